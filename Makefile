@@ -1,0 +1,49 @@
+# Each target makes the environment itself when it is missing.
+#   VENV      where the virtual environment lives
+#   PYTHON    the interpreter it is made from (3.10 or newer)
+#   PIP_ARGS  extra arguments for pip, for example PyTorch's CPU wheels:
+#             make demo PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+VENV ?= .venv
+PYTHON ?= python3
+PIP_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.mmattn-installed
+
+.PHONY: help env demo demo-seg test test-all lint clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo      train, evaluate and draw Mask R-CNN + IViT on HeLa cell nuclei"
+	@echo "make demo-seg  the same for UperNet + IViT on satellite land cover"
+	@echo "make test      the tests that take minutes; test-all: the slow ones too"
+	@echo "make lint      ruff, and the check that no file names a path outside"
+
+env: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py $(wildcard requirements/*.txt)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_ARGS) --editable ".[mm,tests]"
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python tools/datasets/hela.py
+	$(BIN)/python tools/demo.py configs/demo/mask_rcnn_ivit_n_hela.py
+
+demo-seg: $(STAMP)
+	$(BIN)/python tools/datasets/landcover.py
+	$(BIN)/python tools/demo.py configs/demo/upernet_ivit_n_landcover.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tools/dev/check_paths.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info mmattn/.mim

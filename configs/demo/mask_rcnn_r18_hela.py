@@ -1,0 +1,10 @@
+_base_ = './mask_rcnn_ivit_n_hela.py'
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='ResNet',
+        depth=18,
+        norm_cfg=dict(type='BN', requires_grad=True),
+    ),
+    neck=dict(in_channels=[64, 128, 256, 512]),
+)

@@ -1,0 +1,271 @@
+"""The deformable operators of `mmattn.compat.mmcv_ops`: convolution and attention.
+
+The convolutions run on torchvision's operator, whose definition is mmcv's: offsets
+ordered (y, x) within each kernel position, kernel positions within each deform group,
+zero outside the feature map. Arithmetic is float32 for float16 and bfloat16 storage.
+"""
+
+import torch
+import torchvision  # noqa: F401  defines torch.ops.torchvision
+from torch import Tensor
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """The tensor in a dtype to compute in: float64 stays, all else is float32."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _tensors(
+    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor
+) -> list[Tensor]:
+    """Tensor arguments for torchvision, which wants zeros for those that are absent."""
+    if mask is None:
+        mask = input.new_zeros(input.size(0), 1)
+    if bias.numel() == 0:
+        bias = input.new_zeros(weight.size(0))
+    return [widen(tensor) for tensor in (input, weight, offset, mask, bias)]
+
+
+def deform_conv_forward(
+    input,
+    weight,
+    offset,
+    output,
+    columns,
+    ones,
+    kW,
+    kH,
+    dW,
+    dH,
+    padW,
+    padH,
+    dilationW,
+    dilationH,
+    group,
+    deformable_group,
+    im2col_step,
+):
+    """Writes the deformable convolution (v1) into `output`.
+
+    Args:
+        input: shape (B, C, H, W).
+        weight: shape (O, C / group, kH, kW).
+        offset: shape (B, 2 * deformable_group * kH * kW, H', W').
+        output: shape (B, O, H', W'), written.
+        columns, ones: mmcv's scratch space, not used.
+        kW, kH: kernel size, which `weight` has as well.
+        dW, dH: stride.
+        im2col_step: images per step in mmcv, not used.
+    """
+    tensors = _tensors(input, weight, offset, None, weight.new_empty(0))
+    geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
+    output.copy_(torch.ops.torchvision.deform_conv2d(*tensors, *geometry, False))
+
+
+def deform_conv_backward_input(
+    input,
+    offset,
+    gradOutput,
+    gradInput,
+    gradOffset,
+    weight,
+    columns,
+    kW,
+    kH,
+    dW,
+    dH,
+    padW,
+    padH,
+    dilationW,
+    dilationH,
+    group,
+    deformable_group,
+    im2col_step,
+):
+    """Writes the gradients of `input` and `offset`; see `deform_conv_forward`."""
+    tensors = _tensors(input, weight, offset, None, weight.new_empty(0))
+    geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
+    grad_input, _, grad_offset, _, _ = torch.ops.torchvision._deform_conv2d_backward(
+        widen(gradOutput), *tensors, *geometry, False
+    )
+    gradInput.copy_(grad_input)
+    gradOffset.copy_(grad_offset)
+
+
+def deform_conv_backward_parameters(
+    input,
+    offset,
+    gradOutput,
+    gradWeight,
+    columns,
+    ones,
+    kW,
+    kH,
+    dW,
+    dH,
+    padW,
+    padH,
+    dilationW,
+    dilationH,
+    group,
+    deformable_group,
+    scale,
+    im2col_step,
+):
+    """Writes `scale` times the gradient of the weight; see `deform_conv_forward`.
+
+    torchvision has one backward for all gradients, so this repeats the work of
+    `deform_conv_backward_input`. The weight's values do not enter its gradient.
+    """
+    tensors = _tensors(input, gradWeight, offset, None, gradWeight.new_empty(0))
+    geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
+    _, grad_weight, _, _, _ = torch.ops.torchvision._deform_conv2d_backward(
+        widen(gradOutput), *tensors, *geometry, False
+    )
+    gradWeight.copy_(grad_weight * scale)
+
+
+def modulated_deform_conv_forward(
+    input,
+    weight,
+    bias,
+    ones,
+    offset,
+    mask,
+    output,
+    columns,
+    kernel_h,
+    kernel_w,
+    stride_h,
+    stride_w,
+    pad_h,
+    pad_w,
+    dilation_h,
+    dilation_w,
+    group,
+    deformable_group,
+    with_bias,
+):
+    """Writes the modulated deformable convolution (v2) into `output`.
+
+    Args:
+        input: shape (B, C, H, W).
+        weight: shape (O, C / group, kernel_h, kernel_w).
+        bias: shape (O,), or empty without one.
+        offset: shape (B, 2 * deformable_group * kernel_h * kernel_w, H', W').
+        mask: shape (B, deformable_group * kernel_h * kernel_w, H', W').
+        output: shape (B, O, H', W'), written.
+        ones, columns: mmcv's scratch space, not used.
+    """
+    strides = stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w
+    output.copy_(
+        torch.ops.torchvision.deform_conv2d(
+            *_tensors(input, weight, offset, mask, bias),
+            *strides,
+            group,
+            deformable_group,
+            True,
+        )
+    )
+
+
+def modulated_deform_conv_backward(
+    input,
+    weight,
+    bias,
+    ones,
+    offset,
+    mask,
+    columns,
+    grad_input,
+    grad_weight,
+    grad_bias,
+    grad_offset,
+    grad_mask,
+    grad_output,
+    kernel_h,
+    kernel_w,
+    stride_h,
+    stride_w,
+    pad_h,
+    pad_w,
+    dilation_h,
+    dilation_w,
+    group,
+    deformable_group,
+    with_bias,
+):
+    """Writes the five gradients; see `modulated_deform_conv_forward`."""
+    strides = stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w
+    gradients = torch.ops.torchvision._deform_conv2d_backward(
+        widen(grad_output),
+        *_tensors(input, weight, offset, mask, bias),
+        *strides,
+        group,
+        deformable_group,
+        True,
+    )
+    written = [grad_input, grad_weight, grad_offset, grad_mask]
+    if with_bias:
+        written.append(grad_bias)
+    for buffer, gradient in zip(written, gradients[: len(written)], strict=True):
+        buffer.copy_(gradient)
+
+
+def _attend(value, spatial_shapes, sampling_locations, attention_weights):
+    # Imported here: mmcv imports this module while it is being imported itself.
+    from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
+
+    return multi_scale_deformable_attn_pytorch(
+        value, spatial_shapes.tolist(), sampling_locations, attention_weights
+    )
+
+
+def ms_deform_attn_forward(
+    value,
+    spatial_shapes,
+    level_start_index,
+    sampling_locations,
+    attention_weights,
+    im2col_step,
+):
+    """Multi-scale deformable attention by mmcv's own formula on `grid_sample`.
+
+    Args:
+        value: shape (B, S, M, D), S the pixels of all levels.
+        spatial_shapes: shape (L, 2), height and width of each level.
+        level_start_index: shape (L,), not used: the levels follow one another.
+        sampling_locations: shape (B, Q, M, L, P, 2), (x, y) from 0 to 1.
+        attention_weights: shape (B, Q, M, L, P).
+        im2col_step: images per step in mmcv, not used.
+
+    Returns:
+        shape (B, Q, M * D), in value's dtype.
+    """
+    tensors = widen(sampling_locations), widen(attention_weights)
+    return _attend(widen(value), spatial_shapes, *tensors).to(value.dtype)
+
+
+def ms_deform_attn_backward(
+    value,
+    spatial_shapes,
+    level_start_index,
+    sampling_locations,
+    attention_weights,
+    grad_output,
+    grad_value,
+    grad_sampling_loc,
+    grad_attn_weight,
+    im2col_step,
+):
+    """Writes the three gradients, by autograd through the formula recomputed."""
+    tensors = [
+        widen(tensor).detach().requires_grad_()
+        for tensor in (value, sampling_locations, attention_weights)
+    ]
+    with torch.enable_grad():
+        output = _attend(tensors[0], spatial_shapes, *tensors[1:])
+    gradients = torch.autograd.grad(output, tensors, widen(grad_output))
+    written = grad_value, grad_sampling_loc, grad_attn_weight
+    for buffer, gradient in zip(written, gradients, strict=True):
+        buffer.copy_(gradient)

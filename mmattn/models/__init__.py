@@ -1,0 +1,3 @@
+from .backbones import IViT, ViT
+
+__all__ = ['IViT', 'ViT']

@@ -1,0 +1,252 @@
+"""IViT: convolution blocks, then interactive attention, in a MetaFormer frame.
+
+Kang, Yang and Ryu, "Interactive Multi-Head Self-Attention with Linear Complexity",
+https://arxiv.org/abs/2402.17507, section 3.3 and Table 1. No official code is known.
+The frame is that of CAFormer (Yu et al., "MetaFormer Baselines for Vision",
+https://arxiv.org/abs/2210.13452).
+
+Known from the paper: depths, channels, heads, the types of the four stages, MLP ratio 4,
+49 landmarks. Inferred, since it reproduces the paper's parameter and FLOP tables: the
+CAFormer frame without biases, residual scales in stages 3 and 4, the 3x3 kernel of the
+convolution blocks, and the inside of `InteractiveAttention` (see its docstring).
+
+Channels come last inside the network: linear layers and layer norms then need no
+copies, and depthwise convolutions see PyTorch's channels_last memory format.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from mmattn.models.layers import InteractiveAttention
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, init_linear_and_conv, run_block
+
+
+class StarReLU(nn.Module):
+    """`scale * relu(x)^2 + bias` with learned scalars (MetaFormer baselines, eq. 4)."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x.relu().square() + self.bias
+
+
+class SeparableConv(nn.Module):
+    """Inverted separable convolution C -> 2C -> C; shape (B, H, W, C) in and out."""
+
+    def __init__(self, embed_dims: int, kernel_size: int):
+        super().__init__()
+        hidden_dims = 2 * embed_dims
+        self.pwconv1 = nn.Linear(embed_dims, hidden_dims, bias=False)
+        self.act = StarReLU()
+        self.dwconv = nn.Conv2d(
+            hidden_dims,
+            hidden_dims,
+            kernel_size,
+            padding=kernel_size // 2,
+            groups=hidden_dims,
+            bias=False,
+        )
+        self.pwconv2 = nn.Linear(hidden_dims, embed_dims, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.pwconv1(x)).permute(0, 3, 1, 2)  # (B, 2C, H, W)
+        return self.pwconv2(self.dwconv(x).permute(0, 2, 3, 1))
+
+
+class Mlp(nn.Sequential):
+    def __init__(self, embed_dims: int, mlp_ratio: int = 4):
+        hidden_dims = mlp_ratio * embed_dims
+        super().__init__(
+            nn.Linear(embed_dims, hidden_dims, bias=False),
+            StarReLU(),
+            nn.Linear(hidden_dims, embed_dims, bias=False),
+        )
+
+
+def layer_norm(embed_dims: int) -> nn.LayerNorm:
+    return nn.LayerNorm(embed_dims, eps=1e-6, bias=False)
+
+
+class MetaFormerBlock(nn.Module):
+    """`x = s1 x + mixer(norm x)`, then `x = s2 x + mlp(norm x)`."""
+
+    def __init__(
+        self, embed_dims: int, mixer: nn.Module, drop_path: float, scale_residual: bool
+    ):
+        super().__init__()
+        self.norm1 = layer_norm(embed_dims)
+        self.mixer = mixer
+        self.norm2 = layer_norm(embed_dims)
+        self.mlp = Mlp(embed_dims)
+        self.drop_path = DropPath(drop_path)
+        for name in ('scale1', 'scale2'):
+            scale = nn.Parameter(torch.ones(embed_dims)) if scale_residual else None
+            self.register_parameter(name, scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = x if self.scale1 is None else self.scale1 * x
+        x = residual + self.drop_path(self.mixer(self.norm1(x)))
+        residual = x if self.scale2 is None else self.scale2 * x
+        return residual + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class Downsampling(nn.Module):
+    """Strided convolution, channels last; the stem norms after it, the others before."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        kernel_size: int,
+        stride: int,
+        padding: int,
+        norm_first: bool,
+    ):
+        super().__init__()
+        self.norm_first = norm_first
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding)
+        self.norm = layer_norm(in_channels if norm_first else out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.norm_first:
+            x = self.norm(x)
+        x = self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C)
+        return x if self.norm_first else self.norm(x)
+
+
+@MODELS.register_module()
+class IViT(BaseBackbone):
+    """Interactive Vision Transformer.
+
+    Args:
+        arch: 'nano' (ours, for demos and tests), 'tiny', 'small', 'base', or a dict
+            with `embed_dims` (4), `depths` (4) and `num_heads` (of stages 3 and 4).
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: stages whose maps are returned, 0 to 3.
+        out_norm: whether a layer norm ends each returned map. Classification sets it
+            to False, since its head norms after pooling.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        landmarks: side of the landmark grid; the paper's 49 landmarks are 7. Its
+            segmentation FLOPs fit 14.
+        interact_expand, local_kernel, gate: see `InteractiveAttention`; equation 7 as
+            printed is `interact_expand=1, local_kernel=None, gate=False`.
+        conv_kernel: depthwise kernel of the convolution blocks in stages 1 and 2.
+        backend: backend of the operator; None takes the fastest.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size from 32 pixels a side up (smaller ones
+        work while every stage keeps a pixel) and returns a tuple of maps (B, C_i, H_i,
+        W_i) at strides 4, 8, 16 and 32.
+
+    Raises:
+        ValueError: unknown arch, stage index or operator setting.
+    """
+
+    arch_zoo = {
+        'nano': dict(embed_dims=(32, 64, 160, 256), depths=(2, 2, 6, 2), num_heads=(5, 8)),
+        'tiny': dict(
+            embed_dims=(64, 128, 320, 512), depths=(3, 3, 9, 3), num_heads=(10, 16)
+        ),
+        'small': dict(
+            embed_dims=(64, 128, 320, 512), depths=(3, 12, 18, 3), num_heads=(10, 16)
+        ),
+        'base': dict(
+            embed_dims=(96, 192, 384, 576), depths=(3, 12, 18, 3), num_heads=(12, 18)
+        ),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'tiny',
+        *,
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] = (0, 1, 2, 3),
+        out_norm: bool = True,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        landmarks: int = 7,
+        interact_expand: int | None = 2,
+        local_kernel: int | None = 7,
+        gate: bool = True,
+        conv_kernel: int = 3,
+        backend: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
+        self.with_cp = with_cp
+
+        def mixer(stage: int) -> nn.Module:
+            if stage < 2:
+                return SeparableConv(embed_dims[stage], conv_kernel)
+            return InteractiveAttention(
+                embed_dims[stage],
+                arch['num_heads'][stage - 2],
+                landmarks=landmarks,
+                interact_expand=interact_expand,
+                local_kernel=local_kernel,
+                gate=gate,
+                backend=backend,
+            )
+
+        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.downsamplings = nn.ModuleList()
+        self.blocks = nn.ModuleList()
+        # Stages above the last returned one would never get a gradient.
+        for stage, channels in enumerate(embed_dims[: self.out_indices[-1] + 1]):
+            self.downsamplings.append(
+                Downsampling(
+                    3 if stage == 0 else embed_dims[stage - 1],
+                    channels,
+                    kernel_size=7 if stage == 0 else 3,
+                    stride=4 if stage == 0 else 2,
+                    padding=2 if stage == 0 else 1,
+                    norm_first=stage > 0,
+                )
+            )
+            self.blocks.append(
+                nn.ModuleList(
+                    MetaFormerBlock(
+                        channels, mixer(stage), next(drop_paths), scale_residual=stage >= 2
+                    )
+                    for _ in range(depths[stage])
+                )
+            )
+        self.out_norms = nn.ModuleDict(
+            {str(i): layer_norm(embed_dims[i]) for i in self.out_indices if out_norm}
+        )
+        self.apply(init_linear_and_conv)
+        self.freeze(frozen_stages)
+
+    def stages(self):
+        stem, *others = self.downsamplings
+        first, *rest = self.blocks
+        return [[stem], [first], *([down, blocks] for down, blocks in zip(others, rest))]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = x.permute(0, 2, 3, 1)  # (B, H, W, 3)
+        outs = []
+        for stage, (downsampling, blocks) in enumerate(
+            zip(self.downsamplings, self.blocks, strict=True)
+        ):
+            x = downsampling(x)
+            for block in blocks:
+                x = run_block(block, x, self.with_cp)
+            if stage in self.out_indices:
+                norm = self.out_norms[str(stage)] if self.out_norms else nn.Identity()
+                outs.append(norm(x).permute(0, 3, 1, 2))  # (B, C, H, W)
+        return tuple(outs)

@@ -1,0 +1,184 @@
+"""ViT: plain vision transformer with dense or interactive attention.
+
+The network of Tables 2 to 4 of Kang, Yang and Ryu, "Interactive Multi-Head
+Self-Attention with Linear Complexity", https://arxiv.org/abs/2402.17507: DeiT-T and
+DeiT-S (Touvron et al., https://arxiv.org/abs/2012.12877) without a class token, which
+the paper's FLOPs exclude; features are the mean of the tokens.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp, resample_abs_pos_embed
+from torch import Tensor, nn
+
+from mmattn.models.layers import InteractiveAttention
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, init_linear_and_conv, run_block
+
+
+class SelfAttention(nn.Module):
+    """Dense multi-head self-attention; shape (B, H, W, C) in and out."""
+
+    def __init__(self, embed_dims: int, num_heads: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.proj = nn.Linear(embed_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, H, W, C = x.shape
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, M, N, D)
+        out = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(out.transpose(1, 2).reshape(B, H, W, C))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, embed_dims: int, attention: nn.Module, drop_path: float):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.attention = attention
+        self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.mlp = Mlp(embed_dims, 4 * embed_dims)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.attention(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+@MODELS.register_module()
+class ViT(BaseBackbone):
+    """Plain ViT without class token.
+
+    Args:
+        arch: 'tiny', 'small', or a dict with `embed_dims`, `depth`, `num_heads`.
+        attention: 'mhsa' (dense, through PyTorch's SDPA) or 'imhsa'
+            (`InteractiveAttention`).
+        patch_size: side of a patch; 16 and 8 in the paper.
+        img_size: image side, or (height, width), that the position embedding is made
+            for. Other grids get it resized (bicubic), at run time and on load.
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: blocks whose maps are returned; -1 is the last one. Each returned
+            map ends in a layer norm of its own.
+        frozen_stages: -1 freezes nothing, 0 the patch and position embedding, n those
+            and n blocks. Frozen parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        landmarks, interact_expand, local_kernel, gate, backend: of 'imhsa' only, see
+            `InteractiveAttention`.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size, padded right and below to whole patches,
+        and returns a tuple of maps (B, C, ceil(H / patch_size), ceil(W / patch_size)).
+
+    Raises:
+        ValueError: unknown arch, attention or block index.
+    """
+
+    arch_zoo = {
+        'tiny': dict(embed_dims=192, depth=12, num_heads=3),
+        'small': dict(embed_dims=384, depth=12, num_heads=6),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'small',
+        attention: str = 'imhsa',
+        *,
+        patch_size: int = 16,
+        img_size: int | tuple[int, int] = 224,
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] = -1,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        landmarks: int = 7,
+        interact_expand: int | None = 2,
+        local_kernel: int | None = 7,
+        gate: bool = True,
+        backend: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg)
+        arch = self.resolve_arch(arch)
+        embed_dims, depth = arch['embed_dims'], arch['depth']
+        attentions = {
+            'mhsa': SelfAttention,
+            'imhsa': partial(
+                InteractiveAttention,
+                landmarks=landmarks,
+                interact_expand=interact_expand,
+                local_kernel=local_kernel,
+                gate=gate,
+                backend=backend,
+            ),
+        }
+        if attention not in attentions:
+            raise ValueError(
+                f'ViT: attention must be one of {list(attentions)}, got {attention!r}'
+            )
+        self.out_indices = self.resolve_out_indices(out_indices, depth)
+        self.with_cp = with_cp
+        self.patch_size = patch_size
+        height, width = (img_size,) * 2 if isinstance(img_size, int) else img_size
+        self.grid_size = (-(-height // patch_size), -(-width // patch_size))
+        self.patch_embed = nn.Conv2d(3, embed_dims, patch_size, stride=patch_size)
+        self.pos_embed = nn.Parameter(
+            torch.empty(1, self.grid_size[0] * self.grid_size[1], embed_dims)
+        )
+        self.blocks = nn.ModuleList(
+            TransformerBlock(embed_dims, attentions[attention](embed_dims, arch['num_heads']), rate)
+            for rate in drop_path_rates(drop_path_rate, depth)
+        )
+        # Blocks above the last returned one would never get a gradient.
+        del self.blocks[self.out_indices[-1] + 1 :]
+        self.out_norms = nn.ModuleDict(
+            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
+        )
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        self.apply(init_linear_and_conv)
+        self.register_load_state_dict_pre_hook(_resize_pos_embed)
+        self.freeze(frozen_stages)
+
+    def stages(self):
+        return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        H, W = x.shape[-2:]
+        P = self.patch_size
+        x = F.pad(x, (0, -W % P, 0, -H % P))
+        x = self.patch_embed(x).permute(0, 2, 3, 1)  # (B, H, W, C)
+        x = x + self._pos_embed(x.shape[1:3])
+        outs = []
+        for i, block in enumerate(self.blocks):
+            x = run_block(block, x, self.with_cp)
+            if i in self.out_indices:
+                out = self.out_norms[str(i)](x)
+                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
+        return tuple(outs)
+
+    def _pos_embed(self, grid_size) -> Tensor:
+        pos_embed = self.pos_embed
+        if tuple(grid_size) != self.grid_size:
+            pos_embed = resample_abs_pos_embed(
+                pos_embed, list(grid_size), list(self.grid_size), num_prefix_tokens=0
+            )
+        return pos_embed.unflatten(1, tuple(grid_size))
+
+
+def _resize_pos_embed(module: ViT, state_dict: dict, prefix: str, *args):
+    """Fits a loaded position embedding of a square grid to the module's grid."""
+    key = prefix + 'pos_embed'
+    loaded = state_dict.get(key)
+    if loaded is None or loaded.shape == module.pos_embed.shape:
+        return
+    side = round(loaded.shape[1] ** 0.5)
+    if side * side != loaded.shape[1]:
+        return  # load_state_dict reports the two shapes
+    state_dict[key] = resample_abs_pos_embed(
+        loaded, list(module.grid_size), [side, side], num_prefix_tokens=0
+    )

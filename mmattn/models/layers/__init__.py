@@ -1,0 +1,3 @@
+from .interactive_attention import InteractiveAttention
+
+__all__ = ['InteractiveAttention']

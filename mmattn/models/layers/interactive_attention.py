@@ -1,0 +1,129 @@
+"""Interactive multi-head self-attention (iMHSA) on a channels-last grid."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmattn.ops import landmark_attention
+
+
+class InteractiveAttention(nn.Module):
+    """Projections, landmarks and local branch around `ops.landmark_attention`.
+
+    From "Interactive Multi-Head Self-Attention with Linear Complexity",
+    https://arxiv.org/abs/2402.17507, section 3.2. The paper states the decomposition
+    through average-pooled landmarks and the interaction layers; the doubled width of
+    the interaction, the depthwise convolution of the values and the gate are inferred
+    from its parameter and FLOP tables, which equation 7 alone does not reproduce. The
+    equation as printed is `interact_expand=1, local_kernel=None, gate=False`.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M; divides C.
+        landmarks: side of the landmark grid; a grid side shorter than this keeps its
+            own length, so L = min(landmarks, H) * min(landmarks, W).
+        interact_expand: width of the cross-head interaction as a multiple of M, or
+            None for no interaction.
+        local_kernel: kernel of the depthwise convolution of the values that is added
+            to the output, or None for no convolution.
+        gate: whether the output's channels are gated by their mean over the tokens.
+        backend: backend of the operator; None takes the fastest.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        *,
+        landmarks: int = 7,
+        interact_expand: int | None = 2,
+        local_kernel: int | None = 7,
+        gate: bool = True,
+        backend: str | None = None,
+    ):
+        super().__init__()
+        if embed_dims % num_heads:
+            raise ValueError(f'{embed_dims} channels do not split into {num_heads} heads')
+        if landmarks < 1:
+            raise ValueError(f'landmarks must be at least 1, got {landmarks}')
+        if local_kernel is not None and local_kernel % 2 == 0:
+            raise ValueError(f'local_kernel must be odd or None, got {local_kernel}')
+        self.num_heads = num_heads
+        self.landmarks = landmarks
+        self.backend = backend
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        for name in ('w1_q', 'w2_q', 'w1_k', 'w2_k'):
+            weight = None
+            if interact_expand is not None:
+                mixed = interact_expand * num_heads
+                shape = (mixed, num_heads) if 'w1' in name else (num_heads, mixed)
+                weight = nn.Parameter(torch.empty(shape))
+            self.register_parameter(name, weight)
+        self.local = None
+        if local_kernel is not None:
+            self.local = nn.Conv2d(
+                embed_dims,
+                embed_dims,
+                local_kernel,
+                padding=local_kernel // 2,
+                groups=embed_dims,
+            )
+        self.gate = None
+        if gate:
+            self.gate = nn.Sequential(
+                nn.Linear(embed_dims, embed_dims // 4),
+                nn.ReLU(),
+                nn.Linear(embed_dims // 4, embed_dims),
+                nn.Sigmoid(),
+            )
+        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.reset_mixing()
+
+    @torch.no_grad()
+    def reset_mixing(self, std: float = 0.02):
+        """Starts near the plain decomposition: w2 w1 is the identity plus noise.
+
+        Without the noise the copies of a head would get equal gradients for ever.
+        """
+        if self.w1_q is None:
+            return
+        for w1, w2 in ((self.w1_q, self.w2_q), (self.w1_k, self.w2_k)):
+            copies = w1.shape[0] // self.num_heads
+            eye = torch.eye(self.num_heads).repeat(copies, 1)
+            w1.copy_(eye + std * torch.randn_like(eye))
+            w2.copy_(eye.T / copies + std * torch.randn_like(eye.T))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, H, W, C) in and out."""
+        B, H, W, C = x.shape
+        qkv = self.qkv(x)  # (B, H, W, 3C)
+        q, k, v = qkv.view(B, H * W, 3, self.num_heads, -1).unbind(2)  # (B, N, M, D)
+        q_landmarks, k_landmarks = self._pool(qkv[..., : 2 * C])
+        out = landmark_attention(
+            q,
+            k,
+            v,
+            q_landmarks,
+            k_landmarks,
+            self.w1_q,
+            self.w2_q,
+            self.w1_k,
+            self.w2_k,
+            backend=self.backend,
+        ).view(B, H, W, C)
+        if self.local is not None:
+            value = qkv[..., 2 * C :].permute(0, 3, 1, 2)  # (B, C, H, W)
+            out = out + self.local(value).permute(0, 2, 3, 1)
+        if self.gate is not None:
+            out = out * self.gate(out.mean(dim=(1, 2), keepdim=True))
+        return self.proj(out)
+
+    def _pool(self, qk: Tensor) -> tuple[Tensor, Tensor]:
+        """Average-pools (B, H, W, 2C) to two sets of landmarks (B, L, M, D)."""
+        B, H, W, _ = qk.shape
+        size = (min(self.landmarks, H), min(self.landmarks, W))
+        pooled = F.adaptive_avg_pool2d(qk.permute(0, 3, 1, 2), size)  # (B, 2C, h, w)
+        pooled = pooled.permute(0, 2, 3, 1).reshape(
+            B, size[0] * size[1], 2, self.num_heads, -1
+        )
+        return pooled.to(qk.dtype).unbind(2)

@@ -1,0 +1,3 @@
+from .interface import landmark_attention
+
+__all__ = ['landmark_attention']

@@ -1,0 +1,86 @@
+"""Landmark attention with cross-head interaction, written as the paper defines it.
+
+Kang, Yang and Ryu, "Interactive Multi-Head Self-Attention with Linear Complexity",
+https://arxiv.org/abs/2402.17507, equations 6 to 8. No official code is known.
+"""
+
+from torch import Tensor
+
+
+def unsupported(*tensors: Tensor | None) -> str | None:
+    return None
+
+
+def mixed_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, w1: Tensor | None, w2: Tensor | None
+) -> Tensor:
+    """`(w2 softmax(w1 q k^T / sqrt(D))) v`, equation 5 applied to `v`.
+
+    Args:
+        q: shape (B, R, M, D).
+        k, v: shape (B, S, M, D).
+        w1: shape (E, M), mixes the heads of the scores; None is the identity.
+        w2: shape (M, E), mixes the heads of the softmax; None is the identity.
+
+    Returns:
+        Shape (B, R, M, D).
+    """
+    B, R, M, D = q.shape
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, R or S, D)
+    attn = q @ k.transpose(-2, -1) * D**-0.5  # (B, M, R, S)
+    if w1 is not None:
+        attn = (w1 @ attn.flatten(2)).unflatten(2, (R, -1))  # (B, E, R, S)
+    attn = attn.softmax(dim=-1)
+    if w2 is not None:
+        attn = (w2 @ attn.flatten(2)).unflatten(2, (R, -1))  # (B, M, R, S)
+    return (attn @ v).transpose(1, 2)
+
+
+def landmark_attention_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_landmarks: Tensor,
+    k_landmarks: Tensor,
+    w1_q: Tensor | None = None,
+    w2_q: Tensor | None = None,
+    w1_k: Tensor | None = None,
+    w2_k: Tensor | None = None,
+) -> Tensor:
+    """Arguments and result as `mmattn.ops.landmark_attention`, in any dtype."""
+    context = mixed_attention_reference(q_landmarks, k, v, w1_k, w2_k)  # A_K v
+    return mixed_attention_reference(q, k_landmarks, context, w1_q, w2_q)  # A_Q (...)
+
+
+def landmark_attention_folded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_landmarks: Tensor,
+    k_landmarks: Tensor,
+    w1_q: Tensor | None = None,
+    w2_q: Tensor | None = None,
+    w1_k: Tensor | None = None,
+    w2_k: Tensor | None = None,
+) -> Tensor:
+    """The same function with both mixings folded into the small tensors.
+
+    Every mixed head attends with all C = M * D channels, so no step crosses heads: an
+    independent formulation for tests (derivation in this folder's README).
+    """
+    context = _folded_attention(q_landmarks, k, v, w1_k, w2_k)
+    return _folded_attention(q, k_landmarks, context, w1_q, w2_q)
+
+
+def _folded_attention(q, k, v, w1, w2):
+    B, R, M, D = q.shape
+    eye = q.new_ones(M).diag()
+    w1 = eye if w1 is None else w1  # (E, M)
+    w2 = eye if w2 is None else w2  # (M, E)
+    out = q.new_zeros(B, R, M * D)
+    for mix_in, mix_out in zip(w1, w2.T, strict=True):
+        k_folded = (k * mix_in[:, None]).flatten(2)  # (B, S, C)
+        v_folded = (v * mix_out[:, None]).flatten(2)  # (B, S, C)
+        scores = q.flatten(2) @ k_folded.transpose(1, 2) * D**-0.5
+        out = out + scores.softmax(dim=-1) @ v_folded
+    return out.unflatten(2, (M, D))

