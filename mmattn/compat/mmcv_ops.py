@@ -216,8 +216,8 @@ def _bin_samples(start, end, bins: int, sampling_ratio: int, aligned: bool):
     samples = (
         sampling_ratio if sampling_ratio > 0 else max(int((size / bins).ceil()), 0)
     )
-    steps = torch.arange(bins, device=size.device)[:, None]
-    steps = steps + (torch.arange(samples, device=size.device) + 0.5) / max(samples, 1)
+    fractions = torch.arange(samples).to(size).add(0.5).div(max(samples, 1))
+    steps = torch.arange(bins).to(size)[:, None] + fractions
     return start + steps * (size / bins)
 
 

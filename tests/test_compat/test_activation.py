@@ -1,0 +1,118 @@
+"""`mmcv._ext` is served when mmcv has none, and only then; activating costs nothing."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mmattn
+from mmattn import compat
+
+ROOT = Path(mmattn.__file__).parents[1]
+
+
+def run_python(code, *paths, flags=()):
+    """Runs code in a fresh interpreter that finds mmattn; the words it prints."""
+    path = os.pathsep.join([*map(str, paths), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, *flags, '-c', code],
+        env={**os.environ, 'PYTHONPATH': path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def make_package(folder, name, **modules):
+    package = folder / name
+    package.mkdir()
+    for module, source in {'__init__': '', **modules}.items():
+        (package / f'{module}.py').write_text(source)
+
+
+def test_importing_mmattn_imports_neither_torch_nor_mm():
+    code = (
+        'import mmattn, sys\n'
+        'mmattn.compat.activate()\n'
+        "heavy = 'torch', 'torchvision', 'numpy', 'triton'\n"
+        'for name in sys.modules:\n'
+        "    top = name.split('.')[0]\n"
+        "    if top in heavy or top.startswith('mm') and top != 'mmattn':\n"
+        '        print(name)\n'
+    )
+    assert run_python(code) == []
+
+
+def test_activating_again_changes_nothing():
+    before = list(sys.meta_path)
+    compat.activate()
+    assert sys.meta_path == before
+
+
+def test_an_mmcv_without_operators_gets_ours(tmp_path):
+    make_package(tmp_path, 'mmcv')
+    code = (
+        'import mmattn, importlib.util, sys\n'
+        "print(importlib.util.find_spec('mmcv._ext').origin)\n"
+        "print('torch' in sys.modules)\n"
+        'import mmcv._ext\n'
+        'print(mmcv._ext.nms.__module__)\n'
+    )
+    ours = compat.IMPLEMENTATION
+    assert run_python(code, tmp_path) == [ours, 'False', ours]
+
+
+@pytest.mark.parametrize('first', ['mmattn', 'mmcv'])
+def test_a_compiled_mmcv_wins(tmp_path, first):
+    make_package(tmp_path, 'mmcv', _ext="nms = 'compiled'")
+    code = (
+        f'import {first}, mmattn, mmcv._ext; print(mmcv._ext.nms, mmcv._ext.__file__)'
+    )
+    assert run_python(code, tmp_path) == ['compiled', str(tmp_path / 'mmcv/_ext.py')]
+
+
+def test_without_mmcv_there_is_nothing_to_serve(tmp_path):
+    make_package(tmp_path, 'other')
+    code = (
+        'import mmattn, importlib.util\n'
+        'try:\n'
+        '    import mmcv._ext\n'
+        'except ModuleNotFoundError as error:\n'
+        '    print(error.name)\n'
+        "print(importlib.util.find_spec('other._ext'))\n"
+    )
+    # -S leaves out site-packages.
+    assert run_python(code, tmp_path, flags=['-S']) == ['mmcv', 'None']
+
+
+def test_mmcv_is_content_with_what_is_served():
+    pytest.importorskip('mmcv.ops')
+    from mmcv.ops import get_compiler_version, get_compiling_cuda_version
+    from mmcv.utils import ext_loader
+
+    assert ext_loader.load_ext('_ext', ['nms', 'carafe_forward']).nms
+    assert isinstance(get_compiler_version(), str)
+    assert isinstance(get_compiling_cuda_version(), str)
+    assert importlib.util.find_spec('mmcv._ext').loader is not None
+    if hasattr(ext_loader, 'check_ops_exist') and sys.version_info < (3, 14):
+        assert ext_loader.check_ops_exist()
+
+
+def test_other_operators_say_how_to_get_them(served_ops, monkeypatch):
+    import torch
+    from mmcv.ops import carafe
+
+    # `mmcv.ops.carafe` is the function; the module is only in sys.modules.
+    monkeypatch.setattr(sys.modules['mmcv.ops.carafe'], 'ext_module', served_ops)
+    with pytest.raises(NotImplementedError, match="'carafe_forward'.*pip install"):
+        carafe(torch.ones(1, 1, 4, 4), torch.ones(1, 9, 8, 8), 3, 1, 2)
+
+
+def test_only_operators_are_stood_in_for(served_ops):
+    assert served_ops.any_operator.__name__ == 'any_operator'
+    with pytest.raises(AttributeError, match='__path__'):
+        _ = served_ops.__path__

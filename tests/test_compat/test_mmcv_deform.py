@@ -1,0 +1,211 @@
+"""Deformable convolution and attention through mmcv's own functions, against loops."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+
+mmcv_ops = pytest.importorskip('mmcv.ops')
+from mmcv.ops.multi_scale_deform_attn import (  # noqa: E402
+    MultiScaleDeformableAttnFunction,
+)
+
+pytestmark = pytest.mark.usefixtures('served_ops')
+
+GEOMETRIES = {
+    'plain': {},
+    'stride': {'stride': (2, 1), 'padding': (0, 1)},
+    'dilation': {'padding': (2, 1), 'dilation': (2, 1)},
+    'groups': {'padding': 1, 'groups': 2},
+    'deform-groups': {'padding': 1, 'deform_groups': 2},
+    'everything': {
+        'stride': (1, 2),
+        'padding': (2, 1),
+        'dilation': (1, 2),
+        'groups': 2,
+        'deform_groups': 2,
+    },
+}
+B, C, H, W = 2, 4, 5, 6
+OUT, KH, KW = 6, 3, 2
+
+
+def pair(value):
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def bilinear(image, y, x):
+    """Value of `image` (C, H, W) at a point, zero outside, with gradients for y, x."""
+    top, left = math.floor(y.item()), math.floor(x.item())
+    value = image.new_zeros(image.size(0))
+    for row, column in product((top, top + 1), (left, left + 1)):
+        if 0 <= row < image.size(1) and 0 <= column < image.size(2):
+            weight = (1 - (y - row).abs()) * (1 - (x - column).abs())
+            value = value + weight * image[:, row, column]
+    return value
+
+
+def loop_deform_conv(
+    x, offset, weight, mask, bias, *, stride=1, padding=0, dilation=1, groups=1,
+    deform_groups=1
+):  # fmt: skip
+    stride, padding, dilation = pair(stride), pair(padding), pair(dilation)
+    # Channels of the input that share offsets, (B, deform_groups, C', H, W).
+    shared = x.view(B, deform_groups, -1, H, W)
+    rows = []
+    for b, oy, ox in product(range(B), range(offset.size(2)), range(offset.size(3))):
+        patch = x.new_zeros(C, KH, KW)
+        for g, ky, kx in product(range(deform_groups), range(KH), range(KW)):
+            point = (g * KH + ky) * KW + kx
+            dy, dx = offset[b, 2 * point, oy, ox], offset[b, 2 * point + 1, oy, ox]
+            y = oy * stride[0] - padding[0] + ky * dilation[0] + dy
+            x_ = ox * stride[1] - padding[1] + kx * dilation[1] + dx
+            value = bilinear(shared[b, g], y, x_)
+            if mask is not None:
+                value = value * mask[b, point, oy, ox]
+            members = torch.arange(C).view(deform_groups, -1)[g]
+            patch = patch.index_put(
+                (members, torch.tensor(ky), torch.tensor(kx)), value
+            )
+        row = []
+        for o in range(OUT):
+            first = o // (OUT // groups) * (C // groups)
+            row.append((patch[first : first + C // groups] * weight[o]).sum())
+        rows.append(torch.stack(row))
+    out = torch.stack(rows).view(B, *offset.shape[2:], OUT).permute(0, 3, 1, 2)
+    return out if bias is None else out + bias[:, None, None]
+
+
+def conv_inputs(stride=1, padding=0, dilation=1, groups=1, deform_groups=1):
+    """x, offset, mask, weight, bias in float64; some points fall outside the image."""
+    generator = torch.Generator().manual_seed(0)
+    stride, padding, dilation = pair(stride), pair(padding), pair(dilation)
+    size = [
+        (length + 2 * padding[i] - dilation[i] * (kernel - 1) - 1) // stride[i] + 1
+        for i, (length, kernel) in enumerate([(H, KH), (W, KW)])
+    ]
+    points = deform_groups * KH * KW
+    shapes = {
+        'x': (B, C, H, W),
+        'offset': (B, 2 * points, *size),
+        'mask': (B, points, *size),
+        'weight': (OUT, C // groups, KH, KW),
+        'bias': (OUT,),
+    }
+    tensors = {}
+    for name, shape in shapes.items():
+        value = torch.randn(shape, generator=generator, dtype=torch.float64)
+        scale = 1.5 if name == 'offset' else 1.0
+        tensors[name] = (value * scale).requires_grad_()
+    return tensors
+
+
+def assert_same_with_gradients(output, expected, tensors):
+    torch.testing.assert_close(output, expected)
+    generator = torch.Generator().manual_seed(1)
+    direction = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+    actual = torch.autograd.grad(output, tensors, direction.to(output.dtype))
+    wanted = torch.autograd.grad(expected, tensors, direction.to(expected.dtype))
+    torch.testing.assert_close(actual, wanted)
+
+
+def positional(stride=1, padding=0, dilation=1, groups=1, deform_groups=1):
+    return stride, padding, dilation, groups, deform_groups
+
+
+@pytest.mark.parametrize('geometry', GEOMETRIES.values(), ids=GEOMETRIES)
+def test_deform_conv2d(geometry):
+    t = conv_inputs(**geometry)
+    tensors = t['x'], t['offset'], t['weight']
+    output = mmcv_ops.deform_conv2d(*tensors, *positional(**geometry))
+    expected = loop_deform_conv(*tensors, None, None, **geometry)
+    assert_same_with_gradients(output, expected, tensors)
+
+
+@pytest.mark.parametrize('with_bias', [True, False], ids=['bias', 'no-bias'])
+@pytest.mark.parametrize('geometry', GEOMETRIES.values(), ids=GEOMETRIES)
+def test_modulated_deform_conv2d(geometry, with_bias):
+    t = conv_inputs(**geometry)
+    bias = t['bias'] if with_bias else None
+    output = mmcv_ops.modulated_deform_conv2d(
+        t['x'], t['offset'], t['mask'], t['weight'], bias, *positional(**geometry)
+    )
+    expected = loop_deform_conv(
+        t['x'], t['offset'], t['weight'], t['mask'], bias, **geometry
+    )
+    used = [tensor for name, tensor in t.items() if with_bias or name != 'bias']
+    assert_same_with_gradients(output, expected, used)
+
+
+@pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+def test_gradient_of_the_weight_alone(version):
+    """mmcv then asks for no other gradient."""
+    t = {name: tensor.detach() for name, tensor in conv_inputs().items()}
+    weight = t['weight'].requires_grad_()
+    if version == 1:
+        output = mmcv_ops.deform_conv2d(t['x'], t['offset'], weight)
+        mask = None
+    else:
+        mask = t['mask']
+        output = mmcv_ops.modulated_deform_conv2d(t['x'], t['offset'], mask, weight)
+    expected = loop_deform_conv(t['x'], t['offset'], weight, mask, None)
+    assert_same_with_gradients(output, expected, [weight])
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+def test_half_precision_is_computed_in_float32(version, dtype):
+    t = {name: tensor.detach().to(dtype) for name, tensor in conv_inputs().items()}
+    exact = {name: tensor.double().requires_grad_() for name, tensor in t.items()}
+    if version == 1:
+        order = 'x', 'offset', 'weight'
+        expected = mmcv_ops.deform_conv2d(*[exact[name] for name in order])
+    else:
+        order = 'x', 'offset', 'mask', 'weight', 'bias'
+        expected = mmcv_ops.modulated_deform_conv2d(*[exact[name] for name in order])
+    call = mmcv_ops.deform_conv2d if version == 1 else mmcv_ops.modulated_deform_conv2d
+    tensors = [t[name].requires_grad_() for name in order]
+    output = call(*tensors)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output, expected.to(dtype))
+    actual = torch.autograd.grad(output.sum(), tensors)
+    wanted = torch.autograd.grad(expected.sum(), [exact[name] for name in order])
+    for gradient, reference in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(gradient, reference.to(dtype))
+
+
+def loop_ms_deform_attn(value, shapes, locations, weights):
+    B, Q, M, L, P, _ = locations.shape
+    rows = []
+    for b, q, m in product(range(B), range(Q), range(M)):
+        total, start = 0, 0
+        for level, (height, width) in enumerate(shapes.tolist()):
+            pixels = value[b, start : start + height * width, m]
+            image = pixels.T.reshape(-1, height, width)
+            start += height * width
+            for p in range(P):
+                x, y = locations[b, q, m, level, p]
+                sample = bilinear(image, y * height - 0.5, x * width - 0.5)
+                total = total + weights[b, q, m, level, p] * sample
+        rows.append(total)
+    return torch.stack(rows).view(B, Q, -1)
+
+
+def test_ms_deform_attn():
+    """mmcv uses these two functions on CUDA only; they are the same on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = torch.tensor([[4, 5], [2, 3]])
+    starts = torch.tensor([0, 20])
+    B, Q, M, D, P = 2, 3, 2, 4, 2
+    value = torch.randn(B, 26, M, D, generator=generator, dtype=torch.float64)
+    locations = torch.rand(B, Q, M, 2, P, 2, generator=generator, dtype=torch.float64)
+    weights = torch.rand(B, Q, M, 2, P, generator=generator, dtype=torch.float64)
+    # From 0.3 left of and above the image to 0.3 past it.
+    locations = locations * 1.6 - 0.3
+    tensors = [tensor.requires_grad_() for tensor in (value, locations, weights)]
+    output = MultiScaleDeformableAttnFunction.apply(
+        value, shapes, starts, locations, weights, 64
+    )
+    expected = loop_ms_deform_attn(value, shapes, locations, weights)
+    assert_same_with_gradients(output, expected, tensors)

@@ -1,0 +1,129 @@
+"""Focal losses through mmcv's own functions, against loops over rows and classes."""
+
+import pytest
+import torch
+
+mmcv_ops = pytest.importorskip('mmcv.ops')
+pytestmark = pytest.mark.usefixtures('served_ops')
+
+N, K = 7, 4
+GAMMA, ALPHA = 2.0, 0.3
+
+
+def logits(scale=2.0):
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(N, K, generator=generator, dtype=torch.float64)
+    return (values * scale).requires_grad_()
+
+
+def targets(number):
+    """Every class, and whichever number comes after the last one when `number` > K."""
+    return torch.arange(N) % number
+
+
+def class_weight(given):
+    return torch.arange(1.0, K + 1, dtype=torch.float64) if given else None
+
+
+def loop_sigmoid_focal_loss(logits, target, gamma, alpha, weight):
+    rows = []
+    for x, label in zip(logits, target.tolist(), strict=True):
+        for k in range(K):
+            p = 1 / (1 + torch.exp(-x[k]))
+            if k == label:
+                loss = -alpha * (1 - p) ** gamma * torch.log(p)
+            else:
+                loss = -(1 - alpha) * p**gamma * torch.log(1 - p)
+            rows.append(loss if weight is None else loss * weight[label])
+    return torch.stack(rows).view(N, K)
+
+
+def loop_softmax_focal_loss(logits, target, gamma, alpha, weight):
+    rows = []
+    for x, label in zip(logits, target.tolist(), strict=True):
+        p = torch.exp(x[label]) / sum(torch.exp(value) for value in x)
+        loss = -alpha * (1 - p) ** gamma * torch.log(p)
+        rows.append(loss if weight is None else loss * weight[label])
+    return torch.stack(rows)
+
+
+def assert_same_with_gradient(loss, expected, x):
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss.sum(), x), torch.autograd.grad(expected.sum(), x)
+    )
+
+
+@pytest.mark.parametrize('reduction', ['none', 'mean', 'sum'])
+@pytest.mark.parametrize('gamma', [2.0, 0.5, 0.0])
+@pytest.mark.parametrize('weighted', [False, True], ids=['plain', 'weighted'])
+def test_sigmoid_focal_loss(weighted, gamma, reduction):
+    x, weight = logits(), class_weight(weighted)
+    target = targets(K if weighted else K + 1)
+    loss = mmcv_ops.sigmoid_focal_loss(x, target, gamma, ALPHA, weight, reduction)
+    expected = loop_sigmoid_focal_loss(x, target, gamma, ALPHA, weight)
+    if reduction != 'none':
+        expected = expected.sum() / (N if reduction == 'mean' else 1)
+    assert_same_with_gradient(loss, expected, x)
+
+
+def test_sigmoid_focal_loss_gradient_of_each_element():
+    x, target = logits(), targets(K + 1)
+    assert torch.autograd.gradcheck(
+        lambda x: mmcv_ops.sigmoid_focal_loss(x, target, GAMMA, ALPHA, None, 'none'), x
+    )
+
+
+def test_sigmoid_focal_loss_of_certain_logits():
+    """A wrong and certain answer costs its logit; a right one nothing; none is NaN."""
+    x = torch.tensor([[60.0, -60.0, 60.0, -60.0]], requires_grad=True)
+    target = torch.tensor([0])
+    loss = mmcv_ops.sigmoid_focal_loss(x, target, GAMMA, ALPHA, None, 'none')
+    torch.testing.assert_close(loss, torch.tensor([[0, 0, 0.7 * 60, 0]]))
+    (grad,) = torch.autograd.grad(loss.sum(), x)
+    torch.testing.assert_close(grad, torch.tensor([[0, 0, 0.7, 0]]))
+
+
+def test_sigmoid_focal_loss_background_has_weight_one():
+    x, background = logits(), torch.full((N,), K)
+    weight = class_weight(True)
+    arguments = GAMMA, ALPHA
+    torch.testing.assert_close(
+        mmcv_ops.sigmoid_focal_loss(x, background, *arguments, weight, 'none'),
+        mmcv_ops.sigmoid_focal_loss(x, background, *arguments, None, 'none'),
+    )
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_sigmoid_focal_loss_in_half_precision(dtype):
+    x, target = logits().detach().to(dtype).requires_grad_(), targets(K + 1)
+    loss = mmcv_ops.sigmoid_focal_loss(x, target, GAMMA, ALPHA, None, 'none')
+    exact = x.detach().double().requires_grad_()
+    expected = loop_sigmoid_focal_loss(exact, target, GAMMA, ALPHA, None)
+    assert loss.dtype == dtype
+    torch.testing.assert_close(loss, expected.to(dtype))
+    (grad,) = torch.autograd.grad(loss.sum(), x)
+    (expected_grad,) = torch.autograd.grad(expected.sum(), exact)
+    torch.testing.assert_close(grad, expected_grad.to(dtype))
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+@pytest.mark.parametrize('weighted', [False, True], ids=['plain', 'weighted'])
+def test_softmax_focal_loss(weighted, reduction):
+    x, target, weight = logits(), targets(K), class_weight(weighted)
+    loss = mmcv_ops.softmax_focal_loss(x, target, GAMMA, ALPHA, weight, reduction)
+    expected = loop_softmax_focal_loss(x, target, GAMMA, ALPHA, weight).sum()
+    if reduction == 'mean':
+        expected = expected / N
+    assert_same_with_gradient(loss, expected, x)
+
+
+def test_softmax_focal_loss_ignores_negative_targets():
+    x, target = logits(), targets(K)
+    target[2:] = -1
+    loss = mmcv_ops.softmax_focal_loss(x, target, GAMMA, ALPHA, None, 'none')
+    assert not loss[2:].any() and torch.isfinite(loss[:2]).all()
+    (grad,) = torch.autograd.grad(
+        mmcv_ops.softmax_focal_loss(x, target, GAMMA, ALPHA, None, 'sum'), x
+    )
+    assert grad[:2].all() and not grad[2:].any()

@@ -1,0 +1,95 @@
+"""`mmseg::` and `mmattn::` bases resolve, whichever of the packages comes first."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mmattn
+from mmattn.compat import mmengine_scopes
+
+ROOT = Path(mmattn.__file__).parents[1]
+BASES = {
+    'mmseg-by-metafile': (
+        'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py',
+        'decode_head',
+    ),
+    'mmseg-by-path': ('mmseg::_base_/models/upernet_swin.py', 'decode_head'),
+    'mmattn': ('mmattn::mask_rcnn/ivit_t_3x_coco.py', 'roi_head'),
+}
+
+
+def run_python(code):
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split('\n')
+
+
+@pytest.mark.parametrize('order', ['mmattn, mmengine', 'mmengine, mmattn'])
+@pytest.mark.parametrize(('base', 'head'), BASES.values(), ids=BASES)
+def test_base_resolves(tmp_path, base, head, order):
+    pytest.importorskip('mmengine')
+    pytest.importorskip('mmseg')
+    config = tmp_path / 'user.py'
+    config.write_text(f'_base_ = {base!r}\n')
+    code = (
+        f'import {order}\n'
+        'from mmengine.config import Config\n'
+        f'print({head!r} in Config.fromfile({str(config)!r}).model)\n'
+    )
+    assert run_python(code) == ['True', '']
+
+
+def test_mmengine_keeps_its_loader_and_the_entries_survive_a_reload():
+    pytest.importorskip('mmengine')
+    code = (
+        'import mmattn, sys\n'
+        'count = len(sys.meta_path)\n'
+        'import importlib, inspect, mmengine.config.utils as utils\n'
+        'print(type(utils.__loader__).__name__, type(utils.__spec__.loader).__name__)\n'
+        "print('MODULE2PACKAGE' in inspect.getsource(utils))\n"
+        'importlib.reload(utils)\n'
+        "print(utils.MODULE2PACKAGE['mmattn'])\n"
+        'mmattn.compat.activate()\n'
+        'print(len(sys.meta_path) - count)\n'
+    )
+    loader = 'SourceFileLoader'
+    expected = [f'{loader} {loader}', 'True', 'mmattn', '0', '']
+    assert run_python(code) == expected
+
+
+@pytest.mark.parametrize(
+    ('installed', 'expected'),
+    [
+        pytest.param(['mmsegmentation'], 'mmsegmentation', id='original'),
+        pytest.param(['onedl-mmsegmentation'], 'mmseg', id='maintained'),
+        pytest.param(
+            ['mmsegmentation', 'onedl-mmsegmentation'], 'mmsegmentation', id='both'
+        ),
+        pytest.param([], 'mmsegmentation', id='neither'),
+    ],
+)
+def test_table_names_the_distribution_that_is_there(monkeypatch, installed, expected):
+    monkeypatch.setattr(mmengine_scopes, '_is_distribution', installed.__contains__)
+    table = {'mmdet': 'mmdet', 'mmseg': 'mmsegmentation'}
+    for _ in range(2):
+        mmengine_scopes._correct(table)
+        assert table == {'mmdet': 'mmdet', 'mmseg': expected, 'mmattn': 'mmattn'}
+
+
+def test_an_entry_that_is_already_right_stays():
+    table = {'mmseg': 'elsewhere', 'mmattn': 'mmattn-fork'}
+    mmengine_scopes._correct(table)
+    assert table == {'mmseg': 'elsewhere', 'mmattn': 'mmattn-fork'}
+
+
+def test_distributions_are_looked_up_by_name():
+    assert mmengine_scopes._is_distribution('pytest')
+    assert not mmengine_scopes._is_distribution('no-such-distribution')

