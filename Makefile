@@ -28,11 +28,13 @@ $(STAMP): pyproject.toml setup.py $(wildcard requirements/*.txt)
 
 demo: $(STAMP)
 	$(BIN)/python tools/datasets/hela.py
-	$(BIN)/python tools/demo.py configs/demo/mask_rcnn_ivit_n_hela.py
+	$(BIN)/python tools/train.py configs/demo/mask_rcnn_ivit_n_hela.py
+	$(BIN)/python tools/analysis/draw_run.py configs/demo/mask_rcnn_ivit_n_hela.py
 
 demo-seg: $(STAMP)
 	$(BIN)/python tools/datasets/landcover.py
-	$(BIN)/python tools/demo.py configs/demo/upernet_ivit_n_landcover.py
+	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_landcover.py
+	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_landcover.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"

@@ -9,7 +9,7 @@ model = dict(
     neck=dict(in_channels=[32, 64, 160, 256]),
 )
 default_hooks = dict(
-    logger=dict(interval=10),
+    logger=dict(interval=10, log_metric_by_epoch=False),
     checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1),
 )
 log_processor = dict(by_epoch=False, window_size=10)

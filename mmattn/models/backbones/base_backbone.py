@@ -40,13 +40,13 @@ class BaseBackbone(nn.Module):
     def resolve_out_indices(
         self, out_indices: int | tuple[int, ...], count: int
     ) -> tuple[int, ...]:
-        """Sorted non-negative indices below `count`; negative ones count from the end."""
+        """Ascending indices below `count`; negative ones are counted from the end."""
         given = (out_indices,) if isinstance(out_indices, int) else tuple(out_indices)
         resolved = tuple(i + count if i < 0 else i for i in given)
         if not given or any(not 0 <= i < count for i in resolved):
             raise ValueError(
-                f'{type(self).__name__}: out_indices must be in [-{count}, {count - 1}], '
-                f'got {out_indices}'
+                f'{type(self).__name__}: out_indices must be in '
+                f'[-{count}, {count - 1}], got {out_indices}'
             )
         if list(resolved) != sorted(set(resolved)):
             raise ValueError(
@@ -72,7 +72,9 @@ class BaseBackbone(nn.Module):
         self.train(self.training)
 
     def _frozen_parts(self):
-        return [part for stage in self.stages()[: self.frozen_stages + 1] for part in stage]
+        return [
+            part for stage in self.stages()[: self.frozen_stages + 1] for part in stage
+        ]
 
     def train(self, mode: bool = True):
         """Frozen parts stay in eval mode, so their drop paths are off."""

@@ -5,10 +5,10 @@ https://arxiv.org/abs/2402.17507, section 3.3 and Table 1. No official code is k
 The frame is that of CAFormer (Yu et al., "MetaFormer Baselines for Vision",
 https://arxiv.org/abs/2210.13452).
 
-Known from the paper: depths, channels, heads, the types of the four stages, MLP ratio 4,
-49 landmarks. Inferred, since it reproduces the paper's parameter and FLOP tables: the
-CAFormer frame without biases, residual scales in stages 3 and 4, the 3x3 kernel of the
-convolution blocks, and the inside of `InteractiveAttention` (see its docstring).
+Known from the paper: depths, channels, heads, the types of the four stages, an MLP
+ratio of 4, 49 landmarks. Inferred, since it reproduces the paper's parameter and FLOP
+tables: the CAFormer frame without biases, residual scales in stages 3 and 4, the 3x3
+kernel of the convolution blocks, and the inside of `InteractiveAttention` (see there).
 
 Channels come last inside the network: linear layers and layer norms then need no
 copies, and depthwise convolutions see PyTorch's channels_last memory format.
@@ -23,7 +23,12 @@ from torch import Tensor, nn
 from mmattn.models.layers import InteractiveAttention
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, init_linear_and_conv, run_block
+from .base_backbone import (
+    BaseBackbone,
+    drop_path_rates,
+    init_linear_and_conv,
+    run_block,
+)
 
 
 class StarReLU(nn.Module):
@@ -99,7 +104,7 @@ class MetaFormerBlock(nn.Module):
 
 
 class Downsampling(nn.Module):
-    """Strided convolution, channels last; the stem norms after it, the others before."""
+    """Strided convolution, channels last; the stem norms after it, others before."""
 
     def __init__(
         self,
@@ -155,7 +160,9 @@ class IViT(BaseBackbone):
     """
 
     arch_zoo = {
-        'nano': dict(embed_dims=(32, 64, 160, 256), depths=(2, 2, 6, 2), num_heads=(5, 8)),
+        'nano': dict(
+            embed_dims=(32, 64, 160, 256), depths=(2, 2, 6, 2), num_heads=(5, 8)
+        ),
         'tiny': dict(
             embed_dims=(64, 128, 320, 512), depths=(3, 3, 9, 3), num_heads=(10, 16)
         ),
@@ -221,7 +228,10 @@ class IViT(BaseBackbone):
             self.blocks.append(
                 nn.ModuleList(
                     MetaFormerBlock(
-                        channels, mixer(stage), next(drop_paths), scale_residual=stage >= 2
+                        channels,
+                        mixer(stage),
+                        next(drop_paths),
+                        scale_residual=stage >= 2,
                     )
                     for _ in range(depths[stage])
                 )
@@ -235,7 +245,11 @@ class IViT(BaseBackbone):
     def stages(self):
         stem, *others = self.downsamplings
         first, *rest = self.blocks
-        return [[stem], [first], *([down, blocks] for down, blocks in zip(others, rest))]
+        return [
+            [stem],
+            [first],
+            *([down, blocks] for down, blocks in zip(others, rest, strict=True)),
+        ]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = x.permute(0, 2, 3, 1)  # (B, H, W, 3)
@@ -247,6 +261,6 @@ class IViT(BaseBackbone):
             for block in blocks:
                 x = run_block(block, x, self.with_cp)
             if stage in self.out_indices:
-                norm = self.out_norms[str(stage)] if self.out_norms else nn.Identity()
-                outs.append(norm(x).permute(0, 3, 1, 2))  # (B, C, H, W)
+                out = self.out_norms[str(stage)](x) if self.out_norms else x
+                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
         return tuple(outs)

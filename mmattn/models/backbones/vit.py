@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from mmattn.models.layers import InteractiveAttention
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, init_linear_and_conv, run_block
+from .base_backbone import (
+    BaseBackbone,
+    drop_path_rates,
+    init_linear_and_conv,
+    run_block,
+)
 
 
 class SelfAttention(nn.Module):
@@ -131,7 +136,9 @@ class ViT(BaseBackbone):
             torch.empty(1, self.grid_size[0] * self.grid_size[1], embed_dims)
         )
         self.blocks = nn.ModuleList(
-            TransformerBlock(embed_dims, attentions[attention](embed_dims, arch['num_heads']), rate)
+            TransformerBlock(
+                embed_dims, attentions[attention](embed_dims, arch['num_heads']), rate
+            )
             for rate in drop_path_rates(drop_path_rate, depth)
         )
         # Blocks above the last returned one would never get a gradient.

@@ -43,7 +43,9 @@ class InteractiveAttention(nn.Module):
     ):
         super().__init__()
         if embed_dims % num_heads:
-            raise ValueError(f'{embed_dims} channels do not split into {num_heads} heads')
+            raise ValueError(
+                f'{embed_dims} channels do not split into {num_heads} heads'
+            )
         if landmarks < 1:
             raise ValueError(f'landmarks must be at least 1, got {landmarks}')
         if local_kernel is not None and local_kernel % 2 == 0:
@@ -110,7 +112,7 @@ class InteractiveAttention(nn.Module):
             self.w1_k,
             self.w2_k,
             backend=self.backend,
-        ).view(B, H, W, C)
+        ).reshape(B, H, W, C)
         if self.local is not None:
             value = qkv[..., 2 * C :].permute(0, 3, 1, 2)  # (B, C, H, W)
             out = out + self.local(value).permute(0, 2, 3, 1)

@@ -1,0 +1,94 @@
+"""What a wheel and an sdist carry, and that a wheel alone is enough."""
+
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MIM = (
+    '.mim/model-index.yml',
+    '.mim/configs/_base_/models/mask_rcnn_fpn.py',
+    '.mim/configs/mask_rcnn/ivit_t_3x_coco.py',
+    '.mim/configs/mask_rcnn/metafile.yml',
+    '.mim/tools/train.py',
+    '.mim/tools/analysis/get_flops.py',
+)
+
+
+def build(kind: str, out_dir: Path) -> Path:
+    """Builds from a clean copy of what git tracks or would add."""
+    source = out_dir / 'source'
+    listed = subprocess.run(
+        ['git', 'ls-files', '--cached', '--others', '--exclude-standard', '-z'],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    for name in filter(None, listed.split('\0')):
+        if (ROOT / name).is_file():
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+    subprocess.run(
+        [sys.executable, '-m', 'build', f'--{kind}', '--no-isolation']
+        + ['--outdir', str(out_dir), str(source)],
+        check=True,
+        capture_output=True,
+    )
+    (built,) = out_dir.glob('mmattn-*')
+    return built
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+    return build('wheel', tmp_path_factory.mktemp('wheel'))
+
+
+def test_wheel_carries_mim_and_package_data(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    missing = {f'mmattn/{name}' for name in MIM} - names
+    assert not missing
+    assert not [name for name in names if '__pycache__' in name]
+    assert any(name.endswith('licenses/LICENSE') for name in names)
+
+
+def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
+    sdist = build('sdist', tmp_path)
+    with tarfile.open(sdist) as archive:
+        names = {name.partition('/')[2] for name in archive.getnames()}
+    wanted = {name.removeprefix('.mim/') for name in MIM}
+    wanted |= {'setup.py', 'requirements/mm.txt', 'mmattn/ops/backend.py'}
+    assert not wanted - names
+
+
+@pytest.mark.parametrize('entry', ['configs', 'tools', 'model-index.yml'])
+def test_editable_install_links_mim(entry):
+    assert (ROOT / 'mmattn' / '.mim' / entry).resolve() == ROOT / entry
+
+
+@pytest.mark.slow
+def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
+    """Installs the wheel with its mm extra and uses it outside the checkout."""
+    venv.create(tmp_path / 'venv', with_pip=True)
+    python = tmp_path / 'venv' / 'bin' / 'python'
+    subprocess.run([python, '-m', 'pip', 'install', '-q', f'{wheel}[mm]'], check=True)
+    program = (
+        'import mmattn, torch\n'
+        'from mmengine.config import Config\n'
+        'from mmengine.registry import MODELS, init_default_scope\n'
+        "cfg = Config.fromfile('user.py')\n"
+        'init_default_scope(cfg.default_scope)\n'
+        'model = MODELS.build(cfg.model)\n'
+        'print(type(model.backbone).__module__, mmattn.__file__)\n'
+    )
+    (tmp_path / 'user.py').write_text("_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'\n")
+    done = subprocess.run(
+        [python, '-c', program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert 'mmattn.models.backbones.ivit' in done.stdout
+    assert str(tmp_path) in done.stdout

@@ -1,0 +1,134 @@
+"""tools/analysis/get_flops.py: its tree, its defaults, the comparison, its errors."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmdet')
+pytest.importorskip('mmseg')
+pytest.importorskip('mmpretrain')
+
+import mmdet
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / 'tools/analysis/get_flops.py'
+IVIT = str(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
+VIT = str(ROOT / 'configs/classification/vit_t16_imhsa_300e_in1k.py')
+MASK_RCNN = str(ROOT / 'configs/demo/mask_rcnn_ivit_n_hela.py')
+UPERNET = str(ROOT / 'configs/demo/upernet_ivit_n_landcover.py')
+
+
+@pytest.fixture(scope='module')
+def tool():
+    spec = importlib.util.spec_from_file_location('get_flops', TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(text):
+    """The lines of the module tree: name -> its figures."""
+    lines = text.split('FLOPs (%)\n')[1].splitlines()
+    cells = [line.split() for line in lines]
+    return {name: [float(x) for x in row] for name, *row in cells if len(row) == 3}
+
+
+def test_runs_as_a_script_anywhere(tmp_path):
+    """From a folder without data or network, with the figures of Mask R-CNN."""
+    result = subprocess.run(
+        [
+            sys.executable,
+            TOOL,
+            ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py',
+            '--compare',
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'COLUMNS': '40'},
+    )
+    assert result.returncode == 0, result.stderr
+    assert '800x1280' in result.stdout and 'multiply-accumulates' in result.stdout
+    assert table(result.stdout)['model'] == [44.471, 252.595, 100.0]
+    assert 'Table 6' in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_tree_has_the_asked_depth(tool, capsys):
+    assert tool.main([UPERNET, '--shape', '64', '128', '--depth', '1']) == 0
+    out = capsys.readouterr().out
+    assert '64x128' in out
+    rows = table(out)
+    assert set(rows) == {'model', 'backbone', 'decode_head', 'auxiliary_head'}
+    parts = [row for name, row in rows.items() if name != 'model']
+    for column in range(3):
+        total = sum(row[column] for row in parts)
+        assert total == pytest.approx(rows['model'][column], abs=0.2)
+    tool.main([UPERNET, '--shape', '64', '--depth', '3'])
+    assert len(table(capsys.readouterr().out)) > 2 * len(rows)
+
+
+@pytest.mark.parametrize(
+    'config, shape',
+    [(VIT, '224x224'), (MASK_RCNN, '800x1280'), (UPERNET, '512x2048')],
+    ids=['classification', 'detection', 'segmentation'],
+)
+def test_default_shape_is_the_tasks(tool, capsys, config, shape):
+    assert tool.main([config, '--depth', '0']) == 0
+    assert f'at {shape}.' in capsys.readouterr().out
+
+
+def test_position_embedding_of_another_size(tool, capsys):
+    options = ['--shape', '448', '--depth', '0']
+    tool.main([VIT, *options])
+    resized = table(capsys.readouterr().out)['model']
+    tool.main([VIT, *options, '--cfg-options', 'model.backbone.img_size=448'])
+    own = table(capsys.readouterr().out)['model']
+    assert own[0] - resized[0] == pytest.approx((28**2 - 14**2) * 192 / 1e6, abs=0.0011)
+    assert own[1] == resized[1]
+
+
+def test_comparison_says_how_far(tool, capsys):
+    assert tool.main([IVIT, '--compare']) == 0
+    out = capsys.readouterr().out
+    assert '27.5' in out and '27.407' in out and '-0.34' in out and 'Table 5' in out
+
+
+def test_comparison_fails_on_another_model(tool, capsys):
+    other = ['--cfg-options', 'model.backbone.interact_expand=1']
+    assert tool.main([IVIT, '--compare', *other]) == 0
+    other = ['--cfg-options', 'model.backbone.local_kernel=None']
+    assert tool.main([IVIT, '--compare', *other]) == 1
+    assert 'Table 5' in capsys.readouterr().out
+
+
+def test_comparison_without_a_row(tool, capsys):
+    assert tool.main([IVIT, '--compare', '--shape', '256']) == 2
+    assert 'no paper has a figure' in capsys.readouterr().err
+
+
+def test_stock_config(tool, capsys):
+    configs = Path(mmdet.__file__).parent / '.mim/configs'
+    path = configs / 'retinanet/retinanet_r50_fpn_1x_coco.py'
+    assert tool.main([str(path), '--shape', '256', '--depth', '1']) == 0
+    rows = table(capsys.readouterr().out)
+    assert rows['model'][0] == pytest.approx(37.97, abs=0.01)
+    assert {'backbone', 'neck', 'bbox_head'} < set(rows)
+
+
+def test_shape_is_needed_without_a_task(tool, tmp_path):
+    config = tmp_path / 'backbone.py'
+    config.write_text("model = dict(type='mmattn.IViT', arch='nano')")
+    with pytest.raises(SystemExit, match='--shape is needed'):
+        tool.main([str(config)])
+    assert tool.main([str(config), '--shape', '64']) == 0
+
+
+def test_shape_has_two_sides(tool, capsys):
+    with pytest.raises(SystemExit):
+        tool.main([IVIT, '--shape', '1', '2', '3'])
+    assert 'one or two numbers' in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""Draws a finished run: its curves, and predictions beside the ground truth.
+
+    python tools/analysis/draw_run.py configs/demo/mask_rcnn_ivit_n_hela.py
+
+reads the work dir of that config and writes there `curves.png`, `predictions.png` and
+`summary.json`: the last metrics, the minutes that the run took, and on what.
+"""
+
+import argparse
+import json
+import os
+import platform
+from datetime import datetime
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
+from mmengine.runner import find_latest_checkpoint, load_checkpoint
+from mmengine.visualization import Visualizer
+
+import mmattn  # noqa: F401  makes mmcv's operators available
+
+matplotlib.use('Agg')
+from matplotlib import pyplot as plt
+
+SCALARS = 'vis_data/scalars.json'
+METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc')}
+
+
+def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
+    """Plots the loss and the metrics of a run over its iterations."""
+    figure, loss_axis = plt.subplots(figsize=(7, 4), layout='constrained')
+    losses = [(r['step'], r['loss']) for r in records if 'loss' in r]
+    loss_axis.plot(*zip(*losses, strict=True), color='0.5', label='training loss')
+    loss_axis.set(xlabel='iteration', ylabel='training loss', yscale='log')
+    metric_axis = loss_axis.twinx()
+    metric_axis.set(ylabel='validation metric')
+    for metric in metrics:
+        points = [(r['step'], r[metric]) for r in records if metric in r]
+        if points:
+            label = f'{metric.split("/")[-1]}, last {points[-1][1]:.3g}'
+            metric_axis.plot(*zip(*points, strict=True), marker='o', label=label)
+    figure.legend(loc='outside upper center', ncols=3)
+    figure.savefig(out_file, dpi=120)
+    plt.close(figure)
+
+
+def summarise(config: str, run: Path, records: list[dict], metrics: tuple[str, ...]):
+    """Last value of each metric, and the wall time of training and validation."""
+    last = {m: r[m] for r in records for m in metrics if m in r}
+    started = datetime.strptime(run.name, '%Y%m%d_%H%M%S')
+    ended = datetime.fromtimestamp((run / SCALARS).stat().st_mtime)
+    return {
+        'config': config,
+        'metrics': last,
+        'iterations': max(r['step'] for r in records if 'loss' in r),
+        'minutes': round((ended - started).total_seconds() / 60, 1),
+        'date': started.date().isoformat(),
+        'machine': f'{os.cpu_count()} CPU cores, {platform.machine()}',
+        'torch': torch.__version__,
+    }
+
+
+def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.ndarray:
+    visualizer.set_image(image)
+    masks = instances.masks
+    masks = masks if isinstance(masks, torch.Tensor) else torch.from_numpy(masks.masks)
+    boxes = getattr(instances.bboxes, 'tensor', instances.bboxes)
+    if len(boxes):
+        rainbow = plt.get_cmap('hsv')(np.linspace(0, 1, len(boxes), endpoint=False))
+        colors = [tuple(int(255 * c) for c in rgb) for rgb in rainbow[:, :3]]
+        visualizer.draw_binary_masks(masks.bool(), colors=colors, alphas=0.5)
+        visualizer.draw_bboxes(boxes, edge_colors=colors, line_widths=1)
+    return visualizer.get_image()
+
+
+def draw_sample(image: np.ndarray, sample, visualizer: Visualizer, score_thr: float):
+    """Two pictures of one image: its ground truth and its prediction."""
+    if 'gt_instances' in sample:
+        found = sample.pred_instances
+        found = found[found.scores > score_thr]
+        return [
+            draw_instances(image, instances, visualizer)
+            for instances in (sample.gt_instances, found)
+        ]
+    pictures = []
+    for which in ('draw_gt', 'draw_pred'):
+        shown = dict(draw_gt=False, draw_pred=False) | {which: True}
+        visualizer.add_datasample('', image, sample, with_labels=False, **shown)
+        pictures.append(visualizer.get_image())
+    return pictures
+
+
+@torch.no_grad()
+def draw_predictions(
+    cfg: Config, checkpoint: str, num_images: int, score_thr: float, out_file: Path
+):
+    """Draws evenly spaced validation images, each with ground truth and prediction."""
+    dataset = DATASETS.build(cfg.val_dataloader.dataset)
+    model = MODELS.build(cfg.model)
+    load_checkpoint(model, checkpoint, map_location='cpu')
+    model.eval()
+    visualizer = VISUALIZERS.build(dict(type=cfg.visualizer.type, name='draw_run'))
+    visualizer.dataset_meta = dataset.metainfo
+    figure, axes = plt.subplots(
+        num_images,
+        3,
+        figsize=(9, 3 * num_images),
+        layout='constrained',
+        squeeze=False,
+        subplot_kw=dict(xticks=[], yticks=[]),
+    )
+    indices = np.linspace(0, len(dataset) - 1, num_images).round().astype(int)
+    for row, index in zip(axes, indices, strict=True):
+        data = dataset[index]
+        image = data['inputs'].permute(1, 2, 0).flip(-1).numpy()  # BGR to RGB
+        image = np.ascontiguousarray(image)
+        ground_truth = data['data_samples'].clone()
+        (sample,) = model.test_step(pseudo_collate([data]))
+        for name in ('gt_instances', 'gt_sem_seg'):
+            if name in ground_truth:
+                setattr(sample, name, getattr(ground_truth, name))
+        pictures = [image, *draw_sample(image, sample, visualizer, score_thr)]
+        for axis, picture in zip(row, pictures, strict=True):
+            axis.imshow(picture)
+    for axis, title in zip(
+        axes[0], ('image', 'ground truth', 'prediction'), strict=True
+    ):
+        axis.set_title(title)
+    figure.savefig(out_file, dpi=120)
+    plt.close(figure)
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', help='config file of the run')
+    parser.add_argument('--work-dir', help='default: work_dirs/<config name>')
+    parser.add_argument('--num-images', type=int, default=4)
+    parser.add_argument(
+        '--score-thr', type=float, default=0.5, help='least score of a drawn instance'
+    )
+    return parser.parse_args()
+
+
+def main():
+    args = parse_args()
+    cfg = Config.fromfile(args.config)
+    init_default_scope(cfg.default_scope)
+    work_dir = Path(args.work_dir or Path('work_dirs', Path(args.config).stem))
+    checkpoint = find_latest_checkpoint(str(work_dir))
+    scalars = sorted(work_dir.glob(f'*/{SCALARS}'))
+    if checkpoint is None or not scalars:
+        raise ValueError(f'{work_dir} holds no finished run')
+    records = [json.loads(line) for line in scalars[-1].read_text().splitlines()]
+    metrics = METRICS.get(cfg.default_scope, ())
+    summary = summarise(args.config, scalars[-1].parents[1], records, metrics)
+    (work_dir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+    curves, predictions = work_dir / 'curves.png', work_dir / 'predictions.png'
+    draw_curves(records, metrics, curves)
+    draw_predictions(cfg, checkpoint, args.num_images, args.score_thr, predictions)
+    print(', '.join(f'{name} {value}' for name, value in summary['metrics'].items()))
+    print(f'curves: {curves}, predictions beside ground truth: {predictions}')
+
+
+if __name__ == '__main__':
+    main()
