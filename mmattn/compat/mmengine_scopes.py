@@ -6,17 +6,20 @@ and its entry for mmseg names the distribution `mmsegmentation`, which does not 
 where mmseg came from `onedl-mmsegmentation`. This module corrects those two entries,
 in place, because other mmengine modules hold the same dict.
 
-The table is corrected at once when mmengine has been imported already, and otherwise
-right after the module is executed, by a finder that lets the regular finders find it
-and wraps the loader they chose. Importing mmattn therefore never imports mmengine.
+mmengine also takes the prefix for the registry in which to look up the types of the
+base. Ours are mmdet's, mmseg's and mmpretrain's, as the base's `default_scope` says, so
+`mmattn::` gives no such scope.
+
+Both are corrected at once when mmengine has been imported already, and otherwise right
+after the module is executed, by a finder that lets the regular finders find it and
+wraps the loader they chose. Importing mmattn therefore never imports mmengine.
 """
 
 import sys
 
 __all__ = ['install']
 
-TABLE_MODULE = 'mmengine.config.utils'
-TABLE_NAME = 'MODULE2PACKAGE'
+SCOPE = 'mmattn'
 
 
 def _is_distribution(name: str) -> bool:
@@ -29,12 +32,13 @@ def _is_distribution(name: str) -> bool:
     return True
 
 
-def _correct(table: dict):
+def _correct_table(utils):
     """Adds mmattn, and points mmseg at the module where its distribution is another.
 
     mmengine accepts the name of an importable module in place of a distribution's.
     """
-    table.setdefault('mmattn', 'mmattn')
+    table = utils.MODULE2PACKAGE
+    table.setdefault(SCOPE, 'mmattn')
     expected = table.get('mmseg')
     if (
         expected == 'mmsegmentation'
@@ -44,11 +48,32 @@ def _correct(table: dict):
         table['mmseg'] = 'mmseg'
 
 
-class _CorrectingLoader:
-    """Runs the loader that was found, corrects the table and takes itself away."""
+def _correct_base_scope(config):
+    """Makes `Config` find bases under our prefix without a scope of their own."""
+    found = config.Config._get_cfg_path
+    if getattr(found, 'corrected_by', None) == SCOPE:
+        return
 
-    def __init__(self, loader):
+    def _get_cfg_path(cfg_path, filename):
+        path, scope = found(cfg_path, filename)
+        return path, None if scope == SCOPE else scope
+
+    _get_cfg_path.corrected_by = SCOPE
+    config.Config._get_cfg_path = staticmethod(_get_cfg_path)
+
+
+CORRECTIONS = {
+    'mmengine.config.utils': _correct_table,
+    'mmengine.config.config': _correct_base_scope,
+}
+
+
+class _CorrectingLoader:
+    """Runs the loader that was found, corrects the module and takes itself away."""
+
+    def __init__(self, loader, correct):
         self._loader = loader
+        self._correct = correct
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -59,30 +84,30 @@ class _CorrectingLoader:
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _correct(getattr(module, TABLE_NAME))
+        self._correct(module)
 
 
-class _TableFinder:
-    """Finds `mmengine.config.utils` through the finders that follow it."""
+class _CorrectingFinder:
+    """Finds the modules to correct through the finders that follow it."""
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname != TABLE_MODULE or self not in sys.meta_path:
+        if fullname not in CORRECTIONS or self not in sys.meta_path:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
-                spec.loader = _CorrectingLoader(spec.loader)
+                spec.loader = _CorrectingLoader(spec.loader, CORRECTIONS[fullname])
                 return spec
         return None
 
 
-_FINDER = _TableFinder()
+_FINDER = _CorrectingFinder()
 
 
 def install():
-    """Corrects the table now or, if mmengine is not there yet, when it is imported."""
+    """Corrects mmengine now or, if it is not there yet, when it is imported."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
-    module = sys.modules.get(TABLE_MODULE)
-    if module is not None:
-        _correct(getattr(module, TABLE_NAME))
+    for name, correct in CORRECTIONS.items():
+        if name in sys.modules:
+            correct(sys.modules[name])

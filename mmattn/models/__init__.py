@@ -1,3 +1,4 @@
 from .backbones import IViT, ViT
+from .heads import PooledMLP
 
-__all__ = ['IViT', 'ViT']
+__all__ = ['IViT', 'PooledMLP', 'ViT']

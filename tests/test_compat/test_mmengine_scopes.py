@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,13 +81,13 @@ def test_table_names_the_distribution_that_is_there(monkeypatch, installed, expe
     monkeypatch.setattr(mmengine_scopes, '_is_distribution', installed.__contains__)
     table = {'mmdet': 'mmdet', 'mmseg': 'mmsegmentation'}
     for _ in range(2):
-        mmengine_scopes._correct(table)
+        mmengine_scopes._correct_table(SimpleNamespace(MODULE2PACKAGE=table))
         assert table == {'mmdet': 'mmdet', 'mmseg': expected, 'mmattn': 'mmattn'}
 
 
 def test_an_entry_that_is_already_right_stays():
     table = {'mmseg': 'elsewhere', 'mmattn': 'mmattn-fork'}
-    mmengine_scopes._correct(table)
+    mmengine_scopes._correct_table(SimpleNamespace(MODULE2PACKAGE=table))
     assert table == {'mmseg': 'elsewhere', 'mmattn': 'mmattn-fork'}
 
 

@@ -51,7 +51,6 @@ train_pipeline = [
         prob=[0.25, 0.25, 0.25],
         direction=['horizontal', 'vertical', 'diagonal'],
     ),
-    dict(type='PhotoMetricDistortion', hue_delta=5),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [

@@ -157,7 +157,9 @@ class ViT(BaseBackbone):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         H, W = x.shape[-2:]
         P = self.patch_size
-        x = F.pad(x, (0, -W % P, 0, -H % P))
+        # Not -W % P: PyTorch compiles divisions of a changing size, remainders not all.
+        pad_h, pad_w = ((side + P - 1) // P * P - side for side in (H, W))
+        x = F.pad(x, (0, pad_w, 0, pad_h))
         x = self.patch_embed(x).permute(0, 2, 3, 1)  # (B, H, W, C)
         x = x + self._pos_embed(x.shape[1:3])
         outs = []
@@ -171,9 +173,7 @@ class ViT(BaseBackbone):
     def _pos_embed(self, grid_size) -> Tensor:
         pos_embed = self.pos_embed
         if tuple(grid_size) != self.grid_size:
-            pos_embed = resample_abs_pos_embed(
-                pos_embed, list(grid_size), list(self.grid_size), num_prefix_tokens=0
-            )
+            pos_embed = _resized(pos_embed, self.grid_size, grid_size)
         return pos_embed.unflatten(1, tuple(grid_size))
 
 
@@ -186,6 +186,14 @@ def _resize_pos_embed(module: ViT, state_dict: dict, prefix: str, *args):
     side = round(loaded.shape[1] ** 0.5)
     if side * side != loaded.shape[1]:
         return  # load_state_dict reports the two shapes
-    state_dict[key] = resample_abs_pos_embed(
-        loaded, list(module.grid_size), [side, side], num_prefix_tokens=0
+    state_dict[key] = _resized(loaded, (side, side), module.grid_size)
+
+
+def _resized(pos_embed: Tensor, old_grid, new_grid) -> Tensor:
+    """Shape (1, N, C) to (1, N', C), bicubic.
+
+    Without antialiasing, whose backward PyTorch cannot compile for changing sizes.
+    """
+    return resample_abs_pos_embed(
+        pos_embed, list(new_grid), list(old_grid), num_prefix_tokens=0, antialias=False
     )

@@ -1,0 +1,16 @@
+_base_ = [
+    '../_base_/models/classifier.py',
+    '../_base_/datasets/imagenet_224.py',
+    '../_base_/schedules/adamw_300e.py',
+    '../_base_/runtime/mmpretrain.py',
+]
+model = dict(
+    backbone=dict(
+        type='mmattn.ViT',
+        arch='small',
+        attention='mhsa',
+        patch_size=16,
+        drop_path_rate=0.1,
+    ),
+    head=dict(in_channels=384),
+)

@@ -1,0 +1,3 @@
+from .pooled_mlp import PooledMLP
+
+__all__ = ['PooledMLP']

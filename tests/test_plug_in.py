@@ -1,0 +1,116 @@
+"""Our backbones in the stock configs of the mm packages, by name alone."""
+
+import subprocess
+import sys
+
+import pytest
+
+mm = pytest.importorskip('mmengine')
+for name in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(name)
+
+from mmengine.config import Config  # noqa: E402
+
+import mmattn  # noqa: E402, F401
+from mmattn.analysis.flops import build, count  # noqa: E402
+
+CHANNELS = '[64, 128, 320, 512]'
+IVIT = "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny')"
+IVIT_LAST = (
+    "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny', out_indices=3), "
+    'head=dict(in_channels=512)'
+)
+VIT_LAST = (
+    "backbone=dict(_delete_=True, type='mmattn.ViT', arch='tiny', patch_size=8), "
+    'head=dict(in_channels=192)'
+)
+FPN = f'{IVIT}, neck=dict(in_channels={CHANNELS})'
+SEG_HEADS = (
+    f'{IVIT}, pretrained=None, decode_head=dict(in_channels={CHANNELS}), '
+    'auxiliary_head=dict(in_channels=320)'
+)
+STOCK = {
+    'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py': FPN,
+    'mmdet::cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py': FPN,
+    'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py': FPN,
+    'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py': FPN,
+    'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py': SEG_HEADS,
+    'mmseg::swin/'
+    'swin-tiny-patch4-window7-in1k-pre_upernet_8xb2-160k_ade20k-512x512.py': SEG_HEADS,
+    'mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py': f'{FPN}, pretrained=None',
+    'mmpretrain::resnet/resnet50_8xb32_in1k.py': IVIT_LAST,
+    'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py': IVIT_LAST,
+    'mmpretrain::resnet/resnet18_8xb32_in1k.py': VIT_LAST,
+}
+
+
+@pytest.fixture
+def user_config(tmp_path):
+    """Loads a user's config file of the given text."""
+
+    def load(base: str, model: str, more: str = '') -> Config:
+        path = tmp_path / 'user.py'
+        path.write_text(f"_base_ = '{base}'\nmodel = dict({model})\n{more}\n")
+        return Config.fromfile(path)
+
+    return load
+
+
+@pytest.mark.parametrize('base', STOCK)
+def test_stock_config_builds_and_runs_with_our_backbone(user_config, base):
+    cfg = user_config(base, STOCK[base])
+    assert 'custom_imports' not in cfg
+    complexity = count(cfg, (64, 96))
+    assert complexity.children['backbone'].flops > 0
+
+
+@pytest.mark.parametrize('more', ['', "custom_imports = dict(imports=['mmattn'])"])
+def test_our_config_is_a_base_by_prefix(user_config, more):
+    cfg = user_config(
+        'mmattn::mask_rcnn/ivit_t_3x_coco.py', 'backbone=dict(drop_path_rate=0.1)', more
+    )
+    assert cfg.model.backbone.arch == 'tiny'
+    assert cfg.model.backbone.drop_path_rate == 0.1
+    build(cfg)
+
+
+@pytest.mark.parametrize(
+    'base, key',
+    [
+        ('mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 'depth'),
+        ('mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py', 'depth'),
+        ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', 'img_size'),
+    ],
+)
+def test_leftover_key_of_the_replaced_backbone_is_named(user_config, base, key):
+    cfg = user_config(base, "backbone=dict(type='mmattn.IViT', arch='tiny')")
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{key}'"):
+        build(cfg)
+
+
+def test_a_fresh_process_finds_our_classes_by_their_names(tmp_path):
+    """With nothing of ours imported but `import mmattn`, in each of the scopes."""
+    program = [
+        'import sys, mmattn',
+        "assert 'torch' not in sys.modules and 'mmengine' not in sys.modules",
+        'from mmengine.config import Config',
+        'from mmengine.registry import MODELS, init_default_scope',
+        'import torch',
+        "torch.set_default_device('meta')",
+    ]
+    for scope in ('mmdet', 'mmseg', 'mmpretrain'):
+        base = next(base for base in STOCK if base.startswith(scope))
+        path = tmp_path / f'{scope}_user.py'
+        path.write_text(f"_base_ = '{base}'\nmodel = dict({STOCK[base]})\n")
+        program += [
+            f'cfg = Config.fromfile({str(path)!r})',
+            'init_default_scope(cfg.default_scope)',
+            'print(type(MODELS.build(cfg.model).backbone))',
+        ]
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', '\n'.join(program)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("<class 'mmattn.models.backbones.ivit.IViT'>") == 3

@@ -1,0 +1,197 @@
+"""Counts the models in the metafiles, fills the tables of the READMEs, checks both.
+
+    python tools/dev/generate_model_zoo.py
+    python tools/dev/generate_model_zoo.py --check
+
+A metafile is written by hand, but for `Parameters` and `FLOPs`. A README asks for a
+table with the line `<!-- table of PATH -->`, its path relative to the README: that of a
+metafile, or of a folder with the `summary.json` files that `draw_run.py` writes.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+import yaml
+from mmengine.config import Config
+
+import mmattn  # noqa: F401  makes mmcv's operators available
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = re.compile(
+    '(?P<begin><!-- table of (?P<path>[^\n ]+) -->\n).*?(?P<end><!-- end of table -->\n)',
+    re.DOTALL,
+)
+# What a measurement of ours has to come with.
+EVIDENCE = ('Training Log', 'Hardware', 'Commit')
+
+
+def metafiles() -> list[Path]:
+    """The metafiles that `model-index.yml` lists."""
+    index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
+    return [ROOT / path for path in index['Import']]
+
+
+def read_models(metafile: Path) -> list[dict]:
+    return yaml.safe_load(metafile.read_text())['Models']
+
+
+def count(model: dict) -> dict[str, int]:
+    """Parameters and FLOPs of a metafile's model."""
+    from mmattn.analysis import count
+
+    cfg = Config.fromfile(ROOT / model['Config'])
+    complexity = count(cfg, tuple(model['Metadata']['Image Size']))
+    return {'Parameters': complexity.params, 'FLOPs': complexity.flops}
+
+
+def with_counts(text: str, counts: dict[str, dict[str, int]]) -> str:
+    """A metafile's text with the counts, by model name, filled in."""
+    lines, name = [], None
+    for line in text.splitlines():
+        if started := re.match(r'  - Name: (.+)', line):
+            name = started[1]
+        if field := re.match(r'( +)(Parameters|FLOPs):', line):
+            line = f'{field[0]} {counts[name][field[2]]}'
+        lines.append(line)
+    return '\n'.join(lines) + '\n'
+
+
+def metrics(model: dict, kind: str) -> dict[str, float]:
+    return {
+        name: value
+        for result in model.get(kind, ())
+        for name, value in result['Metrics'].items()
+    }
+
+
+def readmes() -> list[Path]:
+    return [ROOT / 'README.md', *(path.with_name('README.md') for path in metafiles())]
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """A table of which the first row is the head."""
+    rows = [rows[0], ['---'] * len(rows[0]), *rows[1:]]
+    return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
+
+
+def run_table(folder: Path) -> str:
+    """One row for each run whose summary is in the folder."""
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))]
+    names = list(dict.fromkeys(name for run in runs for name in run['metrics']))
+    rows = [['run', *names, 'iterations', 'minutes', 'on']]
+    for run in runs:
+        values = [f'{run["metrics"].get(name, "")}' for name in names]
+        minutes, on = str(run['minutes']), f'{run["machine"]}, torch {run["torch"]}'
+        run_name = f'`{run["config"]}`'
+        rows.append([run_name, *values, str(run['iterations']), minutes, on])
+    return markdown(rows)
+
+
+def model_table(metafile: Path, folder: Path) -> str:
+    """One row for each model; papers' metrics are in columns of their own.
+
+    Links are relative to `folder`.
+    """
+    models = read_models(metafile)
+    columns = dict.fromkeys(
+        (kind, name)
+        for kind in ('Results', 'Paper Results')
+        for model in models
+        for name in metrics(model, kind)
+    )
+    head = ['config', 'height x width', 'parameters (M)', 'FLOPs (G)']
+    head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
+    rows = [head]
+    for model in models:
+        path = (ROOT / model['Config']).relative_to(folder)
+        metadata = model['Metadata']
+        row = [f'[{model["Name"]}]({path})']
+        row.append('{} x {}'.format(*metadata['Image Size']))
+        row.append(f'{metadata["Parameters"] / 1e6:.2f}')
+        row.append(f'{metadata["FLOPs"] / 1e9:.2f}')
+        row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
+        rows.append(row)
+    return markdown(rows)
+
+
+def with_tables(readme: Path) -> str:
+    """A README's text with the tables it asks for filled in."""
+
+    def fill(found: re.Match) -> str:
+        path = readme.parent / found['path']
+        table = run_table(path) if path.is_dir() else model_table(path, readme.parent)
+        return f'{found["begin"]}\n{table}\n{found["end"]}'
+
+    return TABLE.sub(fill, readme.read_text())
+
+
+def model_problems(model: dict, collections: set[str]) -> list[str]:
+    """What in a metafile's entry does not agree with its config."""
+    path = ROOT / model['Config']
+    if not path.is_file():
+        return [f'no config {model["Config"]}']
+    cfg = Config.fromfile(path)
+    metadata = model['Metadata']
+    facts = {
+        'Name': (model['Name'], path.stem),
+        'Epochs': (metadata.get('Epochs'), cfg.train_cfg.get('max_epochs')),
+        'Iterations': (metadata.get('Iterations'), cfg.train_cfg.get('max_iters')),
+        'Batch Size': (metadata.get('Batch Size'), cfg.auto_scale_lr.base_batch_size),
+    }
+    found = [f'{key} is {a}, not {b}' for key, (a, b) in facts.items() if a != b]
+    if model['In Collection'] not in collections:
+        found.append(f'no collection {model["In Collection"]!r}')
+    if 'Results' in model or 'Weights' in model:
+        absent = [key for key in EVIDENCE if key not in {**metadata, **model}]
+        found += [f'a measurement without {key}' for key in absent]
+    return found
+
+
+def problems() -> list[str]:
+    """What is wrong in the metafiles and the model index, counts and tables aside."""
+    found, listed = [], []
+    on_disk = set(ROOT.glob('configs/*/metafile.yml'))
+    for path in on_disk.symmetric_difference(metafiles()):
+        found.append(f'{path.relative_to(ROOT)}: listed or on disk, but not both')
+    for metafile in on_disk:
+        content = yaml.safe_load(metafile.read_text())
+        collections = {collection['Name'] for collection in content['Collections']}
+        for model in content['Models']:
+            listed.append(ROOT / model['Config'])
+            found += [
+                f'{metafile.relative_to(ROOT)}: {model["Name"]}: {problem}'
+                for problem in model_problems(model, collections)
+            ]
+        missing = set(metafile.parent.glob('*.py')).difference(listed)
+        found += [f'{path.relative_to(ROOT)}: in no metafile' for path in missing]
+    for path in {path for path in listed if listed.count(path) > 1}:
+        found.append(f'{path.relative_to(ROOT)}: listed more than once')
+    return sorted(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--check', action='store_true', help='write nothing')
+    args = parser.parse_args()
+    found = problems()
+    for metafile in metafiles():
+        counts = {model['Name']: count(model) for model in read_models(metafile)}
+        text = metafile.read_text()
+        if not args.check:
+            metafile.write_text(with_counts(text, counts))
+        elif with_counts(text, counts) != text:
+            found.append(f'{metafile.relative_to(ROOT)}: counts are out of date')
+    for readme in readmes():
+        if not args.check:
+            readme.write_text(with_tables(readme))
+        elif with_tables(readme) != readme.read_text():
+            found.append(f'{readme.relative_to(ROOT)}: a table is out of date')
+    print('\n'.join(found))
+    return 1 if found else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
