@@ -86,9 +86,15 @@ def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
         'model = MODELS.build(cfg.model)\n'
         'print(type(model.backbone).__module__, mmattn.__file__)\n'
     )
-    (tmp_path / 'user.py').write_text("_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'\n")
+    (tmp_path / 'user.py').write_text(
+        "_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'\n"
+    )
     done = subprocess.run(
-        [python, '-c', program], cwd=tmp_path, capture_output=True, text=True, check=True
+        [python, '-c', program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert 'mmattn.models.backbones.ivit' in done.stdout
     assert str(tmp_path) in done.stdout

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import matplotlib
+import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -117,8 +118,7 @@ def draw_predictions(
     indices = np.linspace(0, len(dataset) - 1, num_images).round().astype(int)
     for row, index in zip(axes, indices, strict=True):
         data = dataset[index]
-        image = data['inputs'].permute(1, 2, 0).flip(-1).numpy()  # BGR to RGB
-        image = np.ascontiguousarray(image)
+        image = mmcv.imread(data['data_samples'].img_path, channel_order='rgb')
         ground_truth = data['data_samples'].clone()
         (sample,) = model.test_step(pseudo_collate([data]))
         for name in ('gt_instances', 'gt_sem_seg'):

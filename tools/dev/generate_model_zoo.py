@@ -21,7 +21,9 @@ import mmattn  # noqa: F401  makes mmcv's operators available
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = re.compile(
-    '(?P<begin><!-- table of (?P<path>[^\n ]+) -->\n).*?(?P<end><!-- end of table -->\n)',
+    r'(?P<begin><!-- table of (?P<path>\S+) -->\n)'
+    r'.*?'
+    r'(?P<end><!-- end of table -->\n)',
     re.DOTALL,
 )
 # What a measurement of ours has to come with.

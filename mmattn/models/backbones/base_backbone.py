@@ -102,11 +102,3 @@ def run_block(block: nn.Module, x: Tensor, with_cp: bool) -> Tensor:
 def drop_path_rates(last: float, depth: int) -> list[float]:
     """Stochastic depth of each of `depth` blocks, growing linearly from 0 to `last`."""
     return [last * i / max(1, depth - 1) for i in range(depth)]
-
-
-def init_linear_and_conv(module: nn.Module, std: float = 0.02):
-    """Truncated normal weights and zero biases, for `nn.Module.apply`."""
-    if isinstance(module, nn.Linear | nn.Conv2d):
-        nn.init.trunc_normal_(module.weight, std=std)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

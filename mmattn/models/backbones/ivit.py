@@ -20,13 +20,12 @@ import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmattn.models.layers import InteractiveAttention
+from mmattn.models.layers import InteractiveAttention, init_linear_and_conv
 from mmattn.registry import MODELS
 
 from .base_backbone import (
     BaseBackbone,
     drop_path_rates,
-    init_linear_and_conv,
     run_block,
 )
 

@@ -14,13 +14,12 @@ import torch.nn.functional as F
 from timm.layers import DropPath, Mlp, resample_abs_pos_embed
 from torch import Tensor, nn
 
-from mmattn.models.layers import InteractiveAttention
+from mmattn.models.layers import InteractiveAttention, init_linear_and_conv
 from mmattn.registry import MODELS
 
 from .base_backbone import (
     BaseBackbone,
     drop_path_rates,
-    init_linear_and_conv,
     run_block,
 )
 

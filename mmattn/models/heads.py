@@ -9,7 +9,7 @@ mmpretrain's terms a neck, and needs nothing of mmpretrain itself.
 
 from torch import Tensor, nn
 
-from mmattn.models.backbones.base_backbone import init_linear_and_conv
+from mmattn.models.layers import init_linear_and_conv
 from mmattn.registry import MODELS
 
 

@@ -1,3 +1,0 @@
-from .pooled_mlp import PooledMLP
-
-__all__ = ['PooledMLP']

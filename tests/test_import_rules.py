@@ -1,0 +1,179 @@
+"""Which way imports go, how light the package is, and what it works without."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / 'mmattn'
+MAX_IMPORT_SECONDS = 0.1
+HEAVY = ('torch', 'torchvision', 'timm', 'numpy', 'triton', 'mmengine', 'mmcv')
+# What each part of the package may import of ours, beside itself. `mmattn` alone is
+# the package's own light file.
+ALLOWED = {
+    'mmattn.ops': set(),
+    'mmattn.registry': set(),
+    'mmattn.compat': {'mmattn.ops'},
+    'mmattn.models.layers': {'mmattn.ops'},
+    'mmattn.models.backbones': {
+        'mmattn.ops',
+        'mmattn.models.layers',
+        'mmattn.registry',
+    },
+    'mmattn.models.heads': {
+        'mmattn.ops',
+        'mmattn.models.layers',
+        'mmattn.registry',
+    },
+}
+
+
+def modules():
+    return sorted(PACKAGE.rglob('*.py'), key=str)
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix('').parts
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+def imports(path):
+    """Every module that a file imports at any depth, relative ones resolved."""
+    package = module_name(path).split('.')
+    if path.name != '__init__.py':
+        package.pop()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            base = '.'.join([*base, *filter(None, [node.module])])
+            yield base
+            for alias in node.names:  # `from mmattn import ops` imports mmattn.ops
+                if is_module(f'{base}.{alias.name}'):
+                    yield f'{base}.{alias.name}'
+
+
+def is_module(name):
+    path = ROOT.joinpath(*name.split('.'))
+    return path.is_dir() or path.with_suffix('.py').exists()
+
+
+def within(name, prefix):
+    return name == prefix or name.startswith(prefix + '.')
+
+
+def run(code, *arguments):
+    result = subprocess.run(
+        [sys.executable, *arguments, '-c', code], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize('path', modules(), ids=module_name)
+def test_imports_go_downward(path):
+    name = module_name(path)
+    for part, allowed in ALLOWED.items():
+        if not within(name, part):
+            continue
+        for imported in imports(path):
+            if within(imported, 'mmattn') and imported != 'mmattn':
+                assert any(within(imported, p) for p in {part, *allowed}), imported
+
+
+@pytest.mark.parametrize('path', modules(), ids=module_name)
+def test_nothing_imports_tools_or_tests(path):
+    for imported in imports(path):
+        assert imported.partition('.')[0] not in ('tools', 'tests', 'configs')
+
+
+def test_every_part_exists():
+    names = {module_name(path) for path in modules()}
+    assert set(ALLOWED) <= names
+
+
+def test_the_walk_sees_every_form_of_import(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], 'ROOT', tmp_path)
+    path = tmp_path / 'mmattn/ops/landmark/interface.py'
+    (tmp_path / 'mmattn/models').mkdir(parents=True)
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        'import mmattn.registry\n'
+        'from ..backend import select\n'
+        'from . import reference\n'
+        'from mmattn import models\n'
+        'def f():\n    from ...analysis import flops\n'
+    )
+    assert set(imports(path)) == {
+        'mmattn.registry',
+        'mmattn.ops.backend',
+        'mmattn.ops.landmark',
+        'mmattn',
+        'mmattn.models',
+        'mmattn.analysis',
+    }
+
+
+def test_import_is_light():
+    out = run(f'import mmattn, sys; print([m for m in {HEAVY} if m in sys.modules])')
+    assert out.strip() == '[]'
+
+
+def test_import_is_fast():
+    code = (
+        'import time; start = time.perf_counter(); import mmattn; '
+        'print(time.perf_counter() - start)'
+    )
+    assert min(float(run(code)) for _ in range(3)) < MAX_IMPORT_SECONDS
+
+
+def without(*names):
+    """Makes `import name` and `find_spec(name)` behave as where it is not installed."""
+    return f'import sys; sys.modules.update(dict.fromkeys({names}))\n'
+
+
+RUN_OPERATOR = """
+import torch
+from mmattn.ops import landmark_attention
+q, k, v = torch.randn(3, 2, 9, 4, 8, requires_grad=True).unbind()
+a, b = torch.randn(2, 2, 4, 4, 8).unbind()
+w1, w2 = torch.randn(2, 4, 4).unbind()
+for backend in (None, 'reference'):
+    landmark_attention(q, k, v, a, b, w1, w2, backend=backend).sum().backward(
+        retain_graph=True
+    )
+"""
+RUN_BACKBONES = """
+import torch
+from mmattn.models import IViT, ViT
+x = torch.randn(1, 3, 33, 47)
+assert len(IViT('nano')(x)) == 4
+assert len(ViT('tiny')(x)) == 1
+"""
+
+
+def test_operators_need_torch_alone():
+    others = ('timm', 'torchvision', 'triton', 'numpy', 'einops', 'mmengine', 'mmcv')
+    run(without(*others) + RUN_OPERATOR)
+
+
+def test_backbones_need_no_mm_package():
+    mm = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
+    run(without(*mm) + RUN_BACKBONES)
+
+
+def test_backbones_never_touch_mmcv():
+    run(RUN_BACKBONES + "import sys\nassert not {'mmcv', 'mmdet'} & set(sys.modules)")
+
+
+def test_building_without_mmengine_says_what_to_install():
+    code = without('mmengine') + (
+        'from mmattn.registry import MODELS\n'
+        'try:\n    MODELS.build(dict(type="IViT"))\n'
+        'except ImportError as error:\n    print(error)\n'
+    )
+    assert 'pip install "mmattn[mm]"' in run(code)

@@ -1,0 +1,275 @@
+"""What every registered backbone promises; a new one is tested the day it appears."""
+
+import copy
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import mmattn.models  # noqa: F401  registers
+from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.registry import MODELS
+
+pytest.importorskip('mmengine')
+
+BACKBONES = sorted(
+    (c for c in MODELS.module_dict.values() if issubclass(c, BaseBackbone)),
+    key=lambda cls: cls.__name__,
+)
+ARCHS = [
+    pytest.param(cls, arch, id=f'{cls.__name__}-{arch}')
+    for cls in BACKBONES
+    for arch in cls.arch_zoo
+]
+SHAPES = (32, 32), (33, 47), (224, 224), (800, 1333)
+SINGLE = dict(rtol=1e-5, atol=1e-6)  # where a part computes in float32
+BF16_RMS_ERROR = 0.1  # relative, of a whole network
+
+every_backbone = pytest.mark.parametrize('cls', BACKBONES, ids=lambda cls: cls.__name__)
+
+
+def shallow_arch(cls):
+    """The first preset with one block a stage, or two where there are no stages."""
+    arch = next(iter(cls.arch_zoo.values()))
+    shallow = dict(depths=(1,) * len(arch.get('depths', ())), depth=2)
+    return {key: shallow.get(key, value) for key, value in arch.items()}
+
+
+def build(cls, **kwargs):
+    torch.manual_seed(0)
+    return cls(**{'arch': shallow_arch(cls), **kwargs})
+
+
+def all_indices(cls):
+    """Every value that `out_indices` can have with one index, ascending."""
+    with torch.device('meta'):
+        return range(len(build(cls).stages()) - 1)
+
+
+SHALLOW_AND_SMALLEST = [
+    pytest.param(cls, arch, id=f'{cls.__name__}-{name}', marks=marks)
+    for cls in BACKBONES
+    for name, arch, marks in (
+        ('shallow', shallow_arch(cls), ()),
+        (next(iter(cls.arch_zoo)), next(iter(cls.arch_zoo)), pytest.mark.slow),
+    )
+]
+
+
+def image(*shape, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def gradients(model, x):
+    """Of a random projection of the maps: norms make a sum of squares constant."""
+    outs = model(x)
+    sum((out * image(*out.shape)).sum() for out in outs).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def rms(x):
+    return x.float().square().mean().sqrt()
+
+
+@pytest.mark.parametrize('cls, arch', ARCHS)
+def test_maps_have_the_size_of_their_stride(cls, arch):
+    with torch.device('meta'):
+        model = cls(arch, out_indices=tuple(all_indices(cls)))
+        strides = [224 // out.shape[-1] for out in model(torch.empty(1, 3, 224, 224))]
+        for H, W in SHAPES:
+            outs = model(torch.empty(2, 3, H, W))
+            for out, stride in zip(outs, strides, strict=True):
+                assert out.shape[0] == 2
+                for size, side in zip(out.shape[-2:], (H, W), strict=True):
+                    assert side // stride <= size <= -(-side // stride), (H, W)
+
+
+@every_backbone
+@pytest.mark.parametrize('shape', [(32, 32), (33, 47), (224, 224)], ids=str)
+def test_odd_and_tiny_images(cls, shape):
+    model = build(cls)
+    outs = model(image(1, 3, *shape))
+    assert all(out.isfinite().all() for out in outs)
+    assert all(
+        g.isfinite().all() for g in gradients(model, image(1, 3, *shape)).values()
+    )
+
+
+@every_backbone
+def test_one_pixel_of_the_last_stride(cls):
+    model = build(cls).double()
+    stride = 224 // model(image(1, 3, 224, 224, dtype=torch.float64))[-1].shape[-1]
+    x = image(1, 3, stride, stride, dtype=torch.float64)
+    assert model(x)[-1].shape[-2:] == (1, 1)
+    assert all(g.isfinite().all() for g in gradients(model, x).values())
+
+
+@pytest.mark.slow
+@every_backbone
+def test_image_of_a_detector(cls):
+    with torch.no_grad():
+        assert all(o.isfinite().all() for o in build(cls)(image(1, 3, 800, 1333)))
+
+
+@every_backbone
+def test_every_parameter_has_a_gradient_whatever_is_returned(cls):
+    """Distributed training then needs no search for unused parameters."""
+    indices = all_indices(cls)
+    for out_indices in [*indices, tuple(indices), (indices[0], indices[-1]), -1]:
+        model = build(cls, out_indices=out_indices)
+        missing = [
+            n for n, g in gradients(model, image(1, 3, 32, 32)).items() if g is None
+        ]
+        assert not missing, out_indices
+
+
+@every_backbone
+@pytest.mark.parametrize('frozen_stages', [-1, 1], ids=['all', 'frozen-1'])
+def test_checkpointing_gives_the_same_gradients(cls, frozen_stages):
+    expected, actual = (
+        gradients(
+            build(cls, with_cp=with_cp, frozen_stages=frozen_stages).double(),
+            image(2, 3, 33, 47, dtype=torch.float64),
+        )
+        for with_cp in (False, True)
+    )
+    assert_close(actual, expected)
+
+
+@every_backbone
+def test_checkpointing_with_drop_path_repeats_the_drops(cls):
+    grads = []
+    for with_cp in (False, True):
+        model = build(cls, with_cp=with_cp, drop_path_rate=0.5).double().train()
+        torch.manual_seed(2)
+        grads.append(gradients(model, image(4, 3, 32, 32, dtype=torch.float64)))
+    assert_close(*grads)
+
+
+@every_backbone
+def test_frozen_stages(cls):
+    for frozen_stages in range(-1, len(all_indices(cls)) + 1):
+        model = build(cls, frozen_stages=frozen_stages).train().eval().train()
+        for index, stage in enumerate(model.stages()):
+            for part in stage:
+                is_module = isinstance(part, torch.nn.Module)
+                modules = part.modules() if is_module else ()
+                params = part.parameters() if is_module else [part]
+                trained = index > frozen_stages
+                assert all(m.training == trained for m in modules)
+                assert all(p.requires_grad == trained for p in params)
+        grads = gradients(model, image(1, 3, 32, 32))
+        for name, param in model.named_parameters():
+            assert (grads[name] is None) == (not param.requires_grad), name
+
+
+@every_backbone
+def test_frozen_drop_paths_are_off(cls):
+    last = len(all_indices(cls))
+    model = build(cls, frozen_stages=last, drop_path_rate=0.9)
+    x = image(2, 3, 32, 32)
+    expected = model.eval()(x)
+    assert_close(model.train()(x), expected)
+    trained = build(cls, drop_path_rate=0.9)
+    assert not torch.equal(trained.train()(x)[-1], trained.eval()(x)[-1])
+
+
+@every_backbone
+@pytest.mark.parametrize(
+    'kwargs, error, message',
+    [
+        (dict(arch='huge'), ValueError, "'huge'"),
+        (dict(arch=dict(depth=50)), ValueError, 'depth'),
+        (dict(depth=50), TypeError, 'depth'),
+        (dict(norm_cfg=dict(type='BN')), TypeError, 'norm_cfg'),
+        (dict(out_indices=()), ValueError, 'out_indices'),
+        (dict(out_indices=(1, 0)), ValueError, 'ascend'),
+        (dict(out_indices=(99,)), ValueError, '99'),
+        (dict(frozen_stages=99), ValueError, '99'),
+        (dict(frozen_stages=-2), ValueError, '-2'),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else '',
+)
+def test_wrong_arguments(cls, kwargs, error, message):
+    with pytest.raises(error, match=message):
+        MODELS.build(dict(type=cls.__name__, **kwargs))
+
+
+@every_backbone
+def test_pretrained_weights_override_the_constructors(cls, tmp_path):
+    source = build(cls)
+    for param in source.parameters():
+        torch.nn.init.normal_(param)
+    path = tmp_path / 'weights.pth'
+    torch.save({'state_dict': source.state_dict()}, path)
+    init_cfg = dict(type='Pretrained', checkpoint=str(path))
+    cfg = dict(type=cls.__name__, arch=shallow_arch(cls), init_cfg=init_cfg)
+    model = MODELS.build(cfg)
+    model.init_weights()
+    assert_close(model.state_dict(), source.state_dict())
+
+
+@every_backbone
+def test_init_weights_without_init_cfg_changes_nothing(cls):
+    model = build(cls)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.init_weights()
+    assert_close(model.state_dict(), before)
+
+
+@every_backbone
+def test_state_dict_round_trip(cls):
+    model, other = build(cls), build(cls)
+    for param in other.parameters():
+        torch.nn.init.normal_(param)
+    other.load_state_dict(model.state_dict(), strict=True)
+    assert_close(other(image(1, 3, 32, 32)), model(image(1, 3, 32, 32)))
+
+
+@every_backbone
+def test_autocast(cls):
+    model, x = build(cls), image(2, 3, 33, 47)
+    expected = model(x)
+    with torch.autocast('cpu', torch.bfloat16):
+        outs = model(x)
+        grads = gradients(model, x)
+    for out, ref in zip(outs, expected, strict=True):
+        assert rms(out - ref) < BF16_RMS_ERROR * rms(ref)
+    assert all(g.isfinite().all() for g in grads.values())
+
+
+@every_backbone
+def test_memory_format_of_the_image_does_not_matter(cls):
+    model, x = build(cls).double(), image(2, 3, 33, 47, dtype=torch.float64)
+    assert_close(model(x.to(memory_format=torch.channels_last)), model(x))
+
+
+@every_backbone
+def test_images_of_a_batch_do_not_mix(cls):
+    model, x = build(cls).double(), image(2, 3, 33, 47, dtype=torch.float64)
+    singles = [model(one[None]) for one in x]
+    assert_close(model(x), tuple(map(torch.cat, zip(*singles, strict=True))))
+
+
+@pytest.mark.parametrize('cls, arch', SHALLOW_AND_SMALLEST)
+def test_compiles_to_one_graph(cls, arch):
+    """One size for inference, then another, of a larger batch, for training."""
+    torch.compiler.reset()
+    model = build(cls, arch=arch).double()
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    with torch.no_grad():
+        x = image(1, 3, 33, 47, dtype=torch.float64)
+        assert_close(compiled(x), model(x), **SINGLE)
+    x = image(2, 3, 64, 96, dtype=torch.float64)
+    expected = gradients(copy.deepcopy(model), x)
+    gradients(compiled, x)
+    actual = {name: p.grad for name, p in model.named_parameters()}
+    assert_close(actual, expected, **SINGLE)
+
+
+@pytest.mark.parametrize('cls, arch', SHALLOW_AND_SMALLEST)
+def test_exports(cls, arch):
+    model, x = build(cls, arch=arch).eval(), image(1, 3, 64, 96)
+    program = torch.export.export(model, (x,))
+    assert_close(program.module()(x), model(x))

@@ -1,0 +1,134 @@
+"""IViT: its frame against timm's MetaFormer, its stages, and what its options reach."""
+
+import pytest
+import torch
+from timm.models.metaformer import LayerNorm2dNoBias, MetaFormer, SepConv
+from torch import nn
+from torch.testing import assert_close
+
+from mmattn.models import IViT
+from mmattn.models.backbones.ivit import SeparableConv, StarReLU
+from mmattn.models.layers import InteractiveAttention
+
+SHALLOW = dict(embed_dims=(8, 16, 24, 32), depths=(1, 2, 1, 1), num_heads=(2, 4))
+TIMM_NAMES = {  # of ours, in this order
+    'downsamplings.0.': 'stem.',
+    'mixer.act': 'mixer.act1',
+    'mixer.': 'token_mixer.',
+    'mlp.0.': 'mlp.fc1.',
+    'mlp.1.': 'mlp.act.',
+    'mlp.2.': 'mlp.fc2.',
+    'scale1': 'res_scale1.scale',
+    'scale2': 'res_scale2.scale',
+}
+
+
+def build(arch=SHALLOW, **kwargs):
+    torch.manual_seed(0)
+    return IViT(arch, **kwargs)
+
+
+def timm_name(name):
+    kind, stage, *rest = name.split('.')
+    if kind == 'blocks':
+        name = '.'.join(['stages', stage, 'blocks', *rest])
+    elif kind == 'downsamplings' and stage != '0':
+        name = '.'.join(['stages', stage, 'downsample', *rest])
+    for ours, theirs in TIMM_NAMES.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+@pytest.mark.parametrize('shape', [(64, 96), (33, 47)], ids=str)
+def test_frame_is_metaformers(shape):
+    """With its kernel of 7, and the identity for attention in both."""
+    model = build(conv_kernel=7, out_norm=False)
+    theirs = MetaFormer(
+        depths=SHALLOW['depths'],
+        dims=SHALLOW['embed_dims'],
+        token_mixers=SepConv,
+        norm_layers=LayerNorm2dNoBias,
+        num_classes=0,
+    )
+    for stage in (2, 3):
+        model.blocks[stage][0].mixer = nn.Identity()
+        theirs.stages[stage].blocks[0].token_mixer = nn.Identity()
+    for param in model.parameters():
+        nn.init.normal_(param, std=0.5)
+    weights = {timm_name(name): p for name, p in model.named_parameters()}
+    expected = theirs.state_dict()
+    matching = {
+        name: weights[name].reshape(expected[name].shape)
+        for name in expected
+        if not name.startswith('head.')
+    }
+    assert set(matching) == set(weights)
+    theirs.load_state_dict(matching, strict=False)
+    model, theirs = model.double(), theirs.double().eval()
+    x = torch.randn(2, 3, *shape, dtype=torch.float64)
+    assert_close(model(x)[-1], theirs.forward_features(x))
+
+
+def test_stages():
+    model = build()
+    for stage, blocks in enumerate(model.blocks):
+        assert len(blocks) == SHALLOW['depths'][stage]
+        for block in blocks:
+            mixer = SeparableConv if stage < 2 else InteractiveAttention
+            assert isinstance(block.mixer, mixer)
+            assert (block.scale1 is None) == (block.scale2 is None) == (stage < 2)
+    assert [model.blocks[stage][0].mixer.num_heads for stage in (2, 3)] == [2, 4]
+
+
+@pytest.mark.parametrize('arch', IViT.arch_zoo)
+def test_heads_are_32_wide(arch):
+    preset = IViT.arch_zoo[arch]
+    for channels, heads in zip(
+        preset['embed_dims'][2:], preset['num_heads'], strict=True
+    ):
+        assert channels == 32 * heads
+
+
+def test_options_reach_the_attention():
+    model = build(
+        landmarks=14, interact_expand=1, local_kernel=None, gate=False, backend='cpu'
+    )
+    for stage in (2, 3):
+        mixer = model.blocks[stage][0].mixer
+        assert mixer.landmarks == 14 and mixer.backend == 'cpu'
+        assert mixer.w1_q.shape == (mixer.num_heads, mixer.num_heads)
+        assert mixer.local is None and mixer.gate is None
+
+
+def test_more_landmarks_have_no_more_parameters():
+    assert {n: p.shape for n, p in build(landmarks=14).named_parameters()} == {
+        n: p.shape for n, p in build().named_parameters()
+    }
+
+
+def test_drop_path_grows_from_zero_over_all_blocks():
+    model = build(drop_path_rate=0.4)
+    rates = [block.drop_path.drop_prob for blocks in model.blocks for block in blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+@pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (1, 3), 2, -1], ids=str)
+def test_maps(out_indices):
+    model = build(out_indices=out_indices)
+    outs = model(torch.randn(1, 3, 64, 96))
+    indices = [out_indices % 4] if isinstance(out_indices, int) else out_indices
+    assert [tuple(out.shape[1:]) for out in outs] == [
+        (SHALLOW['embed_dims'][i], 16 >> i, 24 >> i) for i in indices
+    ]
+    for out in outs:  # a norm without bias, of weight one, ends each map
+        assert_close(out.mean(1), torch.zeros(out[:, 0].shape), atol=1e-5, rtol=0)
+    assert len(model.blocks) == indices[-1] + 1
+    raw = build(out_indices=out_indices, out_norm=False)(torch.randn(1, 3, 64, 96))
+    assert all(out.mean(1).abs().max() > 1e-4 for out in raw)
+
+
+def test_star_relu():
+    act = StarReLU()
+    act.scale.data.fill_(2.0)
+    act.bias.data.fill_(-1.0)
+    assert_close(act(torch.tensor([-3.0, 0.0, 3.0])), torch.tensor([-1.0, -1.0, 17.0]))

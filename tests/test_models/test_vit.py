@@ -1,0 +1,142 @@
+"""ViT: against timm's, its position embedding, patches, padding and dense attention."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.models.vision_transformer import VisionTransformer
+from torch.testing import assert_close
+
+from mmattn.models import ViT
+from mmattn.models.backbones.vit import SelfAttention
+
+SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)
+
+
+def build(**kwargs):
+    torch.manual_seed(0)
+    return ViT(**{'arch': SHALLOW, 'attention': 'mhsa', **kwargs}).eval()
+
+
+@pytest.mark.parametrize('patch_size', [8, 16])
+def test_equals_timm(patch_size):
+    """With dense attention it is timm's network without class token."""
+    model = build(patch_size=patch_size, img_size=64).double()
+    theirs = VisionTransformer(
+        img_size=64,
+        patch_size=patch_size,
+        embed_dim=48,
+        depth=2,
+        num_heads=3,
+        num_classes=0,
+        class_token=False,
+        global_pool='',
+    )
+    names = {
+        'patch_embed.': 'patch_embed.proj.',
+        '.attention.': '.attn.',
+        'out_norms.1.': 'norm.',
+    }
+    weights = {}
+    for name, value in model.state_dict().items():
+        for ours, their in names.items():
+            name = name.replace(ours, their)
+        weights[name] = value
+    theirs.load_state_dict(weights)
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    (out,) = model(x)
+    assert_close(out.flatten(2).transpose(1, 2), theirs.double().eval()(x))
+
+
+@pytest.mark.parametrize('grid', [(7, 5), (1, 1), (9, 7)], ids=str)
+def test_dense_attention_is_softmax_attention(grid):
+    torch.manual_seed(0)
+    attention = SelfAttention(48, 3).double()
+    x = torch.randn(2, *grid, 48, dtype=torch.float64)
+    qkv = attention.qkv(x.flatten(1, 2))
+    heads = []
+    for head in range(3):
+        q, k, v = (part[..., 16 * head : 16 * head + 16] for part in qkv.chunk(3, -1))
+        heads.append((q @ k.mT / 16**0.5).softmax(-1) @ v)
+    expected = attention.proj(torch.cat(heads, -1)).unflatten(1, grid)
+    assert_close(attention(x), expected)
+
+
+@pytest.mark.parametrize('attention', ['mhsa', 'imhsa'])
+@pytest.mark.parametrize('patch_size', [8, 16])
+@pytest.mark.parametrize('shape', [(33, 47), (32, 48), (5, 70)], ids=str)
+def test_images_are_padded_right_and_below(attention, patch_size, shape):
+    model = build(attention=attention, patch_size=patch_size)
+    x = torch.randn(1, 3, *shape)
+    height, width = (-(-side // patch_size) * patch_size for side in shape)
+    padded = F.pad(x, (0, width - shape[1], 0, height - shape[0]))
+    (out,) = model(x)
+    assert out.shape[-2:] == (height // patch_size, width // patch_size)
+    assert_close(out, model(padded)[0])
+
+
+def test_position_embedding_is_added_as_it_is_at_its_own_size():
+    model = build(img_size=(48, 80))
+    assert model.pos_embed.shape == (1, 3 * 5, 48)
+    assert model._pos_embed((3, 5)).shape == (1, 3, 5, 48)
+    assert_close(model._pos_embed((3, 5)).flatten(1, 2), model.pos_embed)
+
+
+def test_position_embedding_keeps_its_axes_when_resized():
+    """One that grows from top to bottom alone still does so."""
+    model = build(img_size=64)
+    rows = torch.arange(4.0).repeat_interleave(4)[None, :, None].expand(1, 16, 48)
+    model.pos_embed.data.copy_(rows)
+    resized = model._pos_embed((8, 6))[0]  # (8, 6, 48)
+    assert_close(resized, resized[:, :1, :1].expand_as(resized))
+    assert (resized[1:, 0, 0] > resized[:-1, 0, 0]).all()
+
+
+@pytest.mark.parametrize('attention', ['mhsa', 'imhsa'])
+def test_position_embedding_is_resized_on_load_as_at_run_time(attention):
+    model = build(attention=attention, img_size=64)
+    larger = build(attention=attention, img_size=(96, 112))
+    weights = model.state_dict()
+    larger.load_state_dict(weights)
+    assert weights['pos_embed'].shape == (1, 16, 48), 'the source is left alone'
+    assert larger.pos_embed.shape == (1, 6 * 7, 48)
+    x = torch.randn(1, 3, 96, 112)
+    assert_close(larger(x), model(x))
+
+
+def test_position_embedding_inside_a_detector_is_resized_on_load():
+    parent, larger = (
+        torch.nn.ModuleDict({'backbone': build(img_size=side)}) for side in (64, 128)
+    )
+    larger.load_state_dict(parent.state_dict())
+    assert_close(
+        larger['backbone'].pos_embed,
+        parent['backbone']._pos_embed((8, 8)).flatten(1, 2),
+    )
+
+
+def test_position_embedding_of_an_unknown_grid_is_refused():
+    weights = build(img_size=64).state_dict()
+    weights['pos_embed'] = torch.zeros(1, 15, 48)
+    with pytest.raises(RuntimeError, match='pos_embed'):
+        build(img_size=64).load_state_dict(weights)
+
+
+def test_position_embedding_gets_a_gradient_at_any_size():
+    model = build(img_size=64)
+    for shape in ((64, 64), (33, 47)):
+        model.zero_grad()
+        model(torch.randn(1, 3, *shape))[0].square().mean().backward()
+        assert model.pos_embed.grad.abs().sum() > 0
+
+
+def test_each_returned_map_has_its_own_norm():
+    model = build(out_indices=(0, -1))
+    assert set(model.out_norms) == {'0', '1'}
+    outs = model(torch.randn(1, 3, 64, 64))
+    for out in outs:
+        assert_close(out.mean(1), torch.zeros(1, 4, 4), atol=1e-5, rtol=0)
+
+
+def test_unknown_attention():
+    with pytest.raises(ValueError, match="'linear'"):
+        ViT(attention='linear')

@@ -1,0 +1,157 @@
+"""Prints the parameters and FLOPs of the model in a config, module by module.
+
+Takes any config of mmattn, mmdetection, mmsegmentation or mmpretrain. No data set, no
+checkpoint and no GPU is needed, and nothing is downloaded. FLOPs do not depend on the
+image size that a ViT's position embedding is made for, but its parameters do:
+--cfg-options model.backbone.img_size=448 counts those of another size.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mmengine.config import Config, DictAction
+from rich.console import Console
+from rich.table import Table
+
+import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
+from mmattn.analysis import Complexity, count, paper_rows
+
+CONVENTION = (
+    'FLOPs are multiply-accumulates of convolutions, linear layers and matrix products.'
+)
+DEFAULT_SHAPES = {'mmpretrain': (224, 224), 'mmdet': (800, 1280), 'mmseg': (512, 2048)}
+MIN_WIDTH = 80  # a narrower table would break its figures
+DEVIATION_ROUNDING = 0.05  # per cent, of the deviations in the table file
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        '--shape',
+        nargs='+',
+        type=int,
+        metavar='SIDE',
+        help='height and width of the image, or one number for both; by default '
+        '224 224 for classification, 800 1280 for detection, 512 2048 for segmentation',
+    )
+    parser.add_argument(
+        '--depth', type=int, default=2, help='levels of the module tree (default: 2)'
+    )
+    parser.add_argument(
+        '--compare',
+        action='store_true',
+        help="compare with the paper's figures for this config and shape; exits with 1 "
+        'if one deviates by more than the table file allows, with 2 if there is none',
+    )
+    parser.add_argument(
+        '--device',
+        default='meta',
+        help='meta (the default) computes shapes only; models that read numbers out of '
+        'tensors, such as Deformable DETR, need cpu',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='config entries to override, key=value',
+    )
+    args = parser.parse_args(argv)
+    if args.shape is not None and len(args.shape) > 2:
+        parser.error(f'--shape takes one or two numbers, got {args.shape}')
+    return args
+
+
+def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
+    if shape is not None:
+        return shape[0], shape[-1]
+    scope = cfg.get('default_scope')
+    if scope not in DEFAULT_SHAPES:
+        raise SystemExit(
+            f'--shape is needed: default_scope is {scope!r}, and defaults exist for '
+            f'{", ".join(DEFAULT_SHAPES)} only'
+        )
+    return DEFAULT_SHAPES[scope]
+
+
+def tree(model: Complexity, depth: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column('module', no_wrap=True)
+    for title in ('params (M)', 'FLOPs (G)', 'FLOPs (%)'):
+        table.add_column(title, justify='right', no_wrap=True)
+    for name, part in model.walk(depth):
+        level = name.count('.') + 1 if name else 0
+        if part.params or part.flops:
+            table.add_row(
+                '  ' * level + (name.rpartition('.')[2] or 'model'),
+                f'{part.params / 1e6:.3f}',
+                f'{part.flops / 1e9:.3f}',
+                f'{100 * part.flops / max(1, model.flops):.1f}',
+            )
+    return table
+
+
+def comparison(model: Complexity, row: dict) -> tuple[Table, bool]:
+    """A row of the table file beside ours, and whether ours is near enough."""
+    table = Table(box=None, pad_edge=False, title=row['source'], title_justify='left')
+    for title in ('', 'paper', 'ours', 'deviation (%)', 'allowed (%)'):
+        table.add_column(title, justify='right', no_wrap=True)
+    near = True
+    for key, unit, value in (
+        ('params', 'M', model.params / 1e6),
+        ('flops', 'G', model.flops / 1e9),
+    ):
+        if key not in row:
+            continue
+        paper, allowed = row[key]['paper'], row[key]['deviation']
+        deviation = 100 * (value / paper - 1)
+        near = near and abs(deviation) <= abs(allowed) + DEVIATION_ROUNDING
+        table.add_row(
+            f'{key} ({unit})',
+            f'{paper}',
+            f'{value:.3f}',
+            f'{deviation:+.2f}',
+            f'{allowed:+}',
+        )
+    return table, near
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    cfg = Config.fromfile(args.config)
+    if args.cfg_options is not None:
+        cfg.merge_from_dict(args.cfg_options)
+    shape = image_shape(args.shape, cfg)
+    model = count(cfg, shape, device=args.device)
+    console = Console()
+    console.width = max(console.width, MIN_WIDTH)
+    console.print(
+        f'{args.config} at {shape[0]}x{shape[1]}. {CONVENTION}', soft_wrap=True
+    )
+    console.print(tree(model, args.depth))
+    if not args.compare:
+        return 0
+    rows = [
+        row
+        for row in paper_rows()
+        if Path(args.config).resolve().match(row['config'])
+        and tuple(row['shape']) == shape
+    ]
+    if not rows:
+        print(f'no paper has a figure for {args.config} at {shape}', file=sys.stderr)
+        return 2
+    status = 0
+    for row in rows:
+        table, near = comparison(model, row)
+        console.print(table)
+        if 'note' in row:
+            console.print(row['note'], soft_wrap=True)
+        status = status or int(not near)
+    return status
+
+
+if __name__ == '__main__':
+    sys.exit(main())
