@@ -31,7 +31,7 @@ def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
     _mixed_forward(q_landmarks, k, v, w1_k, w2_k, out=context)
     out = torch.empty(q.shape, dtype=q.dtype)
     _mixed_forward(q, k_landmarks, context, w1_q, w2_q, out=out)
-    return out, context, q.new_empty(0, dtype=torch.float32)
+    return out, context, q.new_empty(0, dtype=dtype)
 
 
 def backward(
@@ -39,14 +39,20 @@ def backward(
 ):
     """Gradients of q, k, v, q_landmarks, k_landmarks and the four mixing weights."""
     dtype = _compute_dtype(q)
-    w1_q, w2_q, w1_k, w2_k = (_to(w, dtype) for w in (w1_q, w2_q, w1_k, w2_k))
+    mixing = (w1_q, w2_q, w1_k, w2_k)
+    w1_q, w2_q, w1_k, w2_k = (_to(w, dtype) for w in mixing)
     dq, dk_landmarks, dcontext, dw1_q, dw2_q = _mixed_backward(
         grad, q, k_landmarks, context, w1_q, w2_q
     )
     dq_landmarks, dk, dv, dw1_k, dw2_k = _mixed_backward(
         dcontext, q_landmarks, k, v, w1_k, w2_k
     )
-    return dq, dk, dv, dq_landmarks, dk_landmarks, dw1_q, dw2_q, dw1_k, dw2_k
+    dmixing = (dw1_q, dw2_q, dw1_k, dw2_k)
+    dmixing = (
+        None if w is None else _to(dw, w.dtype)
+        for w, dw in zip(mixing, dmixing, strict=True)
+    )
+    return dq, dk, dv, dq_landmarks, dk_landmarks, *dmixing
 
 
 def _compute_dtype(q: Tensor) -> torch.dtype:

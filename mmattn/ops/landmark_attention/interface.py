@@ -84,7 +84,9 @@ def _check(attention, mixing):
             f'{tuple(q_landmarks.shape)} and {tuple(k_landmarks.shape)}'
         )
     if N == 0 or L == 0 or D == 0 or M == 0:
-        raise ValueError(f'needs tokens, landmarks and heads, got N={N}, {L=}, {M=}, {D=}')
+        raise ValueError(
+            f'needs tokens, landmarks and heads, got N={N}, {L=}, {M=}, {D=}'
+        )
     if len({x.dtype for x in attention}) > 1 or not q.is_floating_point():
         raise ValueError(
             'q, k, v and landmarks must have one floating-point dtype, got '
@@ -148,7 +150,11 @@ def _backward(*args):
 @_backward.register_fake
 def _(grad, context, statistics, *args):
     *tensors, _ = args
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors if x is not None]
+    return [
+        torch.empty_like(x, memory_format=torch.contiguous_format)
+        for x in tensors
+        if x is not None
+    ]
 
 
 def _setup_context(ctx, inputs, output):

@@ -17,11 +17,25 @@ INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads 
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-# By E_PAD: (short side, long side, warps). The tile of mixed scores, E_PAD x short x
-# long in fp32, has to leave room for a second one in the registers of its program.
-FORWARD_TILES = {1: (64, 64, 4), 8: (32, 64, 8), 16: (16, 64, 8), 32: (16, 32, 8), 64: (16, 16, 8)}
-BACKWARD_TILES = {1: (32, 64, 4), 8: (32, 32, 8), 16: (16, 32, 8), 32: (16, 16, 8), 64: (16, 16, 16)}
-CHANNELS = 32  # of one head that are in a tile at a time
+# (short side, long side, warps) by the mixed heads of a tile and whether a tile has all
+# mixed heads and channels. Chosen from the compiler's reports: nothing spills.
+FORWARD_TILES = {
+    (1, True): (32, 64, 4),
+    (1, False): (16, 64, 4),
+    (8, True): (16, 64, 8),
+    (8, False): (16, 64, 8),
+    (16, True): (16, 64, 8),
+    (16, False): (16, 32, 8),
+}
+BACKWARD_TILES = {
+    (1, True): (32, 32, 4),
+    (1, False): (32, 32, 4),
+    (8, True): (16, 32, 8),
+    (8, False): (16, 32, 8),
+    (16, True): (16, 32, 8),
+    (16, False): (16, 16, 8),
+}
+NUM_STAGES = 2
 TARGET_PROGRAMS = 132  # a loop is split over programs until there are this many
 REDUCE_BLOCK = 256
 
@@ -52,7 +66,9 @@ def unsupported(
     return None
 
 
-def num_statistics(q: Tensor, k_landmarks: Tensor, w1_q: Tensor | None, w1_k: Tensor | None) -> int:
+def num_statistics(
+    q: Tensor, k_landmarks: Tensor, w1_q: Tensor | None, w1_k: Tensor | None
+) -> int:
     """The log-sum-exp of every row of both sides: (B, E, L) and (B, E, N)."""
     B, N, M, _ = q.shape
     E_q, E_k = (M if w is None else w.shape[0] for w in (w1_q, w1_k))
@@ -105,24 +121,28 @@ class _Problem(NamedTuple):
     """What every kernel of one side is launched with."""
 
     groups: int  # sets of heads that mix with each other: one, or all without mixing
-    heads: int  # of a group
-    mixed_heads: int  # of a group
+    blocks: int  # of EB mixed heads, of a group
+    tile: tuple[int, bool]
     constants: dict
 
 
 def _problem(x, w1):
     M, D = x.shape[2:]
     groups, heads, mixed_heads = (M, 1, 1) if w1 is None else (1, M, w1.shape[0])
-    E_PAD = 1 if mixed_heads == 1 else max(8, _power_of_2(mixed_heads))
+    EB = 1 if mixed_heads == 1 else 8 if mixed_heads <= 8 else 16
+    blocks = _cdiv(mixed_heads, EB)
+    BD = 32 if D % 32 == 0 or 16 < D < 32 else 16
     constants = dict(
-        D=D, E=mixed_heads, E_PAD=E_PAD, BD=min(CHANNELS, max(16, _power_of_2(D))),
-        MIX=w1 is not None, PRECISION='tf32x3' if x.dtype == torch.float32 else 'tf32',
+        D=D, M=heads, E=mixed_heads, EB=EB, BD=BD, MIX=w1 is not None,
+        PRECISION='tf32x3' if x.dtype == torch.float32 else 'tf32',
     )  # fmt: skip
-    return _Problem(groups, heads, mixed_heads, constants)
+    return _Problem(groups, blocks, (EB, blocks == 1 and D <= BD), constants)
 
 
-def _power_of_2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+def _options(problem: _Problem, num_warps: int) -> dict:
+    """Of the compiler. With maxnreg it does not spill for the sake of occupancy."""
+    options = dict(num_warps=num_warps, num_stages=NUM_STAGES, enable_fp_fusion=True)
+    return options if problem.tile[1] else options | dict(maxnreg=255)
 
 
 def _cdiv(a: int, b: int) -> int:
@@ -172,30 +192,45 @@ def _mixed_forward(x, y, v, w1, w2, out, lse):
     B, R, M, D = x.shape
     S = y.shape[1]
     problem = _problem(x, w1)
-    short, long, num_warps = FORWARD_TILES[problem.constants['E_PAD']]
+    short, long, num_warps = FORWARD_TILES[problem.tile]
     row_tiles, col_tiles = _cdiv(R, short), _cdiv(S, long)
     splits, tiles = _split(col_tiles, row_tiles * B * problem.groups)
     grid = (splits * row_tiles * B * problem.groups,)
-    sizes = (B, R, S, problem.heads, problem.groups, row_tiles, splits, tiles, D**-0.5)
-    constants = dict(problem.constants, BR=short, BC=long, num_warps=num_warps)
+    sizes = (
+        B,
+        R,
+        S,
+        problem.constants['M'],
+        problem.groups,
+        row_tiles,
+        splits,
+        tiles,
+        D**-0.5,
+    )
+    constants = dict(
+        problem.constants, BR=short, BC=long, **_options(problem, num_warps)
+    )
 
     if col_tiles > 1:
         lse_partials = _partials(lse, splits, direct=True)
-        _lse_kernel[grid](x, y, w1, lse_partials, *_strides(x, y), *sizes, **constants)
+        _lse_kernel[(grid[0] * problem.blocks,)](
+            x, y, w1, lse_partials, *_strides(x, y), *sizes, **constants
+        )
         _reduce(lse_partials, lse, log=True)
-    partials = _partials(out, splits, direct=tiles == 1 or out.dtype == torch.float32)
+    one_tile = tiles * problem.blocks == 1
+    partials = _partials(out, splits, direct=one_tile or out.dtype == torch.float32)
     _fwd_kernel[grid](
         x, y, v, w1, w2, lse, partials, *_strides(x, y, v), *sizes,
-        WHOLE_ROWS=col_tiles == 1, ONE_TILE=tiles == 1, **constants,
+        WHOLE_ROWS=col_tiles == 1, ONE_TILE=one_tile, **constants,
     )  # fmt: skip
     _reduce(partials, out)
 
 
 def _mixed_backward(grad, x, y, v, w1, w2, lse):
     """Gradients of x, y, v, w1 and w2, given the gradient of `_mixed_forward`'s `out`."""
-    from .triton_bwd import _bwd_delta_kernel, _bwd_kernel
+    from .triton_bwd import _bwd_scores_kernel, _bwd_values_kernel
 
-    grads = [
+    dx, dy, dv, dw1, dw2 = grads = [
         None if t is None else torch.empty(t.shape, dtype=t.dtype, device=t.device)
         for t in (x, y, v, w1, w2)
     ]
@@ -204,24 +239,9 @@ def _mixed_backward(grad, x, y, v, w1, w2, lse):
     B, R, M, D = x.shape
     S = y.shape[1]
     problem = _problem(x, w1)
-    short, long, num_warps = BACKWARD_TILES[problem.constants['E_PAD']]
+    short, long, num_warps = BACKWARD_TILES[problem.tile]
     BR, BC = (short, long) if S <= R else (long, short)
     row_tiles, col_tiles = _cdiv(R, BR), _cdiv(S, BC)
-    whole_rows = col_tiles == 1
-    strides = _strides(x, y, v, grad)
-    constants = dict(problem.constants, BR=BR, BC=BC, num_warps=num_warps)
-
-    delta = None
-    if not whole_rows:
-        splits, tiles = _split(col_tiles, row_tiles * B * problem.groups)
-        delta = torch.empty_like(lse)
-        partials = _partials(delta, splits, direct=True)
-        _bwd_delta_kernel[(splits * row_tiles * B * problem.groups,)](
-            x, y, v, grad, w1, w2, lse, partials, *strides,
-            B, R, S, problem.heads, problem.groups, row_tiles, splits, tiles, D**-0.5,
-            **constants,
-        )  # fmt: skip
-        _reduce(partials, delta)
 
     # The longer side is split over programs, the shorter one looped over in each.
     row_splits, col_splits = 1, 1
@@ -230,20 +250,34 @@ def _mixed_backward(grad, x, y, v, w1, w2, lse):
     else:
         col_splits, col_tiles = _split(col_tiles, B * problem.groups)
     num_programs = row_splits * col_splits * B * problem.groups
-    counts = (col_splits, row_splits, row_splits, num_programs, num_programs)
-    alone = (col_tiles == 1, row_tiles == 1, row_tiles == 1, False, False)
-    partials = [
-        None if t is None else _partials(t, count, one_tile or t.dtype == torch.float32)
-        for t, count, one_tile in zip(grads, counts, alone, strict=True)
-    ]
-    _bwd_kernel[(num_programs,)](
-        x, y, v, grad, w1, w2, lse, delta, *partials, *strides,
-        B, R, S, problem.heads, problem.groups,
+    sizes = (
+        B, R, S, problem.constants['M'], problem.groups,
         row_splits, row_tiles, col_splits, col_tiles, D**-0.5,
-        WHOLE_ROWS=whole_rows, ONE_ROW_TILE=row_tiles == 1, ONE_COL_TILE=col_tiles == 1,
-        **constants,
     )  # fmt: skip
-    for partial, t in zip(partials, grads, strict=True):
-        if t is not None:
-            _reduce(partial, t)
+    strides = _strides(x, y, v, grad)
+    one_row_tile = row_tiles * problem.blocks == 1
+    one_col_tile = col_tiles * problem.blocks == 1
+    constants = dict(
+        problem.constants, BR=BR, BC=BC, ONE_ROW_TILE=one_row_tile, **_options(problem, num_warps)
+    )  # fmt: skip
+
+    delta = torch.empty_like(lse)
+    deltas = _partials(delta, col_splits, direct=True)
+    dvs = _partials(dv, row_splits, one_row_tile or dv.dtype == torch.float32)
+    dw2s = None if w2 is None else _partials(dw2, num_programs, direct=False)
+    _bwd_values_kernel[(num_programs,)](
+        x, y, v, grad, w1, w2, lse, deltas, dvs, dw2s, *strides, *sizes, **constants
+    )
+    _reduce(deltas, delta)
+
+    dxs = _partials(dx, col_splits, one_col_tile or dx.dtype == torch.float32)
+    dys = _partials(dy, row_splits, one_row_tile or dy.dtype == torch.float32)
+    dw1s = None if w1 is None else _partials(dw1, num_programs, direct=False)
+    _bwd_scores_kernel[(num_programs,)](
+        x, y, v, grad, w1, w2, lse, delta, dxs, dys, dw1s, *strides, *sizes,
+        ONE_COL_TILE=one_col_tile, **constants,
+    )  # fmt: skip
+    for partials, out in ((dxs, dx), (dys, dy), (dvs, dv), (dw1s, dw1), (dw2s, dw2)):
+        if out is not None:
+            _reduce(partials, out)
     return grads

@@ -1,0 +1,124 @@
+"""Tolerances, inputs and gradients that operator tests and benchmarks share."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Tolerance(NamedTuple):
+    """Bounds on an error, relative to the expected tensor's RMS and largest value."""
+
+    rms: float
+    maximum: float
+    absolute: float  # added to both: rounding noise where the exact answer is 0
+
+
+TOLERANCES = {
+    torch.float64: Tolerance(1e-12, 1e-11, 1e-13),
+    torch.float32: Tolerance(1e-5, 5e-5, 2e-6),
+    torch.float16: Tolerance(1e-3, 3e-3, 2e-4),
+    torch.bfloat16: Tolerance(6e-3, 2e-2, 1e-3),
+}
+
+
+def assert_close(
+    name: str, expected: Tensor, actual: Tensor, dtype: torch.dtype | None = None
+):
+    """Asserts that `actual` has the shape of `expected`, is finite and near to it.
+
+    Args:
+        name: of the quantity, for the message.
+        expected: of any dtype; compared in float64.
+        actual: the tensor under test.
+        dtype: row of `TOLERANCES` to use, actual's dtype if None. Give the dtype of the
+            operator's inputs where a result of higher precision depends on them.
+    """
+    assert actual.shape == expected.shape, f'{name}: {actual.shape}, {expected.shape}'
+    if actual.numel() == 0:
+        return
+    expected, tolerance = expected.detach().double(), TOLERANCES[dtype or actual.dtype]
+    actual = actual.detach().to(expected)
+    assert actual.isfinite().all(), f'{name}: not finite'
+    error = actual - expected
+    rms, rms_error = (x.square().mean().sqrt().item() for x in (expected, error))
+    high, high_error = (x.abs().max().item() for x in (expected, error))
+    allowed = tolerance.rms * rms + tolerance.absolute
+    assert rms_error <= allowed, f'{name}: RMS error {rms_error:.2e} > {allowed:.2e}'
+    allowed = tolerance.maximum * high + tolerance.absolute
+    assert high_error <= allowed, f'{name}: error {high_error:.2e} > {allowed:.2e}'
+
+
+def make_inputs(
+    *,
+    B: int = 2,
+    N: int = 63,
+    M: int = 3,
+    D: int = 8,
+    L: int = 9,
+    E: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    mixing_dtype: torch.dtype | None = None,
+    device: str = 'cpu',
+    seed: int = 0,
+) -> list[Tensor | None]:
+    """The nine tensors of `landmark_attention`, in order.
+
+    q, k and v are views of one packed tensor, as a model's projection leaves them, and
+    the landmarks are transposed views. E is the number of mixed heads, None for no
+    mixing; the mixing weights are in float32 (float64 in float64) if not told.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape, dtype=dtype):
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return x.to(device, dtype)
+
+    attention = [
+        *draw(B, N, 3, M, D).unbind(2),
+        *(draw(B, M, L, D).transpose(1, 2) for _ in range(2)),
+    ]
+    if E is None:
+        return [*attention, None, None, None, None]
+    if mixing_dtype is None:
+        mixing_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    mixing = [
+        (draw(*shape, dtype=torch.float64) * shape[1] ** -0.5).to(mixing_dtype)
+        for shape in ((E, M), (M, E), (E, M), (M, E))
+    ]
+    return [*attention, *mixing]
+
+
+def run_with_grads(
+    function: Callable[..., Tensor],
+    inputs: Sequence[Tensor | None],
+    requires_grad: Sequence[bool] | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Result of `function(*inputs)` and its gradients for a fixed random cotangent.
+
+    Args:
+        function: takes the inputs by position, returns one tensor.
+        inputs: tensors or None; they are not changed.
+        requires_grad: which of them get gradients, all if None.
+        dtype: what inputs are cast to first, unchanged if None.
+    """
+    wanted, storage = requires_grad or [True] * len(inputs), inputs[0].dtype
+    inputs = [
+        None
+        if x is None
+        else (x.detach() if dtype is None else x.detach().to(dtype)).requires_grad_(
+            want
+        )
+        for x, want in zip(inputs, wanted, strict=True)
+    ]
+    out = function(*inputs)
+    generator = torch.Generator().manual_seed(1)
+    cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    cotangent = cotangent.to(storage).to(out)  # one rounding, whatever dtype computes
+    leaves = [x for x in inputs if x is not None and x.requires_grad]
+    grads = iter(torch.autograd.grad(out, leaves, cotangent))
+    return out.detach(), [
+        next(grads) if x is not None and x.requires_grad else None for x in inputs
+    ]

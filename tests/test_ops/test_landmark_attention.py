@@ -1,0 +1,189 @@
+"""Landmark attention on the CPU: the definition, its oracles and the `cpu` backend."""
+
+import pytest
+import torch
+
+from mmattn.ops import landmark_attention
+from mmattn.ops.landmark_attention import cpu_impl
+from mmattn.ops.landmark_attention.reference import (
+    landmark_attention_folded,
+    landmark_attention_reference,
+)
+from mmattn.ops.testing import assert_close, make_inputs, run_with_grads
+
+NAMES = 'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k'.split()
+SHAPES = {
+    'one token': dict(N=1, L=1),
+    'one token, more landmarks': dict(N=1, L=4),
+    'tokens 63': dict(N=63, E=3),
+    'grid 7x5, mixed heads 2M': dict(N=35, M=3, E=6),
+    'one head': dict(M=1, E=1, N=31),
+    'batch 1': dict(B=1, M=10, D=4, E=10, N=49, L=16),
+    'tokens prime, landmarks no square': dict(N=101, L=7, M=4, E=4),
+    'one landmark': dict(N=20, L=1, E=3),
+    'heads 16': dict(B=1, N=20, L=5, M=16, E=16, D=4),
+    'heads 32, no mixing': dict(B=1, N=20, L=5, M=32, D=4),
+    'heads 32, mixed heads 64': dict(B=1, N=9, L=4, M=32, E=64, D=2),
+    'fewer mixed heads': dict(M=4, E=2, N=13),
+    'odd width': dict(D=5, E=3),
+}
+DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
+
+every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
+
+
+def backend(name):
+    return lambda *inputs: landmark_attention(*inputs, backend=name)
+
+
+def assert_matches_reference(function, inputs, requires_grad=None, dtype=None):
+    out, grads = run_with_grads(function, inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        landmark_attention_reference, inputs, requires_grad, dtype=torch.float64
+    )
+    assert_close('out', expected, out, dtype or inputs[0].dtype)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype or inputs[0].dtype)
+
+
+@pytest.mark.parametrize('E', [None, 2, 3])
+def test_reference_gradcheck(E):
+    inputs = make_inputs(B=1, N=4, M=2, D=2, L=3, E=E, dtype=torch.float64)
+    inputs = [x if x is None else x.requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(landmark_attention_reference, inputs)
+    assert torch.autograd.gradgradcheck(backend('reference'), inputs)
+
+
+@every_shape
+def test_reference_against_folded_mixing(shape):
+    inputs = make_inputs(**shape, dtype=torch.float64)
+    assert_matches_reference(landmark_attention_folded, inputs)
+
+
+@every_shape
+def test_reference_against_dense_map(shape):
+    """Per head, out = (A_Q A_K) v with the N x N product formed."""
+    inputs = make_inputs(**shape, dtype=torch.float64)
+    q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k = inputs
+
+    def attention_map(x, y, w1, w2):
+        attn = torch.einsum('brmd,bsmd->bmrs', x, y) * x.shape[-1] ** -0.5
+        if w1 is not None:
+            attn = torch.einsum('em,bmrs->bers', w1, attn)
+        attn = attn.exp() / attn.exp().sum(-1, keepdim=True)
+        return attn if w2 is None else torch.einsum('me,bers->bmrs', w2, attn)
+
+    dense = attention_map(q, k_landmarks, w1_q, w2_q) @ attention_map(
+        q_landmarks, k, w1_k, w2_k
+    )  # (B, M, N, N)
+    expected = torch.einsum('bmrs,bsmd->brmd', dense, v)
+    assert_close('out', expected, landmark_attention_reference(*inputs))
+
+
+@every_dtype
+@every_shape
+def test_cpu_backend(shape, dtype):
+    assert_matches_reference(backend('cpu'), make_inputs(**shape, dtype=dtype))
+
+
+def test_cpu_backend_in_several_chunks(monkeypatch):
+    monkeypatch.setattr(cpu_impl, 'CHUNK_ELEMENTS', 64)
+    assert_matches_reference(backend('cpu'), make_inputs(E=6))
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_mixing_weights_in_half_precision(dtype):
+    inputs = make_inputs(E=3, dtype=dtype, mixing_dtype=dtype)
+    assert_matches_reference(backend('cpu'), inputs)
+
+
+def test_mixing_on_one_side_only():
+    inputs = make_inputs(E=3)
+    assert_matches_reference(backend('cpu'), [*inputs[:5], None, None, *inputs[7:]])
+    assert_matches_reference(backend('cpu'), [*inputs[:7], None, None])
+
+
+def test_batch_of_zero():
+    out, grads = run_with_grads(backend('cpu'), make_inputs(B=0, E=3))
+    assert out.shape == (0, 63, 3, 8)
+    assert all(grad.abs().sum() == 0 for grad in grads)
+
+
+@pytest.mark.parametrize('wanted', NAMES)
+def test_gradient_of_one_input(wanted):
+    requires_grad = [name == wanted for name in NAMES]
+    assert_matches_reference(backend('cpu'), make_inputs(E=3), requires_grad)
+
+
+def test_no_gradient_leaves_no_graph():
+    assert not landmark_attention(*make_inputs(E=3)).requires_grad
+
+
+@pytest.mark.parametrize('name', ['cpu', 'reference'])
+def test_identity_mixing_is_no_mixing(name):
+    inputs = make_inputs(M=4)
+    mixed = [*inputs[:5], *[torch.eye(4)] * 4]
+    assert_close('out', backend(name)(*inputs), backend(name)(*mixed))
+
+
+def test_permuted_mixing_permutes_heads():
+    """out_m = A of head p(m) on v of head m when w1 is the permutation p."""
+    inputs, order = make_inputs(M=4), torch.tensor([2, 0, 3, 1])
+    eye = torch.eye(4)
+    q, k, v, q_landmarks, k_landmarks = inputs[:5]
+    expected = landmark_attention(
+        *(x[:, :, order] for x in (q, k)),
+        v,
+        *(x[:, :, order] for x in (q_landmarks, k_landmarks)),
+    )
+    out = landmark_attention(*inputs[:5], eye[order], eye, eye[order], eye)
+    assert_close('out', expected, out)
+
+
+@every_dtype
+def test_large_scores_stay_finite(dtype):
+    inputs = make_inputs(E=3, dtype=dtype)
+    q, k, *rest = inputs
+    out, grads = run_with_grads(backend('cpu'), [q * 100, k * 100, *rest])
+    assert all(x.isfinite().all() for x in (out, *grads))
+
+
+def test_nan_stays_in_its_batch_element():
+    inputs = make_inputs(B=3, E=3)
+    clean = run_with_grads(backend('cpu'), inputs)[0]
+    inputs[0] = inputs[0].clone()
+    inputs[0][1, 5] = float('nan')
+    out, grads = run_with_grads(backend('cpu'), inputs)
+    assert out[1, 5].isnan().all()
+    for x in (out, *grads[:5]):
+        assert x[0].isfinite().all() and x[2].isfinite().all()
+    assert torch.equal(out[0], clean[0]) and torch.equal(out[2], clean[2])
+
+
+def test_two_runs_are_equal():
+    inputs = make_inputs(N=200, E=6)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(backend('cpu'), inputs) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    assert all(map(torch.equal, first[1], second[1]))
+
+
+@pytest.mark.parametrize('enabled', [True, False])
+def test_autocast(enabled):
+    inputs = make_inputs(E=3)
+    with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
+        out, grads = run_with_grads(landmark_attention, inputs)
+    assert out.dtype == (torch.bfloat16 if enabled else torch.float32)
+    expected, expected_grads = run_with_grads(landmark_attention_reference, inputs)
+    assert_close('out', expected, out)
+    for name, e, a in zip(NAMES, expected_grads, grads, strict=True):
+        assert a.dtype == torch.float32
+        rounded = torch.bfloat16 if enabled else None
+        assert_close(f'grad of {name}', e, a, rounded)

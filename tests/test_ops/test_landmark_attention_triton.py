@@ -1,0 +1,204 @@
+"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter.
+
+The interpreter has to be chosen before Triton is imported, so `test_under_interpreter`
+runs this file once more in a process that has TRITON_INTERPRET=1.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mmattn.ops import landmark_attention
+from mmattn.ops.landmark_attention import triton_impl
+from mmattn.ops.landmark_attention.reference import landmark_attention_reference
+from mmattn.ops.testing import assert_close, make_inputs, run_with_grads
+
+pytest.importorskip('triton')
+
+NAMES = 'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k'.split()
+SHAPES = {
+    'one token': dict(N=1, L=1, M=2, E=2),
+    'one token, more landmarks': dict(B=1, N=1, L=4),
+    'tokens 63': dict(B=1, N=63, E=3),
+    'grid 7x5, mixed heads 2M': dict(N=35, L=4, E=6),
+    'one head': dict(B=1, M=1, E=1, N=31, L=20),
+    'one landmark': dict(B=1, N=20, L=1, M=2, E=2),
+    'tokens prime, no mixing': dict(N=37, L=7, M=2),
+    'heads 10, width 32': dict(B=1, N=17, L=9, M=10, D=32, E=10),
+    'heads 16': dict(B=1, N=20, L=5, M=16, E=16, D=4),
+    'two blocks of mixed heads': dict(B=1, N=17, L=18, M=3, E=17),
+    'fewer tokens than landmarks': dict(B=1, N=20, L=40, M=2, E=3, D=16),
+    'landmarks in two tiles': dict(B=1, N=70, L=66, M=2, E=2),
+    'landmarks in two tiles, no mixing': dict(B=1, N=70, L=66, M=2),
+    'width 40 in three chunks': dict(B=1, N=20, L=5, M=2, D=40, E=2),
+}
+DEVICES = [
+    pytest.param(
+        'cpu',
+        marks=pytest.mark.skipif(
+            not triton_impl.INTERPRETED, reason='see test_under_interpreter'
+        ),
+    ),
+    pytest.param(
+        'cuda',
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device'),
+        ],
+    ),
+]
+
+every_device = pytest.mark.parametrize('device', DEVICES)
+every_dtype = pytest.mark.parametrize(
+    'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
+)
+
+
+def triton(*inputs):
+    return landmark_attention(*inputs, backend='triton')
+
+
+def assert_matches_reference(inputs, requires_grad=None):
+    dtype = inputs[0].dtype
+    out, grads = run_with_grads(triton, inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        landmark_attention_reference, inputs, requires_grad, dtype=torch.float64
+    )
+    assert_close('out', expected, out, dtype)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)
+
+
+@pytest.mark.skipif(triton_impl.INTERPRETED, reason='this is the inner run')
+def test_under_interpreter():
+    run = subprocess.run(
+        [sys.executable, '-m', 'pytest', __file__, '-q', '-m', 'not slow and not gpu'],
+        env=os.environ | {'TRITON_INTERPRET': '1', 'CUDA_VISIBLE_DEVICES': ''},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@every_device
+@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+def test_against_reference(shape, device):
+    assert_matches_reference(make_inputs(**shape, device=device))
+
+
+@every_device
+@every_dtype
+@pytest.mark.parametrize('E', [None, 3])
+def test_dtypes(E, dtype, device):
+    assert_matches_reference(make_inputs(B=1, N=20, E=E, dtype=dtype, device=device))
+
+
+@every_device
+@pytest.mark.parametrize('programs', [1, 4])
+def test_split_of_loops_over_programs(monkeypatch, programs, device):
+    """One program for all tiles, and several with several tiles each."""
+    monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
+    assert_matches_reference(
+        make_inputs(B=1, N=140, L=5, M=2, E=2, dtype=torch.float16, device=device)
+    )
+    assert_matches_reference(make_inputs(B=1, N=140, L=5, M=1, device=device))
+
+
+@every_device
+def test_expanded_and_permuted_inputs(device):
+    q, k, v, q_landmarks, k_landmarks, *mixing = make_inputs(
+        N=20, M=2, L=5, E=2, device=device
+    )
+    inputs = [
+        q[:1].expand(2, -1, -1, -1),
+        k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
+        v.flip(1),
+        q_landmarks,
+        k_landmarks,
+        *(w.T.contiguous().T for w in mixing),
+    ]
+    assert_matches_reference(inputs)
+
+
+@every_device
+def test_half_precision_mixing_and_requires_grad_subset(device):
+    inputs = make_inputs(
+        B=1, N=20, E=3, dtype=torch.bfloat16, mixing_dtype=torch.bfloat16, device=device
+    )
+    assert_matches_reference(inputs, [name in ('k', 'w2_k') for name in NAMES])
+
+
+@every_device
+def test_batch_of_zero(device):
+    out, grads = run_with_grads(triton, make_inputs(B=0, E=3, device=device))
+    assert out.shape == (0, 63, 3, 8)
+    assert all(grad.abs().sum() == 0 for grad in grads)
+
+
+@every_device
+@every_dtype
+def test_large_scores_stay_finite(dtype, device):
+    q, k, *rest = make_inputs(B=1, N=70, M=2, L=5, E=2, dtype=dtype, device=device)
+    out, grads = run_with_grads(triton, [q * 100, k * 100, *rest])
+    assert all(x.isfinite().all() for x in (out, *grads))
+
+
+@every_device
+def test_nan_stays_in_its_batch_element(device):
+    inputs = make_inputs(B=3, N=20, M=2, L=5, E=2, device=device)
+    clean = run_with_grads(triton, inputs)[0]
+    inputs[0] = inputs[0].clone()
+    inputs[0][1, 5] = float('nan')
+    out, grads = run_with_grads(triton, inputs)
+    assert out[1, 5].isnan().all()
+    for x in (out, *grads[:5]):
+        assert x[0].isfinite().all() and x[2].isfinite().all()
+    assert torch.equal(out[0], clean[0]) and torch.equal(out[2], clean[2])
+
+
+@every_device
+def test_two_runs_are_equal(device):
+    inputs = make_inputs(B=1, N=70, M=2, L=5, E=2, device=device)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(triton, inputs) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    assert all(map(torch.equal, first[1], second[1]))
+
+
+@every_device
+def test_opcheck(device):
+    inputs = make_inputs(B=1, N=20, M=2, L=5, E=3, device=device)
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    torch.library.opcheck(
+        torch.ops.mmattn.landmark_attention,
+        (*inputs, 'triton'),
+        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+@every_dtype
+@pytest.mark.parametrize('B, N, L', [(128, 196, 49), (2, 4200, 49), (1, 67, 300)])
+@pytest.mark.parametrize('M, D, E', [(10, 32, 10), (10, 32, None), (32, 128, 64)])
+def test_real_shapes(B, N, L, M, D, E, dtype):
+    B = B if M == 10 else 1
+    inputs = make_inputs(B=B, N=N, L=L, M=M, D=D, E=E, dtype=dtype, device='cuda')
+    assert_matches_reference(inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+def test_gpu_takes_triton_and_compiles():
+    inputs = make_inputs(N=50, E=3, device='cuda')
+    compiled = torch.compile(landmark_attention, fullgraph=True)
+    assert torch.equal(compiled(*inputs), triton(*inputs))
