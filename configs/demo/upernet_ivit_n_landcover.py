@@ -5,13 +5,27 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.IViT', arch='nano', drop_path_rate=0.1),
+    backbone=dict(type='mmattn.IViT', arch='nano'),
     decode_head=dict(in_channels=[32, 64, 160, 256]),
 )
+max_iters = 2000
+train_cfg = dict(max_iters=max_iters, val_interval=500)
+optim_wrapper = dict(optimizer=dict(lr=8e-4))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
+    dict(
+        type='CosineAnnealingLR',
+        by_epoch=False,
+        begin=50,
+        end=max_iters,
+        T_max=max_iters - 50,
+        eta_min_ratio=0.01,
+    ),
+]
 default_hooks = dict(
-    logger=dict(interval=10, log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1),
+    logger=dict(interval=50, log_metric_by_epoch=False),
+    checkpoint=dict(by_epoch=False, interval=500, max_keep_ckpts=1),
 )
-log_processor = dict(by_epoch=False, window_size=10)
+log_processor = dict(by_epoch=False, window_size=50)
 randomness = dict(seed=0)
-auto_scale_lr = dict(enable=False, base_batch_size=8)
+auto_scale_lr = dict(enable=False, base_batch_size=24)

@@ -46,6 +46,7 @@ metainfo = dict(
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
+    dict(type='RandomCrop', crop_size=(64, 64)),
     dict(
         type='RandomFlip',
         prob=[0.25, 0.25, 0.25],
@@ -59,7 +60,7 @@ test_pipeline = [
     dict(type='PackSegInputs'),
 ]
 train_dataloader = dict(
-    batch_size=8,
+    batch_size=24,
     num_workers=1,
     persistent_workers=True,
     sampler=dict(type='InfiniteSampler', shuffle=True),

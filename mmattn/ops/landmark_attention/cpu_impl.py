@@ -1,9 +1,9 @@
 """Landmark attention for CPUs: batched matrix products over cache-sized row chunks.
 
 Both halves of the operator are one function, `mixed attention`: rows attend to columns,
-heads are mixed before and after the softmax. A chunk holds whole rows of one image, so
-its softmax is complete, its maps stay in cache, and the backward recomputes them
-instead of reading them back from memory.
+heads are mixed before and after the softmax. A chunk holds whole rows, of several images
+if they are small, so its softmax is complete, its maps stay in cache, and the backward
+recomputes them instead of reading them back from memory.
 """
 
 import torch
@@ -63,58 +63,78 @@ def _to(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
 
 
-def _row_chunks(num_rows: int, num_columns: int, num_maps: int):
-    step = max(1, CHUNK_ELEMENTS // max(1, num_columns * num_maps))
-    return [slice(i, i + step) for i in range(0, num_rows, step)]
+def _slices(count: int, num_elements: int) -> list[slice]:
+    """Slices of `count` things, of `num_elements` each, that fill a chunk together."""
+    step = max(1, CHUNK_ELEMENTS // max(1, num_elements))
+    return [slice(i, i + step) for i in range(0, count, step)]
 
 
-def _mix(w: Tensor | None, maps: Tensor) -> Tensor:
-    """(E, M) times (M, r, S) over the head axis."""
-    return maps if w is None else (w @ maps.flatten(1)).view(-1, *maps.shape[1:])
+def _heads_first(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """(b, r, M, D) to (b * M, r, D) in the dtype of the arithmetic."""
+    return x.to(dtype).transpose(1, 2).flatten(0, 1)
+
+
+def _tokens_first(x: Tensor, num_images: int) -> Tensor:
+    """(b * M, r, D) to (b, r, M, D)."""
+    return x.unflatten(0, (num_images, -1)).transpose(1, 2)
+
+
+def _per_image(maps: Tensor, num_images: int) -> Tensor:
+    """(b * M, r, S) to (b, M, r * S)."""
+    return maps.view(num_images, -1, maps.shape[1] * maps.shape[2])
+
+
+def _mix(w: Tensor | None, maps: Tensor, num_images: int) -> Tensor:
+    """(E, M) times (b * M, r, S) over the head axis."""
+    if w is None:
+        return maps
+    mixed = w.expand(num_images, -1, -1).bmm(_per_image(maps, num_images))
+    return mixed.view(-1, *maps.shape[1:])
 
 
 def _mixed_forward(q, k, v, w1, w2, *, out):
     """Writes (w2 softmax(w1 q k^T / sqrt(D))) v to `out`; w1 and w2 give the dtype."""
-    _, R, M, D = q.shape
+    B, R, M, D = q.shape
     dtype = _compute_dtype(q)
-    for q_b, k_b, v_b, out_b in zip(q, k, v, out, strict=True):
-        k_b, v_b = (x.to(dtype).transpose(0, 1) for x in (k_b, v_b))  # (M, S, D)
-        k_b = k_b.transpose(1, 2) * D**-0.5
-        num_maps = M if w1 is None else len(w1)
-        for rows in _row_chunks(R, k_b.shape[2], num_maps):
-            q_r = q_b[rows].to(dtype).transpose(0, 1)  # (M, r, D)
-            attn = _mix(w2, _mix(w1, q_r @ k_b).softmax(dim=-1))
-            out_b[rows] = (attn @ v_b).transpose(0, 1)
+    row_elements = k.shape[1] * (M if w1 is None else len(w1))
+    for images in _slices(B, R * row_elements):
+        b = len(q[images])
+        k_b, v_b = (_heads_first(x[images], dtype) for x in (k, v))  # (b * M, S, D)
+        for rows in _slices(R, b * row_elements):
+            q_r = _heads_first(q[images, rows], dtype) * D**-0.5  # (b * M, r, D)
+            scores = q_r.bmm(k_b.transpose(1, 2))  # (b * M, r, S)
+            attn = _mix(w2, _mix(w1, scores, b).softmax(dim=-1), b)
+            out[images, rows] = _tokens_first(attn.bmm(v_b), b)
 
 
 def _mixed_backward(grad, q, k, v, w1, w2):
     """Gradients of q, k, v, w1, w2, given the gradient of `_mixed_forward`'s `out`."""
-    _, R, M, D = q.shape
+    B, R, M, D = q.shape
     dtype = _compute_dtype(q)
+    row_elements = k.shape[1] * (M if w1 is None else len(w1))
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     dw1, dw2 = (None if w is None else torch.zeros_like(w) for w in (w1, w2))
-    for b in range(len(q)):
-        k_b, v_b = (x[b].to(dtype).transpose(0, 1) for x in (k, v))  # (M, S, D)
-        k_b = k_b * D**-0.5
-        dk_b, dv_b = torch.zeros_like(k_b), torch.zeros_like(v_b)
-        num_maps = M if w1 is None else len(w1)
-        for rows in _row_chunks(R, k_b.shape[1], num_maps):
-            q_r, grad_r = (x[b, rows].to(dtype).transpose(0, 1) for x in (q, grad))
-            scores = q_r @ k_b.transpose(1, 2)  # (M, r, S)
-            prob = _mix(w1, scores).softmax(dim=-1)  # (E, r, S)
-            dattn = grad_r @ v_b.transpose(1, 2)
-            dv_b.baddbmm_(_mix(w2, prob).transpose(1, 2), grad_r)
-            if w2 is None:
-                dprob = dattn
-            else:
-                dw2.addmm_(dattn.flatten(1), prob.flatten(1).T)
-                dprob = _mix(w2.T, dattn)
-            dscores = torch._softmax_backward_data(dprob, prob, -1, prob.dtype)
+    for images in _slices(B, R * row_elements):
+        b = len(q[images])
+        k_b, v_b = (_heads_first(x[images], dtype) for x in (k, v))  # (b * M, S, D)
+        dk_b, dv_b = (torch.zeros(x.shape, dtype=dtype) for x in (k_b, v_b))
+        for rows in _slices(R, b * row_elements):
+            q_r = _heads_first(q[images, rows], dtype) * D**-0.5  # (b * M, r, D)
+            grad_r = _heads_first(grad[images, rows], dtype)
+            scores = q_r.bmm(k_b.transpose(1, 2))  # (b * M, r, S)
+            prob = _mix(w1, scores, b).softmax(dim=-1)  # (b * E, r, S)
+            dattn = grad_r.bmm(v_b.transpose(1, 2))
+            dv_b.baddbmm_(_mix(w2, prob, b).transpose(1, 2), grad_r)
+            dprob = dattn
+            if w2 is not None:
+                dw2 += _per_image(dattn, b).bmm(_per_image(prob, b).mT).sum(0)
+                dprob = _mix(w2.T, dattn, b)
+            dscores = torch._softmax_backward_data(dprob, prob, -1, dtype)
             if w1 is not None:
-                dw1.addmm_(dscores.flatten(1), scores.flatten(1).T)
-                dscores = _mix(w1.T, dscores)
-            dq[b, rows] = (dscores @ k_b).transpose(0, 1)
+                dw1 += _per_image(dscores, b).bmm(_per_image(scores, b).mT).sum(0)
+                dscores = _mix(w1.T, dscores, b)
+            dq[images, rows] = _tokens_first(dscores.bmm(k_b), b) * D**-0.5
             dk_b.baddbmm_(dscores.transpose(1, 2), q_r)
-        dk[b] = dk_b.mul_(D**-0.5).transpose(0, 1)
-        dv[b] = dv_b.transpose(0, 1)
+        dk[images] = _tokens_first(dk_b, b)
+        dv[images] = _tokens_first(dv_b, b)
     return dq, dk, dv, dw1, dw2

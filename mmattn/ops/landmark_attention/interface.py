@@ -62,6 +62,8 @@ def landmark_attention(
     ):
         dtype = torch.get_autocast_dtype(device_type)
         attention = tuple(x.to(dtype) for x in attention)
+        with torch.autocast(device_type, enabled=False):
+            return landmark_attention(*attention, *mixing, backend=backend)
     _check(attention, mixing)
     backend = select_backend(OPERATOR, backend, BACKENDS, *attention, *mixing)
     if backend == 'reference':
@@ -118,8 +120,7 @@ MIXING = 'Tensor? w1_q, Tensor? w2_q, Tensor? w1_k, Tensor? w2_k'
 def _forward(*args):
     """Output, context `A_K v` and softmax statistics, the last two for the backward."""
     *tensors, backend = args
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        return BACKENDS[backend].forward(*tensors)
+    return BACKENDS[backend].forward(*tensors)
 
 
 @_forward.register_fake

@@ -4,6 +4,7 @@ Kang, Yang and Ryu, "Interactive Multi-Head Self-Attention with Linear Complexit
 https://arxiv.org/abs/2402.17507, equations 6 to 8. No official code is known.
 """
 
+import torch
 from torch import Tensor
 
 
@@ -47,9 +48,16 @@ def landmark_attention_reference(
     w1_k: Tensor | None = None,
     w2_k: Tensor | None = None,
 ) -> Tensor:
-    """Arguments and result as `mmattn.ops.landmark_attention`, in any dtype."""
+    """Arguments and result as `mmattn.ops.landmark_attention`."""
+    dtype = q.dtype
+    tensors = (q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k)
+    compute_dtype = torch.promote_types(dtype, torch.float32)
+    q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k = (
+        None if x is None else x.to(compute_dtype) for x in tensors
+    )
     context = mixed_attention_reference(q_landmarks, k, v, w1_k, w2_k)  # A_K v
-    return mixed_attention_reference(q, k_landmarks, context, w1_q, w2_q)  # A_Q (...)
+    out = mixed_attention_reference(q, k_landmarks, context, w1_q, w2_q)  # A_Q (...)
+    return out.to(dtype)
 
 
 def landmark_attention_folded(
