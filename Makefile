@@ -34,6 +34,7 @@ demo: $(STAMP)
 demo-seg: $(STAMP)
 	$(BIN)/python tools/datasets/landcover.py
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_landcover.py
+	$(BIN)/python tools/datasets/landcover.py --baseline
 	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_landcover.py
 
 test: $(STAMP)

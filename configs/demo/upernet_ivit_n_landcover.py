@@ -8,9 +8,9 @@ model = dict(
     backbone=dict(type='mmattn.IViT', arch='nano'),
     decode_head=dict(in_channels=[32, 64, 160, 256]),
 )
-max_iters = 2000
-train_cfg = dict(max_iters=max_iters, val_interval=500)
-optim_wrapper = dict(optimizer=dict(lr=8e-4))
+max_iters = 1800
+train_cfg = dict(max_iters=max_iters, val_interval=450)
+optim_wrapper = dict(optimizer=dict(lr=2e-3))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(
@@ -24,7 +24,7 @@ param_scheduler = [
 ]
 default_hooks = dict(
     logger=dict(interval=50, log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=500, max_keep_ckpts=1),
+    checkpoint=dict(by_epoch=False, interval=450, max_keep_ckpts=1),
 )
 log_processor = dict(by_epoch=False, window_size=50)
 randomness = dict(seed=0)

@@ -196,7 +196,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         '--baseline',
         action='store_true',
-        help='then fit a random forest on single pixels and print its scores',
+        help='then fit a random forest on single pixels, print its scores and write '
+        'them to baseline.json',
     )
     args = parser.parse_args(argv)
     try:
@@ -213,7 +214,11 @@ def main(argv: list[str] | None = None) -> None:
         result = baseline(args.out)
         for name, iou in zip(CLASSES, result['IoU'], strict=True):
             print(f'{name:28} IoU {iou:6.2f}')
-        print(f'aAcc {result["aAcc"]:.2f}  mIoU {result["mIoU"]:.2f}')
+        metrics = {name: round(result[name], 2) for name in ('mIoU', 'aAcc')}
+        print('random forest: ' + ', '.join(f'{k} {v}' for k, v in metrics.items()))
+        command = 'tools/datasets/landcover.py --baseline'
+        summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
+        (args.out / 'baseline.json').write_text(summary + '\n')
 
 
 if __name__ == '__main__':

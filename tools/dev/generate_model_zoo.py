@@ -86,9 +86,9 @@ def run_table(folder: Path) -> str:
     rows = [['run', *names, 'iterations', 'minutes', 'on']]
     for run in runs:
         values = [f'{run["metrics"].get(name, "")}' for name in names]
-        minutes, on = str(run['minutes']), f'{run["machine"]}, torch {run["torch"]}'
-        run_name = f'`{run["config"]}`'
-        rows.append([run_name, *values, str(run['iterations']), minutes, on])
+        facts = [str(run.get(key, '')) for key in ('iterations', 'minutes')]
+        on = [run[key] for key in ('machine', 'torch') if key in run]
+        rows.append([f'`{run["config"]}`', *values, *facts, ', torch '.join(on)])
     return markdown(rows)
 
 
