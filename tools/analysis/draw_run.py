@@ -52,7 +52,7 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
 
 def summarise(config: str, run: Path, records: list[dict], metrics: tuple[str, ...]):
     """Last value of each metric, and the wall time of training and validation."""
-    last = {m: r[m] for r in records for m in metrics if m in r}
+    last = {m: round(r[m], 3) for r in records for m in metrics if m in r}
     started = datetime.strptime(run.name, '%Y%m%d_%H%M%S')
     ended = datetime.fromtimestamp((run / SCALARS).stat().st_mtime)
     return {
