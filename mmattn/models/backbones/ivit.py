@@ -10,8 +10,9 @@ ratio of 4, 49 landmarks. Inferred, since it reproduces the paper's parameter an
 tables: the CAFormer frame without biases, residual scales in stages 3 and 4, the 3x3
 kernel of the convolution blocks, and the inside of `InteractiveAttention` (see there).
 
-Channels come last inside the network: linear layers and layer norms then need no
-copies, and depthwise convolutions see PyTorch's channels_last memory format.
+Channels come last inside the network: linear layers and layer norms need no copies, and
+depthwise convolutions, which see PyTorch's channels_last memory format, were far faster
+on a CPU than on channels-first memory.
 """
 
 from collections.abc import Mapping
