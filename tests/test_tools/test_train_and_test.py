@@ -1,4 +1,4 @@
-"""tools/train.py, test.py and draw_run.py, run as a user would, on toy data."""
+"""The training tools, ours and mmdet's own, run as a user would, on toy data."""
 
 import json
 import os
@@ -36,6 +36,13 @@ val_dataloader = loader
 test_dataloader = loader
 train_cfg = dict(max_epochs=1)
 """
+
+
+STOCK_TOOL_BASES = """
+_base_ = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+custom_imports = dict(imports=['mmattn'])
+"""
+STOCK_TOOL_BACKBONE = "dict(_delete_=True, type='mmattn.IViT', arch='nano')"
 
 
 def call(name: str, *args, cwd: Path) -> subprocess.CompletedProcess:
@@ -90,6 +97,15 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work):
         assert (run_dir / name).stat().st_size > 10_000
     summary = json.loads((run_dir / 'summary.json').read_text())
     assert set(summary['metrics']) == {'coco/bbox_mAP', 'coco/segm_mAP'}
+
+
+def test_mmdets_own_tool_trains_with_our_backbone(work):
+    mmdet = pytest.importorskip('mmdet')
+    config = DETECTOR.replace("_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'", '')
+    config = config.replace("dict(arch='nano')", STOCK_TOOL_BACKBONE)
+    (work / 'stock.py').write_text(STOCK_TOOL_BASES + config)
+    tool = Path(mmdet.__file__).parent / '.mim' / 'tools' / 'train.py'
+    assert 'coco/bbox_mAP' in run(str(tool), 'stock.py', cwd=work)
 
 
 def test_a_classifier_trains(work):
