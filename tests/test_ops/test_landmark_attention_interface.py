@@ -1,5 +1,8 @@
 """Landmark attention's contract: errors, choice of backend, compilation and export."""
 
+import doctest
+import importlib
+
 import pytest
 import torch
 
@@ -130,3 +133,9 @@ def test_export():
     )
     inputs = make_inputs(E=3, N=35)
     assert_close('out', landmark_attention(*inputs), program.module()(*inputs))
+
+
+def test_the_example_in_the_docstring_runs():
+    module = importlib.import_module('mmattn.ops.landmark_attention.interface')
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed

@@ -10,9 +10,8 @@ ratio of 4, 49 landmarks. Inferred, since it reproduces the paper's parameter an
 tables: the CAFormer frame without biases, residual scales in stages 3 and 4, the 3x3
 kernel of the convolution blocks, and the inside of `InteractiveAttention` (see there).
 
-Channels come last inside the network: linear layers and layer norms need no copies, and
-depthwise convolutions, which see PyTorch's channels_last memory format, were far faster
-on a CPU than on channels-first memory.
+Channels come last inside the network, so linear layers and layer norms need no copies
+and depthwise convolutions see PyTorch's channels_last memory format.
 """
 
 from collections.abc import Mapping
@@ -24,11 +23,7 @@ from torch import Tensor, nn
 from mmattn.models.layers import InteractiveAttention, init_linear_and_conv
 from mmattn.registry import MODELS
 
-from .base_backbone import (
-    BaseBackbone,
-    drop_path_rates,
-    run_block,
-)
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
 
 
 class StarReLU(nn.Module):

@@ -17,11 +17,7 @@ from torch import Tensor, nn
 from mmattn.models.layers import InteractiveAttention, init_linear_and_conv
 from mmattn.registry import MODELS
 
-from .base_backbone import (
-    BaseBackbone,
-    drop_path_rates,
-    run_block,
-)
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
 
 
 class SelfAttention(nn.Module):

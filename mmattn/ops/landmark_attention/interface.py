@@ -94,8 +94,9 @@ def _check(attention, mixing):
             'q, k, v and landmarks must have one floating-point dtype, got '
             f'{[str(x.dtype) for x in attention]}'
         )
-    if len({x.device for x in (*attention, *mixing) if x is not None}) > 1:
-        raise ValueError('all tensors must be on one device')
+    devices = {str(x.device) for x in (*attention, *mixing) if x is not None}
+    if len(devices) > 1:
+        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
     for side, w1, w2 in (('q', *mixing[:2]), ('k', *mixing[2:])):
         if (w1 is None) != (w2 is None):
             raise ValueError(f'w1_{side} and w2_{side} must both be given or both None')
