@@ -7,15 +7,29 @@ Without mmengine the decorators do nothing and backbones are plain `nn.Module`s.
 
 from importlib.util import find_spec
 
-__all__ = ['MODELS']
+__all__ = [
+    'HOOKS',
+    'MODELS',
+    'OPTIM_WRAPPERS',
+    'OPTIM_WRAPPER_CONSTRUCTORS',
+    'RUNNERS',
+]
 
 if find_spec('mmengine') is not None:
-    from mmengine.registry import MODELS as ROOT_MODELS
-    from mmengine.registry import Registry
+    from mmengine import registry as root
 
-    MODELS = Registry(
-        'model', parent=ROOT_MODELS, scope='mmattn', locations=['mmattn.models']
+    def _child(parent: root.Registry, location: str) -> root.Registry:
+        return root.Registry(
+            parent.name, parent=parent, scope='mmattn', locations=[location]
+        )
+
+    MODELS = _child(root.MODELS, 'mmattn.models')
+    HOOKS = _child(root.HOOKS, 'mmattn.engine')
+    OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS, 'mmattn.engine')
+    OPTIM_WRAPPER_CONSTRUCTORS = _child(
+        root.OPTIM_WRAPPER_CONSTRUCTORS, 'mmattn.engine'
     )
+    RUNNERS = _child(root.RUNNERS, 'mmattn.engine')
 else:
 
     class _NoRegistry:
@@ -29,4 +43,6 @@ else:
                 f'building {cfg!r} needs mmengine: pip install "mmattn[mm]"'
             )
 
-    MODELS = _NoRegistry()
+    MODELS = HOOKS = OPTIM_WRAPPERS = OPTIM_WRAPPER_CONSTRUCTORS = RUNNERS = (
+        _NoRegistry()
+    )

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
+from mmengine.runner import Runner as MMEngineRunner
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
+from mmattn.engine import Runner
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -53,7 +54,7 @@ def load_config(args: argparse.Namespace) -> Config:
     return cfg
 
 
-def build_runner(cfg: Config) -> Runner:
+def build_runner(cfg: Config) -> MMEngineRunner:
     if 'runner_type' in cfg:
         return RUNNERS.build(cfg)
     return Runner.from_cfg(cfg)

@@ -1,4 +1,5 @@
 default_scope = 'mmpretrain'
+runner_type = 'mmattn.Runner'
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
