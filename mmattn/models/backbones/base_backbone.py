@@ -5,20 +5,38 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+# In the names of parameters that weight decay would harm although they are matrices:
+# tables that are looked up, offsets of sampling points, and the mixing weights of a few
+# heads, which start near the identity.
+NO_WEIGHT_DECAY = frozenset(
+    ('pos_embed', 'bias_table', 'offset', 'w1_q', 'w2_q', 'w1_k', 'w2_k')
+)
+
 
 class BaseBackbone(nn.Module):
     """A plain `nn.Module` that mmengine models can own; needs mmengine only to load.
 
     Subclasses set `arch_zoo`, build their layers, call `freeze` last, and list their
     modules from the input upwards in `stages()`.
+
+    Args:
+        init_cfg: mmengine initialisation.
+        compile: whether calls go through `torch.compile`, or a dict of its options. In
+            place: names in the state dict stay, and copies are compiled as well.
     """
 
     arch_zoo: Mapping[str, Mapping] = {}
 
-    def __init__(self, init_cfg: dict | list[dict] | None):
+    def __init__(
+        self,
+        init_cfg: dict | list[dict] | None,
+        compile: bool | Mapping = False,
+    ):
         super().__init__()
         self.init_cfg = init_cfg
         self.frozen_stages = -1
+        self.compile_options = self._resolve_compile(compile)
+        self._compile_calls()
 
     def resolve_arch(self, arch: str | Mapping) -> Mapping:
         """The preset called `arch`, or `arch` itself when it has a preset's keys."""
@@ -54,9 +72,82 @@ class BaseBackbone(nn.Module):
             )
         return resolved
 
+    def _resolve_compile(self, compile: bool | Mapping) -> dict | None:
+        """Options of `torch.compile`, or None for none of it."""
+        if isinstance(compile, Mapping):
+            return dict(compile)
+        if not isinstance(compile, bool):
+            raise ValueError(
+                f'{type(self).__name__}: compile must be a bool or a dict of options '
+                f'of torch.compile, got {compile!r}'
+            )
+        return {} if compile else None
+
+    def _compile_calls(self):
+        if self.compile_options is not None:
+            self.compile(**self.compile_options)
+
+    def __setstate__(self, state: dict):
+        """Copies and unpickled backbones lose what is compiled; they compile anew."""
+        super().__setstate__(state)
+        self._compile_calls()
+
     def stages(self) -> list[list[nn.Module | nn.Parameter]]:
-        """Frozen one by one: the stem first, then each stage."""
+        """Frozen one by one: the stem first, then each stage.
+
+        A `ModuleList` among a stage's parts holds its blocks, of which each is a layer
+        of `get_layer_depth`; a stage without one is a single layer.
+        """
         raise NotImplementedError
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """Depth of a parameter and number of depths, for layer-wise learning rates.
+
+        As mmpretrain counts: 0 is the stem, then come the blocks, and the last depth is
+        what follows them, here or in the rest of the model. `prefix` is this
+        backbone's in `param_name`.
+        """
+        layers = self._layers()
+        depths = {
+            id(part): depth for depth, layer in enumerate(layers) for part in layer
+        }
+        if param_name.startswith(prefix):
+            part = self
+            for name in param_name[len(prefix) :].split('.'):
+                part = getattr(part, name)
+                if id(part) in depths:
+                    return depths[id(part)], len(layers) + 1
+        return len(layers), len(layers) + 1
+
+    def _layers(self) -> list[list[nn.Module | nn.Parameter]]:
+        """The stages' blocks; what stands before or after a stage's goes with them."""
+        layers = []
+        for stage in self.stages():
+            layers.append([])
+            blocks = 0
+            for part in stage:
+                if not isinstance(part, nn.ModuleList):
+                    layers[-1].append(part)
+                    continue
+                for block in part:
+                    if blocks:
+                        layers.append([])
+                    layers[-1].append(block)
+                    blocks += 1
+        return layers
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that should not decay, as timm's optimisers ask for."""
+        keywords = self.no_weight_decay_keywords()
+        return {
+            name
+            for name, _ in self.named_parameters()
+            if any(keyword in name for keyword in keywords)
+        }
+
+    def no_weight_decay_keywords(self) -> frozenset[str]:
+        """Parts of such names, whose parameters need not be one-dimensional."""
+        return NO_WEIGHT_DECAY
 
     def freeze(self, frozen_stages: int):
         """Freezes the stem and the first `frozen_stages` stages; -1 freezes nothing."""

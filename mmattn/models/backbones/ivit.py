@@ -20,22 +20,15 @@ import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmattn.models.layers import InteractiveAttention, init_linear_and_conv
+from mmattn.models.layers import (
+    InteractiveAttention,
+    PointwiseLinear,
+    StarReLU,
+    init_linear_and_conv,
+)
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
-
-
-class StarReLU(nn.Module):
-    """`scale * relu(x)^2 + bias` with learned scalars (MetaFormer baselines, eq. 4)."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-        self.bias = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x.relu().square() + self.bias
 
 
 class SeparableConv(nn.Module):
@@ -44,7 +37,7 @@ class SeparableConv(nn.Module):
     def __init__(self, embed_dims: int, kernel_size: int):
         super().__init__()
         hidden_dims = 2 * embed_dims
-        self.pwconv1 = nn.Linear(embed_dims, hidden_dims, bias=False)
+        self.pwconv1 = PointwiseLinear(embed_dims, hidden_dims, bias=False)
         self.act = StarReLU()
         self.dwconv = nn.Conv2d(
             hidden_dims,
@@ -54,7 +47,7 @@ class SeparableConv(nn.Module):
             groups=hidden_dims,
             bias=False,
         )
-        self.pwconv2 = nn.Linear(hidden_dims, embed_dims, bias=False)
+        self.pwconv2 = PointwiseLinear(hidden_dims, embed_dims, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.act(self.pwconv1(x)).permute(0, 3, 1, 2)  # (B, 2C, H, W)
@@ -65,9 +58,9 @@ class Mlp(nn.Sequential):
     def __init__(self, embed_dims: int, mlp_ratio: int = 4):
         hidden_dims = mlp_ratio * embed_dims
         super().__init__(
-            nn.Linear(embed_dims, hidden_dims, bias=False),
+            PointwiseLinear(embed_dims, hidden_dims, bias=False),
             StarReLU(),
-            nn.Linear(hidden_dims, embed_dims, bias=False),
+            PointwiseLinear(hidden_dims, embed_dims, bias=False),
         )
 
 
@@ -137,6 +130,7 @@ class IViT(BaseBackbone):
         frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
             parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
         landmarks: side of the landmark grid; the paper's 49 landmarks are 7. Its
             segmentation FLOPs fit 14.
         interact_expand, local_kernel, gate: see `InteractiveAttention`; equation 7 as
@@ -178,6 +172,7 @@ class IViT(BaseBackbone):
         out_norm: bool = True,
         frozen_stages: int = -1,
         with_cp: bool = False,
+        compile: bool | Mapping = False,
         landmarks: int = 7,
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
@@ -186,7 +181,7 @@ class IViT(BaseBackbone):
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg)
+        super().__init__(init_cfg, compile)
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
         self.out_indices = self.resolve_out_indices(out_indices, len(depths))

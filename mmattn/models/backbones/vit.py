@@ -14,7 +14,11 @@ import torch.nn.functional as F
 from timm.layers import DropPath, Mlp, resample_abs_pos_embed
 from torch import Tensor, nn
 
-from mmattn.models.layers import InteractiveAttention, init_linear_and_conv
+from mmattn.models.layers import (
+    InteractiveAttention,
+    PointwiseLinear,
+    init_linear_and_conv,
+)
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
@@ -26,8 +30,8 @@ class SelfAttention(nn.Module):
     def __init__(self, embed_dims: int, num_heads: int):
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims)
+        self.proj = PointwiseLinear(embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
@@ -68,6 +72,7 @@ class ViT(BaseBackbone):
         frozen_stages: -1 freezes nothing, 0 the patch and position embedding, n those
             and n blocks. Frozen parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
         landmarks, interact_expand, local_kernel, gate, backend: of 'imhsa' only, see
             `InteractiveAttention`.
         init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
@@ -96,6 +101,7 @@ class ViT(BaseBackbone):
         out_indices: int | tuple[int, ...] = -1,
         frozen_stages: int = -1,
         with_cp: bool = False,
+        compile: bool | Mapping = False,
         landmarks: int = 7,
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
@@ -103,7 +109,7 @@ class ViT(BaseBackbone):
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg)
+        super().__init__(init_cfg, compile)
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
         attentions = {

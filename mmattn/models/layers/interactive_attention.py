@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from mmattn.ops import landmark_attention
 
+from .pointwise import PointwiseLinear
+
 
 class InteractiveAttention(nn.Module):
     """Projections, landmarks and local branch around `ops.landmark_attention`.
@@ -53,7 +55,7 @@ class InteractiveAttention(nn.Module):
         self.num_heads = num_heads
         self.landmarks = landmarks
         self.backend = backend
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims)
+        self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims)
         for name in ('w1_q', 'w2_q', 'w1_k', 'w2_k'):
             weight = None
             if interact_expand is not None:
@@ -78,7 +80,7 @@ class InteractiveAttention(nn.Module):
                 nn.Linear(embed_dims // 4, embed_dims),
                 nn.Sigmoid(),
             )
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj = PointwiseLinear(embed_dims, embed_dims)
         self.reset_mixing()
 
     @torch.no_grad()

@@ -1,0 +1,59 @@
+"""What every block does at each pixel alone: a linear layer and an activation."""
+
+import torch
+from torch import Tensor, nn
+
+from mmattn.ops import pointwise_linear
+
+
+class PointwiseLinear(nn.Linear):
+    """`nn.Linear` through `ops.pointwise_linear`, with the same parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pointwise_linear(x, self.weight, self.bias)
+
+
+class _StarReLU(torch.autograd.Function):
+    """Keeps its input alone for the backward, where autograd would keep three maps."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        relu = x.relu()
+        return relu.mul_(relu).mul_(scale).add_(bias)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        x, scale = ctx.saved_tensors
+        product = x.relu().mul_(grad)
+        dscale = _inner_product(product, x).to(scale.dtype).view_as(scale)
+        dbias = grad.sum(dtype=scale.dtype).view_as(scale)
+        return product.mul_(2 * scale), dscale, dbias
+
+
+def _inner_product(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype in (torch.float16, torch.bfloat16):
+        return (a * b.float()).sum()
+    return torch.dot(a.flatten(), b.flatten())  # without the map of products
+
+
+class StarReLU(nn.Module):
+    """`scale * relu(x)^2 + bias` with learned scalars.
+
+    From Yu et al., "MetaFormer Baselines for Vision",
+    https://arxiv.org/abs/2210.13452, equation 4. It overwrites `x`, which must be the
+    fresh output of a layer that does not need it again, such as a linear layer: large
+    images are limited by the memory they touch.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():  # fuses this by itself
+            return self.scale * x.relu().square() + self.bias
+        if not torch.is_grad_enabled():
+            return x.relu_().square_().mul_(self.scale).add_(self.bias)
+        return _StarReLU.apply(x, self.scale, self.bias)

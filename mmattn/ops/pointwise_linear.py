@@ -1,0 +1,35 @@
+"""A linear layer over the last axis, through the fastest matrix product at hand."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear`; in float32 on a CPU the 1x1 convolution that equals it.
+
+    A token grid with its channels last is, in memory, a channels_last image. oneDNN's
+    convolution on it uses the widest vectors of any CPU, where the BLAS under
+    `F.linear` may not: tools/benchmark/op.py shows both.
+
+    Args:
+        x: shape (..., C).
+        weight: shape (C_out, C).
+        bias: shape (C_out,), or None.
+
+    Returns:
+        Shape (..., C_out).
+    """
+    if x.device.type != 'cpu' or x.dtype != torch.float32 or not x.numel():
+        return F.linear(x, weight, bias)
+    C = x.shape[-1]
+    images = x.reshape(_num_images(x.numel() // C), -1, 1, C)
+    out = F.conv2d(images.permute(0, 3, 1, 2), weight[:, :, None, None], bias)
+    return out.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
+
+
+def _num_images(num_tokens: int) -> int:
+    """One image would do, but one thread takes oneDNN from 16 images up only."""
+    if torch.compiler.is_compiling():  # a changing size has no fixed divisor
+        return 1
+    return next((n for n in range(16, 33) if num_tokens % n == 0), 1)

@@ -1,0 +1,87 @@
+"""The activation that overwrites, and the linear layer that is `nn.Linear`."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from mmattn.models.layers import PointwiseLinear, StarReLU
+from mmattn.models.layers.pointwise import _StarReLU
+from mmattn.ops.testing import assert_close, run_with_grads
+
+
+def star_relu(scale=0.7, bias=-0.3, dtype=torch.float32):
+    act = StarReLU().to(dtype)
+    nn.init.constant_(act.scale, scale)
+    nn.init.constant_(act.bias, bias)
+    return act
+
+
+def formula(act, x):
+    return act.scale * x.relu().square() + act.bias
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64, torch.bfloat16])
+def test_star_relu_is_its_formula(dtype):
+    act, exact = star_relu(dtype=dtype), star_relu(dtype=torch.float64)
+    exact.load_state_dict(act.state_dict())
+    x = torch.randn(3, 7, 5, 8, dtype=dtype)
+    expected, (expected_grad,) = run_with_grads(
+        partial(formula, exact), [x], dtype=torch.float64
+    )
+    out, (grad,) = run_with_grads(act, [x])
+    assert out.dtype == dtype
+    assert_close('out', expected, out)
+    assert_close('grad', expected_grad, grad)
+    with torch.no_grad():
+        assert_close('out', expected, act(x.clone()))
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_gradients_of_star_relus_scalars(dtype):
+    act, exact = star_relu(dtype=dtype), star_relu(dtype=torch.float64)
+    exact.load_state_dict(act.state_dict())
+    x, grad = torch.randn(2, 3, 7, 5, 8, dtype=dtype).abs().unbind()
+    act(x).backward(grad)
+    formula(exact, x.double()).backward(grad.double())
+    for name, parameter in exact.named_parameters():
+        assert_close(name, parameter.grad, act.get_parameter(name).grad)
+
+
+def test_star_relu_gradcheck():
+    act = star_relu(dtype=torch.float64)
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    x = (x + 0.1 * x.sign()).requires_grad_()  # away from the kink
+    assert torch.autograd.gradcheck(_StarReLU.apply, (x, act.scale, act.bias))
+
+
+def test_star_relu_under_autocast_keeps_the_dtype_of_the_layer_before():
+    act, linear = star_relu(), PointwiseLinear(4, 8)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = act(linear(torch.randn(2, 3, 3, 4)))
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert act.scale.grad.dtype == linear.weight.grad.dtype == torch.float32
+
+
+def test_star_relu_keeps_one_map_for_the_backward():
+    act, x = star_relu(), torch.randn(64, 64, requires_grad=True)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda x: x):
+        act(x)
+    assert [t.numel() for t in saved] == [x.numel(), 1]
+
+
+def test_star_relu_compiles():
+    act = star_relu()
+    x = torch.randn(4, 6, requires_grad=True)
+    out = torch.compile(act, fullgraph=True, backend='aot_eager')(x)
+    assert_close('out', formula(act, x), out)
+
+
+def test_pointwise_linear_has_the_parameters_of_linear():
+    ours, theirs = PointwiseLinear(6, 10), nn.Linear(6, 10)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 5, 3, 6)
+    assert_close('out', theirs(x), ours(x))
