@@ -92,6 +92,7 @@ def test_cpu_backend(shape, dtype):
 
 def test_cpu_backend_in_several_chunks(monkeypatch):
     monkeypatch.setattr(cpu_impl, 'CHUNK_ELEMENTS', 64)
+    monkeypatch.setattr(cpu_impl, 'MIN_ROWS', 3)
     assert_matches_reference(backend('cpu'), make_inputs(E=6))
 
 

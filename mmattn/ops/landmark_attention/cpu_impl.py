@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 18  # of one (E, rows, S) map: 1 MiB in float32
+MIN_ROWS = 16  # products of fewer rows are slow, more than leaving the cache is
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
@@ -63,9 +64,9 @@ def _to(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
 
 
-def _slices(count: int, num_elements: int) -> list[slice]:
+def _slices(count: int, num_elements: int, minimum: int = 1) -> list[slice]:
     """Slices of `count` things, of `num_elements` each, that fill a chunk together."""
-    step = max(1, CHUNK_ELEMENTS // max(1, num_elements))
+    step = max(minimum, CHUNK_ELEMENTS // max(1, num_elements))
     return [slice(i, i + step) for i in range(0, count, step)]
 
 
@@ -100,7 +101,7 @@ def _mixed_forward(q, k, v, w1, w2, *, out):
     for images in _slices(B, R * row_elements):
         b = len(q[images])
         k_b, v_b = (_heads_first(x[images], dtype) for x in (k, v))  # (b * M, S, D)
-        for rows in _slices(R, b * row_elements):
+        for rows in _slices(R, b * row_elements, MIN_ROWS):
             q_r = _heads_first(q[images, rows], dtype) * D**-0.5  # (b * M, r, D)
             scores = q_r.bmm(k_b.transpose(1, 2))  # (b * M, r, S)
             attn = _mix(w2, _mix(w1, scores, b).softmax(dim=-1), b)
@@ -118,7 +119,7 @@ def _mixed_backward(grad, q, k, v, w1, w2):
         b = len(q[images])
         k_b, v_b = (_heads_first(x[images], dtype) for x in (k, v))  # (b * M, S, D)
         dk_b, dv_b = (torch.zeros(x.shape, dtype=dtype) for x in (k_b, v_b))
-        for rows in _slices(R, b * row_elements):
+        for rows in _slices(R, b * row_elements, MIN_ROWS):
             q_r = _heads_first(q[images, rows], dtype) * D**-0.5  # (b * M, r, D)
             grad_r = _heads_first(grad[images, rows], dtype)
             scores = q_r.bmm(k_b.transpose(1, 2))  # (b * M, r, S)
