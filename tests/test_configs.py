@@ -20,8 +20,8 @@ from mmengine.registry import MODELS as ROOT_MODELS  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 
-import mmattn.models  # noqa: E402, F401
 from mmattn.analysis.flops import build  # noqa: E402
+from mmattn.models import ViT  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -154,10 +154,12 @@ PAPER = {
     'classification/vit_s16_imhsa_300e_in1k': (*ADAMW, 0.1),
     'classification/vit_t8_mhsa_300e_in1k': (*ADAMW, 0.1),
     'classification/vit_t8_imhsa_300e_in1k': (*ADAMW, 0.1),
-    'classification/vit_t16_mhsa_30e_in1k_448': (*FINE_TUNING, 0.1),
-    'classification/vit_t16_imhsa_30e_in1k_448': (*FINE_TUNING, 0.1),
-    'classification/vit_s16_mhsa_30e_in1k_448': (*FINE_TUNING, 0.1),
-    'classification/vit_s16_imhsa_30e_in1k_448': (*FINE_TUNING, 0.1),
+    **{
+        f'classification/vit_{size}_{attention}_{side}_30e_in1k': (*FINE_TUNING, 0.1)
+        for size in ('t16', 's16')
+        for attention in ('mhsa', 'imhsa')
+        for side in (448, 672, 896)
+    },
     'mask_rcnn/ivit_t_3x_coco': (*DETECTION, 0.2),
     'mask_rcnn/ivit_s_3x_coco': (*DETECTION, 0.3),
     'mask_rcnn/ivit_b_3x_coco': (*DETECTION, 0.4),
@@ -205,7 +207,7 @@ def test_classification_augmentation_is_the_papers():
         'upernet/ivit_t_160k_ade20k',
     ],
 )
-def test_weight_decay_spares_norms_biases_scales_and_position_embedding(name):
+def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name):
     cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
     init_default_scope(cfg.default_scope)
     model = build(cfg)
@@ -216,7 +218,8 @@ def test_weight_decay_spares_norms_biases_scales_and_position_embedding(name):
         for parameter in group['params']
     }
     for parameter_name, parameter in model.named_parameters():
-        spared = parameter.ndim <= 1 or parameter_name.endswith('pos_embed')
+        exempt = re.search(r'\.(pos_embed|w[12]_[qk])$', parameter_name)
+        spared = parameter.ndim <= 1 or exempt
         assert decay[id(parameter)] == (0 if spared else 0.05), parameter_name
 
 
@@ -296,6 +299,43 @@ def test_upernet_tests_at_several_scales(small_config):
     cfg.model = dict(**cfg.tta_model, module=cfg.model)
     cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     assert 'mIoU' in Runner.from_cfg(cfg).test()
+
+
+@pytest.mark.parametrize('attention', ['mhsa', 'imhsa'])
+@pytest.mark.parametrize('side', [448, 672, 896])
+def test_fine_tuning_starts_from_the_weights_at_224(tmp_path, attention, side):
+    """`load_from` fits the position embedding and takes all else as it is."""
+    from mmattn.engine import Runner
+
+    arch = dict(ViT.arch_zoo['tiny'], depth=1)
+    configs = [
+        Config.fromfile(ROOT / f'configs/classification/{name}.py')
+        for name in (
+            f'vit_t16_{attention}_300e_in1k',
+            f'vit_t16_{attention}_{side}_30e_in1k',
+        )
+    ]
+    for cfg in configs:
+        cfg.model.backbone.arch = arch
+    assert Path(configs[1].load_from).parts[1] == f'vit_t16_{attention}_300e_in1k'
+    init_default_scope('mmpretrain')
+    source = ROOT_MODELS.build(configs[0].model)
+    torch.save({'state_dict': source.state_dict()}, tmp_path / 'epoch_300.pth')
+    runner = Runner(
+        configs[1].model,
+        str(tmp_path),
+        load_from=str(tmp_path / 'epoch_300.pth'),
+        default_scope='mmpretrain',
+        experiment_name=f'{tmp_path.name}_{attention}_{side}',
+    )
+    runner.load_or_resume()
+    loaded, grid = runner.model.state_dict(), side // 16
+    assert set(loaded) == set(source.state_dict())
+    for name, value in source.state_dict().items():
+        if name == 'backbone.pos_embed':
+            value = source.backbone._pos_embed((grid, grid)).flatten(1, 2)
+            assert value.shape == (1, grid * grid, 192)
+        torch.testing.assert_close(loaded[name], value)
 
 
 def test_classifier_weights_go_into_a_detector(tmp_path):

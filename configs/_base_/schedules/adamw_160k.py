@@ -1,6 +1,7 @@
 # 160k iterations of Table 10. Its learning rate is 8e-5; the paper's text prints 5e-8,
 # which could not train. The warm-up and the power are the Swin recipe that it follows,
-# as are norms without weight decay; biases and one-dimensional scales have none either.
+# as are norms without weight decay; the constructor spares biases, scales and the
+# weights that mix heads as well.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
@@ -8,7 +9,7 @@ test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=8e-5, betas=(0.9, 0.999), weight_decay=0.05),
-    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0, flat_decay_mult=0.0),
+    constructor='mmattn.LayerDecayOptimWrapperConstructor',
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),

@@ -7,12 +7,7 @@ test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=5e-6, weight_decay=1e-8),
-    paramwise_cfg=dict(
-        norm_decay_mult=0.0,
-        bias_decay_mult=0.0,
-        flat_decay_mult=0.0,
-        custom_keys=dict(pos_embed=dict(decay_mult=0.0)),
-    ),
+    constructor='mmattn.LayerDecayOptimWrapperConstructor',
 )
 param_scheduler = [
     dict(

@@ -1,5 +1,6 @@
-# 36 epochs of Table 10. The steps, the warm-up and what is spared weight decay are the
-# Swin recipe that it follows; biases and one-dimensional scales are spared as well.
+# 36 epochs of Table 10. The steps, the warm-up and norms without weight decay are the
+# Swin recipe that it follows; the constructor spares biases, scales and the weights
+# that mix heads as well.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=36, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
@@ -7,7 +8,7 @@ test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
-    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0, flat_decay_mult=0.0),
+    constructor='mmattn.LayerDecayOptimWrapperConstructor',
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),

@@ -1,0 +1,174 @@
+"""The examples of FSDP and DeepSpeed."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+pytest.importorskip('mmdet')
+pytest.importorskip('mmpretrain')
+
+from mmengine.config import Config
+from mmengine.registry import MODELS, STRATEGIES, init_default_scope
+from mmengine.runner import FlexibleRunner
+
+from mmattn.engine import FSDPStrategy, LayerDecayOptimWrapperConstructor
+from mmattn.models import IViT
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / 'configs' / 'strategies'
+FSDP = EXAMPLES / 'mask_rcnn_ivit_b_3x_coco_fsdp.py'
+DEEPSPEED = EXAMPLES / 'vit_s16_imhsa_300e_in1k_deepspeed.py'
+TOY = """
+_base_ = 'mmattn::strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
+model = dict(
+    backbone=dict(arch='nano'),
+    neck=dict(in_channels=[32, 64, 160, 256]),
+    roi_head=dict(bbox_head=dict(fc_out_channels=64)),
+    test_cfg=dict(rpn=dict(max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)))
+load = dict(type='LoadImageFromFile')
+annotate = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
+resize = dict(type='Resize', scale=(96, 96), keep_ratio=True)
+pack = dict(type='PackDetInputs', meta_keys=(
+    'img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+loader = dict(batch_size=1, num_workers=0, persistent_workers=False)
+train_dataloader = dict(**loader, dataset=dict(pipeline=[load, annotate, resize, pack]))
+val_dataloader = dict(**loader, dataset=dict(pipeline=[load, resize, annotate, pack]))
+test_dataloader = val_dataloader
+default_hooks = dict(logger=dict(interval=1))
+strategy = dict(model_wrapper=dict(
+    device_id='cpu', auto_wrap_policy=dict(min_num_params=200_000)))
+"""
+
+
+@pytest.fixture
+def two_ranks_in_one_process():
+    """As rank 0 of 2; what is communicated is arbitrary, shapes are not."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group('fake', rank=0, world_size=2, store=FakeStore())
+    yield
+    distributed.destroy_process_group()
+
+
+def groups(model: nn.Module) -> dict[str, tuple[float, float]]:
+    constructor = LayerDecayOptimWrapperConstructor(
+        dict(optimizer=dict(type='AdamW', lr=1.0, weight_decay=1.0)),
+        dict(layer_decay_rate=0.5),
+    )
+    wrapper = constructor(model)
+    names = {id(p): n for n, p in model.named_parameters()}
+    return {
+        names[id(param)].replace('_fsdp_wrapped_module.', ''): (
+            group['lr'],
+            group['weight_decay'],
+        )
+        for group in wrapper.optimizer.param_groups
+        for param in group['params']
+    }
+
+
+def sharded(use_orig_params: bool) -> tuple[nn.Module, nn.Module]:
+    arch = dict(IViT.arch_zoo['nano'], depths=(1, 1, 1, 1))
+    plain, model = (nn.ModuleDict({'backbone': IViT(arch)}) for _ in range(2))
+    wrapped = FullyShardedDataParallel(
+        model,
+        device_id=torch.device('cpu'),
+        use_orig_params=use_orig_params,
+        auto_wrap_policy=lambda module, recurse, **_: (
+            recurse or type(module).__name__ == 'MetaFormerBlock'
+        ),
+    )
+    return plain, wrapped
+
+
+def test_shards_have_the_groups_of_the_whole(two_ranks_in_one_process):
+    """A shard is flat, and would be spared weight decay for that."""
+    plain, model = sharded(use_orig_params=True)
+    weights = [p for n, p in model.named_parameters() if n.endswith('qkv.weight')]
+    assert all(weight.ndim == 1 for weight in weights)
+    assert groups(model) == groups(plain)
+
+
+def test_flat_parameters_are_refused(two_ranks_in_one_process):
+    with pytest.raises(ValueError, match='use_orig_params=True'):
+        groups(sharded(use_orig_params=False)[1])
+
+
+@pytest.mark.parametrize('path', [FSDP, DEEPSPEED], ids=['fsdp', 'deepspeed'])
+def test_an_example_changes_only_how_a_config_is_run(path):
+    cfg = Config.fromfile(path)
+    base = Config.fromfile(
+        path.parent / re.search("_base_ = '(.+)'", path.read_text())[1]
+    )
+    assert cfg.runner_type == FlexibleRunner.__name__
+    changed = {key for key in cfg if cfg[key] != base.get(key)}
+    assert changed <= {'runner_type', 'strategy', 'default_hooks', 'optim_wrapper'}
+    assert cfg.optim_wrapper.optimizer == base.optim_wrapper.optimizer
+
+
+def test_the_fsdp_strategy_builds():
+    strategy = STRATEGIES.build(Config.fromfile(FSDP).strategy)
+    assert type(strategy) is FSDPStrategy
+
+
+@pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
+def test_the_deepspeed_strategy_builds():
+    assert STRATEGIES.build(Config.fromfile(DEEPSPEED).strategy)
+
+
+@pytest.mark.slow
+def test_two_processes_train_save_and_resume_with_fsdp(tmp_path):
+    """In shards on two CPU processes; the checkpoint is that of the whole model."""
+
+    def call(*command) -> str:
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=os.environ | {'OMP_NUM_THREADS': '1'},
+            timeout=900,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout + done.stderr
+
+    def train(epochs: int, *args) -> str:
+        return call(
+            *(sys.executable, '-m', 'torch.distributed.run', '--standalone'),
+            *('--nproc-per-node', 2, ROOT / 'tools' / 'train.py', 'toy.py'),
+            *('--launcher', 'pytorch', *args, '--cfg-options'),
+            f'train_cfg.max_epochs={epochs}',
+        )
+
+    def load(epoch: int) -> dict:
+        path = tmp_path / 'work_dirs' / 'toy' / f'epoch_{epoch}.pth'
+        return torch.load(path, weights_only=False)
+
+    toy = ROOT / 'tools' / 'datasets' / 'toy.py'
+    call(sys.executable, toy, 'coco', '--out', 'data/coco', '--num-images', 4)
+    (tmp_path / 'toy.py').write_text(TOY)
+    assert 'coco/bbox_mAP' in train(1)
+    resumed = train(2, '--resume')
+    assert 'resumed epoch: 1' in resumed
+    assert 'Epoch(train) [2]' in resumed and 'Epoch(train) [1]' not in resumed
+
+    init_default_scope('mmdet')
+    model = MODELS.build(Config.fromfile(tmp_path / 'toy.py').model)
+    first, second = load(1), load(2)
+    for checkpoint in (first, second):
+        model.load_state_dict(checkpoint['state_dict'], strict=True)
+        states = checkpoint['optimizer']['state']
+        for name, param in model.named_parameters():
+            assert states[name]['exp_avg'].shape == param.shape, name
+    name = 'backbone.blocks.0.0.mlp.0.weight'
+    steps = [c['optimizer']['state'][name]['step'].item() for c in (first, second)]
+    assert steps[1] == 2 * steps[0] > 0
+    assert not torch.equal(first['state_dict'][name], second['state_dict'][name])
