@@ -8,15 +8,17 @@ PYTHON ?= python3
 PIP_ARGS ?=
 
 BIN := $(VENV)/bin
+BENCH := docs/benchmarks
 STAMP := $(VENV)/.mmattn-installed
 
-.PHONY: help env demo demo-seg test test-all lint clean
+.PHONY: help env demo demo-seg test test-all lint bench clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      train, evaluate and draw Mask R-CNN + IViT on HeLa cell nuclei"
 	@echo "make demo-seg  the same for UperNet + IViT on satellite land cover"
 	@echo "make test      the tests that take minutes; test-all: the slow ones too"
+	@echo "make bench     times the operators and models beside their peers, on the CPU"
 	@echo "make lint      ruff, and the check that no file names a path outside"
 
 env: $(STAMP)
@@ -47,6 +49,13 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/dev/check_paths.py
+
+# On an otherwise idle machine: the rows of a file were measured in turns.
+bench: $(STAMP)
+	$(BIN)/python tools/benchmark/op.py --csv $(BENCH)/landmark_attention_cpu.csv
+	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_cpu.csv
+	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_cpu.csv
+	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_cpu.csv
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info mmattn/.mim

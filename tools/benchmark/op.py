@@ -1,148 +1,163 @@
-"""Times operators beside their peers, forward and backward, in one run.
+"""Times an operator beside its peers: forward, forward and backward, peak memory.
 
     python tools/benchmark/op.py --csv docs/benchmarks/landmark_attention_cpu.csv
 
-Peers are interleaved and the median is kept. On CUDA the fraction of the physical floor
-(least bytes over the measured copy rate) is reported too.
+All methods take turns in one run (see `measure.py`). A method whose maps would exceed
+--memory-limit is listed as skipped, with what it needs. Results that ought to be equal
+are compared before they are timed. `speedup` is the speed over that of the baseline.
+
+On CUDA, `ms` is the time per call of a saturated queue, `graph_ms` that of a CUDA graph
+on the same tensors and `graph_cold_ms` that of one which finds no input in the cache.
+`floor_ms` is the least time that the device could take: the least bytes at the rate of
+a measured copy, or the FLOPs at the rate of a measured matrix product, whichever is
+longer (`bound`). `floor_fraction` is the floor over `graph_cold_ms`.
 """
 
 import argparse
-import csv
-import platform
+import functools
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
+from types import ModuleType
 
+import measure
 import torch
-import torch.nn.functional as F
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
-from torch.utils.benchmark import Timer
+from operators import OPERATORS, PASSES, Case
+from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops import landmark_attention
+import mmattn.analysis  # noqa: F401  registers the FLOP rules of our operators
+from mmattn.ops.testing import assert_close
 
-# (batch, tokens, heads, head width): the stages 3 of iViT-T at 224, 448 and 896 pixels.
-SHAPES = [(8, 196, 10, 32), (2, 784, 10, 32), (1, 3136, 10, 32)]
-LANDMARKS = 49
+GIB = 2**30
+QUICK_SIDES = [5, 8]
 
 
-def landmark_case(shape, device, dtype) -> dict[str, tuple[Callable, list[Tensor]]]:
-    """Callables and the tensors to differentiate, by the name of the peer."""
-    B, N, M, D = shape
-    generator = torch.Generator(device).manual_seed(0)
+def check(cases: list[Case], which: str, dtype: torch.dtype):
+    """Compares the cases that name another of the cases as their equal."""
+    by_method = {case.method: case for case in cases}
+    for case in cases:
+        if case.same_as not in by_method:
+            continue
+        results = case.run(which), by_method[case.same_as].run(which)
+        for i, (actual, expected) in enumerate(zip(*results, strict=True)):
+            assert_close(f'{case.method}, result {i}', expected, actual, dtype)
 
-    def randn(*size, dtype=dtype):
-        x = torch.randn(size, generator=generator, device=device, dtype=dtype)
-        return x.requires_grad_()
 
-    q, k, v = (randn(B, N, M, D) for _ in range(3))
-    landmarks = [randn(B, LANDMARKS, M, D) for _ in range(2)]
-    mixing = [randn(*s, dtype=torch.float32) for s in ((2 * M, M), (M, 2 * M)) * 2]
-    inputs = [q, k, v, *landmarks]
+def on_device(
+    operator: ModuleType, cases: list[Case], which: str, problem: tuple, args, rates
+) -> dict[str, dict]:
+    """Columns that a GPU adds, by method."""
+    import cuda
 
-    def sdpa(q, k, v):
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v)
-
-    def run(backend):
-        return lambda *tensors: landmark_attention(*tensors, backend=backend)
-
-    fast = 'triton' if device == 'cuda' else 'cpu'
-    return {
-        f'landmark_attention, {fast}': (run(fast), inputs + mixing),
-        'landmark_attention, reference': (run('reference'), inputs + mixing),
-        f'landmark_attention, {fast}, no interaction': (run(fast), inputs),
-        'scaled_dot_product_attention': (sdpa, [q, k, v]),
+    copies = [cases]
+    inputs = max(case.least_bytes('forward') for case in cases)
+    while len(copies) < cuda.num_copies(inputs):
+        again = {case.method: case for case in operator.cases(*problem)}
+        copies.append([again[case.method] for case in cases])
+    warm = {
+        case.method: cuda.capture([functools.partial(case.run, which)] * cuda.REPLAYED)
+        for case in cases
     }
+    cold = {
+        case.method: cuda.capture([functools.partial(c[i].run, which) for c in copies])
+        for i, case in enumerate(cases)
+    }
+    rounds = dict(rounds=args.rounds, seconds=args.seconds)
+    warm, cold = measure.interleave(warm, **rounds), measure.interleave(cold, **rounds)
+    columns = {}
+    for case in cases:
+        with FlopCounterMode(display=False) as counter:
+            case.run(which)
+        floors = {
+            'bytes': case.least_bytes(which) / rates['bytes'],
+            'flops': counter.get_total_flops() / rates['flops'],
+        }
+        bound = max(floors, key=floors.get)
+        seconds = cold[case.method].median / len(copies)
+        columns[case.method] = {
+            'graph_ms': measure.rounded(1e3 * warm[case.method].median / cuda.REPLAYED),
+            'graph_cold_ms': measure.rounded(1e3 * seconds),
+            'floor_ms': measure.rounded(1e3 * floors[bound]),
+            'bound': bound,
+            'floor_fraction': measure.rounded(floors[bound] / seconds),
+        }
+    return columns
 
 
-def forward(call: Callable, tensors: list[Tensor]):
-    with torch.no_grad():
-        call(*tensors)
-
-
-def forward_backward(call: Callable, tensors: list[Tensor]):
-    torch.autograd.grad(call(*tensors).sum(), tensors)
-
-
-def least_bytes(shape, dtype: torch.dtype) -> int:
-    """q, k, v read and the output written once; landmarks beside them."""
-    B, N, M, D = shape
-    return B * (4 * N + 2 * LANDMARKS) * M * D * dtype.itemsize
-
-
-def copy_rate(device: str) -> float:
-    """Bytes a second of a large copy, read and write counted."""
-    x = torch.empty(1 << 28, dtype=torch.uint8, device=device)
-    y = torch.empty_like(x)
-    timer = Timer('y.copy_(x)', globals={'x': x, 'y': y})
-    return 2 * x.numel() / timer.blocked_autorange(min_run_time=0.5).median
-
-
-def measure(device: str, dtype: torch.dtype, rounds: int, seconds: float):
-    rate = copy_rate(device) if device == 'cuda' else None
-    for shape in SHAPES:
-        cases = landmark_case(shape, device, dtype)
-        for mode in (forward, forward_backward):
-            times: dict[str, list[float]] = {name: [] for name in cases}
-            for _ in range(rounds):
-                for name, (call, tensors) in cases.items():
-                    timer = Timer(
-                        'mode(call, tensors)',
-                        globals={'mode': mode, 'call': call, 'tensors': tensors},
-                        num_threads=torch.get_num_threads(),
-                    )
-                    run = timer.blocked_autorange(min_run_time=seconds)
-                    times[name].append(run.median)
-            for name, values in times.items():
-                seconds_taken = sorted(values)[len(values) // 2]
-                row = {
-                    'operator': name,
-                    'B x N x M x D': ' x '.join(map(str, shape)),
-                    'pass': mode.__name__,
-                    'ms': f'{1e3 * seconds_taken:.3f}',
-                }
-                if rate is not None:
-                    floor = least_bytes(shape, dtype) / rate
-                    row['floor / time'] = f'{floor / seconds_taken:.3f}'
-                yield row
-
-
-def machine(device: str) -> str:
-    if device == 'cuda':
-        return torch.cuda.get_device_name()
-    return f'{platform.machine()} CPU, {torch.get_num_threads()} threads'
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
-    parser.add_argument(
-        '--dtype', default='float32', choices=['float32', 'float16', 'bfloat16']
-    )
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--seconds', type=float, default=0.2, help='of each timing')
-    parser.add_argument('--csv', type=Path, help='file to write the rows to')
-    args = parser.parse_args()
+def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
     dtype = getattr(torch, args.dtype)
-    rows = list(measure(args.device, dtype, args.rounds, args.seconds))
-    about = {'dtype': args.dtype, 'torch': torch.__version__}
-    about['on'] = machine(args.device)
-    table = Table(title=', '.join(about.values()), box=None)
-    for name in rows[0]:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
-    if args.csv is not None:
-        args.csv.parent.mkdir(parents=True, exist_ok=True)
-        with args.csv.open('w', newline='') as file:
-            writer = csv.DictWriter(file, [*rows[0], *about])
-            writer.writeheader()
-            writer.writerows(row | about for row in rows)
+    rates = None
+    if args.device == 'cuda':
+        import cuda
+
+        rates = {'bytes': cuda.copy_rate(), 'flops': cuda.matmul_rate(dtype)}
+    for side in args.sides:
+        problem = (side, args.batch, args.device, dtype)
+        for which in PASSES:
+            cases = operator.cases(*problem)
+            needs = {case.method: case.needs.get(which, 0) for case in cases}
+            run = [c for c in cases if needs[c.method] <= args.memory_limit * GIB]
+            measure.progress(f'{args.operator}, {side} x {side}, {which}')
+            check(run, which, dtype)
+            calls = {c.method: functools.partial(c.run, which) for c in run}
+            times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
+            peaks = {m: measure.peak_memory(c, args.device) for m, c in calls.items()}
+            extra = {}
+            if rates is not None:
+                extra = on_device(operator, run, which, problem, args, rates)
+            for case in cases:
+                row = {'method': case.method, 'tokens': side**2, 'pass': which}
+                if case.method not in times:
+                    need = needs[case.method] / GIB
+                    yield row | {'note': f'skipped: needs {need:.1f} GiB'}
+                    continue
+                time = times[case.method]
+                speedup = time.speedup_over(times[operator.BASELINE])
+                row |= {
+                    'ms': measure.rounded(1e3 * time.median),
+                    'spread_percent': measure.rounded(100 * time.spread, 2),
+                    'speedup': measure.rounded(speedup, 3),
+                    'peak_mib': measure.rounded(peaks[case.method] / measure.MIB),
+                }
+                yield row | extra.get(case.method, {}) | {'note': ''}
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    parser = measure.make_parser(__doc__, rounds=5, seconds=0.2)
+    parser.add_argument(
+        'operator', nargs='?', default='landmark_attention', choices=OPERATORS
+    )
+    parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
+    parser.add_argument('--batch', type=int, default=1)
+    parser.add_argument(
+        '--sides', nargs='+', type=int, help="sides of the maps; the operator's if none"
+    )
+    parser.add_argument(
+        '--memory-limit',
+        type=float,
+        default=4.0,
+        metavar='GIB',
+        help='skip what would need more (default: 4)',
+    )
+    args = measure.parse(parser, argv)
+    if args.sides is None:
+        args.sides = QUICK_SIDES if args.quick else OPERATORS[args.operator].SIDES
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    operator = OPERATORS[args.operator]
+    measured = list(rows(operator, args))
+    about = measure.about(
+        args.device,
+        operator=args.operator,
+        batch=args.batch,
+        dtype=args.dtype,
+        baseline=operator.BASELINE,
+        rounds=args.rounds,
+        seconds=args.seconds,
+    )
+    measure.report(measured, about, args.csv, title=args.operator)
     return 0
 
 

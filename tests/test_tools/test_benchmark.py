@@ -1,0 +1,301 @@
+"""tools/benchmark: what it measures, and that each tool's csv is complete and drawn."""
+
+import csv
+import dataclasses
+import functools
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmattn.ops.landmark_attention.reference import mixed_attention_reference
+from mmattn.ops.testing import assert_close, run_with_grads
+
+for name in ('rich', 'matplotlib', 'mmengine'):
+    pytest.importorskip(name)
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / 'tools/benchmark'
+sys.path.insert(0, str(FOLDER))
+measure, operators, op, plot = map(
+    importlib.import_module, ('measure', 'operators', 'op', 'plot')
+)
+
+LANDMARK = operators.OPERATORS['landmark_attention']
+ABOUT = {'machine', 'threads', 'torch', 'triton', 'mmattn', 'commit', 'date', 'dtype'}
+DETECTOR = """
+_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
+model = dict(
+    backbone=dict(_delete_=True, type='mmattn.IViT', arch=ARCH),
+    neck=dict(in_channels=DIMS),
+    roi_head=dict(bbox_head=dict(fc_out_channels=64)),
+    train_cfg=dict(
+        rpn_proposal=dict(max_per_img=50), rcnn=dict(sampler=dict(num=16))))
+"""
+NANO = DETECTOR.replace('ARCH', "'nano'").replace('DIMS', '[32, 64, 160, 256]')
+NARROW_ARCH = 'dict(embed_dims=(8, 16, 32, 64), depths=(1, 1, 1, 1), num_heads=(2, 4))'
+NARROW = DETECTOR.replace('ARCH', NARROW_ARCH).replace('DIMS', '[8, 16, 32, 64]')
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_thread():
+    """Timings of small things wait for each other where the cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def read(path: Path) -> list[dict]:
+    with path.open(newline='') as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope='module')
+def operator_csv(tmp_path_factory):
+    path = tmp_path_factory.mktemp('op') / 'landmark_attention.csv'
+    assert op.main(['--quick', '--csv', str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope='module')
+def model_csv(tmp_path_factory):
+    pytest.importorskip('mmpretrain')
+    path = tmp_path_factory.mktemp('model') / 'models.csv'
+    tool = importlib.import_module('model')
+    options = ['--quick', '--models', 'ivit_t', 'resnet18', '--baseline', 'resnet18']
+    assert tool.main([*options, '--csv', str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope='module')
+def step_csv(tmp_path_factory):
+    pytest.importorskip('mmdet')
+    folder = tmp_path_factory.mktemp('step')
+    (folder / 'nano.py').write_text(NANO)
+    (folder / 'narrow.py').write_text(NARROW)
+    tool = importlib.import_module('train_step')
+    options = ['--config', folder / 'nano.py', '--peers', folder / 'narrow.py']
+    options = ['--quick', *options, '--csv', folder / 'train_step.csv']
+    assert tool.main(list(map(str, options))) == 0
+    return folder / 'train_step.csv'
+
+
+def test_operator_rows_are_complete(operator_csv):
+    rows = read(operator_csv)
+    keys = [(row['method'], row['tokens'], row['pass']) for row in rows]
+    assert len(set(keys)) == len(keys) == 6 * len(op.QUICK_SIDES) * 2
+    assert {row['tokens'] for row in rows} == {str(s**2) for s in op.QUICK_SIDES}
+    for row in rows:
+        assert float(row['ms']) > 0 and float(row['peak_mib']) > 0
+        assert float(row['speedup']) > 0 and not row['note']
+        assert row.keys() >= ABOUT
+        assert row['torch'] == torch.__version__ and row['machine']
+        if row['method'] == LANDMARK.BASELINE:
+            assert float(row['speedup']) == 1
+
+
+def test_a_backward_is_timed(operator_csv):
+    rows = read(operator_csv)
+    peaks = {(r['method'], r['tokens'], r['pass']): float(r['peak_mib']) for r in rows}
+    for (method, tokens, which), peak in peaks.items():
+        if which == 'forward':
+            assert peak < peaks[method, tokens, 'forward+backward']
+
+
+def test_what_needs_too_much_is_skipped(tmp_path):
+    path = tmp_path / 'op.csv'
+    # One 25 x 25 map of 10 heads is 24 KiB: two fit, three do not.
+    options = ['--quick', '--sides', '5', '--memory-limit', str(60 / 2**20)]
+    op.main([*options, '--csv', str(path)])
+    skipped = {(row['method'], row['pass']) for row in read(path) if row['note']}
+    assert skipped == {
+        ('dense_attention', 'forward+backward'),
+        ('dense_attention, interaction', 'forward+backward'),
+    }
+    for row in read(path):
+        assert bool(row['note']) != bool(row['ms'])
+        assert not row['note'] or row['note'].startswith('skipped: needs')
+
+
+def test_needs_are_what_is_measured():
+    for case in LANDMARK.cases(24, 1, 'cpu', torch.float32):
+        for which, need in case.needs.items():
+            peak = measure.peak_memory(functools.partial(case.run, which), 'cpu')
+            assert need <= peak <= 1.1 * need, (case.method, which)
+
+
+def test_results_that_should_be_equal_are_compared():
+    cases = LANDMARK.cases(5, 1, 'cpu', torch.float32)
+    pair = [case for case in cases if case.same_as or 'definition' in case.method]
+    op.check(pair, 'forward+backward', torch.float32)
+    q, *others = pair[0].tensors
+    pair[0] = dataclasses.replace(pair[0], tensors=[1.01 * q, *others])
+    with pytest.raises(AssertionError, match='landmark_attention'):
+        op.check(pair, 'forward', torch.float32)
+
+
+@pytest.mark.parametrize('interaction', [False, True])
+def test_dense_peers_are_the_definition(interaction):
+    *_, dense, mixed = LANDMARK.cases(5, 2, 'cpu', torch.float64)
+    case = mixed if interaction else dense
+    weights = [] if interaction else [None, None]
+
+    def definition(*tensors):
+        return mixed_attention_reference(*tensors, *weights)
+
+    expected = run_with_grads(definition, case.tensors)
+    actual = run_with_grads(case.call, case.tensors)
+    assert_close('out', expected[0], actual[0])
+    for want, got in zip(expected[1], actual[1], strict=True):
+        assert_close('grad', want, got)
+    if not interaction:
+        sdpa = run_with_grads(LANDMARK.sdpa, case.tensors)
+        assert_close('sdpa', expected[0], sdpa[0])
+
+
+def test_least_bytes_are_those_of_the_design():
+    """4 N C elements forward and 7 N C backward, beside landmarks and weights."""
+    case = LANDMARK.cases(56, 1, 'cpu', torch.bfloat16)[0]
+    tokens = 2 * 3136 * 320
+    assert case.least_bytes('forward') == pytest.approx(4 * tokens, rel=0.01)
+    assert case.least_bytes('forward+backward') == pytest.approx(11 * tokens, rel=0.02)
+
+
+def test_model_rows_are_complete(model_csv):
+    rows = read(model_csv)
+    keys = [(row['model'], row['pass']) for row in rows]
+    assert keys == [
+        (model, which)
+        for which in ('inference', 'training step')
+        for model in ('ivit_t', 'resnet18')
+    ]
+    for row in rows:
+        assert float(row['images_per_s']) > 0 and float(row['peak_mib']) > 0
+        assert row['memory_format'] in ('contiguous', 'channels_last')
+        assert row.keys() >= ABOUT | {'timm', 'size', 'batch'}
+        if row['model'] == 'resnet18':
+            assert float(row['speedup']) == 1
+    ours, theirs = rows[:2]
+    assert float(ours['params_m']) == pytest.approx(27.41, abs=0.01)
+    assert float(theirs['params_m']) == pytest.approx(11.69, abs=0.01)
+    # A training step has the gradients, and what they are made from.
+    for inference, training in zip(rows[:2], rows[2:], strict=True):
+        gradients = float(training['params_m']) * 4e6 / 2**20
+        assert float(training['peak_mib']) > gradients > float(inference['peak_mib'])
+
+
+def test_each_model_has_its_faster_format(monkeypatch):
+    tool = importlib.import_module('model')
+    args = tool.parse_args(['--quick'])
+    workload = tool.Workload(torch.nn.Conv2d(3, 8, 3), args)
+    for faster in tool.FORMATS:
+
+        def interleave(calls, *, rounds, seconds, faster=faster):
+            return {name: measure.Timing([1 + (name != faster)]) for name in calls}
+
+        monkeypatch.setattr(measure, 'interleave', interleave)
+        assert tool.fastest_format(workload, 'inference', 1) == faster
+    workload.prepare('inference', 'channels_last')
+    assert not workload.model.training
+    for x in (workload.images, workload.model.weight):
+        assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_unknown_model_is_named(capsys):
+    tool = importlib.import_module('model')
+    with pytest.raises(SystemExit, match="no model 'ivit_x'"):
+        tool.main(['--quick', '--models', 'ivit_x'])
+
+
+def test_step_rows_are_complete(step_csv):
+    rows = read(step_csv)
+    assert [row['config'] for row in rows] == ['nano', 'narrow']
+    for row in rows:
+        phases = [
+            float(row[f'{phase}_ms'])
+            for phase in ('data', 'forward', 'backward', 'optimizer')
+        ]
+        assert min(phases) > 0
+        # With two rounds a median is a mean, so the parts add up.
+        assert sum(phases) == pytest.approx(float(row['step_ms']), rel=0.01)
+        assert float(row['peak_mib']) > float(row['params_m']) * 4e6 / 2**20
+        assert row.keys() >= ABOUT | {'mmdet', 'size', 'batch'}
+    assert float(rows[1]['speedup']) == 1
+    assert float(rows[0]['params_m']) > float(rows[1]['params_m'])
+
+
+def test_peer_differs_by_its_backbone_only():
+    pytest.importorskip('mmdet')
+    from mmengine.config import Config
+
+    tool = importlib.import_module('train_step')
+    ours = Config.fromfile(tool.CONFIG)
+    ours.model.neck.num_outs = 6  # which the peer's own neck has not
+    peer = tool.with_backbone_of(tool.PEERS[0], ours)
+    assert peer.model.backbone.type == 'SwinTransformer'
+    assert peer.model.neck.in_channels == [96, 192, 384, 768]
+    assert ours.model.backbone.type == 'mmattn.IViT'
+    for cfg in (ours, peer):
+        cfg.model.pop('backbone')
+        cfg.model.neck.pop('in_channels')
+    assert ours.to_dict() == peer.to_dict()
+
+
+@pytest.mark.parametrize('source', ['operator_csv', 'model_csv', 'step_csv'])
+def test_csv_is_drawn(request, source):
+    path = request.getfixturevalue(source)
+    assert plot.main([str(path)]) == 0
+    assert path.with_suffix('.png').stat().st_size > 10_000
+
+
+def test_lines_show_the_csv(operator_csv):
+    rows = read(operator_csv)
+    figure = plot.draw_scaling(rows)
+    times, peaks = figure.axes[:2], figure.axes[2:]
+    for axes, column in ((times, 'ms'), (peaks, 'peak_mib')):
+        for axis, which in zip(axes, operators.PASSES, strict=True):
+            for line in axis.lines:
+                expected = [
+                    float(row[column])
+                    for row in rows
+                    if (row['method'], row['pass']) == (line.get_label(), which)
+                ]
+                assert list(line.get_ydata()) == expected and expected
+    plot.plt.close(figure)
+
+
+def test_another_csv_is_refused(tmp_path):
+    path = tmp_path / 'other.csv'
+    path.write_text('a,b\n1,2\n')
+    with pytest.raises(SystemExit, match='not the csv of a benchmark'):
+        plot.main([str(path)])
+    path.write_text('tokens,ms\n')
+    with pytest.raises(SystemExit, match='not the csv of a benchmark'):
+        plot.main([str(path)])
+
+
+@pytest.mark.parametrize(
+    ('args', 'message'),
+    [(['--rounds', '0'], 'must be positive'), (['--device', 'cuda'], 'no CUDA device')],
+    ids=['rounds', 'device'],
+)
+def test_bad_arguments_are_named(monkeypatch, capsys, args, message):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    with pytest.raises(SystemExit):
+        op.main(args)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
+def test_device_times_and_floors(tmp_path):
+    path = tmp_path / 'op.csv'
+    options = ['--quick', '--device', 'cuda', '--dtype', 'bfloat16', '--sides', '28']
+    op.main([*options, '--csv', str(path)])
+    for row in read(path):
+        assert 0 < float(row['floor_ms']) < float(row['graph_cold_ms'])
+        assert 0 < float(row['floor_fraction']) < 1
+        assert float(row['graph_ms']) <= 1.5 * float(row['ms'])
+        assert row['bound'] in ('bytes', 'flops')

@@ -1,0 +1,54 @@
+"""Device times through CUDA graphs, and the rates that bound them."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.utils.benchmark import Timer
+
+COPIED = 1 << 28
+MATRIX = 8192
+WARM_UP = 3
+REPLAYED = 16  # calls in a graph on the same tensors
+MAX_COPIES = 256
+
+
+def copy_rate() -> float:
+    """Bytes a second of a large copy, read and write counted."""
+    x = torch.empty(COPIED, dtype=torch.uint8, device='cuda')
+    y = torch.empty_like(x)
+    timer = Timer('y.copy_(x)', globals={'x': x, 'y': y})
+    return 2 * x.numel() / timer.blocked_autorange(min_run_time=0.5).median
+
+
+def matmul_rate(dtype: torch.dtype) -> float:
+    """FLOPs a second of a large matrix product; of float32 with TF32."""
+    x, y = torch.randn(2, MATRIX, MATRIX, device='cuda').to(dtype)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision('high')
+    try:
+        timer = Timer('x @ y', globals={'x': x, 'y': y})
+        return 2 * MATRIX**3 / timer.blocked_autorange(min_run_time=0.5).median
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def num_copies(num_bytes: int) -> int:
+    """How many inputs of a size a graph has to visit to find none in the cache."""
+    cache = torch.cuda.get_device_properties().L2_cache_size
+    return max(1, min(MAX_COPIES, -(-4 * cache // num_bytes)))
+
+
+def capture(calls: Sequence[Callable[[], object]]) -> Callable[[], None]:
+    """Records the kernels of the calls, one after the other; returns their replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            for call in calls:
+                call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph.replay

@@ -1,0 +1,225 @@
+"""What the benchmarks share: timing, peak memory, the machine, the csv and the table.
+
+Calls that are compared take turns in one process, round after round, every second round
+backwards, so whatever slows the machine down slows all of them. A time is the median of
+the rounds, each of them a median of its own; a ratio is the median of the ratios within
+a round.
+"""
+
+import argparse
+import csv
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # the profiler logs each start
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
+
+ROOT = Path(__file__).resolve().parents[2]
+DTYPES = ('float32', 'float16', 'bfloat16')
+QUICK = dict(rounds=2, seconds=1e-3)
+MIB = 2**20
+MIN_WIDTH = 160  # a narrower table would break its figures
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that one call took, an entry for each round."""
+
+    seconds: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Largest less smallest, over the median."""
+        return (max(self.seconds) - min(self.seconds)) / self.median
+
+    def speedup_over(self, other: 'Timing') -> float:
+        """How many times faster than `other`, timed in the same rounds."""
+        return median(b / a for a, b in zip(self.seconds, other.seconds, strict=True))
+
+
+def in_turns(count: int, rounds: int) -> list[int]:
+    """The order in which `count` things are measured: forwards, then backwards, ..."""
+    forwards = list(range(count))
+    return [i for n in range(rounds) for i in (forwards[::-1] if n % 2 else forwards)]
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float
+) -> dict[str, Timing]:
+    """Times calls in turns, each for at least `seconds` in each of the rounds."""
+    timers = {
+        name: Timer(
+            'call()', globals={'call': call}, num_threads=torch.get_num_threads()
+        )
+        for name, call in calls.items()
+    }
+    for call in calls.values():
+        call()  # compiles kernels, fills caches
+    times = {name: [] for name in calls}
+    names = list(calls)
+    for i in in_turns(len(names), rounds):
+        measurement = timers[names[i]].blocked_autorange(min_run_time=seconds)
+        times[names[i]].append(measurement.median)
+    return {name: Timing(values) for name, values in times.items()}
+
+
+def peak_memory(call: Callable[[], object], device: str) -> int:
+    """Bytes that PyTorch holds at most during a call, beyond what it held before.
+
+    Counts what goes through PyTorch's allocators: outputs, gradients, tensors saved for
+    the backward and temporaries, also those inside an operator; on the CPU, those of
+    the calling thread. Not counted are what existed before (on the CPU it is not
+    subtracted either when the call frees it), buffers that libraries take by
+    themselves, and memory that an allocator keeps for later.
+    """
+    if device == 'cuda':
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'trace.json')
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())['traceEvents']
+    events = [event for event in events if event['name'] == '[memory]']
+    live, held, peak = {}, 0, 0
+    for event in sorted(events, key=lambda event: event['ts']):
+        address, size = event['args']['Addr'], event['args']['Bytes']
+        if size > 0:
+            live[address] = size
+            held += size
+        else:
+            held -= live.pop(address, 0)
+        peak = max(peak, held)
+    return peak
+
+
+def synchronize(device: str):
+    if device == 'cuda':
+        torch.cuda.synchronize()
+
+
+def about(device: str, *packages: str, **settings) -> dict:
+    """The machine, the versions, the commit and the day, as columns of a csv."""
+    row = {'machine': machine(device), 'threads': torch.get_num_threads(), **settings}
+    for package in ('torch', 'triton', *packages, 'mmattn'):
+        found = importlib.util.find_spec(package) is not None
+        row[package] = importlib.import_module(package).__version__ if found else ''
+    return row | {'commit': commit(), 'date': date.today().isoformat()}
+
+
+def machine(device: str) -> str:
+    if device == 'cuda':
+        return torch.cuda.get_device_name()
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path('/proc/cpuinfo')
+    if cpuinfo.is_file():
+        fields = (line.partition(':') for line in cpuinfo.read_text().splitlines())
+        names = [value.strip() for key, _, value in fields if 'model name' in key]
+        name = names[0] if names else name
+    return f'{name}, {os.cpu_count()} cores'
+
+
+def commit() -> str:
+    """The commit that is checked out, with `+` if code differs; '' without git."""
+
+    def git(*command: str):
+        return subprocess.run(
+            ['git', '-C', ROOT, *command], capture_output=True, text=True
+        )
+
+    head = git('rev-parse', '--short', 'HEAD')
+    if head.returncode:
+        return ''
+    changed = git('status', '--porcelain', '--', 'mmattn', 'tools', 'configs').stdout
+    return head.stdout.strip() + ('+' if changed else '')
+
+
+def rounded(value: float, digits: int = 4) -> float:
+    return float(f'{value:.{digits}g}')
+
+
+def report(rows: list[dict], about_run: dict, path: Path | None, *, title: str):
+    """Prints the rows as a table and, if there is a path, writes them as csv."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    table = Table(title=title, title_justify='left', box=None, pad_edge=False)
+    for column in columns:
+        numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
+        table.add_column(column, justify='right' if numeric else 'left', no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(row.get(column, '')) for column in columns))
+    console = Console()
+    console.width = max(console.width, MIN_WIDTH)
+    console.print(table)
+    print(', '.join(f'{name} {value}' for name, value in about_run.items()))
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open('w', newline='') as file:
+        writer = csv.DictWriter(file, [*columns, *about_run], lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(row | about_run for row in rows)
+    print(f'wrote {path}')
+
+
+def progress(message: str):
+    print(message, file=sys.stderr, flush=True)
+
+
+def make_parser(
+    description: str, *, rounds: int, seconds: float | None
+) -> argparse.ArgumentParser:
+    """The arguments of every benchmark; `seconds` is None where a round is one call."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
+    parser.add_argument('--rounds', type=int, default=rounds)
+    if seconds is not None:
+        parser.add_argument(
+            '--seconds', type=float, default=seconds, help='least time of a round'
+        )
+    parser.add_argument('--csv', type=Path, help='file to write the rows to')
+    parser.add_argument(
+        '--quick',
+        action='store_true',
+        help='two short rounds of something small, to see that it runs',
+    )
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str] | None):
+    args = parser.parse_args(argv)
+    if args.quick:
+        for name, value in QUICK.items():
+            if name in args:
+                setattr(args, name, value)
+    if args.rounds < 1:
+        parser.error(f'--rounds must be positive, got {args.rounds}')
+    if args.device == 'cuda' and not torch.cuda.is_available():
+        parser.error('--device cuda: PyTorch sees no CUDA device')
+    return args

@@ -1,0 +1,201 @@
+"""Times whole models beside their peers: inference and training step, peak memory.
+
+    python tools/benchmark/model.py --csv docs/benchmarks/models_cpu.csv
+
+A name is that of one of our ImageNet configs (`ivit_t` is
+`configs/classification/ivit_t_300e_in1k.py`, with its head) or of one of timm's models.
+All take turns in one run (see `measure.py`), with random weights and random images.
+Inference is in evaluation mode without gradients; a training step is zeroing the
+gradients, forward in training mode with a drop path rate of 0.1, cross-entropy and
+backward, without an optimiser.
+
+Every model, ours too, gets the memory format that is faster for it, in either pass, by
+a short trial before; --memory-format sets one for all, --compile compiles all with
+torch.compile, --amp-dtype runs all under autocast. On CUDA, cuDNN tries its kernels.
+`speedup` is the speed over that of the baseline. FLOPs are multiply-accumulates of one
+image (`mmattn.analysis`).
+"""
+
+import argparse
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+
+import measure
+import timm
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from torch import nn
+
+from mmattn.analysis import count
+from mmattn.analysis.flops import build
+
+MODELS = [
+    'ivit_t',
+    'ivit_s',
+    'ivit_b',
+    'swin_tiny_patch4_window7_224',
+    'caformer_s18',
+    'convnext_tiny',
+    'pvt_v2_b2',
+    'resnet50',
+]
+BASELINE = 'swin_tiny_patch4_window7_224'
+PASSES = ('inference', 'training step')
+FORMATS = {
+    'contiguous': torch.contiguous_format,
+    'channels_last': torch.channels_last,
+}
+NUM_CLASSES = 1000
+DROP_PATH = 0.1
+QUICK_SIZE = 64
+
+
+def create(name: str, size: int) -> nn.Module:
+    """A classifier of 1000 classes with random weights.
+
+    Raises:
+        ValueError: the name is neither ours nor timm's.
+    """
+    config = measure.ROOT / 'configs/classification' / f'{name}_300e_in1k.py'
+    if config.is_file():
+        cfg = Config.fromfile(config)
+        cfg.model.backbone.drop_path_rate = DROP_PATH
+        return build(cfg, device='cpu')
+    if not timm.is_model(name):
+        raise ValueError(f'no model {name!r}: there is no {config}, and timm has none')
+    fixed = timm.get_pretrained_cfg(name).fixed_input_size
+    options = {'img_size': size} if fixed else {}
+    return timm.create_model(name, drop_path_rate=DROP_PATH, **options)
+
+
+class Workload:
+    """A model with what it is run on."""
+
+    def __init__(self, model: nn.Module, args: argparse.Namespace):
+        self.model = model.to(args.device)
+        self.call = torch.compile(self.model) if args.compile else self.model
+        generator = torch.Generator().manual_seed(0)
+        shape = (args.batch, 3, args.size, args.size)
+        self.images = torch.randn(shape, generator=generator).to(args.device)
+        self.labels = torch.randint(NUM_CLASSES, shape[:1], generator=generator)
+        self.labels = self.labels.to(args.device)
+        self.autocast = contextlib.nullcontext
+        if args.amp_dtype is not None:
+            self.autocast = functools.partial(
+                torch.autocast, args.device, dtype=getattr(torch, args.amp_dtype)
+            )
+
+    def prepare(self, which: str, memory_format: str):
+        self.model.train(which == 'training step')
+        self.model.to(memory_format=FORMATS[memory_format])
+        self.images = self.images.contiguous(memory_format=FORMATS[memory_format])
+
+    def run(self, which: str) -> Callable[[], object]:
+        return self.inference if which == 'inference' else self.training_step
+
+    @torch.no_grad()
+    def inference(self):
+        with self.autocast():
+            self.call(self.images)
+
+    def training_step(self):
+        self.model.zero_grad(set_to_none=True)
+        with self.autocast():
+            loss = F.cross_entropy(self.call(self.images), self.labels)
+        loss.backward()
+
+
+def fastest_format(workload: Workload, which: str, seconds: float) -> str:
+    taken = {}
+    for name in FORMATS:
+        workload.prepare(which, name)
+        calls = {name: workload.run(which)}
+        taken |= measure.interleave(calls, rounds=1, seconds=seconds)
+    return min(taken, key=lambda name: taken[name].median)
+
+
+def rows(args: argparse.Namespace) -> Iterator[dict]:
+    workloads, sizes = {}, {}
+    for name in args.models:
+        model = create(name, args.size)
+        sizes[name] = count(model, (args.size, args.size))
+        workloads[name] = Workload(model, args)
+    for which in PASSES:
+        formats = {}
+        for name, workload in workloads.items():
+            measure.progress(f'{name}, {which}')
+            formats[name] = args.memory_format
+            if args.memory_format == 'best':
+                formats[name] = fastest_format(workload, which, args.seconds)
+            workload.prepare(which, formats[name])
+        calls = {name: workload.run(which) for name, workload in workloads.items()}
+        measure.progress(f'all in turns, {which}')
+        times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
+        for name, workload in workloads.items():
+            workload.model.zero_grad(set_to_none=True)
+            peak = measure.peak_memory(calls[name], args.device)
+            workload.model.zero_grad(set_to_none=True)
+            row = {
+                'model': name,
+                'pass': which,
+                'images_per_s': measure.rounded(args.batch / times[name].median),
+                'spread_percent': measure.rounded(100 * times[name].spread, 2),
+                'speedup': '',
+                'peak_mib': measure.rounded(peak / measure.MIB),
+                'params_m': measure.rounded(sizes[name].params / 1e6),
+                'flops_g': measure.rounded(sizes[name].flops / 1e9),
+                'memory_format': formats[name],
+            }
+            if args.baseline in times:
+                speedup = times[name].speedup_over(times[args.baseline])
+                row['speedup'] = measure.rounded(speedup, 3)
+            yield row
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    parser = measure.make_parser(__doc__, rounds=5, seconds=0.5)
+    parser.add_argument('--models', nargs='+', default=MODELS)
+    parser.add_argument('--baseline', default=BASELINE, help=f'default: {BASELINE}')
+    parser.add_argument('--size', type=int, default=224, help='side of the images')
+    parser.add_argument('--batch', type=int, default=8)
+    parser.add_argument(
+        '--memory-format',
+        default='best',
+        choices=['best', *FORMATS],
+        help='of every model; by default the faster one of each',
+    )
+    parser.add_argument('--compile', action='store_true')
+    parser.add_argument('--amp-dtype', choices=['float16', 'bfloat16'])
+    args = measure.parse(parser, argv)
+    if args.quick:
+        args.size, args.batch = QUICK_SIZE, 1
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    torch.backends.cudnn.benchmark = args.device == 'cuda'
+    try:
+        measured = list(rows(args))
+    except ValueError as error:
+        sys.exit(f'model: {error}')
+    about = measure.about(
+        args.device,
+        'timm',
+        size=args.size,
+        batch=args.batch,
+        dtype=args.amp_dtype or 'float32',
+        compiled=args.compile,
+        baseline=args.baseline,
+        rounds=args.rounds,
+        seconds=args.seconds,
+    )
+    measure.report(measured, about, args.csv, title=f'{args.size} x {args.size}')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""What `op.py` asks of an operator's benchmark."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+PASSES = ('forward', 'forward+backward')
+
+
+@dataclass(frozen=True)
+class Case:
+    """One method on one input.
+
+    A module of this folder has `cases(side, batch, device, dtype) -> list[Case]`, all
+    of the same problem on a square map; `SIDES`, those that are run by default; and
+    `BASELINE`, the method that the others' `speedup` refers to.
+
+    Args:
+        method: name in the csv.
+        call: the method.
+        tensors: what `call` takes and is differentiated by.
+        grad: gradient of the output.
+        needs: bytes that it will hold at least, by pass, where that may be too much.
+        same_as: method whose output and gradients must be the same.
+    """
+
+    method: str
+    call: Callable[..., Tensor]
+    tensors: list[Tensor]
+    grad: Tensor
+    needs: Mapping[str, int] = field(default_factory=dict)
+    same_as: str | None = None
+
+    def run(self, which: str) -> tuple[Tensor, ...]:
+        """The output, or with 'forward+backward' the gradients too."""
+        if which == 'forward':
+            with torch.no_grad():
+                return (self.call(*self.tensors),)
+        out = self.call(*self.tensors)
+        return out, *torch.autograd.grad(out, self.tensors, self.grad)
+
+    def least_bytes(self, which: str) -> int:
+        """Inputs and output moved once; the backward reads its inputs again.
+
+        It also reads the output's gradient and writes one for each input.
+        """
+        inputs = sum(x.numel() * x.element_size() for x in self.tensors)
+        output = self.grad.numel() * self.grad.element_size()
+        forward = inputs + output
+        return forward if which == 'forward' else forward + 2 * inputs + output

@@ -1,0 +1,187 @@
+"""Times one training step of a detector, from data to optimiser, beside its peer's.
+
+    python tools/benchmark/train_step.py --csv docs/benchmarks/train_step_cpu.csv
+
+The peer is the same detector with the backbone of another config, by default Mask R-CNN
+with IViT-T beside Swin-T of mmdetection: heads, losses, optimiser and data are those of
+our config in both. The images are drawn by `tools/datasets/toy.py` and resized to one
+size. Weights are random. Both take turns in one run (see `measure.py`), on the same
+images in the same order and from the same random seed.
+
+`data_ms` is the time to load a batch in the training process, which the workers of a
+real run hide; the toy files are small, so it is less than with COCO. `step_ms` is the
+median of the sums, not the sum of the medians.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import measure
+from mmengine.config import Config, ConfigDict
+from mmengine.hub import get_config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner
+from mmengine.runner.utils import set_random_seed
+
+from mmattn.analysis.flops import build
+
+CONFIG = measure.ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
+PEERS = ['mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py']
+PHASES = ('data', 'forward', 'backward', 'optimizer')
+NUM_IMAGES = 12
+QUICK_SIZE = 64
+
+
+def draw_images(folder: str):
+    toy = measure.ROOT / 'tools/datasets/toy.py'
+    options = ['--out', Path(folder, 'coco'), '--num-images', str(NUM_IMAGES)]
+    command = [sys.executable, toy, 'coco', *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def amended(cfg: Config, folder: str, size: int, batch: int) -> Config:
+    """The config with images of one size from `folder`, loaded in this process."""
+    cfg.train_dataloader.update(
+        batch_size=batch,
+        num_workers=0,
+        persistent_workers=False,
+        sampler=dict(type='InfiniteSampler', shuffle=False),
+        batch_sampler=None,
+    )
+    cfg.train_dataloader.dataset.update(
+        data_root=str(Path(folder, 'coco')),
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+            dict(type='Resize', scale=(size, size), keep_ratio=False),
+            dict(type='PackDetInputs'),
+        ],
+    )
+    return cfg
+
+
+def with_backbone_of(peer: str, cfg: Config) -> Config:
+    other = get_config(peer) if '::' in peer else Config.fromfile(peer)
+    other, cfg = other.model, cfg.copy()
+    cfg.model = ConfigDict(
+        cfg.model,
+        backbone=other.backbone,
+        neck=dict(cfg.model.neck, in_channels=other.neck.in_channels),
+    )
+    return cfg
+
+
+class Training:
+    """A detector with its optimiser and its batches."""
+
+    def __init__(self, cfg: Config, device: str):
+        self.device = device
+        set_random_seed(0)
+        self.model = build(cfg, device='cpu')
+        self.model.init_weights()
+        self.model.to(device).train()
+        self.optim_wrapper = build_optim_wrapper(self.model, cfg.optim_wrapper)
+        self.batches = iter(Runner.build_dataloader(cfg.train_dataloader, seed=0))
+
+    def step(self) -> list[float]:
+        """Takes one step; returns the seconds of each of `PHASES`."""
+        marks = [self._now()]
+        data = next(self.batches)
+        marks.append(self._now())
+        with self.optim_wrapper.optim_context(self.model):
+            data = self.model.data_preprocessor(data, True)
+            losses = self.model(**data, mode='loss')
+            loss, _ = self.model.parse_losses(losses)
+        marks.append(self._now())
+        self.optim_wrapper.backward(loss)
+        marks.append(self._now())
+        self.optim_wrapper.step()
+        self.optim_wrapper.zero_grad()
+        marks.append(self._now())
+        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+
+    def _now(self) -> float:
+        measure.synchronize(self.device)
+        return perf_counter()
+
+
+def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
+    trainings = {name: Training(cfg, args.device) for name, cfg in cfgs.items()}
+    names = list(trainings)
+    for name in names:
+        measure.progress(f'{name}, first step')
+        trainings[name].step()
+    taken = {name: [] for name in names}
+    for i in measure.in_turns(len(names), args.rounds):
+        set_random_seed(len(taken[names[i]]))
+        taken[names[i]].append(trainings[names[i]].step())
+        total = sum(taken[names[i]][-1])
+        measure.progress(f'{names[i]}, step {len(taken[names[i]])}: {total:.2f} s')
+    steps = {n: measure.Timing([sum(s) for s in taken[n]]) for n in names}
+    for name, training in trainings.items():
+        phases = map(measure.Timing, zip(*taken[name], strict=True))
+        peak = measure.peak_memory(training.step, args.device)
+        parameters = sum(p.numel() for p in training.model.parameters())
+        yield {
+            'config': name,
+            **{
+                f'{phase}_ms': measure.rounded(1e3 * timing.median)
+                for phase, timing in zip(PHASES, phases, strict=True)
+            },
+            'step_ms': measure.rounded(1e3 * steps[name].median),
+            'spread_percent': measure.rounded(100 * steps[name].spread, 2),
+            'speedup': measure.rounded(steps[name].speedup_over(steps[names[1]]), 3),
+            'peak_mib': measure.rounded(peak / measure.MIB),
+            'params_m': measure.rounded(parameters / 1e6),
+        }
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    parser = measure.make_parser(__doc__, rounds=5, seconds=None)
+    parser.add_argument('--config', default=CONFIG, type=Path)
+    parser.add_argument(
+        '--peers',
+        nargs='+',
+        default=PEERS,
+        help='configs, as paths or package::path, whose backbones are compared; the '
+        'first is the baseline',
+    )
+    parser.add_argument('--size', type=int, default=640, help='side of the images')
+    parser.add_argument('--batch', type=int, default=2)
+    args = measure.parse(parser, argv)
+    if args.quick:
+        args.size, args.batch = QUICK_SIZE, 1
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        draw_images(folder)
+        cfg = amended(Config.fromfile(args.config), folder, args.size, args.batch)
+        init_default_scope(cfg.default_scope)
+        cfgs = {args.config.stem: cfg}
+        for peer in args.peers:
+            cfgs[Path(peer).stem] = with_backbone_of(peer, cfg)
+        measured = list(rows(args, cfgs))
+    about = measure.about(
+        args.device,
+        'mmdet',
+        size=args.size,
+        batch=args.batch,
+        dtype='float32',
+        baseline=measured[1]['config'],
+        rounds=args.rounds,
+    )
+    measure.report(measured, about, args.csv, title=f'{args.size} x {args.size}')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
