@@ -16,7 +16,8 @@ HEAVY = ('torch', 'torchvision', 'timm', 'numpy', 'triton', 'mmengine', 'mmcv')
 ALLOWED = {
     'mmattn.ops': set(),
     'mmattn.registry': set(),
-    'mmattn.compat': {'mmattn.ops'},
+    'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
+    'mmattn.engine': {'mmattn.registry', 'mmattn.models.backbones'},
     'mmattn.models.layers': {'mmattn.ops'},
     'mmattn.models.backbones': {
         'mmattn.ops',

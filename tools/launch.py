@@ -10,6 +10,11 @@ from mmengine.runner import Runner as MMEngineRunner
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.engine import Runner
+from mmattn.engine.distributed import join_processes
+
+OUR_RUNNER = 'mmattn.Runner'
+RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -21,6 +26,26 @@ def make_parser(description: str) -> argparse.ArgumentParser:
         nargs='+',
         action=DictAction,
         help='config entries to override, key=value; lists as key="[a,b]"',
+    )
+    parser.add_argument(
+        '--no-pin-memory', action='store_true', help='pin_memory=False in dataloaders'
+    )
+    parser.add_argument(
+        '--no-persistent-workers',
+        action='store_true',
+        help='persistent_workers=False in dataloaders',
+    )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let checkpoints run the code that they contain while they are read; by '
+        'default one that needs that is refused',
+    )
+    parser.add_argument(
+        '--allow-partial-load',
+        action='store_true',
+        help='go on with a warning where a checkpoint and the model do not match; by '
+        'default that is an error (see mmattn/engine/weights.py)',
     )
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none'
@@ -43,15 +68,42 @@ def load_config(args: argparse.Namespace) -> Config:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
         cfg.work_dir = str(Path('work_dirs', Path(args.config).stem))
-    if cfg.get('default_scope') == 'mmpretrain':
-        # mmpretrain's own tools add these to its configs, which rely on it.
-        for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
-            if cfg.get(name) is not None:
-                defaults = dict(
-                    pin_memory=True, collate_fn=dict(type='default_collate')
+    for name in DATALOADERS:
+        if cfg.get(name) is not None:
+            cfg[name] = amended_dataloader(cfg[name], cfg.get('default_scope'), args)
+    if args.launcher == 'pytorch':
+        chosen = (args.cfg_options or {}).get('env_cfg.dist_cfg.backend')
+        join_processes(cfg, chosen)
+    for flag in RUNNER_FLAGS:
+        if getattr(args, flag):
+            if cfg.get('runner_type', OUR_RUNNER) != OUR_RUNNER:
+                raise ValueError(
+                    f'--{flag.replace("_", "-")} needs {OUR_RUNNER}, and the '
+                    f"config's runner_type is {cfg.runner_type!r}"
                 )
-                cfg[name] = ConfigDict(defaults | dict(cfg[name]))
+            cfg[flag] = True
     return cfg
+
+
+def amended_dataloader(
+    loader: ConfigDict, scope: str | None, args: argparse.Namespace
+) -> ConfigDict:
+    """A dataloader's config with its package's defaults and the arguments applied.
+
+    mmpretrain's own tools add these defaults to its configs, which rely on them.
+    """
+    defaults, overrides = {}, {}
+    if scope == 'mmpretrain':
+        defaults = dict(
+            pin_memory=True,
+            persistent_workers=loader.get('num_workers', 0) > 0,
+            collate_fn=dict(type='default_collate'),
+        )
+    if args.no_pin_memory:
+        overrides['pin_memory'] = False
+    if args.no_persistent_workers:
+        overrides['persistent_workers'] = False
+    return ConfigDict(defaults | dict(loader) | overrides)
 
 
 def build_runner(cfg: Config) -> MMEngineRunner:

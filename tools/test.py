@@ -1,36 +1,129 @@
 """Evaluates a checkpoint with the test set and metrics of its config."""
 
+import warnings
 from pathlib import Path
 
+import mmengine
 from launch import build_runner, load_config, make_parser
 from mmengine.config import Config, ConfigDict
+from mmengine.device import is_cuda_available
+from mmengine.dist import is_main_process
+from mmengine.evaluator import DumpResults
+from mmengine.hooks import Hook
+
+PREDICTION_SUFFIXES = ('.pkl', '.pickle')
+METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
+FLIPS = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
+# What mmdet's and mmpretrain's own tools do where the config does not say.
+TTA_MODELS = {
+    'mmdet': dict(
+        type='DetTTAModel',
+        tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100),
+    ),
+    'mmpretrain': dict(type='AverageClsScoreTTA'),
+}
+DETECTION_META_KEYS = (
+    'img_id',
+    'img_path',
+    'ori_shape',
+    'img_shape',
+    'scale_factor',
+    'flip',
+    'flip_direction',
+)
 
 
-def parse_args():
+def parse_args(argv: list[str] | None = None):
     parser = make_parser(__doc__)
     parser.add_argument('checkpoint', help='checkpoint file')
-    parser.add_argument('--out', help='.pkl file to dump the predictions to')
+    parser.add_argument(
+        '--out',
+        help='.pkl file of the predictions; for segmentation also a folder, which gets '
+        'one .png of labels for each image. See --out-item',
+    )
+    parser.add_argument(
+        '--out-item',
+        choices=['pred', 'metrics'],
+        help='what --out gets (default: pred); metrics go to .json, .yaml or .pkl',
+    )
     parser.add_argument('--show', action='store_true', help='show the predictions')
-    parser.add_argument('--show-dir', help='folder to save drawn predictions in')
+    parser.add_argument(
+        '--show-dir',
+        help='folder for drawn predictions: <work dir>/<time>/SHOW_DIR for detection, '
+        'SHOW_DIR/vis_data/vis_image for segmentation, SHOW_DIR for classification',
+    )
+    parser.add_argument(
+        '--interval',
+        type=int,
+        default=1,
+        help='draw one of so many images; classification alone can leave any out',
+    )
     parser.add_argument(
         '--wait-time', type=float, default=2, help='seconds each image is shown'
     )
-    parser.add_argument('--tta', action='store_true', help='test-time augmentation')
-    args = parser.parse_args()
-    if args.out is not None and Path(args.out).suffix not in ('.pkl', '.pickle'):
-        parser.error(f'--out must end in .pkl or .pickle, got {args.out}')
+    parser.add_argument(
+        '--tta',
+        action='store_true',
+        help='test-time augmentation: `tta_model` and `tta_pipeline` of the config, '
+        'else a flip for detection (boxes only, no masks) and classification',
+    )
+    parser.add_argument(
+        '--amp',
+        action='store_true',
+        help='evaluate under autocast: float16 on a GPU, bfloat16 on a CPU',
+    )
+    args = parser.parse_args(argv)
+    if args.out_item is not None and args.out is None:
+        parser.error('--out-item needs --out, the file to write')
+    if args.interval < 1:
+        parser.error(f'--interval must be positive, got {args.interval}')
     if not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
         parser.error(f'no checkpoint at {args.checkpoint}')
     return args
 
 
-def draw_predictions(cfg: Config, show: bool, show_dir: str | None, wait_time: float):
+def check_out(out: str, item: str | None, scope: str):
+    suffix = Path(out).suffix
+    if item == 'metrics':
+        if suffix not in METRICS_SUFFIXES:
+            raise ValueError(f'--out must end in one of {METRICS_SUFFIXES}, got {out}')
+    elif suffix not in PREDICTION_SUFFIXES and (suffix or scope != 'mmseg'):
+        raise ValueError(
+            f'--out must end in .pkl or .pickle or, for mmseg, be a folder; got {out}'
+        )
+
+
+def each_metric(evaluator: ConfigDict | list) -> list[ConfigDict]:
+    return evaluator if isinstance(evaluator, list | tuple) else [evaluator]
+
+
+def save_label_maps(cfg: Config, folder: str):
+    for metric in each_metric(cfg.test_evaluator):
+        metric.output_dir = folder
+
+
+def dump_metric(scope: str, path: str) -> DumpResults:
+    if scope == 'mmdet':
+        from mmdet.evaluation import DumpDetResults
+
+        return DumpDetResults(out_file_path=path)
+    return DumpResults(out_file_path=path)
+
+
+def draw_predictions(
+    cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
+):
     """Switches on the visualisation hook, whose arguments each package names anew."""
     if 'visualization' not in cfg.get('default_hooks', {}):
         raise ValueError('drawing needs a `visualization` hook in default_hooks')
     hook = cfg.default_hooks.visualization
     if cfg.default_scope == 'mmpretrain':
-        hook.update(enable=True, out_dir=show_dir)
+        hook.update(enable=True, out_dir=show_dir, interval=interval)
+    elif interval != 1:
+        raise ValueError(
+            f'--interval {interval}: the test hook of {cfg.default_scope} draws every '
+            'image'
+        )
     else:
         hook.draw = True
         if cfg.default_scope == 'mmdet':
@@ -42,34 +135,89 @@ def draw_predictions(cfg: Config, show: bool, show_dir: str | None, wait_time: f
 
 
 def augment_at_test_time(cfg: Config):
-    if 'tta_model' not in cfg or 'tta_pipeline' not in cfg:
-        raise ValueError('--tta needs `tta_model` and `tta_pipeline` in the config')
+    """Wraps the model, and the pipeline behind every data set wrapper."""
+    scope = cfg.default_scope
+    missing = [key for key in ('tta_model', 'tta_pipeline') if key not in cfg]
+    if missing and scope not in TTA_MODELS:
+        raise ValueError(f'--tta needs {" and ".join(missing)} in the config')
+    dataset = cfg.test_dataloader.dataset
+    while 'dataset' in dataset:
+        dataset = dataset.dataset
+    if 'tta_model' in missing:
+        cfg.tta_model = TTA_MODELS[scope]
+    if 'tta_pipeline' in missing:
+        *steps, pack = dataset.pipeline
+        if scope == 'mmdet':
+            pack = pack | dict(meta_keys=DETECTION_META_KEYS)
+        flip = dict(type='TestTimeAug', transforms=[FLIPS, [pack]])
+        cfg.tta_pipeline = [*steps, flip]
+    if scope == 'mmdet':
+        evaluate_boxes_only(cfg)
+    hook = cfg.get('default_hooks', {}).get('visualization', {})
+    if scope == 'mmpretrain' and hook.get('enable'):
+        raise ValueError("--tta: mmpretrain's hook cannot draw augmented images")
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
-    cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+    dataset.pipeline = cfg.tta_pipeline
 
 
-def dump_metric(default_scope: str, path: str):
-    if default_scope == 'mmdet':
-        from mmdet.evaluation import DumpDetResults
+def evaluate_boxes_only(cfg: Config):
+    """Boxes are all that mmdet merges; `BoxesOnlyHook` sees to the predictions."""
+    metrics = [
+        metric
+        for metric in each_metric(cfg.test_evaluator)
+        if 'segm' in metric.get('metric', ())
+    ]
+    if cfg.model.get('roi_head', {}).get('mask_head') is not None:
+        warnings.warn('--tta: boxes only, masks are not predicted', stacklevel=2)
+    elif metrics:
+        raise ValueError(
+            f'--tta merges boxes only, and {cfg.model.type} is evaluated by its masks'
+        )
+    for metric in metrics:
+        metric.metric = 'bbox'
 
-        return DumpDetResults(out_file_path=path)
-    from mmengine.evaluator import DumpResults
 
-    return DumpResults(out_file_path=path)
+class BoxesOnlyHook(Hook):
+    """Takes the mask head away once its weights have been loaded with the others."""
+
+    def before_test(self, runner):
+        for module in list(runner.model.modules()):
+            if getattr(module, 'mask_head', None) is not None:
+                module.mask_head = None
 
 
-def main():
-    args = parse_args()
+def use_autocast(cfg: Config):
+    if cfg.default_scope == 'mmdet' and not is_cuda_available():
+        raise ValueError(
+            "--amp: on a CPU it is bfloat16, which mmdet's metrics cannot read"
+        )
+    cfg.test_cfg.fp16 = True
+
+
+def main(argv: list[str] | None = None):
+    args = parse_args(argv)
     cfg = load_config(args)
     cfg.load_from = args.checkpoint
+    if args.out is not None:
+        check_out(args.out, args.out_item, cfg.default_scope)
     if args.show or args.show_dir:
-        draw_predictions(cfg, args.show, args.show_dir, args.wait_time)
+        draw_predictions(cfg, args.show, args.show_dir, args.interval, args.wait_time)
     if args.tta:
         augment_at_test_time(cfg)
+    if args.amp:
+        use_autocast(cfg)
+    dumps_predictions = args.out is not None and args.out_item != 'metrics'
+    if dumps_predictions and not Path(args.out).suffix:
+        save_label_maps(cfg, args.out)
+        dumps_predictions = False
     runner = build_runner(cfg)
-    if args.out is not None:
+    if args.tta and cfg.default_scope == 'mmdet':
+        runner.register_hook(BoxesOnlyHook())
+    if dumps_predictions:
         runner.test_evaluator.metrics.append(dump_metric(cfg.default_scope, args.out))
-    runner.test()
+    metrics = runner.test()
+    if args.out_item == 'metrics' and is_main_process():
+        mmengine.dump(metrics, args.out)
 
 
 if __name__ == '__main__':

@@ -6,8 +6,9 @@
 - at the end, one that serves `mmcv._ext` from `mmattn.compat.mmcv_ops` when mmcv came
   without its compiled operators. Python asks it only after every other finder has
   failed, so an mmcv that was compiled keeps its own operators;
-- at the front, one that adds the `mmseg::` and `mmattn::` config prefixes to mmengine
-  when mmengine is imported (`mmattn.compat.mmengine_scopes`).
+- at the front, one that corrects mmengine when it is imported: it adds the `mmseg::`
+  and `mmattn::` config prefixes (`mmattn.compat.mmengine_scopes`) and makes it read
+  checkpoints without running them (`mmattn.compat.mmengine_checkpoints`).
 """
 
 import importlib

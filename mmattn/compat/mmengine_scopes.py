@@ -10,12 +10,15 @@ mmengine also takes the prefix for the registry in which to look up the types of
 base. Ours are mmdet's, mmseg's and mmpretrain's, as the base's `default_scope` says, so
 `mmattn::` gives no such scope.
 
-Both are corrected at once when mmengine has been imported already, and otherwise right
-after the module is executed, by a finder that lets the regular finders find it and
-wraps the loader they chose. Importing mmattn therefore never imports mmengine.
+Both, and what `mmengine_checkpoints` corrects, are corrected at once when mmengine has
+been imported already, and otherwise right after the module is executed, by a finder
+that lets the regular finders find it and wraps the loader they chose. Importing mmattn
+therefore never imports mmengine.
 """
 
 import sys
+
+from mmattn.compat.mmengine_checkpoints import correct_initializer, correct_loaders
 
 __all__ = ['install']
 
@@ -65,6 +68,8 @@ def _correct_base_scope(config):
 CORRECTIONS = {
     'mmengine.config.utils': _correct_table,
     'mmengine.config.config': _correct_base_scope,
+    'mmengine.runner.checkpoint': correct_loaders,
+    'mmengine.model.weight_init': correct_initializer,
 }
 
 

@@ -1,5 +1,23 @@
 """What mmengine's training lacks for runs that can be trusted. Needs mmengine."""
 
+from .amp import AmpOptimWrapper
+from .checkpoint import (
+    UntrustedCheckpointError,
+    read_checkpoint,
+    trusted_checkpoints,
+)
+from .checkpoint_hook import CheckpointHook
+from .fsdp_strategy import FSDPStrategy
+from .optim_wrapper_constructor import LayerDecayOptimWrapperConstructor
 from .runner import Runner
 
-__all__ = ['Runner']
+__all__ = [
+    'AmpOptimWrapper',
+    'CheckpointHook',
+    'FSDPStrategy',
+    'LayerDecayOptimWrapperConstructor',
+    'Runner',
+    'UntrustedCheckpointError',
+    'read_checkpoint',
+    'trusted_checkpoints',
+]

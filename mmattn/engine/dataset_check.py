@@ -1,19 +1,252 @@
-"""Errors of a data set that name the file."""
+"""Checks data sets before training: files, labels, and the classes of the model."""
+
+import logging
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from mmengine.dist import is_main_process
+from mmengine.logging import print_log
+from mmengine.model import is_model_wrapper
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from .checked_dataset import CheckedDataset, DataError, leaves, loader
+from .dataset_build import build_dataset
+
+DETECTION_HEADS = ('bbox_head', 'mask_head', 'roi_head.bbox_head', 'roi_head.mask_head')
 
 
-class CheckedDataset:
-    """A data set whose errors name the file; all else is the wrapped data set's."""
+@dataclass
+class Summary:
+    """What a data set holds."""
+
+    images: int
+    annotations: int | None = None
+    empty_images: int = 0
+    classes: tuple[str, ...] = ()
+    per_class: Counter = field(default_factory=Counter)
+
+
+def prepare_dataloader(
+    dataloader: dict, key: str = 'dataloader', model: nn.Module | None = None
+) -> dict:
+    """A loader's config with its data set built and checked, in which errors are named.
+
+    The main process reads every annotation once and looks for every file, which takes
+    seconds for COCO or ImageNet; no image is decoded. What is left, the contents of the
+    files, is checked while samples are loaded.
+
+    Args:
+        dataloader: a config's; one that comes from here is returned as it is.
+        key: of the loader in the config, such as `train_dataloader`.
+        model: whose classes are compared with the data set's.
+
+    Raises:
+        DataError: names the file or the key.
+    """
+    key = f'{key}.dataset'
+    model = model.module if is_model_wrapper(model) else model
+    dataset = dataloader['dataset']
+    if type(dataset) is CheckedDataset:
+        return dataloader
+    if isinstance(dataset, dict):
+        dataset = build_dataset(dataset, key)
+    if isinstance(dataset, IterableDataset):
+        return {**dataloader, 'dataset': dataset}
+    if is_main_process():
+        for leaf_key, leaf in leaves(dataset, key):
+            check_leaf(leaf, leaf_key, model)
+    dataset = CheckedDataset(dataset, key, ignored_labels(model))
+    return {**dataloader, 'dataset': dataset}
+
+
+def check_leaf(dataset, key: str, model: nn.Module | None = None) -> Summary:
+    """Checks a data set that is no wrapper, more strictly if `key` begins with train.
+
+    Raises:
+        DataError: names the file or the key.
+    """
+    _check_classes(dataset, key, model)
+    summary = _summarize(dataset, key, _num_labels(model))
+    if key.startswith('train'):
+        _check_training_set(dataset, key, summary)
+    return summary
+
+
+def _check_training_set(dataset, key: str, summary: Summary) -> None:
+    if summary.annotations == 0:
+        raise DataError(
+            f'{key} has {summary.images} images and no annotation of its '
+            f'{len(summary.classes)} classes'
+        )
+    for name, label in getattr(dataset, 'folder_to_idx', {}).items():
+        if label not in summary.per_class:
+            folder = os.path.join(dataset.img_prefix, name)
+            raise DataError(
+                f'{key}: {folder} is the folder of a class and has no image; endings '
+                f'that count: {", ".join(sorted(dataset.extensions))}'
+            )
+
+
+def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
+    """Goes through the annotations of a data set, without decoding an image.
+
+    Args:
+        dataset: of mm, no wrapper.
+        key: of the data set in the config.
+        num_labels: classes of a classifier; `gt_label` must be below.
+
+    Raises:
+        DataError: a file is missing, or a label is out of range.
+    """
+    metainfo = getattr(dataset, 'metainfo', {})
+    summary = Summary(len(dataset), classes=tuple(metainfo.get('classes') or ()))
+    if not hasattr(dataset, 'get_data_info'):
+        return summary
+    missing = _Missing(dataset)
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index)
+        missing.look(info)
+        if 'instances' in info:
+            labels = [
+                instance.get('bbox_label')
+                for instance in info['instances']
+                if not instance.get('ignore_flag')
+            ]
+            limit = len(summary.classes) or None
+        elif 'gt_label' in info:
+            labels, limit = _integers(info['gt_label']), num_labels
+        else:
+            continue
+        summary.annotations = (summary.annotations or 0) + len(labels)
+        summary.empty_images += not labels
+        summary.per_class.update(labels)
+        for label in labels:
+            if limit is not None and label is not None and not 0 <= label < limit:
+                source = getattr(dataset, 'ann_file', '') or key
+                raise DataError(
+                    f'{info.get("img_path", f"image {index}")} has the label {label} '
+                    f'in {source}, and there are {limit} classes, 0 to {limit - 1}'
+                )
+    missing.report(key, len(dataset))
+    return summary
+
+
+class _Missing:
+    """Which of the files that a data set will load do not exist.
+
+    Folders are listed once, which is faster than asking for each file.
+    """
 
     def __init__(self, dataset):
         self.dataset = dataset
+        self.names = []
+        if loader(dataset, 'LoadImageFromFile') is not None:
+            self.names.append('img_path')
+        if loader(dataset, 'LoadAnnotations', with_seg=True) is not None:
+            self.names.append('seg_map_path')
+        self.folders = {}
+        self.paths = []
 
-    def __getattr__(self, name: str):
-        if name == 'dataset':  # while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
+    def look(self, info: dict) -> None:
+        for name in self.names:
+            path = info.get(name)
+            if not isinstance(path, str) or '://' in path:
+                continue
+            folder, base = os.path.split(path)
+            if folder not in self.folders:
+                self.folders[folder] = _listed(folder)
+            if base not in self.folders[folder] and not os.path.exists(path):
+                self.paths.append(path)
 
-    def __len__(self) -> int:
-        return len(self.dataset)
+    def report(self, key: str, total: int) -> None:
+        if not self.paths:
+            return
+        path = self.paths[0]
+        for name, prefix in getattr(self.dataset, 'data_prefix', {}).items():
+            if prefix and path.startswith(prefix) and not os.path.exists(prefix):
+                raise DataError(f'{key}.data_prefix.{name}: {prefix} does not exist')
+        more = f', nor do {len(self.paths) - 1} more files' if self.paths[1:] else ''
+        raise DataError(f'{key}: {path} does not exist{more}, of {total} images')
 
-    def __getitem__(self, index):
-        return self.dataset[index]
+
+def _listed(folder: str) -> set[str]:
+    try:
+        return set(os.listdir(folder or '.'))
+    except OSError:  # not there, or readable but not listable
+        return set()
+
+
+def _integers(label) -> list[int]:
+    """A label or several; none for what is no class, such as a regression's target."""
+    if isinstance(label, dict):
+        return []
+    values = np.asarray(label)
+    return values.reshape(-1).tolist() if values.dtype.kind in 'iu' else []
+
+
+def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
+    """Compares the classes of a data set with those of a model's heads.
+
+    Raises:
+        DataError: a detector has another number, a segmentor fewer.
+    """
+    classes = getattr(dataset, 'metainfo', {}).get('classes')
+    if isinstance(classes, str):
+        raise DataError(
+            f'{key}.metainfo.classes is the string {classes!r}; of one class: '
+            f'({classes!r},)'
+        )
+    if classes is None or model is None:
+        return
+    where = f'{key} has {len(classes)} classes'
+    # An open vocabulary has no fixed number; things and stuff go to two heads.
+    fixed = not getattr(dataset, 'return_classes', False)
+    if fixed and hasattr(dataset, 'proposal_file') and not _is_panoptic(dataset):
+        for name in DETECTION_HEADS:
+            for head in _heads(model, name):
+                number = head.num_classes
+                if number != len(classes) and not getattr(
+                    head, 'class_agnostic', False
+                ):
+                    raise DataError(f'{where}, model.{name}.num_classes is {number}')
+    if hasattr(dataset, 'reduce_zero_label'):
+        for head in _heads(model, 'decode_head'):
+            number = head.num_classes
+            # One channel with a sigmoid tells two classes apart.
+            capacity = 2 if getattr(head, 'out_channels', None) == 1 else number
+            if len(classes) > capacity:
+                raise DataError(f'{where}, model.decode_head.num_classes is {number}')
+            if len(classes) < number:
+                print_log(
+                    f'{where}, model.decode_head.num_classes is {number}',
+                    logger='current',
+                    level=logging.WARNING,
+                )
+
+
+def _is_panoptic(dataset) -> bool:
+    return 'thing_classes' in dataset.metainfo
+
+
+def _heads(model: nn.Module, name: str) -> list[nn.Module]:
+    """The modules of a name, or in a list of that name, that have `num_classes`."""
+    for part in name.split('.'):
+        model = getattr(model, part, None)
+    heads = model if isinstance(model, nn.ModuleList) else [model]
+    return [h for h in heads if isinstance(getattr(h, 'num_classes', None), int)]
+
+
+def _num_labels(model: nn.Module | None) -> int | None:
+    heads = _heads(model, 'head')
+    return heads[0].num_classes if heads else None
+
+
+def ignored_labels(model: nn.Module | None) -> frozenset[int]:
+    """Ids in label maps that the loss of a segmentor leaves out."""
+    names = ('decode_head', 'auxiliary_head')
+    heads = [head for name in names for head in _heads(model, name)]
+    values = (getattr(head, 'ignore_index', None) for head in heads)
+    return frozenset(value for value in values if isinstance(value, int))

@@ -1,19 +1,42 @@
 """mmengine's runner with the parts that a trustworthy run needs."""
 
-import copy
+from collections.abc import Sequence
+from contextlib import contextmanager
 
-from mmengine.registry import DATASETS
+from mmengine.config import Config, ConfigDict
+from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch.utils.data import DataLoader
 
 from mmattn.registry import RUNNERS
 
-from .dataset_check import CheckedDataset
+from .atomic_files import atomic_backend_args
+from .checkpoint import trusted_checkpoints
+from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
+from .dataloader import EndlessBatches, build_dataloader, positioned
+from .dataset_check import prepare_dataloader
+from .randomness import RandomnessHook, shared_seed
+from .resume import EpochBasedTrainLoop, ResumeHook
+from .weights import load_checkpoint, partial_loads
 
 
 @RUNNERS.register_module()
 class Runner(MMEngineRunner):
-    """`runner_type = 'mmattn.Runner'`; every tool of ours uses it by default."""
+    """`runner_type = 'mmattn.Runner'`; every tool of ours uses it by default.
+
+    Two config keys of its own, both off by default: `trust_checkpoint` lets
+    checkpoints run code while they are read, `allow_partial_load` takes weights that
+    match in part (`mmattn.engine.weights` has the rules).
+    """
+
+    _load_exactly = False
+    _required = ()  # of a checkpoint, beside its weights
+
+    @classmethod
+    def from_cfg(cls, cfg: Config | ConfigDict | dict) -> 'Runner':
+        # Some models load a teacher while they are built.
+        with trusted_checkpoints(cfg.get('trust_checkpoint', False)):
+            return super().from_cfg(cfg)
 
     @staticmethod
     def build_dataloader(
@@ -23,11 +46,125 @@ class Runner(MMEngineRunner):
     ) -> DataLoader:
         if isinstance(dataloader, DataLoader):
             return dataloader
-        dataloader = copy.deepcopy(dataloader)
-        dataset = dataloader['dataset']
-        if isinstance(dataset, dict):
-            dataset = DATASETS.build(dataset)
-            if hasattr(dataset, 'full_init'):
-                dataset.full_init()
-        dataloader['dataset'] = CheckedDataset(dataset)
-        return MMEngineRunner.build_dataloader(dataloader, seed, diff_rank_seed)
+        dataset = prepare_dataloader(dataloader)['dataset']
+        return build_dataloader(dataloader, dataset, seed, diff_rank_seed)
+
+    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        """A loop that can start anywhere, in place of mmengine's own two."""
+        if isinstance(loop, dict) and _is_mmengines_epoch_loop(loop):
+            loop = {key: loop[key] for key in loop if key != 'by_epoch'}
+            loop['type'] = EpochBasedTrainLoop
+        self._prepare('train_dataloader')
+        loop = super().build_train_loop(loop)
+        if (
+            isinstance(loop, IterBasedTrainLoop)
+            and positioned(loop.dataloader) is not None
+        ):
+            loop.dataloader_iterator = EndlessBatches(loop.dataloader)
+        return loop
+
+    def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        self._prepare('val_dataloader')
+        return super().build_val_loop(loop)
+
+    def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        self._prepare('test_dataloader')
+        return super().build_test_loop(loop)
+
+    def _prepare(self, key: str):
+        """Builds and checks the data set of a loader, before its loop does the rest."""
+        cfg = getattr(self, f'_{key}')
+        if isinstance(cfg, dict):
+            setattr(self, f'_{key}', prepare_dataloader(cfg, key, self.model))
+
+    def register_hooks(self, default_hooks=None, custom_hooks=None):
+        super().register_hooks(default_hooks, custom_hooks)
+        self.register_hook(RandomnessHook())
+        self.register_hook(ResumeHook())
+
+    def register_default_hooks(self, hooks=None):
+        super().register_default_hooks(safe_checkpoint_hook(hooks))
+
+    def _init_model_weights(self):
+        with self._as_allowed():
+            super()._init_model_weights()
+
+    def val(self) -> dict:
+        self._load_exactly = True
+        return super().val()
+
+    def test(self) -> dict:
+        self._load_exactly = True
+        return super().test()
+
+    def load_or_resume(self):
+        if self._resume and self._load_from is None:
+            check_last_checkpoint(self.work_dir)
+        super().load_or_resume()
+
+    def resume(self, filename: str, *args, **kwargs):
+        """mmengine's, from checkpoints that match the model exactly.
+
+        Raises:
+            ValueError: the file is not what a run has saved, or does not match.
+        """
+        self._load_exactly, self._required = True, ('meta', 'message_hub')
+        super().resume(filename, *args, **kwargs)
+        self._load_exactly, self._required = False, ()
+
+    def load_checkpoint(
+        self,
+        filename: str,
+        map_location='cpu',
+        strict: bool = False,
+        revise_keys: Sequence[tuple[str, str]] = ((r'^module\.', ''),),
+    ) -> dict:
+        """mmengine's, with a report, and an error where too little matches.
+
+        Raises:
+            ValueError: see `mmattn.engine.weights`; `UntrustedCheckpointError` is one.
+        """
+        exact = strict or self._load_exactly
+        with self._as_allowed():
+            checkpoint = load_checkpoint(
+                self,
+                filename,
+                map_location,
+                exact=exact,
+                required=self._required,
+                revise_keys=revise_keys,
+            )
+        self._has_loaded = True
+        self.logger.info(f'Load checkpoint from {filename}')
+        return checkpoint
+
+    def save_checkpoint(
+        self, out_dir: str, filename: str, *args, backend_args=None, **kwargs
+    ):
+        """mmengine's; a local file is there whole or not at all."""
+        if not args and kwargs.get('file_client_args') is None:
+            backend_args = atomic_backend_args(out_dir, backend_args)
+        super().save_checkpoint(
+            out_dir, filename, *args, backend_args=backend_args, **kwargs
+        )
+
+    @contextmanager
+    def _as_allowed(self):
+        with (
+            trusted_checkpoints(self.cfg.get('trust_checkpoint', False)),
+            partial_loads(self.cfg.get('allow_partial_load', False)),
+        ):
+            yield
+
+    @property
+    def shared_seed(self) -> int:
+        """The seed that all ranks have in common."""
+        diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
+        return shared_seed(self.seed, self.rank, diff_rank_seed)
+
+
+def _is_mmengines_epoch_loop(loop: dict) -> bool:
+    if 'type' not in loop:
+        return bool(loop.get('by_epoch'))
+    names = 'EpochBasedTrainLoop', 'mmengine.EpochBasedTrainLoop'
+    return 'by_epoch' not in loop and loop['type'] in names

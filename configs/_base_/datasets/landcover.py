@@ -1,5 +1,6 @@
 # Land cover: `tools/datasets/landcover.py` writes it, 148 training and 35 validation
-# tiles of 192x192 pixels with the 17 classes of the IGBP legend.
+# tiles of 192x192 pixels with the 17 classes of the IGBP legend. `tta_pipeline` is the
+# multi-scale test.
 dataset_type = 'BaseSegDataset'
 data_root = 'data/landcover/'
 metainfo = dict(
@@ -58,6 +59,25 @@ test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
+]
+tta_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(
+        type='TestTimeAug',
+        transforms=[
+            [
+                dict(type='Resize', scale=(144, 144), keep_ratio=True),
+                dict(type='Resize', scale=(192, 192), keep_ratio=True),
+                dict(type='Resize', scale=(256, 256), keep_ratio=True),
+            ],
+            [
+                dict(type='RandomFlip', prob=0.0, direction='horizontal'),
+                dict(type='RandomFlip', prob=1.0, direction='horizontal'),
+            ],
+            [dict(type='LoadAnnotations')],
+            [dict(type='PackSegInputs')],
+        ],
+    ),
 ]
 train_dataloader = dict(
     batch_size=24,

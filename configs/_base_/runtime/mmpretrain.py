@@ -6,7 +6,7 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=100),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(
-        type='CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'
+        type='mmattn.CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'
     ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='VisualizationHook', enable=False),

@@ -1,0 +1,389 @@
+"""What is installed, what would run on it, and what to run where something is wrong.
+
+`report` is the entry; `tools/analysis/collect_env.py` prints it. It needs torch alone:
+mm packages are looked up by their distributions and imported in processes of their own.
+"""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+from unittest import mock
+
+import torch
+from torch.utils.collect_env import get_env_info
+
+import mmattn.ops
+from mmattn.ops.backend import BACKEND_VARIABLE, select_backend
+
+MAINTAINED, ORIGINAL = 'maintained', 'original'
+# Packages by import name: the distributions that install them, by family.
+FAMILIES = {
+    'mmengine': {
+        MAINTAINED: ('onedl-mmengine',),
+        ORIGINAL: ('mmengine', 'mmengine-lite'),
+    },
+    'mmcv': {
+        MAINTAINED: ('onedl-mmcv',),
+        ORIGINAL: ('mmcv', 'mmcv-full', 'mmcv-lite'),
+    },
+    'mmdet': {MAINTAINED: ('onedl-mmdetection',), ORIGINAL: ('mmdet',)},
+    'mmseg': {MAINTAINED: ('onedl-mmsegmentation',), ORIGINAL: ('mmsegmentation',)},
+    'mmpretrain': {MAINTAINED: ('onedl-mmpretrain',), ORIGINAL: ('mmpretrain',)},
+}
+OTHERS = (
+    'mmattn',
+    'torch',
+    'torchvision',
+    'triton',
+    'timm',
+    'numpy',
+    'opencv-python',
+    'opencv-python-headless',
+    'matplotlib',
+    'setuptools',
+)
+MACHINE_FIELDS = (
+    'os',
+    'libc_version',
+    'python_version',
+    'gcc_version',
+    'clang_version',
+    'cuda_compiled_version',
+    'cuda_runtime_version',
+    'cudnn_version',
+    'nvidia_driver_version',
+    'nvidia_gpu_models',
+)
+VARIABLES = (BACKEND_VARIABLE, 'TRITON_INTERPRET')
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+# mmcv.ops loads the compiled operators, or those that mmattn serves in their place.
+MODULES = {'mmcv': 'mmcv.ops'}
+REINSTALL = 'pip install --upgrade --force-reinstall {0}'
+REINSTALLS = {
+    'torchvision': REINSTALL.format('torch torchvision'),
+    # Its operators anew, against the torch that is here.
+    'mmcv': 'pip install --force-reinstall --no-deps --no-build-isolation '
+    '--no-cache-dir --no-binary {0} {0}',
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    what: str
+    mend: str
+    """A command, or what to do."""
+
+
+def report() -> dict:
+    """Everything, as plain values for JSON."""
+    info = get_env_info()
+    found = installed_families()
+    versions = installed_versions(OTHERS)
+    operators, problems = operator_backends()
+    problems += gpu_problems(info)
+    mismatches = [*family_problems(found), *version_problems(found, versions)]
+    # With mismatches imports fail because of them, and reinstalling would not help.
+    problems += mismatches or import_problems(found, versions)
+    return {
+        'machine': machine(info),
+        'packages': versions,
+        'mm packages': found,
+        'mmcv operators': mmcv_operators(),
+        'operators': operators,
+        'problems': [asdict(problem) for problem in problems],
+    }
+
+
+def machine(info) -> dict[str, str]:
+    """Of what `torch.utils.collect_env` knows, and what decides about kernels."""
+    known = {name: getattr(info, name) for name in MACHINE_FIELDS}
+    known['torch architectures'] = ' '.join(torch.cuda.get_arch_list())
+    for index in range(torch.cuda.device_count()):
+        major, minor = torch.cuda.get_device_capability(index)
+        name = torch.cuda.get_device_name(index)
+        known[f'cuda:{index}'] = f'{name}, compute capability {major}.{minor}'
+    known |= {name: os.environ.get(name) for name in VARIABLES}
+    return {name: str(value) for name, value in known.items() if value}
+
+
+def installed_versions(distributions: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def installed_families() -> dict[str, dict[str, dict[str, str]]]:
+    """Package -> family -> distribution -> version, of those that are installed."""
+    return {
+        package: {
+            family: versions
+            for family, names in families.items()
+            if (versions := installed_versions(names))
+        }
+        for package, families in FAMILIES.items()
+    }
+
+
+def _distributions(families: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [name for versions in families.values() for name in versions]
+
+
+def family_problems(found: Mapping) -> list[Problem]:
+    """Distributions that overwrite one another, and families that were mixed."""
+    problems = []
+    for package, families in found.items():
+        names = _distributions(families)
+        if len(names) > 1:
+            keep = FAMILIES[package][MAINTAINED][0]
+            problems.append(
+                Problem(
+                    f'{" and ".join(names)} overwrite one another: each installs '
+                    f'{package}',
+                    f'pip uninstall -y {" ".join(names)} && pip install {keep}',
+                )
+            )
+    single = {p: f for p, f in found.items() if len(_distributions(f)) == 1}
+    originals = [p for p, families in single.items() if ORIGINAL in families]
+    if originals and len(originals) < len(single):
+        old = ' '.join(name for p in originals for name in _distributions(single[p]))
+        new = ' '.join(FAMILIES[p][MAINTAINED][0] for p in originals)
+        problems.append(
+            Problem(
+                f'{old}: original mm packages beside maintained ones (onedl-*)',
+                f'pip uninstall -y {old} && pip install {new}',
+            )
+        )
+    return problems
+
+
+def version_problems(found: Mapping, versions: Mapping[str, str]) -> list[Problem]:
+    """Versions that pip accepts and that do not work together."""
+    problems = []
+    originals = {
+        package: families[ORIGINAL]
+        for package, families in found.items()
+        if ORIGINAL in families
+    }
+    if originals and find_spec('pkg_resources') is None:
+        problems.append(
+            Problem(
+                f'{", ".join(originals)}: the original packages need pkg_resources, '
+                'which setuptools has until 81 (installed: '
+                f'{versions.get("setuptools", "none")})',
+                'pip install "setuptools<82"',
+            )
+        )
+    if found['mmengine'] and find_spec('distutils') is None:
+        problems.append(
+            Problem(
+                'mmengine needs distutils, which Python has from setuptools alone '
+                'since 3.12',
+                'pip install setuptools',
+            )
+        )
+    numpy = versions.get('numpy', '2')
+    old = [package for package in ('mmcv', 'mmdet', 'mmseg') if package in originals]
+    if old and _release(numpy) >= (2,):
+        problems.append(
+            Problem(
+                f'{", ".join(old)}: the original packages were written for numpy 1, '
+                f'and numpy {numpy} is installed',
+                'pip install "numpy<2"',
+            )
+        )
+    if MAINTAINED in found['mmseg'] and _release(numpy) < (2,):
+        problems.append(
+            Problem(
+                f'onedl-mmsegmentation needs numpy 2, and numpy {numpy} is installed',
+                'pip install "numpy>2"',
+            )
+        )
+    refusing = [package for package in ('mmdet', 'mmseg') if package in originals]
+    for name, version in originals.get('mmcv', {}).items():
+        if refusing and _release(version) >= (2, 2):
+            problems.append(
+                Problem(
+                    f'{", ".join(refusing)}: the original packages refuse mmcv 2.2 and '
+                    f'later, and {name} {version} is installed',
+                    f'pip install --no-build-isolation "{name}>=2.0.0,<2.2.0"',
+                )
+            )
+    return problems
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(2, 2, 6) of 2.2.6 and of 2.2.6rc1."""
+    return tuple(map(int, re.match(r'\d+(\.\d+)*', version)[0].split('.')))
+
+
+def import_problems(found: Mapping, versions: Mapping[str, str]) -> list[Problem]:
+    """What fails to import, each tried in a process of its own."""
+    distributions = {name: name for name in ('torchvision', 'timm') if name in versions}
+    for package, families in found.items():
+        if families:
+            distributions[package] = ' '.join(_distributions(families))
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, '-c', f'import mmattn, {MODULES.get(name, name)}'],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in distributions
+    }
+    problems = []
+    for name, process in processes.items():
+        _, errors = process.communicate()
+        if process.returncode:
+            last = (errors.strip().splitlines() or [f'code {process.returncode}'])[-1]
+            mend = REINSTALLS.get(name, REINSTALL).format(distributions[name])
+            problems.append(
+                Problem(f'`import {MODULES.get(name, name)}` fails: {last}', mend)
+            )
+    return problems
+
+
+def mmcv_operators() -> str:
+    """Who provides `mmcv._ext`."""
+    mmcv = find_spec('mmcv')
+    if mmcv is None:
+        return 'mmcv is not installed'
+    compiled = PathFinder.find_spec('mmcv._ext', mmcv.submodule_search_locations)
+    if compiled is None:
+        return 'mmcv came without them; mmattn.compat provides the usual ones'
+    return f'compiled: {compiled.origin}'
+
+
+def gpu_problems(info) -> list[Problem]:
+    """A GPU that torch cannot use, or has no code for; a GPU without Triton."""
+    if torch.version.hip:
+        return []
+    wheels = 'see https://pytorch.org/get-started for the index of its wheels'
+    if not torch.cuda.is_available():
+        if not info.nvidia_gpu_models:
+            return []
+        return [
+            Problem(
+                f'{info.nvidia_gpu_models} is there, and torch {torch.__version__} '
+                'cannot use it',
+                f'update the driver, or install a CUDA build of torch: {wheels}',
+            )
+        ]
+    problems = []
+    arch_list = torch.cuda.get_arch_list()
+    for index in range(torch.cuda.device_count()):
+        capability = torch.cuda.get_device_capability(index)
+        if not covers(arch_list, capability):
+            major, minor = capability
+            problems.append(
+                Problem(
+                    f'torch {torch.__version__} has code for {" ".join(arch_list)}, '
+                    f'and cuda:{index} has compute capability {major}.{minor}',
+                    f'install a build of torch for it: {wheels}',
+                )
+            )
+    if find_spec('triton') is None:
+        problems.append(
+            Problem('no Triton: operators are slow on the GPU', 'pip install triton')
+        )
+    return problems
+
+
+def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Whether code for these architectures runs on a GPU of this capability.
+
+    sm_86 runs on 8.6 and later 8.x; sm_90a on 9.0 alone; compute_80, which the driver
+    compiles, on 8.0 and everything later.
+    """
+    for arch in arch_list:
+        kind, number, suffix = re.fullmatch(r'(sm|compute)_(\d+)(\D?)', arch).groups()
+        oldest = divmod(int(number), 10)
+        if suffix:
+            covered = oldest == capability
+        elif kind == 'sm':
+            covered = oldest <= capability < (oldest[0] + 1, 0)
+        else:
+            covered = oldest <= capability
+        if covered:
+            return True
+    return False
+
+
+def operator_backends(ops: ModuleType = mmattn.ops) -> tuple[list[dict], list[Problem]]:
+    """For each operator, device and dtype: what would run, and why not the others.
+
+    The shapes are those of the example in the operator's docstring.
+    """
+    devices = ['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))]
+    rows, problems = [], {}
+    for function in operator_functions(ops):
+        for device in devices:
+            for dtype in DTYPES:
+                operator, candidates, tensors = _selection(function, device, dtype)
+                try:
+                    chosen = select_backend(operator, None, candidates, *tensors)
+                except ValueError as error:
+                    chosen = None
+                    problems[str(error)] = f'unset {BACKEND_VARIABLE}'
+                reasons = {
+                    name: reason
+                    for name, candidate in candidates.items()
+                    if (reason := candidate.unsupported(*tensors)) is not None
+                }
+                rows.append(
+                    {
+                        'operator': operator,
+                        'device': device,
+                        'dtype': str(dtype).removeprefix('torch.'),
+                        'backend': chosen,
+                        'unsupported': reasons,
+                    }
+                )
+    return rows, [Problem(what, mend) for what, mend in problems.items()]
+
+
+def operator_functions(ops: ModuleType) -> list[Callable]:
+    """Public operators with backends: their module selects one."""
+    return [
+        function
+        for function in (getattr(ops, name) for name in ops.__all__)
+        if hasattr(sys.modules[function.__module__], 'select_backend')
+    ]
+
+
+class _Selection(Exception):
+    """Carries the arguments of `select_backend` out of the call of an operator."""
+
+
+def _selection(function: Callable, device: str, dtype: torch.dtype) -> tuple:
+    """Name, backends and tensors that an operator's own example selects with."""
+
+    def record(operator, requested, candidates, *tensors):
+        raise _Selection(operator, candidates, tensors)
+
+    interface = sys.modules[function.__module__]
+    names = {'torch': torch, function.__name__: function}
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with mock.patch.object(interface, 'select_backend', record):
+            with torch.device(device):
+                for example in doctest.DocTestParser().get_examples(function.__doc__):
+                    exec(example.source, names)
+    except _Selection as selection:
+        return selection.args
+    finally:
+        torch.set_default_dtype(default)
+    raise LookupError(f'the docstring of {function.__name__} has no example of a call')

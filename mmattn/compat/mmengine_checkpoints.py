@@ -1,0 +1,108 @@
+"""Everything that mmengine reads checkpoints with reads them without running code.
+
+mmengine falls back to unsafe reading with a warning, and reads downloads unsafely. The
+loaders of its `CheckpointLoader` are replaced, through the extension point that it has
+for that, by ours, which read with `mmattn.engine.checkpoint`; `load_from_http` also by
+name, because the `torchvision://` and `mmcls://` loaders call it. That covers runners,
+strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
+
+The initialiser `Pretrained` is re-registered with one that reports what was loaded and
+refuses to start from noise (`mmattn.engine.weights`).
+
+The functions import what they need when they are called: mmengine is half imported
+when this module corrects it.
+"""
+
+import io
+import os
+from pathlib import Path
+
+__all__ = ['correct_initializer', 'correct_loaders']
+
+
+def load_from_local(filename, map_location=None):
+    from mmattn.engine.checkpoint import read_checkpoint
+
+    path = os.path.expanduser(filename)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f'no checkpoint at {filename}')
+    return read_checkpoint(path, map_location)
+
+
+def load_from_http(filename, map_location=None, model_dir=None, progress=None):
+    from mmattn.engine.checkpoint import download_checkpoint, read_checkpoint
+
+    progress = os.isatty(0) if progress is None else progress
+    path = download_checkpoint(filename, model_dir, progress)
+    return read_checkpoint(path, map_location, f'{filename} (kept at {path})')
+
+
+def load_from_openmmlab(filename, map_location=None):
+    from mmengine.runner import checkpoint
+
+    name = filename.partition('://')[2]
+    name = checkpoint.get_deprecated_model_names().get(name, name)
+    models = checkpoint.get_external_models()
+    if name not in models:
+        raise ValueError(f'mmengine knows no model {name!r}, asked for by {filename}')
+    if models[name].startswith(('http://', 'https://')):
+        return load_from_http(models[name], map_location)
+    home = checkpoint._get_mmengine_home()
+    return load_from_local(os.path.join(home, models[name]), map_location)
+
+
+def load_from_ceph(filename, map_location=None, backend='petrel'):
+    from mmengine.fileio import get_file_backend
+
+    from mmattn.engine.checkpoint import read_checkpoint
+
+    storage = get_file_backend(filename, backend_args={'backend': backend})
+    return read_checkpoint(io.BytesIO(storage.get(filename)), map_location, filename)
+
+
+def load_from_pavi(filename, map_location=None):
+    from tempfile import TemporaryDirectory
+
+    from pavi import modelcloud
+
+    from mmattn.engine.checkpoint import read_checkpoint
+
+    model = modelcloud.get(filename.partition('://')[2])
+    with TemporaryDirectory() as folder:
+        path = Path(folder, model.name)
+        model.download(str(path))
+        return read_checkpoint(path, map_location, filename)
+
+
+LOADERS = {
+    load_from_local: '',
+    load_from_http: ('http://', 'https://'),
+    load_from_openmmlab: ('open-mmlab://', 'openmmlab://'),
+    load_from_ceph: (r'(\S+\:)?s3://', r'(\S+\:)?petrel://'),
+    load_from_pavi: 'pavi://',
+}
+
+
+def correct_loaders(checkpoint):
+    """Corrects `mmengine.runner.checkpoint`."""
+    for loader, prefixes in LOADERS.items():
+        checkpoint.CheckpointLoader.register_scheme(prefixes, loader, force=True)
+    checkpoint.load_from_http = load_from_http
+
+
+def correct_initializer(weight_init):
+    """Corrects `mmengine.model.weight_init`."""
+
+    class PretrainedInit(weight_init.PretrainedInit):
+        def __call__(self, module):
+            from mmattn.engine.weights import initialize_from_checkpoint
+
+            initialize_from_checkpoint(
+                module, self.checkpoint, self.prefix, self.map_location
+            )
+            if hasattr(module, '_params_init_info'):
+                weight_init.update_init_info(module, init_info=self._get_init_info())
+
+    weight_init.WEIGHT_INITIALIZERS.register_module(
+        name='Pretrained', module=PretrainedInit, force=True
+    )

@@ -1,0 +1,187 @@
+"""A data set whose errors name the file, checked sample by sample."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from mmengine.dataset import Compose
+
+from .image_file import check_image_file
+
+NO_CLASS = 255
+"""What mmseg's maps and losses leave out, whatever else is left out."""
+ONE = np.uint8(1)
+
+
+class DataError(ValueError):
+    """What is wrong with a data set; names the file or the key of the config."""
+
+
+def leaves(dataset, key: str = 'dataset') -> Iterator[tuple[str, object]]:
+    """The data sets inside mm's wrappers, each with its key in the config."""
+    if hasattr(dataset, 'datasets'):
+        for index, part in enumerate(dataset.datasets):
+            yield from leaves(part, f'{key}.datasets.{index}')
+    elif hasattr(dataset, 'dataset'):
+        yield from leaves(dataset.dataset, f'{key}.dataset')
+    else:
+        yield key, dataset
+
+
+def loader(dataset, name: str, **attributes):
+    """The transform of a data set that loads local files, None without one.
+
+    Args:
+        dataset: one with a pipeline.
+        name: of the transform's class.
+        **attributes: what the transform must have.
+    """
+    pipeline = getattr(dataset, 'pipeline', None)
+    for transform in getattr(pipeline, 'transforms', ()):
+        if type(transform).__name__ != name:
+            continue
+        backend = (getattr(transform, 'backend_args', None) or {}).get('backend')
+        client = getattr(transform, 'file_client_args', None)
+        if (
+            backend in (None, 'local')
+            and not client
+            and not getattr(transform, 'ignore_empty', False)
+            and all(getattr(transform, k, None) == v for k, v in attributes.items())
+        ):
+            return transform
+    return None
+
+
+class CheckedPipeline(Compose):
+    """A data set's pipeline that looks at what it loads and names it in errors.
+
+    Files must be whole. A label map must be as large as its image, and its ids must be
+    classes or ignored.
+
+    Args:
+        dataset: whose pipeline it takes over.
+        ignored: ids that the loss leaves out.
+    """
+
+    def __init__(self, dataset, ignored: frozenset[int]):
+        self.transforms = dataset.pipeline.transforms
+        self.owner = type(dataset).__name__
+        self.loads_labels = loader(dataset, 'LoadAnnotations', with_seg=True)
+        self.files = []
+        if loader(dataset, 'LoadImageFromFile') is not None:
+            self.files.append('img_path')
+        if self.loads_labels is not None:
+            self.files.append('seg_map_path')
+        self.num_classes = None
+        if hasattr(dataset, 'reduce_zero_label'):  # of mmseg: its ids are its classes
+            classes = dataset.metainfo.get('classes')
+            # One class may be foreground, for a sigmoid, and so have two ids.
+            self.num_classes = max(2, len(classes)) if classes else None
+        ignore_index = getattr(dataset, 'ignore_index', NO_CLASS)
+        self.ignored = ignored | {ignore_index, NO_CLASS}
+
+    def __call__(self, data: dict) -> dict | None:
+        names = [
+            value
+            for name, value in data.items()
+            if name.endswith('_path') and isinstance(value, str)
+        ]
+        index = data.get('sample_idx')
+        try:
+            return self._run(data)
+        except Exception as error:
+            reason = str(error)
+            if not isinstance(error, ValueError):
+                reason = f'{type(error).__name__}: {reason}'
+            where = f'sample {index} of {self.owner}'
+            if names and not any(name in reason for name in names):
+                where += f', {" and ".join(names)}'
+            raise DataError(f'{where}: {reason}') from error
+
+    def _run(self, data: dict) -> dict | None:
+        for name in self.files:
+            path = data.get(name)
+            if isinstance(path, str) and '://' not in path:
+                check_image_file(path)
+        for transform in self.transforms:
+            data = transform(data)
+            if data is None:
+                return None
+            if transform is self.loads_labels and 'gt_seg_map' in data:
+                self._check_labels(data)
+        return data
+
+    def _check_labels(self, data: dict) -> None:
+        labels, shape = data['gt_seg_map'], data.get('ori_shape')
+        if shape is not None and labels.shape != tuple(shape[:2]):
+            raise ValueError(
+                f'{data["seg_map_path"]} has the shape {labels.shape}, its image '
+                f'{tuple(shape[:2])}'
+            )
+        if self.num_classes is None:
+            return
+        # NO_CLASS becomes 0: a tenth of the time that finding all ids takes.
+        if labels.dtype == np.uint8 and (labels + ONE).max() <= self.num_classes:
+            return
+        wrong = [
+            label
+            for label in np.unique(labels).tolist()
+            if not 0 <= label < self.num_classes and label not in self.ignored
+        ]
+        if wrong:
+            raise ValueError(
+                f'{data["seg_map_path"]} has the label {wrong[0]}, and there are '
+                f'{self.num_classes} classes, 0 to {self.num_classes - 1}, after what '
+                f'reduce_zero_label={data.get("reduce_zero_label")} does; ignored: '
+                f'{sorted(self.ignored)}'
+            )
+
+
+class CheckedDataset:
+    """Stands for a data set: all is the wrapped one's, but errors say where they are.
+
+    Args:
+        dataset: of mm, wrappers included; the pipelines inside are made to check.
+        key: of the data set in the config.
+        ignored: ids in label maps that the loss leaves out.
+    """
+
+    def __init__(
+        self, dataset, key: str = 'dataset', ignored: frozenset[int] = frozenset()
+    ):
+        object.__setattr__(self, '_wrapped', dataset)
+        object.__setattr__(self, '_key', key)
+        for _, leaf in leaves(dataset):
+            if type(getattr(leaf, 'pipeline', None)) is Compose:
+                leaf.pipeline = CheckedPipeline(leaf, ignored)
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def __getitem__(self, index):
+        try:
+            return self._wrapped[index]
+        except DataError:
+            raise
+        except Exception as error:
+            if isinstance(error, IndexError) and not -len(self) <= index < len(self):
+                raise  # which ends a loop over the data set
+            raise DataError(
+                f'{self._key}[{index}]: {type(error).__name__}: {error}'
+            ) from error
+
+    def __getattr__(self, name: str):
+        return getattr(self._wrapped, name)
+
+    def __setattr__(self, name: str, value) -> None:
+        setattr(self._wrapped, name, value)
+
+    @property
+    def __class__(self):  # for isinstance, which some samplers ask
+        return type(self._wrapped)
+
+    def __reduce__(self):
+        return CheckedDataset, (self._wrapped, self._key)
+
+    def __deepcopy__(self, memo) -> 'CheckedDataset':
+        """Itself: mmengine copies a loader's config, and data sets are large."""
+        return self

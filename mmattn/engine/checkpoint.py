@@ -1,0 +1,181 @@
+"""Reading checkpoints without running what is in them.
+
+A `.pth` file is a pickle, and a pickle is a program. Everything here reads with
+`weights_only=True`, which builds tensors, containers and the plain data that
+`checkpoint_globals` lists. A file that asks for more is refused, never read another
+way by itself; `trusted_checkpoints` is how a user says that it may run code.
+`mmattn.compat` makes mmengine read through this module.
+"""
+
+import hashlib
+import io
+import logging
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from urllib.parse import urlparse
+
+import torch
+from mmengine.dist import get_dist_info
+from mmengine.logging import print_log
+
+from .checkpoint_globals import ALLOWED_GLOBALS, with_arrays
+
+# Below it, weights_only=True can be made to run code (CVE-2025-32434).
+SAFE_TORCH = (2, 6)
+WANTED = re.compile(
+    r'GLOBAL (\S+)|unrecognized function (.+)|but got <class \'(\S+)\'>'
+)
+# A damaged pickle fails in whatever step the damage leads to.
+UNREADABLE = (
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+_TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
+
+
+class UntrustedCheckpointError(ValueError):
+    """A checkpoint would have to run code to be read, and nobody said it may."""
+
+    def __init__(self, source: str, wanted: str):
+        super().__init__(
+            f'{source} is refused: reading it would run code, namely {wanted!r}, which '
+            'weights have no need of. If you trust whoever made the file, pass '
+            '--trust-checkpoint (trust_checkpoint = True in a config, '
+            'mmattn.engine.trusted_checkpoints() in Python).'
+        )
+
+
+@contextmanager
+def trusted_checkpoints(trust: bool = True) -> Iterator[None]:
+    """Within it, checkpoints that need code are read, and run that code.
+
+    Args:
+        trust: False changes nothing, also inside another `trusted_checkpoints`.
+    """
+    token = _TRUSTED.set(trust or _TRUSTED.get())
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(token)
+
+
+def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=None):
+    """What a `.pth` or `.safetensors` file holds.
+
+    Args:
+        file: path, or the content of a `.pth` file.
+        map_location: as for `torch.load`; a `.safetensors` file is read on the CPU
+            unless it names a device.
+        source: what errors call the file; its path by default.
+
+    Returns:
+        The object that was saved; of `.safetensors`, the dict of its tensors.
+
+    Raises:
+        UntrustedCheckpointError: reading it would run code; a `ValueError`.
+        ValueError: the file is truncated or no checkpoint.
+        ImportError: a `.safetensors` file where safetensors is not installed.
+        RuntimeError: PyTorch is older than 2.6, whose `weights_only` is not safe.
+    """
+    source = str(file if source is None else source)
+    if not isinstance(file, io.BytesIO) and Path(file).suffix == '.safetensors':
+        return _read_safetensors(file, map_location, source)
+    if torch.__version__ < SAFE_TORCH and not _TRUSTED.get():
+        raise RuntimeError(
+            f'{source} is not read: PyTorch {torch.__version__} cannot read checkpoints'
+            ' without running their code (CVE-2025-32434). Install PyTorch 2.6 or newer'
+            ' (pip install -U torch), or pass --trust-checkpoint.'
+        )
+    try:
+        with torch.serialization.safe_globals(ALLOWED_GLOBALS):
+            return with_arrays(torch.load(file, map_location, weights_only=True))
+    except UNREADABLE as error:
+        if not _TRUSTED.get():
+            raise _explained(error, source) from None
+    print_log(f'{source} is trusted and may run code', 'current', logging.WARNING)
+    if isinstance(file, io.BytesIO):
+        file.seek(0)
+    return torch.load(file, map_location, weights_only=False)
+
+
+def _explained(error: Exception, source: str) -> ValueError:
+    message = str(error)
+    wanted = WANTED.search(message)
+    if isinstance(error, pickle.UnpicklingError) and wanted is not None:
+        return UntrustedCheckpointError(source, next(filter(None, wanted.groups())))
+    if 'TorchScript' in message:
+        return UntrustedCheckpointError(source, 'TorchScript')
+    reason = message.strip().splitlines()[-1] if message.strip() else 'it ends early'
+    return ValueError(
+        f'{source} is not a readable checkpoint: it is truncated, or of another format '
+        f'({type(error).__name__}: {reason})'
+    )
+
+
+def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor]:
+    try:
+        import safetensors.torch
+    except ImportError:
+        raise ImportError(
+            f'reading {source} needs safetensors: pip install safetensors'
+        ) from None
+    device = 'cpu'
+    if isinstance(map_location, (str, torch.device)):
+        device = str(map_location)
+    try:
+        return safetensors.torch.load_file(path, device=device)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f'{source} is not a readable checkpoint: {error}') from None
+
+
+def download_checkpoint(url: str, folder: str | None = None, progress=False) -> Path:
+    """The local copy of what is at `url`, downloaded once by the first process.
+
+    Args:
+        url: http or https.
+        folder: where it is kept; the checkpoints of `torch.hub` by default.
+        progress: show a bar.
+
+    A name that ends in the first digits of a SHA-256 (`name-d4b0c5d6.pth`) is compared
+    with the content, and a difference is logged: some published files were converted
+    after they were named.
+    """
+    folder = Path(folder or Path(torch.hub.get_dir(), 'checkpoints'))
+    path = folder / Path(urlparse(url).path).name
+    rank, world_size = get_dist_info()
+    if rank == 0 and not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(path), progress=progress)
+        _compare_hash(path, url)
+    if world_size > 1:
+        torch.distributed.barrier()
+        if not path.exists():  # a node with a disk of its own
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(path), progress=False)
+    return path
+
+
+def _compare_hash(path: Path, url: str):
+    named = re.search(r'-([a-f0-9]{8,})\.\w+$', path.name)
+    if named is None:
+        return
+    content = hashlib.sha256()
+    with path.open('rb') as file:
+        while chunk := file.read(1 << 20):
+            content.update(chunk)
+    digest = content.hexdigest()
+    if not digest.startswith(named[1]):
+        print_log(
+            f'{url} has the SHA-256 {digest[:8]}..., its name says {named[1]}',
+            'current',
+            logging.WARNING,
+        )

@@ -1,0 +1,147 @@
+"""mmengine's checkpoint hook, with no moment at which a kill leaves nothing to resume.
+
+mmengine removes the outdated checkpoint, then writes the new one, then truncates
+`last_checkpoint` to name it. Ours writes the new one, names it, then removes. With
+`mmattn.Runner` each write is atomic.
+"""
+
+import os
+from pathlib import Path
+
+from mmengine.dist import is_main_process
+from mmengine.fileio import LocalBackend
+from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
+
+from mmattn.registry import HOOKS
+
+from .atomic_files import remove_unfinished, write_atomically
+
+LAST = 'last_checkpoint'
+
+
+class _DeferredRemovals:
+    """A file backend whose removals wait for `carry_out`."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.paths = []
+
+    def __getattr__(self, name: str):
+        return getattr(self.backend, name)
+
+    def remove(self, path: str):
+        self.paths.append(path)
+
+    rmtree = remove
+
+    def carry_out(self, keep=()):
+        for path in self.paths:
+            if path not in keep:
+                _remove(self.backend, path)
+
+
+def _remove(backend, path: str):
+    if backend.isfile(path):
+        backend.remove(path)
+    elif backend.isdir(path):  # DeepSpeed's checkpoints
+        backend.rmtree(path)
+
+
+@HOOKS.register_module()
+class CheckpointHook(MMEngineCheckpointHook):
+    """Arguments and results are those of mmengine's `CheckpointHook`.
+
+    Raises:
+        OSError: while training, when a checkpoint cannot be written, for example to a
+            full disk. The one before it and `last_checkpoint` are untouched.
+    """
+
+    def before_train(self, runner):
+        super().before_train(runner)
+        self._remove_unfinished(runner)
+
+    def _save_checkpoint_with_step(self, runner, step: int, meta: dict):
+        outdated = None
+        if self.max_keep_ckpts > 0 and step not in list(self.keep_ckpt_ids)[-1:]:
+            if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
+                outdated = self.keep_ckpt_ids.popleft()
+            self.keep_ckpt_ids.append(step)
+            # The outdated one is still there when this is saved. A run that is killed
+            # before it is removed finds it in the list when it resumes.
+            kept = [outdated] if outdated is not None else []
+            runner.message_hub.update_info(
+                'keep_ckpt_ids', kept + list(self.keep_ckpt_ids)
+            )
+        name = self.filename_tmpl.format(step)
+        self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
+        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
+        runner.save_checkpoint(
+            self.out_dir,
+            name,
+            file_client_args=self.file_client_args,
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            backend_args=self.backend_args,
+            **self.args,
+        )
+        if not is_main_process():
+            return
+        write_atomically(Path(runner.work_dir, LAST), self.last_ckpt.encode())
+        if outdated is not None:
+            name = self.filename_tmpl.format(outdated)
+            _remove(self.file_backend, self.file_backend.join_path(self.out_dir, name))
+        self._remove_unfinished(runner)
+
+    def _save_best_checkpoint(self, runner, metrics: dict):
+        backend = self.file_backend
+        self.file_backend = removals = _DeferredRemovals(backend)
+        try:
+            super()._save_best_checkpoint(runner, metrics)
+        finally:
+            self.file_backend = backend
+        removals.carry_out(keep=self._best_checkpoints())
+
+    def _best_checkpoints(self) -> set:
+        paths = getattr(self, 'best_ckpt_path_dict', {})
+        return {getattr(self, 'best_ckpt_path', None), *paths.values()}
+
+    def _remove_unfinished(self, runner):
+        if not is_main_process():
+            return
+        remove_unfinished(runner.work_dir)
+        if isinstance(self.file_backend, LocalBackend):
+            remove_unfinished(self.out_dir)
+
+
+def safe_checkpoint_hook(hooks: dict | None) -> dict:
+    """Default hooks of a config, with ours in place of mmengine's checkpoint hook."""
+    hooks = dict(hooks or {})
+    checkpoint = hooks.get('checkpoint', dict(type='CheckpointHook', interval=1))
+    if isinstance(checkpoint, dict) and checkpoint.get('type') == 'CheckpointHook':
+        hooks['checkpoint'] = dict(checkpoint, type='mmattn.CheckpointHook')
+    return hooks
+
+
+def check_last_checkpoint(work_dir: str):
+    """Raises if `last_checkpoint` of a run names what is not there.
+
+    Without a `last_checkpoint` there is nothing to resume, and a run starts anew.
+
+    Raises:
+        ValueError: says which file is missing, and which of the same name is not.
+    """
+    pointer = Path(work_dir, LAST)
+    if not pointer.is_file():
+        return
+    named = pointer.read_text().strip()
+    if '://' in named or (named and os.path.exists(named)):
+        return
+    beside = Path(work_dir, Path(named).name)
+    moved = (
+        f'; was the folder moved? {beside} exists: --resume {beside}'
+        if named and beside.is_file()
+        else '; name a checkpoint with --resume, or remove the file to start anew'
+    )
+    raise ValueError(f'{pointer} names {named!r}, which does not exist{moved}')

@@ -1,0 +1,224 @@
+"""Data that depends on the seed, the rank and the position in the run alone.
+
+In mmengine a sample's random crop depends on the worker that loads it and on what that
+worker has loaded since it was started, and a resumed run starts its workers anew. Here
+every index travels with its position, and the data set seeds the generators from it.
+"""
+
+from collections.abc import Callable, Iterator, Sized
+from functools import partial
+from typing import Any, NamedTuple
+
+from mmengine.dataset import worker_init_fn
+from mmengine.dist import get_dist_info, sync_random_seed
+from mmengine.registry import DATA_SAMPLERS, FUNCTIONS
+from torch.utils.data import BatchSampler, DataLoader, Sampler
+
+from .randomness import DATA, seeded, shared_seed
+
+
+class Sample(NamedTuple):
+    """An index of a data set and the key of the random numbers to load it with."""
+
+    index: Any
+    key: tuple[int, ...]
+
+
+class SeededDataset:
+    """Loads a `Sample` with the random numbers of its key.
+
+    All else is the wrapped data set's, for reading and writing: hooks switch pipelines
+    by `loader.dataset.pipeline = ...`.
+
+    Args:
+        dataset: what to wrap.
+        length: the first so many indices are the data set; None for all of it.
+    """
+
+    def __init__(self, dataset: Sized, length: int | None = None):
+        vars(self).update(dataset=dataset, _length=length)
+
+    def __getattr__(self, name: str):
+        if name.startswith('__') or 'dataset' not in vars(self):  # it is unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value):
+        setattr(self.dataset, name, value)
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self._length is None else self._length
+
+    def __getitem__(self, index: Any):
+        if not isinstance(index, Sample):
+            return self.dataset[index]
+        with seeded(*index.key):
+            return self.dataset[index.index]
+
+
+class PositionedBatchSampler(Sampler):
+    """Gives the indices of a batch sampler their positions, and starts anywhere.
+
+    Batches are numbered over all passes; `number` is that of the next one. Those before
+    the one to resume at are drawn from the sampler and dropped, so no data is loaded.
+
+    Args:
+        build: makes the batch sampler from a seed.
+        seed: the same on all ranks.
+        rank: of this process.
+    """
+
+    def __init__(self, build: Callable[[int], BatchSampler], seed: int, rank: int):
+        self._build = build
+        self.rank = rank
+        self.number = 0
+        self._first = 0
+        self.reseed(seed)
+
+    def reseed(self, seed: int):
+        """Starts with another seed: a resumed run takes that of its checkpoint."""
+        self.seed = seed
+        self.batch_sampler = self._build(seed)
+
+    def resume(self, at: int, number: int = 0):
+        """The next pass starts with batch `number` and yields from batch `at` on."""
+        self.number, self._first = number, at
+
+    def set_epoch(self, epoch: int):
+        if hasattr(self.sampler, 'set_epoch'):
+            self.sampler.set_epoch(epoch)
+
+    @property
+    def sampler(self):
+        return self.batch_sampler.sampler
+
+    @property
+    def batch_size(self) -> int:
+        return self.batch_sampler.batch_size
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        for indices in self.batch_sampler:
+            number = self.number
+            self.number += 1
+            if number >= self._first:
+                yield [
+                    Sample(index, (DATA, self.seed, self.rank, number, place))
+                    for place, index in enumerate(indices)
+                ]
+
+
+class EndlessBatches:
+    """A loader's batches in pass after pass, for loops that count iterations.
+
+    Unlike mmengine's, resuming never loads what it skips, whatever the sampler.
+    """
+
+    def __init__(self, dataloader: DataLoader):
+        self._dataloader = dataloader
+        self._batches = _passes(dataloader)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._batches)
+
+    def skip_iter(self, num_iters: int):
+        """The first batch is number `num_iters`; call it before the first batch."""
+        self._dataloader.batch_sampler.resume(at=num_iters)
+
+
+def _passes(dataloader: DataLoader) -> Iterator:
+    sampler, epoch = dataloader.batch_sampler, 0
+    while True:
+        sampler.set_epoch(epoch)
+        before = sampler.number
+        yield from dataloader
+        if sampler.number == before:
+            raise ValueError(
+                f'no batch in a data set of {len(dataloader.dataset)} '
+                f'samples with batch_size={sampler.batch_size}'
+            )
+        epoch += 1
+
+
+def positioned(loader: DataLoader) -> PositionedBatchSampler | None:
+    """The loader's numbered batches; None for a loader that a user made by hand."""
+    sampler = loader.batch_sampler
+    return sampler if isinstance(sampler, PositionedBatchSampler) else None
+
+
+def _function(cfg: dict | Callable) -> Callable:
+    """A config's function: `type` is its name or itself, the rest its arguments."""
+    if not isinstance(cfg, dict):
+        return cfg
+    kwargs = dict(cfg)
+    function = kwargs.pop('type')
+    if isinstance(function, str):
+        name, function = function, FUNCTIONS.get(function)
+        if function is None:
+            raise ValueError(f'no function {name!r} is registered, got {cfg}')
+    return partial(function, **kwargs)
+
+
+def build_dataloader(
+    cfg: dict, dataset: Sized, seed: int | None, diff_rank_seed: bool
+) -> DataLoader:
+    """A loader whose every sample is a function of seed, rank and position.
+
+    Args:
+        cfg: a config's dataloader, with anything that mmengine's may have.
+        dataset: built from the config's; it replaces that.
+        seed: the runner's; None draws one.
+        diff_rank_seed: the rank has been added to `seed`.
+    """
+    rank, world_size = get_dist_info()
+    if seed is None:
+        seed = sync_random_seed()
+    else:
+        seed = shared_seed(seed, rank, diff_rank_seed)
+    cfg = {key: value for key, value in cfg.items() if key != 'dataset'}
+    sampler_cfg = cfg.pop('sampler')
+    batch_sampler_cfg = cfg.pop('batch_sampler', None)
+    batch_size = cfg.pop('batch_size', 1)
+    drop_last = cfg.pop('drop_last', False)
+    num_batches = cfg.pop('num_batch_per_epoch', None)
+    if num_batches is None:
+        sampled, dataset = dataset, SeededDataset(dataset)
+    else:
+        length = num_batches * batch_size * world_size
+        sampled = dataset = SeededDataset(dataset, length)
+
+    def build(seed: int) -> BatchSampler:
+        sampler = sampler_cfg
+        if isinstance(sampler, dict):
+            default_args = dict(dataset=sampled, seed=seed)
+            sampler = DATA_SAMPLERS.build(sampler, default_args=default_args)
+        if batch_sampler_cfg is None:
+            return BatchSampler(sampler, batch_size, drop_last)
+        if not isinstance(batch_sampler_cfg, dict):
+            return batch_sampler_cfg
+        default_args = dict(sampler=sampler, batch_size=batch_size)
+        return DATA_SAMPLERS.build(batch_sampler_cfg, default_args=default_args)
+
+    batch_sampler = PositionedBatchSampler(build, seed, rank)
+    start_worker = dict(
+        type=worker_init_fn,
+        num_workers=cfg.get('num_workers', 0),
+        rank=rank,
+        seed=seed,
+        disable_subprocess_warning=cfg.pop('disable_subprocess_warning', False),
+    )
+    loader = DataLoader(
+        dataset,
+        batch_sampler=batch_sampler,
+        collate_fn=_function(cfg.pop('collate_fn', dict(type='pseudo_collate'))),
+        worker_init_fn=_function(cfg.pop('worker_init_fn', start_worker)),
+        **cfg,
+    )
+    # torch leaves it None beside a batch sampler; hooks of mmpretrain read it.
+    vars(loader)['batch_size'] = batch_sampler.batch_size
+    return loader

@@ -1,0 +1,211 @@
+"""Builds data sets with errors that name the key of the config and the path."""
+
+import copy
+import logging
+import os
+
+from mmengine.logging import print_log
+from mmengine.registry import DATASETS
+
+from .checked_dataset import DataError
+
+# Some published files leave it out, though mm's class lists it.
+OPTIONAL_NAMES = {'background'}
+SHOWN = 5
+
+
+def build_dataset(cfg: dict, key: str):
+    """The data set of a config, its annotations read.
+
+    Raises:
+        DataError: it cannot be built, has no image, or a COCO file is inconsistent.
+    """
+    return _build(_with_leaves_built(copy.deepcopy(cfg), key), key)
+
+
+def _with_leaves_built(cfg, key: str):
+    """The config, in which each innermost data set is built and will only be taken."""
+    if not isinstance(cfg, dict):
+        return cfg
+    if isinstance(cfg.get('datasets'), list | tuple):
+        parts = [
+            _with_leaves_built(part, f'{key}.datasets.{index}')
+            for index, part in enumerate(cfg['datasets'])
+        ]
+        return {**cfg, 'datasets': parts}
+    if isinstance(cfg.get('dataset'), dict):
+        inner = _with_leaves_built(cfg['dataset'], f'{key}.dataset')
+        return {**cfg, 'dataset': inner}
+    dataset = _build_leaf(cfg, key)
+    return {'type': lambda: dataset}
+
+
+def _build_leaf(cfg: dict, key: str):
+    dataset = _build(cfg, key)
+    if hasattr(dataset, '__len__') and len(dataset) == 0:
+        raise DataError(_no_image(cfg, key))
+    return dataset
+
+
+def _build(cfg: dict, key: str):
+    name = cfg.get('type')
+    try:
+        if hasattr(_class(cfg), 'COCOAPI'):
+            return _build_coco(cfg, key)
+        dataset = DATASETS.build(cfg)
+        if hasattr(dataset, 'full_init'):
+            dataset.full_init()
+        return dataset
+    except DataError:
+        raise
+    except Exception as error:
+        reason = _missing_path(cfg, key) or _emptiness(cfg, key, error)
+        if reason is None:
+            reason = f'{key} ({name}): {type(error).__name__}: {error}'
+        raise DataError(reason) from error
+
+
+def _class(cfg: dict):
+    name = cfg.get('type')
+    if not isinstance(name, str):
+        return name
+    with DATASETS.switch_scope_and_registry(cfg.get('_scope_')) as registry:
+        return registry.get(name)
+
+
+def _missing_path(cfg: dict, key: str) -> str | None:
+    """Which of a config's local paths does not exist."""
+    if cfg.get('backend_args'):
+        return None
+    root = cfg.get('data_root') or ''
+    prefix = cfg.get('data_prefix') or {}
+    if isinstance(prefix, str):
+        paths = {'data_prefix': prefix}
+    else:
+        paths = {f'data_prefix.{name}': path for name, path in prefix.items()}
+    for name, path in {'ann_file': cfg.get('ann_file'), **paths}.items():
+        if not path or '://' in f'{root}{path}':
+            continue
+        if root and not os.path.exists(root):
+            return f'{key}.data_root: {root} does not exist'
+        joined = os.path.join(root, path)
+        if not os.path.exists(joined):
+            return f'{key}.{name}: {joined} does not exist'
+    if root and '://' not in root and not os.path.exists(root):
+        return f'{key}.data_root: {root} does not exist'
+    return None
+
+
+def _emptiness(cfg: dict, key: str, error: Exception) -> str | None:
+    # numpy's words for an empty list of samples, which mmengine packs into one array.
+    if isinstance(error, ValueError) and 'at least one array' in str(error):
+        return _no_image(cfg, key)
+    return None
+
+
+def _no_image(cfg: dict, key: str) -> str:
+    where = {
+        name: cfg[name]
+        for name in (
+            *('data_root', 'ann_file', 'data_prefix', 'split', 'img_suffix'),
+            *('filter_cfg', 'indices'),
+        )
+        if cfg.get(name)
+    }
+    described = ', '.join(f'{name}={value!r}' for name, value in where.items())
+    return f'{key} ({cfg.get("type")}) has no image: {described}'
+
+
+def _build_coco(cfg: dict, key: str):
+    """A data set of mmdet that reads a COCO file, the file checked while it is read."""
+    dataset = DATASETS.build({**cfg, 'lazy_init': True})
+    api_class = dataset.COCOAPI
+    counts = {}
+
+    def read(path: str):
+        api = api_class(path)
+        counts.update(_check_coco(api.dataset, dataset, key))
+        return api
+
+    dataset.COCOAPI = read  # shadows the class's for one reading
+    try:
+        dataset.full_init()
+    except ValueError as error:
+        if counts and _emptiness(cfg, key, error):
+            raise DataError(
+                f'{key}: no image of {dataset.ann_file} is left, of '
+                f'{counts["images"]} with {counts["annotations"]} annotations, by '
+                f'filter_cfg={cfg.get("filter_cfg")} and the classes '
+                f'{_some(dataset.metainfo["classes"])}'
+            ) from error
+        raise
+    finally:
+        del dataset.COCOAPI
+    return dataset
+
+
+def _check_coco(content: dict, dataset, key: str) -> dict:
+    """Numbers of images and annotations of a COCO file; raises where it is wrong."""
+    path = dataset.ann_file
+    images = {image['id'] for image in content.get('images', [])}
+    categories = content.get('categories', [])
+    ids = {category['id'] for category in categories}
+    annotations = content.get('annotations', [])
+    counts = {'images': len(images), 'annotations': len(annotations)}
+    if any('category_id' not in annotation for annotation in annotations[:1]):
+        return counts  # captions, panoptic segments
+    for annotation in annotations:
+        if annotation['category_id'] not in ids:
+            raise DataError(
+                f'{path}: annotation {annotation["id"]} (image_id '
+                f'{annotation["image_id"]}) has the category_id '
+                f'{annotation["category_id"]}, which "categories" does not list'
+            )
+        if annotation['image_id'] not in images:
+            raise DataError(
+                f'{path}: annotation {annotation["id"]} has the image_id '
+                f'{annotation["image_id"]}, which "images" does not list'
+            )
+    if categories:
+        names = [category['name'] for category in categories]
+        _check_names(names, dataset.metainfo.get('classes'), path, key)
+    return counts
+
+
+def _check_names(names: list[str], classes, path: str, key: str) -> None:
+    """The classes of the config must be categories of the file, each of them once.
+
+    mmdet numbers the categories that it finds, so a missing one moves all that follow.
+    """
+    where = f'{key}.metainfo.classes'
+    if isinstance(classes, str):
+        raise DataError(
+            f'{where} is the string {classes!r}; of one class: ({classes!r},)'
+        )
+    if classes is None:
+        return
+    absent = [name for name in classes if name not in names]
+    if set(absent) - OPTIONAL_NAMES:
+        share = 'none' if len(absent) == len(classes) else f'not {_some(absent)}'
+        raise DataError(
+            f'{where}: of {_some(classes)}, {share} is a category of {path}, which has '
+            f'{_some(names)}'
+        )
+    found = [name for name in names if name in classes]
+    if len(found) > len(set(found)):
+        repeated = sorted({name for name in found if found.count(name) > 1})
+        raise DataError(f'{path} has several categories of the name {_some(repeated)}')
+    if found != [name for name in classes if name in names]:
+        print_log(
+            f'{where} has another order than the categories of {path}; mmdet numbers '
+            f'them in the order of the file, {_some(found)}, so names will be mixed up',
+            logger='current',
+            level=logging.WARNING,
+        )
+
+
+def _some(names) -> str:
+    """The first few of a list of names."""
+    names = list(names)
+    more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
+    return ', '.join(map(repr, names[:SHOWN])) + more

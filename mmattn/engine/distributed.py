@@ -1,0 +1,57 @@
+"""torchrun's processes where mmengine cannot start them: without a GPU, and again."""
+
+import os
+from datetime import timedelta
+
+import torch
+from mmengine.config import Config
+from mmengine.logging import print_log
+from torch.distributed import PrefixStore
+
+
+def join_processes(cfg: Config, backend: str | None = None):
+    """Starts the process group of `--launcher pytorch`; mmengine takes it as it is.
+
+    Without CUDA mmengine fails: it picks a GPU for each process before anything else,
+    and gives DDP its number. Here the backend is gloo and DDP wraps a model of the CPU.
+
+    When torchrun restarts the processes, they may find the addresses of those that died
+    in the store and wait for them. Here each start has keys of its own.
+
+    Args:
+        cfg: the config to be run; amended.
+        backend: the user's explicit choice; None for gloo, or the config's with CUDA.
+    """
+    restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
+    if torch.cuda.is_available():
+        if restarts == 0:
+            return  # mmengine's way works
+        torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+    else:
+        _use_cpu(cfg, backend or 'gloo')
+    kwargs = dict(cfg.get('env_cfg', {}).get('dist_cfg', {}))
+    if 'timeout' in kwargs:
+        kwargs['timeout'] = timedelta(seconds=kwargs['timeout'])
+    store, rank, world_size = next(torch.distributed.rendezvous('env://'))
+    store.set_timeout(kwargs.get('timeout', timedelta(minutes=30)))
+    torch.distributed.init_process_group(
+        kwargs.pop('backend', 'nccl'),
+        store=PrefixStore(f'start_{restarts}', store),
+        rank=rank,
+        world_size=world_size,
+        **kwargs,
+    )
+
+
+def _use_cpu(cfg: Config, backend: str):
+    configured = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('backend', 'nccl')
+    if backend != configured and os.environ['RANK'] == '0':
+        print_log(f'No CUDA here: the backend is {backend}, not {configured}.')
+    cfg.merge_from_dict({'env_cfg.dist_cfg.backend': backend})
+    wrapper = dict(
+        type='MMDistributedDataParallel',
+        broadcast_buffers=False,
+        find_unused_parameters=cfg.get('find_unused_parameters', False),
+    )
+    cfg.model_wrapper_cfg = wrapper | cfg.get('model_wrapper_cfg', {})
+    cfg.model_wrapper_cfg.device_ids = None

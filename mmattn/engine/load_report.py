@@ -1,0 +1,154 @@
+"""What became of each tensor when weights were loaded, and whether that will do."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mmengine.logging import MMLogger, print_log
+
+MIN_BACKBONE_SHARE = 0.9
+SHOWN_NAMES = 6
+ALLOW_PARTIAL = (
+    'pass --allow-partial-load (allow_partial_load = True in the config) to load it '
+    'all the same'
+)
+
+
+def list_names(names: Sequence[str]) -> str:
+    shown = ', '.join(names[:SHOWN_NAMES])
+    hidden = len(names) - SHOWN_NAMES
+    return f'{shown} and {hidden} more' if hidden > 0 else shown
+
+
+@dataclass
+class LoadReport:
+    """What became of each tensor.
+
+    Attributes:
+        sizes: elements of each tensor of the model.
+        given: names in the file.
+        matched: names in the model whose tensor came from the file.
+        resized: those of `matched` that a hook of the model changed the shape of, with
+            the shapes in the file and in the model.
+        missing: names in the model that the file has no tensor for, or one of another
+            shape.
+        mismatched: those of `missing` with another shape, and both shapes.
+        unexpected: names in the file that the model has no place for.
+    """
+
+    sizes: dict[str, int]
+    given: list[str]
+    matched: list[str] = field(default_factory=list)
+    resized: dict[str, tuple] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    mismatched: dict[str, tuple] = field(default_factory=dict)
+    unexpected: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f'{len(self.matched)} of {len(self.sizes)} tensors matched '
+            f'({len(self.resized)} resized), {len(self.missing)} missing '
+            f'({len(self.mismatched)} for their shape), '
+            f'{len(self.unexpected)} unexpected'
+        )
+
+    def differences(self) -> list[str]:
+        """A line with the names of each kind that keeps the load from being exact."""
+        kinds = {
+            'of another shape': [
+                f'{key} {old} in the file, {new} in the model'
+                for key, (old, new) in self.mismatched.items()
+            ],
+            'missing in the file': [
+                key for key in self.missing if key not in self.mismatched
+            ],
+            'unexpected in the file': self.unexpected,
+        }
+        return [
+            f'{kind}: {list_names(names)}' for kind, names in kinds.items() if names
+        ]
+
+    def log(self, source: str, logger: MMLogger | str = 'current'):
+        """Counts and resizes at INFO, differences at WARNING."""
+        print_log(f'{source}: {self}', logger)
+        for name, (old, new) in self.resized.items():
+            print_log(f'{source}: resized {name} from {old} to {new}', logger)
+        for line in self.differences():
+            print_log(f'{source}: {line}', logger, logging.WARNING)
+
+    def share(self, prefix: str = '') -> float:
+        """How much of what is below `prefix` was matched, counted in elements."""
+        total = sum(n for key, n in self.sizes.items() if key.startswith(prefix))
+        matched = sum(self.sizes[key] for key in self.matched if key.startswith(prefix))
+        return matched / max(1, total)
+
+    def likely_prefix(self) -> str | None:
+        """The change of prefix that would make more names match, in words."""
+        added = _common_prefix(self.given, self.sizes)
+        removed = _common_prefix(self.sizes, self.given)
+        (prefix, count), change, remedy = max(
+            (added, 'with', 'the weights of a backbone alone belong in its init_cfg'),
+            (
+                removed,
+                'without',
+                "init_cfg=dict(type='Pretrained', prefix=...) cuts it",
+            ),
+            key=lambda choice: choice[0][1],
+        )
+        if count <= len(self.matched):
+            return None
+        return (
+            f"{count} names of the file would match {change} '{prefix}.' before them: "
+            f'{remedy}'
+        )
+
+    def check(self, source: str, *, exact: bool, part: str = '', partial: bool = False):
+        """Applies the rules of `mmattn.engine.weights`.
+
+        Args:
+            exact: for resuming and testing; otherwise fine-tuning.
+            part: prefix of the backbone in the model, such as 'backbone.'.
+            partial: only a load where nothing matched is an error.
+
+        Raises:
+            ValueError: with the file, the counts, names of both sides and, where a
+                prefix would mend it, the prefix.
+        """
+        problem = self._problem(exact, part, partial)
+        if problem is None:
+            return
+        lines = [f'{source} is not loaded: {problem}', str(self), *self.differences()]
+        if (prefix := self.likely_prefix()) is not None:
+            lines.append(prefix)
+        if self.matched:
+            lines.append(ALLOW_PARTIAL)
+        raise ValueError('\n  '.join(lines))
+
+    def _problem(self, exact: bool, part: str, partial: bool) -> str | None:
+        name = part.removesuffix('.') or 'model'
+        if not self.matched:
+            return 'nothing in it matches the model'
+        if partial:
+            return None
+        if exact:
+            same = not self.missing and not self.unexpected
+            return None if same else 'it does not match the model exactly'
+        if any(key.startswith(part) for key in self.mismatched):
+            return f'tensors of the {name} have another shape'
+        share = self.share(part)
+        if share < MIN_BACKBONE_SHARE:
+            return f'it holds {share:.0%} of the {name}, the rest would be noise'
+        return None
+
+
+def _common_prefix(short: Iterable[str], long: Iterable[str]) -> tuple[str, int]:
+    """What most often stands before a name of `short` in `long`, and how often."""
+    short = set(short)
+    prefixes = Counter()
+    for name in long:
+        parts = name.split('.')
+        for i in range(1, len(parts)):
+            if '.'.join(parts[i:]) in short:
+                prefixes['.'.join(parts[:i])] += 1
+    return max(prefixes.items(), key=lambda item: item[1], default=('', 0))

@@ -1,0 +1,159 @@
+"""Goes on exactly where a checkpoint was saved.
+
+mmengine restores weights, optimiser, schedulers and counters. What it leaves out is
+here: the samplers' seed, the place inside an epoch, gradients that were being
+accumulated, and the validation that was due when the run ended.
+"""
+
+from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapper
+from mmengine.runner import EpochBasedTrainLoop as MMEngineEpochBasedTrainLoop
+from mmengine.runner import IterBasedTrainLoop
+
+from .dataloader import positioned
+
+VALIDATED = 'iter_of_validation'
+
+
+class EpochBasedTrainLoop(MMEngineEpochBasedTrainLoop):
+    """Epochs that may start inside one: `first_batch` is the first that is new."""
+
+    first_batch = 0
+
+    def run_iter(self, idx: int, data_batch):
+        super().run_iter(self.first_batch + idx, data_batch)
+
+
+class ResumeHook(Hook):
+    """Saves the position with each checkpoint and restores it when training resumes."""
+
+    priority = 'LOWEST'
+
+    def __init__(self):
+        self._checkpoint = {}  # what of the loaded one is not in the runner
+        self._batches_done = 0  # of this epoch
+        self._training = False
+
+    def before_save_checkpoint(self, runner, checkpoint: dict):
+        meta = checkpoint['meta']
+        inside = meta['epoch'] == runner.epoch  # else it counts as finished
+        meta.update(
+            world_size=runner.world_size,
+            batches_per_epoch=len(runner.train_dataloader),
+            batches_done=self._batches_done if inside else 0,
+        )
+        wrapper = runner.optim_wrapper
+        if (
+            'optimizer' not in checkpoint
+            or not isinstance(wrapper, OptimWrapper)
+            or wrapper.should_update()
+        ):
+            return
+        if runner.distributed:
+            runner.logger.warning(
+                'This checkpoint is inside a window of gradient accumulation: the '
+                'gradients so far differ by rank and are not saved. A run that resumes '
+                'from it will not repeat this one exactly.'
+            )
+            return
+        checkpoint['gradients'] = {
+            name: param.grad.cpu()
+            for name, param in runner.model.named_parameters()
+            if param.grad is not None
+        }
+
+    def after_load_checkpoint(self, runner, checkpoint: dict):
+        self._checkpoint = {
+            key: checkpoint[key] for key in ('meta', 'gradients') if key in checkpoint
+        }
+
+    def before_train(self, runner):
+        self._training = True
+        checkpoint, self._checkpoint = self._checkpoint, {}
+        meta = checkpoint.get('meta', {})
+        if runner.iter == 0 or meta.get('iter') != runner.iter:
+            return  # nothing has been resumed
+        for loop in (runner.train_loop, runner.val_loop):
+            if loop is not None and positioned(loop.dataloader) is not None:
+                positioned(loop.dataloader).reseed(runner.shared_seed)
+        runner.logger.info(f'Seed of the checkpoint: {runner.shared_seed}')
+        self._batches_done = _batches_done(runner, meta)
+        self._restore_gradients(runner, checkpoint.get('gradients', {}))
+        if self._batches_done == 0 and _validation_is_due(runner):
+            runner.logger.info(
+                'The checkpoint was saved before its validation: that comes first.'
+            )
+            runner.val_loop.run()
+
+    def before_train_epoch(self, runner):
+        loop = runner.train_loop
+        batches = positioned(loop.dataloader)
+        if isinstance(loop, IterBasedTrainLoop) or batches is None:
+            return  # the former skips what has been seen by itself
+        batches.resume(at=runner.iter, number=runner.iter - self._batches_done)
+        loop.first_batch = self._batches_done
+
+    def before_train_iter(self, runner, batch_idx: int, data_batch=None):
+        self._batches_done = batch_idx + 1
+
+    def after_train_epoch(self, runner):
+        self._batches_done = 0
+
+    def before_val_epoch(self, runner):
+        if self._training:  # else runner.iter would build the training data
+            runner.message_hub.update_info(VALIDATED, runner.iter)
+        if positioned(runner.val_dataloader) is not None:
+            positioned(runner.val_dataloader).resume(at=0)
+
+    def before_test_epoch(self, runner):
+        if positioned(runner.test_dataloader) is not None:
+            positioned(runner.test_dataloader).resume(at=0)
+
+    def _restore_gradients(self, runner, gradients: dict):
+        for name, param in runner.model.named_parameters():
+            if name in gradients:
+                param.grad = gradients[name].to(param.device)
+        if gradients:
+            runner.logger.info('Restored the gradients that were being accumulated.')
+
+
+def _batches_done(runner, meta: dict) -> int:
+    """How much of the epoch to skip; says so where the data cannot be the same."""
+    done = meta.get('batches_done', 0)
+    if isinstance(runner.train_loop, IterBasedTrainLoop):
+        done = 0
+    changes = [
+        f'{name} was {meta[name]}, is {now}'
+        for name, now in (
+            ('world_size', runner.world_size),
+            ('batches_per_epoch', len(runner.train_dataloader)),
+        )
+        if meta.get(name, now) != now
+    ]
+    if changes:
+        runner.logger.warning(
+            f'The order of the data differs from the resumed run: {", ".join(changes)}.'
+            + (' The epoch starts over.' if done else '')
+        )
+        return 0
+    if done and positioned(runner.train_dataloader) is None:
+        runner.logger.warning(
+            'The dataloader was not built from a config: the epoch starts over.'
+        )
+        return 0
+    return done
+
+
+def _validation_is_due(runner) -> bool:
+    """Whether a validation belongs to this position that the checkpoint is without."""
+    loop = runner.train_loop
+    if runner.val_loop is None:
+        return False
+    if runner.message_hub.runtime_info.get(VALIDATED) == runner.iter:
+        return False
+    loop._decide_current_val_interval()
+    if isinstance(loop, IterBasedTrainLoop):
+        now, last = loop.iter, loop.max_iters
+    else:
+        now, last = loop.epoch, loop.max_epochs
+    return now >= loop.val_begin and (now % loop.val_interval == 0 or now == last)

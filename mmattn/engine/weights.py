@@ -1,0 +1,244 @@
+"""Putting weights into a model, saying what went where, and refusing to start wrong.
+
+mmengine loads what happens to fit and logs the rest, so a wrong prefix trains from
+noise. Here every tensor of the model and of the file is accounted for, and there are
+two rules:
+
+- *exact*, to resume and to test: every tensor of the model comes from the file and
+  every tensor of the file goes into the model. Anything else is another model.
+- *fine-tuning*, for `load_from` and `init_cfg=dict(type='Pretrained')`: heads and necks
+  may be new, of another shape, or left over. The backbone may not: none of its tensors
+  has another shape in the file, and nine tenths of its elements (by count, so that the
+  norms added for detection weigh little) come from it. A model without `backbone` is
+  taken as a whole.
+
+`allow_partial_load = True` (`--allow-partial-load`) turns both into a warning; a load
+where nothing at all matched is an error even then.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from mmengine.logging import print_log
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.runner import CheckpointLoader, Runner
+from torch import nn
+
+from mmattn.models.backbones.base_backbone import BaseBackbone
+
+from .load_report import LoadReport, list_names
+
+# Batch norms wrote no counter before PyTorch 0.4.1, and it changes nothing.
+NOT_REQUIRED = 'num_batches_tracked'
+_PARTIAL: ContextVar[bool] = ContextVar('partial_loads', default=False)
+
+
+def find_weights(checkpoint, source: str) -> dict:
+    """The state dict in a checkpoint, without `module.` before its names.
+
+    It is what is under `state_dict` (mm packages, timm), else under `model` (the
+    papers' repositories), else the checkpoint itself. Averaged copies (`model_ema`,
+    `state_dict_ema`, `ema_state_dict`) are never taken by themselves.
+
+    Raises:
+        ValueError: there are no tensors there.
+    """
+    weights = checkpoint
+    if isinstance(checkpoint, Mapping):
+        for key in ('state_dict', 'model'):
+            if isinstance(checkpoint.get(key), Mapping):
+                weights = checkpoint[key]
+                break
+    if not isinstance(weights, Mapping) or not any(
+        isinstance(value, torch.Tensor) for value in weights.values()
+    ):
+        held = type(checkpoint).__name__
+        if isinstance(checkpoint, Mapping):
+            held = f'a dict with the keys {list_names([*map(str, checkpoint)])}'
+        raise ValueError(
+            f'{source} holds no weights: it is {held}, without tensors at the top or '
+            'under `state_dict` or `model`'
+        )
+    if all(key.startswith('module.') for key in weights):
+        weights = _below(weights, 'module.')
+    return weights
+
+
+def _below(weights: Mapping, prefix: str) -> OrderedDict:
+    """What is below `prefix`, without it, with the version numbers of the modules."""
+    below = OrderedDict(
+        (key.removeprefix(prefix), value)
+        for key, value in weights.items()
+        if key.startswith(prefix)
+    )
+    versions = getattr(weights, '_metadata', None)
+    if versions is not None:
+        below._metadata = OrderedDict(
+            ((key + '.').removeprefix(prefix).removesuffix('.'), value)
+            for key, value in versions.items()
+            if (key + '.').startswith(prefix)
+        )
+    return below
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
+
+
+def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
+    """Loads what fits in name and shape, after the model's own hooks had their say."""
+    model = _unwrapped(model)
+    own = model.state_dict()
+    report = LoadReport(
+        {
+            key: value.numel()
+            for key, value in own.items()
+            if isinstance(value, torch.Tensor) and NOT_REQUIRED not in key
+        },
+        list(weights),
+    )
+
+    def note(module, local, prefix, *_):
+        for name in (*module._parameters, *module._buffers):
+            key = prefix + name
+            if key not in own or not isinstance(local.get(key), torch.Tensor):
+                continue
+            new = own[key].shape
+            old = local[key].shape
+            if old == new or (not new and old == (1,)):
+                first = getattr(weights.get(key), 'shape', old)
+                if first != old:
+                    report.resized[key] = tuple(first), tuple(new)
+            else:
+                report.mismatched[key] = tuple(old), tuple(new)
+                del local[key]
+
+    # Registered last, so they see what the model's own hooks made of the weights.
+    handles = [
+        module.register_load_state_dict_pre_hook(note) for module in model.modules()
+    ]
+    try:
+        keys = model.load_state_dict(weights, strict=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    missing = set(keys.missing_keys)
+    report.missing = [key for key in report.sizes if key in missing]
+    report.matched = [key for key in report.sizes if key not in missing]
+    report.unexpected = keys.unexpected_keys
+    return report
+
+
+@contextmanager
+def partial_loads(allow: bool = True) -> Iterator[None]:
+    """Within it, weights that match in part are loaded with a warning.
+
+    Args:
+        allow: False changes nothing, also inside another `partial_loads`.
+    """
+    token = _PARTIAL.set(allow or _PARTIAL.get())
+    try:
+        yield
+    finally:
+        _PARTIAL.reset(token)
+
+
+def load_checkpoint(
+    runner: Runner,
+    filename: str,
+    map_location,
+    *,
+    exact: bool,
+    required: Sequence[str] = (),
+    revise_keys: Sequence[tuple[str, str]] = (),
+) -> dict:
+    """`Runner.load_checkpoint`: reads, calls the hooks, loads, reports, checks.
+
+    Args:
+        exact: for resuming and testing; otherwise fine-tuning.
+        required: what the checkpoint must hold beside weights, to be resumed.
+        revise_keys: patterns and replacements for names, applied after the hooks.
+
+    Returns:
+        What was read, with the weights under `state_dict`.
+
+    Raises:
+        ValueError: there are no weights, what is required is not there, or the rule is
+            broken.
+    """
+    loaded = CheckpointLoader.load_checkpoint(filename, map_location, runner.logger)
+    weights = find_weights(loaded, filename)
+    lacking = [key for key in required if key not in loaded]
+    if lacking:
+        raise ValueError(
+            f'{filename} cannot be resumed: it has no {" and no ".join(lacking)}, so '
+            'no run of mmengine saved it; train from its weights with load_from instead'
+        )
+    checkpoint = {
+        key: value
+        for key, value in loaded.items()
+        if not isinstance(value, torch.Tensor)
+    }
+    checkpoint['state_dict'] = weights
+    runner.call_hook('after_load_checkpoint', checkpoint=checkpoint)
+    weights = _revised(checkpoint['state_dict'], revise_keys)
+    report = load_weights(runner.model, weights)
+    report.log(filename, runner.logger)
+    part = 'backbone.' if hasattr(_unwrapped(runner.model), 'backbone') else ''
+    report.check(filename, exact=exact, part=part, partial=_PARTIAL.get())
+    return checkpoint
+
+
+def _revised(weights: Mapping, revise_keys: Sequence[tuple[str, str]]) -> OrderedDict:
+    revised = OrderedDict(weights)
+    for pattern, replacement in revise_keys:
+        revised = OrderedDict(
+            (re.sub(pattern, replacement, key), value) for key, value in revised.items()
+        )
+    if hasattr(weights, '_metadata'):
+        revised._metadata = weights._metadata
+    return revised
+
+
+def initialize_from_checkpoint(
+    module: nn.Module, filename: str, prefix: str | None = None, map_location='cpu'
+) -> LoadReport:
+    """What `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
+
+    For a backbone of ours the fine-tuning rule holds; for any other module it is an
+    error only if nothing matches, as mmengine's own configs load parts on purpose.
+
+    Args:
+        prefix: take the weights below it, such as 'backbone.'. Without it, that is done
+            by itself with a file of a whole detector, segmentor or classifier: no name
+            of it is a name of the module, and some are below 'backbone.'.
+
+    Raises:
+        ValueError: there are no weights, none below `prefix`, or the rule is broken.
+    """
+    checkpoint = CheckpointLoader.load_checkpoint(filename, map_location)
+    weights = find_weights(checkpoint, filename)
+    if prefix is None and not weights.keys() & module.state_dict().keys():
+        if any(key.startswith('backbone.') for key in weights):
+            prefix = 'backbone.'
+            print_log(f'{filename} is a whole model; its backbone is used', 'current')
+    if prefix is not None:
+        prefix = prefix.removesuffix('.') + '.'
+        below = _below(weights, prefix)
+        if not below:
+            raise ValueError(
+                f'{filename} has nothing below the prefix {prefix!r}; it has '
+                f'{list_names(list(weights))}'
+            )
+        weights = below
+    report = load_weights(module, weights)
+    report.log(filename)
+    partial = _PARTIAL.get() or not isinstance(module, BaseBackbone)
+    report.check(filename, exact=False, partial=partial)
+    return report

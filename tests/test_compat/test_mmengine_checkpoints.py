@@ -1,0 +1,222 @@
+"""mmengine reads through our reader, whatever the address and whoever comes first."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip('mmengine')
+from mmengine.fileio import LocalBackend, register_backend
+from mmengine.registry import WEIGHT_INITIALIZERS
+from mmengine.runner import CheckpointLoader
+from mmengine.runner import checkpoint as mmengine_checkpoint
+
+import mmattn
+from mmattn.compat import mmengine_checkpoints
+from mmattn.engine import UntrustedCheckpointError, trusted_checkpoints
+
+ROOT = Path(mmattn.__file__).parents[1]
+
+
+class MakesFolder:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A folder with a trap and weights, its address, and the requests that it got."""
+    folder = tmp_path / 'served'
+    folder.mkdir()
+    weights = {'backbone.w': torch.ones(2)}
+    torch.save(dict(state_dict=weights), folder / 'fine.pth')
+    sprung = tmp_path / 'sprung'
+    torch.save(dict(weights, run=MakesFolder(str(sprung))), folder / 'trap.pth')
+    requests = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            requests.append(self.path)
+
+    handler = partial(Handler, directory=str(folder))
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch_home'))
+    monkeypatch.setenv('MMENGINE_HOME', str(tmp_path / 'mm_home'))
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f'http://127.0.0.1:{server.server_port}', requests, sprung
+        server.shutdown()
+
+
+@pytest.fixture(params=['fine', 'trap'])
+def address(request, served, tmp_path, monkeypatch):
+    """Makes each scheme lead to the same file; its addresses by scheme."""
+    folder, url, _, _ = served
+    name = f'{request.param}.pth'
+    models = {'model': f'{url}/{name}'}
+    monkeypatch.setattr(mmengine_checkpoint, 'get_torchvision_models', lambda: models)
+    monkeypatch.setattr(mmengine_checkpoint, 'get_mmcls_models', lambda: models)
+    home = tmp_path / 'mm_home'
+    home.mkdir()
+    (home / 'open_mmlab.json').write_text(
+        json.dumps(dict(models, local=str(folder / name)))
+    )
+
+    class Store(LocalBackend):
+        def get(self, path):
+            return (folder / name).read_bytes()
+
+    register_backend('petrel', Store, force=True, prefixes=['petrel', 's3'])
+    yield {
+        'local': str(folder / name),
+        'http': models['model'],
+        'torchvision': 'torchvision://model',
+        'modelzoo': 'modelzoo://model',
+        'openmmlab': 'openmmlab://model',
+        'open-mmlab-file': 'open-mmlab://local',
+        'mmcls': 'mmcls://model',
+        's3': 's3://bucket/name',
+    }
+    from mmengine.fileio.backends import PetrelBackend
+
+    register_backend('petrel', PetrelBackend, force=True, prefixes=['petrel', 's3'])
+
+
+SCHEMES = [
+    'local',
+    'http',
+    'torchvision',
+    'modelzoo',
+    'openmmlab',
+    'open-mmlab-file',
+    'mmcls',
+    's3',
+]
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_every_scheme_reads_safely(address, served, scheme):
+    *_, sprung = served
+    assert set(address) == set(SCHEMES)
+    if 'trap' in address['local']:
+        with pytest.raises(UntrustedCheckpointError, match='mkdir'):
+            CheckpointLoader.load_checkpoint(address[scheme])
+        assert not sprung.exists()
+        with trusted_checkpoints():
+            CheckpointLoader.load_checkpoint(address[scheme])
+        assert sprung.exists()
+    else:
+        read = CheckpointLoader.load_checkpoint(address[scheme])
+        name = 'w' if scheme == 'mmcls' else 'backbone.w'
+        assert read['state_dict'][name].tolist() == [1, 1]
+
+
+def test_no_scheme_is_left_to_mmengine():
+    """One that mmengine adds has to be looked at; these two call load_from_http."""
+    kept = {
+        loader.__name__
+        for loader in CheckpointLoader._schemes.values()
+        if loader.__module__ != mmengine_checkpoints.__name__
+    }
+    assert kept == {'load_from_torchvision', 'load_from_mmcls'}
+
+
+def test_a_download_is_kept(served, tmp_path):
+    _, url, requests, _ = served
+    for _ in range(2):
+        CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
+    assert requests == ['/fine.pth']
+    assert (tmp_path / 'torch_home/hub/checkpoints/fine.pth').is_file()
+
+
+def test_other_processes_wait_for_the_first_to_download(served, tmp_path, monkeypatch):
+    folder, url, requests, _ = served
+    kept = tmp_path / 'torch_home/hub/checkpoints/fine.pth'
+    waited = []
+
+    def barrier():
+        waited.append(requests.copy())
+        kept.parent.mkdir(parents=True)
+        kept.write_bytes((folder / 'fine.pth').read_bytes())
+
+    monkeypatch.setattr('mmattn.engine.checkpoint.get_dist_info', lambda: (1, 2))
+    monkeypatch.setattr(torch.distributed, 'barrier', barrier)
+    CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
+    assert waited == [[]]
+    assert requests == []
+
+
+@pytest.mark.parametrize('matches', [True, False])
+def test_a_name_that_belies_the_content_is_said(served, monkeypatch, matches):
+    folder, url, _, _ = served
+    content = (folder / 'fine.pth').read_bytes()
+    digits = sha256(content).hexdigest()[:8] if matches else 'deadbeef'
+    (folder / f'fine-{digits}.pth').write_bytes(content)
+    said = []
+    monkeypatch.setattr(
+        'mmattn.engine.checkpoint.print_log', lambda text, *_: said.append(text)
+    )
+    CheckpointLoader.load_checkpoint(f'{url}/fine-{digits}.pth')
+    assert [text.endswith('its name says deadbeef') for text in said] == (
+        [] if matches else [True]
+    )
+
+
+def test_errors_name_the_address_and_the_copy(served):
+    folder, url, _, _ = served
+    (folder / 'page.pth').write_text('<!doctype html>')
+    with pytest.raises(ValueError, match=f'{url}/page.pth .kept at .*not a readable'):
+        CheckpointLoader.load_checkpoint(f'{url}/page.pth')
+
+
+@pytest.mark.parametrize(
+    ('filename', 'error', 'message'),
+    [
+        ('gone.pth', FileNotFoundError, 'no checkpoint at gone.pth'),
+        ('openmmlab://gone', ValueError, "no model 'gone'"),
+    ],
+)
+def test_what_is_not_there_is_named(filename, error, message):
+    with pytest.raises(error, match=message):
+        CheckpointLoader.load_checkpoint(filename)
+
+
+def test_pretrained_is_ours_for_every_module():
+    loader = WEIGHT_INITIALIZERS.get('Pretrained')
+    assert loader.__module__ == mmengine_checkpoints.__name__
+
+
+@pytest.mark.parametrize(
+    'order',
+    ['mmattn, mmengine.runner', 'mmengine.runner, mmattn'],
+    ids=['first', 'last'],
+)
+def test_importing_mmattn_is_enough(tmp_path, order):
+    sprung = tmp_path / 'sprung'
+    torch.save([MakesFolder(str(sprung))], tmp_path / 'trap.pth')
+    code = (
+        f'import {order}\n'
+        'from mmengine.runner import CheckpointLoader\n'
+        'try:\n'
+        f'    CheckpointLoader.load_checkpoint({str(tmp_path / "trap.pth")!r})\n'
+        'except ValueError as error:\n'
+        '    print(type(error).__name__)\n'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert 'UntrustedCheckpointError' in done.stdout, done.stderr
+    assert not sprung.exists()

@@ -1,0 +1,300 @@
+"""Samples that cannot be used name their files; those that can cost little more."""
+
+import copy
+import io
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+pytest.importorskip('mmdet')
+pytest.importorskip('mmseg')
+pytest.importorskip('mmpretrain')
+
+from bad_data import (
+    ADE_IMAGE,
+    ADE_MAP,
+    COCO_IMAGE,
+    DATASETS,
+    IMAGENET_IMAGE,
+    Model,
+    cut,
+    edit_map,
+    load_all,
+    make_toys,
+    train_loader,
+)
+from mmengine.dataset import BaseDataset, ConcatDataset
+from PIL import Image
+
+from mmattn.engine.checked_dataset import CheckedDataset, DataError
+from mmattn.engine.image_file import check_image_file
+
+
+@pytest.fixture(scope='module')
+def toys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('toys')
+    make_toys(folder)
+    return folder
+
+
+@pytest.fixture
+def here(toys, tmp_path, monkeypatch):
+    """A copy of the toy data sets as the current folder."""
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope='module')
+def picture():
+    return np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+
+
+def encode(picture, name, **options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, name, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize('share', [0.01, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize('name', ['JPEG', 'PNG'])
+def test_a_file_that_breaks_off_is_refused(tmp_path, picture, name, share):
+    path = tmp_path / 'image'
+    content = encode(picture, name)
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=f'^{path} is a truncated {name} file: '):
+        check_image_file(str(path))
+
+
+WHOLE = {
+    'jpeg': lambda p: encode(p, 'JPEG'),
+    'progressive jpeg': lambda p: encode(p, 'JPEG', progressive=True),
+    'grey jpeg': lambda p: encode(p[..., 0], 'JPEG'),
+    'jpeg with a thumbnail': lambda p: encode(p, 'JPEG', exif=thumbnail(p)),
+    'padded jpeg': lambda p: encode(p, 'JPEG') + bytes(500),
+    'jpeg and line end': lambda p: encode(p, 'JPEG') + b'\r\n',
+    'jpeg and a trailer': lambda p: encode(p, 'JPEG') + b'SEFHe' * 300,
+    'two jpegs': lambda p: encode(p, 'JPEG') * 2,
+    'png': lambda p: encode(p, 'PNG'),
+    'palette png': lambda p: encode(p[..., 0] // 16, 'PNG'),
+    'png and a trailer': lambda p: encode(p, 'PNG') + b'trailer' * 50,
+    'bmp': lambda p: encode(p, 'BMP'),
+    'webp': lambda p: encode(p, 'WEBP'),
+    'tiff': lambda p: encode(p, 'TIFF'),
+}
+
+
+def thumbnail(picture) -> bytes:
+    """EXIF that ends in a whole JPEG, so its end marker is early in the file."""
+    return b'Exif\x00\x00' + encode(picture[::4, ::4], 'JPEG')
+
+
+@pytest.mark.parametrize('make', WHOLE.values(), ids=WHOLE)
+def test_a_whole_file_is_not_refused(tmp_path, picture, make):
+    path = tmp_path / 'image'
+    path.write_bytes(make(picture))
+    check_image_file(str(path))
+
+
+def test_a_repaired_file_is_looked_at_again(tmp_path, picture):
+    path = tmp_path / 'image'
+    content = encode(picture, 'JPEG')
+    path.write_bytes(content[:-50])
+    with pytest.raises(ValueError, match='truncated'):
+        check_image_file(str(path))
+    path.write_bytes(content + b'trailer')
+    check_image_file(str(path))
+
+
+def out_of_range(labels):
+    labels[3, 4] = 151
+    return labels
+
+
+SAMPLES = {
+    'truncated jpeg': (
+        'mmdet',
+        lambda: cut(COCO_IMAGE),
+        f'sample 0 of CocoDataset: {COCO_IMAGE} is a truncated JPEG file',
+    ),
+    'empty image': (
+        'mmdet',
+        lambda: Path(COCO_IMAGE).write_bytes(b''),
+        f'sample 0 of CocoDataset: {COCO_IMAGE} is an empty file',
+    ),
+    'no image': (
+        'mmdet',
+        lambda: Path(COCO_IMAGE).write_text('<html>404</html>'),
+        'sample 0 of CocoDataset: AssertionError: failed to load image: ' + COCO_IMAGE,
+    ),
+    'truncated jpeg of a class': (
+        'mmpretrain',
+        lambda: cut(IMAGENET_IMAGE),
+        f'sample 0 of ImageNet: {IMAGENET_IMAGE} is a truncated JPEG file',
+    ),
+    'truncated image of a segmentation': (
+        'mmseg',
+        lambda: cut(ADE_IMAGE),
+        f'sample 0 of ADE20KDataset: {ADE_IMAGE} is a truncated JPEG file',
+    ),
+    'truncated label map': (
+        'mmseg',
+        lambda: cut(ADE_MAP),
+        f'sample 0 of ADE20KDataset: {ADE_MAP} is a truncated PNG file',
+    ),
+    'empty label map': (
+        'mmseg',
+        lambda: Path(ADE_MAP).write_bytes(b''),
+        f'sample 0 of ADE20KDataset: {ADE_MAP} is an empty file',
+    ),
+    'label out of range': (
+        'mmseg',
+        lambda: edit_map(out_of_range),
+        f'sample 0 of ADE20KDataset: {ADE_MAP} has the label 150, and there are 150 '
+        'classes, 0 to 149, after what reduce_zero_label=True does; ignored: [255]',
+    ),
+    'label map of another size': (
+        'mmseg',
+        lambda: edit_map(lambda labels: labels[:, 1:]),
+        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 159), its image '
+        '(120, 160)',
+    ),
+    'label map in colours': (
+        'mmseg',
+        lambda: edit_map(lambda labels: np.stack([labels] * 3, axis=-1)),
+        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 160, 3), its image '
+        '(120, 160)',
+    ),
+}
+
+
+@pytest.mark.parametrize(('scope', 'change', 'message'), SAMPLES.values(), ids=SAMPLES)
+def test_a_bad_sample_is_named(here, scope, change, message):
+    change()
+    with pytest.raises(DataError, match=f'^{re.escape(message)}'):
+        load_all(DATASETS[scope], scope=scope)
+
+
+def test_a_worker_names_it_too(here):
+    cut(ADE_MAP)
+    with pytest.raises(DataError) as raised:
+        load_all(DATASETS['mmseg'], scope='mmseg', num_workers=2)
+    assert f'DataError: sample 0 of ADE20KDataset: {ADE_MAP} is a' in str(raised.value)
+
+
+def fail(data):
+    raise KeyError('gt_missing')
+
+
+def test_any_error_of_a_transform_names_the_files_and_the_cause(here):
+    dataset = DATASETS['mmseg']
+    dataset = {**dataset, 'pipeline': [fail, *dataset['pipeline']]}
+    message = f"sample 0 of ADE20KDataset, {ADE_IMAGE} and {ADE_MAP}: KeyError: '"
+    with pytest.raises(DataError, match=f'^{re.escape(message)}') as raised:
+        load_all(dataset, scope='mmseg')
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_any_error_elsewhere_names_the_index(here):
+    dataset = {**DATASETS['mmdet'], 'pipeline': [lambda _: None], 'max_refetch': 3}
+    message = r'train_dataloader.dataset\[0\]: Exception: Cannot find valid image'
+    with pytest.raises(DataError, match=message):
+        load_all(dataset)
+
+
+def test_the_right_file_is_named_inside_wrappers(here):
+    cut(COCO_IMAGE)
+    good = {**DATASETS['mmdet'], 'indices': [1, 2, 3]}
+    dataset = dict(type='ConcatDataset', datasets=[good, DATASETS['mmdet']])
+    message = f'sample 0 of CocoDataset: {COCO_IMAGE} is a truncated'
+    with pytest.raises(DataError, match=message):
+        load_all(dataset)
+
+
+def test_images_that_the_config_wants_skipped_are_skipped(here):
+    Path(COCO_IMAGE).write_bytes(b'')
+    load, *rest = DATASETS['mmdet']['pipeline']
+    pipeline = [{**load, 'ignore_empty': True}, *rest]
+    assert len(load_all({**DATASETS['mmdet'], 'pipeline': pipeline})) == 4
+
+
+@pytest.mark.parametrize(
+    ('heads', 'label', 'fails'),
+    [
+        ({}, 100, True),
+        ({'decode_head': dict(num_classes=150, ignore_index=100)}, 100, False),
+        ({}, 255, False),
+        ({}, 2, True),
+        ({}, 1, False),
+    ],
+    ids=['100', 'ignored by the loss', 'ignored', 'third', 'foreground of one class'],
+)
+def test_which_labels_are_in_range(here, heads, label, fails):
+    def change(labels):
+        labels[:] = 0
+        labels[0, 0] = label
+        return labels
+
+    edit_map(change)
+    dataset = {
+        **DATASETS['mmseg'],
+        'type': 'BaseSegDataset',
+        'metainfo': dict(classes=('one',)),
+        'indices': [0],
+    }
+    options = dict(scope='mmseg', model=Model(**heads))
+    if fails:
+        with pytest.raises(DataError, match=f'has the label {label}, and'):
+            load_all(dataset, **options)
+    else:
+        load_all(dataset, **options)
+
+
+def checked(here, **options):
+    from mmdet.registry import DATASETS as REGISTRY
+    from mmengine.registry import init_default_scope
+
+    init_default_scope('mmdet')
+    return CheckedDataset(REGISTRY.build({**DATASETS['mmdet'], **options}))
+
+
+def test_it_stands_for_the_data_set(here):
+    dataset = checked(here)
+    assert len(dataset) == 4
+    assert dataset.metainfo['classes'][0] == 'person'
+    assert dataset.get_data_info(0)['img_path'] == COCO_IMAGE
+    assert isinstance(dataset, BaseDataset)
+    assert not isinstance(dataset, ConcatDataset)
+    assert len(list(dataset)) == 4
+    with pytest.raises(AttributeError):
+        _ = dataset.no_such_attribute
+    with pytest.raises(IndexError):
+        dataset[4]
+
+
+def test_attributes_are_set_on_the_data_set(here):
+    """Hooks that switch the pipeline do so."""
+    dataset = checked(here)
+    dataset.pipeline = lambda info: info['img_id']
+    assert dataset[0] == 1000
+
+
+def test_it_travels_to_spawned_workers_and_is_not_copied(here):
+    dataset = checked(here)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert type(again) is CheckedDataset
+    cut(COCO_IMAGE)
+    with pytest.raises(DataError, match='truncated'):
+        again[0]
+    assert copy.deepcopy({'dataset': dataset})['dataset'] is dataset
+
+
+def test_a_sixteen_bit_map_is_read_as_mmseg_reads_it(here):
+    edit_map(lambda labels: labels.astype(np.uint16))
+    assert cv2.imread(ADE_MAP, cv2.IMREAD_UNCHANGED).dtype == np.uint16
+    assert len(train_loader(DATASETS['mmseg'], scope='mmseg')) == 4

@@ -1,0 +1,283 @@
+"""Whatever ends a run while it saves, `last_checkpoint` names a loadable file."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine')
+from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
+from mmengine.runner import FlexibleRunner
+from tiny_run import make_runner
+
+from mmattn.engine import CheckpointHook, atomic_files, read_checkpoint
+from mmattn.engine.atomic_files import SUFFIX, write_atomically
+
+ROOT = Path(__file__).parents[2]
+
+
+def last(work_dir) -> Path:
+    return Path((work_dir / 'last_checkpoint').read_text())
+
+
+def files(folder) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+def saved(folder) -> set[str]:
+    return {name for name in files(folder) if not name.endswith('.py')}
+
+
+@pytest.fixture
+def full_disk():
+    """Files cannot grow beyond a few bytes; a write fails part of the way."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    yield fill
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / 'file'
+    for content in (b'old', b'new and longer', b''):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert files(tmp_path) == {'file'}
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, full_disk):
+    path = tmp_path / 'file'
+    path.write_bytes(b'old')
+    full_disk(100)
+    with pytest.raises(OSError, match='untouched') as error:
+        write_atomically(path, bytes(1000))
+    assert error.value.errno == errno.EFBIG
+    assert error.value.filename == str(path)
+    assert path.read_bytes() == b'old'
+    assert files(tmp_path) == {'file'}
+
+
+def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
+    order = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(descriptor):
+        order.append(os.readlink(f'/proc/self/fd/{descriptor}'))
+        fsync(descriptor)
+
+    def noted_replace(source, target):
+        order.append('replace')
+        replace(source, target)
+
+    monkeypatch.setattr(os, 'fsync', noted_fsync)
+    monkeypatch.setattr(os, 'replace', noted_replace)
+    write_atomically(tmp_path / 'file', b'content')
+    temporary, then, folder = order
+    assert temporary.endswith(SUFFIX)
+    assert then == 'replace'
+    assert folder == str(tmp_path)
+
+
+@pytest.mark.parametrize('type_', ['CheckpointHook', 'mmattn.CheckpointHook'])
+def test_the_runner_uses_ours(tmp_path, type_):
+    hooks = dict(checkpoint=dict(type=type_, interval=1, by_epoch=False))
+    runner = make_runner(tmp_path, default_hooks=hooks)
+    (hook,) = (h for h in runner.hooks if isinstance(h, MMEngineCheckpointHook))
+    assert type(hook) is CheckpointHook
+    assert not hook.by_epoch
+
+
+def test_a_run_can_do_without(tmp_path):
+    runner = make_runner(tmp_path, default_hooks=dict(checkpoint=None))
+    assert not any(isinstance(hook, MMEngineCheckpointHook) for hook in runner.hooks)
+
+
+def test_the_outdated_is_removed_after_the_new_one_is_named(tmp_path, monkeypatch):
+    there_at_each_write = []
+
+    def noted(path, content):
+        there_at_each_write.append((Path(path).name, saved(tmp_path)))
+        write_atomically(path, content)
+
+    monkeypatch.setattr('mmattn.engine.checkpoint_hook.write_atomically', noted)
+    monkeypatch.setattr(atomic_files, 'write_atomically', noted)
+    make_runner(tmp_path).train()
+    pointer = 'last_checkpoint'
+    assert there_at_each_write[-2:] == [
+        ('iter_4.pth', {'iter_3.pth', pointer}),
+        (pointer, {'iter_3.pth', 'iter_4.pth', pointer}),
+    ]
+    assert saved(tmp_path) == {'iter_4.pth', pointer}
+
+
+def best_run(work_dir, **options):
+    hook = dict(type='CheckpointHook', interval=1, by_epoch=False, save_best='score')
+    return make_runner(
+        work_dir,
+        val_dataloader=make_runner(work_dir / 'other')._train_dataloader,
+        val_cfg=dict(),
+        val_evaluator=dict(type='RisingMetric'),
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=3, val_interval=1),
+        default_hooks=dict(checkpoint=dict(hook, rule='greater', max_keep_ckpts=1)),
+        **options,
+    )
+
+
+def test_the_best_is_removed_after_the_better_one_is_saved(tmp_path, monkeypatch):
+    best_at_each_write = []
+
+    def noted(path, content):
+        if Path(path).name.startswith('best'):
+            best_at_each_write.append(len([*tmp_path.glob('best*')]))
+        write_atomically(path, content)
+
+    monkeypatch.setattr(atomic_files, 'write_atomically', noted)
+    best_run(tmp_path).train()
+    assert best_at_each_write == [0, 1, 1]
+    assert saved(tmp_path) == {
+        'best_score_iter_3.pth',
+        'iter_3.pth',
+        'last_checkpoint',
+    }
+    info = read_checkpoint(last(tmp_path))['message_hub']['runtime_info']
+    assert info['best_ckpt'] == str(tmp_path / 'best_score_iter_3.pth')
+
+
+def test_a_full_disk_ends_the_run_and_spares_what_was_saved(tmp_path, full_disk):
+    wide = dict(width=10_000)
+    make_runner(tmp_path, model=wide).train()
+    before = saved(tmp_path)
+    longer = dict(type='IterBasedTrainLoop', max_iters=6, val_interval=100)
+    runner = make_runner(tmp_path, model=wide, resume=True, train_cfg=longer)
+    full_disk((tmp_path / 'iter_4.pth').stat().st_size // 2)
+    with pytest.raises(OSError, match='iter_5.pth'):
+        runner.train()
+    assert saved(tmp_path) == before
+    assert read_checkpoint(last(tmp_path))['meta']['iter'] == 4
+
+
+def test_what_killed_runs_left_is_removed_at_the_start(tmp_path):
+    left = tmp_path / f'.iter_9.pth.123{SUFFIX}'
+    left.write_bytes(b'half a checkpoint')
+    runner = make_runner(tmp_path, default_hooks=None)
+    runner.call_hook('before_train')
+    assert not left.exists()
+
+
+def test_an_outdated_one_that_a_kill_spared_is_removed_on_resume(tmp_path):
+    make_runner(tmp_path).train()
+    (tmp_path / 'iter_3.pth').touch()  # as if killed before its removal
+    longer = dict(type='IterBasedTrainLoop', max_iters=5, val_interval=100)
+    make_runner(tmp_path, resume=True, train_cfg=longer).train()
+    assert saved(tmp_path) == {'iter_5.pth', 'last_checkpoint'}
+
+
+def test_without_a_checkpoint_resuming_starts_anew(tmp_path):
+    runner = make_runner(tmp_path, resume=True)
+    runner.train()
+    assert runner.iter == 4
+
+
+@pytest.mark.parametrize(
+    ('named', 'message'),
+    [
+        ('/gone/iter_2.pth', "names '/gone/iter_2.pth', which does not exist; name a"),
+        ('/gone/iter_4.pth', 'was the folder moved.*--resume .*iter_4.pth'),
+        ('', "names ''"),
+    ],
+    ids=['removed', 'moved', 'empty'],
+)
+def test_a_last_checkpoint_that_is_not_there_is_named(tmp_path, named, message):
+    make_runner(tmp_path).train()
+    (tmp_path / 'last_checkpoint').write_text(named)
+    with pytest.raises(ValueError, match=message):
+        make_runner(tmp_path, resume=True).train()
+
+
+def test_other_runners_take_the_hook_too(tmp_path):
+    tiny = make_runner(tmp_path / 'other')
+    hook = dict(
+        type='mmattn.CheckpointHook', interval=1, by_epoch=False, max_keep_ckpts=1
+    )
+    runner = FlexibleRunner(
+        model=tiny.model,
+        work_dir=str(tmp_path / 'flexible'),
+        train_dataloader=tiny._train_dataloader,
+        train_cfg=dict(by_epoch=False, max_iters=2),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+        default_hooks=dict(checkpoint=hook),
+    )
+    runner.train()
+    assert saved(tmp_path / 'flexible') == {'iter_2.pth', 'last_checkpoint'}
+
+
+SAVE_UNTIL_KILLED = """
+import os, random, signal, sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import mmengine.runner.runner
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from tiny_run import make_runner
+from mmattn.engine import read_checkpoint
+
+mmengine.runner.runner.collect_env = dict  # it takes seconds
+
+@HOOKS.register_module()
+class Ready(Hook):
+    priority = 'LOWEST'
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        os.write(self.pipe, b'1')
+
+work_dir = Path({work_dir!r})
+moments = random.Random(0)
+seen = set()
+for _ in range(10):
+    started, ready = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        loop = dict(type='IterBasedTrainLoop', max_iters=10**6, val_interval=10**6)
+        model = dict(width=50_000)  # 5 MB a checkpoint: most of the time is saving
+        runner = make_runner(
+            work_dir, resume=True, train_cfg=loop, model=model, log_level='ERROR'
+        )
+        runner.register_hook(dict(type='Ready', pipe=ready))
+        runner.train()
+        os._exit(1)
+    os.close(ready)
+    os.read(started, 1)
+    time.sleep(moments.uniform(0, 0.4))
+    os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    named = Path((work_dir / 'last_checkpoint').read_text())
+    seen.add(read_checkpoint(named)['meta']['iter'])
+    there = sorted(path.name for path in work_dir.glob('iter_*'))
+    assert len(there) <= 2, there
+assert len(seen) > 5, seen
+"""
+
+
+def test_killed_at_any_moment_there_is_something_to_resume(tmp_path):
+    code = SAVE_UNTIL_KILLED.format(
+        tests=str(Path(__file__).parent), work_dir=str(tmp_path / 'run')
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        cwd=ROOT,
+        env=os.environ | {'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

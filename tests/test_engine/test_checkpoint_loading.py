@@ -1,0 +1,249 @@
+"""What is said about loaded weights, and when loading is refused."""
+
+import logging
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip('mmengine')
+from mmengine.logging import MMLogger
+from tiny_run import Tiny, make_runner
+
+from mmattn.engine.weights import (
+    find_weights,
+    initialize_from_checkpoint,
+    load_weights,
+    partial_loads,
+)
+from mmattn.models import ViT
+
+
+def wrapped(weights, prefix):
+    return OrderedDict((prefix + key, value) for key, value in weights.items())
+
+
+def save(tmp_path, **content):
+    path = tmp_path / 'weights.pth'
+    torch.save(content, path)
+    return str(path)
+
+
+@pytest.fixture
+def messages():
+    """What mmengine's current logger says, level and text."""
+    said = []
+
+    class Listen(logging.Handler):
+        def emit(self, record):
+            said.append((record.levelname, record.getMessage()))
+
+    logger = MMLogger.get_current_instance()
+    handler = Listen()
+    logger.addHandler(handler)
+    yield said
+    logger.removeHandler(handler)
+
+
+PLACES = {
+    'state_dict': lambda w: dict(state_dict=w, model_ema=None, meta={}),
+    'model': lambda w: dict(model=w, optimizer={}),
+    'itself': lambda w: w,
+    'data-parallel': lambda w: dict(state_dict=wrapped(w, 'module.')),
+}
+
+
+@pytest.mark.parametrize('place', PLACES.values(), ids=PLACES)
+def test_weights_are_found(place):
+    weights = Tiny().state_dict()
+    found = find_weights(place(weights), 'file')
+    assert list(found) == list(weights)
+
+
+def test_version_numbers_survive_the_prefix():
+    weights = wrapped(Tiny().state_dict(), 'module.')
+    weights._metadata = {'module': dict(version=1), 'module.backbone.1': {'version': 2}}
+    found = find_weights(weights, 'file')
+    assert found._metadata == {'': {'version': 1}, 'backbone.1': {'version': 2}}
+
+
+@pytest.mark.parametrize(
+    ('content', 'held'),
+    [
+        ({'model_ema': {'w': torch.ones(1)}, 'epoch': 1}, 'keys model_ema, epoch'),
+        ([1], 'it is list'),
+    ],
+    ids=['average', 'list'],
+)
+def test_a_file_without_weights_says_what_it_has(content, held):
+    with pytest.raises(ValueError, match=f'file.pth holds no weights.*{held}'):
+        find_weights(content, 'file.pth')
+
+
+def test_every_tensor_is_accounted_for():
+    model = Tiny(classes=5)
+    weights = Tiny(classes=3).state_dict()
+    del weights['backbone.0.bias'], weights['backbone.1.num_batches_tracked']
+    weights['extra'] = torch.ones(1)
+    report = load_weights(model, weights)
+    assert report.matched == [
+        'backbone.0.weight',
+        *(f'backbone.1.{name}' for name in ('weight', 'bias')),
+        *(f'backbone.1.running_{name}' for name in ('mean', 'var')),
+    ]
+    assert report.missing == ['backbone.0.bias', 'head.weight', 'head.bias']
+    assert report.mismatched == {
+        'head.weight': ((3, 4), (5, 4)),
+        'head.bias': ((3,), (5,)),
+    }
+    assert report.unexpected == ['extra']
+    assert report.share('backbone.') == pytest.approx(24 / 28)
+    assert torch.equal(model.backbone[0].weight, weights['backbone.0.weight'])
+    assert str(report) == (
+        '5 of 8 tensors matched (0 resized), 3 missing (2 for their shape), '
+        '1 unexpected'
+    )
+    assert not any(module._load_state_dict_pre_hooks for module in model.modules())
+
+
+def test_what_a_backbone_resizes_is_matched(messages):
+    small = ViT('tiny', img_size=64).state_dict()
+    report = load_weights(ViT('tiny', img_size=96), small)
+    assert report.resized == {'pos_embed': ((1, 16, 192), (1, 36, 192))}
+    assert not report.missing
+    report.log('file.pth')
+    resized = 'file.pth: resized pos_embed from (1, 16, 192) to (1, 36, 192)'
+    assert messages == [('INFO', f'file.pth: {report}'), ('INFO', resized)]
+
+
+def test_names_are_said_but_not_all_of_them(messages):
+    report = load_weights(nn.Linear(1, 1), {f'key{i}': torch.ones(1) for i in range(9)})
+    report.log('file.pth')
+    kept = ', '.join(f'key{i}' for i in range(6))
+    assert [level for level, _ in messages] == ['INFO', 'WARNING', 'WARNING']
+    assert messages[-1][1] == (f'file.pth: unexpected in the file: {kept} and 3 more')
+
+
+def half(weights):
+    return {k: v for k, v in weights.items() if not k.startswith('backbone.0')}
+
+
+BACKBONE = {k: v for k, v in Tiny().state_dict().items() if k.startswith('backbone')}
+FINE_TUNING = {
+    'same': (Tiny().state_dict(), None),
+    'other-classes': (Tiny(classes=9).state_dict(), None),
+    'backbone-only': (BACKBONE, None),
+    'with-leftovers': (Tiny().state_dict() | {'rpn.w': torch.ones(1)}, None),
+    'other-width': (Tiny(width=8).state_dict(), 'of the backbone have another shape'),
+    'part-of-backbone': (half(Tiny().state_dict()), 'holds 57% of the backbone'),
+    'head-only': (Tiny().head.state_dict(prefix='head.'), 'holds 0% of the backbone'),
+    'student': (
+        wrapped(Tiny().state_dict(), 'student.'),
+        "8 names of the file would match without 'student.'",
+    ),
+    'no-prefix': (
+        Tiny().backbone.state_dict(),
+        "6 names of the file would match with 'backbone.' .*belong in its init_cfg",
+    ),
+}
+
+
+@pytest.mark.parametrize(('weights', 'error'), FINE_TUNING.values(), ids=FINE_TUNING)
+def test_fine_tuning_needs_the_backbone(tmp_path, weights, error):
+    path = save(tmp_path, state_dict=weights)
+    runner = make_runner(tmp_path / 'run', load_from=path)
+    if error is None:
+        return runner.load_or_resume()
+    with pytest.raises(ValueError, match=f'(?s)weights.pth is not loaded.*{error}'):
+        runner.load_or_resume()
+
+
+@pytest.mark.parametrize('name', ['other-classes', 'backbone-only', 'with-leftovers'])
+@pytest.mark.parametrize('purpose', ['test', 'resume', 'strict'])
+def test_resuming_and_testing_need_everything(tmp_path, name, purpose):
+    weights = FINE_TUNING[name][0]
+    path = save(tmp_path, state_dict=weights, meta={}, message_hub={})
+    runner = make_runner(tmp_path / 'run', test=True, load_from=path)
+    with pytest.raises(ValueError, match='weights.pth .*does not match the model exac'):
+        if purpose == 'test':
+            runner.test()
+        elif purpose == 'resume':
+            runner.resume(path)
+        else:
+            runner.load_checkpoint(path, strict=True)
+
+
+@pytest.mark.parametrize('name', ['other-classes', 'other-width', 'part-of-backbone'])
+def test_a_partial_load_on_purpose(tmp_path, name, messages):
+    path = save(tmp_path, state_dict=FINE_TUNING[name][0])
+    options = dict(load_from=path, allow_partial_load=True)
+    assert make_runner(tmp_path / 'run', test=True, **options).test()
+
+
+def test_nothing_is_never_on_purpose(tmp_path):
+    path = save(tmp_path, state_dict={'w': torch.ones(1)})
+    options = dict(load_from=path, allow_partial_load=True)
+    with pytest.raises(ValueError, match='nothing in it matches') as error:
+        make_runner(tmp_path / 'run', **options).train()
+    assert 'allow-partial-load' not in str(error.value)
+
+
+def test_weights_alone_are_not_resumed(tmp_path):
+    path = save(tmp_path, state_dict=Tiny().state_dict())
+    runner = make_runner(tmp_path / 'run', load_from=path, resume=True)
+    with pytest.raises(ValueError, match='cannot be resumed: it has no meta and no'):
+        runner.train()
+
+
+VIT = dict(arch=dict(embed_dims=16, depth=2, num_heads=2), img_size=32)
+PRETRAINED = {
+    'alone': ('', None, None),
+    'whole-model': ('backbone.', None, None),
+    'prefix': ('teacher.backbone.', 'teacher.backbone', None),
+    'dotted-prefix': ('backbone.', 'backbone.', None),
+    'wrong-prefix': ('backbone.', 'encoder.', "nothing below the prefix 'encoder.'"),
+    'no-prefix': (
+        'encoder.',
+        None,
+        "(?s)nothing in it.*would match without 'encoder.'",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ('stored', 'prefix', 'error'), PRETRAINED.values(), ids=PRETRAINED
+)
+def test_pretrained_backbones(tmp_path, stored, prefix, error):
+    source = ViT(**VIT)
+    weights = wrapped(source.state_dict(), stored)
+    weights['head.fc.weight'] = torch.ones(1)
+    path = save(tmp_path, state_dict=weights)
+    init_cfg = dict(type='Pretrained', checkpoint=path, prefix=prefix)
+    model = ViT(**VIT, init_cfg=init_cfg)
+    if error is not None:
+        with pytest.raises(ValueError, match=error):
+            model.init_weights()
+        return
+    model.init_weights()
+    for key, value in source.state_dict().items():
+        assert torch.equal(model.state_dict()[key], value)
+
+
+def test_a_backbone_of_ours_does_not_start_from_another(tmp_path):
+    path = save(tmp_path, state_dict=ViT(**VIT).state_dict())
+    other = VIT | dict(arch=dict(embed_dims=16, depth=4, num_heads=2))
+    model = ViT(**other, init_cfg=dict(type='Pretrained', checkpoint=path))
+    with pytest.raises(ValueError, match=r'it holds \d\d% of the model'):
+        model.init_weights()
+    with partial_loads():
+        model.init_weights()
+
+
+def test_other_modules_may_load_parts_but_not_nothing(tmp_path):
+    module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    part = save(tmp_path, state_dict={'0.weight': torch.ones(1, 1)})
+    report = initialize_from_checkpoint(module, part)
+    assert report.matched == ['0.weight']
+    with pytest.raises(ValueError, match='nothing in it matches'):
+        initialize_from_checkpoint(nn.Conv2d(1, 1, 1), part)

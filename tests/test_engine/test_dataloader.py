@@ -1,0 +1,255 @@
+"""Data is a function of seed, rank and position, whoever loads it and whenever."""
+
+import itertools
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip('mmengine')
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
+
+from mmattn.engine import Runner
+from mmattn.engine.dataloader import EndlessBatches, Sample, SeededDataset
+
+
+class Noise(BaseDataset):
+    """Index, then one number of each generator; counts what it loads."""
+
+    def __init__(self, length=10):
+        self.length = length
+        self.loaded = 0
+        super().__init__(metainfo=dict(classes=('noise',)), serialize_data=False)
+
+    def load_data_list(self):
+        sizes = [(2, 1), (1, 2)]
+        return [
+            dict(width=w, height=h)
+            for w, h in itertools.islice(itertools.cycle(sizes), self.length)
+        ]
+
+    def __getitem__(self, index):
+        self.loaded += 1
+        numbers = index, random.random(), np.random.random(), torch.rand(()).item()
+        return torch.tensor(numbers, dtype=torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setitem(DATASETS.module_dict, 'Noise', Noise)
+
+
+def build(
+    seed=0, num_workers=0, sampler='DefaultSampler', length=10, batch_size=2, **kwargs
+):
+    cfg = dict(
+        dataset=dict(type='Noise', length=length),
+        sampler=dict(type=sampler, shuffle=True),
+        num_workers=num_workers,
+        batch_size=batch_size,
+        **{'collate_fn': dict(type='default_collate'), **kwargs},
+    )
+    return Runner.build_dataloader(cfg, seed=seed)
+
+
+def two_passes(loader):
+    return torch.stack([batch for _ in range(2) for batch in loader])
+
+
+@pytest.fixture(scope='module')
+def expected():
+    DATASETS.module_dict['Noise'] = Noise
+    return two_passes(build())
+
+
+@pytest.mark.parametrize('num_workers', [1, 2])
+@pytest.mark.parametrize('persistent', [False, True], ids=['anew', 'persistent'])
+def test_workers_change_nothing(expected, num_workers, persistent):
+    loader = build(num_workers=num_workers, persistent_workers=persistent)
+    assert torch.equal(two_passes(loader), expected)
+
+
+def test_what_was_drawn_before_changes_nothing(expected):
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    assert torch.equal(two_passes(build()), expected)
+
+
+@pytest.mark.parametrize('column', [1, 2, 3], ids=['python', 'numpy', 'torch'])
+def test_no_two_samples_share_numbers(expected, column):
+    assert len(expected[..., column].unique()) == 20
+    other_seed = two_passes(build(seed=1))[..., column]
+    assert not set(other_seed.flatten().tolist()) & set(
+        expected[..., column].flatten().tolist()
+    )
+
+
+def test_ranks_draw_different_numbers_of_one_order(monkeypatch, expected):
+    monkeypatch.setattr('mmattn.engine.dataloader.get_dist_info', lambda: (1, 2))
+    same_order = two_passes(build())
+    assert torch.equal(same_order[..., 0], expected[..., 0])
+    assert not (same_order[..., 1:] == expected[..., 1:]).any()
+    cfg = dict(
+        dataset=dict(type='Noise'),
+        sampler=dict(type='DefaultSampler', shuffle=True),
+        batch_size=2,
+    )
+    added = Runner.build_dataloader(cfg, seed=1, diff_rank_seed=True)
+    assert added.batch_sampler.seed == added.batch_sampler.sampler.seed == 0
+
+
+def test_the_generators_of_the_process_are_left_alone():
+    def states():
+        return (
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.get_rng_state().tolist(),
+        )
+
+    batches = iter(build())
+    before = states()
+    next(batches)
+    assert states() == before
+
+
+@pytest.mark.parametrize('at', [1, 4, 5, 7])
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_resuming_yields_the_rest_and_loads_nothing_else(expected, at, num_workers):
+    loader = build(num_workers=num_workers)
+    loader.batch_sampler.resume(at=at)
+    assert torch.equal(two_passes(loader), expected[at:])
+    if num_workers == 0:
+        assert loader.dataset.loaded == 2 * len(expected[at:])
+
+
+def test_a_resumed_second_pass_has_its_own_numbers(expected):
+    loader = build()
+    loader.batch_sampler.resume(at=7, number=5)
+    assert torch.equal(torch.stack(list(loader)), expected[7:])
+
+
+def test_reseeding_equals_building_with_that_seed(expected):
+    loader = build(seed=5)
+    loader.batch_sampler.reseed(0)
+    assert torch.equal(two_passes(loader), expected)
+
+
+@pytest.mark.parametrize('sampler', ['DefaultSampler', 'InfiniteSampler'])
+@pytest.mark.parametrize('at', [0, 3, 5, 12])
+def test_endless_batches_start_anywhere(sampler, at):
+    batches = EndlessBatches(build(sampler=sampler))
+    expected = torch.stack(list(itertools.islice(batches, 15)))
+    loader = build(sampler=sampler)
+    batches = EndlessBatches(loader)
+    batches.skip_iter(at)
+    rest = torch.stack(list(itertools.islice(batches, 15 - at)))
+    assert torch.equal(rest, expected[at:])
+    assert loader.dataset.loaded == 2 * (15 - at)
+    orders = expected[:5, :, 0].flatten(), expected[5:10, :, 0].flatten()
+    assert set(orders[0].tolist()) == set(orders[1].tolist()) == set(range(10))
+    assert not torch.equal(*orders)  # each pass is shuffled anew
+
+
+def test_endless_batches_of_nothing_are_refused():
+    loader = build(length=3, batch_size=4, drop_last=True)
+    with pytest.raises(ValueError, match='data set of 3 samples with batch_size=4'):
+        next(EndlessBatches(loader))
+
+
+def test_the_data_set_is_read_and_written_through():
+    loader = build()
+    innermost = loader.dataset.dataset._wrapped
+    assert type(innermost) is Noise
+    assert loader.dataset.metainfo == dict(classes=('noise',))
+    loader.dataset.pipeline = 'another'
+    assert innermost.pipeline == 'another'
+    with pytest.raises(AttributeError, match='no_such_thing'):
+        _ = loader.dataset.no_such_thing
+    assert len(loader.dataset) == len(innermost) == 10
+    assert loader.dataset[3].shape == (4,)
+
+
+def test_a_data_set_and_its_samples_reach_spawned_workers():
+    dataset, sample = pickle.loads(
+        pickle.dumps((SeededDataset(Noise()), Sample(1, (0, 2, 3))))
+    )
+    assert torch.equal(dataset[sample], SeededDataset(Noise())[sample])
+
+
+def test_a_loader_keeps_what_hooks_and_mmengine_read():
+    loader = build(num_workers=1, pin_memory=False, drop_last=True)
+    assert loader.batch_size == loader.batch_sampler.batch_size == 2
+    assert len(loader) == 5
+    loader.batch_sampler.set_epoch(3)
+    assert loader.batch_sampler.sampler.epoch == 3
+    built = Runner.build_dataloader(loader)
+    assert built is loader
+
+
+def test_num_batch_per_epoch_shortens_an_epoch():
+    loader = build(num_batch_per_epoch=3)
+    assert len(loader) == len(list(loader)) == 3
+    assert len(loader.dataset) == 6
+
+
+def test_an_unknown_function_is_named():
+    with pytest.raises(ValueError, match="'no_such_collate'"):
+        build(collate_fn=dict(type='no_such_collate'))
+
+
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_mmdets_batch_sampler_groups_and_resumes(num_workers):
+    pytest.importorskip('mmdet.datasets')
+    kwargs = dict(
+        num_workers=num_workers,
+        batch_sampler=dict(type='mmdet.AspectRatioBatchSampler'),
+    )
+    expected = list(build(**kwargs))
+    assert all(len(set((batch[:, 0] % 2).tolist())) == 1 for batch in expected[:4])
+    loader = build(**kwargs)
+    loader.batch_sampler.resume(at=2)
+    rest = list(loader)
+    assert len(rest) == 3
+    assert all(map(torch.equal, rest, expected[2:]))
+
+
+class Mix:
+    """Draws the partner as mmdet's Mosaic does."""
+
+    def get_indexes(self, dataset):
+        return random.randrange(len(dataset))
+
+    def __call__(self, results):
+        partner = results.pop('mix_results')[0]['index']
+        return dict(results, partner=partner, noise=np.random.random())
+
+
+def test_mixed_images_have_the_partners_of_their_position():
+    wrappers = pytest.importorskip('mmdet.datasets.dataset_wrappers')
+
+    class Indexed(Noise):
+        def __getitem__(self, index):
+            return dict(index=index)
+
+    def batches(num_workers):
+        dataset = wrappers.MultiImageMixDataset(Indexed(), pipeline=[])
+        dataset.pipeline, dataset.pipeline_types = [Mix()], ['Mix']
+        cfg = dict(
+            dataset=dataset,
+            sampler=dict(type='DefaultSampler', shuffle=True),
+            collate_fn=dict(type='default_collate'),
+            batch_size=2,
+            num_workers=num_workers,
+        )
+        return torch.stack(
+            [
+                torch.stack([value.double() for value in batch.values()])
+                for batch in Runner.build_dataloader(cfg, seed=0)
+            ]
+        )
+
+    assert torch.equal(batches(0), batches(2))

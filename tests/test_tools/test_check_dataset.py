@@ -1,0 +1,154 @@
+"""The check of a config's data sets, and a training that meets bad data."""
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+
+for package in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(package)
+
+from mmengine.registry import MODELS  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / 'tools' / 'datasets'))
+check = importlib.import_module('check')
+toy = importlib.import_module('toy')
+
+IMAGE = 'data/coco/train2017/000000001000.jpg'
+LABELS = 'data/ade/ADEChallengeData2016/annotations/validation/ADE_val_00000002.png'
+CONFIGS = {
+    'detector': 'mask_rcnn/ivit_t_3x_coco',
+    'segmentor': 'upernet/ivit_t_160k_ade20k',
+    'classifier': 'classification/ivit_t_300e_in1k',
+}
+TRAINED = """
+_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
+model = dict(
+    backbone=dict(arch='nano'), neck=dict(in_channels=[32, 64, 160, 256]))
+train_dataloader = dict(batch_size=1, num_workers=2, sampler=dict(shuffle=False))
+"""
+
+
+@pytest.fixture(scope='module')
+def toys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('toys')
+    toy.make_coco(folder / 'data/coco')
+    toy.make_ade20k(folder / 'data/ade')
+    toy.make_imagenet(folder / 'data/imagenet')
+    return folder
+
+
+@pytest.fixture
+def here(toys, tmp_path, monkeypatch):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config(name: str) -> str:
+    return str(ROOT / 'configs' / f'{CONFIGS[name]}.py')
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    """The cells of each line by its first word."""
+    return {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+
+
+def column(table: dict, index: int) -> list[int]:
+    """The counts of the classes in a data set; names may have spaces."""
+    return [
+        int(cells[index])
+        for name, cells in table.items()
+        if not name.endswith('.dataset') and cells[-1].isdecimal()
+    ]
+
+
+def objects(split: str) -> int:
+    path = Path(f'data/coco/annotations/instances_{split}.json')
+    annotations = json.loads(path.read_text())['annotations']
+    return sum(not annotation['iscrowd'] for annotation in annotations)
+
+
+def test_a_detectors_data(here, capsys):
+    assert check.main([config('detector')]) == 0
+    table = rows(capsys.readouterr().out)
+    # Training leaves out the image without annotation and the tiny one.
+    assert table['val_dataloader.dataset'] == ['4', '1', f'{objects("val2017")}', '80']
+    images, empty, annotations, classes = table['train_dataloader.dataset']
+    assert (images, empty, classes) == ('2', '0', '80')
+    assert 0 < int(annotations) < objects('train2017')
+    assert 'test_dataloader.dataset' not in table  # the same as that of val
+    assert sum(column(table, -2)) == int(annotations)
+    assert sum(column(table, -1)) == objects('val2017')
+    assert len(column(table, -1)) > 70
+
+
+@pytest.mark.parametrize('decode', [False, True], ids=['', 'decode'])
+def test_a_segmentors_data(here, capsys, decode):
+    options = ['--decode', '--num-workers', '0'] if decode else []
+    assert check.main([config('segmentor'), *options]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table['train_dataloader.dataset'] == ['4', '-', '-', '150']
+    assert ('wall' in table) == decode
+    if decode:
+        maps = Path(LABELS).parent.iterdir()
+        sizes = [cv2.imread(str(path), -1).size for path in maps]
+        assert sum(column(table, -1)) == sum(sizes)
+
+
+def test_a_classifiers_data(here, capsys):
+    assert check.main([config('classifier')]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table['train_dataloader.dataset'] == ['4', '0', '4', '1000']
+
+
+def test_every_bad_split_is_named(here, capsys):
+    shutil.rmtree('data/ade/ADEChallengeData2016/images/training')
+    labels = cv2.imread(LABELS, cv2.IMREAD_UNCHANGED)
+    labels[0, 0] = 200
+    cv2.imwrite(LABELS, labels)
+    args = [config('segmentor'), '--decode', '--num-workers', '0']
+    assert check.main(args) == 1
+    first, second = capsys.readouterr().err.strip().splitlines()[-2:]
+    assert first == (
+        'error: train_dataloader.dataset.data_prefix.img_path: '
+        'data/ade/ADEChallengeData2016/images/training does not exist'
+    )
+    assert f'ADE20KDataset: {LABELS} has the label 199, and there are 150' in second
+
+
+def test_the_ends_of_files_are_checked_without_decoding(here, capsys):
+    content = Path(IMAGE).read_bytes()
+    Path(IMAGE).write_bytes(content[:-100])
+    assert check.main([config('detector')]) == 1
+    assert f'error: {IMAGE} is a truncated JPEG file' in capsys.readouterr().err
+
+
+def test_a_training_ends_with_the_name_of_the_file(here):
+    content = Path(IMAGE).read_bytes()
+    Path(IMAGE).write_bytes(content[:-100])
+    (here / 'config.py').write_text(TRAINED)
+    done = subprocess.run(
+        [sys.executable, ROOT / 'tools' / 'train.py', 'config.py'],
+        capture_output=True,
+        text=True,
+        env=os.environ | {'OMP_NUM_THREADS': '1'},
+    )
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert f'sample 0 of CocoDataset: {IMAGE} is a truncated JPEG file' in last
+
+
+@pytest.mark.parametrize('backbone', ['IViT', 'ViT'])
+def test_a_misspelt_key_of_a_backbone_is_named(backbone):
+    cfg = dict(type=f'mmattn.{backbone}', drop_path=0.1)
+    message = rf"{backbone}\S* got an unexpected keyword argument 'drop_path'"
+    with pytest.raises(TypeError, match=message):
+        MODELS.build(cfg)

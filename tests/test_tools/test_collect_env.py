@@ -1,0 +1,374 @@
+"""collect_env: what it finds, what it says to run, and that it needs torch alone."""
+
+import importlib
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from mmattn.compat import environment
+from mmattn.compat.environment import Problem
+from mmattn.ops.backend import BACKEND_VARIABLE, select_backend
+
+ROOT = Path(__file__).parents[2]
+ANALYSIS = ROOT / 'tools/analysis'
+sys.path.append(str(ANALYSIS))
+collect_env = importlib.import_module('collect_env')
+
+MAINTAINED = {
+    'onedl-mmengine': '0.10.12',
+    'onedl-mmcv': '2.3.6',
+    'onedl-mmdetection': '3.5.1',
+    'onedl-mmsegmentation': '1.4.2',
+    'onedl-mmpretrain': '1.3.6',
+    'numpy': '2.2.6',
+    'setuptools': '84.2.1',
+}
+ORIGINALS = {
+    'mmengine': '0.10.7',
+    'mmcv': '2.1.0',
+    'mmdet': '3.3.0',
+    'mmsegmentation': '1.2.2',
+    'mmpretrain': '1.2.0',
+    'numpy': '1.26.4',
+    'setuptools': '80.10.0',
+}
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Makes these distributions the installed ones, and modules present or not."""
+    real = environment.find_spec
+
+    def apply(versions: dict[str, str], **modules: bool):
+        def version(name: str) -> str:
+            if name not in versions:
+                raise metadata.PackageNotFoundError(name)
+            return versions[name]
+
+        def find_spec(name: str):
+            if name in modules:
+                return SimpleNamespace() if modules[name] else None
+            return real(name)
+
+        monkeypatch.setattr(metadata, 'version', version)
+        monkeypatch.setattr(environment, 'find_spec', find_spec)
+
+    return apply
+
+
+@pytest.fixture
+def no_imports(monkeypatch):
+    monkeypatch.setattr(environment, 'import_problems', lambda *args: [])
+
+
+def mismatches() -> list[Problem]:
+    found = environment.installed_families()
+    versions = environment.installed_versions(environment.OTHERS)
+    return [
+        *environment.family_problems(found),
+        *environment.version_problems(found, versions),
+    ]
+
+
+@pytest.mark.parametrize(
+    'versions, pkg_resources',
+    [
+        (MAINTAINED, False),
+        (ORIGINALS, True),
+        ({'numpy': '2.2.6'}, False),
+        ({'onedl-mmengine': '0.10.12', 'onedl-mmpretrain': '1.3.6'}, False),
+    ],
+    ids=['maintained', 'originals', 'operators-only', 'some'],
+)
+def test_what_works_together_is_no_problem(install, versions, pkg_resources):
+    install(versions, pkg_resources=pkg_resources, distutils=True)
+    assert mismatches() == []
+
+
+@pytest.mark.parametrize(
+    'versions, missing, what, mend',
+    [
+        (
+            MAINTAINED | {'mmcv': '2.1.0'},
+            '',
+            'onedl-mmcv and mmcv overwrite one another',
+            'pip uninstall -y onedl-mmcv mmcv && pip install onedl-mmcv',
+        ),
+        (
+            ORIGINALS | {'mmcv-full': '1.7.2'},
+            '',
+            'mmcv and mmcv-full overwrite one another',
+            'pip uninstall -y mmcv mmcv-full && pip install onedl-mmcv',
+        ),
+        (
+            {'onedl-mmengine': '0.10.12', 'onedl-mmcv': '2.3.6', 'mmpretrain': '1.2'},
+            '',
+            'mmpretrain: original mm packages beside maintained ones',
+            'pip uninstall -y mmpretrain && pip install onedl-mmpretrain',
+        ),
+        (
+            ORIGINALS | {'setuptools': '84.2.1'},
+            'pkg_resources',
+            'until 81 (installed: 84.2.1)',
+            'pip install "setuptools<82"',
+        ),
+        (
+            ORIGINALS | {'numpy': '2.2.6'},
+            '',
+            'written for numpy 1, and numpy 2.2.6',
+            'pip install "numpy<2"',
+        ),
+        (
+            MAINTAINED | {'numpy': '1.26.4'},
+            '',
+            'onedl-mmsegmentation needs numpy 2',
+            'pip install "numpy>2"',
+        ),
+        (
+            ORIGINALS | {'mmcv': '2.2.0'},
+            '',
+            'mmdet, mmseg: the original packages refuse mmcv 2.2',
+            'pip install --no-build-isolation "mmcv>=2.0.0,<2.2.0"',
+        ),
+        (MAINTAINED, 'distutils', 'needs distutils', 'pip install setuptools'),
+    ],
+    ids=[
+        'both-families',
+        'two-originals',
+        'mixed',
+        'setuptools',
+        'numpy-2',
+        'numpy-1',
+        'mmcv',
+        'distutils',
+    ],
+)
+def test_a_mismatch_is_named_with_its_mend(install, versions, missing, what, mend):
+    modules = {'pkg_resources': True, 'distutils': True} | {missing: False}
+    install(versions, **modules)
+    matching = [problem for problem in mismatches() if what in problem.what]
+    assert [problem.mend for problem in matching] == [mend]
+
+
+def test_what_does_not_import_is_named(monkeypatch):
+    monkeypatch.setattr(environment, 'MODULES', {'mmcv': 'not_there', 'timm': 'json'})
+    found = {'mmcv': {'maintained': {'onedl-mmcv': '2.3.6'}}, 'mmdet': {}}
+    (problem,) = environment.import_problems(found, {'timm': '1.0'})
+    assert problem.what.startswith('`import not_there` fails: ModuleNotFoundError')
+    assert problem.mend.endswith('--no-binary onedl-mmcv onedl-mmcv')
+
+
+@pytest.mark.parametrize(
+    'arch_list, capability, expected',
+    [
+        (['sm_80', 'sm_90'], (8, 0), True),
+        (['sm_80'], (8, 6), True),
+        (['sm_86'], (8, 0), False),
+        (['sm_80'], (9, 0), False),
+        (['sm_90a'], (9, 0), True),
+        (['sm_90', 'sm_100f'], (12, 0), False),
+        (['sm_75', 'compute_90'], (12, 0), True),
+        (['sm_75', 'compute_90a'], (12, 0), False),
+        ([], (9, 0), False),
+    ],
+)
+def test_architectures(arch_list, capability, expected):
+    assert environment.covers(arch_list, capability) is expected
+
+
+@pytest.mark.parametrize(
+    'available, models, capability, triton, expected',
+    [
+        (False, None, None, True, []),
+        (False, 'GPU 0: H100', None, True, ['GPU 0: H100 is there']),
+        (True, 'GPU 0: H100', (9, 0), True, []),
+        (True, 'GPU 0: H100', (9, 0), False, ['no Triton']),
+        (True, 'GPU 0: B200', (10, 0), True, ['cuda:0 has compute capability 10.0']),
+    ],
+    ids=['no-gpu', 'unusable', 'fine', 'no-triton', 'architecture'],
+)
+def test_gpus(monkeypatch, install, available, models, capability, triton, expected):
+    install(MAINTAINED, triton=triton)
+    monkeypatch.setattr(torch.version, 'hip', None)
+    for name, value in {
+        'is_available': available,
+        'get_arch_list': ['sm_80', 'sm_90'],
+        'device_count': 1,
+        'get_device_capability': capability,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *args, value=value: value)
+    info = SimpleNamespace(nvidia_gpu_models=models)
+    problems = environment.gpu_problems(info)
+    assert len(problems) == len(expected)
+    for problem, what in zip(problems, expected, strict=True):
+        assert what in problem.what and problem.mend
+
+
+def test_every_operator_is_reported_on_every_dtype(monkeypatch):
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    rows, problems = environment.operator_backends()
+    assert problems == []
+    of_cpu = [row for row in rows if row['device'] == 'cpu']
+    assert {row['operator'] for row in of_cpu} >= {'landmark_attention'}
+    for row in of_cpu:
+        if row['operator'] == 'landmark_attention':
+            assert row['backend'] == 'cpu'
+            assert 'CUDA' in row['unsupported']['triton']
+    dtypes = {row['dtype'] for row in of_cpu}
+    assert dtypes == {'float32', 'float16', 'bfloat16', 'float64'}
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
+def test_the_gpu_takes_triton():
+    rows, _ = environment.operator_backends()
+    chosen = {r['dtype']: r['backend'] for r in rows if r['device'] == 'cuda:0'}
+    assert chosen['float16'] == chosen['bfloat16'] == chosen['float32'] == 'triton'
+    assert chosen['float64'] == 'reference'
+
+
+def test_the_variable_that_forces_a_backend_is_honoured(monkeypatch):
+    monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
+    rows, problems = environment.operator_backends()
+    assert {row['backend'] for row in rows} == {'reference'} and not problems
+    monkeypatch.setenv(BACKEND_VARIABLE, 'nonsense')
+    rows, problems = environment.operator_backends()
+    assert {row['backend'] for row in rows} == {None}
+    assert {problem.mend for problem in problems} == {f'unset {BACKEND_VARIABLE}'}
+    assert "'nonsense'" in problems[0].what
+
+
+@pytest.fixture
+def new_operator(monkeypatch):
+    """A module of operators with one that this project does not have."""
+    interface = ModuleType('new_operator_interface')
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    interface.select_backend = select_backend
+    source = '''
+def scaled(x, backend=None):
+    """Doubles.
+
+    Example:
+        >>> x = torch.randn(2, 3)
+        >>> scaled(x).shape
+        torch.Size([2, 3])
+    """
+    select_backend('scaled', backend, BACKENDS, x)
+
+def plain(x):
+    """Has no backends to choose from, and no example."""
+'''
+    fast = SimpleNamespace(
+        unsupported=lambda x: 'halves only' if x.dtype != torch.float16 else None
+    )
+    slow = SimpleNamespace(unsupported=lambda x: None)
+    interface.BACKENDS = {'fast': fast, 'slow': slow}
+    exec(source, vars(interface))
+    return SimpleNamespace(__all__=['scaled'], scaled=interface.scaled)
+
+
+def test_a_new_operator_appears_by_itself(monkeypatch, new_operator):
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    rows, _ = environment.operator_backends(new_operator)
+    backends = {row['dtype']: row['backend'] for row in rows if row['device'] == 'cpu'}
+    assert backends.pop('float16') == 'fast'
+    assert set(backends.values()) == {'slow'}
+    assert rows[0]['unsupported'] == {'fast': 'halves only'}
+
+
+def test_an_operator_without_an_example_is_our_mistake(new_operator):
+    new_operator.scaled.__doc__ = 'Doubles.'
+    with pytest.raises(LookupError, match='scaled has no example'):
+        environment.operator_backends(new_operator)
+
+
+def test_the_text_has_all_and_the_status_says_whether(
+    install, no_imports, monkeypatch, capsys
+):
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    monkeypatch.setattr(environment, 'gpu_problems', lambda info: [])
+    install(MAINTAINED | {'torch': '2.15.0'}, distutils=True)
+    assert collect_env.main([]) == 0
+    out = capsys.readouterr().out
+    assert 'onedl-mmdetection 3.5.1 (maintained)' in out
+    assert 'landmark_attention cpu float32' in out and 'triton: it runs on' in out
+    assert out.endswith('Problems: none\n')
+
+    install(MAINTAINED | {'mmdet': '3.3.0'}, distutils=True, pkg_resources=True)
+    assert collect_env.main([]) == 1
+    out = capsys.readouterr().out
+    assert 'run: pip uninstall -y onedl-mmdetection mmdet && pip install onedl-' in out
+
+    assert collect_env.main(['--json']) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found['mm packages']['mmdet'] == {
+        'maintained': {'onedl-mmdetection': '3.5.1'},
+        'original': {'mmdet': '3.3.0'},
+    }
+    assert {'what', 'mend'} == set(found['problems'][0])
+
+
+@pytest.mark.parametrize(
+    'has_mmcv, is_compiled, expected',
+    [
+        (False, False, 'mmcv is not installed'),
+        (True, False, 'mmattn.compat provides'),
+        (True, True, 'compiled: '),
+    ],
+    ids=['none', 'served', 'compiled'],
+)
+def test_who_provides_mmcvs_operators(
+    monkeypatch, tmp_path, has_mmcv, is_compiled, expected
+):
+    package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(
+        environment, 'find_spec', lambda name: package if has_mmcv else None
+    )
+    if is_compiled:
+        (tmp_path / '_ext.py').touch()
+    assert expected in environment.mmcv_operators()
+
+
+WITHOUT_MM = """
+import sys
+from importlib import metadata
+
+real = metadata.version
+
+def version(name):
+    if 'mm' in name and name != 'mmattn' or name in ('timm', 'torchvision'):
+        raise metadata.PackageNotFoundError(name)
+    return real(name)
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in ('mmengine', 'mmcv', 'mmdet', 'rich', 'timm'):
+            raise ModuleNotFoundError(name)
+
+metadata.version = version
+sys.meta_path.insert(0, Missing())
+sys.path.insert(0, sys.argv.pop(1))
+from mmattn.compat import environment
+environment.find_spec = lambda name: None if name == 'mmcv' else object()
+import collect_env
+sys.exit(collect_env.main())
+"""
+
+
+def test_it_needs_torch_alone(tmp_path):
+    done = subprocess.run(
+        [sys.executable, '-c', WITHOUT_MM, ANALYSIS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count('not installed') == 6
+    assert 'landmark_attention cpu float32' in done.stdout

@@ -1,0 +1,381 @@
+"""The launch scripts, and what two processes promise: one machine, no GPU, gloo."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+pytest.importorskip('mmengine')
+
+from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.ops.testing import assert_close
+from mmattn.registry import MODELS
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / 'tools'
+SCRIPTS = sorted(TOOLS.glob('*.sh'))
+FAKE = '#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n'
+VARIABLES = (
+    'NNODES NODE_RANK PORT MASTER_ADDR MASTER_PORT TORCHRUN_ARGS GPUS GPUS_PER_NODE '
+    'CPUS_PER_TASK SRUN_ARGS VIRTUAL_ENV CONDA_PREFIX'
+).split()
+
+
+@pytest.fixture
+def fakes(tmp_path):
+    """A folder with a `python` and an `srun` that print their arguments."""
+    for name in ('python', 'srun'):
+        fake = tmp_path / 'bin' / name
+        fake.parent.mkdir(exist_ok=True)
+        fake.write_text(FAKE)
+        fake.chmod(0o755)
+    return tmp_path / 'bin'
+
+
+def launch(script, *args, path, tools=TOOLS, cwd=None, **variables):
+    env = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+    env |= {'PATH': f'{path}:{env["PATH"]}', 'VIRTUAL_ENV': '/an/environment'}
+    env = {key: value for key, value in (env | variables).items() if value}
+    return subprocess.run(
+        ['bash', tools / script, *args],
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+
+
+def printed(*args, **kwargs):
+    done = launch(*args, **kwargs)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize('script', SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_well_formed(script):
+    subprocess.run(['bash', '-n', script], check=True)
+
+
+@pytest.mark.parametrize(
+    ('script', 'args', 'command'),
+    [
+        ('dist_train.sh', ['a b.py', '4'], ['train.py', 'a b.py']),
+        ('dist_test.sh', ['a b.py', 'c.pth', '4'], ['test.py', 'a b.py', 'c.pth']),
+    ],
+    ids=['train', 'test'],
+)
+def test_dist_scripts_call_torchrun(fakes, script, args, command):
+    def call(**variables):
+        extra = ['--cfg-options', 'a="x y"']
+        out = printed(script, *args, *extra, path=fakes, cwd=fakes, **variables)
+        assert out[:3] == ['python', '-m', 'torch.distributed.run']
+        at = out.index(f'{TOOLS / command[0]}')
+        assert out[at + 1 :] == [*command[1:], *extra, '--launcher', 'pytorch']
+        return out[3:at]
+
+    one_machine = ['--nnodes=1', '--nproc_per_node=4']
+    assert call() == [*one_machine, '--standalone']
+    port = ['--node_rank=0', '--master_addr=127.0.0.1', '--master_port=1234']
+    assert call(PORT='1234') == [*one_machine, *port]
+    assert call(NNODES='2', NODE_RANK='1', MASTER_ADDR='host') == [
+        '--nnodes=2',
+        '--nproc_per_node=4',
+        '--node_rank=1',
+        '--master_addr=host',
+        '--master_port=29500',
+    ]
+    options = call(TORCHRUN_ARGS='--max-restarts=1 --monitor-interval=1')
+    assert options[-2:] == ['--max-restarts=1', '--monitor-interval=1']
+
+
+@pytest.mark.parametrize(
+    ('script', 'command'),
+    [
+        ('slurm_train.sh', ['train.py', 'a b.py', '--work-dir=my dir']),
+        ('slurm_test.sh', ['test.py', 'a b.py', 'my dir']),
+    ],
+    ids=['train', 'test'],
+)
+def test_slurm_scripts_call_srun(fakes, script, command):
+    def call(**variables):
+        args = ['part', 'job', 'a b.py', 'my dir', '--cfg-options', 'a=1']
+        out = printed(script, *args, path=fakes, cwd=fakes, **variables)
+        at = out.index('-u') - 1
+        tool, *rest = command
+        end = [f'{TOOLS / tool}', *rest, *args[4:], '--launcher', 'slurm']
+        assert out[at:] == ['python', '-u', *end]
+        assert out[:3] == ['srun', '--partition=part', '--job-name=job']
+        assert '--kill-on-bad-exit=1' in out
+        return out[3:at]
+
+    def resources(gpus, per_node, cpus):
+        return [
+            f'--gres=gpu:{per_node}',
+            f'--ntasks={gpus}',
+            f'--ntasks-per-node={per_node}',
+            f'--cpus-per-task={cpus}',
+        ]
+
+    assert call()[:4] == resources(8, 8, 5)
+    assert call(GPUS='2')[:4] == resources(2, 2, 5)
+    options = call(GPUS='16', GPUS_PER_NODE='4', CPUS_PER_TASK='3', SRUN_ARGS='-x a -v')
+    assert options[:4] == resources(16, 4, 3)
+    assert options[-3:] == ['-x', 'a', '-v']
+
+
+@pytest.mark.parametrize('script', ['dist_train.sh', 'slurm_test.sh'])
+def test_scripts_use_the_python_of_make_unless_one_is_active(tmp_path, fakes, script):
+    tools = tmp_path / 'copy' / 'tools'
+    tools.mkdir(parents=True)
+    for path in SCRIPTS:
+        shutil.copy(path, tools)
+    own = tmp_path / 'copy' / '.venv/bin/python'
+    own.parent.mkdir(parents=True)
+    own.write_text(FAKE.replace('${0##*/}', '$0'))
+    own.chmod(0o755)
+    args = dict(path=fakes, tools=tools, cwd=tmp_path)
+    four = ['a', '2', 'c', 'd']
+    assert str(own) in printed(script, *four, VIRTUAL_ENV=None, **args)
+    assert str(own) not in printed(script, *four, **args)
+    assert str(own) not in printed(
+        script, *four, VIRTUAL_ENV=None, CONDA_PREFIX='/conda', **args
+    )
+
+
+@pytest.mark.parametrize('script', [p.name for p in SCRIPTS if p.stem != 'launch'])
+def test_scripts_say_what_they_want(fakes, script):
+    done = launch(script, 'config.py', path=fakes)
+    assert done.returncode == 2
+    assert f'usage: {script}' in done.stderr
+
+
+def test_several_machines_need_an_address(fakes):
+    done = launch('dist_train.sh', 'config.py', '4', path=fakes, NNODES='2')
+    assert done.returncode == 2
+    assert 'NNODES=2 needs MASTER_ADDR' in done.stderr
+
+
+CONFIG = """
+_base_ = 'mmattn::classification/vit_t16_imhsa_300e_in1k.py'
+model = dict(
+    backbone=dict(_delete_=True, type='mmattn.IViT', arch='nano', out_indices=3),
+    head=dict(in_channels=256),
+    train_cfg=None)
+load = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(64, 64)),
+    dict(type='PackInputs')]
+train_dataloader = dict(
+    batch_size={batch_size}, num_workers=0, persistent_workers=False, pin_memory=False,
+    dataset=dict(pipeline=load))
+val_dataloader = val_cfg = val_evaluator = None
+test_dataloader = test_cfg = test_evaluator = None
+train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters={iterations})
+optim_wrapper = dict(
+    _delete_=True,
+    optimizer=dict(type='SGD', lr=0.1, momentum=0.9),
+    clip_grad=dict(max_norm=1.0))
+param_scheduler = None
+auto_scale_lr = dict(enable=False)
+randomness = dict(seed=3)
+log_processor = dict(by_epoch=False)
+default_hooks = dict(
+    logger=dict(interval=1),
+    checkpoint=dict(
+        interval=1, by_epoch=False, save_best=None, max_keep_ckpts=-1))
+"""
+ITERATIONS = 12
+PATIENCE = 300  # seconds, for what takes a few
+linux = pytest.mark.skipif(
+    not Path('/proc/self').exists(), reason='finds the processes in /proc'
+)
+
+
+@pytest.fixture(scope='module')
+def work(tmp_path_factory):
+    pytest.importorskip('mmpretrain')
+    folder = tmp_path_factory.mktemp('work')
+    toy = (TOOLS / 'datasets/toy.py', 'imagenet', '--out', 'data/imagenet')
+    subprocess.run([sys.executable, *toy, '--num-images', '8'], cwd=folder, check=True)
+    for name, batch_size, iterations in (('one', 4, 1), ('two', 2, ITERATIONS)):
+        config = CONFIG.replace('{batch_size}', str(batch_size))
+        config = config.replace('{iterations}', str(iterations))
+        (folder / f'{name}.py').write_text(config)
+    return folder
+
+
+class Run:
+    """Two processes through dist_train.sh."""
+
+    def __init__(self, work, work_dir, *args, **variables):
+        self.work_dir = work / work_dir
+        self.log = work / f'{work_dir}.log'
+        env = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+        env |= {'VIRTUAL_ENV': sys.prefix, 'OMP_NUM_THREADS': '1', **variables}
+        env['PATH'] = f'{Path(sys.executable).parent}:{env["PATH"]}'
+        script = ['bash', TOOLS / 'dist_train.sh', 'two.py', '2']
+        with open(self.log, 'a') as log:
+            self.process = subprocess.Popen(
+                [*script, '--work-dir', work_dir, *args],
+                cwd=work,
+                env=env,
+                stdout=log,
+                stderr=log,
+            )
+
+    def last_checkpoint(self):
+        path = self.work_dir / 'last_checkpoint'
+        return path.read_text() if path.exists() else None
+
+    def kill_one_after_a_checkpoint(self):
+        """Rank 1, once there is a checkpoint that was not there before."""
+        before, end = self.last_checkpoint(), time.monotonic() + PATIENCE
+        while self.last_checkpoint() == before:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < end, self.log.read_text()[-4000:]
+            time.sleep(0.01)
+        os.kill(self.worker(rank=1), signal.SIGKILL)
+
+    def worker(self, rank):
+        own = Path(f'/proc/{self.process.pid}/task/{self.process.pid}/children')
+        for pid in own.read_text().split():
+            if f'RANK={rank}' in Path(f'/proc/{pid}/environ').read_text().split('\0'):
+                return int(pid)
+        raise AssertionError(f'no process of rank {rank}')
+
+    def finish(self, patience=PATIENCE):
+        returncode = self.process.wait(patience)
+        return returncode, self.log.read_text()
+
+
+def load(path):
+    return torch.load(path, weights_only=False)
+
+
+@pytest.fixture(scope='module')
+def killed(work):
+    """A run of which one process was killed after the first checkpoint."""
+    run = Run(work, 'killed')
+    run.kill_one_after_a_checkpoint()
+    return run, *run.finish(patience=60)
+
+
+@pytest.fixture(scope='module')
+def resumed(work, killed):
+    """That run, resumed, and killed once more, which torchrun may mend."""
+    run = Run(work, 'killed', '--resume', TORCHRUN_ARGS='--max-restarts=1')
+    run.kill_one_after_a_checkpoint()
+    return run, *run.finish()
+
+
+@linux
+def test_without_cuda_torchrun_runs_on_gloo_and_says_so(killed):
+    if torch.cuda.is_available():
+        pytest.skip('there is CUDA')
+    _, _, log = killed
+    assert log.count('No CUDA here: the backend is gloo, not nccl') == 1
+
+
+@linux
+def test_two_processes_have_the_gradients_of_one(work, killed):
+    """Of the same global batch; SGD's momentum after one step is the gradient.
+
+    Augmentation, drop path and mixup are off: their random numbers differ by rank.
+    """
+    subprocess.run(
+        [sys.executable, TOOLS / 'train.py', 'one.py', '--work-dir', 'one'],
+        cwd=work,
+        check=True,
+        capture_output=True,
+        env=os.environ | {'OMP_NUM_THREADS': '1'},
+    )
+    one = load(work / 'one/iter_1.pth')
+    two = load(killed[0].work_dir / 'iter_1.pth')
+    gradients, actual = (c['optimizer']['state'] for c in (one, two))
+    assert gradients.keys() == actual.keys()
+    assert len(gradients) > 100
+    for number, state in gradients.items():
+        expected = state['momentum_buffer']
+        assert_close(f'gradient {number}', expected, actual[number]['momentum_buffer'])
+    for name, weight in one['state_dict'].items():
+        assert_close(name, weight, two['state_dict'][name])
+
+
+@linux
+def test_a_killed_process_ends_the_run_within_a_minute(killed):
+    _, returncode, log = killed
+    assert returncode != 0
+    assert 'Signal 9 (SIGKILL)' in log
+
+
+@linux
+def test_torchrun_restarts_and_resumes_a_run_that_lost_a_process(resumed):
+    run, returncode, log = resumed
+    assert returncode == 0, log[-4000:]
+    assert log.count('resumed epoch') == 2
+    assert (run.work_dir / f'iter_{ITERATIONS}.pth').exists()
+
+
+@linux
+@pytest.mark.slow
+def test_a_resumed_run_of_two_ends_where_an_uninterrupted_one_does(work, resumed):
+    straight = Run(work, 'straight')
+    returncode, log = straight.finish()
+    assert returncode == 0, log[-4000:]
+    last = f'iter_{ITERATIONS}.pth'
+    states = [load(run.work_dir / last) for run in (straight, resumed[0])]
+    for one, other in zip(*(s['state_dict'].values() for s in states), strict=True):
+        assert torch.equal(one, other)
+
+
+def small_backbones():
+    """Each backbone with one block a stage, for each index alone and all at once."""
+    for cls in MODELS.module_dict.values():
+        if not issubclass(cls, BaseBackbone):
+            continue
+        arch = next(iter(cls.arch_zoo.values()))
+        shallow = dict(depths=(1,) * len(arch.get('depths', ())), depth=2)
+        arch = {key: shallow.get(key, value) for key, value in arch.items()}
+        with torch.device('meta'):
+            count = len(cls(arch).stages()) - 1
+        for out_indices in [*((i,) for i in range(count)), tuple(range(count))]:
+            for with_cp in (False, True):
+                yield cls, dict(arch=arch, out_indices=out_indices, with_cp=with_cp)
+
+
+def train_every_backbone(rank, file):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        'gloo', init_method=f'file://{file}', rank=rank, world_size=2
+    )
+    for cls, kwargs in small_backbones():
+        torch.manual_seed(0)
+        model = DistributedDataParallel(cls(**kwargs).train())
+        torch.manual_seed(rank)
+        for _ in range(2):  # the second finds what the first has left unreduced
+            model.zero_grad()
+            outs = model(torch.randn(1, 3, 64, 64))
+            sum(out.square().mean() for out in outs).backward()
+        # The first gradients of both ranks are equal only if they were reduced.
+        for name, param in model.module.named_parameters():
+            where = f'{cls.__name__} {kwargs["out_indices"]} {kwargs["with_cp"]} {name}'
+            assert param.grad is not None, where
+            total = param.grad.clone()
+            torch.distributed.all_reduce(total)
+            assert torch.equal(total, 2 * param.grad), where
+    torch.distributed.destroy_process_group()
+
+
+def test_no_backbone_has_unused_parameters(tmp_path):
+    cases = list(small_backbones())
+    assert len({cls for cls, _ in cases}) >= 2
+    torch.multiprocessing.spawn(
+        train_every_backbone, (tmp_path / 'store',), nprocs=2, join=True
+    )

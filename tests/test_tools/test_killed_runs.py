@@ -1,0 +1,227 @@
+"""tools/train.py, killed at random moments and resumed, against an uninterrupted run.
+
+The processes come from a fork server that has imported the mm packages already: each
+would take seconds for that.
+"""
+
+import multiprocessing
+import os
+import random
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip('mmdet')
+pytest.importorskip('mmpretrain')
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / 'tools'
+DETECTOR = """
+_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
+model = dict(
+    backbone=dict(arch='nano', drop_path_rate=0.3),
+    neck=dict(in_channels=[32, 64, 160, 256], out_channels=32),
+    rpn_head=dict(in_channels=32, feat_channels=32),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=32),
+        mask_roi_extractor=dict(out_channels=32),
+        bbox_head=dict(in_channels=32, fc_out_channels=32),
+        mask_head=dict(in_channels=32, conv_out_channels=32, num_convs=1)),
+    train_cfg=dict(rpn_proposal=dict(max_per_img=50), rcnn=dict(sampler=dict(num=32))),
+    test_cfg=dict(rpn=dict(max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)))
+load = dict(type='LoadImageFromFile')
+annotate = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
+resize = dict(type='Resize', scale=(64, 64), keep_ratio=True)
+pack = dict(type='PackDetInputs', meta_keys=(
+    'img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+augment = [
+    dict(type='RandomResize', scale=(96, 96), ratio_range=(0.6, 1.4), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=(64, 64)),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PhotoMetricDistortion'),
+]
+loader = dict(num_workers={workers}, persistent_workers={workers} > 0)
+train_dataloader = dict(
+    **loader, batch_size=2, dataset=dict(pipeline=[load, annotate, *augment, pack]))
+val_dataloader = dict(
+    **loader, batch_size=1, dataset=dict(pipeline=[load, resize, annotate, pack]))
+test_dataloader = val_dataloader
+"""
+CLASSIFIER = """
+_base_ = 'mmattn::classification/vit_t16_imhsa_300e_in1k.py'
+model = dict(
+    backbone=dict(
+        _delete_=True, type='mmattn.IViT', arch='nano', out_indices=3,
+        drop_path_rate=0.3),
+    head=dict(in_channels=256))
+load = dict(type='LoadImageFromFile')
+pack = dict(type='PackInputs')
+augment = [
+    dict(type='RandomResizedCrop', scale=64),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='ColorJitter', brightness=0.4, contrast=0.4),
+]
+loader = dict(
+    batch_size=2, num_workers={workers}, persistent_workers={workers} > 0,
+    pin_memory=False)
+train_dataloader = dict(**loader, dataset=dict(pipeline=[load, *augment, pack]))
+val_dataloader = dict(
+    **loader, dataset=dict(pipeline=[load, dict(type='ResizeEdge', scale=64),
+                                     dict(type='CenterCrop', crop_size=64), pack]))
+test_dataloader = val_dataloader
+"""
+EPOCHS = """
+train_cfg = dict(max_epochs=4, val_interval=2)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=5),
+    dict(type='MultiStepLR', by_epoch=True, milestones=[2, 3])]
+default_hooks = dict(
+    logger=dict(interval=1), checkpoint=dict(interval=1, save_best=None))
+"""
+ITERATIONS = """
+train_cfg = dict(
+    _delete_=True, type='IterBasedTrainLoop', max_iters=12, val_interval=5)
+train_dataloader['sampler'] = dict(type='InfiniteSampler', shuffle=True)
+param_scheduler = [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=8)]
+log_processor = dict(by_epoch=False)
+default_hooks = dict(
+    logger=dict(interval=1),
+    checkpoint=dict(interval=3, by_epoch=False, save_best=None))
+"""
+MODELS = {'detector': DETECTOR, 'classifier': CLASSIFIER}
+LOOPS = {'epochs': EPOCHS, 'iterations': ITERATIONS}
+FAST = {('detector', 'epochs', 2), ('classifier', 'iterations', 0)}
+CASES = [
+    pytest.param(
+        *case,
+        id='-'.join(map(str, case)),
+        marks=() if case in FAST else pytest.mark.slow,
+    )
+    for case in (
+        (model, loop, workers)
+        for model in MODELS
+        for loop in LOOPS
+        for workers in (0, 2)
+    )
+]
+PATIENCE = 300  # seconds, for what takes a few
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('killed')
+    for name in ('coco', 'imagenet'):
+        args = (TOOLS / 'datasets/toy.py', name, '--out', f'data/{name}')
+        subprocess.run([sys.executable, *args], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def server():
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(
+        ['mmattn.engine', 'mmdet.models', 'mmdet.datasets', 'mmpretrain.models']
+    )
+    return context
+
+
+def _train(folder, args, log):
+    os.chdir(folder)
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
+    os.dup2(1, 2)
+    torch.set_num_threads(1)
+    sys.argv = ['train.py', *args]
+    sys.path.insert(0, str(TOOLS))
+    runpy.run_path(str(TOOLS / 'train.py'), run_name='__main__')
+
+
+class Training:
+    """`train.py` in a process of its own."""
+
+    def __init__(self, server, folder, *args, log):
+        self.log = folder / log
+        self.process = server.Process(target=_train, args=(folder, args, self.log))
+        self.process.start()
+
+    def text(self):
+        return self.log.read_text() if self.log.exists() else ''
+
+    def wait_until(self, condition):
+        """The time when it became true."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert self.process.exitcode is None, self.text()[-4000:]
+            assert time.monotonic() < end, self.text()[-4000:]
+            time.sleep(0.02)
+        return time.monotonic()
+
+    def finish(self):
+        self.process.join(PATIENCE)
+        assert self.process.exitcode == 0, self.text()[-4000:]
+        return time.monotonic()
+
+    def kill(self, delay):
+        """False where the run was faster."""
+        self.process.join(delay)
+        self.process.kill()
+        self.process.join()
+        return self.process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize('model, loop, workers', CASES)
+def test_killed_twice_and_resumed(server, folder, model, loop, workers):
+    case = f'{model}_{loop}_{workers}'
+    config = (MODELS[model] + LOOPS[loop]).format(workers=workers)
+    (folder / f'{case}.py').write_text(config)
+    last = 'epoch_4.pth' if loop == 'epochs' else 'iter_12.pth'
+
+    def start(work_dir, *args, log):
+        options = ('--cfg-options', 'randomness.seed=3')
+        return Training(
+            server, folder, f'{case}.py', '--work-dir', work_dir, *args, *options,
+            log=log,
+        )  # fmt: skip
+
+    straight = start(f'{case}_straight', log=f'{case}_straight.log')
+    saved = (folder / f'{case}_straight' / 'last_checkpoint').exists
+    duration = -straight.wait_until(saved) + straight.finish()
+
+    saved = (folder / f'{case}_killed' / 'last_checkpoint').exists
+    for kill in range(2):
+        for attempt in range(5):
+            run = start(
+                f'{case}_killed', '--resume', log=f'{case}_{kill}_{attempt}.log'
+            )
+            run.wait_until(lambda: saved() and 'will be saved to' in run.text())  # noqa: B023
+            delay = random.uniform(0, 0.6 * duration)
+            print(f'kill {kill}: {delay:.3f} s of {duration:.3f} s later')
+            if run.kill(delay):
+                break
+            shutil.rmtree(folder / f'{case}_killed')
+        else:
+            pytest.fail('the runs were never slow enough to be killed')
+    assert not (folder / f'{case}_killed' / last).exists()
+    end = start(f'{case}_killed', '--resume', log=f'{case}_end.log')
+    end.finish()
+    assert 'resumed epoch' in end.text()
+
+    expected, resumed = (
+        torch.load(folder / f'{case}_{run}' / last, weights_only=False)
+        for run in ('straight', 'killed')
+    )
+    exactly = dict(rtol=0, atol=0)
+    for one, other in (
+        (resumed['state_dict'], expected['state_dict']),
+        (resumed['optimizer']['state'], expected['optimizer']['state']),
+    ):
+        torch.testing.assert_close(one, other, **exactly)
+    one, other = (run['optimizer']['param_groups'] for run in (resumed, expected))
+    assert one == other
+    assert resumed['param_schedulers'] == expected['param_schedulers']

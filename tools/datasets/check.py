@@ -1,0 +1,172 @@
+"""Checks the data sets of a config as a training would, and prints what they hold.
+
+    python tools/datasets/check.py configs/demo/mask_rcnn_ivit_n_hela.py
+    python tools/datasets/check.py configs/demo/upernet_ivit_n_landcover.py --decode
+
+Reads the annotations and the ends of all files of every split, in seconds; with
+--decode it loads every image and annotation as the config does. Exits with 1 where
+something is wrong, after the first error of each split.
+"""
+
+import argparse
+import sys
+from collections import Counter
+
+import numpy as np
+from mmengine.config import Config, DictAction
+from mmengine.registry import init_default_scope
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
+from mmattn.analysis.flops import build
+from mmattn.engine.checked_dataset import CheckedPipeline, DataError, leaves
+from mmattn.engine.dataset_build import build_dataset
+from mmattn.engine.dataset_check import Summary, check_leaf, ignored_labels
+from mmattn.engine.image_file import check_image_file
+
+SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+MIN_WIDTH = 100  # a narrower table would break its keys
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    parser.add_argument(
+        '--decode',
+        action='store_true',
+        help='load every image and annotation; counts the pixels of label maps',
+    )
+    parser.add_argument(
+        '--num-workers', type=int, default=2, help='processes of --decode (default: 2)'
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='config entries to override, key=value',
+    )
+    return parser.parse_args(argv)
+
+
+def first(samples: list):
+    return samples[0]
+
+
+def decode(dataset, model: nn.Module, num_workers: int, title: str) -> Counter:
+    """Loads every sample, without augmenting it; the pixels of each label id."""
+    pipeline = CheckedPipeline(dataset, ignored_labels(model))
+    pipeline.transforms = [
+        transform
+        for transform in pipeline.transforms
+        if type(transform).__name__.startswith('Load')
+    ]
+    dataset.pipeline = pipeline
+    loader = DataLoader(dataset, num_workers=num_workers, collate_fn=first)
+    pixels = np.zeros(0, dtype=np.int64)
+    for sample in tqdm(loader, title, disable=None):
+        if 'gt_seg_map' in sample:
+            counts = np.bincount(sample['gt_seg_map'].ravel(), minlength=pixels.size)
+            counts[: pixels.size] += pixels
+            pixels = counts
+    return Counter({label: int(pixels[label]) for label in np.flatnonzero(pixels)})
+
+
+def check_files(dataset) -> None:
+    for name in CheckedPipeline(dataset, frozenset()).files:
+        for index in range(len(dataset)):
+            path = dataset.get_data_info(index).get(name)
+            if isinstance(path, str) and '://' not in path:
+                check_image_file(path)
+
+
+def check_split(cfg: Config, key: str, model: nn.Module, args) -> dict[str, Summary]:
+    """Summaries of a split's data sets by their keys.
+
+    Raises:
+        ValueError: the first error.
+    """
+    summaries = {}
+    key = f'{key}.dataset'
+    for leaf_key, leaf in leaves(build_dataset(cfg, key), key):
+        summary = check_leaf(leaf, leaf_key, model)
+        if hasattr(leaf, 'pipeline') and hasattr(leaf, 'get_data_info'):
+            check_files(leaf)
+            if args.decode:
+                pixels = decode(leaf, model, args.num_workers, leaf_key)
+                summary.per_class.update(pixels)
+        summaries[leaf_key] = summary
+    return summaries
+
+
+def overview(summaries: dict[str, Summary]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column('data set', no_wrap=True)
+    for title in ('images', 'of them empty', 'annotations', 'classes'):
+        table.add_column(title, justify='right')
+    for key, summary in summaries.items():
+        annotated = summary.annotations is not None
+        table.add_row(
+            key,
+            f'{summary.images}',
+            f'{summary.empty_images}' if annotated else '-',
+            f'{summary.annotations}' if annotated else '-',
+            f'{len(summary.classes) or "-"}',
+        )
+    return table
+
+
+def per_class(summaries: dict[str, Summary]) -> Table | None:
+    """Annotations, or pixels of label maps, of each class in each data set."""
+    counted = {key: s for key, s in summaries.items() if s.per_class}
+    if not counted:
+        return None
+    table = Table(box=None, pad_edge=False)
+    table.add_column('class')
+    for key in counted:
+        table.add_column(key, justify='right')
+    names = max((s.classes for s in counted.values()), key=len)
+    labels = set().union(*(s.per_class for s in counted.values()), range(len(names)))
+    for label in sorted(labels):
+        name = names[label] if label < len(names) else f'{label}: no class'
+        name = name if isinstance(name, str) else ', '.join(name)
+        table.add_row(name, *(f'{s.per_class[label]}' for s in counted.values()))
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    cfg = Config.fromfile(args.config)
+    if args.cfg_options is not None:
+        cfg.merge_from_dict(args.cfg_options)
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    model = build(cfg)
+    summaries, checked, errors = {}, [], []
+    for key in SPLITS:
+        dataset = (cfg.get(key) or {}).get('dataset')
+        if dataset is None or dataset in checked:
+            continue
+        checked.append(dataset)
+        try:
+            summaries.update(check_split(dataset, key, model, args))
+        except (DataError, ValueError) as error:
+            errors.append(str(error))
+    console = Console()
+    console.width = max(console.width, MIN_WIDTH)
+    if summaries:
+        console.print(overview(summaries))
+    table = per_class(summaries)
+    if table is not None:
+        console.print(table)
+    for error in errors:
+        print(f'error: {error}', file=sys.stderr)
+    return int(bool(errors))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
