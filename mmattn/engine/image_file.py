@@ -1,7 +1,6 @@
 """Whether an image file is whole, judged by its last bytes."""
 
 from functools import lru_cache
-from pathlib import Path
 
 from PIL import Image
 
@@ -43,7 +42,7 @@ def check_image_file(path: str) -> None:
 def _decoding_error(path: str, size: int) -> str | None:
     """What Pillow, which is strict about missing data, says of a file of this size."""
     try:
-        with Image.open(Path(path)) as image:
+        with Image.open(path) as image:
             image.load()
     except Image.DecompressionBombError:
         return None

@@ -26,7 +26,6 @@ from bad_data import (
     edit_map,
     load_all,
     make_toys,
-    train_loader,
 )
 from mmengine.dataset import BaseDataset, ConcatDataset
 from PIL import Image
@@ -297,4 +296,4 @@ def test_it_travels_to_spawned_workers_and_is_not_copied(here):
 def test_a_sixteen_bit_map_is_read_as_mmseg_reads_it(here):
     edit_map(lambda labels: labels.astype(np.uint16))
     assert cv2.imread(ADE_MAP, cv2.IMREAD_UNCHANGED).dtype == np.uint16
-    assert len(train_loader(DATASETS['mmseg'], scope='mmseg')) == 4
+    assert len(load_all(DATASETS['mmseg'], scope='mmseg')) == 4

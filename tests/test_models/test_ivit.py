@@ -132,3 +132,19 @@ def test_star_relu():
     act.scale.data.fill_(2.0)
     act.bias.data.fill_(-1.0)
     assert_close(act(torch.tensor([-3.0, 0.0, 3.0])), torch.tensor([-1.0, -1.0, 17.0]))
+
+
+def test_zero_padding_does_not_blow_up_gradients():
+    """Detectors pad images with zeros; a norm of exact zeros multiplies by 1000."""
+    torch.manual_seed(0)
+    model = IViT('nano')
+    images = torch.randn(2, 3, 64, 64)
+    padded = images.clone()
+    padded[1, :, 32:] = 0
+    norms = []
+    for x in (images, padded):
+        model.zero_grad()
+        sum((out * out.detach().cos()).sum() for out in model(x)).backward()
+        grads = [p.grad.norm() for p in model.parameters() if p.grad is not None]
+        norms.append(torch.stack(grads).norm())
+    assert norms[1] < 10 * norms[0]
