@@ -20,7 +20,8 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         Shape (..., C_out).
     """
-    if x.device.type != 'cpu' or x.dtype != torch.float32 or not x.numel():
+    in_float32 = x.dtype == torch.float32 and not torch.is_autocast_enabled('cpu')
+    if x.device.type != 'cpu' or not in_float32 or not x.numel():
         return F.linear(x, weight, bias)
     C = x.shape[-1]
     images = x.reshape(_num_images(x.numel() // C), -1, 1, C)

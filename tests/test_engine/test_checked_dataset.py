@@ -4,7 +4,6 @@ import copy
 import io
 import pickle
 import re
-import shutil
 from pathlib import Path
 
 import cv2
@@ -25,28 +24,12 @@ from bad_data import (
     cut,
     edit_map,
     load_all,
-    make_toys,
 )
 from mmengine.dataset import BaseDataset, ConcatDataset
 from PIL import Image
 
 from mmattn.engine.checked_dataset import CheckedDataset, DataError
 from mmattn.engine.image_file import check_image_file
-
-
-@pytest.fixture(scope='module')
-def toys(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('toys')
-    make_toys(folder)
-    return folder
-
-
-@pytest.fixture
-def here(toys, tmp_path, monkeypatch):
-    """A copy of the toy data sets as the current folder."""
-    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope='module')

@@ -20,28 +20,12 @@ from bad_data import (
     Model,
     edit_coco,
     load_all,
-    make_toys,
     train_loader,
 )
 
 from mmattn.engine.checked_dataset import DataError
 
 KEY = 'train_dataloader.dataset'
-
-
-@pytest.fixture(scope='module')
-def toys(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('toys')
-    make_toys(folder)
-    return folder
-
-
-@pytest.fixture
-def here(toys, tmp_path, monkeypatch):
-    """A copy of the toy data sets as the current folder."""
-    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize('scope', DATASETS)

@@ -56,6 +56,8 @@ def test_float32_on_a_cpu_is_a_convolution(monkeypatch):
     pointwise_linear(x, weight, bias)
     with pytest.raises(TypeError):
         pointwise_linear(x.double(), weight.double(), bias.double())
+    with torch.autocast('cpu', torch.float16), pytest.raises(TypeError):
+        pointwise_linear(x, weight, bias)
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])

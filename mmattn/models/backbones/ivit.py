@@ -230,7 +230,7 @@ class IViT(BaseBackbone):
             {str(i): layer_norm(embed_dims[i]) for i in self.out_indices if out_norm}
         )
         self.apply(init_linear_and_conv)
-        # With the usual zeros, pixels padded with zeros would reach every norm as zeros,
+        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
         # and each norm would multiply their gradient by 1000.
         nn.init.trunc_normal_(self.downsamplings[0].conv.bias, std=0.02)
         self.freeze(frozen_stages)
