@@ -33,15 +33,25 @@ def saved(folder) -> set[str]:
 
 
 @pytest.fixture
-def full_disk():
-    """Files cannot grow beyond a few bytes; a write fails part of the way."""
+def full_disk(monkeypatch):
+    """Checkpoints cannot grow beyond a few bytes: a write fails part of the way.
+
+    The limit holds during that write alone; the tests' own output may be a longer file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill(size):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        def write_to_full_disk(path, content):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+            try:
+                write_atomically(path, content)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    yield fill
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        monkeypatch.setattr(atomic_files, 'write_atomically', write_to_full_disk)
+        return write_to_full_disk
+
+    return fill
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -55,9 +65,9 @@ def test_a_file_is_replaced_whole(tmp_path):
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, full_disk):
     path = tmp_path / 'file'
     path.write_bytes(b'old')
-    full_disk(100)
+    write_to_full_disk = full_disk(100)
     with pytest.raises(OSError, match='untouched') as error:
-        write_atomically(path, bytes(1000))
+        write_to_full_disk(path, bytes(1000))
     assert error.value.errno == errno.EFBIG
     assert error.value.filename == str(path)
     assert path.read_bytes() == b'old'
