@@ -40,7 +40,7 @@ demo-seg: $(STAMP)
 	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_landcover.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
