@@ -10,7 +10,7 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
     A token grid with its channels last is, in memory, a channels_last image. oneDNN's
     convolution on it uses the widest vectors of any CPU, where the BLAS under
-    `F.linear` may not: tools/benchmark/op.py shows both.
+    `F.linear` may not.
 
     Args:
         x: shape (..., C).

@@ -1,4 +1,4 @@
-"""The activation that overwrites, and the linear layer that is `nn.Linear`."""
+"""The activation that keeps one map, and the linear layer that is `nn.Linear`."""
 
 from functools import partial
 

@@ -41,9 +41,9 @@ class StarReLU(nn.Module):
     """`scale * relu(x)^2 + bias` with learned scalars.
 
     From Yu et al., "MetaFormer Baselines for Vision",
-    https://arxiv.org/abs/2210.13452, equation 4. It overwrites `x`, which must be the
-    fresh output of a layer that does not need it again, such as a linear layer: large
-    images are limited by the memory they touch.
+    https://arxiv.org/abs/2210.13452, equation 4. Where no gradients are recorded it
+    overwrites `x`, which must be the fresh output of a layer: large images are limited
+    by the memory they touch.
     """
 
     def __init__(self):
