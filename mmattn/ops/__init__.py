@@ -1,4 +1,4 @@
-"""Attention operators. They need torch alone; Triton is used where it is installed."""
+"""Operators. They need torch alone; Triton is used where it is installed."""
 
 from .landmark_attention import landmark_attention
 from .pointwise_linear import pointwise_linear
