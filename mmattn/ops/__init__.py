@@ -2,5 +2,14 @@
 
 from .landmark_attention import landmark_attention
 from .pointwise_linear import pointwise_linear
+from .structure_aware_attention import (
+    circular_kernel_spectrum,
+    structure_aware_attention,
+)
 
-__all__ = ['landmark_attention', 'pointwise_linear']
+__all__ = [
+    'circular_kernel_spectrum',
+    'landmark_attention',
+    'pointwise_linear',
+    'structure_aware_attention',
+]

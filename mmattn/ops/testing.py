@@ -1,6 +1,7 @@
 """Tolerances, inputs and gradients that operator tests and benchmarks share."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -50,7 +51,7 @@ def assert_close(
     assert high_error <= allowed, f'{name}: error {high_error:.2e} > {allowed:.2e}'
 
 
-def make_inputs(
+def make_landmark_inputs(
     *,
     B: int = 2,
     N: int = 63,
@@ -88,6 +89,44 @@ def make_inputs(
         for shape in ((E, M), (M, E), (E, M), (M, E))
     ]
     return [*attention, *mixing]
+
+
+def make_structure_aware_inputs(
+    *,
+    grid: tuple[int, ...] = (7, 5),
+    B: int = 2,
+    M: int = 3,
+    D: int = 8,
+    K: int = 4,
+    dtype: torch.dtype = torch.float32,
+    weight_dtype: torch.dtype | None = None,
+    device: str = 'cpu',
+    seed: int = 0,
+) -> list[Tensor]:
+    """The six tensors of `structure_aware_attention`, in order; w_a, w_b are kernels.
+
+    q, k and v are views of one packed tensor, as a model's projection leaves them. The
+    weights are in float32 (float64 in float64) if not told.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    N = prod(grid)
+    if weight_dtype is None:
+        weight_dtype = torch.promote_types(dtype, torch.float32)
+
+    def draw(*shape, dtype):
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return x.to(device, dtype)
+
+    qkv = draw(B, N, 3, M, D, dtype=dtype).unbind(2)
+    w_a, w_b, bias = (
+        (draw(*shape, dtype=torch.float64) * scale).to(weight_dtype)
+        for shape, scale in (
+            ((D, K, *grid), N**-0.5),
+            ((K, *grid), N**-0.5),
+            ((D, K), 1.0),
+        )
+    )
+    return [*qkv, w_a, w_b, bias]
 
 
 def run_with_grads(

@@ -9,7 +9,7 @@ from mmattn.ops.landmark_attention.reference import (
     landmark_attention_folded,
     landmark_attention_reference,
 )
-from mmattn.ops.testing import assert_close, make_inputs, run_with_grads
+from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
 
 NAMES = 'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k'.split()
 SHAPES = {
@@ -52,7 +52,7 @@ def assert_matches_reference(function, inputs, requires_grad=None, dtype=None):
 
 @pytest.mark.parametrize('E', [None, 2, 3])
 def test_reference_gradcheck(E):
-    inputs = make_inputs(B=1, N=4, M=2, D=2, L=3, E=E, dtype=torch.float64)
+    inputs = make_landmark_inputs(B=1, N=4, M=2, D=2, L=3, E=E, dtype=torch.float64)
     inputs = [x if x is None else x.requires_grad_() for x in inputs]
     assert torch.autograd.gradcheck(landmark_attention_reference, inputs)
     assert torch.autograd.gradgradcheck(backend('reference'), inputs)
@@ -60,14 +60,14 @@ def test_reference_gradcheck(E):
 
 @every_shape
 def test_reference_against_folded_mixing(shape):
-    inputs = make_inputs(**shape, dtype=torch.float64)
+    inputs = make_landmark_inputs(**shape, dtype=torch.float64)
     assert_matches_reference(landmark_attention_folded, inputs)
 
 
 @every_shape
 def test_reference_against_dense_map(shape):
     """Per head, out = (A_Q A_K) v with the N x N product formed."""
-    inputs = make_inputs(**shape, dtype=torch.float64)
+    inputs = make_landmark_inputs(**shape, dtype=torch.float64)
     q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k = inputs
 
     def attention_map(x, y, w1, w2):
@@ -87,29 +87,29 @@ def test_reference_against_dense_map(shape):
 @every_dtype
 @every_shape
 def test_cpu_backend(shape, dtype):
-    assert_matches_reference(backend('cpu'), make_inputs(**shape, dtype=dtype))
+    assert_matches_reference(backend('cpu'), make_landmark_inputs(**shape, dtype=dtype))
 
 
 def test_cpu_backend_in_several_chunks(monkeypatch):
     monkeypatch.setattr(cpu_impl, 'CHUNK_ELEMENTS', 64)
     monkeypatch.setattr(cpu_impl, 'MIN_ROWS', 3)
-    assert_matches_reference(backend('cpu'), make_inputs(E=6))
+    assert_matches_reference(backend('cpu'), make_landmark_inputs(E=6))
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_mixing_weights_in_half_precision(dtype):
-    inputs = make_inputs(E=3, dtype=dtype, mixing_dtype=dtype)
+    inputs = make_landmark_inputs(E=3, dtype=dtype, mixing_dtype=dtype)
     assert_matches_reference(backend('cpu'), inputs)
 
 
 def test_mixing_on_one_side_only():
-    inputs = make_inputs(E=3)
+    inputs = make_landmark_inputs(E=3)
     assert_matches_reference(backend('cpu'), [*inputs[:5], None, None, *inputs[7:]])
     assert_matches_reference(backend('cpu'), [*inputs[:7], None, None])
 
 
 def test_batch_of_zero():
-    out, grads = run_with_grads(backend('cpu'), make_inputs(B=0, E=3))
+    out, grads = run_with_grads(backend('cpu'), make_landmark_inputs(B=0, E=3))
     assert out.shape == (0, 63, 3, 8)
     assert all(grad.abs().sum() == 0 for grad in grads)
 
@@ -117,23 +117,23 @@ def test_batch_of_zero():
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(wanted):
     requires_grad = [name == wanted for name in NAMES]
-    assert_matches_reference(backend('cpu'), make_inputs(E=3), requires_grad)
+    assert_matches_reference(backend('cpu'), make_landmark_inputs(E=3), requires_grad)
 
 
 def test_no_gradient_leaves_no_graph():
-    assert not landmark_attention(*make_inputs(E=3)).requires_grad
+    assert not landmark_attention(*make_landmark_inputs(E=3)).requires_grad
 
 
 @pytest.mark.parametrize('name', ['cpu', 'reference'])
 def test_identity_mixing_is_no_mixing(name):
-    inputs = make_inputs(M=4)
+    inputs = make_landmark_inputs(M=4)
     mixed = [*inputs[:5], *[torch.eye(4)] * 4]
     assert_close('out', backend(name)(*inputs), backend(name)(*mixed))
 
 
 def test_permuted_mixing_permutes_heads():
     """out_m = A of head p(m) on v of head m when w1 is the permutation p."""
-    inputs, order = make_inputs(M=4), torch.tensor([2, 0, 3, 1])
+    inputs, order = make_landmark_inputs(M=4), torch.tensor([2, 0, 3, 1])
     eye = torch.eye(4)
     q, k, v, q_landmarks, k_landmarks = inputs[:5]
     expected = landmark_attention(
@@ -147,14 +147,14 @@ def test_permuted_mixing_permutes_heads():
 
 @every_dtype
 def test_large_scores_stay_finite(dtype):
-    inputs = make_inputs(E=3, dtype=dtype)
+    inputs = make_landmark_inputs(E=3, dtype=dtype)
     q, k, *rest = inputs
     out, grads = run_with_grads(backend('cpu'), [q * 100, k * 100, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
 def test_nan_stays_in_its_batch_element():
-    inputs = make_inputs(B=3, E=3)
+    inputs = make_landmark_inputs(B=3, E=3)
     clean = run_with_grads(backend('cpu'), inputs)[0]
     inputs[0] = inputs[0].clone()
     inputs[0][1, 5] = float('nan')
@@ -166,7 +166,7 @@ def test_nan_stays_in_its_batch_element():
 
 
 def test_two_runs_are_equal():
-    inputs = make_inputs(N=200, E=6)
+    inputs = make_landmark_inputs(N=200, E=6)
     torch.use_deterministic_algorithms(True)
     try:
         first, second = (run_with_grads(backend('cpu'), inputs) for _ in range(2))
@@ -178,7 +178,7 @@ def test_two_runs_are_equal():
 
 @pytest.mark.parametrize('enabled', [True, False])
 def test_autocast(enabled):
-    inputs = make_inputs(E=3)
+    inputs = make_landmark_inputs(E=3)
     with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
         out, grads = run_with_grads(landmark_attention, inputs)
     assert out.dtype == (torch.bfloat16 if enabled else torch.float32)

@@ -8,7 +8,7 @@ triton_fwd = pytest.importorskip('mmattn.ops.landmark_attention.triton_fwd')
 from aot import record_launches, resources  # noqa: E402
 
 from mmattn.ops.landmark_attention import triton_bwd, triton_impl  # noqa: E402
-from mmattn.ops.testing import make_inputs  # noqa: E402
+from mmattn.ops.testing import make_landmark_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     triton_impl.INTERPRETED, reason='kernels made for the interpreter do not compile'
@@ -50,7 +50,7 @@ ALL = [pytest.param(*shape, id=name) for name, shape in SHAPES.items()] + [
 
 @pytest.mark.parametrize('B, N, L, M, D, E, dtype', ALL)
 def test_no_spill_and_no_local_memory(B, N, L, M, D, E, dtype):
-    inputs = make_inputs(B=B, N=N, L=L, M=M, D=D, E=E, dtype=dtype)
+    inputs = make_landmark_inputs(B=B, N=N, L=L, M=M, D=D, E=E, dtype=dtype)
     inputs = [x if x is None else x.to('meta') for x in inputs]
     with record_launches(triton_fwd, triton_bwd) as launches:
         out, context, statistics = triton_impl.forward(*inputs)

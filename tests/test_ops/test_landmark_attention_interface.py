@@ -9,7 +9,7 @@ import torch
 from mmattn.ops import landmark_attention
 from mmattn.ops.backend import BACKEND_VARIABLE
 from mmattn.ops.landmark_attention import triton_impl
-from mmattn.ops.testing import assert_close, make_inputs, run_with_grads
+from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from mmattn.ops.testing import assert_close, make_inputs, run_with_grads
     ],
 )
 def test_wrong_shape(position, shape, message):
-    inputs = make_inputs(E=3)
+    inputs = make_landmark_inputs(E=3)
     inputs[position] = torch.zeros(shape)
     with pytest.raises(ValueError, match=message):
         landmark_attention(*inputs)
@@ -35,11 +35,11 @@ def test_wrong_shape(position, shape, message):
 @pytest.mark.parametrize('shape', [dict(N=0), dict(L=0), dict(D=0), dict(M=0)])
 def test_empty_axis(shape):
     with pytest.raises(ValueError, match='=0'):
-        landmark_attention(*make_inputs(**shape))
+        landmark_attention(*make_landmark_inputs(**shape))
 
 
 def test_wrong_dtype_device_and_half_a_mixing():
-    q, *rest = make_inputs(E=3)
+    q, *rest = make_landmark_inputs(E=3)
     with pytest.raises(ValueError, match='torch.float16'):
         landmark_attention(q.half(), *rest)
     with pytest.raises(ValueError, match='one device'):
@@ -50,13 +50,13 @@ def test_wrong_dtype_device_and_half_a_mixing():
 
 def test_unknown_backend_names_the_known_ones():
     with pytest.raises(ValueError, match="'cpu'.*'reference'.*got 'cudnn'"):
-        landmark_attention(*make_inputs(), backend='cudnn')
+        landmark_attention(*make_landmark_inputs(), backend='cudnn')
 
 
 @pytest.mark.skipif(triton_impl.INTERPRETED, reason='the interpreter runs on the CPU')
 def test_backend_that_cannot_run_says_why():
     with pytest.raises(ValueError, match="'triton' cannot run .*CUDA.* on cpu"):
-        landmark_attention(*make_inputs(), backend='triton')
+        landmark_attention(*make_landmark_inputs(), backend='triton')
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_backend_that_cannot_run_says_why():
 )
 def test_limits_of_triton(monkeypatch, shape, message):
     monkeypatch.setattr(triton_impl, 'INTERPRETED', True)
-    assert message in triton_impl.unsupported(*make_inputs(**shape))
+    assert message in triton_impl.unsupported(*make_landmark_inputs(**shape))
 
 
 def test_backend_from_the_environment(monkeypatch):
-    inputs = make_inputs(E=3)
+    inputs = make_landmark_inputs(E=3)
     monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
     q = inputs[0].detach().requires_grad_()
     out = landmark_attention(q, *inputs[1:])
@@ -89,7 +89,7 @@ def test_backend_from_the_environment(monkeypatch):
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize('E', [None, 6])
 def test_opcheck(E, dtype):
-    inputs = make_inputs(E=E, dtype=dtype, mixing_dtype=dtype)
+    inputs = make_landmark_inputs(E=E, dtype=dtype, mixing_dtype=dtype)
     inputs = [x if x is None else x.detach().requires_grad_() for x in inputs]
     torch.library.opcheck(torch.ops.mmattn.landmark_attention, (*inputs, 'cpu'))
     inputs = [x if x is None else x.detach() for x in inputs]
@@ -110,7 +110,7 @@ def test_compile_with_dynamic_shapes(compiler):
     torch.compiler.reset()
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=compiler)
     for shape in (dict(N=63), dict(N=35, B=3), dict(N=50, L=16)):
-        inputs = make_inputs(E=3, **shape)
+        inputs = make_landmark_inputs(E=3, **shape)
         expected, expected_grads = run_with_grads(function, inputs)
         out, grads = run_with_grads(compiled, inputs)
         assert_close('out', expected, out)
@@ -128,10 +128,10 @@ def test_export():
     tokens = {1: N}
     program = torch.export.export(
         Module(),
-        tuple(make_inputs(E=3)),
+        tuple(make_landmark_inputs(E=3)),
         dynamic_shapes=((tokens, tokens, tokens, *[None] * 6),),
     )
-    inputs = make_inputs(E=3, N=35)
+    inputs = make_landmark_inputs(E=3, N=35)
     assert_close('out', landmark_attention(*inputs), program.module()(*inputs))
 
 

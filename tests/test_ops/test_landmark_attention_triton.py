@@ -14,7 +14,7 @@ import torch
 from mmattn.ops import landmark_attention
 from mmattn.ops.landmark_attention import triton_impl
 from mmattn.ops.landmark_attention.reference import landmark_attention_reference
-from mmattn.ops.testing import assert_close, make_inputs, run_with_grads
+from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
 
 pytest.importorskip('triton')
 
@@ -89,14 +89,16 @@ def test_under_interpreter():
 @every_device
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
 def test_against_reference(shape, device):
-    assert_matches_reference(make_inputs(**shape, device=device))
+    assert_matches_reference(make_landmark_inputs(**shape, device=device))
 
 
 @every_device
 @every_dtype
 @pytest.mark.parametrize('E', [None, 3])
 def test_dtypes(E, dtype, device):
-    assert_matches_reference(make_inputs(B=1, N=20, E=E, dtype=dtype, device=device))
+    assert_matches_reference(
+        make_landmark_inputs(B=1, N=20, E=E, dtype=dtype, device=device)
+    )
 
 
 @every_device
@@ -105,14 +107,16 @@ def test_split_of_loops_over_programs(monkeypatch, programs, device):
     """One program for all tiles, and several with several tiles each."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
     assert_matches_reference(
-        make_inputs(B=1, N=140, L=5, M=2, E=2, dtype=torch.float16, device=device)
+        make_landmark_inputs(
+            B=1, N=140, L=5, M=2, E=2, dtype=torch.float16, device=device
+        )
     )
-    assert_matches_reference(make_inputs(B=1, N=140, L=5, M=1, device=device))
+    assert_matches_reference(make_landmark_inputs(B=1, N=140, L=5, M=1, device=device))
 
 
 @every_device
 def test_expanded_and_permuted_inputs(device):
-    q, k, v, q_landmarks, k_landmarks, *mixing = make_inputs(
+    q, k, v, q_landmarks, k_landmarks, *mixing = make_landmark_inputs(
         N=20, M=2, L=5, E=2, device=device
     )
     inputs = [
@@ -128,7 +132,7 @@ def test_expanded_and_permuted_inputs(device):
 
 @every_device
 def test_half_precision_mixing_and_requires_grad_subset(device):
-    inputs = make_inputs(
+    inputs = make_landmark_inputs(
         B=1, N=20, E=3, dtype=torch.bfloat16, mixing_dtype=torch.bfloat16, device=device
     )
     assert_matches_reference(inputs, [name in ('k', 'w2_k') for name in NAMES])
@@ -136,7 +140,7 @@ def test_half_precision_mixing_and_requires_grad_subset(device):
 
 @every_device
 def test_batch_of_zero(device):
-    out, grads = run_with_grads(triton, make_inputs(B=0, E=3, device=device))
+    out, grads = run_with_grads(triton, make_landmark_inputs(B=0, E=3, device=device))
     assert out.shape == (0, 63, 3, 8)
     assert all(grad.abs().sum() == 0 for grad in grads)
 
@@ -144,14 +148,16 @@ def test_batch_of_zero(device):
 @every_device
 @every_dtype
 def test_large_scores_stay_finite(dtype, device):
-    q, k, *rest = make_inputs(B=1, N=70, M=2, L=5, E=2, dtype=dtype, device=device)
+    q, k, *rest = make_landmark_inputs(
+        B=1, N=70, M=2, L=5, E=2, dtype=dtype, device=device
+    )
     out, grads = run_with_grads(triton, [q * 100, k * 100, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
 @every_device
 def test_nan_stays_in_its_batch_element(device):
-    inputs = make_inputs(B=3, N=20, M=2, L=5, E=2, device=device)
+    inputs = make_landmark_inputs(B=3, N=20, M=2, L=5, E=2, device=device)
     clean = run_with_grads(triton, inputs)[0]
     inputs[0] = inputs[0].clone()
     inputs[0][1, 5] = float('nan')
@@ -164,7 +170,7 @@ def test_nan_stays_in_its_batch_element(device):
 
 @every_device
 def test_two_runs_are_equal(device):
-    inputs = make_inputs(B=1, N=70, M=2, L=5, E=2, device=device)
+    inputs = make_landmark_inputs(B=1, N=70, M=2, L=5, E=2, device=device)
     torch.use_deterministic_algorithms(True)
     try:
         first, second = (run_with_grads(triton, inputs) for _ in range(2))
@@ -176,7 +182,7 @@ def test_two_runs_are_equal(device):
 
 @every_device
 def test_opcheck(device):
-    inputs = make_inputs(B=1, N=20, M=2, L=5, E=3, device=device)
+    inputs = make_landmark_inputs(B=1, N=20, M=2, L=5, E=3, device=device)
     inputs = [x.detach().requires_grad_() for x in inputs]
     torch.library.opcheck(
         torch.ops.mmattn.landmark_attention,
@@ -192,13 +198,15 @@ def test_opcheck(device):
 @pytest.mark.parametrize('M, D, E', [(10, 32, 10), (10, 32, None), (32, 128, 64)])
 def test_real_shapes(B, N, L, M, D, E, dtype):
     B = B if M == 10 else 1
-    inputs = make_inputs(B=B, N=N, L=L, M=M, D=D, E=E, dtype=dtype, device='cuda')
+    inputs = make_landmark_inputs(
+        B=B, N=N, L=L, M=M, D=D, E=E, dtype=dtype, device='cuda'
+    )
     assert_matches_reference(inputs)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 def test_gpu_takes_triton_and_compiles():
-    inputs = make_inputs(N=50, E=3, device='cuda')
+    inputs = make_landmark_inputs(N=50, E=3, device='cuda')
     compiled = torch.compile(landmark_attention, fullgraph=True)
     assert torch.equal(compiled(*inputs), triton(*inputs))

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmattn.ops import landmark_attention
 from mmattn.ops.backend import select_backend
 from mmattn.ops.landmark_attention.interface import BACKENDS, OPERATOR
-from mmattn.ops.testing import make_inputs
+from mmattn.ops.testing import make_landmark_inputs
 
 from .case import PASSES, Case
 
@@ -50,7 +50,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def cases(side: int, batch: int, device: str, dtype) -> list[Case]:
-    inputs = make_inputs(
+    inputs = make_landmark_inputs(
         B=batch,
         N=side**2,
         M=HEADS,
@@ -67,7 +67,7 @@ def cases(side: int, batch: int, device: str, dtype) -> list[Case]:
     square = [
         w[:HEADS, :HEADS].detach().to(dtype).requires_grad_() for w in inputs[5:7]
     ]
-    grad = make_inputs(
+    grad = make_landmark_inputs(
         B=batch, N=side**2, M=HEADS, D=WIDTH, dtype=dtype, device=device, seed=1
     )[0].contiguous()
     map_bytes = batch * HEADS * side**4 * dtype.itemsize

@@ -1,0 +1,180 @@
+"""Contract, checks, autograd and dispatch of structure-aware attention."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ..backend import select_backend
+from . import cpu_impl, reference
+from .spectrum import compute_dtype, rfft_grid
+
+OPERATOR = 'structure_aware_attention'
+BACKENDS = {'cpu': cpu_impl, 'reference': reference}
+
+
+def structure_aware_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w_a: Tensor,
+    w_b: Tensor,
+    bias: Tensor,
+    *,
+    grid: Sequence[int] | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """Attention whose kernels are structural patterns, log-linear in N.
+
+    With q and k normalised over the channels of a head, and `*` the circular
+    convolution over the grid,
+
+        p[k, i] = sum_c q[i, c] (k[:, c] * w_a[c, k])[i]
+        out[i, v] = sum_k p[k, i] ((v[:, v] * w_b[k])[i] + bias[v, k]).
+
+    From "Lightweight Structure-Aware Attention for Visual Understanding",
+    https://arxiv.org/abs/2211.16289, equations 12 to 14. B batch, N tokens of a grid of
+    one, two or three dimensions in row-major order, M heads, D head width, K patterns.
+
+    Args:
+        q, k, v: shape (B, N, M, D), float32, float16, bfloat16 or float64, of one
+            dtype. Arithmetic and transforms are in float32 (float64 in float64), under
+            autocast too, which changes neither arguments nor result.
+        w_a: kernels of k, shape (D, K, *grid), shared by the heads. Or their
+            half-spectra `torch.fft.rfftn(w_a, dim=grid dimensions)`, complex, shape
+            (D, K, *grid[:-1], grid[-1] // 2 + 1), which a caller may keep.
+        w_b: kernels of v, shape (K, *grid), shared by heads and channels, or their
+            half-spectra; real or complex as w_a.
+        bias: shape (D, K), shared by the heads.
+        grid: the grid's sides. Needed with half-spectra, whose last side does not tell
+            it; otherwise the sides of the kernels.
+        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
+            run the call. 'reference' alone can be differentiated twice.
+
+    Returns:
+        Shape (B, N, M, D), dtype as q.
+
+    Raises:
+        ValueError: shapes, dtypes or devices disagree, or `backend` cannot run this.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 2, 14 * 14, 12, 16).unbind()
+        >>> w_a, w_b = torch.randn(16, 8, 14, 14), torch.randn(8, 14, 14)
+        >>> bias = torch.zeros(16, 8)
+        >>> structure_aware_attention(q, k, v, w_a, w_b, bias).shape
+        torch.Size([2, 196, 12, 16])
+    """
+    grid = _check(q, k, v, w_a, w_b, bias, grid)
+    with torch.autocast(q.device.type, enabled=False):
+        dtype = compute_dtype(q.dtype)
+        bias = bias.to(dtype)
+        if w_a.is_complex():
+            w_a, w_b = (w.to(dtype.to_complex()) for w in (w_a, w_b))
+        else:
+            w_a, w_b = (rfft_grid(w.to(dtype), grid) for w in (w_a, w_b))
+        tensors = (q, k, v, w_a, w_b, bias)
+        backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
+        if backend == 'reference':
+            return reference.structure_aware_attention_reference(*tensors, grid=grid)
+        return torch.ops.mmattn.structure_aware_attention(*tensors, grid, backend)[0]
+
+
+def _check(q, k, v, w_a, w_b, bias, grid):
+    """Returns the grid."""
+    tensors = (q, k, v, w_a, w_b, bias)
+    if q.dim() != 4 or k.shape != q.shape or v.shape != q.shape:
+        raise ValueError(
+            'q, k and v must have one shape (B, N, M, D), got '
+            f'{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}'
+        )
+    B, N, M, D = q.shape
+    if N == 0 or M == 0 or D == 0:
+        raise ValueError(f'needs tokens, heads and channels, got {N=}, {M=}, {D=}')
+    if len({x.dtype for x in (q, k, v)}) > 1 or not q.is_floating_point():
+        raise ValueError(
+            'q, k and v must have one floating-point dtype, got '
+            f'{[str(x.dtype) for x in (q, k, v)]}'
+        )
+    if w_a.is_complex() != w_b.is_complex():
+        raise ValueError(
+            'w_a and w_b must both be kernels or both half-spectra, got '
+            f'{w_a.dtype} and {w_b.dtype}'
+        )
+    if grid is None and w_a.is_complex():
+        raise ValueError('half-spectra need grid, got None')
+    sides = tuple(w_b.shape[1:]) if grid is None else tuple(grid)
+    if not 1 <= len(sides) <= 3 or prod(sides) != N:
+        raise ValueError(f'{N} tokens are not a grid of one to three sides {sides}')
+    K = w_b.shape[0]
+    stored = (*sides[:-1], sides[-1] // 2 + 1) if w_a.is_complex() else sides
+    expected = ((D, K, *stored), (K, *stored), (D, K))
+    got = tuple(tuple(x.shape) for x in (w_a, w_b, bias))
+    if K == 0 or got != expected:
+        raise ValueError(
+            f'w_a, w_b and bias must have shapes {expected} on the grid {sides}, '
+            f'got {got}'
+        )
+    devices = {str(x.device) for x in tensors}
+    if len(devices) > 1:
+        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+    return sides
+
+
+TENSORS = 'Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias'
+
+
+@torch.library.custom_op(
+    'mmattn::structure_aware_attention',
+    mutates_args=(),
+    schema=f'({TENSORS}, SymInt[] grid, str backend) -> (Tensor, Tensor)',
+)
+def _forward(*args):
+    """Output, and the patterns p (B, M, K, N) for the backward; w are half-spectra."""
+    *tensors, grid, backend = args
+    return BACKENDS[backend].forward(*tensors, grid=tuple(grid))
+
+
+@_forward.register_fake
+def _(q, k, v, w_a, w_b, bias, grid, backend):
+    B, N, M, _ = q.shape
+    return (
+        torch.empty_like(q, memory_format=torch.contiguous_format),
+        bias.new_empty(B, M, bias.shape[1], N),
+    )
+
+
+@torch.library.custom_op(
+    'mmattn::structure_aware_attention_backward',
+    mutates_args=(),
+    schema=f'(Tensor grad, Tensor patterns, {TENSORS}, SymInt[] grid, str backend) -> '
+    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)',
+)
+def _backward(*args):
+    """Gradients of q, k, v, of the half-spectra and of the bias."""
+    *tensors, grid, backend = args
+    with torch.autocast(tensors[0].device.type, enabled=False):
+        return BACKENDS[backend].backward(*tensors, grid=tuple(grid))
+
+
+@_backward.register_fake
+def _(grad, patterns, *args):
+    *tensors, _, _ = args
+    return tuple(
+        torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors
+    )
+
+
+def _setup_context(ctx, inputs, output):
+    *tensors, ctx.grid, ctx.backend = inputs
+    ctx.save_for_backward(output[1], *tensors)
+
+
+def _autograd(ctx, grad, grad_patterns):
+    grads = torch.ops.mmattn.structure_aware_attention_backward(
+        grad, *ctx.saved_tensors, ctx.grid, ctx.backend
+    )
+    return *grads, None, None
+
+
+_forward.register_autograd(_autograd, setup_context=_setup_context)

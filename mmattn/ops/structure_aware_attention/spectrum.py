@@ -1,0 +1,138 @@
+"""Spectra of circular kernels: on their own grid, or resized to another."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+RESIZES = ('zero_embed', 'stretch', 'spectral')
+CUBIC = -0.75  # slope of the cubic kernel at distance 1
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of the arithmetic and of the transforms, which half precision lacks."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def rfft_grid(x: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """(..., *grid) to its half-spectrum (..., *grid[:-1], grid[-1] // 2 + 1)."""
+    return torch.fft.rfftn(x, dim=tuple(range(-len(grid), 0)))
+
+
+def irfft_grid(spectrum: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Inverse of `rfft_grid`; the grid tells odd widths from even ones."""
+    return torch.fft.irfftn(spectrum, s=grid, dim=tuple(range(-len(grid), 0)))
+
+
+def column_weights(grid: tuple[int, ...], like: Tensor) -> Tensor:
+    """How often a column of the half-spectrum occurs in the whole one, over N.
+
+    Shape (grid[-1] // 2 + 1,), real. Times the transform of a gradient of real values,
+    it is the gradient of the half-spectrum they were made from.
+    """
+    width, count = grid[-1], 1
+    for side in grid:
+        count = count * side
+    column = torch.arange(width // 2 + 1, device=like.device)
+    own_mirror = (column == 0) | (2 * column == width)
+    return torch.where(own_mirror, 1.0, 2.0).to(like.real.dtype) / count
+
+
+def circular_kernel_spectrum(
+    w: Tensor, grid: Sequence[int], *, resize: str = 'zero_embed'
+) -> Tensor:
+    """Half-spectrum, on any grid, of kernels kept on the grid of the training.
+
+    A circular kernel has its offset 0 in the first corner and negative offsets at the
+    far ends, so it cannot be resized as an image is.
+
+    Args:
+        w: kernels, shape (..., *old_grid), real.
+        grid: sides of the new grid, as many as the old one has.
+        resize: what becomes of the kernel if the grids differ.
+            'zero_embed': taps keep their offsets in pixels, and those that the smaller
+            grid lacks are dropped. Growing so samples the kernel's spectrum more finely
+            and exactly. Of an even side the middle tap counts as a negative offset.
+            'stretch': the kernel covers the same part of the grid as before; cubic
+            interpolation between taps, and a factor that keeps the kernel's sum.
+            'spectral': cubic interpolation between the samples of the spectrum, as in
+            GFNet (https://arxiv.org/abs/2107.00645); close to 'zero_embed' for kernels
+            that are small away from offset 0.
+
+    Returns:
+        Complex, shape (..., *grid[:-1], grid[-1] // 2 + 1); complex64, complex128 for
+        float64.
+
+    Raises:
+        ValueError: unknown `resize`, or `grid` has no or too many sides.
+    """
+    grid, old_grid = tuple(grid), _grid_of(w, grid, resize)
+    w = w.to(compute_dtype(w.dtype))
+    if resize == 'spectral' and grid != old_grid:
+        spectrum = torch.fft.fftn(w, dim=tuple(range(-len(grid), 0)))
+        matrices = [
+            _cubic_matrix(*sides, like=w).to(spectrum.dtype)
+            for sides in zip(old_grid, grid, strict=True)
+        ]
+        return _along_grid(spectrum, matrices)[..., : grid[-1] // 2 + 1]
+    return rfft_grid(resize_circular_kernel(w, grid, resize=resize), grid)
+
+
+def resize_circular_kernel(w: Tensor, grid: Sequence[int], *, resize: str) -> Tensor:
+    """The kernels (..., *grid) whose half-spectrum `circular_kernel_spectrum` gives."""
+    grid, old_grid = tuple(grid), _grid_of(w, grid, resize)
+    if grid == old_grid:
+        return w
+    if resize == 'spectral':
+        return irfft_grid(circular_kernel_spectrum(w, grid, resize=resize), grid)
+    if resize == 'zero_embed':
+        for dim, (old, new) in enumerate(zip(old_grid, grid, strict=True)):
+            dim -= len(grid)
+            kept = min(old, new)
+            offsets = torch.arange(-(kept // 2), kept - kept // 2, device=w.device)
+            taps = w.index_select(dim, offsets.remainder(old))
+            shape = [*w.shape]
+            shape[dim] = new
+            w = w.new_zeros(shape).index_copy(dim, offsets.remainder(new), taps)
+        return w
+    matrices = [
+        _cubic_matrix(*sides, like=w) * (sides[0] / sides[1])
+        for sides in zip(old_grid, grid, strict=True)
+    ]
+    return _along_grid(w, matrices)
+
+
+def _grid_of(w: Tensor, grid: Sequence[int], resize: str) -> tuple[int, ...]:
+    if resize not in RESIZES:
+        raise ValueError(f'resize must be one of {list(RESIZES)}, got {resize!r}')
+    if not 1 <= len(grid) <= w.dim() or min(grid) < 1:
+        raise ValueError(
+            f'grid must have one to {w.dim()} positive sides for kernels of shape '
+            f'{tuple(w.shape)}, got {tuple(grid)}'
+        )
+    return tuple(w.shape[-len(grid) :])
+
+
+def _along_grid(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+    """Multiplies the last axes of `x` by a matrix each."""
+    for dim, matrix in enumerate(matrices, start=-len(matrices)):
+        x = (x.movedim(dim, -1) @ matrix.mT).movedim(-1, dim)
+    return x
+
+
+def _cubic_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
+    """Samples `old` periodic values at `new` places; shape (new, old).
+
+    Entry 0 stays entry 0. The weights are those of `F.interpolate(mode='bicubic')`.
+    """
+    places = torch.arange(new, device=like.device, dtype=torch.float64) * old / new
+    first = places.floor()
+    matrix = places.new_zeros(new, old)
+    for tap in range(-1, 3):
+        distance = (places - (first + tap)).abs()
+        near = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
+        far = CUBIC * (((distance - 5) * distance + 8) * distance - 4)
+        index = (first + tap).long().remainder(old)
+        weight = torch.where(distance <= 1, near, far)
+        matrix = matrix.scatter_add(1, index[:, None], weight[:, None])
+    return matrix.to(like.dtype)
