@@ -1,4 +1,4 @@
-from .backbones import IViT, ViT
+from .backbones import IViT, LiSANet, ViT
 from .heads import PooledMLP
 
-__all__ = ['IViT', 'PooledMLP', 'ViT']
+__all__ = ['IViT', 'LiSANet', 'PooledMLP', 'ViT']

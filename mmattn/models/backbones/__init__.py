@@ -1,4 +1,5 @@
 from .ivit import IViT
+from .lisanet import LiSANet
 from .vit import ViT
 
-__all__ = ['IViT', 'ViT']
+__all__ = ['IViT', 'LiSANet', 'ViT']

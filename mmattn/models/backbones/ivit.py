@@ -23,35 +23,13 @@ from torch import Tensor, nn
 from mmattn.models.layers import (
     InteractiveAttention,
     PointwiseLinear,
+    SeparableConv,
     StarReLU,
     init_linear_and_conv,
 )
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
-
-
-class SeparableConv(nn.Module):
-    """Inverted separable convolution C -> 2C -> C; shape (B, H, W, C) in and out."""
-
-    def __init__(self, embed_dims: int, kernel_size: int):
-        super().__init__()
-        hidden_dims = 2 * embed_dims
-        self.pwconv1 = PointwiseLinear(embed_dims, hidden_dims, bias=False)
-        self.act = StarReLU()
-        self.dwconv = nn.Conv2d(
-            hidden_dims,
-            hidden_dims,
-            kernel_size,
-            padding=kernel_size // 2,
-            groups=hidden_dims,
-            bias=False,
-        )
-        self.pwconv2 = PointwiseLinear(hidden_dims, embed_dims, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.act(self.pwconv1(x)).permute(0, 3, 1, 2)  # (B, 2C, H, W)
-        return self.pwconv2(self.dwconv(x).permute(0, 2, 3, 1))
 
 
 class Mlp(nn.Sequential):

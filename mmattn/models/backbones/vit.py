@@ -11,13 +11,16 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, Mlp, resample_abs_pos_embed
+from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
     InteractiveAttention,
     PointwiseLinear,
+    fit_loaded_pos_embed,
     init_linear_and_conv,
+    pad_to_patches,
+    resize_pos_embed,
 )
 from mmattn.registry import MODELS
 
@@ -149,18 +152,14 @@ class ViT(BaseBackbone):
         )
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         self.apply(init_linear_and_conv)
-        self.register_load_state_dict_pre_hook(_resize_pos_embed)
+        self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
         self.freeze(frozen_stages)
 
     def stages(self):
         return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        H, W = x.shape[-2:]
-        P = self.patch_size
-        # Not -W % P: PyTorch compiles divisions of a changing size, remainders not all.
-        pad_h, pad_w = ((side + P - 1) // P * P - side for side in (H, W))
-        x = F.pad(x, (0, pad_w, 0, pad_h))
+        x = pad_to_patches(x, self.patch_size)
         x = self.patch_embed(x).permute(0, 2, 3, 1)  # (B, H, W, C)
         x = x + self._pos_embed(x.shape[1:3])
         outs = []
@@ -174,27 +173,5 @@ class ViT(BaseBackbone):
     def _pos_embed(self, grid_size) -> Tensor:
         pos_embed = self.pos_embed
         if tuple(grid_size) != self.grid_size:
-            pos_embed = _resized(pos_embed, self.grid_size, grid_size)
+            pos_embed = resize_pos_embed(pos_embed, self.grid_size, grid_size)
         return pos_embed.unflatten(1, tuple(grid_size))
-
-
-def _resize_pos_embed(module: ViT, state_dict: dict, prefix: str, *args):
-    """Fits a loaded position embedding of a square grid to the module's grid."""
-    key = prefix + 'pos_embed'
-    loaded = state_dict.get(key)
-    if loaded is None or loaded.shape == module.pos_embed.shape:
-        return
-    side = round(loaded.shape[1] ** 0.5)
-    if side * side != loaded.shape[1]:
-        return  # load_state_dict reports the two shapes
-    state_dict[key] = _resized(loaded, (side, side), module.grid_size)
-
-
-def _resized(pos_embed: Tensor, old_grid, new_grid) -> Tensor:
-    """Shape (1, N, C) to (1, N', C), bicubic.
-
-    Without antialiasing, whose backward PyTorch cannot compile for changing sizes.
-    """
-    return resample_abs_pos_embed(
-        pos_embed, list(new_grid), list(old_grid), num_prefix_tokens=0, antialias=False
-    )

@@ -1,10 +1,18 @@
 from .initialization import init_linear_and_conv
 from .interactive_attention import InteractiveAttention
+from .patches import fit_loaded_pos_embed, pad_to_patches, resize_pos_embed
 from .pointwise import PointwiseLinear, StarReLU
+from .separable_conv import SeparableConv
+from .structure_aware_attention import StructureAwareAttention
 
 __all__ = [
     'InteractiveAttention',
     'PointwiseLinear',
+    'SeparableConv',
     'StarReLU',
+    'StructureAwareAttention',
+    'fit_loaded_pos_embed',
     'init_linear_and_conv',
+    'pad_to_patches',
+    'resize_pos_embed',
 ]

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ..backend import select_backend
-from . import cpu_impl, reference
+from . import cpu_impl, reference, triton_impl
 from .spectrum import compute_dtype, rfft_grid
 
 OPERATOR = 'structure_aware_attention'
-BACKENDS = {'cpu': cpu_impl, 'reference': reference}
+BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 
 
 def structure_aware_attention(
@@ -65,19 +65,28 @@ def structure_aware_attention(
         >>> structure_aware_attention(q, k, v, w_a, w_b, bias).shape
         torch.Size([2, 196, 12, 16])
     """
+    device_type = q.device.type
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(
+        device_type
+    ):
+        with torch.autocast(device_type, enabled=False):
+            return structure_aware_attention(
+                q, k, v, w_a, w_b, bias, grid=grid, backend=backend
+            )
     grid = _check(q, k, v, w_a, w_b, bias, grid)
-    with torch.autocast(q.device.type, enabled=False):
-        dtype = compute_dtype(q.dtype)
-        bias = bias.to(dtype)
-        if w_a.is_complex():
-            w_a, w_b = (w.to(dtype.to_complex()) for w in (w_a, w_b))
-        else:
-            w_a, w_b = (rfft_grid(w.to(dtype), grid) for w in (w_a, w_b))
-        tensors = (q, k, v, w_a, w_b, bias)
-        backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-        if backend == 'reference':
-            return reference.structure_aware_attention_reference(*tensors, grid=grid)
-        return torch.ops.mmattn.structure_aware_attention(*tensors, grid, backend)[0]
+    dtype = compute_dtype(q.dtype)
+    bias = bias.to(dtype)
+    if w_a.is_complex():
+        # Not dtype.to_complex(), which PyTorch does not compile.
+        dtype = torch.promote_types(dtype, torch.complex64)
+        w_a, w_b = (w.to(dtype) for w in (w_a, w_b))
+    else:
+        w_a, w_b = (rfft_grid(w.to(dtype), grid) for w in (w_a, w_b))
+    tensors = (q, k, v, w_a, w_b, bias)
+    backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
+    if backend == 'reference':
+        return reference.structure_aware_attention_reference(*tensors, grid=grid)
+    return torch.ops.mmattn.structure_aware_attention(*tensors, grid, backend)[0]
 
 
 def _check(q, k, v, w_a, w_b, bias, grid):

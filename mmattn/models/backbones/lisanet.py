@@ -1,0 +1,356 @@
+"""LiSANet and HyLiSANet: structure-aware attention on plain and pyramid grids.
+
+Kwon, Castro, Marin-Jimenez, Guil and Alahari, "Lightweight Structure-Aware Attention
+for Visual Understanding", https://arxiv.org/abs/2211.16289, section 4 and Tables 2 and
+11. No official code is known. The pyramid's patch embeddings and MLPs are those of
+PVTv2 (Wang et al., https://arxiv.org/abs/2106.13797), its conv position embeddings
+those of UniFormer (Li et al., https://arxiv.org/abs/2201.09450).
+
+Known from the paper: depths, channels, heads of 16 channels, patterns, MLP ratios, the
+types of the stages. Inferred, since it reproduces the paper's parameter and FLOP
+tables: the inside of the convolution blocks, where biases are, and the heads' layout
+(see `StructureAwareAttention`). The tables decide neither the activation nor whether
+each block has a conv position embedding.
+
+Channels come last inside the network, as in `IViT`.
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from timm.layers import DropPath, Mlp
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    PointwiseLinear,
+    SeparableConv,
+    StarReLU,
+    StructureAwareAttention,
+    fit_loaded_pos_embed,
+    init_linear_and_conv,
+    pad_to_patches,
+    resize_pos_embed,
+)
+from mmattn.models.layers.lisa_variants import MIXERS
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
+
+HEAD_DIMS = 16
+PATCH_SIZE = 16  # of the plain network
+ACTIVATIONS = {'gelu': nn.GELU, 'star_relu': StarReLU}
+
+
+class DepthwiseConv(nn.Conv2d):
+    """Shape (B, H, W, C) in and out."""
+
+    def __init__(self, embed_dims: int, kernel_size: int):
+        super().__init__(
+            embed_dims,
+            embed_dims,
+            kernel_size,
+            padding=kernel_size // 2,
+            groups=embed_dims,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+class ConvMlp(nn.Sequential):
+    """Linear layer, depthwise convolution, activation, linear layer."""
+
+    def __init__(self, embed_dims: int, hidden_dims: int, act_layer: type[nn.Module]):
+        super().__init__(
+            PointwiseLinear(embed_dims, hidden_dims),
+            DepthwiseConv(hidden_dims, 3),
+            act_layer(),
+            PointwiseLinear(hidden_dims, embed_dims),
+        )
+
+
+def layer_norm(embed_dims: int) -> nn.LayerNorm:
+    return nn.LayerNorm(embed_dims, eps=1e-6)
+
+
+class LiSABlock(nn.Module):
+    """Conv position embedding (None for none), mixer and MLP, with residuals."""
+
+    def __init__(
+        self,
+        embed_dims: int,
+        position: nn.Module | None,
+        mixer: nn.Module,
+        mlp: nn.Module,
+        drop_path: float,
+    ):
+        super().__init__()
+        self.position = position
+        self.norm1 = layer_norm(embed_dims)
+        self.mixer = mixer
+        self.norm2 = layer_norm(embed_dims)
+        self.mlp = mlp
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.position is not None:
+            x = x + self.position(x)
+        x = x + self.drop_path(self.mixer(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    """Strided convolution and, in a pyramid, a norm; channels last."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        embed_dims: int,
+        kernel_size: int,
+        stride: int,
+        *,
+        padding: int = 0,
+        norm: bool = True,
+    ):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, embed_dims, kernel_size, stride, padding)
+        self.norm = layer_norm(embed_dims) if norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C)
+        return self.norm(x)
+
+
+@MODELS.register_module()
+class LiSANet(BaseBackbone):
+    """Lightweight structure-aware attention network.
+
+    Args:
+        arch: 'isotropic' (one stage of stride 16), 'small', 'base', 'hybrid-small',
+            'hybrid-base' (HyLiSANet, with convolution blocks in stages 1 and 2),
+            'hybrid-nano' (ours, for demos and tests), or a dict with `embed_dims`,
+            `depths` and `mlp_ratios` of each stage, `conv_stages` (number of stages of
+            convolution blocks) and `patterns` (K). One stage means the plain network:
+            a position embedding, no convolutions in its blocks.
+        mixer: of the blocks that do not convolve. 'lisa' is `StructureAwareAttention`;
+            the others, for the plain network alone, are the ablations of the paper's
+            Table 3, see `mmattn.models.layers.lisa_variants`.
+        img_size: image side, or (height, width), that kernels and position embedding
+            are made for. Other sizes get them resized, at run time and on load.
+        patterns: structural patterns K; None takes the arch's.
+        kernel_resize: 'zero_embed' (taps keep their distance in pixels), 'stretch' or
+            'spectral', see `ops.circular_kernel_spectrum`.
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: stages whose maps are returned; None returns all.
+        out_norm: whether a layer norm ends each returned map. False for a head that
+            norms by itself, as `PooledMLP` does.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        local_kernel: side of the kernels of mixer 'local'; 3, 5 or 7 in the paper.
+        activation: 'gelu' or 'star_relu', of all MLPs and convolution blocks.
+        qkv_bias, proj_bias, fft_dims, cache_size, backend: of mixer 'lisa' only, see
+            `StructureAwareAttention`.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size (the plain network pads right and below to
+        whole patches) and returns a tuple of maps (B, C_i, H_i, W_i) at strides 4, 8,
+        16 and 32, or 16 for the plain network.
+
+    Raises:
+        ValueError: unknown arch, mixer, stage index or setting.
+    """
+
+    arch_zoo = {
+        'hybrid-nano': dict(
+            embed_dims=(32, 64, 160, 256),
+            depths=(2, 2, 6, 2),
+            mlp_ratios=(4, 4, 3, 3),
+            conv_stages=2,
+            patterns=8,
+        ),
+        'isotropic': dict(
+            embed_dims=(192,), depths=(12,), mlp_ratios=(4,), conv_stages=0, patterns=16
+        ),
+        'small': dict(
+            embed_dims=(64, 128, 320, 384),
+            depths=(2, 4, 12, 4),
+            mlp_ratios=(4, 4, 3, 3),
+            conv_stages=0,
+            patterns=8,
+        ),
+        'base': dict(
+            embed_dims=(96, 192, 384, 576),
+            depths=(4, 8, 18, 3),
+            mlp_ratios=(4, 4, 3, 3),
+            conv_stages=0,
+            patterns=8,
+        ),
+        'hybrid-small': dict(
+            embed_dims=(64, 128, 320, 384),
+            depths=(3, 6, 12, 4),
+            mlp_ratios=(4, 4, 3, 3),
+            conv_stages=2,
+            patterns=8,
+        ),
+        'hybrid-base': dict(
+            embed_dims=(96, 192, 384, 576),
+            depths=(3, 12, 18, 3),
+            mlp_ratios=(4, 4, 3, 3),
+            conv_stages=2,
+            patterns=8,
+        ),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'small',
+        *,
+        mixer: str = 'lisa',
+        img_size: int | tuple[int, int] = 224,
+        patterns: int | None = None,
+        kernel_resize: str = 'zero_embed',
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] | None = None,
+        out_norm: bool = True,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        qkv_bias: bool = True,
+        proj_bias: bool = False,
+        local_kernel: int = 7,
+        activation: str = 'gelu',
+        fft_dims: int | None = None,
+        cache_size: int = 1,
+        backend: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        if any(channels % HEAD_DIMS for channels in embed_dims):
+            raise ValueError(
+                f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, '
+                f'got {embed_dims}'
+            )
+        if activation not in ACTIVATIONS:
+            raise ValueError(
+                f'LiSANet: activation must be one of {list(ACTIVATIONS)}, '
+                f'got {activation!r}'
+            )
+        act_layer = ACTIVATIONS[activation]
+        self.plain = len(depths) == 1
+        if out_indices is None:
+            out_indices = tuple(range(len(depths)))
+        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
+        self.with_cp = with_cp
+        strides = [PATCH_SIZE if self.plain else 4 << i for i in range(len(depths))]
+        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
+        grids = [tuple(-(-side // stride) for side in sides) for stride in strides]
+        patterns = arch['patterns'] if patterns is None else patterns
+        self._check_mixer(mixer)
+
+        def attention(channels: int, grid: tuple[int, int]) -> nn.Module:
+            num_heads = channels // HEAD_DIMS
+            if mixer != 'lisa':
+                return MIXERS[mixer](channels, num_heads, grid, patterns, local_kernel)
+            return StructureAwareAttention(
+                channels,
+                num_heads,
+                grid,
+                patterns=patterns,
+                qkv_bias=qkv_bias,
+                proj_bias=proj_bias,
+                kernel_resize=kernel_resize,
+                fft_dims=fft_dims,
+                cache_size=cache_size,
+                backend=backend,
+            )
+
+        def block(stage: int) -> nn.Module:
+            channels = embed_dims[stage]
+            hidden_dims = arch['mlp_ratios'][stage] * channels
+            if stage < arch['conv_stages']:
+                mix = SeparableConv(channels, 7, act_layer)
+            else:
+                mix = attention(channels, grids[stage])
+            position, mlp = None, Mlp(channels, hidden_dims, act_layer=act_layer)
+            if not self.plain:
+                position = DepthwiseConv(channels, 3)
+                mlp = ConvMlp(channels, hidden_dims, act_layer)
+            return LiSABlock(channels, position, mix, mlp, next(drop_paths))
+
+        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.patch_embeds = nn.ModuleList()
+        self.blocks = nn.ModuleList()
+        # Stages above the last returned one would never get a gradient.
+        for stage in range(self.out_indices[-1] + 1):
+            channels = embed_dims[stage]
+            if self.plain:
+                embed = PatchEmbed(3, channels, PATCH_SIZE, PATCH_SIZE, norm=False)
+            elif stage == 0:
+                embed = PatchEmbed(3, channels, 7, stride=4, padding=3)
+            else:
+                embed = PatchEmbed(embed_dims[stage - 1], channels, 3, 2, padding=1)
+            self.patch_embeds.append(embed)
+            self.blocks.append(
+                nn.ModuleList(block(stage) for _ in range(depths[stage]))
+            )
+        self.out_norms = nn.ModuleDict(
+            {str(i): layer_norm(embed_dims[i]) for i in self.out_indices if out_norm}
+        )
+        self.apply(init_linear_and_conv)
+        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
+        # and each norm would multiply their gradient by 1000.
+        nn.init.trunc_normal_(self.patch_embeds[0].conv.bias, std=0.02)
+        self.register_parameter('pos_embed', None)
+        if self.plain:
+            self.grid_size = grids[0]
+            self.pos_embed = nn.Parameter(torch.empty(1, prod(grids[0]), embed_dims[0]))
+            nn.init.trunc_normal_(self.pos_embed, std=0.02)
+            self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+        self.freeze(frozen_stages)
+
+    def _check_mixer(self, mixer: str):
+        mixers = ['lisa', *(MIXERS if self.plain else ())]
+        if mixer not in mixers:
+            raise ValueError(
+                f'LiSANet: mixer of a network of {"one" if self.plain else "several"} '
+                f'stages must be one of {mixers}, got {mixer!r}'
+            )
+
+    def stages(self):
+        stem, *others = self.patch_embeds
+        first, *rest = self.blocks
+        return [
+            [stem, self.pos_embed] if self.plain else [stem],
+            [first],
+            *([embed, blocks] for embed, blocks in zip(others, rest, strict=True)),
+        ]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if self.plain:
+            x = pad_to_patches(x, PATCH_SIZE)
+        x = x.permute(0, 2, 3, 1)  # (B, H, W, 3)
+        outs = []
+        for stage, (embed, blocks) in enumerate(
+            zip(self.patch_embeds, self.blocks, strict=True)
+        ):
+            x = embed(x)
+            if self.plain:
+                x = x + self._pos_embed(x.shape[1:3])
+            for block in blocks:
+                x = run_block(block, x, self.with_cp)
+            if stage in self.out_indices:
+                out = self.out_norms[str(stage)](x) if self.out_norms else x
+                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
+        return tuple(outs)
+
+    def _pos_embed(self, grid_size) -> Tensor:
+        pos_embed = self.pos_embed
+        if tuple(grid_size) != self.grid_size:
+            pos_embed = resize_pos_embed(pos_embed, self.grid_size, grid_size)
+        return pos_embed.unflatten(1, tuple(grid_size))

@@ -1,0 +1,218 @@
+"""The mixers that the ablations of LiSA put in its place, on a channels-last grid.
+
+Kwon, Castro, Marin-Jimenez, Guil and Alahari, "Lightweight Structure-Aware Attention
+for Visual Understanding", https://arxiv.org/abs/2211.16289, Table 3. Which projections
+have a bias, and that heads share what is learned of structure, is what the table's
+parameters ask for. They grow with the square of the number of tokens, 'local' excepted.
+
+Tables of relative positions are kept for the grid they are made for. Another grid gets
+them resized (bicubic), at run time and on load.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmattn.ops.structure_aware_attention.variants import (
+    block_toeplitz,
+    local_structure_aware_attention,
+    pattern_attention,
+    relative_attention,
+)
+
+from .pointwise import PointwiseLinear
+
+
+class _Mixer(nn.Module):
+    """Projections around `mix`, and the tables of relative positions it needs."""
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = False,
+        proj_bias: bool = False,
+    ):
+        super().__init__()
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'{embed_dims} channels do not split into {num_heads} heads'
+            )
+        self.num_heads = num_heads
+        self.head_dims = embed_dims // num_heads
+        self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.norm = nn.Identity()
+        self.proj = PointwiseLinear(embed_dims, embed_dims, bias=proj_bias)
+        self.register_load_state_dict_pre_hook(_resize_loaded_tables)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, H, W, C) in and out."""
+        B, H, W, C = x.shape
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        out = self.mix(*qkv.unbind(2), (H, W))  # (B, N, M, D)
+        return self.proj(self.norm(out.reshape(B, H, W, C)))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Shape (B, N, M, D) in and out."""
+        raise NotImplementedError
+
+    def _draw(self, *shape: int, std: float) -> nn.Parameter:
+        return nn.Parameter(nn.init.normal_(torch.empty(shape), std=std))
+
+
+class SelfAttention(_Mixer):
+    """Softmax attention, and equation 8 with a table of relative positions.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M; divides C.
+        grid: height and width that the tables are made for.
+        tables: number of tables that are added to the scores: None, 1 for all heads, or
+            M. Without one the projections have biases.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        grid: Sequence[int],
+        *,
+        tables: int | None = None,
+    ):
+        bias = tables is None
+        super().__init__(embed_dims, num_heads, qkv_bias=bias, proj_bias=bias)
+        self.register_parameter('table', None)
+        if tables is not None:
+            _check_tables(tables, num_heads)
+            self.table = self._draw(tables, *_table_size(grid), std=0.02)
+
+    def mix(self, q, k, v, grid):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
+        bias = None
+        if self.table is not None:
+            bias = block_toeplitz(_resize_table(self.table, grid)).to(q.dtype)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return out.transpose(1, 2)
+
+
+class RelativeAttention(_Mixer):
+    """Equation 9, with one table (`tables=1`) or one for each of M heads."""
+
+    def __init__(
+        self, embed_dims: int, num_heads: int, grid: Sequence[int], *, tables: int = 1
+    ):
+        super().__init__(embed_dims, num_heads)
+        _check_tables(tables, num_heads)
+        std = prod(grid) ** -0.5
+        self.table = self._draw(tables, *_table_size(grid), std=std)
+
+    def mix(self, q, k, v, grid):
+        table = _resize_table(self.table, grid)
+        return relative_attention(q, k, v, table[0] if len(table) == 1 else table)
+
+
+class PatternAttention(_Mixer):
+    """Equation 10, or 11 with `hadamard`; K is the number of `patterns`."""
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        grid: Sequence[int],
+        *,
+        patterns: int,
+        hadamard: bool = False,
+    ):
+        super().__init__(embed_dims, num_heads)
+        _check_patterns(patterns)
+        std, channels = prod(grid) ** -0.5, (self.head_dims,) if hadamard else ()
+        self.table_a = self._draw(*channels, patterns, *_table_size(grid), std=std)
+        self.table_b = self._draw(patterns, *_table_size(grid), std=std)
+        self.bias = self._draw(self.head_dims, patterns, std=0.02)
+
+    def mix(self, q, k, v, grid):
+        tables = (_resize_table(table, grid) for table in (self.table_a, self.table_b))
+        return pattern_attention(q, k, v, *tables, self.bias)
+
+
+class LocalStructureAwareAttention(_Mixer):
+    """LiSA with kernels of R x R pixels, which need no grid; norm and biases as LiSA.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M; divides C.
+        patterns: structural patterns K.
+        local_kernel: side R of the kernels; odd.
+    """
+
+    def __init__(
+        self, embed_dims: int, num_heads: int, *, patterns: int, local_kernel: int
+    ):
+        super().__init__(embed_dims, num_heads, qkv_bias=True)
+        _check_patterns(patterns)
+        if local_kernel < 1 or local_kernel % 2 == 0:
+            raise ValueError(f'local_kernel must be odd, got {local_kernel}')
+        size = (local_kernel, local_kernel)
+        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.w_a = self._draw(self.head_dims, patterns, *size, std=1 / local_kernel)
+        self.w_b = self._draw(patterns, *size, std=1 / local_kernel)
+        self.bias = self._draw(self.head_dims, patterns, std=0.02)
+
+    def mix(self, q, k, v, grid):
+        kernels = (self.w_a, self.w_b, self.bias)
+        return local_structure_aware_attention(q, k, v, *kernels, grid=grid)
+
+
+# Called with channels, heads, grid, patterns and side of local kernels.
+MIXERS = {
+    'self_attention': lambda C, M, grid, K, R: SelfAttention(C, M, grid),
+    'self_attention_rpe': lambda C, M, grid, K, R: SelfAttention(C, M, grid, tables=1),
+    'self_attention_rpes': lambda C, M, grid, K, R: SelfAttention(C, M, grid, tables=M),
+    'sa_eq9': lambda C, M, grid, K, R: RelativeAttention(C, M, grid),
+    'sa_eq9_rpes': lambda C, M, grid, K, R: RelativeAttention(C, M, grid, tables=M),
+    'sa_eq10': lambda C, M, grid, K, R: PatternAttention(C, M, grid, patterns=K),
+    'sa_eq11': lambda C, M, grid, K, R: PatternAttention(
+        C, M, grid, patterns=K, hadamard=True
+    ),
+    'local': lambda C, M, grid, K, R: LocalStructureAwareAttention(
+        C, M, patterns=K, local_kernel=R
+    ),
+}
+
+
+def _check_tables(tables: int, num_heads: int):
+    if tables not in (1, num_heads):
+        raise ValueError(f'tables must be 1 or {num_heads} heads, got {tables}')
+
+
+def _check_patterns(patterns: int):
+    if patterns < 1:
+        raise ValueError(f'patterns must be at least 1, got {patterns}')
+
+
+def _table_size(grid: Sequence[int]) -> tuple[int, int]:
+    H, W = grid
+    return 2 * H - 1, 2 * W - 1
+
+
+def _resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
+    """Bicubic, which keeps the entry of the query's own position in the middle."""
+    size = _table_size(grid)
+    if table.shape[-2:] == size:
+        return table
+    flat = table.float().flatten(0, -3).unsqueeze(0)
+    resized = F.interpolate(flat, size=size, mode='bicubic', align_corners=False)
+    return resized.view(*table.shape[:-2], *size).to(table.dtype)
+
+
+def _resize_loaded_tables(module: _Mixer, state: dict, prefix: str, *args):
+    for name, own in module.named_parameters(recurse=False):
+        loaded = state.get(prefix + name)
+        if 'table' not in name or loaded is None or loaded.dim() != own.dim():
+            continue
+        grid = [(side + 1) // 2 for side in own.shape[-2:]]
+        state[prefix + name] = _resize_table(loaded, grid)

@@ -1,0 +1,41 @@
+"""What plain networks share: whole patches, and a position embedding for any grid."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
+    """Images (B, C, H, W), padded with zeros right and below to whole patches."""
+    H, W = x.shape[-2:]
+    P = patch_size
+    # Not -W % P: PyTorch compiles divisions of a changing size, remainders not all.
+    pad_h, pad_w = ((side + P - 1) // P * P - side for side in (H, W))
+    return F.pad(x, (0, pad_w, 0, pad_h))
+
+
+def resize_pos_embed(
+    pos_embed: Tensor, old_grid: Sequence[int], new_grid: Sequence[int]
+) -> Tensor:
+    """Shape (1, N, C) to (1, N', C), bicubic.
+
+    Without antialiasing, whose backward PyTorch cannot compile for changing sizes.
+    """
+    dtype = torch.promote_types(pos_embed.dtype, torch.float32)
+    image = pos_embed.to(dtype).unflatten(1, tuple(old_grid)).permute(0, 3, 1, 2)
+    image = F.interpolate(image, tuple(new_grid), mode='bicubic')  # (1, C, H, W)
+    return image.permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
+
+
+def fit_loaded_pos_embed(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading: resizes `pos_embed` of a square grid to `grid_size`."""
+    key = prefix + 'pos_embed'
+    loaded = state_dict.get(key)
+    if loaded is None or loaded.shape == module.pos_embed.shape:
+        return
+    side = round(loaded.shape[1] ** 0.5)
+    if side * side != loaded.shape[1]:
+        return  # load_state_dict reports the two shapes
+    state_dict[key] = resize_pos_embed(loaded, (side, side), module.grid_size)

@@ -1,0 +1,37 @@
+"""The convolution that mixes pixels in the first stages of hybrid networks."""
+
+from torch import Tensor, nn
+
+from .pointwise import PointwiseLinear, StarReLU
+
+
+class SeparableConv(nn.Module):
+    """Inverted separable convolution C -> 2C -> C; shape (B, H, W, C) in and out.
+
+    That of CAFormer (Yu et al., "MetaFormer Baselines for Vision",
+    https://arxiv.org/abs/2210.13452), without biases.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        kernel_size: int,
+        act_layer: type[nn.Module] = StarReLU,
+    ):
+        super().__init__()
+        hidden_dims = 2 * embed_dims
+        self.pwconv1 = PointwiseLinear(embed_dims, hidden_dims, bias=False)
+        self.act = act_layer()
+        self.dwconv = nn.Conv2d(
+            hidden_dims,
+            hidden_dims,
+            kernel_size,
+            padding=kernel_size // 2,
+            groups=hidden_dims,
+            bias=False,
+        )
+        self.pwconv2 = PointwiseLinear(hidden_dims, embed_dims, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.pwconv1(x)).permute(0, 3, 1, 2)  # (B, 2C, H, W)
+        return self.pwconv2(self.dwconv(x).permute(0, 2, 3, 1))

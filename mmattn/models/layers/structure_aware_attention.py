@@ -1,0 +1,144 @@
+"""Structure-aware attention (LiSA) on a channels-last grid."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
+from mmattn.ops.structure_aware_attention.spectrum import (
+    RESIZES,
+    resize_circular_kernel,
+)
+
+from .pointwise import PointwiseLinear
+from .spectrum_cache import SpectrumCache, may_keep
+
+
+def _resize_kernels(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Fits loaded kernels of another grid to the module's."""
+    for name in ('w_a', 'w_b'):
+        loaded, own = state_dict.get(prefix + name), getattr(module, name)
+        dims = own.dim() - len(module.grid)
+        if loaded is None or loaded.shape == own.shape:
+            continue
+        if loaded.dim() != own.dim() or loaded.shape[:dims] != own.shape[:dims]:
+            continue  # load_state_dict reports the two shapes
+        state_dict[prefix + name] = resize_circular_kernel(
+            loaded, module.grid, resize=module.kernel_resize
+        )
+
+
+class StructureAwareAttention(nn.Module):
+    """Projections around `ops.structure_aware_attention`, and its circular kernels.
+
+    From "Lightweight Structure-Aware Attention for Visual Understanding",
+    https://arxiv.org/abs/2211.16289, section 4. That heads share kernels, and where
+    biases are, is inferred from the paper's parameter tables.
+
+    The kernels stay on the grid they are made for. Another grid gets them resized, at
+    run time and on load. In eval mode without gradients their spectra are kept for the
+    grids seen last.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M; divides C.
+        grid: sides of the grid that the kernels are made for, one to three.
+        patterns: structural patterns K.
+        qkv_bias, proj_bias: whether the projections have a bias.
+        kernel_resize: 'zero_embed', 'stretch' or 'spectral', see
+            `ops.circular_kernel_spectrum`.
+        fft_dims: 1 convolves over the tokens in row-major order, as the paper's
+            pseudo-code does; None over all sides of the grid.
+        cache_size: number of grids whose spectra are kept; 0 keeps none.
+        backend: backend of the operator; None takes the fastest.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        grid: Sequence[int],
+        *,
+        patterns: int = 8,
+        qkv_bias: bool = True,
+        proj_bias: bool = False,
+        kernel_resize: str = 'zero_embed',
+        fft_dims: int | None = None,
+        cache_size: int = 1,
+        backend: str | None = None,
+    ):
+        super().__init__()
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'{embed_dims} channels do not split into {num_heads} heads'
+            )
+        if not 1 <= len(grid) <= 3 or min(grid) < 1:
+            raise ValueError(f'grid must have one to three positive sides, got {grid}')
+        if patterns < 1:
+            raise ValueError(f'patterns must be at least 1, got {patterns}')
+        if kernel_resize not in RESIZES:
+            raise ValueError(
+                f'kernel_resize must be one of {list(RESIZES)}, got {kernel_resize!r}'
+            )
+        if fft_dims not in (None, 1):
+            raise ValueError(f'fft_dims must be 1 or None, got {fft_dims}')
+        self.num_heads = num_heads
+        self.fft_dims = fft_dims
+        self.grid = self._kernel_grid(grid)
+        self.kernel_resize = kernel_resize
+        self.backend = backend
+        self.cache = SpectrumCache(cache_size)
+        head_dims = embed_dims // num_heads
+        self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.w_a = nn.Parameter(torch.empty(head_dims, patterns, *self.grid))
+        self.w_b = nn.Parameter(torch.empty(patterns, *self.grid))
+        self.bias = nn.Parameter(torch.empty(head_dims, patterns))
+        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.proj = PointwiseLinear(embed_dims, embed_dims, bias=proj_bias)
+        self.reset_kernels()
+        self.register_load_state_dict_pre_hook(_resize_kernels)
+
+    @torch.no_grad()
+    def reset_kernels(self):
+        """Convolved values start with the scale of the values."""
+        std = prod(self.grid) ** -0.5
+        nn.init.normal_(self.w_a, std=std)
+        nn.init.normal_(self.w_b, std=std)
+        nn.init.normal_(self.bias, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, *grid, C) in and out."""
+        B, *sides, C = x.shape
+        if torch.jit.is_tracing():  # as mmengine's FLOP counter; knows no grids
+            sides = [int(side) for side in sides]
+        grid = self._kernel_grid(sides)
+        # In the kernels' dtype: under autocast float32, up to the norm.
+        qkv = self.qkv(x).to(self.w_a.dtype)
+        q, k, v = qkv.view(B, prod(sides), 3, self.num_heads, -1).unbind(2)
+        w_a, w_b = self.spectra(grid)
+        out = structure_aware_attention(
+            q, k, v, w_a, w_b, self.bias, grid=grid, backend=self.backend
+        )  # (B, N, M, D)
+        return self.proj(self.norm(out.reshape(B, *sides, C)))
+
+    def spectra(self, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Half-spectra of the kernels on `grid`."""
+        kernels = (self.w_a, self.w_b)
+        if self.training or not may_keep(kernels):
+            return self._make_spectra(kernels, grid)
+        return self.cache.get(kernels, grid, self._make_spectra)
+
+    def train(self, mode: bool = True):
+        self.cache.clear()
+        return super().train(mode)
+
+    def _make_spectra(self, kernels, grid):
+        return tuple(
+            circular_kernel_spectrum(w, grid, resize=self.kernel_resize)
+            for w in kernels
+        )
+
+    def _kernel_grid(self, sides: Sequence[int]) -> tuple[int, ...]:
+        return (prod(sides),) if self.fft_dims == 1 else tuple(sides)

@@ -1,0 +1,210 @@
+"""Spectra that a layer keeps in evaluation: when, for which grids, never stale."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import mmattn.models.layers.structure_aware_attention as layer_module
+from mmattn.models.layers import StructureAwareAttention
+
+
+def build(dtype=torch.float64, **kwargs):
+    torch.manual_seed(0)
+    return StructureAwareAttention(24, 3, (7, 6), patterns=4, **kwargs).to(dtype)
+
+
+def tokens(*grid, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, *grid, 24, generator=generator, dtype=dtype)
+
+
+@torch.no_grad()
+def evaluate(layer, *grid, dtype=torch.float64):
+    return layer(tokens(*grid, dtype=dtype))
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Grids for which spectra are computed."""
+    grids = []
+    spectrum = layer_module.circular_kernel_spectrum
+
+    def counting(w, grid, **kwargs):
+        grids.append(tuple(grid))
+        return spectrum(w, grid, **kwargs)
+
+    monkeypatch.setattr(layer_module, 'circular_kernel_spectrum', counting)
+    return grids
+
+
+def test_spectra_of_the_last_grids_are_kept_in_eval(made):
+    layer = build(cache_size=2).eval()
+    for grid in ((7, 6), (5, 9), (7, 6), (8, 8), (7, 6), (5, 9)):
+        evaluate(layer, *grid)
+        assert len(layer.cache) <= 2
+    assert made[::2] == [(7, 6), (5, 9), (8, 8), (5, 9)]
+    assert not any('cache' in name or 'spectr' in name for name in layer.state_dict())
+
+
+@pytest.mark.parametrize('cache_size', [0, 1])
+def test_cached_and_fresh_results_agree(cache_size):
+    layer = build(cache_size=cache_size).eval()
+    expected = layer(tokens(5, 9))
+    for _ in range(2):
+        assert torch.equal(evaluate(layer, 5, 9), expected)
+    assert len(layer.cache) == cache_size
+
+
+def test_nothing_is_kept_in_training_or_for_gradients(made):
+    layer = build()
+    for _ in range(2):
+        evaluate(layer, 7, 6)
+    layer.eval()
+    evaluate(layer, 7, 6)
+    for _ in range(2):
+        layer(tokens(7, 6))
+    assert len(made) == 2 * 5
+    layer.train()
+    assert len(layer.cache) == 0
+
+
+def step(layer):
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(tokens(5, 9)).square().sum().backward()
+    optimizer.step()
+
+
+@torch.no_grad()
+def edit_in_place(layer):
+    layer.w_b.mul_(2)
+
+
+def edit_one_tap_of_data(layer):
+    layer.w_a.data[0, 0, 0, 0] += 1
+
+
+@torch.no_grad()
+def edit_by_numpy(layer):
+    layer.w_b.numpy()[0] = 1
+
+
+def replace_parameter(layer):
+    layer.w_b = nn.Parameter(layer.w_b.detach() * 2)
+
+
+def replace_data(layer):
+    layer.w_b.data = layer.w_b.data * 2
+
+
+def load(layer):
+    layer.load_state_dict(doubled(layer))
+
+
+def load_by_assignment(layer):
+    layer.load_state_dict(doubled(layer), assign=True)
+
+
+def doubled(layer):
+    return {name: 2 * value for name, value in layer.state_dict().items()}
+
+
+def to_half_and_back(layer):
+    layer.half().double()
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        step,
+        edit_in_place,
+        edit_one_tap_of_data,
+        edit_by_numpy,
+        replace_parameter,
+        replace_data,
+        load,
+        load_by_assignment,
+        to_half_and_back,
+    ],
+    ids=lambda change: change.__name__,
+)
+def test_kept_spectra_never_outlive_their_kernels(change):
+    layer = build().eval()
+    before = evaluate(layer, 5, 9)
+    change(layer)
+    after = evaluate(layer, 5, 9)
+    assert not torch.equal(after, before)
+    assert torch.equal(after, evaluate(copy.deepcopy(layer), 5, 9))
+
+
+def test_kept_spectra_never_outlive_a_storage():
+    """Where values are not compared, as on a GPU, storage and version decide."""
+    layer = build().eval()
+    kernels = (layer.w_a, layer.w_b)
+    layer.cache.get(kernels, (7, 6), layer._make_spectra)
+    layer.cache.sources = [(a, v, None) for a, v, _ in layer.cache.sources]
+    assert layer.cache._know(kernels)
+    for change in (edit_in_place, replace_data, replace_parameter, to_half_and_back):
+        layer.cache.clear()
+        layer.cache.get((layer.w_a, layer.w_b), (7, 6), layer._make_spectra)
+        layer.cache.sources = [(a, v, None) for a, v, _ in layer.cache.sources]
+        change(layer)
+        assert not layer.cache._know((layer.w_a, layer.w_b)), change.__name__
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
+def test_kept_spectra_follow_the_dtype(dtype):
+    layer = build().eval()
+    evaluate(layer, 7, 6)
+    out = evaluate(layer.to(dtype), 7, 6, dtype=dtype)
+    assert out.dtype == dtype
+    assert torch.equal(out, evaluate(copy.deepcopy(layer), 7, 6, dtype=dtype))
+
+
+def test_copies_start_without_spectra():
+    layer = build(cache_size=3).eval()
+    evaluate(layer, 7, 6)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other.cache.size == 3 and len(other.cache) == 0
+        assert torch.equal(evaluate(other, 7, 6), evaluate(layer, 7, 6))
+
+
+def test_compiled_and_exported_layers_read_their_kernels_anew():
+    layer = build(dtype=torch.float32).eval()
+    x = tokens(7, 6, dtype=torch.float32)
+    with torch.no_grad():
+        layer(x)
+        compiled = torch.compile(layer, fullgraph=True, backend='eager')
+        program = torch.export.export(layer, (x,)).module()
+        assert_close(compiled(x), layer(x))
+        edit_in_place(layer)
+        expected = layer(x)
+        assert_close(compiled(x), expected)
+        program.load_state_dict(layer.state_dict())
+        assert_close(program(x), expected)
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_traced_layers_keep_nothing():
+    """mmengine's `get_model_complexity_info` traces."""
+    layer = build(dtype=torch.float32).eval()
+    x = tokens(5, 9, dtype=torch.float32)
+    with torch.no_grad():
+        traced = torch.jit.trace(layer, (x,), check_trace=False)
+        assert len(layer.cache) == 0
+        edit_in_place(layer)
+        assert_close(traced(x), layer(x))
+
+
+def test_inference_mode():
+    layer = build().eval()
+    with torch.inference_mode():
+        inside = layer(tokens(5, 9))
+    assert torch.equal(evaluate(layer, 5, 9), inside)
+    with torch.inference_mode():
+        made_inside = build().eval()
+        assert torch.equal(made_inside(tokens(5, 9)), inside)
+    assert_close(layer(tokens(5, 9)), inside)

@@ -1,0 +1,147 @@
+"""StructureAwareAttention: against the explicit matrices, and on other grids."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import mmattn.models.layers.structure_aware_attention as layer_module
+from mmattn.models.layers import StructureAwareAttention
+from mmattn.ops.structure_aware_attention.reference import (
+    structure_aware_attention_circulant,
+)
+
+GRIDS = [(5,), (7, 5), (4, 6), (1, 1), (3, 2, 5)]
+OTHER_GRIDS = [(11, 9), (4, 3), (7, 8), (1, 1)]
+RESIZES = ['zero_embed', 'stretch', 'spectral']
+
+
+def build(grid=(7, 6), dtype=torch.float64, **kwargs):
+    torch.manual_seed(0)
+    layer = StructureAwareAttention(24, 3, grid, **{'patterns': 4, **kwargs})
+    nn.init.normal_(layer.qkv.weight, std=0.2)
+    return layer.to(dtype)
+
+
+def tokens(*grid, dtype=torch.float64, batch=2):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(batch, *grid, 24, generator=generator, dtype=dtype)
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_equals_the_explicit_matrices(grid):
+    layer = build(grid)
+    x = tokens(*grid)
+    qkv = layer.qkv(x).flatten(1, -2).unflatten(-1, (3, 3, 8))
+    out = structure_aware_attention_circulant(
+        *qkv.unbind(2), layer.w_a, layer.w_b, layer.bias
+    )
+    expected = layer.proj(layer.norm(out.flatten(2))).view_as(x)
+    assert_close(layer(x), expected)
+    with torch.no_grad():
+        assert_close(layer.eval()(x), expected)
+
+
+def test_one_transform_over_all_tokens():
+    """`fft_dims=1` sees the tokens in row-major order."""
+    layer, flat = build((4, 6), fft_dims=1), build((24,))
+    flat.load_state_dict(layer.state_dict())
+    x = tokens(4, 6)
+    assert layer.w_b.shape == (4, 24)
+    assert_close(layer(x), flat(x.flatten(1, 2)).unflatten(1, (4, 6)))
+
+
+@pytest.mark.parametrize('resize', RESIZES)
+@pytest.mark.parametrize('grid', OTHER_GRIDS, ids=str)
+def test_kernels_are_resized_on_load_as_at_run_time(resize, grid):
+    layer, other = build(kernel_resize=resize), build(grid, kernel_resize=resize)
+    weights = layer.state_dict()
+    nn.ModuleDict({'a': other}).load_state_dict(
+        {f'a.{name}': value for name, value in weights.items()}
+    )
+    assert weights['w_a'].shape == (8, 4, 7, 6), 'the source is left alone'
+    assert other.w_a.shape == (8, 4, *grid)
+    assert_close(other(tokens(*grid)), layer(tokens(*grid)))
+    if resize == 'zero_embed':
+        spectra = zip(other.spectra(grid), layer.spectra(grid), strict=True)
+        assert all(torch.equal(actual, expected) for actual, expected in spectra)
+
+
+def test_zero_embedded_kernels_keep_their_reach():
+    """A kernel of 3 x 3 pixels acts alike on any grid, away from the borders."""
+    layer = build((7, 7))
+    with torch.no_grad():
+        for w in (layer.w_a, layer.w_b):
+            w[..., 2:6, :] = 0  # all offsets but -1, 0 and 1
+            w[..., 2:6] = 0
+    x = torch.zeros(2, 9, 11, 24, dtype=torch.float64)
+    x[:, 2:7, 2:7] = tokens(5, 5)
+    larger = torch.zeros(2, 13, 12, 24, dtype=torch.float64)
+    larger[:, 4:9, 3:8] = tokens(5, 5)
+    assert_close(layer(larger)[:, 4:9, 3:8], layer(x)[:, 2:7, 2:7])
+
+
+def test_kernels_of_other_heads_are_refused():
+    other = StructureAwareAttention(24, 4, (5, 5), patterns=4)
+    with pytest.raises(RuntimeError, match='w_a'):
+        build().load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize('grid', [(7, 6), (5, 9)], ids=str)
+def test_every_parameter_gets_a_gradient(grid):
+    layer = build().eval()
+    layer(tokens(*grid)).square().sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
+
+
+def test_operator_and_norm_stay_in_float32_under_autocast(monkeypatch):
+    seen = []
+    operator = layer_module.structure_aware_attention
+
+    def watching(*tensors, **kwargs):
+        out = operator(*tensors, **kwargs)
+        seen.extend(x.dtype for x in (*tensors[:3], out))
+        return out
+
+    monkeypatch.setattr(layer_module, 'structure_aware_attention', watching)
+    layer = build(dtype=torch.float32)
+    layer.norm.register_forward_hook(lambda m, args, out: seen.append(out.dtype))
+    with torch.autocast('cpu', torch.bfloat16):
+        out = layer(tokens(7, 6, dtype=torch.float32))
+    assert seen == [torch.float32] * 5
+    assert out.dtype == torch.bfloat16, 'the projections are not exempt'
+
+
+def test_zero_tokens_have_sane_gradients():
+    """Norms of exact zeros multiply by 1000: of q and k, and after the operator."""
+    layer = build(dtype=torch.float32)
+    weights = tokens(7, 6, dtype=torch.float32)
+    norms = []
+    for kept in (42, 21, 1):
+        x = tokens(7, 6, dtype=torch.float32).flatten(1, 2)
+        x[:, kept:] = 0
+        layer.zero_grad()
+        (layer(x.unflatten(1, (7, 6))) * weights).sum().backward()
+        norms.append(torch.stack([p.grad.norm() for p in layer.parameters()]).norm())
+    assert max(norms) < 10 * norms[0]
+
+
+@pytest.mark.parametrize(
+    'kwargs, message',
+    [
+        (dict(num_heads=5), '24 channels do not split into 5 heads'),
+        (dict(grid=()), r'\(\)'),
+        (dict(grid=(4, 0)), r'\(4, 0\)'),
+        (dict(grid=(2, 2, 2, 2)), r'\(2, 2, 2, 2\)'),
+        (dict(patterns=0), 'patterns .* got 0'),
+        (dict(kernel_resize='nearest'), "'nearest'"),
+        (dict(fft_dims=3), 'fft_dims .* got 3'),
+        (dict(cache_size=-1), 'cache_size .* got -1'),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        StructureAwareAttention(
+            **{'embed_dims': 24, 'num_heads': 3, 'grid': (4, 4), **kwargs}
+        )
