@@ -1,38 +1,36 @@
 """Parameters and FLOPs of a model, counted from shapes on the meta device.
 
-FLOPs are multiply-accumulates of convolutions, linear layers and matrix products, the
-convention of the papers in `paper_tables.yml`; norms, activations, softmax, pooling,
-resizing and RoIAlign count nothing. PyTorch's `FlopCounterMode` counts (two per
-multiply-accumulate). Importing this module registers with it the rules of our
-operators, so that they count the same on every backend, and of the kernels that PyTorch
-has no rule for. An operator that nothing is known about is an error, not a zero.
+FLOPs are multiply-accumulates of convolutions, linear layers, matrix products and
+Fourier transforms; activations, softmax, pooling, resizing and RoIAlign count nothing.
+The papers in `paper_tables.yml` do not agree on the transforms and on layer norms, so
+these are kept apart: see `CONVENTIONS`. PyTorch's `FlopCounterMode` counts (two per
+multiply-accumulate), with the rules of `flop_rules` beside its own. An operator that
+nothing is known about is an error, not a zero.
 """
 
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import torch
-import torchvision  # noqa: F401  defines the operators under torch.ops.torchvision
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import (
-    FlopCounterMode,
-    flop_registry,
-    register_flop_formula,
-)
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-import mmattn.ops  # noqa: F401  defines the operators under torch.ops.mmattn
+from .flop_rules import NORM_RULES, TRANSFORMS
 
 PAPER_TABLES = Path(__file__).with_name('paper_tables.yml')
 ROI_HEADS = ('StandardRoIHead', 'CascadeRoIHead')
 DOWNLOADS = ('init_cfg', 'pretrained')
-
-aten = torch.ops.aten
+CONVENTIONS = {
+    'with transforms': ('products', 'transforms'),
+    'without transforms': ('products',),
+    'with transforms and norms': ('products', 'transforms', 'norms'),
+    'with norms, without transforms': ('products', 'norms'),
+}
 MULTIPLIES_UNCOUNTED = {
     'aten::_native_multi_head_attention',
     'aten::_transformer_encoder_layer_fwd',
@@ -57,11 +55,43 @@ MULTIPLIES_NOTHING = {
 
 @dataclass(frozen=True)
 class Complexity:
-    """Parameters and FLOPs (multiply-accumulates) of a module and what is inside it."""
+    """Parameters and FLOPs (multiply-accumulates) of a module and what is inside it.
+
+    Attributes:
+        params: parameters.
+        products: FLOPs of convolutions, linear layers and matrix products.
+        transforms: FLOPs of Fourier transforms and of what is multiplied in one kernel
+            with them, none of which counters see that know PyTorch's products alone.
+        norms: 5 for each value that a layer norm has normalised; not in `flops`.
+        children: by name.
+    """
 
     params: int
-    flops: int
+    products: int
+    transforms: int
+    norms: int
     children: Mapping[str, 'Complexity']
+
+    @property
+    def flops(self) -> int:
+        return self.flops_in('with transforms')
+
+    def flops_in(self, convention: str) -> int:
+        """FLOPs in one of `CONVENTIONS`."""
+        if convention not in CONVENTIONS:
+            raise ValueError(
+                f'convention must be one of {list(CONVENTIONS)}, got {convention!r}'
+            )
+        return sum(getattr(self, part) for part in CONVENTIONS[convention])
+
+    def part(self, name: str) -> 'Complexity':
+        """What is inside, by a name such as 'backbone.blocks.0'; '' is all of it."""
+        part = self
+        for child in filter(None, name.split('.')):
+            if child not in part.children:
+                raise ValueError(f'no part {child!r} of {name!r}')
+            part = part.children[child]
+        return part
 
     def walk(self, depth: int, name: str = '') -> Iterator[tuple[str, 'Complexity']]:
         """Yields (name, complexity) of `self` and of `depth` levels below it."""
@@ -81,7 +111,8 @@ def count(
     A two-stage detector runs its box heads on as many regions as it keeps proposals and
     its mask heads on as many as it returns detections (1000 and 100 in the usual
     configs); RoIAlign does not run. A segmentor runs its decode head. Auxiliary heads
-    have parameters but no FLOPs.
+    have parameters but no FLOPs. Neither have the spectra of kernels that a model keeps
+    from one image to the next: where there are transforms, a second pass is counted.
 
     Args:
         model: a module, which runs on the device it is on, or a config of mmengine's
@@ -98,19 +129,19 @@ def count(
         model = build(model, device)
     task = _Task(model)
     image = torch.zeros(1, 3, *shape, device=next(model.parameters()).device)
-    with (
-        torch.no_grad(),
-        _evaluation(task),
-        _RefuseUncounted(),
-        FlopCounterMode(display=False) as counter,
-    ):
-        task(image)
+    counter = FlopCounterMode(display=False, custom_mapping=NORM_RULES)
+    with torch.no_grad(), _evaluation(task), _RefuseUncounted():
+        with counter:
+            task(image)
+        counted = counter.get_flop_counts().get('Global', {})
+        if not TRANSFORMS.isdisjoint(counted):  # now with the spectra that it keeps
+            with counter:
+                task(image)
     flops = {
-        name: sum(n.values()) // 2 for name, n in counter.get_flop_counts().items()
+        name: _by_part(counts) for name, counts in counter.get_flop_counts().items()
     }
-    return _collect(
-        model, f'{_Task.__name__}.model', flops, counter.get_total_flops() // 2
-    )
+    total = flops.get('Global', _by_part({}))
+    return _collect(model, f'{_Task.__name__}.model', flops, total)
 
 
 def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
@@ -229,15 +260,34 @@ def _data_sample(shape: tuple[int, int]):
     return BaseDataElement(metainfo={name: tuple(shape) for name in names})
 
 
-def _collect(module: nn.Module, name: str, flops: Mapping, total: int | None = None):
+def _by_part(counts: Mapping) -> dict[str, int]:
+    """Multiply-accumulates of the parts of `Complexity`, from an operator's FLOPs."""
+    parts = dict.fromkeys(('products', 'transforms', 'norms'), 0)
+    for operator, flops in counts.items():
+        if operator in NORM_RULES:
+            parts['norms'] += flops // 2
+        elif operator in TRANSFORMS:
+            parts['transforms'] += flops // 2
+        else:
+            parts['products'] += flops // 2
+    return parts
+
+
+def _collect(
+    module: nn.Module, name: str, flops: Mapping, total: Mapping | None = None
+):
     children = {
         child_name: _collect(child, f'{name}.{child_name}', flops)
         for child_name, child in module.named_children()
     }
     # A container, such as a ModuleList, is never called: it has what its children have.
     if total is None:
-        total = flops.get(name, sum(child.flops for child in children.values()))
-    return Complexity(sum(p.numel() for p in module.parameters()), total, children)
+        total = flops.get(name) or {
+            part: sum(getattr(child, part) for child in children.values())
+            for part in ('products', 'transforms', 'norms')
+        }
+    params = sum(p.numel() for p in module.parameters())
+    return Complexity(params, **total, children=children)
 
 
 class _RefuseUncounted(TorchDispatchMode):
@@ -256,42 +306,3 @@ class _RefuseUncounted(TorchDispatchMode):
                 'torch.utils.flop_counter.register_flop_formula'
             )
         return func(*args, **(kwargs or {}))
-
-
-def _landmark_attention_flops(
-    q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
-):
-    """Two maps of N x L for M heads: scores, product with v, and two mixings each."""
-    B, N, M, D = q
-    L = q_landmarks[1]
-    mixing = sum(prod(w) for w in (w1_q, w2_q, w1_k, w2_k) if w is not None)
-    return 2 * B * N * L * (4 * M * D + mixing)
-
-
-@register_flop_formula(torch.ops.mmattn.landmark_attention)
-def _(*args, **kwargs) -> int:
-    return _landmark_attention_flops(*args[:9])
-
-
-@register_flop_formula(torch.ops.mmattn.landmark_attention_backward)
-def _(grad, context, statistics, *args, **kwargs) -> int:
-    """Two products for each of the forward's; recomputed ones are not counted."""
-    return 2 * _landmark_attention_flops(*args[:9])
-
-
-@register_flop_formula(torch.ops.torchvision.deform_conv2d)
-def _(x, weight, *args, out_shape=None, **kwargs) -> int:
-    return 2 * prod(out_shape) * prod(weight[1:])
-
-
-def _sdpa_flops(q, k, v, *args, **kwargs) -> int:
-    return 2 * prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
-
-
-for _name in (
-    '_scaled_dot_product_flash_attention_for_cpu',
-    '_scaled_dot_product_fused_attention_overrideable',
-    '_scaled_dot_product_attention_math_for_mps',
-):
-    if hasattr(aten, _name) and getattr(aten, _name) not in flop_registry:
-        register_flop_formula(getattr(aten, _name))(_sdpa_flops)

@@ -1,5 +1,6 @@
 """The counter: rules against executed products, devices, conventions, refusals."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis import count
-from mmattn.analysis.flops import build
-from mmattn.models import IViT, ViT
-from mmattn.ops import landmark_attention
+from mmattn.analysis.flops import CONVENTIONS, build
+from mmattn.models import IViT, LiSANet, ViT
+from mmattn.ops import landmark_attention, structure_aware_attention
 from mmattn.ops.landmark_attention.interface import BACKENDS
+from mmattn.ops.structure_aware_attention import interface as structure_aware
+from mmattn.ops.testing import make_structure_aware_inputs
 
 Config = pytest.importorskip('mmengine.config').Config
 
@@ -66,8 +69,68 @@ def test_operator_counts_the_same_on_gpu(B, N, L, M, D, E):
         assert operator_flops(inputs, backend, True) == on_cpu, backend
 
 
+GRIDS = [
+    pytest.param(2, (7, 5), 4, id='7x5'),
+    pytest.param(1, (14, 14), 16, id='14x14'),
+    pytest.param(3, (1, 1), 2, id='one-token'),
+    pytest.param(1, (2, 3, 4), 2, id='2x3x4'),
+    pytest.param(2, (9,), 2, id='row'),
+]
+
+
+def structure_aware_inputs(B, grid, K, device='cpu'):
+    """With half-spectra, as the transforms of kernels are not the operator's."""
+    *qkv, w_a, w_b, bias = make_structure_aware_inputs(
+        grid=grid, B=B, M=3, D=4, K=K, device=device
+    )
+    dims = tuple(range(-len(grid), 0))
+    spectra = [torch.fft.rfftn(w, dim=dims) for w in (w_a, w_b)]
+    return [x.detach().requires_grad_() for x in (*qkv, *spectra, bias)]
+
+
+def structure_aware_flops(inputs, grid, backend, backward):
+    with FlopCounterMode(display=False) as counter:
+        out = structure_aware_attention(*inputs, grid=grid, backend=backend)
+        if backward:
+            out.sum().backward()
+    return counter.get_total_flops()
+
+
+def structure_aware_backends(inputs):
+    backends = structure_aware.BACKENDS
+    return [b for b in backends if backends[b].unsupported(*inputs) is None]
+
+
+@pytest.mark.parametrize('B, grid, K', GRIDS)
+@pytest.mark.parametrize('backward', [False, True], ids=['forward', 'backward'])
+def test_transforms_and_contractions_of_structure_aware_attention(B, grid, K, backward):
+    """As many as the definition executes: K + 1 transforms of k and of v."""
+    N = math.prod(grid)
+    transform = [round(n * B * N * 12 * math.log2(N)) for n in (1, K)]
+    contractions = 2 * B * N * 12 * K
+    expected = 2 * (2 * sum(transform) * (1 + backward))
+    expected += 2 * contractions * (1 + 2 * backward)
+    inputs = structure_aware_inputs(B, grid, K)
+    backends = structure_aware_backends(inputs)
+    assert {'reference', 'cpu'} <= set(backends)
+    for backend in (None, *backends):
+        assert structure_aware_flops(inputs, grid, backend, backward) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
+@pytest.mark.parametrize('B, grid, K', GRIDS)
+def test_structure_aware_attention_counts_the_same_on_gpu(B, grid, K):
+    inputs = structure_aware_inputs(B, grid, K)
+    on_cpu = structure_aware_flops(inputs, grid, 'reference', True)
+    inputs = structure_aware_inputs(B, grid, K, 'cuda')
+    for backend in structure_aware_backends(inputs):
+        assert structure_aware_flops(inputs, grid, backend, True) == on_cpu, backend
+
+
 MODELS = {
     'ivit': lambda backend: IViT('nano', backend=backend),
+    'lisanet': lambda backend: LiSANet('hybrid-nano', backend=backend),
     'vit-imhsa': lambda backend: ViT('tiny', 'imhsa', backend=backend),
     'vit-mhsa': lambda backend: ViT('tiny', 'mhsa'),
 }
@@ -82,6 +145,61 @@ def test_models_count_the_same_on_every_device_and_backend(make):
         for backend in (None, 'reference')
     }
     assert len(set(flops.values())) == 1, flops
+
+
+def test_structure_aware_attention_is_one_operator_on_every_device():
+    """Only the definition, whose products every counter sees, is taken apart."""
+    devices = ['cpu', 'meta'] + ['cuda'] * torch.cuda.is_available()
+    counts = [count(LiSANet('hybrid-nano').to(d), (64, 96)) for d in devices]
+    assert all(complexity == counts[0] for complexity in counts)
+    # Attention of stages 3 and 4: 6 layers on 4 x 6 tokens and 2 on 2 x 3.
+    expected = 0
+    for depth, C, N in ((6, 160, 24), (2, 256, 6)):
+        values, K = N * C, 8
+        transforms = 2 * sum(round(n * values * math.log2(N)) for n in (1, K))
+        expected += depth * (transforms + 2 * values * K)
+    assert counts[0].transforms == expected
+
+
+@pytest.mark.parametrize('resize', ['zero_embed', 'stretch', 'spectral'])
+@pytest.mark.parametrize('backend', [None, 'reference'])
+def test_preparing_kernels_counts_nothing(resize, backend):
+    """Not even resizing them, which multiplies matrices: a model does it once."""
+    kwargs = dict(backend=backend, kernel_resize=resize)
+    own, other = (
+        count(LiSANet('hybrid-nano', img_size=size, **kwargs), (64, 96))
+        for size in ((64, 96), 224)
+    )
+    assert own.flops == other.flops and own.products == other.products
+
+
+def test_conventions():
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 4, bias=False))
+    model.append(Calls(torch.fft.rfft2))
+    complexity = count(model, (2, 8))
+    transform = round(3 * 2 * 4 * math.log2(2 * 4))
+    assert complexity.norms == 3 * 2 * 8 * 5
+    assert complexity.products == 3 * 2 * 8 * 4
+    assert complexity.transforms == transform
+    assert complexity.flops == 3 * 2 * 8 * 4 + transform
+    products, transforms, norms = 192, transform, 240
+    assert {name: complexity.flops_in(name) for name in CONVENTIONS} == {
+        'with transforms': products + transforms,
+        'without transforms': products,
+        'with transforms and norms': products + transforms + norms,
+        'with norms, without transforms': products + norms,
+    }
+    with pytest.raises(ValueError, match="got 'all'"):
+        complexity.flops_in('all')
+
+
+@pytest.mark.parametrize(
+    'transform', [torch.fft.fft2, lambda x: torch.fft.irfft2(torch.fft.rfft2(x))]
+)
+def test_transforms_of_any_kind_count_n_log_n(transform):
+    complexity = count(Calls(transform), (4, 6))
+    one = round(3 * 24 * math.log2(24))
+    assert complexity.flops in (one, 2 * one) and complexity.products == 0
 
 
 def test_every_attention_kernel_of_pytorch_counts_the_same():
@@ -144,6 +262,18 @@ def test_auxiliary_heads_have_parameters_but_no_flops():
 def test_other_two_stage_detectors_are_refused():
     with pytest.raises(NotImplementedError, match='HybridTaskCascadeRoIHead'):
         count(stock_config('mmdet-htc/htc_r50_fpn_1x_coco'), (256, 256))
+
+
+def test_parts_by_name():
+    complexity = count(LiSANet('isotropic'), (32, 32))
+    assert complexity.part('') is complexity
+    block = complexity.part('blocks.0.3')
+    assert block is complexity.children['blocks'].children['0'].children['3']
+    for part in ('products', 'transforms', 'norms'):
+        inside = sum(getattr(c, part) for c in complexity.children.values())
+        assert getattr(complexity, part) == inside > 0, part
+    with pytest.raises(ValueError, match="no part '12' of 'blocks.0.12'"):
+        complexity.part('blocks.0.12')
 
 
 def test_parts_add_up():

@@ -19,6 +19,8 @@ TOOL = ROOT / 'tools/analysis/get_flops.py'
 IVIT = str(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
 VIT = str(ROOT / 'configs/classification/vit_t16_imhsa_300e_in1k.py')
 MASK_RCNN = str(ROOT / 'configs/demo/mask_rcnn_ivit_n_hela.py')
+LISA = str(ROOT / 'configs/classification/lisanet_s_300e_in1k.py')
+LISA_I = str(ROOT / 'configs/classification/lisanet_i_150e_in1k.py')
 UPERNET = str(ROOT / 'configs/demo/upernet_ivit_n_landcover.py')
 
 
@@ -32,9 +34,10 @@ def tool():
 
 def table(text):
     """The lines of the module tree: name -> its figures."""
-    lines = text.split('FLOPs (%)\n')[1].splitlines()
+    lines = text.split('FLOPs (%)\n')[1].partition('arXiv')[0].splitlines()
     cells = [line.split() for line in lines]
-    return {name: [float(x) for x in row] for name, *row in cells if len(row) == 3}
+    width = 4 if 'without transforms (G)' in text else 3
+    return {name: [float(x) for x in row] for name, *row in cells if len(row) == width}
 
 
 def test_runs_as_a_script_anywhere(tmp_path):
@@ -90,6 +93,50 @@ def test_position_embedding_of_another_size(tool, capsys):
     own = table(capsys.readouterr().out)['model']
     assert own[0] - resized[0] == pytest.approx((28**2 - 14**2) * 192 / 1e6, abs=0.0011)
     assert own[1] == resized[1]
+
+
+def test_both_conventions_are_printed_where_they_differ(tool, capsys):
+    """In the total and in the parts; the second is what the paper prints."""
+    assert tool.main([LISA, '--compare', '--depth', '2']) == 0
+    out = capsys.readouterr().out
+    assert 'without transforms (G)' in out and 'N log2 N' in out
+    rows = table(out)
+    assert rows['model'] == [24.718, 4.194, 3.904, 100.0]
+    assert rows['blocks'][1] - rows['blocks'][2] == pytest.approx(0.290, abs=0.0011)
+    assert rows['patch_embeds'][1] == rows['patch_embeds'][2] > 0
+    assert 'Table 5; without transforms' in out and '+0.11' in out
+    tool.main([VIT, '--depth', '0'])
+    out = capsys.readouterr().out
+    assert 'without transforms' not in out and 'N log2 N' not in out
+
+
+def compared(tool, capsys, *arguments):
+    """Exit code, and what each compared row of the table file is about."""
+    code = tool.main([LISA_I, '--compare', '--depth', '0', *arguments])
+    lines = capsys.readouterr().out.splitlines()
+    return code, [line for line in lines if line.startswith('arXiv')]
+
+
+def test_comparison_takes_the_rows_of_these_options(tool, capsys):
+    whole = '; with transforms and norms'
+    block = 'Tables 4 and 12; backbone.blocks.0.0; with norms, without transforms'
+    paper = 'arXiv:2211.16289, '
+    code, rows = compared(tool, capsys)
+    assert (code, rows) == (
+        0,
+        [f'{paper}Tables 3(a) to 3(d) and 13{whole}', paper + block],
+    )
+    code, rows = compared(
+        tool, capsys, '--cfg-options', 'model.backbone.mixer=self_attention'
+    )
+    assert (code, rows) == (0, [f'{paper}Tables 3(a) and 3(b){whole}', paper + block])
+    local = ['model.backbone.mixer=local', 'model.backbone.local_kernel=5']
+    code, rows = compared(tool, capsys, '--cfg-options', *local)
+    assert (code, rows) == (0, [f'{paper}Table 3(d){whole}'])
+    code, rows = compared(tool, capsys, '--shape', '448')
+    assert (code, rows) == (0, [paper + block])
+    code, rows = compared(tool, capsys, '--cfg-options', 'model.backbone.patterns=2')
+    assert code == 1 and len(rows) == 2
 
 
 def test_comparison_says_how_far(tool, capsys):

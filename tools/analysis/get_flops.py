@@ -4,10 +4,14 @@ Takes any config of mmattn, mmdetection, mmsegmentation or mmpretrain. No data s
 checkpoint and no GPU is needed, and nothing is downloaded. FLOPs do not depend on the
 image size that a ViT's position embedding is made for, but its parameters do:
 --cfg-options model.backbone.img_size=448 counts those of another size.
+
+A model with Fourier transforms has its FLOPs printed twice. Papers that run them inside
+of a fused kernel print what a counter then sees: the FLOPs without them.
 """
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.config import Config, DictAction
@@ -19,6 +23,10 @@ from mmattn.analysis import Complexity, count, paper_rows
 
 CONVENTION = (
     'FLOPs are multiply-accumulates of convolutions, linear layers and matrix products.'
+)
+TRANSFORMS = (
+    'Fourier transforms of N values count N log2 N. "without transforms" leaves out '
+    'what a fused kernel hides: transforms, and the products between them.'
 )
 DEFAULT_SHAPES = {'mmpretrain': (224, 224), 'mmdet': (800, 1280), 'mmseg': (512, 2048)}
 MIN_WIDTH = 80  # a narrower table would break its figures
@@ -78,9 +86,12 @@ def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
 
 
 def tree(model: Complexity, depth: int) -> Table:
+    """With a column for each of the two conventions where they differ."""
+    conventions = ['without transforms'] if model.transforms else []
+    titles = [f'{convention} (G)' for convention in conventions]
     table = Table(box=None, pad_edge=False)
     table.add_column('module', no_wrap=True)
-    for title in ('params (M)', 'FLOPs (G)', 'FLOPs (%)'):
+    for title in ('params (M)', 'FLOPs (G)', *titles, 'FLOPs (%)'):
         table.add_column(title, justify='right', no_wrap=True)
     for name, part in model.walk(depth):
         level = name.count('.') + 1 if name else 0
@@ -89,20 +100,42 @@ def tree(model: Complexity, depth: int) -> Table:
                 '  ' * level + (name.rpartition('.')[2] or 'model'),
                 f'{part.params / 1e6:.3f}',
                 f'{part.flops / 1e9:.3f}',
+                *(f'{part.flops_in(c) / 1e9:.3f}' for c in conventions),
                 f'{100 * part.flops / max(1, model.flops):.1f}',
             )
     return table
 
 
+def paper_rows_of(config: str, cfg: Config, shape: tuple[int, int]) -> list[dict]:
+    """The table file's rows for a config as it is: those with the most `options`."""
+    rows = [
+        row
+        for row in paper_rows()
+        if Path(config).resolve().match(row['config'])
+        and tuple(row['shape']) == shape
+        and all(_entry(cfg, key) == v for key, v in row.get('options', {}).items())
+    ]
+    most = max((len(row.get('options', {})) for row in rows), default=0)
+    return [row for row in rows if len(row.get('options', {})) == most]
+
+
+def _entry(cfg: Config, key: str):
+    for name in key.split('.'):
+        cfg = cfg.get(name) if isinstance(cfg, Mapping | Config) else None
+    return cfg
+
+
 def comparison(model: Complexity, row: dict) -> tuple[Table, bool]:
     """A row of the table file beside ours, and whether ours is near enough."""
-    table = Table(box=None, pad_edge=False, title=row['source'], title_justify='left')
+    model = model.part(row.get('part', ''))
+    convention = row.get('convention', 'with transforms')
+    table = Table(box=None, pad_edge=False)
     for title in ('', 'paper', 'ours', 'deviation (%)', 'allowed (%)'):
         table.add_column(title, justify='right', no_wrap=True)
     near = True
     for key, unit, value in (
         ('params', 'M', model.params / 1e6),
-        ('flops', 'G', model.flops / 1e9),
+        ('flops', 'G', model.flops_in(convention) / 1e9),
     ):
         if key not in row:
             continue
@@ -112,7 +145,7 @@ def comparison(model: Complexity, row: dict) -> tuple[Table, bool]:
         table.add_row(
             f'{key} ({unit})',
             f'{paper}',
-            f'{value:.3f}',
+            f'{value:#.4g}' if value < 1 else f'{value:.3f}',
             f'{deviation:+.2f}',
             f'{allowed:+}',
         )
@@ -128,24 +161,20 @@ def main(argv: list[str] | None = None) -> int:
     model = count(cfg, shape, device=args.device)
     console = Console()
     console.width = max(console.width, MIN_WIDTH)
-    console.print(
-        f'{args.config} at {shape[0]}x{shape[1]}. {CONVENTION}', soft_wrap=True
-    )
+    about = f'{CONVENTION} {TRANSFORMS}' if model.transforms else CONVENTION
+    console.print(f'{args.config} at {shape[0]}x{shape[1]}. {about}', soft_wrap=True)
     console.print(tree(model, args.depth))
     if not args.compare:
         return 0
-    rows = [
-        row
-        for row in paper_rows()
-        if Path(args.config).resolve().match(row['config'])
-        and tuple(row['shape']) == shape
-    ]
+    rows = paper_rows_of(args.config, cfg, shape)
     if not rows:
         print(f'no paper has a figure for {args.config} at {shape}', file=sys.stderr)
         return 2
     status = 0
     for row in rows:
         table, near = comparison(model, row)
+        about = [row[key] for key in ('source', 'part', 'convention') if key in row]
+        console.print('; '.join(about), soft_wrap=True)
         console.print(table)
         if 'note' in row:
             console.print(row['note'], soft_wrap=True)

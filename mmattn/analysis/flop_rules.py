@@ -1,0 +1,112 @@
+"""FLOP rules of our operators, and of the kernels that PyTorch has no rule for.
+
+Importing this module registers them with PyTorch's `FlopCounterMode`, so that our
+operators count the same on every backend. They are two for each multiply-accumulate.
+
+A Fourier transform of N values counts N log2 N multiply-accumulates, whether they are
+real or complex, and those of one call are rounded together to a whole number.
+"""
+
+import math
+from math import prod
+
+import torch
+import torchvision  # noqa: F401  defines the operators under torch.ops.torchvision
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+import mmattn.ops  # noqa: F401  defines the operators under torch.ops.mmattn
+
+aten = torch.ops.aten
+# Not registered with PyTorch: some papers count norms, most do not.
+NORM_RULES = {aten.native_layer_norm: lambda x, *args, **kwargs: 2 * 5 * prod(x)}
+TRANSFORMS = {
+    torch.ops.mmattn.structure_aware_attention,
+    torch.ops.mmattn.structure_aware_attention_backward,
+    aten._fft_r2c,
+    aten._fft_c2c,
+    aten._fft_c2r,
+}
+
+
+def _landmark_attention_flops(
+    q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
+):
+    """Two maps of N x L for M heads: scores, product with v, and two mixings each."""
+    B, N, M, D = q
+    L = q_landmarks[1]
+    mixing = sum(prod(w) for w in (w1_q, w2_q, w1_k, w2_k) if w is not None)
+    return 2 * B * N * L * (4 * M * D + mixing)
+
+
+@register_flop_formula(torch.ops.mmattn.landmark_attention)
+def _(*args, **kwargs) -> int:
+    return _landmark_attention_flops(*args[:9])
+
+
+@register_flop_formula(torch.ops.mmattn.landmark_attention_backward)
+def _(grad, context, statistics, *args, **kwargs) -> int:
+    """Two products for each of the forward's; recomputed ones are not counted."""
+    return 2 * _landmark_attention_flops(*args[:9])
+
+
+def _fft_flops(shape, sides) -> int:
+    """Of the transforms over `sides` of all that `shape` holds."""
+    return 2 * round(prod(shape) * math.log2(prod(sides)))
+
+
+def _fft_of_values(x, dim, *args, **kwargs) -> int:
+    return _fft_flops(x, [x[i] for i in dim])
+
+
+def _fft_to_values(spectrum, dim, *args, out_shape=None, **kwargs) -> int:
+    return _fft_flops(out_shape, [out_shape[i] for i in dim])
+
+
+def _structure_aware_transforms(q, bias, grid) -> int:
+    """One of k and v, and K back of the products of each."""
+    spectra, (_, K) = prod(q), bias
+    return 2 * (_fft_flops([spectra], grid) + _fft_flops([spectra * K], grid))
+
+
+def _structure_aware_contractions(q, bias) -> int:
+    """Of q with K convolved keys, and of the patterns with K convolved values."""
+    return 2 * 2 * prod(q) * bias[1]
+
+
+@register_flop_formula(torch.ops.mmattn.structure_aware_attention)
+def _(q, k, v, w_a, w_b, bias, grid, *args, **kwargs) -> int:
+    """The products of spectra count nothing: the paper's tables leave them out."""
+    return _structure_aware_transforms(q, bias, grid) + _structure_aware_contractions(
+        q, bias
+    )
+
+
+@register_flop_formula(torch.ops.mmattn.structure_aware_attention_backward)
+def _(grad, patterns, q, k, v, w_a, w_b, bias, grid, *args, **kwargs) -> int:
+    """A transform for each of the forward's and two products for each contraction.
+
+    What is recomputed is not counted.
+    """
+    contractions = _structure_aware_contractions(q, bias)
+    return _structure_aware_transforms(q, bias, grid) + 2 * contractions
+
+
+@register_flop_formula(torch.ops.torchvision.deform_conv2d)
+def _(x, weight, *args, out_shape=None, **kwargs) -> int:
+    return 2 * prod(out_shape) * prod(weight[1:])
+
+
+def _sdpa_flops(q, k, v, *args, **kwargs) -> int:
+    return 2 * prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+for _name, _rule in {
+    '_fft_c2c': _fft_of_values,
+    '_fft_c2r': _fft_to_values,
+    '_fft_r2c': _fft_of_values,
+    '_scaled_dot_product_flash_attention_for_cpu': _sdpa_flops,
+    '_scaled_dot_product_fused_attention_overrideable': _sdpa_flops,
+    '_scaled_dot_product_attention_math_for_mps': _sdpa_flops,
+}.items():
+    if hasattr(aten, _name) and getattr(aten, _name) not in flop_registry:
+        register_flop_formula(getattr(aten, _name))(_rule)

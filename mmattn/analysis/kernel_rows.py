@@ -1,0 +1,94 @@
+"""Rows of attention matrices, for some queries, without the matrices.
+
+Row i of a head's matrix is how much its output at i takes from the value of each token.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mmattn.ops.structure_aware_attention.reference import l2_normalize
+
+
+def circulant_rows(w: Tensor, cell: Sequence[int]) -> Tensor:
+    """Row `cell` of the matrices that convolve circularly with `w` (..., *grid).
+
+    Entry j of the row is the tap at offset cell - j. Shape (..., *grid).
+    """
+    dims = tuple(range(-len(cell), 0))
+    return w.flip(dims).roll([i + 1 for i in cell], dims)
+
+
+def structure_aware_kernels(
+    q: Tensor, k: Tensor, w_a: Tensor, w_b: Tensor, rows: Sequence[int]
+) -> Tensor:
+    """Kernels of structure-aware attention, `sum_k p[k, i] R_k[i, :]` for each i.
+
+    Args:
+        q, k: shape (N, M, D), as given to the operator.
+        w_a, w_b: kernels (D, K, *grid) and (K, *grid), real.
+        rows: the queries i, in row-major order of the grid.
+
+    Returns:
+        Shape (len(rows), M, N).
+    """
+    grid = w_b.shape[1:]
+    q, k = l2_normalize(q), l2_normalize(k)
+    kernels = []
+    for i in rows:
+        cell = [int(c) for c in torch.unravel_index(torch.tensor(i), grid)]
+        r_a, r_b = (circulant_rows(w, cell).flatten(-len(grid)) for w in (w_a, w_b))
+        patterns = torch.einsum('md,nmd,dkn->mk', q[i], k, r_a)
+        kernels.append(patterns @ r_b)  # (M, N)
+    return torch.stack(kernels)
+
+
+def softmax_kernels(
+    q: Tensor,
+    k: Tensor,
+    rows: Sequence[int],
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Rows of `softmax(q k^T scale + mask)`; `mask` may be boolean, True is kept.
+
+    Args:
+        q, k: shape (M, N, D).
+        mask: broadcasts to (M, N, N).
+        scale: D^-0.5 by default.
+
+    Returns:
+        Shape (len(rows), M, N).
+    """
+    rows = list(rows)
+    scores = q[:, rows] @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        mask = mask.expand(len(q), q.shape[1], k.shape[1])[:, rows]
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        else:
+            scores = scores + mask
+    return scores.softmax(-1).transpose(0, 1)
+
+
+def landmark_kernels(
+    q: Tensor, k: Tensor, v: Tensor, *others, rows: Sequence[int]
+) -> Tensor:
+    """Kernels of landmark attention, as gradients: it is linear in the values.
+
+    Args:
+        q, k, v: shape (1, N, M, D); `others` are the further arguments of
+            `torch.ops.mmattn.landmark_attention`. Mixing heads mixes their kernels:
+            a head's output depends on its own values alone.
+
+    Returns:
+        Shape (len(rows), M, N).
+    """
+    with torch.enable_grad():
+        v = torch.zeros_like(v).requires_grad_()
+        out = torch.ops.mmattn.landmark_attention(q, k, v, *others)[0]
+        channel = [out[0, i, :, 0].sum() for i in rows]
+        grads = [torch.autograd.grad(x, v, retain_graph=True)[0] for x in channel]
+    return torch.stack([grad[0, :, :, 0].T for grad in grads])

@@ -1,0 +1,284 @@
+"""Attention kernels: against dense oracles, and against what the modules output."""
+
+from math import prod
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmattn.analysis import attention_kernels
+from mmattn.analysis.kernel_rows import softmax_kernels, structure_aware_kernels
+from mmattn.models import IViT, LiSANet, ViT
+from mmattn.ops.structure_aware_attention.reference import (
+    attention_kernels as dense_kernels,
+)
+from mmattn.ops.testing import assert_close
+
+
+def refuse(*args):
+    raise AssertionError('compiled')
+
+
+PLAIN = dict(embed_dims=(32,), depths=(2,), mlp_ratios=(2,), conv_stages=0, patterns=3)
+PYRAMID = dict(
+    embed_dims=(16, 32), depths=(1, 2), mlp_ratios=(2, 2), conv_stages=1, patterns=3
+)
+VIT = dict(embed_dims=24, depth=2, num_heads=3)
+WITHOUT_BRANCHES = dict(local_kernel=None, gate=False)
+BACKBONES = {
+    'lisa': lambda: LiSANet(PLAIN, img_size=96),
+    'lisa-resized': lambda: LiSANet(PLAIN, img_size=64),
+    'lisa-1d': lambda: LiSANet(PLAIN, img_size=96, fft_dims=1),
+    'lisa-pyramid': lambda: LiSANet(PYRAMID, img_size=64),
+    'self-attention': lambda: LiSANet(PLAIN, mixer='self_attention', img_size=96),
+    'self-attention-rpe': lambda: LiSANet(
+        PLAIN, mixer='self_attention_rpe', img_size=96
+    ),
+    'self-attention-rpes': lambda: LiSANet(
+        PLAIN, mixer='self_attention_rpes', img_size=96
+    ),
+    'vit': lambda: ViT(VIT, 'mhsa'),
+    'vit-landmarks': lambda: ViT(VIT, 'imhsa', landmarks=2, **WITHOUT_BRANCHES),
+    'vit-landmarks-alone': lambda: ViT(
+        VIT, 'imhsa', landmarks=2, interact_expand=None, **WITHOUT_BRANCHES
+    ),
+    'vit-compiled': lambda: ViT(VIT, 'mhsa', compile=dict(backend=refuse)),
+}
+IMAGE = (96, 71)
+QUERIES = [(0.5, 0.5), (40.0, 70.9), (95.5, 35.0)]
+
+
+def make(name):
+    torch.manual_seed(0)
+    backbone = BACKBONES[name]().double().eval()
+    for name, parameter in backbone.named_parameters():
+        if name.endswith('mixer.bias'):  # what the operator adds to the weighed values
+            nn.init.zeros_(parameter)
+        elif parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.5)  # kernels that are not all alike
+    return backbone
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_kernels_times_values_are_the_attentions_output(name):
+    backbone = make(name)
+    seen = {}
+    for layer, module in backbone.named_modules():
+        if hasattr(module, 'qkv'):
+            after = getattr(module, 'norm', module.proj)
+            module.qkv.register_forward_hook(
+                lambda _, args, out, layer=layer: seen.update({(layer, 'qkv'): out})
+            )
+            after.register_forward_pre_hook(
+                lambda _, args, layer=layer: seen.update({(layer, 'out'): args[0]})
+            )
+    image = torch.randn(1, 3, *IMAGE, dtype=torch.float64)
+    found = attention_kernels(backbone, image, QUERIES)
+    assert [kernels.layer for kernels in found] == [k for k, w in seen if w == 'qkv']
+    assert len(found) == 2
+    for kernels in found:
+        Q, M, H, W = kernels.kernels.shape
+        out = seen[kernels.layer, 'out']
+        assert (Q, H, W) == (len(QUERIES), *out.shape[1:3])
+        v = seen[kernels.layer, 'qkv'][0].view(H, W, 3, M, -1)[:, :, 2]
+        weighed = torch.einsum('qmhw,hwmd->qmd', kernels.kernels, v).flatten(1)
+        expected = torch.stack([out[0, row, column] for row, column in kernels.cells])
+        assert_close(kernels.layer, expected, weighed)
+
+
+@pytest.mark.parametrize('grid', [(5,), (4, 6), (7, 5), (3, 4, 5)], ids=str)
+def test_structure_aware_kernels_are_the_dense_ones(grid):
+    N, M, D, K = prod(grid), 2, 4, 3
+    q, k = torch.randn(2, N, M, D, dtype=torch.float64).unbind()
+    w_a, w_b = (torch.randn(*s, *grid, dtype=torch.float64) for s in ((D, K), (K,)))
+    _, dense = dense_kernels(q[None], k[None], w_a, w_b)  # (1, M, N, N)
+    kernels = structure_aware_kernels(q, k, w_a, w_b, range(N))
+    assert_close('kernels', dense[0].transpose(0, 1), kernels)
+
+
+def test_structure_aware_kernels_are_never_a_matrix():
+    """The largest tensor has as many elements as the operator's own kernels."""
+    sizes = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **kwargs or {})
+            sizes.append(out.numel() if isinstance(out, torch.Tensor) else 0)
+            return out
+
+    grid, M, D, K = (48, 48), 2, 4, 3
+    q, k = torch.randn(2, 48 * 48, M, D).unbind()
+    w_a, w_b = torch.randn(D, K, *grid), torch.randn(K, *grid)
+    with Watch():
+        structure_aware_kernels(q, k, w_a, w_b, [0, 1000])
+    assert max(sizes) <= max(w_a.numel(), M * D * K * 48 * 48) < 48**4 / 10
+
+
+@pytest.mark.parametrize('masking', ['none', 'float', 'boolean', 'per-head'])
+def test_softmax_kernels_are_an_explicit_softmax(masking):
+    M, N, D = 3, 20, 4
+    q, k = torch.randn(2, M, N, D, dtype=torch.float64).unbind()
+    mask = {
+        'none': None,
+        'float': torch.randn(N, N, dtype=torch.float64),
+        'boolean': torch.rand(1, N, N) < 0.7,
+        'per-head': torch.randn(M, N, N, dtype=torch.float64),
+    }[masking]
+    eye = torch.eye(N, dtype=torch.float64).expand(1, M, N, N)
+    dense = F.scaled_dot_product_attention(q[None], k[None], eye, mask, scale=0.7)[0]
+    rows = [0, 7, 19]
+    kernels = softmax_kernels(q, k, rows, mask=mask, scale=0.7)
+    assert_close('kernels', dense[:, rows].transpose(0, 1), kernels)
+
+
+@pytest.mark.parametrize('fused', [True, False], ids=['fused', 'explicit'])
+def test_tokens_before_the_grid_are_left_out(fused):
+    """A ViT with a class token, through SDPA and through explicit scores."""
+    torch.manual_seed(0)
+    backbone = timm.create_model(
+        'vit_tiny_patch16_224', img_size=(64, 96), depth=2, num_classes=0
+    )
+    backbone = backbone.double().eval()
+    seen = []
+    for block in backbone.blocks:
+        block.attn.fused_attn = fused
+        nn.init.normal_(block.attn.qkv.weight, std=0.5)
+        block.attn.qkv.register_forward_hook(lambda _, args, out: seen.append(out))
+    image = torch.randn(1, 3, 64, 96, dtype=torch.float64)
+    found = attention_kernels(backbone, image, [(20, 90)])
+    assert [kernels.layer for kernels in found] == ['blocks.0.attn', 'blocks.1.attn']
+    for kernels, qkv in zip(found, seen, strict=True):
+        assert kernels.cells == ((1, 5),)
+        q, k, _ = qkv[0].view(25, 3, 3, 64).permute(1, 2, 0, 3)
+        row = (q[:, 1 + 6 + 5, None] @ k.mT / 8).softmax(-1)[:, 0]  # (3, 25)
+        assert_close('kernels', row[None, :, 1:].view(1, 3, 4, 6), kernels.kernels)
+
+
+@pytest.mark.parametrize('side', [64, 65, 80, 127])
+def test_a_querys_cell_holds_its_pixel(side):
+    """Each pixel has a cell, in order, and cells have pixels in like number."""
+    torch.manual_seed(0)
+    backbone = LiSANet(PLAIN, img_size=64).eval()
+    pixels = [(y + 0.5, 0.5) for y in range(side)]
+    kernels = attention_kernels(backbone, torch.randn(1, 3, side, 64), pixels)[0]
+    rows = [row for row, _ in kernels.cells]
+    counts = torch.tensor(rows).bincount()
+    assert rows == sorted(rows)
+    assert len(counts) == -(-side // 16) and counts.max() - counts.min() <= 1
+
+
+def test_a_pyramids_kernels_are_on_each_stages_grid():
+    backbone = IViT('nano').eval()
+    image = torch.randn(1, 3, 64, 96)
+    found = attention_kernels(backbone, image, [(63, 50)])
+    shapes = [tuple(kernels.kernels.shape) for kernels in found]
+    assert shapes == 6 * [(1, 5, 4, 6)] + 2 * [(1, 8, 2, 3)]
+    assert [kernels.cells for kernels in found] == 6 * [((3, 3),)] + 2 * [((1, 1),)]
+
+
+class Attention(nn.Module):
+    """SDPA of tokens (B, N, C) with keys and values of every `stride`-th token."""
+
+    def __init__(self, stride=1):
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x):
+        x = x.unsqueeze(1)
+        k = x[:, :, :: self.stride]
+        return F.scaled_dot_product_attention(x, k, k, scale=0.3).squeeze(1)
+
+
+class ScoresAttention(nn.Module):
+    """The same, with a softmax that is a module, whose input is N x N."""
+
+    def __init__(self):
+        super().__init__()
+        self.softmax = nn.Softmax(-1)
+
+    def forward(self, x):
+        x = x.unsqueeze(1)
+        return (self.softmax(0.3 * x @ x.transpose(-2, -1)) @ x).squeeze(1)
+
+
+class Tokens(nn.Module):
+    """Cuts an image into windows of 16 tokens of 4 x 4 pixels, then `blocks`."""
+
+    def __init__(self, *blocks, windows):
+        super().__init__()
+        self.blocks = nn.Sequential(*blocks)
+        self.windows = windows
+
+    def forward(self, image):
+        x = F.unfold(image, 4, stride=4).mT  # (1, N, 48)
+        return self.blocks(x.view(-1, 16, 48) if self.windows else x)
+
+
+@pytest.mark.parametrize('kind', [Attention, ScoresAttention])
+def test_scores_have_the_scale_and_grid_of_their_layer(kind):
+    torch.manual_seed(0)
+    image = torch.randn(1, 3, 16, 32, dtype=torch.float64)
+    (found,) = attention_kernels(Tokens(kind(), windows=False), image, [(9, 25)])
+    assert (found.layer, found.cells) == ('blocks.0', ((2, 6),))
+    x = F.unfold(image, 4, stride=4)[0].T  # (4 * 8, 48)
+    row = (0.3 * x[2 * 8 + 6] @ x.T).softmax(0)
+    assert_close('kernels', row.view(1, 1, 4, 8), found.kernels)
+
+
+def test_what_is_not_one_grid_is_refused(caplog):
+    image = torch.randn(1, 3, 32, 32)
+    with pytest.raises(ValueError, match='Tokens called no attention .* Attention, Se'):
+        attention_kernels(Tokens(Attention(), windows=True), image, [(0, 0)])
+    assert 'blocks.0: 4 x 16 tokens are no grid of the image' in caplog.text
+    backbone = Tokens(Attention(), Attention(stride=2), windows=False)
+    found = attention_kernels(backbone, image, [(0, 0)])
+    assert [kernels.layer for kernels in found] == ['blocks.0']
+    assert 'blocks.1: queries and keys of (1, 1, 64, 48) and (1, 1, 32' in caplog.text
+
+
+@pytest.mark.parametrize(
+    'backbone, message',
+    [
+        (
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()),
+            'Sequential called .* its modules are Conv2d, ReLU, Sequential',
+        ),
+        (
+            LiSANet(PLAIN, img_size=32, backend='reference'),
+            "LiSANet called .* except with backend='reference'; its modules .* LiSAB",
+        ),
+    ],
+    ids=['convolutions', 'reference'],
+)
+def test_a_backbone_without_readable_attention_is_refused(backbone, message):
+    with pytest.raises(ValueError, match=message):
+        attention_kernels(backbone, torch.randn(1, 3, 32, 32), [(0, 0)])
+
+
+@pytest.mark.parametrize('y, x', [(-0.1, 0), (0, -1), (32, 0), (0, 48)])
+def test_a_query_outside_the_image_is_refused(y, x):
+    backbone = ViT(VIT, 'mhsa')
+    with pytest.raises(ValueError, match='outside of the 32x48 image'):
+        attention_kernels(backbone, torch.randn(1, 3, 32, 48), [(1, 1), (y, x)])
+
+
+@pytest.mark.parametrize('shape', [(2, 3, 32, 32), (3, 32, 32)], ids=str)
+def test_several_images_are_refused(shape):
+    with pytest.raises(ValueError, match='image must have shape'):
+        attention_kernels(ViT(VIT, 'mhsa'), torch.randn(shape), [(0, 0)])
+
+
+def test_a_backbone_is_left_as_it_was():
+    backbone = ViT(VIT, 'mhsa')
+    image = torch.randn(1, 3, 32, 32)
+    attention_kernels(backbone, image, [(0, 0)])
+    with pytest.raises(RuntimeError, match='channels'):
+        attention_kernels(backbone, torch.randn(1, 4, 32, 32), [(0, 0)])
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks
+        for module in backbone.modules()
+    )
+    backbone(image)[0].sum().backward()

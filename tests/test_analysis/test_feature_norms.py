@@ -1,0 +1,115 @@
+"""Norms of features, against running the blocks one by one."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from mmattn.analysis import feature_norms
+from mmattn.analysis.feature_norms import channels_last
+from mmattn.models import IViT, ViT
+from mmattn.ops.testing import assert_close
+
+
+def norm(x):
+    """Of (B, H, W, C), written out."""
+    return x[0].double().square().sum(-1).sqrt().float()
+
+
+@torch.no_grad()
+def blocks_of_pyramid(backbone, image):
+    x, norms = image.permute(0, 2, 3, 1), {}
+    for stage, blocks in enumerate(backbone.blocks):
+        x = backbone.downsamplings[stage](x)
+        for i, block in enumerate(blocks):
+            x = block(x)
+            norms[f'blocks.{stage}.{i}'] = norm(x)
+    return norms
+
+
+@torch.no_grad()
+def blocks_of_vit(backbone, image):
+    x, norms = backbone.patch_embed(image).permute(0, 2, 3, 1), {}
+    x = x + backbone._pos_embed(x.shape[1:3])
+    for i, block in enumerate(backbone.blocks):
+        x = block(x)
+        norms[f'blocks.{i}'] = norm(x)
+    return norms
+
+
+@pytest.mark.parametrize(
+    'make, expect',
+    [
+        (lambda: IViT('nano'), blocks_of_pyramid),
+        (lambda: ViT(dict(embed_dims=32, depth=3, num_heads=2)), blocks_of_vit),
+    ],
+    ids=['pyramid', 'plain'],
+)
+def test_norms_are_those_of_the_blocks_one_by_one(make, expect):
+    torch.manual_seed(0)
+    backbone, image = make().eval(), torch.randn(1, 3, 64, 96)
+    norms, expected = feature_norms(backbone, image), expect(backbone, image)
+    assert list(norms) == list(expected)
+    for name in expected:
+        assert_close(name, expected[name], norms[name])
+
+
+def test_channels_as_many_as_rows_and_columns_are_channels():
+    """Of our maps nothing is guessed."""
+    torch.manual_seed(0)
+    backbone = ViT(dict(embed_dims=32, depth=2, num_heads=2), patch_size=4).eval()
+    image = torch.randn(1, 3, 128, 128)
+    norms, expected = feature_norms(backbone, image), blocks_of_vit(backbone, image)
+    assert norms['blocks.1'].shape == (32, 32)
+    assert_close('norms', expected['blocks.1'], norms['blocks.1'])
+
+
+@pytest.mark.parametrize(
+    'name, first, last',
+    [
+        ('resnet18', 'layer1.0', 'layer4.1'),
+        ('vit_tiny_patch16_224', 'blocks.0', 'blocks.11'),
+    ],
+    ids=['maps', 'tokens'],
+)
+def test_other_backbones(name, first, last):
+    """The norms of the last block are those of the map that the backbone returns."""
+    torch.manual_seed(0)
+    size = dict(img_size=(64, 96)) if 'vit' in name else {}
+    backbone = timm.create_model(name, num_classes=0, **size).eval()
+    image = torch.randn(1, 3, 64, 96)
+    norms = feature_norms(backbone, image)
+    assert list(norms)[0] == first and list(norms)[-1] == last
+    with torch.no_grad():
+        out = backbone.forward_intermediates(image, 1, intermediates_only=True)[0]
+    assert_close('norms', norm(out.permute(0, 2, 3, 1)), norms[last])
+
+
+def test_layout_is_seen_from_the_sides():
+    x = torch.randn(1, 4, 6, 10)
+    assert torch.equal(channels_last(x, (64, 96)), x)
+    assert torch.equal(channels_last(x.permute(0, 3, 1, 2), (63, 95)), x)
+    assert torch.equal(channels_last(x.flatten(1, 2), (64, 96)), x)
+    assert channels_last(x, (96, 64)) is None
+    assert channels_last(torch.randn(1, 10), (64, 96)) is None
+
+
+def test_a_backbone_without_blocks_is_refused():
+    class Convolution(nn.Conv2d):
+        pass
+
+    with pytest.raises(ValueError, match='Convolution has no blocks'):
+        feature_norms(Convolution(3, 8, 3), torch.randn(1, 3, 8, 8))
+
+
+def test_several_images_are_refused():
+    with pytest.raises(ValueError, match='image must have shape'):
+        feature_norms(IViT('nano'), torch.randn(2, 3, 32, 32))
+
+
+def test_a_backbone_is_left_as_it_was():
+    backbone = IViT('nano')
+    feature_norms(backbone, torch.randn(1, 3, 32, 32))
+    with pytest.raises(RuntimeError, match='channels'):
+        feature_norms(backbone, torch.randn(1, 4, 32, 32))
+    assert not any(module._forward_hooks for module in backbone.modules())
