@@ -1,0 +1,116 @@
+"""Where pixels of an image file are after a config's test pipeline."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2'):
+    pytest.importorskip(name)
+
+import cv2  # noqa: E402
+from mmengine.config import Config  # noqa: E402
+from mmengine.registry import DefaultScope  # noqa: E402
+
+sys.path.append(str(Path(__file__).parents[2] / 'tools/analysis'))
+image_in_model = importlib.import_module('image_in_model')
+
+HEIGHT, WIDTH = 60, 90
+
+
+@pytest.fixture
+def image(tmp_path):
+    cv2.imwrite(str(tmp_path / 'image.png'), np.zeros((HEIGHT, WIDTH), np.uint8))
+    return tmp_path / 'image.png'
+
+
+TRANSFORMS = {
+    'resize': ('mmdet', [dict(type='Resize', scale=(64, 64), keep_ratio=True)]),
+    'resize-unevenly': ('mmseg', [dict(type='Resize', scale=(200, 80))]),
+    'crop': (
+        'mmpretrain',
+        [
+            dict(type='ResizeEdge', scale=101, edge='short', backend='pillow'),
+            dict(type='CenterCrop', crop_size=88),
+        ],
+    ),
+    'crop-then-resize': (
+        'mmpretrain',
+        [
+            dict(type='CenterCrop', crop_size=(70, 45)),
+            dict(type='mmdet.Resize', scale=(300, 100)),
+        ],
+    ),
+    'pad': (
+        'mmdet',
+        [
+            dict(type='Pad', size_divisor=64),
+            dict(type='Resize', scale=(150, 150), keep_ratio=True),
+        ],
+    ),
+}
+
+
+def run_pipeline(scope, transforms, image):
+    packers = dict(
+        mmdet='PackDetInputs', mmseg='PackSegInputs', mmpretrain='PackInputs'
+    )
+    pack = dict(type=packers[scope], meta_keys=())
+    pipeline = [dict(type='LoadImageFromFile'), *transforms, pack]
+    cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=pipeline))))
+    with DefaultScope.overwrite_default_scope(scope):
+        return image_in_model._run_pipeline(cfg, 'config.py', str(image))
+
+
+@pytest.mark.parametrize('y, x', [(30, 40), (18, 60), (41, 25)])
+@pytest.mark.parametrize('name', TRANSFORMS)
+def test_a_pixel_is_followed_through_the_pipeline(tmp_path, name, y, x):
+    """A white square around it has its middle there afterwards."""
+    picture = np.zeros((HEIGHT, WIDTH), np.uint8)
+    picture[y - 3 : y + 4, x - 3 : x + 4] = 255
+    cv2.imwrite(str(tmp_path / 'square.png'), picture)
+    packed, place = run_pipeline(*TRANSFORMS[name], tmp_path / 'square.png')
+    white = packed['inputs'].float().mean(0)
+    middles = [
+        (white.sum(1 - dim) * (torch.arange(side) + 0.5)).sum() / white.sum()
+        for dim, side in enumerate(white.shape)
+    ]
+    assert place(y, x) == pytest.approx([float(m) for m in middles], abs=0.3)
+
+
+def test_a_pixel_that_is_cropped_away_is_named(image):
+    _, place = run_pipeline(*TRANSFORMS['crop'], image)
+    with pytest.raises(ValueError, match='query 30 2 is not in the middle 88x88'):
+        place(30, 2)
+
+
+@pytest.mark.parametrize('y, x', [(60, 0), (0, 90), (-1, 0), (0, -1)])
+def test_a_query_outside_the_image_is_named(image, y, x):
+    _, place = run_pipeline(*TRANSFORMS['resize'], image)
+    with pytest.raises(ValueError, match=f'query {y} {x} is outside of the 60x90'):
+        place(y, x)
+
+
+@pytest.mark.parametrize(
+    'transforms, message',
+    [
+        (
+            [dict(type='RandomCrop', crop_size=(32, 32))],
+            'the pipeline has a RandomCrop',
+        ),
+        (
+            [dict(type='CenterCrop', crop_size=128, auto_pad=True)],
+            'the pipeline has a CenterCrop',
+        ),
+        ([dict(type='RandomFlip', prob=1.0)], 'the test pipeline flips images'),
+    ],
+    ids=['random-crop', 'padding-crop', 'flip'],
+)
+def test_a_pipeline_that_moves_pixels_unknown_ways_is_refused(
+    image, transforms, message
+):
+    with pytest.raises(ValueError, match=message):
+        run_pipeline('mmdet', transforms, image)

@@ -1,0 +1,246 @@
+"""Puts an image into a config's model, for the tools that draw what happens inside."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mmcv
+import numpy as np
+import torch
+from mmengine.config import Config, DictAction
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import TRANSFORMS, DefaultScope
+from mmengine.runner import CheckpointLoader
+from torch import Tensor, nn
+
+import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
+from mmattn.analysis.flops import build
+from mmattn.engine import trusted_checkpoints
+from mmattn.engine.weights import find_weights, load_weights
+
+RESIZES = (
+    'FixScaleResize',
+    'FixShapeResize',
+    'Resize',
+    'ResizeEdge',
+    'ResizeShortestEdge',
+    'ResizeToMultiple',
+)
+
+
+@dataclass
+class Placement:
+    """Where the pixels of an image file are in what the pipeline made of it."""
+
+    image_size: tuple[int, int]
+    size: tuple[int, int]
+    scale: tuple[float, float] = (1.0, 1.0)
+    offset: tuple[float, float] = (0.0, 0.0)
+
+    def follow(self, transform: str, size: tuple[int, int]):
+        """Takes note of a transform, after which the image has another size."""
+        if transform in RESIZES:
+            factors = [new / old for new, old in zip(size, self.size, strict=True)]
+            self.scale = tuple(np.multiply(self.scale, factors))
+            self.offset = tuple(np.multiply(self.offset, factors))
+        elif transform == 'CenterCrop' and np.less_equal(size, self.size).all():
+            starts = [round((o - n) / 2) for o, n in zip(self.size, size, strict=True)]
+            self.offset = tuple(np.subtract(self.offset, starts))
+        elif transform != 'Pad':  # which pads on the right and below
+            raise ValueError(
+                f'the pipeline has a {transform}, after which places in the image are '
+                f'not known; they are after {", ".join(RESIZES)}, CenterCrop and Pad'
+            )
+        self.size = size
+
+    def __call__(self, y: int, x: int) -> tuple[float, float]:
+        """The middle of a pixel of the file, in pixels of what the pipeline made.
+
+        Raises:
+            ValueError: the file has no such pixel, or it was cropped away.
+        """
+        if not (0 <= y < self.image_size[0] and 0 <= x < self.image_size[1]):
+            height, width = self.image_size
+            raise ValueError(f'query {y} {x} is outside of the {height}x{width} image')
+        place = np.multiply((y + 0.5, x + 0.5), self.scale) + self.offset
+        if (place < 0).any() or (place >= self.size).any():
+            height, width = self.size
+            raise ValueError(
+                f'query {y} {x} is not in the middle {height}x{width} pixels that the '
+                f'pipeline crops the image to'
+            )
+        return tuple(place)
+
+
+@dataclass(frozen=True)
+class ImageInModel:
+    """A backbone, and an image as it is given it.
+
+    Attributes:
+        label: what the picture calls the model: config, overridden entries, weights.
+        backbone: in eval mode.
+        inputs: what it is given, normalised and padded, shape (1, 3, H, W).
+        picture: the same before it was normalised, RGB, shape (H, W, 3).
+        place: takes pixels of the image file to pixels of the input.
+    """
+
+    label: str
+    backbone: nn.Module
+    inputs: Tensor
+    picture: np.ndarray
+    place: Placement
+
+
+def make_parser(description: str, out: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    parser.add_argument('image', help='image file; the test pipeline prepares it')
+    parser.add_argument(
+        '--checkpoint', help="the model's; without it, weights are random"
+    )
+    parser.add_argument(
+        '--compare', metavar='CONFIG', help='config of a model to draw beside it'
+    )
+    parser.add_argument('--compare-checkpoint', metavar='CHECKPOINT')
+    parser.add_argument(
+        '--layers',
+        nargs='+',
+        type=int,
+        metavar='LAYER',
+        help='which, counted from 0; -1 is the last. By default some, evenly spaced',
+    )
+    parser.add_argument('--out', type=Path, default=Path(out), help=f'default: {out}')
+    for name, what in (('', 'config'), ('compare-', 'config of --compare')):
+        parser.add_argument(
+            f'--{name}cfg-options',
+            nargs='+',
+            action=DictAction,
+            help=f'entries of the {what} to override, key=value',
+        )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let checkpoints run the code that they contain while they are read',
+    )
+    parser.add_argument(
+        '--allow-partial-load',
+        action='store_true',
+        help='go on with a warning where a checkpoint and the model do not match',
+    )
+    return parser
+
+
+def parse_args(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> argparse.Namespace:
+    args = parser.parse_args(argv)
+    if args.compare is None:
+        for name in ('compare_checkpoint', 'compare_cfg_options'):
+            if getattr(args, name) is not None:
+                parser.error(f'--{name.replace("_", "-")} needs --compare')
+    return args
+
+
+def load_models(args: argparse.Namespace) -> list[ImageInModel]:
+    """The model of the config, and that of --compare."""
+    given = [(args.config, args.checkpoint, args.cfg_options)]
+    if args.compare is not None:
+        given.append((args.compare, args.compare_checkpoint, args.compare_cfg_options))
+    with trusted_checkpoints(args.trust_checkpoint):
+        return [_load(args.image, *each, args.allow_partial_load) for each in given]
+
+
+def choose(indices: Sequence[int] | None, count: int, what: str, most: int):
+    """Which of `count` things to draw: those asked for, else some, evenly spaced."""
+    if indices is None:
+        return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
+    for index in indices:
+        if not -count <= index < count:
+            raise ValueError(f'{what} must be in [{-count}, {count - 1}], got {index}')
+    return [index % count for index in indices]
+
+
+def _load(
+    image: str,
+    config: str,
+    checkpoint: str | None,
+    cfg_options: dict | None,
+    partial: bool,
+) -> ImageInModel:
+    cfg = Config.fromfile(config)
+    if cfg_options is not None:
+        cfg.merge_from_dict(cfg_options)
+    if 'data_preprocessor' in cfg:  # mmpretrain's runner moves it too
+        cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)
+    torch.manual_seed(0)
+    model = build(cfg, device='cpu').eval()
+    if not hasattr(model, 'backbone') or not hasattr(model, 'data_preprocessor'):
+        raise ValueError(
+            f'the model of {config} must be one of mmdet, mmseg or mmpretrain with a '
+            f'backbone, got {type(model).__name__}'
+        )
+    weights = 'random weights'
+    if checkpoint is not None:
+        loaded = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
+        report = load_weights(model, find_weights(loaded, checkpoint))
+        report.log(checkpoint)
+        report.check(checkpoint, exact=True, partial=partial)
+        weights = Path(checkpoint).name
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        packed, place = _run_pipeline(cfg, config, image)
+    inputs = model.data_preprocessor(pseudo_collate([packed]), False)['inputs']
+    options = [f'{key}={value}' for key, value in (cfg_options or {}).items()]
+    return ImageInModel(
+        ', '.join([Path(config).stem, *options, weights]),
+        model.backbone,
+        inputs,
+        _picture(packed['inputs'], inputs.shape[-2:]),
+        place,
+    )
+
+
+def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement]:
+    """What the test pipeline makes of an image file without annotations."""
+    try:
+        pipeline = cfg.test_dataloader.dataset.pipeline
+    except AttributeError:
+        raise ValueError(f'{config} has no test_dataloader.dataset.pipeline') from None
+    if not Path(image).is_file() or mmcv.imread(image) is None:
+        raise ValueError(f'there is no readable image at {image}')
+    names = [_name(transform) for transform in pipeline]
+    if 'LoadImageFromFile' not in names:
+        pipeline, names = (
+            [dict(type='LoadImageFromFile'), *pipeline],
+            ['LoadImageFromFile', *names],
+        )
+    results, place = dict(img_path=image, img_id=0, seg_fields=[]), None
+    for name, transform in zip(names, pipeline, strict=True):
+        if name.startswith('Load') and name != 'LoadImageFromFile':
+            continue
+        results = TRANSFORMS.build(transform)(results)
+        if results.get('flip'):
+            raise ValueError(f'{config}: the test pipeline flips images')
+        if 'img' not in results:
+            continue
+        size = tuple(results['img'].shape[:2])
+        if place is None:
+            place = Placement(size, size)
+        elif size != place.size:
+            place.follow(name, size)
+    return results, place
+
+
+def _name(transform: dict) -> str:
+    kind = transform['type']
+    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
+
+
+def _picture(image: Tensor, size: Sequence[int]) -> np.ndarray:
+    """BGR (C, h, w) to RGB (H, W, 3), padded with white."""
+    image = image.flip(0).permute(1, 2, 0).numpy().clip(0, 255).astype(np.uint8)
+    picture = np.full((*size, 3), 255, np.uint8)
+    picture[: image.shape[0], : image.shape[1]] = image
+    return picture
