@@ -53,6 +53,12 @@ lint: $(STAMP)
 # On an otherwise idle machine: the rows of a file were measured in turns.
 bench: $(STAMP)
 	$(BIN)/python tools/benchmark/op.py --csv $(BENCH)/landmark_attention_cpu.csv
+	$(BIN)/python tools/benchmark/op.py structure_aware_attention --rounds 3 \
+		--csv $(BENCH)/structure_aware_attention_cpu.csv
+	$(BIN)/python tools/benchmark/op.py structure_aware_attention_stages \
+		--batch 8 --rounds 3 --csv $(BENCH)/structure_aware_attention_stages_cpu.csv
+	$(BIN)/python tools/benchmark/op.py lisa_block --rounds 3 \
+		--csv $(BENCH)/lisa_block_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_cpu.csv
 	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_cpu.csv
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_cpu.csv

@@ -22,7 +22,7 @@ measure, operators, op, plot = map(
     importlib.import_module, ('measure', 'operators', 'op', 'plot')
 )
 
-LANDMARK = operators.OPERATORS['landmark_attention']
+LANDMARK = operators.load('landmark_attention')
 ABOUT = {'machine', 'threads', 'torch', 'triton', 'mmattn', 'commit', 'date', 'dtype'}
 DETECTOR = """
 _base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
@@ -52,10 +52,10 @@ def read(path: Path) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-@pytest.fixture(scope='module')
-def operator_csv(tmp_path_factory):
-    path = tmp_path_factory.mktemp('op') / 'landmark_attention.csv'
-    assert op.main(['--quick', '--csv', str(path)]) == 0
+@pytest.fixture(scope='module', params=operators.OPERATORS)
+def operator_csv(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp('op') / f'{request.param}.csv'
+    assert op.main([request.param, '--quick', '--csv', str(path)]) == 0
     return path
 
 
@@ -84,15 +84,18 @@ def step_csv(tmp_path_factory):
 
 def test_operator_rows_are_complete(operator_csv):
     rows = read(operator_csv)
+    operator = operators.load(operator_csv.stem)
+    methods = {case.method for case in operator.cases(5, 1, 'cpu', torch.float32)}
+    assert {row['method'] for row in rows} == methods
     keys = [(row['method'], row['tokens'], row['pass']) for row in rows]
-    assert len(set(keys)) == len(keys) == 6 * len(op.QUICK_SIDES) * 2
+    assert len(set(keys)) == len(keys) == len(methods) * len(op.QUICK_SIDES) * 2
     assert {row['tokens'] for row in rows} == {str(s**2) for s in op.QUICK_SIDES}
     for row in rows:
         assert float(row['ms']) > 0 and float(row['peak_mib']) > 0
         assert float(row['speedup']) > 0 and not row['note']
         assert row.keys() >= ABOUT
         assert row['torch'] == torch.__version__ and row['machine']
-        if row['method'] == LANDMARK.BASELINE:
+        if row['method'] == operator.BASELINE:
             assert float(row['speedup']) == 1
 
 
@@ -119,8 +122,9 @@ def test_what_needs_too_much_is_skipped(tmp_path):
         assert not row['note'] or row['note'].startswith('skipped: needs')
 
 
-def test_needs_are_what_is_measured():
-    for case in LANDMARK.cases(24, 1, 'cpu', torch.float32):
+@pytest.mark.parametrize('name', ['landmark_attention', 'structure_aware_attention'])
+def test_needs_are_what_is_measured(name):
+    for case in operators.load(name).cases(24, 1, 'cpu', torch.float32):
         for which, need in case.needs.items():
             peak = measure.peak_memory(functools.partial(case.run, which), 'cpu')
             assert need <= peak <= 1.1 * need, (case.method, which)
@@ -203,6 +207,14 @@ def test_each_model_has_its_faster_format(monkeypatch):
         assert x.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_models_exist():
+    tool = importlib.import_module('model')
+    ours = [name for name in tool.MODELS if not tool.timm.is_model(name)]
+    assert ours == [name for name in tool.MODELS if plot.is_ours(name)]
+    for name in ours:
+        assert (ROOT / f'configs/classification/{name}_300e_in1k.py').is_file()
+
+
 def test_unknown_model_is_named(capsys):
     tool = importlib.import_module('model')
     with pytest.raises(SystemExit, match="no model 'ivit_x'"):
@@ -243,11 +255,18 @@ def test_peer_differs_by_its_backbone_only():
     assert ours.to_dict() == peer.to_dict()
 
 
-@pytest.mark.parametrize('source', ['operator_csv', 'model_csv', 'step_csv'])
-def test_csv_is_drawn(request, source):
-    path = request.getfixturevalue(source)
+def assert_drawn(path: Path):
     assert plot.main([str(path)]) == 0
     assert path.with_suffix('.png').stat().st_size > 10_000
+
+
+def test_operator_csv_is_drawn(operator_csv):
+    assert_drawn(operator_csv)
+
+
+@pytest.mark.parametrize('source', ['model_csv', 'step_csv'])
+def test_csv_is_drawn(request, source):
+    assert_drawn(request.getfixturevalue(source))
 
 
 def test_lines_show_the_csv(operator_csv):
@@ -263,6 +282,9 @@ def test_lines_show_the_csv(operator_csv):
                     if (row['method'], row['pass']) == (line.get_label(), which)
                 ]
                 assert list(line.get_ydata()) == expected and expected
+                assert (line.get_linestyle() == '-') == line.get_label().startswith(
+                    ('landmark_attention', 'structure_aware_attention', 'lisa')
+                )
     plot.plt.close(figure)
 
 

@@ -20,16 +20,19 @@ def copy_rate() -> float:
     return 2 * x.numel() / timer.blocked_autorange(min_run_time=0.5).median
 
 
-def matmul_rate(dtype: torch.dtype) -> float:
-    """FLOPs a second of a large matrix product; of float32 with TF32."""
+def matmul_rate(dtype: torch.dtype, precision: str = 'high') -> float:
+    """FLOPs a second of a large matrix product; of float32 with TF32 unless 'highest'.
+
+    With 'highest' it does not use the tensor cores.
+    """
     x, y = torch.randn(2, MATRIX, MATRIX, device='cuda').to(dtype)
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision('high')
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
     try:
         timer = Timer('x @ y', globals={'x': x, 'y': y})
         return 2 * MATRIX**3 / timer.blocked_autorange(min_run_time=0.5).median
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(before)
 
 
 def num_copies(num_bytes: int) -> int:

@@ -36,6 +36,8 @@ MODELS = [
     'ivit_t',
     'ivit_s',
     'ivit_b',
+    'lisanet_s',
+    'hylisanet_s',
     'swin_tiny_patch4_window7_224',
     'caformer_s18',
     'convnext_tiny',

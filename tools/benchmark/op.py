@@ -1,16 +1,21 @@
-"""Times an operator beside its peers: forward, forward and backward, peak memory.
+"""Times an operator, or a block, beside its peers: both passes, peak memory.
 
     python tools/benchmark/op.py --csv docs/benchmarks/landmark_attention_cpu.csv
+    python tools/benchmark/op.py lisa_block --device cuda --batch 32 --memory-limit 40
 
-All methods take turns in one run (see `measure.py`). A method whose maps would exceed
---memory-limit is listed as skipped, with what it needs. Results that ought to be equal
-are compared before they are timed. `speedup` is the speed over that of the baseline.
+`operators/` says what is timed, at which shapes and beside what. All methods take turns
+in one run (see `measure.py`). A method whose maps would exceed --memory-limit is listed
+as skipped, with what it needs. Results that ought to be equal are compared before they
+are timed. `speedup` is the speed over that of the baseline, empty where the baseline
+was skipped.
 
 On CUDA, `ms` is the time per call of a saturated queue, `graph_ms` that of a CUDA graph
 on the same tensors and `graph_cold_ms` that of one which finds no input in the cache.
 `floor_ms` is the least time that the device could take: the least bytes at the rate of
 a measured copy, or the FLOPs at the rate of a measured matrix product, whichever is
-longer (`bound`). `floor_fraction` is the floor over `graph_cold_ms`.
+longer (`bound`). Fourier transforms count at the rate of such a product in float32
+without tensor cores, or as dense DFT matrices at that with them, whichever is shorter.
+`floor_fraction` is the floor over `graph_cold_ms`.
 """
 
 import argparse
@@ -21,10 +26,10 @@ from types import ModuleType
 
 import measure
 import torch
-from operators import OPERATORS, PASSES, Case
+from operators import OPERATORS, PASSES, Case, load
 from torch.utils.flop_counter import FlopCounterMode
 
-import mmattn.analysis  # noqa: F401  registers the FLOP rules of our operators
+from mmattn.analysis.flops import TRANSFORMS
 from mmattn.ops.testing import assert_close
 
 GIB = 2**30
@@ -40,6 +45,22 @@ def check(cases: list[Case], which: str, dtype: torch.dtype):
         results = case.run(which), by_method[case.same_as].run(which)
         for i, (actual, expected) in enumerate(zip(*results, strict=True)):
             assert_close(f'{case.method}, result {i}', expected, actual, dtype)
+
+
+def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
+    """What moving the least bytes takes, and what the FLOPs take."""
+    with FlopCounterMode(display=False) as counter:
+        case.run(which)
+    counts = counter.get_flop_counts().get('Global', {})
+    transforms = sum(n for operator, n in counts.items() if operator in TRANSFORMS)
+    seconds = transforms / rates['vector_flops']
+    if which in case.dft_flops:
+        seconds = min(seconds, case.dft_flops[which] / rates['flops'])
+    products = counter.get_total_flops() - transforms
+    return {
+        'bytes': case.least_bytes(which) / rates['bytes'],
+        'flops': products / rates['flops'] + seconds,
+    }
 
 
 def on_device(
@@ -65,12 +86,7 @@ def on_device(
     warm, cold = measure.interleave(warm, **rounds), measure.interleave(cold, **rounds)
     columns = {}
     for case in cases:
-        with FlopCounterMode(display=False) as counter:
-            case.run(which)
-        floors = {
-            'bytes': case.least_bytes(which) / rates['bytes'],
-            'flops': counter.get_total_flops() / rates['flops'],
-        }
+        floors = least_seconds(case, which, rates)
         bound = max(floors, key=floors.get)
         seconds = cold[case.method].median / len(copies)
         columns[case.method] = {
@@ -89,7 +105,11 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
     if args.device == 'cuda':
         import cuda
 
-        rates = {'bytes': cuda.copy_rate(), 'flops': cuda.matmul_rate(dtype)}
+        rates = {
+            'bytes': cuda.copy_rate(),
+            'flops': cuda.matmul_rate(dtype),
+            'vector_flops': cuda.matmul_rate(torch.float32, precision='highest'),
+        }
     for side in args.sides:
         problem = (side, args.batch, args.device, dtype)
         for which in PASSES:
@@ -101,23 +121,26 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
             calls = {c.method: functools.partial(c.run, which) for c in run}
             times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
             peaks = {m: measure.peak_memory(c, args.device) for m, c in calls.items()}
-            extra = {}
+            baseline, extra = times.get(operator.BASELINE), {}
             if rates is not None:
                 extra = on_device(operator, run, which, problem, args, rates)
             for case in cases:
                 row = {'method': case.method, 'tokens': side**2, 'pass': which}
+                row |= case.columns
                 if case.method not in times:
                     need = needs[case.method] / GIB
                     yield row | {'note': f'skipped: needs {need:.1f} GiB'}
                     continue
                 time = times[case.method]
-                speedup = time.speedup_over(times[operator.BASELINE])
                 row |= {
                     'ms': measure.rounded(1e3 * time.median),
                     'spread_percent': measure.rounded(100 * time.spread, 2),
-                    'speedup': measure.rounded(speedup, 3),
+                    'speedup': '',
                     'peak_mib': measure.rounded(peaks[case.method] / measure.MIB),
                 }
+                if baseline is not None:
+                    speedup = time.speedup_over(baseline)
+                    row['speedup'] = measure.rounded(speedup, 3)
                 yield row | extra.get(case.method, {}) | {'note': ''}
 
 
@@ -140,13 +163,13 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     args = measure.parse(parser, argv)
     if args.sides is None:
-        args.sides = QUICK_SIDES if args.quick else OPERATORS[args.operator].SIDES
+        args.sides = QUICK_SIDES if args.quick else load(args.operator).SIDES
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    operator = OPERATORS[args.operator]
+    operator = load(args.operator)
     measured = list(rows(operator, args))
     about = measure.about(
         args.device,

@@ -32,6 +32,10 @@ def numbers(rows: list[dict], column: str) -> list[float]:
     return [float(row[column]) for row in rows]
 
 
+def is_ours(model: str) -> bool:
+    return 'ivit_' in model or 'lisanet_' in model
+
+
 def caption(row: dict) -> str:
     """Where the numbers are from."""
     return (
@@ -57,7 +61,7 @@ def draw_scaling(rows: list[dict]) -> Figure:
                     for row in rows
                     if (row['method'], row['pass']) == (method, which) and row[column]
                 ]
-                ours = method.startswith(rows[0]['operator'])
+                ours = method.split()[0] in rows[0]['operator']
                 axis.plot(
                     numbers(found, 'tokens'),
                     numbers(found, column),
@@ -95,7 +99,7 @@ def draw_throughput(rows: list[dict]) -> Figure:
         bars = axis.barh(
             names,
             numbers(found, 'images_per_s'),
-            color=[OURS if name.startswith('ivit') else PEERS for name in names],
+            color=[OURS if is_ours(name) else PEERS for name in names],
         )
         axis.bar_label(
             bars,

@@ -1,6 +1,19 @@
-from . import landmark_attention
+from importlib import import_module
+from types import ModuleType
+
 from .case import PASSES, Case
 
-OPERATORS = {'landmark_attention': landmark_attention}
+OPERATORS = (
+    'landmark_attention',
+    'lisa_block',
+    'structure_aware_attention',
+    'structure_aware_attention_stages',
+)
 
-__all__ = ['OPERATORS', 'PASSES', 'Case']
+
+def load(name: str) -> ModuleType:
+    """One of `OPERATORS`; those of operators alone need no package of OpenMMLab."""
+    return import_module(f'.{name}', __name__)
+
+
+__all__ = ['OPERATORS', 'PASSES', 'Case', 'load']

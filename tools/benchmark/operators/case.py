@@ -24,6 +24,9 @@ class Case:
         grad: gradient of the output.
         needs: bytes that it will hold at least, by pass, where that may be too much.
         same_as: method whose output and gradients must be the same.
+        dft_flops: FLOPs of its Fourier transforms as products with dense DFT matrices,
+            by pass, where a kernel may compute them so.
+        columns: what else its rows say.
     """
 
     method: str
@@ -32,6 +35,8 @@ class Case:
     grad: Tensor
     needs: Mapping[str, int] = field(default_factory=dict)
     same_as: str | None = None
+    dft_flops: Mapping[str, int] = field(default_factory=dict)
+    columns: Mapping[str, float] = field(default_factory=dict)
 
     def run(self, which: str) -> tuple[Tensor, ...]:
         """The output, or with 'forward+backward' the gradients too."""

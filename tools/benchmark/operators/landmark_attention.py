@@ -7,46 +7,18 @@ Complexity", https://arxiv.org/abs/2402.17507; it times a block of ViT-S with it
 projections, this the attention alone.
 """
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from mmattn.ops import landmark_attention
 from mmattn.ops.backend import select_backend
 from mmattn.ops.landmark_attention.interface import BACKENDS, OPERATOR
 from mmattn.ops.testing import make_landmark_inputs
 
-from .case import PASSES, Case
+from .case import Case
+from .dense import dense_attention, map_bytes, sdpa
 
 SIDES = (14, 28, 42, 56, 84, 128)
 BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, LANDMARKS = 10, 32, 49
 EXPAND = 2  # mixed heads of a head: the default of `InteractiveAttention`
-# N x N maps that dense attention holds at once, without and with interaction.
-MAPS = {'forward': (2, 2), 'forward+backward': (3, 4)}
-
-
-def mix(w: Tensor, maps: Tensor) -> Tensor:
-    """(M, M) times (B, M, N, N) over the heads, without a copy of the maps."""
-    return w.expand(len(maps), -1, -1).bmm(maps.flatten(2)).view_as(maps)
-
-
-def dense_attention(
-    q: Tensor, k: Tensor, v: Tensor, w1: Tensor | None = None, w2: Tensor | None = None
-) -> Tensor:
-    """`w2 softmax(w1 q k^T / sqrt(D)) v` through its N x N maps (equation 5)."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
-    attn = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, M, N, N)
-    if w1 is not None:
-        attn = mix(w1, attn)
-    attn = attn.softmax(dim=-1)
-    if w2 is not None:
-        attn = mix(w2, attn)
-    return (attn @ v).transpose(1, 2)
-
-
-def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
 def cases(side: int, batch: int, device: str, dtype) -> list[Case]:
@@ -70,10 +42,7 @@ def cases(side: int, batch: int, device: str, dtype) -> list[Case]:
     grad = make_landmark_inputs(
         B=batch, N=side**2, M=HEADS, D=WIDTH, dtype=dtype, device=device, seed=1
     )[0].contiguous()
-    map_bytes = batch * HEADS * side**4 * dtype.itemsize
-    plain, mixed = (
-        {which: MAPS[which][i] * map_bytes for which in PASSES} for i in range(2)
-    )
+    maps = (batch, side**2, HEADS, dtype)
     backend = select_backend(OPERATOR, None, BACKENDS, *inputs)
 
     def run(backend):
@@ -86,12 +55,12 @@ def cases(side: int, batch: int, device: str, dtype) -> list[Case]:
         Case(f'{ours}, no interaction', run(backend), inputs[:5], grad),
         Case(definition, run('reference'), inputs, grad),
         Case(BASELINE, sdpa, qkv, grad),
-        Case('dense_attention', dense_attention, qkv, grad, needs=plain),
+        Case('dense_attention', dense_attention, qkv, grad, needs=map_bytes(*maps)),
         Case(
             'dense_attention, interaction',
             dense_attention,
             [*qkv, *square],
             grad,
-            needs=mixed,
+            needs=map_bytes(*maps, interaction=True),
         ),
     ]
