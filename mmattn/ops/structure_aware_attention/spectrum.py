@@ -24,6 +24,32 @@ def irfft_grid(spectrum: Tensor, grid: tuple[int, ...]) -> Tensor:
     return torch.fft.irfftn(spectrum, s=grid, dim=tuple(range(-len(grid), 0)))
 
 
+def whole_spectrum(half: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Half-spectrum to the spectrum (..., *grid) of the real values it stands for.
+
+    As `irfft_grid`, it takes the Hermitian part of the columns that mirror themselves.
+    """
+    width, stored = grid[-1], half.shape[-1]
+    leading = list(range(-len(grid), -1))
+    mirror = half.conj_physical()
+    if leading:
+        mirror = mirror.flip(leading).roll([1] * len(leading), leading)
+    rest = mirror[..., 1 : (width + 1) // 2].flip(-1)
+    whole = torch.cat([half, rest], -1)
+    for column in {0, stored - 1 if width % 2 == 0 else 0}:
+        whole[..., column] += mirror[..., column]
+        whole[..., column] /= 2
+    return whole
+
+
+def half_spectrum(whole: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Half-spectrum of the real part of the values whose spectrum is `whole`."""
+    dims = list(range(-len(grid), 0))
+    mirror = whole.flip(dims).roll([1] * len(grid), dims).conj_physical()
+    stored = slice(grid[-1] // 2 + 1)
+    return (whole[..., stored] + mirror[..., stored]) / 2
+
+
 def column_weights(grid: tuple[int, ...], like: Tensor) -> Tensor:
     """How often a column of the half-spectrum occurs in the whole one, over N.
 
@@ -53,8 +79,9 @@ def circular_kernel_spectrum(
             'zero_embed': taps keep their offsets in pixels, and those that the smaller
             grid lacks are dropped. Growing so samples the kernel's spectrum more finely
             and exactly. Of an even side the middle tap counts as a negative offset.
-            'stretch': the kernel covers the same part of the grid as before; cubic
-            interpolation between taps, and a factor that keeps the kernel's sum.
+            'stretch': the kernel covers the same part of the grid as before; offset 0
+            stays, cubic interpolation between taps, and a factor by which a smooth
+            kernel keeps its sum: nearly, and exactly if sides grow by whole factors.
             'spectral': cubic interpolation between the samples of the spectrum, as in
             GFNet (https://arxiv.org/abs/2107.00645); close to 'zero_embed' for kernels
             that are small away from offset 0.

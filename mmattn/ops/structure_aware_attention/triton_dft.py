@@ -1,0 +1,107 @@
+"""Discrete Fourier transforms of small grids in Triton, as products with matrices.
+
+A tile has T blocks of rows and columns side by side: of a half-spectrum, whose columns
+are real and imaginary parts in turn, or of reals. A block has UH x UW items, each in a
+corner with sides that are powers of two: small grids share the 16 rows and columns that
+a product of matrices needs, and the matrices have one block per item on the diagonal.
+
+`dft_ptr` has cos and sin (HP, HP), then columns to half-spectrum (WP, CW), then
+half-spectrum to columns (CW, WP).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def spectral_places(
+    first, num_items, h0, c0, H, W,
+    T: tl.constexpr, BH: tl.constexpr, HB: tl.constexpr, CP: tl.constexpr,
+    CB: tl.constexpr, UH: tl.constexpr,
+):  # fmt: skip
+    """Item, offset in its half-spectrum, and mask of each number: [BH, T * CP]."""
+    row = h0 + tl.arange(0, BH)[:, None]
+    column = tl.arange(0, T * CP)[None, :]
+    width = 2 * (W // 2 + 1)
+    h, c = row % HB, c0 + column % CB
+    item = first + column // CB * UH + row // HB
+    mask = (h < H) & (c < width) & (item < num_items)
+    return item, h * width + c, mask
+
+
+@triton.jit
+def grid_places(
+    first, num_items, h0, H, W,
+    T: tl.constexpr, BH: tl.constexpr, HB: tl.constexpr, WP: tl.constexpr,
+    UH: tl.constexpr, UW: tl.constexpr,
+):  # fmt: skip
+    """Item, offset in its grid, and mask of each number: [T * BH, WP]."""
+    WB: tl.constexpr = WP // UW
+    row = tl.arange(0, T * BH)[:, None]
+    column = tl.arange(0, WP)[None, :]
+    place = h0 + row % BH
+    h, w = place % HB, column % WB
+    item = first + (row // BH * UW + column // WB) * UH + place // HB
+    mask = (h < H) & (w < W) & (item < num_items)
+    return item, h * W + w, mask
+
+
+@triton.jit
+def split_complex(x):
+    """Real and imaginary parts of [R, 2 C] numbers in turn: [R, C] each."""
+    return tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+
+
+@triton.jit
+def join_complex(re, im):
+    return tl.reshape(tl.join(re, im), [re.shape[0], re.shape[1] * 2])
+
+
+@triton.jit
+def multiply(x, y, CONJUGATE: tl.constexpr):
+    """Complex product of x, or of its conjugate, with y."""
+    x_re, x_im = split_complex(x)
+    y_re, y_im = split_complex(y)
+    if CONJUGATE:
+        x_im = -x_im
+    return join_complex(x_re * y_re - x_im * y_im, x_re * y_im + x_im * y_re)
+
+
+@triton.jit
+def load_matrix(ptr, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    return tl.load(
+        ptr + tl.arange(0, ROWS)[:, None] * stride + tl.arange(0, COLUMNS)[None, :]
+    )
+
+
+@triton.jit
+def add_columns_transform(
+    acc, z, dft_ptr, r0, h0,
+    INVERSE: tl.constexpr, HP: tl.constexpr, RP: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """Adds rows r0 : r0 + RP of what rows h0 : h0 + BH contribute along the height."""
+    re, im = split_complex(z)
+    turned = join_complex(-im, re) if INVERSE else join_complex(im, -re)
+    at = r0 * HP + h0
+    cosine = load_matrix(dft_ptr + at, HP, RP, BH)
+    acc = tl.dot(cosine, z, acc, input_precision='tf32x3')
+    sine = load_matrix(dft_ptr + HP * HP + at, HP, RP, BH)
+    return tl.dot(sine, turned, acc, input_precision='tf32x3')
+
+
+@triton.jit
+def blocks_below(x, T: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """[ROWS, T * COLUMNS] to [T * ROWS, COLUMNS]."""
+    if T > 1:
+        x = tl.permute(tl.reshape(x, [ROWS, T, COLUMNS]), (1, 0, 2))
+        x = tl.reshape(x, [T * ROWS, COLUMNS])
+    return x
+
+
+@triton.jit
+def blocks_beside(x, T: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """[T * ROWS, COLUMNS] to [ROWS, T * COLUMNS]."""
+    if T > 1:
+        x = tl.permute(tl.reshape(x, [T, ROWS, COLUMNS]), (1, 0, 2))
+        x = tl.reshape(x, [ROWS, T * COLUMNS])
+    return x

@@ -1,0 +1,391 @@
+"""Structure-aware attention in Triton: launchers of the kernels in triton_*.py.
+
+Grids of one or two sides up to 64 are transformed by the kernels, others by cuFFT with
+kernels around it. Triton is imported by the first call that needs it.
+"""
+
+import functools
+import importlib.util
+import math
+import os
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .reference import EPS
+from .spectrum import column_weights, irfft_grid, rfft_grid
+
+HAS_TRITON = importlib.util.find_spec('triton') is not None
+INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
+MAX_SIDE, MAX_HEAD_WIDTH = 64, 128
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+# By rows and columns of a half-spectrum's tile. Chosen from the compiler's reports:
+# nothing spills.
+CONTRACT_TILES = {  # blocks, rows of output, warps
+    (16, 16): (4, 16, 4),
+    (16, 32): (2, 16, 4),
+    (16, 64): (1, 16, 4),
+    (32, 16): (2, 32, 4),
+    (32, 32): (2, 32, 4),
+    (32, 64): (1, 32, 8),
+    (64, 16): (1, 32, 4),
+    (64, 32): (1, 32, 8),
+    (64, 64): (1, 32, 8),
+}
+FORWARD_TILES = {  # of forward transforms: blocks, columns, warps
+    (16, 16): (4, 16, 4),
+    (16, 32): (2, 32, 4),
+    (16, 64): (2, 32, 4),
+    (32, 16): (2, 16, 4),
+    (32, 32): (1, 32, 4),
+    (32, 64): (1, 32, 8),
+    (64, 16): (1, 16, 4),
+    (64, 32): (1, 32, 8),
+    (64, 64): (1, 32, 8),
+}
+READ_ROWS = 16  # at a time
+MAX_COLUMNS = 64
+NUM_STAGES = 2
+WARPS_4 = dict(num_warps=4, enable_fp_fusion=True)
+TARGET_PROGRAMS = 528  # sums over heads are split until there are this many
+TILE, BLOCK = 2048, 256  # numbers of a tile of planes and of a block of spectra
+
+
+def unsupported(
+    q: Tensor, k: Tensor, v: Tensor, w_a: Tensor, w_b: Tensor, bias: Tensor
+) -> str | None:
+    if q.device.type != 'cuda' and not (INTERPRETED and q.device.type == 'cpu'):
+        return f'it runs on CUDA devices, the tensors are on {q.device}'
+    if not HAS_TRITON:
+        return 'Triton is not installed (pip install triton)'
+    if q.dtype not in DTYPES:
+        return f'it has float32, float16 and bfloat16, got {q.dtype}'
+    if q.shape[3] > MAX_HEAD_WIDTH:
+        return f'it has heads of at most {MAX_HEAD_WIDTH} channels, got {q.shape[3]}'
+    return None
+
+
+def forward(q, k, v, w_a, w_b, bias, *, grid):
+    """Returns the output and the patterns (B, M, K, N) in fp32."""
+    B, N, M, D = q.shape
+    patterns = _empty(q, B, M, bias.shape[1], N)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if B:
+        w_a, w_b, bias = _real(w_a), _real(w_b), bias.contiguous()
+        with torch.cuda.device_of(q):
+            planes, _ = _planes(q, k, v)
+            run = _forward if _is_small(grid) else _forward_large
+            y = run(planes, w_a, w_b, bias, patterns, grid)
+            out.copy_(y.permute(0, 3, 1, 2))
+    return out, patterns
+
+
+def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
+    """Gradients of q, k, v, of the half-spectra w_a and w_b, and of the bias."""
+    B, _, M, D = q.shape
+    if not B:
+        tensors = (q, k, v, w_a, w_b, bias)
+        return tuple(
+            torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in tensors
+        )
+    weights = column_weights(grid, w_a)
+    w_a, w_b, bias = _real(w_a), _real(w_b), bias.contiguous()
+    with torch.cuda.device_of(q):
+        planes, scale = _planes(q, k, v)
+        dy = torch.empty(planes.shape[1:], dtype=torch.float32, device=q.device)
+        dy.copy_(grad.permute(0, 2, 3, 1))
+        run = _backward if _is_small(grid) else _backward_large
+        grads, dw_a, dw_b = run(planes, dy, w_a, w_b, bias, patterns, grid)
+        dw_a, dw_b = (torch.view_as_complex(dw) * weights for dw in (dw_a, dw_b))
+        dbias = _bias_gradient(patterns, dy)
+        return *_token_gradients(grads, planes, scale, q), dw_a, dw_b, dbias
+
+
+def _is_small(grid) -> bool:
+    return len(grid) <= 2 and max(grid) <= MAX_SIDE
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _power_of_two(n: int, least: int = 1) -> int:
+    return max(least, 1 << (n - 1).bit_length())
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def _real(w: Tensor) -> Tensor:
+    """Real and imaginary parts along a new last axis."""
+    return torch.view_as_real(w.resolve_conj().contiguous())
+
+
+def _split(num_terms: int, num_programs: int) -> tuple[int, int]:
+    """Numbers of non-empty splits of a sum and of terms in a split."""
+    wanted = min(num_terms, max(1, TARGET_PROGRAMS // num_programs))
+    terms = _cdiv(num_terms, wanted)
+    return _cdiv(num_terms, terms), terms
+
+
+def _token_blocks(planes: Tensor) -> tuple[int, dict]:
+    """Blocks of tokens, and the constants of kernels that have all channels of each."""
+    D, N = planes.shape[-2:]
+    DP = _power_of_two(D, 16)
+    BN = min(TILE // DP, _power_of_two(N, 16))
+    return _cdiv(N, BN), dict(D=D, DP=DP, BN=BN, **WARPS_4)
+
+
+def _planes(q, k, v) -> tuple[Tensor, Tensor]:
+    """Unit q and k, and v, as (3, B, M, D, N), and the scales (2, B, M, N)."""
+    from .triton_fwd import _planes_kernel
+
+    B, N, M, D = q.shape
+    planes, scale = _empty(q, 3, B, M, D, N), _empty(q, 2, B, M, N)
+    blocks, constants = _token_blocks(planes)
+    strides = [stride for x in (q, k, v) for stride in x.stride()]
+    _planes_kernel[(B * M * blocks,)](
+        q, k, v, planes, scale, *strides, N, M, B * M, blocks, EPS, **constants
+    )
+    return planes, scale
+
+
+def _token_gradients(grads, planes, scale, q) -> list[Tensor]:
+    """Gradients of q, k and v, given those of their planes."""
+    from .triton_bwd import _bwd_tokens_kernel
+
+    B, N, M, _ = q.shape
+    tensors = [torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)]
+    blocks, constants = _token_blocks(planes)
+    _bwd_tokens_kernel[(B * M * blocks,)](
+        grads, planes, scale, *tensors, N, M, B * M, blocks, **constants
+    )
+    return tensors
+
+
+def _bias_gradient(patterns: Tensor, dy: Tensor) -> Tensor:
+    from .triton_bwd import _bwd_bias_kernel
+
+    B, M, D, N = dy.shape
+    K, BK = patterns.shape[2], 16
+    blocks = _cdiv(K, BK)
+    splits, heads = _split(B * M, blocks)
+    out = _empty(dy, splits, D, K)
+    _bwd_bias_kernel[(splits * blocks,)](
+        patterns, dy, out, D, K, N, B * M, blocks, heads,
+        BK=BK, DP=_power_of_two(D, 16), BN=32, **WARPS_4, num_stages=NUM_STAGES,
+        maxnreg=255,
+    )  # fmt: skip
+    return out.sum(0)
+
+
+class _Grid(NamedTuple):
+    """What transforms of one grid are launched with; see triton_dft."""
+
+    H: int
+    W: int
+    columns: int  # of a half-spectrum, real and imaginary parts in turn
+    HP: int
+    WP: int
+    CP: int
+    CW: int
+    UH: int
+    UW: int
+
+    @classmethod
+    def of(cls, grid: tuple[int, ...]) -> '_Grid':
+        H, W = grid if len(grid) == 2 else (1, *grid)
+        columns = 2 * (W // 2 + 1)
+        HB, CB = _power_of_two(H), _power_of_two(columns)
+        HP, CP = max(16, HB), min(max(16, CB), MAX_COLUMNS)
+        UW = max(1, 16 // CB)
+        WP = 16 if UW > 1 else _power_of_two(W, 16)
+        return cls(H, W, columns, HP, WP, CP, _cdiv(columns, CP) * CP, HP // HB, UW)
+
+
+@functools.lru_cache(maxsize=128)
+def _dft_matrices(grid: _Grid, device: torch.device) -> Tensor:
+    """The matrices that triton_dft describes, one after the other.
+
+    Made on the CPU: the copy is complete, for every stream, when `to` returns.
+    """
+    H, W, columns, HP, WP, _, CW, UH, UW = grid
+    on_cpu = dict(dtype=torch.float64, device='cpu')
+
+    def padded(matrix, rows, columns, items):
+        out = torch.zeros(rows // items, columns // items, **on_cpu)
+        out[: matrix.shape[0], : matrix.shape[1]] = matrix
+        return torch.block_diag(*[out] * items).flatten()
+
+    def angles(rows, columns, side):
+        a, b = (torch.arange(n, **on_cpu) for n in (rows, columns))
+        return torch.outer(a, b).remainder(side) * (2 * math.pi / side)
+
+    height, width = angles(H, H, H), angles(W, columns // 2, W)
+    to_spectrum = torch.stack([width.cos(), -width.sin()], -1).flatten(1)
+    weights = column_weights((H, W), torch.empty(0, **on_cpu))
+    to_columns = (to_spectrum * weights.repeat_interleave(2)).T
+    matrices = [
+        padded(height.cos(), HP, HP, UH),
+        padded(height.sin(), HP, HP, UH),
+        padded(to_spectrum, WP, CW, UW),
+        padded(to_columns, CW, WP, UW),
+    ]
+    return torch.cat(matrices).to(device, torch.float32)
+
+
+def _transform_constants(g: _Grid, CP: int, T: int, num_warps: int) -> dict:
+    """With maxnreg the compiler does not spill for the sake of occupancy."""
+    return dict(
+        T=T, HP=g.HP, WP=g.WP, CP=CP, UH=g.UH, UW=g.UW, BH=READ_ROWS,
+        num_warps=num_warps, num_stages=NUM_STAGES, maxnreg=255, enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _items(g: _Grid, blocks_of_tile: int, num_items: int) -> tuple[int, int]:
+    """Blocks of a tile, not more than needed, and tiles for all items."""
+    T = min(blocks_of_tile, _power_of_two(_cdiv(num_items, g.UH * g.UW)))
+    return T, _cdiv(num_items, T * g.UH * g.UW)
+
+
+def _spectra(planes: Tensor, g: _Grid) -> Tensor:
+    """Half-spectra (..., D, H, W // 2 + 1, 2) of planes (..., D, N)."""
+    from .triton_fwd import _spectrum_kernel
+
+    D = planes.shape[-2]
+    T, CP, num_warps = FORWARD_TILES[g.HP, g.CP]
+    T, blocks = _items(g, T, D)
+    chunks = _cdiv(g.columns, CP)
+    out = _empty(planes, *planes.shape[:-1], g.H, g.columns // 2, 2)
+    outer = planes[..., 0, 0].numel()
+    _spectrum_kernel[(outer * blocks * chunks,)](
+        planes, _dft_matrices(g, planes.device), out, D, g.H, g.W, blocks, chunks, g.CW,
+        **_transform_constants(g, CP, T, num_warps),
+    )  # fmt: skip
+    return out
+
+
+def _contract(g: _Grid, x, w, factors, bias, out, K: int, over_channels: bool = False):
+    """Writes the sum of factors * (x * w + bias) over channels or patterns to `out`."""
+    from .triton_fwd import _contract_kernel
+
+    D = x.shape[2]
+    T, RP, num_warps = CONTRACT_TILES[g.HP, g.CP]
+    T, blocks = _items(g, T, out.shape[2])
+    heads = out.shape[0] * out.shape[1]
+    _contract_kernel[(heads * blocks * (g.HP // RP),)](
+        x, w, factors, bias, _dft_matrices(g, x.device), out,
+        D, K, g.H, g.W, blocks, g.CW, PATTERNS=over_channels, RP=RP, NC=g.CW // g.CP,
+        **_transform_constants(g, g.CP, T, num_warps),
+    )  # fmt: skip
+
+
+def _correlate(
+    g: _Grid, x, patterns, channels, kernels: bool = False, shared: bool = False
+) -> Tensor:
+    """Sums of conj(x) F(patterns channels): gradients of planes or of kernels."""
+    from .triton_bwd import _bwd_correlate_kernel
+
+    B, M, K, _ = patterns.shape
+    D, heads = channels.shape[2], B * M
+    T, CP, num_warps = FORWARD_TILES[g.HP, g.CP]
+    T, blocks = _items(g, T, K if kernels else D)
+    chunks = _cdiv(g.columns, CP)
+    if kernels:
+        splits, terms = _split(heads, D * blocks * chunks)
+        out = _empty(x, splits, D, K, g.H, g.columns // 2, 2)
+    else:
+        splits, terms = 1, K
+        out = _empty(x, B, M, D, g.H, g.columns // 2, 2)
+    outer = splits * D if kernels else heads
+    _bwd_correlate_kernel[(outer * blocks * chunks,)](
+        x, patterns, channels, _dft_matrices(g, x.device), out,
+        D, K, heads, g.H, g.W, blocks, chunks, terms, g.CW,
+        KERNELS=kernels, SHARED=shared, **_transform_constants(g, CP, T, num_warps),
+    )  # fmt: skip
+    return out
+
+
+def _forward(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
+    """Writes the patterns; returns planes (B, M, D, N) of the output."""
+    g, K = _Grid.of(grid), bias.shape[1]
+    k_hat, v_hat = _spectra(planes[1:], g)
+    _contract(g, k_hat, w_a, planes[0], None, patterns, K, over_channels=True)
+    y = torch.empty_like(planes[0])
+    _contract(g, v_hat, w_b, patterns, bias, y, K)
+    return y
+
+
+def _backward(planes, dy, w_a, w_b, bias, patterns, grid):
+    """Gradients (3, B, M, D, N) of planes; of kernels, as spectra of real gradients."""
+    g, K = _Grid.of(grid), bias.shape[1]
+    k_hat, v_hat = _spectra(planes[1:], g)
+    dpatterns, grads = torch.empty_like(patterns), torch.empty_like(planes)
+    _contract(g, v_hat, w_b, dy, bias, dpatterns, K, over_channels=True)
+    _contract(g, k_hat, w_a, dpatterns, None, grads[0], K)
+    dk_hat = _correlate(g, w_a, dpatterns, planes[0])
+    _contract(g, dk_hat, None, None, None, grads[1], 1)
+    dv_hat = _correlate(g, w_b, patterns, dy, shared=True)
+    _contract(g, dv_hat, None, None, None, grads[2], 1)
+    dw_a = _correlate(g, k_hat, dpatterns, planes[0], kernels=True).sum(0)
+    dw_b = _correlate(g, v_hat, patterns, dy, kernels=True).sum((0, 1))
+    return grads, dw_a.view(w_a.shape), dw_b.view(w_b.shape)
+
+
+def _forward_large(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
+    """As `_forward`, one pattern after the other."""
+    from .triton_large import _maps_kernel
+
+    spectra = _real(rfft_grid(planes[1:].unflatten(-1, grid), grid))
+    y = torch.empty_like(planes[0])
+    heads, (blocks, constants) = y.shape[0] * y.shape[1], _token_blocks(planes)
+    for i in range(bias.shape[1]):
+        maps = _pattern_maps(spectra, w_a, w_b, i, grid)
+        _maps_kernel[(heads * blocks,)](
+            maps, planes, bias, patterns, y,
+            i, bias.shape[1], planes.shape[-1], heads, blocks, **constants,
+        )  # fmt: skip
+    return y
+
+
+def _backward_large(planes, dy, w_a, w_b, bias, patterns, grid):
+    """As `_backward`, one pattern after the other."""
+    from .triton_large import _bwd_maps_kernel, _bwd_spectra_kernel
+
+    D, K = bias.shape
+    heads, (blocks, constants) = dy.shape[0] * dy.shape[1], _token_blocks(planes)
+    spectra = _real(rfft_grid(planes[1:].unflatten(-1, grid), grid))
+    dspectra, grads = torch.empty_like(spectra), torch.empty_like(planes)
+    dw = _empty(dy, 2, *w_a.shape)
+    size = w_b[0].numel() // 2
+    spectra_blocks = _cdiv(size, BLOCK)
+    for i in range(K):
+        maps = _pattern_maps(spectra, w_a, w_b, i, grid)
+        _bwd_maps_kernel[(heads * blocks,)](
+            maps, planes, dy, bias, patterns, grads,
+            i, K, planes.shape[-1], heads, blocks, **constants,
+        )  # fmt: skip
+        _bwd_spectra_kernel[(2 * D * spectra_blocks,)](
+            _real(rfft_grid(maps, grid)), spectra, w_a, w_b, dspectra, dw,
+            i, D, K, heads, size, spectra_blocks, BLOCK=BLOCK, **WARPS_4,
+        )  # fmt: skip
+    grads[1:] = irfft_grid(torch.view_as_complex(dspectra), grid).flatten(4)
+    return grads, dw[0], dw[1].sum(0)
+
+
+def _pattern_maps(spectra, w_a, w_b, pattern: int, grid) -> Tensor:
+    """k * w_a and v * w_b of one pattern: (2, B, M, D, *grid)."""
+    from .triton_large import _product_kernel
+
+    D, K = w_a.shape[:2]
+    heads, size = spectra.shape[1] * spectra.shape[2], w_b[0].numel() // 2
+    blocks = _cdiv(size, BLOCK)
+    products = torch.empty_like(spectra)
+    _product_kernel[(2 * heads * D * blocks,)](
+        spectra, w_a, w_b, products, pattern, D, K, heads, size, blocks,
+        BLOCK=BLOCK, **WARPS_4,
+    )  # fmt: skip
+    return irfft_grid(torch.view_as_complex(products), grid).contiguous()

@@ -1,0 +1,185 @@
+"""Spectra of circular kernels: on their own grid, and resized to another."""
+
+from itertools import product
+from math import prod
+
+import pytest
+import torch
+
+from mmattn.ops import circular_kernel_spectrum
+from mmattn.ops.structure_aware_attention.spectrum import (
+    RESIZES,
+    half_spectrum,
+    irfft_grid,
+    resize_circular_kernel,
+    rfft_grid,
+    whole_spectrum,
+)
+from mmattn.ops.testing import assert_close
+
+GRIDS = [(5,), (8,), (7, 5), (6, 4), (5, 8), (3, 4, 5), (4, 3, 6)]
+PAIRS = [
+    ((5,), (9,)),
+    ((8,), (5,)),
+    ((7, 5), (10, 8)),
+    ((6, 4), (9, 7)),
+    ((6, 4), (3, 8)),
+    ((3, 4, 5), (5, 4, 7)),
+    ((1, 4), (3, 1)),
+]
+
+every_resize = pytest.mark.parametrize('resize', RESIZES)
+every_pair = pytest.mark.parametrize('old, new', PAIRS, ids=str)
+
+
+def draw(*shape, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def real(x):
+    return torch.view_as_real(x)
+
+
+def compact(grid, width):
+    """A smooth kernel around offset 0, with another scale and skew on each axis."""
+    w = torch.ones(grid, dtype=torch.float64)
+    for dim, side in enumerate(grid):
+        offset = (torch.arange(side) + side // 2) % side - side // 2
+        bell = torch.exp(-0.5 * ((offset - 0.3) / (width * (1 + 0.2 * dim))) ** 2)
+        w = w * bell.view([-1 if i == dim else 1 for i in range(len(grid))])
+    return w[None]
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+@every_resize
+def test_own_grid_is_the_plain_transform(resize, grid):
+    w = draw(2, 3, *grid)
+    expected = torch.fft.rfftn(w, dim=tuple(range(2, w.dim())))
+    spectrum = circular_kernel_spectrum(w, grid, resize=resize)
+    assert torch.equal(expected, spectrum)
+    assert_close('kernel', w, irfft_grid(spectrum, grid))
+
+
+@every_pair
+@every_resize
+def test_shape_dtype_and_realness(resize, old, new):
+    spectrum = circular_kernel_spectrum(draw(2, *old), new, resize=resize)
+    assert spectrum.shape == (2, *new[:-1], new[-1] // 2 + 1)
+    kernel = resize_circular_kernel(draw(2, *old), new, resize=resize)
+    assert kernel.shape == (2, *new) and not kernel.is_complex()
+    assert_close('spectrum', real(rfft_grid(kernel, new)), real(spectrum))
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        w = draw(2, *old, dtype=dtype)
+        assert circular_kernel_spectrum(w, new, resize=resize).dtype == torch.complex64
+
+
+@every_pair
+def test_zero_embed_keeps_taps_by_offset(old, new):
+    w = draw(*old)
+    out = resize_circular_kernel(w, new, resize='zero_embed')
+    kept = [
+        range(-(min(sides) // 2), min(sides) - min(sides) // 2)
+        for sides in zip(old, new, strict=True)
+    ]
+    expected = torch.zeros(new, dtype=w.dtype)
+    for offset in product(*kept):
+        expected[offset] = w[offset]  # negative offsets count from the end
+    assert torch.equal(expected, out)
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_zero_embed_round_trips(grid):
+    w = draw(2, *grid)
+    larger = [side + 3 for side in grid]
+    out = resize_circular_kernel(w, larger, resize='zero_embed')
+    assert torch.equal(w, resize_circular_kernel(out, grid, resize='zero_embed'))
+
+
+@pytest.mark.parametrize(
+    'old, new', [((5,), (9,)), ((7, 5), (10, 8)), ((4, 6), (7, 7))]
+)
+def test_zero_embed_samples_the_spectrum_more_finely(old, new):
+    """Each new sample is the Fourier sum of the old taps at the new frequency."""
+    w = draw(*old)
+    spectrum = circular_kernel_spectrum(w, new, resize='zero_embed')
+    expected = torch.zeros(spectrum.shape, dtype=torch.complex128)
+    for offset in product(*(range(-(side // 2), side - side // 2) for side in old)):
+        phase = torch.zeros(spectrum.shape, dtype=torch.float64)
+        for dim, (o, side) in enumerate(zip(offset, new, strict=True)):
+            f = torch.arange(spectrum.shape[dim], dtype=torch.float64)
+            f = f.view([-1 if i == dim else 1 for i in range(len(new))])
+            phase = phase - 2 * torch.pi * o * f / side
+        expected += w[offset] * torch.polar(torch.ones_like(phase), phase)
+    assert_close('spectrum', real(expected), real(spectrum))
+
+
+@pytest.mark.parametrize('new', [(21, 15), (28, 20), (9, 13)], ids=str)
+def test_stretch_keeps_offset_zero_in_place_and_nearly_the_sum(new):
+    old = (14, 10)
+    w = compact(old, 1.6)
+    out = resize_circular_kernel(w, new, resize='stretch')
+    gain = prod(old) / prod(new)
+    assert_close('offset 0', w[:, 0, 0] * gain, out[:, 0, 0])
+    assert out.sum().item() == pytest.approx(w.sum().item(), rel=0.02)
+
+
+def test_stretch_by_a_whole_factor_keeps_every_tap():
+    w = draw(2, 6, 4)
+    out = resize_circular_kernel(w, (12, 12), resize='stretch')
+    assert_close('taps', w / 6, out[:, ::2, ::3])
+
+
+def test_stretch_of_a_constant_is_a_constant():
+    w = torch.full((1, 6, 5), 3.0, dtype=torch.float64)
+    out = resize_circular_kernel(w, (9, 7), resize='stretch')
+    assert_close('kernel', w[:, :1, :1].expand(1, 9, 7) * 30 / 63, out)
+
+
+@pytest.mark.parametrize('new', [(20, 24), (18, 16), (15, 17)], ids=str)
+def test_spectral_is_near_zero_embed_for_compact_kernels(new):
+    narrow, wide = (
+        (
+            resize_circular_kernel(w, new, resize='spectral')
+            - resize_circular_kernel(w, new, resize='zero_embed')
+        ).norm()
+        / w.norm()
+        for w in (compact((14, 13), 0.7), draw(1, 14, 13))
+    )
+    assert narrow < 0.05 < wide
+
+
+@every_pair
+@every_resize
+def test_gradcheck(resize, old, new):
+    w = draw(2, *old).requires_grad_()
+
+    def function(w):
+        return real(circular_kernel_spectrum(w, new, resize=resize))
+
+    assert torch.autograd.gradcheck(function, w)
+
+
+def test_unknown_resize_names_the_known_ones():
+    with pytest.raises(ValueError, match="'zero_embed'.*'spectral'.*got 'bicubic'"):
+        circular_kernel_spectrum(draw(4, 4), (4, 4), resize='bicubic')
+
+
+@pytest.mark.parametrize('grid', [(), (3, 0), (3, -2), (2, 2, 2)], ids=str)
+def test_wrong_grid(grid):
+    with pytest.raises(ValueError, match=r'one to 2 .*\(4, 4\), got \('):
+        circular_kernel_spectrum(draw(4, 4), grid)
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_whole_and_half_spectra(grid):
+    """The whole one is that of the values `irfftn` makes of any half one."""
+    dims = tuple(range(-len(grid), 0))
+    half = torch.complex(draw(2, *grid), draw(2, *grid).flip(0))
+    half = half[..., : grid[-1] // 2 + 1]
+    values = irfft_grid(half, grid)
+    expected = torch.fft.fftn(values, dim=dims)
+    assert_close('whole', real(expected), real(whole_spectrum(half, grid)))
+    two = torch.fft.fftn(torch.complex(values, values.flip(0)), dim=dims)
+    expected = rfft_grid(values, grid)
+    assert_close('half', real(expected), real(half_spectrum(two, grid)))

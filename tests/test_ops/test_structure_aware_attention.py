@@ -1,0 +1,333 @@
+"""Structure-aware attention on the CPU: its definition, oracles and `cpu` backend."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmattn.ops import structure_aware_attention
+from mmattn.ops.structure_aware_attention import cpu_circulant, cpu_fft, cpu_impl
+from mmattn.ops.structure_aware_attention.reference import (
+    EPS,
+    structure_aware_attention_circulant,
+)
+from mmattn.ops.structure_aware_attention.spectrum import irfft_grid, rfft_grid
+from mmattn.ops.testing import (
+    assert_close,
+    make_structure_aware_inputs,
+    run_with_grads,
+)
+
+NAMES = 'q k v w_a w_b bias'.split()
+SHAPES = {
+    'one token': dict(grid=(1,)),
+    'one token, three dims': dict(grid=(1, 1, 1), M=2),
+    'two tokens': dict(grid=(2,), M=2),
+    'tokens 63 in a row': dict(grid=(63,)),
+    'tokens 63 as 7x9': dict(grid=(7, 9), M=2),
+    'grid 7x5': dict(grid=(7, 5)),
+    'grid 6x4': dict(grid=(6, 4), M=2),
+    'prime sides 11x7': dict(grid=(11, 7)),
+    'prime tokens 67': dict(grid=(67,), M=4),
+    'even 8x10': dict(grid=(8, 10), M=4),
+    'column 70x1': dict(grid=(70, 1)),
+    'row 1x70': dict(grid=(1, 70)),
+    'video 3x4x5': dict(grid=(3, 4, 5), M=2),
+    'video 4x3x6': dict(grid=(4, 3, 6), M=2),
+    'one head': dict(grid=(9, 8), M=1),
+    'one head, tiny': dict(grid=(3, 2), M=1),
+    'batch 1, many heads': dict(grid=(9, 9), B=1, M=6),
+    'odd width': dict(grid=(5, 14), D=5),
+    'one pattern': dict(grid=(9, 8), K=1),
+    'one pattern, tiny': dict(grid=(4, 4), K=1),
+    'one of everything': dict(grid=(1,), B=1, M=1, D=1, K=1),
+}
+DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
+
+every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
+both_forms = pytest.mark.parametrize(
+    'grid', [(7, 5), (9, 8)], ids=['circulant', 'transforms']
+)
+
+
+def backend(name, grid=None):
+    return lambda *inputs: structure_aware_attention(*inputs, grid=grid, backend=name)
+
+
+def assert_matches(expected_function, function, inputs, requires_grad=None):
+    out, grads = run_with_grads(function, inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        expected_function, inputs, requires_grad, dtype=torch.float64
+    )
+    dtype = inputs[0].dtype
+    assert out.dtype == dtype
+    assert_close('out', expected, out)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)
+
+
+def normalized(x):
+    return x / (x.square().sum(-1, keepdim=True) + EPS).sqrt()
+
+
+def convolved(x, w):
+    """Circular convolution of two grids, as a sum of rolled copies."""
+    dims = tuple(range(w.dim()))
+    return sum(
+        w[offset] * x.roll(offset, dims) for offset in product(*map(range, w.shape))
+    )
+
+
+def by_loops(q, k, v, w_a, w_b, bias):
+    B, N, M, D = q.shape
+    K, *grid = w_b.shape
+    q, k, v = (x.unflatten(1, grid) for x in (normalized(q), normalized(k), v))
+    out = torch.zeros_like(v)
+    for b, m, i in product(range(B), range(M), range(K)):
+        pattern = sum(
+            q[b, ..., m, c] * convolved(k[b, ..., m, c], w_a[c, i]) for c in range(D)
+        )
+        for c in range(D):
+            values = convolved(v[b, ..., m, c], w_b[i]) + bias[c, i]
+            out[b, ..., m, c] += pattern * values
+    return out.flatten(1, -3)
+
+
+@pytest.mark.parametrize('grid', [(3,), (2, 3), (2, 1, 2)], ids=str)
+def test_reference_gradcheck(grid):
+    inputs = make_structure_aware_inputs(
+        grid=grid, B=1, M=2, D=2, K=2, dtype=torch.float64
+    )
+    inputs = [x.requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(backend('reference'), inputs)
+    assert torch.autograd.gradgradcheck(backend('reference'), inputs)
+
+
+@pytest.mark.parametrize('grid', [(5,), (4, 3), (2, 3, 2)], ids=str)
+@pytest.mark.parametrize('name', ['reference', 'cpu'])
+def test_against_loops(name, grid):
+    inputs = make_structure_aware_inputs(grid=grid, M=2, D=3, K=2, dtype=torch.float64)
+    assert_close('out', by_loops(*inputs), backend(name)(*inputs))
+
+
+@every_shape
+def test_reference_against_circulant_matrices(shape):
+    inputs = make_structure_aware_inputs(**shape, dtype=torch.float64)
+    assert_matches(structure_aware_attention_circulant, backend('reference'), inputs)
+
+
+@every_dtype
+@every_shape
+def test_cpu_backend_against_circulant_matrices(shape, dtype):
+    inputs = make_structure_aware_inputs(**shape, dtype=dtype)
+    assert_matches(structure_aware_attention_circulant, backend('cpu'), inputs)
+
+
+@pytest.mark.parametrize('form', [cpu_circulant, cpu_fft], ids=['circulant', 'fft'])
+@pytest.mark.parametrize('chunk', [1, 300, 1000])
+def test_cpu_backend_in_several_chunks(monkeypatch, form, chunk):
+    tokens = 10**6 if form is cpu_circulant else 0
+    monkeypatch.setattr(cpu_impl, 'CIRCULANT_TOKENS', tokens)
+    monkeypatch.setattr(form, 'CHUNK_ELEMENTS', chunk)
+    inputs = make_structure_aware_inputs(grid=(3, 4), B=3, M=4, D=3, K=5)
+    assert_matches(backend('reference'), backend('cpu'), inputs)
+
+
+class LargestTensor(TorchDispatchMode):
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and 0 not in out.stride():
+            self.numel = max(self.numel, out.numel())
+        return out
+
+
+@pytest.mark.parametrize(
+    'form, grid',
+    [(cpu_circulant, (4, 4)), (cpu_fft, (14, 14))],
+    ids=['circulant', 'fft'],
+)
+def test_cpu_backend_never_has_a_whole_map(monkeypatch, form, grid):
+    monkeypatch.setattr(form, 'CHUNK_ELEMENTS', 1 << 13)
+    inputs = make_structure_aware_inputs(grid=grid, B=16, M=4, D=16, K=8)
+    halves = [*inputs[:3], *(rfft_grid(w, grid) for w in inputs[3:5]), inputs[5]]
+    with LargestTensor() as one_shot:
+        backend('reference')(*inputs)
+    with LargestTensor() as chunked:
+        out, patterns = form.forward(*halves, grid=grid)
+        form.backward(out, patterns, *halves, grid=grid)
+    assert one_shot.numel >= 8 * inputs[0].numel()
+    assert chunked.numel <= 2 * inputs[0].numel()
+
+
+@every_shape
+def test_both_forms_of_the_cpu_backend(monkeypatch, shape):
+    inputs = make_structure_aware_inputs(**shape)
+    for tokens in (0, 10**6):
+        monkeypatch.setattr(cpu_impl, 'CIRCULANT_TOKENS', tokens)
+        assert_matches(backend('reference'), backend('cpu'), inputs)
+
+
+@both_forms
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16], ids=str)
+def test_weights_in_half_precision(grid, dtype):
+    inputs = make_structure_aware_inputs(grid=grid, dtype=dtype, weight_dtype=dtype)
+    assert_matches(backend('reference'), backend('cpu'), inputs)
+
+
+@both_forms
+def test_views(grid):
+    """Expanded, permuted, sliced and reversed views, and an expanded cotangent."""
+    q, k, v, w_a, w_b, bias = make_structure_aware_inputs(grid=grid, B=2, M=4)
+    views = [
+        q[:1, :, :1].expand_as(q),
+        k.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1),
+        v.repeat_interleave(2, -1)[..., ::2],
+        w_a.movedim(0, -1).contiguous().movedim(-1, 0),
+        w_b.transpose(-1, -2).contiguous().transpose(-1, -2),
+        bias[:, :1].expand_as(bias),
+    ]
+    assert not any(x.is_contiguous() for x in views)
+    assert_matches(backend('reference'), backend('cpu'), views)
+    leaf = v.detach().requires_grad_()
+    out = structure_aware_attention(q, k, leaf, w_a, w_b, bias)
+    expanded, dense = (
+        torch.autograd.grad(out, leaf, cotangent, retain_graph=True)[0]
+        for cotangent in (torch.ones(()).expand_as(out), torch.ones_like(out))
+    )
+    assert torch.equal(expanded, dense)
+
+
+@both_forms
+@pytest.mark.parametrize('name', ['cpu', 'reference'])
+def test_half_spectra_are_as_good_as_kernels(name, grid):
+    *qkv, w_a, w_b, bias = make_structure_aware_inputs(grid=grid, dtype=torch.float64)
+    halves = [rfft_grid(w, grid).requires_grad_() for w in (w_a, w_b)]
+    kernels = [irfft_grid(half, grid) for half in halves]
+    cotangent = torch.randn(qkv[0].shape, dtype=torch.float64)
+    expected = structure_aware_attention(*qkv, *kernels, bias, backend=name)
+    out = structure_aware_attention(*qkv, *halves, bias, grid=grid, backend=name)
+    assert_close('out', expected, out)
+    for e, a in zip(
+        torch.autograd.grad(expected, halves, cotangent),
+        torch.autograd.grad(out, halves, cotangent),
+        strict=True,
+    ):
+        assert a.is_complex()
+        assert_close('grad', torch.view_as_real(e), torch.view_as_real(a))
+
+
+@pytest.mark.parametrize(
+    'grid', [(7, 5), (6, 4), (8,), (9, 8), (70,), (3, 5, 6)], ids=str
+)
+def test_arbitrary_complex_half_spectra(grid):
+    """Of what no real kernel has, all backends use the part that `irfftn` uses."""
+    *qkv, w_a, w_b, bias = make_structure_aware_inputs(grid=grid, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(2)
+    halves = [
+        torch.randn(
+            *w.shape[:-1], grid[-1] // 2 + 1, generator=generator, dtype=torch.cdouble
+        )
+        for w in (w_a, w_b)
+    ]
+    inputs = [*qkv, *(torch.view_as_real(half) for half in halves), bias]
+
+    def function(name):
+        def call(q, k, v, w_a, w_b, bias):
+            w_a, w_b = (torch.view_as_complex(w) for w in (w_a, w_b))
+            return backend(name, grid)(q, k, v, w_a, w_b, bias)
+
+        return call
+
+    assert_matches(function('reference'), function('cpu'), inputs)
+
+
+@both_forms
+def test_batch_of_zero(grid):
+    inputs = make_structure_aware_inputs(grid=grid, B=0)
+    out, grads = run_with_grads(backend('cpu'), inputs)
+    assert out.shape == inputs[0].shape
+    for x, grad in zip(inputs, grads, strict=True):
+        assert grad.shape == x.shape and not grad.any()
+
+
+@both_forms
+@pytest.mark.parametrize('wanted', NAMES)
+def test_gradient_of_one_input(wanted, grid):
+    requires_grad = [name == wanted for name in NAMES]
+    inputs = make_structure_aware_inputs(grid=grid)
+    assert_matches(backend('reference'), backend('cpu'), inputs, requires_grad)
+
+
+def test_no_gradient_leaves_no_graph():
+    assert not structure_aware_attention(*make_structure_aware_inputs()).requires_grad
+
+
+@both_forms
+@every_dtype
+def test_large_inputs_stay_finite(dtype, grid):
+    q, k, *rest = make_structure_aware_inputs(grid=grid, dtype=dtype)
+    out, grads = run_with_grads(backend('cpu'), [q * 3000, k * 1e-3, *rest])
+    assert all(x.isfinite().all() for x in (out, *grads))
+
+
+@both_forms
+def test_zero_queries_and_keys_have_finite_gradients(grid):
+    q, k, *rest = make_structure_aware_inputs(grid=grid)
+    inputs = [torch.zeros_like(q), torch.zeros_like(k), *rest]
+    assert_matches(backend('reference'), backend('cpu'), inputs)
+
+
+@both_forms
+def test_nan_stays_in_its_batch_element(grid):
+    inputs = make_structure_aware_inputs(grid=grid, B=3)
+    clean, clean_grads = run_with_grads(backend('cpu'), inputs)
+    inputs[1] = inputs[1].clone()
+    inputs[1][1, 5] = float('nan')
+    out, grads = run_with_grads(backend('cpu'), inputs)
+    assert out[1].isnan().all()
+    for x, expected in zip((out, *grads[:3]), (clean, *clean_grads[:3]), strict=True):
+        assert torch.equal(x[::2], expected[::2])
+
+
+@both_forms
+def test_two_runs_are_equal(grid):
+    inputs = make_structure_aware_inputs(grid=grid, B=3, M=4)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(backend('cpu'), inputs) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    assert all(map(torch.equal, first[1], second[1]))
+
+
+@both_forms
+@pytest.mark.parametrize('name', ['cpu', 'reference'])
+def test_autocast_changes_nothing(name, grid):
+    inputs = make_structure_aware_inputs(grid=grid)
+    expected, expected_grads = run_with_grads(backend(name), inputs)
+
+    def under_autocast(*inputs):
+        with torch.autocast('cpu', torch.bfloat16):
+            return backend(name)(*inputs)
+
+    out, grads = run_with_grads(under_autocast, inputs)
+    assert out.dtype == torch.float32
+    assert torch.equal(expected, out)
+    assert all(map(torch.equal, expected_grads, grads))
+
+
+@both_forms
+def test_backward_under_autocast(grid):
+    inputs = make_structure_aware_inputs(grid=grid)
+    expected = run_with_grads(backend('cpu'), inputs)[1]
+    with torch.autocast('cpu', torch.bfloat16):
+        grads = run_with_grads(backend('cpu'), inputs)[1]
+    assert all(map(torch.equal, expected, grads))

@@ -1,0 +1,258 @@
+"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter.
+
+The interpreter has to be chosen before Triton is imported, so `test_under_interpreter`
+runs this file once more in a process that has TRITON_INTERPRET=1.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mmattn.ops import structure_aware_attention
+from mmattn.ops.structure_aware_attention import circular_kernel_spectrum, triton_impl
+from mmattn.ops.testing import (
+    assert_close,
+    make_structure_aware_inputs,
+    run_with_grads,
+)
+
+pytest.importorskip('triton')
+
+NAMES = 'q k v w_a w_b bias'.split()
+SHAPES = {
+    'one token': dict(grid=(1, 1), B=1, M=1, D=3, K=2),
+    'grid 7x5, packed in a tile': dict(grid=(7, 5), B=2, M=1, D=12, K=3),
+    'grid 7x7, one pattern, one head': dict(grid=(7, 7), B=1, M=1, D=5, K=1),
+    'grid 3x17, two blocks of columns': dict(grid=(3, 17), B=1, M=1, D=3, K=3),
+    'grid 17x14, rows in two parts': dict(grid=(17, 14), B=1, M=1, D=3, K=3),
+    'grid 33x2, output rows in two parts': dict(grid=(33, 2), B=1, M=1, D=3, K=3),
+    'grid 2x64, columns in two parts': dict(grid=(2, 64), B=1, M=1, D=2, K=2),
+    'grid 9': dict(grid=(9,), B=1, M=2, D=3, K=3),
+    'grid 3x66, cuFFT': dict(grid=(3, 66), B=2, M=1, D=5, K=3),
+    'grid 70, cuFFT': dict(grid=(70,), B=1, M=2, D=4, K=2),
+    'grid 2x3x5, cuFFT': dict(grid=(2, 3, 5), B=1, M=1, D=4, K=2),
+}
+DEVICES = [
+    pytest.param(
+        'cpu',
+        marks=pytest.mark.skipif(
+            not triton_impl.INTERPRETED, reason='see test_under_interpreter'
+        ),
+    ),
+    pytest.param(
+        'cuda',
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device'),
+        ],
+    ),
+]
+GRIDS = {'small': (5, 7), 'large': (3, 66)}
+
+every_device = pytest.mark.parametrize('device', DEVICES)
+every_dtype = pytest.mark.parametrize(
+    'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
+)
+every_path = pytest.mark.parametrize('grid', GRIDS.values(), ids=GRIDS.keys())
+
+
+def triton(*inputs):
+    return structure_aware_attention(*inputs, backend='triton')
+
+
+def reference(*inputs):
+    return structure_aware_attention(*inputs, backend='reference')
+
+
+def assert_matches_reference(inputs, requires_grad=None):
+    dtype = inputs[0].dtype
+    out, grads = run_with_grads(triton, inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        reference, inputs, requires_grad, dtype=torch.float64
+    )
+    assert_close('out', expected, out, dtype)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)
+
+
+@pytest.mark.skipif(triton_impl.INTERPRETED, reason='this is the inner run')
+def test_under_interpreter():
+    run = subprocess.run(
+        [sys.executable, '-m', 'pytest', __file__, '-q', '-m', 'not slow and not gpu'],
+        env=os.environ | {'TRITON_INTERPRET': '1', 'CUDA_VISIBLE_DEVICES': ''},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@every_device
+@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+def test_against_reference(shape, device):
+    assert_matches_reference(make_structure_aware_inputs(**shape, device=device))
+
+
+@every_device
+@every_path
+@pytest.mark.parametrize(
+    'dtype', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16']
+)
+def test_half_precision(grid, dtype, device):
+    inputs = make_structure_aware_inputs(
+        grid=grid, B=1, M=2, D=4, K=2, dtype=dtype, device=device
+    )
+    assert_matches_reference(inputs)
+
+
+@every_device
+@every_path
+def test_half_precision_weights_and_requires_grad_subset(grid, device):
+    inputs = make_structure_aware_inputs(
+        grid=grid, B=1, M=1, D=4, K=2,
+        dtype=torch.bfloat16, weight_dtype=torch.bfloat16, device=device,
+    )  # fmt: skip
+    assert_matches_reference(inputs, [name in ('k', 'w_b') for name in NAMES])
+
+
+@every_device
+@every_path
+def test_half_spectra(grid, device):
+    """As a module keeps them in eval: not contiguous, a gradient for each."""
+    *rest, w_a, w_b, bias = make_structure_aware_inputs(
+        grid=grid, B=1, M=1, D=4, K=2, dtype=torch.float64, device=device
+    )
+    w_a = circular_kernel_spectrum(w_a.transpose(0, 1), grid).transpose(0, 1)
+    w_b = circular_kernel_spectrum(w_b, grid).conj().resolve_conj().conj()
+    results = []
+    for backend, dtype in (('reference', torch.float64), ('triton', torch.float32)):
+        leaves = [
+            x.to(dtype.to_complex() if x.is_complex() else dtype)
+            .detach()
+            .requires_grad_()
+            for x in (*rest, w_a, w_b, bias)
+        ]
+        out = structure_aware_attention(*leaves, grid=grid, backend=backend)
+        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    for name, expected, actual in zip(('out', *NAMES), *results, strict=True):
+        assert actual.is_complex() == expected.is_complex()
+        if actual.is_complex():
+            expected, actual = map(torch.view_as_real, (expected, actual))
+        assert_close(name, expected, actual, torch.float32)
+
+
+@every_device
+@pytest.mark.parametrize('programs', [1, 1000])
+def test_split_of_sums_over_heads(monkeypatch, programs, device):
+    """All heads in one program, and each in one of its own."""
+    monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
+    assert_matches_reference(
+        make_structure_aware_inputs(grid=(3, 5), B=2, M=2, D=2, K=2, device=device)
+    )
+
+
+@every_device
+@every_path
+def test_expanded_and_permuted_inputs(grid, device):
+    q, k, v, w_a, w_b, bias = make_structure_aware_inputs(
+        grid=grid, B=2, M=1, D=3, K=2, device=device
+    )
+    inputs = [
+        q[:1].expand(2, -1, -1, -1),
+        k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
+        v.flip(1),
+        w_a.transpose(0, 1).contiguous().transpose(0, 1),
+        w_b.flip(0),
+        bias.T.contiguous().T,
+    ]
+    assert_matches_reference(inputs)
+
+
+@every_device
+@every_path
+def test_batch_of_zero(grid, device):
+    inputs = make_structure_aware_inputs(grid=grid, B=0, device=device)
+    out, grads = run_with_grads(triton, inputs)
+    assert out.shape == inputs[0].shape
+    assert all(grad.abs().sum() == 0 for grad in grads)
+
+
+@every_device
+@every_path
+def test_nan_stays_in_its_batch_element(grid, device):
+    inputs = make_structure_aware_inputs(grid=grid, B=3, M=1, D=2, K=1, device=device)
+    clean = run_with_grads(triton, inputs)[0]
+    inputs[0] = inputs[0].clone()
+    inputs[0][1, 5] = float('nan')
+    out, grads = run_with_grads(triton, inputs)
+    assert out[1, 5].isnan().all()
+    for x in (out, *grads[:3]):
+        assert x[0].isfinite().all() and x[2].isfinite().all()
+    assert torch.equal(out[0], clean[0]) and torch.equal(out[2], clean[2])
+
+
+@every_device
+@every_path
+def test_two_runs_are_equal(grid, device):
+    inputs = make_structure_aware_inputs(grid=grid, B=1, M=2, D=2, K=1, device=device)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(triton, inputs) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    assert all(map(torch.equal, first[1], second[1]))
+
+
+@every_device
+@every_path
+def test_opcheck(grid, device):
+    *qkv, w_a, w_b, bias = make_structure_aware_inputs(
+        grid=grid, B=1, M=1, D=2, K=1, device=device
+    )
+    w_a, w_b = (circular_kernel_spectrum(w, grid) for w in (w_a, w_b))
+    inputs = [x.detach().requires_grad_() for x in (*qkv, w_a, w_b, bias)]
+    torch.library.opcheck(
+        torch.ops.mmattn.structure_aware_attention,
+        (*inputs, list(grid), 'triton'),
+        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+@every_dtype
+@pytest.mark.parametrize(
+    'grid, B, M',
+    [
+        ((7, 7), 32, 24),
+        ((14, 14), 32, 20),
+        ((28, 28), 8, 8),
+        ((56, 56), 8, 4),
+        ((64, 64), 1, 2),
+        ((64, 33), 1, 2),
+        ((84, 84), 2, 4),
+        ((50, 84), 1, 20),
+        ((4, 14, 14), 2, 12),
+    ],
+)
+@pytest.mark.parametrize('K', [8, 16])
+def test_real_shapes(grid, B, M, K, dtype):
+    inputs = make_structure_aware_inputs(
+        grid=grid, B=B, M=M, D=16, K=K, dtype=dtype, device='cuda'
+    )
+    assert_matches_reference(inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+@every_path
+def test_gpu_takes_triton_and_compiles(grid):
+    inputs = make_structure_aware_inputs(grid=grid, device='cuda')
+    compiled = torch.compile(structure_aware_attention, fullgraph=True)
+    assert torch.equal(compiled(*inputs), triton(*inputs))
