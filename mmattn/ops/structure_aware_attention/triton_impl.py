@@ -170,14 +170,14 @@ def _bias_gradient(patterns: Tensor, dy: Tensor) -> Tensor:
     from .triton_bwd import _bwd_bias_kernel
 
     B, M, D, N = dy.shape
-    K, BK = patterns.shape[2], 16
+    K, BK, DP = patterns.shape[2], 16, _power_of_two(D, 16)
     blocks = _cdiv(K, BK)
     splits, heads = _split(B * M, blocks)
     out = _empty(dy, splits, D, K)
     _bwd_bias_kernel[(splits * blocks,)](
         patterns, dy, out, D, K, N, B * M, blocks, heads,
-        BK=BK, DP=_power_of_two(D, 16), BN=32, **WARPS_4, num_stages=NUM_STAGES,
-        maxnreg=255,
+        BK=BK, DP=DP, BN=32, num_warps=8 if DP > 64 else 4, num_stages=NUM_STAGES,
+        maxnreg=255, enable_fp_fusion=True,
     )  # fmt: skip
     return out.sum(0)
 
