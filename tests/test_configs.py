@@ -18,10 +18,10 @@ from mmengine.config import Config  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import MODELS as ROOT_MODELS  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
-from mmengine.runner import Runner  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
-from mmattn.models import ViT  # noqa: E402
+from mmattn.engine import Runner  # noqa: E402
+from mmattn.models import LiSANet, ViT  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -125,25 +125,36 @@ def test_readme_tables_are_up_to_date(readme):
 
 def test_counts_and_table_are_written_where_they_belong(tmp_path):
     text = model_zoo.metafiles()[1].read_text()
-    names = [model['Name'] for model in yaml.safe_load(text)['Models']]
+    fields = ['Parameters', 'FLOPs', model_zoo.WITHOUT_TRANSFORMS]
     counts = {
-        name: {'Parameters': i * 10**6, 'FLOPs': i * 10**9}
-        for i, name in enumerate(names, 1)
+        model['Name']: {
+            field: i * 10**9 + j
+            for j, field in enumerate(fields)
+            if field in model['Metadata']
+        }
+        for i, model in enumerate(yaml.safe_load(text)['Models'], 1)
     }
-    emptied = re.sub(r'(Parameters|FLOPs):.*', r'\1:', text)
+    assert {len(count) for count in counts.values()} == {2, 3}
+    emptied = re.sub(rf'({"|".join(fields)}):.*', r'\1:', text)
     filled = yaml.safe_load(model_zoo.with_counts(emptied, counts))
     for model in filled['Models']:
         assert model['Metadata'].items() >= counts[model['Name']].items()
     assert model_zoo.with_counts(text, counts) == model_zoo.with_counts(emptied, counts)
 
 
-# Tables 9 and 10 of arXiv 2402.17507: optimiser, learning rate, weight decay, batch,
-# epochs or iterations, warm-up, stochastic depth.
+# Tables 9 and 10 of arXiv 2402.17507 and appendix A.2 of arXiv 2211.16289: optimiser,
+# learning rate, weight decay, batch, epochs or iterations, warm-up, stochastic depth.
+# A warm-up of None is not the paper's; 0 is none.
 LAMB = ('Lamb', 8e-3, 0.05, 4096, 300, 20)
 ADAMW = ('AdamW', 1e-3, 0.05, 1024, 300, 5)
 FINE_TUNING = ('AdamW', 5e-6, 1e-8, 1024, 30, 5)
 DETECTION = ('AdamW', 1e-4, 0.05, 16, 36, None)
 SEGMENTATION = ('AdamW', 8e-5, 0.05, 16, 160000, None)
+LISA = ('AdamW', 1e-3, 0.05, 1024, 300, 20)
+LISA_21K = ('AdamW', 4e-3, 0.05, 4096, 90, 5)
+LISA_FROM_21K = ('AdamW', 5e-5, 1e-8, 512, 30, 0)
+LISA_DETECTION = ('AdamW', 1e-4, 0.05, 16, 12, None)
+LISA_SEGMENTATION = ('AdamW', 1e-4, 1e-4, 16, 80000, 0)
 PAPER = {
     'classification/ivit_t_300e_in1k': (*LAMB, 0.15),
     'classification/ivit_s_300e_in1k': (*LAMB, 0.3),
@@ -166,7 +177,25 @@ PAPER = {
     'upernet/ivit_t_160k_ade20k': (*SEGMENTATION, 0.4),
     'upernet/ivit_s_160k_ade20k': (*SEGMENTATION, 0.4),
     'upernet/ivit_b_160k_ade20k': (*SEGMENTATION, 0.4),
+    'classification/lisanet_i_150e_in1k': ('AdamW', 1e-3, 0.05, 1024, 150, 20, 0.0),
+    'classification/lisanet_i_384_30e_in1k': (*FINE_TUNING, 0.0),
+    'classification/lisanet_s_300e_in1k': (*LISA, 0.1),
+    'classification/lisanet_b_300e_in1k': (*LISA, 0.4),
+    'classification/hylisanet_s_300e_in1k': (*LISA, 0.1),
+    'classification/hylisanet_b_300e_in1k': (*LISA, 0.4),
+    'classification/hylisanet_s_90e_in21k': (*LISA_21K, 0.1),
+    'classification/hylisanet_b_90e_in21k': (*LISA_21K, 0.2),
+    'classification/hylisanet_s_in21k_30e_in1k': (*LISA_FROM_21K, 0.1),
+    'classification/hylisanet_b_in21k_30e_in1k': (*LISA_FROM_21K, 0.2),
+    'mask_rcnn/lisanet_s_1x_coco': (*LISA_DETECTION, 0.1),
+    'mask_rcnn/hylisanet_s_1x_coco': (*LISA_DETECTION, 0.1),
+    'sem_fpn/lisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
+    'sem_fpn/hylisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
 }
+
+
+def test_every_config_of_a_paper_is_in_the_table():
+    assert {config_id(path) for path in ENTRIES} == set(PAPER)
 
 
 @pytest.mark.parametrize('name', PAPER)
@@ -179,23 +208,53 @@ def test_hyper_parameters_are_the_papers(name):
     assert cfg.auto_scale_lr.base_batch_size == batch
     assert cfg.train_dataloader.batch_size * GPUS == batch
     assert cfg.model.backbone.drop_path_rate == drop_path
-    first, last = cfg.param_scheduler
+    *warmups, last = cfg.param_scheduler
     loop = cfg.train_cfg
     assert last.end == loop.get('max_epochs', loop.get('max_iters')) == length
     if warmup is not None:
-        assert first.end == last.begin == warmup
+        assert sum(scheduler.end for scheduler in warmups) == last.begin == warmup
+        assert last.type == 'CosineAnnealingLR'
         assert last.begin + last.T_max == last.end
 
 
-def test_classification_augmentation_is_the_papers():
-    cfg = Config.fromfile(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
-    steps = {step.type: step for step in cfg.train_pipeline}
+@pytest.mark.parametrize(
+    'name, mixes, repeats, classes',
+    [
+        ('ivit_t_300e_in1k', True, False, 1000),
+        ('lisanet_i_150e_in1k', True, True, 1000),
+        ('lisanet_i_384_30e_in1k', True, True, 1000),
+        ('hylisanet_b_300e_in1k', True, True, 1000),
+        ('hylisanet_b_90e_in21k', True, False, 21841),
+        ('hylisanet_b_in21k_30e_in1k', False, False, 1000),
+    ],
+)
+def test_classification_augmentation_is_the_papers(name, mixes, repeats, classes):
+    cfg = Config.fromfile(ROOT / f'configs/classification/{name}.py')
+    steps = {step.type: step for step in cfg.train_dataloader.dataset.pipeline}
     rand_augment = steps['RandAugment']
     assert (rand_augment.magnitude_level, rand_augment.magnitude_std) == (9, 0.5)
     assert steps['RandomErasing'].erase_prob == 0.25
-    augments = {augment.type: augment.alpha for augment in cfg.model.train_cfg.augments}
-    assert augments == {'Mixup': 0.8, 'CutMix': 1.0}
-    assert cfg.model.head.loss.label_smooth_val == 0.1
+    sampler = cfg.train_dataloader.sampler.type
+    assert sampler == ('RepeatAugSampler' if repeats else 'DefaultSampler')
+    classifier = build(cfg)
+    mixed = classifier.data_preprocessor.batch_augments
+    augments = {type(a).__name__: a.alpha for a in mixed.augments} if mixed else {}
+    assert augments == ({'Mixup': 0.8, 'CutMix': 1.0} if mixes else {})
+    assert classifier.head.loss_module.label_smooth_val == 0.1
+    assert classifier.head.num_classes == classes
+    assert classifier.data_preprocessor.num_classes == classes
+
+
+@pytest.mark.parametrize('size', ['s', 'b'])
+def test_learning_rates_from_in21k_fall_to_those_of_convnext(size):
+    cfg = Config.fromfile(
+        ROOT / f'configs/classification/hylisanet_{size}_in21k_30e_in1k.py'
+    )
+    init_default_scope(cfg.default_scope)
+    wrapper = build_optim_wrapper(build(cfg), cfg.optim_wrapper)
+    rates = [group['lr'] for group in wrapper.optimizer.param_groups]
+    assert max(rates) == 5e-5
+    assert min(rates) / max(rates) == pytest.approx(0.8**13, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +262,10 @@ def test_classification_augmentation_is_the_papers():
     [
         'classification/ivit_t_300e_in1k',
         'classification/vit_t16_imhsa_300e_in1k',
+        'classification/lisanet_i_150e_in1k',
+        'classification/hylisanet_s_90e_in21k',
         'mask_rcnn/ivit_t_3x_coco',
+        'mask_rcnn/hylisanet_s_1x_coco',
         'upernet/ivit_t_160k_ade20k',
     ],
 )
@@ -218,7 +280,7 @@ def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name)
         for parameter in group['params']
     }
     for parameter_name, parameter in model.named_parameters():
-        exempt = re.search(r'\.(pos_embed|w[12]_[qk])$', parameter_name)
+        exempt = re.search(r'\.(pos_embed|bias|w[12]_[qk])$', parameter_name)
         spared = parameter.ndim <= 1 or exempt
         assert decay[id(parameter)] == (0 if spared else 0.05), parameter_name
 
@@ -239,8 +301,20 @@ def shrunk(size):
     return size // SHRINK if isinstance(size, int) else type(size)(map(shrunk, size))
 
 
-DATA = {'mmpretrain': 'imagenet', 'mmdet': 'coco', 'mmseg': 'ade20k'}
-DATA_ROOTS = {'imagenet': 'data/imagenet', 'coco': 'data/coco', 'ade20k': 'data/ade'}
+# By the data set's type: a maker of toy data, and where.
+DATA = {
+    'ImageNet': ('imagenet', 'data/imagenet'),
+    'ImageNet21k': ('imagenet', 'data/imagenet21k'),
+    'CocoDataset': ('coco', 'data/coco'),
+    'ADE20KDataset': ('ade20k', 'data/ade'),
+}
+LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+def shallow(arch: str) -> dict:
+    """LiSANet's `arch` with a block a stage."""
+    arch = LiSANet.arch_zoo[arch]
+    return dict(arch, depths=(1,) * len(arch['depths']))
 
 
 @pytest.fixture
@@ -250,14 +324,17 @@ def small_config(tmp_path, monkeypatch):
 
     def load(name: str) -> Config:
         cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
-        data = DATA[cfg.default_scope]
-        toy.MAKERS[data](Path(DATA_ROOTS[data]), num_images=2)
+        layout, root = DATA[cfg.train_dataloader.dataset.type]
+        toy.MAKERS[layout](Path(root), num_images=2)
         if cfg.default_scope != 'mmpretrain':
             shrink(cfg._cfg_dict)
-        for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        if cfg.model.backbone.type == 'mmattn.LiSANet':
+            cfg.model.backbone.arch = shallow(cfg.model.backbone.arch)
+        for loader in filter(None, map(cfg.get, LOADERS)):
             loader.update(num_workers=0, persistent_workers=False)
         cfg.train_dataloader.batch_size = 2
-        cfg.test_dataloader.dataset.indices = 1
+        if cfg.test_dataloader:
+            cfg.test_dataloader.dataset.indices = 1
         if cfg.train_cfg.type == 'IterBasedTrainLoop':
             cfg.train_cfg.update(max_iters=1, val_interval=1)
             cfg.default_hooks.checkpoint.interval = 1
@@ -279,6 +356,9 @@ def small_config(tmp_path, monkeypatch):
         ('classification/vit_t16_imhsa_300e_in1k', 'accuracy/top1'),
         ('mask_rcnn/ivit_t_3x_coco', 'coco/segm_mAP'),
         ('upernet/ivit_t_160k_ade20k', 'mIoU'),
+        ('classification/lisanet_i_150e_in1k', 'accuracy/top1'),
+        ('mask_rcnn/hylisanet_s_1x_coco', 'coco/segm_mAP'),
+        ('sem_fpn/lisanet_s_80k_ade20k', 'mIoU'),
     ],
 )
 def test_method_trains_and_tests(small_config, name, metric):
@@ -301,35 +381,43 @@ def test_upernet_tests_at_several_scales(small_config):
     assert 'mIoU' in Runner.from_cfg(cfg).test()
 
 
+def fine_tuning(tmp_path, start: str, name: str, arch: dict):
+    """Two classifiers: one of the config that `load_from` names, and the other after
+    loading its weights, of the config `name`."""
+    configs = [
+        Config.fromfile(ROOT / f'configs/classification/{config}.py')
+        for config in (start, name)
+    ]
+    for cfg in configs:
+        cfg.model.backbone.arch = arch
+    load_from = Path(configs[1].load_from)
+    assert load_from.parts[1] == start
+    assert load_from.stem == f'epoch_{configs[0].train_cfg.max_epochs}'
+    init_default_scope('mmpretrain')
+    source = ROOT_MODELS.build(configs[0].model)
+    torch.save({'state_dict': source.state_dict()}, tmp_path / load_from.name)
+    runner = Runner(
+        configs[1].model,
+        str(tmp_path),
+        load_from=str(tmp_path / load_from.name),
+        default_scope='mmpretrain',
+        experiment_name=f'{tmp_path.name}_{name}',
+    )
+    runner.load_or_resume()
+    return source, runner.model
+
+
 @pytest.mark.parametrize('attention', ['mhsa', 'imhsa'])
 @pytest.mark.parametrize('side', [448, 672, 896])
 def test_fine_tuning_starts_from_the_weights_at_224(tmp_path, attention, side):
     """`load_from` fits the position embedding and takes all else as it is."""
-    from mmattn.engine import Runner
-
-    arch = dict(ViT.arch_zoo['tiny'], depth=1)
-    configs = [
-        Config.fromfile(ROOT / f'configs/classification/{name}.py')
-        for name in (
-            f'vit_t16_{attention}_300e_in1k',
-            f'vit_t16_{attention}_{side}_30e_in1k',
-        )
-    ]
-    for cfg in configs:
-        cfg.model.backbone.arch = arch
-    assert Path(configs[1].load_from).parts[1] == f'vit_t16_{attention}_300e_in1k'
-    init_default_scope('mmpretrain')
-    source = ROOT_MODELS.build(configs[0].model)
-    torch.save({'state_dict': source.state_dict()}, tmp_path / 'epoch_300.pth')
-    runner = Runner(
-        configs[1].model,
-        str(tmp_path),
-        load_from=str(tmp_path / 'epoch_300.pth'),
-        default_scope='mmpretrain',
-        experiment_name=f'{tmp_path.name}_{attention}_{side}',
+    source, model = fine_tuning(
+        tmp_path,
+        f'vit_t16_{attention}_300e_in1k',
+        f'vit_t16_{attention}_{side}_30e_in1k',
+        dict(ViT.arch_zoo['tiny'], depth=1),
     )
-    runner.load_or_resume()
-    loaded, grid = runner.model.state_dict(), side // 16
+    loaded, grid = model.state_dict(), side // 16
     assert set(loaded) == set(source.state_dict())
     for name, value in source.state_dict().items():
         if name == 'backbone.pos_embed':
@@ -338,22 +426,64 @@ def test_fine_tuning_starts_from_the_weights_at_224(tmp_path, attention, side):
         torch.testing.assert_close(loaded[name], value)
 
 
-def test_classifier_weights_go_into_a_detector(tmp_path):
+def test_lisanet_at_384_starts_with_what_the_weights_at_224_give_there(tmp_path):
+    """Kernels and position embedding come to the new grid, and nothing else changes."""
+    source, model = fine_tuning(
+        tmp_path,
+        'lisanet_i_150e_in1k',
+        'lisanet_i_384_30e_in1k',
+        shallow('isotropic'),
+    )
+    assert model.backbone.grid_size == (24, 24) != source.backbone.grid_size
+    images = torch.randn(1, 3, 384, 384, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(images), source.eval()(images))
+
+
+def test_fine_tuning_starts_from_what_in21k_trained(small_config):
+    """All but the classifier, which has other classes and starts near 0."""
+    cfg = small_config('classification/hylisanet_s_90e_in21k')
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    source = runner.model.state_dict()
+    cfg = small_config('classification/hylisanet_s_in21k_30e_in1k')
+    assert cfg.load_from == 'work_dirs/hylisanet_s_90e_in21k/epoch_90.pth'
+    cfg.load_from = 'work_dir/epoch_1.pth'
+    cfg.work_dir = 'fine_tuned'
+    cfg.optim_wrapper.optimizer.lr = 0.0  # so that what was loaded is still there
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    loaded = runner.model.state_dict()
+    assert set(loaded) == set(source)
+    for name, value in source.items():
+        if not name.startswith('head.'):
+            torch.testing.assert_close(loaded[name], value)
+    assert source['head.fc.weight'].shape == (21841, 1536)
+    assert loaded['head.fc.weight'].shape == (1000, 1536)
+    assert loaded['head.fc.weight'].std().item() == pytest.approx(2e-5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    'classifier, detector, arch',
+    [
+        ('ivit_t_300e_in1k', 'ivit_t_3x_coco', 'nano'),
+        ('hylisanet_s_300e_in1k', 'hylisanet_s_1x_coco', 'hybrid-nano'),
+    ],
+)
+def test_classifier_weights_go_into_a_detector(tmp_path, classifier, detector, arch):
     """As `configs/mask_rcnn/README.md` says."""
-    cfg = Config.fromfile(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
-    backbone = ROOT_MODELS.build(cfg.model.backbone | dict(arch='nano'))
+    cfg = Config.fromfile(ROOT / f'configs/classification/{classifier}.py')
+    backbone = ROOT_MODELS.build(cfg.model.backbone | dict(arch=arch))
     state = {f'backbone.{key}': value for key, value in backbone.state_dict().items()}
     torch.save({'state_dict': state}, tmp_path / 'epoch_300.pth')
-    cfg = Config.fromfile(ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py')
+    cfg = Config.fromfile(ROOT / f'configs/mask_rcnn/{detector}.py')
     init_cfg = dict(
         type='Pretrained',
         prefix='backbone.',
         checkpoint=str(tmp_path / 'epoch_300.pth'),
     )
-    detector = ROOT_MODELS.build(
-        cfg.model.backbone | dict(arch='nano', init_cfg=init_cfg)
-    )
-    detector.init_weights()
-    loaded = detector.state_dict()
+    model = ROOT_MODELS.build(cfg.model.backbone | dict(arch=arch, init_cfg=init_cfg))
+    model.init_weights()
+    loaded = model.state_dict()
     for key, value in backbone.state_dict().items():
         torch.testing.assert_close(loaded[key], value)

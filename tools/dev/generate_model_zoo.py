@@ -3,7 +3,8 @@
     python tools/dev/generate_model_zoo.py
     python tools/dev/generate_model_zoo.py --check
 
-A metafile is written by hand, but for `Parameters` and `FLOPs`. A README asks for a
+A metafile is written by hand, but for `Parameters` and `FLOPs`, which a model with
+Fourier transforms has a second time as `FLOPs without Transforms`. A README asks for a
 table with the line `<!-- table of PATH -->`, its path relative to the README: that of a
 metafile, or of a folder with the `summary.json` files that `draw_run.py` writes.
 """
@@ -26,6 +27,7 @@ TABLE = re.compile(
     r'(?P<end><!-- end of table -->\n)',
     re.DOTALL,
 )
+WITHOUT_TRANSFORMS = 'FLOPs without Transforms'
 # What a measurement of ours has to come with.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
 
@@ -46,7 +48,10 @@ def count(model: dict) -> dict[str, int]:
 
     cfg = Config.fromfile(ROOT / model['Config'])
     complexity = count(cfg, tuple(model['Metadata']['Image Size']))
-    return {'Parameters': complexity.params, 'FLOPs': complexity.flops}
+    counts = {'Parameters': complexity.params, 'FLOPs': complexity.flops}
+    if complexity.transforms:
+        counts[WITHOUT_TRANSFORMS] = complexity.flops_in('without transforms')
+    return counts
 
 
 def with_counts(text: str, counts: dict[str, dict[str, int]]) -> str:
@@ -55,8 +60,8 @@ def with_counts(text: str, counts: dict[str, dict[str, int]]) -> str:
     for line in text.splitlines():
         if started := re.match(r'  - Name: (.+)', line):
             name = started[1]
-        if field := re.match(r'( +)(Parameters|FLOPs):', line):
-            line = f'{field[0]} {counts[name][field[2]]}'
+        if field := re.match(r' +(Parameters|FLOPs|FLOPs without Transforms):', line):
+            line = f'{field[0]} {counts[name][field[1]]}'
         lines.append(line)
     return '\n'.join(lines) + '\n'
 
@@ -105,6 +110,8 @@ def model_table(metafile: Path, folder: Path) -> str:
         for name in metrics(model, kind)
     )
     head = ['config', 'height x width', 'parameters (M)', 'FLOPs (G)']
+    transforms = any(WITHOUT_TRANSFORMS in model['Metadata'] for model in models)
+    head += ['without transforms'] if transforms else []
     head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
     rows = [head]
     for model in models:
@@ -114,6 +121,9 @@ def model_table(metafile: Path, folder: Path) -> str:
         row.append('{} x {}'.format(*metadata['Image Size']))
         row.append(f'{metadata["Parameters"] / 1e6:.2f}')
         row.append(f'{metadata["FLOPs"] / 1e9:.2f}')
+        if transforms:
+            flops = metadata.get(WITHOUT_TRANSFORMS)
+            row.append('' if flops is None else f'{flops / 1e9:.2f}')
         row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
         rows.append(row)
     return markdown(rows)

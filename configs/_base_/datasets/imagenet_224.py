@@ -1,6 +1,6 @@
-# ImageNet-1K at 224 pixels. RandAugment 9/0.5 and erasing 0.25 are the paper's; what
-# its tables leave open is DeiT's, except repeated augmentation, which they do not list
-# and which is left out.
+# ImageNet-1K at 224 pixels with DeiT's augmentation: RandAugment 9/0.5, erasing 0.25, a
+# test crop from a short side of 256. Repeated augmentation is left to the leaves whose
+# paper has it.
 dataset_type = 'ImageNet'
 data_root = 'data/imagenet'
 

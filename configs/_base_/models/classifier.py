@@ -16,8 +16,8 @@ model = dict(
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
         init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
     ),
-    # The table calls 0.8 and 1 probabilities. In the DeiT recipe that it follows they
-    # are the parameters of the Beta distributions, and each batch gets one of the two.
+    # As in DeiT, the parameters of the Beta distributions; each batch gets one of the
+    # two. (The table of iViT's paper calls 0.8 and 1 probabilities.)
     train_cfg=dict(
         augments=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)]
     ),

@@ -1,0 +1,26 @@
+_base_ = [
+    '../_base_/models/classifier.py',
+    '../_base_/datasets/imagenet_224.py',
+    '../_base_/schedules/adamw_30e_from_in21k.py',
+    '../_base_/runtime/mmpretrain.py',
+]
+model = dict(
+    backbone=dict(
+        type='mmattn.LiSANet',
+        arch='hybrid-small',
+        drop_path_rate=0.1,
+        out_indices=3,
+        out_norm=False,
+    ),
+    neck=dict(type='mmattn.PooledMLP', in_channels=384),
+    # A new classifier; ConvNeXt starts it at a thousandth of the usual scale.
+    head=dict(in_channels=1536, init_cfg=dict(std=2e-5)),
+    # ConvNeXt mixes no images in fine-tuning.
+    train_cfg=None,
+)
+# Over 25 blocks, this leaves the stem 0.055 of the rate, as ConvNeXt's 0.8 does over
+# its 12 groups of blocks.
+optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=0.895))
+train_dataloader = dict(batch_size=64)
+# What pre-training ends with.
+load_from = 'work_dirs/hylisanet_s_90e_in21k/epoch_90.pth'
