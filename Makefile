@@ -57,7 +57,7 @@ bench: $(STAMP)
 		--csv $(BENCH)/structure_aware_attention_cpu.csv
 	$(BIN)/python tools/benchmark/op.py structure_aware_attention_stages \
 		--batch 8 --rounds 3 --csv $(BENCH)/structure_aware_attention_stages_cpu.csv
-	$(BIN)/python tools/benchmark/op.py lisa_block --rounds 3 \
+	$(BIN)/python tools/benchmark/op.py lisa_block --batch 4 --rounds 3 \
 		--csv $(BENCH)/lisa_block_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_cpu.csv
 	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_cpu.csv

@@ -30,7 +30,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
         q_n, k_n = (x.mul_(normalizer(x, 0)) for x in (q_n, k_n))
         g_a = k_n.bmm(r_a.mT).view(D, -1, K, N)
         p = g_a.mul_(q_n.unsqueeze(2)).sum(0)  # (r, K, N)
-        y = _attention(p, r_b).bmm(v_n.permute(1, 2, 0))  # (r, N, D)
+        y = _attention(_queries_first(p), r_b).bmm(v_n.permute(1, 2, 0))  # (r, N, D)
         y = y.baddbmm_(p.mT, bias.T.expand(len(p), K, D))
         patterns[images, heads] = p.view(patterns[images, heads].shape)
         _store(out[chunk], y.permute(2, 0, 1))
@@ -42,7 +42,7 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     r_a, r_b = _circulants(w_a, w_b, grid)
-    dr_a, dr_b, dbias = (torch.zeros_like(x) for x in (r_a, r_b, bias))
+    dr_a, dr_b, dbias = (bias.new_zeros(x.shape) for x in (r_a, r_b, bias))
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     for images, heads in image_and_head_slices(B, M, K * D * N, CHUNK_ELEMENTS):
         chunk = images, slice(None), heads
@@ -50,10 +50,11 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
         q_scale, k_scale = normalizer(q_n, 0), normalizer(k_n, 0)
         q_n, k_n = q_n.mul_(q_scale), k_n.mul_(k_scale)  # (D, r, N)
         p = patterns[images, heads].flatten(0, 1)  # (r, K, N)
-        dv_n = _attention(p, r_b).mT.bmm(dy.permute(1, 2, 0))  # (r, N, D)
+        p_queries = _queries_first(p)  # (N, K, r)
+        dv_n = _attention(p_queries, r_b).mT.bmm(dy.permute(1, 2, 0))  # (r, N, D)
         _store(dv[chunk], dv_n.permute(2, 0, 1))
         dp = bias.T.expand(len(p), K, D).bmm(dy.transpose(0, 1))  # (r, K, N)
-        dp += _backward_of_attention(dy, v_n, p, r_b, dr_b)
+        dp += _backward_of_attention(dy, v_n, p_queries, r_b, dr_b)
         dbias += dy.transpose(0, 1).bmm(p.mT).sum(0)
         g_a = k_n.bmm(r_a.mT).view(D, -1, K, N)
         dq_n = g_a.mul_(dp).sum(2)  # (D, r, N)
@@ -96,15 +97,20 @@ def _offsets(grid: tuple[int, ...]) -> Tensor:
     return block_circulant(torch.arange(prod(grid)).view(grid), grid)
 
 
+def _queries_first(p: Tensor) -> Tensor:
+    """(r, K, N) to (N, K, r), copied: batched products of the view would be loops."""
+    return p.permute(2, 1, 0).contiguous()
+
+
 def _attention(p: Tensor, r_b: Tensor) -> Tensor:
-    """Patterns (r, K, N) to what queries give to tokens, (r, N, N)."""
-    return p.permute(2, 0, 1).bmm(r_b).transpose(0, 1)
+    """Patterns (N, K, r) to what queries give to tokens, (r, N, N)."""
+    return p.mT.bmm(r_b).transpose(0, 1)
 
 
 def _backward_of_attention(dy, v, p, r_b, dr_b):
-    """Gradient of the patterns through the map; adds to that of the matrices r_b."""
+    """Gradient of patterns (N, K, r) through the map; adds to that of r_b."""
     dattention = dy.permute(1, 2, 0).bmm(v.transpose(0, 1)).transpose(0, 1)
-    dr_b.baddbmm_(p.permute(2, 1, 0), dattention)  # (N, K, r) by (N, r, N)
+    dr_b.baddbmm_(p, dattention)  # (N, K, r) by (N, r, N)
     return dattention.bmm(r_b.mT).permute(1, 2, 0)  # (r, K, N)
 
 
