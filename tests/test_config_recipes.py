@@ -1,0 +1,170 @@
+"""Configs have the hyper-parameters that the papers print."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+mm = pytest.importorskip('mmengine')
+for name in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(name)
+
+from mmengine.config import Config  # noqa: E402
+from mmengine.optim import build_optim_wrapper  # noqa: E402
+from mmengine.registry import init_default_scope  # noqa: E402
+
+from mmattn.analysis.flops import build  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / 'tools/dev'))
+model_zoo = importlib.import_module('generate_model_zoo')
+
+GPUS = 8
+# Tables 9 and 10 of arXiv 2402.17507 and appendix A.2 of arXiv 2211.16289: optimiser,
+# learning rate, weight decay, batch, epochs or iterations, warm-up, stochastic depth.
+# A warm-up of None is not the paper's; 0 is none.
+LAMB = ('Lamb', 8e-3, 0.05, 4096, 300, 20)
+ADAMW = ('AdamW', 1e-3, 0.05, 1024, 300, 5)
+FINE_TUNING = ('AdamW', 5e-6, 1e-8, 1024, 30, 5)
+DETECTION = ('AdamW', 1e-4, 0.05, 16, 36, None)
+SEGMENTATION = ('AdamW', 8e-5, 0.05, 16, 160000, None)
+LISA = ('AdamW', 1e-3, 0.05, 1024, 300, 20)
+LISA_21K = ('AdamW', 4e-3, 0.05, 4096, 90, 5)
+LISA_FROM_21K = ('AdamW', 5e-5, 1e-8, 512, 30, 0)
+LISA_DETECTION = ('AdamW', 1e-4, 0.05, 16, 12, None)
+LISA_SEGMENTATION = ('AdamW', 1e-4, 1e-4, 16, 80000, 0)
+PAPER = {
+    'classification/ivit_t_300e_in1k': (*LAMB, 0.15),
+    'classification/ivit_s_300e_in1k': (*LAMB, 0.3),
+    'classification/ivit_b_300e_in1k': (*LAMB, 0.4),
+    'classification/vit_t16_mhsa_300e_in1k': (*ADAMW, 0.1),
+    'classification/vit_t16_imhsa_300e_in1k': (*ADAMW, 0.1),
+    'classification/vit_s16_mhsa_300e_in1k': (*ADAMW, 0.1),
+    'classification/vit_s16_imhsa_300e_in1k': (*ADAMW, 0.1),
+    'classification/vit_t8_mhsa_300e_in1k': (*ADAMW, 0.1),
+    'classification/vit_t8_imhsa_300e_in1k': (*ADAMW, 0.1),
+    **{
+        f'classification/vit_{size}_{attention}_{side}_30e_in1k': (*FINE_TUNING, 0.1)
+        for size in ('t16', 's16')
+        for attention in ('mhsa', 'imhsa')
+        for side in (448, 672, 896)
+    },
+    'mask_rcnn/ivit_t_3x_coco': (*DETECTION, 0.2),
+    'mask_rcnn/ivit_s_3x_coco': (*DETECTION, 0.3),
+    'mask_rcnn/ivit_b_3x_coco': (*DETECTION, 0.4),
+    'upernet/ivit_t_160k_ade20k': (*SEGMENTATION, 0.4),
+    'upernet/ivit_s_160k_ade20k': (*SEGMENTATION, 0.4),
+    'upernet/ivit_b_160k_ade20k': (*SEGMENTATION, 0.4),
+    'classification/lisanet_i_150e_in1k': ('AdamW', 1e-3, 0.05, 1024, 150, 20, 0.0),
+    'classification/lisanet_i_384_30e_in1k': (*FINE_TUNING, 0.0),
+    'classification/lisanet_s_300e_in1k': (*LISA, 0.1),
+    'classification/lisanet_b_300e_in1k': (*LISA, 0.4),
+    'classification/hylisanet_s_300e_in1k': (*LISA, 0.1),
+    'classification/hylisanet_b_300e_in1k': (*LISA, 0.4),
+    'classification/hylisanet_s_90e_in21k': (*LISA_21K, 0.1),
+    'classification/hylisanet_b_90e_in21k': (*LISA_21K, 0.2),
+    'classification/hylisanet_s_in21k_30e_in1k': (*LISA_FROM_21K, 0.1),
+    'classification/hylisanet_b_in21k_30e_in1k': (*LISA_FROM_21K, 0.2),
+    'mask_rcnn/lisanet_s_1x_coco': (*LISA_DETECTION, 0.1),
+    'mask_rcnn/hylisanet_s_1x_coco': (*LISA_DETECTION, 0.1),
+    'sem_fpn/lisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
+    'sem_fpn/hylisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
+}
+
+
+def test_every_config_of_a_paper_is_in_the_table():
+    configs = [
+        Path(model['Config']).with_suffix('')
+        for metafile in model_zoo.metafiles()
+        for model in model_zoo.read_models(metafile)
+    ]
+    assert {str(path.relative_to('configs')) for path in configs} == set(PAPER)
+
+
+@pytest.mark.parametrize('name', PAPER)
+def test_hyper_parameters_are_the_papers(name):
+    optimizer, lr, decay, batch, length, warmup, drop_path = PAPER[name]
+    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    assert cfg.optim_wrapper.optimizer.type == optimizer
+    assert cfg.optim_wrapper.optimizer.lr == lr
+    assert cfg.optim_wrapper.optimizer.weight_decay == decay
+    assert cfg.auto_scale_lr.base_batch_size == batch
+    assert cfg.train_dataloader.batch_size * GPUS == batch
+    assert cfg.model.backbone.drop_path_rate == drop_path
+    *warmups, last = cfg.param_scheduler
+    loop = cfg.train_cfg
+    assert last.end == loop.get('max_epochs', loop.get('max_iters')) == length
+    if warmup is not None:
+        assert sum(scheduler.end for scheduler in warmups) == last.begin == warmup
+        assert last.type == 'CosineAnnealingLR'
+        assert last.begin + last.T_max == last.end
+
+
+@pytest.mark.parametrize(
+    'name, mixes, repeats, classes',
+    [
+        ('ivit_t_300e_in1k', True, False, 1000),
+        ('lisanet_i_150e_in1k', True, True, 1000),
+        ('lisanet_i_384_30e_in1k', True, True, 1000),
+        ('hylisanet_b_300e_in1k', True, True, 1000),
+        ('hylisanet_b_90e_in21k', True, False, 21841),
+        ('hylisanet_b_in21k_30e_in1k', False, False, 1000),
+    ],
+)
+def test_classification_augmentation_is_the_papers(name, mixes, repeats, classes):
+    cfg = Config.fromfile(ROOT / f'configs/classification/{name}.py')
+    steps = {step.type: step for step in cfg.train_dataloader.dataset.pipeline}
+    rand_augment = steps['RandAugment']
+    assert (rand_augment.magnitude_level, rand_augment.magnitude_std) == (9, 0.5)
+    assert steps['RandomErasing'].erase_prob == 0.25
+    sampler = cfg.train_dataloader.sampler.type
+    assert sampler == ('RepeatAugSampler' if repeats else 'DefaultSampler')
+    classifier = build(cfg)
+    mixed = classifier.data_preprocessor.batch_augments
+    augments = {type(a).__name__: a.alpha for a in mixed.augments} if mixed else {}
+    assert augments == ({'Mixup': 0.8, 'CutMix': 1.0} if mixes else {})
+    assert classifier.head.loss_module.label_smooth_val == 0.1
+    assert classifier.head.num_classes == classes
+    assert classifier.data_preprocessor.num_classes == classes
+
+
+@pytest.mark.parametrize('size', ['s', 'b'])
+def test_learning_rates_from_in21k_fall_to_those_of_convnext(size):
+    cfg = Config.fromfile(
+        ROOT / f'configs/classification/hylisanet_{size}_in21k_30e_in1k.py'
+    )
+    init_default_scope(cfg.default_scope)
+    wrapper = build_optim_wrapper(build(cfg), cfg.optim_wrapper)
+    rates = [group['lr'] for group in wrapper.optimizer.param_groups]
+    assert max(rates) == 5e-5
+    assert min(rates) / max(rates) == pytest.approx(0.8**13, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'classification/ivit_t_300e_in1k',
+        'classification/vit_t16_imhsa_300e_in1k',
+        'classification/lisanet_i_150e_in1k',
+        'classification/hylisanet_s_90e_in21k',
+        'mask_rcnn/ivit_t_3x_coco',
+        'mask_rcnn/hylisanet_s_1x_coco',
+        'upernet/ivit_t_160k_ade20k',
+    ],
+)
+def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name):
+    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    init_default_scope(cfg.default_scope)
+    model = build(cfg)
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    decay = {
+        id(parameter): group['weight_decay']
+        for group in wrapper.optimizer.param_groups
+        for parameter in group['params']
+    }
+    for parameter_name, parameter in model.named_parameters():
+        exempt = re.search(r'\.(pos_embed|bias|w[12]_[qk])$', parameter_name)
+        spared = parameter.ndim <= 1 or exempt
+        assert decay[id(parameter)] == (0 if spared else 0.05), parameter_name
