@@ -29,7 +29,7 @@ import torch
 from operators import OPERATORS, PASSES, Case, load
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.analysis.flops import TRANSFORMS
+from mmattn.analysis.flop_rules import TRANSFORMS
 from mmattn.ops.testing import assert_close
 
 GIB = 2**30
