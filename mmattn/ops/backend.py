@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from types import ModuleType
 
+import torch
 from torch import Tensor
 
 logger = logging.getLogger('mmattn')
@@ -54,6 +55,13 @@ def select_backend(
             return name
         rejected.append(f'{name}: {reason}')
     raise ValueError(f'{operator}: no backend can run this call: {rejected}')
+
+
+def is_autocast_on(device_type: str) -> bool:
+    """Whether autocast is enabled; some devices, such as meta, have none."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(
+        device_type
+    )
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from mmattn.models import ViT
 from mmattn.models.backbones.vit import SelfAttention
+from mmattn.models.layers import pos_embed_map
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)
 
@@ -74,11 +75,15 @@ def test_images_are_padded_right_and_below(attention, patch_size, shape):
     assert_close(out, model(padded)[0])
 
 
+def on_grid(model, grid):
+    return pos_embed_map(model.pos_embed, model.grid_size, grid)
+
+
 def test_position_embedding_is_added_as_it_is_at_its_own_size():
     model = build(img_size=(48, 80))
     assert model.pos_embed.shape == (1, 3 * 5, 48)
-    assert model._pos_embed((3, 5)).shape == (1, 3, 5, 48)
-    assert_close(model._pos_embed((3, 5)).flatten(1, 2), model.pos_embed)
+    assert on_grid(model, (3, 5)).shape == (1, 3, 5, 48)
+    assert_close(on_grid(model, (3, 5)).flatten(1, 2), model.pos_embed)
 
 
 def test_position_embedding_keeps_its_axes_when_resized():
@@ -86,7 +91,7 @@ def test_position_embedding_keeps_its_axes_when_resized():
     model = build(img_size=64)
     rows = torch.arange(4.0).repeat_interleave(4)[None, :, None].expand(1, 16, 48)
     model.pos_embed.data.copy_(rows)
-    resized = model._pos_embed((8, 6))[0]  # (8, 6, 48)
+    resized = on_grid(model, (8, 6))[0]  # (8, 6, 48)
     assert_close(resized, resized[:, :1, :1].expand_as(resized))
     assert (resized[1:, 0, 0] > resized[:-1, 0, 0]).all()
 
@@ -110,7 +115,7 @@ def test_position_embedding_inside_a_detector_is_resized_on_load():
     larger.load_state_dict(parent.state_dict())
     assert_close(
         larger['backbone'].pos_embed,
-        parent['backbone']._pos_embed((8, 8)).flatten(1, 2),
+        on_grid(parent['backbone'], (8, 8)).flatten(1, 2),
     )
 
 

@@ -1,15 +1,13 @@
-"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter.
-
-The interpreter has to be chosen before Triton is imported, so `test_under_interpreter`
-runs this file once more in a process that has TRITON_INTERPRET=1.
-"""
-
-import os
-import subprocess
-import sys
+"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
 
 import pytest
 import torch
+from triton_devices import (
+    every_device,
+    every_dtype,
+    outer_run,
+    run_under_interpreter,
+)
 
 from mmattn.ops import landmark_attention
 from mmattn.ops.landmark_attention import triton_impl
@@ -35,26 +33,6 @@ SHAPES = {
     'landmarks in two tiles, no mixing': dict(B=1, N=70, L=66, M=2),
     'width 40 in three chunks': dict(B=1, N=20, L=5, M=2, D=40, E=2),
 }
-DEVICES = [
-    pytest.param(
-        'cpu',
-        marks=pytest.mark.skipif(
-            not triton_impl.INTERPRETED, reason='see test_under_interpreter'
-        ),
-    ),
-    pytest.param(
-        'cuda',
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device'),
-        ],
-    ),
-]
-
-every_device = pytest.mark.parametrize('device', DEVICES)
-every_dtype = pytest.mark.parametrize(
-    'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
-)
 
 
 def triton(*inputs):
@@ -75,15 +53,9 @@ def assert_matches_reference(inputs, requires_grad=None):
             assert_close(f'grad of {name}', e, a, dtype)
 
 
-@pytest.mark.skipif(triton_impl.INTERPRETED, reason='this is the inner run')
+@outer_run
 def test_under_interpreter():
-    run = subprocess.run(
-        [sys.executable, '-m', 'pytest', __file__, '-q', '-m', 'not slow and not gpu'],
-        env=os.environ | {'TRITON_INTERPRET': '1', 'CUDA_VISIBLE_DEVICES': ''},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_under_interpreter(__file__)
 
 
 @every_device

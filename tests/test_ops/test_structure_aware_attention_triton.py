@@ -1,15 +1,13 @@
-"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter.
-
-The interpreter has to be chosen before Triton is imported, so `test_under_interpreter`
-runs this file once more in a process that has TRITON_INTERPRET=1.
-"""
-
-import os
-import subprocess
-import sys
+"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
 
 import pytest
 import torch
+from triton_devices import (
+    every_device,
+    every_dtype,
+    outer_run,
+    run_under_interpreter,
+)
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import circular_kernel_spectrum, triton_impl
@@ -35,27 +33,8 @@ SHAPES = {
     'grid 70, cuFFT': dict(grid=(70,), B=1, M=2, D=4, K=2),
     'grid 2x3x5, cuFFT': dict(grid=(2, 3, 5), B=1, M=1, D=4, K=2),
 }
-DEVICES = [
-    pytest.param(
-        'cpu',
-        marks=pytest.mark.skipif(
-            not triton_impl.INTERPRETED, reason='see test_under_interpreter'
-        ),
-    ),
-    pytest.param(
-        'cuda',
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device'),
-        ],
-    ),
-]
 GRIDS = {'small': (5, 7), 'large': (3, 66)}
 
-every_device = pytest.mark.parametrize('device', DEVICES)
-every_dtype = pytest.mark.parametrize(
-    'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
-)
 every_path = pytest.mark.parametrize('grid', GRIDS.values(), ids=GRIDS.keys())
 
 
@@ -81,15 +60,9 @@ def assert_matches_reference(inputs, requires_grad=None):
             assert_close(f'grad of {name}', e, a, dtype)
 
 
-@pytest.mark.skipif(triton_impl.INTERPRETED, reason='this is the inner run')
+@outer_run
 def test_under_interpreter():
-    run = subprocess.run(
-        [sys.executable, '-m', 'pytest', __file__, '-q', '-m', 'not slow and not gpu'],
-        env=os.environ | {'TRITON_INTERPRET': '1', 'CUDA_VISIBLE_DEVICES': ''},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_under_interpreter(__file__)
 
 
 @every_device

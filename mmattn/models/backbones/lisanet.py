@@ -30,7 +30,7 @@ from mmattn.models.layers import (
     fit_loaded_pos_embed,
     init_linear_and_conv,
     pad_to_patches,
-    resize_pos_embed,
+    pos_embed_map,
 )
 from mmattn.models.layers.lisa_variants import MIXERS
 from mmattn.registry import MODELS
@@ -341,16 +341,10 @@ class LiSANet(BaseBackbone):
         ):
             x = embed(x)
             if self.plain:
-                x = x + self._pos_embed(x.shape[1:3])
+                x = x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
             for block in blocks:
                 x = run_block(block, x, self.with_cp)
             if stage in self.out_indices:
                 out = self.out_norms[str(stage)](x) if self.out_norms else x
                 outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
         return tuple(outs)
-
-    def _pos_embed(self, grid_size) -> Tensor:
-        pos_embed = self.pos_embed
-        if tuple(grid_size) != self.grid_size:
-            pos_embed = resize_pos_embed(pos_embed, self.grid_size, grid_size)
-        return pos_embed.unflatten(1, tuple(grid_size))

@@ -20,7 +20,7 @@ from mmattn.models.layers import (
     fit_loaded_pos_embed,
     init_linear_and_conv,
     pad_to_patches,
-    resize_pos_embed,
+    pos_embed_map,
 )
 from mmattn.registry import MODELS
 
@@ -161,7 +161,7 @@ class ViT(BaseBackbone):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = pad_to_patches(x, self.patch_size)
         x = self.patch_embed(x).permute(0, 2, 3, 1)  # (B, H, W, C)
-        x = x + self._pos_embed(x.shape[1:3])
+        x = x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
         outs = []
         for i, block in enumerate(self.blocks):
             x = run_block(block, x, self.with_cp)
@@ -169,9 +169,3 @@ class ViT(BaseBackbone):
                 out = self.out_norms[str(i)](x)
                 outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
         return tuple(outs)
-
-    def _pos_embed(self, grid_size) -> Tensor:
-        pos_embed = self.pos_embed
-        if tuple(grid_size) != self.grid_size:
-            pos_embed = resize_pos_embed(pos_embed, self.grid_size, grid_size)
-        return pos_embed.unflatten(1, tuple(grid_size))

@@ -1,6 +1,6 @@
 from .initialization import init_linear_and_conv
 from .interactive_attention import InteractiveAttention
-from .patches import fit_loaded_pos_embed, pad_to_patches, resize_pos_embed
+from .patches import fit_loaded_pos_embed, pad_to_patches, pos_embed_map
 from .pointwise import PointwiseLinear, StarReLU
 from .separable_conv import SeparableConv
 from .structure_aware_attention import StructureAwareAttention
@@ -14,5 +14,5 @@ __all__ = [
     'fit_loaded_pos_embed',
     'init_linear_and_conv',
     'pad_to_patches',
-    'resize_pos_embed',
+    'pos_embed_map',
 ]

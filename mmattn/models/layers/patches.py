@@ -29,6 +29,15 @@ def resize_pos_embed(
     return image.permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
 
 
+def pos_embed_map(
+    pos_embed: Tensor, old_grid: Sequence[int], grid: Sequence[int]
+) -> Tensor:
+    """Shape (1, N, C), made for `old_grid`, to (1, *grid, C)."""
+    if tuple(grid) != tuple(old_grid):
+        pos_embed = resize_pos_embed(pos_embed, old_grid, grid)
+    return pos_embed.unflatten(1, tuple(grid))
+
+
 def fit_loaded_pos_embed(module: nn.Module, state_dict: dict, prefix: str, *args):
     """Hook before loading: resizes `pos_embed` of a square grid to `grid_size`."""
     key = prefix + 'pos_embed'

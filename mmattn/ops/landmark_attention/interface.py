@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..backend import select_backend
+from ..backend import is_autocast_on, select_backend
 from . import cpu_impl, reference, triton_impl
 
 OPERATOR = 'landmark_attention'
@@ -57,9 +57,7 @@ def landmark_attention(
     attention = (q, k, v, q_landmarks, k_landmarks)
     mixing = (w1_q, w2_q, w1_k, w2_k)
     device_type = q.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(
-        device_type
-    ):
+    if is_autocast_on(device_type):
         dtype = torch.get_autocast_dtype(device_type)
         attention = tuple(x.to(dtype) for x in attention)
         with torch.autocast(device_type, enabled=False):

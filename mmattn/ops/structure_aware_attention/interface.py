@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..backend import select_backend
+from ..backend import is_autocast_on, select_backend
 from . import cpu_impl, reference, triton_impl
 from .spectrum import compute_dtype, rfft_grid
 
@@ -66,9 +66,7 @@ def structure_aware_attention(
         torch.Size([2, 196, 12, 16])
     """
     device_type = q.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(
-        device_type
-    ):
+    if is_autocast_on(device_type):
         with torch.autocast(device_type, enabled=False):
             return structure_aware_attention(
                 q, k, v, w_a, w_b, bias, grid=grid, backend=backend

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..backend import is_autocast_on
 from .reference import l2_normalize
 from .spectrum import compute_dtype
 
@@ -32,8 +33,8 @@ def _in_compute_dtype(operator):
     @functools.wraps(operator)
     def wrapped(q: Tensor, *tensors: Tensor, **kwargs) -> Tensor:
         dtype, device = compute_dtype(q.dtype), q.device.type
-        has_autocast = torch.amp.is_autocast_available(device)  # meta tensors have none
-        with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
+        on = is_autocast_on(device)
+        with torch.autocast(device, enabled=False) if on else nullcontext():
             out = operator(*(x.to(dtype) for x in (q, *tensors)), **kwargs)
         return out.to(q.dtype)
 

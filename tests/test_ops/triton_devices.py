@@ -1,0 +1,43 @@
+"""Where tests of Triton kernels run: on a GPU, and under Triton's interpreter.
+
+The interpreter has to be chosen before Triton is imported, so `run_under_interpreter`
+runs a test file once more in a process that has TRITON_INTERPRET=1.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'
+DEVICES = [
+    pytest.param(
+        'cpu',
+        marks=pytest.mark.skipif(not INTERPRETED, reason='see test_under_interpreter'),
+    ),
+    pytest.param(
+        'cuda',
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device'),
+        ],
+    ),
+]
+
+every_device = pytest.mark.parametrize('device', DEVICES)
+every_dtype = pytest.mark.parametrize(
+    'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
+)
+outer_run = pytest.mark.skipif(INTERPRETED, reason='this is the inner run')
+
+
+def run_under_interpreter(file: str):
+    run = subprocess.run(
+        [sys.executable, '-m', 'pytest', file, '-q', '-m', 'not slow and not gpu'],
+        env=os.environ | {'TRITON_INTERPRET': '1', 'CUDA_VISIBLE_DEVICES': ''},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
