@@ -18,6 +18,7 @@ from mmengine.registry import init_default_scope  # noqa: E402
 
 from mmattn.engine import Runner  # noqa: E402
 from mmattn.models import LiSANet, ViT  # noqa: E402
+from mmattn.models.layers import pos_embed_map  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / 'tools/datasets'))
@@ -163,7 +164,7 @@ def test_fine_tuning_starts_from_the_weights_at_224(tmp_path, attention, side):
     assert set(loaded) == set(source.state_dict())
     for name, value in source.state_dict().items():
         if name == 'backbone.pos_embed':
-            value = source.backbone._pos_embed((grid, grid)).flatten(1, 2)
+            value = pos_embed_map(value, (14, 14), (grid, grid)).flatten(1, 2)
             assert value.shape == (1, grid * grid, 192)
         torch.testing.assert_close(loaded[name], value)
 

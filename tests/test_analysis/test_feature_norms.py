@@ -8,6 +8,7 @@ from torch import nn
 from mmattn.analysis import feature_norms
 from mmattn.analysis.feature_norms import channels_last
 from mmattn.models import IViT, ViT
+from mmattn.models.layers import pos_embed_map
 from mmattn.ops.testing import assert_close
 
 
@@ -30,7 +31,7 @@ def blocks_of_pyramid(backbone, image):
 @torch.no_grad()
 def blocks_of_vit(backbone, image):
     x, norms = backbone.patch_embed(image).permute(0, 2, 3, 1), {}
-    x = x + backbone._pos_embed(x.shape[1:3])
+    x = x + pos_embed_map(backbone.pos_embed, backbone.grid_size, x.shape[1:3])
     for i, block in enumerate(backbone.blocks):
         x = block(x)
         norms[f'blocks.{i}'] = norm(x)
