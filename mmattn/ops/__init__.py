@@ -1,6 +1,7 @@
 """Operators. They need torch alone; Triton is used where it is installed."""
 
 from .landmark_attention import landmark_attention
+from .masked_attention import masked_attention, neighbourhood_mask
 from .pointwise_linear import pointwise_linear
 from .structure_aware_attention import (
     circular_kernel_spectrum,
@@ -10,6 +11,8 @@ from .structure_aware_attention import (
 __all__ = [
     'circular_kernel_spectrum',
     'landmark_attention',
+    'masked_attention',
+    'neighbourhood_mask',
     'pointwise_linear',
     'structure_aware_attention',
 ]

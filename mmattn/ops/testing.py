@@ -129,6 +129,40 @@ def make_structure_aware_inputs(
     return [*qkv, w_a, w_b, bias]
 
 
+def make_masked_inputs(
+    *,
+    grid: tuple[int, int] = (7, 5),
+    num_special: int = 1,
+    B: int = 2,
+    M: int = 3,
+    D: int = 8,
+    kernel_size: int = 3,
+    bias: bool = False,
+    alpha: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: str = 'cpu',
+    seed: int = 0,
+) -> list[Tensor | None]:
+    """q, k, v, bias and alpha of `masked_attention`, the last two None if not wanted.
+
+    q, k and v are views of one packed tensor, as a model's projection leaves them; bias
+    and alpha, in (0, 1), are in float32 (float64 in float64).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    N = num_special + prod(grid)
+    extra_dtype = torch.promote_types(dtype, torch.float32)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    qkv = draw(B, N, 3, M, D).to(device, dtype).unbind(2)
+    extras = (
+        draw(M, kernel_size, kernel_size).to(device, extra_dtype) if bias else None,
+        draw(M).sigmoid().to(device, extra_dtype) if alpha else None,
+    )
+    return [*qkv, *extras]
+
+
 def run_with_grads(
     function: Callable[..., Tensor],
     inputs: Sequence[Tensor | None],

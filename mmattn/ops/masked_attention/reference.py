@@ -1,0 +1,120 @@
+"""Masked attention, written as the paper defines it: dense, N x N.
+
+Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
+Transformers", https://arxiv.org/abs/2207.03006, equation 2 and section 4.3. No official
+code is known.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def unsupported(*tensors: Tensor | None) -> str | None:
+    return None
+
+
+def neighbourhood_mask(
+    grid: Sequence[int],
+    kernel_size: int = 3,
+    num_special: int = 0,
+    *,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Who sees whom: boolean, shape (N, N) with N = num_special + H * W.
+
+    Special tokens come first; their rows and columns are all True. A patch sees the
+    patches of the kernel_size x kernel_size square around it, clipped at the borders.
+    """
+    H, W = grid
+    y, x = (
+        axis.flatten()
+        for axis in torch.meshgrid(
+            torch.arange(H, device=device),
+            torch.arange(W, device=device),
+            indexing='ij',
+        )
+    )
+    near = [(p[:, None] - p).abs() <= kernel_size // 2 for p in (y, x)]
+    mask = torch.ones([num_special + H * W] * 2, dtype=torch.bool, device=device)
+    mask[num_special:, num_special:] = near[0] & near[1]
+    return mask
+
+
+def attention_under_mask(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    bias: Tensor | None = None,
+    alpha: Tensor | None = None,
+    mask_fill: str = 'zero',
+) -> Tensor:
+    """Attention whose scores are multiplied by any mask before the softmax.
+
+    Args:
+        q, k, v: shape (B, N, M, D).
+        mask: boolean, broadcasts to (M, N, N).
+        bias: added to the scores before the mask, broadcasts to (M, N, N).
+        alpha: shape (M,), what scores outside the mask are multiplied by; None is 0.
+        mask_fill: 'zero', or 'neg_inf' to give all outside the mask no weight.
+
+    Returns:
+        Shape (B, N, M, D).
+    """
+    scores, v = attention_scores(q, k, v, mask, bias, alpha, mask_fill)
+    return (scores.softmax(dim=-1) @ v).transpose(1, 2).to(q.dtype)
+
+
+def attention_scores(q, k, v, mask, bias=None, alpha=None, mask_fill='zero'):
+    """What the softmax gets, (B, M, N, N), and v as (B, M, N, D), in compute dtype."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(dtype).transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if bias is not None:
+        scores = scores + bias.to(dtype)
+    if mask_fill == 'neg_inf':
+        scores = scores.masked_fill(~mask, float('-inf'))
+    elif alpha is None:
+        scores = scores.masked_fill(~mask, 0)
+    else:
+        scores = torch.where(mask, scores, alpha.to(dtype)[:, None, None] * scores)
+    return scores, v
+
+
+def spread_bias(bias: Tensor, grid: Sequence[int], num_special: int = 0) -> Tensor:
+    """Bias of offsets (M, R, R) to (M, N, N), 0 outside the R x R square.
+
+    Row q and column k get `bias[:, R // 2 + y_k - y_q, R // 2 + x_k - x_q]`; special
+    tokens get 0.
+    """
+    R = bias.shape[-1]
+    H, W = grid
+    dense = bias.new_zeros(len(bias), *[num_special + H * W] * 2)
+    mask = neighbourhood_mask(grid, R, device=bias.device)
+    y, x = (torch.arange(side, device=bias.device) for side in (H, W))
+    rows = (y - y[:, None] + R // 2).repeat_interleave(W, 0).repeat_interleave(W, 1)
+    columns = (x - x[:, None] + R // 2).repeat(H, H)
+    patches = dense[:, num_special:, num_special:]
+    patches[:, mask] = bias[:, rows[mask], columns[mask]]
+    return dense
+
+
+def masked_attention_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    alpha: Tensor | None = None,
+    *,
+    grid: Sequence[int],
+    kernel_size: int = 3,
+    num_special: int = 0,
+    mask_fill: str = 'zero',
+) -> Tensor:
+    """As `mmattn.ops.masked_attention` with all heads masked."""
+    mask = neighbourhood_mask(grid, kernel_size, num_special, device=q.device)
+    if bias is not None:
+        bias = spread_bias(bias, grid, num_special)
+    return attention_under_mask(q, k, v, mask, bias, alpha, mask_fill)
