@@ -7,13 +7,13 @@ gradient; shares of different programs lie along the first axis of the outputs.
 import triton
 import triton.language as tl
 
+from ..triton_tf32 import round_operand
 from .triton_fwd import (
     add_rows,
     head_product,
     load_mixing,
     load_rows,
     mixed_product,
-    round_operand,
     softmax,
 )
 

@@ -8,15 +8,7 @@ are visited one at a time. Without mixing every head is a group of its own (M = 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def round_operand(x, PRECISION: tl.constexpr):
-    """To the nearest TF32 number: tensor cores would cut the lower bits off."""
-    if PRECISION == 'tf32':
-        bits = x.to(tl.uint32, bitcast=True)
-        rounded = ((bits + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
-        x = tl.where(x == x, rounded, x)
-    return x
+from ..triton_tf32 import round_operand
 
 
 @triton.jit

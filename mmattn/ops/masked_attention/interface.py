@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..backend import is_autocast_on, select_backend
-from . import reference
+from . import cpu_impl, reference, triton_impl
 
 OPERATOR = 'masked_attention'
-BACKENDS = {'reference': reference}
+BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 MASK_FILLS = ('zero', 'neg_inf')
 
 
@@ -91,9 +91,13 @@ def masked_attention(
                 mask_fill=mask_fill,
                 backend=backend,
             )
-    masked = _resolve_heads(masked_heads, q.shape[2] if q.dim() == 4 else 0)
     grid = _check(q, k, v, grid, kernel_size, num_special, mask_fill)
+    masked = _resolve_heads(masked_heads, q.shape[2])
     _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill)
+    tensors = [x for x in (q, k, v, bias, global_bias, alpha) if x is not None]
+    devices = {str(x.device) for x in tensors}
+    if len(devices) > 1:
+        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
     backend = select_backend(OPERATOR, backend, BACKENDS, q, k, v, bias, alpha)
     stencil = dict(
         grid=grid, kernel_size=kernel_size, num_special=num_special, mask_fill=mask_fill
@@ -196,10 +200,6 @@ def _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill):
             "a soft mask (alpha) takes no bias and no mask_fill but 'zero', got "
             f'{mask_fill=} and bias {None if bias is None else tuple(bias.shape)}'
         )
-    tensors = [x for x in (q, bias, global_bias, alpha) if x is not None]
-    devices = {str(x.device) for x in tensors}
-    if len(devices) > 1:
-        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
 
 
 TENSORS = 'Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alpha'

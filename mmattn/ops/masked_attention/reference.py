@@ -8,6 +8,7 @@ code is known.
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -83,22 +84,35 @@ def attention_scores(q, k, v, mask, bias=None, alpha=None, mask_fill='zero'):
     return scores, v
 
 
-def spread_bias(bias: Tensor, grid: Sequence[int], num_special: int = 0) -> Tensor:
-    """Bias of offsets (M, R, R) to (M, N, N), 0 outside the R x R square.
+def stencil_offsets(
+    grid: Sequence[int],
+    kernel_size: int,
+    num_special: int = 0,
+    *,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Which entry of a flat R x R bias each pair of tokens gets, (N, N).
 
-    Row q and column k get `bias[:, R // 2 + y_k - y_q, R // 2 + x_k - x_q]`; special
-    tokens get 0.
+    The query (y_q, x_q) and the key (y_k, x_k) get that of [R // 2 + y_k - y_q,
+    R // 2 + x_k - x_q]. R^2, one past the last, stands for none: the pair is outside
+    the R x R square, or has a special token.
     """
-    R = bias.shape[-1]
     H, W = grid
-    dense = bias.new_zeros(len(bias), *[num_special + H * W] * 2)
-    mask = neighbourhood_mask(grid, R, device=bias.device)
-    y, x = (torch.arange(side, device=bias.device) for side in (H, W))
+    R, N = kernel_size, num_special + H * W
+    y, x = (torch.arange(side, device=device) for side in (H, W))
     rows = (y - y[:, None] + R // 2).repeat_interleave(W, 0).repeat_interleave(W, 1)
     columns = (x - x[:, None] + R // 2).repeat(H, H)
-    patches = dense[:, num_special:, num_special:]
-    patches[:, mask] = bias[:, rows[mask], columns[mask]]
-    return dense
+    near = neighbourhood_mask(grid, R, device=device)
+    offsets = torch.full((N, N), R * R, device=device)
+    offsets[num_special:, num_special:] = (R * rows + columns).where(near, R * R)
+    return offsets
+
+
+def spread_bias(bias: Tensor, grid: Sequence[int], num_special: int = 0) -> Tensor:
+    """Bias of offsets (M, R, R) to pairs of tokens (M, N, N), 0 where there is none."""
+    R = bias.shape[-1]
+    offsets = stencil_offsets(grid, R, num_special, device=bias.device)
+    return F.pad(bias.flatten(1), (0, 1))[:, offsets]
 
 
 def masked_attention_reference(

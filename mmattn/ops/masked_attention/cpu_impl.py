@@ -1,0 +1,46 @@
+"""Masked attention for CPUs: small maps dense, others by the stencil."""
+
+from torch import Tensor
+
+from . import cpu_dense, cpu_soft, cpu_stencil
+
+# With no more tokens, N x N products are the fastest.
+DENSE_TOKENS = 64
+SOFT_DENSE_TOKENS = 256
+
+
+def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
+    if q.device.type not in ('cpu', 'meta'):
+        return f'it runs on the CPU, the tensors are on {q.device}'
+    return None
+
+
+def forward(q, k, v, bias, alpha, **stencil):
+    """Returns the output and each row's log of the sum of exponentials (B, M, N)."""
+    if _is_small(q, alpha, **stencil):
+        return cpu_dense.forward(q, k, v, bias, alpha, **stencil)
+    if alpha is not None:
+        return cpu_soft.forward(q, k, v, alpha, **stencil)
+    return cpu_stencil.forward(q, k, v, bias, **stencil)
+
+
+def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
+    """Gradients of q, k, v, bias and alpha."""
+    if _is_small(q, alpha, **stencil):
+        grads = cpu_dense.backward(grad, lse, q, k, v, bias, alpha, **stencil)
+    elif alpha is not None:
+        grads = cpu_soft.backward(grad, out, lse, q, k, v, alpha, **stencil)
+    else:
+        grads = cpu_stencil.backward(grad, lse, q, k, v, bias, **stencil)
+    *grads, dbias, dalpha = grads
+    return (
+        *grads,
+        None if bias is None else dbias.to(bias.dtype),
+        None if alpha is None else dalpha.to(alpha.dtype),
+    )
+
+
+def _is_small(q, alpha, *, kernel_size, num_special, **stencil) -> bool:
+    """The stencil takes maps with more tokens than a row has neighbours."""
+    tokens = DENSE_TOKENS if alpha is None else SOFT_DENSE_TOKENS
+    return q.shape[1] <= max(tokens, kernel_size**2 + num_special)

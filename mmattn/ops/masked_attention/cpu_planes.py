@@ -1,0 +1,131 @@
+"""Maps laid out in memory so that a neighbour of all tokens is one shift.
+
+A plane is H rows of W + R // 2 numbers between two margins; what is not a patch, the
+margins and the rows' ends, is 0. An offset (dy, dx) of an R x R mask is then a shift by
+dy * (W + R // 2) + dx, and a key outside the map is a 0. Queries go in bands of whole
+rows, which stay in cache.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+GROUP_ELEMENTS = 1 << 18  # of the planes of q that are in memory at once
+BAND_ELEMENTS = 1 << 18  # of a band of q: 1 MiB in float32
+
+
+class Planes(NamedTuple):
+    """Layout of an H x W grid's patches, behind `num_special` tokens, for R x R."""
+
+    H: int
+    W: int
+    R: int
+    num_special: int
+
+    @property
+    def stride(self) -> int:
+        return self.W + self.R // 2
+
+    @property
+    def margin(self) -> int:
+        return self.R // 2 * (self.stride + 1)
+
+    @property
+    def numel(self) -> int:
+        return self.H * self.stride + 2 * self.margin
+
+    @property
+    def rows(self) -> slice:
+        """All of them, a band."""
+        return slice(0, self.H)
+
+    def length(self, band: slice) -> int:
+        return (band.stop - band.start) * self.stride
+
+    def bands(self, width: int) -> list[slice]:
+        """Rows that go together where a token has `width` numbers."""
+        step = max(1, min(self.H, BAND_ELEMENTS // (width * self.stride)))
+        return [slice(i, min(i + step, self.H)) for i in range(0, self.H, step)]
+
+    def groups(self, q: Tensor) -> Iterator[tuple[slice, slice]]:
+        """Images and heads that go together: several images, or one's heads."""
+        B, _, M, D = q.shape
+        heads = max(1, min(M, GROUP_ELEMENTS // (D * self.numel)))
+        heads = math.ceil(M / math.ceil(M / heads))  # as even as they can be
+        images = max(1, GROUP_ELEMENTS // (M * D * self.numel)) if heads == M else 1
+        for b in range(0, B, images):
+            for h in range(0, M, heads):
+                yield slice(b, min(b + images, B)), slice(h, min(h + heads, M))
+
+    def windows(self, x: Tensor, band: slice) -> list[Tensor]:
+        """Neighbours of a band's tokens, by offset: views of planes (..., numel)."""
+        reach = range(-(self.R // 2), self.R // 2 + 1)
+        start = self.margin + band.start * self.stride
+        return [
+            x.narrow(-1, start + dy * self.stride + dx, self.length(band))
+            for dy in reach
+            for dx in reach
+        ]
+
+    def whole(self, x: Tensor) -> Tensor:
+        """View of planes without their margins, (..., H * stride)."""
+        return x.narrow(-1, self.margin, self.H * self.stride)
+
+    def patches(self, x: Tensor) -> Tensor:
+        """View of a band (..., rows * stride) without the ends, (..., rows, W)."""
+        return x.unflatten(-1, (-1, self.stride))[..., : self.W]
+
+    def ends(self, x: Tensor) -> Tensor:
+        """View of the ends of a band's rows."""
+        return x.unflatten(-1, (-1, self.stride))[..., self.W :]
+
+    def outside(self, band: slice) -> Tensor:
+        """Whether a patch's neighbour is outside the map, (R^2, 1, rows * stride)."""
+        marks = torch.ones(self.numel, dtype=torch.bool)
+        self.patches(self.whole(marks)).fill_(False)
+        marks = torch.stack(self.windows(marks, band))
+        self.ends(marks).fill_(False)
+        return marks[:, None]
+
+    def blank(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """A band of unwritten patches between ends of 0."""
+        band = torch.empty(shape, dtype=dtype)
+        self.ends(band).zero_()
+        return band
+
+    def load(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(b, N, h, D) to planes (b * h, D, numel) and special tokens (b * h, x, D)."""
+        b, _, h, D = x.shape
+        planes = torch.empty(b * h, D, self.numel, dtype=dtype)
+        for start in (0, self.numel - self.margin):
+            planes.narrow(-1, start, self.margin).zero_()
+        whole = self.whole(planes)
+        self.ends(whole).zero_()
+        self.read(x, self.rows, whole)
+        return planes, self.special(x, dtype)
+
+    def special(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """(b, N, h, D) to special tokens (b * h, x, D)."""
+        return x[:, : self.num_special].transpose(1, 2).to(dtype).flatten(0, 1)
+
+    def store_special(self, out: Tensor, x: Tensor):
+        """The reverse of `special`."""
+        b, _, h, _ = out.shape
+        out[:, : self.num_special] = x.unflatten(0, (b, h)).transpose(1, 2)
+
+    def read(self, x: Tensor, band: slice, out: Tensor):
+        """Copies a band of (b, N, h, D) to the patches of (b * h, D, length)."""
+        x = self._band(x, band)
+        self.patches(out).unflatten(0, (x.shape[0], x.shape[1])).copy_(x)
+
+    def write(self, out: Tensor, band: slice, x: Tensor):
+        """The reverse of `read`."""
+        out = self._band(out, band)
+        out.copy_(self.patches(x).unflatten(0, (out.shape[0], out.shape[1])))
+
+    def _band(self, x: Tensor, band: slice) -> Tensor:
+        first, last = (self.num_special + y * self.W for y in (band.start, band.stop))
+        return x[:, first:last].unflatten(1, (-1, self.W)).permute(0, 3, 4, 1, 2)

@@ -1,0 +1,238 @@
+"""Soft masks in Triton: attention that never holds its map, in the manner of
+FlashAttention, with the mask's factor made from the places of queries and keys.
+
+A program has a block of queries, or of keys and values, of one head, and loops over the
+others. README.md has the equations. Scores are in units of log 2.
+"""
+
+import triton
+import triton.language as tl
+
+from ..triton_tf32 import round_operand
+from .triton_stencil import load_rows, store_rows
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def load_operand(
+    ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr, NATIVE: tl.constexpr
+):
+    """[len(rows), DP] of one head for a product: as it is stored if NATIVE, or fp32."""
+    x = load_rows(ptr, rows, mask, D, DP)
+    return x.to(ptr.dtype.element_ty) if NATIVE else x
+
+
+@triton.jit
+def products(
+    x, y, x_ptr, y_ptr, x_rows, y_rows, x_mask, y_mask,
+    D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """x y^T, of every row with every row.
+
+    With BD < DP the operands are read again, BD channels at a time: wide ones in fp32
+    do not fit in registers.
+    """
+    if BD == DP:
+        out = tl.dot(x, tl.trans(y), input_precision=PRECISION)
+    else:
+        out = tl.zeros([x_rows.shape[0], y_rows.shape[0]], tl.float32)
+        for first in range(0, D, BD):
+            d = first + tl.arange(0, BD)
+            x_mask_d = x_mask[:, None] & (d < D)[None, :]
+            y_mask_d = y_mask[:, None] & (d < D)[None, :]
+            x_d = tl.load(
+                x_ptr + x_rows[:, None] + d[None, :], mask=x_mask_d, other=0.0
+            )
+            y_d = tl.load(
+                y_ptr + y_rows[:, None] + d[None, :], mask=y_mask_d, other=0.0
+            )
+            out = tl.dot(x_d, tl.trans(y_d), out, input_precision=PRECISION)
+    return out
+
+
+@triton.jit
+def product(x, y, PRECISION: tl.constexpr):
+    """x y, with x rounded to what y is in."""
+    x = x.to(y.dtype) if y.dtype != tl.float32 else round_operand(x, PRECISION)
+    return tl.dot(x, y, input_precision=PRECISION)
+
+
+@triton.jit
+def may_see(q0, k0, W, S, R: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr):
+    """Whether of BQ queries and BK keys any two can be in the mask."""
+    reach = (R // 2) * (W + 1)
+    in_band = (k0 <= q0 + BQ - 1 + reach) & (q0 <= k0 + BK - 1 + reach)
+    return in_band | (q0 < S) | (k0 < S)
+
+
+@triton.jit
+def choose(inside, outside, queries, keys, any_inside, W, S, R: tl.constexpr):
+    """`inside` in the mask, `outside` elsewhere: [BQ, BK]."""
+    if any_inside:
+        q, k = queries - S, keys - S
+        dy = (q // W)[:, None] - (k // W)[None, :]
+        dx = (q % W)[:, None] - (k % W)[None, :]
+        near = (tl.abs(dy) <= R // 2) & (tl.abs(dx) <= R // 2)
+        near = near | (q < 0)[:, None] | (k < 0)[None, :]
+        outside = tl.where(near, inside, outside)
+    return outside
+
+
+@triton.jit
+def program_block(M, blocks):
+    """Batch element, head and block; those of one head run side by side."""
+    pid = tl.program_id(0)
+    head = pid // blocks
+    return (head // M).to(tl.int64), (head % M).to(tl.int64), pid % blocks
+
+
+@triton.jit
+def _soft_fwd_kernel(
+    q_ptr, k_ptr, v_ptr, alpha_ptr, out_ptr, lse_ptr,
+    q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
+    v_b_stride, v_n_stride, v_m_stride, N, M, W, S, blocks, scale,
+    R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """out (B, N, M, D) and lse (B, M, N)."""
+    b, m, block = program_block(M, blocks)
+    q_ptr += b * q_b_stride + m * q_m_stride
+    k_ptr += b * k_b_stride + m * k_m_stride
+    v_ptr += b * v_b_stride + m * v_m_stride
+    alpha = tl.load(alpha_ptr + m).to(tl.float32)
+    queries = block * BQ + tl.arange(0, BQ)
+    rows, asks = queries.to(tl.int64), queries < N
+    q_rows = rows * q_n_stride
+    q = load_operand(q_ptr, q_rows, asks, D, DP, NATIVE)
+
+    high = tl.full([BQ], float('-inf'), tl.float32)
+    total = tl.zeros([BQ], tl.float32)
+    acc = tl.zeros([BQ, DP], tl.float32)
+    for first in range(0, N, BK):
+        keys = first + tl.arange(0, BK)
+        cols, exist = keys.to(tl.int64), keys < N
+        k_rows = cols * k_n_stride
+        k = load_operand(k_ptr, k_rows, exist, D, DP, NATIVE)
+        v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
+        score = products(
+            q, k, q_ptr, k_ptr, q_rows, k_rows, asks, exist, D, DP, BD, PRECISION
+        ) * (scale * LOG2_E)
+        any_inside = may_see(block * BQ, first, W, S, R, BQ, BK)
+        score = choose(score, alpha * score, queries, keys, any_inside, W, S, R)
+        score = tl.where(exist[None, :], score, float('-inf'))
+        new = tl.maximum(high, tl.max(score, axis=1))
+        prob, keep = tl.exp2(score - new[:, None]), tl.exp2(high - new)
+        total = total * keep + tl.sum(prob, axis=1)
+        acc = acc * keep[:, None] + product(prob, v, PRECISION)
+        high = new
+    out_ptr += (b * N * M + m) * D
+    store_rows(out_ptr, acc / total[:, None], rows * (M * D), asks, D, DP)
+    lse = (high + tl.log2(total)) / LOG2_E
+    tl.store(lse_ptr + (b * M + m) * N + rows, lse, mask=asks)
+
+
+@triton.jit
+def _soft_bwd_queries_kernel(
+    q_ptr, k_ptr, v_ptr, grad_ptr, alpha_ptr, lse_ptr, delta_ptr, dq_ptr, dalpha_ptr,
+    q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
+    v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
+    N, M, W, S, blocks, scale,
+    R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """dq, and this block's share of dalpha (B, M, blocks)."""
+    b, m, block = program_block(M, blocks)
+    q_ptr += b * q_b_stride + m * q_m_stride
+    k_ptr += b * k_b_stride + m * k_m_stride
+    v_ptr += b * v_b_stride + m * v_m_stride
+    grad_ptr += b * g_b_stride + m * g_m_stride
+    dq_ptr += (b * N * M + m) * D
+    alpha = tl.load(alpha_ptr + m).to(tl.float32)
+    queries = block * BQ + tl.arange(0, BQ)
+    rows, asks = queries.to(tl.int64), queries < N
+    q_rows, g_rows = rows * q_n_stride, rows * g_n_stride
+    q = load_operand(q_ptr, q_rows, asks, D, DP, NATIVE)
+    grad = load_operand(grad_ptr, g_rows, asks, D, DP, NATIVE)
+    stats = (b * M + m) * N + rows
+    lse = tl.load(lse_ptr + stats, mask=asks, other=0.0) * LOG2_E
+    delta = tl.load(delta_ptr + stats, mask=asks, other=0.0)
+
+    dq = tl.zeros([BQ, DP], tl.float32)
+    dalpha = tl.zeros([BQ], tl.float32)
+    for first in range(0, N, BK):
+        keys = first + tl.arange(0, BK)
+        cols, exist = keys.to(tl.int64), keys < N
+        k_rows, v_rows = cols * k_n_stride, cols * v_n_stride
+        k = load_operand(k_ptr, k_rows, exist, D, DP, NATIVE)
+        v = load_operand(v_ptr, v_rows, exist, D, DP, NATIVE)
+        raw = scale * products(
+            q, k, q_ptr, k_ptr, q_rows, k_rows, asks, exist, D, DP, BD, PRECISION
+        )
+        any_inside = may_see(block * BQ, first, W, S, R, BQ, BK)
+        score = choose(raw, alpha * raw, queries, keys, any_inside, W, S, R) * LOG2_E
+        prob = tl.where(exist[None, :], tl.exp2(score - lse[:, None]), 0.0)
+        dprob = products(
+            grad, v, grad_ptr, v_ptr, g_rows, v_rows, asks, exist, D, DP, BD, PRECISION
+        )
+        dscore = prob * (dprob - delta[:, None])
+        outside = choose(0.0 * raw, dscore, queries, keys, any_inside, W, S, R)
+        dalpha += tl.sum(outside * raw, axis=1)
+        dscore = choose(dscore, alpha * dscore, queries, keys, any_inside, W, S, R)
+        dq += product(dscore, k, PRECISION)
+    store_rows(dq_ptr, dq * scale, rows * (M * D), asks, D, DP)
+    tl.store(dalpha_ptr + (b * M + m) * blocks + block, tl.sum(dalpha, axis=0))
+
+
+@triton.jit
+def _soft_bwd_keys_kernel(
+    q_ptr, k_ptr, v_ptr, grad_ptr, alpha_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
+    v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
+    N, M, W, S, blocks, scale,
+    R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """dk and dv. Maps are transposed here, [BK, BQ]: the mask is symmetric."""
+    b, m, block = program_block(M, blocks)
+    q_ptr += b * q_b_stride + m * q_m_stride
+    k_ptr += b * k_b_stride + m * k_m_stride
+    v_ptr += b * v_b_stride + m * v_m_stride
+    grad_ptr += b * g_b_stride + m * g_m_stride
+    lse_ptr += (b * M + m) * N
+    delta_ptr += (b * M + m) * N
+    dk_ptr += (b * N * M + m) * D
+    dv_ptr += (b * N * M + m) * D
+    alpha = tl.load(alpha_ptr + m).to(tl.float32)
+    keys = block * BK + tl.arange(0, BK)
+    cols, exist = keys.to(tl.int64), keys < N
+    k_rows, v_rows = cols * k_n_stride, cols * v_n_stride
+    k = load_operand(k_ptr, k_rows, exist, D, DP, NATIVE)
+    v = load_operand(v_ptr, v_rows, exist, D, DP, NATIVE)
+
+    dk = tl.zeros([BK, DP], tl.float32)
+    dv = tl.zeros([BK, DP], tl.float32)
+    for first in range(0, N, BQ):
+        queries = first + tl.arange(0, BQ)
+        rows, asks = queries.to(tl.int64), queries < N
+        q_rows, g_rows = rows * q_n_stride, rows * g_n_stride
+        q = load_operand(q_ptr, q_rows, asks, D, DP, NATIVE)
+        grad = load_operand(grad_ptr, g_rows, asks, D, DP, NATIVE)
+        # A query that does not exist asks for no weight.
+        lse = tl.load(lse_ptr + rows, mask=asks, other=float('inf')) * LOG2_E
+        delta = tl.load(delta_ptr + rows, mask=asks, other=0.0)
+        score = products(
+            k, q, k_ptr, q_ptr, k_rows, q_rows, exist, asks, D, DP, BD, PRECISION
+        ) * (scale * LOG2_E)
+        any_inside = may_see(block * BK, first, W, S, R, BK, BQ)
+        score = choose(score, alpha * score, keys, queries, any_inside, W, S, R)
+        prob = tl.exp2(score - lse[None, :])
+        dv += product(prob, grad, PRECISION)
+        dprob = products(
+            v, grad, v_ptr, grad_ptr, v_rows, g_rows, exist, asks, D, DP, BD, PRECISION
+        )
+        dscore = prob * (dprob - delta[None, :])
+        dscore = choose(dscore, alpha * dscore, keys, queries, any_inside, W, S, R)
+        dk += product(dscore, q, PRECISION)
+    store_rows(dk_ptr, dk * scale, cols * (M * D), exist, D, DP)
+    store_rows(dv_ptr, dv, cols * (M * D), exist, D, DP)

@@ -1,0 +1,14 @@
+"""TF32 operands of products in Triton."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def round_operand(x, PRECISION: tl.constexpr):
+    """To the nearest TF32 number: tensor cores would cut the lower bits off."""
+    if PRECISION == 'tf32':
+        bits = x.to(tl.uint32, bitcast=True)
+        rounded = ((bits + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
+        x = tl.where(x == x, rounded, x)
+    return x

@@ -1,0 +1,393 @@
+"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
+
+import functools
+
+import pytest
+import torch
+from triton_devices import (
+    every_device,
+    every_dtype,
+    outer_run,
+    run_under_interpreter,
+)
+
+from mmattn.ops import masked_attention
+from mmattn.ops.masked_attention import neighbourhood_mask, triton_impl
+from mmattn.ops.testing import (
+    TOLERANCES,
+    assert_close,
+    make_masked_inputs,
+    run_with_grads,
+)
+
+pytest.importorskip('triton')
+
+NAMES = 'q k v bias alpha'.split()
+HARD = {
+    'one token': dict(grid=(1, 1), num_special=0, B=1, M=1, D=3),
+    'one token and a special one': dict(grid=(1, 1), B=1, M=1),
+    'grid 7x5, batch 2, heads 2': dict(grid=(7, 5), num_special=0, M=2, bias=True),
+    'grid 9x10 in four tiles': dict(grid=(9, 10), num_special=0, B=1, M=1),
+    'grid 3x17, two special tokens': dict(
+        grid=(3, 17), num_special=2, B=1, M=1, bias=True
+    ),
+    'row of 9, R 5': dict(grid=(1, 9), num_special=1, kernel_size=5, B=1, M=1),
+    'R 7, some see all': dict(
+        grid=(5, 4), num_special=1, kernel_size=7, B=1, M=1, bias=True
+    ),
+    'map smaller than R': dict(
+        grid=(2, 3), num_special=2, kernel_size=7, B=1, M=1, D=4
+    ),
+    'R 1': dict(grid=(3, 3), kernel_size=1, B=1, M=1, D=4, bias=True),
+    'width 20': dict(grid=(3, 5), B=1, M=1, D=20),
+    'width 96': dict(grid=(2, 9), num_special=1, B=1, M=1, D=96),
+    'only special tokens': dict(grid=(0, 4), num_special=3, B=1, M=1, D=4),
+}
+SOFT = {
+    'one token': dict(grid=(1, 1), num_special=0, B=1, M=1, D=3),
+    'grid 7x5, batch 2, heads 3': dict(grid=(7, 5)),
+    'grid 3x17, two special tokens': dict(grid=(3, 17), num_special=2, B=1, M=1),
+    'grid 14x14, R 5': dict(grid=(14, 14), kernel_size=5, B=1, M=2, D=16),
+    'row of 150, blocks without neighbours': dict(
+        grid=(1, 150), num_special=0, B=1, M=1
+    ),
+    'map smaller than R': dict(grid=(2, 3), num_special=2, kernel_size=7, B=1, M=1),
+    'width 40': dict(grid=(3, 5), B=1, M=1, D=40),
+    'width 96': dict(grid=(4, 9), num_special=1, B=1, M=1, D=96),
+}
+SMALL = dict(grid=(4, 5), B=1, M=1, D=4)
+
+every_fill = pytest.mark.parametrize('mask_fill', ['zero', 'neg_inf'])
+every_kind = pytest.mark.parametrize(
+    'kind', [dict(bias=True), dict(alpha=True)], ids=['hard', 'soft']
+)
+half = pytest.mark.parametrize(
+    'dtype', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16']
+)
+
+
+def operator(backend, *inputs, grid, num_special=1, kernel_size=3, **settings):
+    q, k, v, bias, alpha = inputs
+    return masked_attention(
+        q, k, v, grid, kernel_size=kernel_size, num_special=num_special, bias=bias,
+        alpha=alpha, backend=backend, **settings,
+    )  # fmt: skip
+
+
+def backends(*, grid, num_special=1, kernel_size=3, mask_fill='zero', **_):
+    """The operator in Triton, and as it is defined."""
+    return [
+        functools.partial(
+            operator,
+            name,
+            grid=grid,
+            num_special=num_special,
+            kernel_size=kernel_size,
+            mask_fill=mask_fill,
+        )
+        for name in ('triton', 'reference')
+    ]
+
+
+def scores_of(q, k):
+    return torch.einsum('bimd,bjmd->bmij', q, k) * q.shape[3] ** -0.5
+
+
+def assert_matches_reference(inputs, requires_grad=None, **shape):
+    triton, reference = backends(**shape)
+    dtype = inputs[0].dtype
+    out, grads = run_with_grads(triton, inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        reference, inputs, requires_grad, dtype=torch.float64
+    )
+    assert_close('out', expected, out, dtype)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)
+
+
+@outer_run
+def test_under_interpreter():
+    run_under_interpreter(__file__)
+
+
+@every_device
+@every_fill
+@pytest.mark.parametrize('shape', HARD.values(), ids=HARD.keys())
+def test_hard_masks_against_reference(shape, mask_fill, device):
+    inputs = make_masked_inputs(**shape, device=device)
+    assert_matches_reference(inputs, **shape, mask_fill=mask_fill)
+
+
+@every_device
+@pytest.mark.parametrize('shape', SOFT.values(), ids=SOFT.keys())
+def test_soft_masks_against_reference(shape, device):
+    inputs = make_masked_inputs(**shape, alpha=True, device=device)
+    assert_matches_reference(inputs, **shape)
+
+
+@every_device
+@pytest.mark.parametrize('value', [0.0, 1.0])
+def test_alpha_at_its_ends(value, device):
+    """0 is the hard mask, 1 attention to all."""
+    *qkv, _, alpha = make_masked_inputs(**SMALL, alpha=True, device=device)
+    triton, reference = backends(**SMALL, kernel_size=3 if value == 0 else 9)
+    soft = backends(**SMALL)[0](*qkv, None, torch.full_like(alpha, value))
+    assert_close('out', reference(*qkv, None, None), soft)
+    assert_close('hard', triton(*qkv, None, None), soft)
+
+
+@every_device
+@every_kind
+@half
+def test_half_precision(kind, dtype, device):
+    inputs = make_masked_inputs(**SMALL, **kind, dtype=dtype, device=device)
+    assert_matches_reference(inputs, **SMALL)
+
+
+@every_device
+@every_kind
+def test_half_precision_parameters_and_requires_grad_subset(kind, device):
+    inputs = make_masked_inputs(**SMALL, **kind, dtype=torch.bfloat16, device=device)
+    inputs = [None if x is None else x.bfloat16() for x in inputs]
+    assert_matches_reference(
+        inputs, [name in ('k', 'bias', 'alpha') for name in NAMES], **SMALL
+    )
+
+
+@every_device
+@pytest.mark.parametrize('programs', [1, 1000])
+def test_split_of_sums_over_tokens(monkeypatch, programs, device):
+    """All of a special token's row in one program, and in one for each block."""
+    monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
+    shape = dict(grid=(8, 17), num_special=1, B=1, M=1, D=3)
+    inputs = make_masked_inputs(**shape, device=device)
+    assert_matches_reference(inputs, **shape)
+
+
+@every_device
+@every_kind
+def test_expanded_and_permuted_inputs(kind, device):
+    shape = dict(SMALL, B=2)
+    q, k, v, bias, alpha = make_masked_inputs(**shape, **kind, device=device)
+    inputs = [
+        q[:1].expand(2, -1, -1, -1),
+        k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
+        v.flip(1),
+        None if bias is None else bias.mT.contiguous().mT,
+        None if alpha is None else torch.stack([alpha, alpha], 1)[:, 0],
+    ]
+    assert_matches_reference(inputs, **shape)
+
+
+@every_device
+def test_mixed_heads(device):
+    """Views of some heads of packed q, k and v."""
+    shape = dict(grid=(3, 4), num_special=1, B=1, M=3, D=4)
+    q, k, v, bias, _ = make_masked_inputs(**shape, bias=True, device=device)
+    results = [
+        run_with_grads(
+            functools.partial(
+                operator, backend, grid=(3, 4), masked_heads=(0, 2)
+            ),
+            [q, k, v, bias[:2], None],
+        )
+        for backend in ('reference', 'triton')
+    ]  # fmt: skip
+    (expected, expected_grads), (out, grads) = results
+    assert_close('out', expected, out)
+    for name, e, a in zip(NAMES[:4], expected_grads[:4], grads[:4], strict=True):
+        assert_close(name, e, a)
+
+
+@every_device
+@every_kind
+def test_batch_of_zero(kind, device):
+    inputs = make_masked_inputs(**dict(SMALL, B=0), **kind, device=device)
+    out, grads = run_with_grads(backends(**SMALL)[0], inputs)
+    assert out.shape == inputs[0].shape
+    for x, grad in zip(inputs, grads, strict=True):
+        assert (grad is None) == (x is None)
+        assert grad is None or (grad.shape == x.shape and grad.abs().sum() == 0)
+
+
+@every_device
+@pytest.mark.parametrize('fill', ['zero', 'neg_inf', 'soft'])
+@pytest.mark.parametrize('level', ['near 137', 'all at -249', 'all near 0'])
+def test_scores_out_of_the_range_of_exp(level, fill, device):
+    """Errors are at most twice those of the definition in float32; of gradients, also
+    the rounding of the log-sum-exp, which is as large as the scores."""
+    shape = dict(SMALL, grid=(5, 6), num_special=1)
+    q, k, v, _, alpha = make_masked_inputs(**shape, alpha=fill == 'soft', device=device)
+    if level == 'near 137':
+        q = q * (137 / scores_of(q, k).abs().amax())
+    elif level == 'all at -249':
+        q, k = torch.ones_like(q) * 249**0.5, -torch.ones_like(k) * 249**0.5 / 2
+    else:
+        q = q * 1e-4
+    mask_fill = 'zero' if fill == 'soft' else fill
+    triton, reference = backends(**shape, mask_fill=mask_fill)
+    inputs = [q, k, v, None, alpha]
+    floor = TOLERANCES[torch.float32].absolute
+    rounding = torch.finfo(torch.float32).eps * scores_of(q, k).abs().amax()
+    out, grads = run_with_grads(triton, inputs)
+    dense, dense_grads = run_with_grads(reference, inputs)
+    exact, exact_grads = run_with_grads(reference, inputs, dtype=torch.float64)
+    for name, e, d, a in zip(
+        ('out', *NAMES),
+        (exact, *exact_grads),
+        (dense, *dense_grads),
+        (out, *grads),
+        strict=True,
+    ):
+        if e is not None:
+            allowed = 2 * (d - e).abs().amax() + floor * (1 + e.abs().amax())
+            if name != 'out':
+                allowed += rounding * e.abs().amax()
+            assert (a - e).abs().amax() <= allowed, name
+
+
+@every_device
+@pytest.mark.parametrize('where', ['q', 'k', 'v'])
+def test_nan_reaches_neighbours_only(where, device):
+    """Nothing outside a mask that is closed reads or writes the token."""
+    shape = dict(grid=(7, 6), num_special=0, B=1, M=1, D=3)
+    inputs = make_masked_inputs(**shape, device=device)
+    triton = backends(**shape, mask_fill='neg_inf')[0]
+    clean, clean_grads = run_with_grads(triton, inputs)
+    token, index = 8, NAMES.index(where)
+    inputs[index] = inputs[index].clone()
+    inputs[index][0, token] = float('nan')
+    out, grads = run_with_grads(triton, inputs)
+
+    near = neighbourhood_mask(shape['grid'], 3, device=device)[token]
+    far = ~neighbourhood_mask(shape['grid'], 5, device=device)[token]
+    if where == 'q':
+        near = torch.arange(len(near), device=device) == token
+    assert out[0, near].isnan().all()
+    assert torch.equal(out[0, ~near], clean[0, ~near])
+    for a, c in zip(grads[:3], clean_grads[:3], strict=True):
+        assert torch.equal(a[0, far], c[0, far])
+
+
+@every_device
+@pytest.mark.parametrize('kind', [{}, dict(alpha=True)], ids=['hard', 'soft'])
+@pytest.mark.parametrize('where', ['q', 'k'])
+def test_nan_reaches_rows_that_see_it_only(where, kind, device):
+    """Of out, with the paper's mask; v is in a sum over all tokens."""
+    shape = dict(grid=(4, 5), num_special=0, B=2, M=1, D=3)
+    inputs = make_masked_inputs(**shape, **kind, device=device)
+    triton = backends(**shape)[0]
+    clean, clean_grads = run_with_grads(triton, inputs)
+    token, index = 6, NAMES.index(where)
+    inputs[index] = inputs[index].clone()
+    inputs[index][0, token] = float('nan')
+    out, grads = run_with_grads(triton, inputs)
+
+    hit = neighbourhood_mask(shape['grid'], 3, device=device)[token]
+    if where == 'q':
+        hit = torch.arange(len(hit), device=device) == token
+    elif kind:
+        hit = torch.ones_like(hit)
+    assert out[0, hit].isnan().all()
+    assert torch.equal(out[0, ~hit], clean[0, ~hit])
+    for a, c in zip((out, *grads[:3]), (clean, *clean_grads[:3]), strict=True):
+        assert torch.equal(a[1], c[1])
+
+
+@every_device
+@every_kind
+def test_two_runs_are_equal(kind, device):
+    inputs = make_masked_inputs(**SMALL, **kind, device=device)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(backends(**SMALL)[0], inputs) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    for a, b in zip(first[1], second[1], strict=True):
+        assert a is b is None or torch.equal(a, b)
+
+
+@every_device
+@every_kind
+def test_opcheck(kind, device):
+    shape = dict(grid=(2, 3), B=1, M=1, D=2)
+    inputs = make_masked_inputs(**shape, **kind, device=device)
+    inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
+    torch.library.opcheck(
+        torch.ops.mmattn.masked_attention,
+        (*inputs, [2, 3], 3, 1, 'zero', 'triton'),
+        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
+    )
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+
+
+@pytest.mark.gpu
+@on_gpu
+@every_dtype
+@every_fill
+@pytest.mark.parametrize('R', [3, 5, 7])
+@pytest.mark.parametrize(
+    'grid, S, B, M, D',
+    [
+        ((56, 56), 0, 8, 3, 32),
+        ((14, 14), 1, 32, 3, 64),
+        ((14, 14), 2, 4, 3, 48),
+        ((14, 14), 1, 4, 3, 96),
+        ((25, 42), 0, 1, 4, 128),
+        ((64, 83), 0, 1, 1, 32),
+    ],
+)
+def test_real_shapes_of_hard_masks(grid, S, B, M, D, R, mask_fill, dtype):
+    shape = dict(grid=grid, num_special=S, B=B, M=M, D=D, kernel_size=R)
+    inputs = make_masked_inputs(**shape, bias=True, dtype=dtype, device='cuda')
+    assert_matches_reference(inputs, **shape, mask_fill=mask_fill)
+
+
+@pytest.mark.gpu
+@on_gpu
+@every_dtype
+@pytest.mark.parametrize(
+    'grid, S, B, M, D',
+    [
+        ((14, 14), 1, 32, 3, 64),
+        ((14, 14), 2, 4, 3, 48),
+        ((14, 14), 1, 4, 3, 96),
+        ((28, 28), 0, 4, 6, 128),
+        ((50, 84), 0, 1, 1, 32),
+    ],
+)
+def test_real_shapes_of_soft_masks(grid, S, B, M, D, dtype):
+    shape = dict(grid=grid, num_special=S, B=B, M=M, D=D)
+    inputs = make_masked_inputs(**shape, alpha=True, dtype=dtype, device='cuda')
+    assert_matches_reference(inputs, **shape)
+
+
+@pytest.mark.gpu
+@on_gpu
+@every_kind
+def test_memory_is_linear_in_tokens(kind):
+    """At 200 x 334 patches a map of scores alone would be 17 GB."""
+    shape = dict(grid=(200, 334), num_special=0, B=1, M=1, D=32)
+    inputs = make_masked_inputs(**shape, **kind, device='cuda')
+    inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = backends(**shape)[0](*inputs)
+    out.sum().backward()
+    assert torch.cuda.max_memory_allocated() - before < 16 * out.nbytes
+
+
+@pytest.mark.gpu
+@on_gpu
+@every_kind
+def test_gpu_takes_triton_and_compiles(kind):
+    inputs = make_masked_inputs(**SMALL, **kind, device='cuda')
+    chosen = functools.partial(operator, None, grid=SMALL['grid'])
+    compiled = torch.compile(chosen, fullgraph=True)
+    assert torch.equal(compiled(*inputs), backends(**SMALL)[0](*inputs))
