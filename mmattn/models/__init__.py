@@ -1,4 +1,4 @@
-from .backbones import IViT, LiSANet, ViT
+from .backbones import HMaiT, IViT, LiSANet, MaiT, MaskedCaiT, ViT
 from .heads import PooledMLP
 
-__all__ = ['IViT', 'LiSANet', 'PooledMLP', 'ViT']
+__all__ = ['HMaiT', 'IViT', 'LiSANet', 'MaiT', 'MaskedCaiT', 'PooledMLP', 'ViT']

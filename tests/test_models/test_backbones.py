@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmattn.models import LiSANet
+from mmattn.models import LiSANet, MaiT, ViT
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
@@ -22,11 +22,34 @@ class PlainLiSANet(LiSANet):
         super().__init__(arch, **kwargs)
 
 
+class DistilledMaiT(MaiT):
+    """MaiT with all that its default has not."""
+
+    arch_zoo = {'xtiny': MaiT.arch_zoo['xtiny']}
+
+    def __init__(self, arch='xtiny', **kwargs):
+        super().__init__(
+            arch,
+            masking='soft',
+            distilled=True,
+            layer_scale=0.1,
+            drop_path_schedule='constant',
+            **kwargs,
+        )
+
+
+class MaskedViT(ViT):
+    arch_zoo = {'tiny': ViT.arch_zoo['tiny']}
+
+    def __init__(self, arch='tiny', **kwargs):
+        super().__init__(arch, 'masked', **kwargs)
+
+
 BACKBONES = sorted(
     (c for c in MODELS.module_dict.values() if issubclass(c, BaseBackbone)),
     key=lambda cls: cls.__name__,
 )
-BACKBONES.append(PlainLiSANet)
+BACKBONES += [PlainLiSANet, DistilledMaiT, MaskedViT]
 ARCHS = [
     pytest.param(cls, arch, id=f'{cls.__name__}-{arch}')
     for cls in BACKBONES
@@ -194,7 +217,7 @@ def test_frozen_drop_paths_are_off(cls):
     [
         (dict(arch='huge'), ValueError, "'huge'"),
         (dict(arch=dict(depth=50)), ValueError, 'depth'),
-        (dict(depth=50), TypeError, 'depth'),
+        (dict(num_layers=50), TypeError, 'num_layers'),
         (dict(norm_cfg=dict(type='BN')), TypeError, 'norm_cfg'),
         (dict(out_indices=()), ValueError, 'out_indices'),
         (dict(out_indices=(0, 0)), ValueError, 'ascend'),

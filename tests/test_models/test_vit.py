@@ -1,4 +1,4 @@
-"""ViT: against timm's, its position embedding, patches, padding and dense attention."""
+"""ViT: against timm's, its position embedding, patches, padding, its attentions."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from mmattn.models import ViT
 from mmattn.models.backbones.vit import SelfAttention
-from mmattn.models.layers import pos_embed_map
+from mmattn.models.layers import MaskedAttention, pos_embed_map
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)
 
@@ -62,7 +62,47 @@ def test_dense_attention_is_softmax_attention(grid):
     assert_close(attention(x), expected)
 
 
-@pytest.mark.parametrize('attention', ['mhsa', 'imhsa'])
+def test_weights_of_dense_attention_are_those_of_masked():
+    """The same function without masks, and where a map is inside the stencil."""
+    dense = build()
+    for block in dense.blocks:
+        torch.nn.init.normal_(block.attention.qkv.weight, std=0.3)
+    no_masks, masks = (
+        build(attention='masked', masking=masking) for masking in ('none', [3, (0, 2)])
+    )
+    for model in (no_masks, masks):
+        model.load_state_dict(dense.state_dict(), strict=True)
+    x, small = torch.randn(2, 3, 64, 80), torch.randn(2, 3, 32, 32)
+    assert_close(no_masks(x), dense(x))
+    assert_close(masks(small), dense(small))
+    assert (masks(x)[0] - dense(x)[0]).abs().max() > 0.01
+
+
+def test_masks_lie_on_the_map():
+    attention = build(attention='masked', masking=[3, 3]).blocks[0].attention
+    torch.nn.init.normal_(attention.qkv.weight, std=0.3)
+    x = torch.randn(2, 7, 4, 48)
+    expected = MaskedAttention.forward(attention, x.flatten(1, 2), (7, 4))
+    assert_close(attention(x).flatten(1, 2), expected)
+
+
+def test_masks_of_each_block():
+    arch = dict(SHALLOW, depth=12)
+    settings = dict(attention='masked', kernel_size=5, mask_fill='neg_inf')
+    layers = [
+        block.attention for block in build(arch=arch, masking='sch2', **settings).blocks
+    ]
+    counts = [len(layer.masked_heads) for layer in layers]
+    assert counts == [2] * 4 + [1] * 6 + [0] * 2
+    for layer in layers:
+        assert (layer.kernel_size, layer.mask_fill) == (5, 'neg_inf')
+        assert layer.num_special == 0 and layer.alpha_logit is None
+    soft = build(arch=arch, attention='masked', masking='soft').blocks
+    logits = [block.attention.alpha_logit for block in soft]
+    assert [logit is None for logit in logits] == [False] * 11 + [True]
+
+
+@pytest.mark.parametrize('attention', ['mhsa', 'imhsa', 'masked'])
 @pytest.mark.parametrize('patch_size', [8, 16])
 @pytest.mark.parametrize('shape', [(33, 47), (32, 48), (5, 70)], ids=str)
 def test_images_are_padded_right_and_below(attention, patch_size, shape):

@@ -6,10 +6,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 # In the names of parameters that weight decay would harm although they are matrices:
-# tables that are looked up, offsets of sampling points, and the mixing weights of a few
-# heads, which start near the identity.
+# special tokens, tables that are looked up, offsets of sampling points, and the mixing
+# weights of a few heads, which start near the identity; and the logits of soft masks,
+# which decay would pull to masks half as strong.
 NO_WEIGHT_DECAY = frozenset(
-    ('pos_embed', 'bias_table', 'offset', 'w1_q', 'w2_q', 'w1_k', 'w2_k')
+    (
+        'cls_token',
+        'dist_token',
+        'pos_embed',
+        'bias_table',
+        'offset',
+        'w1_q',
+        'w2_q',
+        'w1_k',
+        'w2_k',
+        'alpha_logit',
+    )
 )
 
 
@@ -183,13 +195,22 @@ class BaseBackbone(nn.Module):
             initialize(self, self.init_cfg)
 
 
-def run_block(block: nn.Module, x: Tensor, with_cp: bool) -> Tensor:
-    """`block(x)`, recomputing activations in the backward when `with_cp` is set."""
+def run_block(block: nn.Module, x: Tensor, with_cp: bool, *args) -> Tensor:
+    """`block(x, *args)`, recomputing activations in the backward when `with_cp`."""
     if with_cp and x.requires_grad:
-        return checkpoint(block, x, use_reentrant=False)
-    return block(x)
+        return checkpoint(block, x, *args, use_reentrant=False)
+    return block(x, *args)
 
 
-def drop_path_rates(last: float, depth: int) -> list[float]:
-    """Stochastic depth of each of `depth` blocks, growing linearly from 0 to `last`."""
+def drop_path_rates(last: float, depth: int, schedule: str = 'linear') -> list[float]:
+    """Stochastic depth of each of `depth` blocks.
+
+    Growing linearly from 0 to `last`, or `last` for all where `schedule` is 'constant'.
+    """
+    if schedule not in ('linear', 'constant'):
+        raise ValueError(
+            f"drop_path_schedule must be 'linear' or 'constant', got {schedule!r}"
+        )
+    if schedule == 'constant':
+        return [last] * depth
     return [last * i / max(1, depth - 1) for i in range(depth)]

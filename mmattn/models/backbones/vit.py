@@ -1,13 +1,13 @@
-"""ViT: plain vision transformer with dense or interactive attention.
+"""ViT: plain vision transformer with dense, interactive or masked attention.
 
 The network of Tables 2 to 4 of Kang, Yang and Ryu, "Interactive Multi-Head
 Self-Attention with Linear Complexity", https://arxiv.org/abs/2402.17507: DeiT-T and
 DeiT-S (Touvron et al., https://arxiv.org/abs/2012.12877) without a class token, which
-the paper's FLOPs exclude; features are the mean of the tokens.
+the paper's FLOPs exclude; features are the mean of the tokens. With a class token, and
+the parameter names of timm's DeiT, it is `MaiT`.
 """
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from mmattn.models.layers import (
     InteractiveAttention,
+    MaskedAttention,
     PointwiseLinear,
     fit_loaded_pos_embed,
     init_linear_and_conv,
     pad_to_patches,
     pos_embed_map,
+    resolve_masking,
 )
 from mmattn.registry import MODELS
 
@@ -44,6 +46,13 @@ class SelfAttention(nn.Module):
         return self.proj(out.transpose(1, 2).reshape(B, H, W, C))
 
 
+class MaskedSelfAttention(MaskedAttention):
+    """With `SelfAttention`'s parameters; shape (B, H, W, C) in and out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1, 2), x.shape[1:3]).view_as(x)
+
+
 class TransformerBlock(nn.Module):
     def __init__(self, embed_dims: int, attention: nn.Module, drop_path: float):
         super().__init__()
@@ -64,8 +73,9 @@ class ViT(BaseBackbone):
 
     Args:
         arch: 'tiny', 'small', or a dict with `embed_dims`, `depth`, `num_heads`.
-        attention: 'mhsa' (dense, through PyTorch's SDPA) or 'imhsa'
-            (`InteractiveAttention`).
+        attention: 'mhsa' (dense, through PyTorch's SDPA), 'imhsa'
+            (`InteractiveAttention`) or 'masked' (`MaskedAttention`, whose weights
+            'mhsa' can load and the other way round).
         patch_size: side of a patch; 16 and 8 in the paper.
         img_size: image side, or (height, width), that the position embedding is made
             for. Other grids get it resized (bicubic), at run time and on load.
@@ -76,8 +86,13 @@ class ViT(BaseBackbone):
             and n blocks. Frozen parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
-        landmarks, interact_expand, local_kernel, gate, backend: of 'imhsa' only, see
+        landmarks, interact_expand, local_kernel, gate: of 'imhsa' only, see
             `InteractiveAttention`.
+        masking: of 'masked' only: 'none', 'sch1', 'sch2', 'soft', or for each layer the
+            number of masked heads or their indices; see
+            `mmattn.models.layers.masking.resolve_masking`.
+        kernel_size, mask_fill: of 'masked' only, see `MaskedAttention`.
+        backend: of the operator of 'imhsa' or 'masked'; None takes the fastest.
         init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
 
     Forward:
@@ -109,23 +124,44 @@ class ViT(BaseBackbone):
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
         gate: bool = True,
+        masking: str | Sequence[int | Sequence[int]] = 'sch1',
+        kernel_size: int = 3,
+        mask_fill: str = 'zero',
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(init_cfg, compile)
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
-        attentions = {
-            'mhsa': SelfAttention,
-            'imhsa': partial(
-                InteractiveAttention,
+        num_heads = arch['num_heads']
+
+        def mhsa(layer: int) -> nn.Module:
+            return SelfAttention(embed_dims, num_heads)
+
+        def imhsa(layer: int) -> nn.Module:
+            return InteractiveAttention(
+                embed_dims,
+                num_heads,
                 landmarks=landmarks,
                 interact_expand=interact_expand,
                 local_kernel=local_kernel,
                 gate=gate,
                 backend=backend,
-            ),
-        }
+            )
+
+        def masked(layer: int) -> nn.Module:
+            heads, soft = resolve_masking(masking, depth, num_heads)[layer]
+            return MaskedSelfAttention(
+                embed_dims,
+                num_heads,
+                heads,
+                soft=soft,
+                kernel_size=kernel_size,
+                mask_fill=mask_fill,
+                backend=backend,
+            )
+
+        attentions = dict(mhsa=mhsa, imhsa=imhsa, masked=masked)
         if attention not in attentions:
             raise ValueError(
                 f'ViT: attention must be one of {list(attentions)}, got {attention!r}'
@@ -140,10 +176,8 @@ class ViT(BaseBackbone):
             torch.empty(1, self.grid_size[0] * self.grid_size[1], embed_dims)
         )
         self.blocks = nn.ModuleList(
-            TransformerBlock(
-                embed_dims, attentions[attention](embed_dims, arch['num_heads']), rate
-            )
-            for rate in drop_path_rates(drop_path_rate, depth)
+            TransformerBlock(embed_dims, attentions[attention](layer), rate)
+            for layer, rate in enumerate(drop_path_rates(drop_path_rate, depth))
         )
         # Blocks above the last returned one would never get a gradient.
         del self.blocks[self.out_indices[-1] + 1 :]

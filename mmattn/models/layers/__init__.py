@@ -1,8 +1,16 @@
 from .initialization import init_linear_and_conv
 from .interactive_attention import InteractiveAttention
 from .masked_attention import MaskedAttention
-from .patches import fit_loaded_pos_embed, pad_to_patches, pos_embed_map
+from .masking import resolve_masking
+from .patches import (
+    fit_loaded_pos_embed,
+    pad_to_patches,
+    pos_embed_map,
+    pos_embed_tokens,
+)
 from .pointwise import PointwiseLinear, StarReLU
+from .random_mask import RandomMaskedAttention
+from .relative_position import RelativeMaskedAttention
 from .separable_conv import SeparableConv
 from .structure_aware_attention import StructureAwareAttention
 
@@ -10,6 +18,8 @@ __all__ = [
     'InteractiveAttention',
     'MaskedAttention',
     'PointwiseLinear',
+    'RandomMaskedAttention',
+    'RelativeMaskedAttention',
     'SeparableConv',
     'StarReLU',
     'StructureAwareAttention',
@@ -17,4 +27,6 @@ __all__ = [
     'init_linear_and_conv',
     'pad_to_patches',
     'pos_embed_map',
+    'pos_embed_tokens',
+    'resolve_masking',
 ]

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import masked_attention
+from mmattn.ops.masked_attention.interface import MASK_FILLS
 
+from .masking import resolve_heads
 from .pointwise import PointwiseLinear
 
 
@@ -25,8 +27,11 @@ class MaskedAttention(nn.Module):
         soft: whether the masked heads learn an alpha each (a soft mask).
         kernel_size: width R of the mask, odd.
         num_special: tokens before the grid's that see and are seen by all.
-        mask_fill: 'zero', or 'neg_inf'; see `ops.masked_attention`.
+        mask_fill: 'zero', or 'neg_inf' (of hard masks); see `ops.masked_attention`.
         backend: backend of the operator; None takes the fastest.
+
+    Raises:
+        ValueError: heads that do not divide C or do not exist, or a wrong setting.
     """
 
     def __init__(
@@ -46,9 +51,8 @@ class MaskedAttention(nn.Module):
             raise ValueError(
                 f'{embed_dims} channels do not split into {num_heads} heads'
             )
-        if isinstance(masked_heads, int):
-            masked_heads = range(masked_heads)
-        self.masked_heads = tuple(masked_heads)
+        self.masked_heads = resolve_heads(masked_heads, num_heads)
+        check_mask(kernel_size, mask_fill, soft)
         self.num_heads = num_heads
         self.kernel_size = kernel_size
         self.num_special = num_special
@@ -56,8 +60,7 @@ class MaskedAttention(nn.Module):
         self.backend = backend
         self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims)
         self.proj = PointwiseLinear(embed_dims, embed_dims)
-        logit = nn.Parameter(torch.zeros(len(self.masked_heads))) if soft else None
-        self.register_parameter('alpha_logit', logit)
+        self.register_parameter('alpha_logit', alpha_logit(self.masked_heads, soft))
 
     @property
     def alpha(self) -> Tensor | None:
@@ -68,12 +71,10 @@ class MaskedAttention(nn.Module):
         """`bias` and `global_bias` of the operator; none here."""
         return None, None
 
-    def forward(self, x: Tensor, grid: Sequence[int]) -> Tensor:
-        """Shape (B, N, C) in and out, N = num_special + H * W for `grid` (H, W)."""
-        B, N, C = x.shape
-        q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, -1).unbind(2)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Sequence[int]) -> Tensor:
+        """Shape (B, N, M, D) of all; to override by another mask or to look inside."""
         bias, global_bias = self.biases(grid)
-        out = masked_attention(
+        return masked_attention(
             q,
             k,
             v,
@@ -87,4 +88,33 @@ class MaskedAttention(nn.Module):
             mask_fill=self.mask_fill,
             backend=self.backend,
         )
-        return self.proj(out.reshape(B, N, C))
+
+    def forward(self, x: Tensor, grid: Sequence[int]) -> Tensor:
+        """Shape (B, N, C) in and out, N = num_special + H * W for `grid` (H, W)."""
+        B, N, C = x.shape
+        q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, -1).unbind(2)
+        return self.proj(self.attend(q, k, v, grid).reshape(B, N, C))
+
+    def extra_repr(self) -> str:
+        soft = self.alpha_logit is not None
+        return (
+            f'masked_heads={self.masked_heads}, kernel_size={self.kernel_size}, {soft=}'
+        )
+
+
+def check_mask(kernel_size: int, mask_fill: str, soft: bool):
+    """As the operator checks, when a model is built and not when it first runs."""
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f'kernel_size must be odd, got {kernel_size}')
+    if mask_fill not in MASK_FILLS[: 1 if soft else None]:
+        raise ValueError(
+            f'mask_fill must be one of {MASK_FILLS}, and the first for a soft mask, '
+            f'got {mask_fill!r}'
+        )
+
+
+def alpha_logit(masked_heads: Sequence[int], soft: bool) -> nn.Parameter | None:
+    """One of each masked head, 0, where masks are soft and there is one."""
+    return (
+        nn.Parameter(torch.zeros(len(masked_heads))) if soft and masked_heads else None
+    )

@@ -1,6 +1,7 @@
 """What plain networks share: whole patches, and a position embedding for any grid."""
 
 from collections.abc import Sequence
+from math import isqrt, prod
 
 import torch
 import torch.nn.functional as F
@@ -38,13 +39,36 @@ def pos_embed_map(
     return pos_embed.unflatten(1, tuple(grid))
 
 
+def pos_embed_tokens(
+    pos_embed: Tensor,
+    old_grid: Sequence[int],
+    grid: Sequence[int],
+    num_special: int,
+) -> Tensor:
+    """Shape (1, num_special + N, C) to (1, num_special + H * W, C) for `grid` (H, W).
+
+    Special tokens come first; theirs stay as they are.
+    """
+    if tuple(grid) == tuple(old_grid):
+        return pos_embed
+    special, patches = pos_embed[:, :num_special], pos_embed[:, num_special:]
+    return torch.cat([special, resize_pos_embed(patches, old_grid, grid)], dim=1)
+
+
 def fit_loaded_pos_embed(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: resizes `pos_embed` of a square grid to `grid_size`."""
+    """Hook before loading: resizes `pos_embed` of a square grid to `grid_size`.
+
+    What the module's has beyond its grid stands first, for special tokens.
+    """
     key = prefix + 'pos_embed'
     loaded = state_dict.get(key)
     if loaded is None or loaded.shape == module.pos_embed.shape:
         return
-    side = round(loaded.shape[1] ** 0.5)
-    if side * side != loaded.shape[1]:
+    num_special = module.pos_embed.shape[1] - prod(module.grid_size)
+    num_patches = loaded.shape[1] - num_special
+    side = isqrt(max(0, num_patches))
+    if num_patches < 1 or side * side != num_patches:
         return  # load_state_dict reports the two shapes
-    state_dict[key] = resize_pos_embed(loaded, (side, side), module.grid_size)
+    state_dict[key] = pos_embed_tokens(
+        loaded, (side, side), module.grid_size, num_special
+    )

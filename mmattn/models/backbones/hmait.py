@@ -1,0 +1,332 @@
+"""H-MaiT: Swin's pyramid with masked and global heads in place of its windows.
+
+Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
+Transformers", https://arxiv.org/abs/2207.03006, section 5.2. No official code is known.
+The frame is Swin Transformer (Liu et al., https://arxiv.org/abs/2103.14030), whose
+checkpoints load unchanged; parameters have the names of timm's.
+
+Known from the paper: Swin-T's and Swin-S's depths and widths, and how many heads of
+each stage are masked. That the other heads see the stage's whole map, and that there is
+no class token, reproduces the paper's parameter and FLOP tables. Not stated is what
+tells positions apart: the default keeps Swin's table of 13 x 13 offsets per block,
+inside the mask, with larger offsets clipped, so that the count of parameters is
+literally Swin's, as the paper says; the tables' digits allow the other three as well.
+
+Channels come last inside the network.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    MaskedAttention,
+    PointwiseLinear,
+    RelativeMaskedAttention,
+    fit_loaded_pos_embed,
+    init_linear_and_conv,
+    pad_to_patches,
+    pos_embed_map,
+)
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
+
+PATCH_SIZE = 4
+POSITIONS = ('relative', 'full', 'absolute', 'none')
+
+
+class Mlp(nn.Module):
+    def __init__(self, embed_dims: int, mlp_ratio: int = 4):
+        super().__init__()
+        self.fc1 = PointwiseLinear(embed_dims, mlp_ratio * embed_dims)
+        self.act = nn.GELU()
+        self.fc2 = PointwiseLinear(mlp_ratio * embed_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class HMaiTBlock(nn.Module):
+    """Shape (B, H, W, C) in and out."""
+
+    def __init__(self, embed_dims: int, attn: MaskedAttention, drop_path: float):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dims)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(embed_dims)
+        self.mlp = Mlp(embed_dims)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = x.shape[1:3]
+        mixed = self.attn(self.norm1(x).flatten(1, 2), grid).unflatten(1, grid)
+        x = x + self.drop_path(mixed)
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    """Images (B, 3, H, W) of any size to (B, ceil(H / 4), ceil(W / 4), C)."""
+
+    def __init__(self, embed_dims: int):
+        super().__init__()
+        self.proj = nn.Conv2d(3, embed_dims, PATCH_SIZE, stride=PATCH_SIZE)
+        self.norm = nn.LayerNorm(embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.proj(pad_to_patches(x, PATCH_SIZE)).permute(0, 2, 3, 1)
+        return self.norm(x)
+
+
+class PatchMerging(nn.Module):
+    """Joins 2 x 2 pixels; odd maps are padded with zeros right and below."""
+
+    def __init__(self, in_channels: int, out_channels: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * in_channels)
+        self.reduction = PointwiseLinear(4 * in_channels, out_channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, H, W, C = x.shape
+        h, w = (H + 1) // 2, (W + 1) // 2
+        x = F.pad(x, (0, 0, 0, 2 * w - W, 0, 2 * h - H)).view(B, h, 2, w, 2, C)
+        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)  # (B, H, W, 4 * C)
+        return self.reduction(self.norm(x))
+
+
+class Stage(nn.Module):
+    def __init__(self, downsample: nn.Module | None, blocks: Sequence[nn.Module]):
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, with_cp: bool) -> Tensor:
+        if self.downsample is not None:
+            x = self.downsample(x)
+        for block in self.blocks:
+            x = run_block(block, x, with_cp)
+        return x
+
+
+@MODELS.register_module()
+class HMaiT(BaseBackbone):
+    """Hierarchical masked-attention image transformer.
+
+    Args:
+        arch: 'tiny', 'small' (Swin-T's and Swin-S's), 'nano' (ours, for demos and
+            tests), or a dict with `embed_dims`, `depths`, `num_heads` and
+            `masked_heads` of each stage.
+        masked_heads: how many of the lowest heads are masked in each stage; None takes
+            the arch's. The others see the whole map, at quadratic cost.
+        kernel_size: width of the mask, odd.
+        mask_fill: 'zero' (the paper's: what is outside the mask keeps the weight e^0),
+            or 'neg_inf' for neighbours alone.
+        position: 'relative' (Swin's table, larger offsets clipped to it), 'full' (a
+            table of all offsets of the stage's map), 'absolute' (an embedding of the
+            first map) or 'none', in which masked heads tell positions apart at the
+            borders alone.
+        img_size: image side, or (height, width), that 'full' and 'absolute' are made
+            for. Other sizes get them resized, at run time and on load.
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: stages whose maps are returned; None returns all.
+        out_norm: whether a layer norm ends each returned map.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        backend: backend of the operator; None takes the fastest.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size, padded right and below, and returns a
+        tuple of maps (B, C_i, H_i, W_i) at strides 4, 8, 16 and 32.
+
+    Raises:
+        ValueError: unknown arch, position, stage index or setting.
+    """
+
+    arch_zoo = {
+        'nano': dict(
+            embed_dims=(32, 64, 160, 256),
+            depths=(2, 2, 6, 2),
+            num_heads=(1, 2, 5, 8),
+            masked_heads=(1, 2, 2, 0),
+        ),
+        'tiny': dict(
+            embed_dims=(96, 192, 384, 768),
+            depths=(2, 2, 6, 2),
+            num_heads=(3, 6, 12, 24),
+            masked_heads=(3, 6, 4, 0),
+        ),
+        'small': dict(
+            embed_dims=(96, 192, 384, 768),
+            depths=(2, 2, 18, 2),
+            num_heads=(3, 6, 12, 24),
+            masked_heads=(3, 6, 4, 0),
+        ),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'tiny',
+        *,
+        masked_heads: Sequence[int] | None = None,
+        kernel_size: int = 3,
+        mask_fill: str = 'zero',
+        position: str = 'relative',
+        img_size: int | tuple[int, int] = 224,
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] | None = None,
+        out_norm: bool = True,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        backend: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        num_heads = arch['num_heads']
+        masked_heads = arch['masked_heads'] if masked_heads is None else masked_heads
+        if len(masked_heads) != len(num_heads) or any(
+            not 0 <= masked <= heads
+            for masked, heads in zip(masked_heads, num_heads, strict=True)
+        ):
+            raise ValueError(
+                f'HMaiT: masked_heads must be numbers up to {tuple(num_heads)}, '
+                f'got {masked_heads}'
+            )
+        if position not in POSITIONS:
+            raise ValueError(
+                f'HMaiT: position must be one of {POSITIONS}, got {position!r}'
+            )
+        if out_indices is None:
+            out_indices = tuple(range(len(depths)))
+        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
+        self.with_cp = with_cp
+        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
+        grids = [
+            tuple(-(-side // (PATCH_SIZE << stage)) for side in sides)
+            for stage in range(len(depths))
+        ]
+
+        def attention(stage: int) -> nn.Module:
+            shape = embed_dims[stage], num_heads[stage], masked_heads[stage]
+            options = dict(
+                kernel_size=kernel_size, mask_fill=mask_fill, backend=backend
+            )
+            if position == 'relative':
+                return RelativeMaskedAttention(*shape, **options)
+            if position == 'full':
+                return RelativeMaskedAttention(
+                    *shape, table_grid=grids[stage], clip=False, **options
+                )
+            return MaskedAttention(*shape, **options)
+
+        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.patch_embed = PatchEmbed(embed_dims[0])
+        self.register_parameter('pos_embed', None)
+        if position == 'absolute':
+            self.grid_size = grids[0]
+            H, W = grids[0]
+            self.pos_embed = nn.Parameter(torch.empty(1, H * W, embed_dims[0]))
+            nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        # Stages above the last returned one would never get a gradient.
+        self.layers = nn.ModuleList(
+            Stage(
+                PatchMerging(*embed_dims[stage - 1 : stage + 1]) if stage else None,
+                [
+                    HMaiTBlock(embed_dims[stage], attention(stage), next(drop_paths))
+                    for _ in range(depths[stage])
+                ],
+            )
+            for stage in range(self.out_indices[-1] + 1)
+        )
+        self.out_norms = nn.ModuleDict(
+            {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices if out_norm}
+        )
+        self.apply(init_linear_and_conv)
+        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
+        # and each norm would multiply their gradient by 300.
+        nn.init.trunc_normal_(self.patch_embed.proj.bias, std=0.02)
+        self.register_load_state_dict_pre_hook(take_swins_names)
+        if position == 'absolute':
+            self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+        self.freeze(frozen_stages)
+
+    def stages(self):
+        stem = [self.patch_embed]
+        if self.pos_embed is not None:
+            stem.append(self.pos_embed)
+        layers = [
+            [part for part in (layer.downsample, layer.blocks) if part is not None]
+            for layer in self.layers
+        ]
+        return [stem, *layers]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.patch_embed(x)  # (B, H, W, C)
+        if self.pos_embed is not None:
+            x = x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
+        outs = []
+        for stage, layer in enumerate(self.layers):
+            x = layer(x, self.with_cp)
+            if stage in self.out_indices:
+                out = self.out_norms[str(stage)](x) if self.out_norms else x
+                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
+        return tuple(outs)
+
+
+MM_NAMES = {  # of mmdet's, mmseg's and mmpretrain's Swin, and ours
+    'stages.': 'layers.',
+    'patch_embed.projection.': 'patch_embed.proj.',
+    '.attn.w_msa.': '.attn.',
+    '.ffn.layers.0.0.': '.mlp.fc1.',
+    '.ffn.layers.1.': '.mlp.fc2.',
+}
+SWIN_BUFFERS = 'relative_position_index', 'attn_mask'  # of windows; nothing learned
+
+
+def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a Swin Transformer, with the names of `HMaiT`.
+
+    Understands the official repository's, timm's, mmdet's, mmseg's and mmpretrain's;
+    what is none of them keeps its name, to be reported when it is loaded.
+    """
+    stages = [name for name in state_dict if name.startswith(('layers.', 'stages.'))]
+    last = max((int(name.split('.')[1]) for name in stages), default=0)
+    # The official repository merges at the end of a stage, timm at the start.
+    early = any(name.split('.')[1:3] == ['0', 'downsample'] for name in stages)
+    converted = {}
+    for name, value in state_dict.items():
+        if name.endswith(SWIN_BUFFERS):
+            continue
+        if name.startswith('stages.') and '.downsample.' in name:
+            # Unfolded channels are (C, y, x), joined ones (x, y, C).
+            value = value.unflatten(-1, (-1, 2, 2)).transpose(-3, -1).flatten(-3)
+        for theirs, ours in MM_NAMES.items():
+            name = name.replace(theirs, ours)
+        first, *rest = name.split('.')
+        if early and rest[1:2] == ['downsample']:
+            name = '.'.join([first, str(int(rest[0]) + 1), *rest[1:]])
+        elif first == 'absolute_pos_embed':
+            name = 'pos_embed'
+        elif re.fullmatch(r'norm\d*', first):
+            name = '.'.join(
+                ['out_norms', first.removeprefix('norm') or str(last), *rest]
+            )
+        converted[name] = value
+    return converted
+
+
+def take_swins_names(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading."""
+    names = [name for name in state_dict if name.startswith(prefix)]
+    weights = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
+    for name, value in convert_state_dict(weights).items():
+        state_dict[prefix + name] = value

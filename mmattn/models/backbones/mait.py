@@ -1,0 +1,238 @@
+"""MaiT: DeiT whose attention heads are masked to neighbourhoods, in part.
+
+Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
+Transformers", https://arxiv.org/abs/2207.03006, Tables 2 to 8. No official code is
+known. All but the masks is DeiT (Touvron et al., https://arxiv.org/abs/2012.12877), and
+parameters have the names of timm's `VisionTransformer` and
+`VisionTransformerDistilled`, so weights of DeiT load unchanged.
+
+Known from the paper: channels, heads, depths, masking schemes, where LayerScale and
+distillation are used. That 'xsmall' has 3 heads is as printed; CaiT-XS of the same
+width has 6. Chosen here: layer 8 of 'sch2' and the schemes at other depths than 24 (see
+`mmattn.models.layers.masking`), the soft mask's parameter (see `MaskedAttention`), and
+1e-5, CaiT's at this depth, where LayerScale starts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import prod
+
+import torch
+from timm.layers import DropPath, LayerScale, Mlp
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    MaskedAttention,
+    RandomMaskedAttention,
+    fit_loaded_pos_embed,
+    init_linear_and_conv,
+    pad_to_patches,
+    pos_embed_tokens,
+    resolve_masking,
+)
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
+
+OUT_TYPES = 'featmap', 'cls_token'
+
+
+class MaiTBlock(nn.Module):
+    """DeiT's block; `layer_scale` starts its LayerScale, None has none."""
+
+    def __init__(
+        self,
+        embed_dims: int,
+        attention: nn.Module,
+        drop_path: float,
+        layer_scale: float | None,
+    ):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.attn = attention
+        self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.mlp = Mlp(embed_dims, 4 * embed_dims)
+        self.ls1, self.ls2 = (
+            nn.Identity()
+            if layer_scale is None
+            else LayerScale(embed_dims, layer_scale)
+            for _ in range(2)
+        )
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, grid: Sequence[int]) -> Tensor:
+        x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), grid)))
+        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+
+
+@MODELS.register_module()
+class MaiT(BaseBackbone):
+    """Masked attention image Transformer; without masks, DeiT.
+
+    Args:
+        arch: 'xtiny', 'tiny', 'xsmall', 'small', or a dict with `embed_dims`, `depth`,
+            `num_heads`.
+        masking: 'none', 'sch1', 'sch2', 'soft', or for each layer the number of masked
+            heads or their indices; see `mmattn.models.layers.masking.resolve_masking`.
+        depth, num_heads: None takes the arch's, which are the paper's 24 layers.
+        kernel_size: width of the masks in patches, 3 or 5 in the paper.
+        mask_fill: 'zero' (equation 2) or 'neg_inf'; see `ops.masked_attention`.
+        random_mask_seed: None masks to neighbourhoods. A number masks to random places,
+            as many of them, which is the control of section 5.6; dense, see
+            `RandomMaskedAttention`.
+        layer_scale: initial value of LayerScale, None for no LayerScale. The paper's
+            Table 7 has it on 'xtiny', 'xsmall' and 'small'; 1e-5 is our choice.
+        distilled: whether a distillation token follows the class token.
+        patch_size: side of a patch.
+        img_size: image side, or (height, width), that the position embedding is made
+            for. Other grids get it resized (bicubic) but for the special tokens', at
+            run time and on load.
+        drop_path_rate: stochastic depth of the last block.
+        drop_path_schedule: 'linear' grows to it from 0 at the first block, 'constant'
+            is the same for all, which the paper has for 'small'.
+        out_type: 'featmap' or 'cls_token', see below.
+        out_indices: blocks after which is returned; -1 is the last one. The last one
+            returned ends in DeiT's norm, each of the others in one of its own.
+        frozen_stages: -1 freezes nothing, 0 the patch and position embedding and the
+            special tokens, n those and n blocks. Frozen parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        backend: backend of the operator; None takes the fastest.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size, padded right and below to whole patches,
+        and returns a tuple, one entry for each of `out_indices`: maps
+        (B, C, ceil(H / patch_size), ceil(W / patch_size)) for 'featmap'; for
+        'cls_token' the class token (B, C), as mmpretrain's `LinearClsHead` takes it, or
+        the pair of class and distillation token, as its `DeiTClsHead` does.
+
+    Raises:
+        ValueError: unknown arch, masking, setting or block index.
+    """
+
+    arch_zoo = {
+        'xtiny': dict(embed_dims=144, depth=24, num_heads=3),
+        'tiny': dict(embed_dims=192, depth=24, num_heads=3),
+        'xsmall': dict(embed_dims=288, depth=24, num_heads=3),
+        'small': dict(embed_dims=384, depth=24, num_heads=6),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'tiny',
+        *,
+        masking: str | Sequence[int | Sequence[int]] = 'sch1',
+        depth: int | None = None,
+        num_heads: int | None = None,
+        kernel_size: int = 3,
+        mask_fill: str = 'zero',
+        random_mask_seed: int | None = None,
+        layer_scale: float | None = None,
+        distilled: bool = False,
+        patch_size: int = 16,
+        img_size: int | tuple[int, int] = 224,
+        drop_path_rate: float = 0.0,
+        drop_path_schedule: str = 'linear',
+        out_type: str = 'featmap',
+        out_indices: int | tuple[int, ...] = -1,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        backend: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims = arch['embed_dims']
+        depth = arch['depth'] if depth is None else depth
+        num_heads = arch['num_heads'] if num_heads is None else num_heads
+        if out_type not in OUT_TYPES:
+            raise ValueError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
+        self.out_type = out_type
+        self.out_indices = self.resolve_out_indices(out_indices, depth)
+        self.with_cp = with_cp
+        self.patch_size = patch_size
+        self.num_special = 2 if distilled else 1
+        height, width = (img_size,) * 2 if isinstance(img_size, int) else img_size
+        self.grid_size = (-(-height // patch_size), -(-width // patch_size))
+
+        projection = nn.Conv2d(3, embed_dims, patch_size, stride=patch_size)
+        self.patch_embed = nn.Sequential(OrderedDict(proj=projection))
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims))
+        dist_token = nn.Parameter(torch.empty(1, 1, embed_dims)) if distilled else None
+        self.register_parameter('dist_token', dist_token)
+        num_tokens = self.num_special + prod(self.grid_size)
+        self.pos_embed = nn.Parameter(torch.empty(1, num_tokens, embed_dims))
+        attention = MaskedAttention
+        if random_mask_seed is not None:
+            attention = partial(RandomMaskedAttention, seed=random_mask_seed)
+        self.blocks = nn.ModuleList(
+            MaiTBlock(
+                embed_dims,
+                attention(
+                    embed_dims,
+                    num_heads,
+                    masked.heads,
+                    soft=masked.soft,
+                    kernel_size=kernel_size,
+                    num_special=self.num_special,
+                    mask_fill=mask_fill,
+                    backend=backend,
+                ),
+                rate,
+                layer_scale,
+            )
+            for masked, rate in zip(
+                resolve_masking(masking, depth, num_heads),
+                drop_path_rates(drop_path_rate, depth, drop_path_schedule),
+                strict=True,
+            )
+        )
+        # Blocks above the last returned one would never get a gradient.
+        *others, last = self.out_indices
+        del self.blocks[last + 1 :]
+        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        self.out_norms = nn.ModuleDict(
+            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in others}
+        )
+        for embedding in self._embeddings():
+            nn.init.trunc_normal_(embedding, std=0.02)
+        self.apply(init_linear_and_conv)
+        self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+        self.freeze(frozen_stages)
+
+    def _special_tokens(self) -> list[nn.Parameter]:
+        tokens = [self.cls_token, self.dist_token]
+        return [token for token in tokens if token is not None]
+
+    def _embeddings(self) -> list[nn.Parameter]:
+        return [*self._special_tokens(), self.pos_embed]
+
+    def stages(self):
+        stem = [self.patch_embed, *self._embeddings()]
+        return [stem, *([block] for block in self.blocks)]
+
+    def forward(self, x: Tensor) -> tuple[Tensor | tuple[Tensor, Tensor], ...]:
+        x = self.patch_embed(pad_to_patches(x, self.patch_size))  # (B, C, H, W)
+        grid = x.shape[2:]
+        x = x.flatten(2).transpose(1, 2)  # (B, N, C)
+        special = [token.expand(len(x), -1, -1) for token in self._special_tokens()]
+        x = torch.cat([*special, x], dim=1)
+        x = x + pos_embed_tokens(self.pos_embed, self.grid_size, grid, self.num_special)
+        outs = []
+        for i, block in enumerate(self.blocks):
+            x = run_block(block, x, self.with_cp, grid)
+            if i in self.out_indices:
+                is_last = i == self.out_indices[-1]
+                norm = self.norm if is_last else self.out_norms[str(i)]
+                outs.append(self._output(x, grid, norm))
+        return tuple(outs)
+
+    def _output(self, x: Tensor, grid: Sequence[int], norm: nn.Module):
+        if self.out_type == 'featmap':
+            patches = norm(x[:, self.num_special :])
+            return patches.transpose(1, 2).unflatten(2, tuple(grid))  # (B, C, H, W)
+        tokens = norm(x[:, : self.num_special]).unbind(1)
+        return tokens[0] if self.num_special == 1 else tokens

@@ -1,0 +1,241 @@
+"""MaskedCaiT: CaiT whose attention heads are masked to neighbourhoods, in part.
+
+The "Masked CaiT" of Table 7 of Li, Ardestani and Hassoun, "MaiT: Leverage Attention
+Masks for More Efficient Image Transformers", https://arxiv.org/abs/2207.03006. CaiT
+(Touvron et al., "Going deeper with Image Transformers",
+https://arxiv.org/abs/2103.17239) is timm's, with timm's parameter names, and its
+weights load unchanged; only the forward of its talking-heads attention is ours.
+
+The paper does not say which layers are masked, nor where a mask stands between the two
+mixtures of talking heads. Chosen here: 'sch1', and the scores that the softmax gets,
+after they were mixed, as equation 2 masks them. The second mixture, after the softmax,
+then mixes masked and global weights, so attention stays dense, N x N.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from timm.models.cait import Cait, TalkingHeadAttn
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    fit_loaded_pos_embed,
+    pad_to_patches,
+    pos_embed_map,
+    resolve_masking,
+)
+from mmattn.models.layers.masked_attention import alpha_logit, check_mask
+from mmattn.models.layers.masking import resolve_heads
+from mmattn.ops import neighbourhood_mask
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, run_block
+from .mait import OUT_TYPES
+
+
+class MaskedTalkingHeads(TalkingHeadAttn):
+    """timm's talking-heads attention with masked heads; shape (B, H, W, C) in and out.
+
+    Args:
+        dim, num_heads, qkv_bias: timm's.
+        masked_heads: indices of the masked heads, of the mixed scores.
+        soft, kernel_size, mask_fill: as of `MaskedAttention`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        qkv_bias: bool = True,
+        *,
+        masked_heads: Sequence[int] = (),
+        soft: bool = False,
+        kernel_size: int = 3,
+        mask_fill: str = 'zero',
+    ):
+        super().__init__(dim, num_heads, qkv_bias)
+        check_mask(kernel_size, mask_fill, soft)
+        self.masked_heads = resolve_heads(masked_heads, num_heads)
+        self.kernel_size = kernel_size
+        self.mask_fill = mask_fill
+        is_masked = torch.tensor(
+            [head in self.masked_heads for head in range(num_heads)]
+        )
+        self.register_buffer('is_masked', is_masked, persistent=False)
+        self.register_parameter('alpha_logit', alpha_logit(self.masked_heads, soft))
+
+    @property
+    def alpha(self) -> Tensor | None:
+        """Of each masked head, in (0, 1); None for a hard mask."""
+        return None if self.alpha_logit is None else self.alpha_logit.sigmoid()
+
+    def mask_scores(self, scores: Tensor, grid: Sequence[int]) -> Tensor:
+        """Shape (B, M, N, N) in and out, N = H * W for `grid` (H, W)."""
+        if not self.masked_heads:
+            return scores
+        near = neighbourhood_mask(grid, self.kernel_size, device=scores.device)
+        outside = self.is_masked[:, None, None] & ~near  # (M, N, N)
+        if self.alpha is None:
+            fill = 0.0 if self.mask_fill == 'zero' else float('-inf')
+            return scores.masked_fill(outside, fill)
+        alpha = self.alpha.to(scores.dtype)
+        alpha = alpha.new_ones(len(self.is_masked)).masked_scatter(
+            self.is_masked, alpha
+        )
+        return torch.where(outside, alpha[:, None, None] * scores, scores)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, H, W, C = x.shape
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, M, N, D)
+        scores = _mix_heads(self.proj_l, q * self.scale @ k.mT)  # (B, M, N, N)
+        weights = self.mask_scores(scores, (H, W)).softmax(dim=-1)
+        out = _mix_heads(self.proj_w, weights) @ v
+        return self.proj(out.transpose(1, 2).reshape(B, H, W, C))
+
+
+def _mix_heads(linear: nn.Linear, x: Tensor) -> Tensor:
+    """Shape (B, M, N, N) in and out."""
+    return linear(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@MODELS.register_module()
+class MaskedCaiT(BaseBackbone):
+    """CaiT with masked heads; without masks, timm's CaiT.
+
+    Args:
+        arch: 'xxs24', 'xs24', 's24', or a dict with `embed_dims`, `depth`, `num_heads`.
+        masking: 'none', 'sch1', 'sch2', 'soft', or for each layer the number of masked
+            heads or their indices; see `mmattn.models.layers.masking.resolve_masking`.
+            The class attention layers have no masks.
+        kernel_size: width of the masks in patches.
+        mask_fill: 'zero' or 'neg_inf'; see `ops.masked_attention`.
+        layer_scale: initial value of LayerScale; CaiT's at 24 layers is 1e-5.
+        patch_size: side of a patch.
+        img_size: image side, or (height, width), that the position embedding is made
+            for. Other grids get it resized (bicubic), at run time and on load.
+        drop_path_rate: stochastic depth of every block, as in CaiT.
+        out_type: 'featmap' or 'cls_token', see below. Maps need neither the class token
+            nor its layers, and the model then has none.
+        out_indices: blocks after which is returned; -1 is the last one. The last one
+            returned ends in CaiT's norm, each of the others in one of its own.
+        frozen_stages: -1 freezes nothing, 0 the patch and position embedding, n those
+            and n blocks. Frozen parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size, padded right and below to whole patches,
+        and returns a tuple: maps (B, C, ceil(H / patch_size), ceil(W / patch_size)) for
+        'featmap', one for each of `out_indices`; for 'cls_token' the class token (B, C)
+        that two class attention layers read off the block of `out_indices`, of which
+        there is one.
+
+    Raises:
+        ValueError: unknown arch, masking, setting or block index.
+    """
+
+    arch_zoo = {
+        'xxs24': dict(embed_dims=192, depth=24, num_heads=4),
+        'xs24': dict(embed_dims=288, depth=24, num_heads=6),
+        's24': dict(embed_dims=384, depth=24, num_heads=8),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'xxs24',
+        *,
+        masking: str | Sequence[int | Sequence[int]] = 'sch1',
+        kernel_size: int = 3,
+        mask_fill: str = 'zero',
+        layer_scale: float = 1e-5,
+        patch_size: int = 16,
+        img_size: int | tuple[int, int] = 224,
+        drop_path_rate: float = 0.0,
+        out_type: str = 'featmap',
+        out_indices: int | tuple[int, ...] = -1,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims, depth = arch['embed_dims'], arch['depth']
+        self.out_indices = self.resolve_out_indices(out_indices, depth)
+        if out_type not in OUT_TYPES:
+            raise ValueError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
+        if out_type == 'cls_token' and len(self.out_indices) > 1:
+            raise ValueError(
+                f"out_type 'cls_token' takes one of out_indices, got {out_indices}"
+            )
+        self.out_type = out_type
+        self.with_cp = with_cp
+        self.patch_size = patch_size
+        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
+        self.grid_size = tuple(-(-side // patch_size) for side in sides)
+        maskings = iter(resolve_masking(masking, depth, arch['num_heads']))
+
+        def attention(
+            dim: int, num_heads: int, qkv_bias: bool, **dropouts
+        ) -> nn.Module:
+            masked = next(maskings)
+            return MaskedTalkingHeads(
+                dim,
+                num_heads,
+                qkv_bias,
+                masked_heads=masked.heads,
+                soft=masked.soft,
+                kernel_size=kernel_size,
+                mask_fill=mask_fill,
+            )
+
+        cait = Cait(
+            img_size=tuple(side * patch_size for side in self.grid_size),
+            patch_size=patch_size,
+            num_classes=0,
+            embed_dim=embed_dims,
+            # Blocks above the last returned one would never get a gradient.
+            depth=self.out_indices[-1] + 1,
+            num_heads=arch['num_heads'],
+            drop_path_rate=drop_path_rate,
+            init_values=layer_scale,
+            attn_block=attention,
+        )
+        self.patch_embed = cait.patch_embed
+        self.pos_embed = cait.pos_embed
+        self.blocks = nn.ModuleList(cait.blocks)
+        self.norm = cait.norm
+        self.register_parameter('cls_token', None)
+        if out_type == 'cls_token':
+            self.cls_token = cait.cls_token
+            self.blocks_token_only = cait.blocks_token_only
+        self.out_norms = nn.ModuleDict(
+            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices[:-1]}
+        )
+        self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+        self.freeze(frozen_stages)
+
+    def stages(self):
+        return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = pad_to_patches(x, self.patch_size)
+        x = self.patch_embed.proj(x).permute(0, 2, 3, 1)  # (B, H, W, C)
+        x = x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
+        outs = []
+        for i, block in enumerate(self.blocks):
+            x = run_block(block, x, self.with_cp)
+            if str(i) in self.out_norms:
+                outs.append(self.out_norms[str(i)](x).permute(0, 3, 1, 2))
+        if self.out_type == 'cls_token':
+            return (self.norm(self._class_token(x.flatten(1, 2))),)
+        return *outs, self.norm(x).permute(0, 3, 1, 2)  # (B, C, H, W)
+
+    def _class_token(self, x: Tensor) -> Tensor:
+        """Shape (B, N, C) to (B, C)."""
+        token = self.cls_token.expand(len(x), -1, -1)
+        for block in self.blocks_token_only:
+            token = run_block(block, x, self.with_cp, token)
+        return token.squeeze(1)

@@ -1,0 +1,82 @@
+"""Which heads of which layers are masked: the schemes of MaiT, and explicit lists.
+
+Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
+Transformers", https://arxiv.org/abs/2207.03006, section 5.2. Where a layer has masked
+heads and global ones, the masked ones have the lowest indices, as in its section 4.3.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+SCHEMES = 'none', 'sch1', 'sch2', 'soft'
+
+
+class LayerMasking(NamedTuple):
+    """Of one layer: its masked heads, ascending, and whether their masks are soft."""
+
+    heads: tuple[int, ...]
+    soft: bool
+
+
+def resolve_heads(heads: int | Sequence[int], num_heads: int) -> tuple[int, ...]:
+    """Ascending indices of heads, from those or from how many of the lowest."""
+    is_count = isinstance(heads, int)
+    indices = range(heads) if is_count else sorted(set(heads))
+    if (is_count and heads < 0) or any(not 0 <= head < num_heads for head in indices):
+        raise ValueError(
+            f'masked heads must be a number up to {num_heads} or their indices, '
+            f'got {heads}'
+        )
+    return tuple(indices)
+
+
+def resolve_masking(
+    masking: str | Sequence[int | Sequence[int]], depth: int, num_heads: int
+) -> list[LayerMasking]:
+    """The masking of each layer, from the input upwards.
+
+    Args:
+        masking: one of
+            'none';
+            'sch1', one masked head in every layer;
+            'sch2', all heads but one in the first third of the layers, none in the last
+            sixth, one in between. The paper gives layers 0-7, 20-23 and 9-19 of 24, and
+            layer 8 to neither: here it has one;
+            'soft', soft masks for all heads but in the last eighth of the layers, which
+            is layers 21-23 of 24;
+            or for each layer the number of masked heads or their indices. Thirds,
+            sixths and eighths are rounded down.
+        depth: number of layers.
+        num_heads: heads of each layer.
+
+    Raises:
+        ValueError: unknown scheme, a list of another length, or heads that the layers
+            do not have.
+    """
+    if isinstance(masking, str):
+        counts = _scheme(masking, depth, num_heads)
+        return [
+            LayerMasking(tuple(range(n)), masking == 'soft' and n > 0) for n in counts
+        ]
+    if len(masking) != depth:
+        raise ValueError(
+            f'masking must be one of {list(SCHEMES)} or an entry for each of {depth} '
+            f'layers, got {len(masking)} entries'
+        )
+    return [LayerMasking(resolve_heads(heads, num_heads), False) for heads in masking]
+
+
+def _scheme(name: str, depth: int, num_heads: int) -> list[int]:
+    if name not in SCHEMES:
+        raise ValueError(
+            f'masking must be one of {list(SCHEMES)} or a list, got {name!r}'
+        )
+    if name == 'none':
+        return [0] * depth
+    if name == 'sch1':
+        return [1] * depth
+    if name == 'sch2':
+        first, last = depth // 3, depth // 6
+        return [num_heads - 1] * first + [1] * (depth - first - last) + [0] * last
+    last = depth // 8
+    return [num_heads] * (depth - last) + [0] * last

@@ -1,0 +1,428 @@
+"""H-MaiT: its frame against timm's Swin, its bias by loops, and Swin's checkpoints."""
+
+from functools import partial
+
+import pytest
+import timm
+import torch
+from timm.models.swin_transformer import SwinTransformer
+from torch import nn
+from torch.testing import assert_close
+
+from mmattn.engine.weights import load_weights
+from mmattn.models import HMaiT
+from mmattn.models.backbones.hmait import convert_state_dict
+from mmattn.models.layers import RelativeMaskedAttention, relative_position
+from mmattn.ops.masked_attention.reference import (
+    attention_under_mask,
+    neighbourhood_mask,
+)
+
+SHALLOW = dict(
+    embed_dims=(16, 32, 64, 128),
+    depths=(1, 2, 1, 1),
+    num_heads=(1, 2, 4, 8),
+    masked_heads=(1, 2, 1, 0),
+)
+HEAD = 1000 * 768 + 1000
+PARAMETERS = {  # of a classifier of 1000 classes
+    ('tiny', 'none'): 28_265_032,
+    ('tiny', 'relative'): 28_288_354,
+    ('tiny', 'absolute'): 28_566_088,
+    ('tiny', 'full'): 28_435_858,
+    ('small', 'none'): 49_558_600,
+    ('small', 'relative'): 49_606_258,
+    ('small', 'absolute'): 49_859_656,
+    ('small', 'full'): 49_834_402,
+}
+
+
+def build(arch=SHALLOW, **kwargs):
+    torch.manual_seed(0)
+    return HMaiT(arch, **kwargs)
+
+
+def randomise(model, std=0.3):
+    for param in model.parameters():
+        nn.init.normal_(param, std=std)
+    return model
+
+
+def attentions(model):
+    return [block.attn for layer in model.layers for block in layer.blocks]
+
+
+@pytest.mark.parametrize('arch, position', PARAMETERS, ids=str)
+def test_parameters(arch, position):
+    with torch.device('meta'):
+        model = HMaiT(arch, position=position, out_indices=3)
+    count = sum(p.numel() for p in model.parameters()) + HEAD
+    assert count == PARAMETERS[arch, position]
+
+
+# --- against timm's Swin, with windows as large as the maps -------------------------
+
+
+def swin(img_size, window_size):
+    return SwinTransformer(
+        img_size=img_size,
+        window_size=window_size,
+        embed_dim=SHALLOW['embed_dims'][0],
+        depths=SHALLOW['depths'],
+        num_heads=SHALLOW['num_heads'],
+        num_classes=0,
+    )
+
+
+def clipped_table(table, grid):
+    """Swin's 13 x 13 table as one of all offsets of a map, by loops."""
+    H, W = grid
+    rows = [
+        table[(min(max(dy, -6), 6) + 6) * 13 + min(max(dx, -6), 6) + 6]
+        for dy in range(1 - H, H)
+        for dx in range(1 - W, W)
+    ]
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize('position', ['relative', 'full'])
+@pytest.mark.parametrize(
+    'grids',
+    [((16, 24), (8, 12), (4, 6), (2, 3)), ((8, 8), (4, 4), (2, 2), (1, 1))],
+    ids=['64x96', '32x32'],
+)
+def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position, grids):
+    size = tuple(4 * side for side in grids[0])
+    model = randomise(
+        build(
+            masked_heads=(0,) * 4, position=position, img_size=size, out_indices=(1, 3)
+        )
+    )
+    theirs = swin(size, grids)
+    weights = {
+        name.replace('out_norms.3', 'norm'): value
+        for name, value in model.state_dict().items()
+        if 'out_norms.1' not in name
+    }
+    if position == 'relative':
+        for name, value in weights.items():
+            if 'bias_table' in name:
+                weights[name] = clipped_table(value, grids[int(name.split('.')[1])])
+    theirs.load_state_dict(weights, strict=True)
+    model, theirs = model.double(), theirs.double().eval()
+    x = torch.randn(2, 3, *size, dtype=torch.float64)
+    assert_close(model(x)[-1].permute(0, 2, 3, 1), theirs.forward_features(x))
+    second = theirs.layers[1](theirs.layers[0](theirs.patch_embed(x)))
+    expected = model.out_norms['1'](second)
+    assert_close(model(x)[0].permute(0, 2, 3, 1), expected)
+
+
+def test_odd_maps_are_padded_right_and_below():
+    model = build(out_norm=False, out_indices=0).double()
+    merging = build().layers[1].downsample.double()
+    x = torch.randn(1, 5, 7, 16, dtype=torch.float64)
+    padded = torch.zeros(1, 6, 8, 16, dtype=torch.float64)
+    padded[:, :5, :7] = x
+    assert_close(merging(x), merging(padded))
+    image = torch.randn(1, 3, 18, 25, dtype=torch.float64)
+    padded = torch.zeros(1, 3, 20, 28, dtype=torch.float64)
+    padded[..., :18, :25] = image
+    assert_close(model(image), model(padded))
+
+
+# --- the bias -----------------------------------------------------------------------
+
+
+def dense_bias(table, table_grid, grid):
+    """By loops over queries and keys, offsets clipped; (M, N, N)."""
+    (H, W), (h, w) = grid, table_grid
+    cells = [(y, x) for y in range(H) for x in range(W)]
+    rows = []
+    for y_q, x_q in cells:
+        for y_k, x_k in cells:
+            dy = min(max(y_q - y_k, 1 - h), h - 1) + h - 1
+            dx = min(max(x_q - x_k, 1 - w), w - 1) + w - 1
+            rows.append(table[dy * (2 * w - 1) + dx])
+    return torch.stack(rows).view(H * W, H * W, -1).permute(2, 0, 1)
+
+
+def by_definition(layer, x, grid, bias, kernel_size):
+    q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(2)
+    mask = torch.ones(layer.num_heads, *[grid[0] * grid[1]] * 2, dtype=torch.bool)
+    mask[: len(layer.masked_heads)] = neighbourhood_mask(grid, kernel_size)
+    out = attention_under_mask(q, k, v, mask, bias, None, layer.mask_fill)
+    return layer.proj(out.flatten(2))
+
+
+def out_and_gradients(layer, function, x):
+    layer.zero_grad()
+    out = function(x)
+    out.backward(torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out))
+    return out, {name: p.grad for name, p in layer.named_parameters()}
+
+
+LAYERS = {
+    'mixed': dict(masked_heads=2, grid=(9, 5)),
+    'all-masked-5x5': dict(masked_heads=3, grid=(4, 9), kernel_size=5),
+    'none-masked': dict(masked_heads=0, grid=(8, 3)),
+    'stencil-beyond-table': dict(masked_heads=2, grid=(9, 4), kernel_size=15),
+    'other-table': dict(masked_heads=1, grid=(3, 6), table_grid=(2, 4)),
+    'neighbours-alone': dict(masked_heads=2, grid=(5, 7), mask_fill='neg_inf'),
+    'pixel': dict(masked_heads=1, grid=(1, 1)),
+}
+
+
+@pytest.mark.parametrize('backend', [None, 'reference'])
+@pytest.mark.parametrize('case', LAYERS.values(), ids=LAYERS)
+def test_layer_is_its_definition(case, backend):
+    case = dict(case)
+    grid = case.pop('grid')
+    layer = RelativeMaskedAttention(12, 3, **case, backend=backend).double()
+    randomise(layer, std=1)
+    x = torch.randn(2, grid[0] * grid[1], 12, dtype=torch.float64)
+
+    def definition(x):
+        table_grid = case.get('table_grid', (7, 7))
+        bias = dense_bias(layer.relative_position_bias_table, table_grid, grid)
+        return by_definition(layer, x, grid, bias, case.get('kernel_size', 3))
+
+    expected = out_and_gradients(layer, definition, x)
+    actual = out_and_gradients(layer, partial(layer, grid=grid), x)
+    assert_close(actual, expected)
+
+
+@pytest.mark.parametrize('num_masked', [0, 2, 3])
+def test_heads_one_by_one_are_all_heads_at_once(num_masked, monkeypatch):
+    layer = randomise(RelativeMaskedAttention(12, 3, num_masked), std=1).double()
+    x = torch.randn(2, 35, 12, dtype=torch.float64)
+    expected = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
+    monkeypatch.setattr(relative_position, 'MAX_BIAS_ELEMENTS', -1)
+    actual = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
+    assert_close(actual, expected)
+    monkeypatch.setattr(layer, 'attend_globally', None)
+    if num_masked < 3:
+        with pytest.raises(TypeError):
+            layer(x, (5, 7))
+
+
+def test_large_maps_hold_nothing_of_n_by_n_for_the_backward(monkeypatch):
+    layer = RelativeMaskedAttention(12, 3, 1)
+    x = torch.randn(1, 400, 12, requires_grad=True)
+    largest = []
+    for limit in (relative_position.MAX_BIAS_ELEMENTS, 2 * 400**2 - 1):
+        monkeypatch.setattr(relative_position, 'MAX_BIAS_ELEMENTS', limit)
+        sizes = []
+        pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731, B023
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            layer(x, (20, 20))
+        largest.append(max(sizes))
+    assert largest[1] < 400**2 <= largest[0]
+
+
+def test_full_tables_are_resized_to_other_maps():
+    layer = RelativeMaskedAttention(12, 3, 1, table_grid=(4, 4), clip=False)
+    ramp = torch.linspace(-3, 3, 7)
+    table = (ramp[:, None] + 10 * ramp).reshape(-1, 1).repeat(1, 3)
+    layer.relative_position_bias_table.data = table
+    resized = layer.table((7, 4))
+    assert resized.shape == (3, 13, 7)
+    expected = torch.linspace(-3, 3, 13)[:, None] + 10 * ramp
+    assert_close(resized[0, 2:-2], expected[2:-2], rtol=0, atol=0.1)
+    assert_close(resized[:, 6, 3], torch.zeros(3))
+
+
+# --- the network --------------------------------------------------------------------
+
+
+def test_masked_heads_of_the_stages():
+    with torch.device('meta'):
+        model = HMaiT('tiny')
+    for layer, masked, heads in zip(
+        model.layers, (3, 6, 4, 0), (3, 6, 12, 24), strict=True
+    ):
+        for block in layer.blocks:
+            assert block.attn.masked_heads == tuple(range(masked))
+            assert block.attn.num_heads == heads
+            assert block.attn.qkv.in_features == 32 * heads
+
+
+def test_options_reach_the_attention():
+    model = build(
+        kernel_size=5, mask_fill='neg_inf', backend='cpu', masked_heads=(0, 1, 2, 3)
+    )
+    for layer, masked in zip(model.layers, (0, 1, 2, 3), strict=True):
+        attn = layer.blocks[0].attn
+        assert attn.kernel_size == 5 and attn.mask_fill == 'neg_inf'
+        assert attn.backend == 'cpu' and len(attn.masked_heads) == masked
+
+
+@pytest.mark.parametrize('position', ['relative', 'full', 'absolute', 'none'])
+def test_position_makes_pixels_differ(position):
+    """Of a constant image, without masks, where borders tell nothing."""
+    model = randomise(
+        build(
+            position=position,
+            img_size=64,
+            masked_heads=(0,) * 4,
+            out_indices=0,
+            out_norm=False,
+        ).double()
+    )
+    # Relative bias alone leaves equal tokens equal: what they gather is equal.
+    for size in (64, 96):
+        x = torch.randn(1, 3, 4, 4, dtype=torch.float64).repeat(1, 1, *[size // 4] * 2)
+        x[..., :4, :4] = 1  # one token differs
+        out = model(x)[0].flatten(2)[..., 1:]
+        assert (out.std(-1).max() > 1e-6) == (position != 'none')
+
+
+def test_full_and_absolute_resize_to_other_images_and_on_load():
+    for position, key in (
+        ('absolute', 'pos_embed'),
+        ('full', 'layers.0.blocks.0.attn.relative_position_bias_table'),
+    ):
+        source = build(position=position, img_size=64)
+        model = build(position=position, img_size=(64, 96))
+        report = load_weights(model, source.state_dict())
+        assert key in report.resized and not report.missing, position
+        assert model(torch.randn(1, 3, 50, 70))[0].isfinite().all()
+
+
+@pytest.mark.parametrize('out_indices', [None, (1, 3), 2, -1], ids=str)
+def test_maps(out_indices):
+    model = build(out_indices=out_indices)
+    outs = model(torch.randn(1, 3, 64, 96))
+    if out_indices is None:
+        out_indices = (0, 1, 2, 3)
+    indices = [out_indices % 4] if isinstance(out_indices, int) else out_indices
+    assert [tuple(out.shape[1:]) for out in outs] == [
+        (SHALLOW['embed_dims'][i], 16 >> i, 24 >> i) for i in indices
+    ]
+    for out in outs:  # a norm of weight one and bias zero ends each map
+        assert_close(out.mean(1), torch.zeros(out[:, 0].shape), atol=1e-5, rtol=0)
+    assert len(model.layers) == indices[-1] + 1
+
+
+def test_drop_path_grows_from_zero_over_all_blocks():
+    model = build(drop_path_rate=0.4)
+    rates = [b.drop_path.drop_prob for layer in model.layers for b in layer.blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+@pytest.mark.parametrize(
+    'kwargs, message',
+    [
+        (dict(position='learned'), "'learned'"),
+        (dict(masked_heads=(3, 6, 4)), r'\(3, 6, 4\)'),
+        (dict(masked_heads=(1, 2, 5, 0)), r'\(1, 2, 5, 0\)'),
+        (dict(masked_heads=(-1, 2, 1, 0)), '-1'),
+        (dict(kernel_size=4), '4'),
+        (dict(mask_fill='inf'), "'inf'"),
+    ],
+    ids=str,
+)
+def test_wrong_settings(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        build(**kwargs)
+
+
+def test_zero_padding_does_not_blow_up_gradients():
+    """Detectors pad images with zeros; a norm of exact zeros multiplies by 300."""
+    model = build('nano')
+    images = torch.randn(2, 3, 64, 64)
+    padded = images.clone()
+    padded[1, :, 32:] = 0
+    norms = []
+    for x in (images, padded):
+        model.zero_grad()
+        sum((out * out.detach().cos()).sum() for out in model(x)).backward()
+        norms.append(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
+    assert norms[1] < 10 * norms[0]
+
+
+# --- checkpoints of Swin ------------------------------------------------------------
+
+
+def official_layout(weights):
+    """The official repository's names and buffers, from timm's."""
+    official = {}
+    for name, value in weights.items():
+        parts = name.split('.')
+        if parts[2:3] == ['downsample']:
+            parts[1] = str(int(parts[1]) - 1)
+        official['.'.join(parts).replace('head.fc', 'head')] = value
+        if parts[-1] == 'relative_position_bias_table':
+            prefix = '.'.join(parts[:-1])
+            official[f'{prefix}.relative_position_index'] = torch.zeros(49, 49).long()
+            official[f'layers.{parts[1]}.blocks.1.attn_mask'] = torch.zeros(4, 49, 49)
+    return official
+
+
+def random_weights(model):
+    return {k: torch.randn(v.shape) for k, v in model.state_dict().items()}
+
+
+@pytest.mark.parametrize('layout', ['timm', 'official'])
+@pytest.mark.parametrize('arch', ['tiny', 'small'])
+def test_swins_checkpoint_loads_unchanged(arch, layout):
+    with torch.device('meta'):
+        theirs = timm.create_model(f'swin_{arch}_patch4_window7_224')
+        model = HMaiT(arch, out_indices=3)
+    weights = {k: torch.full(v.shape, 0.5) for k, v in theirs.state_dict().items()}
+    given = official_layout(weights) if layout == 'official' else weights
+    report = load_weights(model.to_empty(device='cpu'), given)
+    assert not (report.missing or report.mismatched)
+    assert {name.split('.')[0] for name in report.unexpected} == {'head'}
+    assert len(report.unexpected) == 2
+    assert all((p == 0.5).all() for p in model.parameters())
+
+
+def test_timms_weights_go_where_they_belong():
+    theirs = swin(224, 7)
+    weights = random_weights(theirs)
+    for given in (weights, official_layout(weights)):
+        model = build()
+        model.load_state_dict(given, strict=False)
+        for name, value in model.state_dict().items():
+            name = name.replace('out_norms.3', 'norm')
+            if 'out_norms' not in name:
+                assert_close(value, weights[name])
+
+
+@pytest.mark.parametrize('package', ['mmdet', 'mmpretrain'])
+def test_mm_packages_swin_loads(package):
+    swins = pytest.importorskip(
+        f'{package}.models.backbones.swin'
+        if package == 'mmdet'
+        else f'{package}.models.backbones.swin_transformer'
+    )
+    options = dict(depths=SHALLOW['depths'], num_heads=SHALLOW['num_heads'])
+    if package == 'mmdet':
+        theirs = swins.SwinTransformer(embed_dims=16, **options)
+    else:
+        theirs = swins.SwinTransformer(dict(embed_dims=16, **options))
+    theirs.load_state_dict(random_weights(theirs), strict=False)
+    model = build(out_indices=None if package == 'mmdet' else 3)
+    detector = nn.ModuleDict(dict(backbone=model))
+    given = {f'backbone.{k}': v for k, v in theirs.state_dict().items()}
+    report = load_weights(detector, given)
+    assert not (report.missing or report.mismatched or report.unexpected)
+    x = torch.randn(1, 3, 28, 28)  # a window of 7 x 7
+    tokens = theirs.patch_embed(x)[0]
+    ours = model.patch_embed(x)
+    assert_close(ours.flatten(1, 2), tokens)
+    expected, size = theirs.stages[0].downsample(tokens, (7, 7))
+    assert_close(model.layers[1].downsample(ours).flatten(1, 2), expected)
+    mlp = theirs.stages[0].blocks[0].ffn
+    assert_close(model.layers[0].blocks[0].mlp(tokens), mlp(tokens) - tokens)
+
+
+def test_what_swin_has_no_place_for_is_reported():
+    weights = random_weights(swin(224, 7))
+    report = load_weights(build(position='none'), weights)
+    assert sum('bias_table' in name for name in report.unexpected) == 5
+    report = load_weights(build(), random_weights(swin(384, 12)))
+    assert len(report.mismatched) == 5
+    with pytest.raises(ValueError, match='another shape'):
+        report.check('swin', exact=False)
+    assert 'layers.9.surprise' in convert_state_dict({'layers.9.surprise': weights})

@@ -1,0 +1,183 @@
+"""MaskedAttention, and which heads of which layers are masked."""
+
+import pytest
+import torch
+from timm.layers import Attention
+from torch import nn
+from torch.testing import assert_close
+
+from mmattn.models.layers import MaskedAttention, resolve_masking
+from mmattn.ops import neighbourhood_mask
+
+SETTINGS = {
+    'hard': dict(),
+    'neg-inf': dict(mask_fill='neg_inf'),
+    'soft': dict(soft=True),
+    'wide': dict(kernel_size=5),
+}
+
+
+def build(masked_heads=2, **kwargs):
+    torch.manual_seed(0)
+    layer = MaskedAttention(24, 3, masked_heads, **kwargs)
+    nn.init.normal_(layer.qkv.weight, std=0.3)
+    if layer.alpha_logit is not None:
+        nn.init.normal_(layer.alpha_logit)
+    return layer.double()
+
+
+def tokens(N):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, N, 24, generator=generator, dtype=torch.float64)
+
+
+def by_hand(layer, x, grid):
+    """Head by head, with the N x N scores."""
+    near = neighbourhood_mask(grid, layer.kernel_size, layer.num_special)
+    alphas = dict(zip(layer.masked_heads, range(len(layer.masked_heads)), strict=True))
+    heads = []
+    for head in range(3):
+        q, k, v = (
+            part[..., 8 * head : 8 * head + 8] for part in layer.qkv(x).chunk(3, -1)
+        )
+        scores = q @ k.mT / 8**0.5
+        if head in alphas:
+            outside = 0 if layer.mask_fill == 'zero' else -torch.inf
+            if layer.alpha_logit is not None:
+                outside = scores / (1 + (-layer.alpha_logit[alphas[head]]).exp())
+            scores = torch.where(near, scores, outside)
+        heads.append(scores.softmax(-1) @ v)
+    return layer.proj(torch.cat(heads, -1))
+
+
+@pytest.mark.parametrize('settings', SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize('masked_heads', [1, 3, (0, 2), (2, 1)], ids=str)
+@pytest.mark.parametrize('num_special', [0, 1, 2])
+def test_equals_attention_by_hand(settings, masked_heads, num_special):
+    layer = build(masked_heads, num_special=num_special, **settings)
+    x, grid = tokens(num_special + 7 * 5), (7, 5)
+    results = []
+    for forward in (layer, lambda *args: by_hand(layer, *args)):
+        layer.zero_grad()
+        out = forward(x, grid)
+        (out * tokens(x.shape[1])).sum().backward()
+        results.append((out, {name: p.grad for name, p in layer.named_parameters()}))
+    assert_close(*results)
+
+
+@pytest.mark.parametrize('num_special', [0, 1])
+def test_without_masked_heads_it_is_timms(num_special):
+    layer = build(0, num_special=num_special)
+    theirs = Attention(24, 3, qkv_bias=True).double()
+    theirs.load_state_dict(layer.state_dict())
+    x = tokens(num_special + 12)
+    assert_close(layer(x, (3, 4)), theirs(x))
+
+
+def test_alpha():
+    """One half at first, of each masked head; nothing to learn where there is none."""
+    layer = MaskedAttention(24, 3, 2, soft=True)
+    assert_close(layer.alpha, torch.full((2,), 0.5))
+    assert MaskedAttention(24, 3, 2).alpha is None
+    assert MaskedAttention(24, 3, 0, soft=True).alpha_logit is None
+
+
+@pytest.mark.parametrize('logit, masked_heads', [(40.0, 0), (-800.0, 2)])
+def test_a_soft_mask_ends_in_plain_or_hard_masked_attention(logit, masked_heads):
+    layer, end = build(soft=True), build(masked_heads)
+    layer.alpha_logit.data.fill_(logit)
+    x = tokens(20)
+    assert_close(layer(x, (4, 5)), end(x, (4, 5)))
+
+
+def test_attend_can_be_overridden():
+    class Mean(MaskedAttention):
+        def attend(self, q, k, v, grid):
+            return v.mean(1, keepdim=True).expand_as(v)
+
+    layer, x = Mean(24, 3), tokens(6).float()
+    v = layer.qkv(x)[..., 48:].mean(1, keepdim=True)
+    assert_close(layer(x, (2, 3)), layer.proj(v).expand_as(x))
+
+
+def test_it_says_what_is_masked():
+    assert 'masked_heads=(0, 2), kernel_size=5, soft=True' in repr(
+        MaskedAttention(24, 3, (2, 0), soft=True, kernel_size=5)
+    )
+
+
+@pytest.mark.parametrize(
+    'kwargs, message',
+    [
+        (dict(num_heads=5), '24 channels do not split into 5'),
+        (dict(masked_heads=4), 'got 4'),
+        (dict(masked_heads=-1), 'got -1'),
+        (dict(masked_heads=(0, 3)), r'got \(0, 3\)'),
+        (dict(kernel_size=4), 'kernel_size must be odd, got 4'),
+        (dict(mask_fill='one'), "'one'"),
+        (dict(mask_fill='neg_inf', soft=True), "soft mask, got 'neg_inf'"),
+    ],
+    ids=str,
+)
+def test_wrong_settings(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        MaskedAttention(24, **{'num_heads': 3, **kwargs})
+
+
+def counts(masking, depth, num_heads):
+    """Numbers of masked heads, which are the lowest, and the layers of soft masks."""
+    layers = resolve_masking(masking, depth, num_heads)
+    assert all(layer.heads == tuple(range(len(layer.heads))) for layer in layers)
+    return [len(layer.heads) for layer in layers], [layer.soft for layer in layers]
+
+
+SCHEMES_OF_24_LAYERS = {
+    'none': [0] * 24,
+    'sch1': [1] * 24,
+    'sch2': [5] * 8 + [1] * 12 + [0] * 4,
+    'soft': [6] * 21 + [0] * 3,
+}
+
+
+@pytest.mark.parametrize('masking', SCHEMES_OF_24_LAYERS)
+def test_schemes_of_the_paper(masking):
+    expected = SCHEMES_OF_24_LAYERS[masking]
+    soft = [masking == 'soft' and heads > 0 for heads in expected]
+    assert counts(masking, 24, 6) == (expected, soft)
+
+
+@pytest.mark.parametrize(
+    'masking, depth, expected',
+    [
+        ('sch2', 12, [2] * 4 + [1] * 6 + [0] * 2),
+        ('sch2', 36, [2] * 12 + [1] * 18 + [0] * 6),
+        ('sch2', 5, [2, 1, 1, 1, 1]),
+        ('sch2', 1, [1]),
+        ('soft', 12, [3] * 11 + [0]),
+        ('soft', 36, [3] * 32 + [0] * 4),
+        ('soft', 7, [3] * 7),
+    ],
+)
+def test_schemes_at_other_depths(masking, depth, expected):
+    assert counts(masking, depth, 3)[0] == expected
+
+
+def test_explicit_masking():
+    layers = resolve_masking([2, 0, (2, 0), []], 4, 3)
+    assert [layer.heads for layer in layers] == [(0, 1), (), (0, 2), ()]
+    assert not any(layer.soft for layer in layers)
+
+
+@pytest.mark.parametrize(
+    'masking, message',
+    [
+        ('sch3', "'sch3'"),
+        ([1, 1], 'each of 3 layers, got 2 entries'),
+        ([1, 1, 4], 'got 4'),
+        ([1, 1, (0, 3)], r'got \(0, 3\)'),
+    ],
+    ids=str,
+)
+def test_wrong_masking(masking, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_masking(masking, 3, 3)

@@ -1,0 +1,156 @@
+"""The random-mask control: what the masks are, and MaiT with them."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mmattn.models import MaiT
+from mmattn.models.layers import MaskedAttention, RandomMaskedAttention
+from mmattn.models.layers.random_mask import random_mask
+from mmattn.ops import neighbourhood_mask
+from mmattn.ops.testing import assert_close
+from mmattn.registry import MODELS
+
+GRIDS = [(14, 14), (5, 9), (2, 2), (1, 1), (1, 6)]
+ARCH = dict(embed_dims=48, depth=2, num_heads=3)
+
+
+@pytest.mark.parametrize('num_special', [0, 1, 2])
+@pytest.mark.parametrize('kernel_size', [1, 3, 5])
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_each_row_is_as_dense_as_the_neighbourhoods(grid, kernel_size, num_special):
+    mask = random_mask(grid, kernel_size, num_special, seed=3)
+    near = neighbourhood_mask(grid, kernel_size, num_special)
+    assert mask.shape == near.shape and mask.dtype == torch.bool
+    assert torch.equal(mask.sum(1), near.sum(1))
+    assert mask[:num_special].all() and mask[:, :num_special].all()
+
+
+def test_places_are_random():
+    """Each is as likely: near or far, the patch itself or another."""
+    shape = (14, 14)
+    masks = torch.stack([random_mask(shape, seed=seed) for seed in range(200)]).double()
+    rate = neighbourhood_mask(shape).sum(1, dtype=torch.float64) / 196  # of each row
+    spread = (rate * (1 - rate) / 200).sqrt()
+    deviation = (masks.mean(0) - rate[:, None]) / spread[:, None]
+    assert deviation.std().item() == pytest.approx(1, abs=0.03)
+    assert deviation.abs().max() < 8  # of 38,416, rates are a few per cent
+    for part in (neighbourhood_mask(shape), torch.eye(196, dtype=torch.bool)):
+        assert abs(deviation[part].mean()) < 4 / part.sum() ** 0.5
+    seen = masks[:100].sum(1).flatten()  # how often patches are seen in a mask
+    expected = (rate * (1 - rate)).sum().item()
+    assert seen.var().item() == pytest.approx(expected, rel=0.1)
+
+
+def test_a_mask_is_its_seeds():
+    torch.manual_seed(1)
+    mask = random_mask((5, 5), seed=7)
+    torch.manual_seed(2)
+    assert torch.equal(mask, random_mask((5, 5), seed=7))
+    assert not torch.equal(mask, random_mask((5, 5), seed=8))
+    # As it was when the first models were trained with it.
+    first, second = (r.nonzero().flatten() for r in random_mask((3, 4), seed=0)[:2])
+    assert first.tolist() == [0, 3, 5, 11] and second.tolist() == [1, 4, 6, 8, 9, 10]
+
+
+@pytest.mark.parametrize('mask_fill', ['zero', 'neg_inf'])
+def test_masked_heads_are_masked_and_others_are_not(mask_fill):
+    torch.manual_seed(0)
+    N, settings = 21, dict(num_special=1, mask_fill=mask_fill)
+    layer = RandomMaskedAttention(24, 3, (0, 2), seed=5, **settings).double()
+    nn.init.normal_(layer.qkv.weight, std=0.5)
+    x = torch.randn(2, N, 24, dtype=torch.float64)
+    q, k, v = layer.qkv(x).view(2, N, 3, 3, 8).permute(2, 0, 3, 1, 4)
+    scores = q @ k.mT * 8**-0.5
+    mask = random_mask((4, 5), 3, 1, seed=5)
+    for head in (0, 2):
+        fill = 0 if mask_fill == 'zero' else -torch.inf
+        scores[:, head] = torch.where(mask, scores[:, head], fill)
+    expected = layer.proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(2, N, 24))
+    assert_close('out', expected, layer(x, (4, 5)))
+    local = MaskedAttention(24, 3, (0, 2), **settings).double()
+    local.load_state_dict(layer.state_dict())
+    assert (local(x, (4, 5)) - expected).abs().max() > 0.01
+
+
+def test_a_map_inside_the_stencil_is_plain_attention():
+    torch.manual_seed(0)
+    layer = RandomMaskedAttention(24, 3, 3, num_special=1).double()
+    plain = MaskedAttention(24, 3, 0, num_special=1).double()
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 5, 24, dtype=torch.float64)
+    assert_close('out', plain(x, (2, 2)), layer(x, (2, 2)))
+
+
+def test_mait_takes_it_and_checkpoints_keep_it():
+    torch.manual_seed(0)
+
+    def make(seed):
+        settings = dict(img_size=64, out_type='cls_token', random_mask_seed=seed)
+        return MaiT(ARCH, masking='sch1', **settings).eval()
+
+    backbone = make(3)
+    for block in backbone.blocks:
+        assert isinstance(block.attn, RandomMaskedAttention)
+        assert block.attn.masked_heads == (0,) and block.attn.seed == 3
+        nn.init.normal_(block.attn.qkv.weight, std=0.3)
+    image = torch.randn(2, 3, 64, 80)
+    out = backbone(image)[0]
+    state = backbone.state_dict()
+    assert set(state) == set(make(None).state_dict())
+    for seed, same in ((3, True), (4, False), (None, False)):
+        resumed = make(seed)
+        resumed.load_state_dict(state)
+        assert torch.equal(resumed(image)[0], out) is same
+    assert torch.equal(copy.deepcopy(backbone)(image)[0], out)
+
+
+def test_mait_trains_and_compiles_with_it():
+    torch.manual_seed(0)
+    backbone = MaiT(ARCH, img_size=64, random_mask_seed=0)
+    image = torch.randn(2, 3, 64, 64)
+    out = backbone(image)[0]
+    out.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+    compiled = torch.compile(backbone, fullgraph=True, backend='eager')
+    assert_close('out', out, compiled(image)[0])
+
+
+def test_under_autocast_softmax_stays_in_float32():
+    torch.manual_seed(0)
+    layer = RandomMaskedAttention(24, 3, 2, num_special=1)
+    nn.init.normal_(layer.qkv.weight, std=0.5)
+    x = torch.randn(2, 17, 24)
+    q, k, v = torch.randn(3, 2, 17, 3, 8).bfloat16().unbind()
+    out = layer.attend(q, k, v, (4, 4))
+    with torch.autocast('cpu', torch.bfloat16):
+        assert torch.equal(layer.attend(q, k, v, (4, 4)), out)
+        assert layer(x, (4, 4)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        (dict(soft=True), 'soft=True'),
+        (dict(backend='triton'), "backend='triton'"),
+        (dict(kernel_size=4), 'kernel_size must be odd, got 4'),
+    ],
+    ids=['soft', 'backend', 'kernel_size'],
+)
+def test_what_there_is_none_of_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RandomMaskedAttention(24, 3, **settings)
+
+
+def test_the_config_of_the_control_masks_one_head_of_24_layers():
+    config = pytest.importorskip('mmengine.config')
+    root = Path(__file__).parents[2]
+    name = 'configs/classification/mait_t_random_mask_400e_in1k.py'
+    backbone = MODELS.build(config.Config.fromfile(root / name).model.backbone)
+    layers = [block.attn for block in backbone.blocks]
+    assert [layer.masked_heads for layer in layers] == 24 * [(0,)]
+    assert all(isinstance(layer, RandomMaskedAttention) for layer in layers)
+    assert len({layer.seed for layer in layers}) == 1
