@@ -5,6 +5,7 @@ imports `mmattn.registry` for an unknown scope, then the `locations` given here.
 Without mmengine the decorators do nothing and backbones are plain `nn.Module`s.
 """
 
+from importlib import import_module
 from importlib.util import find_spec
 
 __all__ = [
@@ -15,11 +16,20 @@ __all__ = [
     'RUNNERS',
 ]
 
+# Models that build on an mm package, which nobody else should have to import.
+ON_DEMAND = {'DistilledClassifier': 'mmattn.models.distillation'}
+
 if find_spec('mmengine') is not None:
     from mmengine import registry as root
 
+    class _Registry(root.Registry):
+        def get(self, key: str) -> type | None:
+            if module := ON_DEMAND.get(key.removeprefix('mmattn.')):
+                import_module(module)
+            return super().get(key)
+
     def _child(parent: root.Registry, location: str) -> root.Registry:
-        return root.Registry(
+        return _Registry(
             parent.name, parent=parent, scope='mmattn', locations=[location]
         )
 

@@ -1,0 +1,194 @@
+"""DistilledClassifier: a classifier that learns from labels and from a teacher.
+
+The distillation of DeiT, Touvron et al., "Training data-efficient image transformers &
+distillation through attention", https://arxiv.org/abs/2012.12877: a second token and a
+second linear layer, which learn what the teacher says. mmpretrain has the two-fold head
+for inference alone; here it trains.
+"""
+
+import logging
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from mmengine.logging import print_log
+from mmpretrain.models.classifiers import BaseClassifier, ImageClassifier
+from mmpretrain.models.heads import DeiTClsHead
+from torch import Tensor
+
+from mmattn.registry import MODELS
+
+# Where a classifier's config says which weights it starts with.
+WEIGHTS = ('pretrained', 'init_cfg', 'checkpoint_path')
+
+
+@MODELS.register_module()
+class DistilledClassifier(ImageClassifier):
+    """mmpretrain's `ImageClassifier` with a teacher while it trains.
+
+    The loss is (1 - w) L(class token, label) + w L(distillation token, teacher), with
+    the head's loss for labels. The teacher's part is hard, the cross-entropy with the
+    class that the teacher holds the likeliest, or, with a temperature tau, soft, tau^2
+    times the Kullback-Leibler divergence of the two softmaxes of scores / tau. A
+    prediction is the mean of the two classifiers' scores, without the teacher.
+
+    The teacher sees the images of the student, mixed and erased as they are, in its own
+    normalisation. It is in eval mode, without gradients, and no submodule: not in the
+    state dict, the optimiser or any count of parameters. It is built when training
+    begins, in `init_weights`, so that tests and inference need no weights of it.
+
+    Args:
+        backbone: config of the student's backbone; its last output is a pair of a class
+            token and a distillation token, (B, C) each.
+        head: config of a `DeiTClsHead`.
+        teacher: config of any classifier of mmpretrain, `TimmClassifier` for timm's.
+            Its weights are those of `pretrained=True` or of its `init_cfg`. Its
+            normalisation is that of its `data_preprocessor`, else the one that timm's
+            models come with.
+        teacher_weight: w above, in [0, 1].
+        temperature: tau above; None for the hard part, DeiT's own choice.
+        neck, train_cfg, data_preprocessor, init_cfg: as in `ImageClassifier`.
+
+    Raises:
+        ValueError: another head, a weight outside [0, 1], a temperature that is not
+            positive; a teacher of unknown normalisation or with other classes, the
+            latter two when training begins.
+    """
+
+    def __init__(
+        self,
+        backbone: dict,
+        head: dict,
+        teacher: dict,
+        *,
+        teacher_weight: float = 0.5,
+        temperature: float | None = None,
+        neck: dict | None = None,
+        train_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(
+            backbone,
+            neck=neck,
+            head=head,
+            train_cfg=train_cfg,
+            data_preprocessor=data_preprocessor,
+            init_cfg=init_cfg,
+        )
+        if not isinstance(self.head, DeiTClsHead):
+            raise ValueError(
+                f'DistilledClassifier: head must be a DeiTClsHead, got {head}'
+            )
+        if not 0 <= teacher_weight <= 1:
+            raise ValueError(
+                'DistilledClassifier: teacher_weight must be in [0, 1], got '
+                f'{teacher_weight}'
+            )
+        if temperature is not None and temperature <= 0:
+            raise ValueError(
+                'DistilledClassifier: temperature must be positive or None, got '
+                f'{temperature}'
+            )
+        self.teacher_weight = teacher_weight
+        self.temperature = temperature
+        self._teacher_cfg = teacher
+        self._teacher = ()  # in a tuple, a module is no submodule
+
+    def init_weights(self):
+        """The student's; then the teacher is built and loads its own."""
+        super().init_weights()
+        if not self._teacher:
+            self._teacher = (_build_teacher(self._teacher_cfg, self._device()),)
+
+    def _apply(self, fn, recurse: bool = True):
+        """Takes the teacher along to another device or dtype."""
+        for teacher in self._teacher:
+            teacher._apply(fn)
+        return super()._apply(fn, recurse)
+
+    def _device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def loss(self, inputs: Tensor, data_samples: list) -> dict[str, Tensor]:
+        cls_token, dist_token = self.head.pre_logits(self.extract_feat(inputs))
+        cls_score = self.head.layers.head(cls_token)  # (B, classes)
+        dist_score = self.head.layers.head_dist(dist_token)
+        losses = self.head._get_loss(cls_score, data_samples)
+        losses['loss_cls'] = (1 - self.teacher_weight) * losses.pop('loss')
+        losses['loss_dist'] = self.teacher_weight * self.distillation_loss(
+            dist_score, self.teacher_score(inputs)
+        )
+        return losses
+
+    def distillation_loss(self, score: Tensor, teacher_score: Tensor) -> Tensor:
+        """Mean over the images of what the distillation token loses; see the class."""
+        if score.shape != teacher_score.shape:
+            raise ValueError(
+                f'the teacher has {teacher_score.shape[1]} classes, the student '
+                f'{score.shape[1]}'
+            )
+        if self.temperature is None:
+            return F.cross_entropy(score, teacher_score.argmax(1))
+        tau = self.temperature
+        divergence = F.kl_div(
+            (score / tau).log_softmax(1),
+            (teacher_score / tau).log_softmax(1),
+            reduction='batchmean',
+            log_target=True,
+        )
+        return tau**2 * divergence
+
+    @torch.no_grad()
+    def teacher_score(self, inputs: Tensor) -> Tensor:
+        """The teacher's scores (B, classes) for images as the student gets them."""
+        if not self._teacher:
+            raise ValueError(
+                'DistilledClassifier: call init_weights() before training, which '
+                'builds the teacher'
+            )
+        (teacher,) = self._teacher
+        return teacher(self._renormalised(inputs, teacher))
+
+    def _renormalised(self, inputs: Tensor, teacher: BaseClassifier) -> Tensor:
+        own = self.data_preprocessor
+        mean, std, rgb = _normalisation(teacher)
+        mean, std = mean.to(inputs), std.to(inputs)
+        if hasattr(own, 'mean'):
+            inputs = inputs * own.std + own.mean
+        if rgb != own.to_rgb:
+            inputs = inputs.flip(1)
+        return (inputs - mean) / std
+
+
+def _build_teacher(cfg: Mapping, device: torch.device) -> BaseClassifier:
+    if not any(cfg.get(key) for key in WEIGHTS):
+        print_log(
+            f'The teacher starts from random weights: none of {", ".join(WEIGHTS)} in '
+            f'{cfg}',
+            logger='current',
+            level=logging.WARNING,
+        )
+    teacher = MODELS.build(cfg)
+    # Without an `init_cfg`, timm's models would be asked to initialise themselves anew.
+    if teacher.init_cfg:
+        teacher.init_weights()
+    _normalisation(teacher)
+    return teacher.requires_grad_(False).eval().to(device)
+
+
+def _normalisation(teacher: BaseClassifier) -> tuple[Tensor, Tensor, bool]:
+    """Mean and deviation (3, 1, 1) of values up to 255; whether channels are RGB."""
+    preprocessor = teacher.data_preprocessor
+    if hasattr(preprocessor, 'mean'):
+        return preprocessor.mean, preprocessor.std, preprocessor.to_rgb
+    timm_cfg = getattr(getattr(teacher, 'model', None), 'pretrained_cfg', {})
+    if 'mean' not in timm_cfg or 'std' not in timm_cfg:
+        raise ValueError(
+            'DistilledClassifier: how the teacher normalises is unknown; give it a '
+            'data_preprocessor with mean, std and to_rgb'
+        )
+    mean, std = (
+        255 * torch.tensor(timm_cfg[key]).view(-1, 1, 1) for key in ('mean', 'std')
+    )
+    return mean, std, True
