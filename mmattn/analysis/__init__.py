@@ -1,15 +1,34 @@
 """Measurements of models; importing it registers the FLOP rules of our operators."""
 
-from .attention_maps import AttentionKernels, attention_kernels
+from .attention_maps import (
+    AttentionKernels,
+    AttentionMap,
+    attention_kernels,
+    attention_maps,
+)
 from .feature_norms import feature_norms
 from .flops import CONVENTIONS, Complexity, count, paper_rows
+from .locality import attention_locality, locality_by_layer, locality_score, pad_heads
+from .masks import mask_alphas, mask_layers
+from .similarity import layer_similarity, map_similarity, similarity_among
 
 __all__ = [
     'CONVENTIONS',
     'AttentionKernels',
+    'AttentionMap',
     'Complexity',
     'attention_kernels',
+    'attention_locality',
+    'attention_maps',
     'count',
     'feature_norms',
+    'layer_similarity',
+    'locality_by_layer',
+    'locality_score',
+    'map_similarity',
+    'mask_alphas',
+    'mask_layers',
+    'pad_heads',
     'paper_rows',
+    'similarity_among',
 ]

@@ -5,10 +5,15 @@ operators count the same on every backend. They are two for each multiply-accumu
 
 A Fourier transform of N values counts N log2 N multiply-accumulates, whether they are
 real or complex, and those of one call are rounded together to a whole number.
+
+A hard-masked head counts the pairs inside its mask. `DENSE_RULES` count it as plain
+attention, all N x N pairs; they are not registered, and `Complexity` has both.
 """
 
 import math
+from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import torch
 import torchvision  # noqa: F401  defines the operators under torch.ops.torchvision
@@ -89,6 +94,50 @@ def _(grad, patterns, q, k, v, w_a, w_b, bias, grid, *args, **kwargs) -> int:
     """
     contractions = _structure_aware_contractions(q, bias)
     return _structure_aware_transforms(q, bias, grid) + 2 * contractions
+
+
+def _all_pairs(q, grid, kernel_size, num_special) -> int:
+    return q[1] ** 2
+
+
+def _pairs_inside_mask(q, grid, kernel_size, num_special) -> int:
+    """Of patches R x R and the special tokens, as if no border clipped a window.
+
+    Special tokens see all. A window is not larger than the map.
+    """
+    window = prod(min(kernel_size, side) for side in grid)
+    return prod(grid) * (window + num_special) + num_special * q[1]
+
+
+def _masked_attention_flops(pairs: Callable, q, alpha, *stencil) -> int:
+    """A score and a product with v for each pair; a soft mask lets all pairs in."""
+    B, _, M, D = q
+    pairs = pairs if alpha is None else _all_pairs
+    return 2 * 2 * B * M * D * pairs(q, *stencil)
+
+
+def _masked_attention_rules(pairs: Callable) -> dict[Any, Callable]:
+    """Of the operator and of its backward, with `pairs` of query and key per head.
+
+    The backward has two products for each of the forward's; recomputed ones are not
+    counted, nor is what a soft mask's neighbours are corrected by.
+    """
+
+    def forward(q, k, v, bias, alpha, grid, kernel_size, num_special, *args, **kwargs):
+        return _masked_attention_flops(pairs, q, alpha, grid, kernel_size, num_special)
+
+    def backward(grad, out, lse, *args, **kwargs):
+        return 2 * forward(*args)
+
+    return {
+        torch.ops.mmattn.masked_attention: forward,
+        torch.ops.mmattn.masked_attention_backward: backward,
+    }
+
+
+DENSE_RULES = _masked_attention_rules(_all_pairs)
+for _operator, _rule in _masked_attention_rules(_pairs_inside_mask).items():
+    register_flop_formula(_operator)(_rule)
 
 
 @register_flop_formula(torch.ops.torchvision.deform_conv2d)

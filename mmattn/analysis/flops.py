@@ -2,10 +2,10 @@
 
 FLOPs are multiply-accumulates of convolutions, linear layers, matrix products and
 Fourier transforms; activations, softmax, pooling, resizing and RoIAlign count nothing.
-The papers in `paper_tables.yml` do not agree on the transforms and on layer norms, so
-these are kept apart: see `CONVENTIONS`. PyTorch's `FlopCounterMode` counts (two per
-multiply-accumulate), with the rules of `flop_rules` beside its own. An operator that
-nothing is known about is an error, not a zero.
+The papers in `paper_tables.yml` do not agree on the transforms, on layer norms and on
+what attention masks leave out, so these are kept apart: see `CONVENTIONS`. PyTorch's
+`FlopCounterMode` counts (two per multiply-accumulate), with the rules of `flop_rules`
+beside its own. An operator that nothing is known about is an error, not a zero.
 """
 
 import copy
@@ -20,7 +20,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from .flop_rules import NORM_RULES, TRANSFORMS
+from mmattn.models.layers import MaskedAttention
+
+from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
 
 PAPER_TABLES = Path(__file__).with_name('paper_tables.yml')
 ROI_HEADS = ('StandardRoIHead', 'CascadeRoIHead')
@@ -30,7 +32,10 @@ CONVENTIONS = {
     'without transforms': ('products',),
     'with transforms and norms': ('products', 'transforms', 'norms'),
     'with norms, without transforms': ('products', 'norms'),
+    'mask-credited': ('products', 'transforms'),
+    'dense': ('products', 'transforms', 'outside_masks'),
 }
+PARTS = ('products', 'transforms', 'norms', 'outside_masks')
 MULTIPLIES_UNCOUNTED = {
     'aten::_native_multi_head_attention',
     'aten::_transformer_encoder_layer_fwd',
@@ -63,6 +68,8 @@ class Complexity:
         transforms: FLOPs of Fourier transforms and of what is multiplied in one kernel
             with them, none of which counters see that know PyTorch's products alone.
         norms: 5 for each value that a layer norm has normalised; not in `flops`.
+        outside_masks: what hard-masked heads would multiply beside their `products` if
+            they were plain attention; not in `flops`, which credit the mask.
         children: by name.
     """
 
@@ -70,6 +77,7 @@ class Complexity:
     products: int
     transforms: int
     norms: int
+    outside_masks: int
     children: Mapping[str, 'Complexity']
 
     @property
@@ -113,6 +121,8 @@ def count(
     configs); RoIAlign does not run. A segmentor runs its decode head. Auxiliary heads
     have parameters but no FLOPs. Neither have the spectra of kernels that a model keeps
     from one image to the next: where there are transforms, a second pass is counted.
+    Masked attention is counted as its operator, also where a model runs its definition,
+    which is dense.
 
     Args:
         model: a module, which runs on the device it is on, or a config of mmengine's
@@ -130,17 +140,24 @@ def count(
     task = _Task(model)
     image = torch.zeros(1, 3, *shape, device=next(model.parameters()).device)
     counter = FlopCounterMode(display=False, custom_mapping=NORM_RULES)
-    with torch.no_grad(), _evaluation(task), _RefuseUncounted():
-        with counter:
-            task(image)
-        counted = counter.get_flop_counts().get('Global', {})
-        if not TRANSFORMS.isdisjoint(counted):  # now with the spectra that it keeps
+    dense = FlopCounterMode(display=False, custom_mapping=DENSE_RULES)
+    with torch.no_grad(), _evaluation(task), _without_definitions(task):
+        with _RefuseUncounted():
             with counter:
                 task(image)
+            counted = counter.get_flop_counts().get('Global', {})
+            if not TRANSFORMS.isdisjoint(counted):  # now with the spectra that it keeps
+                with counter:
+                    task(image)
+            if not DENSE_RULES.keys().isdisjoint(counted):
+                with dense:
+                    task(image)
+    dense_counts = dense.get_flop_counts()
     flops = {
-        name: _by_part(counts) for name, counts in counter.get_flop_counts().items()
+        name: _by_part(counts, dense_counts.get(name, {}))
+        for name, counts in counter.get_flop_counts().items()
     }
-    total = flops.get('Global', _by_part({}))
+    total = flops.get('Global', _by_part({}, {}))
     return _collect(model, f'{_Task.__name__}.model', flops, total)
 
 
@@ -207,6 +224,23 @@ def _evaluation(model: nn.Module):
             param.requires_grad_(True)
 
 
+@contextmanager
+def _without_definitions(model: nn.Module):
+    """Masked attention takes its operator; the definition multiplies all pairs."""
+    layers = [
+        module
+        for module in model.modules()
+        if isinstance(module, MaskedAttention) and module.backend == 'reference'
+    ]
+    for layer in layers:
+        layer.backend = None
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.backend = 'reference'
+
+
 class _Task(nn.Module):
     """The part of a model's inference that is counted, called as one module."""
 
@@ -260,9 +294,9 @@ def _data_sample(shape: tuple[int, int]):
     return BaseDataElement(metainfo={name: tuple(shape) for name in names})
 
 
-def _by_part(counts: Mapping) -> dict[str, int]:
+def _by_part(counts: Mapping, dense_counts: Mapping) -> dict[str, int]:
     """Multiply-accumulates of the parts of `Complexity`, from an operator's FLOPs."""
-    parts = dict.fromkeys(('products', 'transforms', 'norms'), 0)
+    parts = dict.fromkeys(PARTS, 0)
     for operator, flops in counts.items():
         if operator in NORM_RULES:
             parts['norms'] += flops // 2
@@ -270,6 +304,8 @@ def _by_part(counts: Mapping) -> dict[str, int]:
             parts['transforms'] += flops // 2
         else:
             parts['products'] += flops // 2
+        if operator in DENSE_RULES:
+            parts['outside_masks'] += (dense_counts[operator] - flops) // 2
     return parts
 
 
@@ -284,7 +320,7 @@ def _collect(
     if total is None:
         total = flops.get(name) or {
             part: sum(getattr(child, part) for child in children.values())
-            for part in ('products', 'transforms', 'norms')
+            for part in PARTS
         }
     params = sum(p.numel() for p in module.parameters())
     return Complexity(params, **total, children=children)

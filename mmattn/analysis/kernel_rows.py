@@ -73,6 +73,67 @@ def softmax_kernels(
     return scores.softmax(-1).transpose(0, 1)
 
 
+def patch_offsets(
+    rows: Sequence[int],
+    grid: Sequence[int],
+    num_special: int = 0,
+    *,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Key minus query, downward and to the right: shape (2, len(rows), N).
+
+    Of tokens on a grid, in row-major order; of special ones, which come first, it means
+    nothing.
+    """
+    place = torch.arange(num_special + grid[0] * grid[1], device=device) - num_special
+    place = torch.stack([place // grid[1], place % grid[1]])
+    return place[:, None] - place[:, list(rows), None]
+
+
+def masked_kernels(
+    q: Tensor,
+    k: Tensor,
+    rows: Sequence[int],
+    grid: Sequence[int],
+    kernel_size: int,
+    num_special: int,
+    bias: Tensor | None,
+    alpha: Tensor | None,
+    mask_fill: str,
+) -> Tensor:
+    """Rows of the softmax of masked scores; arguments as of `ops.masked_attention`.
+
+    Args:
+        q, k: shape (N, M, D).
+        bias: shape (M, R, R).
+        alpha: shape (M,).
+
+    Returns:
+        Shape (len(rows), M, N).
+    """
+    rows = list(rows)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.einsum('imd,jmd->imj', q[rows].to(dtype), k.to(dtype))
+    scores = scores * q.shape[-1] ** -0.5
+    offset = patch_offsets(rows, grid, num_special, device=q.device)
+    is_special = torch.arange(len(q), device=q.device) < num_special
+    is_special = is_special[rows, None] | is_special
+    near = (offset.abs() <= kernel_size // 2).all(0) & ~is_special
+    if bias is not None:
+        y, x = offset[:, near] + kernel_size // 2
+        spread = torch.zeros_like(scores).transpose(0, 1)
+        spread[:, near] = bias[:, y, x].to(dtype)
+        scores = scores + spread.transpose(0, 1)
+    outside = ~(near | is_special)[:, None]
+    if mask_fill == 'neg_inf':
+        scores = scores.masked_fill(outside, -torch.inf)
+    elif alpha is None:
+        scores = scores.masked_fill(outside, 0)
+    else:
+        scores = torch.where(outside, alpha.to(dtype)[:, None] * scores, scores)
+    return scores.softmax(-1)
+
+
 def landmark_kernels(
     q: Tensor, k: Tensor, v: Tensor, *others, rows: Sequence[int]
 ) -> Tensor:

@@ -9,9 +9,18 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmattn.analysis import attention_kernels
-from mmattn.analysis.kernel_rows import softmax_kernels, structure_aware_kernels
-from mmattn.models import IViT, LiSANet, ViT
+from mmattn.analysis import attention_kernels, attention_maps
+from mmattn.analysis.kernel_rows import (
+    masked_kernels,
+    softmax_kernels,
+    structure_aware_kernels,
+)
+from mmattn.models import IViT, LiSANet, MaiT, ViT
+from mmattn.ops.masked_attention.reference import (
+    attention_scores,
+    neighbourhood_mask,
+    spread_bias,
+)
 from mmattn.ops.structure_aware_attention.reference import (
     attention_kernels as dense_kernels,
 )
@@ -99,22 +108,81 @@ def test_structure_aware_kernels_are_the_dense_ones(grid):
     assert_close('kernels', dense[0].transpose(0, 1), kernels)
 
 
-def test_structure_aware_kernels_are_never_a_matrix():
-    """The largest tensor has as many elements as the operator's own kernels."""
-    sizes = []
+@pytest.fixture
+def sizes():
+    """Elements of each tensor that is made in the test."""
+    made = []
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **kwargs or {})
-            sizes.append(out.numel() if isinstance(out, torch.Tensor) else 0)
+            made.append(out.numel() if isinstance(out, torch.Tensor) else 0)
             return out
 
+    with Watch():
+        yield made
+
+
+def test_structure_aware_kernels_are_never_a_matrix(sizes):
+    """The largest tensor has as many elements as the operator's own kernels."""
     grid, M, D, K = (48, 48), 2, 4, 3
     q, k = torch.randn(2, 48 * 48, M, D).unbind()
     w_a, w_b = torch.randn(D, K, *grid), torch.randn(K, *grid)
-    with Watch():
-        structure_aware_kernels(q, k, w_a, w_b, [0, 1000])
+    structure_aware_kernels(q, k, w_a, w_b, [0, 1000])
     assert max(sizes) <= max(w_a.numel(), M * D * K * 48 * 48) < 48**4 / 10
+
+
+@pytest.mark.parametrize('num_special', [0, 2])
+@pytest.mark.parametrize('kernel_size', [3, 5])
+@pytest.mark.parametrize('kind', ['hard', 'neg_inf', 'bias', 'bias-neg_inf', 'soft'])
+def test_masked_kernels_are_the_operators_definition(kind, kernel_size, num_special):
+    M, D, grid = 3, 4, (4, 6)
+    N = num_special + prod(grid)
+    q, k = torch.randn(2, N, M, D, dtype=torch.float64).unbind()
+    bias = torch.randn(M, kernel_size, kernel_size).double() if 'bias' in kind else None
+    alpha = torch.rand(M).double() if kind == 'soft' else None
+    fill = 'neg_inf' if 'neg_inf' in kind else 'zero'
+    spread = None if bias is None else spread_bias(bias, grid, num_special)
+    mask = neighbourhood_mask(grid, kernel_size, num_special)
+    scores, _ = attention_scores(q[None], k[None], k[None], mask, spread, alpha, fill)
+    rows = [0, 2, 9, N - 1]
+    kernels = masked_kernels(
+        q, k, rows, grid, kernel_size, num_special, bias, alpha, fill
+    )
+    assert_close('kernels', scores.softmax(-1)[0, :, rows].transpose(0, 1), kernels)
+
+
+def test_masked_kernels_are_never_a_matrix(sizes):
+    M, D = 2, 4
+    q, k = torch.randn(2, 1 + 48 * 48, M, D).unbind()
+    bias = torch.randn(M, 3, 3)
+    masked_kernels(q, k, [0, 1000], (48, 48), 3, 1, bias, None, 'zero')
+    assert max(sizes) <= 2 * D * M * (1 + 48 * 48) < 48**4 / 10
+
+
+@pytest.mark.parametrize('masking', ['sch1', 'soft', [(0, 2), (1,)]], ids=str)
+def test_kernels_of_masked_layers_have_all_heads_in_order(masking):
+    """Of which the operator gets some at a time."""
+    torch.manual_seed(0)
+    backbone = MaiT(VIT, masking=masking, img_size=64).double().eval()
+    for block in backbone.blocks:
+        nn.init.normal_(block.attn.qkv.weight, std=0.5)
+    image = torch.randn(1, 3, *IMAGE, dtype=torch.float64)
+    maps = attention_maps(backbone, image)
+    found = attention_kernels(backbone, image, QUERIES)
+    assert [kernels.layer for kernels in found] == ['blocks.0.attn', 'blocks.1.attn']
+    for kernels, whole in zip(found, maps, strict=True):
+        assert whole.weights.shape == (3, 31, 31)
+        assert kernels.cells == ((0, 0), (2, 4), (5, 2))
+        rows = whole.weights[:, [1, 1 + 14, 1 + 27], 1:].transpose(0, 1)
+        assert_close('kernels', rows.unflatten(-1, (6, 5)), kernels.kernels)
+
+
+def test_maps_are_of_softmax_attention_alone(caplog):
+    backbone = IViT('nano').eval()
+    with pytest.raises(ValueError, match='IViT called no attention'):
+        attention_maps(backbone, torch.randn(1, 3, 64, 64))
+    assert 'mixer: its kernels are no softmax' in caplog.text
 
 
 @pytest.mark.parametrize('masking', ['none', 'float', 'boolean', 'per-head'])

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import CONVENTIONS, build
-from mmattn.models import IViT, LiSANet, ViT
+from mmattn.models import HMaiT, IViT, LiSANet, MaiT, ViT
 from mmattn.ops import landmark_attention, structure_aware_attention
 from mmattn.ops.landmark_attention.interface import BACKENDS
 from mmattn.ops.structure_aware_attention import interface as structure_aware
@@ -129,6 +129,11 @@ def test_structure_aware_attention_counts_the_same_on_gpu(B, grid, K):
 
 
 MODELS = {
+    'hmait': lambda backend: HMaiT('nano', backend=backend),
+    'mait': lambda backend: MaiT('xtiny', masking='sch2', depth=12, backend=backend),
+    'mait-soft': lambda backend: MaiT(
+        'xtiny', masking='soft', depth=12, backend=backend
+    ),
     'ivit': lambda backend: IViT('nano', backend=backend),
     'lisanet': lambda backend: LiSANet('hybrid-nano', backend=backend),
     'vit-imhsa': lambda backend: ViT('tiny', 'imhsa', backend=backend),
@@ -139,12 +144,14 @@ MODELS = {
 @pytest.mark.parametrize('make', MODELS.values(), ids=MODELS)
 def test_models_count_the_same_on_every_device_and_backend(make):
     devices = ['cpu', 'meta'] + ['cuda'] * torch.cuda.is_available()
-    flops = {
-        (device, backend): count(make(backend).to(device), (64, 96)).flops
+    counts = {
+        (device, backend): count(make(backend).to(device), (64, 96))
         for device in devices
         for backend in (None, 'reference')
     }
-    assert len(set(flops.values())) == 1, flops
+    for convention in ('mask-credited', 'dense'):
+        flops = {key: c.flops_in(convention) for key, c in counts.items()}
+        assert len(set(flops.values())) == 1, flops
 
 
 def test_structure_aware_attention_is_one_operator_on_every_device():
@@ -188,6 +195,8 @@ def test_conventions():
         'without transforms': products,
         'with transforms and norms': products + transforms + norms,
         'with norms, without transforms': products + norms,
+        'mask-credited': products + transforms,
+        'dense': products + transforms,
     }
     with pytest.raises(ValueError, match="got 'all'"):
         complexity.flops_in('all')

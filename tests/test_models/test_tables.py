@@ -53,9 +53,27 @@ PRINTED_BY_LISA_PAPER = {
         for side in (7, 14, 28, 56, 84)
     },
 }
+PRINTED_BY_MAIT_PAPER = {
+    **{
+        name: {'params', 'flops'}
+        for name in (
+            *(f'mait_{size}' for size in ('xt', 'xt_distilled', 't', 'xs', 's')),
+            *(f'mait_{size}_without_layer_scale' for size in ('xt', 'xs', 's')),
+            *(f'masked_cait_{size}' for size in ('xxs24', 's24')),
+            *(f'hmait_{size}' for size in 'ts'),
+            *(
+                f'hmait_{size}_position_{position}'
+                for size in 'ts'
+                for position in ('none', 'absolute', 'full')
+            ),
+        )
+    },
+    **{f'hmait_t_block{dense}': {'flops'} for dense in ('', '_dense')},
+}
 PRINTED = {
     'arXiv:2402.17507v1': PRINTED_BY_IVIT_PAPER,
     'arXiv:2211.16289': PRINTED_BY_LISA_PAPER,
+    'arXiv:2207.03006': PRINTED_BY_MAIT_PAPER,
 }
 
 

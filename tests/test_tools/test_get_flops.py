@@ -21,6 +21,8 @@ VIT = str(ROOT / 'configs/classification/vit_t16_imhsa_300e_in1k.py')
 MASK_RCNN = str(ROOT / 'configs/demo/mask_rcnn_ivit_n_hela.py')
 LISA = str(ROOT / 'configs/classification/lisanet_s_300e_in1k.py')
 LISA_I = str(ROOT / 'configs/classification/lisanet_i_150e_in1k.py')
+MAIT = str(ROOT / 'configs/classification/mait_xs_400e_in1k.py')
+HMAIT = str(ROOT / 'configs/classification/hmait_t_300e_in1k.py')
 UPERNET = str(ROOT / 'configs/demo/upernet_ivit_n_landcover.py')
 
 
@@ -36,7 +38,8 @@ def table(text):
     """The lines of the module tree: name -> its figures."""
     lines = text.split('FLOPs (%)\n')[1].partition('arXiv')[0].splitlines()
     cells = [line.split() for line in lines]
-    width = 4 if 'without transforms (G)' in text else 3
+    others = ('without transforms (G)', 'dense (G)')
+    width = 3 + sum(title in text for title in others)
     return {name: [float(x) for x in row] for name, *row in cells if len(row) == width}
 
 
@@ -108,6 +111,30 @@ def test_both_conventions_are_printed_where_they_differ(tool, capsys):
     tool.main([VIT, '--depth', '0'])
     out = capsys.readouterr().out
     assert 'without transforms' not in out and 'N log2 N' not in out
+
+
+def test_masks_are_credited_and_not(tool, capsys):
+    """Each compared with what the paper prints: MaiT dense, H-MaiT credited."""
+    assert tool.main([MAIT, '--compare', '--depth', '1']) == 0
+    out = capsys.readouterr().out
+    assert 'FLOPs are mask-credited' in out and 'dense (G)' in out
+    assert table(out)['model'] == [24.560, 5.089, 5.286, 100.0]
+    assert 'Tables 5 and 7; dense' in out and '-0.26' in out
+    assert tool.main([HMAIT, '--compare', '--depth', '7']) == 0
+    out = capsys.readouterr().out
+    rows = table(out)
+    assert rows['model'] == [28.288, 4.495, 8.783, 100.0]
+    assert rows['backbone'][1:3] == [4.494, 8.783]
+    assert rows['qkv'][1] == rows['qkv'][2] > 0
+    assert 'Tables 5 and 7; mask-credited' in out
+    assert 'backbone.layers.0.blocks.0; dense' in out and '2.235' in out
+    tool.main([HMAIT, '--depth', '0', '--shape', '32'])
+    assert 'dense (G)' in capsys.readouterr().out
+    unmasked = '[0,0,0,0]'
+    options = ['--cfg-options', f'model.backbone.masked_heads={unmasked}']
+    tool.main([HMAIT, '--depth', '0', '--shape', '64', *options])
+    out = capsys.readouterr().out
+    assert 'dense (G)' not in out and 'mask-credited' not in out
 
 
 def compared(tool, capsys, *arguments):

@@ -6,7 +6,9 @@ image size that a ViT's position embedding is made for, but its parameters do:
 --cfg-options model.backbone.img_size=448 counts those of another size.
 
 A model with Fourier transforms has its FLOPs printed twice. Papers that run them inside
-of a fused kernel print what a counter then sees: the FLOPs without them.
+of a fused kernel print what a counter then sees: the FLOPs without them. So has one
+with hard-masked attention: once with the pairs of tokens that its masks leave, once
+with all pairs, as papers print models that run it as plain attention.
 """
 
 import argparse
@@ -27,6 +29,10 @@ CONVENTION = (
 TRANSFORMS = (
     'Fourier transforms of N values count N log2 N. "without transforms" leaves out '
     'what a fused kernel hides: transforms, and the products between them.'
+)
+MASKS = (
+    'FLOPs are mask-credited: a head with a hard R x R mask counts R^2 keys for each '
+    'patch, one with a soft mask all; "dense" counts all keys in every head.'
 )
 DEFAULT_SHAPES = {'mmpretrain': (224, 224), 'mmdet': (800, 1280), 'mmseg': (512, 2048)}
 MIN_WIDTH = 80  # a narrower table would break its figures
@@ -86,8 +92,9 @@ def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
 
 
 def tree(model: Complexity, depth: int) -> Table:
-    """With a column for each of the two conventions where they differ."""
+    """With a column for each of the conventions where they differ."""
     conventions = ['without transforms'] if model.transforms else []
+    conventions += ['dense'] if model.outside_masks else []
     titles = [f'{convention} (G)' for convention in conventions]
     table = Table(box=None, pad_edge=False)
     table.add_column('module', no_wrap=True)
@@ -161,8 +168,11 @@ def main(argv: list[str] | None = None) -> int:
     model = count(cfg, shape, device=args.device)
     console = Console()
     console.width = max(console.width, MIN_WIDTH)
-    about = f'{CONVENTION} {TRANSFORMS}' if model.transforms else CONVENTION
-    console.print(f'{args.config} at {shape[0]}x{shape[1]}. {about}', soft_wrap=True)
+    about = [CONVENTION]
+    about += [TRANSFORMS] if model.transforms else []
+    about += [MASKS] if model.outside_masks else []
+    heading = f'{args.config} at {shape[0]}x{shape[1]}.'
+    console.print(heading, *about, soft_wrap=True)
     console.print(tree(model, args.depth))
     if not args.compare:
         return 0

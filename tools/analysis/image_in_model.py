@@ -1,4 +1,4 @@
-"""Puts an image into a config's model, for the tools that draw what happens inside."""
+"""Puts images into a config's model, for the tools that draw what happens inside."""
 
 import argparse
 from collections.abc import Sequence
@@ -92,19 +92,38 @@ class ImageInModel:
     place: Placement
 
 
+@dataclass(frozen=True)
+class LoadedModel:
+    """A config's model; `label` is what pictures call it."""
+
+    label: str
+    name: str
+    cfg: Config
+    model: nn.Module
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.model.backbone
+
+    def put(self, image: str) -> ImageInModel:
+        """An image file as the model's test pipeline and preprocessor make it."""
+        with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
+            packed, place = _run_pipeline(self.cfg, self.name, image)
+        batch = pseudo_collate([packed])
+        inputs = self.model.data_preprocessor(batch, False)['inputs']
+        picture = _picture(packed['inputs'], inputs.shape[-2:])
+        return ImageInModel(self.label, self.backbone, inputs, picture, place)
+
+
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    """Of a tool that draws one image, in one model or two."""
+    parser = make_model_parser(description, out)
     parser.add_argument('image', help='image file; the test pipeline prepares it')
-    parser.add_argument(
-        '--checkpoint', help="the model's; without it, weights are random"
-    )
     parser.add_argument(
         '--compare', metavar='CONFIG', help='config of a model to draw beside it'
     )
     parser.add_argument('--compare-checkpoint', metavar='CHECKPOINT')
+    _add_cfg_options(parser, 'compare-', 'config of --compare')
     parser.add_argument(
         '--layers',
         nargs='+',
@@ -112,14 +131,32 @@ def make_parser(description: str, out: str) -> argparse.ArgumentParser:
         metavar='LAYER',
         help='which, counted from 0; -1 is the last. By default some, evenly spaced',
     )
+    return parser
+
+
+def make_images_parser(description: str, out: str) -> argparse.ArgumentParser:
+    """Of a tool that draws a mean over images, in one model."""
+    parser = make_model_parser(description, out)
+    parser.add_argument(
+        'images',
+        nargs='+',
+        metavar='IMAGE',
+        help='image files to average over; the test pipeline prepares them',
+    )
+    return parser
+
+
+def make_model_parser(description: str, out: str) -> argparse.ArgumentParser:
+    """Of a tool that draws one model."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    parser.add_argument(
+        '--checkpoint', help="the model's; without it, weights are random"
+    )
     parser.add_argument('--out', type=Path, default=Path(out), help=f'default: {out}')
-    for name, what in (('', 'config'), ('compare-', 'config of --compare')):
-        parser.add_argument(
-            f'--{name}cfg-options',
-            nargs='+',
-            action=DictAction,
-            help=f'entries of the {what} to override, key=value',
-        )
+    _add_cfg_options(parser, '', 'config')
     parser.add_argument(
         '--trust-checkpoint',
         action='store_true',
@@ -131,6 +168,15 @@ def make_parser(description: str, out: str) -> argparse.ArgumentParser:
         help='go on with a warning where a checkpoint and the model do not match',
     )
     return parser
+
+
+def _add_cfg_options(parser: argparse.ArgumentParser, name: str, what: str):
+    parser.add_argument(
+        f'--{name}cfg-options',
+        nargs='+',
+        action=DictAction,
+        help=f'entries of the {what} to override, key=value',
+    )
 
 
 def parse_args(
@@ -145,12 +191,20 @@ def parse_args(
 
 
 def load_models(args: argparse.Namespace) -> list[ImageInModel]:
-    """The model of the config, and that of --compare."""
+    """The image in the model of the config, and in that of --compare."""
     given = [(args.config, args.checkpoint, args.cfg_options)]
     if args.compare is not None:
         given.append((args.compare, args.compare_checkpoint, args.compare_cfg_options))
     with trusted_checkpoints(args.trust_checkpoint):
-        return [_load(args.image, *each, args.allow_partial_load) for each in given]
+        models = [_load(*each, args.allow_partial_load) for each in given]
+    return [model.put(args.image) for model in models]
+
+
+def load_model(args: argparse.Namespace) -> LoadedModel:
+    """The model of the config, of a tool that draws one model."""
+    given = args.config, args.checkpoint, args.cfg_options, args.allow_partial_load
+    with trusted_checkpoints(args.trust_checkpoint):
+        return _load(*given)
 
 
 def choose(indices: Sequence[int] | None, count: int, what: str, most: int):
@@ -164,12 +218,9 @@ def choose(indices: Sequence[int] | None, count: int, what: str, most: int):
 
 
 def _load(
-    image: str,
-    config: str,
-    checkpoint: str | None,
-    cfg_options: dict | None,
-    partial: bool,
-) -> ImageInModel:
+    config: str, checkpoint: str | None, cfg_options: dict | None, partial: bool
+) -> LoadedModel:
+    """In eval mode."""
     cfg = Config.fromfile(config)
     if cfg_options is not None:
         cfg.merge_from_dict(cfg_options)
@@ -189,17 +240,9 @@ def _load(
         report.log(checkpoint)
         report.check(checkpoint, exact=True, partial=partial)
         weights = Path(checkpoint).name
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        packed, place = _run_pipeline(cfg, config, image)
-    inputs = model.data_preprocessor(pseudo_collate([packed]), False)['inputs']
     options = [f'{key}={value}' for key, value in (cfg_options or {}).items()]
-    return ImageInModel(
-        ', '.join([Path(config).stem, *options, weights]),
-        model.backbone,
-        inputs,
-        _picture(packed['inputs'], inputs.shape[-2:]),
-        place,
-    )
+    label = ', '.join([Path(config).stem, *options, weights])
+    return LoadedModel(label, config, cfg, model)
 
 
 def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement]:

@@ -1,0 +1,293 @@
+"""Sees the attention operators that a backbone calls, and offers their matrices' rows.
+
+The operators are seen as they are called, so nothing need be known about a backbone's
+modules.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from mmattn.ops.structure_aware_attention.spectrum import irfft_grid
+
+from .kernel_rows import (
+    landmark_kernels,
+    masked_kernels,
+    softmax_kernels,
+    structure_aware_kernels,
+)
+from .token_grid import token_grid
+
+READABLE = (
+    'F.scaled_dot_product_attention, softmax of N x N scores, and our operators '
+    'masked_attention, and structure_aware_attention and landmark_attention except '
+    "with backend='reference'"
+)
+
+logger = logging.getLogger('mmattn')
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """A module while it runs."""
+
+    name: str
+    module: nn.Module
+    args: tuple
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """The attention of one layer, which gives the rows of its heads' matrices.
+
+    Attributes:
+        caller: what called the operator.
+        num_special: tokens that stand before the grid, such as a class token.
+        grid: height and width of the other tokens, which are in row-major order.
+        num_heads: M.
+        parts: each takes indices of rows to the rows (len(rows), heads, N) of some
+            heads.
+    """
+
+    caller: ModuleCall
+    num_special: int
+    grid: tuple[int, int]
+    num_heads: int
+    parts: tuple[Callable[[Sequence[int]], Tensor], ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_special + self.grid[0] * self.grid[1]
+
+    @property
+    def is_whole(self) -> bool:
+        """False while a layer has called an operator on some of its heads only."""
+        heads = getattr(self.caller.module, 'num_heads', None)
+        return not isinstance(heads, int) or self.num_heads >= heads
+
+    def rows(self, indices: Sequence[int]) -> Tensor:
+        """Shape (len(indices), M, N)."""
+        return torch.cat([part(indices) for part in self.parts], dim=1)
+
+
+@torch.no_grad()
+def watch_attention(
+    backbone: nn.Module,
+    image: Tensor,
+    read: Callable[[AttentionCall], object],
+    *,
+    softmax_only: bool = False,
+) -> list:
+    """Runs a backbone and returns what `read` makes of each attention, in order.
+
+    A layer that calls operators on some of its `num_heads` heads at a time is one
+    attention, its heads in the order of the calls.
+
+    Args:
+        backbone: runs in the mode it is in, and without `torch.compile`.
+        image: shape (1, 3, H, W).
+        read: called as soon as a layer is known; nothing else is kept of it.
+        softmax_only: whether to skip operators whose rows are not a softmax.
+
+    Raises:
+        ValueError: not one image, or no attention that can be read.
+    """
+    if image.dim() != 4 or len(image) != 1:
+        raise ValueError(f'image must have shape (1, 3, H, W), got {image.shape}')
+    with ExitStack() as contexts:
+        contexts.enter_context(torch.compiler.set_stance('force_eager'))
+        stack = contexts.enter_context(_CallStack(backbone))
+        operators = _Operators(stack, image.shape[-2:], read, softmax_only)
+        seen = contexts.enter_context(operators)
+        backbone(image)
+    seen.finish_layer()
+    for reason in dict.fromkeys(seen.skipped):
+        logger.warning('not shown: %s', reason)
+    if not seen.found:
+        kinds = sorted({type(module).__name__ for module in backbone.modules()})
+        raise ValueError(
+            f'{type(backbone).__name__} called no attention whose kernels can be read, '
+            f'as of {READABLE}; its modules are {", ".join(kinds)}'
+        )
+    return seen.found
+
+
+class _CallStack:
+    """The modules being run, the innermost last."""
+
+    def __init__(self, root: nn.Module):
+        self.root = root
+        self.calls: list[ModuleCall] = []
+
+    def __enter__(self):
+        self.handles = []
+        for name, module in self.root.named_modules():
+            self.handles += [
+                module.register_forward_pre_hook(self._push(name)),
+                module.register_forward_hook(self._pop),
+            ]
+        return self
+
+    def __exit__(self, *_):
+        for handle in self.handles:
+            handle.remove()
+
+    def _push(self, name: str):
+        def hook(module, args):
+            self.calls.append(ModuleCall(name, module, args))
+
+        return hook
+
+    def _pop(self, *_):
+        self.calls.pop()
+
+
+class _Operators(TorchFunctionMode):
+    """Sees the operators that are called within it, and reads their rows."""
+
+    def __init__(self, stack: _CallStack, image_size, read, softmax_only):
+        super().__init__()
+        self.stack = stack
+        self.image_size = image_size
+        self.read = read
+        self.softmax_only = softmax_only
+        self.layer: AttentionCall | None = None  # the last one, until it is whole
+        self.found = []
+        self.skipped: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            self._see_sdpa(*args, **kwargs)
+        elif func in (F.softmax, torch.softmax, Tensor.softmax):
+            self._see_softmax(out)
+        elif func is torch.ops.mmattn.masked_attention:
+            self._see_masked(*args)
+        elif func is torch.ops.mmattn.structure_aware_attention:
+            self._see_structure_aware(*args)
+        elif func is torch.ops.mmattn.landmark_attention:
+            self._see_landmark(*args)
+        return out
+
+    def finish_layer(self):
+        if self.layer is not None:
+            self.found.append(self.read(self.layer))
+            self.layer = None
+
+    def _see_sdpa(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ):
+        if query.dim() != 4 or query.shape[:-1] != key.shape[:-1] or is_causal:
+            layer, _ = self._caller(query.shape[-2])
+            shapes = f'{tuple(query.shape)} and {tuple(key.shape)}'
+            self.skipped.append(f'{layer.name}: queries and keys of {shapes}')
+            return
+        if attn_mask is not None:
+            attn_mask = attn_mask.expand(*query.shape[:3], query.shape[2])[0]
+        self._add(
+            query.transpose(1, 2),
+            lambda rows: softmax_kernels(
+                query[0], key[0], rows, mask=attn_mask, scale=scale
+            ),
+        )
+
+    def _see_softmax(self, scores: Tensor):
+        """Of (B, M, N, N), which need not be attention, only token grids are kept."""
+        if scores.dim() == 4 and scores.shape[2] == scores.shape[3]:
+            self._add(
+                scores.transpose(1, 2),
+                lambda rows: scores[0, :, list(rows)].transpose(0, 1),
+            )
+
+    def _see_masked(
+        self, q, k, v, bias, alpha, grid, kernel_size, num_special, mask_fill, backend
+    ):
+        self._add(
+            q,
+            lambda rows: masked_kernels(
+                q[0], k[0], rows, grid, kernel_size, num_special, bias, alpha, mask_fill
+            ),
+            grid=(num_special, *grid),
+        )
+
+    def _see_structure_aware(self, q, k, v, w_a, w_b, bias, grid, backend):
+        w_a, w_b = irfft_grid(w_a, tuple(grid)), irfft_grid(w_b, tuple(grid))
+        self._add(
+            q,
+            lambda rows: structure_aware_kernels(
+                *(x[0].to(w_a.dtype) for x in (q, k)), w_a, w_b, rows
+            ),
+            is_softmax=False,
+        )
+
+    def _see_landmark(self, q, k, v, *others):
+        self._add(
+            q,
+            lambda rows: landmark_kernels(q, k, v, *others, rows=rows),
+            is_softmax=False,
+        )
+
+    def _add(self, tokens: Tensor, rows_of, *, grid=None, is_softmax: bool = True):
+        """Keeps the heads of a call; `tokens` has shape (B, N, M, ...)."""
+        B, N, M = tokens.shape[:3]
+        caller, seen_grid = self._caller(N)
+        grid = grid or seen_grid
+        if B != 1 or grid is None:
+            reason = f'{B} x {N} tokens are no grid of the image'
+            self.skipped.append(f'{caller.name}: {reason}')
+            return
+        if self.softmax_only and not is_softmax:
+            self.skipped.append(f'{caller.name}: its kernels are no softmax')
+            return
+        last = self.layer
+        if last is not None and last.caller is caller and last.num_tokens == N:
+            heads, parts = last.num_heads + M, (*last.parts, rows_of)
+            self.layer = replace(last, num_heads=heads, parts=parts)
+        else:
+            self.finish_layer()
+            self.layer = AttentionCall(caller, grid[0], tuple(grid[1:]), M, (rows_of,))
+        if self.layer.is_whole:
+            self.finish_layer()
+
+    def _caller(self, N: int) -> tuple[ModuleCall, tuple[int, int, int] | None]:
+        """The module that called, and prefix, height and width of its N tokens.
+
+        A softmax or dropout that is a module of its own is given N x N scores; what
+        calls it is the layer. A layer may be told its grid, after the tokens.
+        """
+        for call in reversed(self.stack.calls):
+            x = call.args[0] if call.args else None
+            if not isinstance(x, Tensor) or x.shape[-2:] == (N, N):
+                continue
+            if x.dim() == 4:
+                for H, W in (x.shape[1:3], x.shape[2:]):  # channels last, or first
+                    if H * W == N:
+                        return call, (0, H, W)
+            if len(call.args) > 1 and _is_grid(call.args[1], N):
+                H, W = call.args[1]
+                return call, (N - H * W, H, W)
+            return call, token_grid(N, self.image_size)
+        return ModuleCall('backbone', self.stack.root, ()), token_grid(
+            N, self.image_size
+        )
+
+
+def _is_grid(x: object, N: int) -> bool:
+    """Whether it is the height and width of N tokens, or of all but special ones."""
+    is_pair = isinstance(x, Sequence) and not isinstance(x, str) and len(x) == 2
+    return is_pair and all(isinstance(n, int) for n in x) and 0 < x[0] * x[1] <= N

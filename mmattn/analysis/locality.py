@@ -1,0 +1,123 @@
+"""Attention locality score: how much of its attention a head spends on neighbours.
+
+From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
+https://arxiv.org/abs/2207.03006, section 4.2. Its search for masks reads it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .attention_calls import AttentionCall, watch_attention
+from .kernel_rows import patch_offsets
+from .masks import KERNEL_SIZE, mask_width
+
+CHUNK = 2**24  # weights that are held at a time: 64 MB in float32
+
+
+def locality_score(
+    weights: Tensor, grid: Sequence[int], kernel_size: int = KERNEL_SIZE
+) -> Tensor:
+    """What patches take from their neighbours, in the mean over patches: equation 3.
+
+    Rows and columns of special tokens do not count, as its sums run over patches.
+
+    Args:
+        weights: attention after the softmax, masked or not, shape (..., N, N),
+            N = num_special + H * W, special tokens first.
+        grid: H and W of the patches.
+        kernel_size: a patch's neighbours are the kernel_size x kernel_size patches
+            around it, itself included.
+
+    Returns:
+        Shape (...), in [0, 1].
+    """
+    N = weights.shape[-1]
+    num_special = N - grid[0] * grid[1]
+    if weights.dim() < 2 or weights.shape[-2] != N or num_special < 0:
+        raise ValueError(
+            f'weights of shape {tuple(weights.shape)} are no attention of a grid of '
+            f'{tuple(grid)}'
+        )
+    patches = weights[..., num_special:, num_special:]
+    return _row_scores(patches, range(patches.shape[-1]), grid, kernel_size).mean(-1)
+
+
+def _row_scores(
+    weights: Tensor, patches: Sequence[int], grid: Sequence[int], kernel_size: int
+) -> Tensor:
+    """Of some patches' rows (..., len(patches), H * W): shape (..., len(patches))."""
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f'kernel_size must be odd, got {kernel_size}')
+    offset = patch_offsets(patches, grid, device=weights.device)
+    near = (offset.abs() <= kernel_size // 2).all(0)
+    return (weights * near).sum(-1)
+
+
+def locality_by_layer(
+    backbone: nn.Module, images: Iterable[Tensor], kernel_size: int | None = None
+) -> list[tuple[str, Tensor]]:
+    """Names of a backbone's attention layers, and scores (M,) averaged over images.
+
+    Args:
+        backbone, images, kernel_size: as in `attention_locality`.
+    """
+    if kernel_size is None:
+        kernel_size = mask_width(backbone)
+
+    def read(call: AttentionCall) -> tuple[str, Tensor]:
+        return call.caller.name, _score_by_chunks(call, kernel_size)
+
+    runs = [
+        watch_attention(backbone, image[None], read, softmax_only=True)
+        for image in images
+    ]
+    if not runs:
+        raise ValueError('needs at least one image')
+    return [
+        (layer[0][0], torch.stack([score for _, score in layer]).mean(0))
+        for layer in zip(*runs, strict=True)
+    ]
+
+
+def _score_by_chunks(call: AttentionCall, kernel_size: int) -> Tensor:
+    """`locality_score` of a layer's heads (M,), without N x N weights."""
+    first, N = call.num_special, call.num_tokens
+    step = max(1, CHUNK // (call.num_heads * N))
+    total = 0
+    for start in range(first, N, step):
+        rows = range(start, min(start + step, N))
+        weights = call.rows(rows)[..., first:].transpose(0, 1)  # (M, rows, H * W)
+        patches = [row - first for row in rows]
+        total = total + _row_scores(weights, patches, call.grid, kernel_size).sum(-1)
+    return total / (N - first)
+
+
+def attention_locality(
+    backbone: nn.Module, images: Iterable[Tensor], kernel_size: int | None = None
+) -> Tensor:
+    """Scores of each layer and head, averaged over images.
+
+    Args:
+        backbone: runs in the mode it is in: call `eval()` before. Layers are read as
+            `attention_maps` does: masked attention with its masked, soft and global
+            heads, PyTorch's SDPA, or a softmax of N x N scores.
+        images: shape (B, 3, H, W), or a sequence of (3, H, W) of several sizes, as the
+            backbone is given them (normalised). They run one by one.
+        kernel_size: width of the neighbourhood; by default that of the masks that the
+            backbone has, or 3.
+
+    Returns:
+        Shape (L, M), float, layers in the order of their calls. Where layers have
+        different numbers of heads, M is the largest, and the others end in NaN.
+    """
+    layers = locality_by_layer(backbone, images, kernel_size)
+    return pad_heads([scores for _, scores in layers])
+
+
+def pad_heads(scores: Sequence[Tensor]) -> Tensor:
+    """Of each layer (M,), shape (L, largest M); heads that do not exist get NaN."""
+    return nn.utils.rnn.pad_sequence(
+        list(scores), batch_first=True, padding_value=float('nan')
+    )

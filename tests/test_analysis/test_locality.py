@@ -1,0 +1,299 @@
+"""Attention locality: against loops, in known cases, and in whole backbones."""
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmattn.analysis import (
+    attention_locality,
+    attention_maps,
+    locality,
+    locality_by_layer,
+    locality_score,
+)
+from mmattn.models.layers import MaskedAttention
+from mmattn.ops.masked_attention.reference import (
+    attention_scores,
+    neighbourhood_mask,
+    spread_bias,
+)
+from mmattn.ops.testing import assert_close
+
+
+def score_by_loops(weights, grid, kernel_size):
+    """Of one matrix: equation 3, patch by patch."""
+    H, W = grid
+    num_special = len(weights) - H * W
+    total = 0.0
+    for y in range(H):
+        for x in range(W):
+            for v in range(H):
+                for u in range(W):
+                    if max(abs(v - y), abs(u - x)) <= kernel_size // 2:
+                        row, column = num_special + y * W + x, num_special + v * W + u
+                        total += weights[row, column].item()
+    return total / (H * W)
+
+
+@pytest.mark.parametrize('num_special', [0, 1, 2])
+@pytest.mark.parametrize('grid', [(4, 6), (1, 5), (7, 3)], ids=str)
+@pytest.mark.parametrize('kernel_size', [1, 3, 5])
+def test_score_is_that_of_loops(grid, num_special, kernel_size):
+    N = num_special + grid[0] * grid[1]
+    weights = torch.randn(2, 3, N, N, dtype=torch.float64).mul(3).softmax(-1)
+    scores = locality_score(weights, grid, kernel_size)
+    expected = [[score_by_loops(w, grid, kernel_size) for w in b] for b in weights]
+    assert_close('score', torch.tensor(expected, dtype=torch.float64), scores)
+    assert (scores > 0).all() and (scores < 1).all()
+
+
+def test_score_of_an_average_over_all_tokens():
+    """A mean of 8.16 neighbours of 14 x 14 patches and a class token."""
+    score = locality_score(torch.full((197, 197), 1 / 197), (14, 14))
+    neighbours = (12 * 12 * 9 + 4 * 12 * 6 + 4 * 4) / 14**2
+    assert score.item() == pytest.approx(neighbours / 197, rel=1e-5)
+    assert round(score.item(), 3) == 0.041
+
+
+@pytest.mark.parametrize('kind, score', [('self', 1.0), ('special', 0.0), ('far', 0.0)])
+def test_bounds(kind, score):
+    weights = torch.zeros(17, 17)
+    columns = {
+        'self': torch.arange(17),
+        'special': torch.zeros(17, dtype=torch.long),
+        'far': 1 + (torch.arange(-1, 16) + 8) % 16,  # two rows of 4 patches away
+    }[kind]
+    weights[torch.arange(17), columns] = 1
+    assert locality_score(weights, (4, 4)).item() == score
+
+
+@pytest.mark.parametrize('shape', [(16,), (8, 16), (15, 15)], ids=str)
+def test_what_is_no_attention_of_the_grid_is_refused(shape):
+    with pytest.raises(ValueError, match='no attention of a grid of'):
+        locality_score(torch.zeros(shape), (4, 4))
+
+
+class Biased(MaskedAttention):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        R, masked = self.kernel_size, len(self.masked_heads)
+        self.bias = nn.Parameter(torch.randn(masked, R, R))
+        self.global_bias = nn.Parameter(torch.randn(self.num_heads - masked, 25, 25))
+
+    def biases(self, grid):
+        return self.bias, self.global_bias
+
+
+class Tokens(nn.Module):
+    """Class token and patches of 5 x 5 pixels, a grid that is no usual stride's."""
+
+    def __init__(self, *layers, num_special=1):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.special = nn.Parameter(torch.randn(1, num_special, 75))
+
+    def forward(self, image):
+        x = F.unfold(image, 5, stride=5).mT
+        x = torch.cat([self.special.expand(len(x), -1, -1), x], dim=1)
+        for layer in self.layers:
+            x = x + layer(x, (image.shape[-2] // 5, image.shape[-1] // 5))
+        return x
+
+
+def make(*layers, **kwargs):
+    torch.manual_seed(0)
+    backbone = Tokens(*(make_layer() for make_layer in layers), **kwargs).double()
+    for layer in backbone.layers:
+        nn.init.normal_(layer.qkv.weight, std=0.2)
+        if layer.alpha_logit is not None:
+            nn.init.normal_(layer.alpha_logit)
+    return backbone.eval()
+
+
+def dense_weights(layer, x, grid):
+    """(M, N, N) by the operator's definition; x has shape (1, N, C)."""
+    q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(2)
+    masked = torch.tensor([h in layer.masked_heads for h in range(layer.num_heads)])
+    near = neighbourhood_mask(grid, layer.kernel_size, layer.num_special)
+    mask = near | ~masked[:, None, None]
+    bias = alpha = None
+    if isinstance(layer, Biased):
+        bias = torch.zeros(len(masked), *near.shape, dtype=x.dtype)
+        bias[masked] = spread_bias(layer.bias, grid, layer.num_special)
+        bias[~masked] = layer.global_bias
+    if layer.alpha is not None:
+        alpha = torch.ones(len(masked), dtype=x.dtype)
+        alpha[masked] = layer.alpha
+    scores, _ = attention_scores(q, k, v, mask, bias, alpha, layer.mask_fill)
+    return scores.softmax(-1)[0]
+
+
+LAYERS = {
+    'hard': dict(masked_heads=2),
+    'all-masked': dict(masked_heads=5),
+    'global': dict(masked_heads=0),
+    'heads-apart': dict(masked_heads=(1, 3)),
+    'soft': dict(masked_heads=3, soft=True),
+    'neg_inf': dict(masked_heads=2, mask_fill='neg_inf'),
+    'wide': dict(masked_heads=2, kernel_size=5),
+    'bias': dict(masked_heads=(0, 2), kernel_size=3, num_special=0, kind=Biased),
+}
+
+
+@pytest.mark.parametrize('backend', [None, 'reference'])
+@pytest.mark.parametrize('name', LAYERS)
+def test_maps_are_the_operators_definition(name, backend):
+    options = dict(num_special=1, kind=MaskedAttention, backend=backend) | LAYERS[name]
+    kind = options.pop('kind')
+    backbone = make(
+        *[lambda: kind(75, 5, **options)] * 2, num_special=options['num_special']
+    )
+    inputs = []
+    for layer in backbone.layers:
+        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    image = torch.randn(1, 3, 25, 25, dtype=torch.float64)
+    maps = attention_maps(backbone, image)
+    assert [found.layer for found in maps] == ['layers.0', 'layers.1']
+    for found, layer, x in zip(maps, backbone.layers, inputs, strict=True):
+        assert (found.grid, found.num_special) == ((5, 5), options['num_special'])
+        assert_close('weights', dense_weights(layer, x, (5, 5)), found.weights)
+
+
+def test_a_head_that_leaves_out_the_rest_spends_all_but_the_class_token_on_neighbours():
+    backbone = make(
+        lambda: MaskedAttention(75, 3, 3, num_special=1, mask_fill='neg_inf')
+    )
+    image = torch.randn(3, 20, 30, dtype=torch.float64)
+    (found,) = attention_maps(backbone, image[None])
+    expected = 1 - found.weights[:, 1:, 0].mean(-1)
+    scores = attention_locality(backbone, [image])
+    assert_close('score', expected[None], scores)
+    assert (expected < 0.99).all()
+
+
+def test_a_new_models_masked_heads_are_almost_an_average():
+    """Which the paper's zeros that stay in the softmax make of them."""
+    torch.manual_seed(0)
+    layer = MaskedAttention(75, 3, 3, num_special=1)
+    nn.init.normal_(layer.qkv.weight, std=1e-4)
+    scores = attention_locality(Tokens(layer), torch.randn(1, 3, 70, 70))
+    assert scores.numpy() == pytest.approx(8.16 / 197, abs=5e-4)
+
+
+def test_score_is_the_mean_over_images_of_any_size():
+    backbone = make(
+        lambda: MaskedAttention(75, 3, 1, num_special=1),
+        lambda: MaskedAttention(75, 5, 5, num_special=1),
+    )
+    images = [torch.randn(3, *s, dtype=torch.float64) for s in ((20, 30), (35, 15))]
+    scores = attention_locality(backbone, images)
+    assert scores.shape == (2, 5)
+    assert scores.isnan().tolist() == [[False] * 3 + [True] * 2, [False] * 5]
+    alone = [attention_locality(backbone, [image]) for image in images]
+    assert_close('mean', torch.stack(alone).mean(0)[1], scores[1])
+    assert (alone[0][1] - alone[1][1]).abs().min() > 1e-3
+    named = locality_by_layer(backbone, images)
+    assert [name for name, _ in named] == ['layers.0', 'layers.1']
+    assert_close('named', scores[0, :3], named[0][1])
+
+
+def test_neighbours_are_those_of_the_models_masks():
+    backbone = make(lambda: MaskedAttention(75, 3, 1, num_special=1, kernel_size=5))
+    images = torch.randn(2, 3, 25, 30, dtype=torch.float64)
+    scores = attention_locality(backbone, images)
+    assert torch.equal(scores, attention_locality(backbone, images, kernel_size=5))
+    assert (scores > attention_locality(backbone, images, kernel_size=3)).all()
+
+
+def test_masks_of_several_widths_need_a_choice():
+    backbone = make(
+        *(
+            lambda size=size: MaskedAttention(75, 3, 1, num_special=1, kernel_size=size)
+            for size in (3, 5)
+        )
+    )
+    images = torch.randn(1, 3, 25, 25, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r'several widths, \[3, 5\]'):
+        attention_locality(backbone, images)
+    assert attention_locality(backbone, images, kernel_size=3).shape == (2, 3)
+
+
+@pytest.mark.parametrize('fused', [True, False], ids=['fused', 'explicit'])
+@pytest.mark.parametrize(
+    'name', ['deit_tiny_patch16_224', 'deit_tiny_distilled_patch16_224']
+)
+def test_a_deit_of_timm(name, fused):
+    torch.manual_seed(0)
+    backbone = timm.create_model(name, img_size=(64, 96), depth=2).double().eval()
+    maps = []
+    for block in backbone.blocks:
+        block.attn.fused_attn = fused
+        nn.init.normal_(block.attn.qkv.weight, std=0.5)
+
+        def keep(_, args, out):
+            q, k, _ = out[0].unflatten(-1, (3, 3, 64)).permute(1, 2, 0, 3)
+            maps.append((q @ k.mT / 8).softmax(-1))
+
+        block.attn.qkv.register_forward_hook(keep)
+    scores = attention_locality(backbone, torch.randn(1, 3, 64, 96).double())
+    expected = [[score_by_loops(w, (4, 6), 3) for w in layer] for layer in maps]
+    assert_close('score', torch.tensor(expected, dtype=torch.float64), scores)
+
+
+@pytest.mark.parametrize('chunk', [1, 100, 1000])
+def test_score_by_chunks_of_rows_is_that_of_the_map(chunk, monkeypatch):
+    backbone = make(
+        lambda: MaskedAttention(75, 3, (1,), num_special=1),
+        lambda: MaskedAttention(75, 5, 3, num_special=1, soft=True),
+    )
+    image = torch.randn(3, 25, 35, dtype=torch.float64)
+    expected = [
+        locality_score(found.weights, found.grid)
+        for found in attention_maps(backbone, image[None])
+    ]
+    monkeypatch.setattr(locality, 'CHUNK', chunk)
+    for layer, (_, scores) in zip(
+        expected, locality_by_layer(backbone, [image]), strict=True
+    ):
+        assert_close('score', layer, scores)
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        if isinstance(out, torch.Tensor):
+            self.numel = max(self.numel, out.numel())
+        return out
+
+
+def test_score_of_a_large_map_needs_no_matrix(monkeypatch):
+    monkeypatch.setattr(locality, 'CHUNK', 2**20)
+    backbone = Tokens(MaskedAttention(75, 3, 2, num_special=1)).eval()
+    with Largest() as largest:
+        scores = attention_locality(backbone, torch.randn(1, 3, 320, 325))
+    assert scores.numpy() == pytest.approx(9 / 4161, rel=0.1)
+    assert largest.numel <= 2**21 < 4161**2 / 8
+
+
+def test_maps_of_too_many_tokens_are_refused():
+    backbone = Tokens(MaskedAttention(75, 3, 1, num_special=1))
+    with pytest.raises(ValueError, match='to 4096 tokens, got 4161 on a grid of 64x65'):
+        attention_maps(backbone, torch.randn(1, 3, 320, 325))
+
+
+@pytest.mark.parametrize('kernel_size', [0, 2, -3])
+def test_a_neighbourhood_has_a_middle(kernel_size):
+    with pytest.raises(ValueError, match=f'must be odd, got {kernel_size}'):
+        locality_score(torch.zeros(16, 16), (4, 4), kernel_size)
+
+
+def test_no_images_are_refused():
+    with pytest.raises(ValueError, match='at least one image'):
+        attention_locality(Tokens(MaskedAttention(75, 3, 1, num_special=1)), [])

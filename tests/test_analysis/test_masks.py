@@ -1,0 +1,84 @@
+"""What is known of a backbone's masks: its layers, their widths and alphas."""
+
+import pytest
+import torch
+from torch import nn
+
+from mmattn.analysis import attention_locality, mask_alphas, mask_layers
+from mmattn.models import HMaiT, MaiT, MaskedCaiT, ViT
+
+ARCH = dict(embed_dims=24, depth=8, num_heads=3)
+BACKBONES = {
+    'mait': (lambda m: MaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
+    'vit': (
+        lambda m: ViT(ARCH, 'masked', masking=m, img_size=64),
+        'blocks.{}.attention',
+    ),
+    'cait': (lambda m: MaskedCaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
+}
+
+
+@pytest.fixture(params=BACKBONES)
+def make(request):
+    def call(masking):
+        torch.manual_seed(0)
+        return BACKBONES[request.param][0](masking).eval()
+
+    call.name = BACKBONES[request.param][1]
+    return call
+
+
+def test_alphas_are_the_sigmoid_of_what_is_learned(make):
+    backbone = make('soft')
+    for layer in mask_layers(backbone).values():
+        if layer.alpha_logit is not None:
+            nn.init.normal_(layer.alpha_logit)
+    alphas = mask_alphas(backbone)
+    assert alphas.shape == (8, 3)
+    assert alphas[7].isnan().all()  # 'soft' has no masks in the last eighth
+    for i in range(7):
+        layer = backbone.get_submodule(make.name.format(i))
+        for head in range(3):
+            assert alphas[i, head] == layer.alpha_logit[head].sigmoid()
+    assert alphas[:7].unique().numel() == 21
+
+
+def test_new_alphas_are_a_half(make):
+    assert (mask_alphas(make('soft'))[:7] == 0.5).all()
+
+
+@pytest.mark.parametrize('masking', ['none', 'sch1'])
+def test_models_without_alphas_are_refused(make, masking):
+    with pytest.raises(ValueError, match='has no soft masks'):
+        mask_alphas(make(masking))
+
+
+def test_layers_are_those_that_can_mask(make):
+    layers = mask_layers(make([0, 2, (1, 2), 0, 0, 0, 0, 3]))
+    assert [*layers] == [make.name.format(i) for i in range(8)]
+    heads = [layer.masked_heads for layer in layers.values()]
+    assert heads == [(), (0, 1), (1, 2), (), (), (), (), (0, 1, 2)]
+
+
+@pytest.mark.parametrize('masking', ['none', 'sch1', 'sch2', 'soft'])
+def test_every_layer_has_a_locality(make, masking):
+    """Also those with global heads alone, and those between talking heads."""
+    images = torch.randn(2, 3, 64, 49)
+    scores = attention_locality(make(masking), images)
+    assert scores.shape == (8, 3) and scores.isfinite().all()
+    neighbours = 100 / 16  # in the mean over 4 x 4 patches
+    assert (scores > 0.8 * neighbours / 17).all()
+    assert (scores < 1.2 * neighbours / 16).all()
+
+
+def test_a_pyramids_localities_are_of_all_stages():
+    torch.manual_seed(0)
+    backbone = HMaiT('nano').eval()
+    scores = attention_locality(backbone, torch.randn(1, 3, 65, 90))
+    layers = mask_layers(backbone).values()
+    assert len(scores) == len(layers) > 4
+    for row, layer in zip(scores, layers, strict=True):
+        assert row.isfinite().sum() == layer.num_heads
+        assert row[: layer.num_heads].isfinite().all()
+    first, last = scores[0].nanmean(), scores[-1].nanmean()
+    assert first < 0.1 < last  # 17 x 23 tokens, and 3 x 3, of which most are neighbours

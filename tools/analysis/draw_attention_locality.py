@@ -1,0 +1,44 @@
+"""Draws how much of its attention each head spends on neighbours, layer by layer.
+
+    draw_attention_locality.py CONFIG IMAGE [IMAGE ...] --checkpoint FILE
+
+prints the attention locality score of "MaiT: Leverage Attention Masks for More
+Efficient Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.2, averaged
+over the images, and writes it as a heat map and, beside it, a csv file. Masked heads
+have a red frame. 1 is attention to the 3 x 3 patches around a patch and to nothing else
+(or as many as the model's masks have, or --kernel-size); an average over 14 x 14
+patches and a class token has 0.041.
+
+Any backbone whose attention is a softmax that can be read will do, masked or not,
+whatever mm package the config is of: see mmattn/analysis/attention_maps.py.
+"""
+
+from collections.abc import Sequence
+
+from image_in_model import load_model, make_images_parser
+from layer_heads import report
+
+from mmattn.analysis import locality_by_layer, pad_heads
+
+
+def main(argv: Sequence[str] | None = None):
+    parser = make_images_parser(__doc__, 'attention_locality.png')
+    parser.add_argument(
+        '--kernel-size',
+        type=int,
+        help="width of the neighbourhood; by default that of the model's masks, or 3",
+    )
+    args = parser.parse_args(argv)
+    model = load_model(args)
+    images = [model.put(image).inputs[0] for image in args.images]
+    layers, scores = zip(
+        *locality_by_layer(model.backbone, images, args.kernel_size), strict=True
+    )
+    count = f'{len(images)} image' + 's' * (len(images) > 1)
+    title = f'Attention locality score, {count}'
+    report(model, layers, pad_heads(scores), 'locality', args.out, title)
+    print(f'attention locality: {args.out}, {args.out.with_suffix(".csv")}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,29 @@
+"""Draws what a model with soft masks learned: local heads, and global ones.
+
+    draw_mask_alphas.py CONFIG --checkpoint FILE
+
+prints alpha of each masked head, with which a soft mask multiplies the scores of
+patches that are no neighbours, and writes it as a heat map and, beside it, a csv file.
+Near 0 a head is local, near 1 global: "MaiT: Leverage Attention Masks for More
+Efficient Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.3. Heads
+without a soft mask are left blank.
+"""
+
+from collections.abc import Sequence
+
+from image_in_model import load_model, make_model_parser
+from layer_heads import report
+
+from mmattn.analysis import mask_alphas, mask_layers
+
+
+def main(argv: Sequence[str] | None = None):
+    args = make_model_parser(__doc__, 'mask_alphas.png').parse_args(argv)
+    model = load_model(args)
+    alphas, layers = mask_alphas(model.backbone), [*mask_layers(model.backbone)]
+    report(model, layers, alphas, 'alpha', args.out, 'Alpha of the soft masks')
+    print(f'mask alphas: {args.out}, {args.out.with_suffix(".csv")}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,105 @@
+"""A number for each head of each layer: as a table, a csv file and a heat map."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+from image_in_model import LoadedModel
+from matplotlib.patches import Rectangle
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from mmattn.analysis import mask_layers
+
+matplotlib.use('Agg')
+from matplotlib import pyplot as plt
+
+CELL_INCHES = 0.42
+MARGIN_INCHES = 1.6
+SMALL = 7
+MAX_WIDTH = 1000
+
+
+def report(
+    model: LoadedModel,
+    layers: Sequence[str],
+    values: Tensor,
+    quantity: str,
+    out: Path,
+    title: str,
+):
+    """Prints `values` (L, M), and writes them to `out` and beside it as csv.
+
+    Masked heads are marked. NaN is a head that does not exist, or has no such number.
+    """
+    masks = _masks(model, layers)
+    _print(layers, values, masks, title)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _write(layers, values, masks, quantity, out.with_suffix('.csv'))
+    _draw(values, masks, quantity, f'{title}\n{model.label}', out)
+
+
+def _masks(model: LoadedModel, layers: Sequence[str]) -> list[dict[int, str]]:
+    """Of each layer, its masked heads and whether they are hard or soft."""
+    known = mask_layers(model.backbone)
+    return [
+        dict.fromkeys(
+            known[name].masked_heads, 'hard' if known[name].alpha is None else 'soft'
+        )
+        if name in known
+        else {}
+        for name in layers
+    ]
+
+
+def _print(layers, values, masks, title):
+    heads = range(values.shape[1])
+    columns = ['layer', 'name', *(f'head {head}' for head in heads)]
+    table = Table(*columns, title=title, caption='* masked')
+    for i, (name, row, masked) in enumerate(zip(layers, values, masks, strict=True)):
+        cells = [
+            '' if row[h].isnan() else f'{row[h]:.3f}' + '*' * (h in masked)
+            for h in heads
+        ]
+        table.add_row(str(i), name, *cells)
+    needed = Console(width=MAX_WIDTH).measure(table).maximum
+    Console(width=max(Console().width, needed)).print(table)
+
+
+def _write(layers, values, masks, quantity, path):
+    with path.open('w', newline='') as file:
+        writer = csv.writer(file, lineterminator='\n')
+        writer.writerow(['layer', 'name', 'head', 'mask', quantity])
+        for i, name in enumerate(layers):
+            for head, value in enumerate(values[i].tolist()):
+                if value == value:  # not NaN
+                    mask = masks[i].get(head, '')
+                    writer.writerow([i, name, head, mask, f'{value:.6g}'])
+
+
+def _draw(values, masks, quantity, title, out):
+    """Layers from left to right, heads downward; masked ones have a red frame."""
+    L, M = values.shape
+    size = (L * CELL_INCHES + MARGIN_INCHES, M * CELL_INCHES + MARGIN_INCHES)
+    figure, axis = plt.subplots(
+        figsize=(max(size[0], 3 * MARGIN_INCHES), size[1]), layout='constrained'
+    )
+    drawn = axis.imshow(values.T.numpy(), vmin=0, vmax=1, aspect='auto')
+    for i, row in enumerate(values):
+        for head in range(M):
+            if not row[head].isnan():
+                colour = 'white' if row[head] < 0.6 else 'black'
+                text = f'{row[head]:.2f}'
+                place = dict(ha='center', va='center', fontsize=SMALL - 1)
+                axis.text(i, head, text, color=colour, **place)
+            if head in masks[i]:
+                corner, style = (i - 0.46, head - 0.46), dict(fill=False, linewidth=1.5)
+                axis.add_patch(Rectangle(corner, 0.92, 0.92, edgecolor='red', **style))
+    axis.set(xlabel='layer', ylabel='head', xticks=range(L), yticks=range(M))
+    axis.tick_params(labelsize=SMALL)
+    axis.set_title(title, fontsize=SMALL + 1)
+    figure.colorbar(drawn, label=quantity, pad=0.01)
+    figure.savefig(out, dpi=150)
+    plt.close(figure)
