@@ -59,7 +59,11 @@ bench: $(STAMP)
 		--batch 8 --rounds 3 --csv $(BENCH)/structure_aware_attention_stages_cpu.csv
 	$(BIN)/python tools/benchmark/op.py lisa_block --batch 4 --rounds 3 \
 		--csv $(BENCH)/lisa_block_cpu.csv
+	$(BIN)/python tools/benchmark/op.py masked_attention --batch 2 --rounds 3 \
+		--csv $(BENCH)/masked_attention_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_cpu.csv
+	$(BIN)/python tools/benchmark/model.py --set mait --batch 4 --rounds 3 \
+		--csv $(BENCH)/models_mait_cpu.csv
 	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_cpu.csv
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_cpu.csv
 

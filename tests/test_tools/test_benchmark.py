@@ -122,7 +122,9 @@ def test_what_needs_too_much_is_skipped(tmp_path):
         assert not row['note'] or row['note'].startswith('skipped: needs')
 
 
-@pytest.mark.parametrize('name', ['landmark_attention', 'structure_aware_attention'])
+@pytest.mark.parametrize(
+    'name', ['landmark_attention', 'masked_attention', 'structure_aware_attention']
+)
 def test_needs_are_what_is_measured(name):
     for case in operators.load(name).cases(24, 1, 'cpu', torch.float32):
         for which, need in case.needs.items():
@@ -207,12 +209,28 @@ def test_each_model_has_its_faster_format(monkeypatch):
         assert x.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_models_exist():
+@pytest.mark.parametrize('which', ['tiny', 'mait'])
+def test_models_exist(which):
     tool = importlib.import_module('model')
-    ours = [name for name in tool.MODELS if not tool.timm.is_model(name)]
-    assert ours == [name for name in tool.MODELS if plot.is_ours(name)]
-    for name in ours:
-        assert (ROOT / f'configs/classification/{name}_300e_in1k.py').is_file()
+    names = tool.SETS[which]
+    assert tool.BASELINE in names
+    for name in names:
+        assert plot.is_ours(name) == (tool.config_of(name) is not None), name
+        assert plot.is_ours(name) != tool.timm.is_model(name), name
+
+
+@pytest.mark.parametrize(
+    'name, config',
+    [
+        ('ivit_t', 'ivit_t_300e_in1k.py'),
+        ('lisanet_i', 'lisanet_i_150e_in1k.py'),
+        ('mait_t', 'mait_t_400e_in1k.py'),  # beside mait_t_12l_.. and mait_t_sch1_..
+        ('mait', None),
+    ],
+)
+def test_config_of_a_model(name, config):
+    path = importlib.import_module('model').config_of(name)
+    assert (path and path.name) == config
 
 
 def test_unknown_model_is_named(capsys):
@@ -283,7 +301,7 @@ def test_lines_show_the_csv(operator_csv):
                 ]
                 assert list(line.get_ydata()) == expected and expected
                 assert (line.get_linestyle() == '-') == line.get_label().startswith(
-                    ('landmark_attention', 'structure_aware_attention', 'lisa')
+                    ('landmark', 'masked', 'structure_aware', 'lisa')
                 )
     plot.plt.close(figure)
 

@@ -10,6 +10,7 @@ MATRIX = 8192
 WARM_UP = 3
 REPLAYED = 16  # calls in a graph on the same tensors
 MAX_COPIES = 256
+EXPONENTIALS_PER_CLOCK = 16  # of a multiprocessor, by NVIDIA's programming guide
 
 
 def copy_rate() -> float:
@@ -33,6 +34,13 @@ def matmul_rate(dtype: torch.dtype, precision: str = 'high') -> float:
         return 2 * MATRIX**3 / timer.blocked_autorange(min_run_time=0.5).median
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def exponential_rate() -> float:
+    """Exponentials a second of all special-function units at the highest clock."""
+    properties = torch.cuda.get_device_properties()
+    clock = 1e3 * properties.clock_rate  # in kHz
+    return EXPONENTIALS_PER_CLOCK * properties.multi_processor_count * clock
 
 
 def num_copies(num_bytes: int) -> int:

@@ -1,10 +1,12 @@
 """Times whole models beside their peers: inference and training step, peak memory.
 
     python tools/benchmark/model.py --csv docs/benchmarks/models_cpu.csv
+    python tools/benchmark/model.py --set mait --csv docs/benchmarks/models_mait_cpu.csv
 
-A name is that of one of our ImageNet configs (`ivit_t` is
-`configs/classification/ivit_t_300e_in1k.py`, with its head) or of one of timm's models.
-All take turns in one run (see `measure.py`), with random weights and random images.
+--set is one of `SETS`, --models any others. A name is that of one of our ImageNet
+configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
+one of timm's models. All take turns in one run (see `measure.py`), with random weights
+and random images.
 Inference is in evaluation mode without gradients; a training step is zeroing the
 gradients, forward in training mode with a drop path rate of 0.1, cross-entropy and
 backward, without an optimiser.
@@ -13,14 +15,16 @@ Every model, ours too, gets the memory format that is faster for it, in either p
 a short trial before; --memory-format sets one for all, --compile compiles all with
 torch.compile, --amp-dtype runs all under autocast. On CUDA, cuDNN tries its kernels.
 `speedup` is the speed over that of the baseline. FLOPs are multiply-accumulates of one
-image (`mmattn.analysis`).
+image (`mmattn.analysis`), with hard masks credited.
 """
 
 import argparse
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import measure
 import timm
@@ -32,18 +36,30 @@ from torch import nn
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
 
-MODELS = [
-    'ivit_t',
-    'ivit_s',
-    'ivit_b',
-    'lisanet_s',
-    'hylisanet_s',
-    'swin_tiny_patch4_window7_224',
-    'caformer_s18',
-    'convnext_tiny',
-    'pvt_v2_b2',
-    'resnet50',
-]
+SETS = {
+    'tiny': [
+        'ivit_t',
+        'ivit_s',
+        'ivit_b',
+        'lisanet_s',
+        'hylisanet_s',
+        'swin_tiny_patch4_window7_224',
+        'caformer_s18',
+        'convnext_tiny',
+        'pvt_v2_b2',
+        'resnet50',
+    ],
+    # Table 5 of MaiT's paper.
+    'mait': [
+        'hmait_t',
+        'hmait_s',
+        'mait_xs',
+        'mait_s',
+        'swin_tiny_patch4_window7_224',
+        'swin_small_patch4_window7_224',
+    ],
+}
+CONFIGS = measure.ROOT / 'configs/classification'
 BASELINE = 'swin_tiny_patch4_window7_224'
 PASSES = ('inference', 'training step')
 FORMATS = {
@@ -55,19 +71,29 @@ DROP_PATH = 0.1
 QUICK_SIZE = 64
 
 
+def config_of(name: str) -> Path | None:
+    """Of our models, which are named as their configs up to the number of epochs."""
+    pattern = re.compile(rf'{re.escape(name)}_\d+e_in1k')
+    paths = [path for path in CONFIGS.glob('*.py') if pattern.fullmatch(path.stem)]
+    return paths[0] if paths else None
+
+
 def create(name: str, size: int) -> nn.Module:
     """A classifier of 1000 classes with random weights.
 
     Raises:
         ValueError: the name is neither ours nor timm's.
     """
-    config = measure.ROOT / 'configs/classification' / f'{name}_300e_in1k.py'
-    if config.is_file():
+    config = config_of(name)
+    if config is not None:
         cfg = Config.fromfile(config)
         cfg.model.backbone.drop_path_rate = DROP_PATH
         return build(cfg, device='cpu')
     if not timm.is_model(name):
-        raise ValueError(f'no model {name!r}: there is no {config}, and timm has none')
+        raise ValueError(
+            f'no model {name!r}: there is no {name}_<epochs>e_in1k.py in {CONFIGS}, '
+            'and timm has none'
+        )
     fixed = timm.get_pretrained_cfg(name).fixed_input_size
     options = {'img_size': size} if fixed else {}
     return timm.create_model(name, drop_path_rate=DROP_PATH, **options)
@@ -159,7 +185,8 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=5, seconds=0.5)
-    parser.add_argument('--models', nargs='+', default=MODELS)
+    parser.add_argument('--set', default='tiny', choices=SETS, help='default: tiny')
+    parser.add_argument('--models', nargs='+', help='instead of a set')
     parser.add_argument('--baseline', default=BASELINE, help=f'default: {BASELINE}')
     parser.add_argument('--size', type=int, default=224, help='side of the images')
     parser.add_argument('--batch', type=int, default=8)
@@ -172,6 +199,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument('--compile', action='store_true')
     parser.add_argument('--amp-dtype', choices=['float16', 'bfloat16'])
     args = measure.parse(parser, argv)
+    args.models = args.models or SETS[args.set]
     if args.quick:
         args.size, args.batch = QUICK_SIZE, 1
     return args

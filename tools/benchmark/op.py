@@ -15,6 +15,8 @@ on the same tensors and `graph_cold_ms` that of one which finds no input in the 
 a measured copy, or the FLOPs at the rate of a measured matrix product, whichever is
 longer (`bound`). Fourier transforms count at the rate of such a product in float32
 without tensor cores, or as dense DFT matrices at that with them, whichever is shorter.
+Exponentials of N x N maps count at the rate of the special-function units and bound by
+themselves, as the device takes them beside the products.
 `floor_fraction` is the floor over `graph_cold_ms`.
 """
 
@@ -26,7 +28,7 @@ from types import ModuleType
 
 import measure
 import torch
-from operators import OPERATORS, PASSES, Case, load
+from operators import OPERATORS, PASSES, Case, Side, grid_of, load
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import TRANSFORMS
@@ -57,10 +59,13 @@ def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
     if which in case.dft_flops:
         seconds = min(seconds, case.dft_flops[which] / rates['flops'])
     products = counter.get_total_flops() - transforms
-    return {
+    floors = {
         'bytes': case.least_bytes(which) / rates['bytes'],
         'flops': products / rates['flops'] + seconds,
     }
+    if which in case.exponentials:
+        floors['exponentials'] = case.exponentials[which] / rates['exponentials']
+    return floors
 
 
 def on_device(
@@ -109,14 +114,16 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
             'bytes': cuda.copy_rate(),
             'flops': cuda.matmul_rate(dtype),
             'vector_flops': cuda.matmul_rate(torch.float32, precision='highest'),
+            'exponentials': cuda.exponential_rate(),
         }
     for side in args.sides:
+        height, width = grid_of(side)
         problem = (side, args.batch, args.device, dtype)
         for which in PASSES:
             cases = operator.cases(*problem)
             needs = {case.method: case.needs.get(which, 0) for case in cases}
             run = [c for c in cases if needs[c.method] <= args.memory_limit * GIB]
-            measure.progress(f'{args.operator}, {side} x {side}, {which}')
+            measure.progress(f'{args.operator}, {height} x {width}, {which}')
             check(run, which, dtype)
             calls = {c.method: functools.partial(c.run, which) for c in run}
             times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
@@ -125,7 +132,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
             if rates is not None:
                 extra = on_device(operator, run, which, problem, args, rates)
             for case in cases:
-                row = {'method': case.method, 'tokens': side**2, 'pass': which}
+                row = {'method': case.method, 'tokens': height * width, 'pass': which}
                 row |= case.columns
                 if case.method not in times:
                     need = needs[case.method] / GIB
@@ -144,6 +151,14 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
                 yield row | extra.get(case.method, {}) | {'note': ''}
 
 
+def parse_side(text: str) -> Side:
+    """'14', or '200x334' for a height and a width."""
+    sides = tuple(map(int, text.split('x')))
+    if len(sides) > 2 or min(sides) < 1:
+        raise ValueError(text)
+    return sides[0] if len(sides) == 1 else sides
+
+
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=5, seconds=0.2)
     parser.add_argument(
@@ -152,7 +167,12 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
     parser.add_argument('--batch', type=int, default=1)
     parser.add_argument(
-        '--sides', nargs='+', type=int, help="sides of the maps; the operator's if none"
+        '--sides',
+        nargs='+',
+        type=parse_side,
+        metavar='SIDE',
+        help='of the maps, one number each or, where an operator takes that, HxW; the '
+        "operator's if none",
     )
     parser.add_argument(
         '--memory-limit',
@@ -162,8 +182,12 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         help='skip what would need more (default: 4)',
     )
     args = measure.parse(parser, argv)
+    operator = load(args.operator)
     if args.sides is None:
-        args.sides = QUICK_SIDES if args.quick else load(args.operator).SIDES
+        args.sides = QUICK_SIDES if args.quick else operator.SIDES
+    oblong = [side for side in args.sides if isinstance(side, tuple)]
+    if oblong and not getattr(operator, 'RECTANGLES', False):
+        parser.error(f'--sides: {args.operator} runs on square maps, got {oblong}')
     return args
 
 

@@ -33,7 +33,7 @@ def numbers(rows: list[dict], column: str) -> list[float]:
 
 
 def is_ours(model: str) -> bool:
-    return 'ivit_' in model or 'lisanet_' in model
+    return any(name in model for name in ('ivit_', 'lisanet_', 'mait_'))
 
 
 def caption(row: dict) -> str:

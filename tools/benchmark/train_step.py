@@ -1,12 +1,12 @@
-"""Times one training step of a detector, from data to optimiser, beside its peer's.
+"""Times one training step of a detector, from data to optimiser, beside its peers'.
 
     python tools/benchmark/train_step.py --csv docs/benchmarks/train_step_cpu.csv
 
-The peer is the same detector with the backbone of another config, by default Mask R-CNN
-with IViT-T beside Swin-T of mmdetection: heads, losses, optimiser and data are those of
-our config in both. The images are drawn by `tools/datasets/toy.py` and resized to one
-size. Weights are random. Both take turns in one run (see `measure.py`), on the same
-images in the same order and from the same random seed.
+A peer is the same detector with the backbone of another config, by default Mask R-CNN
+with IViT-T beside Swin-T of mmdetection and H-MaiT-T: heads, losses, optimiser and data
+are those of our config in all. The images are drawn by `tools/datasets/toy.py` and
+resized to one size. Weights are random. All take turns in one run (see `measure.py`),
+on the same images in the same order and from the same random seed.
 
 `data_ms` is the time to load a batch in the training process, which the workers of a
 real run hide; the toy files are small, so it is less than with COCO. `step_ms` is the
@@ -32,7 +32,10 @@ from mmengine.runner.utils import set_random_seed
 from mmattn.analysis.flops import build
 
 CONFIG = measure.ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
-PEERS = ['mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py']
+PEERS = [
+    'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py',
+    str(measure.ROOT / 'configs/mask_rcnn/hmait_t_3x_coco.py'),
+]
 PHASES = ('data', 'forward', 'backward', 'optimizer')
 NUM_IMAGES = 12
 QUICK_SIZE = 64

@@ -1,11 +1,12 @@
 from importlib import import_module
 from types import ModuleType
 
-from .case import PASSES, Case
+from .case import PASSES, Case, Side, grid_of
 
 OPERATORS = (
     'landmark_attention',
     'lisa_block',
+    'masked_attention',
     'structure_aware_attention',
     'structure_aware_attention_stages',
 )
@@ -16,4 +17,4 @@ def load(name: str) -> ModuleType:
     return import_module(f'.{name}', __name__)
 
 
-__all__ = ['OPERATORS', 'PASSES', 'Case', 'load']
+__all__ = ['OPERATORS', 'PASSES', 'Case', 'Side', 'grid_of', 'load']

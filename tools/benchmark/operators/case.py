@@ -7,6 +7,12 @@ import torch
 from torch import Tensor
 
 PASSES = ('forward', 'forward+backward')
+Side = int | tuple[int, int]
+
+
+def grid_of(side: Side) -> tuple[int, int]:
+    """Height and width of a map."""
+    return side if isinstance(side, tuple) else (side, side)
 
 
 @dataclass(frozen=True)
@@ -15,7 +21,8 @@ class Case:
 
     A module of this folder has `cases(side, batch, device, dtype) -> list[Case]`, all
     of the same problem on a square map; `SIDES`, those that are run by default; and
-    `BASELINE`, the method that the others' `speedup` refers to.
+    `BASELINE`, the method that the others' `speedup` refers to. With `RECTANGLES` a
+    side may be a height and a width.
 
     Args:
         method: name in the csv.
@@ -26,6 +33,7 @@ class Case:
         same_as: method whose output and gradients must be the same.
         dft_flops: FLOPs of its Fourier transforms as products with dense DFT matrices,
             by pass, where a kernel may compute them so.
+        exponentials: how many it takes at least, by pass, where they may bound it.
         columns: what else its rows say.
     """
 
@@ -36,6 +44,7 @@ class Case:
     needs: Mapping[str, int] = field(default_factory=dict)
     same_as: str | None = None
     dft_flops: Mapping[str, int] = field(default_factory=dict)
+    exponentials: Mapping[str, int] = field(default_factory=dict)
     columns: Mapping[str, float] = field(default_factory=dict)
 
     def run(self, which: str) -> tuple[Tensor, ...]:
