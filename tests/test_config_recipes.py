@@ -22,9 +22,10 @@ sys.path.insert(0, str(ROOT / 'tools/dev'))
 model_zoo = importlib.import_module('generate_model_zoo')
 
 GPUS = 8
-# Tables 9 and 10 of arXiv 2402.17507 and appendix A.2 of arXiv 2211.16289: optimiser,
-# learning rate, weight decay, batch, epochs or iterations, warm-up, stochastic depth.
-# A warm-up of None is not the paper's; 0 is none.
+# Tables 9 and 10 of arXiv 2402.17507, appendix A.2 of arXiv 2211.16289, section 5.1 and
+# Table 8 of arXiv 2207.03006 with the recipes of DeiT and Swin that it follows:
+# optimiser, learning rate, weight decay, batch, epochs or iterations, warm-up,
+# stochastic depth. A warm-up of None is not the paper's; 0 is none.
 LAMB = ('Lamb', 8e-3, 0.05, 4096, 300, 20)
 ADAMW = ('AdamW', 1e-3, 0.05, 1024, 300, 5)
 FINE_TUNING = ('AdamW', 5e-6, 1e-8, 1024, 30, 5)
@@ -35,6 +36,12 @@ LISA_21K = ('AdamW', 4e-3, 0.05, 4096, 90, 5)
 LISA_FROM_21K = ('AdamW', 5e-5, 1e-8, 512, 30, 0)
 LISA_DETECTION = ('AdamW', 1e-4, 0.05, 16, 12, None)
 LISA_SEGMENTATION = ('AdamW', 1e-4, 1e-4, 16, 80000, 0)
+MAIT_T = ('AdamW', 1e-3 * 1024 / 512, 0.05, 1024, 400, 5)
+MAIT_S = ('AdamW', 5e-4 * 1024 / 512, 0.05, 1024, 400, 5)
+HMAIT = ('AdamW', 5e-4, 0.05, 512, 300, 20)
+SWIN_1X = ('AdamW', 1e-4, 0.05, 16, 12, None)
+SWIN_3X = ('AdamW', 1e-4, 0.05, 16, 36, None)
+SWIN_SEGMENTATION = ('AdamW', 6e-5, 0.01, 16, 160000, None)
 PAPER = {
     'classification/ivit_t_300e_in1k': (*LAMB, 0.15),
     'classification/ivit_s_300e_in1k': (*LAMB, 0.3),
@@ -71,6 +78,36 @@ PAPER = {
     'mask_rcnn/hylisanet_s_1x_coco': (*LISA_DETECTION, 0.1),
     'sem_fpn/lisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
     'sem_fpn/hylisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
+    'classification/mait_xt_400e_in1k': (*MAIT_T, 0.0),
+    'classification/mait_xt_distilled_400e_in1k': (*MAIT_T, 0.0),
+    'classification/mait_t_400e_in1k': (*MAIT_T, 0.0),
+    'classification/mait_t_36l_400e_in1k': (*MAIT_T, 0.0),
+    'classification/mait_t_random_mask_400e_in1k': (*MAIT_T, 0.0),
+    'classification/mait_xs_400e_in1k': (*MAIT_S, 0.1),
+    'classification/mait_s_400e_in1k': (*MAIT_S, 0.1),
+    **{
+        f'classification/mait_{size}_{masking}_400e_in1k': recipe
+        for size, recipe in {'t': (*MAIT_T, 0.0), 'xs': (*MAIT_S, 0.1)}.items()
+        for masking in ('sch1', 'sch2', 'soft')
+    },
+    **{
+        f'classification/mait_{size}_12l_{masking}_300e_in1k': (*ADAMW, 0.1)
+        for size in 'ts'
+        for masking in ('sch1', 'sch1_r5')
+    },
+    'classification/mait_t_12l_soft_400e_in1k': (*MAIT_T, 0.0),
+    'classification/mait_s_12l_soft_400e_in1k': (*MAIT_S, 0.1),
+    'classification/masked_cait_xxs24_400e_in1k': (*MAIT_S, 0.05),
+    'classification/masked_cait_s24_400e_in1k': (*MAIT_S, 0.1),
+    'classification/hmait_t_300e_in1k': (*HMAIT, 0.2),
+    'classification/hmait_s_300e_in1k': (*HMAIT, 0.3),
+    **{
+        f'mask_rcnn/hmait_{size}_{schedule}_coco': (*recipe, 0.2)
+        for size in 'ts'
+        for schedule, recipe in {'1x': SWIN_1X, '3x': SWIN_3X}.items()
+    },
+    'upernet/hmait_t_160k_ade20k': (*SWIN_SEGMENTATION, 0.3),
+    'upernet/hmait_s_160k_ade20k': (*SWIN_SEGMENTATION, 0.3),
 }
 
 
@@ -111,6 +148,10 @@ def test_hyper_parameters_are_the_papers(name):
         ('hylisanet_b_300e_in1k', True, True, 1000),
         ('hylisanet_b_90e_in21k', True, False, 21841),
         ('hylisanet_b_in21k_30e_in1k', False, False, 1000),
+        ('mait_xs_400e_in1k', True, True, 1000),
+        ('mait_xt_distilled_400e_in1k', True, True, 1000),
+        ('masked_cait_xxs24_400e_in1k', True, True, 1000),
+        ('hmait_t_300e_in1k', True, False, 1000),
     ],
 )
 def test_classification_augmentation_is_the_papers(name, mixes, repeats, classes):
@@ -152,6 +193,12 @@ def test_learning_rates_from_in21k_fall_to_those_of_convnext(size):
         'mask_rcnn/ivit_t_3x_coco',
         'mask_rcnn/hylisanet_s_1x_coco',
         'upernet/ivit_t_160k_ade20k',
+        'classification/mait_xs_400e_in1k',
+        'classification/mait_xt_distilled_400e_in1k',
+        'classification/masked_cait_xxs24_400e_in1k',
+        'classification/hmait_t_300e_in1k',
+        'mask_rcnn/hmait_t_1x_coco',
+        'upernet/hmait_t_160k_ade20k',
     ],
 )
 def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name):
@@ -165,6 +212,62 @@ def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name)
         for parameter in group['params']
     }
     for parameter_name, parameter in model.named_parameters():
-        exempt = re.search(r'\.(pos_embed|bias|w[12]_[qk])$', parameter_name)
+        exempt = re.search(
+            r'\.(pos_embed|bias|w[12]_[qk]|(cls|dist)_token|\w+_bias_table)$',
+            parameter_name,
+        )
         spared = parameter.ndim <= 1 or exempt
-        assert decay[id(parameter)] == (0 if spared else 0.05), parameter_name
+        expected = 0 if spared else cfg.optim_wrapper.optimizer.weight_decay
+        assert decay[id(parameter)] == expected, parameter_name
+
+
+# Section 5.3, Tables 3 to 7, Figure 3 and Table 8 of arXiv 2207.03006: layers, masked
+# heads by layer, whether the masks are soft, their width, LayerScale, constant
+# stochastic depth. What the paper does not say is as the READMEs say.
+SCH2_T = [2] * 8 + [1] * 12 + [0] * 4
+SOFT = [3] * 21 + [0] * 3
+MASKS = {
+    'mait_xt': (24, SOFT, True, 3, True, False),
+    'mait_xt_distilled': (24, SOFT, True, 3, False, False),
+    'mait_t': (24, SOFT, True, 3, False, False),
+    'mait_xs': (24, SCH2_T, False, 3, True, False),
+    'mait_s': (24, [5] * 8 + [1] * 12 + [0] * 4, False, 3, True, True),
+    'mait_t_sch1': (24, [1] * 24, False, 3, False, False),
+    'mait_t_sch2': (24, SCH2_T, False, 3, False, False),
+    'mait_t_soft': (24, SOFT, True, 3, False, False),
+    'mait_xs_sch1': (24, [1] * 24, False, 3, False, False),
+    'mait_xs_sch2': (24, SCH2_T, False, 3, False, False),
+    'mait_xs_soft': (24, SOFT, True, 3, False, False),
+    'mait_t_36l': (36, [3] * 12 + [1] * 24, False, 3, False, False),
+    'mait_t_12l_soft': (12, [3] * 11 + [0], True, 3, False, False),
+    'mait_s_12l_soft': (12, [6] * 11 + [0], True, 3, False, False),
+    'mait_t_12l_sch1': (12, [1] * 12, False, 3, False, False),
+    'mait_s_12l_sch1_r5': (12, [1] * 12, False, 5, False, False),
+}
+
+
+@pytest.mark.parametrize('name', MASKS)
+def test_masks_are_the_papers(name):
+    layers, masked, soft, width, layer_scale, constant = MASKS[name]
+    (path,) = (ROOT / 'configs/classification').glob(f'{name}_[34]00e_in1k.py')
+    backbone = build(Config.fromfile(path)).backbone
+    attentions = [block.attn for block in backbone.blocks]
+    assert len(attentions) == layers
+    assert [len(attention.masked_heads) for attention in attentions] == masked
+    for attention in filter(lambda a: a.masked_heads, attentions):
+        assert (attention.alpha_logit is not None) == soft
+        assert attention.kernel_size == width
+    names = dict(backbone.named_parameters())
+    assert ('blocks.0.ls1.gamma' in names) == layer_scale
+    assert ('dist_token' in names) == ('distilled' in name)
+    rates = {block.drop_path.drop_prob for block in backbone.blocks}
+    assert (len(rates) == 1 and max(rates) > 0) == constant
+
+
+@pytest.mark.parametrize('size', ['t', 's'])
+def test_hmait_has_swins_clipping_and_half_its_rates(size):
+    cfg = Config.fromfile(ROOT / f'configs/classification/hmait_{size}_300e_in1k.py')
+    assert cfg.optim_wrapper.clip_grad.max_norm == 5.0
+    first, last = cfg.param_scheduler
+    assert first.start_factor * cfg.optim_wrapper.optimizer.lr == 5e-7
+    assert last.eta_min == 5e-6

@@ -2,10 +2,12 @@
 
 import importlib
 import math
+import re
 import sys
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 
 mm = pytest.importorskip('mmengine')
@@ -19,6 +21,7 @@ from mmengine.registry import init_default_scope  # noqa: E402
 from mmattn.engine import Runner  # noqa: E402
 from mmattn.models import LiSANet, ViT  # noqa: E402
 from mmattn.models.layers import pos_embed_map  # noqa: E402
+from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / 'tools/datasets'))
@@ -54,9 +57,16 @@ DATA = {
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
-def shallow(arch: str) -> dict:
-    """LiSANet's `arch` with a block a stage."""
-    arch = LiSANet.arch_zoo[arch]
+# What `shallow` keeps the tests of short.
+SHALLOW = ('mmattn.LiSANet', 'mmattn.MaiT', 'mmattn.HMaiT', 'mmattn.MaskedCaiT')
+TOY_TEACHER = dict(type='TimmClassifier', model_name='test_byobnet', num_classes=1000)
+
+
+def shallow(backbone: type, arch: str) -> dict:
+    """The backbone's `arch` with a block a stage, or two blocks."""
+    arch = backbone.arch_zoo[arch]
+    if 'depth' in arch:
+        return dict(arch, depth=2)
     return dict(arch, depths=(1,) * len(arch['depths']))
 
 
@@ -71,8 +81,11 @@ def small_config(tmp_path, monkeypatch):
         toy.MAKERS[layout](Path(root), num_images=2)
         if cfg.default_scope != 'mmpretrain':
             shrink(cfg._cfg_dict)
-        if cfg.model.backbone.type == 'mmattn.LiSANet':
-            cfg.model.backbone.arch = shallow(cfg.model.backbone.arch)
+        backbone = cfg.model.backbone
+        if backbone.type in SHALLOW:
+            backbone.arch = shallow(MODELS.get(backbone.type), backbone.arch)
+        if 'teacher' in cfg.model:
+            cfg.model.teacher = TOY_TEACHER
         for loader in filter(None, map(cfg.get, LOADERS)):
             loader.update(num_workers=0, persistent_workers=False)
         cfg.train_dataloader.batch_size = 2
@@ -102,6 +115,12 @@ def small_config(tmp_path, monkeypatch):
         ('classification/lisanet_i_150e_in1k', 'accuracy/top1'),
         ('mask_rcnn/hylisanet_s_1x_coco', 'coco/segm_mAP'),
         ('sem_fpn/lisanet_s_80k_ade20k', 'mIoU'),
+        ('classification/mait_xt_400e_in1k', 'accuracy/top1'),
+        ('classification/mait_xt_distilled_400e_in1k', 'accuracy/top1'),
+        ('classification/masked_cait_xxs24_400e_in1k', 'accuracy/top1'),
+        ('classification/hmait_t_300e_in1k', 'accuracy/top1'),
+        ('mask_rcnn/hmait_t_1x_coco', 'coco/segm_mAP'),
+        ('upernet/hmait_t_160k_ade20k', 'mIoU'),
     ],
 )
 def test_method_trains_and_tests(small_config, name, metric):
@@ -122,6 +141,73 @@ def test_upernet_tests_at_several_scales(small_config):
     cfg.model = dict(**cfg.tta_model, module=cfg.model)
     cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     assert 'mIoU' in Runner.from_cfg(cfg).test()
+
+
+def test_distillation_resumes_exactly(small_config):
+    """With the same teacher; a checkpoint holds nothing of it."""
+    weights = []
+    for epochs in ([2], [1, 2]):
+        for last in epochs:
+            cfg = small_config('classification/mait_xt_distilled_400e_in1k')
+            cfg.train_cfg.max_epochs = last
+            cfg.default_hooks.checkpoint.save_optimizer = True
+            cfg.work_dir = f'work_dir_{len(epochs)}'
+            cfg.experiment_name += f'_{len(epochs)}_{last}'
+            cfg.resume = last != epochs[0]
+            runner = Runner.from_cfg(cfg)
+            runner.train()
+        weights.append(runner.model.state_dict())
+        assert 'accuracy/top1' in runner.test()
+    straight, resumed = weights
+    checkpoint = torch.load('work_dir_2/epoch_2.pth', weights_only=False)
+    assert set(checkpoint['state_dict']) == set(straight)
+    for name, value in straight.items():
+        torch.testing.assert_close(resumed[name], value, rtol=0, atol=0)
+
+
+# By config: the network of timm whose published weights it takes, and what makes that
+# as small as ours is here.
+PUBLISHED = {
+    'mait_t_400e_in1k': ('deit_tiny_patch16_224', dict(depth=2)),
+    'mait_xt_distilled_400e_in1k': (
+        'deit_tiny_distilled_patch16_224',
+        dict(depth=2, embed_dim=144),
+    ),
+    'masked_cait_xxs24_400e_in1k': ('cait_xxs24_224', dict(depth=2)),
+    'hmait_t_300e_in1k': ('swin_tiny_patch4_window7_224', dict(depths=(1, 1, 1, 1))),
+}
+
+
+@pytest.mark.parametrize('way', ['init_cfg', 'load_from'])
+@pytest.mark.parametrize('name', PUBLISHED)
+def test_training_starts_from_published_weights(small_config, name, way):
+    """Of the network without masks: by its own names, or below `backbone.`."""
+    timm_name, small = PUBLISHED[name]
+    torch.manual_seed(3)
+    published = timm.create_model(timm_name, **small)
+    for parameter in published.parameters():
+        torch.nn.init.normal_(parameter)
+    given = published.state_dict()
+    cfg = small_config(f'classification/{name}')
+    if way == 'init_cfg':
+        torch.save({'model': given}, 'published.pth')
+        cfg.model.backbone.init_cfg = dict(
+            type='Pretrained', checkpoint='published.pth'
+        )
+    else:
+        state = {f'backbone.{key}': value for key, value in given.items()}
+        torch.save({'state_dict': state}, 'published.pth')
+        cfg.load_from = 'published.pth'
+    runner = Runner.from_cfg(cfg)
+    runner.model.init_weights()
+    runner.load_or_resume()
+    loaded = runner.model.backbone.state_dict()
+    norm = 'out_norms.3.' if 'hmait' in name else 'norm.'
+    for key, value in given.items():
+        if not key.startswith('head'):
+            key = re.sub(r'^norm\.', norm, key)
+            torch.testing.assert_close(loaded.pop(key), value)
+    assert all(key.endswith('alpha_logit') for key in loaded), list(loaded)
 
 
 def fine_tuning(tmp_path, start: str, name: str, arch: dict):
@@ -175,7 +261,7 @@ def test_lisanet_at_384_starts_with_what_the_weights_at_224_give_there(tmp_path)
         tmp_path,
         'lisanet_i_150e_in1k',
         'lisanet_i_384_30e_in1k',
-        shallow('isotropic'),
+        shallow(LiSANet, 'isotropic'),
     )
     assert model.backbone.grid_size == (24, 24) != source.backbone.grid_size
     images = torch.randn(1, 3, 384, 384, generator=torch.Generator().manual_seed(0))
@@ -211,6 +297,7 @@ def test_fine_tuning_starts_from_what_in21k_trained(small_config):
     [
         ('ivit_t_300e_in1k', 'ivit_t_3x_coco', 'nano'),
         ('hylisanet_s_300e_in1k', 'hylisanet_s_1x_coco', 'hybrid-nano'),
+        ('hmait_t_300e_in1k', 'hmait_t_3x_coco', 'nano'),
     ],
 )
 def test_classifier_weights_go_into_a_detector(tmp_path, classifier, detector, arch):

@@ -4,9 +4,10 @@
     python tools/dev/generate_model_zoo.py --check
 
 A metafile is written by hand, but for `Parameters` and `FLOPs`, which a model with
-Fourier transforms has a second time as `FLOPs without Transforms`. A README asks for a
-table with the line `<!-- table of PATH -->`, its path relative to the README: that of a
-metafile, or of a folder with the `summary.json` files that `draw_run.py` writes.
+Fourier transforms has a second time as `FLOPs without Transforms`, and one with hard
+attention masks as `FLOPs without Masks`. A README asks for a table with the line
+`<!-- table of PATH -->`, its path relative to the README: that of a metafile, or of a
+folder with the `summary.json` files that `draw_run.py` writes.
 """
 
 import argparse
@@ -27,7 +28,14 @@ TABLE = re.compile(
     r'(?P<end><!-- end of table -->\n)',
     re.DOTALL,
 )
-WITHOUT_TRANSFORMS = 'FLOPs without Transforms'
+# What a model's FLOPs are called a second time, where it has that part of `Complexity`,
+# and the convention they are then counted by.
+SECOND_FLOPS = {
+    'FLOPs without Transforms': ('transforms', 'without transforms'),
+    'FLOPs without Masks': ('outside_masks', 'dense'),
+}
+COUNTED = ('Parameters', 'FLOPs', *SECOND_FLOPS)
+_COMPLEXITIES = {}  # by model, of which several configs may have the same
 # What a measurement of ours has to come with.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
 
@@ -47,10 +55,15 @@ def count(model: dict) -> dict[str, int]:
     from mmattn.analysis import count
 
     cfg = Config.fromfile(ROOT / model['Config'])
-    complexity = count(cfg, tuple(model['Metadata']['Image Size']))
+    shape = tuple(model['Metadata']['Image Size'])
+    key = repr(cfg.model), shape
+    if key not in _COMPLEXITIES:
+        _COMPLEXITIES[key] = count(cfg, shape)
+    complexity = _COMPLEXITIES[key]
     counts = {'Parameters': complexity.params, 'FLOPs': complexity.flops}
-    if complexity.transforms:
-        counts[WITHOUT_TRANSFORMS] = complexity.flops_in('without transforms')
+    for field, (part, convention) in SECOND_FLOPS.items():
+        if getattr(complexity, part):
+            counts[field] = complexity.flops_in(convention)
     return counts
 
 
@@ -60,7 +73,7 @@ def with_counts(text: str, counts: dict[str, dict[str, int]]) -> str:
     for line in text.splitlines():
         if started := re.match(r'  - Name: (.+)', line):
             name = started[1]
-        if field := re.match(r' +(Parameters|FLOPs|FLOPs without Transforms):', line):
+        if field := re.match(rf' +({"|".join(COUNTED)}):', line):
             line = f'{field[0]} {counts[name][field[1]]}'
         lines.append(line)
     return '\n'.join(lines) + '\n'
@@ -75,7 +88,11 @@ def metrics(model: dict, kind: str) -> dict[str, float]:
 
 
 def readmes() -> list[Path]:
-    return [ROOT / 'README.md', *(path.with_name('README.md') for path in metafiles())]
+    return [
+        ROOT / 'README.md',
+        ROOT / 'docs/mask_search.md',
+        *(path.with_name('README.md') for path in metafiles()),
+    ]
 
 
 def markdown(rows: list[list[str]]) -> str:
@@ -110,8 +127,12 @@ def model_table(metafile: Path, folder: Path) -> str:
         for name in metrics(model, kind)
     )
     head = ['config', 'height x width', 'parameters (M)', 'FLOPs (G)']
-    transforms = any(WITHOUT_TRANSFORMS in model['Metadata'] for model in models)
-    head += ['without transforms'] if transforms else []
+    second_flops = [
+        field
+        for field in SECOND_FLOPS
+        if any(field in model['Metadata'] for model in models)
+    ]
+    head += [field.removeprefix('FLOPs ').lower() for field in second_flops]
     head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
     rows = [head]
     for model in models:
@@ -121,8 +142,8 @@ def model_table(metafile: Path, folder: Path) -> str:
         row.append('{} x {}'.format(*metadata['Image Size']))
         row.append(f'{metadata["Parameters"] / 1e6:.2f}')
         row.append(f'{metadata["FLOPs"] / 1e9:.2f}')
-        if transforms:
-            flops = metadata.get(WITHOUT_TRANSFORMS)
+        for field in second_flops:
+            flops = metadata.get(field)
             row.append('' if flops is None else f'{flops / 1e9:.2f}')
         row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
         rows.append(row)
