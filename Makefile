@@ -11,15 +11,16 @@ BIN := $(VENV)/bin
 BENCH := docs/benchmarks
 STAMP := $(VENV)/.mmattn-installed
 
-.PHONY: help env demo demo-seg test test-all lint bench clean
+.PHONY: help env demo demo-seg demo-masks test test-all lint bench clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo      train, evaluate and draw Mask R-CNN + IViT on HeLa cell nuclei"
-	@echo "make demo-seg  the same for UperNet + IViT on satellite land cover"
-	@echo "make test      the tests that take minutes; test-all: the slow ones too"
-	@echo "make bench     times the operators and models beside their peers, on the CPU"
-	@echo "make lint      ruff, and the check that no file names a path outside"
+	@echo "make demo        train, evaluate and draw Mask R-CNN + IViT on HeLa cell nuclei"
+	@echo "make demo-seg    the same for UperNet + IViT on satellite land cover"
+	@echo "make demo-masks  search, in three trainings, which heads of MaiT to mask"
+	@echo "make test        the tests that take minutes; test-all: the slow ones too"
+	@echo "make bench       times the operators and models beside their peers, on the CPU"
+	@echo "make lint        ruff, and the check that no file names a path outside"
 
 env: $(STAMP)
 
@@ -38,6 +39,20 @@ demo-seg: $(STAMP)
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_landcover.py
 	$(BIN)/python tools/datasets/landcover.py --baseline
 	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_landcover.py
+
+SEARCH := $(BIN)/python tools/analysis/mask_search.py
+PATCHES := mait_n_landcover_patches
+STEP := work_dirs/mask_search/$(PATCHES)
+
+demo-masks: $(STAMP)
+	$(BIN)/python tools/datasets/landcover_patches.py --baseline
+	$(SEARCH) initialise configs/demo/$(PATCHES).py --force
+	$(BIN)/python tools/train.py $(STEP)_1_initialise.py
+	$(SEARCH) assign $(STEP)_1_initialise.py --high 0.233 --low 0.116 --force
+	$(BIN)/python tools/train.py $(STEP)_2_assign.py
+	$(SEARCH) calibrate $(STEP)_2_assign.py --low 0.116 --force
+	$(BIN)/python tools/train.py $(STEP)_3_calibrate.py
+	$(SEARCH) report $(STEP)_1_initialise.py $(STEP)_2_assign.py $(STEP)_3_calibrate.py
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

@@ -76,6 +76,14 @@ def resample_nearest(labels: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     return labels[rows[:, None], cols]
 
 
+def fit_labels(labels: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """Class ids (H, W) of the pixels of an image (H, W, 3) of the same extent."""
+    labels = resample_nearest(labels, image.shape[:2])
+    if labels.max() >= len(CLASSES):
+        raise ValueError(f'unknown class id {labels.max()}')
+    return labels
+
+
 def tiles(labels: np.ndarray) -> Iterator[tuple[str, int, int]]:
     """Yields (split, row, column) of the tiles of a label map (H, W) that are kept.
 
@@ -103,9 +111,7 @@ def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
         folder: gets `images/{training,validation}/*.jpg`, `annotations/.../*.png` and
             `classes.json`, names and colours for `metainfo`.
     """
-    labels = resample_nearest(labels, image.shape[:2])
-    if labels.max() >= len(CLASSES):
-        raise ValueError(f'unknown class id {labels.max()}')
+    labels = fit_labels(labels, image)
     counts = {'training': 0, 'validation': 0}
     for split in counts:
         (folder / 'images' / split).mkdir(parents=True)
@@ -123,10 +129,15 @@ def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
     return counts
 
 
-def convert(wheels: list[Path], folder: Path) -> dict:
+def read_maps(wheels: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """Image and labels out of the wheels of BASEMAP and MCD12C1."""
     (image,) = read_images(wheels[0], IMAGE)
     (labels,) = read_images(wheels[1], LABELS)
-    return convert_maps(image, labels, folder)
+    return image, labels
+
+
+def convert(wheels: list[Path], folder: Path) -> dict:
+    return convert_maps(*read_maps(wheels), folder)
 
 
 def pixel_features(image: np.ndarray) -> np.ndarray:

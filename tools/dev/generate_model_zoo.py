@@ -12,6 +12,7 @@ folder with the `summary.json` files that `draw_run.py` writes.
 
 import argparse
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -90,6 +91,7 @@ def metrics(model: dict, kind: str) -> dict[str, float]:
 def readmes() -> list[Path]:
     return [
         ROOT / 'README.md',
+        ROOT / 'docs/model_zoo.md',
         ROOT / 'docs/mask_search.md',
         *(path.with_name('README.md') for path in metafiles()),
     ]
@@ -136,7 +138,7 @@ def model_table(metafile: Path, folder: Path) -> str:
     head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
     rows = [head]
     for model in models:
-        path = (ROOT / model['Config']).relative_to(folder)
+        path = os.path.relpath(ROOT / model['Config'], folder)
         metadata = model['Metadata']
         row = [f'[{model["Name"]}]({path})']
         row.append('{} x {}'.format(*metadata['Image Size']))

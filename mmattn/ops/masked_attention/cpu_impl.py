@@ -6,7 +6,7 @@ from . import cpu_dense, cpu_soft, cpu_stencil
 
 # With no more tokens, N x N products are the fastest.
 DENSE_TOKENS = 64
-SOFT_DENSE_TOKENS = 256
+SOFT_DENSE_TOKENS = 128
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:

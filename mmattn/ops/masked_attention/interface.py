@@ -127,7 +127,8 @@ def _global_heads(q, k, v, bias, backend):
         everything = torch.ones((), dtype=torch.bool, device=q.device)
         return reference.attention_under_mask(q, k, v, everything, bias)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
-    bias = None if bias is None else bias.to(q.dtype)
+    if bias is not None:
+        bias = bias[None].to(q.dtype)  # of three dimensions it would be slow on CPUs
     return F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2)
 
 

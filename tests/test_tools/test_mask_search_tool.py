@@ -1,0 +1,223 @@
+"""tools/analysis/mask_search.py: three steps between trainings, and their report."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+for name in ('mmpretrain', 'cv2', 'matplotlib', 'rich'):
+    pytest.importorskip(name)
+
+import cv2  # noqa: E402
+from mmengine.config import Config  # noqa: E402
+
+from mmattn.analysis import attention_locality  # noqa: E402
+from mmattn.analysis.flops import build  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+for folder in ('.', 'analysis'):
+    sys.path.append(str(ROOT / 'tools' / folder))
+tool = importlib.import_module('mask_search')
+train = importlib.import_module('train')
+
+CONFIG = f"""
+_base_ = {str(ROOT / 'configs/demo/mait_n_landcover_patches.py')!r}
+model = dict(
+    backbone=dict(arch=dict(embed_dims=24, depth=3, num_heads=3), img_size=16),
+    head=dict(num_classes=2, in_channels=24))
+loader = dict(batch_size=4, num_workers=0, persistent_workers=False)
+train_dataloader = loader
+val_dataloader = loader
+test_dataloader = loader
+train_cfg = dict(max_epochs=1, val_interval=1)
+default_hooks = dict(logger=dict(interval=1))
+"""
+BASE = 'small.py'
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A folder with images of two classes, and the first step, trained."""
+    folder = tmp_path_factory.mktemp('work')
+    rng = np.random.default_rng(0)
+    for split in ('train', 'val'):
+        for label in ('dark', 'light'):
+            parent = folder / 'data/landcover_patches' / split / label
+            parent.mkdir(parents=True)
+            for index in range(4):
+                image = rng.integers(0, 128, (16, 16, 3)) + 127 * (label == 'light')
+                cv2.imwrite(str(parent / f'{index}.png'), image)
+    (folder / BASE).write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        tool.main(['initialise', BASE])
+        train.main(['work_dirs/mask_search/small_1_initialise.py'])
+    return folder
+
+
+@pytest.fixture
+def work(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    return trained
+
+
+FIRST = 'work_dirs/mask_search/small_1_initialise.py'
+
+
+def masking(path):
+    return Config.fromfile(path).model.backbone.masking
+
+
+def expected_locality(config, num_images, split='val'):
+    """By the library, of the images on disk, which no pipeline flips."""
+    cfg = Config.fromfile(config)
+    model = build(cfg, device='cpu').eval()
+    weights = torch.load(
+        f'work_dirs/{Path(config).stem}/epoch_1.pth', weights_only=False
+    )
+    model.load_state_dict(weights['state_dict'])
+    paths = sorted(Path('data/landcover_patches', split).rglob('*.png'))
+    chosen = np.linspace(0, len(paths) - 1, num_images).round().astype(int)
+    images = np.stack([cv2.imread(str(paths[i]))[..., ::-1] for i in chosen])
+    mean, std = (
+        np.float32(cfg.model.data_preprocessor[key]) for key in ('mean', 'std')
+    )
+    images = torch.from_numpy((images - mean) / std).permute(0, 3, 1, 2)
+    return attention_locality(model.backbone, images)
+
+
+def assign(*args, out, config=FIRST):
+    tool.main(['assign', config, '--num-images', '3', '--out', out, *map(str, args)])
+    return Config.fromfile(out)
+
+
+@pytest.fixture(scope='module')
+def thresholds(trained):
+    """Between the scores of head 0 of the three layers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(trained)
+        scores = expected_locality(FIRST, 3, 'train')[:, 0].sort().values
+    low, high = (scores[1:] + scores[:-1]).tolist()
+    return high / 2, low / 2
+
+
+@pytest.fixture(scope='module')
+def second(trained, thresholds):
+    """The config of the second step: a layer with all heads, one with head 0, one
+    without masks."""
+    high, low = thresholds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(trained)
+        assign('--high', high, '--low', low, out='second.py')
+    return 'second.py'
+
+
+def test_the_first_step_masks_head_0_and_changes_nothing_else(work):
+    first, base = Config.fromfile(FIRST), Config.fromfile(BASE)
+    assert first.pop('mask_search') == dict(base='../../small.py', step='initialise')
+    assert first.model.backbone.masking == [[0]] * 3
+    first.model.backbone.masking = base.model.backbone.masking
+    assert first.to_dict() == base.to_dict()
+
+
+def test_the_second_step_follows_head_0(work, second, thresholds):
+    high, low = thresholds
+    scores = expected_locality(FIRST, 3, 'train')
+    expected = [
+        [0, 1, 2] if score > high else [] if score < low else [0]
+        for score in scores[:, 0]
+    ]
+    assert sorted(map(len, expected)) == [0, 1, 3]
+    assert masking(second) == expected
+    search = Config.fromfile(second).mask_search
+    locality = search.pop('locality')
+    # 16 x 16 pixels are 4 x 4 patches and a class token; neighbours are 100 pairs.
+    assert search.pop('uniform') == round(100 / 16 / 17, 3)
+    assert search == dict(
+        base='small.py', step='assign', high=high, low=low, split='train', num_images=3
+    )
+    np.testing.assert_allclose(locality, scores, atol=6e-4)
+
+
+def test_the_third_step_follows_the_heads_of_full_layers(work, second, capsys):
+    """With weights of the first step, which fit any masks."""
+    weights = 'work_dirs/small_1_initialise/epoch_1.pth'
+    full = [len(heads) for heads in masking(second)].index(3)
+    options = ['--checkpoint', weights, '--num-images', '2', '--split', 'val']
+    Path('work_dirs/second').mkdir()
+    Path('work_dirs/second/epoch_1.pth').write_bytes(Path(weights).read_bytes())
+    scores = expected_locality(second, 2)
+    low = scores[full].sort().values[:2].mean().item()
+    tool.main(['calibrate', second, '--low', str(low), '--out', 'third.py', *options])
+    expected = masking(second)
+    expected[full] = [head for head in range(3) if scores[full, head] > low]
+    assert len(expected[full]) == 2
+    assert masking('third.py') == expected
+    assert "_base_ = 'small.py'" in Path('third.py').read_text()
+    printed = capsys.readouterr().out
+    for score in scores.flatten().tolist():
+        assert f'{score:.3f}' in printed
+
+
+def test_a_measurement_repeats(work):
+    runs = [assign('--force', out='again.py').mask_search.locality for _ in range(2)]
+    assert runs[0] == runs[1]
+    other = assign('--force', '--split', 'val', out='again.py').mask_search.locality
+    assert other != runs[0]
+
+
+def test_a_config_is_overwritten_only_if_asked_for(work):
+    path = Path('mine.py')
+    path.write_text('mine = True\n')
+    with pytest.raises(ValueError, match=r'mine\.py exists; --force'):
+        tool.main(['initialise', BASE, '--out', 'mine.py'])
+    assert path.read_text() == 'mine = True\n'
+    tool.main(['initialise', BASE, '--out', 'mine.py', '--force'])
+    assert masking('mine.py') == [[0]] * 3
+
+
+def test_report_of_finished_trainings(work, capsys):
+    tool.main(['report', FIRST, '--out', 'results'])
+    summary = json.loads(Path('results/small_1_initialise.json').read_text())
+    log = next(Path('work_dirs/small_1_initialise').glob('*/vis_data/scalars.json'))
+    last = json.loads(log.read_text().splitlines()[-1])['accuracy/top1']
+    assert summary['metrics'] == {'accuracy/top1': last, 'masked heads': 3}
+    assert summary['masks'] == ['0'] * 3
+    assert summary['iterations'] == 2
+    assert f'{last}' in capsys.readouterr().out
+
+
+WITHOUT_MASKS = ROOT / 'configs/classification/vit_t16_mhsa_300e_in1k.py'
+
+
+@pytest.mark.parametrize(
+    'args, message',
+    [
+        (['initialise', WITHOUT_MASKS], 'no backbone with attention that can be'),
+        (['assign', BASE], 'no checkpoint in work_dirs/small: train small.py'),
+        (['assign', BASE, '--checkpoint'], 'needs a model with head 0 masked in every'),
+        (
+            ['calibrate', 'odd.py', '--checkpoint'],
+            r'all heads, head 0 or no head.*1, 2',
+        ),
+        (['assign', FIRST, '--num-images', '0'], 'must be positive, got 0'),
+        (['assign', FIRST, '--low', '0.7'], 'got low 0.7 and high 0.65'),
+        (['report', BASE], 'small.py was not trained in work_dirs/small'),
+    ],
+    ids=['backbone', 'untrained', 'step', 'odd', 'images', 'order', 'report'],
+)
+def test_what_is_wrong_is_said(work, args, message):
+    Path('odd.py').write_text(
+        f"_base_ = '{BASE}'\nmodel = dict(backbone=dict(masking=[[1, 2], 1, 0]))\n"
+    )
+    if args[-1] == '--checkpoint':
+        args = [*args, 'work_dirs/small_1_initialise/epoch_1.pth']
+    with pytest.raises(ValueError, match=message):
+        tool.main(
+            [*map(str, args), *([] if args[0] == 'report' else ['--out', 'no.py'])]
+        )
+    assert not Path('no.py').exists()

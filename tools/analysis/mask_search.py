@@ -1,0 +1,364 @@
+"""Searches which heads of a model to mask: each step writes the next config to train.
+
+    python tools/analysis/mask_search.py initialise CONFIG    # writes FIRST
+    python tools/train.py FIRST
+    python tools/analysis/mask_search.py assign FIRST         # writes SECOND
+    python tools/train.py SECOND
+    python tools/analysis/mask_search.py calibrate SECOND     # writes THIRD
+    python tools/train.py THIRD
+
+is the quick empirical search of "MaiT: Leverage Attention Masks for More Efficient
+Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.3. What it writes, by
+default work_dirs/mask_search/NAME_1_initialise.py and so on, inherits CONFIG and sets
+`model.backbone.masking`; any backbone with that argument will do. `assign` and
+`calibrate` read the locality of the trained heads on images of the config's data set,
+without augmentation. `report` then compares finished trainings.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from draw_run import SCALARS, summarise
+from image_in_model import load_model
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DefaultScope
+from mmengine.runner import find_latest_checkpoint
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
+from mmattn.analysis import (
+    locality_by_layer,
+    mask_layers,
+    mask_search,
+    pad_heads,
+)
+from mmattn.analysis.attention_calls import AttentionCall, watch_attention
+from mmattn.analysis.flops import build
+from mmattn.analysis.masks import mask_width
+from mmattn.engine.dataset_build import build_dataset
+
+FOLDER = Path('work_dirs/mask_search')
+STEPS = {
+    'initialise': 'Step 1: head 0 of every layer is masked.',
+    'assign': 'Step 2: by the locality of head 0, all heads, head 0, or none.',
+    'calibrate': 'Step 3: of layers with all heads masked, those that became local.',
+}
+ACCURACY = 'accuracy/top1'
+MAX_WIDTH = 1000
+
+Masks = list[list[int]]
+
+
+class Measured(NamedTuple):
+    """The masks of a trained model, and the scores (L, M) of its heads.
+
+    `uniform` is what a head would score that attends to all tokens alike.
+    """
+
+    masks: Masks
+    locality: Tensor
+    uniform: float
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = parser.add_subparsers(dest='step', required=True)
+    for number, (step, summary) in enumerate(STEPS.items(), start=1):
+        command = steps.add_parser(step, help=summary, description=summary)
+        command.add_argument('config', type=Path, help=_config_help(step))
+        command.add_argument(
+            '--out',
+            type=Path,
+            help=f'config to write, default: {FOLDER}/<name>_{number}_{step}.py',
+        )
+        command.add_argument('--force', action='store_true', help='overwrite it')
+        if step != 'initialise':
+            _add_measuring(command)
+            command.set_defaults(cfg_options=None, allow_partial_load=False)
+        if step == 'assign':
+            command.add_argument('--high', type=float, default=mask_search.HIGH)
+        if step != 'initialise':
+            command.add_argument('--low', type=float, default=mask_search.LOW)
+    report = steps.add_parser('report', help='Compares finished trainings.')
+    report.add_argument(
+        'config',
+        type=Path,
+        nargs='+',
+        help='trained configs; the one that a run keeps in its work dir will do, too',
+    )
+    report.add_argument('--out', type=Path, help='folder for a <run>.json of each')
+    return parser.parse_args(argv)
+
+
+def _config_help(step: str) -> str:
+    if step == 'initialise':
+        return 'config of a model whose backbone has the argument `masking`'
+    return 'config that was trained: what the step before wrote'
+
+
+def _add_measuring(command: argparse.ArgumentParser):
+    command.add_argument(
+        '--checkpoint', help='default: the latest in work_dirs/<config name>'
+    )
+    command.add_argument(
+        '--split',
+        choices=['train', 'val'],
+        default='train',
+        help='whose images to measure on, default: train',
+    )
+    command.add_argument(
+        '--num-images',
+        type=int,
+        default=256,
+        help='evenly spaced in the data set, default: %(default)s',
+    )
+    command.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let the checkpoint run the code that it contains while it is read',
+    )
+
+
+def masks_of(backbone: nn.Module) -> Masks:
+    """The masked heads of each attention layer that can have some."""
+    return [list(layer.masked_heads) for layer in mask_layers(backbone).values()]
+
+
+def build_model(cfg: Config, device: str) -> nn.Module:
+    model = build(cfg, device=device)
+    if not masks_of(getattr(model, 'backbone', nn.Module())):
+        raise ValueError('the model has no backbone with attention that can be masked')
+    return model.eval()
+
+
+def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[Tensor]:
+    """Evenly spaced images of a split, each (3, H, W), as the backbone is given them.
+
+    Those of training go through the pipeline of validation, which is not random.
+    """
+    if count < 1:
+        raise ValueError(f'--num-images must be positive, got {count}')
+    key = f'{split}_dataloader'
+    if cfg.get(key) is None or cfg.get('val_dataloader') is None:
+        raise ValueError(f'the config must have val_dataloader and {key}')
+    dataset_cfg, validation = innermost(cfg[key]), innermost(cfg.val_dataloader)
+    dataset_cfg = {**dataset_cfg, 'pipeline': validation.pipeline}
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        dataset = build_dataset(dataset_cfg, f'{key}.dataset')
+        count = min(count, len(dataset))
+        chosen = np.linspace(0, len(dataset) - 1, count).round().astype(int)
+        batches = (pseudo_collate([dataset[index]]) for index in chosen.tolist())
+        return [model.data_preprocessor(batch, False)['inputs'][0] for batch in batches]
+
+
+def innermost(loader) -> dict:
+    """The config of a dataloader's data set inside of any wrappers."""
+    while 'dataset' in loader:
+        loader = loader.dataset
+    return loader
+
+
+def measure(args: argparse.Namespace) -> Measured:
+    if args.checkpoint is None:
+        args.checkpoint = latest_checkpoint(args.config)
+    loaded = load_model(args)
+    images = load_images(loaded.cfg, loaded.model, args.split, args.num_images)
+    scores = dict(locality_by_layer(loaded.backbone, images))
+    locality = pad_heads([scores[name] for name in mask_layers(loaded.backbone)])
+    uniform = uniform_locality(loaded.backbone, images[0])
+    return Measured(masks_of(loaded.backbone), locality, uniform)
+
+
+def uniform_locality(backbone: nn.Module, image: Tensor) -> float:
+    """What attention to all tokens alike would score in the first layer."""
+    reach = mask_width(backbone) // 2
+
+    def read(call: AttentionCall) -> float:
+        neighbours = 1.0
+        for side in call.grid:
+            ends = np.arange(side)[:, None] + (-reach, reach)
+            first, last = ends.clip(0, side - 1).T
+            neighbours *= (last - first + 1).mean().item()
+        return neighbours / call.num_tokens
+
+    return watch_attention(backbone, image[None], read)[0]
+
+
+def latest_checkpoint(config: Path) -> str:
+    folder = work_dir_of(config, Config.fromfile(config))
+    checkpoint = find_latest_checkpoint(str(folder))
+    if checkpoint is None:
+        raise ValueError(f'no checkpoint in {folder}: train {config}, or --checkpoint')
+    return checkpoint
+
+
+def work_dir_of(config: Path, cfg: Config) -> Path:
+    return Path(cfg.get('work_dir') or Path('work_dirs', config.stem))
+
+
+def base_of(config: Path) -> Path:
+    """The config that a search began with."""
+    search = Config.fromfile(config).get('mask_search')
+    return config if search is None else config.parent / search.base
+
+
+def check_step(step: str, masks: Masks, num_heads: int):
+    if step == 'assign' and masks != mask_search.initialise(len(masks)):
+        raise ValueError(
+            f'assign needs a model with head 0 masked in every layer, got {masks}'
+        )
+    allowed = [], [0], list(range(num_heads))
+    if step == 'calibrate' and any(heads not in allowed for heads in masks):
+        raise ValueError(
+            'calibrate needs a model with all heads, head 0 or no head masked in '
+            f'each layer, got {masks}'
+        )
+
+
+def next_masks(args: argparse.Namespace, measured: Measured) -> Masks:
+    check_step(args.step, measured.masks, measured.locality.shape[1])
+    if args.step == 'assign':
+        return mask_search.assign(measured.locality, args.high, args.low)
+    return mask_search.calibrate(measured.masks, measured.locality, args.low)
+
+
+def write_config(path: Path, base: Path, masks: Masks, facts: dict):
+    """Writes a config that inherits `base`, after it has built a model with `masks`."""
+    cfg = Config.fromfile(base)
+    cfg.merge_from_dict({'model.backbone.masking': masks})
+    if masks_of(build_model(cfg, device='meta').backbone) != masks:
+        raise ValueError(f'the backbone of {base} does not follow `masking`')
+    base = Path(os.path.relpath(base.resolve(), path.parent.resolve())).as_posix()
+    text = (
+        f'# Written by tools/analysis/mask_search.py.\n'
+        f'# {STEPS[facts["step"]]}\n'
+        f'_base_ = {base!r}\n'
+        f'model = {source(dict(backbone=dict(masking=masks)))}\n'
+        f'# What that was decided from; a training does not read it.\n'
+        f'mask_search = {source(dict(base=base, **facts))}\n'
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def source(value, indent: str = '') -> str:
+    """Python source, as ruff lays it out, with a line for each layer of a model."""
+    inner = f'{indent}    '
+    if isinstance(value, dict):
+        items = [f'{key}={source(item, inner)}' for key, item in value.items()]
+        return _lines('dict(', items, ')', indent)
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return _lines('[', map(repr, value), ']', indent)
+    return repr(value)
+
+
+def _lines(begin: str, items: Iterable[str], end: str, indent: str) -> str:
+    middle = ''.join(f'{indent}    {item},\n' for item in items)
+    return f'{begin}\n{middle}{indent}{end}'
+
+
+def table_of(masks: Masks, measured: Measured | None) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column('layer', justify='right')
+    num_heads = 0 if measured is None else measured.locality.shape[1]
+    for head in range(num_heads):
+        table.add_column(f'ALS of {head}', justify='right')
+    titles = ['masked'] if measured is None else ['masked before', 'masked now']
+    for title in titles:
+        table.add_column(title)
+    for layer, heads in enumerate(masks):
+        scores, before = [], []
+        if measured is not None:
+            scores = [f'{score:.3f}' for score in measured.locality[layer].tolist()]
+            before = [_heads(measured.masks[layer])]
+        table.add_row(f'{layer}', *scores, *before, _heads(heads))
+    return table
+
+
+def show(table: Table):
+    """Prints it in lines as long as they are: breaking them would break the table."""
+    Console(width=MAX_WIDTH).print(table)
+
+
+def _heads(heads: Sequence[int]) -> str:
+    return ' '.join(map(str, heads)) or '-'
+
+
+def search(args: argparse.Namespace):
+    base = base_of(args.config)
+    number = 1 + list(STEPS).index(args.step)
+    out = args.out or FOLDER / f'{base.stem}_{number}_{args.step}.py'
+    if out.exists() and not args.force:
+        raise ValueError(f'{out} exists; --force overwrites it')
+    facts, measured = dict(step=args.step), None
+    if args.step == 'initialise':
+        model = build_model(Config.fromfile(args.config), device='meta')
+        masks = mask_search.initialise(len(masks_of(model.backbone)))
+    else:
+        measured = measure(args)
+        masks = next_masks(args, measured)
+        thresholds = ('high', 'low') if args.step == 'assign' else ('low',)
+        facts |= {name: getattr(args, name) for name in thresholds}
+        facts |= dict(
+            split=args.split,
+            num_images=args.num_images,
+            uniform=round(measured.uniform, 3),
+            locality=[[round(x, 3) for x in row] for row in measured.locality.tolist()],
+        )
+    show(table_of(masks, measured))
+    if measured is not None:
+        print(f'attention to all tokens alike would score {measured.uniform:.3f}')
+    write_config(out, base, masks, facts)
+    print(f'{out}: {sum(map(len, masks))} masked heads')
+
+
+def report(configs: Sequence[Path], out: Path | None):
+    """Last accuracies of trained configs, in a table and as files `<run>.json`.
+
+    The last, not the best: choosing an epoch by its accuracy would flatter all of them.
+    """
+    table = Table(box=None, pad_edge=False)
+    for title in ('run', ACCURACY, 'masked heads', 'minutes'):
+        table.add_column(title, justify='left' if title == 'run' else 'right')
+    for path in configs:
+        cfg = Config.fromfile(path)
+        run = work_dir_of(path, cfg)
+        logs = sorted(run.glob(f'*/{SCALARS}'))
+        if not logs:
+            raise ValueError(f'{path} was not trained in {run}')
+        records = [json.loads(line) for line in logs[-1].read_text().splitlines()]
+        summary = summarise(str(path), logs[-1].parents[1], records, (ACCURACY,))
+        if ACCURACY not in summary['metrics']:
+            raise ValueError(f'{logs[-1]} has no {ACCURACY}: not a finished classifier')
+        masks = masks_of(build_model(cfg, device='meta').backbone)
+        summary['metrics']['masked heads'] = sum(map(len, masks))
+        summary['masks'] = [_heads(heads) for heads in masks]
+        columns = *summary['metrics'].values(), summary['minutes']
+        table.add_row(run.name, *map(str, columns))
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            file = out / f'{run.name}.json'
+            file.write_text(json.dumps(summary, indent=2) + '\n')
+    show(table)
+
+
+def main(argv: Sequence[str] | None = None):
+    args = parse_args(argv)
+    if args.step == 'report':
+        report(args.config, args.out)
+    else:
+        search(args)
+
+
+if __name__ == '__main__':
+    main()
