@@ -24,13 +24,18 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     if x.device.type != 'cpu' or not in_float32 or not x.numel():
         return F.linear(x, weight, bias)
     C = x.shape[-1]
-    images = x.reshape(_num_images(x.numel() // C), -1, 1, C)
+    images = x.reshape(*_image_shape(x.numel() // C), C)
     out = F.conv2d(images.permute(0, 3, 1, 2), weight[:, :, None, None], bias)
     return out.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
 
 
-def _num_images(num_tokens: int) -> int:
-    """One image would do, but one thread takes oneDNN from 16 images up only."""
+def _image_shape(num_tokens: int) -> tuple[int, int, int]:
+    """Number, height and width of the images that tokens are laid out as.
+
+    One image would do, but one thread takes oneDNN from 16 images up only. Of a single
+    image the backward is fast if it is a row, and not always if it is a column.
+    """
     if torch.compiler.is_compiling():  # a changing size has no fixed divisor
-        return 1
-    return next((n for n in range(16, 33) if num_tokens % n == 0), 1)
+        return 1, 1, num_tokens
+    count = next((n for n in range(16, 33) if num_tokens % n == 0), None)
+    return (1, 1, num_tokens) if count is None else (count, num_tokens // count, 1)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from mmattn.models.layers import (
     MaskedAttention,
     PointwiseLinear,
+    PointwiseMlp,
     RelativeMaskedAttention,
     fit_loaded_pos_embed,
     init_linear_and_conv,
@@ -40,17 +41,6 @@ PATCH_SIZE = 4
 POSITIONS = ('relative', 'full', 'absolute', 'none')
 
 
-class Mlp(nn.Module):
-    def __init__(self, embed_dims: int, mlp_ratio: int = 4):
-        super().__init__()
-        self.fc1 = PointwiseLinear(embed_dims, mlp_ratio * embed_dims)
-        self.act = nn.GELU()
-        self.fc2 = PointwiseLinear(mlp_ratio * embed_dims, embed_dims)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
-
-
 class HMaiTBlock(nn.Module):
     """Shape (B, H, W, C) in and out."""
 
@@ -59,7 +49,7 @@ class HMaiTBlock(nn.Module):
         self.norm1 = nn.LayerNorm(embed_dims)
         self.attn = attn
         self.norm2 = nn.LayerNorm(embed_dims)
-        self.mlp = Mlp(embed_dims)
+        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:

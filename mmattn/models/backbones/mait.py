@@ -19,11 +19,12 @@ from functools import partial
 from math import prod
 
 import torch
-from timm.layers import DropPath, LayerScale, Mlp
+from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
     MaskedAttention,
+    PointwiseMlp,
     RandomMaskedAttention,
     fit_loaded_pos_embed,
     init_linear_and_conv,
@@ -52,7 +53,7 @@ class MaiTBlock(nn.Module):
         self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
         self.attn = attention
         self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
-        self.mlp = Mlp(embed_dims, 4 * embed_dims)
+        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims)
         self.ls1, self.ls2 = (
             nn.Identity()
             if layer_scale is None

@@ -25,8 +25,8 @@ from mmattn.models.layers import (
     resolve_masking,
 )
 from mmattn.models.layers.masked_attention import alpha_logit, check_mask
-from mmattn.models.layers.masking import resolve_heads
 from mmattn.ops import neighbourhood_mask
+from mmattn.ops.masked_attention.interface import resolve_heads
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, run_block

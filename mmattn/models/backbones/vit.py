@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
     InteractiveAttention,
     MaskedAttention,
     PointwiseLinear,
+    PointwiseMlp,
     fit_loaded_pos_embed,
     init_linear_and_conv,
     pad_to_patches,
@@ -59,7 +60,7 @@ class TransformerBlock(nn.Module):
         self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
         self.attention = attention
         self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
-        self.mlp = Mlp(embed_dims, 4 * embed_dims)
+        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:

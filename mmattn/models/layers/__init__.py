@@ -8,7 +8,7 @@ from .patches import (
     pos_embed_map,
     pos_embed_tokens,
 )
-from .pointwise import PointwiseLinear, StarReLU
+from .pointwise import PointwiseLinear, PointwiseMlp, StarReLU
 from .random_mask import RandomMaskedAttention
 from .relative_position import RelativeMaskedAttention
 from .separable_conv import SeparableConv
@@ -18,6 +18,7 @@ __all__ = [
     'InteractiveAttention',
     'MaskedAttention',
     'PointwiseLinear',
+    'PointwiseMlp',
     'RandomMaskedAttention',
     'RelativeMaskedAttention',
     'SeparableConv',

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import masked_attention
-from mmattn.ops.masked_attention.interface import MASK_FILLS
+from mmattn.ops.masked_attention.interface import MASK_FILLS, resolve_heads
 
-from .masking import resolve_heads
 from .pointwise import PointwiseLinear
 
 

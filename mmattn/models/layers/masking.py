@@ -1,12 +1,14 @@
 """Which heads of which layers are masked: the schemes of MaiT, and explicit lists.
 
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
-Transformers", https://arxiv.org/abs/2207.03006, section 5.2. Where a layer has masked
+Transformers", https://arxiv.org/abs/2207.03006, section 5.3. Where a layer has masked
 heads and global ones, the masked ones have the lowest indices, as in its section 4.3.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from mmattn.ops.masked_attention.interface import resolve_heads
 
 SCHEMES = 'none', 'sch1', 'sch2', 'soft'
 
@@ -16,18 +18,6 @@ class LayerMasking(NamedTuple):
 
     heads: tuple[int, ...]
     soft: bool
-
-
-def resolve_heads(heads: int | Sequence[int], num_heads: int) -> tuple[int, ...]:
-    """Ascending indices of heads, from those or from how many of the lowest."""
-    is_count = isinstance(heads, int)
-    indices = range(heads) if is_count else sorted(set(heads))
-    if (is_count and heads < 0) or any(not 0 <= head < num_heads for head in indices):
-        raise ValueError(
-            f'masked heads must be a number up to {num_heads} or their indices, '
-            f'got {heads}'
-        )
-    return tuple(indices)
 
 
 def resolve_masking(

@@ -13,6 +13,19 @@ class PointwiseLinear(nn.Linear):
         return pointwise_linear(x, self.weight, self.bias)
 
 
+class PointwiseMlp(nn.Module):
+    """timm's `Mlp` with `PointwiseLinear`: the same parameters and function."""
+
+    def __init__(self, embed_dims: int, hidden_dims: int):
+        super().__init__()
+        self.fc1 = PointwiseLinear(embed_dims, hidden_dims)
+        self.act = nn.GELU()
+        self.fc2 = PointwiseLinear(hidden_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
 class _StarReLU(torch.autograd.Function):
     """Keeps its input alone for the backward, where autograd would keep three maps."""
 

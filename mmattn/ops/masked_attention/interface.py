@@ -92,7 +92,8 @@ def masked_attention(
                 backend=backend,
             )
     grid = _check(q, k, v, grid, kernel_size, num_special, mask_fill)
-    masked = _resolve_heads(masked_heads, q.shape[2])
+    masked_heads = resolve_heads(masked_heads, q.shape[2])
+    masked = [head in masked_heads for head in range(q.shape[2])]
     _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill)
     tensors = [x for x in (q, k, v, bias, global_bias, alpha) if x is not None]
     devices = {str(x.device) for x in tensors}
@@ -132,18 +133,21 @@ def _global_heads(q, k, v, bias, backend):
     return F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2)
 
 
-def _resolve_heads(masked_heads, M: int) -> list[bool]:
-    """For each head, whether it is masked."""
-    if masked_heads is None:
-        return [True] * M
-    is_count = isinstance(masked_heads, int)
-    indices = range(masked_heads) if is_count else masked_heads
-    if (is_count and masked_heads < 0) or any(not 0 <= i < M for i in indices):
+def resolve_heads(heads: int | Sequence[int] | None, num_heads: int) -> tuple[int, ...]:
+    """Ascending indices of heads, from those or from how many of the lowest.
+
+    None is all of them.
+    """
+    if heads is None:
+        return tuple(range(num_heads))
+    is_count = isinstance(heads, int)
+    indices = range(heads) if is_count else sorted(set(heads))
+    if (is_count and heads < 0) or any(not 0 <= head < num_heads for head in indices):
         raise ValueError(
-            f'masked_heads must be a number of heads up to {M}, or their indices, '
-            f'got {masked_heads}'
+            f'masked heads must be a number up to {num_heads} or their indices, '
+            f'got {heads}'
         )
-    return [head in indices for head in range(M)]
+    return tuple(indices)
 
 
 def _runs(masked: list[bool]) -> Iterator[tuple[bool, slice, slice]]:
