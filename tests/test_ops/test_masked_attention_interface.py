@@ -8,7 +8,6 @@ import torch
 
 from mmattn.ops import masked_attention
 from mmattn.ops.backend import BACKEND_VARIABLE
-from mmattn.ops.masked_attention import cpu_impl
 from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
 
 GRID = (7, 5)
@@ -18,13 +17,6 @@ SETTINGS = GRID, 3, 1, 'zero'
 def call(q, k, v, bias=None, alpha=None, **settings):
     settings = dict(grid=GRID, num_special=1) | settings
     return masked_attention(q, k, v, bias=bias, alpha=alpha, **settings)
-
-
-@pytest.fixture
-def linear(monkeypatch):
-    """Small maps go the way of large ones."""
-    monkeypatch.setattr(cpu_impl, 'DENSE_TOKENS', 0)
-    monkeypatch.setattr(cpu_impl, 'SOFT_DENSE_TOKENS', 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""What the tests of masked attention on a CPU run on, and compare by."""
+
+import pytest
+import torch
+
+from mmattn.ops import masked_attention
+from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
+
+NAMES = 'q k v bias alpha'.split()
+SHAPES = {
+    'one token': dict(grid=(1, 1), num_special=0),
+    'one patch, class token': dict(grid=(1, 1)),
+    'tokens 63 in a row': dict(grid=(1, 63), num_special=0),
+    'tokens 63 in a column': dict(grid=(63, 1), num_special=0),
+    'tokens 63 and one': dict(grid=(7, 9)),
+    'grid 7x5': dict(grid=(7, 5), num_special=0),
+    'grid 7x5, two special': dict(grid=(7, 5), num_special=2),
+    'grid 9x11, width 5': dict(grid=(9, 11), kernel_size=5),
+    'grid 9x11, width 7, two special': dict(grid=(9, 11), kernel_size=7, num_special=2),
+    'width 1': dict(grid=(4, 6), kernel_size=1),
+    'one head, batch 1': dict(grid=(9, 8), B=1, M=1),
+    'odd width of a head': dict(grid=(5, 14), D=5, num_special=0),
+    'map inside the mask': dict(grid=(2, 3), kernel_size=7),
+    'map of the width of the mask': dict(grid=(3, 3), num_special=0),
+    'map lower than the mask': dict(grid=(2, 40), kernel_size=5),
+    'one of everything': dict(grid=(1, 1), num_special=0, B=1, M=1, D=1),
+}
+KINDS = {
+    'hard': dict(),
+    'bias': dict(bias=True),
+    'neg_inf': dict(mask_fill='neg_inf'),
+    'neg_inf, bias': dict(mask_fill='neg_inf', bias=True),
+    'soft': dict(alpha=True),
+}
+DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
+
+every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+every_kind = pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS.keys())
+every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
+
+
+def setup(name, *, mask_fill='zero', **shape):
+    """The operator as a function of its five tensors, and these."""
+    inputs = make_masked_inputs(**shape)
+    stencil = dict(
+        grid=shape.get('grid', (7, 5)),
+        kernel_size=shape.get('kernel_size', 3),
+        num_special=shape.get('num_special', 1),
+        mask_fill=mask_fill,
+    )
+
+    def function(q, k, v, bias, alpha, backend=name):
+        return masked_attention(
+            q, k, v, bias=bias, alpha=alpha, backend=backend, **stencil
+        )
+
+    return function, inputs
+
+
+def assert_matches(function, inputs, requires_grad=None, expected_function=None):
+    if expected_function is None:
+
+        def expected_function(*inputs):
+            return function(*inputs, backend='reference')
+
+    out, grads = run_with_grads(function, inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        expected_function, inputs, requires_grad, dtype=torch.float64
+    )
+    dtype = inputs[0].dtype
+    assert out.dtype == dtype
+    assert_close('out', expected, out)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)
