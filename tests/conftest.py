@@ -3,6 +3,23 @@ import sys
 import pytest
 
 
+def _forget(kind: type):
+    kind._instance_dict.clear()
+    for subclass in kind.__subclasses__():
+        _forget(subclass)
+
+
+@pytest.fixture(scope='session')
+def forget_instances():
+    """Drops the visualisers, loggers and the like that mmengine keeps by name.
+
+    A run after another in one process would write into the folder of the first.
+    """
+    from mmengine.utils import ManagerMixin
+
+    return lambda: _forget(ManagerMixin)
+
+
 @pytest.fixture(autouse=True)
 def no_default_scope():
     """mmengine's default scope outlives its runner; no test inherits one."""

@@ -13,7 +13,6 @@ for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-from mmengine.utils import ManagerMixin  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ANALYSIS = ROOT / 'tools/analysis'
@@ -43,20 +42,13 @@ train_dataloader = dict(dataset=dict(pipeline=[
 }
 
 
-def forget_instances(kind: type):
-    """Visualisers, which mmengine keeps by name."""
-    kind._instance_dict.clear()
-    for subclass in kind.__subclasses__():
-        forget_instances(subclass)
-
-
 @pytest.fixture
-def tool(tmp_path, monkeypatch):
+def tool(tmp_path, monkeypatch, forget_instances):
     """Runs the `main` of a tool in a folder with toy data, in this process."""
     monkeypatch.chdir(tmp_path)
 
     def call(name: str, *args):
-        forget_instances(ManagerMixin)
+        forget_instances()
         monkeypatch.setattr(sys, 'argv', sys.argv)
         monkeypatch.setattr(sys, 'path', sys.path[:])
         importlib.import_module(name).main([*map(str, args)])

@@ -40,7 +40,7 @@ BASE = 'small.py'
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, forget_instances):
     """A folder with images of two classes, and the first step, trained."""
     folder = tmp_path_factory.mktemp('work')
     rng = np.random.default_rng(0)
@@ -52,6 +52,7 @@ def trained(tmp_path_factory):
                 image = rng.integers(0, 128, (16, 16, 3)) + 127 * (label == 'light')
                 cv2.imwrite(str(parent / f'{index}.png'), image)
     (folder / BASE).write_text(CONFIG)
+    forget_instances()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         tool.main(['initialise', BASE])

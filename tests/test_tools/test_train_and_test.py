@@ -18,7 +18,6 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 import cv2  # noqa: E402
 import mmdet  # noqa: E402
 from mmengine.config import Config  # noqa: E402
-from mmengine.utils import ManagerMixin  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'
@@ -104,13 +103,6 @@ def load_tool(name: str):
     return module
 
 
-def forget_instances(kind: type):
-    """Visualisers, loggers and the like, which mmengine keeps by name."""
-    kind._instance_dict.clear()
-    for subclass in kind.__subclasses__():
-        forget_instances(subclass)
-
-
 @pytest.fixture(scope='module')
 def work(tmp_path_factory):
     """A folder with toy data and configs that train on them in seconds."""
@@ -125,13 +117,13 @@ def work(tmp_path_factory):
 
 
 @pytest.fixture
-def tool(work, monkeypatch):
+def tool(work, monkeypatch, forget_instances):
     """Runs the `main` of a tool in the work folder, in this process."""
     monkeypatch.chdir(work)
     monkeypatch.setenv('LOCAL_RANK', '0')
 
     def call(name: str, *args, patched: dict | None = None):
-        forget_instances(ManagerMixin)
+        forget_instances()
         module = load_tool(name)
         vars(module).update(patched or {})
         monkeypatch.setattr(sys, 'argv', [name, *map(str, args)])
