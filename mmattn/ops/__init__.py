@@ -1,5 +1,6 @@
 """Operators. They need torch alone; Triton is used where it is installed."""
 
+from .deformable_attention import deformable_attention, deformable_attention_v2
 from .landmark_attention import landmark_attention
 from .masked_attention import masked_attention, neighbourhood_mask
 from .pointwise_linear import pointwise_linear
@@ -10,6 +11,8 @@ from .structure_aware_attention import (
 
 __all__ = [
     'circular_kernel_spectrum',
+    'deformable_attention',
+    'deformable_attention_v2',
     'landmark_attention',
     'masked_attention',
     'neighbourhood_mask',

@@ -163,6 +163,40 @@ def make_masked_inputs(
     return [*qkv, *extras]
 
 
+def make_deformable_v2_inputs(
+    *,
+    grid: tuple[int, int] = (7, 5),
+    K: int = 11,
+    B: int = 2,
+    M: int = 4,
+    D: int = 8,
+    G: int = 2,
+    table_size: tuple[int, int] | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str = 'cpu',
+    seed: int = 0,
+) -> list[Tensor]:
+    """q, k, v, positions and table of `deformable_attention_v2`.
+
+    The queries are a view, as a projection in channels-last leaves them. Positions, a
+    few of which are outside [-1, 1], and the table are in float32 (float64 in float64);
+    without `table_size` the table is made for the grid.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    H, W = grid
+    extra_dtype = torch.promote_types(dtype, torch.float32)
+
+    def draw(*shape, dtype=dtype):
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return x.to(device, dtype)
+
+    q = draw(B, M, D, H * W).permute(0, 3, 1, 2)
+    k, v = draw(B, K, 2, M, D).unbind(2)
+    positions = draw(B, G, K, 2, dtype=torch.float64) / 2
+    table = draw(M, *(table_size or (2 * H - 1, 2 * W - 1)), dtype=extra_dtype)
+    return [q, k, v, positions.to(extra_dtype), table]
+
+
 def run_with_grads(
     function: Callable[..., Tensor],
     inputs: Sequence[Tensor | None],

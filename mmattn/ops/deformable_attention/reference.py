@@ -1,0 +1,91 @@
+"""Deformable attention, written with `grid_sample` as its sources define it.
+
+Keys of one query each: Zhu et al., "Deformable DETR: Deformable Transformers for
+End-to-End Object Detection", https://arxiv.org/abs/2010.04159, equation 2. Keys that
+all queries share, with a continuous relative position bias: Xia et al., "Vision
+Transformer with Deformable Attention", https://arxiv.org/abs/2201.00520, equations 6 to
+9, and "DAT++", https://arxiv.org/abs/2309.01430.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def unsupported(*tensors: Tensor | None) -> str | None:
+    return None
+
+
+def deformable_attention_reference(
+    value: Tensor, locations: Tensor, weights: Tensor, *, grid: Sequence[int]
+) -> Tensor:
+    """As `mmattn.ops.deformable_attention`."""
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    B, _, M, D = value.shape
+    maps = value.to(dtype).permute(0, 2, 3, 1).reshape(B * M, D, *grid)
+    points = locations.to(dtype).transpose(1, 2).flatten(0, 1)  # (B * M, Q, P, 2)
+    samples = F.grid_sample(maps, 2 * points - 1, align_corners=False)
+    samples = samples.unflatten(0, (B, M))  # (B, M, D, Q, P)
+    out = torch.einsum('bmdqp,bqmp->bqmd', samples, weights.to(dtype))
+    return out.to(value.dtype)
+
+
+def query_positions(
+    grid: Sequence[int],
+    align_corners: bool,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Normalised (x, y) of a grid's pixels in row-major order, shape (H * W, 2).
+
+    As in `grid_sample`: with `align_corners` the outer pixels' centres lie at -1 and 1,
+    and the only pixel of a side at 0; without, their outer edges do.
+    """
+    H, W = grid
+    y, x = (
+        (2 * torch.arange(side, dtype=dtype, device=device) + 1 - side)
+        / (max(side - 1, 1) if align_corners else side)
+        for side in (H, W)
+    )
+    return torch.stack([x.repeat(H), y.repeat_interleave(W)], dim=-1)
+
+
+def sampled_bias(
+    table: Tensor, positions: Tensor, grid: Sequence[int], *, align_corners: bool
+) -> Tensor:
+    """The bias of each query of the grid and each key, shape (B, M, H * W, K).
+
+    `table` and `positions` as in `mmattn.ops.deformable_attention_v2`.
+    """
+    B, G, K, _ = positions.shape
+    M = table.shape[0]
+    queries = query_positions(
+        grid, align_corners, dtype=positions.dtype, device=positions.device
+    )
+    displacement = (queries[:, None] - positions[:, :, None]) / 2  # (B, G, N, K, 2)
+    tables = table.unflatten(0, (G, M // G)).repeat(B, 1, 1, 1)
+    bias = F.grid_sample(tables, displacement.flatten(0, 1), align_corners=True)
+    return bias.unflatten(0, (B, G)).flatten(1, 2)
+
+
+def deformable_attention_v2_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    table: Tensor,
+    *,
+    grid: Sequence[int],
+    align_corners: bool,
+) -> Tensor:
+    """As `mmattn.ops.deformable_attention_v2`."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    positions, table = positions.to(dtype), table.to(dtype)
+    bias = sampled_bias(table, positions, grid, align_corners=align_corners)
+    storage = q.dtype
+    q, k, v = (x.to(dtype).transpose(1, 2) for x in (q, k, v))  # (B, M, N or K, D)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + bias
+    return (scores.softmax(dim=-1) @ v).transpose(1, 2).to(storage)
