@@ -76,9 +76,13 @@ bench: $(STAMP)
 		--csv $(BENCH)/lisa_block_cpu.csv
 	$(BIN)/python tools/benchmark/op.py masked_attention --batch 2 --rounds 3 \
 		--csv $(BENCH)/masked_attention_cpu.csv
+	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \
+		--csv $(BENCH)/deformable_attention_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --set mait --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_mait_cpu.csv
+	$(BIN)/python tools/benchmark/model.py --set pvt_dat --batch 4 --rounds 3 \
+		--csv $(BENCH)/models_pvt_dat_cpu.csv
 	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_cpu.csv
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_cpu.csv
 

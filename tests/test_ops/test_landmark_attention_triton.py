@@ -5,6 +5,7 @@ import torch
 from triton_devices import (
     every_device,
     every_dtype,
+    opcheck,
     outer_run,
     run_under_interpreter,
 )
@@ -156,11 +157,7 @@ def test_two_runs_are_equal(device):
 def test_opcheck(device):
     inputs = make_landmark_inputs(B=1, N=20, M=2, L=5, E=3, device=device)
     inputs = [x.detach().requires_grad_() for x in inputs]
-    torch.library.opcheck(
-        torch.ops.mmattn.landmark_attention,
-        (*inputs, 'triton'),
-        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
-    )
+    opcheck(torch.ops.mmattn.landmark_attention, (*inputs, 'triton'), device)
 
 
 @pytest.mark.gpu

@@ -7,6 +7,7 @@ import torch
 from triton_devices import (
     every_device,
     every_dtype,
+    opcheck,
     outer_run,
     run_under_interpreter,
 )
@@ -317,10 +318,10 @@ def test_opcheck(kind, device):
     shape = dict(grid=(2, 3), B=1, M=1, D=2)
     inputs = make_masked_inputs(**shape, **kind, device=device)
     inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
-    torch.library.opcheck(
+    opcheck(
         torch.ops.mmattn.masked_attention,
         (*inputs, [2, 3], 3, 1, 'zero', 'triton'),
-        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
+        device,
     )
 
 

@@ -5,6 +5,7 @@ import torch
 from triton_devices import (
     every_device,
     every_dtype,
+    opcheck,
     outer_run,
     run_under_interpreter,
 )
@@ -190,10 +191,10 @@ def test_opcheck(grid, device):
     )
     w_a, w_b = (circular_kernel_spectrum(w, grid) for w in (w_a, w_b))
     inputs = [x.detach().requires_grad_() for x in (*qkv, w_a, w_b, bias)]
-    torch.library.opcheck(
+    opcheck(
         torch.ops.mmattn.structure_aware_attention,
         (*inputs, list(grid), 'triton'),
-        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
+        device,
     )
 
 

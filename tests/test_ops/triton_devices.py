@@ -4,6 +4,7 @@ The interpreter has to be chosen before Triton is imported, so `run_under_interp
 runs a test file once more in a process that has TRITON_INTERPRET=1.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -31,6 +32,39 @@ every_dtype = pytest.mark.parametrize(
     'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
 )
 outer_run = pytest.mark.skipif(INTERPRETED, reason='this is the inner run')
+
+
+def opcheck(operator, inputs, device: str):
+    """Of an operator that takes the backend's name, as `torch.library.opcheck`.
+
+    How it is traced for a compiler is the same for all backends, so it is not tested
+    anew under the slow interpreter.
+    """
+    tests = ['test_schema', 'test_faketensor']
+    if device == 'cuda':
+        tests.append('test_aot_dispatch_dynamic')
+    torch.library.opcheck(operator, inputs, test_utils=tests)
+
+
+def patch_language_once():
+    """Triton's interpreter patches its language at each call within a kernel.
+
+    That takes a third of the time, and only the first changes what the launch of the
+    kernel has not patched: the language as Triton's own functions know it.
+    """
+    from triton.runtime.interpreter import InterpretedFunction, _patch_lang
+
+    patch = functools.cache(_patch_lang)
+
+    def call(self, *args, **kwargs):
+        patch(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    InterpretedFunction.__call__ = call
+
+
+if INTERPRETED:
+    patch_language_once()
 
 
 def run_under_interpreter(file: str):

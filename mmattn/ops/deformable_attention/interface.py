@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ..backend import is_autocast_on, select_backend
-from . import reference
+from . import cpu_impl, reference, triton_impl
 
 OPERATOR = 'deformable_attention_v2'
-BACKENDS = {'reference': reference}
+BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 
 
 def deformable_attention(
@@ -54,6 +54,10 @@ def deformable_attention(
             raise ValueError(
                 f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
             )
+    device_type = value.device.type
+    if is_autocast_on(device_type):
+        with torch.autocast(device_type, enabled=False):  # of the sums
+            return deformable_attention(value, grid, locations, weights)
     return reference.deformable_attention_reference(
         value, locations, weights, grid=grid
     )
@@ -125,7 +129,9 @@ def deformable_attention_v2(
     tensors = q, k, v, positions, table
     grid = _check(*tensors, grid)
     backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    if backend == 'reference':
+    if backend == 'reference' or (
+        backend == 'cpu' and cpu_impl.prefers_definition(q, k)
+    ):
         return reference.deformable_attention_v2_reference(
             *tensors, grid=grid, align_corners=align_corners
         )

@@ -4,6 +4,7 @@ from types import ModuleType
 from .case import PASSES, Case, Side, grid_of
 
 OPERATORS = (
+    'deformable_attention',
     'landmark_attention',
     'lisa_block',
     'masked_attention',

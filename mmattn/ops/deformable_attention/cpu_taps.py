@@ -1,0 +1,90 @@
+"""The bias as a product of three matrices, for a table of any size."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .cpu_blocks import Scratch
+from .cpu_windows import Axis, TableWindows
+
+ALIGNMENT = 8  # products are slow where rows are not so many numbers
+
+
+class TapBias:
+    """For key s, `bias[r, c] = Y_s[r] @ window_s @ X_s[c]`.
+
+    A row of Y_s or X_s has two numbers that are not 0, the weights of a linear
+    interpolation.
+    """
+
+    def __init__(
+        self, positions: Tensor, table: Tensor, axes: Sequence[Axis], scratch: Scratch
+    ):
+        """positions: shape (P, K, 2); table: (h, Th, Tw); axes: y and x."""
+        self.positions, self.axes, self.scratch = positions, axes, scratch
+        sides = [_length(axis, len(axis.queries)) for axis in axes]
+        self.windows = TableWindows(table, sides, scratch)
+        self.dpositions = torch.zeros_like(positions)
+
+    def set_rows(self, rows: slice):
+        """Of the queries."""
+        columns = slice(0, len(self.axes[1].queries))
+        corner, self.shape, self.slots, self.upper = [], [], [], []
+        for axis, i, queries in zip(self.axes, (1, 0), (rows, columns), strict=True):
+            points = axis.points(self.positions[..., i], queries)
+            floor = points.floor()
+            side = _length(axis, queries.stop - queries.start)
+            slots = (floor - floor[..., :1]).nan_to_num().clamp_(0, side - 2)
+            corner.append(floor[..., 0])
+            self.shape.append(side)
+            self.slots.append(slots.long()[..., None])
+            self.upper.append((points - floor)[..., None])
+        self.corners = self.windows.corners(*corner)
+        self.inside = self.windows.inside(self.shape)
+
+    def _hats(self, axis: int, keys: slice) -> Tensor:
+        """Y or X, (P * k, n, side)."""
+        slots, upper = (x[axis][:, keys] for x in (self.slots, self.upper))
+        shape = *slots.shape[:3], self.shape[axis]
+        hats = self.scratch.take(f'hats {axis}', *shape).zero_()
+        hats.scatter_(-1, slots, 1 - upper).scatter_(-1, slots + 1, upper)
+        return hats.flatten(0, 1)
+
+    def make(self, keys: slice) -> tuple[Tensor, tuple]:
+        """The bias of some keys, (P, k, r * W), and what it is made of.
+
+        It is valid, and may be overwritten, until the next one is made.
+        """
+        Y, X = (self._hats(axis, keys) for axis in range(2))
+        corners, take = self.corners[:, keys], self.scratch.take
+        windows, index = self.windows.cut(corners, self.inside)
+        windows = windows.view(-1, *self.shape)
+        (n, r, _), (_, W, w) = Y.shape, X.shape
+        lines = torch.bmm(Y, windows, out=take('lines', n, r, w))
+        bias = torch.bmm(lines, X.mT, out=take('bias', n, r, W))
+        return bias.view(*corners.shape[:2], r * W), (keys, windows, index, lines, Y, X)
+
+    def add_gradients(self, dbias: Tensor, parts: tuple):
+        """Of the bias that was made last."""
+        keys, windows, index, lines, Y, X = parts
+        take, dbias = self.scratch.take, dbias.view(len(Y), Y.shape[1], X.shape[1])
+        dX = torch.bmm(dbias.mT, lines, out=take('dhats 1', *X.shape))
+        dlines = torch.bmm(dbias, X, out=lines)
+        dY = torch.bmm(dlines, windows.mT, out=take('dhats 0', *Y.shape))
+        self.windows.add(torch.bmm(Y.mT, dlines, out=windows), index)
+        for axis, dhats, i in ((0, dY, 1), (1, dX, 0)):
+            slots = self.slots[axis][:, keys]
+            dhats = dhats.view(*slots.shape[:3], -1)
+            slopes = dhats.gather(-1, slots + 1).sub_(dhats.gather(-1, slots))
+            dpositions = self.dpositions[:, keys, i]
+            dpositions.add_(slopes.sum((2, 3)), alpha=self.axes[axis].slope)
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Of positions (P, K, 2) and table (h, Th, Tw)."""
+        return self.dpositions, self.windows.gradient()
+
+
+def _length(axis: Axis, count: int) -> int:
+    length = axis.length(count)
+    return length + -length % ALIGNMENT

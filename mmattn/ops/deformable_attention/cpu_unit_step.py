@@ -1,0 +1,86 @@
+"""The bias where a step from query to query is a step in the table."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .cpu_blocks import Scratch
+from .cpu_windows import Axis, TableWindows
+
+
+class UnitStepBias:
+    """For each key, a window of the table, blended once.
+
+    With queries at -1, ..., 1 and a table of 2 H - 1 by 2 W - 1 numbers, all queries of
+    a key lie at the same fraction of the way between two numbers.
+    """
+
+    def __init__(
+        self, positions: Tensor, table: Tensor, axes: Sequence[Axis], scratch: Scratch
+    ):
+        """positions: shape (P, K, 2); table: (h, Th, Tw); axes: y and x."""
+        self.positions, self.axes, self.scratch = positions, axes, scratch
+        sides = [len(axis.queries) + 1 for axis in axes]
+        self.windows = TableWindows(table, sides, scratch)
+        self.dpositions = torch.zeros_like(positions)
+
+    def set_rows(self, rows: slice):
+        """Of the queries."""
+        W = len(self.axes[1].queries)
+        self.shape = rows.stop - rows.start, W
+        points = (
+            axis.points(self.positions[..., i], slice(first, first + 1))[..., 0]
+            for axis, i, first in zip(self.axes, (1, 0), (rows.start, 0), strict=True)
+        )
+        corner, self.upper, self.lower = [], [], []
+        for point in points:
+            floor = point.floor()
+            corner.append(floor)
+            self.upper.append((point - floor)[..., None, None])
+            self.lower.append(1 - self.upper[-1])
+        self.corners = self.windows.corners(*corner)
+        self.inside = self.windows.inside([side + 1 for side in self.shape])
+
+    def make(self, keys: slice) -> tuple[Tensor, tuple]:
+        """The bias of some keys, (P, k, r * W), and what it is made of.
+
+        It is valid, and may be overwritten, until the next one is made.
+        """
+        (r, W), take = self.shape, self.scratch.take
+        corners = self.corners[:, keys]
+        P, k, _ = corners.shape
+        windows, index = self.windows.cut(corners, self.inside)
+        windows = windows.view(P, k, r + 1, W + 1)
+        fy, fx = (x[:, keys] for x in self.upper)
+        lines = take('lines', P, k, r + 1, W)
+        torch.lerp(windows[..., :-1], windows[..., 1:], fx, out=lines)
+        bias = take('bias', P, k, r, W)
+        torch.lerp(lines[:, :, :-1], lines[:, :, 1:], fy, out=bias)
+        return bias.flatten(2), (keys, windows, index, lines)
+
+    def add_gradients(self, dbias: Tensor, parts: tuple):
+        """Of the bias that was made last."""
+        keys, windows, index, lines = parts
+        P, k, r, W = lines.shape
+        dbias, take = dbias.view(P, k, r - 1, W), self.scratch.take
+        dlines = take('dlines', *lines.shape)
+        (fy, fx), (gy, gx) = ([x[:, keys] for x in y] for y in (self.upper, self.lower))
+        slopes = take('slopes', *dbias.shape)
+        torch.sub(lines[:, :, 1:], lines[:, :, :-1], out=slopes)
+        dy = slopes.mul_(dbias).sum((2, 3))
+        torch.mul(dbias, gy, out=dlines[:, :, :-1])
+        dlines[:, :, -1] = 0
+        dlines[:, :, 1:].addcmul_(dbias, fy)
+        slopes = torch.sub(windows[..., 1:], windows[..., :-1], out=lines)
+        dx = slopes.mul_(dlines).sum((2, 3))
+        torch.mul(dlines, gx, out=windows[..., :-1])
+        windows[..., -1] = 0
+        windows[..., 1:].addcmul_(dlines, fx)
+        self.windows.add(windows, index)
+        self.dpositions[:, keys, 0].add_(dx, alpha=self.axes[1].slope)
+        self.dpositions[:, keys, 1].add_(dy, alpha=self.axes[0].slope)
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Of positions (P, K, 2) and table (h, Th, Tw)."""
+        return self.dpositions, self.windows.gradient()

@@ -1,0 +1,85 @@
+"""What the tests of deformable attention on a CPU run on, and compare by."""
+
+import pytest
+import torch
+
+from mmattn.ops import deformable_attention_v2
+from mmattn.ops.deformable_attention import cpu_impl
+from mmattn.ops.testing import assert_close, make_deformable_v2_inputs, run_with_grads
+
+GRID = (7, 5)
+NAMES = 'q k v positions table'.split()
+SHAPES = {
+    'table for the grid': dict(),
+    'table for a smaller grid': dict(grid=(9, 12), table_size=(7, 9)),
+    'table for a larger grid': dict(grid=(4, 3), table_size=(30, 21)),
+    'table of one row': dict(table_size=(1, 9)),
+    'stride 1, as many keys as queries': dict(K=35),
+    'groups are heads': dict(G=4),
+    'one group': dict(G=1, M=3),
+    'one query': dict(grid=(1, 1)),
+    'one query, another table': dict(grid=(1, 1), table_size=(3, 5)),
+    'queries 63 in a row': dict(grid=(1, 63)),
+    'queries 63 in a column': dict(grid=(63, 1), table_size=(7, 7)),
+    'one key': dict(grid=(3, 4), K=1),
+    'one of everything': dict(grid=(1, 1), K=1, B=1, M=1, D=1, G=1),
+}
+DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
+
+every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
+both_grids = pytest.mark.parametrize(
+    'align_corners', [True, False], ids=['DAT++', 'DAT']
+)
+
+
+@pytest.fixture(autouse=True)
+def products(monkeypatch):
+    """Backend 'cpu' is products for small inputs too."""
+    monkeypatch.setattr(cpu_impl, 'DEFINITION_PAIRS', 0)
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Some rows and keys of one plane at a time."""
+    monkeypatch.setattr(cpu_impl, 'BLOCK_ELEMENTS', 60)
+    monkeypatch.setattr(cpu_impl, 'BLOCK_QUERIES', 15)
+
+
+def setup(name='cpu', *, align_corners=True, **shape):
+    """The operator as a function of its five tensors, and these."""
+    grid = shape.get('grid', GRID)
+
+    def function(q, k, v, positions, table, backend=name):
+        return deformable_attention_v2(
+            q,
+            k,
+            v,
+            grid,
+            positions,
+            table,
+            align_corners=align_corners,
+            backend=backend,
+        )
+
+    return function, make_deformable_v2_inputs(**{'grid': GRID} | shape)
+
+
+def assert_matches(function, inputs, requires_grad=None, expected_function=None):
+    if expected_function is None:
+
+        def expected_function(*inputs):
+            return function(*inputs, backend='reference')
+
+    out, grads = run_with_grads(function, inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        expected_function, inputs, requires_grad, dtype=torch.float64
+    )
+    dtype = inputs[0].dtype
+    assert out.dtype == dtype
+    assert_close('out', expected, out)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)

@@ -1,0 +1,338 @@
+"""Both forms of deformable attention on the CPU: definitions, oracles and the paths."""
+
+from itertools import product
+from math import floor
+
+import pytest
+import torch
+from deformable_cases import (  # noqa: F401
+    GRID,
+    NAMES,
+    assert_matches,
+    blocks,
+    both_grids,
+    every_dtype,
+    every_shape,
+    products,
+    setup,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.ops import deform_conv2d
+
+from mmattn.ops import deformable_attention
+from mmattn.ops.deformable_attention import cpu_impl
+from mmattn.ops.deformable_attention.reference import query_positions
+from mmattn.ops.testing import assert_close, run_with_grads
+
+
+def interpolate(image, y, x):
+    """Bilinearly at floats y and x, with zeros outside; (..., H, W) to (...)."""
+    top, left, out = floor(y), floor(x), 0
+    for i, j in product((top, top + 1), (left, left + 1)):
+        if 0 <= i < image.shape[-2] and 0 <= j < image.shape[-1]:
+            weight = (1 - abs(y - i)) * (1 - abs(x - j))
+            out = out + weight * image[..., i, j]
+    return out
+
+
+def v2_by_loops(q, k, v, positions, table, *, grid, align_corners):
+    (B, N, M, D), (G, K) = q.shape, positions.shape[1:3]
+    (H, W), (Th, Tw) = grid, table.shape[1:]
+    out = torch.zeros_like(q)
+
+    def normalised(i, side):
+        if align_corners:
+            return 2 * i / (side - 1) - 1 if side > 1 else 0.0
+        return (2 * i + 1) / side - 1
+
+    for b, m, n in product(range(B), range(M), range(N)):
+        y, x = normalised(n // W, H), normalised(n % W, W)
+        scores = []
+        for s in range(K):
+            px, py = positions[b, m * G // M, s].tolist()
+            row = ((y - py) / 2 + 1) / 2 * (Th - 1)
+            column = ((x - px) / 2 + 1) / 2 * (Tw - 1)
+            bias = interpolate(table[m], row, column)
+            scores.append(q[b, n, m] @ k[b, s, m] / D**0.5 + bias)
+        out[b, n, m] = torch.stack(scores).softmax(0) @ v[b, :, m]
+    return out
+
+
+def v2_by_hats(grid, align_corners):
+    """The bias as `Y table X`, with rows of max(0, 1 - |distance to a number|)."""
+
+    def function(q, k, v, positions, table):
+        M, G = table.shape[0], positions.shape[1]
+        queries = query_positions(grid, align_corners, dtype=q.dtype)
+        sides = zip(queries.unbind(-1), positions.unbind(-1), (2, 1), strict=True)
+        hats = []
+        for line, keys, axis in sides:
+            size = table.shape[axis]
+            points = ((line - keys[..., None]) / 2 + 1) / 2 * (size - 1)
+            numbers = torch.arange(size, dtype=q.dtype)
+            hat = (1 - (points[..., None] - numbers).abs()).relu()
+            hats.append(hat.repeat_interleave(M // G, 1))  # (B, M, K, N, size)
+        bias = torch.einsum('bmsni,mij,bmsnj->bmns', hats[1], table, hats[0])
+        scores = torch.einsum('bnmd,bsmd->bmns', q, k) * q.shape[-1] ** -0.5
+        return torch.einsum('bmns,bsmd->bnmd', (scores + bias).softmax(-1), v)
+
+    return function
+
+
+@both_grids
+@pytest.mark.parametrize('table_size', [None, (4, 6)], ids=['unit step', 'any'])
+@pytest.mark.parametrize('name', ['reference', 'cpu'])
+def test_v2_against_loops(name, table_size, align_corners):
+    settings = dict(grid=(3, 4), align_corners=align_corners)
+    function, inputs = setup(
+        name,
+        **settings,
+        B=2,
+        K=5,
+        M=2,
+        D=3,
+        table_size=table_size,
+        dtype=torch.float64,
+    )
+    assert_close('out', v2_by_loops(*inputs, **settings), function(*inputs))
+
+
+@both_grids
+@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@every_shape
+def test_v2_against_hats(shape, name, align_corners):
+    function, inputs = setup(
+        name, align_corners=align_corners, dtype=torch.float64, **shape
+    )
+    hats = v2_by_hats(shape.get('grid', GRID), align_corners)
+    assert_matches(function, inputs, expected_function=hats)
+
+
+@both_grids
+@pytest.mark.parametrize('name', ['reference', 'cpu'])
+def test_v2_gradcheck(name, align_corners):
+    function, inputs = setup(
+        name,
+        align_corners=align_corners,
+        grid=(2, 3),
+        K=3,
+        B=1,
+        M=2,
+        D=2,
+        dtype=torch.float64,
+    )
+    inputs = [x.requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+@both_grids
+@every_dtype
+@every_shape
+def test_cpu_backend(shape, dtype, align_corners):
+    assert_matches(*setup(align_corners=align_corners, dtype=dtype, **shape))
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
+@every_shape
+def test_cpu_backend_in_blocks(blocks, shape, dtype):  # noqa: F811
+    assert_matches(*setup(dtype=dtype, **shape))
+
+
+@pytest.mark.parametrize('elements', [300, 3000, 1 << 18])
+def test_heads_and_images_at_once(monkeypatch, elements):
+    """Part of the heads of an image, some images, all."""
+    monkeypatch.setattr(cpu_impl, 'BLOCK_ELEMENTS', elements)
+    assert_matches(*setup(B=5, M=6, G=3, K=4, grid=(6, 4)))
+    assert_matches(*setup(B=5, M=6, G=3, K=4, grid=(6, 4), table_size=(6, 9)))
+
+
+@pytest.mark.parametrize('grid', [(7, 5), (1, 8), (12, 31)], ids=str)
+@every_dtype
+def test_window_and_taps_agree(monkeypatch, grid, dtype):
+    """Two formulations of the bias where a query's step is a step in the table."""
+    function, inputs = setup(grid=grid, dtype=dtype, K=23)
+    window, window_grads = run_with_grads(function, inputs)
+    used = []
+
+    class Spy(cpu_impl.TapBias):
+        def make(self, keys):
+            used.append(keys)
+            return super().make(keys)
+
+    monkeypatch.setattr(cpu_impl, 'UnitStepBias', Spy)
+    taps, taps_grads = run_with_grads(function, inputs)
+    assert used
+    assert_close('out', window, taps, dtype)
+    for name, *grads in zip(NAMES, window_grads, taps_grads, strict=True):
+        assert_close(name, *grads, dtype)
+
+
+class LargestTensor(TorchDispatchMode):
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and 0 not in out.stride():
+            self.numel = max(self.numel, out.numel())
+        return out
+
+
+@pytest.mark.parametrize('table_size', [None, (13, 13)], ids=['unit step', 'any'])
+def test_no_map_of_all_pairs_is_made(monkeypatch, table_size):
+    monkeypatch.setattr(cpu_impl, 'BLOCK_ELEMENTS', 1 << 14)
+    monkeypatch.setattr(cpu_impl, 'BLOCK_QUERIES', 1 << 10)
+    grid, K = (40, 50), 200
+    _, inputs = setup(grid=grid, K=K, B=1, M=2, G=1, table_size=table_size)
+    settings = dict(grid=grid, align_corners=True)
+    with LargestTensor() as largest:
+        out, lse = cpu_impl.forward(*inputs, **settings)
+        cpu_impl.backward(out, out, lse, *inputs, **settings)
+    # Of the pairs of one head there are 400 000; a padded table has 36 000 numbers.
+    assert largest.numel < 50_000
+
+
+@pytest.mark.parametrize('table_size', [None, (6, 8)], ids=['unit step', 'any'])
+def test_views(table_size):
+    """Expanded, permuted and sliced views, and an expanded cotangent."""
+    function, (q, k, v, positions, table) = setup(table_size=table_size)
+    views = [
+        q[:1, :, :1].expand_as(q),
+        k.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1),
+        v.repeat_interleave(2, -1)[..., ::2],
+        positions[:, :1].expand_as(positions),
+        table.mT.contiguous().mT,
+    ]
+    assert not any(x.is_contiguous() for x in views)
+    assert_matches(function, views)
+    leaf = v.detach().requires_grad_()
+    out = function(q, k, leaf, positions, table)
+    expanded, dense = (
+        torch.autograd.grad(out, leaf, cotangent, retain_graph=True)[0]
+        for cotangent in (torch.ones(()).expand_as(out), torch.ones_like(out))
+    )
+    assert torch.equal(expanded, dense)
+
+
+def test_inputs_are_left_alone():
+    function, inputs = setup(B=1, M=1, G=1)
+    inputs = [x.contiguous() for x in inputs]
+    before = [x.clone() for x in inputs]
+    run_with_grads(function, inputs)
+    assert all(map(torch.equal, before, inputs))
+
+
+@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('table_size', [None, (6, 8)], ids=['unit step', 'any'])
+def test_batch_of_zero(name, table_size):
+    function, inputs = setup(name, B=0, table_size=table_size)
+    out, grads = run_with_grads(function, inputs)
+    assert out.shape == inputs[0].shape
+    for x, grad in zip(inputs, grads, strict=True):
+        assert grad.shape == x.shape and not grad.any()
+
+
+@pytest.mark.parametrize('wanted', NAMES)
+def test_gradient_of_one_input(wanted):
+    function, inputs = setup()
+    assert_matches(function, inputs, [name == wanted for name in NAMES])
+
+
+# The first form: points of each query.
+
+
+def draw(*shapes):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+
+
+def point_inputs(grid=(4, 5), *, B=2, M=2, D=3, Q=7, P=3):
+    value, locations, weights = draw(
+        (B, grid[0] * grid[1], M, D), (B, Q, M, P, 2), (B, Q, M, P)
+    )
+    return value, locations / 3 + 0.5, weights
+
+
+def test_points_against_loops():
+    grid = (4, 5)
+    value, locations, weights = point_inputs(grid)
+    out = deformable_attention(value, grid, locations, weights)
+    maps = value.unflatten(1, grid).permute(0, 3, 4, 1, 2)  # (B, M, D, H, W)
+    outside = 0
+    for b, q, m in product(*map(range, out.shape[:3])):
+        expected = 0
+        for p in range(weights.shape[-1]):
+            x, y = locations[b, q, m, p].tolist()
+            y, x = y * grid[0] - 0.5, x * grid[1] - 0.5
+            outside += not (-1 < y < grid[0] and -1 < x < grid[1])
+            sample = interpolate(maps[b, m], y, x)
+            expected = expected + weights[b, q, m, p] * sample
+        assert_close('out', torch.as_tensor(expected).expand(3), out[b, q, m])
+    assert outside
+
+
+def test_points_gradcheck():
+    value, locations, weights = point_inputs((3, 4), D=2, Q=3, P=2)
+    inputs = [x.requires_grad_() for x in (value, locations, weights)]
+    assert torch.autograd.gradcheck(
+        lambda v, p, w: deformable_attention(v, (3, 4), p, w), inputs
+    )
+
+
+@pytest.mark.parametrize('kernel', [(3, 3), (2, 1)], ids=str)
+def test_points_are_a_deformable_convolution(kernel):
+    """One head for each tap, one point of weight 1, a value that all heads share."""
+    R, S = kernel
+    B, D, H, W, C = 2, 3, 5, 6, 4
+    oh, ow = H + 2 * (R // 2) - R + 1, W + 2 * (S // 2) - S + 1
+    x, filters, offsets = draw((B, D, H, W), (C, D, R, S), (B, 2 * R * S, oh, ow))
+
+    def ours(x, filters, offsets):
+        value = x.flatten(2).mT[:, :, None].expand(-1, -1, R * S, -1)
+        y0, x0 = torch.meshgrid(torch.arange(oh), torch.arange(ow), indexing='ij')
+        taps = offsets.unflatten(1, (R * S, 2))  # (y, x) of each tap
+        points = []
+        for tap in range(R * S):
+            row = y0 - R // 2 + tap // S + taps[:, tap, 0]
+            column = x0 - S // 2 + tap % S + taps[:, tap, 1]
+            points.append(torch.stack([(column + 0.5) / W, (row + 0.5) / H], -1))
+        locations = torch.stack(points, 3).flatten(1, 2)[:, :, :, None]
+        weights = torch.ones_like(locations[..., 0])
+        out = deformable_attention(value, (H, W), locations, weights)  # (B, Q, RS, D)
+        out = torch.einsum('bqtd,cdt->bcq', out, filters.flatten(2))
+        return out.unflatten(2, (oh, ow))
+
+    def theirs(x, filters, offsets):
+        return deform_conv2d(x, offsets, filters, padding=(R // 2, S // 2))
+
+    results = [run_with_grads(f, (x, filters, offsets)) for f in (ours, theirs)]
+    assert_close('out', results[1][0], results[0][0])
+    for name, actual, expected in zip(
+        ('input', 'weight', 'offsets'), results[0][1], results[1][1], strict=True
+    ):
+        assert_close(name, expected, actual)
+
+
+@every_dtype
+def test_points_in_every_dtype(dtype):
+    value, locations, weights = point_inputs()
+    value = value.to(dtype)
+    expected = run_with_grads(
+        lambda *x: deformable_attention(x[0], (4, 5), *x[1:]),
+        (value.double(), locations, weights),
+    )
+    extra = torch.promote_types(dtype, torch.float32)
+    actual = run_with_grads(
+        lambda *x: deformable_attention(x[0], (4, 5), *x[1:]),
+        (value, locations.to(extra), weights.to(extra)),
+    )
+    assert actual[0].dtype == dtype
+    assert_close('out', expected[0], actual[0])
+    cotangent_is_rounded = dtype in (torch.float16, torch.bfloat16)
+    for e, a in zip(expected[1], actual[1], strict=True):
+        assert_close('grad', e, a, dtype if cotangent_is_rounded else None)
+
+
+def test_points_of_an_empty_batch():
+    value, locations, weights = (x[:0] for x in point_inputs())
+    out = deformable_attention(value, (4, 5), locations, weights)
+    assert out.shape == (0, 7, 2, 3)

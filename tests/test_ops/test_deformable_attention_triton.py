@@ -1,0 +1,390 @@
+"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton_devices import (
+    every_device,
+    every_dtype,
+    outer_run,
+    run_under_interpreter,
+)
+
+from mmattn.ops import deformable_attention_v2
+from mmattn.ops.deformable_attention import triton_impl
+from mmattn.ops.testing import (
+    TOLERANCES,
+    assert_close,
+    make_deformable_v2_inputs,
+    run_with_grads,
+)
+
+pytest.importorskip('triton')
+
+NAMES = 'q k v positions table'.split()
+SMALL = dict(grid=(4, 5), K=5, B=1, M=2, D=4)
+SHAPES = {
+    'one query, one key': dict(grid=(1, 1), K=1, B=1, M=1, G=1),
+    'queries 63 in a row, group of 2': dict(grid=(1, 63), K=5, B=1, M=2, G=1, D=4),
+    'queries 70 in a column': dict(grid=(70, 1), K=3, B=1, M=1, G=1, D=4),
+    'grid 7x5, batch 2, heads 4, groups 2': dict(grid=(7, 5), K=2, D=4),
+    'groups of one head': dict(grid=(3, 4), K=2, B=1, M=3, G=3, D=4),
+    'grid 9x10, one head': dict(grid=(9, 10), K=3, B=1, M=1, G=1),
+    'one key': dict(grid=(2, 3), K=1, B=1, M=2, D=4),
+    'keys 37': dict(grid=(3, 4), K=37, B=1, M=1, G=1, D=4),
+    'width 16': dict(grid=(3, 4), K=5, B=1, M=1, G=1, D=16),
+    'width 32': dict(grid=(3, 4), K=5, B=1, M=1, G=1, D=32),
+    'width 48': dict(grid=(3, 4), K=5, B=1, M=1, G=1, D=48),
+    'width 64': dict(grid=(3, 4), K=5, B=1, M=1, G=1, D=64),
+    'small table': dict(SMALL, table_size=(3, 4)),
+    'table in tiles, steps above 1': dict(
+        grid=(3, 4), K=3, B=1, M=1, G=1, D=4, table_size=(9, 70)
+    ),
+    'table of one row': dict(SMALL, table_size=(1, 6)),
+    'table of one cell': dict(SMALL, table_size=(1, 1)),
+}
+EDGES = {  # the places of queries differ, nothing else
+    name: SHAPES[name]
+    for name in (
+        'one query, one key',
+        'queries 63 in a row, group of 2',
+        'grid 7x5, batch 2, heads 4, groups 2',
+        'small table',
+        'table in tiles, steps above 1',
+        'table of one cell',
+    )
+}
+
+every_alignment = pytest.mark.parametrize(
+    'align_corners', [True, False], ids=['centres', 'edges']
+)
+half = pytest.mark.parametrize(
+    'dtype', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16']
+)
+
+
+def operator(backend, grid, align_corners=True):
+    return lambda q, k, v, positions, table: deformable_attention_v2(
+        q, k, v, grid, positions, table, align_corners=align_corners, backend=backend
+    )
+
+
+def assert_matches_reference(inputs, grid, align_corners=True, requires_grad=None):
+    dtype = inputs[0].dtype
+    out, grads = run_with_grads(
+        operator('triton', grid, align_corners), inputs, requires_grad
+    )
+    expected, expected_grads = run_with_grads(
+        operator('reference', grid, align_corners),
+        inputs,
+        requires_grad,
+        dtype=torch.float64,
+    )
+    assert_close('out', expected, out, dtype)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)
+
+
+@outer_run
+def test_under_interpreter():
+    run_under_interpreter(__file__)
+
+
+@every_device
+@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+def test_against_reference(shape, device):
+    inputs = make_deformable_v2_inputs(**shape, device=device)
+    assert_matches_reference(inputs, shape['grid'])
+
+
+@every_device
+@pytest.mark.parametrize('shape', EDGES.values(), ids=EDGES.keys())
+def test_queries_placed_by_their_edges(shape, device):
+    inputs = make_deformable_v2_inputs(**shape, device=device)
+    assert_matches_reference(inputs, shape['grid'], align_corners=False)
+
+
+def test_window_form_is_for_tables_of_the_grid():
+    table = torch.empty(2, 7, 9)
+    assert triton_impl._is_unit_step(table, (4, 5), True)
+    assert not triton_impl._is_unit_step(table, (4, 5), False)
+    assert not triton_impl._is_unit_step(table, (5, 4), True)
+
+
+@every_device
+@pytest.mark.parametrize('grid', [(7, 5), (1, 9), (6, 1)], ids=['map', 'row', 'column'])
+def test_window_form_against_four_taps(monkeypatch, grid, device):
+    inputs = make_deformable_v2_inputs(grid=grid, K=5, B=1, M=2, D=4, device=device)
+    triton = operator('triton', grid)
+    window, window_grads = run_with_grads(triton, inputs)
+    monkeypatch.setattr(triton_impl, '_is_unit_step', lambda *_: False)
+    taps, taps_grads = run_with_grads(triton, inputs)
+    assert_close('out', taps, window)
+    for name, t, w in zip(NAMES, taps_grads, window_grads, strict=True):
+        assert_close(name, t, w)
+
+
+@every_device
+@pytest.mark.parametrize('form', ['window', 'four taps'])
+def test_positions_on_kinks_and_outside(monkeypatch, form, device):
+    """On a 5 x 3 grid all places are exact, so kinks have one side: that of floor."""
+    if form == 'four taps':
+        monkeypatch.setattr(triton_impl, '_is_unit_step', lambda *_: False)
+    shape = dict(grid=(5, 3), K=36, B=1, M=1, G=1, D=4)
+    q, k, v, _, table = make_deformable_v2_inputs(**shape, device=device)
+    side = torch.tensor([-1e9, -3.5, -2, -1, -0.5, 0, 0.125, 1, 1.5, 2, 3.25, 1e9])
+    x, y = torch.meshgrid(side[[1, 3, 5, 6, 7, 9]], side[::2], indexing='ij')
+    positions = torch.stack([x, y], -1).view(1, 1, 36, 2).to(device)
+    assert_matches_reference([q, k, v, positions, table], shape['grid'])
+
+
+@every_device
+@half
+def test_half_precision(dtype, device):
+    inputs = make_deformable_v2_inputs(**SMALL, dtype=dtype, device=device)
+    assert_matches_reference(inputs, SMALL['grid'])
+
+
+@every_device
+@pytest.mark.parametrize('wanted', ['k', 'positions', 'table'])
+def test_half_precision_parameters_and_requires_grad_subset(wanted, device):
+    inputs = make_deformable_v2_inputs(**SMALL, dtype=torch.bfloat16, device=device)
+    inputs = [x.bfloat16() for x in inputs]
+    wanted = [name == wanted for name in NAMES]
+    assert_matches_reference(inputs, SMALL['grid'], requires_grad=wanted)
+
+
+@every_device
+def test_expanded_and_permuted_inputs(device):
+    q, k, v, positions, table = make_deformable_v2_inputs(
+        **dict(SMALL, B=2), device=device
+    )
+    inputs = [
+        q[:1].expand(2, -1, -1, -1),
+        k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
+        torch.stack([v, v], 1)[:, 1],
+        positions.mT.contiguous().mT[:1].expand(2, -1, -1, -1),
+        table.mT.contiguous().mT,
+    ]
+    assert_matches_reference(inputs, SMALL['grid'])
+
+
+@every_device
+def test_batch_of_zero(device):
+    inputs = make_deformable_v2_inputs(**dict(SMALL, B=0), device=device)
+    out, grads = run_with_grads(operator('triton', SMALL['grid']), inputs)
+    assert out.shape == inputs[0].shape
+    for x, grad in zip(inputs, grads, strict=True):
+        assert grad.shape == x.shape and grad.abs().sum() == 0
+
+
+@every_device
+@pytest.mark.parametrize('programs', [1, 1000])
+def test_split_of_sums_over_programs(monkeypatch, programs, device):
+    """All queries and keys in one share, and one share for each block or key."""
+    monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
+    grid = (9, 16)
+    inputs = make_deformable_v2_inputs(
+        grid=grid, K=3, B=2, M=1, G=1, D=3, table_size=(5, 9), device=device
+    )
+    assert_matches_reference(inputs, grid)
+
+
+@every_device
+@pytest.mark.parametrize(
+    'room', [1, 2 * 15 * 2], ids=['one row of one image', 'two of three images']
+)
+def test_workspace_in_parts(monkeypatch, room, device):
+    monkeypatch.setattr(triton_impl, 'WORKSPACE', room)
+    shape = dict(grid=(3, 5), K=2, B=3, M=1, G=1, D=4)
+    inputs = make_deformable_v2_inputs(**shape, device=device)
+    assert_matches_reference(inputs, shape['grid'])
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes how many elements the largest result of an operation has."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in torch.utils._pytree.tree_leaves(out):
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                self.numel = max(self.numel, x.numel())
+        return out
+
+
+@every_device
+def test_no_tensor_of_all_queries_and_keys(monkeypatch, device):
+    shape = dict(grid=(12, 10), K=80, B=1, M=2, D=4)
+    monkeypatch.setattr(triton_impl, 'WORKSPACE', 80 * 2 * 30)
+    monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', 1)
+    inputs = make_deformable_v2_inputs(**shape, device=device)
+    settings = dict(grid=shape['grid'], align_corners=True)
+    with LargestTensor() as largest:
+        out, lse = triton_impl.forward(*inputs, **settings)
+    assert out.numel() <= largest.numel < 2 * out.numel()
+    with LargestTensor() as largest:
+        triton_impl.backward(out, out, lse, *inputs, **settings)
+    assert largest.numel == 80 * 2 * 30
+
+
+@every_device
+@pytest.mark.parametrize('level', ['near 137', 'near -249', 'steep table'])
+def test_scores_out_of_the_range_of_exp(level, device):
+    """Errors are at most twice those of the definition in float32; of gradients, also
+    the rounding of the log-sum-exp, which is as large as the scores."""
+    q, k, v, positions, table = make_deformable_v2_inputs(**SMALL, device=device)
+    largest = 300.0
+    if level == 'steep table':
+        table = table * (largest / table.abs().amax())
+    elif level == 'near 137':
+        table = table + 137
+    else:
+        q, k = torch.full_like(q, 249**0.5), torch.full_like(k, -(249**0.5) / 2)
+    inputs = [q, k, v, positions, table]
+    triton, reference = (operator(x, SMALL['grid']) for x in ('triton', 'reference'))
+    floor = TOLERANCES[torch.float32].absolute
+    rounding = torch.finfo(torch.float32).eps * largest
+    out, grads = run_with_grads(triton, inputs)
+    direct, direct_grads = run_with_grads(reference, inputs)
+    exact, exact_grads = run_with_grads(reference, inputs, dtype=torch.float64)
+    for name, e, d, a in zip(
+        ('out', *NAMES),
+        (exact, *exact_grads),
+        (direct, *direct_grads),
+        (out, *grads),
+        strict=True,
+    ):
+        allowed = 2 * (d - e).abs().amax() + floor * (1 + e.abs().amax())
+        if name != 'out':
+            allowed += rounding * e.abs().amax()
+        assert (a - e).abs().amax() <= allowed, name
+
+
+@every_device
+@pytest.mark.parametrize('where', ['q', 'k', 'positions', 'table'])
+def test_nan_reaches_what_sees_it_only(where, device):
+    """The query's row; the image's head; the head, of the table. Groups are heads."""
+    grid = (4, 5)
+    shape = dict(grid=grid, K=2, B=2, M=2, G=2, D=3)
+    inputs = make_deformable_v2_inputs(**shape, device=device)
+    triton = operator('triton', grid)
+    clean, clean_grads = run_with_grads(triton, inputs)
+    index = NAMES.index(where)
+    inputs[index] = inputs[index].clone()
+    hit = torch.zeros(2, 20, 2, dtype=torch.bool, device=device)
+    if where == 'q':
+        inputs[index][0, 6, 1] = float('nan')
+        hit[0, 6, 1] = True
+    elif where == 'k':
+        inputs[index][0, 1, 1] = float('nan')
+        hit[0, :, 1] = True
+    elif where == 'positions':
+        inputs[index][0, 1, 0] = float('nan')
+        hit[0, :, 1] = True
+    else:
+        inputs[index][1] = float('nan')
+        hit[:, :, 1] = True
+    out, grads = run_with_grads(triton, inputs)
+    assert out[hit].isnan().all()
+    assert torch.equal(out[~hit], clean[~hit])
+    assert torch.equal(grads[0][~hit], clean_grads[0][~hit])
+    away = ~hit.any(1)  # images and heads, which are groups
+    for a, c in zip(grads[1:3], clean_grads[1:3], strict=True):
+        assert torch.equal(a.transpose(1, 2)[away], c.transpose(1, 2)[away])
+    assert torch.equal(grads[3][away], clean_grads[3][away])
+    assert torch.equal(grads[4][away.all(0)], clean_grads[4][away.all(0)])
+
+
+@every_device
+def test_two_runs_are_equal(device):
+    inputs = make_deformable_v2_inputs(**SMALL, device=device)
+    triton = operator('triton', SMALL['grid'])
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(triton, inputs) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    for a, b in zip(first[1], second[1], strict=True):
+        assert torch.equal(a, b)
+
+
+@every_device
+@pytest.mark.parametrize(
+    'change, reason',
+    [(dict(dtype=torch.float64), 'float64'), (dict(D=72), 'at most 64 channels')],
+    ids=['float64', 'width 72'],
+)
+def test_refusals(change, reason, device):
+    inputs = make_deformable_v2_inputs(**(SMALL | change), device=device)
+    with pytest.raises(ValueError, match=reason):
+        operator('triton', SMALL['grid'])(*inputs)
+
+
+@every_device
+def test_opcheck(device):
+    shape = dict(grid=(2, 3), K=2, B=1, M=1, G=1, D=2)
+    inputs = make_deformable_v2_inputs(**shape, device=device)
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    torch.library.opcheck(
+        torch.ops.mmattn.deformable_attention_v2,
+        (*inputs, [2, 3], True, 'triton'),
+        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
+    )
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+
+
+@pytest.mark.gpu
+@on_gpu
+@every_dtype
+@every_alignment
+@pytest.mark.parametrize(
+    'shape',
+    [
+        dict(grid=(56, 56), K=49, B=4, M=2, G=1, D=32),
+        dict(grid=(14, 14), K=49, B=32, M=8, G=4, D=32),
+        dict(grid=(7, 7), K=49, B=8, M=16, G=8, D=32),
+        dict(grid=(50, 84), K=1050, B=1, M=8, G=4, D=32, table_size=(27, 27)),
+        dict(grid=(25, 42), K=1050, B=2, M=4, G=4, D=64, table_size=(13, 13)),
+        dict(grid=(28, 28), K=196, B=2, M=3, G=3, D=48),
+        dict(grid=(9, 130), K=70, B=2, M=2, G=1, D=16),
+    ],
+    ids=lambda shape: f'{shape["grid"]}, keys {shape["K"]}, width {shape["D"]}',
+)
+def test_real_shapes(shape, align_corners, dtype):
+    inputs = make_deformable_v2_inputs(**shape, dtype=dtype, device='cuda')
+    assert_matches_reference(inputs, shape['grid'], align_corners)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_memory_is_linear_in_queries():
+    """At stage 1 of 800 x 1333 a map of scores alone would be 548 MB."""
+    shape = dict(grid=(200, 334), K=1025, B=1, M=2, G=1, D=32, table_size=(111, 111))
+    inputs = make_deformable_v2_inputs(**shape, device='cuda')
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = operator('triton', shape['grid'])(*inputs)
+    out.sum().backward()
+    extra = torch.cuda.max_memory_allocated() - before - 4 * triton_impl.WORKSPACE
+    assert extra < 8 * out.nbytes
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_gpu_takes_triton_and_compiles():
+    inputs = make_deformable_v2_inputs(**SMALL, device='cuda')
+    chosen = operator(None, SMALL['grid'])
+    compiled = torch.compile(chosen, fullgraph=True)
+    expected = operator('triton', SMALL['grid'])(*inputs)
+    assert torch.equal(compiled(*inputs), expected)
