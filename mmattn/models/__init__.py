@@ -1,4 +1,27 @@
-from .backbones import HMaiT, IViT, LiSANet, MaiT, MaskedCaiT, ViT
+from .backbones import (
+    DAT,
+    PVT,
+    DATPlusPlus,
+    HMaiT,
+    IViT,
+    LiSANet,
+    MaiT,
+    MaskedCaiT,
+    PVTv2,
+    ViT,
+)
 from .heads import PooledMLP
 
-__all__ = ['HMaiT', 'IViT', 'LiSANet', 'MaiT', 'MaskedCaiT', 'PooledMLP', 'ViT']
+__all__ = [
+    'DAT',
+    'DATPlusPlus',
+    'HMaiT',
+    'IViT',
+    'LiSANet',
+    'MaiT',
+    'MaskedCaiT',
+    'PVT',
+    'PVTv2',
+    'PooledMLP',
+    'ViT',
+]

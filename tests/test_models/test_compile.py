@@ -69,8 +69,10 @@ def maps_and_gradients(model, x):
 @every_backbone
 @pytest.mark.parametrize(
     'kwargs',
-    [dict(), dict(with_cp=True, frozen_stages=1)],
-    ids=['plain', 'with_cp-frozen-1'],
+    [
+        pytest.param(dict(), id='plain', marks=pytest.mark.slow),
+        pytest.param(dict(with_cp=True, frozen_stages=1), id='with_cp-frozen-1'),
+    ],
 )
 def test_maps_and_gradients_are_the_eager_ones(cls, kwargs):
     compiled = build(cls, compile=dict(backend='eager'), **kwargs)

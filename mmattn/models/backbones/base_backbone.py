@@ -6,16 +6,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 # In the names of parameters that weight decay would harm although they are matrices:
-# special tokens, tables that are looked up, offsets of sampling points, and the mixing
-# weights of a few heads, which start near the identity; and the logits of soft masks,
-# which decay would pull to masks half as strong.
+# special tokens, tables that are looked up, and the mixing weights of a few heads,
+# which start near the identity; and the logits of soft masks, which decay would pull to
+# masks half as strong.
 NO_WEIGHT_DECAY = frozenset(
     (
         'cls_token',
         'dist_token',
         'pos_embed',
         'bias_table',
-        'offset',
+        'rpe_table',
         'w1_q',
         'w2_q',
         'w1_k',

@@ -1,7 +1,9 @@
+from .deformable_attention import DeformableAttention
 from .initialization import init_linear_and_conv
 from .interactive_attention import InteractiveAttention
 from .masked_attention import MaskedAttention
 from .masking import resolve_masking
+from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
     fit_loaded_pos_embed,
     pad_to_patches,
@@ -12,18 +14,28 @@ from .pointwise import PointwiseLinear, PointwiseMlp, StarReLU
 from .random_mask import RandomMaskedAttention
 from .relative_position import RelativeMaskedAttention
 from .separable_conv import SeparableConv
+from .spatial_reduction_attention import (
+    LinearSpatialReductionAttention,
+    SpatialReductionAttention,
+)
 from .structure_aware_attention import StructureAwareAttention
+from .window_attention import WindowAttention
 
 __all__ = [
+    'DeformableAttention',
     'InteractiveAttention',
+    'LinearSpatialReductionAttention',
     'MaskedAttention',
+    'NeighborhoodAttention',
     'PointwiseLinear',
     'PointwiseMlp',
     'RandomMaskedAttention',
     'RelativeMaskedAttention',
     'SeparableConv',
+    'SpatialReductionAttention',
     'StarReLU',
     'StructureAwareAttention',
+    'WindowAttention',
     'fit_loaded_pos_embed',
     'init_linear_and_conv',
     'pad_to_patches',

@@ -1,0 +1,285 @@
+"""DAT: a pyramid of window attention and attention to deformed points.
+
+Xia, Pan, Song, Li and Huang, "Vision Transformer with Deformable Attention",
+https://arxiv.org/abs/2201.00520. Facts from the official code
+(https://github.com/LeapLabTHU/DAT at 566a593d, Apache-2.0), whose checkpoints load.
+Unlike there, images may have any size: windows are padded and masked, and the tables of
+the deformable attention are read at normalised displacements.
+
+Channels come last inside the network.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    DeformableAttention,
+    PointwiseMlp,
+    WindowAttention,
+    pad_to_patches,
+)
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
+
+PATCH_SIZE = 4
+OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
+
+
+class DATBlock(nn.Module):
+    """Attention and MLP behind norms, with residuals; (B, H, W, C) in and out."""
+
+    def __init__(self, embed_dims: int, attn: nn.Module, drop_path: float):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dims)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(embed_dims)
+        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    """Maps (B, C, H, W) to (B, ceil(H / P), ceil(W / P), C') with a norm."""
+
+    def __init__(self, in_channels: int, embed_dims: int, patch_size: int, bias: bool):
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(
+            in_channels, embed_dims, patch_size, stride=patch_size, bias=bias
+        )
+        self.norm = nn.LayerNorm(embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.proj(pad_to_patches(x, self.patch_size))
+        return self.norm(x.permute(0, 2, 3, 1))
+
+
+class Stage(nn.Module):
+    def __init__(self, downsample: nn.Module | None, blocks: Sequence[nn.Module]):
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, with_cp: bool) -> Tensor:
+        if self.downsample is not None:
+            x = self.downsample(x.permute(0, 3, 1, 2))
+        for block in self.blocks:
+            x = run_block(block, x, with_cp)
+        return x
+
+
+@MODELS.register_module()
+class DAT(BaseBackbone):
+    """Deformable attention transformer, the first version.
+
+    Args:
+        arch: 'tiny', 'small', 'base', 'nano' (ours, for demos and tests), or a dict
+            with `embed_dims`, `depths`, `num_heads` and `num_groups` of each stage.
+            Every second block, and the last of a stage, has deformable attention with
+            that many groups of offsets, or shifted windows where it is 0; the others
+            have windows.
+        img_size: image side, or (height, width), that the tables of the deformable
+            attention are made for. Other sizes read the same tables, at normalised
+            displacements; loaded tables of another size are resized (bicubic).
+        window_size: pixels of a window's side; 12 in the official 'base' at 384. Loaded
+            tables of another size are resized (bicubic).
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: stages whose maps are returned; None returns all.
+        out_norm: whether a layer norm ends each returned map.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        backend: backend of the deformable attention; None takes the fastest.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size, padded right and below, and returns a
+        tuple of maps (B, C_i, H_i, W_i) at strides 4, 8, 16 and 32.
+
+    Raises:
+        ValueError: unknown arch, stage index or setting.
+    """
+
+    arch_zoo = {
+        'nano': dict(
+            embed_dims=(32, 64, 160, 256),
+            depths=(2, 2, 6, 2),
+            num_heads=(1, 2, 5, 8),
+            num_groups=(0, 0, 1, 2),
+        ),
+        'tiny': dict(
+            embed_dims=(96, 192, 384, 768),
+            depths=(2, 2, 6, 2),
+            num_heads=(3, 6, 12, 24),
+            num_groups=(0, 0, 3, 6),
+        ),
+        'small': dict(
+            embed_dims=(96, 192, 384, 768),
+            depths=(2, 2, 18, 2),
+            num_heads=(3, 6, 12, 24),
+            num_groups=(0, 0, 3, 6),
+        ),
+        'base': dict(
+            embed_dims=(128, 256, 512, 1024),
+            depths=(2, 2, 18, 2),
+            num_heads=(4, 8, 16, 32),
+            num_groups=(0, 0, 4, 8),
+        ),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'tiny',
+        *,
+        img_size: int | tuple[int, int] = 224,
+        window_size: int = 7,
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] | None = None,
+        out_norm: bool = True,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        backend: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        num_heads, num_groups = arch['num_heads'], arch['num_groups']
+        if out_indices is None:
+            out_indices = tuple(range(len(depths)))
+        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
+        self.with_cp = with_cp
+        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
+        grids = [
+            tuple(-(-side // (PATCH_SIZE << stage)) for side in sides)
+            for stage in range(len(depths))
+        ]
+
+        def attention(stage: int, block: int) -> nn.Module:
+            shape = embed_dims[stage], num_heads[stage]
+            if (depths[stage] - block) % 2 == 0:
+                return WindowAttention(*shape, window_size)
+            if num_groups[stage] == 0:
+                return WindowAttention(*shape, window_size, (window_size + 1) // 2)
+            return DeformableAttention(
+                *shape,
+                num_groups[stage],
+                grids[stage],
+                kernel_size=OFFSET_KERNELS[stage],
+                version=1,
+                backend=backend,
+            )
+
+        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.patch_embed = PatchEmbed(3, embed_dims[0], PATCH_SIZE, bias=True)
+        # Stages above the last returned one would never get a gradient.
+        self.layers = nn.ModuleList(
+            Stage(
+                PatchEmbed(*embed_dims[stage - 1 : stage + 1], 2, bias=False)
+                if stage
+                else None,
+                [
+                    DATBlock(embed_dims[stage], attention(stage, i), next(drop_paths))
+                    for i in range(depths[stage])
+                ],
+            )
+            for stage in range(self.out_indices[-1] + 1)
+        )
+        self.out_norms = nn.ModuleDict(
+            {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices if out_norm}
+        )
+        self.register_load_state_dict_pre_hook(take_official_names)
+        self.freeze(frozen_stages)
+
+    def stages(self):
+        layers = [
+            [part for part in (layer.downsample, layer.blocks) if part is not None]
+            for layer in self.layers
+        ]
+        return [[self.patch_embed], *layers]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.patch_embed(x)  # (B, H, W, C)
+        outs = []
+        for stage, layer in enumerate(self.layers):
+            x = layer(x, self.with_cp)
+            if stage in self.out_indices:
+                out = self.out_norms[str(stage)](x) if self.out_norms else x
+                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
+        return tuple(outs)
+
+
+STEMS = {'official': 'patch_proj.0.weight', 'mmattn': 'patch_embed.proj.weight'}
+CONV_AND_NORM = {'0': 'proj', '1': 'norm'}
+BUFFERS = 'relative_position_index', 'attn_mask'  # of windows; nothing learned
+
+
+def layout_of(state_dict: Mapping[str, Tensor]) -> str:
+    """Whose names a DAT's weights have: 'official' or 'mmattn'.
+
+    Raises:
+        ValueError: neither's.
+    """
+    for layout, stem in STEMS.items():
+        if stem in state_dict:
+            return layout
+    raise ValueError(
+        f'weights of a DAT include one of {list(STEMS.values())}, '
+        f'got {list(state_dict)[:5]}'
+    )
+
+
+def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of the official repository with the names and shapes of `DAT`.
+
+    Buffers are dropped. What is not the backbone's keeps its name, as `cls_head` does,
+    to be reported when it is loaded; so do names of `DAT` itself.
+    """
+    stages = [int(n.split('.')[1]) for n in state_dict if n.startswith('stages.')]
+    last = max(stages, default=0)
+    converted = {}
+    for name, value in state_dict.items():
+        if name.endswith(BUFFERS):
+            continue
+        linear = 'proj' in name.split('.')[-2] or '.conv_offset.3.' in name
+        if name.startswith('stages.') and linear and value.dim() == 4:
+            value = value.flatten(1)  # of a 1x1 convolution
+        converted[convert_name(name, last)] = value
+    return converted
+
+
+def convert_name(name: str, last: int) -> str:
+    """`last` is the stage that `cls_norm` follows."""
+    parts = [part for part in name.split('.') if part != 'norm']
+    match parts:
+        case ['patch_proj', i, leaf]:
+            return f'patch_embed.{CONV_AND_NORM[i]}.{leaf}'
+        case ['down_projs', stage, i, leaf]:
+            return f'layers.{int(stage) + 1}.downsample.{CONV_AND_NORM[i]}.{leaf}'
+        case ['stages', stage, 'layer_norms', i, leaf]:
+            block, norm = divmod(int(i), 2)
+            return f'layers.{stage}.blocks.{block}.norm{norm + 1}.{leaf}'
+        case ['stages', stage, 'mlps', block, 'chunk', linear, leaf]:
+            fc = linear.replace('linear', 'fc')
+            return f'layers.{stage}.blocks.{block}.mlp.{fc}.{leaf}'
+        case ['stages', stage, 'attns', block, *rest]:
+            return '.'.join(['layers', stage, 'blocks', block, 'attn', *rest])
+        case ['cls_norm', leaf]:
+            return f'out_norms.{last}.{leaf}'
+    return name
+
+
+def take_official_names(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading."""
+    names = [name for name in state_dict if name.startswith(prefix)]
+    weights = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
+    for name, value in convert_state_dict(weights).items():
+        state_dict[prefix + name] = value

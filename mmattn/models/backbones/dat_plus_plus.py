@@ -1,0 +1,290 @@
+"""DAT++: a pyramid of neighbourhood attention and attention to deformed points.
+
+Xia, Pan, Song, Li and Huang, "DAT++: Spatially Dynamic Vision Transformer with
+Deformable Attention", https://arxiv.org/abs/2309.01430. Facts from the official code
+(https://github.com/LeapLabTHU/DAT at 32173fcf, Apache-2.0), whose checkpoints load. It
+needs NATTEN (https://github.com/SHI-Labs/NATTEN), ours does not.
+
+Channels come last inside the network.
+"""
+
+from collections.abc import Mapping
+
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    DeformableAttention,
+    NeighborhoodAttention,
+    PointwiseLinear,
+)
+from mmattn.registry import MODELS
+
+from .base_backbone import NO_WEIGHT_DECAY, BaseBackbone, drop_path_rates
+from .dat import Stage, convert_name
+from .lisanet import DepthwiseConv
+
+OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
+OFFSET_STRIDES = 8, 4, 2, 1
+
+
+class ConvNorm(nn.Module):
+    """Halves maps (B, C, H, W) to (B, ceil(H / 2), ceil(W / 2), C')."""
+
+    def __init__(self, in_channels: int, out_channels: int, bias: bool):
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, out_channels, 3, 2, padding=1, bias=bias)
+        self.norm = nn.LayerNorm(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+
+
+class PatchEmbed(nn.Module):
+    """Images (B, 3, H, W) to (B, ceil(H / 4), ceil(W / 4), C)."""
+
+    def __init__(self, embed_dims: int):
+        super().__init__()
+        self.conv1 = ConvNorm(3, embed_dims // 2, bias=True)
+        self.act = nn.GELU()
+        self.conv2 = ConvNorm(embed_dims // 2, embed_dims, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv2(self.act(self.conv1(x)).permute(0, 3, 1, 2))
+
+
+class ResidualConvMlp(nn.Module):
+    """MLP with a depthwise convolution beside its hidden layer."""
+
+    def __init__(self, embed_dims: int):
+        super().__init__()
+        self.fc1 = PointwiseLinear(embed_dims, 4 * embed_dims)
+        self.dwconv = DepthwiseConv(4 * embed_dims, 3)
+        self.act = nn.GELU()
+        self.fc2 = PointwiseLinear(4 * embed_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc1(x)
+        return self.fc2(self.act(x + self.dwconv(x)))
+
+
+class DATPlusPlusBlock(nn.Module):
+    """Local perception unit, attention and MLP; shape (B, H, W, C) in and out."""
+
+    def __init__(self, embed_dims: int, attn: nn.Module, drop_path: float):
+        super().__init__()
+        self.lpu = DepthwiseConv(embed_dims, 3)
+        self.norm1 = nn.LayerNorm(embed_dims)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(embed_dims)
+        self.mlp = ResidualConvMlp(embed_dims)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.lpu(x)
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+@MODELS.register_module()
+class DATPlusPlus(BaseBackbone):
+    """Deformable attention transformer, the second version.
+
+    Args:
+        arch: 'tiny', 'small', 'base', 'nano' (ours, for demos and tests), or a dict
+            with `embed_dims`, `depths`, `num_heads` and `num_groups` of each stage.
+            Blocks have neighbourhood and deformable attention by turns; in the last
+            stage all have deformable attention. Groups are those of its offsets.
+        img_size: image side, or (height, width), that the tables of the deformable
+            attention are made for. Other sizes read the same tables, at normalised
+            displacements; loaded tables of another size are resized (bicubic).
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: stages whose maps are returned; None returns all.
+        out_norm: whether a layer norm ends each returned map.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        backend: backend of the operators; None takes the fastest.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size and returns a tuple of maps
+        (B, C_i, H_i, W_i) at strides 4, 8, 16 and 32, sides rounded up.
+
+    Raises:
+        ValueError: unknown arch, stage index or setting.
+    """
+
+    arch_zoo = {
+        'nano': dict(
+            embed_dims=(32, 64, 128, 256),
+            depths=(2, 2, 6, 2),
+            num_heads=(1, 2, 4, 8),
+            num_groups=(1, 1, 2, 4),
+        ),
+        'tiny': dict(
+            embed_dims=(64, 128, 256, 512),
+            depths=(2, 4, 18, 2),
+            num_heads=(2, 4, 8, 16),
+            num_groups=(1, 2, 4, 8),
+        ),
+        'small': dict(
+            embed_dims=(96, 192, 384, 768),
+            depths=(2, 4, 18, 2),
+            num_heads=(3, 6, 12, 24),
+            num_groups=(1, 2, 3, 6),
+        ),
+        'base': dict(
+            embed_dims=(128, 256, 512, 1024),
+            depths=(2, 4, 18, 2),
+            num_heads=(4, 8, 16, 32),
+            num_groups=(2, 4, 8, 16),
+        ),
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'tiny',
+        *,
+        img_size: int | tuple[int, int] = 224,
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] | None = None,
+        out_norm: bool = True,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        backend: str | None = None,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        if len(depths) != len(OFFSET_STRIDES):
+            raise ValueError(
+                f'DATPlusPlus: arch has {len(OFFSET_STRIDES)} stages, got {depths=}'
+            )
+        if out_indices is None:
+            out_indices = tuple(range(len(depths)))
+        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
+        self.with_cp = with_cp
+        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
+
+        def attention(stage: int, block: int) -> nn.Module:
+            shape = embed_dims[stage], arch['num_heads'][stage]
+            if stage < len(depths) - 1 and block % 2 == 0:
+                return NeighborhoodAttention(*shape, backend=backend)
+            return DeformableAttention(
+                *shape,
+                arch['num_groups'][stage],
+                [-(-side // (4 << stage)) for side in sides],
+                kernel_size=OFFSET_KERNELS[stage],
+                stride=OFFSET_STRIDES[stage],
+                version=2,
+                backend=backend,
+            )
+
+        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.patch_embed = PatchEmbed(embed_dims[0])
+        # Stages above the last returned one would never get a gradient.
+        self.layers = nn.ModuleList(
+            Stage(
+                ConvNorm(*embed_dims[stage - 1 : stage + 1], bias=False)
+                if stage
+                else None,
+                [
+                    DATPlusPlusBlock(
+                        embed_dims[stage], attention(stage, block), next(drop_paths)
+                    )
+                    for block in range(depths[stage])
+                ],
+            )
+            for stage in range(self.out_indices[-1] + 1)
+        )
+        self.out_norms = nn.ModuleDict(
+            {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices if out_norm}
+        )
+        self.register_load_state_dict_pre_hook(take_official_names)
+        self.freeze(frozen_stages)
+
+    def no_weight_decay_keywords(self) -> frozenset[str]:
+        return NO_WEIGHT_DECAY | {'rpb'}
+
+    def stages(self):
+        layers = [
+            [part for part in (layer.downsample, layer.blocks) if part is not None]
+            for layer in self.layers
+        ]
+        return [[self.patch_embed], *layers]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.patch_embed(x)  # (B, H, W, C)
+        outs = []
+        for stage, layer in enumerate(self.layers):
+            x = layer(x, self.with_cp)
+            if stage in self.out_indices:
+                out = self.out_norms[str(stage)](x) if self.out_norms else x
+                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
+        return tuple(outs)
+
+
+MARKERS = {  # what DAT has not
+    'official': 'stages.0.local_perception_units.0.weight',
+    'mmattn': 'layers.0.blocks.0.lpu.weight',
+}
+STEM = {'0': 'conv1.proj', '1': 'conv1.norm', '3': 'conv2.proj', '4': 'conv2.norm'}
+MLP = {'linear1': 'fc1', 'dwc': 'dwconv', 'linear2': 'fc2'}
+
+
+def layout_of(state_dict: Mapping[str, Tensor]) -> str:
+    """Whose names a DAT++'s weights have: 'official' or 'mmattn'.
+
+    Raises:
+        ValueError: neither's.
+    """
+    for layout, marker in MARKERS.items():
+        if marker in state_dict:
+            return layout
+    raise ValueError(
+        f'weights of a DAT++ include one of {list(MARKERS.values())}, '
+        f'got {list(state_dict)[:5]}'
+    )
+
+
+def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of the official repositories with the names and shapes of `DATPlusPlus`.
+
+    Understands classifiers, whose only norm is the last stage's, and backbones of
+    detectors and segmentors. What is not the backbone's keeps its name, as `cls_head`
+    does, to be reported when it is loaded; so do names of `DATPlusPlus` itself.
+    """
+    stages = [int(n.split('.')[1]) for n in state_dict if n.startswith('stages.')]
+    last = max(stages, default=0)
+    converted = {}
+    for name, value in state_dict.items():
+        if name.startswith('stages.') and value.shape[2:] == (1, 1):
+            value = value.flatten(1)  # of a 1x1 convolution
+        converted[convert_plus_plus_name(name, last)] = value
+    return converted
+
+
+def convert_plus_plus_name(name: str, last: int) -> str:
+    """`last` is the stage that `cls_norm` follows."""
+    match name.split('.'):
+        case ['patch_proj', i, *_, leaf]:
+            return f'patch_embed.{STEM[i]}.{leaf}'
+        case ['stages', stage, 'local_perception_units', block, leaf]:
+            return f'layers.{stage}.blocks.{block}.lpu.{leaf}'
+        case ['stages', stage, 'mlps', block, layer, *_, leaf]:
+            return f'layers.{stage}.blocks.{block}.mlp.{MLP[layer]}.{leaf}'
+        case ['norms', stage, 'norm', leaf]:
+            return f'out_norms.{stage}.{leaf}'
+    return convert_name(name, last)
+
+
+def take_official_names(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading."""
+    names = [name for name in state_dict if name.startswith(prefix)]
+    weights = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
+    for name, value in convert_state_dict(weights).items():
+        state_dict[prefix + name] = value

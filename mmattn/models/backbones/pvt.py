@@ -1,0 +1,314 @@
+"""PVT: a pyramid of Transformer stages whose attention sees a reduced map.
+
+Wang et al., "Pyramid Vision Transformer: A Versatile Backbone for Dense Prediction
+without Convolutions", https://arxiv.org/abs/2102.12122. Official code:
+https://github.com/whai362/PVT, Apache-2.0.
+
+Depths are those of the official code, which give the paper's parameters; its Table 1
+prints other ones for stage 2 of Small and Medium. As there, the norms of the blocks
+have an epsilon of 1e-6, and those of patches and of reduced maps one of 1e-5. Tables
+of positions are resized where the grid is another one, whatever its number of pixels.
+
+Channels come last inside the network.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import isqrt, prod
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    PointwiseMlp,
+    SpatialReductionAttention,
+    init_linear_and_conv,
+)
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .pvt_checkpoints import (
+    convert_state_dict,
+    layout_of,
+    take_any_layout,
+    to_official_state_dict,
+)
+
+__all__ = ['PVT', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
+
+OUT_TYPES = 'featmap', 'cls_token'
+EPSILON = 1e-6
+
+
+class PVTBlock(nn.Module):
+    """Shape (B, H, W, C) in and out; (B, N, C) where its parts take that."""
+
+    def __init__(
+        self, embed_dims: int, attn: nn.Module, mlp: nn.Module, drop_path: float
+    ):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dims, eps=EPSILON)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(embed_dims, eps=EPSILON)
+        self.mlp = mlp
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    """Strided convolution and norm; channels last in and out."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        embed_dims: int,
+        *,
+        kernel_size: int,
+        stride: int,
+        padding: int = 0,
+    ):
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, embed_dims, kernel_size, stride, padding)
+        self.norm = nn.LayerNorm(embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+
+
+class Stage(nn.Module):
+    """The parts of a stage; the first one's patches are the stem's."""
+
+    def __init__(
+        self,
+        downsample: nn.Module | None,
+        blocks: Sequence[nn.Module],
+        *,
+        norm: nn.Module | None = None,
+        pos_embed: nn.Parameter | None = None,
+    ):
+        super().__init__()
+        self.downsample = downsample
+        self.register_parameter('pos_embed', pos_embed)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+
+def fit_positions(
+    table: Tensor, old_grid: Sequence[int], grid: Sequence[int]
+) -> Tensor:
+    """Shape (1, N, C) to (1, H * W, C), bilinear as in the official code."""
+    if tuple(grid) == tuple(old_grid):
+        return table
+    dtype = torch.promote_types(table.dtype, torch.float32)
+    image = table.to(dtype).unflatten(1, tuple(old_grid)).permute(0, 3, 1, 2)
+    image = F.interpolate(image, tuple(grid), mode='bilinear')  # (1, C, H, W)
+    return image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)
+
+
+def fit_loaded_positions(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading: makes tables of positions fit the module's grids.
+
+    Drops the class token's where the module has no such token, and resizes tables of
+    square grids. What cannot fit stays, for `load_state_dict` to report its shape.
+    """
+    for i, layer in enumerate(module.layers):
+        key = f'{prefix}layers.{i}.pos_embed'
+        table, grid = state_dict.get(key), module.grid_sizes[i]
+        if table is None or table.shape == layer.pos_embed.shape:
+            continue
+        num_special = layer.pos_embed.shape[1] - prod(grid)
+        num_tokens = table.shape[1]
+        has_special = (
+            num_tokens == prod(grid) + 1 or isqrt(num_tokens) ** 2 < num_tokens
+        )
+        pixels = table[:, int(has_special) :]
+        side = isqrt(pixels.shape[1])
+        if pixels.shape[1] != prod(grid) and side**2 == pixels.shape[1]:
+            pixels = fit_positions(pixels, (side, side), grid)
+        if num_special <= has_special:
+            state_dict[key] = torch.cat([table[:, :num_special], pixels], dim=1)
+
+
+@MODELS.register_module()
+class PVT(BaseBackbone):
+    """Pyramid Vision Transformer.
+
+    Args:
+        arch: 'tiny', 'small', 'medium', 'large', 'nano' (ours, for demos and tests), or
+            a dict with `embed_dims`, `depths`, `num_heads`, `mlp_ratios` and
+            `sr_ratios` of the four stages.
+        img_size: image side, or (height, width), that the tables of positions are made
+            for. Other sizes get them resized (bilinear), at run time and on load.
+        out_type: 'featmap' for the maps of `out_indices`, or 'cls_token', which has a
+            class token in the last stage and returns it, normed, in place of that
+            stage's map.
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: stages whose maps are returned; None returns all, or the class
+            token alone.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size from 32 pixels a side up and returns a
+        tuple of maps (B, C_i, H // s, W // s) of strides s = 4, 8, 16 and 32, without a
+        norm; with 'cls_token' the last entry is (B, C), as mmpretrain's
+        `LinearClsHead` takes it. Pixels beyond a multiple of the stride are not seen.
+
+    Raises:
+        ValueError: unknown arch, out_type or stage index.
+    """
+
+    arch_zoo = {
+        'nano': dict(
+            embed_dims=(32, 64, 160, 256),
+            depths=(2, 2, 2, 2),
+            num_heads=(1, 2, 5, 8),
+            mlp_ratios=(8, 8, 4, 4),
+            sr_ratios=(8, 4, 2, 1),
+        ),
+        **{
+            name: dict(
+                embed_dims=(64, 128, 320, 512),
+                depths=depths,
+                num_heads=(1, 2, 5, 8),
+                mlp_ratios=(8, 8, 4, 4),
+                sr_ratios=(8, 4, 2, 1),
+            )
+            for name, depths in (
+                ('tiny', (2, 2, 2, 2)),
+                ('small', (3, 4, 6, 3)),
+                ('medium', (3, 4, 18, 3)),
+                ('large', (3, 8, 27, 3)),
+            )
+        },
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'tiny',
+        *,
+        img_size: int | tuple[int, int] = 224,
+        out_type: str = 'featmap',
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] | None = None,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        last = len(depths) - 1
+        if out_type not in OUT_TYPES:
+            raise ValueError(
+                f'PVT: out_type must be one of {OUT_TYPES}, got {out_type!r}'
+            )
+        if out_indices is None:
+            out_indices = last if out_type == 'cls_token' else tuple(range(last + 1))
+        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
+        with_token = out_type == 'cls_token'
+        if with_token and (self.out_indices[-1] != last or arch['sr_ratios'][-1] != 1):
+            raise ValueError(
+                "PVT: the class token of out_type='cls_token' is in the last stage, "
+                f'whose sr_ratio must be 1, got out_indices {out_indices} and '
+                f'sr_ratios {arch["sr_ratios"]}'
+            )
+        self.with_cp = with_cp
+        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
+        self.grid_sizes = [
+            tuple(side // (4 << stage) for side in sides) for stage in range(last + 1)
+        ]
+        if not all(map(all, self.grid_sizes)):
+            raise ValueError(
+                f'PVT: img_size must be {4 << last} or more a side, got {img_size}'
+            )
+
+        def positions(stage: int) -> nn.Parameter:
+            num_tokens = prod(self.grid_sizes[stage]) + (with_token and stage == last)
+            return nn.Parameter(torch.empty(1, num_tokens, embed_dims[stage]))
+
+        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.patch_embed = PatchEmbed(3, embed_dims[0], kernel_size=4, stride=4)
+        # Stages above the last returned one would never get a gradient.
+        self.layers = nn.ModuleList(
+            Stage(
+                PatchEmbed(*embed_dims[i - 1 : i + 1], kernel_size=2, stride=2)
+                if i
+                else None,
+                [
+                    PVTBlock(
+                        embed_dims[i],
+                        SpatialReductionAttention(
+                            embed_dims[i], arch['num_heads'][i], arch['sr_ratios'][i]
+                        ),
+                        PointwiseMlp(
+                            embed_dims[i], arch['mlp_ratios'][i] * embed_dims[i]
+                        ),
+                        next(drop_paths),
+                    )
+                    for _ in range(depths[i])
+                ],
+                pos_embed=positions(i),
+            )
+            for i in range(self.out_indices[-1] + 1)
+        )
+        self.register_parameter('cls_token', None)
+        self.norm = None
+        if with_token:
+            self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims[-1]))
+            self.norm = nn.LayerNorm(embed_dims[-1], eps=EPSILON)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                init_linear_and_conv(module)
+        for name, param in self.named_parameters():
+            if name.endswith(('pos_embed', 'cls_token')):
+                nn.init.trunc_normal_(param, std=0.02)
+        self.register_load_state_dict_pre_hook(take_any_layout)
+        self.register_load_state_dict_pre_hook(fit_loaded_positions)
+        self.freeze(frozen_stages)
+
+    def stages(self):
+        first, *rest = self.layers
+        stages = [[self.patch_embed, first.pos_embed], [first.blocks]]
+        stages += ([layer.downsample, layer.pos_embed, layer.blocks] for layer in rest)
+        if self.cls_token is not None:
+            stages[-1].append(self.cls_token)
+        return stages
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.patch_embed(x.permute(0, 2, 3, 1))  # (B, H, W, C)
+        outs = []
+        for i, layer in enumerate(self.layers):
+            if layer.downsample is not None:
+                x = layer.downsample(x)
+            x = self._add_positions(x, i)
+            for block in layer.blocks:
+                x = run_block(block, x, self.with_cp)
+            if i in self.out_indices:
+                outs.append(x)
+        if self.norm is None:
+            return tuple(out.permute(0, 3, 1, 2) for out in outs)  # (B, C, H, W)
+        *maps, tokens = outs
+        token = self.norm(tokens[:, 0])
+        return *(out.permute(0, 3, 1, 2) for out in maps), token
+
+    def _add_positions(self, x: Tensor, stage: int) -> Tensor:
+        """Where the class token joins, it comes first, and pixels become a row."""
+        table, old_grid = self.layers[stage].pos_embed, self.grid_sizes[stage]
+        grid = x.shape[1:3]
+        if not self._has_token(stage):
+            return x + fit_positions(table, old_grid, grid).unflatten(1, tuple(grid))
+        token = (self.cls_token + table[:, :1]).expand(len(x), -1, -1)
+        pixels = x.flatten(1, 2) + fit_positions(table[:, 1:], old_grid, grid)
+        return torch.cat([token, pixels], dim=1)  # (B, 1 + N, C)
+
+    def _has_token(self, stage: int) -> bool:
+        return self.cls_token is not None and stage == len(self.layers) - 1

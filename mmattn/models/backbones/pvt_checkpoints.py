@@ -1,0 +1,196 @@
+"""Weights of PVT and PVT v2: the names that each code base gives them, and ours.
+
+The layouts are 'official' (https://github.com/whai362/PVT), 'mmdet', 'timm' (PVT v2
+alone), 'huggingface' and 'mmattn'. Heads keep their weights, as `head`.
+"""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+STAGES = range(4)
+PATCHES = 'patch_embed.', *(f'layers.{i}.downsample.' for i in STAGES[1:])
+
+# A weight of the first attention, whose name no other layout has.
+MARKERS = {
+    'official': r'block1\.0\.attn\.kv\.weight',
+    'mmdet': r'layers\.0\.1\.[01]\.attn\.attn\.in_proj_weight',
+    'timm': r'stages\.0\.blocks\.0\.attn\.kv\.weight',
+    'huggingface': r'(pvt\.|pvt_v2\.)?encoder\.(block\.0|layers\.0\.blocks)\.0\.'
+    r'attention\.(self\.)?key\.weight',
+    'mmattn': r'layers\.0\.blocks\.0\.attn\.kv\.weight',
+}
+# What names begin with, theirs and ours; the first that fits is exchanged.
+PREFIXES = {
+    'official': {
+        **{f'patch_embed{i + 1}.': PATCHES[i] for i in STAGES},
+        **{f'pos_embed{i + 1}': f'layers.{i}.pos_embed' for i in STAGES},
+        **{f'block{i + 1}.': f'layers.{i}.blocks.' for i in STAGES},
+        **{f'norm{i + 1}.': f'layers.{i}.norm.' for i in STAGES},
+    },
+    'mmdet': {
+        **{f'layers.{i}.0.': PATCHES[i] for i in STAGES},
+        **{f'layers.{i}.1.0.pos_embed': f'layers.{i}.pos_embed' for i in STAGES},
+        **{f'layers.{i}.1.': f'layers.{i}.blocks.' for i in STAGES},
+        **{f'layers.{i}.2.': f'layers.{i}.norm.' for i in STAGES},
+    },
+    'timm': {'stages.': 'layers.'},
+    'huggingface': {
+        'encoder.patch_embeddings.3.cls_token': 'cls_token',
+        **{
+            f'encoder.patch_embeddings.{i}.position_embeddings': f'layers.{i}.pos_embed'
+            for i in STAGES
+        },
+        **{f'encoder.patch_embeddings.{i}.': PATCHES[i] for i in STAGES},
+        **{f'encoder.block.{i}.': f'layers.{i}.blocks.' for i in STAGES},
+        'encoder.layer_norm.': 'norm.',
+        **{f'encoder.layers.{i}.patch_embedding.': PATCHES[i] for i in STAGES},
+        'encoder.layers.': 'layers.',
+        'classifier.': 'head.',
+    },
+}
+# What else names contain, theirs and ours; all that fit are exchanged.
+PARTS = {
+    'official': {'.dwconv.dwconv.': '.dwconv.'},
+    'mmdet': {
+        '.projection.': '.proj.',
+        '.attn.attn.in_proj_': '.attn.in_proj_',
+        '.attn.attn.out_proj.': '.attn.proj.',
+        '.ffn.layers.0.': '.mlp.fc1.',
+        '.ffn.layers.1.': '.mlp.dwconv.',
+        '.ffn.layers.3.': '.mlp.fc2.',
+        '.ffn.layers.4.': '.mlp.fc2.',
+    },
+    'timm': {},
+    'huggingface': {
+        '.projection.': '.proj.',
+        '.layer_norm.': '.norm.',
+        '.layer_norm_1.': '.norm1.',
+        '.layer_norm_2.': '.norm2.',
+        '.attention.output.dense.': '.attn.proj.',
+        '.attention.self.': '.attn.',
+        '.attention.': '.attn.',
+        '.query.': '.q.',
+        '.sequence_reduction.': '.sr.',
+        '.spatial_reduction.': '.sr.',
+        '.dense1.': '.fc1.',
+        '.dense2.': '.fc2.',
+        '.dwconv.dwconv.': '.dwconv.',
+    },
+}
+
+
+def layout_of(state_dict: Mapping[str, Tensor]) -> str:
+    """Name of the layout: 'official', 'mmdet', 'timm', 'huggingface' or 'mmattn'.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    layout = find_layout(state_dict)
+    if layout is None:
+        raise ValueError(
+            'these are not the weights of a PVT: no name fits one of '
+            f'{list(MARKERS.values())}; the first ones are {list(state_dict)[:3]}'
+        )
+    return layout
+
+
+def find_layout(state_dict: Mapping[str, Tensor]) -> str | None:
+    for layout, marker in MARKERS.items():
+        if any(re.fullmatch(marker, name) for name in state_dict):
+            return layout
+    return None
+
+
+def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of any layout, with our names and shapes.
+
+    What the layout does not know keeps its name, to be reported when it is loaded.
+
+    Raises:
+        ValueError: the layout is not known.
+    """
+    layout = layout_of(state_dict)
+    if layout == 'mmattn':
+        return dict(state_dict)
+    converted = {
+        _renamed(name, PREFIXES[layout], PARTS[layout]): value
+        for name, value in state_dict.items()
+    }
+    if layout == 'mmdet':
+        return _from_mmdet(converted)
+    if layout == 'huggingface':
+        return _from_huggingface(converted)
+    return converted
+
+
+def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of any layout, with the official code's names.
+
+    The official code of PVT has a position of the class token in `pos_embed4` even
+    where it has no class token; weights without one get none.
+
+    Raises:
+        ValueError: the layout is not known.
+    """
+    prefixes = {ours: theirs for theirs, ours in PREFIXES['official'].items()}
+    parts = {ours: theirs for theirs, ours in PARTS['official'].items()}
+    return {
+        _renamed(name, prefixes, parts): value
+        for name, value in convert_state_dict(state_dict).items()
+    }
+
+
+def take_any_layout(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading: converts what is there of a known layout."""
+    names = [name for name in state_dict if name.startswith(prefix)]
+    weights = {name.removeprefix(prefix): state_dict[name] for name in names}
+    if find_layout(weights) in (None, 'mmattn'):
+        return
+    for name in names:
+        del state_dict[name]
+    for name, value in convert_state_dict(weights).items():
+        state_dict[prefix + name] = value
+
+
+def _renamed(name: str, prefixes: Mapping[str, str], parts: Mapping[str, str]) -> str:
+    name = re.sub(r'^(pvt|pvt_v2)\.', '', name)
+    for old, new in prefixes.items():
+        if name.startswith(old):
+            name = new + name.removeprefix(old)
+            break
+    for old, new in parts.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _from_mmdet(renamed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Positions stand before the blocks, linear layers are 1x1 convolutions."""
+    shift = int('layers.0.pos_embed' in renamed)
+    converted = {}
+    for name, value in renamed.items():
+        name = re.sub(
+            r'(?<=\.blocks\.)\d+', lambda number: str(int(number[0]) - shift), name
+        )
+        if '.attn.in_proj_' in name:
+            C = len(value) // 3
+            converted[name.replace('.in_proj_', '.q.')] = value[:C]
+            converted[name.replace('.in_proj_', '.kv.')] = value[C:]
+        else:
+            is_linear = re.search(r'\.mlp\.fc\d\.weight$', name)
+            converted[name] = value.flatten(1) if is_linear else value
+    return converted
+
+
+def _from_huggingface(renamed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Keys and values have linear layers of their own."""
+    converted = {}
+    for name, value in renamed.items():
+        if '.attn.key.' in name:
+            both = value, renamed[name.replace('.key.', '.value.')]
+            converted[name.replace('.key.', '.kv.')] = torch.cat(both)
+        elif '.attn.value.' not in name:
+            converted[name] = value
+    return converted

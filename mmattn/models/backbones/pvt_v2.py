@@ -1,0 +1,199 @@
+"""PVT v2: PVT with overlapping patches and convolutions in place of positions.
+
+Wang et al., "PVT v2: Improved Baselines with Pyramid Vision Transformer",
+https://arxiv.org/abs/2106.13797. Official code: https://github.com/whai362/PVT,
+Apache-2.0. Parameters have the names of timm's `pvt_v2`, but for `layers`.
+
+Depths are those of the official code, which give its parameters; the paper's Table 1
+prints another one for stage 2 of b2 and b3. As there, the norms of blocks and stages
+have an epsilon of 1e-6, and those of patches and of reduced maps one of 1e-5.
+
+Channels come last inside the network.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+
+from torch import Tensor, nn
+
+from mmattn.models.layers import (
+    LinearSpatialReductionAttention,
+    PointwiseLinear,
+    SpatialReductionAttention,
+    init_linear_and_conv,
+)
+from mmattn.registry import MODELS
+
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .pvt import EPSILON, PatchEmbed, PVTBlock, Stage
+from .pvt_checkpoints import (
+    convert_state_dict,
+    layout_of,
+    take_any_layout,
+    to_official_state_dict,
+)
+
+__all__ = ['PVTv2', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
+
+
+class ConvMlp(nn.Module):
+    """An MLP with a depthwise 3x3 convolution before its GELU; (B, H, W, C).
+
+    `relu`, which networks with linear attention have, acts before the convolution.
+    """
+
+    def __init__(self, embed_dims: int, hidden_dims: int, relu: bool):
+        super().__init__()
+        self.fc1 = PointwiseLinear(embed_dims, hidden_dims)
+        self.relu = nn.ReLU() if relu else nn.Identity()
+        self.dwconv = nn.Conv2d(
+            hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims
+        )
+        self.act = nn.GELU()
+        self.fc2 = PointwiseLinear(hidden_dims, embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.fc1(x)).permute(0, 3, 1, 2)  # (B, C, H, W)
+        return self.fc2(self.act(self.dwconv(x).permute(0, 2, 3, 1)))
+
+
+def init_conv(module: nn.Module):
+    """Normal weights of variance 2 / fan-out, and zero biases."""
+    if isinstance(module, nn.Conv2d):
+        fan_out = module.weight[:, 0].numel() // module.groups
+        nn.init.normal_(module.weight, std=sqrt(2 / fan_out))
+        nn.init.zeros_(module.bias)
+
+
+@MODELS.register_module()
+class PVTv2(BaseBackbone):
+    """Pyramid Vision Transformer v2.
+
+    Args:
+        arch: 'b0' to 'b5', 'b2-li', or a dict with `embed_dims`, `depths`, `num_heads`,
+            `mlp_ratios` and `sr_ratios` of the stages and `linear`: whether attention
+            is to maps pooled to 7 x 7, which takes no notice of `sr_ratios`.
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_indices: stages whose maps are returned; None returns all.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+        with_cp: recompute each block's activations in the backward.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+
+    Forward:
+        Takes images (B, 3, H, W) of any size and returns a tuple of maps (B, C_i, H_i,
+        W_i), each after a layer norm, at strides 4, 8, 16 and 32, rounded up.
+
+    Raises:
+        ValueError: unknown arch or stage index.
+    """
+
+    arch_zoo = {
+        'b0': dict(
+            embed_dims=(32, 64, 160, 256),
+            depths=(2, 2, 2, 2),
+            num_heads=(1, 2, 5, 8),
+            mlp_ratios=(8, 8, 4, 4),
+            sr_ratios=(8, 4, 2, 1),
+            linear=False,
+        ),
+        **{
+            name: dict(
+                embed_dims=(64, 128, 320, 512),
+                depths=depths,
+                num_heads=(1, 2, 5, 8),
+                mlp_ratios=mlp_ratios,
+                sr_ratios=(8, 4, 2, 1),
+                linear=name == 'b2-li',
+            )
+            for name, depths, mlp_ratios in (
+                ('b1', (2, 2, 2, 2), (8, 8, 4, 4)),
+                ('b2', (3, 4, 6, 3), (8, 8, 4, 4)),
+                ('b2-li', (3, 4, 6, 3), (8, 8, 4, 4)),
+                ('b3', (3, 4, 18, 3), (8, 8, 4, 4)),
+                ('b4', (3, 8, 27, 3), (8, 8, 4, 4)),
+                ('b5', (3, 6, 40, 3), (4, 4, 4, 4)),
+            )
+        },
+    }
+
+    def __init__(
+        self,
+        arch: str | Mapping = 'b2',
+        *,
+        drop_path_rate: float = 0.0,
+        out_indices: int | tuple[int, ...] | None = None,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        compile: bool | Mapping = False,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__(init_cfg, compile)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        if out_indices is None:
+            out_indices = tuple(range(len(depths)))
+        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
+        self.with_cp = with_cp
+
+        def attention(stage: int) -> nn.Module:
+            shape = embed_dims[stage], arch['num_heads'][stage]
+            if arch['linear']:
+                return LinearSpatialReductionAttention(*shape)
+            return SpatialReductionAttention(*shape, arch['sr_ratios'][stage])
+
+        def block(stage: int, drop_path: float) -> nn.Module:
+            channels = embed_dims[stage]
+            mlp = ConvMlp(
+                channels, arch['mlp_ratios'][stage] * channels, relu=arch['linear']
+            )
+            return PVTBlock(channels, attention(stage), mlp, drop_path)
+
+        def downsample(stage: int) -> nn.Module | None:
+            if stage == 0:
+                return None
+            shape = embed_dims[stage - 1 : stage + 1]
+            return PatchEmbed(*shape, kernel_size=3, stride=2, padding=1)
+
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.patch_embed = PatchEmbed(
+            3, embed_dims[0], kernel_size=7, stride=4, padding=3
+        )
+        # Stages above the last returned one would never get a gradient.
+        self.layers = nn.ModuleList(
+            Stage(
+                downsample(i),
+                [block(i, next(rates)) for _ in range(depths[i])],
+                norm=nn.LayerNorm(embed_dims[i], eps=EPSILON),
+            )
+            for i in range(self.out_indices[-1] + 1)
+        )
+        self.apply(init_linear_and_conv)
+        self.apply(init_conv)
+        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
+        # and each norm would multiply their gradient by 300.
+        nn.init.trunc_normal_(self.patch_embed.proj.bias, std=0.02)
+        self.register_load_state_dict_pre_hook(take_any_layout)
+        self.freeze(frozen_stages)
+
+    def stages(self):
+        first, *rest = self.layers
+        return [
+            [self.patch_embed],
+            [first.blocks, first.norm],
+            *([layer.downsample, layer.blocks, layer.norm] for layer in rest),
+        ]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.patch_embed(x.permute(0, 2, 3, 1))  # (B, H, W, C)
+        outs = []
+        for i, layer in enumerate(self.layers):
+            if layer.downsample is not None:
+                x = layer.downsample(x)
+            for block in layer.blocks:
+                x = run_block(block, x, self.with_cp)
+            x = layer.norm(x)
+            if i in self.out_indices:
+                outs.append(x.permute(0, 3, 1, 2))  # (B, C, H, W)
+        return tuple(outs)

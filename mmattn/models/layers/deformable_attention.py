@@ -1,0 +1,212 @@
+"""Attention to sampled points that all queries share, on a channels-last grid."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmattn.ops import deformable_attention_v2
+
+from .pointwise import PointwiseLinear
+from .relative_position import resize_table
+
+OFFSET_RANGE = 2  # of version 1, in steps of the keys' grid
+
+
+class DeformableAttention(nn.Module):
+    """Offsets, samples and projections around `ops.deformable_attention_v2`.
+
+    A small network moves a uniform grid of reference points by offsets of its own for
+    each group of heads; keys and values are projections of the map there. Parameters
+    are those of the official code (https://github.com/LeapLabTHU/DAT, Apache-2.0), but
+    for 1x1 convolutions, which are linear layers.
+
+    Version 1 is "Vision Transformer with Deformable Attention",
+    https://arxiv.org/abs/2201.00520: offsets within `OFFSET_RANGE` steps of the keys'
+    grid, points at the centres of its cells, whose outer edges are the map's. What is
+    sampled outside of the map is zero. Version 2 is "DAT++",
+    https://arxiv.org/abs/2309.01430: offsets of any size, half a step right and below,
+    then clamped to the map. The only point of a side lies in the middle in both, where
+    version 2's formula divides by zero.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M; divides C.
+        num_groups: groups G with offsets of their own; divides M.
+        table_grid: the map (H, W) that the table of relative positions is made for:
+            2 H - 1 by 2 W - 1 for each head. Other maps read the same table at
+            normalised displacements; a loaded table of another size is resized.
+        kernel_size, stride: of the offset network's depthwise convolution. One key
+            stands for each `stride` x `stride` pixels.
+        version: 1 (DAT) or 2 (DAT++); see above.
+        backend: backend of the operator; None takes the fastest.
+
+    Raises:
+        ValueError: heads or groups that do not divide, or a wrong setting.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        num_groups: int,
+        table_grid: Sequence[int],
+        *,
+        kernel_size: int,
+        stride: int = 1,
+        version: int = 2,
+        backend: str | None = None,
+    ):
+        super().__init__()
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'{embed_dims} channels do not split into {num_heads} heads'
+            )
+        if num_heads % num_groups:
+            raise ValueError(f'{num_heads} heads do not split into {num_groups} groups')
+        if len(table_grid) != 2 or min(table_grid) < 1:
+            raise ValueError(f'table_grid must be two positive sides, got {table_grid}')
+        if not 1 <= stride <= kernel_size:
+            raise ValueError(
+                'stride must be from 1 to kernel_size, '
+                f'got {stride=} and {kernel_size=}'
+            )
+        if version not in (1, 2):
+            raise ValueError(f'version must be 1 or 2, got {version!r}')
+        self.num_heads = num_heads
+        self.num_groups = num_groups
+        self.version = version
+        self.backend = backend
+        group_dims = embed_dims // num_groups
+        self.proj_q = PointwiseLinear(embed_dims, embed_dims)
+        self.conv_offset = nn.Sequential(
+            nn.Conv2d(
+                group_dims,
+                group_dims,
+                kernel_size,
+                stride,
+                padding=0 if kernel_size == stride else kernel_size // 2,
+                groups=group_dims,
+            ),
+            nn.LayerNorm(group_dims),
+            nn.GELU(),
+            PointwiseLinear(group_dims, 2, bias=False),
+        )
+        self.proj_k = PointwiseLinear(embed_dims, embed_dims)
+        self.proj_v = PointwiseLinear(embed_dims, embed_dims)
+        self.proj_out = PointwiseLinear(embed_dims, embed_dims)
+        rows, columns = (2 * side - 1 for side in table_grid)
+        self.rpe_table = nn.Parameter(torch.empty(num_heads, rows, columns))
+        nn.init.trunc_normal_(self.rpe_table, std=0.01)
+        self.register_load_state_dict_pre_hook(fit_loaded_rpe_table)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, H, W, C) in and out."""
+        B, H, W, C = x.shape
+        if torch.jit.is_tracing():  # as mmengine's FLOP counter; knows no grids
+            H, W = int(H), int(W)
+        q = self.proj_q(x)
+        positions = self.positions(q)
+        samples = sample_map(x, positions)
+        q, k, v = (
+            tokens.view(B, -1, self.num_heads, C // self.num_heads)
+            for tokens in (q, self.proj_k(samples), self.proj_v(samples))
+        )
+        out = deformable_attention_v2(
+            q,
+            k,
+            v,
+            (H, W),
+            positions,
+            self.rpe_table,
+            align_corners=self.version == 2,
+            backend=self.backend,
+        )  # (B, N, M, D)
+        return self.proj_out(out.reshape(B, H, W, C))
+
+    def sampled_positions(self, x: Tensor) -> Tensor:
+        """Where the keys of a map (B, H, W, C) lie, shape (B, G, K, 2).
+
+        Keys in row-major order of their grid; (x, y), normalised so that -1 and 1 are
+        the centres of the outer pixels, in both versions.
+        """
+        return self.positions(self.proj_q(x))
+
+    def positions(self, q: Tensor) -> Tensor:
+        """`sampled_positions` from the queries (B, H, W, C); at least float32."""
+        offsets = self.offsets(q)  # (B, Hk, Wk, G, 2)
+        offsets = offsets.to(torch.promote_types(offsets.dtype, torch.float32))
+        Hk, Wk = offsets.shape[1:3]
+        dy, dx = offsets.unbind(-1)
+        if self.version == 1:
+            dy, dx = (
+                d.tanh() * (OFFSET_RANGE / side) for d, side in ((dy, Hk), (dx, Wk))
+            )
+        y = self.reference_points(Hk, dy)[:, None, None] + dy
+        x = self.reference_points(Wk, dx)[:, None] + dx
+        points = torch.stack([x, y], dim=-1)
+        if self.version == 2:
+            points = points.clamp(-1, 1)
+        return points.permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+    def reference_points(self, side: int, like: Tensor) -> Tensor:
+        """Of one side of the keys' grid, with dtype and device of `like`."""
+        i = torch.arange(side, dtype=like.dtype, device=like.device)
+        if self.version == 1 or side == 1:
+            return (2 * i + 1 - side) / side
+        return (2 * i + 2 - side) / (side - 1)
+
+    def offsets(self, q: Tensor) -> Tensor:
+        """(y, x) of each group at each key, shape (B, Hk, Wk, G, 2).
+
+        The network is the same for all groups.
+        """
+        conv, *pointwise = self.conv_offset
+        G = self.num_groups
+        q = q.permute(0, 3, 1, 2)  # (B, C, H, W)
+        kernel, padding = conv.kernel_size[0], conv.padding[0]
+        if padding == 0:  # a map smaller than the kernel has one key all the same
+            H, W = q.shape[2:]
+            q = F.pad(q, (0, max(0, kernel - W), 0, max(0, kernel - H)))
+        q = F.conv2d(
+            q,
+            conv.weight.repeat(G, 1, 1, 1),
+            conv.bias.repeat(G),
+            conv.stride,
+            padding,
+            groups=q.shape[1],
+        )
+        q = q.permute(0, 2, 3, 1).unflatten(-1, (G, -1))  # (B, Hk, Wk, G, C / G)
+        for layer in pointwise:
+            q = layer(q)
+        return q
+
+
+def sample_map(x: Tensor, positions: Tensor) -> Tensor:
+    """Bilinear samples of each group's channels, with zeros outside of the map.
+
+    Args:
+        x: shape (B, H, W, C).
+        positions: shape (B, G, K, 2), (x, y), where -1 and 1 are the centres of the
+            outer pixels. Group g has the channels [g * C / G, (g + 1) * C / G).
+
+    Returns:
+        Shape (B, K, C), interpolated in the dtype of `positions`.
+    """
+    B, H, W, C = x.shape
+    G, K = positions.shape[1:3]
+    maps = x.to(positions.dtype).reshape(B, H, W, G, C // G)
+    maps = maps.permute(0, 3, 4, 1, 2).flatten(0, 1)  # (B * G, C / G, H, W)
+    samples = F.grid_sample(
+        maps, positions.reshape(B * G, 1, K, 2), align_corners=True
+    )  # (B * G, C / G, 1, K)
+    return samples.view(B, C, K).transpose(1, 2)
+
+
+def fit_loaded_rpe_table(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading: resizes the table of another map to the module's."""
+    key = prefix + 'rpe_table'
+    loaded, own = state_dict.get(key), module.rpe_table
+    if loaded is not None and loaded.dim() == 3 and len(loaded) == len(own):
+        state_dict[key] = resize_table(loaded, own.shape[1:])

@@ -1,0 +1,81 @@
+"""Attention of all tokens to a reduced map: that of PVT, and PVT v2's linear one."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .pointwise import PointwiseLinear
+
+POOLED_SIDE = 7  # of the map that linear attention looks at
+
+
+class SpatialReductionAttention(nn.Module):
+    """Queries from every token, keys and values from a map reduced R times a side.
+
+    Wang et al., "Pyramid Vision Transformer", https://arxiv.org/abs/2102.12122,
+    equations 3 to 5. The paper's Reshape and projection are a convolution whose kernel
+    and stride are R. Pixels beyond a multiple of R give no key, as in the official
+    code, unless they are all there are: a side below R is filled up with zeros.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M, a divisor of C.
+        sr_ratio: R; 1 is plain attention, without the reduction and its norm.
+
+    Forward:
+        Shape (B, H, W, C) in and out; where R is 1 also (B, N, C).
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, sr_ratio: int = 1):
+        super().__init__()
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'embed_dims must be a multiple of num_heads, got {embed_dims} and '
+                f'{num_heads}'
+            )
+        self.num_heads = num_heads
+        self.sr_ratio = sr_ratio
+        self.q = PointwiseLinear(embed_dims, embed_dims)
+        self.kv = PointwiseLinear(embed_dims, 2 * embed_dims)
+        self.proj = PointwiseLinear(embed_dims, embed_dims)
+        if sr_ratio > 1:
+            self.sr = nn.Conv2d(embed_dims, embed_dims, sr_ratio, stride=sr_ratio)
+            self.norm = nn.LayerNorm(embed_dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self._heads(self.q(x))  # (B, M, N, D)
+        k, v = self.kv(self.reduce(x)).chunk(2, dim=-1)
+        out = F.scaled_dot_product_attention(q, self._heads(k), self._heads(v))
+        return self.proj(out.transpose(1, 2).reshape(x.shape))
+
+    def reduce(self, x: Tensor) -> Tensor:
+        """Shape (B, H, W, C) to what keys are made of, (B, h, w, C)."""
+        if self.sr_ratio == 1:
+            return x
+        H, W = x.shape[1:3]
+        if H < self.sr_ratio or W < self.sr_ratio:
+            pad_h, pad_w = (max(0, self.sr_ratio - side) for side in (H, W))
+            x = F.pad(x, (0, 0, 0, pad_w, 0, pad_h))
+        return self.norm(self.sr(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Shape (B, ..., C) to (B, M, N, D), a view."""
+        x = x.flatten(1, -2)
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class LinearSpatialReductionAttention(SpatialReductionAttention):
+    """Keys and values from a map pooled to 7 x 7, whatever its size.
+
+    Wang et al., "PVT v2: Improved Baselines with Pyramid Vision Transformer",
+    https://arxiv.org/abs/2106.13797, section 3.2; the 1x1 convolution, the norm and the
+    GELU after the pooling are the official code's.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int):
+        super().__init__(embed_dims, num_heads)
+        self.sr = nn.Conv2d(embed_dims, embed_dims, 1)
+        self.norm = nn.LayerNorm(embed_dims)
+
+    def reduce(self, x: Tensor) -> Tensor:
+        pooled = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), POOLED_SIDE)
+        return F.gelu(self.norm(self.sr(pooled).permute(0, 2, 3, 1)))

@@ -1,0 +1,130 @@
+"""Attention inside the windows of a channels-last grid."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .pointwise import PointwiseLinear
+from .relative_position import fit_loaded_table, spread_table
+
+
+class WindowAttention(nn.Module):
+    """Self-attention in windows, aligned or shifted, of a map of any size.
+
+    That of Swin Transformer (https://arxiv.org/abs/2103.14030), with the parameter
+    names of DAT (https://github.com/LeapLabTHU/DAT).
+
+    The last windows of a side that is no multiple of `window_size` have fewer pixels;
+    they are padded for computing, and the padding is masked. A side that fits into one
+    window is not shifted.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M; divides C.
+        window_size: pixels w of a window's side.
+        shift: how many rows and columns come before the first border between windows;
+            0 for windows that start with the map.
+
+    Raises:
+        ValueError: heads that do not divide, or a shift that is no part of a window.
+    """
+
+    def __init__(
+        self, embed_dims: int, num_heads: int, window_size: int = 7, shift: int = 0
+    ):
+        super().__init__()
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'{embed_dims} channels do not split into {num_heads} heads'
+            )
+        if not 0 <= shift < window_size:
+            raise ValueError(
+                f'shift must be in [0, window_size), got {shift=} and {window_size=}'
+            )
+        self.num_heads = num_heads
+        self.window_size = window_size
+        self.shift = shift
+        self.table_shape = (2 * window_size - 1,) * 2
+        self.proj_qkv = PointwiseLinear(embed_dims, 3 * embed_dims)
+        self.proj_out = PointwiseLinear(embed_dims, embed_dims)
+        self.relative_position_bias_table = nn.Parameter(
+            torch.empty((2 * window_size - 1) ** 2, num_heads)
+        )
+        nn.init.trunc_normal_(self.relative_position_bias_table, std=0.01)
+        self.register_load_state_dict_pre_hook(fit_loaded_table)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, H, W, C) in and out."""
+        B, *sides, C = x.shape
+        window = [min(self.window_size, side) for side in sides]
+        shift = [self.shift if side > self.window_size else 0 for side in sides]
+        counts = [(side + w - 1) // w for side, w in zip(sides, window, strict=True)]
+        padding = [
+            n * w - side for n, w, side in zip(counts, window, sides, strict=True)
+        ]
+        bias = self.bias(window)[None]  # (1, M, N, N)
+        if any(shift) or any(padding):
+            visible = same_part(sides, counts, window, shift, x.device)
+            bias = torch.where(visible[:, None], bias, -torch.inf).repeat(B, 1, 1, 1)
+        if any(padding):
+            x = F.pad(x, (0, 0, 0, padding[1], 0, padding[0]))
+        if any(shift):
+            x = x.roll([-s for s in shift], dims=(1, 2))
+        x = self.attend(to_windows(x, counts, window), bias)
+        x = from_windows(x, counts, window)
+        if any(shift):
+            x = x.roll(shift, dims=(1, 2))
+        return x[:, : sides[0], : sides[1]]
+
+    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
+        """All windows, shape (B * windows, N, C) in and out, N pixels each."""
+        B, N, C = x.shape
+        qkv = self.proj_qkv(x).view(B, N, 3, self.num_heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B * windows, M, N, D)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+        return self.proj_out(out.transpose(1, 2).reshape(B, N, C))
+
+    def bias(self, window: Sequence[int]) -> Tensor:
+        """Of the queries and keys of a window of this size, (M, N, N)."""
+        table = self.relative_position_bias_table.t().unflatten(1, self.table_shape)
+        return spread_table(table, window)
+
+    def extra_repr(self) -> str:
+        return f'window_size={self.window_size}, shift={self.shift}'
+
+
+def to_windows(x: Tensor, counts: Sequence[int], window: Sequence[int]) -> Tensor:
+    """Shape (B, H, W, C) to (B * windows, N, C), in `counts` rows and columns."""
+    (rows, columns), (h, w) = counts, window
+    x = x.reshape(-1, rows, h, columns, w, x.shape[-1]).transpose(2, 3)
+    return x.reshape(-1, h * w, x.shape[-1])
+
+
+def from_windows(x: Tensor, counts: Sequence[int], window: Sequence[int]) -> Tensor:
+    """The inverse of `to_windows`."""
+    (rows, columns), (h, w) = counts, window
+    x = x.view(-1, rows, columns, h, w, x.shape[-1]).transpose(2, 3)
+    return x.reshape(-1, rows * h, columns * w, x.shape[-1])
+
+
+def same_part(
+    sides: Sequence[int],
+    counts: Sequence[int],
+    window: Sequence[int],
+    shift: Sequence[int],
+    device: torch.device,
+) -> Tensor:
+    """Which pixels of each window of a shifted map are neighbours in the original.
+
+    Shifting around joins opposite borders of a map, and padding follows on its pixels,
+    in the same window. Shape (windows, N, N).
+    """
+    parts = []
+    for side, n, w, s in zip(sides, counts, window, shift, strict=True):
+        i = torch.arange(n * w, device=device).roll(-s)
+        parts.append((i < s) + 2 * (i >= side))
+    part = 3 * parts[0][:, None] + parts[1]  # (H, W)
+    part = to_windows(part[None, :, :, None], counts, window)  # (windows, N, 1)
+    return part == part.mT

@@ -1,0 +1,116 @@
+"""Window attention: golden values, and dense attention under a mask of same windows."""
+
+import pytest
+import torch
+from golden import assert_golden, golden, hashed_input, hashed_parameters
+from torch.testing import assert_close
+
+from mmattn.models.layers import WindowAttention
+
+
+def build(window_size=7, shift=0, **kwargs):
+    torch.manual_seed(0)
+    layer = WindowAttention(8, 2, window_size, shift, **kwargs).double()
+    torch.nn.init.normal_(layer.relative_position_bias_table)
+    return layer
+
+
+def random(*shape):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def window_of(side, window_size, shift):
+    """The window of each pixel of a side: the first has `shift` pixels, if any."""
+    if side <= window_size:
+        return torch.zeros(side, dtype=torch.long)
+    return (torch.arange(side) - shift) // window_size
+
+
+def dense(layer, x):
+    """Every pixel with every other: no padding, no windows, one mask."""
+    B, H, W, C = x.shape
+    M, w = layer.num_heads, layer.window_size
+    y, x_ = torch.meshgrid(torch.arange(H), torch.arange(W), indexing='ij')
+    y, x_ = y.flatten(), x_.flatten()
+    rows, columns = window_of(H, w, layer.shift)[y], window_of(W, w, layer.shift)[x_]
+    same = (rows[:, None] == rows) & (columns[:, None] == columns)
+    dy, dx = ((i[:, None] - i + w - 1).where(same, 0) for i in (y, x_))
+    bias = layer.relative_position_bias_table[dy * (2 * w - 1) + dx]  # (N, N, M)
+    qkv = x.flatten(1, 2) @ layer.proj_qkv.weight.t() + layer.proj_qkv.bias
+    q, k, v = qkv.view(B, H * W, 3, M, C // M).unbind(2)
+    scores = torch.einsum('bqmc,bkmc->bqkm', q, k) / (C // M) ** 0.5 + bias
+    scores = scores.masked_fill(~same[..., None], -torch.inf)
+    out = torch.einsum('bqkm,bkmc->bqmc', scores.softmax(2), v).reshape(B, H, W, C)
+    return out @ layer.proj_out.weight.t() + layer.proj_out.bias
+
+
+@pytest.mark.parametrize(
+    'record, shift',
+    [
+        ('DAT v1 L attention C=96 heads=3 win=7 map=14', 0),
+        ('DAT v1 S attention C=96 heads=3 win=7 shift=4 map=14', 4),
+    ],
+    ids=['local', 'shifted'],
+)
+def test_official_values(record, shift):
+    record = golden('dat1')[record]
+    layer = WindowAttention(96, 3, 7, shift).double()
+    layer.load_state_dict(hashed_parameters(layer.state_dict()))
+    x = hashed_input(*record['shape']).permute(0, 2, 3, 1)
+    assert_golden(layer(x).permute(0, 3, 1, 2), record)
+
+
+@pytest.mark.parametrize('shift', [0, 3, 6])
+@pytest.mark.parametrize(
+    'grid',
+    [(14, 14), (14, 21), (15, 13), (8, 14), (7, 7), (7, 14), (5, 16), (3, 2), (1, 1)],
+    ids=str,
+)
+def test_windows_are_attention_among_their_pixels(grid, shift):
+    """Padding does not count, and sides of one window or less are one window."""
+    layer, x = build(7, shift), random(2, *grid, 8)
+    results = []
+    for forward in (layer, lambda x: dense(layer, x)):
+        leaf = x.clone().requires_grad_()
+        out = forward(leaf)
+        layer.zero_grad()
+        (out * random(*out.shape)).sum().backward()
+        parameters = {n: p.grad for n, p in layer.named_parameters()}
+        results.append((out, leaf.grad, parameters))
+    assert_close(*results)
+
+
+def test_autocast():
+    layer, x = build(shift=3).float(), random(1, 9, 16, 8).float()
+    with torch.autocast('cpu', torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    assert_close(out.float(), layer(x), rtol=0, atol=0.03)
+
+
+def test_loaded_tables_are_resized():
+    """As from windows of 7 at 224 pixels to windows of 12 at 384."""
+    source, layer = build(7), build(12)
+    layer.load_state_dict(source.state_dict())
+    source_table, table = (
+        x.relative_position_bias_table.view(*x.table_shape, 2) for x in (source, layer)
+    )
+    assert table.shape == (23, 23, 2)
+    assert_close(table[11, 11], source_table[6, 6])
+    assert_close(table[::22, ::22], source_table[::12, ::12])
+
+
+@pytest.mark.parametrize(
+    'args, message',
+    [
+        ((8, 3), '8 channels do not split into 3 heads'),
+        ((8, 2, 7, 7), 'shift=7 and window_size=7'),
+        ((8, 2, 7, -1), 'shift=-1'),
+        ((8, 2, 0), 'window_size=0'),
+    ],
+    ids=str,
+)
+def test_wrong_settings(args, message):
+    with pytest.raises(ValueError, match=message):
+        WindowAttention(*args)
