@@ -10,6 +10,7 @@ from .feature_norms import feature_norms
 from .flops import CONVENTIONS, Complexity, count, paper_rows
 from .locality import attention_locality, locality_by_layer, locality_score, pad_heads
 from .masks import mask_alphas, mask_layers
+from .sampling_points import SamplingPoints, sampling_points
 from .similarity import layer_similarity, map_similarity, similarity_among
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     'AttentionKernels',
     'AttentionMap',
     'Complexity',
+    'SamplingPoints',
     'attention_kernels',
     'attention_locality',
     'attention_maps',
@@ -30,5 +32,6 @@ __all__ = [
     'mask_layers',
     'pad_heads',
     'paper_rows',
+    'sampling_points',
     'similarity_among',
 ]

@@ -140,6 +140,18 @@ for _operator, _rule in _masked_attention_rules(_pairs_inside_mask).items():
     register_flop_formula(_operator)(_rule)
 
 
+@register_flop_formula(torch.ops.mmattn.deformable_attention_v2)
+def _deformable_attention_flops(q, k, *args, **kwargs) -> int:
+    """A score and a product with v for each pair; reading the bias counts nothing."""
+    return 2 * 2 * prod(q) * k[1]
+
+
+@register_flop_formula(torch.ops.mmattn.deformable_attention_v2_backward)
+def _(grad, out, lse, *args, **kwargs) -> int:
+    """Two products for each of the forward's; recomputed ones are not counted."""
+    return 2 * _deformable_attention_flops(*args)
+
+
 @register_flop_formula(torch.ops.torchvision.deform_conv2d)
 def _(x, weight, *args, out_shape=None, **kwargs) -> int:
     return 2 * prod(out_shape) * prod(weight[1:])

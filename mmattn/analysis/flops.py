@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +21,13 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from mmattn.models.layers import MaskedAttention
+from mmattn.models.layers import MaskedAttention, neighborhood_attention
 
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
+from .meta_shapes import META_SHAPES
 
 PAPER_TABLES = Path(__file__).with_name('paper_tables.yml')
-ROI_HEADS = ('StandardRoIHead', 'CascadeRoIHead')
+ROI_HEADS = ('StandardRoIHead', 'CascadeRoIHead', 'SparseRoIHead')
 DOWNLOADS = ('init_cfg', 'pretrained')
 CONVENTIONS = {
     'with transforms': ('products', 'transforms'),
@@ -118,11 +120,13 @@ def count(
 
     A two-stage detector runs its box heads on as many regions as it keeps proposals and
     its mask heads on as many as it returns detections (1000 and 100 in the usual
-    configs); RoIAlign does not run. A segmentor runs its decode head. Auxiliary heads
-    have parameters but no FLOPs. Neither have the spectra of kernels that a model keeps
-    from one image to the next: where there are transforms, a second pass is counted.
-    Masked attention is counted as its operator, also where a model runs its definition,
-    which is dense.
+    configs), Sparse R-CNN its heads on the proposals that it has learned; RoIAlign does
+    not run. A segmentor runs its decode head. Auxiliary heads have parameters but no
+    FLOPs. Neither have the spectra of kernels that a model keeps from one image to the
+    next: where there are transforms, a second pass is counted. Masked attention is
+    counted as its operator, also where a model runs its definition, which is dense, and
+    neighbourhood attention as the keys in each query's window, however large the tiles
+    are that it is run in.
 
     Args:
         model: a module, which runs on the device it is on, or a config of mmengine's
@@ -141,7 +145,7 @@ def count(
     image = torch.zeros(1, 3, *shape, device=next(model.parameters()).device)
     counter = FlopCounterMode(display=False, custom_mapping=NORM_RULES)
     dense = FlopCounterMode(display=False, custom_mapping=DENSE_RULES)
-    with torch.no_grad(), _evaluation(task), _without_definitions(task):
+    with torch.no_grad(), _evaluation(task), _without_unseen_keys(task):
         with _RefuseUncounted():
             with counter:
                 task(image)
@@ -225,8 +229,12 @@ def _evaluation(model: nn.Module):
 
 
 @contextmanager
-def _without_definitions(model: nn.Module):
-    """Masked attention takes its operator; the definition multiplies all pairs."""
+def _without_unseen_keys(model: nn.Module):
+    """Masked attention takes its operator, neighbourhood attention its windows alone.
+
+    The definition of the one multiplies all pairs, the tiles of the other more than a
+    window.
+    """
     layers = [
         module
         for module in model.modules()
@@ -234,11 +242,23 @@ def _without_definitions(model: nn.Module):
     ]
     for layer in layers:
         layer.backend = None
+    windows = mock.patch.object(
+        neighborhood_attention, 'neighborhood_attention', _windows
+    )
     try:
-        yield
+        with windows:
+            yield
     finally:
         for layer in layers:
             layer.backend = 'reference'
+
+
+def _windows(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, **settings) -> Tensor:
+    """`neighborhood_attention` of keys and values of zero, as many as each sees."""
+    side = (rpb.shape[1] + 1) // 2
+    q_rows = q.flatten(0, 3)[:, None]  # (B * H * W * M, 1, D)
+    window = q.new_zeros(1, side**2, q.shape[-1]).expand(len(q_rows), -1, -1)
+    return (q_rows @ window.transpose(1, 2) @ window).view(q.shape)
 
 
 class _Task(nn.Module):
@@ -265,9 +285,14 @@ def _run_two_stage(model: nn.Module, image: Tensor):
             f'known are {", ".join(ROI_HEADS)}'
         )
     features = model.extract_feat(image)
+    head, test_cfg = model.roi_head, model.test_cfg
+    if type(head).__name__ == 'SparseRoIHead':
+        proposals = model.rpn_head.init_proposal_features.weight[None]  # (1, N, C)
+        extractors, heads = head.bbox_roi_extractor, head.bbox_head
+        _run_on_regions(head, extractors, heads, proposals.shape[1], image, proposals)
+        return
     if model.with_rpn:
         model.rpn_head(features)
-    head, test_cfg = model.roi_head, model.test_cfg
     if head.with_bbox:
         num_rois = test_cfg.rpn.max_per_img
         _run_on_regions(head, head.bbox_roi_extractor, head.bbox_head, num_rois, image)
@@ -276,7 +301,7 @@ def _run_two_stage(model: nn.Module, image: Tensor):
         _run_on_regions(head, head.mask_roi_extractor, head.mask_head, num_rois, image)
 
 
-def _run_on_regions(roi_head, extractors, heads, num_rois: int, image: Tensor):
+def _run_on_regions(roi_head, extractors, heads, num_rois: int, image: Tensor, *inputs):
     if not isinstance(heads, nn.ModuleList):  # a cascade has one of each per stage
         extractors, heads = [extractors], [heads]
     for extractor, head in zip(extractors, heads, strict=True):
@@ -284,7 +309,7 @@ def _run_on_regions(roi_head, extractors, heads, num_rois: int, image: Tensor):
         regions = image.new_zeros(num_rois, extractor.out_channels, *size)
         if roi_head.with_shared_head:
             regions = roi_head.shared_head(regions)
-        head(regions)
+        head(regions, *inputs)
 
 
 def _data_sample(shape: tuple[int, int]):
@@ -327,7 +352,7 @@ def _collect(
 
 
 class _RefuseUncounted(TorchDispatchMode):
-    """Sees the operators that the counter executes, after its decompositions."""
+    """Runs the operators that the counter counts, after its decompositions."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._overloadpacket._qualified_op_name
@@ -341,4 +366,6 @@ class _RefuseUncounted(TorchDispatchMode):
                 f'{name} has no FLOP rule; give it one with '
                 'torch.utils.flop_counter.register_flop_formula'
             )
+        if func in META_SHAPES and not kwargs and args[0].is_meta:
+            return META_SHAPES[func](*args)
         return func(*args, **(kwargs or {}))

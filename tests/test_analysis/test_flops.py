@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import CONVENTIONS, build
-from mmattn.models import HMaiT, IViT, LiSANet, MaiT, ViT
+from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet, MaiT, ViT
 from mmattn.ops import landmark_attention, structure_aware_attention
 from mmattn.ops.landmark_attention.interface import BACKENDS
 from mmattn.ops.structure_aware_attention import interface as structure_aware
@@ -129,6 +129,8 @@ def test_structure_aware_attention_counts_the_same_on_gpu(B, grid, K):
 
 
 MODELS = {
+    'dat': lambda backend: DAT('nano', backend=backend),
+    'dat++': lambda backend: DATPlusPlus('nano', backend=backend),
     'hmait': lambda backend: HMaiT('nano', backend=backend),
     'mait': lambda backend: MaiT('xtiny', masking='sch2', depth=12, backend=backend),
     'mait-soft': lambda backend: MaiT(

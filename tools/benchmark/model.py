@@ -58,6 +58,15 @@ SETS = {
         'swin_tiny_patch4_window7_224',
         'swin_small_patch4_window7_224',
     ],
+    # Ours beside timm's own PVTv2-b2, and beside Swin-T, which DAT starts from.
+    'pvt_dat': [
+        'pvtv2_b2',
+        'pvt_v2_b2',
+        'pvt_s',
+        'dat_t',
+        'datpp_t',
+        'swin_tiny_patch4_window7_224',
+    ],
 }
 CONFIGS = measure.ROOT / 'configs/classification'
 BASELINE = 'swin_tiny_patch4_window7_224'

@@ -1,0 +1,261 @@
+"""Turns a published checkpoint into one that `init_cfg` of our backbone loads.
+
+    convert_checkpoint.py pvt_v2_b2.pth pvt_v2_b2_mmattn.pth --model pvt_v2_b2
+
+writes what a model then starts from with
+
+    backbone=dict(type='mmattn.PVTv2', arch='b2', init_cfg=dict(
+        type='Pretrained', checkpoint='pvt_v2_b2_mmattn.pth'))
+
+A backbone converts what it loads by itself as well. This tool says beforehand what
+becomes of each tensor, and refuses a file that is not the model's, or not all of it:
+then nothing is written. Weights may be at the top of the file or under `state_dict`,
+`model` or `module`, and be those of a whole classifier, detector or segmentor, whose
+other parts are left out. Code that a file may contain is not run.
+
+A backbone that returns maps has no use for a classifier's class token and final norm
+(PVT), and norms of its own for the other maps, which start anew (DAT, DAT++). To
+convert for a classifier, --options out_type=cls_token (PVT), out_indices=3 (the DATs).
+
+--verify loads what was written through `init_cfg`, runs it on an image, in its own
+size, and compares it with a model in the layout of the source where a package has one.
+It exits with 1 if they differ.
+"""
+
+import argparse
+import io
+import sys
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from compare_with_source import compare, read_image
+from known_models import Model, known_models
+from mmengine.config import DictAction
+from mmengine.runner import CheckpointLoader
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import mmattn
+from mmattn.engine import trusted_checkpoints
+from mmattn.engine.atomic_files import write_atomically
+from mmattn.engine.load_report import LoadReport, list_names
+from mmattn.engine.weights import find_weights, load_weights
+
+# First names of heads: official and timm's, DAT's, Hugging Face's.
+HEADS = ('head', 'head_dist', 'cls_head', 'classifier')
+# What stands before a backbone's names in whole models, and in wrappers of those.
+PREFIXES = ('', 'module.', 'model.', 'backbone.', 'module.backbone.', 'model.backbone.')
+# Of a classifier alone, and of what returns maps alone.
+CLASS_TOKEN = ('cls_token', 'norm.weight', 'norm.bias')
+OUT_NORMS = 'out_norms.'
+MIN_WIDTH = 100  # a narrower table would break its names
+
+
+@dataclass
+class Source:
+    """The backbone in a checkpoint.
+
+    Attributes:
+        layout: whose names it has.
+        weights: by these names.
+        converted: by ours.
+        left_out: names of what is not the backbone's.
+    """
+
+    layout: str
+    weights: dict[str, Tensor]
+    converted: dict[str, Tensor]
+    left_out: list[str]
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('src', help='checkpoint to convert: a path or a URL')
+    parser.add_argument('dst', type=Path, help='.pth file to write')
+    names = list(known_models())
+    parser.add_argument(
+        '--model',
+        required=True,
+        choices=names,
+        metavar='MODEL',
+        help=f'backbone and size: {", ".join(names)}',
+    )
+    parser.add_argument(
+        '--options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        help='other arguments of the backbone, key=value: img_size=384 window_size=12',
+    )
+    parser.add_argument(
+        '--verify', metavar='IMAGE', help='run what was written on an image file'
+    )
+    parser.add_argument(
+        '--force', action='store_true', help='overwrite what is at DST already'
+    )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let SRC run the code that it contains while it is read',
+    )
+    args = parser.parse_args(argv)
+    if args.dst.suffix != '.pth':
+        parser.error(f'DST must end in .pth, got {args.dst}')
+    return args
+
+
+def read_weights(src: str, trust: bool) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, by the names in it."""
+    with trusted_checkpoints(trust):
+        checkpoint = CheckpointLoader.load_checkpoint(src, 'cpu')
+    if isinstance(checkpoint, Mapping):
+        below = checkpoint.get('module')  # DeepSpeed's
+        checkpoint = below if isinstance(below, Mapping) else checkpoint
+    weights = find_weights(checkpoint, src)
+    return {name: value for name, value in weights.items() if torch.is_tensor(value)}
+
+
+def find_backbone(
+    weights: Mapping[str, Tensor], model: Model, options: Mapping, src: str
+) -> Source:
+    """What is below the first of the prefixes where it is in a layout of the model.
+
+    Raises:
+        ValueError: there is none.
+    """
+    own = model.build(options, device='meta').state_dict().keys()
+    reasons = []
+    for prefix in PREFIXES:
+        names = {
+            name: name.removeprefix(prefix)
+            for name in weights
+            if name.startswith(prefix)
+            and name.removeprefix(prefix).partition('.')[0] not in HEADS
+        }
+        below = {short: weights[name] for name, short in names.items()}
+        if not below:
+            continue
+        try:
+            layout = model.layout_of(below)
+        except ValueError as error:
+            reasons.append(str(error))
+            continue
+        converted = model.convert(below)
+        if own & converted.keys():
+            unused = [name for name in CLASS_TOKEN if name not in own]
+            unused = [name for name in unused if converted.pop(name, None) is not None]
+            left_out = [name for name in weights if name not in names]
+            return Source(layout, below, converted, left_out + unused)
+    reason = reasons[0] if reasons else f'{model.name} has none of its names'
+    raise ValueError(
+        f'{src} is not converted: {reason}\n  it has {list_names(list(weights))}'
+    )
+
+
+def load(model: Model, options: Mapping, weights: Mapping[str, Tensor]) -> LoadReport:
+    """What would become of weights with our names; the backbone's are not kept."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*meta parameter.*no-op')
+        return load_weights(model.build(options, device='meta'), weights)
+
+
+def is_whole(report: LoadReport) -> bool:
+    """Whether all is there but for norms that only outputs of maps have."""
+    new = [
+        name
+        for name in report.missing
+        if name.startswith(OUT_NORMS) and name not in report.mismatched
+    ]
+    return report.missing == new and not report.unexpected
+
+
+def refusal(
+    report: LoadReport, weights: Mapping[str, Tensor], model: Model, args
+) -> ValueError:
+    """What does not match, and which other size would."""
+    lines = [f'{args.src} is not converted: it is no {model.name}', str(report)]
+    lines += report.differences()
+    others = [
+        other.name
+        for other in known_models().values()
+        if other.backbone is model.backbone
+        and other != model
+        and is_whole(load(other, args.options, weights))
+    ]
+    if others:
+        lines.append(f'it matches --model {" or ".join(others)}')
+    return ValueError('\n  '.join(lines))
+
+
+def write(path: Path, weights: Mapping[str, Tensor], **meta: str):
+    state_dict = OrderedDict((name, x.clone()) for name, x in weights.items())
+    meta['mmattn_version'] = mmattn.__version__
+    content = io.BytesIO()
+    torch.save(dict(meta=meta, state_dict=state_dict), content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content.getvalue())
+
+
+def summary(report: LoadReport, source: Source) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column('tensors', no_wrap=True)
+    table.add_column('count', justify='right')
+    table.add_column('names')
+    table.add_row('matched', f'{len(report.matched)}', f'of {len(report.sizes)}')
+    for kind, names in {
+        'resized when loaded': [
+            f'{name} {old} to {new}' for name, (old, new) in report.resized.items()
+        ],
+        'missing, start anew': report.missing,
+        'unexpected': report.unexpected,
+        'left out': source.left_out,
+    }.items():
+        table.add_row(kind, f'{len(names)}', list_names(names))
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Converts; 1 if the source's model and ours differ on an image.
+
+    Raises:
+        ValueError: SRC is not the model's, not all of it or no checkpoint; DST is there
+            already; there is no image. Nothing has been written then.
+    """
+    args = parse_args(argv)
+    if args.dst.exists() and not args.force:
+        raise ValueError(f'{args.dst} is there already; --force overwrites it')
+    image = None if args.verify is None else read_image(args.verify)
+    model = known_models()[args.model]
+    weights = read_weights(args.src, args.trust_checkpoint)
+    source = find_backbone(weights, model, args.options, args.src)
+    report = load(model, args.options, source.converted)
+    if not is_whole(report):
+        raise refusal(report, source.converted, model, args)
+    about = dict(model=model.name, source=Path(args.src).name, layout=source.layout)
+    write(args.dst, source.converted, **about)
+
+    console = Console()
+    console.width = max(console.width, MIN_WIDTH)
+    params = sum(report.sizes.values())
+    heading = f'{model.name} of {params / 1e6:.2f} M, layout: {source.layout}'
+    console.print(heading, soft_wrap=True)
+    console.print(summary(report, source))
+    console.print(f'{args.src} -> {args.dst}', soft_wrap=True)
+    if image is None:
+        return 0
+    given = source.layout, source.weights, image
+    about, table, near = compare(args.dst, model, args.options, *given)
+    console.print(about, soft_wrap=True)
+    console.print(table)
+    return int(not near)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
