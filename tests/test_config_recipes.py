@@ -14,6 +14,7 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 from mmengine.config import Config  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
+from paper_recipes import GPUS, PAPER  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
 
@@ -21,94 +22,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / 'tools/dev'))
 model_zoo = importlib.import_module('generate_model_zoo')
 
-GPUS = 8
-# Tables 9 and 10 of arXiv 2402.17507, appendix A.2 of arXiv 2211.16289, section 5.1 and
-# Table 8 of arXiv 2207.03006 with the recipes of DeiT and Swin that it follows:
-# optimiser, learning rate, weight decay, batch, epochs or iterations, warm-up,
-# stochastic depth. A warm-up of None is not the paper's; 0 is none.
-LAMB = ('Lamb', 8e-3, 0.05, 4096, 300, 20)
-ADAMW = ('AdamW', 1e-3, 0.05, 1024, 300, 5)
-FINE_TUNING = ('AdamW', 5e-6, 1e-8, 1024, 30, 5)
-DETECTION = ('AdamW', 1e-4, 0.05, 16, 36, None)
-SEGMENTATION = ('AdamW', 8e-5, 0.05, 16, 160000, None)
-LISA = ('AdamW', 1e-3, 0.05, 1024, 300, 20)
-LISA_21K = ('AdamW', 4e-3, 0.05, 4096, 90, 5)
-LISA_FROM_21K = ('AdamW', 5e-5, 1e-8, 512, 30, 0)
-LISA_DETECTION = ('AdamW', 1e-4, 0.05, 16, 12, None)
-LISA_SEGMENTATION = ('AdamW', 1e-4, 1e-4, 16, 80000, 0)
-MAIT_T = ('AdamW', 1e-3 * 1024 / 512, 0.05, 1024, 400, 5)
-MAIT_S = ('AdamW', 5e-4 * 1024 / 512, 0.05, 1024, 400, 5)
-HMAIT = ('AdamW', 5e-4, 0.05, 512, 300, 20)
-SWIN_1X = ('AdamW', 1e-4, 0.05, 16, 12, None)
-SWIN_3X = ('AdamW', 1e-4, 0.05, 16, 36, None)
-SWIN_SEGMENTATION = ('AdamW', 6e-5, 0.01, 16, 160000, None)
-PAPER = {
-    'classification/ivit_t_300e_in1k': (*LAMB, 0.15),
-    'classification/ivit_s_300e_in1k': (*LAMB, 0.3),
-    'classification/ivit_b_300e_in1k': (*LAMB, 0.4),
-    'classification/vit_t16_mhsa_300e_in1k': (*ADAMW, 0.1),
-    'classification/vit_t16_imhsa_300e_in1k': (*ADAMW, 0.1),
-    'classification/vit_s16_mhsa_300e_in1k': (*ADAMW, 0.1),
-    'classification/vit_s16_imhsa_300e_in1k': (*ADAMW, 0.1),
-    'classification/vit_t8_mhsa_300e_in1k': (*ADAMW, 0.1),
-    'classification/vit_t8_imhsa_300e_in1k': (*ADAMW, 0.1),
-    **{
-        f'classification/vit_{size}_{attention}_{side}_30e_in1k': (*FINE_TUNING, 0.1)
-        for size in ('t16', 's16')
-        for attention in ('mhsa', 'imhsa')
-        for side in (448, 672, 896)
-    },
-    'mask_rcnn/ivit_t_3x_coco': (*DETECTION, 0.2),
-    'mask_rcnn/ivit_s_3x_coco': (*DETECTION, 0.3),
-    'mask_rcnn/ivit_b_3x_coco': (*DETECTION, 0.4),
-    'upernet/ivit_t_160k_ade20k': (*SEGMENTATION, 0.4),
-    'upernet/ivit_s_160k_ade20k': (*SEGMENTATION, 0.4),
-    'upernet/ivit_b_160k_ade20k': (*SEGMENTATION, 0.4),
-    'classification/lisanet_i_150e_in1k': ('AdamW', 1e-3, 0.05, 1024, 150, 20, 0.0),
-    'classification/lisanet_i_384_30e_in1k': (*FINE_TUNING, 0.0),
-    'classification/lisanet_s_300e_in1k': (*LISA, 0.1),
-    'classification/lisanet_b_300e_in1k': (*LISA, 0.4),
-    'classification/hylisanet_s_300e_in1k': (*LISA, 0.1),
-    'classification/hylisanet_b_300e_in1k': (*LISA, 0.4),
-    'classification/hylisanet_s_90e_in21k': (*LISA_21K, 0.1),
-    'classification/hylisanet_b_90e_in21k': (*LISA_21K, 0.2),
-    'classification/hylisanet_s_in21k_30e_in1k': (*LISA_FROM_21K, 0.1),
-    'classification/hylisanet_b_in21k_30e_in1k': (*LISA_FROM_21K, 0.2),
-    'mask_rcnn/lisanet_s_1x_coco': (*LISA_DETECTION, 0.1),
-    'mask_rcnn/hylisanet_s_1x_coco': (*LISA_DETECTION, 0.1),
-    'sem_fpn/lisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
-    'sem_fpn/hylisanet_s_80k_ade20k': (*LISA_SEGMENTATION, 0.15),
-    'classification/mait_xt_400e_in1k': (*MAIT_T, 0.0),
-    'classification/mait_xt_distilled_400e_in1k': (*MAIT_T, 0.0),
-    'classification/mait_t_400e_in1k': (*MAIT_T, 0.0),
-    'classification/mait_t_36l_400e_in1k': (*MAIT_T, 0.0),
-    'classification/mait_t_random_mask_400e_in1k': (*MAIT_T, 0.0),
-    'classification/mait_xs_400e_in1k': (*MAIT_S, 0.1),
-    'classification/mait_s_400e_in1k': (*MAIT_S, 0.1),
-    **{
-        f'classification/mait_{size}_{masking}_400e_in1k': recipe
-        for size, recipe in {'t': (*MAIT_T, 0.0), 'xs': (*MAIT_S, 0.1)}.items()
-        for masking in ('sch1', 'sch2', 'soft')
-    },
-    **{
-        f'classification/mait_{size}_12l_{masking}_300e_in1k': (*ADAMW, 0.1)
-        for size in 'ts'
-        for masking in ('sch1', 'sch1_r5')
-    },
-    'classification/mait_t_12l_soft_400e_in1k': (*MAIT_T, 0.0),
-    'classification/mait_s_12l_soft_400e_in1k': (*MAIT_S, 0.1),
-    'classification/masked_cait_xxs24_400e_in1k': (*MAIT_S, 0.05),
-    'classification/masked_cait_s24_400e_in1k': (*MAIT_S, 0.1),
-    'classification/hmait_t_300e_in1k': (*HMAIT, 0.2),
-    'classification/hmait_s_300e_in1k': (*HMAIT, 0.3),
-    **{
-        f'mask_rcnn/hmait_{size}_{schedule}_coco': (*recipe, 0.2)
-        for size in 'ts'
-        for schedule, recipe in {'1x': SWIN_1X, '3x': SWIN_3X}.items()
-    },
-    'upernet/hmait_t_160k_ade20k': (*SWIN_SEGMENTATION, 0.3),
-    'upernet/hmait_s_160k_ade20k': (*SWIN_SEGMENTATION, 0.3),
-}
+
+def load(name: str) -> Config:
+    """A config that several tests share."""
+    return model_zoo.load(ROOT / 'configs' / f'{name}.py')
 
 
 def test_every_config_of_a_paper_is_in_the_table():
@@ -123,12 +40,12 @@ def test_every_config_of_a_paper_is_in_the_table():
 @pytest.mark.parametrize('name', PAPER)
 def test_hyper_parameters_are_the_papers(name):
     optimizer, lr, decay, batch, length, warmup, drop_path = PAPER[name]
-    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    cfg = load(name)
     assert cfg.optim_wrapper.optimizer.type == optimizer
-    assert cfg.optim_wrapper.optimizer.lr == lr
+    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr)
     assert cfg.optim_wrapper.optimizer.weight_decay == decay
     assert cfg.auto_scale_lr.base_batch_size == batch
-    assert cfg.train_dataloader.batch_size * GPUS == batch
+    assert cfg.train_dataloader.batch_size * GPUS.get(name, 8) == batch
     assert cfg.model.backbone.drop_path_rate == drop_path
     *warmups, last = cfg.param_scheduler
     loop = cfg.train_cfg
@@ -152,10 +69,15 @@ def test_hyper_parameters_are_the_papers(name):
         ('mait_xt_distilled_400e_in1k', True, True, 1000),
         ('masked_cait_xxs24_400e_in1k', True, True, 1000),
         ('hmait_t_300e_in1k', True, False, 1000),
+        ('pvt_t_300e_in1k', True, True, 1000),
+        ('pvtv2_b0_300e_in1k', True, True, 1000),
+        ('dat_t_300e_in1k', True, False, 1000),
+        ('dat_b_384_30e_in1k', True, False, 1000),
+        ('datpp_t_300e_in1k', True, False, 1000),
     ],
 )
 def test_classification_augmentation_is_the_papers(name, mixes, repeats, classes):
-    cfg = Config.fromfile(ROOT / f'configs/classification/{name}.py')
+    cfg = load(f'classification/{name}')
     steps = {step.type: step for step in cfg.train_dataloader.dataset.pipeline}
     rand_augment = steps['RandAugment']
     assert (rand_augment.magnitude_level, rand_augment.magnitude_std) == (9, 0.5)
@@ -173,9 +95,7 @@ def test_classification_augmentation_is_the_papers(name, mixes, repeats, classes
 
 @pytest.mark.parametrize('size', ['s', 'b'])
 def test_learning_rates_from_in21k_fall_to_those_of_convnext(size):
-    cfg = Config.fromfile(
-        ROOT / f'configs/classification/hylisanet_{size}_in21k_30e_in1k.py'
-    )
+    cfg = load(f'classification/hylisanet_{size}_in21k_30e_in1k')
     init_default_scope(cfg.default_scope)
     wrapper = build_optim_wrapper(build(cfg), cfg.optim_wrapper)
     rates = [group['lr'] for group in wrapper.optimizer.param_groups]
@@ -199,10 +119,14 @@ def test_learning_rates_from_in21k_fall_to_those_of_convnext(size):
         'classification/hmait_t_300e_in1k',
         'mask_rcnn/hmait_t_1x_coco',
         'upernet/hmait_t_160k_ade20k',
+        'classification/pvt_t_300e_in1k',
+        'classification/dat_t_300e_in1k',
+        'mask_rcnn/datpp_t_1x_coco',
+        'sem_fpn/dat_t_80k_ade20k',
     ],
 )
 def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name):
-    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    cfg = load(name)
     init_default_scope(cfg.default_scope)
     model = build(cfg)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
@@ -213,7 +137,7 @@ def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name)
     }
     for parameter_name, parameter in model.named_parameters():
         exempt = re.search(
-            r'\.(pos_embed|bias|w[12]_[qk]|(cls|dist)_token|\w+_bias_table)$',
+            r'\.(pos_embed|bias|w[12]_[qk]|(cls|dist)_token|\w+_bias_table|rpe_table|rpb)$',
             parameter_name,
         )
         spared = parameter.ndim <= 1 or exempt
@@ -250,7 +174,7 @@ MASKS = {
 def test_masks_are_the_papers(name):
     layers, masked, soft, width, layer_scale, constant = MASKS[name]
     (path,) = (ROOT / 'configs/classification').glob(f'{name}_[34]00e_in1k.py')
-    backbone = build(Config.fromfile(path)).backbone
+    backbone = build(model_zoo.load(path)).backbone
     attentions = [block.attn for block in backbone.blocks]
     assert len(attentions) == layers
     assert [len(attention.masked_heads) for attention in attentions] == masked
@@ -266,7 +190,7 @@ def test_masks_are_the_papers(name):
 
 @pytest.mark.parametrize('size', ['t', 's'])
 def test_hmait_has_swins_clipping_and_half_its_rates(size):
-    cfg = Config.fromfile(ROOT / f'configs/classification/hmait_{size}_300e_in1k.py')
+    cfg = load(f'classification/hmait_{size}_300e_in1k')
     assert cfg.optim_wrapper.clip_grad.max_norm == 5.0
     first, last = cfg.param_scheduler
     assert first.start_factor * cfg.optim_wrapper.optimizer.lr == 5e-7

@@ -17,10 +17,12 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import MODELS as ROOT_MODELS  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
+from yapf.yapflib import yapf_api  # noqa: E402
 
 from mmattn.engine import Runner  # noqa: E402
-from mmattn.models import LiSANet, ViT  # noqa: E402
+from mmattn.models import DAT, DATPlusPlus, LiSANet, ViT  # noqa: E402
 from mmattn.models.layers import pos_embed_map  # noqa: E402
+from mmattn.models.layers.relative_position import resize_table  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +60,16 @@ LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
 # What `shallow` keeps the tests of short.
-SHALLOW = ('mmattn.LiSANet', 'mmattn.MaiT', 'mmattn.HMaiT', 'mmattn.MaskedCaiT')
+SHALLOW = (
+    'mmattn.DAT',
+    'mmattn.DATPlusPlus',
+    'mmattn.HMaiT',
+    'mmattn.LiSANet',
+    'mmattn.MaiT',
+    'mmattn.MaskedCaiT',
+    'mmattn.PVT',
+    'mmattn.PVTv2',
+)
 TOY_TEACHER = dict(type='TimmClassifier', model_name='test_byobnet', num_classes=1000)
 
 
@@ -70,10 +81,31 @@ def shallow(backbone: type, arch: str) -> dict:
     return dict(arch, depths=(1,) * len(arch['depths']))
 
 
+def unsure(model: dict):
+    """Makes a detector, in place, a narrow one of few proposals, and sure of none."""
+    test_cfg = model['test_cfg']
+    if model['type'] == 'SparseRCNN':  # one of its six stages
+        model['roi_head'].update(num_stages=1, stage_loss_weights=[1])
+        for part, key in (('roi_head', 'bbox_head'), ('train_cfg', 'rcnn')):
+            model[part][key] = model[part][key][:1]
+        test_cfg['rcnn']['max_per_img'] = 20
+    elif 'rcnn' in test_cfg:
+        heads = model['roi_head']['bbox_head']
+        for head in heads if isinstance(heads, list) else [heads]:
+            head['fc_out_channels'] = 64
+        model['train_cfg']['rpn_proposal']['max_per_img'] = 20
+        test_cfg['rpn']['max_per_img'] = 20
+        test_cfg['rcnn'].update(score_thr=0.0, max_per_img=5)
+    else:
+        test_cfg.update(score_thr=0.0, nms_pre=20, max_per_img=20)
+
+
 @pytest.fixture
 def small_config(tmp_path, monkeypatch):
     """Makes a config one of a single iteration, beside toy data of the real layout."""
     monkeypatch.chdir(tmp_path)
+    # mmengine beautifies the config for each checkpoint: most of such a run's time.
+    monkeypatch.setattr(yapf_api, 'FormatCode', lambda text, **style: (text, True))
 
     def load(name: str) -> Config:
         cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
@@ -105,6 +137,9 @@ def small_config(tmp_path, monkeypatch):
     return load
 
 
+slow = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     'name, metric',
     [
@@ -113,21 +148,37 @@ def small_config(tmp_path, monkeypatch):
         ('mask_rcnn/ivit_t_3x_coco', 'coco/segm_mAP'),
         ('upernet/ivit_t_160k_ade20k', 'mIoU'),
         ('classification/lisanet_i_150e_in1k', 'accuracy/top1'),
-        ('mask_rcnn/hylisanet_s_1x_coco', 'coco/segm_mAP'),
+        pytest.param('mask_rcnn/hylisanet_s_1x_coco', 'coco/segm_mAP', marks=slow),
         ('sem_fpn/lisanet_s_80k_ade20k', 'mIoU'),
         ('classification/mait_xt_400e_in1k', 'accuracy/top1'),
         ('classification/mait_xt_distilled_400e_in1k', 'accuracy/top1'),
         ('classification/masked_cait_xxs24_400e_in1k', 'accuracy/top1'),
         ('classification/hmait_t_300e_in1k', 'accuracy/top1'),
-        ('mask_rcnn/hmait_t_1x_coco', 'coco/segm_mAP'),
-        ('upernet/hmait_t_160k_ade20k', 'mIoU'),
+        pytest.param('mask_rcnn/hmait_t_1x_coco', 'coco/segm_mAP', marks=slow),
+        pytest.param('upernet/hmait_t_160k_ade20k', 'mIoU', marks=slow),
+        ('classification/pvt_t_300e_in1k', 'accuracy/top1'),
+        pytest.param('classification/pvtv2_b0_300e_in1k', 'accuracy/top1', marks=slow),
+        pytest.param('classification/dat_t_300e_in1k', 'accuracy/top1', marks=slow),
+        pytest.param(
+            'classification/datpp_b_384_30e_in1k', 'accuracy/top1', marks=slow
+        ),
+        ('retinanet/datpp_t_1x_coco', 'coco/bbox_mAP'),
+        ('atss/pvtv2_b2_3x_coco', 'coco/bbox_mAP'),
+        ('gfl/pvtv2_b2_li_3x_coco', 'coco/bbox_mAP'),
+        ('sparse_rcnn/pvtv2_b2_3x_coco', 'coco/bbox_mAP'),
+        ('cascade_mask_rcnn/dat_t_1x_coco', 'coco/segm_mAP'),
+        pytest.param('mask_rcnn/pvt_t_1x_coco', 'coco/segm_mAP', marks=slow),
+        pytest.param('mask_rcnn/datpp_t_1x_coco', 'coco/segm_mAP', marks=slow),
+        ('sem_fpn/pvt_t_80k_ade20k', 'mIoU'),
+        pytest.param('sem_fpn/datpp_t_80k_ade20k', 'mIoU', marks=slow),
+        pytest.param('upernet/datpp_t_160k_ade20k', 'mIoU', marks=slow),
     ],
 )
 def test_method_trains_and_tests(small_config, name, metric):
     cfg = small_config(name)
-    if cfg.default_scope == 'mmdet':  # untrained, it is sure of nothing
-        cfg.model.test_cfg.rpn.max_per_img = 20
-        cfg.model.test_cfg.rcnn.score_thr = 0.0
+    if cfg.default_scope == 'mmdet':
+        unsure(cfg.model)
+    cfg.load_from = None
     runner = Runner.from_cfg(cfg)
     runner.train()
     loss = runner.message_hub.get_scalar('train/loss').current()
@@ -269,6 +320,27 @@ def test_lisanet_at_384_starts_with_what_the_weights_at_224_give_there(tmp_path)
         torch.testing.assert_close(model.eval()(images), source.eval()(images))
 
 
+@pytest.mark.parametrize('name', ['dat_b', 'datpp_b'])
+def test_dat_at_384_starts_from_the_weights_at_224(tmp_path, name):
+    """DAT's tables of positions come to the new windows and grids; DAT++ keeps all."""
+    backbone = DAT if name == 'dat_b' else DATPlusPlus
+    start, end = f'{name}_300e_in1k', f'{name}_384_30e_in1k'
+    source, model = fine_tuning(tmp_path, start, end, backbone.arch_zoo['nano'])
+    loaded, resized = model.state_dict(), set()
+    for key, value in source.state_dict().items():
+        kind = key.split('.')[-1]
+        if loaded[key].shape != value.shape:
+            resized.add(kind)
+        if name == 'dat_b' and kind == 'rpe_table':
+            value = resize_table(value, loaded[key].shape[1:])
+        if name == 'dat_b' and kind == 'relative_position_bias_table':
+            windows = resize_table(value.t().unflatten(1, (13, 13)), (23, 23))
+            value = windows.flatten(1).t()
+        torch.testing.assert_close(loaded[key], value)
+    tables = {'rpe_table', 'relative_position_bias_table'}
+    assert resized == (tables if name == 'dat_b' else set())
+
+
 def test_fine_tuning_starts_from_what_in21k_trained(small_config):
     """All but the classifier, which has other classes and starts near 0."""
     cfg = small_config('classification/hylisanet_s_90e_in21k')
@@ -298,6 +370,9 @@ def test_fine_tuning_starts_from_what_in21k_trained(small_config):
         ('ivit_t_300e_in1k', 'ivit_t_3x_coco', 'nano'),
         ('hylisanet_s_300e_in1k', 'hylisanet_s_1x_coco', 'hybrid-nano'),
         ('hmait_t_300e_in1k', 'hmait_t_3x_coco', 'nano'),
+        ('pvtv2_b0_300e_in1k', 'pvtv2_b0_1x_coco', 'b0'),
+        ('dat_t_300e_in1k', 'dat_t_1x_coco', 'nano'),
+        ('datpp_t_300e_in1k', 'datpp_t_1x_coco', 'nano'),
     ],
 )
 def test_classifier_weights_go_into_a_detector(tmp_path, classifier, detector, arch):

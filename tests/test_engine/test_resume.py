@@ -218,10 +218,22 @@ CASES = {
     'iterations': dict(loop=ITER_LOOP, sampler='InfiniteSampler', checkpoint=EVERY_4),
     'iterations-of-passes': dict(loop=ITER_LOOP, checkpoint=EVERY_4),
 }
+WITH_WORKERS = 'inside-epochs', 'iterations'  # each loop, in the middle of a pass
 
 
-@pytest.mark.parametrize('num_workers', [0, 2], ids=['main', 'workers'])
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize(
+    'case, num_workers',
+    [
+        pytest.param(
+            case,
+            num_workers,
+            id=f'{case}-{"workers" if num_workers else "main"}',
+            marks=pytest.mark.slow if num_workers and case not in WITH_WORKERS else (),
+        )
+        for case in CASES
+        for num_workers in (0, 2)
+    ],
+)
 def test_stopped_twice_and_resumed(tmp_path, case, num_workers):
     options = dict(CASES[case], num_workers=num_workers)
     straight, expected = train_with_stops(tmp_path / 'a', [], **options)
@@ -254,10 +266,23 @@ EXTRAS = {
     'best': dict(checkpoint=dict(EVERY_EPOCH, save_best='score', rule='less')),
     'rank-in-seed': dict(randomness=dict(seed=0, diff_rank_seed=True)),
 }
+# What a validation does not change, stopped in one.
+SLOW_EXTRAS = [(case, 'val') for case in ('drawn-seed', 'accumulation', 'rank-in-seed')]
 
 
-@pytest.mark.parametrize('stop', [('train', 15), ('val', 12)], ids=['train', 'val'])
-@pytest.mark.parametrize('case', EXTRAS)
+@pytest.mark.parametrize(
+    'case, stop',
+    [
+        pytest.param(
+            case,
+            (moment, number),
+            id=f'{case}-{moment}',
+            marks=pytest.mark.slow if (case, moment) in SLOW_EXTRAS else (),
+        )
+        for case in EXTRAS
+        for moment, number in (('train', 15), ('val', 12))
+    ],
+)
 def test_what_else_a_run_carries(tmp_path, case, stop):
     options = EXTRAS[case]
     resumed, _ = train_with_stops(tmp_path / 'b', [stop], **options)

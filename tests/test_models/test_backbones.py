@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmattn.models import DAT, HMaiT, LiSANet, MaiT, ViT
+from mmattn.models import DAT, PVT, DATPlusPlus, HMaiT, LiSANet, MaiT, PVTv2, ViT
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
@@ -83,25 +83,39 @@ def all_indices(cls, **kwargs):
 
 # Four stages of these compile for half a minute; two have all kinds of their blocks. Of
 # H-MaiT's the first has masked heads alone, the second has a global one as well; DAT's
-# have shifted windows and deformable attention.
+# have shifted windows and deformable attention, DAT++'s its two kinds of attention.
 TWO_STAGES = {
-    cls: dict(embed_dims=(32, 64), depths=(1, 1), num_heads=(1, 2)) | more
-    for cls, more in (
-        (DAT, dict(num_groups=(0, 1))),
-        (HMaiT, dict(masked_heads=(1, 1))),
-    )
+    DAT: dict(
+        arch=dict(
+            embed_dims=(32, 64), depths=(1, 1), num_heads=(1, 2), num_groups=(0, 1)
+        )
+    ),
+    DATPlusPlus: dict(
+        arch=shallow_arch(DATPlusPlus) | dict(depths=(1, 2, 1, 1)), out_indices=1
+    ),
+    HMaiT: dict(
+        arch=dict(
+            embed_dims=(32, 64), depths=(1, 1), num_heads=(1, 2), masked_heads=(1, 1)
+        )
+    ),
+    PVT: dict(out_indices=1),
+    PVTv2: dict(out_indices=1),
 }
 COMPILED_SLOWLY = DistilledMaiT, MaskedViT  # MaiT, masked CaiT and ViT have their parts
 SHALLOW_AND_SMALLEST = [
-    pytest.param(cls, arch, id=f'{cls.__name__}-{name}', marks=marks)
+    pytest.param(cls, kwargs, id=f'{cls.__name__}-{name}', marks=marks)
     for cls in BACKBONES
-    for name, arch, marks in (
+    for name, kwargs, marks in (
         (
             'shallow',
-            TWO_STAGES.get(cls) or shallow_arch(cls),
+            TWO_STAGES.get(cls, {}),
             pytest.mark.slow if cls in COMPILED_SLOWLY else (),
         ),
-        (next(iter(cls.arch_zoo)), next(iter(cls.arch_zoo)), pytest.mark.slow),
+        (
+            next(iter(cls.arch_zoo)),
+            dict(arch=next(iter(cls.arch_zoo))),
+            pytest.mark.slow,
+        ),
     )
 ]
 
@@ -307,11 +321,11 @@ def test_images_of_a_batch_do_not_mix(cls):
     assert_close(model(x), tuple(map(torch.cat, zip(*singles, strict=True))))
 
 
-@pytest.mark.parametrize('cls, arch', SHALLOW_AND_SMALLEST)
-def test_compiles_to_one_graph(cls, arch):
+@pytest.mark.parametrize('cls, kwargs', SHALLOW_AND_SMALLEST)
+def test_compiles_to_one_graph(cls, kwargs):
     """One size for inference, then another, of a larger batch, for training."""
     torch.compiler.reset()
-    model = build(cls, arch=arch).double()
+    model = build(cls, **kwargs).double()
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     with torch.no_grad():
         x = image(1, 3, 33, 47, dtype=torch.float64)
@@ -323,8 +337,8 @@ def test_compiles_to_one_graph(cls, arch):
     assert_close(actual, expected, **SINGLE)
 
 
-@pytest.mark.parametrize('cls, arch', SHALLOW_AND_SMALLEST)
-def test_exports(cls, arch):
-    model, x = build(cls, arch=arch).eval(), image(1, 3, 64, 96)
+@pytest.mark.parametrize('cls, kwargs', SHALLOW_AND_SMALLEST)
+def test_exports(cls, kwargs):
+    model, x = build(cls, **kwargs).eval(), image(1, 3, 64, 96)
     program = torch.export.export(model, (x,))
     assert_close(program.module()(x), model(x))

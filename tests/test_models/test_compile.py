@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmattn.models import IViT
+from mmattn.models import DAT, IViT
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
@@ -88,14 +88,23 @@ def test_maps_and_gradients_are_the_eager_ones(cls, kwargs):
         assert_close(compiled.eval()(x), eager.eval()(x), **SINGLE)
 
 
-@every_backbone
-def test_changing_sizes_compile_few_graphs(cls):
+@pytest.mark.parametrize(
+    'cls, count',
+    [
+        pytest.param(cls, 2, id=cls.__name__)
+        if cls is not DAT
+        # Windows fill the last map, as the first, but not those between.
+        else pytest.param(cls, 3, id=cls.__name__, marks=pytest.mark.slow)
+        for cls in BACKBONES
+    ],
+)
+def test_changing_sizes_compile_few_graphs(cls, count):
     """One for the first size and one for all others, unless a grid has few pixels."""
     backend, graphs = counting_backend()
     compiled, eager = build(cls, compile=dict(backend=backend)), build(cls)
     for size in ((224, 224), (256, 288), (320, 256), (224, 416)):
         assert_close(compiled(image(size)), eager(image(size)), **SINGLE)
-    assert len(graphs) == 2
+    assert len(graphs) == count
 
 
 @every_backbone

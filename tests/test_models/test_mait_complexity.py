@@ -20,31 +20,32 @@ CONFIGS = Path(__file__).parents[2] / 'configs/classification'
 PLAIN = dict(masking='none', layer_scale=None)
 STARRED = dict(masking='none', layer_scale=1e-5)
 DEPTH_12 = dict(PLAIN, depth=12)
+slow = pytest.mark.slow  # a larger one of what has been counted
 CLASSIFIERS = [  # config, backbone options, parameters, dense GFLOPs
     ('mait_xt', PLAIN, 6_301_432, 1.467),
     ('mait_xt', STARRED, 6_308_344, 1.467),
-    ('mait_xt', DEPTH_12, 3_292_984, 0.744),
+    pytest.param('mait_xt', DEPTH_12, 3_292_984, 0.744, marks=slow),
     ('mait_xt_distilled', PLAIN, 6_446_720, 1.475),
     ('mait_t', PLAIN, 11_055_784, 2.478),
-    ('mait_t', STARRED, 11_065_000, 2.478),
+    pytest.param('mait_t', STARRED, 11_065_000, 2.478, marks=slow),
     ('mait_t', DEPTH_12, 5_717_416, 1.254),
     ('mait_xs', PLAIN, 24_545_800, 5.286),
-    ('mait_xs', STARRED, 24_559_624, 5.286),
-    ('mait_xs', DEPTH_12, 12_556_936, 2.665),
+    pytest.param('mait_xs', STARRED, 24_559_624, 5.286, marks=slow),
+    pytest.param('mait_xs', DEPTH_12, 12_556_936, 2.665, marks=slow),
     ('mait_s', PLAIN, 43_344_232, 9.140),
-    ('mait_s', STARRED, 43_362_664, 9.140),
-    ('mait_s', DEPTH_12, 22_050_664, 4.599),
+    pytest.param('mait_s', STARRED, 43_362_664, 9.140, marks=slow),
+    pytest.param('mait_s', DEPTH_12, 22_050_664, 4.599, marks=slow),
     ('masked_cait_xxs24', {}, 11_956_264, 2.5235),
-    ('masked_cait_s24', {}, 46_916_200, 9.327),
+    pytest.param('masked_cait_s24', {}, 46_916_200, 9.327, marks=slow),
 ]
 SCHEMES = [  # arch, masking, GFLOPs of heads that count the ones of their masks
     ('xt', 'sch1', 1.382),
     ('xt', 'sch2', 1.368),
-    ('t', 'sch1', 2.365),
-    ('t', 'sch2', 2.346),
-    ('xs', 'sch1', 5.116),
-    ('xs', 'sch2', 5.088),
-    ('s', 'sch1', 9.026),
+    pytest.param('t', 'sch1', 2.365, marks=slow),
+    pytest.param('t', 'sch2', 2.346, marks=slow),
+    pytest.param('xs', 'sch1', 5.116, marks=slow),
+    pytest.param('xs', 'sch2', 5.088, marks=slow),
+    pytest.param('s', 'sch1', 9.026, marks=slow),
     ('s', 'sch2', 8.895),
 ]
 HEADS = {'xt': 3, 't': 3, 'xs': 3, 's': 6}
@@ -105,7 +106,7 @@ def test_soft_masks_have_parameters_but_save_nothing(arch):
 
 
 @pytest.mark.parametrize('position', POSITIONS)
-@pytest.mark.parametrize('arch', HMAIT)
+@pytest.mark.parametrize('arch', ['t', pytest.param('s', marks=slow)])
 def test_hmait(arch, position):
     """Positions have parameters, but no FLOPs."""
     counted = complexity(f'hmait_{arch}', position=position)

@@ -16,7 +16,7 @@ from deformable_cases import (  # noqa: F401
     products,
     setup,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest_tensor import LargestTensor
 from torchvision.ops import deform_conv2d
 
 from mmattn.ops import deformable_attention
@@ -165,16 +165,6 @@ def test_window_and_taps_agree(monkeypatch, grid, dtype):
     assert_close('out', window, taps, dtype)
     for name, *grads in zip(NAMES, window_grads, taps_grads, strict=True):
         assert_close(name, *grads, dtype)
-
-
-class LargestTensor(TorchDispatchMode):
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and 0 not in out.stride():
-            self.numel = max(self.numel, out.numel())
-        return out
 
 
 @pytest.mark.parametrize('table_size', [None, (13, 13)], ids=['unit step', 'any'])

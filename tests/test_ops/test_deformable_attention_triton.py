@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest_tensor import LargestTensor
 from triton_devices import (
     every_device,
     every_dtype,
+    opcheck,
     outer_run,
     run_under_interpreter,
 )
@@ -204,21 +205,6 @@ def test_workspace_in_parts(monkeypatch, room, device):
     assert_matches_reference(inputs, shape['grid'])
 
 
-class LargestTensor(TorchDispatchMode):
-    """Notes how many elements the largest result of an operation has."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in torch.utils._pytree.tree_leaves(out):
-            if isinstance(x, torch.Tensor) and x.is_floating_point():
-                self.numel = max(self.numel, x.numel())
-        return out
-
-
 @every_device
 def test_no_tensor_of_all_queries_and_keys(monkeypatch, device):
     shape = dict(grid=(12, 10), K=80, B=1, M=2, D=4)
@@ -333,10 +319,10 @@ def test_opcheck(device):
     shape = dict(grid=(2, 3), K=2, B=1, M=1, G=1, D=2)
     inputs = make_deformable_v2_inputs(**shape, device=device)
     inputs = [x.detach().requires_grad_() for x in inputs]
-    torch.library.opcheck(
+    opcheck(
         torch.ops.mmattn.deformable_attention_v2,
         (*inputs, [2, 3], True, 'triton'),
-        test_utils=('test_schema', 'test_faketensor', 'test_aot_dispatch_dynamic'),
+        device,
     )
 
 

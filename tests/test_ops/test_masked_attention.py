@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from largest_tensor import LargestTensor
 from masked_cases import (
     KINDS,
     NAMES,
@@ -14,7 +15,6 @@ from masked_cases import (
     every_shape,
     setup,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.ops import neighbourhood_mask
 from mmattn.ops.masked_attention import cpu_impl, cpu_planes, cpu_soft
@@ -151,16 +151,6 @@ def test_cpu_backend_in_groups_and_bands(monkeypatch, linear, elements, kind):
     monkeypatch.setattr(cpu_soft, 'ROW_ELEMENTS', elements)
     shape = dict(grid=(9, 7), B=3, M=5, D=4, kernel_size=5)
     assert_matches(*setup('cpu', **shape, **kind))
-
-
-class LargestTensor(TorchDispatchMode):
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and 0 not in out.stride():
-            self.numel = max(self.numel, out.numel())
-        return out
 
 
 @pytest.mark.parametrize('kind', [KINDS['hard'], KINDS['neg_inf, bias']], ids=str)

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest_tensor import LargestTensor
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import cpu_circulant, cpu_fft, cpu_impl
@@ -136,16 +136,6 @@ def test_cpu_backend_in_several_chunks(monkeypatch, form, chunk):
     monkeypatch.setattr(form, 'CHUNK_ELEMENTS', chunk)
     inputs = make_structure_aware_inputs(grid=(3, 4), B=3, M=4, D=3, K=5)
     assert_matches(backend('reference'), backend('cpu'), inputs)
-
-
-class LargestTensor(TorchDispatchMode):
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and 0 not in out.stride():
-            self.numel = max(self.numel, out.numel())
-        return out
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,13 @@ DETECTOR = """
 _base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
 model = dict(
     backbone=dict(arch='nano'),
-    neck=dict(in_channels=[32, 64, 160, 256]),
+    neck=dict(in_channels=[32, 64, 160, 256], out_channels=32),
+    rpn_head=dict(in_channels=32, feat_channels=32),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=32),
+        mask_roi_extractor=dict(out_channels=32),
+        bbox_head=dict(in_channels=32, fc_out_channels=32),
+        mask_head=dict(in_channels=32, conv_out_channels=32, num_convs=1)),
     train_cfg=dict(
         rpn_proposal=dict(max_per_img=50), rcnn=dict(sampler=dict(num=16))),
     test_cfg=dict(rpn=dict(max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)))

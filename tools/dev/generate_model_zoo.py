@@ -5,12 +5,14 @@
 
 A metafile is written by hand, but for `Parameters` and `FLOPs`, which a model with
 Fourier transforms has a second time as `FLOPs without Transforms`, and one with hard
-attention masks as `FLOPs without Masks`. A README asks for a table with the line
-`<!-- table of PATH -->`, its path relative to the README: that of a metafile, or of a
-folder with the `summary.json` files that `draw_run.py` writes.
+attention masks as `FLOPs without Masks`. Without a field `FLOPs`, parameters alone are
+counted. A README asks for a table with the line `<!-- table of PATH -->`, its path
+relative to the README: that of a metafile, or of a folder with the `summary.json` files
+that `draw_run.py` writes.
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -36,7 +38,7 @@ SECOND_FLOPS = {
     'FLOPs without Masks': ('outside_masks', 'dense'),
 }
 COUNTED = ('Parameters', 'FLOPs', *SECOND_FLOPS)
-_COMPLEXITIES = {}  # by model, of which several configs may have the same
+_COMPLEXITIES = {}  # by structure, of which several configs may have the same
 # What a measurement of ours has to come with.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
 
@@ -51,13 +53,30 @@ def read_models(metafile: Path) -> list[dict]:
     return yaml.safe_load(metafile.read_text())['Models']
 
 
-def count(model: dict) -> dict[str, int]:
-    """Parameters and FLOPs of a metafile's model."""
-    from mmattn.analysis import count
+@functools.cache
+def load(path: Path) -> Config:
+    """A config, which several readers share: not to be changed."""
+    return Config.fromfile(path)
 
-    cfg = Config.fromfile(ROOT / model['Config'])
-    shape = tuple(model['Metadata']['Image Size'])
-    key = repr(cfg.model), shape
+
+def structure(cfg: Config) -> str:
+    """What of a config decides on the counts: not how its model is trained."""
+    parts = {key: part for key, part in cfg.model.items() if key != 'train_cfg'}
+    backbone = {k: v for k, v in cfg.model.backbone.items() if k != 'drop_path_rate'}
+    return repr(parts | dict(backbone=backbone))
+
+
+def count(model: dict) -> dict[str, int]:
+    """Parameters of a metafile's model, and FLOPs where it has a field for them."""
+    from mmattn.analysis import count
+    from mmattn.analysis.flops import build
+
+    cfg = load(ROOT / model['Config'])
+    metadata = model['Metadata']
+    if 'FLOPs' not in metadata:
+        return {'Parameters': sum(p.numel() for p in build(cfg).parameters())}
+    shape = tuple(metadata['Image Size'])
+    key = structure(cfg), shape
     if key not in _COMPLEXITIES:
         _COMPLEXITIES[key] = count(cfg, shape)
     complexity = _COMPLEXITIES[key]
@@ -143,8 +162,7 @@ def model_table(metafile: Path, folder: Path) -> str:
         row = [f'[{model["Name"]}]({path})']
         row.append('{} x {}'.format(*metadata['Image Size']))
         row.append(f'{metadata["Parameters"] / 1e6:.2f}')
-        row.append(f'{metadata["FLOPs"] / 1e9:.2f}')
-        for field in second_flops:
+        for field in ('FLOPs', *second_flops):
             flops = metadata.get(field)
             row.append('' if flops is None else f'{flops / 1e9:.2f}')
         row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
@@ -168,7 +186,7 @@ def model_problems(model: dict, collections: set[str]) -> list[str]:
     path = ROOT / model['Config']
     if not path.is_file():
         return [f'no config {model["Config"]}']
-    cfg = Config.fromfile(path)
+    cfg = load(path)
     metadata = model['Metadata']
     facts = {
         'Name': (model['Name'], path.stem),

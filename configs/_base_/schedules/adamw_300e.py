@@ -1,5 +1,6 @@
 # The plain ViTs' column of Table 9. The two ends of the learning rate, 1e-6 and 1e-5,
-# are DeiT's; the paper names none. All of it is DeiT's recipe, which MaiT follows.
+# are DeiT's; the paper names none. All of it is DeiT's recipe, which MaiT and PVT
+# follow.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=300, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

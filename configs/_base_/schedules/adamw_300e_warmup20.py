@@ -1,6 +1,6 @@
 # LiSA's hierarchical networks: 5e-4 for each 512 images and 20 epochs of warm-up. The
 # two ends of the learning rate, 1e-6 and 1e-5, are those of DeiT and of Swin, whose
-# recipes the paper follows.
+# recipes the paper follows. DAT and DAT++ have the same; their leaves clip gradients.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=300, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

@@ -41,7 +41,6 @@ class TapBias:
             self.slots.append(slots.long()[..., None])
             self.upper.append((points - floor)[..., None])
         self.corners = self.windows.corners(*corner)
-        self.inside = self.windows.inside(self.shape)
 
     def _hats(self, axis: int, keys: slice) -> Tensor:
         """Y or X, (P * k, n, side)."""
@@ -57,22 +56,22 @@ class TapBias:
         It is valid, and may be overwritten, until the next one is made.
         """
         Y, X = (self._hats(axis, keys) for axis in range(2))
-        corners, take = self.corners[:, keys], self.scratch.take
-        windows, index = self.windows.cut(corners, self.inside)
-        windows = windows.view(-1, *self.shape)
+        corners, take = self.corners[..., keys], self.scratch.take
+        windows = self.windows.cut(corners, self.shape)
         (n, r, _), (_, W, w) = Y.shape, X.shape
         lines = torch.bmm(Y, windows, out=take('lines', n, r, w))
         bias = torch.bmm(lines, X.mT, out=take('bias', n, r, W))
-        return bias.view(*corners.shape[:2], r * W), (keys, windows, index, lines, Y, X)
+        return bias.view(*corners.shape[1:], r * W), (keys, windows, lines, Y, X)
 
     def add_gradients(self, dbias: Tensor, parts: tuple):
         """Of the bias that was made last."""
-        keys, windows, index, lines, Y, X = parts
+        keys, windows, lines, Y, X = parts
         take, dbias = self.scratch.take, dbias.view(len(Y), Y.shape[1], X.shape[1])
         dX = torch.bmm(dbias.mT, lines, out=take('dhats 1', *X.shape))
         dlines = torch.bmm(dbias, X, out=lines)
         dY = torch.bmm(dlines, windows.mT, out=take('dhats 0', *Y.shape))
-        self.windows.add(torch.bmm(Y.mT, dlines, out=windows), index)
+        torch.bmm(Y.mT, dlines, out=windows)
+        self.windows.add(windows, self.corners[..., keys])
         for axis, dhats, i in ((0, dY, 1), (1, dX, 0)):
             slots = self.slots[axis][:, keys]
             dhats = dhats.view(*slots.shape[:3], -1)

@@ -40,7 +40,6 @@ class UnitStepBias:
             self.upper.append((point - floor)[..., None, None])
             self.lower.append(1 - self.upper[-1])
         self.corners = self.windows.corners(*corner)
-        self.inside = self.windows.inside([side + 1 for side in self.shape])
 
     def make(self, keys: slice) -> tuple[Tensor, tuple]:
         """The bias of some keys, (P, k, r * W), and what it is made of.
@@ -48,20 +47,20 @@ class UnitStepBias:
         It is valid, and may be overwritten, until the next one is made.
         """
         (r, W), take = self.shape, self.scratch.take
-        corners = self.corners[:, keys]
-        P, k, _ = corners.shape
-        windows, index = self.windows.cut(corners, self.inside)
+        corners = self.corners[..., keys]
+        _, P, k = corners.shape
+        windows = self.windows.cut(corners, (r + 1, W + 1))
         windows = windows.view(P, k, r + 1, W + 1)
         fy, fx = (x[:, keys] for x in self.upper)
         lines = take('lines', P, k, r + 1, W)
         torch.lerp(windows[..., :-1], windows[..., 1:], fx, out=lines)
         bias = take('bias', P, k, r, W)
         torch.lerp(lines[:, :, :-1], lines[:, :, 1:], fy, out=bias)
-        return bias.flatten(2), (keys, windows, index, lines)
+        return bias.flatten(2), (keys, windows, lines)
 
     def add_gradients(self, dbias: Tensor, parts: tuple):
         """Of the bias that was made last."""
-        keys, windows, index, lines = parts
+        keys, windows, lines = parts
         P, k, r, W = lines.shape
         dbias, take = dbias.view(P, k, r - 1, W), self.scratch.take
         dlines = take('dlines', *lines.shape)
@@ -77,7 +76,7 @@ class UnitStepBias:
         torch.mul(dlines, gx, out=windows[..., :-1])
         windows[..., -1] = 0
         windows[..., 1:].addcmul_(dlines, fx)
-        self.windows.add(windows, index)
+        self.windows.add(windows.flatten(0, 1), self.corners[..., keys])
         self.dpositions[:, keys, 0].add_(dx, alpha=self.axes[1].slope)
         self.dpositions[:, keys, 1].add_(dy, alpha=self.axes[0].slope)
 

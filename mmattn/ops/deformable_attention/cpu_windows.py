@@ -48,39 +48,43 @@ class TableWindows:
         self.dpadded = torch.zeros_like(self.padded)
 
     def corners(self, y: Tensor, x: Tensor) -> Tensor:
-        """Indices (P, K, 1) of windows with corners at y and x, integral floats (P, K).
+        """Plane, row and column in the padded tables, (3, P, K), of windows' corners.
 
-        Plane p has table p % h.
+        They lie at y and x, integral floats (P, K). Plane p has table p % h.
         """
         y, x = (
-            corner.clamp(-margin, size).nan_to_num().int() + margin
+            corner.clamp(-margin, size).nan_to_num().long() + margin
             for corner, margin, size in zip(
                 (y, x), self.longest, self.sizes, strict=True
             )
         )
+        planes = torch.arange(len(y), device=y.device) % max(len(self.padded), 1)
+        return torch.stack([planes[:, None].expand_as(y), y, x])
+
+    def cut(self, corners: Tensor, shape: Sequence[int]) -> Tensor:
+        """Windows (P * k, *shape), until others are cut."""
         h, height, width = self.padded.shape
-        planes = torch.arange(len(y), dtype=torch.int32, device=y.device) % max(h, 1)
-        return ((planes[:, None] * height + y) * width + x)[..., None]
-
-    def inside(self, shape: Sequence[int]) -> Tensor:
-        """Indices in a window, from that of its corner on."""
-        y, x = (
-            torch.arange(side, dtype=torch.int32, device=self.padded.device)
-            for side in shape
+        r, w = shape
+        overlapping = self.padded.as_strided(
+            (h, height - r + 1, width - w + 1, r, w),
+            (height * width, width, 1, width, 1),
         )
-        return (y[:, None] * self.padded.shape[2] + x).flatten()
+        windows = self.scratch.take('windows', corners[0].numel(), r, w)
+        index = list(corners.flatten(1))
+        return torch.ops.aten.index.Tensor_out(overlapping, index, out=windows)
 
-    def cut(self, corners: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Windows (P * k, n), and their indices, until others are cut."""
-        P, k, _ = corners.shape
-        index = self.scratch.take('index', P, k, len(inside), dtype=torch.int32)
-        index = torch.add(corners, inside, out=index).flatten()
-        windows = self.scratch.take('windows', len(index))
-        torch.index_select(self.padded.flatten(), 0, index, out=windows)
-        return windows.view(P * k, -1), index
-
-    def add(self, dwindows: Tensor, index: Tensor):
-        self.dpadded.flatten().index_add_(0, index, dwindows.flatten())
+    def add(self, dwindows: Tensor, corners: Tensor):
+        """Gradients (P * k, r, w) of windows that were cut there."""
+        _, height, width = self.padded.shape
+        planes, y, x = corners.flatten(1)
+        first = (planes * height + y) * width + x
+        rows, columns = (
+            torch.arange(side, device=first.device) for side in dwindows.shape[1:]
+        )
+        inside = (rows[:, None] * width + columns).flatten()
+        index = self.scratch.take('index', len(first), len(inside), dtype=torch.long)
+        torch.add(first[:, None], inside, out=index)
+        self.dpadded.flatten().scatter_add_(0, index.flatten(), dwindows.flatten())
 
     def gradient(self) -> Tensor:
         """(h, Th, Tw)."""

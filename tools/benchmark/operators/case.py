@@ -1,7 +1,7 @@
 """What `op.py` asks of an operator's benchmark."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,11 @@ class Case:
                 return (self.call(*self.tensors),)
         out = self.call(*self.tensors)
         return out, *torch.autograd.grad(out, self.tensors, self.grad)
+
+    def in_float64(self) -> 'Case':
+        """The same inputs, and what comes of them, without rounding."""
+        tensors = [x.detach().double().requires_grad_() for x in self.tensors]
+        return replace(self, tensors=tensors, grad=self.grad.double())
 
     def least_bytes(self, which: str) -> int:
         """Inputs and output moved once; the backward reads its inputs again.

@@ -1,0 +1,9 @@
+_base_ = './mask_rcnn_ivit_n_hela.py'
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='mmattn.PVT',
+        arch='nano',
+        img_size=256,
+    ),
+)

@@ -1,0 +1,8 @@
+_base_ = './mask_rcnn_ivit_n_hela.py'
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='mmattn.PVTv2',
+        arch='b0',
+    ),
+)

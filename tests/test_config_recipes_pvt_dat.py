@@ -1,0 +1,129 @@
+"""Configs of PVT and DAT have the schedules and the data of their authors' code."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+mm = pytest.importorskip('mmengine')
+for name in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(name)
+
+from mmengine.config import Config  # noqa: E402
+from mmengine.optim import build_optim_wrapper  # noqa: E402
+from mmengine.registry import init_default_scope  # noqa: E402
+from paper_recipes import PAPER  # noqa: E402
+from torch import nn  # noqa: E402
+
+from mmattn.analysis.flops import build  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / 'tools/dev'))
+model_zoo = importlib.import_module('generate_model_zoo')
+
+OURS = [name for name in PAPER if name.split('/')[1].startswith(('pvt', 'dat'))]
+DETECTORS = [name for name in OURS if name.endswith('coco')]
+
+
+def load(name: str) -> Config:
+    return model_zoo.load(ROOT / 'configs' / f'{name}.py')
+
+
+CLIPPED = {
+    **{f'classification/pvt_{size}_300e_in1k': 1.0 for size in 'ml'},
+    **{f'classification/pvtv2_{size}_300e_in1k': 1.0 for size in ('b3', 'b4', 'b5')},
+    'classification/dat_t_300e_in1k': 5.0,
+    'classification/dat_s_300e_in1k': 5.0,
+    'classification/dat_b_300e_in1k': 1.0,
+    'classification/dat_b_384_30e_in1k': 5.0,
+    **{f'classification/datpp_{size}_300e_in1k': 5.0 for size in 'tsb'},
+    'classification/datpp_b_384_30e_in1k': 5.0,
+    **{f'sparse_rcnn/pvtv2_{size}_3x_coco': 1.0 for size in ('b2', 'b2_li')},
+}
+
+
+def test_gradients_are_clipped_at_the_authors_norms():
+    clips = {name: load(name).optim_wrapper.get('clip_grad') for name in OURS}
+    assert {name: clip.max_norm for name, clip in clips.items() if clip} == CLIPPED
+
+
+@pytest.mark.parametrize(
+    'name, ends',
+    [
+        ('pvt_t_300e_in1k', (1e-6, 1e-5)),
+        ('pvtv2_b0_300e_in1k', (1e-6, 1e-5)),
+        ('dat_t_300e_in1k', (1e-6, 1e-5)),
+        ('dat_b_300e_in1k', (1e-6, 1e-5)),
+        ('dat_b_384_30e_in1k', (2e-6, 1e-7)),
+        ('datpp_b_384_30e_in1k', (2e-5, 2e-7)),
+    ],
+)
+def test_learning_rates_start_and_end_as_the_authors_do(name, ends):
+    cfg = load(f'classification/{name}')
+    *warmups, last = cfg.param_scheduler
+    factors = [scheduler.start_factor for scheduler in warmups] or [1]
+    start = cfg.optim_wrapper.optimizer.lr * factors[0]
+    assert (start, last.eta_min) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize('name', DETECTORS)
+def test_detectors_have_the_authors_schedule_and_images(name):
+    cfg = load(name)
+    swins = '/dat_' in name
+    three = '_3x_' in name
+    warmup, steps = cfg.param_scheduler
+    assert (warmup.end, warmup.by_epoch) == (1000 if swins else 500, False)
+    assert steps.milestones == ([27, 33] if three else [8, 11])
+    pipeline = cfg.train_dataloader.dataset.pipeline
+    scales = [step for step in pipeline if step.type == 'RandomChoice']
+    assert bool(scales) == (three or '/datpp_' in name)
+    annotations = next(step for step in pipeline if step.type == 'LoadAnnotations')
+    masks = 'mask_rcnn' in name
+    assert annotations.get('with_mask', False) == masks
+    assert cfg.val_evaluator.metric == (['bbox', 'segm'] if masks else 'bbox')
+    assert cfg.model.backbone.get('frozen_stages', -1) == -1
+
+
+@pytest.mark.parametrize('name', [name for name in OURS if 'sem_fpn' in name])
+def test_semantic_fpn_decays_as_the_authors_do(name):
+    cfg = load(name)
+    (schedule,) = cfg.param_scheduler
+    assert (schedule.type, schedule.power, schedule.begin) == ('PolyLR', 0.9, 0)
+    aligned = [step.type == 'ResizeToMultiple' for step in cfg.test_pipeline]
+    assert any(aligned) == ('/pvt' in name)
+
+
+def decays(cfg: Config) -> dict[str, set[float]]:
+    """Which weight decays norms have, and which all else."""
+    init_default_scope(cfg.default_scope)
+    model = build(cfg)
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    found = {
+        id(parameter): group['weight_decay']
+        for group in wrapper.optimizer.param_groups
+        for parameter in group['params']
+    }
+    norms = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.LayerNorm | nn.modules.batchnorm._BatchNorm)
+        for parameter in module.parameters(recurse=False)
+    }
+    kinds = {True: set(), False: set()}
+    for parameter in model.parameters():
+        kinds[id(parameter) in norms].add(found[id(parameter)])
+    return dict(norms=kinds[True], others=kinds[False])
+
+
+@pytest.mark.parametrize(
+    'name, norms, others',
+    [
+        ('retinanet/pvt_t_1x_coco', 1e-4, 1e-4),
+        ('sem_fpn/pvtv2_b0_80k_ade20k', 1e-4, 1e-4),
+        ('cascade_mask_rcnn/pvtv2_b2_li_3x_coco', 0, 0.05),
+        ('sparse_rcnn/pvtv2_b2_li_3x_coco', 1e-4, 1e-4),
+    ],
+)
+def test_weight_decay_of_pvt_is_the_authors(name, norms, others):
+    assert decays(load(name)) == dict(norms={norms}, others={others})
