@@ -201,8 +201,11 @@ def test_layouts():
     model = DAT(ARCH)
     assert layout_of(official_weights()) == 'official'
     assert layout_of(model.state_dict()) == 'mmattn'
-    with pytest.raises(ValueError, match=r"patch_proj\.0\.weight.*'conv1.weight'"):
+    with pytest.raises(ValueError, match=r"patch_embed\.proj\.weight.*'conv1.weight'"):
         layout_of({'conv1.weight': torch.zeros(1)})
+    plus_plus = {'patch_proj.0.weight', 'stages.0.mlps.0.linear1.0.weight'}
+    with pytest.raises(ValueError, match='weights of a DAT include'):
+        layout_of(dict.fromkeys(plus_plus, torch.zeros(1)))
 
 
 def test_weights_of_other_sizes_get_their_tables_resized():

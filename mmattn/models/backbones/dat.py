@@ -217,7 +217,10 @@ class DAT(BaseBackbone):
         return tuple(outs)
 
 
-STEMS = {'official': 'patch_proj.0.weight', 'mmattn': 'patch_embed.proj.weight'}
+MARKERS = {  # what DAT++ has not
+    'official': 'stages.0.mlps.0.chunk.linear1.weight',
+    'mmattn': 'patch_embed.proj.weight',
+}
 CONV_AND_NORM = {'0': 'proj', '1': 'norm'}
 BUFFERS = 'relative_position_index', 'attn_mask'  # of windows; nothing learned
 
@@ -228,11 +231,11 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
     Raises:
         ValueError: neither's.
     """
-    for layout, stem in STEMS.items():
-        if stem in state_dict:
+    for layout, marker in MARKERS.items():
+        if marker in state_dict:
             return layout
     raise ValueError(
-        f'weights of a DAT include one of {list(STEMS.values())}, '
+        f'weights of a DAT include one of {list(MARKERS.values())}, '
         f'got {list(state_dict)[:5]}'
     )
 
