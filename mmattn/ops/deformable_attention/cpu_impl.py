@@ -133,7 +133,7 @@ def _blocks(q_p, k_p, grid) -> Iterator[tuple[slice, slice, list[slice]]]:
 
 def _make_bias(chunk, q, positions, table, grid, align_corners, scratch):
     dtype = torch.promote_types(q.dtype, torch.float32)
-    queries = query_positions(grid, align_corners, dtype=dtype, device=q.device)
+    queries = query_positions(grid, align_corners, dtype=torch.float64, device=q.device)
     queries, (Th, Tw) = queries.unflatten(0, grid), table.shape[1:]
     axes = Axis(queries[:, 0, 1], Th), Axis(queries[0, :, 0], Tw)
     is_unit_step = align_corners and (Th, Tw) == tuple(2 * side - 1 for side in grid)

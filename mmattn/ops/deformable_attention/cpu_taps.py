@@ -39,7 +39,7 @@ class TapBias:
             corner.append(floor[..., 0])
             self.shape.append(side)
             self.slots.append(slots.long()[..., None])
-            self.upper.append((points - floor)[..., None])
+            self.upper.append((points - floor).to(self.positions.dtype)[..., None])
         self.corners = self.windows.corners(*corner)
 
     def _hats(self, axis: int, keys: slice) -> Tensor:

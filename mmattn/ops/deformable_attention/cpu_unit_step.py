@@ -37,7 +37,8 @@ class UnitStepBias:
         for point in points:
             floor = point.floor()
             corner.append(floor)
-            self.upper.append((point - floor)[..., None, None])
+            upper = (point - floor).to(self.positions.dtype)
+            self.upper.append(upper[..., None, None])
             self.lower.append(1 - self.upper[-1])
         self.corners = self.windows.corners(*corner)
 

@@ -12,9 +12,12 @@ from .cpu_blocks import Scratch
 
 
 class Axis(NamedTuple):
-    """One side of a table, and the queries along that side of the grid."""
+    """One side of a table, and the queries along that side of the grid.
 
-    queries: Tensor  # normalised, (n,)
+    Places are in float64: in float32, those in a large table have few digits left.
+    """
+
+    queries: Tensor  # normalised, (n,), float64
     size: int
 
     @property
@@ -23,8 +26,8 @@ class Axis(NamedTuple):
         return (1 - self.size) / 4
 
     def points(self, positions: Tensor, queries: slice) -> Tensor:
-        """Where the table is read for keys at positions (P, K), (P, K, n)."""
-        displacement = (self.queries[queries] - positions[..., None]) / 2
+        """Where the table is read for keys at positions (P, K), (P, K, n), float64."""
+        displacement = (self.queries[queries] - positions[..., None].double()) / 2
         return (displacement + 1) * ((self.size - 1) / 2)
 
     def length(self, count: int) -> int:
