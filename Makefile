@@ -78,6 +78,8 @@ bench: $(STAMP)
 		--csv $(BENCH)/masked_attention_cpu.csv
 	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \
 		--csv $(BENCH)/deformable_attention_cpu.csv
+	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \
+		--sides 7 14 28 56 --csv $(BENCH)/deformable_attention_224_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --set mait --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_mait_cpu.csv

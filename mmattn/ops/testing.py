@@ -178,9 +178,9 @@ def make_deformable_v2_inputs(
 ) -> list[Tensor]:
     """q, k, v, positions and table of `deformable_attention_v2`.
 
-    The queries are a view, as a projection in channels-last leaves them. Positions, a
-    few of which are outside [-1, 1], and the table are in float32 (float64 in float64);
-    without `table_size` the table is made for the grid.
+    The queries are a view of a map (B, M * D, H, W). Positions, a few of which are
+    outside [-1, 1], and the table are in float32 (float64 in float64); without
+    `table_size` the table is made for the grid.
     """
     generator = torch.Generator().manual_seed(seed)
     H, W = grid

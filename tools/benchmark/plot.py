@@ -17,6 +17,12 @@ matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+MAX_LABEL = 40  # longer ones stand in two columns
+# timm's PVT v2 is `pvt_v2_`.
+OUR_NAMES = (
+    *('ivit_', 'lisanet_', 'mait_', 'dat_', 'datpp_', 'pvtv2_'),
+    *('pvt_t', 'pvt_s', 'pvt_m', 'pvt_l'),
+)
 OURS = '#b5312f'
 PEERS = '#6f7f8f'
 # In the order in which they run.
@@ -33,7 +39,7 @@ def numbers(rows: list[dict], column: str) -> list[float]:
 
 
 def is_ours(model: str) -> bool:
-    return any(name in model for name in ('ivit_', 'lisanet_', 'mait_'))
+    return any(name in model for name in OUR_NAMES)
 
 
 def caption(row: dict) -> str:
@@ -82,7 +88,8 @@ def draw_scaling(rows: list[dict]) -> Figure:
         axis.set_xticks(tokens, [f'{n:,}' for n in tokens], rotation=30)
         axis.minorticks_off()
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc='outside upper center', ncols=3)
+    ncols = 3 if max(map(len, labels)) < MAX_LABEL else 2
+    figure.legend(handles, labels, loc='outside upper center', ncols=ncols)
     return figure
 
 
