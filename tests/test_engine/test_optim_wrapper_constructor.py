@@ -214,14 +214,14 @@ class Staged(BaseBackbone):
         self.single = nn.Linear(2, 2)
         self.relative_position_bias_table = nn.Parameter(torch.zeros(9, 2))
         self.conv_offset = nn.Sequential(nn.Conv2d(2, 2, 3), nn.GELU())
-        self.sampling_offsets = nn.Linear(2, 2)
+        self.rpe_table = nn.Parameter(torch.zeros(2, 3, 3))
 
     def stages(self):
         last = [
             self.single,
             self.relative_position_bias_table,
             self.conv_offset,
-            self.sampling_offsets,
+            self.rpe_table,
         ]
         return [[self.stem], [self.down, self.blocks, self.end], last]
 
@@ -237,8 +237,8 @@ class Staged(BaseBackbone):
         ('end.weight', 3, True),
         ('single.weight', 4, True),
         ('relative_position_bias_table', 4, False),
-        ('conv_offset.0.weight', 4, False),
-        ('sampling_offsets.weight', 4, False),
+        ('rpe_table', 4, False),
+        ('conv_offset.0.weight', 4, True),
     ],
 )
 def test_parts_of_a_stage(name, depth, decays):

@@ -1,4 +1,4 @@
-"""Contract, checks, autograd and dispatch of both forms of deformable attention."""
+"""Contract, checks, autograd and dispatch of attention to keys that queries share."""
 
 from collections.abc import Sequence
 
@@ -7,60 +7,10 @@ from torch import Tensor
 
 from ..backend import is_autocast_on, select_backend
 from . import cpu_impl, reference, triton_impl
+from .checks import check_dims
 
 OPERATOR = 'deformable_attention_v2'
 BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
-
-
-def deformable_attention(
-    value: Tensor, grid: Sequence[int], locations: Tensor, weights: Tensor
-) -> Tensor:
-    """Attention of each query to P points of its own, on one map.
-
-    `out[b, q, m] = sum_p weights[b, q, m, p] * value[b, :, m] at locations[b, q, m, p]`
-    with bilinear interpolation and zeros outside the map. From "Deformable DETR:
-    Deformable Transformers for End-to-End Object Detection",
-    https://arxiv.org/abs/2010.04159, equation 2, without the projections. B batch, H
-    and W the map, M heads, D head width, Q queries, P points. With one head for each
-    tap of a kernel, P = 1, weights of 1 and a value that all heads share it is a
-    deformable convolution.
-
-    Args:
-        value: shape (B, H * W, M, D), pixels in row-major order; float32, float16,
-            bfloat16 or float64. Interpolation and sums are in float32 (float64 in
-            float64).
-        grid: H and W.
-        locations: shape (B, Q, M, P, 2), (x, y): (0, 0) is the outer corner of the
-            first pixel, (1, 1) of the last one.
-        weights: shape (B, Q, M, P).
-
-    Returns:
-        Shape (B, Q, M, D), dtype as value.
-
-    Raises:
-        ValueError: shapes disagree.
-    """
-    grid = tuple(grid)
-    B, N, M, _ = _dims('value', value, 4)
-    _dims('locations', locations, 5)
-    Q, P = locations.shape[1], locations.shape[3]
-    if len(grid) != 2 or grid[0] * grid[1] != N:
-        raise ValueError(f'{N} pixels are not a grid {grid}')
-    expected = dict(
-        locations=(locations, (B, Q, M, P, 2)), weights=(weights, (B, Q, M, P))
-    )
-    for name, (tensor, shape) in expected.items():
-        if tensor.shape != shape:
-            raise ValueError(
-                f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
-            )
-    device_type = value.device.type
-    if is_autocast_on(device_type):
-        with torch.autocast(device_type, enabled=False):  # of the sums
-            return deformable_attention(value, grid, locations, weights)
-    return reference.deformable_attention_reference(
-        value, locations, weights, grid=grid
-    )
 
 
 def deformable_attention_v2(
@@ -140,21 +90,12 @@ def deformable_attention_v2(
     )[0]
 
 
-def _dims(name: str, tensor: Tensor, count: int) -> torch.Size:
-    if tensor.dim() != count or not tensor.is_floating_point():
-        raise ValueError(
-            f'{name} must be a floating-point tensor of {count} dimensions, got '
-            f'{tuple(tensor.shape)} of {tensor.dtype}'
-        )
-    return tensor.shape
-
-
 def _check(q, k, v, positions, table, grid):
     """Returns the grid."""
-    B, N, M, D = _dims('q', q, 4)
-    K = _dims('k', k, 4)[1]
-    G = _dims('positions', positions, 4)[1]
-    _dims('table', table, 3)
+    B, N, M, D = check_dims('q', q, 4)
+    K = check_dims('k', k, 4)[1]
+    G = check_dims('positions', positions, 4)[1]
+    check_dims('table', table, 3)
     if 0 in (N, M, D, K, G):
         raise ValueError(
             f'needs queries, keys, heads, groups and channels, got {N=}, {K=}, {M=}, '

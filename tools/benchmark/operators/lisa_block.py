@@ -17,6 +17,7 @@ import functools
 import torch
 from timm.layers import Mlp
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from mmattn.analysis import count
 from mmattn.models.backbones.lisanet import LiSABlock
@@ -50,6 +51,12 @@ class NoAttention(SelfAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(self.qkv(x).chunk(3, dim=-1)[-1])
+
+
+def call(block: nn.Module, x: Tensor, *parameters: Tensor) -> Tensor:
+    """A block with parameters in place of its own, whose order they have."""
+    names = [name for name, _ in block.named_parameters()]
+    return functional_call(block, dict(zip(names, parameters, strict=True)), (x,))
 
 
 class OnMaps(nn.Module):
@@ -118,7 +125,7 @@ def cases(side: int, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
         made.append(
             Case(
                 method,
-                lambda x, *parameters, block=block: block(x),
+                functools.partial(call, block),
                 [x, *block.parameters()],
                 grad,
                 needs=needs,

@@ -1,0 +1,59 @@
+"""Attention of each query to points of its own; its definition is all there is yet."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..backend import is_autocast_on
+from .checks import check_dims
+from .reference import deformable_attention_reference
+
+
+def deformable_attention(
+    value: Tensor, grid: Sequence[int], locations: Tensor, weights: Tensor
+) -> Tensor:
+    """Attention of each query to P points of its own, on one map.
+
+    `out[b, q, m] = sum_p weights[b, q, m, p] * value[b, :, m] at locations[b, q, m, p]`
+    with bilinear interpolation and zeros outside the map. From "Deformable DETR:
+    Deformable Transformers for End-to-End Object Detection",
+    https://arxiv.org/abs/2010.04159, equation 2, without the projections. B batch, H
+    and W the map, M heads, D head width, Q queries, P points. With one head for each
+    tap of a kernel, P = 1, weights of 1 and a value that all heads share it is a
+    deformable convolution.
+
+    Args:
+        value: shape (B, H * W, M, D), pixels in row-major order; float32, float16,
+            bfloat16 or float64. Interpolation and sums are in float32 (float64 in
+            float64).
+        grid: H and W.
+        locations: shape (B, Q, M, P, 2), (x, y): (0, 0) is the outer corner of the
+            first pixel, (1, 1) of the last one.
+        weights: shape (B, Q, M, P).
+
+    Returns:
+        Shape (B, Q, M, D), dtype as value.
+
+    Raises:
+        ValueError: shapes disagree.
+    """
+    grid = tuple(grid)
+    B, N, M, _ = check_dims('value', value, 4)
+    check_dims('locations', locations, 5)
+    Q, P = locations.shape[1], locations.shape[3]
+    if len(grid) != 2 or grid[0] * grid[1] != N:
+        raise ValueError(f'{N} pixels are not a grid {grid}')
+    expected = dict(
+        locations=(locations, (B, Q, M, P, 2)), weights=(weights, (B, Q, M, P))
+    )
+    for name, (tensor, shape) in expected.items():
+        if tensor.shape != shape:
+            raise ValueError(
+                f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
+            )
+    device_type = value.device.type
+    if is_autocast_on(device_type):
+        with torch.autocast(device_type, enabled=False):  # of the sums
+            return deformable_attention(value, grid, locations, weights)
+    return deformable_attention_reference(value, locations, weights, grid=grid)
