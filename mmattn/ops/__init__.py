@@ -3,6 +3,7 @@
 from .deformable_attention import deformable_attention, deformable_attention_v2
 from .landmark_attention import landmark_attention
 from .masked_attention import masked_attention, neighbourhood_mask
+from .ms_deform_attn import fused_ms_deform_attn, ms_deform_attn
 from .pointwise_linear import pointwise_linear
 from .structure_aware_attention import (
     circular_kernel_spectrum,
@@ -13,8 +14,10 @@ __all__ = [
     'circular_kernel_spectrum',
     'deformable_attention',
     'deformable_attention_v2',
+    'fused_ms_deform_attn',
     'landmark_attention',
     'masked_attention',
+    'ms_deform_attn',
     'neighbourhood_mask',
     'pointwise_linear',
     'structure_aware_attention',

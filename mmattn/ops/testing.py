@@ -197,6 +197,52 @@ def make_deformable_v2_inputs(
     return [q, k, v, positions.to(extra_dtype), table]
 
 
+def make_ms_deform_inputs(
+    *,
+    shapes: Sequence[tuple[int, int]] = ((7, 5), (4, 3), (1, 1)),
+    Q: int = 13,
+    B: int = 2,
+    M: int = 3,
+    D: int = 8,
+    P: int = 2,
+    fused: bool = False,
+    boxes: bool = False,
+    dtype: torch.dtype = torch.float32,
+    points_dtype: torch.dtype | None = None,
+    device: str = 'cpu',
+    seed: int = 0,
+) -> list[Tensor | None]:
+    """The tensors of `ms_deform_attn`: value, points, weights and reference.
+
+    Without `fused`: locations, a few of them outside their map, weights, and None. With
+    it: offsets, logits, and reference points, or boxes on request. All but value are in
+    `points_dtype`, float32 (float64 in float64) if not told.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    L, points_dtype = (
+        len(shapes),
+        points_dtype or torch.promote_types(dtype, torch.float32),
+    )
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    value = draw(B, sum(H * W for H, W in shapes), M, D).to(device, dtype)
+    points, weights = draw(B, Q, M, L, P, 2), draw(B, Q, M, L, P)
+    reference = draw(B, Q, L, 4 if boxes else 2).sigmoid()
+    if not fused:
+        points = 0.5 + 0.4 * points
+        weights = weights.flatten(3).softmax(-1).view_as(weights)
+        reference = None
+    return [
+        value,
+        *(
+            x if x is None else x.to(device, points_dtype)
+            for x in (points, weights, reference)
+        ),
+    ]
+
+
 def run_with_grads(
     function: Callable[..., Tensor],
     inputs: Sequence[Tensor | None],

@@ -1,0 +1,3 @@
+from .interface import fused_ms_deform_attn, ms_deform_attn
+
+__all__ = ['fused_ms_deform_attn', 'ms_deform_attn']

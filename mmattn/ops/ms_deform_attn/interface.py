@@ -1,0 +1,240 @@
+"""Contract, checks, autograd and dispatch of multi-scale deformable attention."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..backend import is_autocast_on, select_backend
+from . import reference as definition
+
+OPERATOR = 'ms_deform_attn'
+BACKENDS = {'reference': definition}
+
+
+def ms_deform_attn(
+    value: Tensor,
+    spatial_shapes: Sequence[Sequence[int]] | Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    """Attention of each query to P points of its own on each of L maps.
+
+    `out[b, q, m] = sum_lp attention_weights[b, q, m, l, p] * value of level l and head
+    m at sampling_locations[b, q, m, l, p]`, with bilinear interpolation and zeros
+    outside the map. From "Deformable DETR: Deformable Transformers for End-to-End
+    Object Detection", https://arxiv.org/abs/2010.04159, equation 3, without the
+    projections. What mmcv's `MultiScaleDeformableAttnFunction` computes. B batch, S
+    pixels of all levels, M heads, D head width, Q queries, L levels, P points.
+
+    Args:
+        value: shape (B, S, M, D), level after level, pixels in row-major order;
+            float32, float16, bfloat16 or float64. Interpolation and sums are in float32
+            (float64 in float64).
+        spatial_shapes: height and width of each level, L pairs. Taking them from a
+            tensor on a GPU waits for the GPU.
+        sampling_locations: shape (B, Q, M, L, P, 2), (x, y): (0, 0) is the outer corner
+            of a level's first pixel, (1, 1) of its last one. A location that is not
+            finite contributes nothing. Of any floating-point dtype, as are the weights;
+            half precision does not resolve the pixels of a large map.
+        attention_weights: shape (B, Q, M, L, P).
+        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
+            run the call.
+
+    Returns:
+        Shape (B, Q, M * D), dtype as value. Under autocast value is cast to autocast's
+        dtype first. Differentiable with respect to value, locations and weights. With
+        `torch.use_deterministic_algorithms(True)` the gradients are the same bit by bit
+        in each run.
+
+    Raises:
+        ValueError: shapes, dtypes or devices disagree, or `backend` cannot run this.
+
+    Example:
+        >>> shapes = [(28, 40), (14, 20)]
+        >>> value = torch.randn(2, 28 * 40 + 14 * 20, 8, 32)
+        >>> locations = torch.rand(2, 100, 8, 2, 4, 2)
+        >>> weights = torch.rand(2, 100, 8, 2, 4).flatten(3).softmax(-1)
+        >>> ms_deform_attn(value, shapes, locations, weights.unflatten(3, (2, 4))).shape
+        torch.Size([2, 100, 256])
+    """
+    names = 'sampling_locations', 'attention_weights'
+    points = sampling_locations, attention_weights
+    return _attend(value, spatial_shapes, names, *points, None, backend)
+
+
+def fused_ms_deform_attn(
+    value: Tensor,
+    spatial_shapes: Sequence[Sequence[int]] | Tensor,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_logits: Tensor,
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    """`ms_deform_attn` of what a module's linear layers return.
+
+    The weights are `attention_logits.softmax` over the points of all levels together.
+    The locations are `reference_points + sampling_offsets / (W, H)` of the level, and
+    around a reference box (x, y, w, h) `(x, y) + sampling_offsets / P * (w, h) / 2`:
+    appendix A.4 of the paper.
+
+    Args:
+        value, spatial_shapes, backend: as of `ms_deform_attn`.
+        reference_points: shape (B, Q, L, 2), or (B, Q, L, 4) for boxes; an L of 1
+            serves all levels.
+        sampling_offsets: shape (B, Q, M, L, P, 2), (x, y).
+        attention_logits: shape (B, Q, M, L, P).
+
+    Returns:
+        Shape (B, Q, M * D), dtype as value. Under autocast value is cast to autocast's
+        dtype first. Differentiable with respect to value, reference points, offsets and
+        logits; deterministic on request, as `ms_deform_attn`.
+
+    Raises:
+        ValueError: shapes, dtypes or devices disagree, or `backend` cannot run this.
+
+    Example:
+        >>> shapes = [(28, 40), (14, 20)]
+        >>> value = torch.randn(2, 28 * 40 + 14 * 20, 8, 32)
+        >>> reference = torch.rand(2, 100, 1, 2)
+        >>> offsets = torch.randn(2, 100, 8, 2, 4, 2)
+        >>> logits = torch.randn(2, 100, 8, 2, 4)
+        >>> fused_ms_deform_attn(value, shapes, reference, offsets, logits).shape
+        torch.Size([2, 100, 256])
+    """
+    names = 'sampling_offsets', 'attention_logits'
+    points = sampling_offsets, attention_logits
+    return _attend(value, spatial_shapes, names, *points, reference_points, backend)
+
+
+def _attend(value, spatial_shapes, names, points, weights, reference, backend):
+    device_type = value.device.type
+    if is_autocast_on(device_type):
+        value = value.to(torch.get_autocast_dtype(device_type))
+        with torch.autocast(device_type, enabled=False):
+            return _attend(
+                value, spatial_shapes, names, points, weights, reference, backend
+            )
+    tensors = value, points, weights, reference
+    shapes = _check(*tensors, spatial_shapes, names)
+    backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
+    if backend == 'reference':
+        out = definition.ms_deform_attn_reference(*tensors, shapes=shapes)
+    else:
+        out = torch.ops.mmattn.ms_deform_attn(*tensors, shapes, backend)
+    return out.flatten(2)
+
+
+def _check(value, points, weights, reference, spatial_shapes, names):
+    """Returns the heights and widths of the levels in turn."""
+    shapes = _flat_shapes(spatial_shapes)
+    tensors = {'value': (value, 4), names[0]: (points, 6), names[1]: (weights, 5)}
+    if reference is not None:
+        tensors['reference_points'] = reference, 4
+    for name, (tensor, count) in tensors.items():
+        if tensor.dim() != count or not tensor.is_floating_point():
+            raise ValueError(
+                f'{name} must be a floating-point tensor of {count} dimensions, got '
+                f'{tuple(tensor.shape)} of {tensor.dtype}'
+            )
+    B, S, M, D = value.shape
+    Q, L, P = points.shape[1], len(shapes) // 2, points.shape[4]
+    pixels = sum(H * W for H, W in definition.levels_of(shapes))
+    if pixels != S:
+        raise ValueError(f'value has {S} pixels, levels of {shapes} have {pixels}')
+    if 0 in (M, D, P):
+        raise ValueError(f'needs heads, channels and points, got {M=}, {D=}, {P=}')
+    expected = {
+        names[0]: (points, (B, Q, M, L, P, 2)),
+        names[1]: (weights, (B, Q, M, L, P)),
+    }
+    if reference is not None:
+        levels = 1 if reference.shape[2] == 1 else L
+        sides = 4 if reference.shape[3] == 4 else 2
+        expected['reference_points'] = reference, (B, Q, levels, sides)
+    for name, (tensor, shape) in expected.items():
+        if tensor.shape != shape:
+            raise ValueError(
+                f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
+            )
+    devices = {str(tensor.device) for tensor, _ in tensors.values()}
+    if len(devices) > 1:
+        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+    return shapes
+
+
+def _flat_shapes(spatial_shapes) -> list[int]:
+    if isinstance(spatial_shapes, Tensor):
+        spatial_shapes = spatial_shapes.tolist()
+    levels = [tuple(level) for level in spatial_shapes]
+    if not levels or any(len(level) != 2 or min(level) < 1 for level in levels):
+        raise ValueError(
+            f'spatial_shapes must be a height and a width of each level, got {levels}'
+        )
+    return [side for level in levels for side in level]
+
+
+TENSORS = 'Tensor value, Tensor points, Tensor weights, Tensor? reference'
+SETTINGS = 'SymInt[] shapes, str backend'
+
+
+@torch.library.custom_op(
+    'mmattn::ms_deform_attn',
+    mutates_args=(),
+    schema=f'({TENSORS}, {SETTINGS}) -> Tensor',
+)
+def _forward(*args):
+    """Output (B, Q, M, D)."""
+    *tensors, shapes, backend = args
+    return BACKENDS[backend].forward(*tensors, shapes=shapes)
+
+
+@_forward.register_fake
+def _(value, points, weights, reference, shapes, backend):
+    B, _, M, D = value.shape
+    return value.new_empty(B, points.shape[1], M, D)
+
+
+@torch.library.custom_op(
+    'mmattn::ms_deform_attn_backward',
+    mutates_args=(),
+    schema=f'(Tensor grad, {TENSORS}, {SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)',
+)
+def _backward(*args):
+    """Gradients of value, points, weights and reference; empty without a reference."""
+    *tensors, shapes, backend = args
+    with torch.autocast(tensors[0].device.type, enabled=False):
+        return BACKENDS[backend].backward(*tensors, shapes=shapes)
+
+
+@_backward.register_fake
+def _(grad, value, points, weights, reference, shapes, backend):
+    inputs = (
+        value,
+        points,
+        weights,
+        value.new_empty(0) if reference is None else reference,
+    )
+    return tuple(
+        torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs
+    )
+
+
+def _setup_context(ctx, inputs, output):
+    *tensors, ctx.shapes, ctx.backend = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _autograd(ctx, grad):
+    *grads, grad_reference = torch.ops.mmattn.ms_deform_attn_backward(
+        grad, *ctx.saved_tensors, ctx.shapes, ctx.backend
+    )
+    if ctx.saved_tensors[3] is None:
+        grad_reference = None
+    return *grads, grad_reference, None, None
+
+
+_forward.register_autograd(_autograd, setup_context=_setup_context)
