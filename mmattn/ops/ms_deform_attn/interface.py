@@ -6,10 +6,17 @@ import torch
 from torch import Tensor
 
 from ..backend import is_autocast_on, select_backend
+from . import cpp_impl, cpu_impl, cuda_impl, triton_impl
 from . import reference as definition
 
 OPERATOR = 'ms_deform_attn'
-BACKENDS = {'reference': definition}
+BACKENDS = {
+    'cuda': cuda_impl,
+    'triton': triton_impl,
+    'cpp': cpp_impl,
+    'cpu': cpu_impl,
+    'reference': definition,
+}
 
 
 def ms_deform_attn(
@@ -40,8 +47,8 @@ def ms_deform_attn(
             finite contributes nothing. Of any floating-point dtype, as are the weights;
             half precision does not resolve the pixels of a large map.
         attention_weights: shape (B, Q, M, L, P).
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call.
+        backend: 'cuda', 'triton', 'cpp', 'cpu', 'reference', or None to take the
+            fastest one that can run the call.
 
     Returns:
         Shape (B, Q, M * D), dtype as value. Under autocast value is cast to autocast's
@@ -108,6 +115,38 @@ def fused_ms_deform_attn(
     names = 'sampling_offsets', 'attention_logits'
     points = sampling_offsets, attention_logits
     return _attend(value, spatial_shapes, names, *points, reference_points, backend)
+
+
+def ms_deform_attn_backward(
+    grad: Tensor,
+    value: Tensor,
+    spatial_shapes: Sequence[Sequence[int]] | Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `ms_deform_attn`, for who differentiates by other means.
+
+    Args:
+        grad: gradient of the output, shape (B, Q, M * D).
+        value, spatial_shapes, sampling_locations, attention_weights, backend: as of
+            `ms_deform_attn`.
+
+    Returns:
+        Gradients of value, locations and weights, each with their dtype.
+    """
+    tensors = value, sampling_locations, attention_weights, None
+    names = 'sampling_locations', 'attention_weights'
+    shapes = _check(*tensors, spatial_shapes, names)
+    backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
+    if backend == 'reference':
+        leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+        with torch.enable_grad(), torch.autocast(value.device.type, enabled=False):
+            out = definition.ms_deform_attn_reference(*leaves, None, shapes=shapes)
+        return torch.autograd.grad(out.flatten(2), leaves, grad)
+    grad = grad.unflatten(2, value.shape[2:])
+    return torch.ops.mmattn.ms_deform_attn_backward(grad, *tensors, shapes, backend)[:3]
 
 
 def _attend(value, spatial_shapes, names, points, weights, reference, backend):
@@ -229,10 +268,11 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad):
+    tensors = ctx.saved_tensors  # once: checkpointing hands them out only once
     *grads, grad_reference = torch.ops.mmattn.ms_deform_attn_backward(
-        grad, *ctx.saved_tensors, ctx.shapes, ctx.backend
+        grad, *tensors, ctx.shapes, ctx.backend
     )
-    if ctx.saved_tensors[3] is None:
+    if tensors[3] is None:
         grad_reference = None
     return *grads, grad_reference, None, None
 

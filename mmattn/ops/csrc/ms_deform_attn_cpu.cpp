@@ -1,0 +1,86 @@
+// Multi-scale deformable attention on CPUs: the operators that Python calls.
+#include "ms_deform_attn_cpu.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tensors.h"
+
+namespace mmattn {
+namespace {
+
+// The widest vectors that the processor has and PyTorch's variable allows.
+Kernels choose_kernels() {
+#ifdef __x86_64__
+  const char* const limit = std::getenv("ATEN_CPU_CAPABILITY");
+  const bool allowed = limit == nullptr || std::strcmp(limit, "default") != 0;
+  if (allowed && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
+    return avx2_kernels();
+  }
+#endif
+  return baseline_kernels();
+}
+
+const Kernels& kernels() {
+  static const Kernels chosen = choose_kernels();
+  return chosen;
+}
+
+Array array_of(const Tensor& tensor) {
+  return {tensor.mutable_data_ptr(), storage_of(tensor)};
+}
+
+Call make_call(
+    const Tensor& value, const Tensor& points, const Tensor& weights,
+    const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes) {
+  Call call{};
+  call.sizes = sizes_of(value, points, reference);
+  call.shapes = shapes.data();
+  call.value = array_of(value);
+  call.points = array_of(points);
+  call.weights = array_of(weights);
+  if (reference) {
+    call.reference = array_of(*reference);
+  }
+  return call;
+}
+
+void forward(
+    Tensor value, Tensor points, Tensor weights, std::optional<Tensor> reference,
+    std::vector<int64_t> shapes, Tensor out) {
+  Call call = make_call(value, points, weights, reference, shapes);
+  call.out = array_of(out);
+  torch::stable::parallel_for(
+      0, call.sizes.B * call.sizes.Q, 16, [&](int64_t begin, int64_t end) {
+        kernels().forward(call, begin, end);
+      });
+}
+
+void backward(
+    Tensor grad, Tensor value, Tensor points, Tensor weights,
+    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
+    Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
+  Call call = make_call(value, points, weights, reference, shapes);
+  call.grad = array_of(grad);
+  call.grad_value = array_of(grad_value);
+  call.grad_points = array_of(grad_points);
+  call.grad_weights = array_of(grad_weights);
+  if (grad_reference) {
+    call.grad_reference = array_of(*grad_reference);
+  }
+  call.splits = grad_value.size(0);
+  torch::stable::parallel_for(
+      0,
+      call.splits * call.sizes.B * call.sizes.M,
+      1,
+      [&](int64_t begin, int64_t end) { kernels().backward(call, begin, end); });
+}
+
+}  // namespace
+}  // namespace mmattn
+
+STABLE_TORCH_LIBRARY_IMPL(mmattn_extension, CPU, library) {
+  library.impl("ms_deform_attn_forward", TORCH_BOX(&mmattn::forward));
+  library.impl("ms_deform_attn_backward", TORCH_BOX(&mmattn::backward));
+}

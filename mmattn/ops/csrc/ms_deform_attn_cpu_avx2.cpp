@@ -1,0 +1,21 @@
+// The CPU kernels for x86 processors with AVX2 and FMA.
+#ifdef __x86_64__
+// What others instantiate, too, comes before the instruction set is raised.
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#pragma GCC target("avx2,fma,f16c")
+#define VECTOR_BYTES 32
+#include "ms_deform_attn_cpu_kernels.inl"
+
+namespace mmattn {
+
+Kernels avx2_kernels() {
+  return {forward_any, backward_any};
+}
+
+}  // namespace mmattn
+#endif

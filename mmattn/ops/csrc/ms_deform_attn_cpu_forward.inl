@@ -1,0 +1,83 @@
+// The forward of the CPU kernels: a list of pixels and weights, then their sum.
+#pragma once
+
+#include "ms_deform_attn_cpu_samples.inl"
+
+namespace mmattn {
+namespace {
+
+template <class A, class T>
+struct Tap {
+  const T* pixel;
+  A weight;
+};
+
+template <class A, class T, int kVectors>
+MMATTN_INLINE void weigh_vectors(
+    const Buffer<Tap<A, T>>& taps, int64_t count, int64_t channel, A* out) {
+  Vector<A> sums[kVectors] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    const T* pixel = taps[i].pixel + channel;
+    const A weight = taps[i].weight;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] += weight * load_vector<A, T>(pixel + v * kLanes<A>);
+    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    store_vector(out + channel + v * kLanes<A>, sums[v]);
+  }
+}
+
+template <class A, class T>
+void weigh(const Buffer<Tap<A, T>>& taps, int64_t count, int64_t D, A* out) {
+  int64_t channel = 0;
+  for (; channel + 4 * kLanes<A> <= D; channel += 4 * kLanes<A>) {
+    weigh_vectors<A, T, 4>(taps, count, channel, out);
+  }
+  for (; channel + 2 * kLanes<A> <= D; channel += 2 * kLanes<A>) {
+    weigh_vectors<A, T, 2>(taps, count, channel, out);
+  }
+  for (; channel + kLanes<A> <= D; channel += kLanes<A>) {
+    weigh_vectors<A, T, 1>(taps, count, channel, out);
+  }
+  for (; channel < D; ++channel) {
+    A sum = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      sum += taps[i].weight * static_cast<A>(widen(taps[i].pixel[channel]));
+    }
+    out[channel] = sum;
+  }
+}
+
+template <class A, class T>
+void forward(const Call& call, int64_t begin, int64_t end) {
+  const Sizes& sizes = call.sizes;
+  Samples<A> samples(call);
+  Buffer<Tap<A, T>> taps(4 * samples.count());
+  Buffer<A> out(sizes.D);
+  T* const all_out = static_cast<T*>(call.out.data);
+  for (int64_t row = begin; row < end; ++row) {
+    const T* image =
+        static_cast<const T*>(call.value.data) + row / sizes.Q * sizes.value_strides[0];
+    for (int64_t m = 0; m < sizes.M; ++m) {
+      const T* value = image + m * sizes.value_strides[2];
+      samples.read(row, m);
+      int64_t count = 0;
+      for (int64_t i = 0; i < samples.count(); ++i) {
+        const Corners<A>& corners = samples.corners[i];
+        for (int k = 0; k < 4; ++k) {
+          taps[count].pixel = value + corners.pixel[k] * sizes.value_strides[1];
+          taps[count].weight = samples.weights[i] * corners.weight(k);
+          count += corners.pixel[k] >= 0;
+        }
+      }
+      weigh<A, T>(taps, count, sizes.D, out.data());
+      store_as<A, T>(out.data(), 0, sizes.D, all_out + (row * sizes.M + m) * sizes.D);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mmattn

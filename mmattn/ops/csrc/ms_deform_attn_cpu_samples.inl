@@ -1,0 +1,204 @@
+// What the CPU kernels build on: vectors over channels, and the samples of a query and
+// head. VECTOR_BYTES is the width of a vector.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "ms_deform_attn_cpu.h"
+
+namespace mmattn {
+namespace {
+
+// Scratch memory. The standard library's containers would be instances that files for
+// different instruction sets share.
+template <class X>
+class Buffer {
+ public:
+  explicit Buffer(int64_t size) : items_(new X[size]) {}
+  Buffer(const Buffer&) = delete;
+  ~Buffer() {
+    delete[] items_;
+  }
+  X& operator[](int64_t i) {
+    return items_[i];
+  }
+  const X& operator[](int64_t i) const {
+    return items_[i];
+  }
+  X* data() {
+    return items_;
+  }
+
+ private:
+  X* const items_;
+};
+
+template <class A>
+struct VectorOf {
+  static constexpr int kLanes = VECTOR_BYTES / sizeof(A);
+  typedef A Type __attribute__((vector_size(VECTOR_BYTES)));
+};
+
+template <class A>
+using Vector = typename VectorOf<A>::Type;
+
+template <class A>
+constexpr int kLanes = VectorOf<A>::kLanes;
+
+template <class A, class T>
+MMATTN_INLINE Vector<A> load_vector(const T* from) {
+  Vector<A> x;
+  if constexpr (std::is_same_v<A, T>) {
+    std::memcpy(&x, from, sizeof(x));
+#ifdef __F16C__
+  } else if constexpr (std::is_same_v<T, Half> && kLanes<A> == 8) {
+    const __m256 wide = _mm256_cvtph_ps(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    std::memcpy(&x, &wide, sizeof(x));
+#endif
+  } else {
+    for (int i = 0; i < kLanes<A>; ++i) {
+      x[i] = widen(from[i]);
+    }
+  }
+  return x;
+}
+
+template <class A>
+MMATTN_INLINE void store_vector(A* to, const Vector<A>& x) {
+  std::memcpy(to, &x, sizeof(x));
+}
+
+// Sums of the lanes of four vectors.
+template <class A, int kWidth>
+MMATTN_INLINE void sum_lanes(const A (&lanes)[4][kWidth], A (&sums)[4]) {
+  if constexpr (kWidth == 1) {
+    for (int k = 0; k < 4; ++k) {
+      sums[k] = lanes[k][0];
+    }
+  } else {
+    typedef A Part __attribute__((vector_size(kWidth / 2 * sizeof(A))));
+    A halves[4][kWidth / 2];
+    for (int k = 0; k < 4; ++k) {
+      Part low, high;
+      std::memcpy(&low, lanes[k], sizeof(low));
+      std::memcpy(&high, lanes[k] + kWidth / 2, sizeof(high));
+      low += high;
+      std::memcpy(halves[k], &low, sizeof(low));
+    }
+    sum_lanes<A, kWidth / 2>(halves, sums);
+  }
+}
+
+// What a query and head sample, in the type of the arithmetic.
+template <class A>
+class Samples {
+ public:
+  explicit Samples(const Call& call)
+      : call_(call),
+        sizes_(call.sizes),
+        count_(sizes_.L * sizes_.P),
+        sides_(sizes_.form == Form::kReferenceBoxes ? 4 : 2),
+        levels(sizes_.L),
+        points(2 * count_),
+        weights(count_),
+        corners(count_),
+        raw_reference_(4 * sizes_.reference_levels),
+        references_(sizes_.L) {
+    int64_t start = 0;
+    for (int64_t l = 0; l < sizes_.L; ++l) {
+      const int64_t rows = call.shapes[2 * l], columns = call.shapes[2 * l + 1];
+      levels[l] = {
+          static_cast<A>(rows),
+          static_cast<A>(columns),
+          static_cast<int32_t>(rows),
+          static_cast<int32_t>(columns),
+          start};
+      start += rows * columns;
+    }
+  }
+
+  // Reads what belongs to row b * Q + q and head m, and finds the corners.
+  void read(int64_t row, int64_t head) {
+    const int64_t first = (row * sizes_.M + head) * count_;
+    load(call_.points.data, call_.points.storage, 2 * first, 2 * count_, points.data());
+    load(call_.weights.data, call_.weights.storage, first, count_, weights.data());
+    if (sizes_.form != Form::kLocations) {
+      softmax();
+      read_reference(row);
+    }
+    for (int64_t l = 0, i = 0; l < sizes_.L; ++l) {
+      for (int64_t p = 0; p < sizes_.P; ++p, ++i) {
+        corners[i] = find_corners(
+            sizes_.form,
+            points[2 * i],
+            points[2 * i + 1],
+            references_[l],
+            levels[l],
+            static_cast<A>(sizes_.P));
+      }
+    }
+  }
+
+  int64_t count() const {
+    return count_;
+  }
+
+  const Reference<A>& reference(int64_t level) const {
+    return references_[level];
+  }
+
+ private:
+  void softmax() {
+    A largest = weights[0];
+    for (int64_t i = 1; i < count_; ++i) {
+      largest = weights[i] > largest ? weights[i] : largest;
+    }
+    A sum = 0;
+    for (int64_t i = 0; i < count_; ++i) {
+      weights[i] = std::exp(weights[i] - largest);
+      sum += weights[i];
+    }
+    for (int64_t i = 0; i < count_; ++i) {
+      weights[i] /= sum;
+    }
+  }
+
+  void read_reference(int64_t row) {
+    const int64_t numbers = sizes_.reference_levels * sides_;
+    load(
+        call_.reference.data,
+        call_.reference.storage,
+        row * numbers,
+        numbers,
+        raw_reference_.data());
+    for (int64_t l = 0; l < sizes_.L; ++l) {
+      const A* of_level =
+          raw_reference_.data() + (sizes_.reference_levels == 1 ? 0 : l * sides_);
+      references_[l].x = of_level[0];
+      references_[l].y = of_level[1];
+      if (sides_ == 4) {
+        references_[l].w = of_level[2];
+        references_[l].h = of_level[3];
+      }
+    }
+  }
+
+  const Call& call_;
+  const Sizes& sizes_;
+  const int64_t count_, sides_;
+
+ public:
+  Buffer<Level<A>> levels;
+  Buffer<A> points, weights;
+  Buffer<Corners<A>> corners;
+
+ private:
+  Buffer<A> raw_reference_;
+  Buffer<Reference<A>> references_;
+};
+
+}  // namespace
+}  // namespace mmattn

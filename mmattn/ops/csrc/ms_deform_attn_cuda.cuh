@@ -1,0 +1,402 @@
+// Multi-scale deformable attention on GPUs: the kernels.
+//
+// A group of lanes of one warp takes a query and a head. It finds the samples' pixels
+// and weights once, a sample a lane, and shares them in shared memory; then each lane
+// takes a packet of channels of every pixel, 16 bytes where alignment allows.
+#pragma once
+
+#include "sampling.h"
+#include "storage.h"
+
+namespace mmattn {
+
+constexpr int kMaxLevels = 16;
+constexpr int kMinLanes = 4;  // what the reduction of four products needs
+constexpr int kWarp = 32;
+
+namespace {
+
+struct Parameters {
+  Sizes sizes;
+  Level<float> levels[kMaxLevels];
+  const void *value, *points, *weights, *reference;
+  Storage points_storage, weights_storage, reference_storage;
+  void* out;  // of the forward
+  const void* grad;  // of the output, and what the backward fills:
+  float* grad_value;  // contiguous, zeros before
+  void *grad_points, *grad_weights;  // stored as points and weights
+  float* grad_reference;  // (B, Q, M, reference levels, 2 or 4), to be summed over M
+  int32_t lanes;  // of a group: a power of two
+};
+
+// Samples of a group in shared memory.
+struct Sample {
+  float4 place;  // weights of the corners; in the backward weight, fx, fy
+  int4 pixels;
+};
+
+template <class T, int kWidth>
+struct alignas(kWidth * sizeof(T)) Packet {
+  T items[kWidth];
+};
+
+struct Item {
+  int64_t index;  // of (B, Q, M)
+  int64_t row;  // of (B, Q)
+  int64_t image, head;
+  int32_t lane;
+  bool active;  // the last block has groups without an item, which follow
+};
+
+__device__ __forceinline__ Item find_item(const Parameters& p) {
+  Item item;
+  const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  item.lane = threadIdx.x & (p.lanes - 1);
+  item.index = thread / p.lanes;
+  item.active = item.index < p.sizes.B * p.sizes.Q * p.sizes.M;
+  item.index = item.active ? item.index : 0;
+  item.row = item.index / p.sizes.M;
+  item.head = item.index - item.row * p.sizes.M;
+  item.image = item.row / p.sizes.Q;
+  return item;
+}
+
+__device__ __forceinline__ float sum_of_group(float x, int lanes) {
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    x += __shfl_xor_sync(0xffffffff, x, step);
+  }
+  return x;
+}
+
+__device__ __forceinline__ float largest_of_group(float x, int lanes) {
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
+  }
+  return x;
+}
+
+__device__ __forceinline__ Reference<float> load_reference(
+    const Parameters& p, const Item& item, int level) {
+  Reference<float> reference{0, 0, 0, 0};
+  if (p.sizes.form == Form::kLocations) {
+    return reference;
+  }
+  const bool boxes = p.sizes.form == Form::kReferenceBoxes;
+  const int64_t of_level = p.sizes.reference_levels == 1 ? 0 : level;
+  const int64_t first =
+      (item.row * p.sizes.reference_levels + of_level) * (boxes ? 4 : 2);
+  reference.x = load_one(p.reference, p.reference_storage, first);
+  reference.y = load_one(p.reference, p.reference_storage, first + 1);
+  if (boxes) {
+    reference.w = load_one(p.reference, p.reference_storage, first + 2);
+    reference.h = load_one(p.reference, p.reference_storage, first + 3);
+  }
+  return reference;
+}
+
+// Fills the group's samples; kBackward says with what.
+template <bool kBackward>
+__device__ __forceinline__ void find_samples(
+    const Parameters& p, const Item& item, Sample* samples) {
+  const int count = static_cast<int>(p.sizes.L * p.sizes.P);
+  const int per_level = static_cast<int>(p.sizes.P);
+  const int64_t first = item.index * count;
+  float largest = 0, scale = 1;
+  const bool normalise = p.sizes.form != Form::kLocations;
+  if (normalise) {
+    largest = -INFINITY;
+    for (int i = item.lane; i < count; i += p.lanes) {
+      largest = fmaxf(largest, load_one(p.weights, p.weights_storage, first + i));
+    }
+    largest = largest_of_group(largest, p.lanes);
+    float sum = 0;
+    for (int i = item.lane; i < count; i += p.lanes) {
+      sum += expf(load_one(p.weights, p.weights_storage, first + i) - largest);
+    }
+    scale = 1 / sum_of_group(sum, p.lanes);
+  }
+  for (int i = item.lane; i < count; i += p.lanes) {
+    const int level = i / per_level;
+    const int64_t point = 2 * (first + i);
+    const Corners<float> corners = find_corners(
+        p.sizes.form,
+        load_one(p.points, p.points_storage, point),
+        load_one(p.points, p.points_storage, point + 1),
+        load_reference(p, item, level),
+        p.levels[level],
+        static_cast<float>(per_level));
+    float weight = load_one(p.weights, p.weights_storage, first + i);
+    weight = normalise ? expf(weight - largest) * scale : weight;
+    samples[i].pixels = make_int4(
+        corners.pixel[0], corners.pixel[1], corners.pixel[2], corners.pixel[3]);
+    samples[i].place = kBackward
+        ? make_float4(weight, corners.fx, corners.fy, corners.inside ? 1.f : 0.f)
+        : make_float4(
+              weight * corners.weight(0),
+              weight * corners.weight(1),
+              weight * corners.weight(2),
+              weight * corners.weight(3));
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ int pixel_of(const int4& pixels, int corner) {
+  return corner == 0 ? pixels.x
+      : corner == 1 ? pixels.y
+      : corner == 2 ? pixels.z
+                    : pixels.w;
+}
+
+__device__ __forceinline__ float number_of(const float4& numbers, int corner) {
+  return corner == 0 ? numbers.x
+      : corner == 1 ? numbers.y
+      : corner == 2 ? numbers.z
+                    : numbers.w;
+}
+
+template <class T, int kWidth>
+__device__ __forceinline__ Packet<T, kWidth> load_packet(const T* from, bool wanted) {
+  Packet<T, kWidth> packet{};
+  if (wanted) {
+    packet = *reinterpret_cast<const Packet<T, kWidth>*>(from);
+  }
+  return packet;
+}
+
+// Each block of the grid's second axis takes as many channels as a group has room for.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(128, 5)
+    forward_kernel(const __grid_constant__ Parameters p) {
+  MMATTN_SHARED(Sample, all_samples);
+  const Item item = find_item(p);
+  const int count = static_cast<int>(p.sizes.L * p.sizes.P);
+  Sample* samples = all_samples + threadIdx.x / p.lanes * count;
+  find_samples<false>(p, item, samples);
+  const int64_t channel = (int64_t(blockIdx.y) * p.lanes + item.lane) * kWidth;
+  if (!item.active || channel >= p.sizes.D) {
+    return;
+  }
+  const T* value = static_cast<const T*>(p.value) +
+      item.image * p.sizes.value_strides[0] + item.head * p.sizes.value_strides[2] +
+      channel;
+  float sums[kWidth] = {};
+#pragma unroll 2
+  for (int i = 0; i < count; ++i) {
+    const Sample sample = samples[i];
+    Packet<T, kWidth> packets[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int pixel = pixel_of(sample.pixels, k);
+      packets[k] = load_packet<T, kWidth>(
+          value + pixel * p.sizes.value_strides[1], pixel >= 0);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      // A weight that is not finite must not meet the zeros of a pixel outside.
+      const float weight =
+          pixel_of(sample.pixels, k) < 0 ? 0.f : number_of(sample.place, k);
+#pragma unroll
+      for (int c = 0; c < kWidth; ++c) {
+        sums[c] += weight * widen(packets[k].items[c]);
+      }
+    }
+  }
+  Packet<T, kWidth> out;
+#pragma unroll
+  for (int c = 0; c < kWidth; ++c) {
+    narrow(sums[c], out.items[c]);
+  }
+  *reinterpret_cast<Packet<T, kWidth>*>(
+      static_cast<T*>(p.out) + item.index * p.sizes.D + channel) = out;
+}
+
+template <int kWidth>
+__device__ __forceinline__ void add_packet(
+    float* to, float weight, const float (&packet)[kWidth]) {
+  if constexpr (kWidth % 4 == 0) {
+#pragma unroll
+    for (int c = 0; c < kWidth; c += 4) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+      atomicAdd(
+          reinterpret_cast<float4*>(to + c),
+          make_float4(
+              weight * packet[c],
+              weight * packet[c + 1],
+              weight * packet[c + 2],
+              weight * packet[c + 3]));
+#else
+      atomicAdd(to + c, weight * packet[c]);
+      atomicAdd(to + c + 1, weight * packet[c + 1]);
+      atomicAdd(to + c + 2, weight * packet[c + 2]);
+      atomicAdd(to + c + 3, weight * packet[c + 3]);
+#endif
+    }
+  } else {
+#pragma unroll
+    for (int c = 0; c < kWidth; ++c) {
+      atomicAdd(to + c, weight * packet[c]);
+    }
+  }
+}
+
+// Sums four numbers over a group. Lane 2 * (k & 1) + (k >> 1) gets number k, as do those
+// a multiple of four lanes away.
+__device__ __forceinline__ float sum_four(
+    float x0, float x1, float x2, float x3, int lane, int lanes) {
+  const bool upper = lane & 1, odd = lane & 2;
+  const float even_sum =
+      (upper ? x2 : x0) + __shfl_xor_sync(0xffffffff, upper ? x0 : x2, 1);
+  const float odd_sum =
+      (upper ? x3 : x1) + __shfl_xor_sync(0xffffffff, upper ? x1 : x3, 1);
+  float sum = (odd ? odd_sum : even_sum) +
+      __shfl_xor_sync(0xffffffff, odd ? even_sum : odd_sum, 2);
+  for (int step = 4; step < lanes; step *= 2) {
+    sum += __shfl_xor_sync(0xffffffff, sum, step);
+  }
+  return sum;
+}
+
+// Adds to the gradient of value and leaves the products of pixels and gradient.
+template <class T, int kWidth, bool kOnePass>
+__device__ __forceinline__ void scatter(
+    const Parameters& p, const Item& item, const Sample* samples, float4* products) {
+  const int count = static_cast<int>(p.sizes.L * p.sizes.P);
+  const T* value = static_cast<const T*>(p.value) +
+      item.image * p.sizes.value_strides[0] + item.head * p.sizes.value_strides[2];
+  const T* grads = static_cast<const T*>(p.grad) + item.index * p.sizes.D;
+  const int64_t pixel_size = p.sizes.M * p.sizes.D;
+  float* grad_value =
+      p.grad_value + (item.image * p.sizes.S * p.sizes.M + item.head) * p.sizes.D;
+  const int64_t first = item.lane * kWidth, step = p.lanes * kWidth;
+  float grad[kWidth];
+  const auto load_grad = [&](int64_t channel) {
+    const auto packet = load_packet<T, kWidth>(
+        grads + channel, item.active && channel < p.sizes.D);
+#pragma unroll
+    for (int c = 0; c < kWidth; ++c) {
+      grad[c] = widen(packet.items[c]);
+    }
+  };
+  load_grad(first);
+  for (int i = 0; i < count; ++i) {
+    const Sample sample = samples[i];
+    const Corners<float> corners{{}, sample.place.y, sample.place.z, true};
+    float sums[4] = {};
+    for (int64_t channel = first; channel < p.sizes.D; channel += step) {
+      if (!kOnePass) {
+        load_grad(channel);
+      }
+      Packet<T, kWidth> packets[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int pixel = pixel_of(sample.pixels, k);
+        packets[k] = load_packet<T, kWidth>(
+            value + pixel * p.sizes.value_strides[1] + channel,
+            item.active && pixel >= 0);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int pixel = pixel_of(sample.pixels, k);
+        if (item.active && pixel >= 0) {
+          add_packet<kWidth>(
+              grad_value + pixel * pixel_size + channel,
+              sample.place.x * corners.weight(k),
+              grad);
+#pragma unroll
+          for (int c = 0; c < kWidth; ++c) {
+            sums[k] += grad[c] * widen(packets[k].items[c]);
+          }
+        }
+      }
+      if (kOnePass) {
+        break;
+      }
+    }
+    const float sum = sum_four(
+        sums[0], sums[1], sums[2], sums[3], item.lane, p.lanes);
+    if (item.lane < 4) {
+      const int k = 2 * (item.lane & 1) + (item.lane >> 1);
+      reinterpret_cast<float*>(products + i)[k] = sum;
+    }
+  }
+  __syncwarp();
+}
+
+// Gradients of points, weights and reference from the products.
+__device__ __forceinline__ void finish(
+    const Parameters& p, const Item& item, Sample* samples, float4* products) {
+  const int count = static_cast<int>(p.sizes.L * p.sizes.P);
+  const int per_level = static_cast<int>(p.sizes.P);
+  const int64_t first = item.index * count;
+  float mean = 0;  // of the gradients of the weights
+  for (int i = item.lane; i < count; i += p.lanes) {
+    const float4 place = samples[i].place;
+    const int level = i / per_level;
+    const bool inside = place.w != 0;
+    const Corners<float> corners{{}, place.y, place.z, inside};
+    const float of_pixels[4] = {
+        products[i].x, products[i].y, products[i].z, products[i].w};
+    const SampleGradient<float> sample = sample_gradient(corners, of_pixels);
+    PointGradient<float> point{0, 0, {0, 0, 0, 0}};
+    if (inside) {
+      point = point_gradient(
+          p.sizes.form,
+          place.x * sample.x,
+          place.x * sample.y,
+          load_one(p.points, p.points_storage, 2 * (first + i)),
+          load_one(p.points, p.points_storage, 2 * (first + i) + 1),
+          load_reference(p, item, level),
+          p.levels[level],
+          static_cast<float>(per_level));
+    }
+    const float grad_weight = inside ? sample.value : 0.f;
+    mean += place.x * grad_weight;
+    samples[i].place.y = grad_weight;
+    products[i] = make_float4(
+        point.reference.x, point.reference.y, point.reference.w, point.reference.h);
+    if (item.active) {
+      store_one(point.x, p.points_storage, 2 * (first + i), p.grad_points);
+      store_one(point.y, p.points_storage, 2 * (first + i) + 1, p.grad_points);
+    }
+  }
+  const bool normalise = p.sizes.form != Form::kLocations;
+  mean = sum_of_group(mean, p.lanes);
+  for (int i = item.lane; item.active && i < count; i += p.lanes) {
+    const float4 place = samples[i].place;
+    const float grad = normalise ? place.x * (place.y - mean) : place.y;
+    store_one(grad, p.weights_storage, first + i, p.grad_weights);
+  }
+  __syncwarp();
+  if (!normalise || !item.active) {
+    return;
+  }
+  const int sides = p.sizes.form == Form::kReferenceBoxes ? 4 : 2;
+  const int numbers = static_cast<int>(p.sizes.reference_levels) * sides;
+  const int samples_of_each = p.sizes.reference_levels == 1 ? count : per_level;
+  for (int n = item.lane; n < numbers; n += p.lanes) {
+    const float4* of_level = products + n / sides * samples_of_each;
+    float sum = 0;
+    for (int i = 0; i < samples_of_each; ++i) {
+      sum += number_of(of_level[i], n % sides);
+    }
+    p.grad_reference[item.index * numbers + n] = sum;
+  }
+}
+
+template <class T, int kWidth, bool kOnePass>
+__global__ void __launch_bounds__(128, 5)
+    backward_kernel(const __grid_constant__ Parameters p) {
+  MMATTN_SHARED(Sample, all_samples);
+  const Item item = find_item(p);
+  const int count = static_cast<int>(p.sizes.L * p.sizes.P);
+  const int groups = blockDim.x / p.lanes, group = threadIdx.x / p.lanes;
+  Sample* samples = all_samples + group * count;
+  float4* products =
+      reinterpret_cast<float4*>(all_samples + groups * count) + group * count;
+  find_samples<true>(p, item, samples);
+  scatter<T, kWidth, kOnePass>(p, item, samples, products);
+  finish(p, item, samples, products);
+}
+
+}  // namespace
+}  // namespace mmattn

@@ -1,0 +1,168 @@
+// Multi-scale deformable attention on GPUs: from tensors to kernels. MMATTN_LAUNCH
+// starts one.
+#pragma once
+
+#include <climits>
+
+#include "ms_deform_attn_cuda.cuh"
+#include "tensors.h"
+
+namespace mmattn {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int64_t kPreferredShared = 24 * 1024, kMaxShared = 48 * 1024;
+
+Parameters make_parameters(
+    const Tensor& value, const Tensor& points, const Tensor& weights,
+    const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes) {
+  Parameters p{};
+  p.sizes = sizes_of(value, points, reference);
+  STD_TORCH_CHECK(
+      p.sizes.L <= kMaxLevels, "at most ", kMaxLevels, " levels, got ", p.sizes.L);
+  int64_t start = 0;
+  for (int64_t l = 0; l < p.sizes.L; ++l) {
+    const int64_t rows = shapes[2 * l], columns = shapes[2 * l + 1];
+    p.levels[l] = {
+        static_cast<float>(rows),
+        static_cast<float>(columns),
+        static_cast<int32_t>(rows),
+        static_cast<int32_t>(columns),
+        start};
+    start += rows * columns;
+  }
+  p.value = value.mutable_data_ptr();
+  p.points = points.mutable_data_ptr();
+  p.points_storage = storage_of(points);
+  p.weights = weights.mutable_data_ptr();
+  p.weights_storage = storage_of(weights);
+  if (reference) {
+    p.reference = reference->mutable_data_ptr();
+    p.reference_storage = storage_of(*reference);
+  }
+  return p;
+}
+
+bool is_aligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+// Channels that a lane reads at once: 16 bytes, or one where rows do not start at them.
+int packet_width(const Parameters& p, int64_t item_size, const void* rows) {
+  const int64_t width = 16 / item_size;
+  bool whole = p.sizes.D % width == 0 && is_aligned(p.value) && is_aligned(rows);
+  for (const int64_t stride : p.sizes.value_strides) {
+    whole = whole && stride % width == 0;
+  }
+  return whole ? static_cast<int>(width) : 1;
+}
+
+struct Plan {
+  int64_t blocks, passes;
+  int threads;
+  int64_t shared;
+};
+
+// Chooses the lanes of a group, too: as many as its channels or shared memory need.
+Plan make_plan(Parameters& p, int width, int64_t bytes_of_sample) {
+  const int64_t packets = (p.sizes.D + width - 1) / width;
+  const int64_t bytes_of_group = p.sizes.L * p.sizes.P * bytes_of_sample;
+  STD_TORCH_CHECK(
+      bytes_of_group <= kMaxShared, "too many points: ", p.sizes.L * p.sizes.P);
+  Plan plan{};
+  p.lanes = kMinLanes;
+  while (p.lanes < packets && p.lanes < kWarp) {
+    p.lanes *= 2;
+  }
+  plan.threads = kThreads;
+  const auto shared = [&] { return plan.threads / p.lanes * bytes_of_group; };
+  while (shared() > kPreferredShared && plan.threads > kWarp) {
+    plan.threads /= 2;
+  }
+  while (shared() > kMaxShared) {
+    p.lanes *= 2;
+  }
+  plan.shared = shared();
+  plan.passes = (packets + p.lanes - 1) / p.lanes;
+  const int64_t items = p.sizes.B * p.sizes.Q * p.sizes.M;
+  const int64_t items_of_block = plan.threads / p.lanes;
+  plan.blocks = (items + items_of_block - 1) / items_of_block;
+  STD_TORCH_CHECK(
+      plan.blocks <= INT_MAX && plan.passes <= 65535, "too large a call: ", items);
+  return plan;
+}
+
+template <class T>
+void run_forward(Parameters& p, MMATTN_STREAM stream) {
+  const int width = packet_width(p, sizeof(T), p.out);
+  const Plan plan = make_plan(p, width, sizeof(Sample));
+  if (width == 1) {
+    MMATTN_LAUNCH((forward_kernel<T, 1>), plan, stream, p);
+  } else {
+    MMATTN_LAUNCH((forward_kernel<T, 16 / sizeof(T)>), plan, stream, p);
+  }
+}
+
+template <class T>
+void run_backward(Parameters& p, MMATTN_STREAM stream) {
+  const int width = packet_width(p, sizeof(T), p.grad);
+  Plan plan = make_plan(p, width, sizeof(Sample) + sizeof(float4));
+  const bool one_pass = plan.passes == 1;
+  plan.passes = 1;  // a group goes through all channels itself
+  if (width == 1 && one_pass) {
+    MMATTN_LAUNCH((backward_kernel<T, 1, true>), plan, stream, p);
+  } else if (width == 1) {
+    MMATTN_LAUNCH((backward_kernel<T, 1, false>), plan, stream, p);
+  } else if (one_pass) {
+    MMATTN_LAUNCH((backward_kernel<T, 16 / sizeof(T), true>), plan, stream, p);
+  } else {
+    MMATTN_LAUNCH((backward_kernel<T, 16 / sizeof(T), false>), plan, stream, p);
+  }
+}
+
+void launch_forward(
+    const Tensor& value, const Tensor& points, const Tensor& weights,
+    const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes,
+    const Tensor& out, MMATTN_STREAM stream) {
+  Parameters p = make_parameters(value, points, weights, reference, shapes);
+  p.out = out.mutable_data_ptr();
+  switch (storage_of(value)) {
+    case Storage::kFloat:
+      return run_forward<float>(p, stream);
+    case Storage::kHalf:
+      return run_forward<Half>(p, stream);
+    case Storage::kBFloat16:
+      return run_forward<BFloat16>(p, stream);
+    default:
+      STD_TORCH_CHECK(false, "value has no type that the kernels have");
+  }
+}
+
+void launch_backward(
+    const Tensor& grad, const Tensor& value, const Tensor& points,
+    const Tensor& weights, const std::optional<Tensor>& reference,
+    const std::vector<int64_t>& shapes, const Tensor& grad_value,
+    const Tensor& grad_points, const Tensor& grad_weights,
+    const std::optional<Tensor>& grad_reference, MMATTN_STREAM stream) {
+  Parameters p = make_parameters(value, points, weights, reference, shapes);
+  p.grad = grad.mutable_data_ptr();
+  p.grad_value = static_cast<float*>(grad_value.mutable_data_ptr());
+  p.grad_points = grad_points.mutable_data_ptr();
+  p.grad_weights = grad_weights.mutable_data_ptr();
+  if (grad_reference) {
+    p.grad_reference = static_cast<float*>(grad_reference->mutable_data_ptr());
+  }
+  switch (storage_of(value)) {
+    case Storage::kFloat:
+      return run_backward<float>(p, stream);
+    case Storage::kHalf:
+      return run_backward<Half>(p, stream);
+    case Storage::kBFloat16:
+      return run_backward<BFloat16>(p, stream);
+    default:
+      STD_TORCH_CHECK(false, "value has no type that the kernels have");
+  }
+}
+
+}  // namespace
+}  // namespace mmattn

@@ -1,0 +1,14 @@
+// Signatures of the extension's operators; the kernels' files implement them. Outputs
+// are given, so that memory is the caller's business.
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(mmattn_extension, library) {
+  library.def(
+      "ms_deform_attn_forward(Tensor value, Tensor points, Tensor weights, "
+      "Tensor? reference, int[] shapes, Tensor(a!) out) -> ()");
+  library.def(
+      "ms_deform_attn_backward(Tensor grad, Tensor value, Tensor points, "
+      "Tensor weights, Tensor? reference, int[] shapes, Tensor(a!) grad_value, "
+      "Tensor(b!) grad_points, Tensor(c!) grad_weights, "
+      "Tensor(d!)? grad_reference) -> ()");
+}

@@ -1,0 +1,88 @@
+"""Multi-scale deformable attention in CUDA C++: launchers of the compiled extension.
+
+A group of lanes takes a query and a head: it finds the samples' places and weights once,
+in shared memory, and each lane reads 16 bytes of channels of each pixel. The gradient of
+values is summed in float32 by atomic additions, in no fixed order: where PyTorch is to
+use deterministic algorithms, this backend leaves gradients to the next one.
+"""
+
+import torch
+
+from .. import extension
+
+OPERATORS = torch.ops.mmattn_extension
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MAX_LEVELS = 16
+MAX_SAMPLES = 1024
+MAX_PIXELS = 2**31 - 1
+
+
+def unsupported(value, points, weights, reference) -> str | None:
+    if value.device.type != 'cuda':
+        return f'it runs on CUDA devices, the tensors are on {value.device}'
+    if extension.CUDA_UNAVAILABLE:
+        return extension.CUDA_UNAVAILABLE
+    tensors = [x for x in (value, points, weights, reference) if x is not None]
+    for x in tensors:
+        if x.dtype not in DTYPES:
+            return f'it has float32, float16 and bfloat16, got {x.dtype}'
+    if value.shape[1] > MAX_PIXELS:
+        return f'it has at most {MAX_PIXELS} pixels, got {value.shape[1]}'
+    L, P = points.shape[3:5]
+    if L > MAX_LEVELS or L * P > MAX_SAMPLES:
+        return (
+            f'it has at most {MAX_LEVELS} levels and {MAX_SAMPLES} points of a query, '
+            f'got {L} levels of {P} points'
+        )
+    wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if wants_grad and torch.are_deterministic_algorithms_enabled():
+        return 'its gradient of value is summed in no fixed order'
+    return None
+
+
+def forward(value, points, weights, reference, *, shapes):
+    """Returns (B, Q, M, D)."""
+    B, _, M, D = value.shape
+    Q = points.shape[1]
+    out = torch.empty(B, Q, M, D, dtype=value.dtype, device=value.device)
+    if out.numel():
+        tensors = _contiguous(value, points, weights, reference)
+        OPERATORS.ms_deform_attn_forward(*tensors, shapes, out)
+    return out
+
+
+def backward(grad, value, points, weights, reference, *, shapes):
+    """Gradients of value, points, weights and reference, empty without a reference."""
+    if torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError(
+            "ms_deform_attn: backend 'cuda' has no deterministic gradient of value, and "
+            'deterministic algorithms were asked for after the forward'
+        )
+    B, S, M, D = value.shape
+    Q, device = points.shape[1], value.device
+    grad_value = torch.zeros(B, S, M, D, dtype=torch.float32, device=device)
+    grad_points, grad_weights = (
+        torch.empty(x.shape, dtype=x.dtype, device=device) for x in (points, weights)
+    )
+    grad_reference = None
+    if reference is not None:
+        grad_reference = torch.empty(
+            B, Q, M, *reference.shape[2:], dtype=torch.float32, device=device
+        )
+    if B * Q:
+        tensors = _contiguous(value, points, weights, reference)
+        OPERATORS.ms_deform_attn_backward(
+            grad.contiguous(), *tensors, shapes,
+            grad_value, grad_points, grad_weights, grad_reference,
+        )  # fmt: skip
+    grad_value = grad_value.to(value.dtype)
+    if reference is None:
+        return grad_value, grad_points, grad_weights, value.new_empty(0)
+    grad_reference = grad_reference.sum(2).to(reference.dtype)
+    return grad_value, grad_points, grad_weights, grad_reference
+
+
+def _contiguous(value, *others):
+    if value.stride(3) != 1:
+        value = value.contiguous()
+    return value, *(x if x is None else x.contiguous() for x in others)

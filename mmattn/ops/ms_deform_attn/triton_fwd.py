@@ -1,0 +1,164 @@
+"""Multi-scale deformable attention in Triton: forward, and the pieces the backward
+shares.
+
+A program has a block of queries of one head. A row of its tile is a point of a query
+and has all channels, so that a lane reads up to 16 bytes of each of the four pixels
+around a point; the points of a query meet once, at the end. Triton does not specialise
+on sides of levels: an image of another size compiles nothing anew.
+"""
+
+import triton
+import triton.language as tl
+
+from ..masked_attention.triton_stencil import load_rows, store_rows
+
+SIDES = 'H0 W0 H1 W1 H2 W2 H3 W3 H4 W4 H5 W5 H6 W6 H7 W7'.split()
+UNSPECIALISED = [
+    *SIDES, 'S', 'Q', 'M', 'v_b_stride', 'v_s_stride', 'v_m_stride',
+    'first_image', 'first_head', 'num_heads', 'num_cells', 'no_cell',
+]  # fmt: skip
+
+
+@triton.jit
+def program_block(Q, first_image, first_head, num_heads, BQ: tl.constexpr):
+    """Image, head and first query. Heads are the fastest: those of one query and of one
+    pixel lie side by side."""
+    pid, blocks = tl.program_id(0), tl.cdiv(Q, BQ)
+    m, block = first_head + pid % num_heads, pid // num_heads % blocks
+    b = first_image + pid // (num_heads * blocks)
+    return b.to(tl.int64), m.to(tl.int64), block * BQ
+
+
+@triton.jit
+def softmax_statistics(ptr, rows, asks, LP: tl.constexpr, BC: tl.constexpr):
+    """Of the LP logits of rows, the largest and the sum of their exponentials."""
+    high = tl.full([rows.shape[0]], float('-inf'), tl.float32)
+    total = tl.zeros([rows.shape[0]], tl.float32)
+    for first in range(0, LP, BC):
+        cols = first + tl.arange(0, BC)
+        logits = tl.load(
+            ptr + rows[:, None] + cols[None, :],
+            mask=asks[:, None] & (cols < LP)[None, :],
+            other=float('-inf'),
+        ).to(tl.float32)
+        new = tl.maximum(high, tl.max(logits, axis=1))
+        shift = tl.where(new == float('-inf'), 0.0, new)
+        total *= tl.exp(high - shift)
+        total += tl.sum(tl.exp(logits - shift[:, None]), axis=1)
+        high = new
+    return high, total
+
+
+@triton.jit
+def load_softmax(ptr, rows, mask, high, total):
+    logits = tl.load(ptr + rows, mask=mask, other=float('-inf')).to(tl.float32)
+    return tl.exp(logits - high) / total
+
+
+@triton.jit
+def load_pairs(ptr, rows, mask):
+    """x and y in fp32."""
+    x = tl.load(ptr + rows, mask=mask, other=0.0)
+    y = tl.load(ptr + rows + 1, mask=mask, other=0.0)
+    return x.to(tl.float32), y.to(tl.float32)
+
+
+@triton.jit
+def load_reference(ptr, rows, mask, COORDS: tl.constexpr):
+    """x, y, width and height, as far as there are any."""
+    x = tl.zeros([rows.shape[0]], tl.float32)
+    y, w, h = x, x, x
+    if COORDS > 0:
+        x, y = load_pairs(ptr, rows, mask)
+    if COORDS == 4:
+        w, h = load_pairs(ptr, rows + 2, mask)
+    return x, y, w, h
+
+
+@triton.jit
+def place_on_axis(point, centre, size, side, P: tl.constexpr, COORDS: tl.constexpr):
+    """Place in pixels, 0 in the centre of the first, and its rises with the point and
+    with the size of the reference box."""
+    if COORDS == 0:
+        place, rise, size_rise = point * side, side + 0.0, 0.0
+    elif COORDS == 2:
+        place, rise, size_rise = centre * side + point, 1.0, 0.0
+    else:
+        place = (centre + point * (0.5 / P) * size) * side
+        rise, size_rise = (0.5 / P) * size * side, (0.5 / P) * point * side
+    return place - 0.5, rise, size_rise
+
+
+@triton.jit
+def floor_place(x, y, exists, H, W):
+    """Column and row of the pixel left of and above places, -1 before the first; the
+    way from it; and whether any pixel has a share in the place."""
+    near = exists & (x > -1.0) & (x < W) & (y > -1.0) & (y < H)  # false for NaN
+    x, y = tl.where(near, x, 0.0), tl.where(near, y, 0.0)
+    left, top = tl.floor(x), tl.floor(y)
+    return left.to(tl.int32), top.to(tl.int32), x - left, y - top, near
+
+
+@triton.jit
+def corner(i: tl.constexpr, left, top, near, H, W):
+    """Pixel of its level at corner i of 4, row after row, and whether it exists."""
+    col, row = left + i % 2, top + i // 2
+    on_map = near & (col >= 0) & (col < W) & (row >= 0) & (row < H)
+    return row * W + col, on_map
+
+
+@triton.jit
+def share_of(i: tl.constexpr, x, y):
+    """Bilinear weight of corner i, x and y from corner 0."""
+    return (x if i % 2 else 1.0 - x) * (y if i // 2 else 1.0 - y)
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def _fwd_kernel(
+    value_ptr, points_ptr, weights_ptr, reference_ptr, out_ptr,
+    v_b_stride, v_s_stride, v_m_stride, Q, M,
+    H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7,
+    L: tl.constexpr, P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    LR: tl.constexpr, COORDS: tl.constexpr, UNIT: tl.constexpr,
+    BQ: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """out (B, Q, M, D). Strides of value are in units of UNIT elements."""
+    sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)
+    b, m, first_query = program_block(Q, 0, 0, M, BQ)
+    value_ptr += b * v_b_stride * UNIT + m * v_m_stride * UNIT
+    rows = tl.arange(0, BQ * BP)
+    queries, place = first_query + rows // BP, rows % BP
+    asks = queries < Q
+    samples = ((b * Q + queries) * M + m) * (L * P)
+    if COORDS > 0:
+        high, total = softmax_statistics(weights_ptr, samples, asks, L * P, BC)
+
+    acc = tl.zeros([BQ * BP, DP], tl.float32)
+    start = 0
+    for level in tl.static_range(L):
+        H, W = sides[2 * level], sides[2 * level + 1]
+        references = ((b * Q + queries) * LR + (level if LR > 1 else 0)) * COORDS
+        ref_x, ref_y, ref_w, ref_h = load_reference(
+            reference_ptr, references, asks, COORDS
+        )
+        for first in range(0, P, BP):
+            exists = asks & (first + place < P)
+            offsets = samples + level * P + first + place
+            if COORDS > 0:
+                weight = load_softmax(weights_ptr, offsets, exists, high, total)
+            else:
+                weight = tl.load(weights_ptr + offsets, mask=exists, other=0.0)
+                weight = weight.to(tl.float32)
+            x, y = load_pairs(points_ptr, offsets * 2, exists)
+            x, _, _ = place_on_axis(x, ref_x, ref_w, W, P, COORDS)
+            y, _, _ = place_on_axis(y, ref_y, ref_h, H, P, COORDS)
+            left, top, x, y, near = floor_place(x, y, exists, H, W)
+            for i in tl.static_range(4):
+                pixels, on_map = corner(i, left, top, near, H, W)
+                pixels = (start + pixels).to(tl.int64) * v_s_stride * UNIT
+                value = load_rows(value_ptr, pixels, on_map, D, DP)
+                acc += (weight * share_of(i, x, y))[:, None] * value
+        start += H * W
+    out = tl.sum(tl.reshape(acc, (BQ, BP, DP)), axis=1)
+    queries = first_query + tl.arange(0, BQ)
+    store_rows(out_ptr, out, ((b * Q + queries) * M + m) * D, queries < Q, D, DP)

@@ -1,0 +1,216 @@
+"""Multi-scale deformable attention in Triton: launchers of the kernels in triton_*.py.
+
+One launch forward and one backward, with or without the softmax and the arithmetic of
+locations. The gradient of value is added up in fp32 by atomic additions, in vectors of
+four from compute capability 9.0. With `torch.use_deterministic_algorithms(True)` points
+are sorted instead, of as many images and heads at a time as fit in a workspace of fixed
+size. Triton is imported by the first call that needs it.
+"""
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from math import gcd
+
+import torch
+from torch import Tensor
+
+HAS_TRITON = importlib.util.find_spec('triton') is not None
+INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
+MAX_HEAD_WIDTH, MAX_LEVELS, MAX_POINTS = 256, 8, 2048
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+NUM_WARPS = 2  # with more, Triton 3.6 passes places of points between warps
+LANE_BYTES = 16  # a lane has one vector of a tile
+LOGITS = 512  # of all rows of a program at a time
+VALUE_TILE = 1024  # channels of all rows of a program that has some pixels
+VALUE_POINTS = 8  # of a pixel that it has at a time
+COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's sake
+WORKSPACE = 2**21  # points that are sorted at a time
+
+
+def unsupported(
+    value: Tensor, points: Tensor, weights: Tensor, reference: Tensor | None
+) -> str | None:
+    if value.device.type != 'cuda' and not (INTERPRETED and value.device.type == 'cpu'):
+        return f'it runs on CUDA devices, the tensors are on {value.device}'
+    if not HAS_TRITON:
+        return 'Triton is not installed (pip install triton)'
+    if value.dtype not in DTYPES:
+        return f'it has values in float32, float16 and bfloat16, got {value.dtype}'
+    for x in (points, weights, reference):
+        if x is not None and x.dtype not in (*DTYPES, torch.float64):
+            return f'it has points and weights of at least 16 bits, got {x.dtype}'
+    if value.shape[3] > MAX_HEAD_WIDTH:
+        return (
+            f'it has heads of at most {MAX_HEAD_WIDTH} channels, got {value.shape[3]}'
+        )
+    if value.shape[1] >= 2**31:
+        return f'it has fewer than 2^31 pixels, got {value.shape[1]}'
+    L, P = points.shape[3:5]
+    if L > MAX_LEVELS:
+        return f'it has at most {MAX_LEVELS} levels, got {L}'
+    if reference is not None and L * P > MAX_POINTS:
+        return f'it has a softmax of at most {MAX_POINTS} points, got {L * P}'
+    return None
+
+
+def forward(value, points, weights, reference, *, shapes):
+    """Returns the output (B, Q, M, D)."""
+    B, _, M, D = value.shape
+    Q = points.shape[1]
+    out = torch.empty(B, Q, M, D, dtype=value.dtype, device=value.device)
+    if out.numel():
+        from .triton_fwd import _fwd_kernel
+
+        inputs, strides, tile = _prepare(value, points, weights, reference)
+        options = _options(tile, value.element_size())
+        with torch.cuda.device_of(value):
+            _fwd_kernel[(B * M * _cdiv(Q, options['BQ']),)](
+                *inputs, out, *strides, Q, M, *_sides(shapes), **options
+            )
+    return out
+
+
+def backward(grad, value, points, weights, reference, *, shapes):
+    """Gradients of value, points, weights and reference, the last empty without one."""
+    B, S, M, D = value.shape
+    Q = points.shape[1]
+    if not B * Q:
+        references = value.new_empty(0) if reference is None else reference
+        return tuple(
+            torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+            for x in (value, points, weights, references)
+        )
+    inputs, strides, tile = _prepare(value, points, weights, reference)
+    options = _options(tile, 4)  # lanes of 16 bytes of the gradient in fp32
+    inputs = grad.contiguous(), *inputs
+    dpoints, dweights = (
+        torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (points, weights)
+    )
+    shares = None  # of each head, in the gradient of reference
+    if reference is not None:
+        shares = _empty(value, B, Q, M, *reference.shape[2:])
+    outputs = dpoints, dweights, shares
+    with torch.cuda.device_of(value):
+        add_up = (
+            _value_in_order
+            if torch.are_deterministic_algorithms_enabled()
+            else _value_by_atomics
+        )
+        dvalue = add_up(inputs, outputs, strides, options, shapes)
+    if reference is None:
+        return dvalue, dpoints, dweights, value.new_empty(0)
+    return dvalue, dpoints, dweights, shares.sum(2).to(reference.dtype)
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def _sides(shapes: Sequence[int]) -> list[int]:
+    """For the kernels, which have arguments for MAX_LEVELS."""
+    return [*shapes, *(1 for _ in range(2 * MAX_LEVELS - len(shapes)))]
+
+
+def _prepare(value, points, weights, reference):
+    """Inputs, the strides of value in units of UNIT elements, and what kernels are
+    compiled for."""
+    if value.stride(3) != 1:
+        value = value.contiguous()
+    strides = value.stride()[:3]
+    unit = gcd(16, *strides)  # known to the compiler, unlike strides: vectors stay
+    tile = dict(
+        L=points.shape[3], P=points.shape[4], D=value.shape[3], UNIT=unit,
+        LR=1 if reference is None else reference.shape[2],
+        COORDS=0 if reference is None else reference.shape[3],
+    )  # fmt: skip
+    tensors = (x if x is None else x.contiguous() for x in (points, weights, reference))
+    return (value, *tensors), [stride // unit for stride in strides], tile
+
+
+def _options(tile: dict, element_size: int) -> dict:
+    """What to launch kernels with; a program's queries are BQ, their points BP."""
+    DP = _power_of_two(tile['D'])
+    rows = max(1, NUM_WARPS * 32 * LANE_BYTES // (element_size * DP))
+    BP = min(rows, _power_of_two(tile['P']))
+    BC = min(max(1, LOGITS // rows), _power_of_two(tile['L'] * tile['P']))
+    sizes = dict(DP=DP, BQ=rows // BP, BP=BP, BC=BC, num_warps=NUM_WARPS)
+    return tile | sizes | COMPILER
+
+
+def _bwd_options(options: dict) -> dict:
+    """BK is the number of blocks of points of all levels."""
+    blocks = options['L'] * _cdiv(options['P'], options['BP'])
+    return options | dict(BK=_power_of_two(blocks))
+
+
+def _value_options(options: dict) -> dict:
+    """BS pixels of a program, BT points of each at a time."""
+    rows = max(1, VALUE_TILE // options['DP'])
+    BT = min(VALUE_POINTS, rows)
+    shared = {key: options[key] for key in ('L', 'P', 'D', 'DP')}
+    return shared | dict(BS=rows // BT, BT=BT, num_warps=4) | COMPILER
+
+
+def _value_by_atomics(inputs, outputs, strides, options, shapes):
+    """Fills outputs and returns the gradient of value."""
+    from .triton_bwd import _bwd_kernel
+
+    _, value, points, _, _ = inputs
+    (B, S, M, D), Q = value.shape, points.shape[1]
+    dvalue = torch.zeros(B, S, M, D, dtype=torch.float32, device=value.device)
+    _bwd_kernel[(B * M * _cdiv(Q, options['BQ']),)](
+        *inputs, dvalue, *outputs, None, None, *strides, S, Q, M, 0, 0, M, 0, 0,
+        *_sides(shapes), ATOMICS=True, **_bwd_options(options),
+    )  # fmt: skip
+    return dvalue.to(value.dtype)
+
+
+def _value_in_order(inputs, outputs, strides, options, shapes):
+    """As `_value_by_atomics`, with sums in an order that does not change."""
+    from .triton_bwd import _bwd_kernel, _bwd_value_kernel
+
+    grad, value, points, _, _ = inputs
+    (B, S, M, D), (_, Q, _, L, P, _) = value.shape, points.shape
+    sides, device = _sides(shapes), value.device
+    num_cells = sum(
+        (H + 1) * (W + 1) for H, W in zip(shapes[::2], shapes[1::2], strict=True)
+    )
+    dvalue = torch.empty(B, S, M, D, dtype=value.dtype, device=device)
+    room = min(WORKSPACE // (Q * L * P), (2**31 - 1) // num_cells)  # of heads
+    for first_image, num_images, first_head, num_heads in _parts(B, M, room):
+        heads = num_images * num_heads
+        part = first_image, first_head, num_heads, num_cells
+        num_points = heads * Q * L * P
+        cells = torch.empty(num_points, dtype=torch.int32, device=device)
+        shares = _empty(value, num_points, 3)
+        _bwd_kernel[(heads * _cdiv(Q, options['BQ']),)](
+            *inputs, None, *outputs, cells, shares, *strides, S, Q, M, *part,
+            heads * num_cells, *sides, ATOMICS=False, **_bwd_options(options),
+        )  # fmt: skip
+        cells, order = cells.sort(stable=True)
+        bounds = torch.arange(heads * num_cells + 1, dtype=torch.int32, device=device)
+        bounds = torch.searchsorted(cells, bounds)
+        value_options = _value_options(options)
+        _bwd_value_kernel[(heads * _cdiv(S, value_options['BS']),)](
+            grad, order, bounds, shares, dvalue, S, Q, M, *part, *sides, **value_options
+        )
+    return dvalue
+
+
+def _parts(B: int, M: int, room: int) -> Iterator[tuple[int, int, int, int]]:
+    """First images and numbers of them, first heads and numbers of them, of parts of at
+    most `room` heads or else one: whole images or heads of one."""
+    images, heads = max(1, min(B, room // M)), max(1, min(M, room))
+    for image in range(0, B, images):
+        for head in range(0, M, heads):
+            yield image, min(images, B - image), head, min(heads, M - head)

@@ -1,0 +1,431 @@
+"""The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
+
+import pytest
+import torch
+from largest_tensor import LargestTensor
+from triton_devices import (
+    every_device,
+    every_dtype,
+    opcheck,
+    outer_run,
+    run_under_interpreter,
+)
+
+from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
+from mmattn.ops.ms_deform_attn import triton_impl
+from mmattn.ops.testing import assert_close, make_ms_deform_inputs, run_with_grads
+
+pytest.importorskip('triton')
+
+NAMES = 'value points weights reference'.split()
+FORMS = {
+    'locations': dict(),
+    'points': dict(fused=True),
+    'boxes': dict(fused=True, boxes=True),
+}
+SMALL = dict(shapes=((3, 4), (1, 1)), Q=5, B=1, M=2, D=4)
+SHAPES = {
+    'one of everything': dict(shapes=((1, 1),), Q=1, B=1, M=1, D=1, P=1),
+    'queries 31, batch 2, heads 3': dict(shapes=((7, 5), (1, 1)), Q=31, P=1),
+    'points 3 of 4': dict(SMALL, P=3),
+    'points 37': dict(SMALL, Q=2, P=37),
+    'levels 8': dict(shapes=tuple((i, 9 - i) for i in range(1, 9)), Q=2, B=1, M=1),
+    'a row and a column': dict(SMALL, shapes=((1, 9), (8, 1))),
+    'width 8': dict(SMALL, D=8),
+    'width 30': dict(SMALL, D=30),
+    'width 32': dict(SMALL, D=32),
+    'width 48': dict(SMALL, D=48, M=1),
+    'width 64': dict(SMALL, D=64, M=1),
+    'width 71': dict(SMALL, D=71, M=1),
+    'width 128': dict(SMALL, D=128, M=1, Q=3),
+    'width 256, points 3': dict(SMALL, D=256, M=1, Q=2, P=3),
+}
+
+every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS.keys())
+every_order = pytest.mark.parametrize('order', ['atomics', 'in order'], indirect=True)
+half = pytest.mark.parametrize(
+    'dtype', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16']
+)
+
+
+@pytest.fixture
+def order(request):
+    torch.use_deterministic_algorithms(request.param == 'in order')
+    yield request.param
+    torch.use_deterministic_algorithms(False)
+
+
+def operator(backend, shapes):
+    def call(value, points, weights, reference):
+        if reference is None:
+            return ms_deform_attn(value, shapes, points, weights, backend=backend)
+        return fused_ms_deform_attn(
+            value, shapes, reference, points, weights, backend=backend
+        )
+
+    return call
+
+
+def assert_matches_reference(inputs, shapes, requires_grad=None):
+    dtype = inputs[0].dtype
+    out, grads = run_with_grads(operator('triton', shapes), inputs, requires_grad)
+    expected, expected_grads = run_with_grads(
+        operator('reference', shapes), inputs, requires_grad, dtype=torch.float64
+    )
+    assert_close('out', expected, out, dtype)
+    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype
+            assert_close(f'grad of {name}', e, a, dtype)
+
+
+@outer_run
+def test_under_interpreter():
+    run_under_interpreter(__file__)
+
+
+@every_device
+@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+def test_against_reference(shape, device):
+    inputs = make_ms_deform_inputs(**shape, device=device)
+    assert_matches_reference(inputs, shape['shapes'])
+
+
+@every_device
+@every_form
+@every_order
+def test_forms(form, order, device):
+    shape = dict(shapes=((3, 4), (2, 1), (1, 1)), Q=7, B=2, M=1, D=6, P=3)
+    inputs = make_ms_deform_inputs(**shape, **form, device=device)
+    assert_matches_reference(inputs, shape['shapes'])
+
+
+@every_device
+@every_form
+def test_reference_for_all_levels(form, device):
+    *tensors, reference = make_ms_deform_inputs(**SMALL, **form, device=device)
+    if reference is not None:
+        reference = reference[:, :, :1]
+    assert_matches_reference([*tensors, reference], SMALL['shapes'])
+
+
+@every_device
+def test_softmax_in_parts(monkeypatch, device):
+    """Logits that a program reads a few at a time, of which some are -inf, and some far
+    from 0."""
+    monkeypatch.setattr(triton_impl, 'LOGITS', 128)
+    shape = dict(SMALL, P=9, D=16, Q=3)
+    inputs = make_ms_deform_inputs(**shape, fused=True, device=device)
+    inputs[2][:, 0, :, 0] = float('-inf')
+    inputs[2][:, 1] += 1000
+    inputs[2][:, 2] -= 1000
+    assert_matches_reference(inputs, SMALL['shapes'])
+
+
+@every_device
+@half
+@every_order
+def test_half_precision(dtype, order, device):
+    inputs = make_ms_deform_inputs(**SMALL, fused=True, dtype=dtype, device=device)
+    assert_matches_reference(inputs, SMALL['shapes'])
+
+
+@every_device
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize('wanted', ['value', 'points', 'reference'])
+def test_dtype_of_points_and_requires_grad_subset(wanted, dtype, device):
+    storage = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    shape = dict(SMALL, fused=True, boxes=True, dtype=storage, points_dtype=dtype)
+    inputs = make_ms_deform_inputs(**shape, device=device)
+    assert_matches_reference(
+        inputs, SMALL['shapes'], requires_grad=[name == wanted for name in NAMES]
+    )
+
+
+@every_device
+@pytest.mark.parametrize('layout', ['heads first', 'channels not last', 'expanded'])
+def test_strides(layout, device):
+    shape = dict(SMALL, B=2)
+    value, points, weights, reference = make_ms_deform_inputs(
+        **shape, fused=True, device=device
+    )
+    if layout == 'heads first':
+        value = value.transpose(1, 2).contiguous().transpose(1, 2)
+        points = points.transpose(1, 2).contiguous().transpose(1, 2)
+    elif layout == 'channels not last':
+        value = value.transpose(1, 3).contiguous().transpose(1, 3)
+        weights = weights.mT.contiguous().mT
+    else:
+        value = value[:1].expand(2, -1, -1, -1)
+        reference = reference[:, :1].expand(-1, 5, -1, -1)
+    assert_matches_reference([value, points, weights, reference], SMALL['shapes'])
+
+
+@every_device
+def test_offsets_beyond_32_bits(device):
+    """Pixels lie 2^30 elements apart; memory that nobody writes to is not taken."""
+    S, D, gap = 4, 4, 2**30
+    inputs = make_ms_deform_inputs(**dict(SMALL, shapes=((2, 2),), M=1), device=device)
+    memory = torch.empty(3 * gap + D, dtype=torch.float16, device=device)
+    far = memory.as_strided((1, S, 1, D), (0, gap, 0, 1))
+    far.copy_(inputs[0])
+    shapes = [(2, 2)]
+    near = far.contiguous()
+    results = [
+        run_with_grads(operator('triton', shapes), [value, *inputs[1:]])
+        for value in (near, far)
+    ]
+    assert torch.equal(results[0][0], results[1][0])
+    for n, f in zip(results[0][1][1:3], results[1][1][1:3], strict=True):
+        assert torch.equal(n, f)
+
+
+@every_device
+@pytest.mark.parametrize('size', [dict(B=0), dict(Q=0)], ids=['batch', 'queries'])
+@every_form
+def test_none_of(size, form, device):
+    inputs = make_ms_deform_inputs(**(SMALL | size), **form, device=device)
+    out, grads = run_with_grads(operator('triton', SMALL['shapes']), inputs)
+    assert out.shape == (*inputs[1].shape[:2], 8)
+    for x, grad in zip(inputs, grads, strict=True):
+        if x is not None:
+            assert grad.shape == x.shape and grad.abs().sum() == 0
+
+
+@every_device
+@every_order
+def test_places_on_and_between_pixels_and_outside(order, device):
+    """Where gradients have two sides, only output and gradient of value are compared;
+    sides of 4 and 8 make all places exact."""
+    shapes = ((4, 8),)
+    side = torch.tensor([-1e9, -1, -0.125, 0, 0.0625, 0.125, 0.5, 0.9375, 1, 1.125, 7])
+    points = torch.cartesian_prod(side, side).to(device)[None, :, None, None, None]
+    value, _, weights, _ = make_ms_deform_inputs(
+        shapes=shapes, Q=len(side) ** 2, B=1, M=1, D=4, P=1, device=device
+    )
+    assert_matches_reference(
+        [value, points, weights, None], shapes, [True, False, True, False]
+    )
+
+
+@every_device
+@every_form
+@every_order
+def test_places_that_are_not_finite(form, order, device):
+    """They give and get nothing; so it is as if their values were 0."""
+    shape = dict(SMALL, Q=6, P=2)
+    inputs = make_ms_deform_inputs(**shape, **form, device=device)
+    points = inputs[1]
+    bad = torch.zeros(points.shape[:-1], dtype=torch.bool, device=device)
+    for q, number in enumerate([float('nan'), float('inf'), -float('inf'), 3e38]):
+        points[:, q, :, :, 0, q % 2] = number
+        bad[:, q, :, :, 0] = True
+    out, grads = run_with_grads(operator('triton', shape['shapes']), inputs)
+    far = points.clone()
+    far[bad] = 1e6  # outside of every map
+    expected, expected_grads = run_with_grads(
+        operator('reference', shape['shapes']),
+        [inputs[0], far, *inputs[2:]],
+        dtype=torch.float64,
+    )
+    assert_close('out', expected, out)
+    for name, e, a in zip(NAMES, expected_grads, grads, strict=True):
+        if e is not None:
+            assert_close(name, e, a)
+    assert grads[1][bad].abs().sum() == 0
+
+
+@every_device
+@pytest.mark.parametrize('number', [float('nan'), float('inf')], ids=str)
+def test_reference_that_is_not_finite(number, device):
+    inputs = make_ms_deform_inputs(**SMALL, fused=True, boxes=True, device=device)
+    inputs[3][:, 1, :, 2] = number  # the width of a box
+    out, grads = run_with_grads(operator('triton', SMALL['shapes']), inputs)
+    assert out[:, 1].abs().sum() == 0 and out.isfinite().all()
+    for grad in grads:
+        assert grad.isfinite().all()
+    for grad in grads[1:]:
+        assert grad[:, 1].abs().sum() == 0
+
+
+@every_device
+@pytest.mark.parametrize('where', ['value', 'weights'])
+def test_nan_reaches_what_sees_it_only(where, device):
+    """The queries that look at the pixel; the query of the weight."""
+    inputs = make_ms_deform_inputs(**SMALL, device=device)
+    hit = torch.zeros(1, 5, 2, dtype=torch.bool, device=device)
+    if where == 'value':
+        inputs[1] = torch.full_like(inputs[1], 0.2)  # inside of the first pixels
+        inputs[1][:, 2, 1] = 5.0
+        inputs[0][:, 0, 1] = float('nan')
+        hit[:, [0, 1, 3, 4], 1] = True
+    else:
+        inputs[2][0, 3, 1, 0, 1] = float('nan')
+        hit[:, 3, 1] = True
+    out, _ = run_with_grads(operator('triton', SMALL['shapes']), inputs)
+    out = out.view(1, 5, 2, 4)
+    assert out[hit].isnan().all() and out[~hit].isfinite().all()
+
+
+@every_device
+def test_in_order_by_parts(monkeypatch, device):
+    """Bit by bit the same, however many images and heads are sorted at a time."""
+    shape = dict(shapes=((2, 1),), Q=4, B=3, M=2, D=2, P=2)  # 8 points of a head
+    inputs = make_ms_deform_inputs(**shape, fused=True, device=device)
+    torch.use_deterministic_algorithms(True)
+    try:
+        _, whole = run_with_grads(operator('triton', shape['shapes']), inputs)
+        for room in (1, 32):  # a head, two images
+            monkeypatch.setattr(triton_impl, 'WORKSPACE', room)
+            _, parts = run_with_grads(operator('triton', shape['shapes']), inputs)
+            for w, p in zip(whole, parts, strict=True):
+                assert torch.equal(w, p)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_parts():
+    assert list(triton_impl._parts(3, 3, 7)) == [(0, 2, 0, 3), (2, 1, 0, 3)]
+    assert list(triton_impl._parts(2, 3, 2)) == [
+        (0, 1, 0, 2), (0, 1, 2, 1), (1, 1, 0, 2), (1, 1, 2, 1)
+    ]  # fmt: skip
+    assert list(triton_impl._parts(1, 2, 0)) == [(0, 1, 0, 1), (0, 1, 1, 1)]
+
+
+@every_device
+def test_two_runs_are_equal(device):
+    """All points of 20 queries near one pixel, so that its sum has many terms."""
+    shape = dict(shapes=((3, 3),), Q=20, B=1, M=1, D=4, P=4)
+    inputs = make_ms_deform_inputs(**shape, device=device)
+    inputs[1] = 0.5 + 0.1 * (inputs[1] - 0.5)
+    triton = operator('triton', shape['shapes'])
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(triton, inputs) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    for a, b in zip(first[1][:3], second[1][:3], strict=True):
+        assert torch.equal(a, b)
+    assert_matches_reference(inputs, shape['shapes'])
+
+
+@every_device
+def test_no_tensor_of_all_samples(monkeypatch, device):
+    shape = dict(shapes=((3, 3), (2, 2)), Q=5, B=1, M=2, D=16, P=4)
+    inputs = make_ms_deform_inputs(**shape, fused=True, device=device)
+    flat = [side for level in shape['shapes'] for side in level]
+    with LargestTensor() as largest:
+        out = triton_impl.forward(*inputs, shapes=flat)
+    assert largest.numel <= inputs[0].numel()
+    samples = 5 * 2 * 2 * 4 * 16  # points, and the channels of each
+    monkeypatch.setattr(triton_impl, 'WORKSPACE', 5 * 2 * 4)
+    for in_order in (False, True):
+        torch.use_deterministic_algorithms(in_order)
+        try:
+            with LargestTensor() as largest:
+                triton_impl.backward(out, *inputs, shapes=flat)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert largest.numel <= inputs[0].numel() < samples / 2
+
+
+@every_device
+@pytest.mark.parametrize(
+    'change, reason',
+    [
+        (dict(dtype=torch.float64), 'float64'),
+        (dict(D=257, M=1), 'at most 256 channels, got 257'),
+        (dict(shapes=((1, 1),) * 9), 'at most 8 levels, got 9'),
+        (dict(P=1025, Q=1), 'at most 2048 points, got 2050'),
+        (dict(points_dtype=torch.float8_e5m2), 'at least 16 bits'),
+    ],
+    ids=['float64', 'width', 'levels', 'points', 'float8'],
+)
+def test_refusals(change, reason, device):
+    shape = SMALL | change
+    inputs = make_ms_deform_inputs(**shape, fused=True, device=device)
+    with pytest.raises(ValueError, match=reason):
+        operator('triton', shape['shapes'])(*inputs)
+
+
+@every_device
+def test_refuses_pixels_that_32_bits_do_not_count(device):
+    zeros = torch.zeros(1, 1, 1, 1, 1, 2, device=device)
+    value = zeros[0, 0, ..., :1].expand(-1, 2**31, -1, -1)
+    operands = value, [(2**16, 2**15)], zeros, zeros[..., 0]
+    with pytest.raises(ValueError, match=r'fewer than 2\^31 pixels'):
+        ms_deform_attn(*operands, backend='triton')
+
+
+@every_device
+def test_opcheck(device):
+    shape = dict(shapes=((2, 3),), Q=2, B=1, M=1, D=2, P=1)
+    inputs = make_ms_deform_inputs(**shape, fused=True, device=device)
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    opcheck(torch.ops.mmattn.ms_deform_attn, (*inputs, [2, 3], 'triton'), device)
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
+
+
+@pytest.mark.gpu
+@on_gpu
+@every_dtype
+@every_form
+@every_order
+@pytest.mark.parametrize(
+    'shape',
+    [
+        dict(shapes=PYRAMID, Q=300, B=2, M=8, D=32, P=4),
+        dict(shapes=PYRAMID, Q=22223, B=1, M=8, D=32, P=4),
+        dict(shapes=((63, 51), (1, 1)), Q=997, B=3, M=5, D=71, P=3),
+        dict(shapes=((40, 40),), Q=1600, B=2, M=12, D=64, P=4),
+    ],
+    ids=lambda shape: f'queries {shape["Q"]}, width {shape["D"]}',
+)
+def test_real_shapes(shape, order, form, dtype):
+    inputs = make_ms_deform_inputs(**shape, **form, dtype=dtype, device='cuda')
+    assert_matches_reference(inputs, shape['shapes'])
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_gpu_two_runs_are_equal():
+    """22,223 queries with all points on one of 273 pixels."""
+    shape = dict(shapes=((13, 21),), Q=22223, B=1, M=8, D=32, P=4)
+    inputs = make_ms_deform_inputs(**shape, dtype=torch.bfloat16, device='cuda')
+    triton = operator('triton', shape['shapes'])
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run_with_grads(triton, inputs)[1][0] for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first, second)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_gpu_compiles_nothing_anew_for_another_image_size():
+    from mmattn.ops.ms_deform_attn.triton_bwd import _bwd_kernel
+    from mmattn.ops.ms_deform_attn.triton_fwd import _fwd_kernel
+
+    def run(side):
+        shape = dict(SMALL, shapes=((side, side + 1), (1, 1)), Q=3 * side)
+        inputs = make_ms_deform_inputs(**shape, fused=True, device='cuda')
+        run_with_grads(operator('triton', shape['shapes']), inputs)
+        device = torch.cuda.current_device()
+        return [len(k.device_caches[device][0]) for k in (_fwd_kernel, _bwd_kernel)]
+
+    assert run(1) == run(16) == run(31)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_gpu_takes_triton_and_compiles():
+    inputs = make_ms_deform_inputs(**SMALL, fused=True, device='cuda')
+    expected = operator('triton', SMALL['shapes'])(*inputs)
+    compiled = torch.compile(operator('triton', SMALL['shapes']), fullgraph=True)
+    assert torch.equal(compiled(*inputs), expected)
