@@ -17,7 +17,10 @@ __all__ = [
 ]
 
 # Models that build on an mm package, which nobody else should have to import.
-ON_DEMAND = {'DistilledClassifier': 'mmattn.models.distillation'}
+ON_DEMAND = {
+    'DeformableDETR': 'mmattn.models.deformable_detr',
+    'DistilledClassifier': 'mmattn.models.distillation',
+}
 
 if find_spec('mmengine') is not None:
     from mmengine import registry as root

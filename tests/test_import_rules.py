@@ -18,7 +18,7 @@ ALLOWED = {
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
     'mmattn.engine': {'mmattn.registry', 'mmattn.models.backbones'},
-    'mmattn.models.layers': {'mmattn.ops'},
+    'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.backbones': {
         'mmattn.ops',
         'mmattn.models.layers',
@@ -30,6 +30,19 @@ ALLOWED = {
         'mmattn.registry',
     },
     'mmattn.models.distillation': {'mmattn.registry'},
+    'mmattn.models.deformable_detr': {
+        'mmattn.models.deformable_detr_checkpoints',
+        'mmattn.models.layers',
+        'mmattn.registry',
+    },
+    'mmattn.models.deformable_detr_checkpoints': set(),
+    'mmattn.models.coco_category_ids': {'mmattn.models.deformable_detr_checkpoints'},
+    'mmattn.models.ms_deform_attn_neck': {'mmattn.models.layers', 'mmattn.registry'},
+    'mmattn.models.mask2former_pixel_decoder': {
+        'mmattn.models.ms_deform_attn_neck',
+        'mmattn.ops',
+        'mmattn.registry',
+    },
 }
 
 

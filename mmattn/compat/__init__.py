@@ -8,7 +8,9 @@
   failed, so an mmcv that was compiled keeps its own operators;
 - at the front, one that corrects mmengine when it is imported: it adds the `mmseg::`
   and `mmattn::` config prefixes (`mmattn.compat.mmengine_scopes`) and makes it read
-  checkpoints without running them (`mmattn.compat.mmengine_checkpoints`).
+  checkpoints without running them (`mmattn.compat.mmengine_checkpoints`). It also lets
+  mmpretrain be imported beside transformers 5 (`mmattn.compat.mmpretrain_multimodal`),
+  and runs mmcv's deformable attention on ours (`mmattn.compat.mmcv_attention`).
 """
 
 import importlib

@@ -2,12 +2,20 @@
 
 The convolutions run on torchvision's operator, whose definition is mmcv's: offsets
 ordered (y, x) within each kernel position, kernel positions within each deform group,
-zero outside the feature map. Arithmetic is float32 for float16 and bfloat16 storage.
+zero outside the feature map. Attention runs on ours, `mmattn.ops.ms_deform_attn`.
+Arithmetic is float32 for float16 and bfloat16 storage.
 """
+
+import weakref
+from collections.abc import Sequence
 
 import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from mmattn.ops import ms_deform_attn
+from mmattn.ops.ms_deform_attn import interface as operator
 
 
 def widen(tensor: Tensor) -> Tensor:
@@ -212,13 +220,51 @@ def modulated_deform_conv_backward(
         buffer.copy_(gradient)
 
 
-def _attend(value, spatial_shapes, sampling_locations, attention_weights):
-    # Imported here: mmcv imports this module while it is being imported itself.
-    from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
+def levels_of(spatial_shapes: Tensor, level_start_index: Tensor) -> list[list[int]]:
+    """Heights and widths as numbers, after a look at where the levels start.
 
-    return multi_scale_deformable_attn_pytorch(
-        value, spatial_shapes.tolist(), sampling_locations, attention_weights
+    To read them from a GPU is to wait for it. All layers of a model are given the same
+    two tensors, so what was read is kept with them, as long as they live and are not
+    written to.
+
+    Raises:
+        ValueError: levels do not follow one another.
+    """
+    tensors = spatial_shapes, level_start_index
+    is_kept = any(map(_is_elsewhere, tensors)) and not any(
+        tensor.is_inference()
+        for tensor in tensors  # which have no version
     )
+    if is_kept and (kept := _LEVELS.get(spatial_shapes)) is not None:
+        levels, versions, starts = kept
+        if starts() is level_start_index and versions == _versions(tensors):
+            return levels
+    numbers = torch.cat([tensor.flatten() for tensor in tensors]).tolist()
+    count = spatial_shapes.shape[0]
+    sides, starts = numbers[: 2 * count], numbers[2 * count :]
+    levels = [sides[i : i + 2] for i in range(0, 2 * count, 2)]
+    first = 0
+    for (height, width), start in zip(levels, starts, strict=True):
+        if start != first:
+            raise ValueError(
+                f'levels of {levels} must follow one another, got starts {starts}'
+            )
+        first += height * width
+    if is_kept:
+        kept = levels, _versions(tensors), weakref.ref(level_start_index)
+        _LEVELS[spatial_shapes] = kept
+    return levels
+
+
+_LEVELS = WeakTensorKeyDictionary()
+
+
+def _is_elsewhere(tensor: Tensor) -> bool:
+    return tensor.device.type != 'cpu'
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]
 
 
 def ms_deform_attn_forward(
@@ -229,12 +275,12 @@ def ms_deform_attn_forward(
     attention_weights,
     im2col_step,
 ):
-    """Multi-scale deformable attention by mmcv's own formula on `grid_sample`.
+    """`mmattn.ops.ms_deform_attn`.
 
     Args:
         value: shape (B, S, M, D), S the pixels of all levels.
         spatial_shapes: shape (L, 2), height and width of each level.
-        level_start_index: shape (L,), not used: the levels follow one another.
+        level_start_index: shape (L,); the levels must follow one another.
         sampling_locations: shape (B, Q, M, L, P, 2), (x, y) from 0 to 1.
         attention_weights: shape (B, Q, M, L, P).
         im2col_step: images per step in mmcv, not used.
@@ -242,8 +288,9 @@ def ms_deform_attn_forward(
     Returns:
         shape (B, Q, M * D), in value's dtype.
     """
-    tensors = widen(sampling_locations), widen(attention_weights)
-    return _attend(widen(value), spatial_shapes, *tensors).to(value.dtype)
+    levels = levels_of(spatial_shapes, level_start_index)
+    with torch.autocast(value.device.type, enabled=False):
+        return ms_deform_attn(value, levels, sampling_locations, attention_weights)
 
 
 def ms_deform_attn_backward(
@@ -258,14 +305,14 @@ def ms_deform_attn_backward(
     grad_attn_weight,
     im2col_step,
 ):
-    """Writes the three gradients, by autograd through the formula recomputed."""
-    tensors = [
-        widen(tensor).detach().requires_grad_()
-        for tensor in (value, sampling_locations, attention_weights)
-    ]
-    with torch.enable_grad():
-        output = _attend(tensors[0], spatial_shapes, *tensors[1:])
-    gradients = torch.autograd.grad(output, tensors, widen(grad_output))
+    """Writes the three gradients; see `ms_deform_attn_forward`."""
+    gradients = operator.ms_deform_attn_backward(
+        grad_output,
+        value,
+        levels_of(spatial_shapes, level_start_index),
+        sampling_locations,
+        attention_weights,
+    )
     written = grad_value, grad_sampling_loc, grad_attn_weight
     for buffer, gradient in zip(written, gradients, strict=True):
         buffer.copy_(gradient)

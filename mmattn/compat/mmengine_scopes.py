@@ -10,15 +10,17 @@ mmengine also takes the prefix for the registry in which to look up the types of
 base. Ours are mmdet's, mmseg's and mmpretrain's, as the base's `default_scope` says, so
 `mmattn::` gives no such scope.
 
-Both, and what `mmengine_checkpoints` corrects, are corrected at once when mmengine has
-been imported already, and otherwise right after the module is executed, by a finder
-that lets the regular finders find it and wraps the loader they chose. Importing mmattn
-therefore never imports mmengine.
+Both, and what `mmcv_attention`, `mmengine_checkpoints` and `mmpretrain_multimodal`
+correct, are corrected at once when the module has been imported already, and otherwise
+right after it is executed, by a finder that lets the regular finders find it and wraps
+the loader they chose. Importing mmattn therefore never imports mmengine.
 """
 
 import sys
 
+from mmattn.compat.mmcv_attention import correct_attention
 from mmattn.compat.mmengine_checkpoints import correct_initializer, correct_loaders
+from mmattn.compat.mmpretrain_multimodal import correct_dependency
 
 __all__ = ['install']
 
@@ -66,10 +68,12 @@ def _correct_base_scope(config):
 
 
 CORRECTIONS = {
+    'mmcv.ops.multi_scale_deform_attn': correct_attention,
     'mmengine.config.utils': _correct_table,
     'mmengine.config.config': _correct_base_scope,
     'mmengine.runner.checkpoint': correct_loaders,
     'mmengine.model.weight_init': correct_initializer,
+    'mmpretrain.utils.dependency': correct_dependency,
 }
 
 

@@ -217,15 +217,17 @@ def initialize_from_checkpoint(
     Args:
         prefix: take the weights below it, such as 'backbone.'. Without it, that is done
             by itself with a file of a whole detector, segmentor or classifier: no name
-            of it is a name of the module, and some are below 'backbone.'.
+            of it is a name of the module, which has no backbone of its own, and some
+            are below 'backbone.'.
 
     Raises:
         ValueError: there are no weights, none below `prefix`, or the rule is broken.
     """
     checkpoint = CheckpointLoader.load_checkpoint(filename, map_location)
     weights = find_weights(checkpoint, filename)
-    if prefix is None and not weights.keys() & module.state_dict().keys():
-        if any(key.startswith('backbone.') for key in weights):
+    if prefix is None and not hasattr(module, 'backbone'):
+        known = weights.keys() & module.state_dict().keys()
+        if not known and any(key.startswith('backbone.') for key in weights):
             prefix = 'backbone.'
             print_log(f'{filename} is a whole model; its backbone is used', 'current')
     if prefix is not None:

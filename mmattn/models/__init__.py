@@ -11,14 +11,22 @@ from .backbones import (
     ViT,
 )
 from .heads import PooledMLP
+from .layers import DeformableDetrDecoder, DeformableDetrEncoder, MSDeformAttention
+from .mask2former_pixel_decoder import Mask2FormerPixelDecoder
+from .ms_deform_attn_neck import MSDeformAttnNeck
 
 __all__ = [
     'DAT',
     'DATPlusPlus',
+    'DeformableDetrDecoder',
+    'DeformableDetrEncoder',
     'HMaiT',
     'IViT',
     'LiSANet',
+    'MSDeformAttention',
+    'MSDeformAttnNeck',
     'MaiT',
+    'Mask2FormerPixelDecoder',
     'MaskedCaiT',
     'PVT',
     'PVTv2',

@@ -14,7 +14,15 @@ from torch import Tensor
 FOLDER = Path(__file__).parents[1] / 'data/golden'
 EXACT = 1e-12
 SINGLE = 1e-6  # where the official code has constants in float32
-TABLES = 'pos_embed', 'cls_token', 'rpe_table', 'bias_table', 'rpb'
+TABLES = (
+    'pos_embed',
+    'cls_token',
+    'rpe_table',
+    'bias_table',
+    'rpb',
+    'level_embed',
+    'query_embed',
+)
 
 
 def golden(name: str) -> dict[str, dict]:

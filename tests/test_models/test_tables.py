@@ -11,6 +11,7 @@ pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
 from mmengine.config import Config
+from torch import nn
 
 from mmattn.analysis import count, paper_rows
 from mmattn.analysis.flops import build
@@ -113,6 +114,13 @@ PRINTED_BY_DAT_PLUS_PLUS_PAPER = {
     **{f'datpp_{size}': {'params', 'flops'} for size in SIZES},
     'datpp_b_384': {'flops'},
 }
+PRINTED_BY_DEFORMABLE_DETR = {
+    f'deformable_detr_r50{variant}': {'params', 'flops'}
+    for variant in (
+        *('', '_refine', '_two_stage'),
+        *('_single_scale', '_single_scale_dc5'),
+    )
+}
 PRINTED = {
     'arXiv:2402.17507v1': PRINTED_BY_IVIT_PAPER,
     'arXiv:2211.16289': PRINTED_BY_LISA_PAPER,
@@ -121,6 +129,16 @@ PRINTED = {
     'arXiv:2106.13797': printed_by_pvt_paper(PVT_V2S) | PVT_RETINANETS,
     'arXiv:2201.00520': PRINTED_BY_DAT_PAPER,
     'arXiv:2309.01430': PRINTED_BY_DAT_PLUS_PLUS_PAPER,
+    'arXiv:2010.04159': PRINTED_BY_DEFORMABLE_DETR,
+}
+# Parameters of the official code, frozen ones included. It has 91 classes, and counts
+# what its frozen norms scale and shift by as buffers.
+OFFICIAL_DEFORMABLE_DETR = {
+    'r50_single_scale': 34_066_593,
+    'r50_single_scale_dc5': 34_066_593,
+    'r50': 40_069_665,
+    'r50_refine': 40_849_660,
+    'r50_two_stage': 41_181_529,
 }
 
 
@@ -193,3 +211,16 @@ def test_large_deviations_are_explained(row):
     for figure in figures(row).values():
         agrees = round(figure['ours'], decimals(figure['paper'])) == figure['paper']
         assert agrees or abs(figure['deviation']) < 1 or row['note']
+
+
+@pytest.mark.parametrize('name', OFFICIAL_DEFORMABLE_DETR)
+def test_deformable_detr_has_the_official_parameters(name):
+    config = f'configs/deformable_detr/{name}_50e_coco.py'
+    options = json.dumps({'model.bbox_head.num_classes': 91})
+    detector = model(config, options)
+    assert detector.neck.convs[0].conv.bias is not None
+    norms = [m for m in detector.backbone.modules() if isinstance(m, nn.BatchNorm2d)]
+    frozen = sum(p.numel() for norm in norms for p in norm.parameters())
+    assert frozen == 53_120
+    total = sum(p.numel() for p in detector.parameters())
+    assert total - frozen == OFFICIAL_DEFORMABLE_DETR[name]

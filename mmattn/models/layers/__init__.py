@@ -1,8 +1,11 @@
 from .deformable_attention import DeformableAttention
+from .deformable_detr_decoder import DecoderOutput, DeformableDetrDecoder
+from .deformable_detr_encoder import DeformableDetrEncoder
 from .initialization import init_linear_and_conv
 from .interactive_attention import InteractiveAttention
 from .masked_attention import MaskedAttention
 from .masking import resolve_masking
+from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
     fit_loaded_pos_embed,
@@ -22,9 +25,13 @@ from .structure_aware_attention import StructureAwareAttention
 from .window_attention import WindowAttention
 
 __all__ = [
+    'DecoderOutput',
     'DeformableAttention',
+    'DeformableDetrDecoder',
+    'DeformableDetrEncoder',
     'InteractiveAttention',
     'LinearSpatialReductionAttention',
+    'MSDeformAttention',
     'MaskedAttention',
     'NeighborhoodAttention',
     'PointwiseLinear',

@@ -1,4 +1,4 @@
-"""Attention of each query to points of its own; its definition is all there is yet."""
+"""Attention of each query to points of its own: multi-scale attention on one map."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..backend import is_autocast_on
+from ..ms_deform_attn import ms_deform_attn
 from .checks import check_dims
-from .reference import deformable_attention_reference
 
 
 def deformable_attention(
@@ -56,4 +56,7 @@ def deformable_attention(
     if is_autocast_on(device_type):
         with torch.autocast(device_type, enabled=False):  # of the sums
             return deformable_attention(value, grid, locations, weights)
-    return deformable_attention_reference(value, locations, weights, grid=grid)
+    out = ms_deform_attn(
+        value, [grid], locations[:, :, :, None], weights[:, :, :, None]
+    )
+    return out.unflatten(2, value.shape[2:])

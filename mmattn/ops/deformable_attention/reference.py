@@ -1,10 +1,8 @@
-"""Deformable attention, written with `grid_sample` as its sources define it.
+"""Deformable attention v2, written with `grid_sample` as its sources define it.
 
-Keys of one query each: Zhu et al., "Deformable DETR: Deformable Transformers for
-End-to-End Object Detection", https://arxiv.org/abs/2010.04159, equation 2. Keys that
-all queries share, with a continuous relative position bias: Xia et al., "Vision
-Transformer with Deformable Attention", https://arxiv.org/abs/2201.00520, equations 6 to
-9, and "DAT++", https://arxiv.org/abs/2309.01430.
+Keys that all queries share, with a continuous relative position bias: Xia et al.,
+"Vision Transformer with Deformable Attention", https://arxiv.org/abs/2201.00520,
+equations 6 to 9, and "DAT++", https://arxiv.org/abs/2309.01430.
 """
 
 from collections.abc import Sequence
@@ -16,20 +14,6 @@ from torch import Tensor
 
 def unsupported(*tensors: Tensor | None) -> str | None:
     return None
-
-
-def deformable_attention_reference(
-    value: Tensor, locations: Tensor, weights: Tensor, *, grid: Sequence[int]
-) -> Tensor:
-    """As `mmattn.ops.deformable_attention`."""
-    dtype = torch.promote_types(value.dtype, torch.float32)
-    B, _, M, D = value.shape
-    maps = value.to(dtype).permute(0, 2, 3, 1).reshape(B * M, D, *grid)
-    points = locations.to(dtype).transpose(1, 2).flatten(0, 1)  # (B * M, Q, P, 2)
-    samples = F.grid_sample(maps, 2 * points - 1, align_corners=False)
-    samples = samples.unflatten(0, (B, M))  # (B, M, D, Q, P)
-    out = torch.einsum('bmdqp,bqmp->bqmd', samples, weights.to(dtype))
-    return out.to(value.dtype)
 
 
 def query_positions(

@@ -1,0 +1,40 @@
+"""mmcv's multi-scale deformable attention on the CPU and in bfloat16, on our operator.
+
+`MultiScaleDeformableAttention` of mmcv calls the compiled operator on a GPU, and in
+bfloat16 and on a CPU a function in PyTorch, `multi_scale_deformable_attn_pytorch`,
+which keeps all samples. Where mmcv came without compiled operators, and ours stand in
+for them, our operator stands in for that function too.
+"""
+
+import functools
+import sys
+
+__all__ = ['correct_attention']
+
+
+def correct_attention(module):
+    """Replaces the function in `mmcv.ops.multi_scale_deform_attn`.
+
+    mmcv's own is kept as the `__wrapped__` of ours, and is what ONNX sees.
+    """
+    from mmattn.compat import IMPLEMENTATION
+
+    extension = sys.modules.get('mmcv._ext')
+    if getattr(extension, '__spec__', None) is None:
+        return
+    theirs = module.multi_scale_deformable_attn_pytorch
+    if extension.__spec__.origin != IMPLEMENTATION or hasattr(theirs, '__wrapped__'):
+        return
+
+    import torch
+
+    from mmattn.ops import ms_deform_attn
+
+    @functools.wraps(theirs)
+    def attend(value, value_spatial_shapes, sampling_locations, attention_weights):
+        tensors = value_spatial_shapes, sampling_locations, attention_weights
+        if torch.onnx.is_in_onnx_export():
+            return theirs(value, *tensors)
+        return ms_deform_attn(value, *tensors)
+
+    module.multi_scale_deformable_attn_pytorch = attend

@@ -1,0 +1,192 @@
+"""Encoder of Deformable DETR: self-attention of the pixels of several maps.
+
+Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
+https://arxiv.org/abs/2010.04159, section 4.1.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mmattn.registry import MODELS
+
+from .deformable_detr_layers import DeformableDetrEncoderLayer, run_layer
+from .deformable_geometry import (
+    POSITION_OFFSET,
+    check_maps,
+    flatten_maps,
+    flatten_masks,
+    geometry_dtype,
+    map_shapes,
+    on_levels,
+    pixel_centres,
+    sine_positions,
+    split_maps,
+    valid_ratios,
+)
+from .initialization import init_transformer
+
+
+@MODELS.register_module()
+class DeformableDetrEncoder(nn.Module):
+    """Maps in, maps of the same shapes out.
+
+    Parameters are those of the official code
+    (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0), with the
+    embedding of the levels, which the encoder owns, as it does sine positions, valid
+    ratios and reference points.
+
+    Args:
+        embed_dims: channels C, divisible by 4.
+        num_layers: layers.
+        num_heads: heads M; divides C.
+        num_levels: maps L.
+        num_points: points P of each head on each map.
+        feedforward_channels: width of the feed-forward networks.
+        dropout: rate after attention and inside and after the feed-forward networks.
+        position_offset: added to the pixels' indices, which begin with 1, in the sine
+            positions; Mask2Former has 0.
+        with_cp: whether the backward computes the layers' activations anew.
+        init_cfg: mmengine initialisation.
+
+    Raises:
+        ValueError: channels that do not divide, or a setting below 1.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int = 256,
+        num_layers: int = 6,
+        num_heads: int = 8,
+        num_levels: int = 4,
+        num_points: int = 4,
+        feedforward_channels: int = 1024,
+        dropout: float = 0.1,
+        *,
+        position_offset: float = POSITION_OFFSET,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = None,
+    ):
+        super().__init__()
+        if embed_dims % 4:
+            raise ValueError(
+                f'positions need channels in fours, got embed_dims={embed_dims}'
+            )
+        if num_layers < 1:
+            raise ValueError(f'needs layers, got num_layers={num_layers}')
+        self.embed_dims = embed_dims
+        self.num_levels = num_levels
+        self.position_offset = position_offset
+        self.with_cp = with_cp
+        self.init_cfg = init_cfg
+        self.level_embed = nn.Parameter(torch.empty(num_levels, embed_dims))
+        self.layers = nn.ModuleList(
+            DeformableDetrEncoderLayer(
+                embed_dims,
+                num_heads,
+                num_levels,
+                num_points,
+                feedforward_channels,
+                dropout,
+            )
+            for _ in range(num_layers)
+        )
+        init_transformer(self.layers)
+        nn.init.normal_(self.level_embed)
+
+    def init_weights(self):
+        """Loads what `init_cfg` names; without it the constructor's weights stay."""
+        if self.init_cfg:
+            from mmengine.model import initialize
+
+            initialize(self, self.init_cfg)
+
+    def forward(
+        self, feats: Sequence[Tensor], masks: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Encoded maps.
+
+        Args:
+            feats: L maps of shape (B, C, H, W), from the finest on.
+            masks: shape (B, H, W) for each map, True at padding, which is on the right
+                and at the bottom; None where there is no padding.
+
+        Returns:
+            L maps of the same shapes.
+
+        Raises:
+            ValueError: another number of maps or channels, or masks that do not fit.
+        """
+        check_maps(feats, masks, self.num_levels, self.embed_dims)
+        shapes = map_shapes(feats)
+        tokens = self.encode(
+            flatten_maps(feats),
+            self.positions(shapes, masks),
+            self.reference_points(shapes, masks),
+            shapes,
+            flatten_masks(masks),
+        )
+        return split_maps(tokens, shapes)
+
+    def encode(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        reference: Tensor,
+        shapes: Sequence[tuple[int, int]],
+        padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The layers alone.
+
+        Args:
+            tokens: shape (B, S, C), pixels of all maps, level after level.
+            positions: shape (B, S, C) or (1, S, C), level embedding included.
+            reference: shape (B, S, L, 2) or (B, S, 1, 2), or the same with a B of 1.
+            shapes: height and width of each map.
+            padding_mask: shape (B, S), True at padding; None for none.
+
+        Returns:
+            Shape (B, S, C).
+        """
+        reference = reference.expand(len(tokens), -1, -1, -1)
+        for layer in self.layers:
+            arguments = tokens, positions, reference, shapes, padding_mask
+            tokens = run_layer(layer, self.with_cp, *arguments)
+        return tokens
+
+    def positions(
+        self, shapes: Sequence[tuple[int, int]], masks: Sequence[Tensor] | None
+    ) -> Tensor:
+        """Sine positions plus level embedding, (B, S, C), or (1, S, C) without masks.
+
+        In the parameters' dtype, computed in float32 at least.
+        """
+        embed = self.level_embed
+        levels = [
+            sine_positions(
+                shape,
+                None if masks is None else masks[level],
+                self.embed_dims,
+                offset=self.position_offset,
+                dtype=geometry_dtype(embed),
+                device=embed.device,
+            ).to(embed.dtype)
+            + embed[level]
+            for level, shape in enumerate(shapes)
+        ]
+        return torch.cat(levels, dim=1)
+
+    def reference_points(
+        self, shapes: Sequence[tuple[int, int]], masks: Sequence[Tensor] | None
+    ) -> Tensor:
+        """Each pixel's own centre on each map, shape (B, S, L, 2).
+
+        Without masks it is the same for all images and maps: (1, S, 1, 2).
+        """
+        dtype = geometry_dtype(self.level_embed)
+        ratios = valid_ratios(masks, dtype)
+        centres = pixel_centres(
+            shapes, ratios, dtype=dtype, device=self.level_embed.device
+        )
+        return on_levels(centres, ratios)

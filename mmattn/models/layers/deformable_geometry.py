@@ -1,0 +1,232 @@
+"""Positions, reference points and padding of the maps of a Deformable DETR.
+
+Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
+https://arxiv.org/abs/2010.04159, section 4 and appendix A. Coordinates are (x, y): 0 is
+the outer edge of a map's first pixel, 1 that of its last one or, where that is said, of
+the last one that is not padding.
+"""
+
+from collections.abc import Sequence
+from math import pi
+
+import torch
+from torch import Tensor
+
+TEMPERATURE = 10000
+POSITION_OFFSET = -0.5  # from the number of a pixel, counted from 1, to its centre
+EPSILON = 1e-5  # of the inverse sigmoid
+PROPOSAL_SIZE = 0.05  # width and height on the first level; doubles with each level
+PROPOSAL_MARGIN = 0.01
+
+
+def geometry_dtype(parameter: Tensor) -> torch.dtype:
+    """What coordinates are computed in, at least float32."""
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def check_maps(
+    feats: Sequence[Tensor],
+    masks: Sequence[Tensor] | None,
+    num_levels: int,
+    embed_dims: int,
+):
+    """Raises ValueError unless maps and masks are what an encoder or decoder takes."""
+    shapes = [tuple(feat.shape) for feat in feats]
+    B = shapes[0][0] if shapes else 0
+    if len(shapes) != num_levels or any(
+        len(shape) != 4 or shape[:2] != (B, embed_dims) for shape in shapes
+    ):
+        raise ValueError(
+            f'needs {num_levels} maps of shape (B, {embed_dims}, H, W), got {shapes}'
+        )
+    if masks is None:
+        return
+    expected = [(B, H, W) for _, _, H, W in shapes]
+    given = [tuple(mask.shape) for mask in masks]
+    if given != expected or any(mask.dtype != torch.bool for mask in masks):
+        raise ValueError(
+            f'masks must be bool and of shapes {expected}, got {given} of '
+            f'{[mask.dtype for mask in masks]}'
+        )
+
+
+def map_shapes(feats: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Height and width of each of the maps (B, C, H, W)."""
+    return [(feat.shape[2], feat.shape[3]) for feat in feats]
+
+
+def flatten_maps(feats: Sequence[Tensor]) -> Tensor:
+    """Maps (B, C, H, W) as tokens (B, S, C), level after level."""
+    return torch.cat([feat.flatten(2).transpose(1, 2) for feat in feats], dim=1)
+
+
+def split_maps(tokens: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """Tokens (B, S, C) as maps (B, C, H, W), which are views."""
+    levels = tokens.split([H * W for H, W in shapes], dim=1)
+    return [
+        level.transpose(1, 2).unflatten(2, shape)
+        for level, shape in zip(levels, shapes, strict=True)
+    ]
+
+
+def flatten_masks(masks: Sequence[Tensor] | None) -> Tensor | None:
+    """Masks (B, H, W) as one of the tokens, (B, S)."""
+    if masks is None:
+        return None
+    return torch.cat([mask.flatten(1) for mask in masks], dim=1)
+
+
+def valid_ratios(masks: Sequence[Tensor] | None, dtype: torch.dtype) -> Tensor | None:
+    """Which part of a side is no padding, (width, height), shape (B, L, 2).
+
+    Padding is on the right and at the bottom.
+    """
+    if masks is None:
+        return None
+    ratios = [
+        torch.stack(
+            [(~mask[:, 0]).to(dtype).mean(1), (~mask[..., 0]).to(dtype).mean(1)]
+        )
+        for mask in masks
+    ]  # L of (2, B)
+    return torch.stack(ratios).permute(2, 0, 1)
+
+
+def sine_encoding(angles: Tensor, num_features: int) -> Tensor:
+    """Sines and cosines in turn at falling frequencies, shape (..., num_features)."""
+    pairs = torch.arange(num_features // 2, dtype=angles.dtype, device=angles.device)
+    angles = angles[..., None] / TEMPERATURE ** (2 * pairs / num_features)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+def sine_positions(
+    shape: tuple[int, int],
+    mask: Tensor | None,
+    embed_dims: int,
+    *,
+    offset: float = POSITION_OFFSET,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Encodings of the pixels' places, y in the first half of the channels.
+
+    Args:
+        shape: height H and width W of the map.
+        mask: shape (B, H, W), True at padding, or None.
+        embed_dims: channels C, divisible by 4.
+        offset: added to the pixels' indices, which begin with 1.
+
+    Returns:
+        Shape (B, H * W, C), with a B of 1 without a mask.
+    """
+    H, W = shape
+    if mask is None:
+        y, x = (torch.arange(1, side + 1, dtype=dtype, device=device) for side in shape)
+        y, x = (
+            sine_encoding(normalised_angle(index, index[-1:], offset), embed_dims // 2)
+            for index in (y, x)
+        )
+        positions = torch.cat(
+            [y[:, None].expand(-1, W, -1), x[None].expand(H, -1, -1)], dim=-1
+        )
+        return positions.flatten(0, 1)[None]
+    valid = (~mask).to(dtype)
+    y, x = valid.cumsum(1), valid.cumsum(2)
+    y = normalised_angle(y, y[:, -1:], offset)
+    x = normalised_angle(x, x[:, :, -1:], offset)
+    y, x = (sine_encoding(angle, embed_dims // 2) for angle in (y, x))
+    return torch.cat([y, x], dim=-1).flatten(1, 2)
+
+
+def normalised_angle(index: Tensor, last: Tensor, offset: float) -> Tensor:
+    """Pixels of a side, counted from 1 to `last`, between 0 and 2 pi."""
+    return (index + offset) / (last + 1e-6) * (2 * pi)
+
+
+def pixel_centres(
+    shapes: Sequence[tuple[int, int]],
+    ratios: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Of all levels, relative to what is no padding; shape (B, S, 2).
+
+    B is 1 without `ratios`.
+    """
+    centres = []
+    for level, (H, W) in enumerate(shapes):
+        if ratios is None:
+            valid = W, H
+        else:  # whole numbers again, so that a centre is the nearest number to it
+            width, height = ratios[:, level].unbind(-1)
+            valid = (width * W).round()[:, None], (height * H).round()[:, None]
+        x, y = (
+            (torch.arange(side, dtype=dtype, device=device) + 0.5)[None] / valid_side
+            for side, valid_side in zip((W, H), valid, strict=True)
+        )  # (B, W) and (B, H)
+        x, y = x[:, None].expand(-1, H, -1), y[..., None].expand(-1, -1, W)
+        centres.append(torch.stack([x, y], dim=-1).flatten(1, 2))
+    return torch.cat(centres, dim=1)
+
+
+def on_levels(reference: Tensor, ratios: Tensor | None) -> Tensor:
+    """References relative to what is no padding, as the levels' own coordinates.
+
+    Args:
+        reference: points (B, Q, 2) or boxes (B, Q, 4).
+        ratios: `valid_ratios`, shape (B, L, 2), or None.
+
+    Returns:
+        Shape (B, Q, L, 2 or 4); L is 1 without ratios, as all levels have the same.
+    """
+    if ratios is None:
+        return reference[:, :, None]
+    if reference.shape[-1] == 4:
+        ratios = torch.cat([ratios, ratios], dim=-1)
+    return reference[:, :, None] * ratios[:, None]
+
+
+def inverse_sigmoid(x: Tensor) -> Tensor:
+    """Logits of what is in [0, 1], within those of `EPSILON` and of 1 - `EPSILON`."""
+    return (x.clamp(EPSILON, 1) / (1 - x).clamp(EPSILON, 1)).log()
+
+
+def box_proposals(
+    shapes: Sequence[tuple[int, int]],
+    ratios: Tensor | None,
+    padding_mask: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """A square around each pixel, larger on coarser levels, for the first stage.
+
+    Args:
+        ratios: `valid_ratios`, shape (B, L, 2), or None.
+        padding_mask: shape (B, S), True at padding, or None.
+
+    Returns:
+        Logits of the boxes (x, y, w, h), shape (B, S, 4), infinite where there is no
+        proposal; and which there are, shape (B, S, 1): not in the padding and with all
+        four numbers from `PROPOSAL_MARGIN` to 1 - `PROPOSAL_MARGIN`. B is 1 without
+        masks.
+    """
+    centres = pixel_centres(shapes, ratios, dtype=dtype, device=device)
+    sizes = [
+        torch.full((H * W, 2), PROPOSAL_SIZE * 2**level, dtype=dtype, device=device)
+        for level, (H, W) in enumerate(shapes)
+    ]
+    sizes = torch.cat(sizes).expand(len(centres), -1, -1)
+    boxes = torch.cat([centres, sizes], dim=-1)
+    valid = (boxes > PROPOSAL_MARGIN) & (boxes < 1 - PROPOSAL_MARGIN)
+    valid = valid.all(-1, keepdim=True)
+    if padding_mask is not None:
+        valid = valid & ~padding_mask[..., None]
+    logits = (boxes / (1 - boxes)).log()
+    return logits.masked_fill(~valid, torch.inf), valid
+
+
+def box_positions(boxes: Tensor, embed_dims: int) -> Tensor:
+    """Encodings of boxes (B, Q, 4) in [0, 1], shape (B, Q, 2 * C)."""
+    return sine_encoding(boxes * (2 * pi), embed_dims // 2).flatten(-2)

@@ -1,0 +1,302 @@
+"""The detector DeformableDETR: beside mmdet's, its size, its settings and its use."""
+
+import copy
+import re
+from functools import partial
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+pytest.importorskip('mmdet')
+
+from mmengine.structures import InstanceData
+from small_deformable_detr import (
+    ASSIGNER,
+    BACKBONE,
+    CLASSES,
+    FORMS,
+    HEAD,
+    IMAGES,
+    LAYERS,
+    QUERIES,
+    SHAPES,
+    WIDTH,
+    config,
+    detector,
+    images,
+    neck,
+    samples,
+    with_random_weights,
+)
+
+from mmattn.analysis.flops import build
+from mmattn.models.deformable_detr import padding_masks
+from mmattn.models.deformable_detr_checkpoints import (
+    convert_state_dict,
+    to_official_state_dict,
+)
+from mmattn.registry import MODELS
+
+each_form = pytest.mark.parametrize('form', FORMS)
+FULL = (IMAGES, IMAGES)  # shapes of images without padding
+
+
+def mmdet_config(form):
+    def layer(**attention):
+        cfg = dict(embed_dims=WIDTH, num_heads=4, dropout=0.0)
+        return {name: cfg | changes for name, changes in attention.items()}
+
+    ffn = dict(embed_dims=WIDTH, feedforward_channels=48, ffn_drop=0.0)
+    encoder = layer(self_attn_cfg=dict(batch_first=True, num_points=3))
+    decoder = layer(
+        self_attn_cfg=dict(batch_first=True),
+        cross_attn_cfg=dict(batch_first=True, num_points=2),
+    )
+    cfg = dict(
+        type='mmdet.DeformableDETR',
+        num_queries=QUERIES,
+        backbone=BACKBONE,
+        neck=neck(bias='auto'),  # none before a norm
+        encoder=dict(num_layers=LAYERS, layer_cfg=dict(**encoder, ffn_cfg=ffn)),
+        decoder=dict(
+            num_layers=LAYERS,
+            return_intermediate=True,
+            post_norm_cfg=None,
+            layer_cfg=dict(**decoder, ffn_cfg=ffn),
+        ),
+        positional_encoding=dict(num_feats=WIDTH // 2, normalize=True, offset=-0.5),
+        bbox_head=HEAD,
+        train_cfg=dict(assigner=ASSIGNER),
+        test_cfg=dict(max_per_img=6),
+        **FORMS[form],
+    )
+    return copy.deepcopy(cfg)
+
+
+@each_form
+def test_outputs_losses_and_predictions_are_those_of_mmdet(form):
+    peer = with_random_weights(MODELS.build(mmdet_config(form))).double()
+    peer.get_proposal_pos_embed = partial(  # the default is for 256 channels
+        peer.get_proposal_pos_embed, num_pos_feats=WIDTH // 2
+    )
+    ours = MODELS.build(config(form)).double()
+    ours.load_state_dict(peer.state_dict())
+    x = images()
+    for shapes in (SHAPES, FULL):  # in training mode: that has no dropout here
+        given = samples(shapes)
+        expected, found = peer.loss(x, given), ours.loss(x, given)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert_close(found[name], value, rtol=1e-5, atol=0, msg=name)
+        # mmdet computes sine positions in float32.
+        ours.eval(), peer.eval()
+        for a, b in zip(ours._forward(x, given), peer._forward(x, given), strict=True):
+            assert_close(a, b, rtol=0, atol=1e-5)
+        ours.train(), peer.train()
+    ours.eval(), peer.eval()
+    for rescale in (True, False):
+        ours_given, peer_given = samples(), samples()
+        ours.predict(x, ours_given, rescale)
+        peer.predict(x, peer_given, rescale)
+        for a, b in zip(ours_given, peer_given, strict=True):
+            a, b = a.pred_instances, b.pred_instances
+            assert len(a) == 6
+            assert torch.equal(a.labels, b.labels)
+            assert_close(a.scores, b.scores, rtol=0, atol=1e-5)
+            assert_close(a.bboxes, b.bboxes, rtol=1e-4, atol=1e-3)
+
+
+def test_biases_that_mmdet_has_not_are_zero():
+    """In the detector and in the official layout, which has them always."""
+    weights = MODELS.build(mmdet_config('one-stage')).state_dict()
+    ours = detector()
+    ours.load_state_dict(weights)
+    biases = [x for name, x in ours.named_parameters() if name.endswith('conv.bias')]
+    assert len(biases) == 4 and not torch.cat(biases).any()
+    official = to_official_state_dict(weights)
+    assert official.keys() == to_official_state_dict(ours.state_dict()).keys()
+    assert not official['input_proj.3.0.bias'].any()
+    without = MODELS.build(config(neck=neck(bias='auto')))
+    without.load_state_dict(weights)
+    converted = convert_state_dict(weights)
+    assert converted.keys() == without.state_dict().keys()
+
+
+# Trainable and frozen parameters as the authors count, with the 91 classes of their
+# heads and the 80 of mmdet's. The affine parameters of batch norms, 53,120, are buffers
+# in their code and parameters, without gradients, here.
+AFFINE = 53_120
+ONE_LEVEL = dict(num_levels=1), neck(in_channels=[2048], out_channels=256, num_outs=1)
+FOUR_LEVELS = {}, neck(in_channels=[512, 1024, 2048], out_channels=256)
+DILATED = dict(strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2))
+COUNTS = {
+    'single-scale': (ONE_LEVEL, {}, 'one-stage', 34_066_593, 34_063_766),
+    'single-scale-dc5': (ONE_LEVEL, DILATED, 'one-stage', 34_066_593, 34_063_766),
+    'base': (FOUR_LEVELS, {}, 'one-stage', 40_069_665, 40_066_838),
+    'refine': (FOUR_LEVELS, {}, 'refine', 40_849_660, 40_832_698),
+    'two-stage': (FOUR_LEVELS, {}, 'two-stage', 41_181_529, 41_161_740),
+}
+
+
+@pytest.mark.parametrize('classes', [91, 80])
+@pytest.mark.parametrize('row', COUNTS.values(), ids=COUNTS)
+def test_parameters_are_as_many_as_the_authors(row, classes):
+    (levels, neck_cfg), resnet, form, *counts = row
+    cfg = config(
+        form,
+        backbone=BACKBONE | dict(depth=50, base_channels=64) | resnet,
+        neck=neck_cfg,
+        encoder=dict(type='mmattn.DeformableDetrEncoder', **levels),
+        decoder=dict(type='mmattn.DeformableDetrDecoder', **levels, **FORMS[form]),
+        bbox_head=HEAD | dict(num_classes=classes, embed_dims=256),
+    )
+    if levels:
+        cfg['backbone']['out_indices'] = (3,)
+    model = build(cfg, 'meta')
+    affine = [
+        p
+        for name, p in model.backbone.named_parameters()
+        if re.search(r'bn\d\.|downsample\.1\.', name)
+    ]
+    assert sum(p.numel() for p in affine) == AFFINE
+    assert not any(p.requires_grad for p in affine)
+    total = sum(p.numel() for p in model.parameters())
+    assert total - AFFINE == counts[classes == 80]
+
+
+def test_masks_are_the_images_in_the_size_of_each_map():
+    feats = [torch.zeros(2, 1, H, W) for H, W in ((12, 16), (7, 5), (1, 1))]
+    masks = padding_masks(feats, samples())
+    for mask, feat in zip(masks, feats, strict=True):
+        H, W = feat.shape[-2:]
+        for index, (height, width) in enumerate(SHAPES):
+            # The pixel of the image at the upper left corner of the map's.
+            rows = torch.arange(H) * IMAGES[0] // H >= height
+            columns = torch.arange(W) * IMAGES[1] // W >= width
+            assert torch.equal(mask[index], rows[:, None] | columns)
+    assert masks[0].any() and not masks[2].any()
+    assert padding_masks(feats, samples(FULL)) is None
+    assert padding_masks(feats, None) is None
+
+
+def test_images_are_independent_and_padding_counts():
+    model = detector().double().eval()
+    x = images()
+    both = model._forward(x, samples())
+    for index in range(2):
+        alone = model._forward(x[index : index + 1], samples()[index : index + 1])
+        for a, b in zip(both, alone, strict=True):
+            assert_close(a[:, index], b[:, 0], rtol=0, atol=1e-12)
+    for a, b in zip(both, model._forward(x, samples(FULL)), strict=True):
+        assert (a - b).abs().amax((0, 2, 3)).min() > 1e-3
+
+
+@each_form
+def test_every_trainable_parameter_learns(form):
+    model = detector(form).train()
+    given = samples(dtype=torch.float32)
+    given[1].gt_instances = InstanceData(
+        bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=torch.long)
+    )
+    losses = model.loss(images(torch.float32), given)
+    names = {'loss_cls', 'loss_bbox', 'loss_iou'}
+    names |= {f'd{i}.{name}' for i in range(LAYERS - 1) for name in names}
+    if form == 'two-stage':
+        names |= {'enc_loss_cls', 'enc_loss_bbox', 'enc_loss_iou'}
+    assert losses.keys() == names
+    sum(losses.values()).sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
+
+
+def test_our_backbones_fit():
+    """And mmdet's three modes of `forward`."""
+    cfg = config(
+        backbone=dict(type='mmattn.PVTv2', arch='b0', out_indices=(1, 2, 3)),
+        neck=neck(in_channels=[64, 160, 256]),
+    )
+    model = MODELS.build(cfg).eval()
+    x = images(torch.float32)
+    scores, boxes = model(x)
+    assert scores.shape == (LAYERS, 2, QUERIES, CLASSES)
+    assert boxes.shape == (LAYERS, 2, QUERIES, 4)
+    (first, _) = model(x, samples(dtype=torch.float32), mode='predict')
+    assert first.pred_instances.bboxes.shape == (6, 4)
+    losses = model(x, samples(dtype=torch.float32), mode='loss')
+    assert {'loss_cls', 'loss_bbox', 'loss_iou'} < set(losses)
+
+
+class TwoMaps(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches = torch.nn.Conv2d(3, WIDTH, 16, 16)
+
+    def forward(self, x):
+        x = self.patches(x)
+        return x, x[..., ::2, ::2]
+
+
+def test_without_a_neck_the_maps_are_the_backbones(monkeypatch):
+    monkeypatch.setitem(MODELS.module_dict, 'TwoMaps', TwoMaps)
+    cfg = config(backbone=dict(type='mmattn.TwoMaps'), neck=None)
+    cfg['encoder']['num_levels'] = cfg['decoder']['num_levels'] = 2
+    model = detector(**cfg).eval()
+    assert not model.with_neck
+    x = images(torch.float32)
+    out = model.forward_transformer(model.backbone(x), samples())
+    expected = model.bbox_head(out.hidden_states, out.references)
+    for a, b in zip(model._forward(x, samples()), expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_neck_may_encode_by_itself():
+    cfg = config()
+    model = detector()
+    encoder = MODELS.build(cfg['encoder'])
+    encoder.load_state_dict(model.encoder.state_dict())
+    alone = MODELS.build(config(encoder=None))
+    report = alone.load_state_dict(model.state_dict(), strict=False)
+    assert all(name.startswith('encoder.') for name in report.unexpected_keys)
+    x = images(torch.float32)
+    feats = model.extract_feat(x)
+    out = alone.forward_transformer(encoder(feats))
+    expected = model.forward_transformer(feats)
+    assert torch.equal(out.hidden_states, expected.hidden_states)
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(decoder=None), 'needs a decoder, got None'),
+        (dict(bbox_head=HEAD | dict(num_pred_layer=6)), 'num_pred_layer of bbox_head'),
+        (dict(bbox_head=HEAD | dict(as_two_stage=True)), 'as_two_stage of bbox_head'),
+        (dict(bbox_head=HEAD | dict(embed_dims=64)), "embed_dims: {.*'head': 64}"),
+        (
+            dict(
+                encoder=dict(
+                    type='mmattn.DeformableDetrEncoder', embed_dims=WIDTH, num_levels=3
+                )
+            ),
+            "num_levels: {'encoder': 3, 'decoder': 4}",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        MODELS.build(config(**changes))
+
+
+def test_maps_that_do_not_fit_are_refused():
+    model = MODELS.build(config(neck=neck(num_outs=3)))
+    with pytest.raises(ValueError, match=r'needs 4 maps of shape \(B, 32, H, W\)'):
+        model._forward(images(torch.float32))
+
+
+def test_configs_are_left_as_they_are():
+    cfg = config()
+    before = copy.deepcopy(cfg)
+    MODELS.build(cfg)
+    assert cfg == before

@@ -1,0 +1,298 @@
+"""The neck of multi-scale deformable attention, alone and as Mask2Former's decoder."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.models import (
+    DeformableDetrEncoder,
+    Mask2FormerPixelDecoder,
+    MSDeformAttnNeck,
+)
+from mmattn.ops.testing import assert_close
+
+CHANNELS = [8, 12, 16, 20]
+SIDES = [(23, 17), (12, 9), (6, 5), (3, 2)]
+DIMS = 32
+SMALL = dict(num_layers=2, num_heads=4, num_points=2, feedforward_channels=24)
+ENCODER = dict(
+    num_layers=2,
+    layer_cfg=dict(
+        self_attn_cfg=dict(
+            embed_dims=DIMS, num_heads=4, num_levels=3, num_points=2, dropout=0.0
+        ),
+        ffn_cfg=dict(embed_dims=DIMS, feedforward_channels=24, ffn_drop=0.0),
+    ),
+)
+POSITIONS = dict(num_feats=DIMS // 2, normalize=True)
+
+
+def feature_maps(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(2, channels, *side, generator=generator, dtype=dtype)
+        for channels, side in zip(CHANNELS, SIDES, strict=True)
+    ]
+
+
+def randomise(module):
+    """Else attention weights are equal and offsets the same for all queries."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+
+def neck(**settings):
+    torch.manual_seed(0)
+    return MSDeformAttnNeck(CHANNELS, DIMS, encoder=SMALL, **settings)
+
+
+def pixel_decoder(**settings):
+    torch.manual_seed(0)
+    settings = dict(encoder=ENCODER, positional_encoding=POSITIONS) | settings
+    return Mask2FormerPixelDecoder(CHANNELS, DIMS, 40, **settings)
+
+
+@pytest.mark.parametrize('num_encoder_levels', [1, 3, 4])
+def test_maps_keep_their_sides_and_order(num_encoder_levels):
+    maps = neck(num_encoder_levels=num_encoder_levels)(feature_maps())
+    assert [m.shape for m in maps] == [(2, DIMS, *side) for side in SIDES]
+
+
+def test_is_its_parts_one_after_the_other():
+    """The encoder takes the coarsest map first; what is finer adds what is above."""
+    model, feats = neck(num_encoder_levels=2), feature_maps()
+    randomise(model)
+    inputs = [
+        F.group_norm(F.conv2d(feat, conv.weight, conv.bias), 32, norm.weight, norm.bias)
+        for feat, (conv, norm) in zip(feats[:1:-1], model.input_convs, strict=True)
+    ]
+    assert inputs[0].shape[2:] == SIDES[3]
+    *_, x = expected = list(model.encoder(inputs))
+    for feat, lateral, output in zip(
+        feats[1::-1], model.lateral_convs, model.output_convs, strict=True
+    ):
+        x = lateral(feat) + F.interpolate(
+            x, feat.shape[2:], mode='bilinear', align_corners=False
+        )
+        x = output(x)
+        assert x.min() == 0
+        expected.append(x)
+    for actual, wanted in zip(model(feats), expected[::-1], strict=True):
+        assert_close('map', wanted, actual)
+
+
+def test_further_levels_come_from_the_coarsest_input():
+    """And through the encoder: they depend on the finest of its levels."""
+    model, feats = neck(num_encoder_levels=5, num_outs=6), feature_maps()
+    randomise(model)
+    feats[1].requires_grad_()
+    maps = model(feats)
+    assert [m.shape[2:] for m in maps[:4]] == [torch.Size(side) for side in SIDES]
+    assert [m.shape[2:] for m in maps[4:]] == [(2, 1), (1, 1)]
+    maps[5].square().sum().backward()
+    assert feats[1].grad.abs().sum() > 0
+    assert [conv[0].in_channels for conv in model.extra_convs] == [CHANNELS[3], DIMS]
+
+
+def test_encoder_is_mask2formers_unless_told():
+    encoder = MSDeformAttnNeck(CHANNELS, DIMS).encoder
+    assert len(encoder.layers) == 6 and encoder.position_offset == 0
+    assert encoder.layers[0].dropout.p == 0
+    pytest.importorskip('mmengine')
+    settings = dict(type='mmattn.DeformableDetrEncoder', num_layers=1)
+    encoder = MSDeformAttnNeck(CHANNELS, DIMS, encoder=settings).encoder
+    assert isinstance(encoder, DeformableDetrEncoder)
+    assert encoder.layers[0].dropout.p == 0.1 and encoder.position_offset == -0.5
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        dict(num_encoder_levels=5),
+        dict(num_encoder_levels=0),
+        dict(num_outs=3),
+        dict(num_outs=7),
+        dict(out_channels=40),
+        dict(encoder=dict(num_levels=3)),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit(settings):
+    with pytest.raises(ValueError, match='got'):
+        MSDeformAttnNeck(CHANNELS, **settings)
+
+
+def test_another_number_of_maps():
+    with pytest.raises(ValueError, match='needs maps of'):
+        neck()(feature_maps()[1:])
+
+
+def test_mask_features_and_the_coarsest_maps():
+    decoder, feats = pixel_decoder(), feature_maps()
+    randomise(decoder)
+    maps = decoder.neck(feats)
+    features, coarse = decoder(feats)
+    assert_close('mask features', decoder.mask_features(maps[0]), features)
+    assert [m.shape[2:] for m in coarse] == [torch.Size(s) for s in SIDES[:0:-1]]
+    for actual, wanted in zip(coarse, maps[:0:-1], strict=True):
+        assert_close('map', wanted, actual)
+
+
+def test_autocast_has_no_say():
+    decoder, feats = pixel_decoder(), feature_maps()
+    expected, _ = decoder(feats)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        features, maps = decoder([feat.bfloat16() for feat in feats])
+    assert {m.dtype for m in (features, *maps)} == {torch.float32}
+    rounded, _ = decoder([feat.bfloat16().float() for feat in feats])
+    assert_close('mask features', rounded, features)
+    assert not torch.equal(features, expected)
+
+
+def changed(key, value, part='self_attn_cfg'):
+    encoder = copy.deepcopy(ENCODER)
+    encoder['layer_cfg'][part][key] = value
+    return dict(encoder=encoder)
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        (changed('value_proj_ratio', 0.5), 'value_proj_ratio=0.5'),
+        (changed('drop', 0.5), 'drop=0.5'),
+        (changed('embed_dims', 64), 'embed_dims must be 32'),
+        (changed('dropout', 0.1), 'ffn_drop must be 0.1'),
+        (changed('num_fcs', 3, 'ffn_cfg'), 'num_fcs=3'),
+        (dict(encoder=ENCODER | dict(num_cp=1)), 'num_cp'),
+        (dict(positional_encoding=dict(num_feats=16)), 'normalize=False'),
+        (dict(norm_cfg=dict(type='BN')), 'norm_cfg must be'),
+        (dict(num_outs=5), 'num_outs=5'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_settings_that_the_encoder_does_not_have(settings, message):
+    with pytest.raises(ValueError, match=message):
+        pixel_decoder(**settings)
+
+
+def mmdet_pixel_decoder(**settings):
+    layers = pytest.importorskip('mmdet.models.layers')
+    from mmengine.config import ConfigDict
+
+    settings = ConfigDict(
+        dict(encoder=ENCODER, positional_encoding=POSITIONS) | settings
+    )
+    torch.manual_seed(0)
+    theirs = layers.MSDeformAttnPixelDecoder(
+        CHANNELS, feat_channels=DIMS, out_channels=40, **copy.deepcopy(settings)
+    )
+    theirs.init_weights()
+    randomise(theirs)
+    return theirs
+
+
+@pytest.mark.parametrize('offset', [0.0, -0.5])
+def test_is_mmdetections_with_its_weights(offset):
+    """Outputs and the gradients of all inputs."""
+    settings = dict(positional_encoding=POSITIONS | dict(offset=offset))
+    theirs, ours = mmdet_pixel_decoder(**settings), pixel_decoder(**settings)
+    ours.load_state_dict(theirs.state_dict())  # strict
+    results = []
+    for model in theirs, ours:
+        feats = [feat.requires_grad_() for feat in feature_maps()]
+        features, maps = model(feats)
+        sum(m.square().mean() for m in (features, *maps)).backward()
+        results.append([features, *maps, *(feat.grad for feat in feats)])
+    for actual, wanted in zip(results[1], results[0], strict=True):
+        assert_close('map', wanted, actual)
+
+
+def test_start_is_mmdetections():
+    """Deviations of the weights of convolutions; the encoder has its own start."""
+    theirs, ours = mmdet_pixel_decoder(), pixel_decoder()
+    theirs.init_weights()
+    spread = {name: p.std() for name, p in ours.named_parameters() if p.dim() > 2}
+    ours.load_state_dict(theirs.state_dict())
+    for name, p in ours.named_parameters():
+        if p.dim() > 2:
+            assert p.std().item() == pytest.approx(spread[name].item(), rel=0.15), name
+
+
+def test_weights_load_under_any_prefix_and_ours_as_they_are():
+    model = nn.ModuleDict(dict(head=nn.ModuleDict(dict(pixel_decoder=pixel_decoder()))))
+    theirs = mmdet_pixel_decoder()
+    prefix = 'head.pixel_decoder.'
+    model.load_state_dict({prefix + k: v for k, v in theirs.state_dict().items()})
+    weight = model['head']['pixel_decoder'].mask_features.weight
+    assert torch.equal(weight, theirs.mask_feature.weight)
+    randomise(model)
+    again = pixel_decoder()
+    again.load_state_dict(model['head']['pixel_decoder'].state_dict())
+    assert torch.equal(again.mask_features.weight, weight)
+
+
+@pytest.mark.parametrize('task', ['detection', 'segmentation'])
+def test_stands_in_a_config_as_neck(task):
+    """Each of its parameters gets a gradient."""
+    package = {'detection': 'mmdet', 'segmentation': 'mmseg'}[task]
+    pytest.importorskip(f'{package}.models')
+    from mmengine.registry import MODELS, init_default_scope
+
+    init_default_scope(package)
+    neck = dict(
+        type='mmattn.MSDeformAttnNeck',
+        in_channels=[8, 16, 32, 64],
+        out_channels=DIMS,
+        encoder=SMALL,
+        num_outs=5,
+    )
+    backbone = dict(type='mmdet.ResNet', depth=18, base_channels=8)
+    heads = {
+        'detection': dict(
+            type='RetinaNet',
+            bbox_head=dict(
+                type='RetinaHead',
+                num_classes=3,
+                in_channels=DIMS,
+                stacked_convs=1,
+                feat_channels=8,
+                anchor_generator=dict(
+                    type='AnchorGenerator',
+                    octave_base_scale=4,
+                    scales_per_octave=1,
+                    ratios=[1.0],
+                    strides=[4, 8, 16, 32, 64],
+                ),
+                bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
+            ),
+        ),
+        'segmentation': dict(
+            type='EncoderDecoder',
+            decode_head=dict(
+                type='FPNHead',
+                in_channels=[DIMS] * 5,
+                in_index=[0, 1, 2, 3, 4],
+                feature_strides=[4, 8, 16, 32, 64],
+                channels=8,
+                num_classes=3,
+                align_corners=False,
+            ),
+        ),
+    }
+    model = MODELS.build(dict(heads[task], backbone=backbone, neck=neck))
+    outs = model(torch.randn(2, 3, 64, 96), mode='tensor')
+    outs = (
+        outs
+        if isinstance(outs, torch.Tensor)
+        else torch.cat([out.flatten() for level in outs for out in level])
+    )
+    outs.square().sum().backward()
+    for name, parameter in model.neck.named_parameters():
+        # Behind weights that start at 0.
+        if not name.endswith(('level_embed', 'attention_weights.weight')):
+            assert parameter.grad.any(), name
