@@ -152,6 +152,27 @@ def _(grad, out, lse, *args, **kwargs) -> int:
     return 2 * _deformable_attention_flops(*args)
 
 
+BILINEAR_PRODUCTS = 5
+
+
+@register_flop_formula(torch.ops.mmattn.ms_deform_attn)
+def _ms_deform_attn_flops(value, points, *args, **kwargs) -> int:
+    """Five products for each channel of each point: four pixels and their weight.
+
+    As appendix A.1 of Deformable DETR, https://arxiv.org/abs/2010.04159, counts what is
+    neither offsets, weights nor projections: 5 N_q K C. Locations and the softmax count
+    nothing.
+    """
+    *_, D = value
+    return 2 * BILINEAR_PRODUCTS * prod(points[:-1]) * D
+
+
+@register_flop_formula(torch.ops.mmattn.ms_deform_attn_backward)
+def _(grad, *args, **kwargs) -> int:
+    """Two products for each of the forward's; recomputed ones are not counted."""
+    return 2 * _ms_deform_attn_flops(*args)
+
+
 @register_flop_formula(torch.ops.torchvision.deform_conv2d)
 def _(x, weight, *args, out_shape=None, **kwargs) -> int:
     return 2 * prod(out_shape) * prod(weight[1:])

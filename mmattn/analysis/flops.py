@@ -1,17 +1,20 @@
 """Parameters and FLOPs of a model, counted from shapes on the meta device.
 
 FLOPs are multiply-accumulates of convolutions, linear layers, matrix products and
-Fourier transforms; activations, softmax, pooling, resizing and RoIAlign count nothing.
-The papers in `paper_tables.yml` do not agree on the transforms, on layer norms and on
-what attention masks leave out, so these are kept apart: see `CONVENTIONS`. PyTorch's
-`FlopCounterMode` counts (two per multiply-accumulate), with the rules of `flop_rules`
-beside its own. An operator that nothing is known about is an error, not a zero.
+Fourier transforms, and of what multi-scale deformable attention samples: five for each
+channel of each point. Activations, softmax, pooling, resizing and RoIAlign count
+nothing. The papers in `paper_tables.yml` do not agree on the transforms, on layer norms
+and on what attention masks leave out, so these are kept apart: see `CONVENTIONS`.
+PyTorch's `FlopCounterMode` counts (two per multiply-accumulate), with the rules of
+`flop_rules` beside its own. An operator that nothing is known about is an error, not a
+zero.
 """
 
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from unittest import mock
 
@@ -133,7 +136,7 @@ def count(
             (a whole one, or its `model`), which is built and run on `device`.
         shape: height and width of the image, padding included.
         device: 'meta' takes no memory and no time. A model that reads numbers out of
-            tensors, as Deformable DETR does, needs 'cpu'.
+            tensors, as mmdetection's Deformable DETR does, needs 'cpu'.
 
     Raises:
         NotImplementedError: what would run is not known: an operator without a rule, or
@@ -270,12 +273,23 @@ class _Task(nn.Module):
 
     def forward(self, image: Tensor):
         model = self.model
+        samples = [_data_sample(image.shape[-2:])]
         if hasattr(model, 'roi_head'):
             _run_two_stage(model, image)
+        elif _wants_samples(getattr(model, 'decode_head', None)):
+            # mmsegmentation runs it without samples in this mode, which fails.
+            model.decode_head(model.extract_feat(image), samples)
         elif hasattr(model, 'data_preprocessor'):
-            model(image, [_data_sample(image.shape[-2:])], mode='tensor')
+            model(image, samples, mode='tensor')
         else:
             model(image)
+
+
+def _wants_samples(head: nn.Module | None) -> bool:
+    """Whether it is a head of masks, such as Mask2Former's."""
+    if head is None:
+        return False
+    return 'batch_data_samples' in signature(head.forward).parameters
 
 
 def _run_two_stage(model: nn.Module, image: Tensor):

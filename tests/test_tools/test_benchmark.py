@@ -301,7 +301,7 @@ def test_lines_show_the_csv(operator_csv):
                 ]
                 assert list(line.get_ydata()) == expected and expected
                 assert (line.get_linestyle() == '-') == line.get_label().startswith(
-                    ('landmark', 'masked', 'structure_aware', 'lisa')
+                    ('landmark', 'masked', 'ms_deform', 'structure_aware', 'lisa')
                 )
     plot.plt.close(figure)
 

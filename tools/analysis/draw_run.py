@@ -68,13 +68,16 @@ def summarise(config: str, run: Path, records: list[dict], metrics: tuple[str, .
 
 def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.ndarray:
     visualizer.set_image(image)
-    masks = instances.masks
-    masks = masks if isinstance(masks, torch.Tensor) else torch.from_numpy(masks.masks)
     boxes = getattr(instances.bboxes, 'tensor', instances.bboxes)
-    if len(boxes):
-        rainbow = plt.get_cmap('hsv')(np.linspace(0, 1, len(boxes), endpoint=False))
-        colors = [tuple(int(255 * c) for c in rgb) for rgb in rainbow[:, :3]]
+    rainbow = plt.get_cmap('hsv')(np.linspace(0, 1, len(boxes), endpoint=False))
+    colors = [tuple(int(255 * c) for c in rgb) for rgb in rainbow[:, :3]]
+    if len(boxes) and 'masks' in instances:
+        masks = instances.masks
+        masks = (
+            masks if isinstance(masks, torch.Tensor) else torch.from_numpy(masks.masks)
+        )
         visualizer.draw_binary_masks(masks.bool(), colors=colors, alphas=0.5)
+    if len(boxes):
         visualizer.draw_bboxes(boxes, edge_colors=colors, line_widths=1)
     return visualizer.get_image()
 

@@ -9,6 +9,9 @@ A model with Fourier transforms has its FLOPs printed twice. Papers that run the
 of a fused kernel print what a counter then sees: the FLOPs without them. So has one
 with hard-masked attention: once with the pairs of tokens that its masks leave, once
 with all pairs, as papers print models that run it as plain attention.
+
+Multi-scale deformable attention counts, beside its linear layers, five for each channel
+of each point: four pixels and a weight.
 """
 
 import argparse
@@ -65,7 +68,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--device',
         default='meta',
         help='meta (the default) computes shapes only; models that read numbers out of '
-        'tensors, such as Deformable DETR, need cpu',
+        "tensors, such as mmdetection's Deformable DETR, need cpu",
     )
     parser.add_argument(
         '--cfg-options',

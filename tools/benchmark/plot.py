@@ -142,9 +142,9 @@ def draw_phases(rows: list[dict]) -> Figure:
     )
     axis.margins(x=0.25)
     axis.invert_yaxis()
-    axis.set_xlabel(
-        f'milliseconds of a training step, {rows[0]["size"]} x {rows[0]["size"]}'
-    )
+    size = rows[0]['size']
+    size = size if 'x' in size else f'{size} x {size}'
+    axis.set_xlabel(f'milliseconds of a training step, {size}')
     figure.legend(loc='outside upper center', ncols=len(PHASES))
     return figure
 

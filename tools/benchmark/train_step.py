@@ -1,12 +1,20 @@
 """Times one training step of a detector, from data to optimiser, beside its peers'.
 
     python tools/benchmark/train_step.py --csv docs/benchmarks/train_step_cpu.csv
+    python tools/benchmark/train_step.py --size 800 1333 --batch 1 --rounds 3 \
+        --config configs/deformable_detr/r50_50e_coco.py --whole-models \
+        --peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py
 
 A peer is the same detector with the backbone of another config, by default Mask R-CNN
 with IViT-T beside Swin-T of mmdetection and H-MaiT-T: heads, losses, optimiser and data
-are those of our config in all. The images are drawn by `tools/datasets/toy.py` and
-resized to one size. Weights are random. All take turns in one run (see `measure.py`),
-on the same images in the same order and from the same random seed.
+are those of our config in all. With --whole-models it is the other config's whole
+model, and optimiser and data are ours. One with mmcv's multi-scale deformable attention
+takes part twice: with mmcv's PyTorch formulation, which is what runs where mmcv has no
+compiled operator, and with the operator that it has or that `mmattn.compat` serves.
+
+The images are drawn by `tools/datasets/toy.py` and resized to one size. Weights are
+random. All take turns in one run (see `measure.py`), on the same images in the same
+order and from the same random seed.
 
 `data_ms` is the time to load a batch in the training process, which the workers of a
 real run hide; the toy files are small, so it is less than with COCO. `step_ms` is the
@@ -14,12 +22,15 @@ median of the sums, not the sum of the medians.
 """
 
 import argparse
+import importlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
+from unittest import mock
 
 import measure
 from mmengine.config import Config, ConfigDict
@@ -48,7 +59,7 @@ def draw_images(folder: str):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def amended(cfg: Config, folder: str, size: int, batch: int) -> Config:
+def amended(cfg: Config, folder: str, size: tuple[int, int], batch: int) -> Config:
     """The config with images of one size from `folder`, loaded in this process."""
     cfg.train_dataloader.update(
         batch_size=batch,
@@ -62,16 +73,25 @@ def amended(cfg: Config, folder: str, size: int, batch: int) -> Config:
         pipeline=[
             dict(type='LoadImageFromFile'),
             dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-            dict(type='Resize', scale=(size, size), keep_ratio=False),
+            dict(type='Resize', scale=size[::-1], keep_ratio=False),
             dict(type='PackDetInputs'),
         ],
     )
     return cfg
 
 
+def load(peer: str) -> Config:
+    return get_config(peer) if '::' in peer else Config.fromfile(peer)
+
+
+def with_model_of(peer: str, cfg: Config) -> Config:
+    cfg = cfg.copy()
+    cfg.model = load(peer).model
+    return cfg
+
+
 def with_backbone_of(peer: str, cfg: Config) -> Config:
-    other = get_config(peer) if '::' in peer else Config.fromfile(peer)
-    other, cfg = other.model, cfg.copy()
+    other, cfg = load(peer).model, cfg.copy()
     cfg.model = ConfigDict(
         cfg.model,
         backbone=other.backbone,
@@ -80,11 +100,31 @@ def with_backbone_of(peer: str, cfg: Config) -> Config:
     return cfg
 
 
-class Training:
-    """A detector with its optimiser and its batches."""
+@contextmanager
+def formulation_of_mmcv() -> Iterator[None]:
+    """mmcv's attention is its PyTorch formulation, on GPUs as well."""
+    module = importlib.import_module('mmcv.ops.multi_scale_deform_attn')
+    served = module.multi_scale_deformable_attn_pytorch
+    changes = dict(
+        IS_CUDA_AVAILABLE=False,
+        # What mmattn.compat has put in its place keeps it.
+        multi_scale_deformable_attn_pytorch=getattr(served, '__wrapped__', served),
+    )
+    with mock.patch.multiple(module, **changes):
+        yield
 
-    def __init__(self, cfg: Config, device: str):
+
+class Training:
+    """A detector with its optimiser and its batches; it runs inside of `around()`."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        device: str,
+        around: Callable[[], AbstractContextManager] = nullcontext,
+    ):
         self.device = device
+        self.around = around
         set_random_seed(0)
         self.model = build(cfg, device='cpu')
         self.model.init_weights()
@@ -92,8 +132,17 @@ class Training:
         self.optim_wrapper = build_optim_wrapper(self.model, cfg.optim_wrapper)
         self.batches = iter(Runner.build_dataloader(cfg.train_dataloader, seed=0))
 
+    @property
+    def has_attention_of_mmcv(self) -> bool:
+        names = {type(module).__name__ for module in self.model.modules()}
+        return 'MultiScaleDeformableAttention' in names
+
     def step(self) -> list[float]:
         """Takes one step; returns the seconds of each of `PHASES`."""
+        with self.around():
+            return self._step()
+
+    def _step(self) -> list[float]:
         marks = [self._now()]
         data = next(self.batches)
         marks.append(self._now())
@@ -114,8 +163,26 @@ class Training:
         return perf_counter()
 
 
+def trainings_of(cfgs: dict[str, Config], device: str) -> dict[str, Training]:
+    """By name; two for those with mmcv's attention, see above."""
+    trainings = {}
+    for name, cfg in cfgs.items():
+        training = Training(cfg, device)
+        if not training.has_attention_of_mmcv:
+            trainings[name] = training
+            continue
+        from mmcv.ops import get_compiler_version
+
+        training.around = formulation_of_mmcv
+        trainings[f'{name}, mmcv in PyTorch'] = training
+        served = 'provided by mmattn' in get_compiler_version()
+        operator = 'mmattn.compat' if served else 'mmcv compiled'
+        trainings[f'{name}, {operator}'] = Training(cfg, device)
+    return trainings
+
+
 def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
-    trainings = {name: Training(cfg, args.device) for name, cfg in cfgs.items()}
+    trainings = trainings_of(cfgs, args.device)
     names = list(trainings)
     for name in names:
         measure.progress(f'{name}, first step')
@@ -155,11 +222,25 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         help='configs, as paths or package::path, whose backbones are compared; the '
         'first is the baseline',
     )
-    parser.add_argument('--size', type=int, default=640, help='side of the images')
+    parser.add_argument(
+        '--whole-models',
+        action='store_true',
+        help='compare the models of the peers, not only their backbones',
+    )
+    parser.add_argument(
+        '--size',
+        nargs='+',
+        type=int,
+        default=[640],
+        help='height and width of the images, or one number for both',
+    )
     parser.add_argument('--batch', type=int, default=2)
     args = measure.parse(parser, argv)
     if args.quick:
-        args.size, args.batch = QUICK_SIZE, 1
+        args.size, args.batch = [QUICK_SIZE], 1
+    if len(args.size) > 2:
+        parser.error(f'--size takes one or two numbers, got {args.size}')
+    args.size = args.size[0], args.size[-1]
     return args
 
 
@@ -170,19 +251,21 @@ def main(argv: list[str] | None = None) -> int:
         cfg = amended(Config.fromfile(args.config), folder, args.size, args.batch)
         init_default_scope(cfg.default_scope)
         cfgs = {args.config.stem: cfg}
+        take = with_model_of if args.whole_models else with_backbone_of
         for peer in args.peers:
-            cfgs[Path(peer).stem] = with_backbone_of(peer, cfg)
+            cfgs[Path(peer).stem] = take(peer, cfg)
         measured = list(rows(args, cfgs))
+    height, width = args.size
     about = measure.about(
         args.device,
         'mmdet',
-        size=args.size,
+        size=height if height == width else f'{height} x {width}',
         batch=args.batch,
         dtype='float32',
         baseline=measured[1]['config'],
         rounds=args.rounds,
     )
-    measure.report(measured, about, args.csv, title=f'{args.size} x {args.size}')
+    measure.report(measured, about, args.csv, title=f'{height} x {width}')
     return 0
 
 

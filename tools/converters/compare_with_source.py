@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mmcv
 import torch
-from known_models import Model
+from known_models import Detector, Model
 from rich.table import Table
 from torch import Tensor
 
@@ -59,7 +59,7 @@ PEERS = {
 
 def compare(
     checkpoint: Path,
-    model: Model,
+    model: Model | Detector,
     options: Mapping,
     layout: str,
     weights: Mapping[str, Tensor],
@@ -69,7 +69,7 @@ def compare(
 
     Args:
         checkpoint: what was written, loaded through `init_cfg`.
-        model, options: the backbone to load it into.
+        model, options: the backbone or detector to load it into.
         layout, weights: the source's, with its own names.
         image: as `read_image` returns it.
 

@@ -13,6 +13,15 @@ then nothing is written. Weights may be at the top of the file or under `state_d
 `model` or `module`, and be those of a whole classifier, detector or segmentor, whose
 other parts are left out. Code that a file may contain is not run.
 
+Those of a whole Deformable DETR are read by `load_from` or the detector's `init_cfg`:
+
+    convert_checkpoint.py r50_deformable_detr-checkpoint.pth r50_mmattn.pth \
+        --model deformable_detr_r50
+
+It keeps its classes, 91 in what the authors and Hugging Face published: COCO's
+category ids. --coco-classes makes of them the 80 classes that mmdet's CocoDataset and
+the configs here have.
+
 A backbone that returns maps has no use for a classifier's class token and final norm
 (PVT), and norms of its own for the other maps, which start anew (DAT, DAT++). To
 convert for a classifier, --options out_type=cls_token (PVT), out_indices=3 (the DATs).
@@ -33,7 +42,7 @@ from pathlib import Path
 
 import torch
 from compare_with_source import compare, read_image
-from known_models import Model, known_models
+from known_models import Detector, Model, known_models
 from mmengine.config import DictAction
 from mmengine.runner import CheckpointLoader
 from rich.console import Console
@@ -45,6 +54,7 @@ from mmattn.engine import trusted_checkpoints
 from mmattn.engine.atomic_files import write_atomically
 from mmattn.engine.load_report import LoadReport, list_names
 from mmattn.engine.weights import find_weights, load_weights
+from mmattn.models.coco_category_ids import OUTPUTS, with_coco_classes
 
 # First names of heads: official and timm's, DAT's, Hugging Face's.
 HEADS = ('head', 'head_dist', 'cls_head', 'classifier')
@@ -79,20 +89,26 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument('src', help='checkpoint to convert: a path or a URL')
     parser.add_argument('dst', type=Path, help='.pth file to write')
-    names = list(known_models())
+    models = known_models()
     parser.add_argument(
         '--model',
         required=True,
-        choices=names,
+        choices=list(models),
         metavar='MODEL',
-        help=f'backbone and size: {", ".join(names)}',
+        help=f'backbone and size, or detector: {", ".join(models)}',
     )
     parser.add_argument(
         '--options',
         nargs='+',
         action=DictAction,
         default={},
-        help='other arguments of the backbone, key=value: img_size=384 window_size=12',
+        help='other arguments of the backbone, key=value: img_size=384 window_size=12; '
+        'of a detector, settings of its config: decoder.num_queries=100',
+    )
+    parser.add_argument(
+        '--coco-classes',
+        action='store_true',
+        help='keep the 80 classes of COCO of a detector for its 91 category ids',
     )
     parser.add_argument(
         '--verify', metavar='IMAGE', help='run what was written on an image file'
@@ -108,6 +124,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.dst.suffix != '.pth':
         parser.error(f'DST must end in .pth, got {args.dst}')
+    if args.coco_classes and not isinstance(models[args.model], Detector):
+        parser.error(f'--coco-classes: {args.model} is a backbone, without classes')
     return args
 
 
@@ -123,7 +141,7 @@ def read_weights(src: str, trust: bool) -> dict[str, Tensor]:
 
 
 def find_backbone(
-    weights: Mapping[str, Tensor], model: Model, options: Mapping, src: str
+    weights: Mapping[str, Tensor], model: Model | Detector, options: Mapping, src: str
 ) -> Source:
     """What is below the first of the prefixes where it is in a layout of the model.
 
@@ -159,7 +177,9 @@ def find_backbone(
     )
 
 
-def load(model: Model, options: Mapping, weights: Mapping[str, Tensor]) -> LoadReport:
+def load(
+    model: Model | Detector, options: Mapping, weights: Mapping[str, Tensor]
+) -> LoadReport:
     """What would become of weights with our names; the backbone's are not kept."""
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*meta parameter.*no-op')
@@ -177,17 +197,24 @@ def is_whole(report: LoadReport) -> bool:
 
 
 def refusal(
-    report: LoadReport, weights: Mapping[str, Tensor], model: Model, args
+    report: LoadReport,
+    weights: Mapping[str, Tensor],
+    model: Model | Detector,
+    options: Mapping,
+    args: argparse.Namespace,
 ) -> ValueError:
     """What does not match, and which other size would."""
     lines = [f'{args.src} is not converted: it is no {model.name}', str(report)]
     lines += report.differences()
+    if misfit := model.misfit(options, weights):
+        lines.append(misfit)
     others = [
         other.name
         for other in known_models().values()
-        if other.backbone is model.backbone
+        if other.family == model.family
         and other != model
-        and is_whole(load(other, args.options, weights))
+        and is_whole(load(other, options, weights))
+        and other.misfit(options, weights) is None
     ]
     if others:
         lines.append(f'it matches --model {" or ".join(others)}')
@@ -235,9 +262,12 @@ def main(argv: list[str] | None = None) -> int:
     model = known_models()[args.model]
     weights = read_weights(args.src, args.trust_checkpoint)
     source = find_backbone(weights, model, args.options, args.src)
-    report = load(model, args.options, source.converted)
-    if not is_whole(report):
-        raise refusal(report, source.converted, model, args)
+    if args.coco_classes:
+        source.converted = with_coco_classes(source.converted)
+    options = model.fit(args.options, source.converted)
+    report = load(model, options, source.converted)
+    if not is_whole(report) or model.misfit(options, source.converted):
+        raise refusal(report, source.converted, model, options, args)
     about = dict(model=model.name, source=Path(args.src).name, layout=source.layout)
     write(args.dst, source.converted, **about)
 
@@ -246,12 +276,15 @@ def main(argv: list[str] | None = None) -> int:
     params = sum(report.sizes.values())
     heading = f'{model.name} of {params / 1e6:.2f} M, layout: {source.layout}'
     console.print(heading, soft_wrap=True)
+    if args.coco_classes:
+        classes = options['bbox_head.num_classes']
+        console.print(f"classes: COCO's {classes}, of {OUTPUTS} category ids")
     console.print(summary(report, source))
     console.print(f'{args.src} -> {args.dst}', soft_wrap=True)
     if image is None:
         return 0
     given = source.layout, source.weights, image
-    about, table, near = compare(args.dst, model, args.options, *given)
+    about, table, near = compare(args.dst, model, options, *given)
     console.print(about, soft_wrap=True)
     console.print(table)
     return int(not near)

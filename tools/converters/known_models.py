@@ -1,17 +1,24 @@
-"""The backbones that checkpoints are converted for, and what is known of each."""
+"""What checkpoints are converted for, and what is known of each."""
 
 import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
-from torch import Tensor
+from mmengine.config import Config
+from torch import Tensor, nn
 
 import mmattn.models  # noqa: F401  registers the backbones
 from mmattn.analysis.flops import build
+from mmattn.models import deformable_detr_checkpoints
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+DEFORMABLE_DETR = 'deformable_detr'
+SCHEDULE = '_50e_coco'
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,11 @@ class Model:
 
     backbone: type[BaseBackbone]
     arch: str
+
+    @property
+    def family(self) -> object:
+        """What the sizes of one network have in common."""
+        return self.backbone
 
     @property
     def module(self) -> ModuleType:
@@ -64,11 +76,68 @@ class Model:
             return self.module.convert_state_dict(weights)
         return dict(weights)
 
+    def fit(self, options: Mapping, weights: Mapping[str, Tensor]) -> dict:
+        """Options, and those that follow from weights with our names."""
+        return dict(options)
 
-def known_models() -> dict[str, Model]:
-    """The registered backbones in all their sizes, as their file and the size."""
+    def misfit(self, options: Mapping, weights: Mapping[str, Tensor]) -> str | None:
+        """Why weights are another model's though names and shapes are the same."""
+        return None
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A Deformable DETR whose weights its authors published, as a config has it."""
+
+    config: Path
+
+    family = file = DEFORMABLE_DETR
+
+    @property
+    def name(self) -> str:
+        return f'{self.file}_{self.config.stem.removesuffix(SCHEDULE)}'
+
+    def build(
+        self, options: Mapping, init_cfg: dict | None = None, *, device: str = 'cpu'
+    ) -> nn.Module:
+        """With other settings of the model in `options`: `decoder.num_queries=100`."""
+        detector = build(self._with(options), device)
+        detector.init_cfg = init_cfg
+        return detector
+
+    def layout_of(self, weights: Mapping[str, Tensor]) -> str:
+        return deformable_detr_checkpoints.layout_of(weights)
+
+    def convert(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        converted = deformable_detr_checkpoints.convert_state_dict(weights)
+        return deformable_detr_checkpoints.with_neck_biases(converted)
+
+    def fit(self, options: Mapping, weights: Mapping[str, Tensor]) -> dict:
+        """The classes are as many as in the file."""
+        classes = len(weights['bbox_head.cls_branches.0.bias'])
+        return {'bbox_head.num_classes': classes, **options}
+
+    def misfit(self, options: Mapping, weights: Mapping[str, Tensor]) -> str | None:
+        given = deformable_detr_checkpoints.refines_boxes(weights)
+        expected = self._with(options).model.decoder.with_box_refine
+        if given == expected:
+            return None
+        return (
+            f'{self.name} has with_box_refine={expected}, but the branches of the '
+            f'layers {"differ" if given else "are all the same"}'
+        )
+
+    def _with(self, options: Mapping) -> Config:
+        cfg = Config.fromfile(self.config)
+        cfg.merge_from_dict({f'model.{key}': value for key, value in options.items()})
+        return cfg
+
+
+def known_models() -> dict[str, Model | Detector]:
+    """Registered backbones in all sizes, and detectors, by their file and the size."""
     backbones = {
         cls for cls in MODELS.module_dict.values() if issubclass(cls, BaseBackbone)
     }
     found = [Model(cls, arch) for cls in backbones for arch in cls.arch_zoo]
+    found += map(Detector, (CONFIGS / DEFORMABLE_DETR).glob(f'r50*{SCHEDULE}.py'))
     return {model.name: model for model in sorted(found, key=lambda m: m.name)}

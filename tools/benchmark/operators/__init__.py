@@ -8,6 +8,8 @@ OPERATORS = (
     'landmark_attention',
     'lisa_block',
     'masked_attention',
+    'ms_deform_attn',
+    'ms_deform_attn_decoder',
     'structure_aware_attention',
     'structure_aware_attention_stages',
 )

@@ -1,0 +1,110 @@
+"""tools/benchmark/train_step.py: whole models, here Deformable DETR beside mmdet's."""
+
+import csv
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+for name in ('rich', 'matplotlib', 'mmdet'):
+    pytest.importorskip(name)
+from mmengine.config import Config  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / 'tools/benchmark'))
+plot, tool = map(importlib.import_module, ('plot', 'train_step'))
+
+SMALL = """
+_base_ = '{base}'
+model = dict(
+    backbone=dict(depth=18, base_channels=8),
+    neck=dict(in_channels=[16, 32, 64]),
+    encoder=dict(num_layers=1),
+    decoder=dict(num_layers=1))
+"""
+BASES = {
+    'ours': 'mmattn::deformable_detr/r50_50e_coco.py',
+    'theirs': 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py',
+}
+
+
+@pytest.fixture(scope='module')
+def configs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('configs')
+    for name, base in BASES.items():
+        (folder / f'{name}.py').write_text(SMALL.format(base=base))
+    return {name: folder / f'{name}.py' for name in BASES}
+
+
+@pytest.fixture(scope='module')
+def step_csv(configs):
+    path = configs['ours'].with_name('step.csv')
+    options = ['--config', configs['ours'], '--peers', configs['theirs']]
+    options += ['--whole-models', '--quick', '--csv', path]
+    assert tool.main(list(map(str, options))) == 0
+    return path
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_peer_takes_part_with_either_attention(step_csv):
+    with step_csv.open(newline='') as file:
+        rows = list(csv.DictReader(file))
+    names = ['ours', 'theirs, mmcv in PyTorch', 'theirs, mmattn.compat']
+    assert [row['config'] for row in rows] == names
+    assert [row['baseline'] for row in rows] == names[1:2] * 3
+    assert float(rows[1]['speedup']) == 1
+    # Ours has biases before the four norms of its neck, 1024 numbers.
+    assert [row['params_m'] for row in rows] == ['2.442', '2.441', '2.441']
+    assert plot.main([str(step_csv)]) == 0
+
+
+def test_formulation_of_mmcv_has_no_operator():
+    """It is what mmcv computes without us; inside and outside give the same."""
+    layer = importlib.import_module(
+        'mmcv.ops.multi_scale_deform_attn'
+    ).MultiScaleDeformableAttention(32, 4, 2, 2, dropout=0.0, batch_first=True)
+    shapes = torch.tensor([[4, 5], [2, 3]])
+    torch.manual_seed(0)
+    given = dict(
+        query=torch.randn(1, 7, 32),
+        value=torch.randn(1, 26, 32),
+        reference_points=torch.rand(1, 7, 2, 2),
+        spatial_shapes=shapes,
+        level_start_index=torch.tensor([0, 20]),
+    )
+    with tool.formulation_of_mmcv(), Operators() as inside:
+        formulation = layer(**given)
+    with Operators() as outside:
+        served = layer(**given)
+    torch.testing.assert_close(served, formulation)
+    assert not any(name.startswith('mmattn::') for name in inside.names)
+    assert 'mmattn::ms_deform_attn' in outside.names
+
+
+def test_whole_model_is_the_peers_with_our_data_and_optimiser(configs):
+    ours = Config.fromfile(configs['ours'])
+    peer = tool.with_model_of(str(configs['theirs']), ours)
+    assert peer.model.type == 'DeformableDETR' != ours.model.type
+    for cfg in (ours, peer):
+        cfg.pop('model')
+    assert ours.to_dict() == peer.to_dict()
+
+
+def test_size_is_of_one_number_or_two(capsys):
+    assert tool.parse_args(['--size', '64']).size == (64, 64)
+    assert tool.parse_args(['--size', '64', '96']).size == (64, 96)
+    with pytest.raises(SystemExit):
+        tool.parse_args(['--size', '1', '2', '3'])
+    assert 'one or two numbers' in capsys.readouterr().err

@@ -1,0 +1,38 @@
+"""What is drawn of detections."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+for name in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(name)
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from mmengine.structures import InstanceData  # noqa: E402
+from mmengine.visualization import Visualizer  # noqa: E402
+
+sys.path.append(str(Path(__file__).parents[2] / 'tools/analysis'))
+draw_run = importlib.import_module('draw_run')
+
+BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
+
+
+@pytest.mark.parametrize('boxes', [BOXES, BOXES[:0]], ids=['boxes', 'nothing'])
+@pytest.mark.parametrize('masked', [True, False], ids=['masks', 'no masks'])
+def test_instances_are_drawn_with_the_masks_that_they_have(boxes, masked):
+    image = np.zeros((64, 64, 3), np.uint8)
+    instances = InstanceData(bboxes=boxes)
+    if masked:
+        masks = torch.zeros(2, 64, 64, dtype=torch.bool)
+        masks[0, 12:20, 12:20] = masks[1, 36:52, 36:52] = True
+        instances.masks = masks[: len(boxes)]
+    drawn = draw_run.draw_instances(image, instances, Visualizer()).any(axis=-1)
+    for box in BOXES.int().tolist():
+        left, top, right, bottom = box
+        inside = drawn[top + 6 : bottom - 6, left + 6 : right - 6]
+        edge = drawn[top - 1 : top + 2, left + 4 : right - 4]
+        assert edge.any(axis=0).all() == bool(len(boxes))
+        assert inside.all() == (masked and bool(len(boxes)))

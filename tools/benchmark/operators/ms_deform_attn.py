@@ -1,0 +1,144 @@
+"""Multi-scale deformable attention of an encoder, beside mmcv's and its definition.
+
+A side is that of the finest of four maps, each of half the size of the last: 100 x 167
+has the 22,223 pixels that Deformable DETR (https://arxiv.org/abs/2010.04159) makes of
+an image of 800 x 1333. Each pixel is a query, with 8 heads of 32 channels and 4 points
+on each map, some pixels away from its own place as those of a trained model are. Points
+and weights are in float32. `fused` takes reference points, offsets and logits.
+`mmcv (PyTorch)` is the formulation that mmcv has for a CPU, `mmcv (compiled)` its
+operator, where it has one.
+"""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mmattn.compat import IMPLEMENTATION
+from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
+from mmattn.ops.ms_deform_attn.interface import BACKENDS, OPERATOR
+
+from .case import Case, Side, grid_of
+
+SIDES = (13, 21), (25, 42), (50, 84), (100, 167)
+RECTANGLES = True
+BASELINE = 'mmcv (PyTorch)'
+DEFINITION = f'{OPERATOR} (definition)'
+HEADS, WIDTH, LEVELS, POINTS = 8, 32, 4, 4
+SPREAD = 2.0  # standard deviation of a point's distance on each axis, in pixels
+# Copies of all samples that mmcv's formulation holds at once.
+COPIES = {'forward': 3, 'forward+backward': 4}
+
+
+def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
+    return cases_of_queries(side, batch, device, dtype, queries=None)
+
+
+def cases_of_queries(
+    side: Side, batch: int, device: str, dtype: torch.dtype, *, queries: int | None
+) -> list[Case]:
+    """Those of so many queries anywhere, or of one at each pixel."""
+    maps = [grid_of(side)]
+    while len(maps) < LEVELS:
+        maps.append(tuple(-(-length // 2) for length in maps[-1]))
+    generator = torch.Generator().manual_seed(0)
+    centres = make_centres(maps, queries, generator)  # (Q, 2)
+    Q, sizes = len(centres), torch.tensor([(W, H) for H, W in maps])
+    shape = batch, Q, HEADS, LEVELS, POINTS
+    offsets = SPREAD * torch.randn(*shape, 2, generator=generator)
+    # No nearer to a pixel than a tenth: there slopes change, and rounding decides.
+    places = (centres[:, None] * sizes)[:, None, :, None] + offsets - 0.5
+    inner = 0.1 + 0.8 * torch.rand(places.shape, generator=generator)
+    places = places.floor() + inner
+    locations = (places + 0.5) / sizes[:, None]
+    offsets = places + 0.5 - (centres[:, None] * sizes)[:, None, :, None]
+    logits = torch.randn(shape, generator=generator)
+    pixels = sum(H * W for H, W in maps)
+    value = torch.randn(batch, pixels, HEADS, WIDTH, generator=generator)
+    grad = torch.randn(batch, Q, HEADS * WIDTH, generator=generator)
+    value, grad = (x.to(device, dtype) for x in (value, grad))
+    weights = logits.flatten(3).softmax(-1).view(shape)
+    centres = centres.expand(batch, LEVELS, Q, 2).transpose(1, 2).contiguous()
+
+    def leaves(*tensors: Tensor) -> list[Tensor]:
+        return [x.detach().to(device).requires_grad_() for x in tensors]
+
+    plain = leaves(value, locations, weights)
+    fused = leaves(value, centres, offsets, logits)
+    samples = weights.numel() * WIDTH * max(4, dtype.itemsize)
+    needs = {which: count * samples for which, count in COPIES.items()}
+    common = dict(grad=grad, columns={'queries': Q})
+    made = []
+    for name, backend in BACKENDS.items():
+        if name == 'reference' or backend.unsupported(*plain, None):
+            continue
+        made += [
+            Case(
+                f'{OPERATOR} ({name})',
+                plain_call(maps, name),
+                plain,
+                same_as=DEFINITION,
+                **common,
+            ),
+            Case(
+                f'{OPERATOR} ({name}), fused', fused_call(maps, name), fused, **common
+            ),
+        ]
+    definition = plain_call(maps, 'reference')
+    made.append(Case(DEFINITION, definition, plain, needs=needs, **common))
+    for method, call in mmcv_calls(maps, device).items():
+        limits = needs if method == BASELINE else {}
+        made.append(Case(method, call, plain, needs=limits, **common))
+    return made
+
+
+def make_centres(
+    maps: list[tuple[int, int]], queries: int | None, generator: torch.Generator
+) -> Tensor:
+    """Places of queries in the image, (x, y) from 0 to 1, shape (Q, 2)."""
+    if queries is not None:
+        return torch.rand(queries, 2, generator=generator)
+    centres = [
+        torch.cartesian_prod((torch.arange(H) + 0.5) / H, (torch.arange(W) + 0.5) / W)
+        for H, W in maps
+    ]
+    return torch.cat(centres).flip(-1)
+
+
+def plain_call(maps, backend: str) -> Callable[..., Tensor]:
+    return lambda value, locations, weights: ms_deform_attn(
+        value, maps, locations, weights, backend=backend
+    )
+
+
+def fused_call(maps, backend: str) -> Callable[..., Tensor]:
+    return lambda value, *others: fused_ms_deform_attn(
+        value, maps, *others, backend=backend
+    )
+
+
+def mmcv_calls(maps, device: str) -> dict[str, Callable[..., Tensor]]:
+    """What mmcv has, by method; it gives points and weights value's dtype."""
+    if importlib.util.find_spec('mmcv') is None:
+        return {}
+    module = importlib.import_module('mmcv.ops.multi_scale_deform_attn')
+    # `mmattn.compat` may have put our operator in its place.
+    formulation = inspect.unwrap(module.multi_scale_deformable_attn_pytorch)
+    calls = {
+        BASELINE: lambda value, *others: formulation(
+            value, maps, *(x.to(value.dtype) for x in others)
+        )
+    }
+    extension = importlib.import_module('mmcv._ext')
+    if device == 'cuda' and extension.__spec__.origin != IMPLEMENTATION:
+        shapes = torch.tensor(maps, device=device)
+        starts = shapes.prod(1).cumsum(0) - shapes.prod(1)
+        calls['mmcv (compiled)'] = lambda value, *others: (
+            module.MultiScaleDeformableAttnFunction.apply(
+                value, shapes, starts, *others, 64
+            )
+        )
+    return calls
