@@ -1,4 +1,5 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,3 +27,10 @@ def no_default_scope():
     yield
     if 'mmengine.registry' in sys.modules:
         sys.modules['mmengine.registry'].DefaultScope._instance_dict.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_collection_for_each_data_set():
+    """mmengine collects garbage for each, among all that the packages have loaded."""
+    if module := sys.modules.get('mmengine.dataset.base_dataset'):
+        module.gc = SimpleNamespace(collect=lambda: 0)

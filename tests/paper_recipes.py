@@ -5,8 +5,9 @@ stochastic depth. A warm-up of None is not the paper's, or counted in iterations
 none. The sources are Tables 9 and 10 of arXiv 2402.17507, appendix A.2 of arXiv
 2211.16289, section 5.1 and Table 8 of arXiv 2207.03006 with the recipes of DeiT and
 Swin that it follows, and the configs of whai362/PVT, LeapLabTHU/DAT,
-LeapLabTHU/DAT-Detection and LeapLabTHU/DAT-Segmentation. What of DAT is not theirs is
-as the READMEs say.
+LeapLabTHU/DAT-Detection, LeapLabTHU/DAT-Segmentation and
+fundamentalvision/Deformable-DETR. What of DAT is not theirs, and the stochastic depth
+of backbones in Deformable DETR, is as the READMEs say.
 """
 
 LAMB = ('Lamb', 8e-3, 0.05, 4096, 300, 20)
@@ -36,6 +37,7 @@ DATPP_RETINANET_1X = ('AdamW', 2e-4, 0.05, 64, 12, None)
 DATPP_RETINANET_3X = ('AdamW', 2e-4, 0.05, 64, 36, None)
 DATPP_1X = ('AdamW', 4e-4, 0.05, 64, 12, None)
 DATPP_3X = ('AdamW', 4e-4, 0.05, 64, 36, None)
+DEFORMABLE_DETR = ('AdamW', 2e-4, 1e-4, 32, 50, None)
 PVT_V2 = ('b0', 'b1', 'b2', 'b2_li', 'b3', 'b4', 'b5')
 DAT_DROP_PATH = dict(t=0.2, s=0.3, b=0.5)
 PAPER = {
@@ -198,10 +200,26 @@ PAPER = {
     'upernet/datpp_t_160k_ade20k': (*SWIN_SEGMENTATION, 0.3),
     'upernet/datpp_s_160k_ade20k': (*SWIN_SEGMENTATION, 0.5),
     'upernet/datpp_b_160k_ade20k': (*SWIN_SEGMENTATION, 0.7),
+    **{
+        f'deformable_detr/{backbone}{variant}_50e_coco': (*DEFORMABLE_DETR, drop_path)
+        for backbone, drop_path in dict(
+            r50=None,
+            ivit_t=0.2,
+            hylisanet_s=0.1,
+            hmait_t=0.2,
+            pvtv2_b2=0.1,
+            dat_t=0.2,
+            datpp_t=0.2,
+        ).items()
+        for variant in ('', '_refine', '_two_stage')
+    },
+    'deformable_detr/r50_single_scale_50e_coco': (*DEFORMABLE_DETR, None),
+    'deformable_detr/r50_single_scale_dc5_50e_coco': (*DEFORMABLE_DETR, None),
+    'mask2former/pvtv2_b2_160k_ade20k': ('AdamW', 1e-4, 0.05, 16, 160000, None, 0.1),
 }
 # Of those that are not for 8.
 GPUS = {
-    name: 64 if '/datpp_b_' in name else 32
+    name: 64 if '/datpp_b_' in name else batch // 2
     for name, (_, _, _, batch, *_) in PAPER.items()
-    if batch == 64
+    if batch == 64 or name.startswith('deformable_detr/')
 }

@@ -46,7 +46,7 @@ def test_hyper_parameters_are_the_papers(name):
     assert cfg.optim_wrapper.optimizer.weight_decay == decay
     assert cfg.auto_scale_lr.base_batch_size == batch
     assert cfg.train_dataloader.batch_size * GPUS.get(name, 8) == batch
-    assert cfg.model.backbone.drop_path_rate == drop_path
+    assert cfg.model.backbone.get('drop_path_rate') == drop_path
     *warmups, last = cfg.param_scheduler
     loop = cfg.train_cfg
     assert last.end == loop.get('max_epochs', loop.get('max_iters')) == length

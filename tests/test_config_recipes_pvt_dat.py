@@ -22,7 +22,13 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / 'tools/dev'))
 model_zoo = importlib.import_module('generate_model_zoo')
 
-OURS = [name for name in PAPER if name.split('/')[1].startswith(('pvt', 'dat'))]
+# With the recipe of the method, not with that of the backbone.
+OTHERS = ('deformable_detr/', 'mask2former/')
+OURS = [
+    name
+    for name in PAPER
+    if name.split('/')[1].startswith(('pvt', 'dat')) and not name.startswith(OTHERS)
+]
 DETECTORS = [name for name in OURS if name.endswith('coco')]
 
 

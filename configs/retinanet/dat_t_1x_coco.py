@@ -5,6 +5,9 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.DAT', arch='tiny', drop_path_rate=0.2),
-    neck=dict(in_channels=[96, 192, 384, 768]),
+    # The map that RetinaNet has no use for would have a norm that nothing trains.
+    backbone=dict(
+        type='mmattn.DAT', arch='tiny', out_indices=(1, 2, 3), drop_path_rate=0.2
+    ),
+    neck=dict(in_channels=[192, 384, 768], start_level=0),
 )

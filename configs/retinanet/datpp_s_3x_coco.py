@@ -5,7 +5,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.DATPlusPlus', arch='small', drop_path_rate=0.5),
-    neck=dict(in_channels=[96, 192, 384, 768]),
+    # The map that RetinaNet has no use for would have a norm that nothing trains.
+    backbone=dict(
+        type='mmattn.DATPlusPlus',
+        arch='small',
+        out_indices=(1, 2, 3),
+        drop_path_rate=0.5,
+    ),
+    neck=dict(in_channels=[192, 384, 768], start_level=0),
 )
 optim_wrapper = dict(optimizer=dict(lr=2e-4))

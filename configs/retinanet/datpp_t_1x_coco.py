@@ -5,7 +5,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.DATPlusPlus', arch='tiny', drop_path_rate=0.0),
-    neck=dict(in_channels=[64, 128, 256, 512]),
+    # The map that RetinaNet has no use for would have a norm that nothing trains.
+    backbone=dict(
+        type='mmattn.DATPlusPlus',
+        arch='tiny',
+        out_indices=(1, 2, 3),
+        drop_path_rate=0.0,
+    ),
+    neck=dict(in_channels=[128, 256, 512], start_level=0),
 )
 optim_wrapper = dict(optimizer=dict(lr=2e-4))
