@@ -80,12 +80,20 @@ bench: $(STAMP)
 		--csv $(BENCH)/deformable_attention_cpu.csv
 	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \
 		--sides 7 14 28 56 --csv $(BENCH)/deformable_attention_224_cpu.csv
+	$(BIN)/python tools/benchmark/op.py ms_deform_attn --rounds 3 \
+		--csv $(BENCH)/ms_deform_attn_cpu.csv
+	$(BIN)/python tools/benchmark/op.py ms_deform_attn_decoder \
+		--csv $(BENCH)/ms_deform_attn_decoder_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --set mait --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_mait_cpu.csv
 	$(BIN)/python tools/benchmark/model.py --set pvt_dat --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_pvt_dat_cpu.csv
 	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_cpu.csv
+	$(BIN)/python tools/benchmark/train_step.py --size 800 1333 --batch 1 --rounds 3 \
+		--config configs/deformable_detr/r50_50e_coco.py --whole-models \
+		--peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py \
+		--csv $(BENCH)/train_step_deformable_detr_cpu.csv
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_cpu.csv
 
 clean:

@@ -1,10 +1,15 @@
-"""Packaging: metadata is in pyproject.toml; this file adds `mmattn/.mim`.
+"""Packaging: metadata is in pyproject.toml; this file adds what is built.
 
 OpenMMLab tools look for a package's configs, tools and model index in
 `<package>/.mim`. A wheel (also one that is built from an sdist) carries copies; an
 editable install links to the checkout, so that edits to configs take effect.
+
+The compiled operators of `mmattn/ops/csrc` are built on request alone:
+`MMATTN_BUILD_OPS=1 pip install --no-build-isolation .` (`cpu` or `cuda` in place of 1
+to insist). Otherwise nothing is compiled, and a wheel is of pure Python.
 """
 
+import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +18,10 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
 MIM_ENTRIES = ('configs', 'tools', 'model-index.yml')
+CSRC = Path('mmattn/ops/csrc')
+BUILD_VARIABLE = 'MMATTN_BUILD_OPS'
+TORCH_TARGET_VERSION = '0x020a000000000000'  # stable ABI of PyTorch 2.10 and later
+CUDA_ARCHITECTURES = '8.0;9.0+PTX'
 
 
 class build_py_with_mim(build_py):
@@ -39,4 +48,51 @@ class build_py_with_mim(build_py):
                 shutil.copy2(source, target)
 
 
-setup(cmdclass={'build_py': build_py_with_mim})
+def compiled_operators(wanted: str) -> dict:
+    """Arguments of `setup` that build the extension, none if it is not wanted."""
+    if wanted in ('', '0'):
+        return {}
+    if wanted not in ('1', 'cpu', 'cuda'):
+        raise SystemExit(f'{BUILD_VARIABLE} must be 0, 1, cpu or cuda, got {wanted!r}')
+    try:
+        import torch
+        from torch.utils import cpp_extension
+    except ImportError as error:
+        raise SystemExit(
+            f'{BUILD_VARIABLE} compiles against the installed PyTorch ({error}): '
+            'install it first, and give pip --no-build-isolation'
+        ) from error
+    nvcc = Path(cpp_extension.CUDA_HOME or '', 'bin', 'nvcc')
+    has_cuda = torch.version.cuda is not None and nvcc.is_file()
+    if wanted == 'cuda' and not has_cuda:
+        raise SystemExit(
+            f'{BUILD_VARIABLE}=cuda needs a PyTorch with CUDA, and nvcc in CUDA_HOME: '
+            f'got PyTorch {torch.__version__}, CUDA_HOME={cpp_extension.CUDA_HOME}'
+        )
+    with_cuda = has_cuda and wanted != 'cpu'
+    make, flags, sources = cpp_extension.CppExtension, {}, sorted(CSRC.glob('*.cpp'))
+    common = [f'-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}']
+    flags['cxx'] = ['-O3', '-fno-math-errno', *common]
+    if with_cuda:
+        make = cpp_extension.CUDAExtension
+        flags['nvcc'] = ['-O3', '-DUSE_CUDA', *common]
+        sources += sorted(CSRC.glob('*.cu'))
+        if not torch.cuda.is_available():
+            os.environ.setdefault('TORCH_CUDA_ARCH_LIST', CUDA_ARCHITECTURES)
+    extension = make(
+        'mmattn.ops._extension',
+        [str(path) for path in sources],
+        extra_compile_args=flags,
+        py_limited_api=True,
+    )
+    build = cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)
+    return dict(
+        ext_modules=[extension],
+        cmdclass={'build_ext': build},
+        options={'bdist_wheel': {'py_limited_api': 'cp310'}},
+    )
+
+
+arguments = compiled_operators(os.environ.get(BUILD_VARIABLE, ''))
+arguments.setdefault('cmdclass', {})['build_py'] = build_py_with_mim
+setup(**arguments)

@@ -1,5 +1,6 @@
 """What a wheel and an sdist carry, and that a wheel alone is enough."""
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -57,13 +58,45 @@ def test_wheel_carries_mim_and_package_data(wheel):
     assert any(name.endswith('licenses/LICENSE') for name in names)
 
 
+def test_wheel_is_of_pure_python(wheel):
+    """No compiler is needed unless one asks for the compiled operators."""
+    assert wheel.name.endswith('-py3-none-any.whl')
+    suffixes = {Path(name).suffix for name in zipfile.ZipFile(wheel).namelist()}
+    assert not suffixes & {'.so', '.cpp', '.cu', '.cuh', '.h', '.inl'}
+
+
 def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
     sdist = build('sdist', tmp_path)
     with tarfile.open(sdist) as archive:
         names = {name.partition('/')[2] for name in archive.getnames()}
     wanted = {name.removeprefix('.mim/') for name in MIM}
     wanted |= {'setup.py', 'requirements/mm.txt', 'mmattn/ops/backend.py'}
+    csrc = (ROOT / 'mmattn' / 'ops' / 'csrc').iterdir()
+    wanted |= {f'mmattn/ops/csrc/{path.name}' for path in csrc}
     assert not wanted - names
+
+
+def compiled_operators(wanted: str, **environment: str) -> str:
+    """What setup.py says of a wish that it cannot fulfil."""
+    done = subprocess.run(
+        [sys.executable, 'setup.py', '--version'],
+        cwd=ROOT,
+        env=os.environ | {'MMATTN_BUILD_OPS': wanted} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_unknown_wish_for_compiled_operators():
+    assert "must be 0, 1, cpu or cuda, got 'yes'" in compiled_operators('yes')
+
+
+@pytest.mark.slow
+def test_cuda_operators_need_nvcc(tmp_path):
+    said = compiled_operators('cuda', CUDA_HOME=str(tmp_path))
+    assert 'needs a PyTorch with CUDA, and nvcc in CUDA_HOME' in said
 
 
 @pytest.mark.parametrize('entry', ['configs', 'tools', 'model-index.yml'])

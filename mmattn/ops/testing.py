@@ -219,10 +219,9 @@ def make_ms_deform_inputs(
     `points_dtype`, float32 (float64 in float64) if not told.
     """
     generator = torch.Generator().manual_seed(seed)
-    L, points_dtype = (
-        len(shapes),
-        points_dtype or torch.promote_types(dtype, torch.float32),
-    )
+    L = len(shapes)
+    if points_dtype is None:
+        points_dtype = torch.promote_types(dtype, torch.float32)
 
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)

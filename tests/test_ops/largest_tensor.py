@@ -21,9 +21,9 @@ class LargestTensor(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         for x in tree_leaves(out):
-            if isinstance(x, torch.Tensor) and (
-                x.is_floating_point() or x.is_complex()
-            ):
+            if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+                continue
+            if x.is_floating_point() or x.is_complex():
                 stored = x.untyped_storage().nbytes() // x.element_size()
                 self.numel = max(self.numel, min(x.numel(), stored))
         return out

@@ -1,0 +1,54 @@
+"""The two Deformable DETRs of the demos are one network."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmdet')
+
+import torch
+from mmdet.structures import DetDataSample
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData
+
+import mmattn  # noqa: F401  makes mmcv's operators available
+
+DEMOS = Path(__file__).parents[1] / 'configs/demo'
+
+
+def images_and_nuclei():
+    """Two images, one of them to be padded, with boxes."""
+    torch.manual_seed(0)
+    shapes = (64, 64), (64, 96)
+    boxes = torch.tensor([[4.0, 6, 30, 34], [28, 30, 60, 52]])
+    nuclei = InstanceData(bboxes=boxes, labels=torch.zeros(2, dtype=torch.long))
+    return dict(
+        inputs=[torch.randint(256, (3, *shape), dtype=torch.uint8) for shape in shapes],
+        data_samples=[
+            DetDataSample(metainfo=dict(img_shape=shape), gt_instances=nuclei)
+            for shape in shapes
+        ],
+    )
+
+
+def test_ours_and_mmdets_have_the_same_losses_from_the_same_weights():
+    init_default_scope('mmdet')
+    ours, theirs = (
+        Config.fromfile(DEMOS / f'deformable_detr_{name}_hela.py')
+        for name in ('ivit_n', 'mmdet_ivit_n')
+    )
+    for key in set(ours) | set(theirs):
+        if key not in ('model', 'deformable_attention', 'ffn'):
+            assert ours[key] == theirs[key], key
+    detectors = [MODELS.build(cfg.model).train() for cfg in (ours, theirs)]
+    detectors[1].init_weights()
+    assert not any(detectors[0].load_state_dict(detectors[1].state_dict()))
+    batch = images_and_nuclei()
+    losses = []
+    for detector in detectors:
+        data = detector.data_preprocessor(batch, True)
+        losses.append(detector.loss(data['inputs'], data['data_samples']))
+    assert list(losses[0]) == list(losses[1])
+    for name, loss in losses[0].items():
+        torch.testing.assert_close(loss, losses[1][name], msg=name)
