@@ -1,4 +1,4 @@
-"""TF32 operands of products in Triton."""
+"""Products in Triton, and rounding of their operands to TF32."""
 
 import triton
 import triton.language as tl
@@ -12,3 +12,10 @@ def round_operand(x, PRECISION: tl.constexpr):
         rounded = ((bits + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
         x = tl.where(x == x, rounded, x)
     return x
+
+
+@triton.jit
+def product(x, y, PRECISION: tl.constexpr):
+    """x y, with x rounded to what y is in."""
+    x = x.to(y.dtype) if y.dtype != tl.float32 else round_operand(x, PRECISION)
+    return tl.dot(x, y, input_precision=PRECISION)

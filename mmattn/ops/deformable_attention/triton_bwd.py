@@ -9,9 +9,8 @@ products and sums in a fixed order, no atomic additions.
 import triton
 import triton.language as tl
 
-from ..masked_attention.triton_soft import load_operand, product, program_block
-from ..masked_attention.triton_stencil import load_rows, store_rows
-from ..triton_tf32 import round_operand
+from ..triton_rows import load_operand, load_rows, program_block, store_rows
+from ..triton_tf32 import product, round_operand
 from .triton_fwd import LOG2_E, PAD, key_places, table_values
 
 

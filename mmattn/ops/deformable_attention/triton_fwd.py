@@ -11,8 +11,8 @@ each axis. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
-from ..masked_attention.triton_soft import load_operand, product, program_block
-from ..masked_attention.triton_stencil import store_rows
+from ..triton_rows import load_operand, program_block, store_rows
+from ..triton_tf32 import product
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 PAD = tl.constexpr(2)  # zeros around the table: what lies outside falls on these

@@ -8,19 +8,10 @@ others. README.md has the equations. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
-from ..triton_tf32 import round_operand
-from .triton_stencil import load_rows, store_rows
+from ..triton_rows import load_operand, program_block, store_rows
+from ..triton_tf32 import product
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def load_operand(
-    ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr, NATIVE: tl.constexpr
-):
-    """[len(rows), DP] of one head for a product: as it is stored if NATIVE, or fp32."""
-    x = load_rows(ptr, rows, mask, D, DP)
-    return x.to(ptr.dtype.element_ty) if NATIVE else x
 
 
 @triton.jit
@@ -52,13 +43,6 @@ def products(
 
 
 @triton.jit
-def product(x, y, PRECISION: tl.constexpr):
-    """x y, with x rounded to what y is in."""
-    x = x.to(y.dtype) if y.dtype != tl.float32 else round_operand(x, PRECISION)
-    return tl.dot(x, y, input_precision=PRECISION)
-
-
-@triton.jit
 def may_see(q0, k0, W, S, R: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr):
     """Whether of BQ queries and BK keys any two can be in the mask."""
     reach = (R // 2) * (W + 1)
@@ -77,14 +61,6 @@ def choose(inside, outside, queries, keys, any_inside, W, S, R: tl.constexpr):
         near = near | (q < 0)[:, None] | (k < 0)[None, :]
         outside = tl.where(near, inside, outside)
     return outside
-
-
-@triton.jit
-def program_block(M, blocks):
-    """Batch element, head and block; those of one head run side by side."""
-    pid = tl.program_id(0)
-    head = pid // blocks
-    return (head // M).to(tl.int64), (head % M).to(tl.int64), pid % blocks
 
 
 @triton.jit

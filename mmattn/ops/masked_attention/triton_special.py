@@ -7,7 +7,7 @@ query that is zero.
 import triton
 import triton.language as tl
 
-from .triton_stencil import load_rows
+from ..triton_rows import load_rows
 
 
 @triton.jit

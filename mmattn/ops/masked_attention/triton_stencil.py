@@ -8,25 +8,7 @@ README.md has the equations.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def load_rows(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
-    """[len(rows), DP] of one head in fp32; rows are offsets."""
-    d = tl.arange(0, DP)
-    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
-    if D < DP:
-        mask = mask & (d < D)[None, :]
-    x = tl.load(ptr + rows[:, None] + d[None, :], mask=mask, other=0.0)
-    return x.to(tl.float32)
-
-
-@triton.jit
-def store_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
-    d = tl.arange(0, DP)
-    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
-    if D < DP:
-        mask = mask & (d < D)[None, :]
-    tl.store(ptr + rows[:, None] + d[None, :], x.to(ptr.dtype.element_ty), mask=mask)
+from ..triton_rows import load_rows, store_rows
 
 
 @triton.jit

@@ -4,15 +4,8 @@ of keys and values are gathered from queries, as those of queries from keys."""
 import triton
 import triton.language as tl
 
-from .triton_stencil import (
-    excess,
-    load_bias,
-    load_rows,
-    program_tile,
-    sees_few,
-    store_rows,
-    tap_places,
-)
+from ..triton_rows import load_rows, store_rows
+from .triton_stencil import excess, load_bias, program_tile, sees_few, tap_places
 
 
 @triton.jit

@@ -9,7 +9,7 @@ and a program has some pixels and the points of the cells around them.
 import triton
 import triton.language as tl
 
-from ..masked_attention.triton_stencil import load_rows, store_rows
+from ..triton_rows import load_rows, store_rows
 from .triton_fwd import (
     UNSPECIALISED,
     corner,

@@ -10,7 +10,7 @@ on sides of levels: an image of another size compiles nothing anew.
 import triton
 import triton.language as tl
 
-from ..masked_attention.triton_stencil import load_rows, store_rows
+from ..triton_rows import load_rows, store_rows
 
 SIDES = 'H0 W0 H1 W1 H2 W2 H3 W3 H4 W4 H5 W5 H6 W6 H7 W7'.split()
 UNSPECIALISED = [

@@ -1,0 +1,41 @@
+"""Rows of one head in Triton, loaded and stored, and which head a program has."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_rows(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
+    """[len(rows), DP] of one head in fp32; rows are offsets."""
+    d = tl.arange(0, DP)
+    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
+    if D < DP:
+        mask = mask & (d < D)[None, :]
+    x = tl.load(ptr + rows[:, None] + d[None, :], mask=mask, other=0.0)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def load_operand(
+    ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr, NATIVE: tl.constexpr
+):
+    """[len(rows), DP] of one head for a product: as it is stored if NATIVE, or fp32."""
+    x = load_rows(ptr, rows, mask, D, DP)
+    return x.to(ptr.dtype.element_ty) if NATIVE else x
+
+
+@triton.jit
+def store_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
+    d = tl.arange(0, DP)
+    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
+    if D < DP:
+        mask = mask & (d < D)[None, :]
+    tl.store(ptr + rows[:, None] + d[None, :], x.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def program_block(M, blocks):
+    """Batch element, head and block; those of one head run side by side."""
+    pid = tl.program_id(0)
+    head = pid // blocks
+    return (head // M).to(tl.int64), (head % M).to(tl.int64), pid % blocks
