@@ -31,6 +31,11 @@ TRANSFORMS = {
     aten._fft_c2c,
     aten._fft_c2r,
 }
+# Interpolations: products of numbers, not of matrices.
+SAMPLINGS = {
+    torch.ops.mmattn.ms_deform_attn,
+    torch.ops.mmattn.ms_deform_attn_backward,
+}
 
 
 def _landmark_attention_flops(

@@ -15,6 +15,7 @@ on the same tensors and `graph_cold_ms` that of one which finds no input in the 
 a measured copy, or the FLOPs at the rate of a measured matrix product, whichever is
 longer (`bound`). Fourier transforms count at the rate of such a product in float32
 without tensor cores, or as dense DFT matrices at that with them, whichever is shorter.
+Interpolations count at the rate without.
 Exponentials of N x N maps count at the rate of the special-function units and bound by
 themselves, as the device takes them beside the products.
 `floor_fraction` is the floor over `graph_cold_ms`.
@@ -31,7 +32,7 @@ import torch
 from operators import OPERATORS, PASSES, Case, Side, grid_of, load
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.analysis.flop_rules import TRANSFORMS
+from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
 from mmattn.ops.testing import assert_close
 
 GIB = 2**30
@@ -55,11 +56,15 @@ def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
     with FlopCounterMode(display=False) as counter:
         case.run(which)
     counts = counter.get_flop_counts().get('Global', {})
-    transforms = sum(n for operator, n in counts.items() if operator in TRANSFORMS)
+    transforms, samples = (
+        sum(n for operator, n in counts.items() if operator in kind)
+        for kind in (TRANSFORMS, SAMPLINGS)
+    )
     seconds = transforms / rates['vector_flops']
     if which in case.dft_flops:
         seconds = min(seconds, case.dft_flops[which] / rates['flops'])
-    products = counter.get_total_flops() - transforms
+    seconds += samples / rates['vector_flops']
+    products = counter.get_total_flops() - transforms - samples
     floors = {
         'bytes': case.least_bytes(which) / rates['bytes'],
         'flops': products / rates['flops'] + seconds,
