@@ -39,6 +39,7 @@ ALLOWED = {
     'mmattn.models.coco_category_ids': {'mmattn.models.deformable_detr_checkpoints'},
     'mmattn.models.ms_deform_attn_neck': {'mmattn.models.layers', 'mmattn.registry'},
     'mmattn.models.mask2former_pixel_decoder': {
+        'mmattn.models.layers',
         'mmattn.models.ms_deform_attn_neck',
         'mmattn.ops',
         'mmattn.registry',

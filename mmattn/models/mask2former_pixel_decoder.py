@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.models.layers import Initializable
 from mmattn.ops.backend import is_autocast_on
 from mmattn.registry import MODELS
 
@@ -71,7 +72,7 @@ NAMES = {
 
 
 @MODELS.register_module()
-class Mask2FormerPixelDecoder(nn.Module):
+class Mask2FormerPixelDecoder(Initializable):
     """`MSDeformAttnNeck`, with what Mask2Former's heads want of it.
 
     Args:
@@ -136,13 +137,6 @@ class Mask2FormerPixelDecoder(nn.Module):
         nn.init.kaiming_uniform_(self.mask_features.weight, a=1)
         nn.init.zeros_(self.mask_features.bias)
         self.register_load_state_dict_pre_hook(take_mmdet_layout)
-
-    def init_weights(self):
-        """Loads what `init_cfg` names; without it the constructor's weights stay."""
-        if self.init_cfg:
-            from mmengine.model import initialize
-
-            initialize(self, self.init_cfg)
 
     def forward(self, feats: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         device_type = feats[0].device.type

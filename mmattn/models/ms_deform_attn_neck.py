@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.models.layers import DeformableDetrEncoder
+from mmattn.models.layers import DeformableDetrEncoder, Initializable
 from mmattn.registry import MODELS
 
 # Where Mask2Former's encoder is not Deformable DETR's.
@@ -31,7 +31,7 @@ def norm_conv(in_channels: int, out_channels: int, **conv) -> nn.Sequential:
 
 
 @MODELS.register_module()
-class MSDeformAttnNeck(nn.Module):
+class MSDeformAttnNeck(Initializable):
     """Maps in, maps of one width out; attention on the coarse ones.
 
     Args:
@@ -107,13 +107,6 @@ class MSDeformAttnNeck(nn.Module):
             ).append(nn.ReLU())
             for _ in fine
         )
-
-    def init_weights(self):
-        """Loads what `init_cfg` names; without it the constructor's weights stay."""
-        if self.init_cfg:
-            from mmengine.model import initialize
-
-            initialize(self, self.init_cfg)
 
     def forward(self, feats: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if len(feats) != len(self.in_channels):

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from mmattn.models.layers import Initializable
+
 # In the names of parameters that weight decay would harm although they are matrices:
 # special tokens, tables that are looked up, and the mixing weights of a few heads,
 # which start near the identity; and the logits of soft masks, which decay would pull to
@@ -25,7 +27,7 @@ NO_WEIGHT_DECAY = frozenset(
 )
 
 
-class BaseBackbone(nn.Module):
+class BaseBackbone(Initializable):
     """A plain `nn.Module` that mmengine models can own; needs mmengine only to load.
 
     Subclasses set `arch_zoo`, build their layers, call `freeze` last, and list their
@@ -186,13 +188,6 @@ class BaseBackbone(nn.Module):
             if isinstance(part, nn.Module):
                 part.eval()
         return self
-
-    def init_weights(self):
-        """Loads what `init_cfg` names; without it the constructor's weights stay."""
-        if self.init_cfg:
-            from mmengine.model import initialize
-
-            initialize(self, self.init_cfg)
 
 
 def run_block(block: nn.Module, x: Tensor, with_cp: bool, *args) -> Tensor:

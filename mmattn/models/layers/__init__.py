@@ -1,7 +1,7 @@
 from .deformable_attention import DeformableAttention
 from .deformable_detr_decoder import DecoderOutput, DeformableDetrDecoder
 from .deformable_detr_encoder import DeformableDetrEncoder
-from .initialization import init_linear_and_conv
+from .initialization import Initializable, init_linear_and_conv
 from .interactive_attention import InteractiveAttention
 from .masked_attention import MaskedAttention
 from .masking import resolve_masking
@@ -29,6 +29,7 @@ __all__ = [
     'DeformableAttention',
     'DeformableDetrDecoder',
     'DeformableDetrEncoder',
+    'Initializable',
     'InteractiveAttention',
     'LinearSpatialReductionAttention',
     'MSDeformAttention',

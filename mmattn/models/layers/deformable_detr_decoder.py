@@ -27,7 +27,7 @@ from .deformable_geometry import (
     on_levels,
     valid_ratios,
 )
-from .initialization import init_transformer
+from .initialization import Initializable, init_transformer
 
 
 class DecoderOutput(NamedTuple):
@@ -52,7 +52,7 @@ class DecoderOutput(NamedTuple):
 
 
 @MODELS.register_module()
-class DeformableDetrDecoder(nn.Module):
+class DeformableDetrDecoder(Initializable):
     """Encoded maps in, queries and their references out.
 
     Parameters are those of the official code
@@ -140,13 +140,6 @@ class DeformableDetrDecoder(nn.Module):
         if not as_two_stage:
             nn.init.zeros_(self.reference_points.bias)
             self.query_embed = nn.Embedding(num_queries, 2 * embed_dims)
-
-    def init_weights(self):
-        """Loads what `init_cfg` names; without it the constructor's weights stay."""
-        if self.init_cfg:
-            from mmengine.model import initialize
-
-            initialize(self, self.init_cfg)
 
     def forward(
         self,

@@ -25,11 +25,11 @@ from .deformable_geometry import (
     split_maps,
     valid_ratios,
 )
-from .initialization import init_transformer
+from .initialization import Initializable, init_transformer
 
 
 @MODELS.register_module()
-class DeformableDetrEncoder(nn.Module):
+class DeformableDetrEncoder(Initializable):
     """Maps in, maps of the same shapes out.
 
     Parameters are those of the official code
@@ -94,13 +94,6 @@ class DeformableDetrEncoder(nn.Module):
         )
         init_transformer(self.layers)
         nn.init.normal_(self.level_embed)
-
-    def init_weights(self):
-        """Loads what `init_cfg` names; without it the constructor's weights stay."""
-        if self.init_cfg:
-            from mmengine.model import initialize
-
-            initialize(self, self.init_cfg)
 
     def forward(
         self, feats: Sequence[Tensor], masks: Sequence[Tensor] | None = None

@@ -1,8 +1,21 @@
-"""Initial weights."""
+"""Initial weights, by rule or by config."""
 
 from torch import nn
 
 from .ms_deform_attention import MSDeformAttention
+
+
+class Initializable(nn.Module):
+    """What mmengine initialises by a config, in `init_cfg`."""
+
+    init_cfg: dict | list[dict] | None = None
+
+    def init_weights(self):
+        """Loads what `init_cfg` names; without it the constructor's weights stay."""
+        if self.init_cfg:
+            from mmengine.model import initialize
+
+            initialize(self, self.init_cfg)
 
 
 def init_linear_and_conv(module: nn.Module, std: float = 0.02):
