@@ -12,6 +12,7 @@ import io
 import logging
 import pickle
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +23,7 @@ import torch
 from mmengine.dist import get_dist_info
 from mmengine.logging import print_log
 
-from .checkpoint_globals import ALLOWED_GLOBALS, with_arrays
+from .checkpoint_globals import ALLOWED_GLOBALS, as_data
 
 # Below it, weights_only=True can be made to run code (CVE-2025-32434).
 SAFE_TORCH = (2, 6)
@@ -32,12 +33,16 @@ WANTED = re.compile(
 # A damaged pickle fails in whatever step the damage leads to.
 UNREADABLE = (
     pickle.UnpicklingError,
-    RuntimeError,
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
     EOFError,
     LookupError,
+    MemoryError,
+    RuntimeError,
     TypeError,
     ValueError,
-    AttributeError,
 )
 _TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
 
@@ -97,7 +102,7 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
         )
     try:
         with torch.serialization.safe_globals(ALLOWED_GLOBALS):
-            return with_arrays(torch.load(file, map_location, weights_only=True))
+            return as_data(torch.load(file, map_location, weights_only=True))
     except UNREADABLE as error:
         if not _TRUSTED.get():
             raise _explained(error, source) from None

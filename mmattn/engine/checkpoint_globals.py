@@ -2,117 +2,274 @@
 
 `torch.load(weights_only=True)` knows tensors and plain containers. Checkpoints of
 training runs hold a little more: mmengine's log history, numpy numbers, the arguments
-or the config of the run. Nothing here calls what the file chooses:
+or the config of the run. Those are read in two steps. While the file is unpickled,
+each of these globals stands for a class that records its arguments and its state and
+does nothing with them. `as_data` then builds the objects, each after a check of every
+part that it is built from:
 
-- numpy's constructors are stood in for. Their state can hold a forged dtype, for
-  example doubles flagged as object references, which numpy believes; ours takes the
-  name of a plain type and bytes;
-- mmengine's `HistoryBuffer` pickles its statistics as `getattr(HistoryBuffer, 'mean')`
-  and merges what it loads into the class. Ours takes the numbers alone, and
-  `getattr` becomes a lookup of those four names that never returns a callable;
-- `argparse.Namespace` (DeiT, PVT, timm) and mmengine's `ConfigDict` are attribute bags
-  without behaviour when they are built; yacs' and mmcv's become an `OrderedDict`.
+- numpy believes a forged dtype, for example doubles flagged as object references. An
+  array is built from the name of a plain type, a shape and bytes alone;
+- mmengine's `HistoryBuffer` merges the functions that a file names into its class. Ours
+  takes the numbers alone;
+- `argparse.Namespace` (DeiT, PVT, timm) and mmengine's `ConfigDict` take a plain dict;
+- yacs' and mmcv's configs become an `OrderedDict`.
+
+`as_data` refuses whatever else a file holds: classes, functions, and attributes that
+would hide the methods of a tensor.
 """
 
 from argparse import Namespace
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pickle import UnpicklingError
 
 import numpy as np
+import torch
 from mmengine.config import ConfigDict
 from mmengine.logging.history_buffer import HistoryBuffer
 
 PLAIN_KINDS = 'biufcSU'
 STATISTICS = ('min', 'max', 'mean', 'current')
+ATOMS = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, bytearray)
+    + (torch.Size, torch.dtype, torch.device, torch.layout, torch.qscheme)
+    + (torch.storage.TypedStorage, torch.storage.UntypedStorage)
+)
 
 
-def _refuse(name: str, arguments) -> UnpicklingError:
-    return UnpicklingError(f'GLOBAL {name} with arguments {arguments!r} is refused')
+def _refuse(name: str, received) -> UnpicklingError:
+    return UnpicklingError(f'GLOBAL {name} with {received!r} is refused')
 
 
-class _DType:
-    """Stands in for `numpy.dtype`: plain numbers and strings, no objects or fields."""
+class _Recorded:
+    """Records how a file would make an object; it has no place for anything else."""
 
-    def __init__(self, spec, align=False, copy=False):
-        self.dtype = np.dtype(spec) if isinstance(spec, str) else None
-        if self.dtype is None or self.dtype.kind not in PLAIN_KINDS:
-            raise _refuse('numpy.dtype', spec)
+    __slots__ = ('arguments', 'state')
+    name = ''  # of what it stands for
 
-    def __setstate__(self, state):
-        """Takes the byte order, the one part that the name does not tell."""
-        if state[1] in ('<', '>'):
-            self.dtype = self.dtype.newbyteorder(state[1])
-
-
-class _Array:
-    """Stands in for `numpy.ndarray` until `with_arrays` puts the array in its place."""
-
-    def __init__(self, *arguments):
-        self.array = None
+    def __new__(cls, *arguments):
+        self = super().__new__(cls)
+        self.arguments, self.state = arguments, None
+        return self
 
     def __setstate__(self, state):
-        _, shape, dtype, is_fortran, data = state
-        order = 'F' if is_fortran else 'C'
-        self.array = np.ndarray(shape, dtype.dtype, bytes(data), order=order).copy(
-            order
+        self.state = state
+
+    def build(self, built: dict):
+        """Return the object; `built` has what was built so far, as in `as_data`."""
+        raise NotImplementedError
+
+    def refusal(self) -> UnpicklingError:
+        return _refuse(self.name, (*self.arguments, self.state))
+
+
+class _DType(_Recorded):
+    name = 'numpy.dtype'
+
+    def build(self, built):
+        if not self.arguments or type(self.arguments[0]) is not str:
+            raise self.refusal()
+        dtype = np.dtype(self.arguments[0])
+        if dtype.kind not in PLAIN_KINDS or dtype.itemsize == 0:
+            raise self.refusal()
+        # The byte order is the one part of the state that the name does not tell.
+        if type(self.state) is tuple and self.state[1] in ('<', '>'):
+            dtype = dtype.newbyteorder(self.state[1])
+        return dtype
+
+
+class _Array(_Recorded):
+    name = 'numpy.ndarray'
+
+    def build(self, built):
+        if type(self.state) is not tuple or len(self.state) != 5:
+            raise self.refusal()
+        _, shape, dtype, is_fortran, data = self.state
+        if type(dtype) is not _DType:
+            raise self.refusal()
+        dtype = dtype.build(built)
+        if type(data) is _Bytes:
+            data = data.build(built)
+        plain_shape = type(shape) is tuple and all(
+            type(side) is int and side >= 0 for side in shape
         )
+        if type(data) is not bytes or not plain_shape:
+            raise self.refusal()
+        order = 'F' if is_fortran is True else 'C'
+        return np.ndarray(shape, dtype, data, order=order).copy(order)
 
 
-def _scalar(dtype: _DType, data: bytes) -> np.generic:
-    return np.frombuffer(data, dtype.dtype, count=1)[0]
+class _Scalar(_Recorded):
+    name = 'numpy.core.multiarray.scalar'
+
+    def build(self, built):
+        if [type(item) for item in self.arguments] != [_DType, bytes]:
+            raise self.refusal()
+        dtype, data = self.arguments
+        return np.frombuffer(data, dtype.build(built), count=1)[0]
 
 
-class _History(HistoryBuffer):
-    """Stands in for `HistoryBuffer`, and is one when its numbers have been read."""
+class _History(_Recorded):
+    name = 'mmengine.logging.history_buffer.HistoryBuffer'
 
-    def __setstate__(self, state):
-        log, count = (state[key].array for key in ('_log_history', '_count_history'))
-        self.__init__(log, count, max_length=state['max_length'])
-        self.__class__ = HistoryBuffer
+    def build(self, built):
+        if type(self.state) is not dict:
+            raise self.refusal()
+        arrays = [self.state.get(key) for key in ('_log_history', '_count_history')]
+        length = self.state.get('max_length')
+        if (
+            any(type(array) is not _Array for array in arrays)
+            or type(length) is not int
+        ):
+            raise self.refusal()
+        log, count = (as_data(array, built) for array in arrays)
+        is_plain = all(
+            array.ndim == 1 and array.dtype.kind in 'biuf' for array in (log, count)
+        )
+        if not is_plain or len(log) != len(count) or length < 1:
+            raise self.refusal()
+        return HistoryBuffer(log, count, max_length=length)
 
 
-def _statistic(owner, name) -> str:
-    """Stands in for `getattr`."""
-    if owner is not _History or name not in STATISTICS:
-        raise _refuse('builtins.getattr', (owner, name))
-    return name
+class _Statistic(_Recorded):
+    """Stands for `getattr(HistoryBuffer, name)`, and becomes the name."""
+
+    name = 'builtins.getattr'
+
+    def build(self, built):
+        if len(self.arguments) != 2:
+            raise self.refusal()
+        owner, name = self.arguments
+        if owner is not _History or type(name) is not str or name not in STATISTICS:
+            raise self.refusal()
+        return name
+
+
+class _Bytes(_Recorded):
+    """Stands for `bytes()`, which an empty array is pickled with."""
+
+    name = 'builtins.bytes'
+
+    def build(self, built):
+        if self.arguments or self.state is not None:
+            raise self.refusal()
+        return b''
+
+
+class _Slice(_Recorded):
+    name = 'builtins.slice'
+
+    def build(self, built):
+        return slice(*as_data(self.arguments, built))
+
+
+class _Namespace(_Recorded):
+    name = 'argparse.Namespace'
+
+    def build(self, built):
+        attributes = {} if self.state is None else self.state
+        if (
+            self.arguments
+            or type(attributes) is not dict
+            or not all(type(key) is str for key in attributes)
+        ):
+            raise self.refusal()
+        return Namespace(**as_data(attributes, built))
+
+
+class _ConfigDict(_Recorded):
+    name = 'mmengine.config.config.ConfigDict'
+
+    def build(self, built):
+        if self.state is not None or [type(item) for item in self.arguments] != [dict]:
+            raise self.refusal()
+        return ConfigDict(as_data(self.arguments[0], built))
 
 
 ALLOWED_GLOBALS = [
-    (_History, 'mmengine.logging.history_buffer.HistoryBuffer'),
-    (_statistic, 'builtins.getattr'),
-    (_DType, 'numpy.dtype'),
-    (_Array, 'numpy.ndarray'),
+    *(
+        (stand_in, stand_in.name)
+        for stand_in in (
+            _DType,
+            _Array,
+            _History,
+            _Statistic,
+            _Bytes,
+            _Slice,
+            _Namespace,
+            _ConfigDict,
+        )
+    ),
     *(
         (stand_in, f'numpy.{core}.multiarray.{name}')
         for core in ('core', '_core')
-        for stand_in, name in ((_Array, '_reconstruct'), (_scalar, 'scalar'))
+        for stand_in, name in ((_Array, '_reconstruct'), (_Scalar, 'scalar'))
     ),
-    (bytes, 'builtins.bytes'),  # of an empty array
-    (slice, 'builtins.slice'),
-    (Namespace, 'argparse.Namespace'),
-    (ConfigDict, 'mmengine.config.config.ConfigDict'),
     (OrderedDict, 'mmcv.utils.config.ConfigDict'),
     (OrderedDict, 'yacs.config.CfgNode'),
 ]
 
 
-def with_arrays(value, _seen: set[int] | None = None):
-    """`value` with the arrays in the place of their stand-ins, containers in place."""
-    seen = set() if _seen is None else _seen
-    if isinstance(value, _Array):
-        return value.array
-    if type(value) is tuple:
-        return tuple(with_arrays(item, seen) for item in value)
-    if id(value) in seen:
+def as_data(value, built: dict | None = None):
+    """Return `value` with the objects in the place of their records.
+
+    Containers are changed in place, tuples are made anew.
+
+    Args:
+        value: what the unpickler returned.
+        built: originals and what they became, by the identity of the original, so that
+            what occurs twice is built once. None starts with an empty one.
+
+    Raises:
+        pickle.UnpicklingError: there is something that is no data, or a record whose
+            parts do not fit.
+    """
+    built = {} if built is None else built
+    kind = type(value)
+    if kind in ATOMS:
         return value
-    if isinstance(value, dict):
-        seen.add(id(value))
-        for key in value:
-            value[key] = with_arrays(value[key], seen)
-    elif isinstance(value, list):
-        seen.add(id(value))
-        value[:] = [with_arrays(item, seen) for item in value]
-    elif isinstance(value, Namespace):
-        with_arrays(vars(value), seen)
-    return value
+    if id(value) in built:
+        return built[id(value)][1]
+    if kind is tuple:
+        return tuple(as_data(item, built) for item in value)
+    if isinstance(value, _Recorded):
+        result = value.build(built)
+    else:
+        result = value
+    built[id(value)] = value, result  # `value` stays alive, so its identity is its own
+    if kind is list:
+        value[:] = [as_data(item, built) for item in value]
+    elif kind is set:
+        items = [as_data(item, built) for item in value]
+        value.clear()
+        value.update(items)
+    elif kind in (dict, OrderedDict, Counter):
+        _convert_mapping(value, built)
+    elif kind in (torch.Tensor, torch.nn.Parameter):
+        _check_tensor(value, built)
+    elif result is value:
+        raise _refuse(getattr(value, '__qualname__', kind.__qualname__), value)
+    return result
+
+
+def _convert_mapping(mapping: dict, built: dict):
+    if type(mapping) is not dict:
+        # The attributes of a state dict are its versions; those of yacs are no data.
+        kept = vars(mapping).get('_metadata')
+        vars(mapping).clear()
+        if type(kept) in (dict, OrderedDict):
+            mapping._metadata = as_data(kept, built)
+    items = [
+        (as_data(key, built), as_data(item, built)) for key, item in mapping.items()
+    ]
+    mapping.clear()
+    for key, item in items:
+        mapping[key] = item
+
+
+def _check_tensor(tensor: torch.Tensor, built: dict):
+    if tensor._backward_hooks:
+        raise _refuse('torch.Tensor', tensor._backward_hooks)
+    for name, attribute in list(vars(tensor).items()):
+        if hasattr(torch.nn.Parameter, name):
+            raise _refuse('torch.Tensor', name)
+        setattr(tensor, name, as_data(attribute, built))

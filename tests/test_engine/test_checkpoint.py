@@ -11,6 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip('mmengine')
+from calls import Calls
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import load_checkpoint
@@ -22,16 +23,6 @@ from mmattn.engine import (
     read_checkpoint,
     trusted_checkpoints,
 )
-
-
-class Calls:
-    """Unpickling it calls a function, then gives what it returned a state."""
-
-    def __init__(self, function, *arguments, state=None):
-        self.reduced = (function, arguments, state)
-
-    def __reduce__(self):
-        return self.reduced[: 2 if self.reduced[2] is None else 3]
 
 
 @pytest.fixture

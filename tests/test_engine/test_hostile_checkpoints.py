@@ -1,0 +1,147 @@
+"""A file cannot make more of an allowed global than the data that it stands for."""
+
+from argparse import Namespace
+from collections import Counter, OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip('mmengine')
+from calls import Calls
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+
+from mmattn.engine import UntrustedCheckpointError, read_checkpoint
+
+POINTER = (0x4141414141).to_bytes(8, 'little')
+REBUILD = np.zeros(1).__reduce__()[0]
+RETYPE = torch._tensor._rebuild_from_type_v2
+
+
+class Bag(dict):
+    """Pickles as a `Counter` with attributes, one of which is its class."""
+
+    def __reduce__(self):
+        return Counter, (), (None, {'__class__': ConfigDict, 'dtype': 'O'})
+
+
+class Hiding:
+    """Pickles as a state dict with an attribute in the place of a method."""
+
+    def __reduce__(self):
+        state = dict(items=OrderedDict, _metadata=OrderedDict())
+        return OrderedDict, (), state, None, iter([('w', 1)])
+
+
+def array(dtype, shape=(1,), data=POINTER):
+    return Calls(REBUILD, np.ndarray, (0,), b'b', state=(1, shape, dtype, False, data))
+
+
+def history(log, count, length=9):
+    state = dict(_log_history=log, _count_history=count, max_length=length)
+    return Calls(HistoryBuffer, state=state)
+
+
+DOUBLE = np.dtype('f8')
+SCALAR = np.float64(1).__reduce__()[0]
+HOSTILE = {
+    'dtype-in-a-namespace': array(Namespace(dtype='O')),
+    'dtype-in-a-config': array(ConfigDict(dtype='O')),
+    'dtype-in-a-dict': array(OrderedDict(dtype='O')),
+    'dtype-in-slots': array(Calls(Namespace, state=(None, {'dtype': 'O'}))),
+    'class-in-slots': array(Calls(Namespace, state=(None, {'__class__': np.dtype}))),
+    'class-of-a-counter': array(Bag()),
+    'dtype-by-its-class': array(np.dtype),
+    'dtype-by-name': array('O'),
+    'dtype-of-objects': array(Calls(np.dtype, 'O')),
+    'dtype-of-fields': array(Calls(np.dtype, 'f8,O')),
+    'dtype-of-no-size': array(Calls(np.dtype, 'S0'), (1 << 40,), b''),
+    'dtype-spec-is-no-text': array(Calls(np.dtype, ('f8', 1))),
+    'retyped-dtype': array(Calls(RETYPE, np.dtype, np.dtype, ('O',), {'dtype': 'f8'})),
+    'array-without-state': Calls(REBUILD, np.ndarray, (0,), b'b'),
+    'array-in-short-state': Calls(REBUILD, np.ndarray, (0,), b'b', state=(1, 2)),
+    'array-longer-than-its-bytes': array(DOUBLE, (2,)),
+    'array-of-negative-side': array(DOUBLE, (-1,)),
+    'array-of-huge-sides': array(DOUBLE, (1 << 62, 1 << 62)),
+    'array-of-a-count-of-bytes': array(DOUBLE, (1,), 1 << 40),
+    'scalar-of-objects': Calls(SCALAR, Namespace(dtype='O'), POINTER),
+    'scalar-without-bytes': Calls(SCALAR, DOUBLE, b''),
+    'history-of-lists': history([1.0], [1]),
+    'history-of-namespaces': history(Namespace(array=[1.0]), Namespace(array=[1])),
+    'history-of-two-lengths': history(np.ones(2), np.ones(1)),
+    'history-of-text': history(np.array(['a']), np.ones(1)),
+    'history-of-no-length': history(np.ones(1), np.ones(1), np.ones(1)),
+    'history-without-state': Calls(HistoryBuffer, [1.0], [1]),
+    'namespace-of-a-list': Calls(Namespace, state=[('lr', 1)]),
+    'namespace-of-slots': Calls(Namespace, state=({}, {'__class__': HistoryBuffer})),
+    'namespace-of-arguments': Calls(Namespace, 1),
+    'namespace-of-numbers': Calls(Namespace, state={1: 2}),
+    'config-of-pairs': Calls(ConfigDict, [('lr', 1)]),
+    'config-with-state': Calls(ConfigDict, {}, state={'lazy': True}),
+    'bytes-of-a-length': Calls(bytes, 1 << 40),
+    'bytearray-of-a-length': Calls(bytearray, 1 << 62),
+    'function': torch._utils._rebuild_tensor_v2,
+    'class': OrderedDict,
+    'hooks-of-a-tensor': Calls(
+        torch._utils._rebuild_parameter,
+        torch.ones(1),
+        True,
+        OrderedDict({0: OrderedDict}),
+    ),
+    'methods-of-a-tensor': Calls(
+        torch._utils._rebuild_parameter_with_state,
+        torch.ones(1),
+        True,
+        OrderedDict(),
+        {'detach': 1},
+    ),
+}
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+@pytest.mark.parametrize('value', HOSTILE.values(), ids=HOSTILE)
+def test_forged_objects_are_refused(tmp_path, value, zipped):
+    path = tmp_path / 'forged.pth'
+    torch.save([value], path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match='forged.pth is (refused|not a readable)'):
+        read_checkpoint(path)
+
+
+def test_methods_of_a_state_dict_cannot_be_hidden(tmp_path):
+    torch.save(Hiding(), tmp_path / 'hiding.pth')
+    read = read_checkpoint(tmp_path / 'hiding.pth')
+    assert [*read.items()] == [('w', 1)]
+    assert vars(read) == {'_metadata': OrderedDict()}
+
+
+def test_what_occurs_twice_is_read_once(tmp_path):
+    shared, namespace = [np.arange(3)], Namespace(lr=np.float64(2))
+    loop = [1]
+    loop.append(loop)
+    value = {np.str_('key'): (shared, shared), 'args': [namespace] * 2, 'loop': loop}
+    torch.save(value, tmp_path / 'shared.pth')
+    read = read_checkpoint(tmp_path / 'shared.pth')
+    assert read['key'][0] is read['key'][1]
+    assert read['key'][0][0].tolist() == [0, 1, 2]
+    assert read['args'][0] is read['args'][1]
+    assert type(read['args'][0].lr) is np.float64
+    assert read['loop'][1] is read['loop']
+
+
+def test_attributes_of_a_parameter_are_read(tmp_path):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.shards = [np.int64(3)]
+    torch.save(parameter, tmp_path / 'parameter.pth')
+    read = read_checkpoint(tmp_path / 'parameter.pth')
+    assert type(read) is torch.nn.Parameter
+    assert read.shards == [3]
+    assert type(read.shards[0]) is np.int64
+
+
+def test_unfamiliar_data_is_refused_by_name(tmp_path):
+    torch.save({'part': np.dtype('f8')}, tmp_path / 'dtype.pth')
+    assert read_checkpoint(tmp_path / 'dtype.pth') == {'part': DOUBLE}
+    torch.save({'part': torch.nn.Parameter}, tmp_path / 'class.pth')
+    with pytest.raises(UntrustedCheckpointError, match="namely 'Parameter'"):
+        read_checkpoint(tmp_path / 'class.pth')
