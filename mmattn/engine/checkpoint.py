@@ -23,7 +23,7 @@ import torch
 from mmengine.dist import get_dist_info
 from mmengine.logging import print_log
 
-from .checkpoint_globals import ALLOWED_GLOBALS, as_data
+from .data_unpickler import load_data
 
 # Below it, weights_only=True can be made to run code (CVE-2025-32434).
 SAFE_TORCH = (2, 6)
@@ -101,8 +101,7 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
             ' (pip install -U torch), or pass --trust-checkpoint.'
         )
     try:
-        with torch.serialization.safe_globals(ALLOWED_GLOBALS):
-            return as_data(torch.load(file, map_location, weights_only=True))
+        return load_data(file, map_location)
     except UNREADABLE as error:
         if not _TRUSTED.get():
             raise _explained(error, source) from None

@@ -1,7 +1,11 @@
 """A file cannot make more of an allowed global than the data that it stands for."""
 
+import io
+import os
+import tarfile
 from argparse import Namespace
 from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -145,3 +149,56 @@ def test_unfamiliar_data_is_refused_by_name(tmp_path):
     torch.save({'part': torch.nn.Parameter}, tmp_path / 'class.pth')
     with pytest.raises(UntrustedCheckpointError, match="namely 'Parameter'"):
         read_checkpoint(tmp_path / 'class.pth')
+
+
+HISTORY = dict(log=HistoryBuffer([1.0, 2.0], [1, 1]), lr=np.float64(0.1))
+
+
+def test_threads_do_not_disturb_one_another(tmp_path):
+    torch.save(HISTORY, tmp_path / 'valid.pth')
+
+    def read(_):
+        return read_checkpoint(tmp_path / 'valid.pth')['log'].data[0].tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(log == [1, 2] for log in pool.map(read, range(400)))
+
+
+class Watched(io.BytesIO):
+    """Notes the table of the process whenever it is read from."""
+
+    def read(self, *size):
+        self.seen = torch.serialization.get_safe_globals()
+        return super().read(*size)
+
+
+def test_globals_of_the_host_program_are_its_own():
+    """They do not replace ours, and ours do not show in its table."""
+    allowed = [(getattr, 'builtins.getattr'), (np.dtype, 'numpy.dtype'), os.getcwd]
+    for value in (HISTORY, Calls(getattr, OrderedDict, 'fromkeys'), Calls(os.getcwd)):
+        file = Watched()
+        torch.save(value, file)
+        file.seek(0)
+        with torch.serialization.safe_globals(allowed):
+            before = torch.serialization.get_safe_globals()
+            if value is HISTORY:
+                assert read_checkpoint(file)['log'].mean() == 1.5
+            else:
+                with pytest.raises(UntrustedCheckpointError):
+                    read_checkpoint(file)
+        assert {*file.seen} == {*before}
+
+
+def test_safety_that_the_environment_forces_is_no_obstacle(tmp_path, monkeypatch):
+    torch.save(HISTORY, tmp_path / 'valid.pth')
+    monkeypatch.setenv('TORCH_FORCE_WEIGHTS_ONLY_LOAD', '1')
+    assert read_checkpoint(tmp_path / 'valid.pth')['lr'] == 0.1
+
+
+def test_a_tar_archive_is_refused(tmp_path):
+    """PyTorch unpacks the oldest format only where it may run code."""
+    with tarfile.open(tmp_path / 'old.pth', 'w') as archive:
+        (tmp_path / 'storages').write_bytes(b'')
+        archive.add(tmp_path / 'storages', 'storages')
+    with pytest.raises(ValueError, match='old.pth is not a readable.*legacy .tar'):
+        read_checkpoint(tmp_path / 'old.pth')
