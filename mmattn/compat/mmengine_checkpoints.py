@@ -6,6 +6,9 @@ for that, by ours, which read with `mmattn.engine.checkpoint`; `load_from_http` 
 name, because the `torchvision://` and `mmcls://` loaders call it. That covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
 
+mmengine also runs `meta['config']` of a checkpoint, which is text, as a Python config
+when a run resumes. Our loaders leave it out unless the file is trusted.
+
 The initialiser `Pretrained` is re-registered with one that reports what was loaded and
 refuses to start from noise (`mmattn.engine.weights`).
 
@@ -20,21 +23,30 @@ from pathlib import Path
 __all__ = ['correct_initializer', 'correct_loaders']
 
 
-def load_from_local(filename, map_location=None):
-    from mmattn.engine.checkpoint import read_checkpoint
+def _read(file, map_location, source=None):
+    from mmattn.engine.checkpoint import may_run_code, read_checkpoint
 
+    checkpoint = read_checkpoint(file, map_location, source)
+    if not may_run_code() and isinstance(checkpoint, dict):
+        meta = checkpoint.get('meta')
+        if isinstance(meta, dict):
+            meta.pop('config', None)  # mmengine runs it to compare `gpu_ids`
+    return checkpoint
+
+
+def load_from_local(filename, map_location=None):
     path = os.path.expanduser(filename)
     if not os.path.isfile(path):
         raise FileNotFoundError(f'no checkpoint at {filename}')
-    return read_checkpoint(path, map_location)
+    return _read(path, map_location)
 
 
 def load_from_http(filename, map_location=None, model_dir=None, progress=None):
-    from mmattn.engine.checkpoint import download_checkpoint, read_checkpoint
+    from mmattn.engine.checkpoint import download_checkpoint
 
     progress = os.isatty(0) if progress is None else progress
     path = download_checkpoint(filename, model_dir, progress)
-    return read_checkpoint(path, map_location, f'{filename} (kept at {path})')
+    return _read(path, map_location, f'{filename} (kept at {path})')
 
 
 def load_from_openmmlab(filename, map_location=None):
@@ -54,10 +66,8 @@ def load_from_openmmlab(filename, map_location=None):
 def load_from_ceph(filename, map_location=None, backend='petrel'):
     from mmengine.fileio import get_file_backend
 
-    from mmattn.engine.checkpoint import read_checkpoint
-
     storage = get_file_backend(filename, backend_args={'backend': backend})
-    return read_checkpoint(io.BytesIO(storage.get(filename)), map_location, filename)
+    return _read(io.BytesIO(storage.get(filename)), map_location, filename)
 
 
 def load_from_pavi(filename, map_location=None):
@@ -65,13 +75,11 @@ def load_from_pavi(filename, map_location=None):
 
     from pavi import modelcloud
 
-    from mmattn.engine.checkpoint import read_checkpoint
-
     model = modelcloud.get(filename.partition('://')[2])
     with TemporaryDirectory() as folder:
         path = Path(folder, model.name)
         model.download(str(path))
-        return read_checkpoint(path, map_location, filename)
+        return _read(path, map_location, filename)
 
 
 LOADERS = {

@@ -48,13 +48,19 @@ _TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
 
 
 class UntrustedCheckpointError(ValueError):
-    """A checkpoint would have to run code to be read, and nobody said it may."""
+    """A checkpoint would have to run code to be read, and nobody said it may.
 
-    def __init__(self, source: str, wanted: str):
+    Args:
+        source: path or address of the checkpoint.
+        wanted: what it would run.
+        instead: a sentence that says how to do without, if there is a way.
+    """
+
+    def __init__(self, source: str, wanted: str, instead: str = ''):
         super().__init__(
             f'{source} is refused: reading it would run code, namely {wanted!r}, which '
-            'weights have no need of. If you trust whoever made the file, pass '
-            '--trust-checkpoint (trust_checkpoint = True in a config, '
+            f'weights have no need of. {instead}If you trust whoever made the file, '
+            'pass --trust-checkpoint (trust_checkpoint = True in a config, '
             'mmattn.engine.trusted_checkpoints() in Python).'
         )
 
@@ -71,6 +77,11 @@ def trusted_checkpoints(trust: bool = True) -> Iterator[None]:
         yield
     finally:
         _TRUSTED.reset(token)
+
+
+def may_run_code() -> bool:
+    """Return whether `trusted_checkpoints` is in force."""
+    return _TRUSTED.get()
 
 
 def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=None):

@@ -1,5 +1,6 @@
 """Checkpoints are read without running them, by every way that leads to one."""
 
+import copy
 import os
 import sys
 from argparse import Namespace
@@ -14,7 +15,7 @@ pytest.importorskip('mmengine')
 from calls import Calls
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
-from mmengine.runner import load_checkpoint
+from mmengine.runner import FlexibleRunner, load_checkpoint
 from tiny_run import Tiny, make_runner
 
 from mmattn.engine import (
@@ -55,6 +56,25 @@ def by_strategy(path, run_dir, trust):
         strategy.load_checkpoint(path)
 
 
+def flexible_runner(run_dir, **options):
+    tiny = make_runner(run_dir / 'other')
+    hook = dict(type='mmattn.CheckpointHook', interval=4, by_epoch=False)
+    return FlexibleRunner(
+        model=tiny.model,
+        work_dir=str(run_dir),
+        train_dataloader=tiny._train_dataloader,
+        train_cfg=dict(by_epoch=False, max_iters=4),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+        default_hooks=dict(checkpoint=hook),
+        **options,
+    )
+
+
+def flexible_resume(path, run_dir, trust):
+    with trusted_checkpoints(bool(trust)):
+        flexible_runner(run_dir, load_from=path, resume=True).train()
+
+
 WAYS = {
     'load_from': lambda path, run_dir, trust: make_runner(
         run_dir, load_from=path, **trust
@@ -69,6 +89,8 @@ WAYS = {
     'init_detector': by_init_detector,
     'strategy': by_strategy,
 }
+# These need more than the weights of a trap, or say another thing about it.
+READERS_OF_TEXT = {'flexible-resume': flexible_resume}
 
 
 @pytest.mark.parametrize('load', WAYS.values(), ids=WAYS)
@@ -78,6 +100,53 @@ def test_no_way_runs_a_checkpoint(trap, tmp_path, load):
     with pytest.raises(UntrustedCheckpointError, match=wanted):
         load(str(path), tmp_path / 'run', {})
     assert not sprung.exists()
+
+
+@pytest.fixture(scope='module')
+def saved_by_a_run(tmp_path_factory):
+    """Checkpoints of our runner (False) and of mmengine's flexible one (True)."""
+    folder = tmp_path_factory.mktemp('saved')
+    make_runner(folder).train()
+    flexible_runner(folder / 'flexible').train()
+    return {
+        True: read_checkpoint(folder / 'flexible' / 'iter_4.pth'),
+        False: read_checkpoint(folder / 'iter_4.pth'),
+    }
+
+
+TEXTS = {
+    'meta-config': lambda saved, text: saved['meta'].update(config=text),
+    'meta-cfg': lambda saved, text: saved['meta'].update(cfg=text),
+    'runtime-cfg': lambda saved, text: saved['message_hub']['runtime_info'].update(
+        cfg=text
+    ),
+}
+
+
+@pytest.mark.parametrize('put', TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize(
+    'load', (WAYS | READERS_OF_TEXT).values(), ids=WAYS | READERS_OF_TEXT
+)
+def test_no_way_runs_text_of_a_checkpoint(saved_by_a_run, tmp_path, load, put):
+    """The trap is watched during the whole call, not while the file is read alone."""
+    sprung, path = tmp_path / 'sprung', tmp_path / 'trap.pth'
+    saved = copy.deepcopy(saved_by_a_run[load is flexible_resume])
+    put(saved, f'import os\nos.mkdir({str(sprung)!r})\n')
+    torch.save(saved, path)
+    load(str(path), tmp_path / 'run', {})
+    assert not sprung.exists()
+
+
+def test_text_of_a_trusted_one_is_run(saved_by_a_run, tmp_path):
+    """The traps are live: mmengine runs them where a user allows it."""
+    for load, put in ((WAYS['resume'], 'meta-config'),):
+        sprung, path = tmp_path / f'sprung-{put}', tmp_path / 'trap.pth'
+        saved = copy.deepcopy(saved_by_a_run[False])
+        model = "dict(type='TinyModel')"
+        TEXTS[put](saved, f'import os\nos.mkdir({str(sprung)!r})\nmodel={model}\n')
+        torch.save(saved, path)
+        load(str(path), tmp_path / put, dict(trust_checkpoint=True))
+        assert sprung.is_dir()
 
 
 @pytest.mark.parametrize('load', WAYS.values(), ids=WAYS)
