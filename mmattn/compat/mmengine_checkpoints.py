@@ -6,8 +6,9 @@ for that, by ours, which read with `mmattn.engine.checkpoint`; `load_from_http` 
 name, because the `torchvision://` and `mmcls://` loaders call it. That covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
 
-mmengine also runs `meta['config']` of a checkpoint, which is text, as a Python config
-when a run resumes. Our loaders leave it out unless the file is trusted.
+mmengine also runs text of a checkpoint as a Python config: `meta['config']` when a run
+resumes, and the config that training saved when an inferencer is given no other. Our
+loaders leave the former out, and the latter is refused, unless the file is trusted.
 
 The initialiser `Pretrained` is re-registered with one that reports what was loaded and
 refuses to start from noise (`mmattn.engine.weights`).
@@ -20,7 +21,7 @@ import io
 import os
 from pathlib import Path
 
-__all__ = ['correct_initializer', 'correct_loaders']
+__all__ = ['correct_inferencer', 'correct_initializer', 'correct_loaders']
 
 
 def _read(file, map_location, source=None):
@@ -114,3 +115,23 @@ def correct_initializer(weight_init):
     weight_init.WEIGHT_INITIALIZERS.register_module(
         name='Pretrained', module=PretrainedInit, force=True
     )
+
+
+def correct_inferencer(infer):
+    """Corrects `mmengine.infer.infer`."""
+    original = infer.BaseInferencer._init_model
+    if original.__module__ == __name__:
+        return
+
+    def _init_model(self, cfg, weights, device='cpu'):
+        from mmattn.engine.checkpoint import UntrustedCheckpointError, may_run_code
+
+        if not cfg and not may_run_code():
+            raise UntrustedCheckpointError(
+                str(weights),
+                'the config saved in it',
+                f'Give the config: {type(self).__name__}(model=CONFIG, weights=...). ',
+            )
+        return original(self, cfg, weights, device)
+
+    infer.BaseInferencer._init_model = _init_model

@@ -19,7 +19,11 @@ the loader they chose. Importing mmattn therefore never imports mmengine.
 import sys
 
 from mmattn.compat.mmcv_attention import correct_attention
-from mmattn.compat.mmengine_checkpoints import correct_initializer, correct_loaders
+from mmattn.compat.mmengine_checkpoints import (
+    correct_inferencer,
+    correct_initializer,
+    correct_loaders,
+)
 from mmattn.compat.mmpretrain_multimodal import correct_dependency
 
 __all__ = ['install']
@@ -71,6 +75,7 @@ CORRECTIONS = {
     'mmcv.ops.multi_scale_deform_attn': correct_attention,
     'mmengine.config.utils': _correct_table,
     'mmengine.config.config': _correct_base_scope,
+    'mmengine.infer.infer': correct_inferencer,
     'mmengine.runner.checkpoint': correct_loaders,
     'mmengine.model.weight_init': correct_initializer,
     'mmpretrain.utils.dependency': correct_dependency,

@@ -220,3 +220,16 @@ def test_importing_mmattn_is_enough(tmp_path, order):
     )
     assert 'UntrustedCheckpointError' in done.stdout, done.stderr
     assert not sprung.exists()
+
+
+def test_inferencers_of_the_packages_do_not_run_a_saved_config(tmp_path):
+    pytest.importorskip('mmdet')
+    from mmdet.apis import DetInferencer
+
+    sprung = tmp_path / 'sprung'
+    text = f'import os\nos.mkdir({str(sprung)!r})'
+    torch.save(dict(state_dict={}, meta=dict(cfg=text)), tmp_path / 'trap.pth')
+    refused = r'trap.pth is refused.*DetInferencer\(model=CONFIG, weights=\.\.\.\)'
+    with pytest.raises(UntrustedCheckpointError, match=refused):
+        DetInferencer(weights=str(tmp_path / 'trap.pth'), device='cpu')
+    assert not sprung.exists()

@@ -14,6 +14,7 @@ import torch
 pytest.importorskip('mmengine')
 from calls import Calls
 from mmengine.config import ConfigDict
+from mmengine.infer import BaseInferencer
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import FlexibleRunner, load_checkpoint
 from tiny_run import Tiny, make_runner
@@ -75,6 +76,28 @@ def flexible_resume(path, run_dir, trust):
         flexible_runner(run_dir, load_from=path, resume=True).train()
 
 
+class NamedInferencer(BaseInferencer):
+    """An inferencer as the mm packages write them, but for the images."""
+
+    preprocess_kwargs = forward_kwargs = visualize_kwargs = postprocess_kwargs = set()
+
+    def _init_pipeline(self, cfg):
+        return list
+
+    def _init_visualizer(self, cfg):
+        return None
+
+    def visualize(self, *args, **kwargs):
+        raise NotImplementedError
+
+    postprocess = visualize
+
+
+def inferencer(path, run_dir, trust):
+    with trusted_checkpoints(bool(trust)):
+        NamedInferencer(weights=path, scope='mmengine', device='cpu')
+
+
 WAYS = {
     'load_from': lambda path, run_dir, trust: make_runner(
         run_dir, load_from=path, **trust
@@ -90,7 +113,7 @@ WAYS = {
     'strategy': by_strategy,
 }
 # These need more than the weights of a trap, or say another thing about it.
-READERS_OF_TEXT = {'flexible-resume': flexible_resume}
+READERS_OF_TEXT = {'flexible-resume': flexible_resume, 'inferencer': inferencer}
 
 
 @pytest.mark.parametrize('load', WAYS.values(), ids=WAYS)
@@ -133,13 +156,17 @@ def test_no_way_runs_text_of_a_checkpoint(saved_by_a_run, tmp_path, load, put):
     saved = copy.deepcopy(saved_by_a_run[load is flexible_resume])
     put(saved, f'import os\nos.mkdir({str(sprung)!r})\n')
     torch.save(saved, path)
-    load(str(path), tmp_path / 'run', {})
+    if load is inferencer:
+        with pytest.raises(UntrustedCheckpointError, match='Give the config: Named.*='):
+            load(str(path), tmp_path / 'run', {})
+    else:
+        load(str(path), tmp_path / 'run', {})
     assert not sprung.exists()
 
 
 def test_text_of_a_trusted_one_is_run(saved_by_a_run, tmp_path):
     """The traps are live: mmengine runs them where a user allows it."""
-    for load, put in ((WAYS['resume'], 'meta-config'),):
+    for load, put in ((WAYS['resume'], 'meta-config'), (inferencer, 'runtime-cfg')):
         sprung, path = tmp_path / f'sprung-{put}', tmp_path / 'trap.pth'
         saved = copy.deepcopy(saved_by_a_run[False])
         model = "dict(type='TinyModel')"
