@@ -6,7 +6,11 @@ mmengine removes the outdated checkpoint, then writes the new one, then truncate
 """
 
 import os
+import re
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from string import Formatter
 
 from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend
@@ -20,11 +24,23 @@ LAST = 'last_checkpoint'
 
 
 class _DeferredRemovals:
-    """A file backend whose removals wait for `carry_out`."""
+    """A file backend whose removals wait for `carry_out`.
 
-    def __init__(self, backend):
+    Args:
+        backend: the file backend.
+        is_own: whether a path may be removed; `isfile` and `isdir` deny others.
+    """
+
+    def __init__(self, backend, is_own: Callable[[str], bool]):
         self.backend = backend
+        self.is_own = is_own
         self.paths = []
+
+    def isfile(self, path: str) -> bool:
+        return self.is_own(path) and self.backend.isfile(path)
+
+    def isdir(self, path: str) -> bool:
+        return self.is_own(path) and self.backend.isdir(path)
 
     def __getattr__(self, name: str):
         return getattr(self.backend, name)
@@ -51,12 +67,16 @@ def _remove(backend, path: str):
 class CheckpointHook(MMEngineCheckpointHook):
     """Arguments and results are those of mmengine's `CheckpointHook`.
 
+    A resumed run takes the names of what to remove from its checkpoint. It removes only
+    what lies in its own folder and is named as this hook names files.
+
     Raises:
         OSError: while training, when a checkpoint cannot be written, for example to a
             full disk. The one before it and `last_checkpoint` are untouched.
     """
 
     def before_train(self, runner):
+        _drop_strange_names(runner)
         super().before_train(runner)
         self._remove_unfinished(runner)
 
@@ -96,12 +116,23 @@ class CheckpointHook(MMEngineCheckpointHook):
 
     def _save_best_checkpoint(self, runner, metrics: dict):
         backend = self.file_backend
-        self.file_backend = removals = _DeferredRemovals(backend)
+        self.file_backend = removals = _DeferredRemovals(backend, self._is_own)
         try:
             super()._save_best_checkpoint(runner, metrics)
         finally:
             self.file_backend = backend
         removals.carry_out(keep=self._best_checkpoints())
+
+    def _is_own(self, path: str) -> bool:
+        """Return whether `path` is in the folder of this run and named by this hook."""
+        folder, name = os.path.split(path)
+        own = ''.join(
+            re.escape(text) + ('' if field is None else r'\d+')
+            for text, field, *_ in Formatter().parse(self.filename_tmpl)
+        )
+        return re.fullmatch(f'(best_.+_)?{own}', name) is not None and (
+            os.path.realpath(folder) == os.path.realpath(self.out_dir)
+        )
 
     def _best_checkpoints(self) -> set:
         paths = getattr(self, 'best_ckpt_path_dict', {})
@@ -113,6 +144,24 @@ class CheckpointHook(MMEngineCheckpointHook):
         remove_unfinished(runner.work_dir)
         if isinstance(self.file_backend, LocalBackend):
             remove_unfinished(self.out_dir)
+
+
+def _drop_strange_names(runner):
+    """Forget steps that are no counts and paths that are no text.
+
+    A checkpoint can hold anything in their place, for example `'../other'` for a step.
+    """
+    info = runner.message_hub.runtime_info
+    for key, value in list(info.items()):
+        if key == 'keep_ckpt_ids':
+            steps = list(value) if isinstance(value, (list, tuple, deque)) else [value]
+            kept = [step for step in steps if type(step) is int and step >= 0]
+            if len(kept) < len(steps):
+                runner.logger.warning(f'Ignoring {key}={value!r} of the checkpoint')
+            info[key] = kept
+        elif key.startswith('best_ckpt') and not isinstance(value, str):
+            runner.logger.warning(f'Ignoring {key}={value!r} of the checkpoint')
+            del info[key]
 
 
 def safe_checkpoint_hook(hooks: dict | None) -> dict:
