@@ -153,44 +153,58 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
 
 
 def download_checkpoint(url: str, folder: str | None = None, progress=False) -> Path:
-    """The local copy of what is at `url`, downloaded once by the first process.
+    """Return the local copy of what is at `url`; the first process downloads it once.
+
+    Copies are kept by address, as `<folder>/<hash of the address>/<name>`, since files
+    of many models have one name (`model.safetensors`). A name that ends in the first
+    digits of a SHA-256 (`name-d4b0c5d6.pth`) is compared with the content, and a
+    difference is logged: some published files were converted after they were named.
+    `<folder>/<name>`, where `torch.hub` keeps its downloads, is used if its content is
+    what such a name says.
 
     Args:
         url: http or https.
         folder: where it is kept; the checkpoints of `torch.hub` by default.
         progress: show a bar.
 
-    A name that ends in the first digits of a SHA-256 (`name-d4b0c5d6.pth`) is compared
-    with the content, and a difference is logged: some published files were converted
-    after they were named.
+    Raises:
+        ValueError: the address ends in no name of a file.
     """
+    name = Path(urlparse(url).path).name
+    if not name:
+        raise ValueError(f'a checkpoint needs the address of a file, got {url}')
     folder = Path(folder or Path(torch.hub.get_dir(), 'checkpoints'))
-    path = folder / Path(urlparse(url).path).name
+    if (folder / name).is_file() and _is_as_named(folder / name):
+        return folder / name
+    path = folder / hashlib.sha256(url.encode()).hexdigest()[:16] / name
     rank, world_size = get_dist_info()
     if rank == 0 and not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(path), progress=progress)
-        _compare_hash(path, url)
+        _download(url, path, progress)
     if world_size > 1:
         torch.distributed.barrier()
         if not path.exists():  # a node with a disk of its own
-            folder.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(url, str(path), progress=False)
+            _download(url, path, progress=False)
     return path
 
 
-def _compare_hash(path: Path, url: str):
+def _download(url: str, path: Path, progress: bool):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.hub.download_url_to_file(url, str(path), progress=progress)
+    if _is_as_named(path) is False:
+        print_log(
+            f'{url} has another SHA-256 than the digits in its name',
+            'current',
+            logging.WARNING,
+        )
+
+
+def _is_as_named(path: Path) -> bool | None:
+    """Return whether the SHA-256 begins as the name says; None if it says nothing."""
     named = re.search(r'-([a-f0-9]{8,})\.\w+$', path.name)
     if named is None:
-        return
+        return None
     content = hashlib.sha256()
     with path.open('rb') as file:
         while chunk := file.read(1 << 20):
             content.update(chunk)
-    digest = content.hexdigest()
-    if not digest.startswith(named[1]):
-        print_log(
-            f'{url} has the SHA-256 {digest[:8]}..., its name says {named[1]}',
-            'current',
-            logging.WARNING,
-        )
+    return content.hexdigest().startswith(named[1])

@@ -131,23 +131,65 @@ def test_no_scheme_is_left_to_mmengine():
     assert kept == {'load_from_torchvision', 'load_from_mmcls'}
 
 
+def kept(tmp_path, address):
+    """The path of the copy of what is at an address, as the documentation has it."""
+    folder = sha256(address.encode()).hexdigest()[:16]
+    return tmp_path / 'torch_home/hub/checkpoints' / folder / Path(address).name
+
+
 def test_a_download_is_kept(served, tmp_path):
     _, url, requests, _ = served
     for _ in range(2):
         CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
     assert requests == ['/fine.pth']
-    assert (tmp_path / 'torch_home/hub/checkpoints/fine.pth').is_file()
+    assert kept(tmp_path, f'{url}/fine.pth').is_file()
+
+
+def test_files_of_one_name_are_told_apart(served):
+    folder, url, requests, _ = served
+    for model in 'ab':
+        (folder / model).mkdir()
+        torch.save(
+            {'state_dict': {'w': torch.ones(1)}, model: 1}, folder / model / 'w.pth'
+        )
+    for _ in range(2):
+        for model in 'ab':
+            assert model in CheckpointLoader.load_checkpoint(f'{url}/{model}/w.pth')
+    assert requests == ['/a/w.pth', '/b/w.pth']
+    assert 'a' in CheckpointLoader.load_checkpoint(f'{url}/a/w.pth?version=2')
+    assert len(requests) == 3
+
+
+@pytest.mark.parametrize('digits', ['right', 'wrong', 'none'])
+def test_downloads_of_torch_hub_are_used_if_their_name_proves_them(
+    served, tmp_path, digits
+):
+    folder, url, requests, _ = served
+    content = (folder / 'fine.pth').read_bytes()
+    named = {'right': f'-{sha256(content).hexdigest()[:8]}', 'wrong': '-deadbeef'}
+    name = f'model{named.get(digits, "")}.pth'
+    (folder / name).write_bytes(content)
+    there = tmp_path / 'torch_home/hub/checkpoints' / name
+    there.parent.mkdir(parents=True)
+    there.write_bytes(content)
+    CheckpointLoader.load_checkpoint(f'{url}/{name}')
+    assert requests == ([] if digits == 'right' else [f'/{name}'])
+
+
+def test_an_address_without_a_file_is_refused():
+    with pytest.raises(ValueError, match='address of a file, got http://localhost/'):
+        CheckpointLoader.load_checkpoint('http://localhost/')
 
 
 def test_other_processes_wait_for_the_first_to_download(served, tmp_path, monkeypatch):
     folder, url, requests, _ = served
-    kept = tmp_path / 'torch_home/hub/checkpoints/fine.pth'
+    copy = kept(tmp_path, f'{url}/fine.pth')
     waited = []
 
     def barrier():
         waited.append(requests.copy())
-        kept.parent.mkdir(parents=True)
-        kept.write_bytes((folder / 'fine.pth').read_bytes())
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((folder / 'fine.pth').read_bytes())
 
     monkeypatch.setattr('mmattn.engine.checkpoint.get_dist_info', lambda: (1, 2))
     monkeypatch.setattr(torch.distributed, 'barrier', barrier)
@@ -167,7 +209,7 @@ def test_a_name_that_belies_the_content_is_said(served, monkeypatch, matches):
         'mmattn.engine.checkpoint.print_log', lambda text, *_: said.append(text)
     )
     CheckpointLoader.load_checkpoint(f'{url}/fine-{digits}.pth')
-    assert [text.endswith('its name says deadbeef') for text in said] == (
+    assert [f'{url}/fine-deadbeef.pth has another' in text for text in said] == (
         [] if matches else [True]
     )
 
