@@ -25,8 +25,9 @@ from mmengine.logging import print_log
 
 from .data_unpickler import load_data
 
-# Below it, weights_only=True can be made to run code (CVE-2025-32434).
-SAFE_TORCH = (2, 6)
+# Below it, weights_only=True can be made to run code: CVE-2025-32434 until 2.5, and
+# CVE-2026-24747, which corrupts memory, until 2.9.
+SAFE_TORCH = (2, 10)
 WANTED = re.compile(
     r'GLOBAL (\S+)|unrecognized function (.+)|but got <class \'(\S+)\'>'
 )
@@ -100,7 +101,7 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
         UntrustedCheckpointError: reading it would run code; a `ValueError`.
         ValueError: the file is truncated or no checkpoint.
         ImportError: a `.safetensors` file where safetensors is not installed.
-        RuntimeError: PyTorch is older than 2.6, whose `weights_only` is not safe.
+        RuntimeError: PyTorch is older than 2.10, whose `weights_only` is not safe.
     """
     source = str(file if source is None else source)
     if not isinstance(file, io.BytesIO) and Path(file).suffix == '.safetensors':
@@ -108,8 +109,9 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
     if torch.__version__ < SAFE_TORCH and not _TRUSTED.get():
         raise RuntimeError(
             f'{source} is not read: PyTorch {torch.__version__} cannot read checkpoints'
-            ' without running their code (CVE-2025-32434). Install PyTorch 2.6 or newer'
-            ' (pip install -U torch), or pass --trust-checkpoint.'
+            ' without running their code (CVE-2026-24747). Install PyTorch 2.10 or '
+            'newer (pip install -U torch), pass --trust-checkpoint, or use a '
+            '.safetensors file.'
         )
     try:
         return load_data(file, map_location)

@@ -382,7 +382,9 @@ def test_safetensors_says_how_to_install_it(tmp_path, monkeypatch):
 
 def test_an_old_pytorch_is_not_relied_on(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, 'SAFE_TORCH', (99, 0))
-    with pytest.raises(RuntimeError, match='CVE-2025-32434.*pip install -U torch'):
+    with pytest.raises(
+        RuntimeError, match='CVE-2026-24747.*pip install -U torch.*safetensors'
+    ):
         round_trip(torch.ones(1), tmp_path)
     with trusted_checkpoints():
         assert round_trip(torch.ones(1), tmp_path) == 1
