@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
@@ -17,6 +18,7 @@ from paper_recipes import PAPER  # noqa: E402
 from torch import nn  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
+from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / 'tools/dev'))
@@ -34,6 +36,11 @@ DETECTORS = [name for name in OURS if name.endswith('coco')]
 
 def load(name: str) -> Config:
     return model_zoo.load(ROOT / 'configs' / f'{name}.py')
+
+
+def build_neck(cfg: dict) -> nn.Module:
+    init_default_scope('mmdet')
+    return MODELS.build(cfg)
 
 
 CLIPPED = {
@@ -89,6 +96,47 @@ def test_detectors_have_the_authors_schedule_and_images(name):
     assert annotations.get('with_mask', False) == masks
     assert cfg.val_evaluator.metric == (['bbox', 'segm'] if masks else 'bbox')
     assert cfg.model.backbone.get('frozen_stages', -1) == -1
+
+
+# What the authors' code makes of DAT++'s maps: its Mask R-CNN and RetinaNet extend the
+# pyramid by strided convolutions that start from the last map of the backbone, its
+# Cascade Mask R-CNN by pooling. By method: the backbone's stages that the pyramid
+# begins with, and how many convolutions extend it.
+DATPP_NECKS = {'mask_rcnn': (0, 1), 'retinanet': (1, 2), 'cascade_mask_rcnn': (0, 0)}
+DATPP_WIDTHS = {
+    't': (64, 128, 256, 512),
+    's': (96, 192, 384, 768),
+    'b': (128, 256, 512, 1024),
+}
+
+
+@pytest.mark.parametrize('name', [name for name in DETECTORS if '/datpp_' in name])
+def test_necks_of_dat_plus_plus_are_the_authors(name):
+    method, config = name.split('/')
+    first, extended = DATPP_NECKS[method]
+    widths = DATPP_WIDTHS[config.split('_')[1]][first:]
+    cfg = load(name).model.neck
+    assert (cfg.type, cfg.num_outs, cfg.get('start_level', 0)) == ('FPN', 5, 0)
+    assert cfg.get('add_extra_convs', False) == ('on_input' if extended else False)
+    neck = build_neck(cfg)
+    assert [conv.conv.in_channels for conv in neck.lateral_convs] == list(widths)
+    added = [conv.conv for conv in neck.fpn_convs[len(widths) :]]
+    inputs = (widths[-1], 256)[:extended]  # the second starts from the first
+    assert [conv.in_channels for conv in added] == list(inputs)
+    assert all(conv.stride == (2, 2) for conv in added)
+    convs = 9 * (len(widths) * 256 + sum(inputs)) + len(widths) + extended
+    count = 256 * (sum(widths) + len(widths) + convs)
+    assert sum(parameter.numel() for parameter in neck.parameters()) == count
+
+
+@pytest.mark.parametrize('size, added', [('t', 1_179_904), ('s', 1_769_728)])
+def test_mask_rcnn_with_dat_plus_plus_makes_its_last_map_by_a_convolution(size, added):
+    cfg = load(f'mask_rcnn/datpp_{size}_1x_coco').model.neck
+    neck, pooling = build_neck(cfg), build_neck({**cfg, 'add_extra_convs': False})
+    counts = [sum(p.numel() for p in n.parameters()) for n in (neck, pooling)]
+    assert counts[0] - counts[1] == added
+    maps = [torch.randn(1, c, 16 >> i, 16 >> i) for i, c in enumerate(cfg.in_channels)]
+    assert torch.equal(neck(maps)[-1], neck.fpn_convs[-1](maps[-1]))
 
 
 @pytest.mark.parametrize('name', [name for name in OURS if 'sem_fpn' in name])

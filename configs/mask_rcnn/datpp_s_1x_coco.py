@@ -6,5 +6,7 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(type='mmattn.DATPlusPlus', arch='small', drop_path_rate=0.1),
-    neck=dict(in_channels=[96, 192, 384, 768]),
+    neck=dict(
+        in_channels=[96, 192, 384, 768], start_level=0, add_extra_convs='on_input'
+    ),
 )

@@ -6,5 +6,7 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(type='mmattn.DATPlusPlus', arch='tiny', drop_path_rate=0.3),
-    neck=dict(in_channels=[64, 128, 256, 512]),
+    neck=dict(
+        in_channels=[64, 128, 256, 512], start_level=0, add_extra_convs='on_input'
+    ),
 )
