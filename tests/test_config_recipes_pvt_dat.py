@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,42 @@ def decays(cfg: Config) -> dict[str, set[float]]:
 )
 def test_weight_decay_of_pvt_is_the_authors(name, norms, others):
     assert decays(load(name)) == dict(norms={norms}, others={others})
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'classification/datpp_t_300e_in1k',
+        'mask_rcnn/datpp_t_1x_coco',
+        'sem_fpn/datpp_t_80k_ade20k',
+    ],
+)
+def test_tables_of_neighborhood_attention_decay_only_on_request(name):
+    """The authors' code decays them; the READMEs say so and how to do the same."""
+    cfg = load(name)
+    request = {'optim_wrapper.paramwise_cfg.custom_keys.rpb.decay_mult': 1.0}
+    authors = Config(cfg.to_dict())
+    authors.merge_from_dict(request)
+    rate = cfg.optim_wrapper.optimizer.weight_decay
+    assert decay_of_tables(cfg) == {('rpb', 0.0): 13_858, ('rpe_table', 0.0): 106_738}
+    assert decay_of_tables(authors) == {
+        ('rpb', rate): 13_858,
+        ('rpe_table', 0.0): 106_738,
+    }
+
+
+def decay_of_tables(cfg: Config) -> dict[tuple[str, float], int]:
+    """Count the numbers in tables by their kind and weight decay."""
+    init_default_scope(cfg.default_scope)
+    model = build(cfg)
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    decay = {
+        id(parameter): group['weight_decay']
+        for group in wrapper.optimizer.param_groups
+        for parameter in group['params']
+    }
+    counts = Counter()
+    for name, parameter in model.named_parameters():
+        if (kind := name.rpartition('.')[2]) in ('rpb', 'rpe_table'):
+            counts[kind, decay[id(parameter)]] += parameter.numel()
+    return dict(counts)

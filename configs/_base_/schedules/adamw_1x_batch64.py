@@ -1,6 +1,7 @@
 # 12 epochs of the authors' code of DAT++: a batch of 64, 2 images on each of 32 GPUs.
-# The constructor spares norms and tables, as theirs does, and biases, which theirs does
-# not. RetinaNet has half of the learning rate.
+# The constructor spares norms and the tables of deformable attention, as theirs does.
+# It also spares biases and the tables of neighborhood attention, which theirs does not.
+# RetinaNet has half of the learning rate.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

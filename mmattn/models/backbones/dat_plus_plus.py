@@ -208,6 +208,12 @@ class DATPlusPlus(BaseBackbone):
         self.freeze(frozen_stages)
 
     def no_weight_decay_keywords(self) -> frozenset[str]:
+        """Return parts of the names of all parameters that should not decay.
+
+        The tables of both attentions are spared. The official lists, of classification
+        as of detection and segmentation, name `rpe_table` and not `rpb`, so the tables
+        of neighborhood attention decay there.
+        """
         return NO_WEIGHT_DECAY | {'rpb'}
 
     def stages(self):
