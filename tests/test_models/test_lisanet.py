@@ -92,6 +92,20 @@ def test_kernels_decay_and_offsets_do_not():
     assert bias.dim() == 2, 'left to the rule of optimisers that biases do not decay'
 
 
+@pytest.mark.parametrize('mixer', MIXERS)
+def test_tables_decay_unless_they_are_added_to_scores(mixer):
+    """Tables of equations 9 to 11 multiply, as the kernels of a convolution do."""
+    model = build(PLAIN, mixer=mixer, img_size=64)
+    spared = {'pos_embed'}
+    if mixer in ('self_attention_rpe', 'self_attention_rpes'):
+        spared |= {f'blocks.0.{i}.mixer.table' for i in range(2)}
+    assert model.no_weight_decay() == spared
+    names = {name for name, _ in model.named_parameters()}
+    assert spared <= names
+    keywords = model.no_weight_decay_keywords()
+    assert {n for n in names if any(keyword in n for keyword in keywords)} == spared
+
+
 @pytest.mark.parametrize('img_size', [96, (64, 100)], ids=str)
 def test_grids_of_an_image_size(img_size):
     sides = (img_size,) * 2 if isinstance(img_size, int) else img_size

@@ -32,10 +32,15 @@ from mmattn.models.layers import (
     pad_to_patches,
     pos_embed_map,
 )
-from mmattn.models.layers.lisa_variants import MIXERS
+from mmattn.models.layers.lisa_variants import MIXERS, SelfAttention
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .base_backbone import (
+    NO_WEIGHT_DECAY,
+    BaseBackbone,
+    drop_path_rates,
+    run_block,
+)
 
 HEAD_DIMS = 16
 PATCH_SIZE = 16  # of the plain network
@@ -321,6 +326,15 @@ class LiSANet(BaseBackbone):
                 f'LiSANet: mixer of a network of {"one" if self.plain else "several"} '
                 f'stages must be one of {mixers}, got {mixer!r}'
             )
+
+    def no_weight_decay_keywords(self) -> frozenset[str]:
+        """Return parts of the names of all parameters that should not decay.
+
+        Tables that self-attention adds to its scores are spared, as in other networks.
+        Those of the other mixers multiply, as the kernels of a convolution do.
+        """
+        added = any(isinstance(module, SelfAttention) for module in self.modules())
+        return NO_WEIGHT_DECAY | ({'mixer.table'} if added else set())
 
     def stages(self):
         stem, *others = self.patch_embeds
