@@ -117,6 +117,26 @@ def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position, grids)
     assert_close(model(x)[0].permute(0, 2, 3, 1), expected)
 
 
+def test_weights_start_as_swins():
+    weights = build(img_size=64, out_indices=3).state_dict()
+    theirs = swin(64, 2).state_dict()
+    matrices = [name for name, weight in theirs.items() if weight.numel() > 512]
+    matrices = [name for name in matrices if not name.endswith('bias_table')]
+    assert 'patch_embed.proj.weight' in matrices
+    for name in matrices:
+        std = weights[name].std().item()
+        assert std == pytest.approx(theirs[name].std().item(), rel=0.1), name
+
+
+def test_the_stem_starts_uniformly():
+    torch.manual_seed(0)
+    stem = HMaiT('tiny', out_indices=0).patch_embed.proj
+    bound = (4 * 4 * 3) ** -0.5
+    for values in stem.weight, stem.bias:
+        assert 0.95 * bound < values.abs().max() <= bound
+        assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
 def test_odd_maps_are_padded_right_and_below():
     model = build(out_norm=False, out_indices=0).double()
     merging = build().layers[1].downsample.double()

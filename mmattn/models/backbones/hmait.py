@@ -241,9 +241,10 @@ class HMaiT(BaseBackbone):
             {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices if out_norm}
         )
         self.apply(init_linear_and_conv)
-        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
-        # and each norm would multiply their gradient by 300.
-        nn.init.trunc_normal_(self.patch_embed.proj.bias, std=0.02)
+        # Swin leaves its convolution as PyTorch starts it. With a bias of 0, pixels
+        # padded with 0 would reach every norm as zeros, and each norm would multiply
+        # their gradient by 300.
+        self.patch_embed.proj.reset_parameters()
         self.register_load_state_dict_pre_hook(take_swins_names)
         if position == 'absolute':
             self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
