@@ -6,8 +6,9 @@ none. The sources are Tables 9 and 10 of arXiv 2402.17507, appendix A.2 of arXiv
 2211.16289, section 5.1 and Table 8 of arXiv 2207.03006 with the recipes of DeiT and
 Swin that it follows, and the configs of whai362/PVT, LeapLabTHU/DAT,
 LeapLabTHU/DAT-Detection, LeapLabTHU/DAT-Segmentation and
-fundamentalvision/Deformable-DETR. What of DAT is not theirs, and the stochastic depth
-of backbones in Deformable DETR, is as the READMEs say.
+fundamentalvision/Deformable-DETR; the iterations of PVT v2 on ADE20K are those of arXiv
+2106.13797. What of DAT is not theirs, and the stochastic depth of backbones in
+Deformable DETR, is as the READMEs say.
 """
 
 LAMB = ('Lamb', 8e-3, 0.05, 4096, 300, 20)
@@ -33,6 +34,7 @@ PVT_MASK_RCNN = ('AdamW', 2e-4, 1e-4, 16, 12, None)
 PVT_MASK_RCNN_LARGE = ('AdamW', 2e-4 / 1.4, 1e-4, 8, 12, None)
 PVT_SPARSE_RCNN = ('AdamW', 2.5e-5 / 1.4, 1e-4, 8, 36, None)
 PVT_SEGMENTATION = ('AdamW', 1e-4, 1e-4, 16, 80000, None)
+PVT_V2_SEGMENTATION = ('AdamW', 1e-4, 1e-4, 16, 40000, None)
 DATPP_RETINANET_1X = ('AdamW', 2e-4, 0.05, 64, 12, None)
 DATPP_RETINANET_3X = ('AdamW', 2e-4, 0.05, 64, 36, None)
 DATPP_1X = ('AdamW', 4e-4, 0.05, 64, 12, None)
@@ -156,12 +158,10 @@ PAPER = {
     },
     'sparse_rcnn/pvtv2_b2_3x_coco': (*PVT_SPARSE_RCNN, 0.1),
     'sparse_rcnn/pvtv2_b2_li_3x_coco': (*PVT_SPARSE_RCNN, 0.1),
+    **{f'sem_fpn/pvt_{size}_80k_ade20k': (*PVT_SEGMENTATION, 0.1) for size in 'tsml'},
     **{
-        f'sem_fpn/{name}_80k_ade20k': (*PVT_SEGMENTATION, 0.1)
-        for name in (
-            *(f'pvt_{size}' for size in 'tsml'),
-            *(f'pvtv2_{size}' for size in PVT_V2),
-        )
+        f'sem_fpn/pvtv2_{size}_40k_ade20k': (*PVT_V2_SEGMENTATION, 0.1)
+        for size in PVT_V2
     },
     **{
         f'{method}/dat_{size}_{schedule}_coco': (*recipe, DAT_DROP_PATH[size])

@@ -1,7 +1,7 @@
 _base_ = [
     '../_base_/models/sem_fpn.py',
     '../_base_/datasets/ade20k_align32.py',
-    '../_base_/schedules/adamw_80k_poly.py',
+    '../_base_/schedules/adamw_40k_poly.py',
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
