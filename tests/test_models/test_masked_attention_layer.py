@@ -7,6 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mmattn.models.layers import MaskedAttention, resolve_masking
+from mmattn.models.layers.masking import LayerMasking
 from mmattn.ops import neighbourhood_mask
 
 SETTINGS = {
@@ -80,6 +81,23 @@ def test_alpha():
     assert_close(layer.alpha, torch.full((2,), 0.5))
     assert MaskedAttention(24, 3, 2).alpha is None
     assert MaskedAttention(24, 3, 0, soft=True).alpha_logit is None
+
+
+@pytest.mark.parametrize('alpha', [0.05, 0.5, 0.9])
+@pytest.mark.parametrize('masked_heads', [2, (1,)], ids=str)
+def test_alpha_starts_where_asked(alpha, masked_heads):
+    layer = MaskedAttention(24, 3, masked_heads, soft=True, alpha_init=alpha)
+    assert_close(layer.alpha, torch.full((len(layer.masked_heads),), alpha))
+    assert MaskedAttention(24, 3, masked_heads, alpha_init=alpha).alpha is None
+
+
+@pytest.mark.parametrize(
+    'alpha', [0, 1, 0.0, 1.0, -0.1, float('nan'), True, '0.5', None]
+)
+@pytest.mark.parametrize('soft', [False, True])
+def test_alpha_starts_between_0_and_1(alpha, soft):
+    with pytest.raises(ValueError, match=f'between 0 and 1.*got {alpha!r}'):
+        MaskedAttention(24, 3, 2, soft=soft, alpha_init=alpha)
 
 
 @pytest.mark.parametrize('logit, masked_heads', [(40.0, 0), (-800.0, 2)])
@@ -169,12 +187,43 @@ def test_explicit_masking():
 
 
 @pytest.mark.parametrize(
+    'entry, heads, soft',
+    [
+        ('soft', (0, 1, 2), True),
+        (dict(heads=2, soft=True), (0, 1), True),
+        (dict(heads=(2, 0), soft=True), (0, 2), True),
+        (dict(heads=2, soft=False), (0, 1), False),
+        (dict(heads=[1]), (1,), False),
+        (dict(heads=0, soft=True), (), False),
+        (LayerMasking((1, 2), True), (1, 2), True),
+    ],
+    ids=str,
+)
+def test_layers_of_a_list_have_soft_or_hard_masks(entry, heads, soft):
+    expected = [((0,), False), (heads, soft), ((), False)]
+    assert resolve_masking([1, entry, 0], 3, 3) == expected
+
+
+@pytest.mark.parametrize('masking', ['none', 'sch1', 'sch2', 'soft'])
+def test_schemes_can_be_written_as_lists(masking):
+    layers = resolve_masking(masking, 24, 3)
+    assert resolve_masking(layers, 24, 3) == layers
+    dicts = [layer._asdict() for layer in layers]
+    assert resolve_masking(dicts, 24, 3) == layers
+
+
+@pytest.mark.parametrize(
     'masking, message',
     [
         ('sch3', "'sch3'"),
         ([1, 1], 'each of 3 layers, got 2 entries'),
         ([1, 1, 4], 'got 4'),
         ([1, 1, (0, 3)], r'got \(0, 3\)'),
+        ([1, 1, 'sch1'], "'soft' or a dict.*got 'sch1'"),
+        ([1, 1, dict(soft=True)], "got {'soft': True}"),
+        ([1, 1, dict(heads=1, sotf=True)], "'sotf'"),
+        ([1, 1, dict(heads=1, soft=1)], "`soft` must be .*'soft': 1"),
+        ([1, 1, dict(heads=4, soft=True)], 'got 4'),
     ],
     ids=str,
 )

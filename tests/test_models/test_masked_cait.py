@@ -185,6 +185,16 @@ def test_blocks_are_masked_as_asked():
     assert 'blocks.0.attn.alpha_logit' in soft.no_weight_decay()
 
 
+def test_soft_masks_of_a_list_start_where_asked():
+    masking = [dict(heads=2, soft=True), 1]
+    first, second = (b.attn for b in build(masking=masking, alpha_init=0.2).blocks)
+    assert_close(first.alpha.float(), torch.tensor([0.2, 0.2]))
+    assert first.masked_heads == (0, 1) and second.alpha is None
+    assert build(masking='soft').blocks[0].attn.alpha.eq(0.5).all()
+    with pytest.raises(ValueError, match='got 0'):
+        build(alpha_init=0)
+
+
 def test_position_embedding_is_resized_on_load_as_at_run_time():
     model, larger = build(), build(img_size=(96, 110))
     weights = model.state_dict()

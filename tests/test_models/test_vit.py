@@ -100,6 +100,12 @@ def test_masks_of_each_block():
     soft = build(arch=arch, attention='masked', masking='soft').blocks
     logits = [block.attention.alpha_logit for block in soft]
     assert [logit is None for logit in logits] == [False] * 11 + [True]
+    mixed = build(
+        arch=arch, attention='masked', masking=['soft'] * 6 + [1] * 6, alpha_init=0.25
+    ).blocks
+    alphas = [block.attention.alpha for block in mixed]
+    assert [alpha is None for alpha in alphas] == [False] * 6 + [True] * 6
+    assert_close(torch.stack(alphas[:6]), torch.full((6, 3), 0.25))
 
 
 @pytest.mark.parametrize('attention', ['mhsa', 'imhsa', 'masked'])

@@ -9,8 +9,8 @@ parameters have the names of timm's `VisionTransformer` and
 Known from the paper: channels, heads, depths, masking schemes, where LayerScale and
 distillation are used. That 'xsmall' has 3 heads is as printed; CaiT-XS of the same
 width has 6. Chosen here: layer 8 of 'sch2' and the schemes at other depths than 24 (see
-`mmattn.models.layers.masking`), the soft mask's parameter (see `MaskedAttention`), and
-1e-5, CaiT's at this depth, where LayerScale starts.
+`mmattn.models.layers.masking`), the soft mask's parameter and start (see
+`MaskedAttention`), and 1e-5, CaiT's at this depth, where LayerScale starts.
 """
 
 from collections import OrderedDict
@@ -32,6 +32,7 @@ from mmattn.models.layers import (
     pos_embed_tokens,
     resolve_masking,
 )
+from mmattn.models.layers.masking import LayerEntry
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
@@ -74,8 +75,11 @@ class MaiT(BaseBackbone):
     Args:
         arch: 'xtiny', 'tiny', 'xsmall', 'small', or a dict with `embed_dims`, `depth`,
             `num_heads`.
-        masking: 'none', 'sch1', 'sch2', 'soft', or for each layer the number of masked
-            heads or their indices; see `mmattn.models.layers.masking.resolve_masking`.
+        masking: 'none', 'sch1', 'sch2', 'soft', or a list with an entry for each layer:
+            the number of masked heads or their indices, 'soft', or a dict of `heads`
+            and `soft`; see `mmattn.models.layers.masking.resolve_masking`.
+        alpha_init: where the alphas of soft masks start, in (0, 1). The paper does not
+            say and finds that it matters to 'xsmall'; a half is our choice.
         depth, num_heads: None takes the arch's, which are the paper's 24 layers.
         kernel_size: width of the masks in patches, 3 or 5 in the paper.
         mask_fill: 'zero' (equation 2) or 'neg_inf'; see `ops.masked_attention`.
@@ -124,7 +128,8 @@ class MaiT(BaseBackbone):
         self,
         arch: str | Mapping = 'tiny',
         *,
-        masking: str | Sequence[int | Sequence[int]] = 'sch1',
+        masking: str | Sequence[LayerEntry] = 'sch1',
+        alpha_init: float = 0.5,
         depth: int | None = None,
         num_heads: int | None = None,
         kernel_size: int = 3,
@@ -177,6 +182,7 @@ class MaiT(BaseBackbone):
                     num_heads,
                     masked.heads,
                     soft=masked.soft,
+                    alpha_init=alpha_init,
                     kernel_size=kernel_size,
                     num_special=self.num_special,
                     mask_fill=mask_fill,

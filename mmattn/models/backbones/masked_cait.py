@@ -25,6 +25,7 @@ from mmattn.models.layers import (
     resolve_masking,
 )
 from mmattn.models.layers.masked_attention import alpha_logit, check_mask
+from mmattn.models.layers.masking import LayerEntry
 from mmattn.ops import neighbourhood_mask
 from mmattn.ops.masked_attention.interface import resolve_heads
 from mmattn.registry import MODELS
@@ -39,7 +40,7 @@ class MaskedTalkingHeads(TalkingHeadAttn):
     Args:
         dim, num_heads, qkv_bias: timm's.
         masked_heads: indices of the masked heads, of the mixed scores.
-        soft, kernel_size, mask_fill: as of `MaskedAttention`.
+        soft, alpha_init, kernel_size, mask_fill: as of `MaskedAttention`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class MaskedTalkingHeads(TalkingHeadAttn):
         *,
         masked_heads: Sequence[int] = (),
         soft: bool = False,
+        alpha_init: float = 0.5,
         kernel_size: int = 3,
         mask_fill: str = 'zero',
     ):
@@ -62,7 +64,8 @@ class MaskedTalkingHeads(TalkingHeadAttn):
             [head in self.masked_heads for head in range(num_heads)]
         )
         self.register_buffer('is_masked', is_masked, persistent=False)
-        self.register_parameter('alpha_logit', alpha_logit(self.masked_heads, soft))
+        logit = alpha_logit(self.masked_heads, soft, alpha_init)
+        self.register_parameter('alpha_logit', logit)
 
     @property
     def alpha(self) -> Tensor | None:
@@ -105,9 +108,10 @@ class MaskedCaiT(BaseBackbone):
 
     Args:
         arch: 'xxs24', 'xs24', 's24', or a dict with `embed_dims`, `depth`, `num_heads`.
-        masking: 'none', 'sch1', 'sch2', 'soft', or for each layer the number of masked
-            heads or their indices; see `mmattn.models.layers.masking.resolve_masking`.
-            The class attention layers have no masks.
+        masking: 'none', 'sch1', 'sch2', 'soft', or a list with an entry for each layer,
+            as of `MaiT`; see `mmattn.models.layers.masking.resolve_masking`. The class
+            attention layers have no masks.
+        alpha_init: where the alphas of soft masks start, in (0, 1).
         kernel_size: width of the masks in patches.
         mask_fill: 'zero' or 'neg_inf'; see `ops.masked_attention`.
         layer_scale: initial value of LayerScale; CaiT's at 24 layers is 1e-5.
@@ -146,7 +150,8 @@ class MaskedCaiT(BaseBackbone):
         self,
         arch: str | Mapping = 'xxs24',
         *,
-        masking: str | Sequence[int | Sequence[int]] = 'sch1',
+        masking: str | Sequence[LayerEntry] = 'sch1',
+        alpha_init: float = 0.5,
         kernel_size: int = 3,
         mask_fill: str = 'zero',
         layer_scale: float = 1e-5,
@@ -187,6 +192,7 @@ class MaskedCaiT(BaseBackbone):
                 qkv_bias,
                 masked_heads=masked.heads,
                 soft=masked.soft,
+                alpha_init=alpha_init,
                 kernel_size=kernel_size,
                 mask_fill=mask_fill,
             )

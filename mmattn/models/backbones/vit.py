@@ -25,6 +25,7 @@ from mmattn.models.layers import (
     pos_embed_map,
     resolve_masking,
 )
+from mmattn.models.layers.masking import LayerEntry
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
@@ -89,10 +90,10 @@ class ViT(BaseBackbone):
         compile: whether calls go through `torch.compile`, or a dict of its options.
         landmarks, interact_expand, local_kernel, gate: of 'imhsa' only, see
             `InteractiveAttention`.
-        masking: of 'masked' only: 'none', 'sch1', 'sch2', 'soft', or for each layer the
-            number of masked heads or their indices; see
+        masking: of 'masked' only: 'none', 'sch1', 'sch2', 'soft', or a list with an
+            entry for each layer, as of `MaiT`; see
             `mmattn.models.layers.masking.resolve_masking`.
-        kernel_size, mask_fill: of 'masked' only, see `MaskedAttention`.
+        alpha_init, kernel_size, mask_fill: of 'masked' only, see `MaskedAttention`.
         backend: of the operator of 'imhsa' or 'masked'; None takes the fastest.
         init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
 
@@ -125,7 +126,8 @@ class ViT(BaseBackbone):
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
         gate: bool = True,
-        masking: str | Sequence[int | Sequence[int]] = 'sch1',
+        masking: str | Sequence[LayerEntry] = 'sch1',
+        alpha_init: float = 0.5,
         kernel_size: int = 3,
         mask_fill: str = 'zero',
         backend: str | None = None,
@@ -157,6 +159,7 @@ class ViT(BaseBackbone):
                 num_heads,
                 heads,
                 soft=soft,
+                alpha_init=alpha_init,
                 kernel_size=kernel_size,
                 mask_fill=mask_fill,
                 backend=backend,

@@ -1,6 +1,8 @@
 """Multi-head self-attention with masked heads, on tokens of a grid."""
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +17,17 @@ class MaskedAttention(nn.Module):
     """Projections around `ops.masked_attention`; parameters are timm's `Attention`'s.
 
     From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
-    https://arxiv.org/abs/2207.03006, section 4. How the paper parametrises and starts
-    the soft mask's alpha is not stated: here it is the sigmoid of a parameter that
-    starts at 0.
+    https://arxiv.org/abs/2207.03006, section 4. How the paper parametrizes and starts
+    the soft mask's alpha is not stated; its section 5.3 says that the start is subject
+    to further tuning. Here, alpha is the sigmoid of a parameter and starts at a half.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         masked_heads: how many of the lowest heads are masked, or their indices.
         soft: whether the masked heads learn an alpha each (a soft mask).
+        alpha_init: where each alpha starts, between 0 (a hard mask) and 1 (no mask).
+            Hard masks have none.
         kernel_size: width R of the mask, odd.
         num_special: tokens before the grid's that see and are seen by all.
         mask_fill: 'zero', or 'neg_inf' (of hard masks); see `ops.masked_attention`.
@@ -40,6 +44,7 @@ class MaskedAttention(nn.Module):
         masked_heads: int | Sequence[int] = 1,
         *,
         soft: bool = False,
+        alpha_init: float = 0.5,
         kernel_size: int = 3,
         num_special: int = 0,
         mask_fill: str = 'zero',
@@ -59,7 +64,8 @@ class MaskedAttention(nn.Module):
         self.backend = backend
         self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims)
         self.proj = PointwiseLinear(embed_dims, embed_dims)
-        self.register_parameter('alpha_logit', alpha_logit(self.masked_heads, soft))
+        logit = alpha_logit(self.masked_heads, soft, alpha_init)
+        self.register_parameter('alpha_logit', logit)
 
     @property
     def alpha(self) -> Tensor | None:
@@ -112,8 +118,20 @@ def check_mask(kernel_size: int, mask_fill: str, soft: bool):
         )
 
 
-def alpha_logit(masked_heads: Sequence[int], soft: bool) -> nn.Parameter | None:
-    """One of each masked head, 0, where masks are soft and there is one."""
-    return (
-        nn.Parameter(torch.zeros(len(masked_heads))) if soft and masked_heads else None
-    )
+def alpha_logit(
+    masked_heads: Sequence[int], soft: bool, alpha_init: float
+) -> nn.Parameter | None:
+    """Return the logit of each soft-masked head's alpha; None for hard masks.
+
+    Raises:
+        ValueError: `alpha_init` is not a number between 0 and 1.
+    """
+    if not isinstance(alpha_init, Real) or not 0 < alpha_init < 1:
+        raise ValueError(
+            f'alpha_init must be a number between 0 and 1, both excluded, '
+            f'got {alpha_init!r}'
+        )
+    if not (soft and masked_heads):
+        return None
+    logit = math.log(alpha_init / (1 - alpha_init))
+    return nn.Parameter(torch.full((len(masked_heads),), logit))

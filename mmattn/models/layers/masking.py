@@ -5,7 +5,7 @@ Transformers", https://arxiv.org/abs/2207.03006, section 5.3. Where a layer has 
 heads and global ones, the masked ones have the lowest indices, as in its section 4.3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mmattn.ops.masked_attention.interface import resolve_heads
@@ -20,8 +20,12 @@ class LayerMasking(NamedTuple):
     soft: bool
 
 
+# What a list of layers may have for one of them.
+LayerEntry = int | str | Sequence[int] | Mapping | LayerMasking
+
+
 def resolve_masking(
-    masking: str | Sequence[int | Sequence[int]], depth: int, num_heads: int
+    masking: str | Sequence[LayerEntry], depth: int, num_heads: int
 ) -> list[LayerMasking]:
     """The masking of each layer, from the input upwards.
 
@@ -34,14 +38,17 @@ def resolve_masking(
             layer 8 to neither: here it has one;
             'soft', soft masks for all heads but in the last eighth of the layers, which
             is layers 21-23 of 24;
-            or for each layer the number of masked heads or their indices. Thirds,
-            sixths and eighths are rounded down.
+            or a list with an entry for each layer: the number of hard-masked heads or
+            their indices, 'soft' for soft masks on all heads, or a dict of `heads`,
+            such a number or indices, and `soft`, False by default. An entry of what
+            this function returns will do, too.
+            Thirds, sixths and eighths are rounded down.
         depth: number of layers.
         num_heads: heads of each layer.
 
     Raises:
-        ValueError: unknown scheme, a list of another length, or heads that the layers
-            do not have.
+        ValueError: unknown scheme or entry, a list of another length, or heads that
+            the layers do not have.
     """
     if isinstance(masking, str):
         counts = _scheme(masking, depth, num_heads)
@@ -53,7 +60,28 @@ def resolve_masking(
             f'masking must be one of {list(SCHEMES)} or an entry for each of {depth} '
             f'layers, got {len(masking)} entries'
         )
-    return [LayerMasking(resolve_heads(heads, num_heads), False) for heads in masking]
+    return [_layer(entry, num_heads) for entry in masking]
+
+
+def _layer(entry: LayerEntry, num_heads: int) -> LayerMasking:
+    match entry:
+        case LayerMasking():
+            heads, soft = entry
+        case 'soft':
+            heads, soft = num_heads, True
+        case {'heads': heads, **others} if set(others) <= {'soft'}:
+            soft = others.get('soft', False)
+        case str() | Mapping():
+            raise ValueError(
+                'an entry of masking must be a number of heads, their indices, '
+                f"'soft' or a dict of `heads` and `soft`, got {entry!r}"
+            )
+        case _:
+            heads, soft = entry, False
+    if not isinstance(soft, bool):
+        raise ValueError(f'`soft` must be True or False, got {entry!r}')
+    heads = resolve_heads(heads, num_heads)
+    return LayerMasking(heads, soft and bool(heads))
 
 
 def _scheme(name: str, depth: int, num_heads: int) -> list[int]:
