@@ -28,6 +28,31 @@ def test_forward_is_the_formula():
     torch.testing.assert_close(out, norm(x, head.norm2))
 
 
+def test_dropout_follows_the_last_norm():
+    """What training keeps of the output is scaled; no norm sees what it drops."""
+    torch.manual_seed(0)
+    head = PooledMLP(48, head_dropout=0.4)
+    maps = (torch.randn(8, 48, 3, 5),)
+    (full,) = head.eval()(maps)
+    (out,) = head.train()(maps)
+    kept = out != 0
+    assert kept.float().mean().item() == pytest.approx(0.6, abs=0.05)
+    torch.testing.assert_close(out[kept], full[kept] / 0.6)
+    assert list(head.state_dict()) == list(PooledMLP(48).state_dict())
+
+
+def test_nothing_is_dropped_by_default():
+    torch.manual_seed(0)
+    head, maps = PooledMLP(6), (torch.randn(2, 6, 3, 5),)
+    assert torch.equal(head.train()(maps)[0], head.eval()(maps)[0])
+
+
+@pytest.mark.parametrize('probability', [-0.1, 1, 1.5, float('nan')])
+def test_dropout_is_a_probability_below_1(probability):
+    with pytest.raises(ValueError, match=rf'\[0, 1\), got {probability}'):
+        PooledMLP(6, head_dropout=probability)
+
+
 @pytest.mark.parametrize('size', [(1, 1), (7, 5)], ids=str)
 def test_every_parameter_gets_a_gradient(size):
     torch.manual_seed(0)
