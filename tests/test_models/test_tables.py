@@ -213,6 +213,34 @@ def test_large_deviations_are_explained(row):
         assert agrees or abs(figure['deviation']) < 1 or row['note']
 
 
+@pytest.mark.parametrize(
+    'prefixes, key, claim',
+    [
+        (('upernet_ivit',), 'params', '{} to {} % fewer parameters than printed'),
+        (('mask_rcnn_ivit',), 'params', '{} to {} % fewer parameters and'),
+        (('mask_rcnn_ivit',), 'flops', '{} to {} % fewer FLOPs,'),
+        (
+            (
+                'mask_rcnn_dat_',
+                'cascade_mask_rcnn_dat_',
+                'sem_fpn_dat_',
+                'upernet_dat_',
+            ),
+            'flops',
+            '{} to {} % more FLOPs.',
+        ),
+    ],
+    ids=['upernet-params', 'mask-rcnn-params', 'mask-rcnn-flops', 'dat-flops'],
+)
+def test_readme_says_where_tables_are_not_met(prefixes, key, claim):
+    found = [
+        row[key] for row in ROWS if row['name'].startswith(prefixes) and key in row
+    ]
+    exact = sorted(abs(deviation(figure['ours'], figure['paper'])) for figure in found)
+    claim = claim.format(f'{exact[0]:.1f}', f'{exact[-1]:.1f}')
+    assert claim in (ROOT / 'README.md').read_text()
+
+
 @pytest.mark.parametrize('name', OFFICIAL_DEFORMABLE_DETR)
 def test_deformable_detr_has_the_official_parameters(name):
     config = f'configs/deformable_detr/{name}_50e_coco.py'

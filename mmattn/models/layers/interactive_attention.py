@@ -14,18 +14,23 @@ class InteractiveAttention(nn.Module):
 
     From "Interactive Multi-Head Self-Attention with Linear Complexity",
     https://arxiv.org/abs/2402.17507, section 3.2. The paper states the decomposition
-    through average-pooled landmarks and the interaction layers; the doubled width of
-    the interaction, the depthwise convolution of the values and the gate are inferred
-    from its parameter and FLOP tables, which equation 7 alone does not reproduce. The
-    equation as printed is `interact_expand=1, local_kernel=None, gate=False`.
+    through average-pooled landmarks and the interaction layers. The depthwise
+    convolution of the values and the gate are inferred from its parameter and FLOP
+    tables, which equation 7 alone does not reproduce.
+
+    The text prints interaction layers of M x M. Here they are M x 2M and 2M x M, an
+    expansion of 2 that was chosen because it fits the tables best: 16 of 18 figures of
+    the classifiers print as the paper's, and 10 with an expansion of 1. Other readings
+    fit nearly as well. Equation 7 as printed is `interact_expand=1, local_kernel=None,
+    gate=False`.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         landmarks: side of the landmark grid; a grid side shorter than this keeps its
             own length, so L = min(landmarks, H) * min(landmarks, W).
-        interact_expand: width of the cross-head interaction as a multiple of M, or
-            None for no interaction.
+        interact_expand: width of the cross-head interaction as a multiple of M. The
+            paper's text has 1; 2 fits its tables. None for no interaction.
         local_kernel: kernel of the depthwise convolution of the values that is added
             to the output, or None for no convolution.
         gate: whether the output's channels are gated by their mean over the tokens.
