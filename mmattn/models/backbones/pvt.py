@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from math import isqrt, prod
 
 import torch
-import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from mmattn.models.layers import (
     PointwiseMlp,
     SpatialReductionAttention,
     init_linear_and_conv,
+    resize_pos_embed,
 )
 from mmattn.registry import MODELS
 
@@ -101,12 +101,7 @@ def fit_positions(
     table: Tensor, old_grid: Sequence[int], grid: Sequence[int]
 ) -> Tensor:
     """Shape (1, N, C) to (1, H * W, C), bilinear as in the official code."""
-    if tuple(grid) == tuple(old_grid):
-        return table
-    dtype = torch.promote_types(table.dtype, torch.float32)
-    image = table.to(dtype).unflatten(1, tuple(old_grid)).permute(0, 3, 1, 2)
-    image = F.interpolate(image, tuple(grid), mode='bilinear')  # (1, C, H, W)
-    return image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)
+    return resize_pos_embed(table, old_grid, grid, mode='bilinear')
 
 
 def fit_loaded_positions(module: nn.Module, state_dict: dict, prefix: str, *args):

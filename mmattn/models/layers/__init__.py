@@ -12,6 +12,7 @@ from .patches import (
     pad_to_patches,
     pos_embed_map,
     pos_embed_tokens,
+    resize_pos_embed,
 )
 from .pointwise import PointwiseLinear, PointwiseMlp, StarReLU
 from .random_mask import RandomMaskedAttention
@@ -49,5 +50,6 @@ __all__ = [
     'pad_to_patches',
     'pos_embed_map',
     'pos_embed_tokens',
+    'resize_pos_embed',
     'resolve_masking',
 ]

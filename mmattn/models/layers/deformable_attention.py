@@ -36,7 +36,8 @@ class DeformableAttention(nn.Module):
         num_groups: groups G with offsets of their own; divides M.
         table_grid: the map (H, W) that the table of relative positions is made for:
             2 H - 1 by 2 W - 1 for each head. Other maps read the same table at
-            normalised displacements; a loaded table of another size is resized.
+            normalised displacements; a loaded table of another size is resized
+            as in the official code, see `resize_grid`.
         kernel_size, stride: of the offset network's depthwise convolution. One key
             stands for each `stride` x `stride` pixels.
         version: 1 (DAT) or 2 (DAT++); see above.

@@ -24,6 +24,7 @@ from mmattn.ops.structure_aware_attention.variants import (
 )
 
 from .pointwise import PointwiseLinear
+from .resize import resize_grid
 
 
 class _Mixer(nn.Module):
@@ -200,13 +201,11 @@ def _table_size(grid: Sequence[int]) -> tuple[int, int]:
 
 
 def _resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
-    """Bicubic, which keeps the entry of the query's own position in the middle."""
-    size = _table_size(grid)
-    if table.shape[-2:] == size:
-        return table
-    flat = table.float().flatten(0, -3).unsqueeze(0)
-    resized = F.interpolate(flat, size=size, mode='bicubic', align_corners=False)
-    return resized.view(*table.shape[:-2], *size).to(table.dtype)
+    """Resize tables to those of another grid, see `resize_grid`.
+
+    The paper does not resize them; this is how Swin's are.
+    """
+    return resize_grid(table, _table_size(grid))
 
 
 def _resize_loaded_tables(module: _Mixer, state: dict, prefix: str, *args):

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .resize import resize_grid
+
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
     """Images (B, C, H, W), padded with zeros right and below to whole patches."""
@@ -18,16 +20,16 @@ def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
 
 
 def resize_pos_embed(
-    pos_embed: Tensor, old_grid: Sequence[int], new_grid: Sequence[int]
+    pos_embed: Tensor,
+    old_grid: Sequence[int],
+    new_grid: Sequence[int],
+    *,
+    mode: str = 'bicubic',
 ) -> Tensor:
-    """Shape (1, N, C) to (1, N', C), bicubic.
-
-    Without antialiasing, whose backward PyTorch cannot compile for changing sizes.
-    """
-    dtype = torch.promote_types(pos_embed.dtype, torch.float32)
-    image = pos_embed.to(dtype).unflatten(1, tuple(old_grid)).permute(0, 3, 1, 2)
-    image = F.interpolate(image, tuple(new_grid), mode='bicubic')  # (1, C, H, W)
-    return image.permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
+    """Resize a position embedding (1, N, C) to (1, N', C), see `resize_grid`."""
+    maps = pos_embed.unflatten(1, tuple(old_grid)).permute(0, 3, 1, 2)  # (1, C, H, W)
+    maps = resize_grid(maps, new_grid, mode=mode)
+    return maps.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def pos_embed_map(

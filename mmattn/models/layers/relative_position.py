@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from math import isqrt
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import masked_attention
 
 from .masked_attention import MaskedAttention
+from .resize import resize_grid
 
 # Of all global heads' bias, 64 MiB in float32; beyond it they go one by one.
 MAX_BIAS_ELEMENTS = 1 << 24
@@ -32,7 +32,7 @@ class RelativeMaskedAttention(MaskedAttention):
         table_grid: the map (H, W) that the table has all the offsets of. Swin's window
             is (7, 7).
         clip: whether larger offsets share the table's border; otherwise other maps get
-            the table resized (bicubic).
+            the table resized, see `resize_grid`.
     """
 
     def __init__(
@@ -126,13 +126,11 @@ class RelativeMaskedAttention(MaskedAttention):
 
 
 def resize_table(table: Tensor, shape: Sequence[int]) -> Tensor:
-    """Shape (M, rows, columns) to (M, *shape); the middle stays the middle."""
-    if table.shape[1:] == tuple(shape):
-        return table
-    # Without antialiasing, whose backward PyTorch cannot compile for changing sizes.
-    return F.interpolate(table[None], tuple(shape), mode='bicubic', align_corners=True)[
-        0
-    ]
+    """Resize a table (M, rows, columns) to (M, *shape), as Swin's and DAT's code does.
+
+    It is bicubic with `align_corners=False`, see `resize_grid`.
+    """
+    return resize_grid(table, shape)
 
 
 def fit_loaded_table(module: nn.Module, state_dict: dict, prefix: str, *args):

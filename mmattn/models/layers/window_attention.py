@@ -23,7 +23,8 @@ class WindowAttention(nn.Module):
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
-        window_size: pixels w of a window's side.
+        window_size: pixels w of a window's side. A loaded table of another size is
+            resized as in Swin's and DAT's code, see `resize_grid`.
         shift: how many rows and columns come before the first border between windows;
             0 for windows that start with the map.
 
