@@ -170,11 +170,19 @@ def test_structure_aware_attention_is_one_operator_on_every_device():
     assert counts[0].transforms == expected
 
 
-@pytest.mark.parametrize('resize', ['zero_embed', 'stretch', 'spectral'])
+@pytest.mark.parametrize(
+    'resize, domain',
+    [
+        ('zero_embed', 'spatial'),
+        ('stretch', 'spatial'),
+        ('spectral', 'spatial'),
+        ('gfnet', 'frequency'),
+    ],
+)
 @pytest.mark.parametrize('backend', [None, 'reference'])
-def test_preparing_kernels_counts_nothing(resize, backend):
+def test_preparing_kernels_counts_nothing(resize, domain, backend):
     """Not even resizing them, which multiplies matrices: a model does it once."""
-    kwargs = dict(backend=backend, kernel_resize=resize)
+    kwargs = dict(backend=backend, kernel_resize=resize, kernel_domain=domain)
     own, other = (
         count(LiSANet('hybrid-nano', img_size=size, **kwargs), (64, 96))
         for size in ((64, 96), 224)

@@ -14,12 +14,13 @@ pytest.importorskip('mmengine')
 
 
 class PlainLiSANet(LiSANet):
-    """LiSANet of one stage, whose branches are others than a pyramid's."""
+    """LiSANet of one stage, whose branches are others, with kernels in frequency."""
 
     arch_zoo = {'isotropic': LiSANet.arch_zoo['isotropic']}
 
     def __init__(self, arch='isotropic', **kwargs):
-        super().__init__(arch, **kwargs)
+        kernels = dict(kernel_resize='gfnet', kernel_domain='frequency')
+        super().__init__(arch, **kernels, **kwargs)
 
 
 class DistilledMaiT(MaiT):

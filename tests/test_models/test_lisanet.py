@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
+from mmattn.engine import LayerDecayOptimWrapperConstructor
 from mmattn.models import LiSANet, PooledMLP
 from mmattn.models.layers import SeparableConv, StructureAwareAttention
 from mmattn.models.layers.lisa_variants import MIXERS
@@ -119,7 +120,7 @@ def test_grids_of_an_image_size(img_size):
 
 
 @every_arch
-@pytest.mark.parametrize('resize', ['zero_embed', 'stretch', 'spectral'])
+@pytest.mark.parametrize('resize', ['zero_embed', 'stretch', 'spectral', 'gfnet'])
 @pytest.mark.parametrize('size', [(96, 96), (128, 160), (37, 50)], ids=str)
 def test_a_checkpoint_of_another_size_is_the_network_of_that_size(arch, resize, size):
     """What is resized on load equals what is resized at run time."""
@@ -132,6 +133,51 @@ def test_a_checkpoint_of_another_size_is_the_network_of_that_size(arch, resize, 
     assert_close(other(x), small(x))
     with torch.no_grad():
         assert_close(other(x), small(x))
+
+
+@pytest.mark.parametrize('domain', ['spatial', 'frequency'])
+def test_spectra_have_the_parameters_that_the_paper_prints_at_384(domain):
+    """7.82 M in its Table 13: 24 x 13 complex numbers a kernel, not 24 x 24 real."""
+    with torch.device('meta'):
+        model = LiSANet(
+            'isotropic', img_size=384, kernel_resize='gfnet', kernel_domain=domain
+        )
+    count = sum(p.numel() for p in model.parameters()) + 192 * 1000 + 1000
+    assert count == {'spatial': 7_675_432, 'frequency': 7_832_104}[domain]
+
+
+def test_spectra_decay_as_kernels_do():
+    def decays(domain):
+        model = build(PLAIN, kernel_resize='gfnet', kernel_domain=domain)
+        optimizer = dict(type='AdamW', lr=1.0, weight_decay=0.1)
+        wrapper = LayerDecayOptimWrapperConstructor(
+            dict(type='OptimWrapper', optimizer=optimizer)
+        )(model)
+        names = {id(p): name for name, p in model.named_parameters()}
+        return {
+            names[id(p)]: group['weight_decay']
+            for group in wrapper.optimizer.param_groups
+            for p in group['params']
+        }
+
+    spatial, frequency = decays('spatial'), decays('frequency')
+    assert spatial == frequency
+    assert frequency['blocks.0.0.mixer.w_a'] == frequency['blocks.0.0.mixer.w_b'] == 0.1
+
+
+@every_arch
+@pytest.mark.parametrize('size', [(64, 64), (96, 96), (128, 160)], ids=str)
+def test_spatial_kernels_load_as_spectra(arch, size):
+    """A network of 64 pixels becomes one with half-spectra for its size."""
+    small = build(arch, img_size=64, kernel_resize='gfnet').double()
+    other = build(
+        arch, img_size=size, kernel_resize='gfnet', kernel_domain='frequency'
+    ).double()
+    for param in small.parameters():
+        nn.init.normal_(param, std=0.2)
+    other.load_state_dict(small.state_dict())
+    x = torch.randn(1, 3, *size, dtype=torch.float64)
+    assert_close(other(x), small(x))
 
 
 def test_224_to_384_keeps_every_tap():
@@ -246,6 +292,7 @@ def test_drop_path_grows_from_zero_over_all_blocks():
         (dict(activation='relu'), "'relu'"),
         (dict(patterns=0), 'got 0'),
         (dict(kernel_resize='nearest'), "'nearest'"),
+        (dict(kernel_domain='frequency'), "requires .*'gfnet', got 'zero_embed'"),
         (dict(out_indices=(1, 0)), 'ascend'),
         (dict(arch=dict(HYBRID, embed_dims=(16, 32, 40, 48))), '40'),
     ],

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from resampling import resized
 from torch import nn
 from torch.testing import assert_close
 
@@ -13,7 +14,7 @@ from mmattn.ops.structure_aware_attention.reference import (
 
 GRIDS = [(5,), (7, 5), (4, 6), (1, 1), (3, 2, 5)]
 OTHER_GRIDS = [(11, 9), (4, 3), (7, 8), (1, 1)]
-RESIZES = ['zero_embed', 'stretch', 'spectral']
+RESIZES = ['zero_embed', 'stretch', 'spectral', 'gfnet']
 
 
 def build(grid=(7, 6), dtype=torch.float64, **kwargs):
@@ -87,9 +88,113 @@ def test_kernels_of_other_heads_are_refused():
         build().load_state_dict(other.state_dict())
 
 
+def in_frequency(grid=(7, 6), **kwargs):
+    return build(grid, kernel_resize='gfnet', kernel_domain='frequency', **kwargs)
+
+
+@pytest.mark.parametrize('backend', ['cpu', 'reference'])
+@pytest.mark.parametrize('grid', [*GRIDS, (9, 8)], ids=str)
+def test_spectra_are_the_function_of_their_kernels(grid, backend):
+    """Drawn alike they are equal, in eval mode too; so they are if they are loaded."""
+    layer = build(grid, kernel_resize='gfnet', backend=backend)
+    drawn, loaded = (in_frequency(grid, backend=backend) for _ in range(2))
+    loaded.reset_kernels()
+    loaded.load_state_dict(layer.state_dict())
+    assert loaded.w_b.shape == (4, *grid[:-1], grid[-1] // 2 + 1, 2)
+    x = tokens(*grid)
+    for half in (drawn.float().double(), loaded):
+        exact = half is loaded
+        tolerance = dict(rtol=0, atol=1e-12 if exact else 1e-5)
+        assert_close(half(x), layer(x), **tolerance)
+        with torch.no_grad():
+            assert_close(half.eval()(x), layer(x), **tolerance)
+
+
+@pytest.mark.parametrize('backend', ['cpu', 'reference'])
+@pytest.mark.parametrize('grid', [(7, 6), (4, 6), (6, 5), (9, 8), (6,)], ids=str)
+def test_what_no_real_kernel_has_changes_nothing(grid, backend):
+    """Random half-spectra act as their kernels, and the rest gets no gradient."""
+    half = in_frequency(grid, backend=backend)
+    layer = build(grid, kernel_resize='gfnet', backend=backend)
+    nn.init.normal_(half.w_a), nn.init.normal_(half.w_b)
+    dims = tuple(range(-len(grid), 0))
+    weights = half.state_dict()
+    for name in ('w_a', 'w_b'):
+        spectrum = torch.view_as_complex(weights[name])
+        weights[name] = torch.fft.irfftn(spectrum, s=grid, dim=dims)
+    layer.load_state_dict(weights)
+    for spectrum, w in zip(half.spectra(grid), (layer.w_a, layer.w_b), strict=True):
+        assert_close(spectrum, torch.fft.rfftn(w, dim=dims))
+    x = tokens(*grid)
+    out = half(x)
+    assert_close(out, layer(x), rtol=0, atol=1e-12)
+    out.square().sum().backward()
+    for w in (half.w_a, half.w_b):
+        grad = torch.view_as_complex(w.grad)
+        kernels = torch.fft.irfftn(grad, s=grid, dim=dims)
+        assert_close(torch.fft.rfftn(kernels, dim=dims), grad)
+        assert grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize('grid', OTHER_GRIDS, ids=str)
+def test_spectra_are_resized_on_load_as_at_run_time(grid):
+    layer, other = in_frequency(), in_frequency(grid)
+    nn.init.normal_(layer.w_a), nn.init.normal_(layer.w_b)
+    other.load_state_dict(layer.state_dict())
+    assert_close(other(tokens(*grid)), layer(tokens(*grid)))
+
+
+def test_spectra_are_loaded_as_gfnet_resizes_them():
+    layer, other = build((14, 14)), in_frequency((24, 24))
+    other.load_state_dict(layer.state_dict())
+    for loaded, w in ((other.w_a, layer.w_a), (other.w_b, layer.w_b)):
+        parts = torch.view_as_real(torch.fft.rfft2(w)).movedim(-1, -3)  # (.., 2, H, W)
+        expected = resized(parts, (24, 13), align_corners=True).movedim(-3, -1)
+        assert_close(loaded, expected, rtol=0, atol=1e-12)
+
+
+def test_spectra_are_refused_by_spatial_kernels():
+    with pytest.raises(RuntimeError, match='size mismatch for w_a'):
+        build().load_state_dict(in_frequency().state_dict())
+
+
+def test_spectra_of_other_heads_are_refused():
+    other = StructureAwareAttention(24, 4, (5, 5), patterns=4)
+    with pytest.raises(RuntimeError, match='size mismatch for w_a'):
+        in_frequency().load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize('size', [(9, 8), (7, 6)], ids=str)
+def test_spectra_are_exported_and_compiled(size):
+    layer, x = in_frequency().eval(), tokens(*size)
+    expected = layer(x)
+    exported = torch.export.export(layer, (x,)).module()
+    assert_close(exported(x), expected)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend='aot_eager', fullgraph=True)
+    out = compiled(x)
+    assert_close(out, expected)
+    grads = []
+    for result in (out, expected):
+        layer.zero_grad()
+        result.square().sum().backward()
+        grads.append([p.grad for p in layer.parameters()])
+    assert_close(*grads)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_spectra_of_half_precision(dtype):
+    layer = in_frequency(dtype=torch.float32)
+    x = tokens(7, 6, dtype=torch.float32)
+    expected = layer(x)
+    error = layer.to(dtype)(x.to(dtype)).float() - expected
+    assert error.norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize('domain', ['spatial', 'frequency'])
 @pytest.mark.parametrize('grid', [(7, 6), (5, 9)], ids=str)
-def test_every_parameter_gets_a_gradient(grid):
-    layer = build().eval()
+def test_every_parameter_gets_a_gradient(grid, domain):
+    layer = build(kernel_resize='gfnet', kernel_domain=domain).eval()
     layer(tokens(*grid)).square().sum().backward()
     assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
 
@@ -135,6 +240,8 @@ def test_zero_tokens_have_sane_gradients():
         (dict(grid=(2, 2, 2, 2)), r'\(2, 2, 2, 2\)'),
         (dict(patterns=0), 'patterns .* got 0'),
         (dict(kernel_resize='nearest'), "'nearest'"),
+        (dict(kernel_domain='time'), "'spatial', 'frequency'.* got 'time'"),
+        (dict(kernel_domain='frequency'), "requires .*'gfnet', got 'zero_embed'"),
         (dict(fft_dims=3), 'fft_dims .* got 3'),
         (dict(cache_size=-1), 'cache_size .* got -1'),
     ],

@@ -5,13 +5,16 @@ from math import prod
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from mmattn.ops import circular_kernel_spectrum
 from mmattn.ops.structure_aware_attention.spectrum import (
     RESIZES,
     half_spectrum,
+    hermitian_part,
     irfft_grid,
     resize_circular_kernel,
+    resize_half_spectrum,
     rfft_grid,
     whole_spectrum,
 )
@@ -147,6 +150,33 @@ def test_spectral_is_near_zero_embed_for_compact_kernels(new):
         for w in (compact((14, 13), 0.7), draw(1, 14, 13))
     )
     assert narrow < 0.05 < wide
+
+
+@pytest.mark.parametrize(
+    'old, new', [*PAIRS[2:5], ((14, 14), (24, 24)), ((14, 14), (15, 15))], ids=str
+)
+def test_gfnet_interpolates_the_half_spectrum_as_an_image(old, new):
+    """By PyTorch: both parts of the half-spectrum, from corner to corner."""
+    w = draw(3, *old)
+    parts = torch.view_as_real(torch.fft.rfft2(w)).permute(0, 3, 1, 2)
+    size = (new[0], new[1] // 2 + 1)
+    parts = F.interpolate(parts, size, mode='bicubic', align_corners=True)
+    half = torch.view_as_complex(parts.permute(0, 2, 3, 1).contiguous())
+    assert_close('half', real(half), real(resize_half_spectrum(rfft_grid(w, old), new)))
+    expected = torch.fft.irfft2(half, s=new)
+    out = resize_circular_kernel(w, new, resize='gfnet')
+    assert_close('kernel', expected, out)
+    spectral = resize_circular_kernel(w, new, resize='spectral')
+    assert (spectral - expected).norm() > 0.2 * expected.norm()
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_hermitian_part(grid):
+    """That of any half-spectrum is what its real values have."""
+    half = torch.complex(draw(2, *grid), draw(2, *grid).flip(0))
+    half = half[..., : grid[-1] // 2 + 1]
+    expected = rfft_grid(irfft_grid(half, grid), grid)
+    assert_close('half', real(expected), real(hermitian_part(half, grid)))
 
 
 @every_pair

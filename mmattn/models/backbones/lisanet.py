@@ -144,8 +144,9 @@ class LiSANet(BaseBackbone):
         img_size: image side, or (height, width), that kernels and position embedding
             are made for. Other sizes get them resized, at run time and on load.
         patterns: structural patterns K; None takes the arch's.
-        kernel_resize: 'zero_embed' (taps keep their distance in pixels), 'stretch' or
-            'spectral', see `ops.circular_kernel_spectrum`.
+        kernel_resize: 'zero_embed' (taps keep their distance in pixels), 'stretch',
+            'spectral' or 'gfnet' (as GFNet, which the paper cites for 384 pixels), see
+            `ops.circular_kernel_spectrum`.
         drop_path_rate: stochastic depth of the last block, growing linearly from 0.
         out_indices: stages whose maps are returned; None returns all.
         out_norm: whether a layer norm ends each returned map. False for a head that
@@ -156,8 +157,9 @@ class LiSANet(BaseBackbone):
         compile: whether calls go through `torch.compile`, or a dict of its options.
         local_kernel: side of the kernels of mixer 'local'; 3, 5 or 7 in the paper.
         activation: 'gelu' or 'star_relu', of all MLPs and convolution blocks.
-        qkv_bias, proj_bias, fft_dims, cache_size, backend: of mixer 'lisa' only, see
-            `StructureAwareAttention`.
+        kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: of mixer
+            'lisa' only, see `StructureAwareAttention`. At 384 pixels, kernels in the
+            domain 'frequency' have the parameters that the paper prints.
         init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
 
     Forward:
@@ -218,6 +220,7 @@ class LiSANet(BaseBackbone):
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
         kernel_resize: str = 'zero_embed',
+        kernel_domain: str = 'spatial',
         drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
@@ -270,6 +273,7 @@ class LiSANet(BaseBackbone):
                 qkv_bias=qkv_bias,
                 proj_bias=proj_bias,
                 kernel_resize=kernel_resize,
+                kernel_domain=kernel_domain,
                 fft_dims=fft_dims,
                 cache_size=cache_size,
                 backend=backend,

@@ -9,25 +9,54 @@ from torch import Tensor, nn
 from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
 from mmattn.ops.structure_aware_attention.spectrum import (
     RESIZES,
+    compute_dtype,
+    hermitian_part,
     resize_circular_kernel,
+    resize_half_spectrum,
+    rfft_grid,
 )
 
 from .pointwise import PointwiseLinear
 from .spectrum_cache import SpectrumCache, may_keep
 
+KERNEL_DOMAINS = ('spatial', 'frequency')
 
-def _resize_kernels(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Fits loaded kernels of another grid to the module's."""
-    for name in ('w_a', 'w_b'):
+
+def _fit_loaded_kernels(module: nn.Module, state_dict: dict, prefix: str, *args):
+    """Hook before loading: fits kernels of another grid, or domain, to the module's.
+
+    `load_state_dict` reports the shapes of what cannot fit. Half-spectra do not fit
+    spatial kernels: their last side does not tell the grid.
+    """
+    grid = module.grid
+    for name, shared in (('w_a', 2), ('w_b', 1)):  # axes before those of the grid
         loaded, own = state_dict.get(prefix + name), getattr(module, name)
-        dims = own.dim() - len(module.grid)
         if loaded is None or loaded.shape == own.shape:
             continue
-        if loaded.dim() != own.dim() or loaded.shape[:dims] != own.shape[:dims]:
-            continue  # load_state_dict reports the two shapes
-        state_dict[prefix + name] = resize_circular_kernel(
-            loaded, module.grid, resize=module.kernel_resize
-        )
+        if loaded.shape[:shared] != own.shape[:shared]:
+            continue
+        is_kernel = loaded.dim() == shared + len(grid)
+        if module.kernel_domain == 'spatial':
+            if is_kernel:
+                loaded = resize_circular_kernel(
+                    loaded, grid, resize=module.kernel_resize
+                )
+        elif is_kernel:
+            loaded = _to_half_spectrum(loaded, loaded.shape[shared:], grid)
+        elif loaded.dim() == own.dim() and loaded.shape[-1] == 2:
+            loaded = torch.view_as_real(resize_half_spectrum(_as_complex(loaded), grid))
+        state_dict[prefix + name] = loaded
+
+
+def _to_half_spectrum(w: Tensor, old_grid: Sequence[int], grid: Sequence[int]):
+    """Kernels (..., *old_grid) to half-spectra on `grid`, as a parameter has them."""
+    half = rfft_grid(w.to(compute_dtype(w.dtype)), tuple(old_grid))
+    return torch.view_as_real(resize_half_spectrum(half, grid))
+
+
+def _as_complex(w: Tensor) -> Tensor:
+    """Real and imaginary parts (..., 2) to complex numbers, of float32 or float64."""
+    return torch.view_as_complex(w.to(compute_dtype(w.dtype)).contiguous())
 
 
 class StructureAwareAttention(nn.Module):
@@ -47,8 +76,13 @@ class StructureAwareAttention(nn.Module):
         grid: sides of the grid that the kernels are made for, one to three.
         patterns: structural patterns K.
         qkv_bias, proj_bias: whether the projections have a bias.
-        kernel_resize: 'zero_embed', 'stretch' or 'spectral', see
+        kernel_resize: 'zero_embed', 'stretch', 'spectral' or 'gfnet', see
             `ops.circular_kernel_spectrum`.
+        kernel_domain: 'spatial' learns the kernels, 'frequency' their half-spectra, as
+            GFNet does: real and imaginary parts (..., H, W // 2 + 1, 2). Spectra start
+            as those of spatial kernels and stand for the same functions; what no real
+            kernel has is ignored. They can only be resized by 'gfnet'. Spatial kernels
+            of any grid can be loaded into them.
         fft_dims: 1 convolves over the tokens in row-major order, as the paper's
             pseudo-code does; None over all sides of the grid.
         cache_size: number of grids whose spectra are kept; 0 keeps none.
@@ -65,6 +99,7 @@ class StructureAwareAttention(nn.Module):
         qkv_bias: bool = True,
         proj_bias: bool = False,
         kernel_resize: str = 'zero_embed',
+        kernel_domain: str = 'spatial',
         fft_dims: int | None = None,
         cache_size: int = 1,
         backend: str | None = None,
@@ -82,30 +117,50 @@ class StructureAwareAttention(nn.Module):
             raise ValueError(
                 f'kernel_resize must be one of {list(RESIZES)}, got {kernel_resize!r}'
             )
+        if kernel_domain not in KERNEL_DOMAINS:
+            raise ValueError(
+                f'kernel_domain must be one of {list(KERNEL_DOMAINS)}, '
+                f'got {kernel_domain!r}'
+            )
+        if kernel_domain == 'frequency' and kernel_resize != 'gfnet':
+            raise ValueError(
+                "kernel_domain='frequency' requires kernel_resize='gfnet', "
+                f'got {kernel_resize!r}'
+            )
         if fft_dims not in (None, 1):
             raise ValueError(f'fft_dims must be 1 or None, got {fft_dims}')
         self.num_heads = num_heads
         self.fft_dims = fft_dims
         self.grid = self._kernel_grid(grid)
         self.kernel_resize = kernel_resize
+        self.kernel_domain = kernel_domain
         self.backend = backend
         self.cache = SpectrumCache(cache_size)
         head_dims = embed_dims // num_heads
         self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims, bias=qkv_bias)
-        self.w_a = nn.Parameter(torch.empty(head_dims, patterns, *self.grid))
-        self.w_b = nn.Parameter(torch.empty(patterns, *self.grid))
+        shape = self.grid
+        if kernel_domain == 'frequency':
+            shape = (*self.grid[:-1], self.grid[-1] // 2 + 1, 2)
+        self.w_a = nn.Parameter(torch.empty(head_dims, patterns, *shape))
+        self.w_b = nn.Parameter(torch.empty(patterns, *shape))
         self.bias = nn.Parameter(torch.empty(head_dims, patterns))
         self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
         self.proj = PointwiseLinear(embed_dims, embed_dims, bias=proj_bias)
         self.reset_kernels()
-        self.register_load_state_dict_pre_hook(_resize_kernels)
+        self.register_load_state_dict_pre_hook(_fit_loaded_kernels)
 
     @torch.no_grad()
     def reset_kernels(self):
         """Convolved values start with the scale of the values."""
         std = prod(self.grid) ** -0.5
-        nn.init.normal_(self.w_a, std=std)
-        nn.init.normal_(self.w_b, std=std)
+        for w in (self.w_a, self.w_b):
+            if self.kernel_domain == 'spatial':
+                nn.init.normal_(w, std=std)
+                continue
+            shared = w.shape[: -len(self.grid) - 1]
+            kernel = torch.empty(*shared, *self.grid, dtype=w.dtype, device=w.device)
+            nn.init.normal_(kernel, std=std)
+            w.copy_(_to_half_spectrum(kernel, self.grid, self.grid))
         nn.init.normal_(self.bias, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,6 +190,9 @@ class StructureAwareAttention(nn.Module):
         return super().train(mode)
 
     def _make_spectra(self, kernels, grid):
+        if self.kernel_domain == 'frequency':
+            spectra = (resize_half_spectrum(_as_complex(w), grid) for w in kernels)
+            return tuple(hermitian_part(half, grid) for half in spectra)
         return tuple(
             circular_kernel_spectrum(w, grid, resize=self.kernel_resize)
             for w in kernels

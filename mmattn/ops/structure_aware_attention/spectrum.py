@@ -1,11 +1,11 @@
 """Spectra of circular kernels: on their own grid, or resized to another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-RESIZES = ('zero_embed', 'stretch', 'spectral')
+RESIZES = ('zero_embed', 'stretch', 'spectral', 'gfnet')
 CUBIC = -0.75  # slope of the cubic kernel at distance 1
 
 
@@ -30,16 +30,23 @@ def whole_spectrum(half: Tensor, grid: tuple[int, ...]) -> Tensor:
     As `irfft_grid`, it takes the Hermitian part of the columns that mirror themselves.
     """
     width, stored = grid[-1], half.shape[-1]
-    leading = list(range(-len(grid), -1))
-    mirror = half.conj_physical()
-    if leading:
-        mirror = mirror.flip(leading).roll([1] * len(leading), leading)
+    mirror = _mirror(half, grid)
     rest = mirror[..., 1 : (width + 1) // 2].flip(-1)
     whole = torch.cat([half, rest], -1)
     for column in {0, stored - 1 if width % 2 == 0 else 0}:
         whole[..., column] += mirror[..., column]
         whole[..., column] /= 2
     return whole
+
+
+def hermitian_part(half: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Return the half-spectrum of the real values `irfft_grid` makes of any one.
+
+    In the columns that mirror themselves, the rest stands for no real value. Backends
+    need not agree on what becomes of it.
+    """
+    own_mirror = _is_own_mirror(grid, half.device)
+    return torch.where(own_mirror, (half + _mirror(half, grid)) / 2, half)
 
 
 def half_spectrum(whole: Tensor, grid: tuple[int, ...]) -> Tensor:
@@ -56,11 +63,10 @@ def column_weights(grid: tuple[int, ...], like: Tensor) -> Tensor:
     Shape (grid[-1] // 2 + 1,), real. Times the transform of a gradient of real values,
     it is the gradient of the half-spectrum they were made from.
     """
-    width, count = grid[-1], 1
+    count = 1
     for side in grid:
         count = count * side
-    column = torch.arange(width // 2 + 1, device=like.device)
-    own_mirror = (column == 0) | (2 * column == width)
+    own_mirror = _is_own_mirror(grid, like.device)
     return torch.where(own_mirror, 1.0, 2.0).to(like.real.dtype) / count
 
 
@@ -82,9 +88,11 @@ def circular_kernel_spectrum(
             'stretch': the kernel covers the same part of the grid as before; offset 0
             stays, cubic interpolation between taps, and a factor by which a smooth
             kernel keeps its sum: nearly, and exactly if sides grow by whole factors.
-            'spectral': cubic interpolation between the samples of the spectrum, as in
-            GFNet (https://arxiv.org/abs/2107.00645); close to 'zero_embed' for kernels
-            that are small away from offset 0.
+            'spectral': cubic interpolation between the samples of the whole spectrum,
+            which is periodic; close to 'zero_embed' for kernels that are small away
+            from offset 0.
+            'gfnet': cubic interpolation of the half-spectrum as if it were an image,
+            see `resize_half_spectrum`. The paper cites GFNet for its 384 pixels.
 
     Returns:
         Complex, shape (..., *grid[:-1], grid[-1] // 2 + 1); complex64, complex128 for
@@ -95,10 +103,13 @@ def circular_kernel_spectrum(
     """
     grid, old_grid = tuple(grid), _grid_of(w, grid, resize)
     w = w.to(compute_dtype(w.dtype))
+    if resize == 'gfnet' and grid != old_grid:
+        half = resize_half_spectrum(rfft_grid(w, old_grid), grid)
+        return hermitian_part(half, grid)
     if resize == 'spectral' and grid != old_grid:
         spectrum = torch.fft.fftn(w, dim=tuple(range(-len(grid), 0)))
         matrices = [
-            _cubic_matrix(*sides, like=w).to(spectrum.dtype)
+            _periodic_matrix(*sides, like=w).to(spectrum.dtype)
             for sides in zip(old_grid, grid, strict=True)
         ]
         return _along_grid(spectrum, matrices)[..., : grid[-1] // 2 + 1]
@@ -110,7 +121,7 @@ def resize_circular_kernel(w: Tensor, grid: Sequence[int], *, resize: str) -> Te
     grid, old_grid = tuple(grid), _grid_of(w, grid, resize)
     if grid == old_grid:
         return w
-    if resize == 'spectral':
+    if resize in ('spectral', 'gfnet'):
         return irfft_grid(circular_kernel_spectrum(w, grid, resize=resize), grid)
     if resize == 'zero_embed':
         for dim, (old, new) in enumerate(zip(old_grid, grid, strict=True)):
@@ -123,10 +134,50 @@ def resize_circular_kernel(w: Tensor, grid: Sequence[int], *, resize: str) -> Te
             w = w.new_zeros(shape).index_copy(dim, offsets.remainder(new), taps)
         return w
     matrices = [
-        _cubic_matrix(*sides, like=w) * (sides[0] / sides[1])
+        _periodic_matrix(*sides, like=w) * (sides[0] / sides[1])
         for sides in zip(old_grid, grid, strict=True)
     ]
     return _along_grid(w, matrices)
+
+
+def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
+    """Resize a half-spectrum to that of another grid, as the code of GFNet does.
+
+    Real and imaginary parts are interpolated (bicubic, `align_corners=True`), though
+    the rows wrap: https://github.com/raoyongming/GFNet, main_gfnet.py, for the paper
+    https://arxiv.org/abs/2107.00645. The first and the last frequency stay in place.
+
+    Args:
+        half: complex, shape (..., *old_grid[:-1], old_grid[-1] // 2 + 1).
+        grid: sides of the new grid, as many as the old one has.
+
+    Returns:
+        Complex, shape (..., *grid[:-1], grid[-1] // 2 + 1). See `hermitian_part`.
+    """
+    stored = (*grid[:-1], grid[-1] // 2 + 1)
+    old = half.shape[-len(stored) :]
+    if tuple(old) == stored:
+        return half
+    matrices = [
+        _bounded_matrix(*sides, like=half.real).to(half.dtype)
+        for sides in zip(old, stored, strict=True)
+    ]
+    return _along_grid(half, matrices)
+
+
+def _mirror(half: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Return the conjugates at the negative frequencies of the leading sides."""
+    leading = list(range(-len(grid), -1))
+    mirror = half.conj_physical()
+    if leading:
+        mirror = mirror.flip(leading).roll([1] * len(leading), leading)
+    return mirror
+
+
+def _is_own_mirror(grid: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return which columns of the half-spectrum occur once in the whole one."""
+    column = torch.arange(grid[-1] // 2 + 1, device=device)
+    return (column == 0) | (2 * column == grid[-1])
 
 
 def _grid_of(w: Tensor, grid: Sequence[int], resize: str) -> tuple[int, ...]:
@@ -147,19 +198,34 @@ def _along_grid(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     return x
 
 
-def _cubic_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
-    """Samples `old` periodic values at `new` places; shape (new, old).
-
-    Entry 0 stays entry 0. The weights are those of `F.interpolate(mode='bicubic')`.
-    """
+def _periodic_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
+    """Samples `old` periodic values at `new` places; entry 0 stays entry 0."""
     places = torch.arange(new, device=like.device, dtype=torch.float64) * old / new
+    return _cubic_matrix(places, old, lambda index: index.remainder(old), like=like)
+
+
+def _bounded_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
+    """Samples `old` values at `new` places; the first and the last one stay."""
+    places = torch.arange(new, device=like.device, dtype=torch.float64)
+    places = places * (old - 1) / max(1, new - 1)
+    return _cubic_matrix(places, old, lambda index: index.clamp(0, old - 1), like=like)
+
+
+def _cubic_matrix(
+    places: Tensor, old: int, entry: Callable[[Tensor], Tensor], *, like: Tensor
+) -> Tensor:
+    """Samples `old` values at `places`; shape (len(places), old).
+
+    `entry` says which value stands at a place beyond the ends. The weights are those of
+    `F.interpolate(mode='bicubic')`.
+    """
     first = places.floor()
-    matrix = places.new_zeros(new, old)
+    matrix = places.new_zeros(len(places), old)
     for tap in range(-1, 3):
         distance = (places - (first + tap)).abs()
         near = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
         far = CUBIC * (((distance - 5) * distance + 8) * distance - 4)
-        index = (first + tap).long().remainder(old)
+        index = entry((first + tap).long())
         weight = torch.where(distance <= 1, near, far)
         matrix = matrix.scatter_add(1, index[:, None], weight[:, None])
     return matrix.to(like.dtype)
