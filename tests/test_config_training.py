@@ -334,7 +334,7 @@ def test_fine_tuning_starts_from_the_weights_at_224(tmp_path, attention, side):
 
 
 def test_lisanet_at_384_starts_with_what_the_weights_at_224_give_there(tmp_path):
-    """Kernels and position embedding come to the new grid, and nothing else changes."""
+    """Kernels, as spectra, and position embedding come to the new grid."""
     source, model = fine_tuning(
         tmp_path,
         'lisanet_i_150e_in1k',
@@ -342,6 +342,8 @@ def test_lisanet_at_384_starts_with_what_the_weights_at_224_give_there(tmp_path)
         shallow(LiSANet, 'isotropic'),
     )
     assert model.backbone.grid_size == (24, 24) != source.backbone.grid_size
+    for block in source.backbone.blocks[0]:
+        block.mixer.kernel_resize = 'gfnet'  # as the other does on load
     images = torch.randn(1, 3, 384, 384, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(images), source.eval()(images))

@@ -10,10 +10,13 @@ model = dict(
         type='mmattn.LiSANet',
         arch='isotropic',
         img_size=384,
+        kernel_resize='gfnet',
+        kernel_domain='frequency',
         drop_path_rate=0.0,
     ),
     head=dict(in_channels=192),
 )
 train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))
-# What the config at 224 pixels ends with; kernels and position embedding are resized.
+# What the config at 224 pixels ends with. The position embedding is resized; kernels
+# become half-spectra, interpolated as in GFNet, which the paper cites for this size.
 load_from = 'work_dirs/lisanet_i_150e_in1k/epoch_150.pth'
