@@ -324,12 +324,6 @@ def test_maps(out_indices):
     assert len(model.layers) == indices[-1] + 1
 
 
-def test_drop_path_grows_from_zero_over_all_blocks():
-    model = build(drop_path_rate=0.4)
-    rates = [b.drop_path.drop_prob for layer in model.layers for b in layer.blocks]
-    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
-
-
 @pytest.mark.parametrize(
     'kwargs, message',
     [

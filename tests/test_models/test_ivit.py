@@ -106,12 +106,6 @@ def test_more_landmarks_have_no_more_parameters():
     }
 
 
-def test_drop_path_grows_from_zero_over_all_blocks():
-    model = build(drop_path_rate=0.4)
-    rates = [block.drop_path.drop_prob for blocks in model.blocks for block in blocks]
-    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
-
-
 @pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (1, 3), 2, -1], ids=str)
 def test_maps(out_indices):
     model = build(out_indices=out_indices)

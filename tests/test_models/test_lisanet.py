@@ -278,12 +278,6 @@ def test_maps(out_indices):
     assert all(out.mean(1).abs().max() > 1e-4 for out in raw)
 
 
-def test_drop_path_grows_from_zero_over_all_blocks():
-    model = build(drop_path_rate=0.4)
-    rates = [block.drop_path.drop_prob for blocks in model.blocks for block in blocks]
-    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
-
-
 @pytest.mark.parametrize(
     'kwargs, message',
     [

@@ -1,0 +1,133 @@
+"""Stochastic depth of every backbone: which branches it drops, and how often."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_backbones import (
+    BACKBONES,
+    DistilledMaiT,
+    PlainLiSANet,
+    every_backbone,
+    image,
+)
+from timm.layers import DropPath
+from torch.testing import assert_close
+
+from mmattn.models import MaskedCaiT
+
+# CaiT drops with one rate in all layers (Touvron et al.,
+# https://arxiv.org/abs/2103.17239, section 4.1), and so does the MaiT-S of
+# https://arxiv.org/abs/2207.03006, appendix A.1. All others grow linearly.
+CONSTANT = MaskedCaiT, DistilledMaiT
+DEPTHS = 1, 2, 2, 1
+RATE = 0.6
+
+
+def num_blocks(cls):
+    """Of `build`."""
+    stages = len(next(iter(cls.arch_zoo.values())).get('depths', ()))
+    return sum(DEPTHS) if stages > 1 else 4
+
+
+def build(cls, **kwargs):
+    """In float64, with random parameters, so that no branch is nearly zero."""
+    arch = next(iter(cls.arch_zoo.values()))
+    depths = DEPTHS if len(arch.get('depths', ())) > 1 else (4,)
+    deep = dict(depths=depths, depth=4)
+    arch = {key: deep.get(key, value) for key, value in arch.items()}
+    torch.manual_seed(0)
+    model = cls(arch=arch, **kwargs).double()
+    for param in model.parameters():
+        torch.nn.init.normal_(param, std=0.2)
+    return model
+
+
+def dropping_blocks(model):
+    """Modules that have stochastic depth, from the input upwards."""
+    return [
+        module
+        for module in model.modules()
+        if any(isinstance(child, DropPath) for child in module.children())
+    ]
+
+
+def rates_of(block):
+    return {m.drop_prob for m in block.modules() if isinstance(m, DropPath)}
+
+
+def depthwise(conv, x):
+    """Convolution of (B, H, W, C) channel by channel."""
+    x = x.permute(0, 3, 1, 2)
+    padding = conv.weight.shape[-1] // 2
+    out = F.conv2d(x, conv.weight, conv.bias, padding=padding, groups=x.shape[1])
+    return out.permute(0, 2, 3, 1)
+
+
+def residual(block, x):
+    """What a block returns when its attention and its MLP are both dropped."""
+    for name in ('position', 'lpu'):  # of LiSANet and DAT++, which are never dropped
+        if getattr(block, name, None) is not None:
+            x = x + depthwise(getattr(block, name), x)
+    for name in ('scale1', 'scale2'):  # of IViT
+        if getattr(block, name, None) is not None:
+            x = x * getattr(block, name)
+    return x
+
+
+@every_backbone
+@pytest.mark.parametrize('out_indices', [-1, 0])
+def test_rates_grow_linearly_over_the_whole_network(cls, out_indices):
+    """Blocks keep the rates of the whole network where the last ones are not built."""
+    model = build(cls, drop_path_rate=RATE, out_indices=out_indices)
+    count = num_blocks(cls)
+    expected = [RATE * i / (count - 1) for i in range(count)]
+    if cls in CONSTANT:
+        expected = [RATE] * count
+    blocks = dropping_blocks(model)
+    # The plain LiSANet has all its blocks in the stage of index 0.
+    assert len(blocks) == (1 if out_indices == 0 and cls is not PlainLiSANet else count)
+    for block, rate in zip(blocks, expected, strict=False):
+        assert list(rates_of(block)) == pytest.approx([rate])
+
+
+@every_backbone
+def test_a_dropped_block_is_its_residual_path(cls):
+    model = build(cls, drop_path_rate=0.5).train()
+    blocks = dropping_blocks(model)
+    seen = {}
+    for block in blocks:
+        for module in block.modules():
+            if isinstance(module, DropPath):
+                module.drop_prob = 1.0
+        block.register_forward_hook(
+            lambda block, args, out: seen.update({block: (args[0], out)})
+        )
+    model(image(2, 3, 64, 64, dtype=torch.float64))
+    assert set(seen) == set(blocks)
+    for block, (x, out) in seen.items():
+        assert_close(out, residual(block, x), rtol=0, atol=1e-13)
+    model.eval()(image(2, 3, 64, 64, dtype=torch.float64))
+    for block, (x, out) in seen.items():
+        assert (out - residual(block, x)).abs().max() > 1e-6, 'dropped in eval mode'
+
+
+@every_backbone
+def test_images_are_dropped_alone_and_survivors_scaled_up(cls):
+    """A surviving branch is divided by the part of the images that keep it."""
+    model = build(cls, drop_path_rate=0.5).train()
+    seen = []
+    for module in model.modules():
+        if isinstance(module, DropPath):
+            module.drop_prob = 0.5
+            module.register_forward_hook(lambda m, args, out: seen.append((*args, out)))
+    torch.manual_seed(0)
+    model(image(16, 3, 32, 32, dtype=torch.float64))
+    assert len(seen) == 2 * len(dropping_blocks(model))
+    kept = [out.flatten(1).abs().amax(1) > 0 for _, out in seen]
+    assert 0.3 < torch.cat(kept).double().mean() < 0.7
+    for (x, out), images in zip(seen, kept, strict=True):
+        assert_close(out[images], 2 * x[images])
+
+
+def test_every_backbone_is_tested():
+    assert set(CONSTANT) < set(BACKBONES)
