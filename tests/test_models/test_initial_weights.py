@@ -1,0 +1,248 @@
+"""What every parameter of every backbone starts from, in one table.
+
+A row is a pattern of names and the distribution that its authors' code draws from. The
+first row that fits a name holds. Errors are measured against the sampling error of as
+many numbers as a parameter, and all parameters of a row together, have.
+"""
+
+import re
+from functools import partial
+from math import prod, sqrt
+
+import pytest
+import torch
+from test_backbones import (
+    BACKBONES,
+    DistilledMaiT,
+    MaskedViT,
+    PlainLiSANet,
+    shallow_arch,
+)
+
+from mmattn.models import (
+    DAT,
+    PVT,
+    DATPlusPlus,
+    HMaiT,
+    IViT,
+    LiSANet,
+    MaiT,
+    MaskedCaiT,
+    PVTv2,
+    ViT,
+)
+
+SIGMAS = 5  # of the sampling error
+NORMAL, UNIFORM, CONSTANT = 'normal', 'uniform', 'constant'
+MOMENTS = {  # of unit variance: the fourth and the eighth
+    NORMAL: (3, 105),
+    UNIFORM: (9 / 5, 9),
+}
+
+
+def normal(std):
+    """Truncated at 2 in all official codes, 100 deviations away for the usual 0.02."""
+    return lambda name, shapes: (NORMAL, std)
+
+
+def constant(value):
+    return lambda name, shapes: (CONSTANT, value)
+
+
+def by_shape(function):
+    """Normal with the deviation that a function of the shape returns."""
+    return lambda name, shapes: (NORMAL, function(shapes[name]))
+
+
+def pytorchs(name, shapes):
+    """Uniform within 1 / sqrt(fan-in), weights and biases: the default of PyTorch."""
+    weight = shapes[re.sub('bias$', 'weight', name)]
+    return UNIFORM, 1 / sqrt(3 * prod(weight[1:]))
+
+
+NORMS = (
+    (r'(.*\.)?(norm\d?|out_norms\.\d+|conv_offset\.1)\.weight', constant(1)),
+    (r'(.*\.)?(norm\d?|out_norms\.\d+|conv_offset\.1)\.bias', constant(0)),
+)
+# DeiT, https://github.com/facebookresearch/deit, `VisionTransformer._init_weights`, and
+# timm's MetaFormer: all matrices and embeddings 0.02, all biases 0.
+EMBEDDINGS = ((r'pos_embed|cls_token|dist_token', normal(0.02)),)
+MATRICES = ((r'.*\.weight', normal(0.02)), (r'.*\.bias', constant(0)))
+DEIT = (*NORMS, *EMBEDDINGS, *MATRICES)
+DEFAULTS = ((r'.*\.(weight|bias)', pytorchs),)
+# StarReLU and ResScale of https://github.com/sail-sg/metaformer.
+STAR_RELU = (
+    (r'.*\.(act|mlp\.[12])\.scale', constant(1)),
+    (r'.*\.(act|mlp\.[12])\.bias', constant(0)),
+)
+# Ours. Mixtures of heads add noise to the identity, whatever its scale; a stem's bias
+# keeps zero-padded pixels from being zeros that a norm divides by.
+MIXING = ((r'.*\.w[12]_[qk]', normal(0.02)),)
+STEM_BIAS = (
+    (r'(patch_embed\.proj|(downsamplings|patch_embeds)\.0\.conv)\.bias', normal(0.02)),
+)
+# Ours: what LiSA's kernels make of values and keys is as large as those.
+LISA = (
+    (r'.*\.mixer\.(w_a|w_b)', by_shape(lambda s: 1 / sqrt(s[-2] * s[-1]))),
+    (r'.*\.mixer\.bias', normal(0.02)),
+    *STEM_BIAS,
+)
+TABLE = {
+    ViT: (*MIXING, *DEIT),
+    MaskedViT: DEIT,
+    MaiT: DEIT,
+    DistilledMaiT: (
+        (r'.*\.ls[12]\.gamma', constant(0.1)),  # the argument that the class gives
+        (r'.*\.alpha_logit', constant(0)),  # ours: alpha is a half
+        *DEIT,
+    ),
+    # CaiT, https://arxiv.org/abs/2103.17239, Table 1 (1e-5 at 24 layers), and timm's.
+    MaskedCaiT: (
+        (r'.*\.gamma_[12]', constant(1e-5)),
+        (r'patch_embed\.proj\.(weight|bias)', pytorchs),
+        *DEIT,
+    ),
+    IViT: (
+        (r'.*\.scale[12]', constant(1)),
+        *MIXING,
+        *STAR_RELU,
+        *STEM_BIAS,
+        *DEIT,
+    ),
+    LiSANet: (*LISA, *DEIT),
+    PlainLiSANet: (*LISA, *DEIT),
+    # Swin, https://github.com/microsoft/Swin-Transformer: `_init_weights` leaves the
+    # convolution of the stem as PyTorch makes it.
+    HMaiT: (
+        (r'patch_embed\.proj\.(weight|bias)', pytorchs),
+        (r'.*\.relative_position_bias_table', normal(0.02)),
+        *DEIT,
+    ),
+    # https://github.com/whai362/PVT, classification/pvt.py: linear layers alone.
+    PVT: (
+        (r'.*(patch_embed|downsample)\.proj\.(weight|bias)', pytorchs),
+        (r'.*\.sr\.(weight|bias)', pytorchs),
+        (r'(.*\.)?(pos_embed|cls_token)', normal(0.02)),
+        *NORMS,
+        *MATRICES,
+    ),
+    # The same, pvt_v2.py: convolutions from sqrt(2 / fan-out).
+    PVTv2: (
+        *STEM_BIAS,
+        (r'.*\.dwconv\.weight', normal(sqrt(2 / 9))),
+        (r'.*\.(proj|sr)\.weight', lambda name, shapes: fan_out(name, shapes)),
+        *NORMS,
+        *MATRICES,
+    ),
+    # https://github.com/LeapLabTHU/DAT, where nothing but tables is initialised.
+    DAT: (
+        (r'.*\.(rpe_table|relative_position_bias_table)', normal(0.01)),
+        *NORMS,
+        *DEFAULTS,
+    ),
+    DATPlusPlus: (
+        (r'.*\.rpe_table', normal(0.01)),
+        (r'.*\.rpb', normal(0.02)),
+        *NORMS,
+        *DEFAULTS,
+    ),
+}
+# Ours: tables that scores are multiplied by have the deviation of LiSA's kernels.
+MIXERS = {
+    'self_attention': (),
+    'self_attention_rpe': ((r'.*\.table', normal(0.02)),),
+    'self_attention_rpes': ((r'.*\.table', normal(0.02)),),
+    'sa_eq9': ((r'.*\.table', normal(1 / 14)),),
+    'sa_eq9_rpes': ((r'.*\.table', normal(1 / 14)),),
+    'sa_eq10': ((r'.*\.table_[ab]', normal(1 / 14)),),
+    'sa_eq11': ((r'.*\.table_[ab]', normal(1 / 14)),),
+    'local': ((r'.*\.w_[ab]', normal(1 / 7)),),
+}
+
+
+def fan_out(name, shapes):
+    """Convolutions of one group; those of attention's projections are linear."""
+    out, _, *kernel = (*shapes[name], 1, 1)[:4]
+    linear = len(shapes[name]) == 2
+    return NORMAL, 0.02 if linear else sqrt(2 / (out * prod(kernel)))
+
+
+def build(cls, **kwargs):
+    torch.manual_seed(0)
+    return cls(arch=shallow_arch(cls), **kwargs)
+
+
+CASES = {cls.__name__: (partial(build, cls), TABLE.get(cls, ())) for cls in BACKBONES}
+CASES |= {
+    'PVT-token': (partial(build, PVT, out_type='cls_token'), TABLE[PVT]),
+    'MaskedCaiT-token': (
+        partial(build, MaskedCaiT, out_type='cls_token', masking='soft'),
+        ((r'.*\.alpha_logit', constant(0)), *TABLE[MaskedCaiT]),
+    ),
+    'MaiT-norms': (partial(build, MaiT, out_indices=(0, 1)), TABLE[MaiT]),
+    'ViT-equation-7': (
+        partial(build, ViT, interact_expand=1, local_kernel=None, gate=False),
+        TABLE[ViT],
+    ),
+    'HMaiT-absolute': (partial(build, HMaiT, position='absolute'), TABLE[HMaiT]),
+    'HMaiT-full': (partial(build, HMaiT, position='full'), TABLE[HMaiT]),
+    'PVTv2-li': (
+        lambda: PVTv2(dict(shallow_arch(PVTv2), linear=True)),
+        TABLE[PVTv2],
+    ),
+    'LiSANet-star-relu': (
+        partial(build, LiSANet, activation='star_relu', proj_bias=True),
+        (*STAR_RELU, *TABLE[LiSANet]),
+    ),
+}
+CASES |= {
+    f'LiSANet-{mixer}': (
+        partial(build, PlainLiSANet, mixer=mixer),
+        (*rows, *TABLE[PlainLiSANet]),
+    )
+    for mixer, rows in MIXERS.items()
+}
+
+
+def noise_of(name, param):
+    """Of mixtures of heads what is left without their identities."""
+    if re.fullmatch(r'.*\.w[12]_[qk]', name) is None:
+        return param
+    wide = param.t() if '.w2_' in name else param  # (copies * M, M)
+    copies = wide.shape[0] // wide.shape[1]
+    eye = torch.eye(wide.shape[1], dtype=param.dtype).repeat(copies, 1)
+    return wide - (eye / copies if '.w2_' in name else eye)
+
+
+def assert_drawn(z, kind, what):
+    """Asserts that numbers of unit deviation have the moments of their distribution."""
+    fourth, eighth = MOMENTS[kind]
+    for power, expected, variance in (
+        (1, 0, 1),
+        (2, 1, fourth - 1),
+        (4, fourth, eighth - fourth**2),
+    ):
+        error = ((z**power).mean().item() - expected) / sqrt(variance / z.numel())
+        assert abs(error) < SIGMAS, f'{what}: moment {power} is {error:.1f} sigmas off'
+    if kind == UNIFORM:
+        assert z.abs().max() <= sqrt(3) * (1 + 1e-6), what
+
+
+@pytest.mark.parametrize('make, rows', CASES.values(), ids=CASES)
+def test_parameters_start_as_the_table_says(make, rows):
+    model = make()
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    drawn = {}
+    for name, param in model.named_parameters():
+        pattern, rule = next(row for row in rows if re.fullmatch(row[0], name))
+        kind, value = rule(name, shapes)
+        if kind == CONSTANT:
+            expected = torch.full_like(param, value)
+            assert torch.equal(param.detach(), expected), name
+            continue
+        z = noise_of(name, param.detach().double()).flatten() / value
+        assert_drawn(z, kind, name)
+        drawn.setdefault((pattern, kind), []).append(z)
+    assert drawn
+    for (pattern, kind), parts in drawn.items():
+        assert_drawn(torch.cat(parts), kind, pattern)
