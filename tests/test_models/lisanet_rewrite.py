@@ -18,7 +18,7 @@ EPSILON = 1e-6  # of all norms and of the L2 norm of queries and keys
 
 
 class LiSANetRewrite:
-    """The maps of all stages, before and after the norms that end them.
+    """Compute the maps of all stages, before the norms that end them.
 
     Args:
         weights: parameters by the names of `LiSANet`.
@@ -67,7 +67,7 @@ class LiSANetRewrite:
         return x * weight[:, None, None] + bias[:, None, None]
 
     def activation(self, name: str, x: Tensor) -> Tensor:
-        """StarReLU where it has parameters, GELU otherwise."""
+        """Apply StarReLU where it has parameters, GELU otherwise."""
         if f'{name}.scale' in self.weights:
             scale, bias = self.weights[f'{name}.scale'], self.weights[f'{name}.bias']
             return scale * x.clamp(min=0) ** 2 + bias
@@ -104,7 +104,7 @@ class LiSANetRewrite:
         return self.linear(f'{name}.pwconv2', self.depthwise(f'{name}.dwconv', x))
 
     def attended(self, name: str, x: Tensor) -> Tensor:
-        """Queries, keys and values follow each other in `qkv`, heads of 16 channels."""
+        """Split `qkv` into queries, keys and values, each with heads of 16 channels."""
         w_a, w_b, b = (self.weights[f'{name}.{key}'] for key in ('w_a', 'w_b', 'bias'))
         B, _, H, W = x.shape
         qkv = self.linear(f'{name}.qkv', x).view(B, 3, -1, 16, H * W)
@@ -120,7 +120,7 @@ class LiSANetRewrite:
 
 
 def circulant(kernel: Tensor) -> Tensor:
-    """Kernels (..., H, W) to matrices (..., N, N): the tap from pixel n to pixel i."""
+    """Turn kernels (..., H, W) to matrices (..., N, N) of taps from column to row."""
     H, W = kernel.shape[-2:]
     pixels = [(y, x) for y in range(H) for x in range(W)]
     rows = [

@@ -15,22 +15,22 @@ from torch.testing import assert_close
 
 from mmattn.models import MaskedCaiT
 
-# CaiT drops with one rate in all layers (Touvron et al.,
-# https://arxiv.org/abs/2103.17239, section 4.1), and so does the MaiT-S of
-# https://arxiv.org/abs/2207.03006, appendix A.1. All others grow linearly.
+# CaiT (https://arxiv.org/abs/2103.17239) drops with one rate in all layers, and so does
+# MaiT-S, as Table 8 of https://arxiv.org/abs/2207.03006 notes. All others, DeiT among
+# them, grow linearly.
 CONSTANT = MaskedCaiT, DistilledMaiT
 DEPTHS = 1, 2, 2, 1
 RATE = 0.6
 
 
 def num_blocks(cls):
-    """Of `build`."""
+    """Return how many blocks `build` gives a backbone."""
     stages = len(next(iter(cls.arch_zoo.values())).get('depths', ()))
     return sum(DEPTHS) if stages > 1 else 4
 
 
 def build(cls, **kwargs):
-    """In float64, with random parameters, so that no branch is nearly zero."""
+    """Build in float64, with random parameters, so that no branch is nearly zero."""
     arch = next(iter(cls.arch_zoo.values()))
     depths = DEPTHS if len(arch.get('depths', ())) > 1 else (4,)
     deep = dict(depths=depths, depth=4)
@@ -43,7 +43,7 @@ def build(cls, **kwargs):
 
 
 def dropping_blocks(model):
-    """Modules that have stochastic depth, from the input upwards."""
+    """Return the modules that have stochastic depth, from the input upwards."""
     return [
         module
         for module in model.modules()
@@ -56,7 +56,7 @@ def rates_of(block):
 
 
 def depthwise(conv, x):
-    """Convolution of (B, H, W, C) channel by channel."""
+    """Convolve maps (B, H, W, C) channel by channel."""
     x = x.permute(0, 3, 1, 2)
     padding = conv.weight.shape[-1] // 2
     out = F.conv2d(x, conv.weight, conv.bias, padding=padding, groups=x.shape[1])
@@ -64,7 +64,7 @@ def depthwise(conv, x):
 
 
 def residual(block, x):
-    """What a block returns when its attention and its MLP are both dropped."""
+    """Return what is left of a block when its attention and its MLP are dropped."""
     for name in ('position', 'lpu'):  # of LiSANet and DAT++, which are never dropped
         if getattr(block, name, None) is not None:
             x = x + depthwise(getattr(block, name), x)

@@ -1,4 +1,4 @@
-"""What every parameter of every backbone starts from, in one table.
+"""Check what every parameter of every backbone starts from, in one table.
 
 A row is a pattern of names and the distribution that its authors' code draws from. The
 first row that fits a name holds. Errors are measured against the sampling error of as
@@ -33,6 +33,7 @@ from mmattn.models import (
 )
 
 SIGMAS = 5  # of the sampling error
+HEADS = 8, 16, 32, 64
 NORMAL, UNIFORM, CONSTANT = 'normal', 'uniform', 'constant'
 MOMENTS = {  # of unit variance: the fourth and the eighth
     NORMAL: (3, 105),
@@ -41,7 +42,7 @@ MOMENTS = {  # of unit variance: the fourth and the eighth
 
 
 def normal(std):
-    """Truncated at 2 in all official codes, 100 deviations away for the usual 0.02."""
+    """Return a rule; official codes truncate at 2, which is 100 deviations of 0.02."""
     return lambda name, shapes: (NORMAL, std)
 
 
@@ -50,12 +51,12 @@ def constant(value):
 
 
 def by_shape(function):
-    """Normal with the deviation that a function of the shape returns."""
+    """Return a rule whose deviation is a function of the shape."""
     return lambda name, shapes: (NORMAL, function(shapes[name]))
 
 
 def pytorchs(name, shapes):
-    """Uniform within 1 / sqrt(fan-in), weights and biases: the default of PyTorch."""
+    """Return PyTorch's default: uniform within 1 / sqrt(fan-in), also for biases."""
     weight = shapes[re.sub('bias$', 'weight', name)]
     return UNIFORM, 1 / sqrt(3 * prod(weight[1:]))
 
@@ -161,7 +162,7 @@ MIXERS = {
 
 
 def fan_out(name, shapes):
-    """Convolutions of one group; those of attention's projections are linear."""
+    """Return PVT v2's rule of convolutions of one group, or of linear layers."""
     out, _, *kernel = (*shapes[name], 1, 1)[:4]
     linear = len(shapes[name]) == 2
     return NORMAL, 0.02 if linear else sqrt(2 / (out * prod(kernel)))
@@ -186,6 +187,12 @@ CASES |= {
     ),
     'HMaiT-absolute': (partial(build, HMaiT, position='absolute'), TABLE[HMaiT]),
     'HMaiT-full': (partial(build, HMaiT, position='full'), TABLE[HMaiT]),
+    # More heads have larger tables, whose deviation is known better.
+    'DAT-heads': (lambda: DAT(dict(shallow_arch(DAT), num_heads=HEADS)), TABLE[DAT]),
+    'DATPlusPlus-heads': (
+        lambda: DATPlusPlus(dict(shallow_arch(DATPlusPlus), num_heads=HEADS)),
+        TABLE[DATPlusPlus],
+    ),
     'PVTv2-li': (
         lambda: PVTv2(dict(shallow_arch(PVTv2), linear=True)),
         TABLE[PVTv2],
@@ -205,7 +212,7 @@ CASES |= {
 
 
 def noise_of(name, param):
-    """Of mixtures of heads what is left without their identities."""
+    """Return a parameter, or what mixtures of heads add to their identities."""
     if re.fullmatch(r'.*\.w[12]_[qk]', name) is None:
         return param
     wide = param.t() if '.w2_' in name else param  # (copies * M, M)
@@ -215,7 +222,7 @@ def noise_of(name, param):
 
 
 def assert_drawn(z, kind, what):
-    """Asserts that numbers of unit deviation have the moments of their distribution."""
+    """Assert that numbers of unit deviation have their distribution's moments."""
     fourth, eighth = MOMENTS[kind]
     for power, expected, variance in (
         (1, 0, 1),

@@ -32,7 +32,7 @@ every_case = pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 
 
 def build(arch, size, **kwargs):
-    """In float64, with random parameters; those near 1 in the mean scale by them."""
+    """Build in float64, with random parameters, of mean 1 where they scale."""
     torch.manual_seed(0)
     model = LiSANet(arch, img_size=size, **kwargs).double().train()
     for name, param in model.named_parameters():
@@ -47,7 +47,7 @@ def image(*size):
 
 
 def rewritten(model, arch, x):
-    """Maps of the rewrite, and the leaves it computed them from."""
+    """Return the maps of the rewrite, and the leaves it computed them from."""
     weights = {n: p.detach().clone() for n, p in model.named_parameters()}
     for weight in weights.values():
         weight.requires_grad_()
