@@ -18,8 +18,7 @@ ARCH = dict(
     num_groups=(0, 0, 3, 2),
 )
 KERNELS = 9, 7, 5, 3
-ROUND = dict(rtol=0, atol=1e-6)
-EXACT = dict(rtol=1e-9, atol=1e-11)  # a sum of a dozen blocks
+EXACT = dict(rtol=1e-12, atol=1e-12)
 
 
 def official_shapes(arch, window=7, sides=(56, 28, 14, 7), num_classes=10):
@@ -196,7 +195,7 @@ def test_official_weights_of_a_detector_load():
     )
     assert not result.missing_keys and not result.unexpected_keys
     stem = model['backbone'].patch_embed.proj.weight
-    assert_close(stem.double(), weights['patch_proj.0.weight'], rtol=1e-6, atol=1e-6)
+    assert_close(stem, weights['patch_proj.0.weight'].float(), rtol=0, atol=0)
 
 
 def test_layouts():

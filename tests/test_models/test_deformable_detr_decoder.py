@@ -31,7 +31,7 @@ from mmattn.models.layers.deformable_geometry import (
     valid_ratios,
 )
 
-REWRITE = dict(rtol=1e-10, atol=1e-10)
+REWRITE = dict(rtol=1e-12, atol=1e-12)
 PIXELS = sum(H * W for H, W in SHAPES)
 
 every_kind = pytest.mark.parametrize('kind', KINDS)

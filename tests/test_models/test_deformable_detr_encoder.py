@@ -19,7 +19,7 @@ from deformable_detr_models import (
 from golden import hashed
 from torch.testing import assert_close
 
-REWRITE = dict(rtol=1e-10, atol=1e-10)
+REWRITE = dict(rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize('padded', [False, True], ids=['no-masks', 'padding'])

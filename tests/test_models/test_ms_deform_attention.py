@@ -10,7 +10,7 @@ from mmattn.models.layers import MSDeformAttention
 
 SHAPES = [(4, 6), (3, 2), (1, 1)]
 PIXELS = sum(H * W for H, W in SHAPES)
-REWRITE = dict(rtol=1e-10, atol=1e-10)
+REWRITE = dict(rtol=1e-12, atol=1e-12)
 
 
 def build(embed_dims=8, num_heads=2, num_levels=3, num_points=2, **kwargs):

@@ -281,7 +281,7 @@ def test_mmdets_weights():
         if isinstance(module, nn.LayerNorm):
             module.eps = 1e-6
     x = image(64, 96)
-    assert_close(model(x), tuple(theirs.eval()(x)), rtol=1e-11, atol=1e-11)
+    assert_close(model(x), tuple(theirs.eval()(x)), rtol=1e-12, atol=1e-12)
 
 
 def test_what_is_no_pvt():

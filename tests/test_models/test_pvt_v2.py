@@ -30,7 +30,7 @@ PARAMETERS = {  # of the official code's for detection, without a head
     'b4': 62_043_072,
     'b5': 81_443_008,
 }
-EXACT = dict(rtol=1e-11, atol=1e-11)
+EXACT = dict(rtol=1e-12, atol=1e-12)
 
 
 def build(arch=SHALLOW, **kwargs):
