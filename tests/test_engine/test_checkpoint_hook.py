@@ -17,7 +17,7 @@ from mmengine.runner import FlexibleRunner
 from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, atomic_files, read_checkpoint
-from mmattn.engine.atomic_files import SUFFIX, write_atomically
+from mmattn.engine.atomic_files import write_atomically
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,7 +92,7 @@ def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, 'replace', noted_replace)
     write_atomically(tmp_path / 'file', b'content')
     temporary, then, folder = order
-    assert temporary.endswith(SUFFIX)
+    assert temporary.endswith('.mmattn-tmp')
     assert then == 'replace'
     assert folder == str(tmp_path)
 
@@ -176,7 +176,7 @@ def test_a_full_disk_ends_the_run_and_spares_what_was_saved(tmp_path, full_disk)
 
 
 def test_what_killed_runs_left_is_removed_at_the_start(tmp_path):
-    left = tmp_path / f'.iter_9.pth.123{SUFFIX}'
+    left = tmp_path / '.iter_9.pth.123.mmattn-tmp'
     left.write_bytes(b'half a checkpoint')
     runner = make_runner(tmp_path, default_hooks=None)
     runner.call_hook('before_train')

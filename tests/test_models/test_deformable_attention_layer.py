@@ -8,7 +8,7 @@ from resampling import resized
 from torch.testing import assert_close
 
 from mmattn.models.layers import DeformableAttention
-from mmattn.models.layers.deformable_attention import OFFSET_RANGE, sample_map
+from mmattn.models.layers.deformable_attention import sample_map
 
 DAT, DAT_PLUS_PLUS = 1, 2
 GOLDEN = [
@@ -82,7 +82,7 @@ def rewritten(p, x, heads, groups, version, stride):
     Hk, Wk = offset.shape[1:3]
     i, j = torch.arange(Hk) + 0.5, torch.arange(Wk) + 0.5
     if version == DAT:
-        offset = offset.tanh() * OFFSET_RANGE / torch.tensor([Hk, Wk]).double()
+        offset = offset.tanh() * 2 / torch.tensor([Hk, Wk]).double()
         i, j = i.double() / Hk * 2 - 1, j.double() / Wk * 2 - 1
         pos = offset + torch.stack(torch.meshgrid(i, j, indexing='ij'), -1)
     else:
@@ -187,7 +187,7 @@ def test_offsets_are_bounded_as_each_version_says():
     centres = [pixel_centres(side, False) for side in (5, 8)]
     references = torch.stack(torch.meshgrid(*centres, indexing='ij'), -1).flip(-1)
     steps = (dat.sampled_positions(x) - references.flatten(0, 1)) * sides
-    assert_close(steps.abs().max().item(), float(OFFSET_RANGE))
+    assert_close(steps.abs().max().item(), 2.0)
     assert plus_plus.sampled_positions(x).abs().max() == 1
 
 

@@ -10,22 +10,24 @@ from mmattn.models import PooledMLP
 
 
 def test_forward_is_the_formula():
+    """With CAFormer's epsilons, 1e-6 before the linear layer and 1e-5 after it."""
     torch.manual_seed(0)
-    head = PooledMLP(6)
+    head = PooledMLP(6).double()
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
-    maps = torch.randn(2, 5, 14, 14), torch.randn(2, 6, 3, 5)
+    maps = [torch.randn(2, *shape).double() for shape in ((5, 14, 14), (6, 3, 5))]
 
-    def norm(x, layer):
+    def norm(x, layer, eps):
         x = x - x.mean(1, keepdim=True)
-        x = x / (x.square().mean(1, keepdim=True) + layer.eps).sqrt()
+        x = x / (x.square().mean(1, keepdim=True) + eps).sqrt()
         return x * layer.weight + layer.bias
 
-    x = norm(maps[1].flatten(2).mean(2), head.norm1)
+    x = norm(maps[1].flatten(2).mean(2), head.norm1, 1e-6)
     x = (x @ head.fc.weight.T + head.fc.bias).clamp(min=0) ** 2
     (out,) = head(maps)
     assert out.shape == (2, 24)
-    torch.testing.assert_close(out, norm(x, head.norm2))
+    expected = norm(x, head.norm2, 1e-5)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
 
 def test_dropout_follows_the_last_norm():

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from mmattn.ops import circular_kernel_spectrum
 from mmattn.ops.structure_aware_attention.spectrum import (
-    RESIZES,
     half_spectrum,
     hermitian_part,
     irfft_grid,
@@ -31,7 +30,7 @@ PAIRS = [
     ((1, 4), (3, 1)),
 ]
 
-every_resize = pytest.mark.parametrize('resize', RESIZES)
+every_resize = pytest.mark.parametrize('resize', ['zero_embed', 'stretch', 'spectral'])
 every_pair = pytest.mark.parametrize('old, new', PAIRS, ids=str)
 
 

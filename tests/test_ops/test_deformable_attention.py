@@ -21,7 +21,6 @@ from torchvision.ops import deform_conv2d
 
 from mmattn.ops import deformable_attention
 from mmattn.ops.deformable_attention import cpu_impl
-from mmattn.ops.deformable_attention.reference import query_positions
 from mmattn.ops.testing import assert_close, run_with_grads
 
 
@@ -35,18 +34,22 @@ def interpolate(image, y, x):
     return out
 
 
+def normalised(i, side, align_corners):
+    """Return where `grid_sample` has pixel i of a side."""
+    if align_corners:
+        return 2 * i / (side - 1) - 1 if side > 1 else 0.0
+    return (2 * i + 1) / side - 1
+
+
 def v2_by_loops(q, k, v, positions, table, *, grid, align_corners):
     (B, N, M, D), (G, K) = q.shape, positions.shape[1:3]
     (H, W), (Th, Tw) = grid, table.shape[1:]
     out = torch.zeros_like(q)
 
-    def normalised(i, side):
-        if align_corners:
-            return 2 * i / (side - 1) - 1 if side > 1 else 0.0
-        return (2 * i + 1) / side - 1
-
     for b, m, n in product(range(B), range(M), range(N)):
-        y, x = normalised(n // W, H), normalised(n % W, W)
+        y, x = (
+            normalised(i, side, align_corners) for i, side in ((n // W, H), (n % W, W))
+        )
         scores = []
         for s in range(K):
             px, py = positions[b, m * G // M, s].tolist()
@@ -63,8 +66,16 @@ def v2_by_hats(grid, align_corners):
 
     def function(q, k, v, positions, table):
         M, G = table.shape[0], positions.shape[1]
-        queries = query_positions(grid, align_corners, dtype=q.dtype)
-        sides = zip(queries.unbind(-1), positions.unbind(-1), (2, 1), strict=True)
+        H, W = grid
+        rows, columns = (
+            torch.tensor(
+                [normalised(i, side, align_corners) for i in range(side)],
+                dtype=q.dtype,
+            )
+            for side in grid
+        )
+        queries = columns.repeat(H), rows.repeat_interleave(W)  # x, y
+        sides = zip(queries, positions.unbind(-1), (2, 1), strict=True)
         hats = []
         for line, keys, axis in sides:
             size = table.shape[axis]

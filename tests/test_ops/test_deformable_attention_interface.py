@@ -8,7 +8,6 @@ import torch
 from deformable_cases import GRID, products  # noqa: F401
 
 from mmattn.ops import deformable_attention, deformable_attention_v2
-from mmattn.ops.backend import BACKEND_VARIABLE
 from mmattn.ops.deformable_attention import cpu_impl
 from mmattn.ops.testing import assert_close, make_deformable_v2_inputs, run_with_grads
 
@@ -106,11 +105,11 @@ def test_small_inputs_take_the_definition(monkeypatch):
 
 def test_backend_from_the_environment(monkeypatch):
     inputs = make_deformable_v2_inputs()
-    monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     q = inputs[0].detach().requires_grad_()
     (grad,) = torch.autograd.grad(call(q, *inputs[1:]).sum(), q, create_graph=True)
     assert grad.requires_grad  # products have no second derivative
-    monkeypatch.setenv(BACKEND_VARIABLE, 'nonsense')
+    monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         call(*inputs)
 

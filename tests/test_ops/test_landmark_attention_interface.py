@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from mmattn.ops import landmark_attention
-from mmattn.ops.backend import BACKEND_VARIABLE
 from mmattn.ops.landmark_attention import triton_impl
 from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
 
@@ -75,12 +74,12 @@ def test_limits_of_triton(monkeypatch, shape, message):
 
 def test_backend_from_the_environment(monkeypatch):
     inputs = make_landmark_inputs(E=3)
-    monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     q = inputs[0].detach().requires_grad_()
     out = landmark_attention(q, *inputs[1:])
     (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
     assert grad.requires_grad  # the cpu backend has no second derivative
-    monkeypatch.setenv(BACKEND_VARIABLE, 'nonsense')
+    monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         landmark_attention(*inputs)
     landmark_attention(*inputs, backend='cpu')

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from mmattn.ops import masked_attention
-from mmattn.ops.backend import BACKEND_VARIABLE
 from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
 
 GRID = (7, 5)
@@ -112,12 +111,12 @@ def test_cpu_backend_is_the_automatic_choice():
 
 def test_backend_from_the_environment(monkeypatch):
     inputs = make_masked_inputs()
-    monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     q = inputs[0].detach().requires_grad_()
     out = call(q, *inputs[1:])
     (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
     assert grad.requires_grad  # the cpu backend has no second derivative
-    monkeypatch.setenv(BACKEND_VARIABLE, 'nonsense')
+    monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         call(*inputs)
     call(*inputs, backend='cpu')

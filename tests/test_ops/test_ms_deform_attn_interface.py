@@ -8,7 +8,6 @@ import torch
 from ms_deform_cases import FORMS, LEVELS, attend, every_form, setup
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.backend import BACKEND_VARIABLE
 from mmattn.ops.testing import assert_close, make_ms_deform_inputs, run_with_grads
 
 
@@ -98,9 +97,9 @@ def test_cpu_backend_is_for_the_cpu():
 
 def test_backend_from_the_environment(monkeypatch):
     inputs = make_ms_deform_inputs()
-    monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     assert torch.equal(call(*inputs), call(*inputs, backend='reference'))
-    monkeypatch.setenv(BACKEND_VARIABLE, 'nonsense')
+    monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         call(*inputs)
 

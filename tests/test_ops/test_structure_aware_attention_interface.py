@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.backend import BACKEND_VARIABLE
 from mmattn.ops.structure_aware_attention.spectrum import rfft_grid
 from mmattn.ops.testing import (
     assert_close,
@@ -102,12 +101,12 @@ def test_unknown_backend_names_the_known_ones():
 
 def test_backend_from_the_environment(monkeypatch):
     inputs = make_structure_aware_inputs()
-    monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     q = inputs[0].detach().requires_grad_()
     out = structure_aware_attention(q, *inputs[1:])
     (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
     assert grad.requires_grad  # the cpu backend has no second derivative
-    monkeypatch.setenv(BACKEND_VARIABLE, 'nonsense')
+    monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         structure_aware_attention(*inputs)
     structure_aware_attention(*inputs, backend='cpu')

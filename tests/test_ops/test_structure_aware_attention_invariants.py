@@ -2,13 +2,11 @@
 
 import pytest
 import torch
+from test_structure_aware_attention import normalized
 from torch.nn import functional as F
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention.reference import (
-    attention_kernels,
-    l2_normalize,
-)
+from mmattn.ops.structure_aware_attention.reference import attention_kernels
 from mmattn.ops.testing import assert_close, make_structure_aware_inputs
 
 every_case = pytest.mark.parametrize(
@@ -85,7 +83,7 @@ def test_delta_key_kernel_compares_each_pixel_with_itself(name, grid):
     q, k, v, w_a, w_b, bias = make_inputs(grid, K=1)
     w_a = delta(w_a, grid, *[0] * len(grid))
     w_b = delta(w_b, grid, *[0] * len(grid))
-    cosine = (l2_normalize(q) * l2_normalize(k)).sum(-1, keepdim=True)
+    cosine = (normalized(q) * normalized(k)).sum(-1, keepdim=True)
     out = structure_aware_attention(q, k, v, w_a, w_b, bias, backend=name)
     assert_close('out', cosine * (v + bias[:, 0]), out)
 
@@ -94,8 +92,8 @@ def test_delta_key_kernel_compares_each_pixel_with_itself(name, grid):
 def test_constant_kernels_take_means(name, grid):
     q, k, v, w_a, w_b, bias = make_inputs(grid, K=1)
     w_a, w_b = (torch.full_like(w, 1 / q.shape[1]) for w in (w_a, w_b))
-    k_mean, v_mean = (x.mean(1, keepdim=True) for x in (l2_normalize(k), v))
-    pattern = (l2_normalize(q) * k_mean).sum(-1, keepdim=True)
+    k_mean, v_mean = (x.mean(1, keepdim=True) for x in (normalized(k), v))
+    pattern = (normalized(q) * k_mean).sum(-1, keepdim=True)
     out = structure_aware_attention(q, k, v, w_a, w_b, bias, backend=name)
     assert_close('out', pattern * (v_mean + bias[:, 0]), out)
 
@@ -129,7 +127,7 @@ def test_borders_wrap(name):
     q, k, v, w_a, w_b, bias = make_inputs(grid, K=1)
     delta_a = delta(w_a, grid, 0, 0)
     out = structure_aware_attention(q, k, v, delta_a, w_b, 0 * bias, backend=name)
-    cosine = (l2_normalize(q) * l2_normalize(k)).sum(-1, keepdim=True)
+    cosine = (normalized(q) * normalized(k)).sum(-1, keepdim=True)
     image = v.unflatten(1, grid).permute(0, 3, 4, 1, 2).flatten(0, 2).unsqueeze(1)
     flipped = w_b.flip(-1, -2).unsqueeze(0)  # conv2d correlates
 

@@ -5,9 +5,9 @@ from math import prod
 
 import pytest
 import torch
+from test_structure_aware_attention import normalized
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention.reference import l2_normalize
 from mmattn.ops.structure_aware_attention.variants import (
     block_toeplitz,
     local_structure_aware_attention,
@@ -71,7 +71,7 @@ every_operator = pytest.mark.parametrize(
 
 def by_loops(name, grid, q, k, v, *weights):
     """The equations as they are printed, one number at a time."""
-    q, k = l2_normalize(q), l2_normalize(k)
+    q, k = normalized(q), normalized(k)
     H, W = grid
     pixels = list(product(range(H), range(W)))
     out = torch.zeros_like(q)
@@ -136,7 +136,7 @@ def test_toeplitz_matrices_hold_the_relative_position(grid):
 def test_eq9_of_ones_is_attention_without_softmax(grid, heads):
     q, k, v = make_qkv(grid)
     out = relative_attention(q, k, v, torch.ones(*heads, *table_size(grid)).double())
-    q, k, v = (x.transpose(1, 2) for x in (l2_normalize(q), l2_normalize(k), v))
+    q, k, v = (x.transpose(1, 2) for x in (normalized(q), normalized(k), v))
     assert_close('out', ((q @ k.mT) @ v).transpose(1, 2), out)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from mmattn.compat import environment
 from mmattn.compat.environment import Problem
-from mmattn.ops.backend import BACKEND_VARIABLE, select_backend
+from mmattn.ops.backend import select_backend
 
 ROOT = Path(__file__).parents[2]
 ANALYSIS = ROOT / 'tools/analysis'
@@ -211,7 +211,7 @@ def test_gpus(monkeypatch, install, available, models, capability, triton, expec
 
 
 def test_every_operator_is_reported_on_every_dtype(monkeypatch):
-    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    monkeypatch.delenv('MMATTN_BACKEND', raising=False)
     rows, problems = environment.operator_backends()
     assert problems == []
     of_cpu = [row for row in rows if row['device'] == 'cpu']
@@ -235,13 +235,13 @@ def test_the_gpu_takes_triton():
 
 
 def test_the_variable_that_forces_a_backend_is_honoured(monkeypatch):
-    monkeypatch.setenv(BACKEND_VARIABLE, 'reference')
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     rows, problems = environment.operator_backends()
     assert {row['backend'] for row in rows} == {'reference'} and not problems
-    monkeypatch.setenv(BACKEND_VARIABLE, 'nonsense')
+    monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     rows, problems = environment.operator_backends()
     assert {row['backend'] for row in rows} == {None}
-    assert {problem.mend for problem in problems} == {f'unset {BACKEND_VARIABLE}'}
+    assert {problem.mend for problem in problems} == {'unset MMATTN_BACKEND'}
     assert "'nonsense'" in problems[0].what
 
 
@@ -275,7 +275,7 @@ def plain(x):
 
 
 def test_a_new_operator_appears_by_itself(monkeypatch, new_operator):
-    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    monkeypatch.delenv('MMATTN_BACKEND', raising=False)
     rows, _ = environment.operator_backends(new_operator)
     backends = {row['dtype']: row['backend'] for row in rows if row['device'] == 'cpu'}
     assert backends.pop('float16') == 'fast'
@@ -292,7 +292,7 @@ def test_an_operator_without_an_example_is_our_mistake(new_operator):
 def test_the_text_has_all_and_the_status_says_whether(
     install, no_imports, monkeypatch, capsys
 ):
-    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    monkeypatch.delenv('MMATTN_BACKEND', raising=False)
     monkeypatch.setattr(environment, 'gpu_problems', lambda info: [])
     install(MAINTAINED | {'torch': '2.15.0'}, distutils=True)
     assert collect_env.main([]) == 0
