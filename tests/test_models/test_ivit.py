@@ -100,6 +100,16 @@ def test_options_reach_the_attention():
         assert mixer.local is None and mixer.gate is None
 
 
+def test_mixtures_of_heads_do_not_decay():
+    """They start near the identity, from which decay would pull them to zero."""
+    assert build().no_weight_decay() == {
+        f'blocks.{stage}.0.mixer.w{i}_{side}'
+        for stage in (2, 3)
+        for i in (1, 2)
+        for side in 'qk'
+    }
+
+
 def test_more_landmarks_have_no_more_parameters():
     assert {n: p.shape for n, p in build(landmarks=14).named_parameters()} == {
         n: p.shape for n, p in build().named_parameters()
