@@ -1,0 +1,180 @@
+"""Every number of every config of a paper is the one in the tables beside this file.
+
+`recipe_models.py` has networks, losses and tests by method, `recipe_training.py` images
+and schedules by family. All settings are compared, so a config that has one more, one
+less or another one fails; what only concerns the machine is left out.
+"""
+
+import importlib
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+for name in ('mmengine', 'mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(name)
+
+from paper_recipes import PAPER  # noqa: E402
+from recipe_images import data  # noqa: E402
+from recipe_models import MODELS, OTHERWISE  # noqa: E402
+from recipe_schedules import schedule, start  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / 'tools/dev'))
+model_zoo = importlib.import_module('generate_model_zoo')
+
+# The same recipe on other machinery.
+STRATEGIES = {
+    'strategies/mask_rcnn_ivit_b_3x_coco_fsdp': 'mask_rcnn/ivit_b_3x_coco',
+    'strategies/vit_s16_imhsa_300e_in1k_deepspeed': (
+        'classification/vit_s16_imhsa_300e_in1k'
+    ),
+}
+NAMES = {name: name for name in PAPER} | STRATEGIES
+# How fast and in what form images come, how often a run is evaluated: not the recipe.
+MACHINE = {
+    'num_workers',
+    'persistent_workers',
+    'pin_memory',
+    'collate_fn',
+    'meta_keys',
+    'debug',
+    'inplace',
+    'val_interval',
+}
+# Said in some files, the default in the others.
+DEFAULTS = {'optimizer.betas': (0.9, 0.999)}
+RECIPE = {
+    *('model', 'train_cfg', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr'),
+    *(f'{split}_dataloader' for split in ('train', 'val', 'test')),
+    *(f'{split}_evaluator' for split in ('val', 'test')),
+    *('tta_pipeline', 'tta_model', 'load_from', 'resume'),
+}
+# What else a config may have: the runtime, loops without settings, and variables whose
+# values are in the recipe.
+OTHER_KEYS = {
+    *('default_scope', 'runner_type', 'default_hooks', 'env_cfg', 'vis_backends'),
+    *('visualizer', 'log_processor', 'log_level', 'strategy'),
+    *('val_cfg', 'test_cfg', 'dataset_type', 'data_root', 'train_pipeline'),
+    *('test_pipeline', 'scales', 'norm_cfg', 'num_proposals', 'head', 'matching'),
+}
+
+
+def flat(value, path: str = '') -> Iterator[tuple[str, object]]:
+    """Yield the settings inside a config with their paths; lists count from 0."""
+    if isinstance(value, list | tuple) and any(
+        isinstance(v, Mapping | list | tuple) for v in value
+    ):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            if key not in MACHINE:
+                yield from flat(inner, f'{path}.{key}' if path else str(key))
+    elif not any(
+        path.endswith(f'.{key}') and tuple(value) == default
+        for key, default in DEFAULTS.items()
+    ):
+        yield path, value
+
+
+def same(ours, source) -> bool:
+    if isinstance(source, list | tuple):
+        if not isinstance(ours, list | tuple) or len(ours) != len(source):
+            return False
+        return all(map(same, ours, source))
+    if isinstance(source, Mapping):
+        return isinstance(ours, Mapping) and ours == source
+    if isinstance(source, bool) or not isinstance(source, int | float):
+        return type(ours) is type(source) and ours == source
+    number = isinstance(ours, int | float) and not isinstance(ours, bool)
+    return number and math.isclose(ours, source, rel_tol=1e-6)
+
+
+def differences(name: str, ours: Mapping, source: Mapping) -> list[str]:
+    """Say where a config and its source differ; the empty list if nowhere."""
+    ours, source = dict(flat(ours)), dict(flat(source))
+    found = []
+    for key in sorted(ours | source):
+        if key not in source or key not in ours or not same(ours[key], source[key]):
+            values = ours.get(key, 'nothing'), source.get(key, 'nothing')
+            found.append('{}: {} is {!r}, not {!r}'.format(name, key, *values))
+    return found
+
+
+def load(name: str):
+    return model_zoo.load(ROOT / 'configs' / f'{name}.py')
+
+
+def network(name: str) -> dict:
+    """Return the settings of a method, with what a config has otherwise."""
+    settings = dict(flat(MODELS[name.split('/')[0]]))
+    for pattern, rows in OTHERWISE.items():
+        for key, value in rows.items() if fnmatch(name, pattern) else ():
+            for inner in [k for k in settings if k.startswith(f'{key}.')]:
+                del settings[inner]
+            settings[key] = value
+    return settings
+
+
+def without_backbone(model: Mapping) -> dict:
+    """Return a model's settings but for what depends on the backbone's channels."""
+    left = {}
+    for key, value in flat(model):
+        head = key in ('head.in_channels', 'decode_head.in_channels')
+        head |= key == 'auxiliary_head.in_channels'
+        if not head and not key.startswith(('backbone.', 'neck')):
+            left[key] = value
+    return left
+
+
+def test_networks_losses_and_tests_are_the_methods():
+    found = []
+    for name, recipe in NAMES.items():
+        ours, source = without_backbone(load(name).model), network(recipe)
+        source.pop('decode_head.in_channels', None)
+        if recipe.startswith('sem_fpn/'):  # from the neck, whatever the backbone
+            heads = load(name).model.decode_head.in_channels
+            ours['decode_head.in_channels'] = heads
+            source['decode_head.in_channels'] = (256,) * 4
+        found += differences(name, ours, source)
+    assert not found, '\n'.join(found)
+
+
+def test_images_are_the_recipes():
+    found = []
+    for name, recipe in NAMES.items():
+        source = data(recipe)
+        cfg = load(name)
+        ours = {key: cfg[key] for key in source}
+        if recipe.startswith('classification/') and ours['val_dataloader']:
+            for split in ('val_dataloader', 'test_dataloader'):
+                ours[split] = {
+                    k: v for k, v in ours[split].items() if k != 'batch_size'
+                }
+        found += differences(name, ours, source)
+    assert not found, '\n'.join(found)
+
+
+def test_schedules_are_the_recipes():
+    found = []
+    for name, recipe in NAMES.items():
+        source = schedule(recipe)
+        if name.endswith('_deepspeed'):
+            source['optim_wrapper']['type'] = 'DeepSpeedOptimWrapper'
+        source |= dict(load_from=start(recipe), resume=False)
+        ours = {key: load(name)[key] for key in source}
+        found += differences(name, ours, source)
+    assert not found, '\n'.join(found)
+
+
+def test_configs_have_no_settings_beside_the_tables():
+    """A hook that averages weights, say, would be another recipe."""
+    found = [
+        f'{name}: {key}'
+        for name in NAMES
+        for key in sorted(set(load(name)) - RECIPE - OTHER_KEYS)
+    ]
+    assert not found, '\n'.join(found)
