@@ -7,7 +7,14 @@ from .attention_maps import (
     attention_maps,
 )
 from .feature_norms import feature_norms
-from .flops import CONVENTIONS, Complexity, count, paper_rows
+from .flops import (
+    CONVENTIONS,
+    Complexity,
+    count,
+    equals_as_printed,
+    omitted_rows,
+    paper_rows,
+)
 from .locality import attention_locality, locality_by_layer, locality_score, pad_heads
 from .masks import mask_alphas, mask_layers
 from .sampling_points import SamplingPoints, sampling_points
@@ -23,6 +30,7 @@ __all__ = [
     'attention_locality',
     'attention_maps',
     'count',
+    'equals_as_printed',
     'feature_norms',
     'layer_similarity',
     'locality_by_layer',
@@ -30,6 +38,7 @@ __all__ = [
     'map_similarity',
     'mask_alphas',
     'mask_layers',
+    'omitted_rows',
     'pad_heads',
     'paper_rows',
     'sampling_points',

@@ -186,7 +186,25 @@ def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
 
 
 def paper_rows() -> list[dict]:
-    """The rows of `paper_tables.yml`; its head says what the keys mean."""
+    """Return the rows of `paper_tables.yml` that have figures of ours.
+
+    The head of the file says what the keys mean.
+    """
+    return [row for row in _all_paper_rows() if 'omitted' not in row]
+
+
+def omitted_rows() -> list[dict]:
+    """Return the rows of `paper_tables.yml` that give a reason instead of figures."""
+    return [row for row in _all_paper_rows() if 'omitted' in row]
+
+
+def equals_as_printed(figure: Mapping) -> bool:
+    """Return whether `ours`, rounded as the paper rounds, is the figure it prints."""
+    decimals = len(str(figure['paper']).partition('.')[2])
+    return round(figure['ours'], decimals) == figure['paper']
+
+
+def _all_paper_rows() -> list[dict]:
     import yaml
 
     return yaml.safe_load(PAPER_TABLES.read_text())

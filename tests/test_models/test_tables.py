@@ -1,4 +1,9 @@
-"""The gate: models have the parameters and FLOPs that their papers print."""
+"""The gate: no figure of ours is further from its paper's than it is today.
+
+That a figure equals the paper's is not what is tested; `docs/model_zoo.md` counts those
+that do, as printed. `deviation` in `paper_tables.yml` is today's. A change of a model
+that moves a figure, even nearer, has to be written down there.
+"""
 
 import functools
 import json
@@ -11,126 +16,19 @@ pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
 from mmengine.config import Config
+from printed_tables import PAPERS, READINGS, printed
 from torch import nn
 
-from mmattn.analysis import count, paper_rows
+from mmattn.analysis import count, equals_as_printed, omitted_rows, paper_rows
 from mmattn.analysis.flops import build
 
 ROOT = Path(__file__).parents[2]
 ROWS = paper_rows()
+OMITTED = omitted_rows()
 UNITS = {'params': 1e6, 'flops': 1e9}
 # Of the last decimal of `ours`, which has three or more; six are to the unit.
 OURS_ROUNDING = 0.6
 DEVIATION_ROUNDING = 0.051  # of `deviation`, in per cent, which has one
-SIZES = 't', 's', 'b'
-VITS = 'vit_t16', 'vit_s16', 'vit_t8'
-PRINTED_BY_IVIT_PAPER = {
-    **{f'ivit_{size}': {'params', 'flops'} for size in SIZES},
-    **{f'mask_rcnn_ivit_{size}': {'params', 'flops'} for size in SIZES},
-    **{f'upernet_ivit_{size}': {'params', 'flops'} for size in SIZES},
-    **{f'{v}_{a}': {'params', 'flops'} for v in VITS for a in ('mhsa', 'imhsa')},
-    **{
-        f'{vit}_{attention}_{side}': {'flops'}
-        for vit in VITS[:2]
-        for attention in ('mhsa', 'imhsa')
-        for side in (448, 672, 896)
-    },
-}
-
-PRINTED_BY_LISA_PAPER = {
-    **{
-        name: {'params', 'flops'}
-        for name in (
-            'lisanet_i',
-            'lisanet_i_384',
-            *(f'lisanet_i_self_attention{rpe}' for rpe in ('', '_rpe', '_rpes')),
-            *(f'lisanet_i_sa_{eq}' for eq in ('eq9', 'eq9_rpes', 'eq10', 'eq11')),
-            *(f'lisanet_i_patterns_{patterns}' for patterns in (1, 4, 8)),
-            *(f'lisanet_i_local_{side}' for side in (3, 5, 7)),
-            *(f'{hybrid}lisanet_{size}' for hybrid in ('', 'hy') for size in 'sb'),
-            *(f'mask_rcnn_{hybrid}lisanet_s' for hybrid in ('', 'hy')),
-            *(f'sem_fpn_{hybrid}lisanet_s' for hybrid in ('', 'hy')),
-        )
-    },
-    **{
-        f'block_{mixer}_{side}': {'flops'}
-        for mixer in ('self_attention', 'lisa')
-        for side in (7, 14, 28, 56, 84)
-    },
-}
-PRINTED_BY_MAIT_PAPER = {
-    **{
-        name: {'params', 'flops'}
-        for name in (
-            *(f'mait_{size}' for size in ('xt', 'xt_distilled', 't', 'xs', 's')),
-            *(f'mait_{size}_without_layer_scale' for size in ('xt', 'xs', 's')),
-            *(f'masked_cait_{size}' for size in ('xxs24', 's24')),
-            *(f'hmait_{size}' for size in 'ts'),
-            *(
-                f'hmait_{size}_position_{position}'
-                for size in 'ts'
-                for position in ('none', 'absolute', 'full')
-            ),
-        )
-    },
-    **{f'hmait_t_block{dense}': {'flops'} for dense in ('', '_dense')},
-}
-PVTS = tuple(f'pvt_{size}' for size in 'tsml')
-PVT_V2S = tuple(
-    f'pvtv2_{size}' for size in ('b0', 'b1', 'b2_li', 'b2', 'b3', 'b4', 'b5')
-)
-PVT_RETINANETS = {
-    f'retinanet_{name}': {'params', 'flops'}
-    for name in ('pvt_s', 'pvtv2_b2_li', 'pvtv2_b2')
-}  # FLOPs of all three are the second paper's
-
-
-def printed_by_pvt_paper(models):
-    retinanets = {f'retinanet_{name}': {'params'} for name in models}
-    return {
-        **{name: {'params', 'flops'} for name in models},
-        **{
-            name: what
-            for name, what in retinanets.items()
-            if name not in PVT_RETINANETS
-        },
-        **{f'mask_rcnn_{name}': {'params'} for name in models},
-        **{f'sem_fpn_{name}': {'params', 'flops'} for name in models},
-    }
-
-
-PRINTED_BY_DAT_PAPER = {
-    **{name: {'params', 'flops'} for name in ('dat_t', 'dat_s', 'dat_b', 'dat_b_384')},
-    **{
-        f'{method}_dat_{size}': {'params', 'flops'}
-        for method in ('sem_fpn', 'upernet')
-        for size in SIZES
-    },
-    'mask_rcnn_dat_t': {'params', 'flops'},
-    'cascade_mask_rcnn_dat_t': {'params'},
-    'cascade_mask_rcnn_dat_s': {'params', 'flops'},
-}
-PRINTED_BY_DAT_PLUS_PLUS_PAPER = {
-    **{f'datpp_{size}': {'params', 'flops'} for size in SIZES},
-    'datpp_b_384': {'flops'},
-}
-PRINTED_BY_DEFORMABLE_DETR = {
-    f'deformable_detr_r50{variant}': {'params', 'flops'}
-    for variant in (
-        *('', '_refine', '_two_stage'),
-        *('_single_scale', '_single_scale_dc5'),
-    )
-}
-PRINTED = {
-    'arXiv:2402.17507v1': PRINTED_BY_IVIT_PAPER,
-    'arXiv:2211.16289': PRINTED_BY_LISA_PAPER,
-    'arXiv:2207.03006': PRINTED_BY_MAIT_PAPER,
-    'arXiv:2102.12122': printed_by_pvt_paper(PVTS),
-    'arXiv:2106.13797': printed_by_pvt_paper(PVT_V2S) | PVT_RETINANETS,
-    'arXiv:2201.00520': PRINTED_BY_DAT_PAPER,
-    'arXiv:2309.01430': PRINTED_BY_DAT_PLUS_PLUS_PAPER,
-    'arXiv:2010.04159': PRINTED_BY_DEFORMABLE_DETR,
-}
 # Parameters of the official code, frozen ones included. It has 91 classes, and counts
 # what its frozen norms scale and shift by as buffers.
 OFFICIAL_DEFORMABLE_DETR = {
@@ -148,6 +46,10 @@ def figures(row):
 
 def decimals(figure):
     return len(str(figure).partition('.')[2])
+
+
+def paper_of(row):
+    return row['source'].partition(',')[0]
 
 
 def deviation(ours, paper):
@@ -177,7 +79,7 @@ def counts(row):
 
 
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row['name'])
-def test_counts_are_the_papers(row):
+def test_counts_are_no_further_from_the_papers_than_today(row):
     counted = counts(row)
     for key, figure in figures(row).items():
         ours = counted[key] / UNITS[key]
@@ -187,15 +89,51 @@ def test_counts_are_the_papers(row):
         assert abs(deviation(ours, figure['paper'])) <= allowed, key
 
 
-@pytest.mark.parametrize('paper', PRINTED)
-def test_every_figure_of_the_paper_has_a_row(paper):
-    rows = [row for row in ROWS if row['source'].partition(',')[0] == paper]
-    assert {row['name']: set(figures(row)) for row in rows} == PRINTED[paper]
+def given(paper, rows):
+    """Return the figures that rows say a paper prints, by name and kind."""
+    return {
+        (row['name'], kind): figure['paper']
+        for row in rows
+        if paper_of(row) == paper
+        for kind, figure in figures(row).items()
+    }
 
 
-def test_names_are_unique():
-    assert len({row['name'] for row in ROWS}) == len(ROWS)
-    assert len(ROWS) == sum(map(len, PRINTED.values()))
+@pytest.mark.parametrize('paper', PAPERS)
+def test_every_printed_figure_has_a_row_or_a_reason(paper):
+    rows = [row for row in ROWS if 'reading_of' not in row]
+    source = printed(paper)
+    unread = {name for (name, _), figure in source.items() if figure == '?'}
+    reasons = [row for row in OMITTED if paper_of(row) == paper and not figures(row)]
+    assert {row['name'] for row in reasons} == unread
+    read = {key: float(figure) for key, figure in source.items() if figure != '?'}
+    assert given(paper, rows) | given(paper, OMITTED) == read
+
+
+def test_other_readings_of_a_network_have_its_figures():
+    by_name = {row['name']: row for row in ROWS}
+    readings = [row for row in ROWS if 'reading_of' in row]
+    assert {row['name']: row['reading_of'] for row in readings} == READINGS
+    for row in readings:
+        for kind, figure in figures(row).items():
+            assert figure['paper'] == by_name[row['reading_of']][kind]['paper']
+
+
+def test_names_are_unique_and_papers_known():
+    rows = ROWS + OMITTED
+    assert len({row['name'] for row in rows}) == len(rows)
+    assert {paper_of(row) for row in rows} == set(PAPERS)
+    assert all(len(row['omitted'].split()) > 5 for row in OMITTED)
+
+
+def test_a_figure_is_rounded_as_the_paper_rounds_it():
+    """Also where YAML drops a zero that the paper prints, as in 5.80."""
+    for row in ROWS:
+        name = READINGS.get(row['name'], row['name'])
+        for kind, figure in figures(row).items():
+            text = printed(paper_of(row))[name, kind]
+            equal = f'{figure["ours"]:.{decimals(text)}f}' == text
+            assert equals_as_printed(figure) == equal, (name, kind)
 
 
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row['name'])
@@ -209,8 +147,8 @@ def test_allowed_deviation_has_no_slack(row):
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row['name'])
 def test_large_deviations_are_explained(row):
     for figure in figures(row).values():
-        agrees = round(figure['ours'], decimals(figure['paper'])) == figure['paper']
-        assert agrees or abs(figure['deviation']) < 1 or row['note']
+        near = equals_as_printed(figure) or abs(figure['deviation']) < 1
+        assert near or row['note']
 
 
 @pytest.mark.parametrize(

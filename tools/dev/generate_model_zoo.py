@@ -7,8 +7,8 @@ A metafile is written by hand, but for `Parameters` and `FLOPs`, which a model w
 Fourier transforms has a second time as `FLOPs without Transforms`, and one with hard
 attention masks as `FLOPs without Masks`. Without a field `FLOPs`, parameters alone are
 counted. A README asks for a table with the line `<!-- table of PATH -->`, its path
-relative to the README: that of a metafile, or of a folder with the `summary.json` files
-that `draw_run.py` writes.
+relative to the README: that of a metafile, of `paper_tables.yml`, or of a folder with
+the `summary.json` files that `draw_run.py` writes.
 """
 
 import argparse
@@ -170,13 +170,45 @@ def model_table(metafile: Path, folder: Path) -> str:
     return markdown(rows)
 
 
+def agreement_table() -> str:
+    """Return how many figures of ours are the papers', in a row for each paper."""
+    from mmattn.analysis import equals_as_printed, omitted_rows, paper_rows
+
+    counts = {}
+    for row in paper_rows():
+        if 'reading_of' in row:  # counts once
+            continue
+        paper = counts.setdefault(row['source'].partition(',')[0], [0, 0, 0, 0, 0])
+        found = [row[kind] for kind in ('params', 'flops') if kind in row]
+        equal = list(map(equals_as_printed, found))
+        paper[0] += len(found)
+        paper[1] += sum(equal)
+        paper[2] += 1
+        paper[3] += all(equal)
+    for row in omitted_rows():
+        counts[row['source'].partition(',')[0]][4] += 1
+    head = ['paper', 'figures', 'equal as printed', 'rows', 'equal in all figures']
+    rows = [[*head, 'omitted, with a reason']]
+    rows += [[paper, *map(str, numbers)] for paper, numbers in counts.items()]
+    totals = map(sum, zip(*counts.values(), strict=True))
+    return markdown([*rows, ['all', *map(str, totals)]])
+
+
+def table(path: Path, folder: Path) -> str:
+    """Return what a README in `folder` asks for by a path."""
+    if path.is_dir():
+        return run_table(path)
+    if path.name == 'paper_tables.yml':
+        return agreement_table()
+    return model_table(path, folder)
+
+
 def with_tables(readme: Path) -> str:
     """A README's text with the tables it asks for filled in."""
 
     def fill(found: re.Match) -> str:
-        path = readme.parent / found['path']
-        table = run_table(path) if path.is_dir() else model_table(path, readme.parent)
-        return f'{found["begin"]}\n{table}\n{found["end"]}'
+        filled = table(readme.parent / found['path'], readme.parent)
+        return f'{found["begin"]}\n{filled}\n{found["end"]}'
 
     return TABLE.sub(fill, readme.read_text())
 
