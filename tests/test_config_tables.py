@@ -18,6 +18,7 @@ for name in ('mmengine', 'mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
 from paper_recipes import PAPER  # noqa: E402
+from recipe_backbones import backbone  # noqa: E402
 from recipe_images import data  # noqa: E402
 from recipe_models import MODELS, OTHERWISE  # noqa: E402
 from recipe_schedules import schedule, start  # noqa: E402
@@ -47,6 +48,8 @@ MACHINE = {
 }
 # Said in some files, the default in the others.
 DEFAULTS = {'optimizer.betas': (0.9, 0.999)}
+# How kernels come to another grid: the paper of LiSA leaves it open.
+OPEN = 'kernel_resize', 'kernel_domain'
 RECIPE = {
     *('model', 'train_cfg', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr'),
     *(f'{split}_dataloader' for split in ('train', 'val', 'test')),
@@ -140,6 +143,16 @@ def test_networks_losses_and_tests_are_the_methods():
             ours['decode_head.in_channels'] = heads
             source['decode_head.in_channels'] = (256,) * 4
         found += differences(name, ours, source)
+    assert not found, '\n'.join(found)
+
+
+def test_backbones_are_those_of_the_names():
+    found = []
+    for name, recipe in NAMES.items():
+        ours = load(name).model.backbone.to_dict()
+        for key in OPEN:
+            ours.pop(key, None)
+        found += differences(name, ours, backbone(recipe))
     assert not found, '\n'.join(found)
 
 
