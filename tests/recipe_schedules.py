@@ -140,7 +140,10 @@ def schedule(name: str) -> dict:
         if epochs
         else dict(type='IterBasedTrainLoop', max_iters=length)
     )
-    return dict(
+    tests = dict(val_cfg=dict(type='ValLoop'), test_cfg=dict(type='TestLoop'))
+    if name.endswith('_in21k'):  # it has no split for them
+        tests = {}
+    return tests | dict(
         train_cfg=loop,
         optim_wrapper=dict(
             type='OptimWrapper',
