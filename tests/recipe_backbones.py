@@ -1,4 +1,4 @@
-"""What each config's backbone is, from the name of the config and the papers."""
+"""Give each config's backbone, from the name of the config and the papers."""
 
 import re
 from fnmatch import fnmatch

@@ -1,6 +1,6 @@
-"""What each detector's network, losses and test are but for backbone and neck.
+"""Give each detector's network, losses and test, without backbone and neck.
 
-Written down from mmdetection 3.3, whose heads PVT, DAT, DAT++ and Swin use:
+Written down from mmdetection 3, whose heads PVT, DAT, DAT++ and Swin use:
 `mask-rcnn_r50_fpn`, `cascade-mask-rcnn_r50_fpn` with the box heads of Swin's
 `cascade_mask_rcnn_swin_*`, `retinanet_r50_fpn`, `atss_r50_fpn`, `gfl_r50_fpn`,
 `sparse-rcnn_r50_fpn_300-proposals` and `deformable-detr_r50`; the settings of the last

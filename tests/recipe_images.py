@@ -1,4 +1,4 @@
-"""What each config trains and tests on.
+"""Give the images and labels that each config trains and tests on.
 
 Sources are named beside the functions. Where a paper names none, the source is the code
 that its recipe refers to: DeiT, Swin, mmdetection, mmsegmentation.

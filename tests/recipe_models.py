@@ -1,6 +1,6 @@
-"""What each method's network, losses and test are but for backbone and neck.
+"""Give each method's network, losses and test, without backbone and neck.
 
-Segmentors are written down from mmsegmentation 1.2: `fpn_r50`, `upernet_swin`, which
+Segmentors are written down from mmsegmentation 1: `fpn_r50`, `upernet_swin`, which
 PVT and DAT-Segmentation repeat, and `mask2former_r50`. Detectors are in
 `recipe_detectors.py`.
 """

@@ -1,4 +1,4 @@
-"""How each config's learning rate falls, by pattern, and what its optimizer spares.
+"""Give each config's learning rates, by pattern, and what its optimizer spares.
 
 Rates, decay, batch and length are in `paper_recipes.py`; this is the rest. Sources are
 named beside the rows. Where a paper names none, the source is the code that its recipe
@@ -12,7 +12,7 @@ import re
 from paper_recipes import PAPER
 from recipe_images import first
 
-# The paper of PVT v2 (arXiv 2106.13797, section 4.3) has 40k iterations of 16 images.
+# The paper of PVT v2 (arXiv 2106.13797) has 40k iterations of 16 images on ADE20K.
 LENGTHS = {'sem_fpn/pvtv2_*': 40000}
 
 

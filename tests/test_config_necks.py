@@ -1,6 +1,6 @@
 """Necks are the methods' and take the maps that the backbones give.
 
-The settings are those of mmdetection and mmsegmentation 1.2 or 3.3, which the code of
+The settings are those of mmdetection 3 and mmsegmentation 1, which the code of
 PVT and of Swin has unchanged, and of DAT-Detection and Deformable DETR.
 """
 

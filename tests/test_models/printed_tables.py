@@ -1,4 +1,4 @@
-"""The figures that papers print for the models of this package, by table.
+"""List the figures that papers print for the models of this package, by table.
 
 Copied from the papers' tables, apart from `mmattn/analysis/paper_tables.yml`, which has
 a row or a reason for each. A line has the name of the row, parameters in millions and
