@@ -16,8 +16,9 @@ from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
 from mmengine.runner import FlexibleRunner
 from tiny_run import make_runner
 
-from mmattn.engine import CheckpointHook, atomic_files, read_checkpoint
+from mmattn.engine import CheckpointHook, Runner, atomic_files, read_checkpoint
 from mmattn.engine.atomic_files import write_atomically
+from mmattn.engine.checkpoint_hook import check_last_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,6 +163,30 @@ def test_the_best_is_removed_after_the_better_one_is_saved(tmp_path, monkeypatch
     assert info['best_ckpt'] == str(tmp_path / 'best_score_iter_3.pth')
 
 
+def test_a_better_score_at_the_same_iteration_replaces_the_best(tmp_path):
+    """The best checkpoint has the name of the one before, which is not removed."""
+    runner = best_run(tmp_path)
+    runner.train()
+    best = tmp_path / 'best_score_iter_3.pth'
+    before = best.stat().st_ino
+    runner.val_loop.run()
+    assert best.stat().st_ino != before
+    assert read_checkpoint(best)['meta']['iter'] == 3
+
+
+def test_an_outdated_folder_is_removed_too(tmp_path, monkeypatch):
+    """DeepSpeed saves a folder for each checkpoint."""
+
+    def save_folder(self, out_dir, filename, *args, **kwargs):
+        folder = Path(out_dir, filename)
+        folder.mkdir()
+        (folder / 'shard').touch()
+
+    monkeypatch.setattr(Runner, 'save_checkpoint', save_folder)
+    make_runner(tmp_path).train()
+    assert [path.name for path in tmp_path.glob('iter_*')] == ['iter_4.pth']
+
+
 def test_a_full_disk_ends_the_run_and_spares_what_was_saved(tmp_path, full_disk):
     wide = dict(width=10_000)
     make_runner(tmp_path, model=wide).train()
@@ -211,6 +236,20 @@ def test_a_last_checkpoint_that_is_not_there_is_named(tmp_path, named, message):
     (tmp_path / 'last_checkpoint').write_text(named)
     with pytest.raises(ValueError, match=message):
         make_runner(tmp_path, resume=True).train()
+
+
+def test_a_last_checkpoint_elsewhere_is_not_looked_for(tmp_path):
+    (tmp_path / 'last_checkpoint').write_text('s3://runs/iter_4.pth')
+    check_last_checkpoint(str(tmp_path))
+
+
+def test_a_checkpoint_that_the_user_names_needs_no_last_checkpoint(tmp_path):
+    make_runner(tmp_path).train()
+    (tmp_path / 'last_checkpoint').write_text('/gone/iter_4.pth')
+    named = str(tmp_path / 'iter_4.pth')
+    longer = dict(type='IterBasedTrainLoop', max_iters=5, val_interval=100)
+    make_runner(tmp_path, resume=True, load_from=named, train_cfg=longer).train()
+    assert last(tmp_path).name == 'iter_5.pth'
 
 
 def test_other_runners_take_the_hook_too(tmp_path):
