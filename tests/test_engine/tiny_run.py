@@ -35,7 +35,7 @@ class Rising(BaseMetric):
         return {'score': Rising.count}
 
 
-def make_runner(work_dir, *, model=None, test=False, **options) -> Runner:
+def make_runner(work_dir, *, model=None, test=False, val=False, **options) -> Runner:
     """A run of 4 iterations that keeps one checkpoint; `options` replace its config."""
     MODELS.module_dict['TinyModel'] = Tiny
     METRICS.module_dict['RisingMetric'] = Rising
@@ -66,5 +66,11 @@ def make_runner(work_dir, *, model=None, test=False, **options) -> Runner:
             test_dataloader=loader,
             test_cfg=dict(type='TestLoop'),
             test_evaluator=dict(type='RisingMetric'),
+        )
+    if val:
+        cfg.update(
+            val_dataloader=loader,
+            val_cfg=dict(type='ValLoop'),
+            val_evaluator=dict(type='RisingMetric'),
         )
     return Runner.from_cfg(cfg | options)
