@@ -187,6 +187,27 @@ def test_a_trusted_one_is_loaded(trap, tmp_path, load):
     assert sprung.is_dir()
 
 
+@pytest.mark.parametrize('trust', [False, True], ids=['refused', 'trusted'])
+def test_what_a_model_reads_while_it_is_built_needs_trust(
+    trap, tmp_path, monkeypatch, trust
+):
+    """As mmdet's models of knowledge distillation read their teacher."""
+    path, sprung = trap
+
+    class Taught(Tiny):
+        def __init__(self):
+            super().__init__()
+            load_checkpoint(self, str(path), map_location='cpu')
+
+    monkeypatch.setattr('tiny_run.Tiny', Taught)
+    if trust:
+        make_runner(tmp_path / 'run', trust_checkpoint=True)
+    else:
+        with pytest.raises(UntrustedCheckpointError):
+            make_runner(tmp_path / 'run')
+    assert sprung.exists() == trust
+
+
 def test_trust_ends_and_does_not_spread(trap, tmp_path):
     path, sprung = trap
     WAYS['load_from'](str(path), tmp_path / 'run', dict(trust_checkpoint=True))
