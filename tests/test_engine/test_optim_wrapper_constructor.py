@@ -251,6 +251,47 @@ def test_parts_of_a_stage(name, depth, decays):
     )
 
 
+def test_the_innermost_backbone_has_the_say():
+    class Outer(Staged):
+        def __init__(self):
+            super().__init__()
+            self.inner = Staged()
+
+        def get_layer_depth(self, param_name, prefix=''):
+            return 0, 20
+
+    model = nn.ModuleDict({'backbone': Outer()})
+    found = settings(model, group(model, layer_decay_rate=RATE))
+    assert found['backbone.inner.stem.weight'] == (pytest.approx(LR * RATE**5), DECAY)
+    assert found['backbone.stem.weight'] == (pytest.approx(LR * RATE**19), DECAY)
+
+
+def test_a_compiled_model_has_the_groups_of_the_plain_one():
+    plain = nn.ModuleDict({'backbone': Staged(), 'head': nn.Linear(2, 2)})
+    expected = settings(plain, group(plain, layer_decay_rate=RATE))
+    compiled = torch.compile(plain)  # nothing is compiled until it is called
+    found = settings(compiled, group(compiled, layer_decay_rate=RATE))
+    assert found == {f'_orig_mod.{name}': value for name, value in expected.items()}
+
+
+NORM_LAYERS = {
+    'batch': lambda: nn.BatchNorm1d(4),
+    'sync': lambda: nn.SyncBatchNorm(4),
+    'instance': lambda: nn.InstanceNorm1d(4, affine=True),
+    'group': lambda: nn.GroupNorm(2, 4),
+    'layer': lambda: nn.LayerNorm(4),
+    'rms': lambda: nn.RMSNorm(4),
+    'layer of a map': lambda: nn.LayerNorm((4, 4)),
+}
+
+
+@pytest.mark.parametrize('make', NORM_LAYERS.values(), ids=NORM_LAYERS)
+def test_every_norm_has_the_weight_decay_of_norms(make):
+    model = make()
+    found = settings(model, group(model, **PLAIN))
+    assert found and set(found.values()) == {(LR, DECAY * PLAIN['norm_decay_mult'])}
+
+
 def test_depths_are_those_of_mmpretrains_vit():
     from mmpretrain.models import VisionTransformer
 
