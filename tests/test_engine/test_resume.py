@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 pytest.importorskip('mmengine')
 from mmengine.dataset import BaseDataset
@@ -264,7 +265,14 @@ EXTRAS = {
         ]
     ),
     'best': dict(checkpoint=dict(EVERY_EPOCH, save_best='score', rule='less')),
+    'validated-from-2': dict(loop=dict(EPOCH_LOOP, val_begin=2)),
+    'validated-at-2-and-3': dict(loop=dict(EPOCH_LOOP, val_interval=2)),
     'rank-in-seed': dict(randomness=dict(seed=0, diff_rank_seed=True)),
+}
+# Where else a run stops than in the last epoch or in the validation before it.
+STOPS = {
+    'validated-from-2': [('train', 7)],
+    'validated-at-2-and-3': [('val', 18)],
 }
 # What a validation does not change, stopped in one.
 SLOW_EXTRAS = [(case, 'val') for case in ('drawn-seed', 'accumulation', 'rank-in-seed')]
@@ -280,7 +288,7 @@ SLOW_EXTRAS = [(case, 'val') for case in ('drawn-seed', 'accumulation', 'rank-in
             marks=pytest.mark.slow if (case, moment) in SLOW_EXTRAS else (),
         )
         for case in EXTRAS
-        for moment, number in (('train', 15), ('val', 12))
+        for moment, number in STOPS.get(case, [('train', 15), ('val', 12)])
     ],
 )
 def test_what_else_a_run_carries(tmp_path, case, stop):
@@ -330,6 +338,20 @@ def test_other_data_is_announced_and_the_epoch_starts_over(
     assert runner.epoch == EPOCHS
     batch_indices = [batch_idx for batch_idx, *_ in record.seen.values()]
     assert batch_indices == [*range(len(runner.train_dataloader))] * EPOCHS
+
+
+def test_a_loader_made_by_hand_starts_the_epoch_over(tmp_path, capsys):
+    """Its order is not ours to know, so what it has yielded cannot be skipped."""
+    made = DataLoader(Augmented(), batch_size=BATCH_SIZE, collate_fn=list)
+    options = dict(checkpoint=EVERY_4, train_dataloader=made)
+    with pytest.raises(Stopped):
+        make_runner(tmp_path, hooks=[StopAt('train', 5)], **options).train()
+    record = Record()
+    make_runner(tmp_path, resume=True, hooks=[record], **options).train()
+    said = 'dataloader was not built from a config: the epoch starts over'
+    assert said in capsys.readouterr().out
+    batch_indices = [batch_idx for batch_idx, *_ in record.seen.values()]
+    assert batch_indices == [*range(BATCHES)] * EPOCHS
 
 
 def test_weights_alone_resume_nothing(tmp_path):
