@@ -196,6 +196,14 @@ def test_num_batch_per_epoch_shortens_an_epoch():
     assert len(loader.dataset) == 6
 
 
+def test_num_batch_per_epoch_is_of_each_rank(monkeypatch):
+    for module in ('mmattn.engine.dataloader', 'mmengine.dataset.sampler'):
+        monkeypatch.setattr(f'{module}.get_dist_info', lambda: (1, 2))
+    loader = build(num_batch_per_epoch=2)
+    assert len(loader) == len(list(loader)) == 2
+    assert len(loader.dataset) == 8  # of both ranks
+
+
 def test_an_unknown_function_is_named():
     with pytest.raises(ValueError, match="'no_such_collate'"):
         build(collate_fn=dict(type='no_such_collate'))
