@@ -83,6 +83,17 @@ def test_a_whole_file_is_not_refused(tmp_path, picture, make):
     check_image_file(str(path))
 
 
+def test_an_image_too_large_for_pillow_is_left_to_its_decoder(
+    tmp_path, picture, monkeypatch
+):
+    path = tmp_path / 'image'
+    path.write_bytes(encode(picture, 'JPEG') + b'trailer')
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', picture[..., 0].size // 3)
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(path)
+    check_image_file(str(path))
+
+
 def test_a_repaired_file_is_looked_at_again(tmp_path, picture):
     path = tmp_path / 'image'
     content = encode(picture, 'JPEG')
@@ -206,17 +217,25 @@ def test_images_that_the_config_wants_skipped_are_skipped(here):
 
 
 @pytest.mark.parametrize(
-    ('heads', 'label', 'fails'),
+    ('heads', 'settings', 'label', 'fails'),
     [
-        ({}, 100, True),
-        ({'decode_head': dict(num_classes=150, ignore_index=100)}, 100, False),
-        ({}, 255, False),
-        ({}, 2, True),
-        ({}, 1, False),
+        ({}, {}, 100, True),
+        ({'decode_head': dict(num_classes=150, ignore_index=100)}, {}, 100, False),
+        ({}, dict(ignore_index=100), 100, False),
+        ({}, {}, 255, False),
+        ({}, {}, 2, True),
+        ({}, {}, 1, False),
     ],
-    ids=['100', 'ignored by the loss', 'ignored', 'third', 'foreground of one class'],
+    ids=[
+        '100',
+        'ignored by the loss',
+        'ignored by the data set',
+        'ignored',
+        'third',
+        'foreground of one class',
+    ],
 )
-def test_which_labels_are_in_range(here, heads, label, fails):
+def test_which_labels_are_in_range(here, heads, settings, label, fails):
     def change(labels):
         labels[:] = 0
         labels[0, 0] = label
@@ -228,6 +247,7 @@ def test_which_labels_are_in_range(here, heads, label, fails):
         'type': 'BaseSegDataset',
         'metainfo': dict(classes=('one',)),
         'indices': [0],
+        **settings,
     }
     options = dict(scope='mmseg', model=Model(**heads))
     if fails:
@@ -237,12 +257,12 @@ def test_which_labels_are_in_range(here, heads, label, fails):
         load_all(dataset, **options)
 
 
-def checked(here, **options):
+def checked(here, key='dataset', **options):
     from mmdet.registry import DATASETS as REGISTRY
     from mmengine.registry import init_default_scope
 
     init_default_scope('mmdet')
-    return CheckedDataset(REGISTRY.build({**DATASETS['mmdet'], **options}))
+    return CheckedDataset(REGISTRY.build({**DATASETS['mmdet'], **options}), key)
 
 
 def test_it_stands_for_the_data_set(here):
@@ -267,9 +287,11 @@ def test_attributes_are_set_on_the_data_set(here):
 
 
 def test_it_travels_to_spawned_workers_and_is_not_copied(here):
-    dataset = checked(here)
+    dataset = checked(here, 'val_dataloader.dataset')
     again = pickle.loads(pickle.dumps(dataset))
     assert type(again) is CheckedDataset
+    with pytest.raises(DataError, match=r'^val_dataloader\.dataset\[none\]: '):
+        again['none']
     cut(COCO_IMAGE)
     with pytest.raises(DataError, match='truncated'):
         again[0]
