@@ -3,6 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import mmattn  # noqa: F401  corrects mm packages before a test module imports them
+
 
 def _forget(kind: type):
     kind._instance_dict.clear()
