@@ -2,7 +2,8 @@
 
 The convolutions run on torchvision's operator, whose definition is mmcv's: offsets
 ordered (y, x) within each kernel position, kernel positions within each deform group,
-zero outside the feature map. Attention runs on ours, `mmattn.ops.ms_deform_attn`.
+zero outside the feature map. What differs is in `mmattn.compat.deform_conv_points`.
+Attention runs on ours, `mmattn.ops.ms_deform_attn`.
 Arithmetic is float32 for float16 and bfloat16 storage.
 """
 
@@ -14,6 +15,7 @@ import torchvision  # noqa: F401  defines torch.ops.torchvision
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from mmattn.compat.deform_conv_points import drop_outside
 from mmattn.ops import ms_deform_attn
 from mmattn.ops.ms_deform_attn import interface as operator
 
@@ -32,6 +34,18 @@ def _tensors(
     if bias.numel() == 0:
         bias = input.new_zeros(weight.size(0))
     return [widen(tensor) for tensor in (input, weight, offset, mask, bias)]
+
+
+def _backward(
+    grad_output: Tensor, tensors: list[Tensor], geometry: tuple[int, ...], mask: bool
+) -> tuple[Tensor, ...]:
+    """Return the gradients of input, weight, offset, mask and bias, as mmcv does."""
+    gradients = torch.ops.torchvision._deform_conv2d_backward(
+        widen(grad_output), *tensors, *geometry, mask
+    )
+    input, weight, offset, *_ = tensors
+    drop_outside(gradients[2], offset, input.shape[2:], weight.shape[2:], geometry)
+    return gradients
 
 
 def deform_conv_forward(
@@ -93,9 +107,7 @@ def deform_conv_backward_input(
     """Writes the gradients of `input` and `offset`; see `deform_conv_forward`."""
     tensors = _tensors(input, weight, offset, None, weight.new_empty(0))
     geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
-    grad_input, _, grad_offset, _, _ = torch.ops.torchvision._deform_conv2d_backward(
-        widen(gradOutput), *tensors, *geometry, False
-    )
+    grad_input, _, grad_offset, _, _ = _backward(gradOutput, tensors, geometry, False)
     gradInput.copy_(grad_input)
     gradOffset.copy_(grad_offset)
 
@@ -204,20 +216,16 @@ def modulated_deform_conv_backward(
     with_bias,
 ):
     """Writes the five gradients; see `modulated_deform_conv_forward`."""
+    tensors = _tensors(input, weight, offset, mask, bias)
     strides = stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w
-    gradients = torch.ops.torchvision._deform_conv2d_backward(
-        widen(grad_output),
-        *_tensors(input, weight, offset, mask, bias),
-        *strides,
-        group,
-        deformable_group,
-        True,
-    )
-    written = [grad_input, grad_weight, grad_offset, grad_mask]
+    geometry = *strides, group, deformable_group
+    gradients = _backward(grad_output, tensors, geometry, True)
+    grad_input.copy_(gradients[0])
+    grad_weight.copy_(gradients[1])
+    grad_offset.copy_(gradients[2])
+    grad_mask.copy_(gradients[3])
     if with_bias:
-        written.append(grad_bias)
-    for buffer, gradient in zip(written, gradients[: len(written)], strict=True):
-        buffer.copy_(gradient)
+        grad_bias.copy_(gradients[4])
 
 
 def levels_of(spatial_shapes: Tensor, level_start_index: Tensor) -> list[list[int]]:

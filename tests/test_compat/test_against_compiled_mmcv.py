@@ -133,7 +133,12 @@ CONVOLUTIONS = {
 }
 
 
-def convolution(stride, dilation, padding, groups, deform_groups, device):
+OFFSETS = ['random', 'integer', 'zero']
+
+
+def convolution(
+    stride, dilation, padding, groups, deform_groups, device, offsets='random'
+):
     size = (12 + 2 * padding - dilation * 2 - 1) // stride + 1
     points = deform_groups * 9
     shapes = {
@@ -144,15 +149,19 @@ def convolution(stride, dilation, padding, groups, deform_groups, device):
         'mask': (2, points, size, size),
         'output': (2, 6, size, size),
     }
-    return {
+    tensors = {
         name: random(*shape, seed=seed, device=device)
         for seed, (name, shape) in enumerate(shapes.items())
     }
+    if offsets != 'random':  # points on pixels, where slopes depend on the side
+        tensors['offset'].mul_(0 if offsets == 'zero' else 2).round_()
+    return tensors
 
 
+@pytest.mark.parametrize('offsets', OFFSETS)
 @pytest.mark.parametrize('geometry', CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_deform_conv(compiled, device, geometry):
-    t = convolution(*geometry, device)
+def test_deform_conv(compiled, device, geometry, offsets):
+    t = convolution(*geometry, device, offsets)
     stride, dilation, padding, groups, deform_groups = geometry
     settings = {
         **{'kW': 3, 'kH': 3, 'dW': stride, 'dH': stride},
@@ -180,9 +189,10 @@ def test_deform_conv(compiled, device, geometry):
 
 
 @pytest.mark.parametrize('with_bias', [True, False], ids=['bias', 'no-bias'])
+@pytest.mark.parametrize('offsets', OFFSETS)
 @pytest.mark.parametrize('geometry', CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_modulated_deform_conv(compiled, device, geometry, with_bias):
-    t = convolution(*geometry, device)
+def test_modulated_deform_conv(compiled, device, geometry, offsets, with_bias):
+    t = convolution(*geometry, device, offsets)
     stride, dilation, padding, groups, deform_groups = geometry
     settings = {
         **{'kernel_h': 3, 'kernel_w': 3, 'stride_h': stride, 'stride_w': stride},

@@ -1,12 +1,13 @@
 """Deformable convolution and attention through mmcv's own functions, against loops."""
 
-import math
 from itertools import product
 
 import pytest
 import torch
+from deform_conv_loops import bilinear, loop_deform_conv, output_size
 
 mmcv_ops = pytest.importorskip('mmcv.ops')
+from mmcv.ops.modulated_deform_conv import ModulatedDeformConv2dPack  # noqa: E402
 from mmcv.ops.multi_scale_deform_attn import (  # noqa: E402
     MultiScaleDeformableAttnFunction,
 )
@@ -27,64 +28,15 @@ GEOMETRIES = {
         'deform_groups': 2,
     },
 }
+PADDED = GEOMETRIES['groups'], GEOMETRIES['everything']
 B, C, H, W = 2, 4, 5, 6
 OUT, KH, KW = 6, 3, 2
-
-
-def pair(value):
-    return value if isinstance(value, tuple) else (value, value)
-
-
-def bilinear(image, y, x):
-    """Value of `image` (C, H, W) at a point, zero outside, with gradients for y, x."""
-    top, left = math.floor(y.item()), math.floor(x.item())
-    value = image.new_zeros(image.size(0))
-    for row, column in product((top, top + 1), (left, left + 1)):
-        if 0 <= row < image.size(1) and 0 <= column < image.size(2):
-            weight = (1 - (y - row).abs()) * (1 - (x - column).abs())
-            value = value + weight * image[:, row, column]
-    return value
-
-
-def loop_deform_conv(
-    x, offset, weight, mask, bias, *, stride=1, padding=0, dilation=1, groups=1,
-    deform_groups=1
-):  # fmt: skip
-    stride, padding, dilation = pair(stride), pair(padding), pair(dilation)
-    # Channels of the input that share offsets, (B, deform_groups, C', H, W).
-    shared = x.view(B, deform_groups, -1, H, W)
-    rows = []
-    for b, oy, ox in product(range(B), range(offset.size(2)), range(offset.size(3))):
-        patch = x.new_zeros(C, KH, KW)
-        for g, ky, kx in product(range(deform_groups), range(KH), range(KW)):
-            point = (g * KH + ky) * KW + kx
-            dy, dx = offset[b, 2 * point, oy, ox], offset[b, 2 * point + 1, oy, ox]
-            y = oy * stride[0] - padding[0] + ky * dilation[0] + dy
-            x_ = ox * stride[1] - padding[1] + kx * dilation[1] + dx
-            value = bilinear(shared[b, g], y, x_)
-            if mask is not None:
-                value = value * mask[b, point, oy, ox]
-            members = torch.arange(C).view(deform_groups, -1)[g]
-            patch = patch.index_put(
-                (members, torch.tensor(ky), torch.tensor(kx)), value
-            )
-        row = []
-        for o in range(OUT):
-            first = o // (OUT // groups) * (C // groups)
-            row.append((patch[first : first + C // groups] * weight[o]).sum())
-        rows.append(torch.stack(row))
-    out = torch.stack(rows).view(B, *offset.shape[2:], OUT).permute(0, 3, 1, 2)
-    return out if bias is None else out + bias[:, None, None]
 
 
 def conv_inputs(stride=1, padding=0, dilation=1, groups=1, deform_groups=1):
     """x, offset, mask, weight, bias in float64; some points fall outside the image."""
     generator = torch.Generator().manual_seed(0)
-    stride, padding, dilation = pair(stride), pair(padding), pair(dilation)
-    size = [
-        (length + 2 * padding[i] - dilation[i] * (kernel - 1) - 1) // stride[i] + 1
-        for i, (length, kernel) in enumerate([(H, KH), (W, KW)])
-    ]
+    size = output_size((H, W), (KH, KW), stride, padding, dilation)
     points = deform_groups * KH * KW
     shapes = {
         'x': (B, C, H, W),
@@ -136,6 +88,48 @@ def test_modulated_deform_conv2d(geometry, with_bias):
     )
     used = [tensor for name, tensor in t.items() if with_bias or name != 'bias']
     assert_same_with_gradients(output, expected, used)
+
+
+@pytest.mark.parametrize('offsets', ['zero', 'integer'])
+@pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+@pytest.mark.parametrize('geometry', PADDED, ids=['groups', 'everything'])
+def test_gradients_at_integer_points(geometry, version, offsets):
+    """Points lie on pixels, also at -1, H and W, where slopes depend on the side."""
+    t = conv_inputs(**geometry)
+    if offsets == 'zero':
+        t['offset'].data.zero_()
+    else:
+        t['offset'].data.mul_(2).round_()
+    tensors = t['x'], t['offset'], t['weight']
+    if version == 1:
+        output = mmcv_ops.deform_conv2d(*tensors, *positional(**geometry))
+        expected = loop_deform_conv(*tensors, None, None, **geometry)
+    else:
+        order = 'x', 'offset', 'mask', 'weight', 'bias'
+        tensors = [t[name] for name in order]
+        output = mmcv_ops.modulated_deform_conv2d(*tensors, *positional(**geometry))
+        x, offset, mask, weight, bias = tensors
+        expected = loop_deform_conv(x, offset, weight, mask, bias, **geometry)
+    assert_same_with_gradients(output, expected, tensors)
+
+
+@pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+def test_offset_layer_at_initialization(version):
+    """mmcv's layers start with offsets of zero; this is their first gradient."""
+    layer = mmcv_ops.DeformConv2dPack if version == 1 else ModulatedDeformConv2dPack
+    torch.manual_seed(0)
+    module = layer(C, OUT, 3, padding=1).double()
+    x = torch.randn(1, C, 7, 7, dtype=torch.float64)
+    direction = torch.randn(1, OUT, 7, 7, dtype=torch.float64)
+    parameters = list(module.conv_offset.parameters())
+    actual = torch.autograd.grad(module(x), parameters, direction)
+    maps, mask, bias = module.conv_offset(x), None, None
+    if version == 2:
+        maps, mask = maps.split([18, 9], 1)
+        mask, bias = mask.sigmoid(), module.bias
+    out = loop_deform_conv(x, maps, module.weight, mask, bias, padding=1)
+    assert actual[0].abs().max() > 0
+    torch.testing.assert_close(actual, torch.autograd.grad(out, parameters, direction))
 
 
 @pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
