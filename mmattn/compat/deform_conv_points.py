@@ -1,11 +1,53 @@
-"""Which points mmcv's deformable convolutions count as inside the feature map.
+"""Where mmcv's deformable convolutions find a point's offset and where it counts.
 
-mmcv's kernels for the CPU and for CUDA agree on it. torchvision's operator, which runs
-in their place, differs.
+Both facts are those of mmcv's kernels for the CPU and for CUDA, which agree.
+torchvision's operator, which runs in their place, differs in both.
 """
 
 import torch
 from torch import Tensor
+
+
+def first_elements(name: str, maps: Tensor, size: torch.Size) -> Tensor:
+    """Return the offsets or masks that mmcv reads from maps larger than the output.
+
+    mmcv indexes the elements of an image with the height and width of the output. It
+    reads the first elements of a larger map, in the order of its rows, as if they were
+    a map of the output's size. This is no crop: rows change their width, and channels
+    move. mmdet's DyHead and GLIP are trained with it.
+
+    Args:
+        name: the argument's name, for messages.
+        maps: shape (B, C, H, W). Strides do not matter, unlike in mmcv.
+        size: height and width of the output.
+
+    Returns:
+        Shape (B, C, *size). It is `maps` itself if that has the size.
+
+    Raises:
+        ValueError: the maps are smaller than the output; mmcv reads past their end.
+    """
+    if maps.dim() != 4 or maps.shape[2:] == size:
+        return maps
+    count = size.numel()
+    if maps.shape[2:].numel() < count:
+        raise ValueError(
+            f'{name} must have at least the {count} elements a channel of an output '
+            f'of {tuple(size)}, got shape {tuple(maps.shape)}'
+        )
+    channels = maps.shape[1]
+    return maps.flatten(1)[:, : channels * count].unflatten(1, (channels, *size))
+
+
+def write_first_elements(buffer: Tensor, gradient: Tensor):
+    """Write the gradient of `first_elements` into a buffer of the shape of its maps."""
+    if buffer.shape == gradient.shape:
+        buffer.copy_(gradient)
+        return
+    gradient = gradient.flatten(1)
+    whole = gradient.new_zeros(buffer.shape).flatten(1)
+    whole[:, : gradient.shape[1]] = gradient
+    buffer.copy_(whole.view(buffer.shape))
 
 
 def drop_outside(

@@ -15,7 +15,11 @@ import torchvision  # noqa: F401  defines torch.ops.torchvision
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mmattn.compat.deform_conv_points import drop_outside
+from mmattn.compat.deform_conv_points import (
+    drop_outside,
+    first_elements,
+    write_first_elements,
+)
 from mmattn.ops import ms_deform_attn
 from mmattn.ops.ms_deform_attn import interface as operator
 
@@ -172,11 +176,19 @@ def modulated_deform_conv_forward(
         input: shape (B, C, H, W).
         weight: shape (O, C / group, kernel_h, kernel_w).
         bias: shape (O,), or empty without one.
-        offset: shape (B, 2 * deformable_group * kernel_h * kernel_w, H', W').
-        mask: shape (B, deformable_group * kernel_h * kernel_w, H', W').
+        offset: shape (B, 2 * deformable_group * kernel_h * kernel_w, H', W'), or
+            larger maps, of which `first_elements` takes part.
+        mask: shape (B, deformable_group * kernel_h * kernel_w, H', W'), or larger
+            maps.
         output: shape (B, O, H', W'), written.
         ones, columns: mmcv's scratch space, not used.
+
+    Raises:
+        ValueError: the maps of `offset` or `mask` are smaller than the output.
     """
+    size = output.shape[2:]
+    offset = first_elements('offset', offset, size)
+    mask = first_elements('mask', mask, size)
     strides = stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w
     output.copy_(
         torch.ops.torchvision.deform_conv2d(
@@ -216,14 +228,21 @@ def modulated_deform_conv_backward(
     with_bias,
 ):
     """Writes the five gradients; see `modulated_deform_conv_forward`."""
-    tensors = _tensors(input, weight, offset, mask, bias)
+    size = grad_output.shape[2:]
+    tensors = _tensors(
+        input,
+        weight,
+        first_elements('offset', offset, size),
+        first_elements('mask', mask, size),
+        bias,
+    )
     strides = stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w
     geometry = *strides, group, deformable_group
     gradients = _backward(grad_output, tensors, geometry, True)
     grad_input.copy_(gradients[0])
     grad_weight.copy_(gradients[1])
-    grad_offset.copy_(gradients[2])
-    grad_mask.copy_(gradients[3])
+    write_first_elements(grad_offset, gradients[2])
+    write_first_elements(grad_mask, gradients[3])
     if with_bias:
         grad_bias.copy_(gradients[4])
 

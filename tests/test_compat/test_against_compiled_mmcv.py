@@ -137,7 +137,7 @@ OFFSETS = ['random', 'integer', 'zero']
 
 
 def convolution(
-    stride, dilation, padding, groups, deform_groups, device, offsets='random'
+    stride, dilation, padding, groups, deform_groups, device, offsets='random', larger=0
 ):
     size = (12 + 2 * padding - dilation * 2 - 1) // stride + 1
     points = deform_groups * 9
@@ -145,8 +145,8 @@ def convolution(
         'input': (2, 4, 12, 12),
         'weight': (6, 4 // groups, 3, 3),
         'bias': (6,),
-        'offset': (2, 2 * points, size, size),
-        'mask': (2, points, size, size),
+        'offset': (2, 2 * points, size + larger, size + larger),
+        'mask': (2, points, size + larger, size + larger),
         'output': (2, 6, size, size),
     }
     tensors = {
@@ -189,10 +189,11 @@ def test_deform_conv(compiled, device, geometry, offsets):
 
 
 @pytest.mark.parametrize('with_bias', [True, False], ids=['bias', 'no-bias'])
+@pytest.mark.parametrize('larger', [0, 3], ids=['same-size', 'larger-maps'])
 @pytest.mark.parametrize('offsets', OFFSETS)
 @pytest.mark.parametrize('geometry', CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_modulated_deform_conv(compiled, device, geometry, offsets, with_bias):
-    t = convolution(*geometry, device, offsets)
+def test_modulated_deform_conv(compiled, device, geometry, offsets, larger, with_bias):
+    t = convolution(*geometry, device, offsets, larger)
     stride, dilation, padding, groups, deform_groups = geometry
     settings = {
         **{'kernel_h': 3, 'kernel_w': 3, 'stride_h': stride, 'stride_w': stride},

@@ -132,6 +132,70 @@ def test_offset_layer_at_initialization(version):
     torch.testing.assert_close(actual, torch.autograd.grad(out, parameters, direction))
 
 
+def larger_maps(t, size, strided=False):
+    """Replaces the offsets and masks, of which the image may be a part in memory."""
+    generator = torch.Generator().manual_seed(2)
+    channels = t['offset'].size(1), t['mask'].size(1)
+    maps = torch.randn(
+        B, sum(channels), *size, generator=generator, dtype=torch.float64
+    )
+    offset, mask = (maps * 1.5).split(channels, 1)
+    if not strided:
+        offset, mask = offset.contiguous(), mask.contiguous()
+    t.update(offset=offset.detach().requires_grad_(), mask=mask.requires_grad_())
+
+
+@pytest.mark.parametrize(
+    'size, strided', [((10, 12), True), ((9, 7), False), ((3, 90), False)], ids=str
+)
+@pytest.mark.parametrize('geometry', PADDED, ids=['groups', 'everything'])
+def test_maps_larger_than_the_output(geometry, size, strided):
+    """mmcv reads their first elements, as DyHead and GLIP were trained with."""
+    t = conv_inputs(**geometry)
+    larger_maps(t, size, strided)
+    tensors = [t[name] for name in ('x', 'offset', 'mask', 'weight', 'bias')]
+    output = mmcv_ops.modulated_deform_conv2d(*tensors, *positional(**geometry))
+    x, offset, mask, weight, bias = tensors
+    expected = loop_deform_conv(x, offset, weight, mask, bias, **geometry)
+    assert_same_with_gradients(output, expected, tensors)
+
+
+def test_only_one_of_the_maps_is_larger():
+    t = conv_inputs()
+    wanted = t['mask']
+    larger_maps(t, (7, 9))
+    t['mask'] = wanted
+    tensors = [t[name] for name in ('x', 'offset', 'mask', 'weight', 'bias')]
+    output = mmcv_ops.modulated_deform_conv2d(*tensors)
+    x, offset, mask, weight, bias = tensors
+    expected = loop_deform_conv(x, offset, weight, mask, bias)
+    assert_same_with_gradients(output, expected, tensors)
+
+
+def test_channels_last_maps_are_read_in_the_same_order():
+    t = conv_inputs()
+    larger_maps(t, (7, 9))
+    order = 'x', 'offset', 'mask', 'weight', 'bias'
+    results = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        tensors = [t[name].detach() for name in order]
+        for i in (1, 2):
+            tensors[i] = tensors[i].contiguous(memory_format=memory_format)
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        out = mmcv_ops.modulated_deform_conv2d(*tensors)
+        results.append((out, torch.autograd.grad(out.square().sum(), tensors)))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize('name', ['offset', 'mask'])
+def test_maps_smaller_than_the_output(name):
+    t = {name: tensor.detach() for name, tensor in conv_inputs().items()}
+    t[name] = t[name][:, :, :-1]
+    order = 'x', 'offset', 'mask', 'weight', 'bias'
+    with pytest.raises(ValueError, match=rf'{name} .* at least the 15 .*\(3, 5\), got'):
+        mmcv_ops.modulated_deform_conv2d(*[t[name] for name in order])
+
+
 @pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
 def test_gradient_of_the_weight_alone(version):
     """mmcv then asks for no other gradient."""
