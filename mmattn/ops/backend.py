@@ -8,10 +8,13 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
+from torch.autograd import forward_ad
 
 logger = logging.getLogger('mmattn')
 
 BACKEND_VARIABLE = 'MMATTN_BACKEND'
+REFERENCE = 'reference'
 
 
 def select_backend(
@@ -21,6 +24,9 @@ def select_backend(
     *tensors: Tensor | None,
 ) -> str:
     """Name of the backend that runs a call.
+
+    It is the reference for calls that only plain PyTorch differentiates, unless
+    another one was requested; see `needs_reference`.
 
     Args:
         operator: the operator's name, for messages.
@@ -45,7 +51,14 @@ def select_backend(
             raise ValueError(
                 f'{operator}: backend {requested!r} cannot run this call: {reason}'
             )
+        if requested != REFERENCE and needs_reference(*tensors):
+            raise ValueError(
+                f'{operator}: backend {requested!r} supports neither forward-mode '
+                f'derivatives nor torch.func.grad; take None or {REFERENCE!r}'
+            )
         return requested
+    if needs_reference(*tensors):
+        return REFERENCE
     rejected = []
     for name, candidate in candidates.items():
         reason = candidate.unsupported(*tensors)
@@ -55,6 +68,49 @@ def select_backend(
             return name
         rejected.append(f'{name}: {reason}')
     raise ValueError(f'{operator}: no backend can run this call: {rejected}')
+
+
+def needs_reference(*tensors: Tensor | None) -> bool:
+    """Whether a call is differentiated in a way that only plain PyTorch supports.
+
+    A kernel has a formula for its gradients, which PyTorch applies in its ordinary
+    reverse mode. In forward mode it would drop tangents silently, and the transforms
+    of `torch.func` that differentiate reject the formula. `torch.func.vmap` alone runs
+    kernels sample by sample.
+    """
+    # PyTorch has no public names for either state, but its compiler guards on both.
+    if not torch._C._are_functorch_transforms_active():
+        return _has_tangent(*tensors)
+    if _is_dual_level() or torch.compiler.is_compiling():  # which has no stack to read
+        return True
+    return any(
+        transform.key() != TransformType.Vmap for transform in get_interpreter_stack()
+    )
+
+
+def check_cotangent(operator: str, grad: Tensor):
+    """Refuse forward-mode derivatives of a gradient that a kernel computes.
+
+    Raises:
+        ValueError: the gradient of the output carries a tangent, which PyTorch would
+            drop silently.
+    """
+    if _has_tangent(grad):
+        raise ValueError(
+            f'{operator}: the gradient of the output has a forward-mode tangent, which '
+            'the backward of a kernel does not support; take the gradient with '
+            f'torch.func.vjp, or use the backend {REFERENCE!r}'
+        )
+
+
+def _has_tangent(*tensors: Tensor | None) -> bool:
+    return _is_dual_level() and any(
+        forward_ad.unpack_dual(x).tangent is not None for x in tensors if x is not None
+    )
+
+
+def _is_dual_level() -> bool:
+    return forward_ad._current_level >= 0
 
 
 def is_autocast_on(device_type: str) -> bool:

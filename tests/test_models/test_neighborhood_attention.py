@@ -183,3 +183,24 @@ def test_wrong_settings(args, message):
     *dims, kernel_size = args
     with pytest.raises(ValueError, match=message):
         NeighborhoodAttention(*dims, kernel_size=kernel_size)
+
+
+def test_forward_mode_and_func_grad(every_form):
+    attend = neighborhood_attention.neighborhood_attention
+    inputs = [x.detach() for x in random_inputs((8, 9), kernel_size=3, batch=1)]
+    tangents = [torch.randn_like(x) for x in inputs]
+    step = 1e-6
+    ahead, behind = (
+        attend(*(x + sign * step * t for x, t in zip(inputs, tangents, strict=True)))
+        for sign in (1, -1)
+    )
+    expected = (ahead - behind) / (2 * step)
+    tangent = torch.func.jvp(attend, tuple(inputs), tuple(tangents))[1]
+    assert_close(tangent, expected, rtol=1e-6, atol=1e-7)
+
+    def loss(*tensors):
+        return attend(*tensors).square().sum()
+
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    assert_close(torch.func.grad(loss, (0, 1, 2, 3))(*inputs), expected)

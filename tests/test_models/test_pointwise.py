@@ -56,6 +56,15 @@ def test_star_relu_gradcheck():
     assert torch.autograd.gradcheck(_StarReLU.apply, (x, act.scale, act.bias))
 
 
+def test_star_relu_in_forward_mode_and_func_grad():
+    act = star_relu(dtype=torch.float64)
+    x, tangent = torch.randn(2, 2, 3, 4, dtype=torch.float64)
+    expected = 2 * act.scale * x.relu() * tangent
+    torch.testing.assert_close(torch.func.jvp(act, (x,), (tangent,))[1], expected)
+    gradient = torch.func.grad(lambda x: (act(x) * tangent).sum())(x)
+    torch.testing.assert_close(gradient, expected)
+
+
 def test_star_relu_under_autocast_keeps_the_dtype_of_the_layer_before():
     act, linear = star_relu(), PointwiseLinear(4, 8)
     with torch.autocast('cpu', torch.bfloat16):

@@ -4,11 +4,14 @@ One operator to compilers, which take minutes to trace a changing number of tile
 backward computes the weights anew, so nothing of them is kept.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from mmattn.ops.backend import check_cotangent, needs_reference
 
 # Pixels up to which a map is one tile.
 DENSE_PIXELS = 256
@@ -138,28 +141,43 @@ def table_gradient(dbias: Tensor, rows: Tensor, columns: Tensor, M: int, side: i
     mutates_args=(),
     schema='(Tensor q, Tensor k, Tensor v, Tensor rpb, str part) -> Tensor',
 )
-def attend_part(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str) -> Tensor:
-    """`neighborhood_attention` of some queries, all tiles at once.
+def _attend_part(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str) -> Tensor:
+    """`attend_part` as one operator, with a backward that recomputes the weights."""
+    return attend_tiles(F.scaled_dot_product_attention, q, k, v, rpb, part)
 
-    Args:
-        part: 'map' for all queries, 'rows' for the K // 2 upmost and as many lowest
-            rows, 'columns' for the outer columns of the rows between.
 
-    Returns:
-        Shape (B, rows, columns, M, D), without those between.
-    """
+def attend_part_reference(
+    q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str
+) -> Tensor:
+    """`attend_part` in plain PyTorch, which is differentiable by all means."""
+
+    def attention(q, k, v, bias):
+        return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1) @ v
+
+    return attend_tiles(attention, q, k, v, rpb, part)
+
+
+def attend_tiles(
+    attention: Callable[..., Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rpb: Tensor,
+    part: str,
+) -> Tensor:
+    """`attend_part` with the attention (q, k, v, bias) of each tile left open."""
     rows, columns = tiles_of(part, q, rpb)
     bias = window_bias(rpb, rows.offsets, columns.offsets).to(q.dtype)
     M = q.shape[3]
     q = gather(q, rows.queries, columns.queries)
     k, v = (gather(x, rows.keys, columns.keys) for x in (k, v))
     with torch.autocast(q.device.type, enabled=False):
-        out = F.scaled_dot_product_attention(q, k, v, bias[None])
+        out = attention(q, k, v, bias[None])
     out = from_tiles(out.contiguous(), rows.queries, columns.queries, M)
     return out[:, : rows.count, : columns.count].contiguous()
 
 
-@attend_part.register_fake
+@_attend_part.register_fake
 def _(q, k, v, rpb, part):
     B, H, W, M, D = q.shape
     border = (rpb.shape[1] + 1) // 2 // 2 * 2
@@ -218,7 +236,23 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad):
+    check_cotangent('neighborhood_attention', grad)
     return *_backward(grad, *ctx.saved_tensors, ctx.part), None
 
 
-attend_part.register_autograd(_autograd, setup_context=_setup_context)
+_attend_part.register_autograd(_autograd, setup_context=_setup_context)
+
+
+def attend_part(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str) -> Tensor:
+    """`neighborhood_attention` of some queries, all tiles at once.
+
+    Args:
+        part: 'map' for all queries, 'rows' for the K // 2 upmost and as many lowest
+            rows, 'columns' for the outer columns of the rows between.
+
+    Returns:
+        Shape (B, rows, columns, M, D), without those between.
+    """
+    if needs_reference(q, k, v, rpb):
+        return attend_part_reference(q, k, v, rpb, part)
+    return _attend_part(q, k, v, rpb, part)

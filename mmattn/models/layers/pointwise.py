@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
+from mmattn.ops.backend import needs_reference
 
 
 class PointwiseLinear(nn.Linear):
@@ -65,7 +66,8 @@ class StarReLU(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():  # fuses this by itself
+        if torch.compiler.is_compiling() or needs_reference(x, self.scale, self.bias):
+            # Compilers fuse this by themselves.
             return self.scale * x.relu().square() + self.bias
         if not torch.is_grad_enabled():
             return x.relu_().square_().mul_(self.scale).add_(self.bias)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..backend import is_autocast_on, select_backend
+from ..backend import check_cotangent, is_autocast_on, select_backend
 from . import cpu_impl, reference, triton_impl
 from .checks import check_dims
 
@@ -47,7 +47,8 @@ def deformable_attention_v2(
             (DAT++) or the outer edges (DAT) of the outer pixels lie at -1 and 1. The
             only pixel of a side lies at 0.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call.
+            run the call. 'reference' runs by itself in forward mode and under
+            `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -183,6 +184,7 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad, grad_lse):
+    check_cotangent(OPERATOR, grad)
     grads = torch.ops.mmattn.deformable_attention_v2_backward(
         grad, *ctx.saved_tensors, *ctx.settings
     )

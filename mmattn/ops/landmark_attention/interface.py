@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..backend import is_autocast_on, select_backend
+from ..backend import check_cotangent, is_autocast_on, select_backend
 from . import cpu_impl, reference, triton_impl
 
 OPERATOR = 'landmark_attention'
@@ -39,7 +39,8 @@ def landmark_attention(
         w2_q, w2_k: shape (M, E), applied to the softmax. None is the identity.
             w1 and w2 of one side are both given or both None.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call. 'reference' alone can be differentiated twice.
+            run the call. 'reference' alone can be differentiated twice. It runs by
+            itself in forward mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast the five attention tensors are
@@ -164,6 +165,7 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad, grad_context, grad_statistics):
+    check_cotangent(OPERATOR, grad)
     saved = ctx.saved_tensors
     grads = iter(
         torch.ops.mmattn.landmark_attention_backward(grad, *saved, ctx.backend)

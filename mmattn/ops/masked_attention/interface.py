@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..backend import is_autocast_on, select_backend
+from ..backend import check_cotangent, is_autocast_on, needs_reference, select_backend
 from . import cpu_impl, reference, triton_impl
 
 OPERATOR = 'masked_attention'
@@ -60,7 +60,7 @@ def masked_attention(
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
             run the call, for masked heads; global heads go through PyTorch's
             `scaled_dot_product_attention`. 'reference' alone can be differentiated
-            twice.
+            twice. It runs by itself in forward mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -124,7 +124,7 @@ def _masked_heads(q, k, v, bias, alpha, *, backend, **stencil):
 
 
 def _global_heads(q, k, v, bias, backend):
-    if backend == 'reference':
+    if backend == 'reference' or needs_reference(q, k, v, bias):
         everything = torch.ones((), dtype=torch.bool, device=q.device)
         return reference.attention_under_mask(q, k, v, everything, bias)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
@@ -266,6 +266,7 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad, grad_lse):
+    check_cotangent(OPERATOR, grad)
     saved = ctx.saved_tensors
     grads = iter(
         torch.ops.mmattn.masked_attention_backward(grad, *saved, *ctx.settings)

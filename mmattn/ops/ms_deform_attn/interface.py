@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..backend import is_autocast_on, select_backend
+from ..backend import check_cotangent, is_autocast_on, select_backend
 from . import cpp_impl, cpu_impl, cuda_impl, triton_impl
 from . import reference as definition
+from .double_backward import backward_reference, double_backward, setup_context
 
 OPERATOR = 'ms_deform_attn'
 BACKENDS = {
@@ -48,11 +49,13 @@ def ms_deform_attn(
             half precision does not resolve the pixels of a large map.
         attention_weights: shape (B, Q, M, L, P).
         backend: 'cuda', 'triton', 'cpp', 'cpu', 'reference', or None to take the
-            fastest one that can run the call.
+            fastest one that can run the call. 'reference' runs by itself in forward
+            mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, Q, M * D), dtype as value. Under autocast value is cast to autocast's
-        dtype first. Differentiable with respect to value, locations and weights. With
+        dtype first. Differentiable with respect to value, locations and weights, a
+        second time through the definition. With
         `torch.use_deterministic_algorithms(True)` the gradients are the same bit by bit
         in each run.
 
@@ -140,12 +143,9 @@ def ms_deform_attn_backward(
     names = 'sampling_locations', 'attention_weights'
     shapes = _check(*tensors, spatial_shapes, names)
     backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    if backend == 'reference':
-        leaves = [x.detach().requires_grad_() for x in tensors[:3]]
-        with torch.enable_grad(), torch.autocast(value.device.type, enabled=False):
-            out = definition.ms_deform_attn_reference(*leaves, None, shapes=shapes)
-        return torch.autograd.grad(out.flatten(2), leaves, grad)
     grad = grad.unflatten(2, value.shape[2:])
+    if backend == 'reference':
+        return backward_reference(grad, *tensors, shapes=shapes)
     return torch.ops.mmattn.ms_deform_attn_backward(grad, *tensors, shapes, backend)[:3]
 
 
@@ -268,6 +268,7 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad):
+    check_cotangent(OPERATOR, grad)
     tensors = ctx.saved_tensors  # once: checkpointing hands them out only once
     *grads, grad_reference = torch.ops.mmattn.ms_deform_attn_backward(
         grad, *tensors, ctx.shapes, ctx.backend
@@ -278,3 +279,4 @@ def _autograd(ctx, grad):
 
 
 _forward.register_autograd(_autograd, setup_context=_setup_context)
+_backward.register_autograd(double_backward, setup_context=setup_context)

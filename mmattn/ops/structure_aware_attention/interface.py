@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..backend import is_autocast_on, select_backend
+from ..backend import check_cotangent, is_autocast_on, select_backend
 from . import cpu_impl, reference, triton_impl
 from .spectrum import compute_dtype, rfft_grid
 
@@ -50,7 +50,8 @@ def structure_aware_attention(
         grid: the grid's sides. Needed with half-spectra, whose last side does not tell
             it; otherwise the sides of the kernels.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call. 'reference' alone can be differentiated twice.
+            run the call. 'reference' alone can be differentiated twice. It runs by
+            itself in forward mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q.
@@ -178,6 +179,7 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad, grad_patterns):
+    check_cotangent(OPERATOR, grad)
     grads = torch.ops.mmattn.structure_aware_attention_backward(
         grad, *ctx.saved_tensors, ctx.grid, ctx.backend
     )
