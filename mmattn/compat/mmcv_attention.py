@@ -15,7 +15,8 @@ __all__ = ['correct_attention']
 def correct_attention(module):
     """Replaces the function in `mmcv.ops.multi_scale_deform_attn`.
 
-    mmcv's own is kept as the `__wrapped__` of ours, and is what ONNX sees.
+    mmcv's own is kept as the `__wrapped__` of ours, and is what ONNX and
+    `torch.fx.symbolic_trace` see.
     """
     from mmattn.compat import IMPLEMENTATION
 
@@ -27,13 +28,15 @@ def correct_attention(module):
         return
 
     import torch
+    import torch.fx
 
     from mmattn.ops import ms_deform_attn
 
     @functools.wraps(theirs)
     def attend(value, value_spatial_shapes, sampling_locations, attention_weights):
         tensors = value_spatial_shapes, sampling_locations, attention_weights
-        if torch.onnx.is_in_onnx_export():
+        is_traced = any(isinstance(x, torch.fx.Proxy) for x in (value, *tensors))
+        if is_traced or torch.onnx.is_in_onnx_export():
             return theirs(value, *tensors)
         return ms_deform_attn(value, *tensors)
 

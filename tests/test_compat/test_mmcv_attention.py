@@ -81,6 +81,60 @@ def test_mmcv_is_corrected_once(calls):
     assert len(calls) == 2
 
 
+@if_served
+class TestDerivatives:
+    """What mmcv's own function can do, ours must not lose."""
+
+    @pytest.fixture
+    def tensors(self):
+        inputs = make_ms_deform_inputs(shapes=LEVELS, dtype=torch.float64)[:3]
+        return tuple(x[:1].clone() for x in inputs)
+
+    @staticmethod
+    def ours(*tensors):
+        value, *samples = tensors
+        function = mmcv_module.multi_scale_deformable_attn_pytorch
+        return function(value, SHAPES, *samples)
+
+    def test_double_backward(self, calls, tensors):
+        leaves = [x.requires_grad_() for x in tensors]
+        assert torch.autograd.gradgradcheck(self.ours, leaves, fast_mode=True)
+        assert calls
+        penalties = []
+        for function in (self.ours, theirs):
+            out = function(*leaves).square().sum()
+            grads = torch.autograd.grad(out, leaves, create_graph=True)
+            penalty = sum(grad.square().sum() for grad in grads)
+            penalties.append(torch.autograd.grad(penalty, leaves))
+        torch.testing.assert_close(*penalties)
+
+    def test_func_grad(self, tensors):
+        results = [
+            torch.func.grad(lambda *x, f=f: f(*x).square().sum(), (0, 1, 2))(*tensors)
+            for f in (self.ours, theirs)
+        ]
+        torch.testing.assert_close(*results)
+
+    def test_jvp(self, tensors):
+        tangents = tuple(torch.randn_like(x) for x in tensors)
+        results = [
+            torch.func.jvp(function, tensors, tangents)[1]
+            for function in (self.ours, theirs)
+        ]
+        assert results[1].abs().max() > 0
+        torch.testing.assert_close(*results)
+
+    def test_symbolic_trace(self, tensors):
+        class Caller(torch.nn.Module):
+            def forward(self, value, locations, weights):
+                attend = mmcv_module.multi_scale_deformable_attn_pytorch
+                return attend(value * 2, LEVELS, locations, weights)
+
+        module = Caller()
+        traced = torch.fx.symbolic_trace(module)
+        torch.testing.assert_close(traced(*tensors), module(*tensors))
+
+
 def test_a_compiled_mmcv_keeps_its_function(monkeypatch):
     compiled = SimpleNamespace(__spec__=SimpleNamespace(origin='/mmcv/_ext.so'))
     monkeypatch.setitem(sys.modules, 'mmcv._ext', compiled)
