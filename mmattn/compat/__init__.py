@@ -1,53 +1,27 @@
 """What lets mmattn sit on the mm packages a user already has.
 
-`activate` is the only entry, and `import mmattn` calls it. It installs two finders in
-`sys.meta_path` and changes nothing else:
+`activate` is the only entry, and `import mmattn` calls it. It installs the two finders
+of `mmattn.compat.finders` in `sys.meta_path` and changes nothing else. They
 
-- at the end, one that serves `mmcv._ext` from `mmattn.compat.mmcv_ops` when mmcv came
-  without its compiled operators. Python asks it only after every other finder has
-  failed, so an mmcv that was compiled keeps its own operators;
-- at the front, one that corrects mmengine when it is imported: it adds the `mmseg::`
-  and `mmattn::` config prefixes (`mmattn.compat.mmengine_scopes`) and makes it read
-  checkpoints without running them (`mmattn.compat.mmengine_checkpoints`). It also lets
-  mmpretrain be imported beside transformers 5 (`mmattn.compat.mmpretrain_multimodal`),
-  and runs mmcv's deformable attention on ours (`mmattn.compat.mmcv_attention`).
+- serve `mmcv._ext` from `mmattn.compat.mmcv_ops` when mmcv came without its compiled
+  operators;
+- let mmpretrain be imported beside transformers 5
+  (`mmattn.compat.mmpretrain_multimodal`);
+- add the `mmseg::` and `mmattn::` config prefixes (`mmattn.compat.mmengine_scopes`);
+- make mmengine read checkpoints without running them
+  (`mmattn.compat.mmengine_checkpoints`);
+- run mmcv's deformable attention on ours (`mmattn.compat.mmcv_attention`).
+
+The first three repair what fails otherwise. Where mmattn is installed they are there in
+every interpreter, by `mmattn_startup`, which does not import mmattn. The other two wait
+for `import mmattn`, because they replace what works without us.
 """
 
-import importlib
 import sys
-from importlib.machinery import ModuleSpec
 
-from mmattn.compat import mmengine_scopes
+from mmattn.compat.finders import IMPLEMENTATION, SERVED_MODULE, WITH_MMATTN, install
 
-__all__ = ['activate']
-
-SERVED_MODULE = 'mmcv._ext'
-IMPLEMENTATION = 'mmattn.compat.mmcv_ops'
-
-
-class _ServedOpsLoader:
-    """Fills `mmcv._ext` from the implementation, which imports torch, when loaded."""
-
-    def create_module(self, spec):
-        return None
-
-    def exec_module(self, module):
-        ops = importlib.import_module(IMPLEMENTATION)
-        vars(module).update({name: getattr(ops, name) for name in ops.__all__})
-        module.__doc__ = ops.__doc__
-        module.__getattr__ = ops.__getattr__
-
-
-class _ServedOpsFinder:
-    """Finds `mmcv._ext`, and nothing else, after the finders before it did not."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != SERVED_MODULE:
-            return None
-        return ModuleSpec(fullname, _ServedOpsLoader(), origin=IMPLEMENTATION)
-
-
-_FINDER = _ServedOpsFinder()
+__all__ = ['IMPLEMENTATION', 'SERVED_MODULE', 'activate']
 
 
 def activate():
@@ -56,6 +30,10 @@ def activate():
     It imports neither torch nor any mm* package: what a finder needs is imported when
     mmcv or mmengine asks for it.
     """
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.append(_FINDER)
-    mmengine_scopes.install()
+    install(WITH_MMATTN)
+
+
+# What `mmattn_startup` has loaded before this package, it could not bind to it.
+for _name, _module in list(sys.modules.items()):
+    if _name.rpartition('.')[0] == __name__:
+        globals().setdefault(_name.rpartition('.')[2], _module)

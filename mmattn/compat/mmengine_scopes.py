@@ -8,27 +8,17 @@ in place, because other mmengine modules hold the same dict.
 
 mmengine also takes the prefix for the registry in which to look up the types of the
 base. Ours are mmdet's, mmseg's and mmpretrain's, as the base's `default_scope` says, so
-`mmattn::` gives no such scope.
-
-Both, and what `mmcv_attention`, `mmengine_checkpoints` and `mmpretrain_multimodal`
-correct, are corrected at once when the module has been imported already, and otherwise
-right after it is executed, by a finder that lets the regular finders find it and wraps
-the loader they chose. Importing mmattn therefore never imports mmengine.
+`mmattn::` gives no such scope. Its paths are those of the mmattn that is imported:
+installed, or a plain clone on `PYTHONPATH`, which has no `mmattn/.mim`.
 """
 
-import sys
+from difflib import get_close_matches
+from pathlib import Path
 
-from mmattn.compat.mmcv_attention import correct_attention
-from mmattn.compat.mmengine_checkpoints import (
-    correct_inferencer,
-    correct_initializer,
-    correct_loaders,
-)
-from mmattn.compat.mmpretrain_multimodal import correct_dependency
-
-__all__ = ['install']
+__all__ = ['correct_bases', 'correct_table']
 
 SCOPE = 'mmattn'
+PACKAGE = Path(__file__).parents[1]
 
 
 def _is_distribution(name: str) -> bool:
@@ -41,7 +31,7 @@ def _is_distribution(name: str) -> bool:
     return True
 
 
-def _correct_table(utils):
+def correct_table(utils):
     """Adds mmattn, and points mmseg at the module where its distribution is another.
 
     mmengine accepts the name of an importable module in place of a distribution's.
@@ -57,71 +47,45 @@ def _correct_table(utils):
         table['mmseg'] = 'mmseg'
 
 
-def _correct_base_scope(config):
-    """Makes `Config` find bases under our prefix without a scope of their own."""
+def find_config(name: str, package: Path = PACKAGE) -> Path:
+    """Return the path of one of our configs, which has `name` after the prefix.
+
+    The name may lack the suffix `.py`.
+
+    Raises:
+        FileNotFoundError: there is no such config, or there are no configs at all.
+    """
+    folders = [package / '.mim' / 'configs', package.parent / 'configs']
+    folder = next(filter(Path.is_dir, folders), None)
+    if folder is None:
+        raise FileNotFoundError(
+            f'{SCOPE}::{name} is not there: {package} came without configs, which are '
+            f'looked for in {folders[0]} and {folders[1]}. Install mmattn with pip, or '
+            'put a whole clone on PYTHONPATH'
+        )
+    for path in (folder / name, folder / f'{name}.py'):
+        if path.is_file():
+            return path
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob('*.py')]
+    close = get_close_matches(name, sorted(names), n=3)
+    hint = f'the closest are {", ".join(close)}' if close else 'no name is close to it'
+    raise FileNotFoundError(f'{SCOPE}::{name} is not there: {folder} has none; {hint}')
+
+
+def correct_bases(config):
+    """Makes `Config` find our configs, and take no scope from our prefix.
+
+    Corrects `mmengine.config.config`.
+    """
     found = config.Config._get_cfg_path
     if getattr(found, 'corrected_by', None) == SCOPE:
         return
 
     def _get_cfg_path(cfg_path, filename):
-        path, scope = found(cfg_path, filename)
-        return path, None if scope == SCOPE else scope
+        scope, _, name = cfg_path.partition('::')
+        if name and scope == SCOPE:
+            return str(find_config(name)), None
+        return found(cfg_path, filename)
 
     _get_cfg_path.corrected_by = SCOPE
     config.Config._get_cfg_path = staticmethod(_get_cfg_path)
-
-
-CORRECTIONS = {
-    'mmcv.ops.multi_scale_deform_attn': correct_attention,
-    'mmengine.config.utils': _correct_table,
-    'mmengine.config.config': _correct_base_scope,
-    'mmengine.infer.infer': correct_inferencer,
-    'mmengine.runner.checkpoint': correct_loaders,
-    'mmengine.model.weight_init': correct_initializer,
-    'mmpretrain.utils.dependency': correct_dependency,
-}
-
-
-class _CorrectingLoader:
-    """Runs the loader that was found, corrects the module and takes itself away."""
-
-    def __init__(self, loader, correct):
-        self._loader = loader
-        self._correct = correct
-
-    def __getattr__(self, name):
-        return getattr(self._loader, name)
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._correct(module)
-
-
-class _CorrectingFinder:
-    """Finds the modules to correct through the finders that follow it."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname not in CORRECTIONS or self not in sys.meta_path:
-            return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                spec.loader = _CorrectingLoader(spec.loader, CORRECTIONS[fullname])
-                return spec
-        return None
-
-
-_FINDER = _CorrectingFinder()
-
-
-def install():
-    """Corrects mmengine now or, if it is not there yet, when it is imported."""
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
-    for name, correct in CORRECTIONS.items():
-        if name in sys.modules:
-            correct(sys.modules[name])

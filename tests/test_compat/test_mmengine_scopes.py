@@ -1,6 +1,8 @@
 """`mmseg::` and `mmattn::` bases resolve, whichever of the packages comes first."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 import mmattn
 from mmattn.compat import mmengine_scopes
+from mmattn.compat.mmengine_scopes import find_config
 
 ROOT = Path(mmattn.__file__).parents[1]
 BASES = {
@@ -22,10 +25,11 @@ BASES = {
 }
 
 
-def run_python(code):
+def run_python(code, root=ROOT):
     done = subprocess.run(
         [sys.executable, '-c', code],
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        env={**os.environ, 'PYTHONPATH': str(root)},
+        cwd=root,
         capture_output=True,
         text=True,
     )
@@ -81,16 +85,58 @@ def test_table_names_the_distribution_that_is_there(monkeypatch, installed, expe
     monkeypatch.setattr(mmengine_scopes, '_is_distribution', installed.__contains__)
     table = {'mmdet': 'mmdet', 'mmseg': 'mmsegmentation'}
     for _ in range(2):
-        mmengine_scopes._correct_table(SimpleNamespace(MODULE2PACKAGE=table))
+        mmengine_scopes.correct_table(SimpleNamespace(MODULE2PACKAGE=table))
         assert table == {'mmdet': 'mmdet', 'mmseg': expected, 'mmattn': 'mmattn'}
 
 
 def test_an_entry_that_is_already_right_stays():
     table = {'mmseg': 'elsewhere', 'mmattn': 'mmattn-fork'}
-    mmengine_scopes._correct_table(SimpleNamespace(MODULE2PACKAGE=table))
+    mmengine_scopes.correct_table(SimpleNamespace(MODULE2PACKAGE=table))
     assert table == {'mmseg': 'elsewhere', 'mmattn': 'mmattn-fork'}
 
 
 def test_distributions_are_looked_up_by_name():
     assert mmengine_scopes._is_distribution('pytest')
     assert not mmengine_scopes._is_distribution('no-such-distribution')
+
+
+def test_a_plain_clone_has_its_configs(tmp_path):
+    """On PYTHONPATH alone: nothing has made `mmattn/.mim`."""
+    pytest.importorskip('mmengine')
+    ignore = shutil.ignore_patterns('.mim', '__pycache__', 'ops')
+    for folder in ('mmattn', 'configs'):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
+    leaf = tmp_path / 'configs/mask_rcnn/ivit_t_3x_coco.py'
+    leaf.write_text(f'{leaf.read_text()}\nof_the_clone = True\n')
+    (tmp_path / 'user.py').write_text("_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'")
+    code = (
+        'import mmattn\n'
+        'from mmengine.config import Config\n'
+        "cfg = Config.fromfile('user.py')\n"
+        'print(cfg.model.backbone.type, cfg.of_the_clone)\n'
+    )
+    assert run_python(code, tmp_path) == ['mmattn.IViT True', '']
+
+
+@pytest.mark.parametrize('suffix', ['', '.py'])
+def test_a_config_has_its_name_with_and_without_suffix(suffix):
+    found = find_config(f'mask_rcnn/ivit_t_3x_coco{suffix}')
+    assert found.resolve() == ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
+
+
+def test_an_unknown_config_is_named_with_those_close_to_it():
+    pytest.importorskip('mmengine')
+    from mmengine.config import Config
+
+    wrong = "_base_ = 'mmattn::mask_rcnn/ivit_tiny_3x_coco.py'"
+    message = 'mmattn::mask_rcnn/ivit_tiny_3x_coco.py is not there.*closest are '
+    with pytest.raises(FileNotFoundError, match=message) as caught:
+        Config.fromstring(wrong, '.py')
+    assert 'mask_rcnn/ivit_t_3x_coco.py' in str(caught.value)
+    with pytest.raises(FileNotFoundError, match='no name is close to it'):
+        find_config('0')
+
+
+def test_an_mmattn_without_configs_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f'{re.escape(str(tmp_path))}.*clone'):
+        find_config('mask_rcnn/ivit_t_3x_coco.py', package=tmp_path / 'mmattn')

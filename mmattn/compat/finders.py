@@ -1,0 +1,145 @@
+"""The finders that `mmattn.compat` installs in `sys.meta_path`.
+
+One serves `mmcv._ext` when mmcv came without its compiled operators. It is at the end
+of the path: Python asks it only after every other finder has failed, so an mmcv that
+was compiled keeps its own operators.
+
+The other is at the front. It corrects a module right after it is executed: it lets the
+regular finders find the module and wraps the loader that they chose. Importing mmattn
+therefore never imports mmengine.
+
+Two tables say what is corrected. `AT_START` repairs what fails without mmattn, and
+`mmattn_startup` installs it in every interpreter of an environment where mmattn is
+installed. `WITH_MMATTN` also replaces what works without us, so it waits for
+`import mmattn`. `mmattn_startup` loads this file without `mmattn` itself, so nothing of
+ours is imported here at the top.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+
+__all__ = ['AT_START', 'IMPLEMENTATION', 'SERVED_MODULE', 'WITH_MMATTN', 'install']
+
+SERVED_MODULE = 'mmcv._ext'
+IMPLEMENTATION = 'mmattn.compat.mmcv_ops'
+# By the module to correct: the module of ours that does, and its function.
+AT_START = {
+    'mmengine.config.utils': ('mmattn.compat.mmengine_scopes', 'correct_table'),
+    'mmengine.config.config': ('mmattn.compat.mmengine_scopes', 'correct_bases'),
+    'mmpretrain.utils.dependency': (
+        'mmattn.compat.mmpretrain_multimodal',
+        'correct_dependency',
+    ),
+}
+WITH_MMATTN = AT_START | {
+    'mmcv.ops.multi_scale_deform_attn': (
+        'mmattn.compat.mmcv_attention',
+        'correct_attention',
+    ),
+    'mmengine.infer.infer': (
+        'mmattn.compat.mmengine_checkpoints',
+        'correct_inferencer',
+    ),
+    'mmengine.model.weight_init': (
+        'mmattn.compat.mmengine_checkpoints',
+        'correct_initializer',
+    ),
+    'mmengine.runner.checkpoint': (
+        'mmattn.compat.mmengine_checkpoints',
+        'correct_loaders',
+    ),
+}
+
+
+class _ServedOpsLoader:
+    """Fills `mmcv._ext` from the implementation, which imports torch, when loaded."""
+
+    def __init__(self, load: Callable):
+        self._load = load
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        ops = self._load(IMPLEMENTATION)
+        vars(module).update({name: getattr(ops, name) for name in ops.__all__})
+        module.__doc__ = ops.__doc__
+        module.__getattr__ = ops.__getattr__
+
+
+class _ServedOpsFinder:
+    """Finds `mmcv._ext`, and nothing else, after the finders before it did not."""
+
+    load = staticmethod(importlib.import_module)
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != SERVED_MODULE:
+            return None
+        return ModuleSpec(fullname, _ServedOpsLoader(self.load), origin=IMPLEMENTATION)
+
+
+class _CorrectingLoader:
+    """Runs the loader that was found, corrects the module and takes itself away."""
+
+    def __init__(self, loader, correct: Callable):
+        self._loader = loader
+        self._correct = correct
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._correct(module)
+
+
+class _CorrectingFinder:
+    """Finds the modules to correct through the finders that follow it."""
+
+    def __init__(self):
+        self.corrections = {}
+        self.load = importlib.import_module
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname not in self.corrections or self not in sys.meta_path:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                spec.loader = _CorrectingLoader(spec.loader, self.correct)
+                return spec
+        return None
+
+    def correct(self, module):
+        ours, function = self.corrections[module.__name__]
+        getattr(self.load(ours), function)(module)
+
+
+_SERVED_OPS, _CORRECTING = _ServedOpsFinder(), _CorrectingFinder()
+
+
+def install(
+    corrections: Mapping[str, tuple[str, str]],
+    load: Callable = importlib.import_module,
+):
+    """Installs both finders, and corrects what has been imported already.
+
+    Args:
+        corrections: `AT_START` or `WITH_MMATTN`.
+        load: imports a module of ours by its name.
+    """
+    _SERVED_OPS.load, _CORRECTING.load = load, load
+    _CORRECTING.corrections = corrections
+    if _SERVED_OPS not in sys.meta_path:
+        sys.meta_path.append(_SERVED_OPS)
+    if _CORRECTING not in sys.meta_path:
+        sys.meta_path.insert(0, _CORRECTING)
+    for name in corrections:
+        if name in sys.modules:
+            _CORRECTING.correct(sys.modules[name])
