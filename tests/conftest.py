@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import mmattn  # noqa: F401  corrects mm packages before a test module imports them
+import mmattn  # noqa: F401  before any mm package, as each test file may be run alone
 
 
 def _forget(kind: type):

@@ -9,8 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from installed import ROOT, build, copy_checkout, install, make_environment, pip
 
-ROOT = Path(__file__).parents[1]
 MIM = (
     '.mim/model-index.yml',
     '.mim/configs/_base_/models/mask_rcnn_fpn.py',
@@ -19,30 +19,6 @@ MIM = (
     '.mim/tools/train.py',
     '.mim/tools/analysis/get_flops.py',
 )
-
-
-def build(kind: str, out_dir: Path) -> Path:
-    """Builds from a clean copy of what git tracks or would add."""
-    source = out_dir / 'source'
-    listed = subprocess.run(
-        ['git', 'ls-files', '--cached', '--others', '--exclude-standard', '-z'],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    ).stdout.decode()
-    for name in filter(None, listed.split('\0')):
-        if (ROOT / name).is_file():
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes((ROOT / name).read_bytes())
-    subprocess.run(
-        [sys.executable, '-m', 'build', f'--{kind}', '--no-isolation']
-        + ['--outdir', str(out_dir), str(source)],
-        check=True,
-        capture_output=True,
-    )
-    (built,) = out_dir.glob('mmattn-*')
-    return built
 
 
 @pytest.fixture(scope='module')
@@ -56,6 +32,7 @@ def test_wheel_carries_mim_and_package_data(wheel):
     assert not missing
     assert not [name for name in names if '__pycache__' in name]
     assert any(name.endswith('licenses/LICENSE') for name in names)
+    assert {'mmattn_startup.py', 'mmattn_startup.pth'} < names
 
 
 def test_wheel_is_of_pure_python(wheel):
@@ -71,6 +48,7 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
         names = {name.partition('/')[2] for name in archive.getnames()}
     wanted = {name.removeprefix('.mim/') for name in MIM}
     wanted |= {'setup.py', 'requirements/mm.txt', 'mmattn/ops/backend.py'}
+    wanted.add('mmattn_startup.py')
     csrc = (ROOT / 'mmattn' / 'ops' / 'csrc').iterdir()
     wanted |= {f'mmattn/ops/csrc/{path.name}' for path in csrc}
     assert not wanted - names
@@ -102,6 +80,37 @@ def test_cuda_operators_need_nvcc(tmp_path):
 @pytest.mark.parametrize('entry', ['configs', 'tools', 'model-index.yml'])
 def test_editable_install_links_mim(entry):
     assert (ROOT / 'mmattn' / '.mim' / entry).resolve() == ROOT / entry
+
+
+def started(python: Path) -> str:
+    """What a plain interpreter has loaded of ours, and what it says of errors."""
+    code = "import sys; print([name for name in sys.modules if 'mmattn' in name])"
+    done = subprocess.run([python, '-I', '-c', code], capture_output=True, text=True)
+    return done.stdout.strip() + done.stderr
+
+
+@pytest.mark.parametrize('kind', ['wheel', 'editable'])
+def test_every_interpreter_starts_with_the_hook(kind, tmp_path, request):
+    """As long as mmattn is installed, in whole or in part."""
+    python, packages = make_environment(tmp_path / 'venv')
+    if kind == 'wheel':
+        install(python, request.getfixturevalue('wheel'))
+        module = packages / 'mmattn_startup.py'
+        expected = "['mmattn_startup']"
+    else:
+        source = copy_checkout(tmp_path / "it's a source")
+        install(python, '--editable', source)
+        module = source / 'mmattn_startup.py'
+        expected = "['__editable___mmattn_0_1_0_finder', 'mmattn_startup']"
+    assert started(python) == expected
+
+    text = module.read_text()
+    module.unlink()
+    assert 'mmattn_startup' not in started(python) and 'Error' not in started(python)
+    module.write_text(text)
+    pip(python, 'uninstall', '--yes', 'mmattn')
+    assert started(python) == '[]'
+    assert not list(packages.glob('*mmattn*'))
 
 
 @pytest.mark.slow

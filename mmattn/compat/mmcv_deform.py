@@ -3,7 +3,8 @@
 The convolutions run on torchvision's operator, whose definition is mmcv's: offsets
 ordered (y, x) within each kernel position, kernel positions within each deform group,
 zero outside the feature map. What differs is in `mmattn.compat.deform_conv_points`.
-Attention runs on ours, `mmattn.ops.ms_deform_attn`.
+Attention runs on ours, `mmattn.ops.ms_deform_attn`, which is imported when it is called:
+`mmattn_startup` loads this file without `mmattn` itself.
 Arithmetic is float32 for float16 and bfloat16 storage.
 """
 
@@ -20,8 +21,6 @@ from mmattn.compat.deform_conv_points import (
     first_elements,
     write_first_elements,
 )
-from mmattn.ops import ms_deform_attn
-from mmattn.ops.ms_deform_attn import interface as operator
 
 
 def widen(tensor: Tensor) -> Tensor:
@@ -315,6 +314,8 @@ def ms_deform_attn_forward(
     Returns:
         shape (B, Q, M * D), in value's dtype.
     """
+    from mmattn.ops import ms_deform_attn
+
     levels = levels_of(spatial_shapes, level_start_index)
     with torch.autocast(value.device.type, enabled=False):
         return ms_deform_attn(value, levels, sampling_locations, attention_weights)
@@ -333,7 +334,9 @@ def ms_deform_attn_backward(
     im2col_step,
 ):
     """Writes the three gradients; see `ms_deform_attn_forward`."""
-    gradients = operator.ms_deform_attn_backward(
+    from mmattn.ops.ms_deform_attn import interface
+
+    gradients = interface.ms_deform_attn_backward(
         grad_output,
         value,
         levels_of(spatial_shapes, level_start_index),

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,10 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'
 for folder in ('.', 'datasets', 'analysis'):
     sys.path.append(str(TOOLS / folder))
+sys.path.append(str(ROOT / 'tests'))
+from installed import hook_in, make_environment  # noqa: E402
+
+MMDET_TOOLS = Path(mmdet.__file__).parent / '.mim' / 'tools'
 DETECTOR = """
 _base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
 model = dict(
@@ -87,14 +92,14 @@ CONFIGS = {
 }
 
 
-def run(script: Path, *args, cwd: Path) -> str:
+def run(script: Path, *args, cwd: Path, python=sys.executable, **environment) -> str:
     """What a command printed."""
     done = subprocess.run(
-        [sys.executable, str(script), *map(str, args)],
+        [python, str(script), *map(str, args)],
         cwd=cwd,
         capture_output=True,
         text=True,
-        env=os.environ | {'OMP_NUM_THREADS': '1'},
+        env=os.environ | {'OMP_NUM_THREADS': '1'} | environment,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr
@@ -120,6 +125,21 @@ def work(tmp_path_factory):
     for name, text in CONFIGS.items():
         (folder / f'{name}.py').write_text(text)
     return folder
+
+
+@pytest.fixture(scope='module')
+def trained(work):
+    """The folder of a detector that our tool has trained for an epoch."""
+    assert 'coco/bbox_mAP' in run(TOOLS / 'train.py', 'detector.py', cwd=work)
+    return work / 'work_dirs' / 'detector'
+
+
+@pytest.fixture(scope='module')
+def run_plainly(work):
+    """Runs a script that does not import mmattn first, where mmattn is installed."""
+    python, packages = make_environment(work / 'venv')
+    hook_in(packages)
+    return partial(run, cwd=work, python=python, PYTHONPATH='')
 
 
 @pytest.fixture
@@ -169,10 +189,8 @@ def log_of(run_dir: Path) -> str:
     return sorted(run_dir.glob('*/*.log'))[-1].read_text()
 
 
-def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool):
-    run_dir = work / 'work_dirs' / 'detector'
-    checkpoint = run_dir / 'epoch_1.pth'
-    assert 'coco/bbox_mAP' in run(TOOLS / 'train.py', 'detector.py', cwd=work)
+def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, trained):
+    run_dir, checkpoint = trained, trained / 'epoch_1.pth'
     assert checkpoint.is_file()
 
     options = ('--resume', '--cfg-options', 'train_cfg.max_epochs=2')
@@ -204,8 +222,36 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool):
 
 
 def test_mmdets_own_tool_trains_with_our_backbone(work):
-    stock = Path(mmdet.__file__).parent / '.mim' / 'tools' / 'train.py'
+    stock = MMDET_TOOLS / 'train.py'
     assert 'coco/bbox_mAP' in run(stock, 'stock.py', cwd=work)
+
+
+def test_mmdets_own_tool_tests_what_ours_has_trained(trained, run_plainly):
+    files = trained / 'detector.py', trained / 'epoch_1.pth'
+    printed = run_plainly(MMDET_TOOLS / 'test.py', *files)
+    assert 'coco/segm_mAP' in printed and 'mmattn.Runner' in printed
+
+
+INFERENCE = """
+import sys
+import torch
+from mmdet.apis import DetInferencer
+from mmengine.runner import CheckpointLoader
+config, checkpoint, image = sys.argv[1:]
+read = CheckpointLoader._get_checkpoint_loader(checkpoint).__module__
+assert read == 'mmengine.runner.checkpoint' and 'mmattn' not in sys.modules
+infer = DetInferencer(config, checkpoint, device='cpu', show_progress=False)
+prediction = infer(image)['predictions'][0]
+print(type(infer.model.backbone).__module__, len(prediction['scores']))
+"""
+
+
+def test_mmdets_inferencer_runs_what_ours_has_trained(work, trained, run_plainly):
+    script = work / 'infer.py'
+    script.write_text(INFERENCE)
+    image = next((work / 'data/coco').rglob('*.jpg'))
+    files = trained / 'detector.py', trained / 'epoch_1.pth', image
+    assert 'mmattn.models.backbones.ivit 5' in run_plainly(script, *files)
 
 
 def test_a_classifier_trains_is_tested_and_drawn(work, tool):

@@ -1,0 +1,92 @@
+"""Repairs, without `import mmattn`, what keeps the mm packages from being imported.
+
+An installation of mmattn puts `mmattn_startup.pth` beside this file, so Python imports
+it whenever an interpreter starts. It must therefore be quick and quiet: it imports
+nothing, and adds one finder to `sys.meta_path`, which waits for the first import of an
+mm package. Then it installs the finders of `mmattn.compat.finders` with what they have
+for the start. `mmattn` itself is not imported, because that would also change how
+mmengine reads checkpoints, which a program has to ask for.
+"""
+
+import sys
+
+__all__ = ['install']
+
+MM_PACKAGES = frozenset(('mmcv', 'mmengine', 'mmpretrain'))
+COMPAT = 'mmattn.compat'
+# The modules of `mmattn.compat` that are loaded alone; each needs only those before it.
+PARTS = (
+    'finders',
+    'mmengine_scopes',
+    'mmpretrain_multimodal',
+    'deform_conv_points',
+    'mmcv_deform',
+    'mmcv_ops',
+)
+NEEDED = {
+    f'{COMPAT}.mmcv_ops': f'{COMPAT}.mmcv_deform',
+    f'{COMPAT}.mmcv_deform': f'{COMPAT}.deform_conv_points',
+}
+
+
+class _Watch:
+    """Waits, first in `sys.meta_path`, for an mm package; finds nothing itself."""
+
+    awaited = MM_PACKAGES
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname in self.awaited:
+            self.awaited = frozenset()
+            _repair()
+        return None
+
+
+_WATCH = _Watch()
+
+
+def install():
+    """Adds the finder; calling it again changes nothing."""
+    if _WATCH not in sys.meta_path:
+        sys.meta_path.insert(0, _WATCH)
+
+
+def _repair():
+    # Not where mmattn was imported, which has done more, or is installed in part.
+    if 'mmattn' not in sys.modules and None not in map(_file_of, PARTS):
+        finders = _load(f'{COMPAT}.finders')
+        finders.install(finders.AT_START, _load)
+
+
+def _file_of(part: str) -> str | None:
+    """Return the file of a module of `mmattn.compat`, None if it does not exist."""
+    from importlib.util import find_spec
+    from os.path import isfile, join
+
+    spec = find_spec('mmattn')
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = join(folder, 'compat', f'{part}.py')
+        if isfile(path):
+            return path
+    return None
+
+
+def _load(name: str):
+    """Imports a module of `mmattn.compat` without the packages that it is in."""
+    from importlib import import_module
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    if name in sys.modules or 'mmattn' in sys.modules:
+        return import_module(name)
+    if name in NEEDED:
+        _load(NEEDED[name])
+    spec = spec_from_file_location(name, _file_of(name.rpartition('.')[2]))
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+install()
