@@ -3,9 +3,9 @@
 The convolutions run on torchvision's operator, whose definition is mmcv's: offsets
 ordered (y, x) within each kernel position, kernel positions within each deform group,
 zero outside the feature map. What differs is in `mmattn.compat.deform_conv_points`.
-Attention runs on ours, `mmattn.ops.ms_deform_attn`, which is imported when it is called:
-`mmattn_startup` loads this file without `mmattn` itself.
-Arithmetic is float32 for float16 and bfloat16 storage.
+Attention runs on ours, `mmattn.ops.ms_deform_attn`, which is imported when it is
+called, as `mmattn_startup` loads this file without `mmattn` itself. Arithmetic is
+float32 for float16 and bfloat16 storage.
 """
 
 import weakref
