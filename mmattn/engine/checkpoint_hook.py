@@ -80,6 +80,10 @@ class CheckpointHook(MMEngineCheckpointHook):
         super().before_train(runner)
         self._remove_unfinished(runner)
 
+    def after_val_epoch(self, runner, metrics: dict):
+        if hasattr(self, 'file_backend'):  # else no training has begun: `runner.val()`
+            super().after_val_epoch(runner, metrics)
+
     def _save_checkpoint_with_step(self, runner, step: int, meta: dict):
         outdated = None
         if self.max_keep_ckpts > 0 and step not in list(self.keep_ckpt_ids)[-1:]:
