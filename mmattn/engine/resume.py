@@ -6,7 +6,7 @@ accumulated, and the validation that was due when the run ended.
 """
 
 from mmengine.hooks import Hook
-from mmengine.optim import OptimWrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop as MMEngineEpochBasedTrainLoop
 from mmengine.runner import IterBasedTrainLoop
 
@@ -43,24 +43,29 @@ class ResumeHook(Hook):
             batches_done=self._batches_done if inside else 0,
         )
         wrapper = runner.optim_wrapper
-        if (
-            'optimizer' not in checkpoint
-            or not isinstance(wrapper, OptimWrapper)
-            or wrapper.should_update()
-        ):
+        if 'optimizer' not in checkpoint or not isinstance(wrapper, OptimWrapper):
             return
-        if runner.distributed:
+        if isinstance(wrapper, OptimWrapperDict):
+            meta['inner_counts'] = {
+                name: inner.inner_count for name, inner in wrapper.items()
+            }
+        elif wrapper.should_update():
+            return
+        gradients = {
+            name: param.grad
+            for name, param in runner.model.named_parameters()
+            if param.grad is not None
+        }
+        if gradients and runner.distributed:
             runner.logger.warning(
                 'This checkpoint is inside a window of gradient accumulation: the '
                 'gradients so far differ by rank and are not saved. A run that resumes '
                 'from it will not repeat this one exactly.'
             )
-            return
-        checkpoint['gradients'] = {
-            name: param.grad.cpu()
-            for name, param in runner.model.named_parameters()
-            if param.grad is not None
-        }
+        elif gradients:
+            checkpoint['gradients'] = {
+                name: gradient.cpu() for name, gradient in gradients.items()
+            }
 
     def after_load_checkpoint(self, runner, checkpoint: dict):
         self._checkpoint = {
@@ -78,6 +83,7 @@ class ResumeHook(Hook):
                 positioned(loop.dataloader).reseed(runner.shared_seed)
         runner.logger.info(f'Seed of the checkpoint: {runner.shared_seed}')
         self._batches_done = _batches_done(runner, meta)
+        self._restore_counts(runner, meta.get('inner_counts', {}))
         self._restore_gradients(runner, checkpoint.get('gradients', {}))
         if self._batches_done == 0 and _validation_is_due(runner):
             runner.logger.info(
@@ -108,6 +114,12 @@ class ResumeHook(Hook):
     def before_test_epoch(self, runner):
         if positioned(runner.test_dataloader) is not None:
             positioned(runner.test_dataloader).resume(at=0)
+
+    def _restore_counts(self, runner, counts: dict):
+        # mmengine restores the count of a single wrapper, which is the iteration.
+        if isinstance(runner.optim_wrapper, OptimWrapperDict):
+            for name, wrapper in runner.optim_wrapper.items():
+                wrapper._inner_count = counts.get(name, wrapper.inner_count)
 
     def _restore_gradients(self, runner, gradients: dict):
         for name, param in runner.model.named_parameters():

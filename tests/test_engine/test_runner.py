@@ -1,8 +1,13 @@
 """What mmengine's runner can do, ours can."""
 
 import pytest
+import torch
+from torch import nn
 
 pytest.importorskip('mmengine')
+from mmengine.model import BaseModel
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.registry import MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from tiny_run import make_runner
 
 
@@ -29,3 +34,80 @@ def test_validation_alone_saves_nothing(tmp_path, hook, trains):
     runner = validated(tmp_path, **options)
     assert runner.val()['score'] > 0
     assert not [*tmp_path.glob('*.pth')]
+
+
+class Players(BaseModel):
+    """Two linear layers that play against each other, each with its optimizer.
+
+    The second is updated twice in an iteration, and its gradients stay where the first
+    one's loss has left them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 1)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, points):
+        return self.two(self.drop(self.one(points)))
+
+    def train_step(self, data, optim_wrapper):
+        points = torch.stack(data)
+        losses = {}
+        for name in ('one', 'two', 'two'):
+            loss = (self(points) - float(name == 'one')).square().mean()
+            optim_wrapper[name].update_params(loss)
+            losses[f'loss_{name}'] = loss.detach()
+        return losses
+
+
+class TwoWrappers:
+    def __init__(self, optim_wrapper_cfg, paramwise_cfg=None):
+        self.counts = optim_wrapper_cfg['accumulative_counts']
+
+    def __call__(self, model):
+        return OptimWrapperDict(
+            **{
+                name: OptimWrapper(
+                    torch.optim.Adam(getattr(model, name).parameters(), lr=0.1),
+                    accumulative_counts=count,
+                )
+                for name, count in self.counts.items()
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    'counts',
+    [dict(one=1, two=1), dict(one=3, two=1), dict(one=1, two=5), dict(one=2, two=3)],
+    ids=lambda counts: '-'.join(map(str, counts.values())),
+)
+def test_several_optimizers_train_and_resume(tmp_path, monkeypatch, counts):
+    monkeypatch.setitem(MODELS.module_dict, 'Players', Players)
+    constructors = OPTIM_WRAPPER_CONSTRUCTORS.module_dict
+    monkeypatch.setitem(constructors, 'TwoWrappers', TwoWrappers)
+
+    def run(folder, max_iters, **options):
+        data = [torch.tensor([float(i), 1.0]) for i in range(8)]
+        sampler = dict(type='InfiniteSampler', shuffle=True)
+        runner = make_runner(
+            tmp_path / folder,
+            **options,
+            train_dataloader=dict(dataset=data, batch_size=2, sampler=sampler),
+            train_cfg=dict(
+                type='IterBasedTrainLoop', max_iters=max_iters, val_interval=100
+            ),
+            model=dict(type='Players'),
+            optim_wrapper=dict(constructor='TwoWrappers', accumulative_counts=counts),
+            param_scheduler=dict(
+                type='ExponentialLR', gamma=0.9, by_epoch=False, end=7
+            ),
+        )
+        runner.train()
+        return runner.model.state_dict(), runner.optim_wrapper.state_dict()
+
+    expected = run('straight', 7)
+    for stop in (2, 3, 4):
+        run(f'stopped{stop}', stop)
+        resumed = run(f'stopped{stop}', 7, resume=True)
+        torch.testing.assert_close(resumed, expected, rtol=0, atol=0)

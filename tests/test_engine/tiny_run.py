@@ -47,7 +47,7 @@ def make_runner(work_dir, *, model=None, test=False, val=False, **options) -> Ru
         sampler=dict(type='DefaultSampler', shuffle=False),
     )
     cfg = dict(
-        model=dict(type='TinyModel', **(model or {})),
+        model=dict(type='TinyModel') | (model or {}),
         work_dir=str(work_dir),
         train_dataloader=loader,
         train_cfg=dict(type='IterBasedTrainLoop', max_iters=4, val_interval=100),
