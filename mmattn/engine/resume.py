@@ -6,6 +6,7 @@ accumulated, and the validation that was due when the run ended.
 """
 
 from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop as MMEngineEpochBasedTrainLoop
 from mmengine.runner import IterBasedTrainLoop
@@ -22,6 +23,24 @@ class EpochBasedTrainLoop(MMEngineEpochBasedTrainLoop):
 
     def run_iter(self, idx: int, data_batch):
         super().run_iter(self.first_batch + idx, data_batch)
+
+
+class _Numbers:
+    """Pickles as a `HistoryBuffer` that holds its numbers alone.
+
+    mmengine pickles the functions of `HistoryBuffer.register_statistics` too, and a
+    checkpoint with functions of the user is refused when it is read.
+    """
+
+    def __init__(self, history: HistoryBuffer):
+        self.history = history
+
+    def __reduce__(self):
+        log, count = self.history.data
+        state = dict(
+            max_length=self.history.max_length, _log_history=log, _count_history=count
+        )
+        return HistoryBuffer, (), state
 
 
 class ResumeHook(Hook):
@@ -42,6 +61,9 @@ class ResumeHook(Hook):
             batches_per_epoch=len(runner.train_dataloader),
             batches_done=self._batches_done if inside else 0,
         )
+        scalars = checkpoint['message_hub']['log_scalars']
+        for name, history in scalars.items():
+            scalars[name] = _Numbers(history)
         wrapper = runner.optim_wrapper
         if 'optimizer' not in checkpoint or not isinstance(wrapper, OptimWrapper):
             return

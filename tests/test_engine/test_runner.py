@@ -1,14 +1,19 @@
 """What mmengine's runner can do, ours can."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 pytest.importorskip('mmengine')
+from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from tiny_run import make_runner
+
+from mmattn.engine import read_checkpoint
 
 
 def validated(work_dir, **options):
@@ -111,3 +116,34 @@ def test_several_optimizers_train_and_resume(tmp_path, monkeypatch, counts):
         run(f'stopped{stop}', stop)
         resumed = run(f'stopped{stop}', 7, resume=True)
         torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
+
+
+@pytest.fixture
+def statistic():
+    @HistoryBuffer.register_statistics
+    def norm(self, window_size=None):
+        return math.sqrt((self._log_history**2).sum())
+
+    yield norm
+    del HistoryBuffer._statistics_methods['norm']
+
+
+def test_a_registered_statistic_stays_out_of_the_file(tmp_path, statistic):
+    make_runner(tmp_path).train()
+    path = tmp_path / 'iter_4.pth'
+    history = read_checkpoint(path)['message_hub']['log_scalars']['train/loss']
+    assert type(history) is HistoryBuffer
+    theirs = torch.load(path, weights_only=False)['message_hub']['log_scalars']
+    longer = dict(type='IterBasedTrainLoop', max_iters=6, val_interval=100)
+    runner = make_runner(tmp_path, resume=True, train_cfg=longer)
+    runner.train()
+    live = runner.message_hub.get_scalar('train/loss')
+    assert live.data[0][:4].tolist() == history.data[0].tolist()
+    for buffer in (live, history):
+        assert buffer.statistics('norm') == statistic(buffer) > 0
+    # As plain mmengine reads it.
+    assert type(theirs['train/loss']) is HistoryBuffer
+    for one, other in zip(theirs['train/loss'].data, history.data, strict=True):
+        assert one.tolist() == other.tolist()
+    assert theirs['train/loss'].mean() == history.mean()
+    assert theirs['train/loss'].max_length == history.max_length
