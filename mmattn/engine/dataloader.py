@@ -28,7 +28,7 @@ class SeededDataset:
     """Loads a `Sample` with the random numbers of its key.
 
     All else is the wrapped data set's, for reading and writing: hooks switch pipelines
-    by `loader.dataset.pipeline = ...`.
+    by `loader.dataset.pipeline = ...` and ask `isinstance(loader.dataset, ...)`.
 
     Args:
         dataset: what to wrap.
@@ -36,24 +36,31 @@ class SeededDataset:
     """
 
     def __init__(self, dataset: Sized, length: int | None = None):
-        vars(self).update(dataset=dataset, _length=length)
+        vars(self).update(_seeded=dataset, _length=length)
 
     def __getattr__(self, name: str):
-        if name.startswith('__') or 'dataset' not in vars(self):  # it is unpickled
+        if name.startswith('__'):
             raise AttributeError(name)
-        return getattr(self.dataset, name)
+        return getattr(self._seeded, name)
 
     def __setattr__(self, name: str, value):
-        setattr(self.dataset, name, value)
+        setattr(self._seeded, name, value)
+
+    @property
+    def __class__(self):
+        return self._seeded.__class__
+
+    def __reduce__(self):
+        return SeededDataset, (self._seeded, self._length)
 
     def __len__(self) -> int:
-        return len(self.dataset) if self._length is None else self._length
+        return len(self._seeded) if self._length is None else self._length
 
     def __getitem__(self, index: Any):
         if not isinstance(index, Sample):
-            return self.dataset[index]
+            return self._seeded[index]
         with seeded(*index.key):
-            return self.dataset[index.index]
+            return self._seeded[index.index]
 
 
 class PositionedBatchSampler(Sampler):
@@ -108,6 +115,18 @@ class PositionedBatchSampler(Sampler):
                     Sample(index, (DATA, self.seed, self.rank, number, place))
                     for place, index in enumerate(indices)
                 ]
+
+
+class PositionedDataLoader(DataLoader):
+    """Names the sampler of its batch sampler, which torch leaves to a default."""
+
+    @property
+    def sampler(self):
+        return self.batch_sampler.sampler
+
+    @sampler.setter
+    def sampler(self, default):
+        """Ignores what torch sets beside a batch sampler."""
 
 
 class EndlessBatches:
@@ -212,7 +231,7 @@ def build_dataloader(
         seed=seed,
         disable_subprocess_warning=cfg.pop('disable_subprocess_warning', False),
     )
-    loader = DataLoader(
+    loader = PositionedDataLoader(
         dataset,
         batch_sampler=batch_sampler,
         collate_fn=_function(cfg.pop('collate_fn', dict(type='pseudo_collate'))),

@@ -1,5 +1,6 @@
 """Data is a function of seed, rank and position, whoever loads it and whenever."""
 
+import copy
 import itertools
 import pickle
 import random
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 pytest.importorskip('mmengine')
-from mmengine.dataset import BaseDataset
+from mmengine.dataset import BaseDataset, DefaultSampler, RepeatDataset
 from mmengine.registry import DATASETS
+from torch.utils.data import IterableDataset
 
 from mmattn.engine import Runner
 from mmattn.engine.dataloader import EndlessBatches, Sample, SeededDataset
@@ -162,7 +164,7 @@ def test_endless_batches_of_nothing_are_refused():
 
 def test_the_data_set_is_read_and_written_through():
     loader = build()
-    innermost = loader.dataset.dataset._wrapped
+    innermost = loader.dataset._wrapped
     assert type(innermost) is Noise
     assert loader.dataset.metainfo == dict(classes=('noise',))
     loader.dataset.pipeline = 'another'
@@ -171,6 +173,44 @@ def test_the_data_set_is_read_and_written_through():
         _ = loader.dataset.no_such_thing
     assert len(loader.dataset) == len(innermost) == 10
     assert loader.dataset[3].shape == (4,)
+
+
+@pytest.mark.parametrize('num_batch_per_epoch', [None, 3])
+def test_the_data_set_shows_its_class(num_batch_per_epoch):
+    loader = build(num_batch_per_epoch=num_batch_per_epoch)
+    for dataset in (
+        loader.dataset,
+        copy.deepcopy(loader.dataset),
+        copy.copy(loader.dataset),
+        pickle.loads(pickle.dumps(loader.dataset)),
+    ):
+        assert type(dataset) is SeededDataset
+        assert isinstance(dataset, SeededDataset)
+        assert isinstance(dataset, Noise)
+        assert not isinstance(dataset, IterableDataset)
+        assert dataset.__class__ is Noise
+        assert len(dataset) == (10 if num_batch_per_epoch is None else 6)
+        sample = Sample(1, (0, 2, 3))
+        assert torch.equal(dataset[sample], loader.dataset[sample])
+
+
+def test_a_wrapper_of_the_config_is_seen_through():
+    dataset = dict(type='RepeatDataset', dataset=dict(type='Noise'), times=2)
+    cfg = dict(dataset=dataset, sampler=dict(type='DefaultSampler'), num_workers=0)
+    loader = Runner.build_dataloader(cfg, seed=0)
+    assert isinstance(loader.dataset, RepeatDataset)
+    assert type(loader.dataset.dataset) is Noise
+    loader.dataset.dataset.pipeline = 'another'
+    assert loader.dataset._wrapped.dataset.pipeline == 'another'
+
+
+def test_the_loader_shows_the_sampler_of_the_config():
+    loader = build(seed=5)
+    assert isinstance(loader.sampler, DefaultSampler)
+    assert loader.sampler.seed == 5
+    loader.batch_sampler.reseed(6)
+    assert loader.sampler is loader.batch_sampler.sampler
+    assert loader.sampler.seed == 6
 
 
 def test_a_data_set_and_its_samples_reach_spawned_workers():
