@@ -17,6 +17,7 @@ from .dataloader import EndlessBatches, build_dataloader, positioned
 from .dataset_check import prepare_dataloader
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
+from .schedule import Length, ScheduleHook, scaled
 from .weights import load_checkpoint, partial_loads
 
 
@@ -24,9 +25,10 @@ from .weights import load_checkpoint, partial_loads
 class Runner(MMEngineRunner):
     """`runner_type = 'mmattn.Runner'`; every tool of ours uses it by default.
 
-    Two config keys of its own, both off by default: `trust_checkpoint` lets
+    Three config keys of its own, all off by default: `trust_checkpoint` lets
     checkpoints run code while they are read, `allow_partial_load` takes weights that
-    match in part (`mmattn.engine.weights` has the rules).
+    match in part (`mmattn.engine.weights` has the rules), and `scale_schedule` scales
+    `param_scheduler` to the length of the run.
     """
 
     _load_exactly = False
@@ -63,6 +65,14 @@ class Runner(MMEngineRunner):
             loop.dataloader_iterator = EndlessBatches(loop.dataloader)
         return loop
 
+    def _build_param_scheduler(self, scheduler, optim_wrapper) -> list:
+        run = Length.of_run(self)
+        if self.cfg.get('scale_schedule', False) and run is not None:
+            if not isinstance(scheduler, Sequence):
+                scheduler = [scheduler]
+            scheduler = scaled(scheduler, run)
+        return super()._build_param_scheduler(scheduler, optim_wrapper)
+
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         self._prepare('val_dataloader')
         return super().build_val_loop(loop)
@@ -81,6 +91,7 @@ class Runner(MMEngineRunner):
         super().register_hooks(default_hooks, custom_hooks)
         self.register_hook(RandomnessHook())
         self.register_hook(ResumeHook())
+        self.register_hook(ScheduleHook())
 
     def register_default_hooks(self, hooks=None):
         super().register_default_hooks(safe_checkpoint_hook(hooks))

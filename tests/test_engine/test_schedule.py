@@ -1,0 +1,265 @@
+"""Schedules end where the run ends; where they do not, that is said or mended."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip('mmengine')
+from mmengine.config import Config
+from mmengine.registry import PARAM_SCHEDULERS
+from tiny_run import make_runner
+
+from mmattn.engine.schedule import Length, mismatches, scaled
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+EPOCHS = Length(epochs=12, iters=1200, epoch_length=100)
+ITERS = Length(epochs=1, iters=60, epoch_length=0, by_epoch=False)
+
+
+def build(configs, run):
+    """As mmengine's runner does."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0, momentum=0.9)
+    defaults = dict(optimizer=optimizer, epoch_length=run.epoch_length or run.iters)
+    return [
+        PARAM_SCHEDULERS.build(
+            dict(config, end=config.get('end', _end(config, run))),
+            default_args=defaults,
+        )
+        for config in configs
+    ]
+
+
+def _end(config, run):
+    return run.epochs if config.get('by_epoch', True) else run.iters
+
+
+def found(configs, run):
+    return [
+        (mismatch.index, mismatch.key, mismatch.place)
+        for mismatch in mismatches(build(configs, run), run)
+    ]
+
+
+def warm_up(end, **options):
+    return dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=end, **options)
+
+
+def cosine(begin=0, end=None, by_epoch=True, **options):
+    ends = {} if end is None else dict(end=end)
+    return dict(
+        type='CosineAnnealingLR', begin=begin, by_epoch=by_epoch, **ends, **options
+    )
+
+
+CONVERTED = dict(convert_to_iter_based=True)
+FITTING = {
+    'defaults': (EPOCHS, [cosine()]),
+    'warm-up-then-rest': (EPOCHS, [warm_up(500), cosine(begin=5)]),
+    'warm-up-alone': (EPOCHS, [warm_up(500)]),
+    'whole-list': (
+        EPOCHS,
+        [
+            cosine(end=10, T_max=10),
+            dict(type='ConstantLR', by_epoch=True, factor=1.0, begin=10, end=12),
+        ],
+    ),
+    'converted': (
+        EPOCHS,
+        [
+            dict(warm_up(2), by_epoch=True, **CONVERTED),
+            cosine(2, 12, T_max=10, **CONVERTED),
+        ],
+    ),
+    'iterations-of-epochs': (EPOCHS, [cosine(0, 1250, by_epoch=False)]),
+    'T_max-from-zero': (EPOCHS, [cosine(2, 12, T_max=12)]),
+    'periodic': (EPOCHS, [cosine(0, 12, T_max=3)]),
+    'steps': (
+        EPOCHS,
+        [warm_up(500), dict(type='MultiStepLR', milestones=[8, 11], end=12)],
+    ),
+    'steps-that-all-come': (
+        EPOCHS,
+        [dict(type='MultiStepLR', milestones=[8, 11], end=36)],
+    ),
+    'no-end': (EPOCHS, [dict(type='StepLR', step_size=3)]),
+    'almost': (Length(300, 300_000, 1000), [cosine(end=299)]),
+    'momentum-warm-up': (
+        EPOCHS,
+        [
+            cosine(end=12),
+            dict(type='LinearMomentum', start_factor=0.5, by_epoch=True, end=3),
+        ],
+    ),
+}
+ELSEWHERE = {
+    'cosine-late': (ITERS, [cosine(0, 300, by_epoch=False)], [(0, 'end', 300)]),
+    'cosine-early': (ITERS, [cosine(0, 30, by_epoch=False)], [(0, 'end', 30)]),
+    'T_max-late': (ITERS, [cosine(by_epoch=False, T_max=300)], [(0, 'T_max', 300)]),
+    'after-warm-up': (
+        ITERS,
+        [warm_up(20), cosine(20, 300, by_epoch=False, T_max=280)],
+        [(1, 'end', 300)],
+    ),
+    'warm-up-late': (ITERS, [warm_up(1000)], [(0, 'end', 1000)]),
+    'steps-late': (
+        EPOCHS,
+        [dict(type='MultiStepLR', milestones=[27, 33], end=36)],
+        [(0, 'milestones', 33)],
+    ),
+    'steps-early': (
+        EPOCHS,
+        [dict(type='MultiStepLR', milestones=[2, 3], end=4)],
+        [(0, 'end', 4)],
+    ),
+    'converted': (
+        EPOCHS,
+        [dict(warm_up(2), by_epoch=True, **CONVERTED), cosine(2, 36, **CONVERTED)],
+        [(1, 'end', 3600)],
+    ),
+    'one-epoch-less': (EPOCHS, [cosine(end=11, **CONVERTED)], [(0, 'end', 1100)]),
+    'poly': (
+        ITERS,
+        [dict(type='PolyLR', by_epoch=False, end=80)],
+        [(0, 'end', 80)],
+    ),
+    'linear-decay': (
+        ITERS,
+        [dict(type='LinearLR', start_factor=1, end_factor=0, by_epoch=False, end=30)],
+        [(0, 'end', 30)],
+    ),
+    'momentum': (
+        EPOCHS,
+        [cosine(), dict(type='CosineAnnealingMomentum', by_epoch=True, end=24)],
+        [(1, 'end', 24)],
+    ),
+    'one-cycle': (
+        ITERS,
+        [dict(type='OneCycleLR', by_epoch=False, eta_max=1.0, total_steps=90)],
+        [(0, 'total_steps', 90)],
+    ),
+}
+
+
+@pytest.mark.parametrize(('run', 'configs'), FITTING.values(), ids=FITTING)
+def test_a_schedule_that_fits_is_left_alone(run, configs):
+    assert found(configs, run) == []
+    assert scaled(configs, run) == configs
+
+
+@pytest.mark.parametrize(('run', 'configs', 'said'), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_schedule_that_ends_elsewhere_is_found(run, configs, said):
+    assert found(configs, run) == said
+
+
+SCALED = {case: ELSEWHERE[case][:2] for case in ELSEWHERE if case != 'warm-up-late'}
+
+
+@pytest.mark.parametrize(('run', 'configs'), SCALED.values(), ids=SCALED)
+def test_a_scaled_schedule_fits(run, configs):
+    assert found(scaled(configs, run), run) == []
+
+
+def test_scaling_keeps_proportions():
+    configs = [warm_up(20), cosine(20, 300, by_epoch=False, T_max=280, eta_min=1e-5)]
+    assert scaled(configs, ITERS) == [
+        warm_up(4),
+        cosine(4, 60, by_epoch=False, T_max=56, eta_min=1e-5),
+    ]
+    steps = dict(type='MultiStepLR', milestones=[27, 33], end=36, gamma=0.1)
+    assert scaled([steps], EPOCHS) == [dict(steps, milestones=[9, 11], end=12)]
+    assert scaled([warm_up(900), steps], EPOCHS)[0] == warm_up(300)
+
+
+def test_a_warm_up_is_scaled_with_the_rest_once():
+    cut_off = [warm_up(100), cosine(100, 300, by_epoch=False)]
+    assert found(cut_off, ITERS) == [(0, 'end', 100), (1, 'end', 300)]
+    assert scaled(cut_off, ITERS) == [warm_up(20), cosine(20, 60, by_epoch=False)]
+    alone = [warm_up(100), cosine(by_epoch=False)]
+    assert scaled(alone, ITERS) == alone
+
+
+def test_epochs_are_not_scaled_to_iterations():
+    with pytest.raises(ValueError, match='counts epochs, to a run that counts iter'):
+        scaled([cosine(0, 300, **CONVERTED)], ITERS)
+    one_epoch = Length(epochs=1, iters=50, epoch_length=0)
+    assert scaled([cosine(0, 300, **CONVERTED)], one_epoch) == [
+        cosine(0, 1, **CONVERTED)
+    ]
+
+
+@pytest.mark.parametrize(
+    ('config', 'message'),
+    [
+        (dict(type='MultiStepLR', milestones=[27, 33]), 'give `end` to MultiStepLR'),
+        (dict(type='ExponentialLR', gamma=0.9, end=4), 'can scale Linear.*Exponential'),
+        ('a scheduler', 'needs param_scheduler as dicts, got str'),
+    ],
+    ids=['endless', 'unknown', 'built'],
+)
+def test_what_cannot_be_scaled_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        scaled([config], EPOCHS)
+
+
+def loops():
+    for path in sorted(CONFIGS.glob('[!_]*/*.py')):
+        cfg = Config.fromfile(path)
+        if 'param_scheduler' in cfg:
+            yield path, cfg
+
+
+def test_every_config_of_ours_ends_with_its_run():
+    seen = 0
+    for path, cfg in loops():
+        loop = cfg.train_cfg
+        if 'max_epochs' in loop:
+            run = Length(loop.max_epochs, loop.max_epochs * 1251, 1251)
+        else:
+            run = Length(1, loop.max_iters, 0, by_epoch=False)
+        assert found(cfg.param_scheduler, run) == [], path
+        twice = run._replace(epochs=2 * run.epochs, iters=2 * run.iters)
+        assert found(cfg.param_scheduler, twice), path
+        fitted = scaled(cfg.param_scheduler, twice)
+        assert found(fitted, twice) == [], path
+        seen += 1
+    assert seen > 200
+
+
+def run_cosine(work_dir, max_iters, end, **options):
+    """The learning rates of a run with a cosine to 0 at `end`."""
+    runner = make_runner(
+        work_dir,
+        train_cfg=dict(
+            type='IterBasedTrainLoop', max_iters=max_iters, val_interval=100
+        ),
+        param_scheduler=[
+            warm_up(end // 4),
+            cosine(end // 4, end, by_epoch=False, T_max=end - end // 4),
+        ],
+        **options,
+    )
+    runner.train()
+    return runner.message_hub.get_scalar('train/lr').data[0].tolist()
+
+
+SAID = 'param_scheduler.1.end: CosineAnnealingLR ends at iteration {}, and the run at'
+
+
+def test_a_run_says_that_its_schedule_does_not_fit(tmp_path, capsys):
+    run_cosine(tmp_path / 'a', 8, 8)
+    assert 'and the run at' not in capsys.readouterr().out
+    cut_off = run_cosine(tmp_path / 'b', 8, 40)
+    said = capsys.readouterr().out
+    assert SAID.format(40) + ' iteration 8 (train_cfg.max_iters)' in said
+    assert max(cut_off) == cut_off[-1]  # still in its warm-up
+    run_cosine(tmp_path / 'a', 16, 16, resume=True)
+    said = capsys.readouterr().out
+    assert SAID.format(8) + ' iteration 16' in said
+    assert 'what follows trains at the last value' in said
+
+
+def test_a_run_scales_its_schedule(tmp_path, capsys):
+    expected = run_cosine(tmp_path / 'a', 8, 8)
+    assert run_cosine(tmp_path / 'b', 8, 40, scale_schedule=True) == expected
+    assert 'and the run at' not in capsys.readouterr().out
