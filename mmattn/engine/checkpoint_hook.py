@@ -21,6 +21,7 @@ from mmattn.registry import HOOKS
 from .atomic_files import remove_unfinished, write_atomically
 
 LAST = 'last_checkpoint'
+STOPPED = 'stopped.pth'
 
 
 class _DeferredRemovals:
@@ -113,10 +114,31 @@ class CheckpointHook(MMEngineCheckpointHook):
         if not is_main_process():
             return
         write_atomically(Path(runner.work_dir, LAST), self.last_ckpt.encode())
+        names = [STOPPED]
         if outdated is not None:
-            name = self.filename_tmpl.format(outdated)
+            names.append(self.filename_tmpl.format(outdated))
+        for name in names:
             _remove(self.file_backend, self.file_backend.join_path(self.out_dir, name))
         self._remove_unfinished(runner)
+
+    def save_stopped(self, runner, meta: dict) -> str:
+        """Saves a run that is being stopped, wherever it is; returns the path.
+
+        The file is named by `last_checkpoint` and removed after the next regular save.
+        """
+        path = self.file_backend.join_path(self.out_dir, STOPPED)
+        runner.save_checkpoint(
+            self.out_dir,
+            STOPPED,
+            file_client_args=self.file_client_args,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            backend_args=self.backend_args,
+            **self.args,
+        )
+        if is_main_process():
+            write_atomically(Path(runner.work_dir, LAST), path.encode())
+        return path
 
     def _save_best_checkpoint(self, runner, metrics: dict):
         backend = self.file_backend

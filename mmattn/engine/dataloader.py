@@ -15,6 +15,7 @@ from mmengine.registry import DATA_SAMPLERS, FUNCTIONS
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from .randomness import DATA, seeded, shared_seed
+from .stop_signals import WorkerStart
 
 
 class Sample(NamedTuple):
@@ -235,7 +236,7 @@ def build_dataloader(
         dataset,
         batch_sampler=batch_sampler,
         collate_fn=_function(cfg.pop('collate_fn', dict(type='pseudo_collate'))),
-        worker_init_fn=_function(cfg.pop('worker_init_fn', start_worker)),
+        worker_init_fn=WorkerStart(_function(cfg.pop('worker_init_fn', start_worker))),
         **cfg,
     )
     # torch leaves it None beside a batch sampler; hooks of mmpretrain read it.

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
+from torch import nn
 from torch.utils.data import DataLoader
 
 from mmattn.registry import RUNNERS
@@ -18,6 +19,7 @@ from .dataset_check import prepare_dataloader
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
 from .schedule import Length, ScheduleHook, scaled
+from .stop_signals import StopHook
 from .weights import load_checkpoint, partial_loads
 
 
@@ -92,6 +94,8 @@ class Runner(MMEngineRunner):
         self.register_hook(RandomnessHook())
         self.register_hook(ResumeHook())
         self.register_hook(ScheduleHook())
+        self._stop_hook = StopHook()
+        self.register_hook(self._stop_hook)
 
     def register_default_hooks(self, hooks=None):
         super().register_default_hooks(safe_checkpoint_hook(hooks))
@@ -99,6 +103,12 @@ class Runner(MMEngineRunner):
     def _init_model_weights(self):
         with self._as_allowed():
             super()._init_model_weights()
+
+    def train(self) -> nn.Module:
+        try:
+            return super().train()
+        finally:
+            self._stop_hook.restore()
 
     def val(self) -> dict:
         self._load_exactly = True

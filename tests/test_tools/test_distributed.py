@@ -236,12 +236,15 @@ class Run:
 
     def kill_one_after_a_checkpoint(self):
         """Rank 1, once there is a checkpoint that was not there before."""
+        self.wait_for_a_checkpoint()
+        os.kill(self.worker(rank=1), signal.SIGKILL)
+
+    def wait_for_a_checkpoint(self):
         before, end = self.last_checkpoint(), time.monotonic() + PATIENCE
         while self.last_checkpoint() == before:
             assert self.process.poll() is None, self.log.read_text()[-4000:]
             assert time.monotonic() < end, self.log.read_text()[-4000:]
             time.sleep(0.01)
-        os.kill(self.worker(rank=1), signal.SIGKILL)
 
     def worker(self, rank):
         own = Path(f'/proc/{self.process.pid}/task/{self.process.pid}/children')
@@ -333,6 +336,24 @@ def test_a_resumed_run_of_two_ends_where_an_uninterrupted_one_does(work, resumed
     states = [load(run.work_dir / last) for run in (straight, resumed[0])]
     for one, other in zip(*(s['state_dict'].values() for s in states), strict=True):
         assert torch.equal(one, other)
+
+
+@linux
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_and_saves_both(work):
+    run = Run(work, 'stopped')
+    run.wait_for_a_checkpoint()
+    os.kill(run.worker(rank=1), signal.SIGTERM)
+    returncode, log = run.finish(patience=60)
+    assert returncode != 0
+    assert log.count('SIGTERM: stopped after iteration') == 1, log[-4000:]
+    assert run.last_checkpoint() == str(Path('stopped', 'stopped.pth'))
+    stopped = load(run.work_dir / 'stopped.pth')['meta']['iter']
+    assert 1 <= stopped < ITERATIONS
+    run = Run(work, 'stopped', '--resume')
+    returncode, log = run.finish()
+    assert returncode == 0, log[-4000:]
+    assert f'resumed epoch: 0, iter: {stopped}' in log
 
 
 def small_backbones():

@@ -212,9 +212,14 @@ def test_killed_twice_and_resumed(server, folder, model, loop, workers):
     end.finish()
     assert 'resumed epoch' in end.text()
 
+    assert_equal_runs(folder / f'{case}_straight', folder / f'{case}_killed', last)
+
+
+def assert_equal_runs(straight, resumed, last):
+    """Compares the last checkpoints of two work dirs, bit for bit."""
     expected, resumed = (
-        torch.load(folder / f'{case}_{run}' / last, weights_only=False)
-        for run in ('straight', 'killed')
+        torch.load(work_dir / last, weights_only=False)
+        for work_dir in (straight, resumed)
     )
     exactly = dict(rtol=0, atol=0)
     for one, other in (
@@ -225,3 +230,38 @@ def test_killed_twice_and_resumed(server, folder, model, loop, workers):
     one, other = (run['optimizer']['param_groups'] for run in (resumed, expected))
     assert one == other
     assert resumed['param_schedulers'] == expected['param_schedulers']
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path('/proc/self').exists(), reason='finds processes in /proc')
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_stopped_by_a_signal_to_all_and_resumed(server, folder, number):
+    """As Slurm and a terminal do: the workers of the data are signalled as well."""
+    case = f'stopped_{number.name}'
+    loop = ITERATIONS.replace('interval=3', 'interval=100')
+    (folder / f'{case}.py').write_text((CLASSIFIER + loop).format(workers=2))
+
+    def start(work_dir, *args, log):
+        args = (f'{case}.py', '--work-dir', work_dir, *args)
+        options = ('--cfg-options', 'randomness.seed=3')
+        return Training(server, folder, *args, *options, log=log)
+
+    start(f'{case}_straight', log=f'{case}_straight.log').finish()
+    run = start(f'{case}_run', log=f'{case}_run.log')
+    run.wait_until(lambda: 'Iter(train) [ 2/12]' in run.text())
+    pid = run.process.pid
+    workers = Path(f'/proc/{pid}/task/{pid}/children').read_text().split()
+    assert workers
+    for process in (*map(int, workers), pid):
+        os.kill(process, number)
+    run.process.join(PATIENCE)
+    expected = {signal.SIGTERM: 143, signal.SIGINT: 1}  # multiprocessing's for a raise
+    assert run.process.exitcode == expected[number], run.text()[-4000:]
+    stopped = folder / f'{case}_run' / 'stopped.pth'
+    meta = torch.load(stopped, weights_only=False)['meta']
+    assert 2 <= meta['iter'] < 12
+    assert f'{number.name}: stopped after iteration {meta["iter"]}' in run.text()
+    start(f'{case}_run', '--resume', log=f'{case}_end.log').finish()
+    work_dirs = (folder / f'{case}_{run}' for run in ('straight', 'run'))
+    assert_equal_runs(*work_dirs, 'iter_12.pth')
+    assert not stopped.exists()

@@ -1,0 +1,132 @@
+"""Saves a run that SIGINT (Ctrl-C) or SIGTERM (Slurm, Kubernetes, kill) ends.
+
+The iteration, or the validation, that the signal interrupts is finished first, so the
+resumed run goes on as if nothing had happened.
+"""
+
+import functools
+import os
+import signal
+import threading
+import time
+
+import torch
+from mmengine.dist import all_reduce, barrier
+from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapperDict
+
+from .checkpoint_hook import CheckpointHook
+
+# Handlers of a plain Python process. Where somebody else has set one, it stays.
+PLAIN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+# Slurm signals torchrun and its processes, and torchrun passes its signal on: what
+# comes within so many seconds is the same wish.
+BURST = 1.0
+
+
+class StopHook(Hook):
+    """Saves through the checkpoint hook after a signal, on all ranks at the same place.
+
+    A second signal ends the process at once. Outside the main thread, and in runs
+    without a checkpoint hook, signals do what they always do.
+
+    Raises:
+        KeyboardInterrupt: after SIGINT, when the checkpoint has been written.
+        SystemExit: after SIGTERM, with the status 143.
+    """
+
+    priority = 'LOWEST'
+
+    def __init__(self):
+        self._received = 0
+        self._since = 0.0
+        self._process = None
+        self._replaced = []
+        self._saver = None
+
+    def before_train(self, runner):
+        hooks = (hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
+        self._saver = next(hooks, None)
+        self._received = 0
+        self._process = os.getpid()
+        if self._saver is None or (
+            threading.current_thread() is not threading.main_thread()
+        ):
+            return
+        for number, plain in PLAIN.items():
+            if signal.getsignal(number) is plain:
+                signal.signal(number, self._receive)
+                self._replaced.append(number)
+
+    def restore(self):
+        """Puts the handlers back that `before_train` has replaced."""
+        self._saver = None
+        while self._replaced:
+            number = self._replaced.pop()
+            signal.signal(number, PLAIN[number])
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self._stop_if_asked(runner, dict(epoch=runner.epoch, iter=runner.iter + 1))
+
+    def after_val_epoch(self, runner, metrics=None):
+        if self._saver is not None:  # else no training has begun: `runner.val()`
+            self._stop_if_asked(runner, dict(epoch=runner.epoch, iter=runner.iter))
+
+    def _receive(self, number: int, frame):
+        now = time.monotonic()
+        if os.getpid() != self._process or (
+            self._received and now - self._since > BURST
+        ):
+            self.restore()
+            os.kill(os.getpid(), number)
+        elif not self._received:
+            self._received, self._since = number, now
+            name = signal.Signals(number).name
+            # A logger may be in the middle of a line.
+            message = f'\n{name}: finishing this step, then saving. Again: stop now.\n'
+            os.write(2, message.encode())
+
+    def _stop_if_asked(self, runner, meta: dict):
+        if self._saver is None:
+            return
+        number = self._received
+        if runner.distributed:
+            # One rank may have been told a step before another.
+            wish = torch.tensor(number)
+            all_reduce(wish, 'max')
+            number = int(wish)
+            if number and _accumulates(runner):
+                return  # gradients that differ by rank cannot be saved
+        if not number:
+            return
+        path = self._saver.save_stopped(runner, meta)
+        barrier()  # torchrun ends all processes when the first one ends
+        runner.logger.warning(
+            f'{signal.Signals(number).name}: stopped after iteration {meta["iter"]}, '
+            f'saved to {path}; --resume goes on from there.'
+        )
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+
+def _accumulates(runner) -> bool:
+    wrapper = runner.optim_wrapper
+    return not isinstance(wrapper, OptimWrapperDict) and not wrapper.should_update()
+
+
+class WorkerStart(functools.partial):
+    """A `worker_init_fn` whose workers outlive the signal that stops the run.
+
+    A terminal, Slurm and torchrun signal them as well, and without them the iteration
+    could not be finished. They end with the main process, or on a second SIGTERM.
+    """
+
+    def __call__(self, worker_id: int):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, _ignore_once)
+        return super().__call__(worker_id)
+
+
+def _ignore_once(number: int, frame):
+    signal.signal(number, signal.SIG_DFL)

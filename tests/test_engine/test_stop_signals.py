@@ -1,0 +1,226 @@
+"""A run that a signal stops is saved, and goes on as if it had not been stopped."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+pytest.importorskip('mmengine')
+from mmengine.hooks import Hook
+from test_resume import (
+    EVERY_4,
+    ITER_LOOP,
+    assert_bitwise_equal,
+    final_state,
+    make_runner,
+    train_with_stops,
+)
+from test_resume import registered as registered
+from torch.utils.data import DataLoader, Dataset
+
+from mmattn.engine import stop_signals
+from mmattn.engine.stop_signals import WorkerStart
+
+STATUS = {signal.SIGINT: None, signal.SIGTERM: 143}
+
+
+class Signal(Hook):
+    """Signals its own process, `times` times, in the middle of a step."""
+
+    def __init__(self, number, iteration, moment='train', times=1, wait=0.0):
+        self.number, self.iteration, self.moment = number, iteration, moment
+        self.times, self.wait = times, wait
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        self.send('train', runner.iter + 1)
+
+    def before_val_iter(self, runner, batch_idx, data_batch=None):
+        if batch_idx == 1:
+            self.send('val', runner.iter)
+
+    def send(self, moment, iteration):
+        if (moment, iteration) == (self.moment, self.iteration):
+            for _ in range(self.times):
+                os.kill(os.getpid(), self.number)
+                time.sleep(self.wait)
+
+
+def stopped(work_dir, number, iteration, moment='train', **options):
+    """Trains until the signal; returns the runner."""
+    hooks = [*options.pop('hooks', ()), Signal(number, iteration, moment)]
+    runner = make_runner(work_dir, hooks=hooks, **options)
+    expected = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(expected) as caught:
+        runner.train()
+    assert getattr(caught.value, 'code', None) == STATUS[number]
+    vars(runner.train_loop).pop('dataloader_iterator', None)
+    return runner
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in folder.glob('*.pth'))
+
+
+ITERATIONS = dict(loop=ITER_LOOP, sampler='InfiniteSampler', checkpoint=EVERY_4)
+CASES = {
+    'before-the-first-save': (3, 'train', {}),
+    'inside-an-epoch': (10, 'train', {}),
+    'last-of-an-epoch': (12, 'train', {}),
+    'iterations': (3, 'train', ITERATIONS),
+    'iteration-of-a-save': (8, 'train', ITERATIONS),
+    'iteration-of-a-validation': (5, 'train', ITERATIONS),
+    'validation': (12, 'val', {}),
+    'validation-of-iterations': (10, 'val', ITERATIONS),
+    'validation-of-averages': (12, 'val', dict(hooks=[dict(type='EMAHook')])),
+    'accumulation': (
+        8,
+        'train',
+        dict(
+            optim_wrapper=dict(
+                optimizer=dict(type='Adam', lr=0.01), accumulative_counts=5
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ('case', 'number'),
+    [
+        *((case, signal.SIGTERM) for case in CASES),
+        ('before-the-first-save', signal.SIGINT),
+        ('validation', signal.SIGINT),
+    ],
+    ids=lambda value: getattr(value, 'name', value),
+)
+def test_what_is_stopped_and_resumed_ends_alike(tmp_path, case, number):
+    iteration, moment, options = CASES[case]
+    straight, _ = train_with_stops(tmp_path / 'a', [], **options)
+    stopped(tmp_path / 'b', number, iteration, moment, **options)
+    named = (tmp_path / 'b' / 'last_checkpoint').read_text()
+    assert named == str(tmp_path / 'b' / 'stopped.pth')
+    meta = torch.load(named, weights_only=False)['meta']
+    assert meta['iter'] == iteration
+    runner = make_runner(tmp_path / 'b', resume=True, **options)
+    runner.train()
+    assert_bitwise_equal(final_state(runner), straight)
+    assert checkpoints(tmp_path / 'b') == checkpoints(tmp_path / 'a')
+    for name in checkpoints(tmp_path / 'a'):
+        saved = [torch.load(tmp_path / run / name, weights_only=False) for run in 'ab']
+        for key in ('state_dict', 'optimizer', 'param_schedulers', 'ema_state_dict'):
+            assert_bitwise_equal(saved[1].get(key), saved[0].get(key))
+
+
+@pytest.mark.parametrize('accumulative_counts', [1, 5])
+def test_ranks_stop_together_where_no_gradient_is_lost(
+    tmp_path, monkeypatch, accumulative_counts
+):
+    wrapper = dict(
+        optimizer=dict(type='Adam', lr=0.01), accumulative_counts=accumulative_counts
+    )
+    runner = make_runner(tmp_path, optim_wrapper=wrapper)
+
+    def another_rank_has_been_told(wish, op):
+        assert op == 'max'
+        if runner.iter + 1 >= 3:
+            wish.fill_(signal.SIGTERM)
+
+    monkeypatch.setattr(stop_signals, 'all_reduce', another_rank_has_been_told)
+    runner._distributed = True
+    with pytest.raises(SystemExit):
+        runner.train()
+    saved = torch.load(tmp_path / 'stopped.pth', weights_only=False)
+    assert saved['meta']['iter'] == max(3, accumulative_counts)
+    assert 'gradients' not in saved
+
+
+def test_handlers_are_restored(tmp_path):
+    before = [signal.getsignal(number) for number in STATUS]
+    stopped(tmp_path / 'a', signal.SIGTERM, 3)
+    assert [signal.getsignal(number) for number in STATUS] == before
+    make_runner(tmp_path / 'b').train()
+    assert [signal.getsignal(number) for number in STATUS] == before
+
+
+def test_a_burst_is_one_signal_and_a_second_one_stops_at_once(tmp_path, monkeypatch):
+    runner = make_runner(tmp_path / 'a', hooks=[Signal(signal.SIGTERM, 3, times=3)])
+    with pytest.raises(SystemExit):
+        runner.train()
+    assert runner.iter + 1 == 3
+    monkeypatch.setattr(stop_signals, 'BURST', 0.0)
+    twice = Signal(signal.SIGINT, 3, times=2, wait=0.01)
+    with pytest.raises(KeyboardInterrupt):
+        make_runner(tmp_path / 'b', hooks=[twice]).train()
+    assert not checkpoints(tmp_path / 'b')
+
+
+def test_other_handlers_stay(tmp_path):
+    came = []
+    previous = signal.signal(signal.SIGTERM, lambda *_: came.append('theirs'))
+    try:
+        make_runner(tmp_path, hooks=[Signal(signal.SIGTERM, 3)]).train()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert came == ['theirs']
+
+
+def test_without_a_checkpoint_hook_a_signal_does_what_it_does(tmp_path):
+    hook = dict(checkpoint=None, logger=dict(type='LoggerHook', interval=100))
+    runner = make_runner(tmp_path, default_hooks=hook, hooks=[Signal(signal.SIGINT, 3)])
+    with pytest.raises(KeyboardInterrupt):
+        runner.train()
+    assert runner.iter == 2
+    assert not checkpoints(tmp_path)
+
+
+def test_outside_the_main_thread_nothing_is_installed(tmp_path):
+    before = [signal.getsignal(number) for number in STATUS]
+    seen = []
+
+    class Look(Hook):
+        def after_train_iter(self, runner, *args, **kwargs):
+            seen.append([signal.getsignal(number) for number in STATUS])
+
+    runner = make_runner(tmp_path, hooks=[Look()], loop=dict(ITER_LOOP, max_iters=2))
+    thread = threading.Thread(target=runner.train)
+    thread.start()
+    thread.join()
+    assert seen == [before] * 2
+
+
+class Pid(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        return os.getpid()
+
+
+def started(worker_id):
+    assert worker_id == 0
+
+
+@pytest.mark.parametrize(
+    'context', ['fork', pytest.param('spawn', marks=pytest.mark.slow)]
+)
+def test_workers_outlive_one_signal(context):
+    loader = DataLoader(
+        Pid(),
+        batch_size=None,
+        num_workers=1,
+        worker_init_fn=WorkerStart(started),
+        multiprocessing_context=context,
+    )
+    batches = iter(loader)
+    worker = next(batches)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(worker, number)
+    for _ in range(10):
+        assert next(batches) == worker
+    os.kill(worker, signal.SIGTERM)
+    with pytest.raises(RuntimeError, match='worker'):
+        for _ in batches:
+            time.sleep(0.01)
