@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from mmengine.logging import MMLogger, print_log
 
 MIN_BACKBONE_SHARE = 0.9
+# Of the names of the shorter side, for a prefix to be more than chance: `norm.weight`
+# stands somewhere in any model.
+MIN_PREFIX_SHARE = 0.5
 SHOWN_NAMES = 6
 ALLOW_PARTIAL = (
     'pass --allow-partial-load (allow_partial_load = True in the config) to load it '
@@ -96,20 +99,30 @@ class LoadReport:
             ),
             key=lambda choice: choice[0][1],
         )
-        if count <= len(self.matched):
+        least = MIN_PREFIX_SHARE * min(len(self.given), len(self.sizes))
+        if count <= len(self.matched) or count < least:
             return None
         return (
             f"{count} names of the file would match {change} '{prefix}.' before them: "
             f'{remedy}'
         )
 
-    def check(self, source: str, *, exact: bool, part: str = '', partial: bool = False):
+    def check(
+        self,
+        source: str,
+        *,
+        exact: bool,
+        part: str = '',
+        partial: bool = False,
+        taker: str | None = None,
+    ):
         """Applies the rules of `mmattn.engine.weights`.
 
         Args:
             exact: for resuming and testing; otherwise fine-tuning.
             part: prefix of the backbone in the model, such as 'backbone.'.
             partial: only a load where nothing matched is an error.
+            taker: config of a backbone that takes the whole file, if one is known.
 
         Raises:
             ValueError: with the file, the counts, names of both sides and, where a
@@ -119,9 +132,11 @@ class LoadReport:
         if problem is None:
             return
         lines = [f'{source} is not loaded: {problem}', str(self), *self.differences()]
-        if (prefix := self.likely_prefix()) is not None:
+        if taker is not None:
+            lines.append(f'the file has the names of DeiT, which {taker} takes')
+        elif (prefix := self.likely_prefix()) is not None:
             lines.append(prefix)
-        if self.matched:
+        if self.matched and taker is None:
             lines.append(ALLOW_PARTIAL)
         raise ValueError('\n  '.join(lines))
 

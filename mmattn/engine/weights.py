@@ -29,6 +29,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 
 from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.models.backbones.mait import taker_of
 
 from .load_report import LoadReport, list_names
 
@@ -191,7 +192,14 @@ def load_checkpoint(
     report = load_weights(runner.model, weights)
     report.log(filename, runner.logger)
     part = 'backbone.' if hasattr(_unwrapped(runner.model), 'backbone') else ''
-    report.check(filename, exact=exact, part=part, partial=_PARTIAL.get())
+    backbone = getattr(_unwrapped(runner.model), 'backbone', None)
+    report.check(
+        filename,
+        exact=exact,
+        part=part,
+        partial=_PARTIAL.get(),
+        taker=taker_of(weights) if isinstance(backbone, BaseBackbone) else None,
+    )
     return checkpoint
 
 
@@ -241,6 +249,11 @@ def initialize_from_checkpoint(
         weights = below
     report = load_weights(module, weights)
     report.log(filename)
-    partial = _PARTIAL.get() or not isinstance(module, BaseBackbone)
-    report.check(filename, exact=False, partial=partial)
+    ours = isinstance(module, BaseBackbone)
+    report.check(
+        filename,
+        exact=False,
+        partial=_PARTIAL.get() or not ours,
+        taker=taker_of(weights) if ours else None,
+    )
     return report
