@@ -5,6 +5,7 @@ imports `mmattn.registry` for an unknown scope, then the `locations` given here.
 Without mmengine the decorators do nothing and backbones are plain `nn.Module`s.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -29,7 +30,21 @@ if find_spec('mmengine') is not None:
         def get(self, key: str) -> type | None:
             if module := ON_DEMAND.get(key.removeprefix('mmattn.')):
                 import_module(module)
-            return super().get(key)
+            found = super().get(key)
+            if found is None and '.' not in key.removeprefix('mmattn.'):
+                self._suggest(key.removeprefix('mmattn.'))
+            return found
+
+        def _suggest(self, name: str):
+            """Raises a `KeyError` that names the class that may be meant, if any."""
+            names = {known.lower(): known for known in self.module_dict}
+            if self.name == root.MODELS.name:
+                names |= {known.lower(): known for known in ON_DEMAND}
+            if close := get_close_matches(name.lower(), names, n=1, cutoff=0.75):
+                raise KeyError(
+                    f"mmattn has no {self.name} '{name}': did you mean "
+                    f"'mmattn.{names[close[0]]}'?"
+                )
 
     def _child(parent: root.Registry, location: str) -> root.Registry:
         return _Registry(

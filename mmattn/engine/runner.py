@@ -14,6 +14,7 @@ from mmattn.registry import RUNNERS
 from .atomic_files import atomic_backend_args
 from .checkpoint import trusted_checkpoints
 from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
+from .config_check import check_scopes
 from .dataloader import EndlessBatches, build_dataloader, positioned
 from .dataset_check import prepare_dataloader
 from .randomness import RandomnessHook, shared_seed
@@ -41,6 +42,17 @@ class Runner(MMEngineRunner):
         # Some models load a teacher while they are built.
         with trusted_checkpoints(cfg.get('trust_checkpoint', False)):
             return super().from_cfg(cfg)
+
+    def build_model(self, model: nn.Module | dict) -> nn.Module:
+        """mmengine's, with a check of the names in the config.
+
+        Raises:
+            ValueError: names the key of the config that is wrong.
+        """
+        if isinstance(model, nn.Module):
+            return super().build_model(model)
+        check_scopes(model, 'model')
+        return super().build_model(model)
 
     @staticmethod
     def build_dataloader(
