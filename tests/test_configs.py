@@ -23,6 +23,11 @@ from mmengine.registry import (  # noqa: E402
 from torch import nn  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
+from mmattn.engine.config_check import (  # noqa: E402
+    NECKS,
+    check_scopes,
+    output_channels,
+)
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +42,7 @@ ENTRIES = {
     for model in model_zoo.read_models(metafile)
 }
 MAX_LEAF_LINES = 40
+CHANNELS = {}  # of the maps, by the config of the backbone
 
 
 def config_id(path: Path) -> str:
@@ -59,7 +65,14 @@ def test_config_builds_with_the_parameters_of_its_metafile(path):
     assert cfg.default_scope in ('mmdet', 'mmseg', 'mmpretrain')
     assert cfg.auto_scale_lr.enable is False
     assert cfg.auto_scale_lr.base_batch_size > 0
-    parameters = sum(parameter.numel() for parameter in build(cfg).parameters())
+    model = build(cfg)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    check_scopes(cfg.model, 'model')
+    if type(getattr(model, 'neck', None)).__name__ in NECKS:
+        key = repr(cfg.model.backbone)
+        if key not in CHANNELS:
+            CHANNELS[key] = output_channels(model.backbone)
+        assert list(cfg.model.neck.in_channels) == CHANNELS[key]
     if path in ENTRIES:
         assert parameters == ENTRIES[path]['Metadata']['Parameters']
 

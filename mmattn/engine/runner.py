@@ -14,7 +14,7 @@ from mmattn.registry import RUNNERS
 from .atomic_files import atomic_backend_args
 from .checkpoint import trusted_checkpoints
 from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
-from .config_check import check_scopes
+from .config_check import check_neck, check_scopes
 from .dataloader import EndlessBatches, build_dataloader, positioned
 from .dataset_check import prepare_dataloader
 from .randomness import RandomnessHook, shared_seed
@@ -44,7 +44,7 @@ class Runner(MMEngineRunner):
             return super().from_cfg(cfg)
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
-        """mmengine's, with a check of the names in the config.
+        """mmengine's, with a check that the backbone's maps fit the neck.
 
         Raises:
             ValueError: names the key of the config that is wrong.
@@ -52,7 +52,9 @@ class Runner(MMEngineRunner):
         if isinstance(model, nn.Module):
             return super().build_model(model)
         check_scopes(model, 'model')
-        return super().build_model(model)
+        built = super().build_model(model)
+        check_neck(model, built)
+        return built
 
     @staticmethod
     def build_dataloader(
