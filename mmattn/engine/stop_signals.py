@@ -57,10 +57,12 @@ class StopHook(Hook):
             if signal.getsignal(number) is plain:
                 signal.signal(number, self._receive)
                 self._replaced.append(number)
+        outliving().fill_(signal.SIGTERM in self._replaced)
 
     def restore(self):
         """Puts the handlers back that `before_train` has replaced."""
         self._saver = None
+        outliving().fill_(0)
         while self._replaced:
             number = self._replaced.pop()
             signal.signal(number, PLAIN[number])
@@ -115,18 +117,28 @@ def _accumulates(runner) -> bool:
     return not isinstance(wrapper, OptimWrapperDict) and not wrapper.should_update()
 
 
+@functools.cache
+def outliving() -> torch.Tensor:
+    """Return the number, in shared memory, that is 1 while a run handles SIGTERM."""
+    return torch.zeros((), dtype=torch.uint8).share_memory_()
+
+
 class WorkerStart(functools.partial):
     """A `worker_init_fn` whose workers outlive the signal that stops the run.
 
     A terminal, Slurm and torchrun signal them as well, and without them the iteration
-    could not be finished. They end with the main process, or on a second SIGTERM.
+    could not be finished. They end with the main process, which ends them by SIGTERM
+    when it does not handle that itself.
     """
+
+    def __init__(self, *_, **__):
+        self.outliving = outliving()
 
     def __call__(self, worker_id: int):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, _ignore_once)
+        signal.signal(signal.SIGTERM, self._receive)
         return super().__call__(worker_id)
 
-
-def _ignore_once(number: int, frame):
-    signal.signal(number, signal.SIG_DFL)
+    def _receive(self, number: int, frame):
+        if not self.outliving:
+            os._exit(0)  # as torch's own handler does: anything else is an error

@@ -22,7 +22,7 @@ from test_resume import registered as registered
 from torch.utils.data import DataLoader, Dataset
 
 from mmattn.engine import stop_signals
-from mmattn.engine.stop_signals import WorkerStart
+from mmattn.engine.stop_signals import WorkerStart, outliving
 
 STATUS = {signal.SIGINT: None, signal.SIGTERM: 143}
 
@@ -203,24 +203,47 @@ def started(worker_id):
     assert worker_id == 0
 
 
-@pytest.mark.parametrize(
-    'context', ['fork', pytest.param('spawn', marks=pytest.mark.slow)]
-)
-def test_workers_outlive_one_signal(context):
+@pytest.fixture(params=['fork', pytest.param('spawn', marks=pytest.mark.slow)])
+def batches(request):
     loader = DataLoader(
         Pid(),
         batch_size=None,
         num_workers=1,
         worker_init_fn=WorkerStart(started),
-        multiprocessing_context=context,
+        multiprocessing_context=request.param,
     )
-    batches = iter(loader)
+    outliving().fill_(1)
+    yield iter(loader)
+    outliving().fill_(0)
+
+
+def test_workers_outlive_what_stops_a_run(batches):
     worker = next(batches)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
         os.kill(worker, number)
     for _ in range(10):
         assert next(batches) == worker
-    os.kill(worker, signal.SIGTERM)
-    with pytest.raises(RuntimeError, match='worker'):
-        for _ in batches:
-            time.sleep(0.01)
+
+
+def test_workers_end_when_the_main_process_does(batches):
+    next(batches)
+    (worker,) = batches._workers
+    outliving().fill_(0)
+    worker.terminate()  # as multiprocessing does at the exit
+    worker.join(30)
+    assert worker.exitcode == 0
+
+
+def test_workers_know_whether_a_run_handles_signals(tmp_path):
+    seen = []
+
+    class Look(Hook):
+        def after_train_iter(self, runner, *args, **kwargs):
+            seen.append(int(outliving()))
+
+    options = dict(hooks=[Look()], loop=dict(ITER_LOOP, max_iters=1))
+    make_runner(tmp_path / 'a', **options).train()
+    assert (seen.pop(), int(outliving())) == (1, 0)
+    hook = dict(checkpoint=None, logger=dict(type='LoggerHook', interval=100))
+    make_runner(tmp_path / 'b', default_hooks=hook, **options).train()
+    assert (seen.pop(), int(outliving())) == (0, 0)
