@@ -23,6 +23,8 @@ LISA = str(ROOT / 'configs/classification/lisanet_s_300e_in1k.py')
 LISA_I = str(ROOT / 'configs/classification/lisanet_i_150e_in1k.py')
 MAIT = str(ROOT / 'configs/classification/mait_xs_400e_in1k.py')
 HMAIT = str(ROOT / 'configs/classification/hmait_t_300e_in1k.py')
+LARGE = str(ROOT / 'configs/classification/dat_b_384_30e_in1k.py')
+PATCHES = str(ROOT / 'configs/demo/mait_n_landcover_patches.py')
 UPERNET = str(ROOT / 'configs/demo/upernet_ivit_n_landcover.py')
 
 
@@ -80,11 +82,56 @@ def test_tree_has_the_asked_depth(tool, capsys):
 
 @pytest.mark.parametrize(
     'config, shape',
-    [(VIT, '224x224'), (MASK_RCNN, '800x1280'), (UPERNET, '512x2048')],
-    ids=['classification', 'detection', 'segmentation'],
+    [
+        (VIT, '224x224'),
+        (LARGE, '384x384'),
+        (PATCHES, '32x32'),
+        (MASK_RCNN, '800x1280'),
+        (UPERNET, '512x2048'),
+    ],
+    ids=['classification', 'large', 'patches', 'detection', 'segmentation'],
 )
-def test_default_shape_is_the_tasks(tool, capsys, config, shape):
+def test_default_shape_is_the_configs_or_the_tasks(tool, capsys, config, shape):
     assert tool.main([config, '--depth', '0']) == 0
+    assert f'at {shape}.' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'step, shape',
+    [
+        ("dict(type='CenterCrop', crop_size=(64, 96))", '96x64'),
+        ("dict(type='Resize', scale=(64, 96))", '96x64'),
+        ("dict(type='Resize', scale=48), dict(type='CenterCrop', crop_size=3)", '3x3'),
+        ("dict(type='Resize', scale=(48, 9), keep_ratio=True)", '224x224'),
+        ("dict(type='PackInputs')", '224x224'),
+    ],
+)
+def test_default_shape_of_a_classifier_is_what_it_is_tested_on(
+    tool, capsys, tmp_path, step, shape
+):
+    config = tmp_path / 'classifier.py'
+    config.write_text(
+        "default_scope = 'mmpretrain'\n"
+        "model = dict(type='mmattn.IViT', arch='nano')\n"
+        f'test_dataloader = dict(dataset=dict(pipeline=[{step}]))\n'
+    )
+    assert tool.main([str(config), '--depth', '0']) == 0
+    assert f'at {shape}.' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'config, shape',
+    [
+        ('classification/dat_b_384_30e_in1k.py', '384x384'),
+        ('classification/lisanet_i_384_30e_in1k.py', '384x384'),
+        ('classification/vit_t16_mhsa_300e_in1k.py', '224x224'),
+        ('sem_fpn/pvt_t_80k_ade20k.py', '512x512'),
+    ],
+)
+def test_comparison_is_made_at_the_size_of_the_figures(tool, capsys, config, shape):
+    """The config's own; where the paper counts at one other alone, that one."""
+    config = str(ROOT / 'configs' / config)
+    assert tool.main([config, '--compare', '--depth', '0']) == 0
     assert f'at {shape}.' in capsys.readouterr().out
 
 

@@ -38,6 +38,8 @@ MASKS = (
     'patch, one with a soft mask all; "dense" counts all keys in every head.'
 )
 DEFAULT_SHAPES = {'mmpretrain': (224, 224), 'mmdet': (800, 1280), 'mmseg': (512, 2048)}
+# Steps of test pipelines that fix the size, and their key: a side, or width and height.
+SIZES = {'CenterCrop': 'crop_size', 'Resize': 'scale'}
 MIN_WIDTH = 80  # a narrower table would break its figures
 DEVIATION_ROUNDING = 0.05  # per cent, of the deviations in the table file
 
@@ -52,8 +54,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs='+',
         type=int,
         metavar='SIDE',
-        help='height and width of the image, or one number for both; by default '
-        '224 224 for classification, 800 1280 for detection, 512 2048 for segmentation',
+        help='height and width of the image, or one number for both; by default what '
+        "the config's test pipeline gives a classifier, else 224 224, 800 1280 for "
+        'detection, 512 2048 for segmentation; with --compare another size if the '
+        'paper has figures for that alone',
     )
     parser.add_argument(
         '--depth', type=int, default=2, help='levels of the module tree (default: 2)'
@@ -91,7 +95,18 @@ def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
             f'--shape is needed: default_scope is {scope!r}, and defaults exist for '
             f'{", ".join(DEFAULT_SHAPES)} only'
         )
-    return DEFAULT_SHAPES[scope]
+    own = classified_shape(cfg) if scope == 'mmpretrain' else None
+    return own or DEFAULT_SHAPES[scope]
+
+
+def classified_shape(cfg: Config) -> tuple[int, int] | None:
+    """Return the size of the images that a classifier is tested on, if it is told."""
+    size = _entry(cfg, 'model.backbone.img_size')
+    for step in _entry(cfg, 'test_dataloader.dataset.pipeline') or ():
+        told = step.get(SIZES.get(step.get('type')))
+        if told is not None and not step.get('keep_ratio'):
+            size = told if isinstance(told, int) else told[::-1]
+    return (size, size) if isinstance(size, int) else size and tuple(size)
 
 
 def tree(model: Complexity, depth: int) -> Table:
@@ -118,15 +133,24 @@ def tree(model: Complexity, depth: int) -> Table:
 
 def paper_rows_of(config: str, cfg: Config, shape: tuple[int, int]) -> list[dict]:
     """The table file's rows for a config as it is: those with the most `options`."""
-    rows = [
+    rows = [row for row in rows_of_any_shape(config, cfg) if row['shape'] == [*shape]]
+    most = max((len(row.get('options', {})) for row in rows), default=0)
+    return [row for row in rows if len(row.get('options', {})) == most]
+
+
+def rows_of_any_shape(config: str, cfg: Config) -> list[dict]:
+    return [
         row
         for row in paper_rows()
         if Path(config).resolve().match(row['config'])
-        and tuple(row['shape']) == shape
         and all(_entry(cfg, key) == v for key, v in row.get('options', {}).items())
     ]
-    most = max((len(row.get('options', {})) for row in rows), default=0)
-    return [row for row in rows if len(row.get('options', {})) == most]
+
+
+def compared_shape(config: str, cfg: Config, shape: tuple[int, int]) -> tuple[int, int]:
+    """Return the shape, or that of the paper's figures if they have one other alone."""
+    shapes = {tuple(row['shape']) for row in rows_of_any_shape(config, cfg)}
+    return shapes.pop() if len(shapes) == 1 else shape
 
 
 def _entry(cfg: Config, key: str):
@@ -168,6 +192,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.cfg_options is not None:
         cfg.merge_from_dict(args.cfg_options)
     shape = image_shape(args.shape, cfg)
+    if args.compare and args.shape is None:
+        shape = compared_shape(args.config, cfg, shape)
     model = count(cfg, shape, device=args.device)
     console = Console()
     console.width = max(console.width, MIN_WIDTH)
