@@ -143,3 +143,16 @@ def test_what_is_left_of_an_mmattn_breaks_nothing(plain, tmp_path, left):
         '    print(error.name)\n'
     )
     assert plain(code, NO_OPERATORS | MMENGINE, ours) == ['mmcv._ext']
+
+
+@pytest.mark.slow
+def test_a_test_file_that_begins_with_mmpretrain_is_collected_alone():
+    """Also where nothing is installed but what `PYTHONPATH` has."""
+    pytest.importorskip('mmpretrain')
+    file = 'tests/test_models/test_distillation.py'
+    subprocess.run(
+        [sys.executable, '-m', 'pytest', '--collect-only', '-q', file],
+        env=os.environ | {'PYTHONPATH': str(ROOT)},
+        cwd=ROOT,
+        check=True,
+    )
