@@ -107,6 +107,17 @@ def test_importing_mmattn_later_does_the_rest(plain):
     assert said == ['mmattn', 'mmattn.compat.finders', '0', 'CheckpointLoader']
 
 
+def test_importing_mmattn_first_is_not_undone(plain):
+    code = (
+        'import mmattn\n'
+        'try:\n'
+        '    import mmengine.runner.checkpoint\n'
+        'except AttributeError as error:\n'
+        '    print(error.name)\n'
+    )
+    assert plain(code, MMENGINE) == ['CheckpointLoader']
+
+
 def test_a_finder_behind_the_hook_is_asked_still(plain):
     """It is the next one, and the hook adds another before both."""
     code = (
