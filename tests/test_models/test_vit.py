@@ -154,6 +154,13 @@ def test_position_embedding_is_resized_on_load_as_at_run_time(attention):
     assert_close(larger(x), model(x))
 
 
+def test_position_embedding_is_resized_bicubically():
+    table = torch.randn(1, 4 * 4, 8)
+    image = table.view(1, 4, 4, 8).permute(0, 3, 1, 2)
+    expected = F.interpolate(image, (7, 5), mode='bicubic').permute(0, 2, 3, 1)
+    assert_close(pos_embed_map(table, (4, 4), (7, 5)), expected)
+
+
 def test_position_embedding_inside_a_detector_is_resized_on_load():
     parent, larger = (
         torch.nn.ModuleDict({'backbone': build(img_size=side)}) for side in (64, 128)
@@ -186,6 +193,24 @@ def test_each_returned_map_has_its_own_norm():
     outs = model(torch.randn(1, 3, 64, 64))
     for out in outs:
         assert_close(out.mean(1), torch.zeros(1, 4, 4), atol=1e-5, rtol=0)
+
+
+def test_options_reach_interactive_attention():
+    options = dict(landmarks=3, interact_expand=1, local_kernel=None, gate=False)
+    for block in build(attention='imhsa', backend='cpu', **options).blocks:
+        attention = block.attention
+        assert (attention.landmarks, attention.backend) == (3, 'cpu')
+        assert attention.w1_q.shape == (3, 3)  # heads
+        assert attention.local is None and attention.gate is None
+
+
+def test_options_reach_masked_attention():
+    options = dict(masking=[2, 1], kernel_size=5, mask_fill='neg_inf')
+    blocks = build(attention='masked', backend='reference', **options).blocks
+    assert [block.attention.masked_heads for block in blocks] == [(0, 1), (0,)]
+    for attention in (block.attention for block in blocks):
+        assert (attention.kernel_size, attention.mask_fill) == (5, 'neg_inf')
+        assert attention.backend == 'reference'
 
 
 def test_unknown_attention():
