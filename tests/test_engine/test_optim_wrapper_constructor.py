@@ -266,12 +266,20 @@ def test_the_innermost_backbone_has_the_say():
     assert found['backbone.stem.weight'] == (pytest.approx(LR * RATE**19), DECAY)
 
 
-def test_a_compiled_model_has_the_groups_of_the_plain_one():
-    plain = nn.ModuleDict({'backbone': Staged(), 'head': nn.Linear(2, 2)})
-    expected = settings(plain, group(plain, layer_decay_rate=RATE))
-    compiled = torch.compile(plain)  # nothing is compiled until it is called
-    found = settings(compiled, group(compiled, layer_decay_rate=RATE))
-    assert found == {f'_orig_mod.{name}': value for name, value in expected.items()}
+def test_a_compiled_backbone_has_the_groups_of_the_plain_one():
+    """Keys with the names of the config find parameters below torch.compile's."""
+    model = nn.ModuleDict({'backbone': Staged(), 'head': nn.Linear(2, 2)})
+    options = dict(
+        layer_decay_rate=RATE, custom_keys={'backbone.stem': dict(lr_mult=0.1)}
+    )
+    expected = settings(model, group(model, **options))
+    assert expected['backbone.stem.weight'][0] == pytest.approx(LR * 0.1 * RATE**5)
+    model['backbone'] = torch.compile(model['backbone'])  # and is never called
+    found = settings(model, group(model, **options))
+    assert found == {
+        name.replace('backbone.', 'backbone._orig_mod.'): value
+        for name, value in expected.items()
+    }
 
 
 NORM_LAYERS = {
