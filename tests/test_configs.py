@@ -8,6 +8,7 @@ from ast import literal_eval
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 mm = pytest.importorskip('mmengine')
@@ -28,6 +29,7 @@ from mmattn.engine.config_check import (  # noqa: E402
     check_scopes,
     output_channels,
 )
+from mmattn.engine.schedule import Length, mismatches, scaled  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -75,6 +77,30 @@ def test_config_builds_with_the_parameters_of_its_metafile(path):
         assert list(cfg.model.neck.in_channels) == CHANNELS[key]
     if path in ENTRIES:
         assert parameters == ENTRIES[path]['Metadata']['Parameters']
+    check_schedule(cfg)
+
+
+def check_schedule(cfg):
+    """The schedule ends with the run, and is scaled to one of twice the length."""
+    epochs, iters = (cfg.train_cfg.get(key) for key in ('max_epochs', 'max_iters'))
+    by_epoch = epochs is not None
+    run = (
+        Length(epochs, epochs * 1251, 1251) if by_epoch else Length(1, iters, 0, False)
+    )
+    twice = run._replace(epochs=2 * run.epochs, iters=2 * run.iters)
+
+    def found(schedulers, run):
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        defaults = dict(optimizer=optimizer, epoch_length=run.epoch_length)
+        built = [
+            PARAM_SCHEDULERS.build(dict(scheduler), default_args=defaults)
+            for scheduler in schedulers
+        ]
+        return list(mismatches(built, run))
+
+    assert found(cfg.param_scheduler, run) == []
+    assert found(cfg.param_scheduler, twice)
+    assert found(scaled(cfg.param_scheduler, twice), twice) == []
 
 
 def first_ones_fast() -> list:
