@@ -168,6 +168,8 @@ def test_scaling_keeps_proportions():
     steps = dict(type='MultiStepLR', milestones=[27, 33], end=36, gamma=0.1)
     assert scaled([steps], EPOCHS) == [dict(steps, milestones=[9, 11], end=12)]
     assert scaled([warm_up(900), steps], EPOCHS)[0] == warm_up(300)
+    early = dict(steps, milestones=[1, 33])  # at 0 it would come before the first step
+    assert scaled([early], EPOCHS)[0]['milestones'] == [1, 11]
 
 
 def test_a_warm_up_is_scaled_with_the_rest_once():
