@@ -20,7 +20,7 @@ class PlainLiSANet(LiSANet):
 
     def __init__(self, arch='isotropic', **kwargs):
         kernels = dict(kernel_resize='gfnet', kernel_domain='frequency')
-        super().__init__(arch, **kernels, **kwargs)
+        super().__init__(arch, **(kernels | kwargs))
 
 
 class DistilledMaiT(MaiT):

@@ -170,6 +170,8 @@ def fan_out(name, shapes):
 
 def build(cls, **kwargs):
     torch.manual_seed(0)
+    if cls is PlainLiSANet:  # its spectra are no independent numbers
+        kwargs.update(kernel_domain='spatial')
     return cls(arch=shallow_arch(cls), **kwargs)
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -131,7 +132,10 @@ def work(tmp_path_factory):
 def trained(work):
     """The folder of a detector that our tool has trained for an epoch."""
     assert 'coco/bbox_mAP' in run(TOOLS / 'train.py', 'detector.py', cwd=work)
-    return work / 'work_dirs' / 'detector'
+    run_dir = work / 'work_dirs' / 'detector'
+    # Each run in the folder saves its config there, with --tta another model.
+    shutil.copy(run_dir / 'detector.py', run_dir / 'as_trained.py')
+    return run_dir
 
 
 @pytest.fixture(scope='module')
@@ -227,7 +231,7 @@ def test_mmdets_own_tool_trains_with_our_backbone(work):
 
 
 def test_mmdets_own_tool_tests_what_ours_has_trained(trained, run_plainly):
-    files = trained / 'detector.py', trained / 'epoch_1.pth'
+    files = trained / 'as_trained.py', trained / 'epoch_1.pth'
     printed = run_plainly(MMDET_TOOLS / 'test.py', *files)
     assert 'coco/segm_mAP' in printed and 'mmattn.Runner' in printed
 
@@ -250,7 +254,7 @@ def test_mmdets_inferencer_runs_what_ours_has_trained(work, trained, run_plainly
     script = work / 'infer.py'
     script.write_text(INFERENCE)
     image = next((work / 'data/coco').rglob('*.jpg'))
-    files = trained / 'detector.py', trained / 'epoch_1.pth', image
+    files = trained / 'as_trained.py', trained / 'epoch_1.pth', image
     assert 'mmattn.models.backbones.ivit 5' in run_plainly(script, *files)
 
 
