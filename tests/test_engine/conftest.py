@@ -1,6 +1,17 @@
 import shutil
+import signal
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_signal_handlers():
+    """A runner that is never trained keeps its handlers; no test inherits them."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope='session')

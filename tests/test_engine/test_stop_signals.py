@@ -87,10 +87,20 @@ CASES = {
 }
 
 
+QUICK = 'before-the-first-save', 'inside-an-epoch', 'validation'
+
+
 @pytest.mark.parametrize(
     ('case', 'number'),
     [
-        *((case, signal.SIGTERM) for case in CASES),
+        *(
+            pytest.param(
+                case,
+                signal.SIGTERM,
+                marks=() if case in QUICK else pytest.mark.slow,
+            )
+            for case in CASES
+        ),
         ('before-the-first-save', signal.SIGINT),
         ('validation', signal.SIGINT),
     ],
