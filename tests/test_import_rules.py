@@ -24,7 +24,7 @@ ALLOWED = {
         'mmattn.models.layers',
         'mmattn.registry',
     },
-    'mmattn.models.heads': {
+    'mmattn.models.necks.pooled_mlp': {
         'mmattn.ops',
         'mmattn.models.layers',
         'mmattn.registry',
@@ -37,10 +37,13 @@ ALLOWED = {
     },
     'mmattn.models.deformable_detr_checkpoints': set(),
     'mmattn.models.coco_category_ids': {'mmattn.models.deformable_detr_checkpoints'},
-    'mmattn.models.ms_deform_attn_neck': {'mmattn.models.layers', 'mmattn.registry'},
-    'mmattn.models.mask2former_pixel_decoder': {
+    'mmattn.models.necks.ms_deform_attn_neck': {
         'mmattn.models.layers',
-        'mmattn.models.ms_deform_attn_neck',
+        'mmattn.registry',
+    },
+    'mmattn.models.necks.mask2former_pixel_decoder': {
+        'mmattn.models.layers',
+        'mmattn.models.necks.ms_deform_attn_neck',
         'mmattn.ops',
         'mmattn.registry',
     },

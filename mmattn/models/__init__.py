@@ -10,10 +10,10 @@ from .backbones import (
     PVTv2,
     ViT,
 )
-from .heads import PooledMLP
 from .layers import DeformableDetrDecoder, DeformableDetrEncoder, MSDeformAttention
-from .mask2former_pixel_decoder import Mask2FormerPixelDecoder
-from .ms_deform_attn_neck import MSDeformAttnNeck
+from .necks.mask2former_pixel_decoder import Mask2FormerPixelDecoder
+from .necks.ms_deform_attn_neck import MSDeformAttnNeck
+from .necks.pooled_mlp import PooledMLP
 
 __all__ = [
     'DAT',
