@@ -31,12 +31,14 @@ ALLOWED = {
     },
     'mmattn.models.distillation': {'mmattn.registry'},
     'mmattn.models.deformable_detr': {
-        'mmattn.models.deformable_detr_checkpoints',
+        'mmattn.models.checkpoints.deformable_detr',
         'mmattn.models.layers',
         'mmattn.registry',
     },
-    'mmattn.models.deformable_detr_checkpoints': set(),
-    'mmattn.models.coco_category_ids': {'mmattn.models.deformable_detr_checkpoints'},
+    'mmattn.models.checkpoints.deformable_detr': set(),
+    'mmattn.models.checkpoints.coco_classes': {
+        'mmattn.models.checkpoints.deformable_detr'
+    },
     'mmattn.models.necks.ms_deform_attn_neck': {
         'mmattn.models.layers',
         'mmattn.registry',

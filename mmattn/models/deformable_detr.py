@@ -16,7 +16,7 @@ from mmdet.registry import MODELS as MMDET_MODELS
 from mmdet.structures import DetDataSample
 from torch import Tensor
 
-from mmattn.models.deformable_detr_checkpoints import take_any_layout
+from mmattn.models.checkpoints.deformable_detr import take_any_layout
 from mmattn.models.layers import DecoderOutput
 from mmattn.registry import MODELS
 

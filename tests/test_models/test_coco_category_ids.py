@@ -10,8 +10,12 @@ from small_deformable_detr import FORMS, HEAD, config, detector, images, samples
 from torch.testing import assert_close
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
 
-from mmattn.models.coco_category_ids import CATEGORY_IDS, OUTPUTS, with_coco_classes
-from mmattn.models.deformable_detr_checkpoints import to_official_state_dict
+from mmattn.models.checkpoints.coco_classes import (
+    CATEGORY_IDS,
+    OUTPUTS,
+    with_coco_classes,
+)
+from mmattn.models.checkpoints.deformable_detr import to_official_state_dict
 from mmattn.registry import MODELS
 
 IDS = list(CATEGORY_IDS)

@@ -31,11 +31,11 @@ from small_deformable_detr import (
 )
 
 from mmattn.analysis.flops import build
-from mmattn.models.deformable_detr import padding_masks
-from mmattn.models.deformable_detr_checkpoints import (
+from mmattn.models.checkpoints.deformable_detr import (
     convert_state_dict,
     to_official_state_dict,
 )
+from mmattn.models.deformable_detr import padding_masks
 from mmattn.registry import MODELS
 
 each_form = pytest.mark.parametrize('form', FORMS)

@@ -13,8 +13,8 @@ pytest.importorskip('mmdet')
 
 import mmcv
 
-from mmattn.models.coco_category_ids import CATEGORY_IDS, OUTPUTS
-from mmattn.models.deformable_detr_checkpoints import to_official_state_dict
+from mmattn.models.checkpoints.coco_classes import CATEGORY_IDS, OUTPUTS
+from mmattn.models.checkpoints.deformable_detr import to_official_state_dict
 
 sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/converters'))
 tool = importlib.import_module('convert_checkpoint')

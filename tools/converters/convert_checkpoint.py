@@ -54,7 +54,7 @@ from mmattn.engine import trusted_checkpoints
 from mmattn.engine.atomic_files import write_atomically
 from mmattn.engine.load_report import LoadReport, list_names
 from mmattn.engine.weights import find_weights, load_weights
-from mmattn.models.coco_category_ids import OUTPUTS, with_coco_classes
+from mmattn.models.checkpoints.coco_classes import OUTPUTS, with_coco_classes
 
 # First names of heads: official and timm's, DAT's, Hugging Face's.
 HEADS = ('head', 'head_dist', 'cls_head', 'classifier')

@@ -19,6 +19,12 @@ import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints.pvt import (
+    convert_state_dict,
+    layout_of,
+    take_any_layout,
+    to_official_state_dict,
+)
 from mmattn.models.layers import (
     PointwiseMlp,
     SpatialReductionAttention,
@@ -28,12 +34,6 @@ from mmattn.models.layers import (
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
-from .pvt_checkpoints import (
-    convert_state_dict,
-    layout_of,
-    take_any_layout,
-    to_official_state_dict,
-)
 
 __all__ = ['PVT', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 

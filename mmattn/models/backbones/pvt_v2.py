@@ -16,6 +16,12 @@ from math import sqrt
 
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints.pvt import (
+    convert_state_dict,
+    layout_of,
+    take_any_layout,
+    to_official_state_dict,
+)
 from mmattn.models.layers import (
     LinearSpatialReductionAttention,
     PointwiseLinear,
@@ -26,12 +32,6 @@ from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
 from .pvt import EPSILON, PatchEmbed, PVTBlock, Stage
-from .pvt_checkpoints import (
-    convert_state_dict,
-    layout_of,
-    take_any_layout,
-    to_official_state_dict,
-)
 
 __all__ = ['PVTv2', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mmattn.models.deformable_detr_checkpoints import TWO_STAGE, convert_state_dict
+from mmattn.models.checkpoints.deformable_detr import TWO_STAGE, convert_state_dict
 
 OUTPUTS = 91
 UNUSED_IDS = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
