@@ -19,8 +19,8 @@ __all__ = [
 
 # Models that build on an mm package, which nobody else should have to import.
 ON_DEMAND = {
-    'DeformableDETR': 'mmattn.models.deformable_detr',
-    'DistilledClassifier': 'mmattn.models.distillation',
+    'DeformableDETR': 'mmattn.models.detectors.deformable_detr',
+    'DistilledClassifier': 'mmattn.models.classifiers.distilled',
 }
 
 if find_spec('mmengine') is not None:

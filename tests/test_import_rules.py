@@ -29,8 +29,8 @@ ALLOWED = {
         'mmattn.models.layers',
         'mmattn.registry',
     },
-    'mmattn.models.distillation': {'mmattn.registry'},
-    'mmattn.models.deformable_detr': {
+    'mmattn.models.classifiers.distilled': {'mmattn.registry'},
+    'mmattn.models.detectors.deformable_detr': {
         'mmattn.models.checkpoints.deformable_detr',
         'mmattn.models.layers',
         'mmattn.registry',

@@ -35,7 +35,7 @@ from mmattn.models.checkpoints.deformable_detr import (
     convert_state_dict,
     to_official_state_dict,
 )
-from mmattn.models.deformable_detr import padding_masks
+from mmattn.models.detectors.deformable_detr import padding_masks
 from mmattn.registry import MODELS
 
 each_form = pytest.mark.parametrize('form', FORMS)
