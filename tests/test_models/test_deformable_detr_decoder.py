@@ -23,7 +23,7 @@ from golden import SINGLE, assert_golden, golden, hashed
 from torch.testing import assert_close
 
 from mmattn.models import DeformableDetrDecoder, DeformableDetrEncoder
-from mmattn.models.layers.deformable_geometry import (
+from mmattn.models.layers.deformable_detr.geometry import (
     box_proposals,
     flatten_maps,
     flatten_masks,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.models.layers.deformable_detr_layers import (
+from mmattn.models.layers.deformable_detr.blocks import (
     DeformableDetrDecoderLayer,
     DeformableDetrEncoderLayer,
 )

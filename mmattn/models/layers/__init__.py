@@ -1,6 +1,6 @@
 from .deformable_attention import DeformableAttention
-from .deformable_detr_decoder import DecoderOutput, DeformableDetrDecoder
-from .deformable_detr_encoder import DeformableDetrEncoder
+from .deformable_detr.decoder import DecoderOutput, DeformableDetrDecoder
+from .deformable_detr.encoder import DeformableDetrEncoder
 from .initialization import Initializable, init_linear_and_conv
 from .interactive_attention import InteractiveAttention
 from .masked_attention import MaskedAttention

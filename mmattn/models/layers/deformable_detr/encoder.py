@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from mmattn.registry import MODELS
 
-from .deformable_detr_layers import DeformableDetrEncoderLayer, run_layer
-from .deformable_geometry import (
+from ..initialization import Initializable, init_transformer
+from .blocks import DeformableDetrEncoderLayer, run_layer
+from .geometry import (
     POSITION_OFFSET,
     check_maps,
     flatten_maps,
@@ -25,7 +26,6 @@ from .deformable_geometry import (
     split_maps,
     valid_ratios,
 )
-from .initialization import Initializable, init_transformer
 
 
 @MODELS.register_module()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .ms_deform_attention import MSDeformAttention
+from ..ms_deform_attention import MSDeformAttention
 
 
 class DeformableDetrEncoderLayer(nn.Module):

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from mmattn.ops.backend import is_autocast_on
 from mmattn.registry import MODELS
 
-from .deformable_detr_layers import DeformableDetrDecoderLayer, run_layer
-from .deformable_geometry import (
+from ..initialization import Initializable, init_transformer
+from .blocks import DeformableDetrDecoderLayer, run_layer
+from .geometry import (
     box_positions,
     box_proposals,
     check_maps,
@@ -27,7 +28,6 @@ from .deformable_geometry import (
     on_levels,
     valid_ratios,
 )
-from .initialization import Initializable, init_transformer
 
 
 class DecoderOutput(NamedTuple):
