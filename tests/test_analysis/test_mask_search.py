@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmattn.analysis.mask_search import HIGH, LOW, assign, calibrate, initialise
-from mmattn.models.layers.masking import resolve_masking
+from mmattn.models.layers.masked.masking import resolve_masking
 
 LOCALITY = torch.tensor(
     [

@@ -7,7 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mmattn.models.layers import MaskedAttention, resolve_masking
-from mmattn.models.layers.masking import LayerMasking
+from mmattn.models.layers.masked.masking import LayerMasking
 from mmattn.ops import neighbourhood_mask
 
 SETTINGS = {

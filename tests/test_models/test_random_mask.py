@@ -9,7 +9,7 @@ from torch import nn
 
 from mmattn.models import MaiT
 from mmattn.models.layers import MaskedAttention, RandomMaskedAttention
-from mmattn.models.layers.random_mask import random_mask
+from mmattn.models.layers.masked.random_mask import random_mask
 from mmattn.ops import neighbourhood_mask
 from mmattn.ops.testing import assert_close
 from mmattn.registry import MODELS

@@ -9,7 +9,7 @@ parameters have the names of timm's `VisionTransformer` and
 Known from the paper: channels, heads, depths, masking schemes, where LayerScale and
 distillation are used. That 'xsmall' has 3 heads is as printed; CaiT-XS of the same
 width has 6. Chosen here: layer 8 of 'sch2' and the schemes at other depths than 24 (see
-`mmattn.models.layers.masking`), the soft mask's parameter and start (see
+`mmattn.models.layers.masked.masking`), the soft mask's parameter and start (see
 `MaskedAttention`), and 1e-5, CaiT's at this depth, where LayerScale starts.
 """
 
@@ -32,7 +32,7 @@ from mmattn.models.layers import (
     pos_embed_tokens,
     resolve_masking,
 )
-from mmattn.models.layers.masking import LayerEntry
+from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
@@ -77,7 +77,7 @@ class MaiT(BaseBackbone):
             `num_heads`.
         masking: 'none', 'sch1', 'sch2', 'soft', or a list with an entry for each layer:
             the number of masked heads or their indices, 'soft', or a dict of `heads`
-            and `soft`; see `mmattn.models.layers.masking.resolve_masking`.
+            and `soft`; see `mmattn.models.layers.masked.masking.resolve_masking`.
         alpha_init: where the alphas of soft masks start, in (0, 1). The paper does not
             say and finds that it matters to 'xsmall'; a half is our choice.
         depth, num_heads: None takes the arch's, which are the paper's 24 layers.

@@ -24,8 +24,8 @@ from mmattn.models.layers import (
     pos_embed_map,
     resolve_masking,
 )
-from mmattn.models.layers.masked_attention import alpha_logit, check_mask
-from mmattn.models.layers.masking import LayerEntry
+from mmattn.models.layers.masked.attention import alpha_logit, check_mask
+from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.ops import neighbourhood_mask
 from mmattn.ops.masked_attention.interface import resolve_heads
 from mmattn.registry import MODELS
@@ -109,7 +109,7 @@ class MaskedCaiT(BaseBackbone):
     Args:
         arch: 'xxs24', 'xs24', 's24', or a dict with `embed_dims`, `depth`, `num_heads`.
         masking: 'none', 'sch1', 'sch2', 'soft', or a list with an entry for each layer,
-            as of `MaiT`; see `mmattn.models.layers.masking.resolve_masking`. The class
+            as of `MaiT`; see `mmattn.models.layers.masked.masking.resolve_masking`. The class
             attention layers have no masks.
         alpha_init: where the alphas of soft masks start, in (0, 1).
         kernel_size: width of the masks in patches.

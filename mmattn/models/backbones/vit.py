@@ -25,7 +25,7 @@ from mmattn.models.layers import (
     pos_embed_map,
     resolve_masking,
 )
-from mmattn.models.layers.masking import LayerEntry
+from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
@@ -92,7 +92,7 @@ class ViT(BaseBackbone):
             `InteractiveAttention`.
         masking: of 'masked' only: 'none', 'sch1', 'sch2', 'soft', or a list with an
             entry for each layer, as of `MaiT`; see
-            `mmattn.models.layers.masking.resolve_masking`.
+            `mmattn.models.layers.masked.masking.resolve_masking`.
         alpha_init, kernel_size, mask_fill: of 'masked' only, see `MaskedAttention`.
         backend: of the operator of 'imhsa' or 'masked'; None takes the fastest.
         init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.

@@ -3,8 +3,9 @@ from .deformable_detr.decoder import DecoderOutput, DeformableDetrDecoder
 from .deformable_detr.encoder import DeformableDetrEncoder
 from .initialization import Initializable, init_linear_and_conv
 from .interactive_attention import InteractiveAttention
-from .masked_attention import MaskedAttention
-from .masking import resolve_masking
+from .masked.attention import MaskedAttention
+from .masked.masking import resolve_masking
+from .masked.random_mask import RandomMaskedAttention
 from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
@@ -15,7 +16,6 @@ from .patches import (
     resize_pos_embed,
 )
 from .pointwise import PointwiseLinear, PointwiseMlp, StarReLU
-from .random_mask import RandomMaskedAttention
 from .relative_position import RelativeMaskedAttention
 from .separable_conv import SeparableConv
 from .spatial_reduction_attention import (

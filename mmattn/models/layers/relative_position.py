@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import masked_attention
 
-from .masked_attention import MaskedAttention
+from .masked.attention import MaskedAttention
 from .resize import resize_grid
 
 # Of all global heads' bias, 64 MiB in float32; beyond it they go one by one.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mmattn.ops import masked_attention
 from mmattn.ops.masked_attention.interface import MASK_FILLS, resolve_heads
 
-from .pointwise import PointwiseLinear
+from ..pointwise import PointwiseLinear
 
 
 class MaskedAttention(nn.Module):

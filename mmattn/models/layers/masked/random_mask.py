@@ -9,7 +9,7 @@ from mmattn.ops import neighbourhood_mask
 from mmattn.ops.backend import is_autocast_on
 from mmattn.ops.masked_attention.reference import attention_under_mask
 
-from .masked_attention import MaskedAttention
+from .attention import MaskedAttention
 
 
 class RandomMaskedAttention(MaskedAttention):
