@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from mmattn.models import LiSANet
 from mmattn.models.layers import StructureAwareAttention
-from mmattn.models.layers.lisa_variants import (
+from mmattn.models.layers.structure_aware.variants import (
     MIXERS,
     LocalStructureAwareAttention,
     PatternAttention,

@@ -14,8 +14,11 @@ from mmattn.models.layers import (
     RelativeMaskedAttention,
     WindowAttention,
 )
-from mmattn.models.layers.lisa_variants import PatternAttention, SelfAttention
 from mmattn.models.layers.resize import resize_grid
+from mmattn.models.layers.structure_aware.variants import (
+    PatternAttention,
+    SelfAttention,
+)
 
 SIZES = [(23, 23), (6, 11), (1, 4), (13, 7), (1, 1)]
 PYRAMID = dict(embed_dims=(8, 16, 32, 64), depths=(1,) * 4, num_heads=(1, 2, 4, 8))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-import mmattn.models.layers.structure_aware_attention as layer_module
+import mmattn.models.layers.structure_aware.attention as layer_module
 from mmattn.models.layers import StructureAwareAttention
 
 

@@ -6,7 +6,7 @@ from resampling import resized
 from torch import nn
 from torch.testing import assert_close
 
-import mmattn.models.layers.structure_aware_attention as layer_module
+import mmattn.models.layers.structure_aware.attention as layer_module
 from mmattn.models.layers import StructureAwareAttention
 from mmattn.ops.structure_aware_attention.reference import (
     structure_aware_attention_circulant,

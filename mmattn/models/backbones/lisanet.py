@@ -32,7 +32,7 @@ from mmattn.models.layers import (
     pad_to_patches,
     pos_embed_map,
 )
-from mmattn.models.layers.lisa_variants import MIXERS, SelfAttention
+from mmattn.models.layers.structure_aware.variants import MIXERS, SelfAttention
 from mmattn.registry import MODELS
 
 from .base_backbone import (
@@ -140,7 +140,7 @@ class LiSANet(BaseBackbone):
             a position embedding, no convolutions in its blocks.
         mixer: of the blocks that do not convolve. 'lisa' is `StructureAwareAttention`;
             the others, for the plain network alone, are the ablations of the paper's
-            Table 3, see `mmattn.models.layers.lisa_variants`.
+            Table 3, see `mmattn.models.layers.structure_aware.variants`.
         img_size: image side, or (height, width), that kernels and position embedding
             are made for. Other sizes get them resized, at run time and on load.
         patterns: structural patterns K; None takes the arch's.

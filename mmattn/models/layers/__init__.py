@@ -22,7 +22,7 @@ from .spatial_reduction_attention import (
     LinearSpatialReductionAttention,
     SpatialReductionAttention,
 )
-from .structure_aware_attention import StructureAwareAttention
+from .structure_aware.attention import StructureAwareAttention
 from .window_attention import WindowAttention
 
 __all__ = [

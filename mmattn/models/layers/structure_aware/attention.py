@@ -16,7 +16,7 @@ from mmattn.ops.structure_aware_attention.spectrum import (
     rfft_grid,
 )
 
-from .pointwise import PointwiseLinear
+from ..pointwise import PointwiseLinear
 from .spectrum_cache import SpectrumCache, may_keep
 
 KERNEL_DOMAINS = ('spatial', 'frequency')

@@ -23,8 +23,8 @@ from mmattn.ops.structure_aware_attention.variants import (
     relative_attention,
 )
 
-from .pointwise import PointwiseLinear
-from .resize import resize_grid
+from ..pointwise import PointwiseLinear
+from ..resize import resize_grid
 
 
 class _Mixer(nn.Module):
