@@ -45,7 +45,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
         '--allow-partial-load',
         action='store_true',
         help='go on with a warning where a checkpoint and the model do not match; by '
-        'default that is an error (see mmattn/engine/weights.py)',
+        'default that is an error (see mmattn/engine/checkpoints/weights.py)',
     )
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none'

@@ -2,7 +2,7 @@
 
 mmengine falls back to unsafe reading with a warning, and reads downloads unsafely. The
 loaders of its `CheckpointLoader` are replaced, through the extension point that it has
-for that, by ours, which read with `mmattn.engine.checkpoint`; `load_from_http` also by
+for that, by ours, which read with `mmattn.engine.checkpoints.reader`; `load_from_http` also by
 name, because the `torchvision://` and `mmcls://` loaders call it. That covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
 
@@ -11,7 +11,7 @@ resumes, and the config that training saved when an inferencer is given no other
 loaders leave the former out, and the latter is refused, unless the file is trusted.
 
 The initialiser `Pretrained` is re-registered with one that reports what was loaded and
-refuses to start from noise (`mmattn.engine.weights`).
+refuses to start from noise (`mmattn.engine.checkpoints.weights`).
 
 The functions import what they need when they are called: mmengine is half imported
 when this module corrects it.
@@ -25,7 +25,7 @@ __all__ = ['correct_inferencer', 'correct_initializer', 'correct_loaders']
 
 
 def _read(file, map_location, source=None):
-    from mmattn.engine.checkpoint import may_run_code, read_checkpoint
+    from mmattn.engine.checkpoints.reader import may_run_code, read_checkpoint
 
     checkpoint = read_checkpoint(file, map_location, source)
     if not may_run_code() and isinstance(checkpoint, dict):
@@ -43,7 +43,7 @@ def load_from_local(filename, map_location=None):
 
 
 def load_from_http(filename, map_location=None, model_dir=None, progress=None):
-    from mmattn.engine.checkpoint import download_checkpoint
+    from mmattn.engine.checkpoints.reader import download_checkpoint
 
     progress = os.isatty(0) if progress is None else progress
     path = download_checkpoint(filename, model_dir, progress)
@@ -104,7 +104,7 @@ def correct_initializer(weight_init):
 
     class PretrainedInit(weight_init.PretrainedInit):
         def __call__(self, module):
-            from mmattn.engine.weights import initialize_from_checkpoint
+            from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
 
             initialize_from_checkpoint(
                 module, self.checkpoint, self.prefix, self.map_location
@@ -124,7 +124,10 @@ def correct_inferencer(infer):
         return
 
     def _init_model(self, cfg, weights, device='cpu'):
-        from mmattn.engine.checkpoint import UntrustedCheckpointError, may_run_code
+        from mmattn.engine.checkpoints.reader import (
+            UntrustedCheckpointError,
+            may_run_code,
+        )
 
         if not cfg and not may_run_code():
             raise UntrustedCheckpointError(

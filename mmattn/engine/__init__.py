@@ -1,12 +1,12 @@
 """What mmengine's training lacks for runs that can be trusted. Needs mmengine."""
 
 from .amp import AmpOptimWrapper
-from .checkpoint import (
+from .checkpoints.hook import CheckpointHook
+from .checkpoints.reader import (
     UntrustedCheckpointError,
     read_checkpoint,
     trusted_checkpoints,
 )
-from .checkpoint_hook import CheckpointHook
 from .fsdp_strategy import FSDPStrategy
 from .optim_wrapper_constructor import LayerDecayOptimWrapperConstructor
 from .runner import Runner

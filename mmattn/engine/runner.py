@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader
 
 from mmattn.registry import RUNNERS
 
-from .atomic_files import atomic_backend_args
-from .checkpoint import trusted_checkpoints
-from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
+from .checkpoints.atomic_files import atomic_backend_args
+from .checkpoints.hook import check_last_checkpoint, safe_checkpoint_hook
+from .checkpoints.reader import trusted_checkpoints
+from .checkpoints.weights import load_checkpoint, partial_loads
 from .config_check import check_neck, check_scopes
 from .dataloader import EndlessBatches, build_dataloader, positioned
 from .dataset_check import prepare_dataloader
@@ -21,7 +22,6 @@ from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
 from .schedule import Length, ScheduleHook, scaled
 from .stop_signals import StopHook
-from .weights import load_checkpoint, partial_loads
 
 
 @RUNNERS.register_module()
@@ -30,7 +30,7 @@ class Runner(MMEngineRunner):
 
     Three config keys of its own, all off by default: `trust_checkpoint` lets
     checkpoints run code while they are read, `allow_partial_load` takes weights that
-    match in part (`mmattn.engine.weights` has the rules), and `scale_schedule` scales
+    match in part (`mmattn.engine.checkpoints.weights` has the rules), and `scale_schedule` scales
     `param_scheduler` to the length of the run.
     """
 
@@ -157,7 +157,7 @@ class Runner(MMEngineRunner):
         """mmengine's, with a report, and an error where too little matches.
 
         Raises:
-            ValueError: see `mmattn.engine.weights`; `UntrustedCheckpointError` is one.
+            ValueError: see `mmattn.engine.checkpoints.weights`; `UntrustedCheckpointError` is one.
         """
         exact = strict or self._load_exactly
         with self._as_allowed():

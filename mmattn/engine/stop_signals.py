@@ -15,7 +15,7 @@ from mmengine.dist import all_reduce, barrier
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapperDict
 
-from .checkpoint_hook import CheckpointHook
+from .checkpoints.hook import CheckpointHook
 
 # Handlers of a plain Python process. Where somebody else has set one, it stays.
 PLAIN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

@@ -191,7 +191,9 @@ def test_other_processes_wait_for_the_first_to_download(served, tmp_path, monkey
         copy.parent.mkdir(parents=True)
         copy.write_bytes((folder / 'fine.pth').read_bytes())
 
-    monkeypatch.setattr('mmattn.engine.checkpoint.get_dist_info', lambda: (1, 2))
+    monkeypatch.setattr(
+        'mmattn.engine.checkpoints.reader.get_dist_info', lambda: (1, 2)
+    )
     monkeypatch.setattr(torch.distributed, 'barrier', barrier)
     CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
     assert waited == [[]]
@@ -206,7 +208,7 @@ def test_a_name_that_belies_the_content_is_said(served, monkeypatch, matches):
     (folder / f'fine-{digits}.pth').write_bytes(content)
     said = []
     monkeypatch.setattr(
-        'mmattn.engine.checkpoint.print_log', lambda text, *_: said.append(text)
+        'mmattn.engine.checkpoints.reader.print_log', lambda text, *_: said.append(text)
     )
     CheckpointLoader.load_checkpoint(f'{url}/fine-{digits}.pth')
     assert [f'{url}/fine-deadbeef.pth has another' in text for text in said] == (

@@ -11,7 +11,7 @@ pytest.importorskip('mmengine')
 from mmengine.fileio import LocalBackend
 from mmengine.fileio.backends import backends
 
-from mmattn.engine.atomic_files import (
+from mmattn.engine.checkpoints.atomic_files import (
     atomic_backend_args,
     remove_unfinished,
     write_atomically,

@@ -17,8 +17,8 @@ from mmengine.runner import FlexibleRunner
 from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, Runner, atomic_files, read_checkpoint
-from mmattn.engine.atomic_files import write_atomically
-from mmattn.engine.checkpoint_hook import check_last_checkpoint
+from mmattn.engine.checkpoints.atomic_files import write_atomically
+from mmattn.engine.checkpoints.hook import check_last_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,7 +119,7 @@ def test_the_outdated_is_removed_after_the_new_one_is_named(tmp_path, monkeypatc
         there_at_each_write.append((Path(path).name, saved(tmp_path)))
         write_atomically(path, content)
 
-    monkeypatch.setattr('mmattn.engine.checkpoint_hook.write_atomically', noted)
+    monkeypatch.setattr('mmattn.engine.checkpoints.hook.write_atomically', noted)
     monkeypatch.setattr(atomic_files, 'write_atomically', noted)
     make_runner(tmp_path).train()
     pointer = 'last_checkpoint'

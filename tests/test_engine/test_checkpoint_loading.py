@@ -12,8 +12,8 @@ pytest.importorskip('mmengine')
 from mmengine.logging import MMLogger
 from tiny_run import Tiny, make_runner
 
-from mmattn.engine.load_report import LoadReport
-from mmattn.engine.weights import (
+from mmattn.engine.checkpoints.load_report import LoadReport
+from mmattn.engine.checkpoints.weights import (
     find_weights,
     initialize_from_checkpoint,
     load_weights,

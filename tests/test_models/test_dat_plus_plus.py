@@ -9,7 +9,7 @@ from test_neighborhood_attention import by_loops
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.weights import load_weights
+from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import DATPlusPlus
 from mmattn.models.backbones.dat_plus_plus import (
     ResidualConvMlp,

@@ -31,7 +31,7 @@ from small_deformable_detr import (
 )
 from torch.testing import assert_close
 
-from mmattn.engine.weights import load_checkpoint, load_weights
+from mmattn.engine.checkpoints.weights import load_checkpoint, load_weights
 from mmattn.models.checkpoints.deformable_detr import (
     convert_state_dict,
     layout_of,

@@ -9,7 +9,7 @@ from timm.models.swin_transformer import SwinTransformer
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.weights import load_weights
+from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import HMaiT
 from mmattn.models.backbones.hmait import convert_state_dict
 from mmattn.models.layers import RelativeMaskedAttention, relative_position

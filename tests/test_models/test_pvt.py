@@ -15,7 +15,7 @@ from golden import (
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.weights import load_weights
+from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import PVT
 from mmattn.models.backbones.pvt import (
     convert_state_dict,

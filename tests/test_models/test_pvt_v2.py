@@ -10,7 +10,7 @@ from golden import assert_golden, golden, hashed_input, hashed_parameters
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.weights import load_weights
+from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import PVTv2
 from mmattn.models.backbones.pvt_v2 import (
     ConvMlp,

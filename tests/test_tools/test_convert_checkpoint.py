@@ -18,7 +18,7 @@ import mmcv
 import timm
 from mmdet.models.backbones import PyramidVisionTransformer, PyramidVisionTransformerV2
 
-from mmattn.engine.weights import initialize_from_checkpoint
+from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/converters'))
 tool, comparison = map(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis.flops import build
 from mmattn.engine import trusted_checkpoints
-from mmattn.engine.weights import find_weights, load_weights
+from mmattn.engine.checkpoints.weights import find_weights, load_weights
 
 RESIZES = (
     'FixScaleResize',

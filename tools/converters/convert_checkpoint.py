@@ -51,9 +51,9 @@ from torch import Tensor
 
 import mmattn
 from mmattn.engine import trusted_checkpoints
-from mmattn.engine.atomic_files import write_atomically
-from mmattn.engine.load_report import LoadReport, list_names
-from mmattn.engine.weights import find_weights, load_weights
+from mmattn.engine.checkpoints.atomic_files import write_atomically
+from mmattn.engine.checkpoints.load_report import LoadReport, list_names
+from mmattn.engine.checkpoints.weights import find_weights, load_weights
 from mmattn.models.checkpoints.coco_classes import OUTPUTS, with_coco_classes
 
 # First names of heads: official and timm's, DAT's, Hugging Face's.

@@ -116,7 +116,7 @@ class LoadReport:
         partial: bool = False,
         taker: str | None = None,
     ):
-        """Applies the rules of `mmattn.engine.weights`.
+        """Applies the rules of `mmattn.engine.checkpoints.weights`.
 
         Args:
             exact: for resuming and testing; otherwise fine-tuning.

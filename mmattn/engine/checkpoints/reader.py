@@ -23,7 +23,7 @@ import torch
 from mmengine.dist import get_dist_info
 from mmengine.logging import print_log
 
-from .data_unpickler import load_data
+from .unpickler import load_data
 
 # Below it, weights_only=True can be made to run code: CVE-2025-32434 until 2.5, and
 # CVE-2026-24747, which corrupts memory, until 2.9.

@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 
 import torch.serialization
 
-from .checkpoint_globals import ALLOWED_GLOBALS, as_data
+from .allowed_globals import ALLOWED_GLOBALS, as_data
 
 UNPICKLER = '_weights_only_unpickler'  # its name in torch and in torch.serialization
 
