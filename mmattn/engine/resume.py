@@ -11,7 +11,7 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop as MMEngineEpochBasedTrainLoop
 from mmengine.runner import IterBasedTrainLoop
 
-from .dataloader import positioned
+from .data.loaders import positioned
 
 VALIDATED = 'iter_of_validation'
 

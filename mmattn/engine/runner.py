@@ -16,8 +16,8 @@ from .checkpoints.hook import check_last_checkpoint, safe_checkpoint_hook
 from .checkpoints.reader import trusted_checkpoints
 from .checkpoints.weights import load_checkpoint, partial_loads
 from .config_check import check_neck, check_scopes
-from .dataloader import EndlessBatches, build_dataloader, positioned
-from .dataset_check import prepare_dataloader
+from .data.checks import prepare_dataloader
+from .data.loaders import EndlessBatches, build_dataloader, positioned
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
 from .schedule import Length, ScheduleHook, scaled

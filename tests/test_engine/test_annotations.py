@@ -12,8 +12,8 @@ pytest.importorskip('mmpretrain')
 from bad_data import COCO_FILE, DATASETS, IMAGENET_LIST, Model, edit_coco, train_loader
 from mmengine.registry import DefaultScope
 
-from mmattn.engine.checked_dataset import DataError
-from mmattn.engine.dataset_check import prepare_dataloader
+from mmattn.engine.data.checked_dataset import DataError
+from mmattn.engine.data.checks import prepare_dataloader
 
 
 def prepare(dataset, key='val_dataloader', model=None):

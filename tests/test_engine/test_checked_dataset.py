@@ -28,8 +28,8 @@ from bad_data import (
 from mmengine.dataset import BaseDataset, ConcatDataset
 from PIL import Image
 
-from mmattn.engine.checked_dataset import CheckedDataset, DataError
-from mmattn.engine.image_file import check_image_file
+from mmattn.engine.data.checked_dataset import CheckedDataset, DataError
+from mmattn.engine.data.image_files import check_image_file
 
 
 @pytest.fixture(scope='module')

@@ -15,7 +15,7 @@ from mmengine.registry import DATASETS
 from torch.utils.data import IterableDataset
 
 from mmattn.engine import Runner
-from mmattn.engine.dataloader import EndlessBatches, Sample, SeededDataset
+from mmattn.engine.data.loaders import EndlessBatches, Sample, SeededDataset
 
 
 class Noise(BaseDataset):
@@ -91,7 +91,7 @@ def test_no_two_samples_share_numbers(expected, column):
 
 
 def test_ranks_draw_different_numbers_of_one_order(monkeypatch, expected):
-    monkeypatch.setattr('mmattn.engine.dataloader.get_dist_info', lambda: (1, 2))
+    monkeypatch.setattr('mmattn.engine.data.loaders.get_dist_info', lambda: (1, 2))
     same_order = two_passes(build())
     assert torch.equal(same_order[..., 0], expected[..., 0])
     assert not (same_order[..., 1:] == expected[..., 1:]).any()
@@ -237,7 +237,7 @@ def test_num_batch_per_epoch_shortens_an_epoch():
 
 
 def test_num_batch_per_epoch_is_of_each_rank(monkeypatch):
-    for module in ('mmattn.engine.dataloader', 'mmengine.dataset.sampler'):
+    for module in ('mmattn.engine.data.loaders', 'mmengine.dataset.sampler'):
         monkeypatch.setattr(f'{module}.get_dist_info', lambda: (1, 2))
     loader = build(num_batch_per_epoch=2)
     assert len(loader) == len(list(loader)) == 2

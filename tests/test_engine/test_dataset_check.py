@@ -23,7 +23,7 @@ from bad_data import (
     train_loader,
 )
 
-from mmattn.engine.checked_dataset import DataError
+from mmattn.engine.data.checked_dataset import DataError
 
 KEY = 'train_dataloader.dataset'
 
@@ -222,7 +222,7 @@ def test_another_order_of_classes_is_a_warning(here, monkeypatch):
     said = []
     first_has(category_id=1)()
     monkeypatch.setattr(
-        'mmattn.engine.dataset_build.print_log', lambda text, **_: said.append(text)
+        'mmattn.engine.data.build.print_log', lambda text, **_: said.append(text)
     )
     train_loader({**DATASETS['mmdet'], 'metainfo': dict(classes=('dog', 'person'))})
     (text,) = said

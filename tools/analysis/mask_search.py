@@ -43,7 +43,7 @@ from mmattn.analysis import (
 from mmattn.analysis.attention_calls import AttentionCall, watch_attention
 from mmattn.analysis.flops import build
 from mmattn.analysis.masks import mask_width
-from mmattn.engine.dataset_build import build_dataset
+from mmattn.engine.data.build import build_dataset
 
 FOLDER = Path('work_dirs/mask_search')
 STEPS = {

@@ -23,10 +23,10 @@ from tqdm import tqdm
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis.flops import build
-from mmattn.engine.checked_dataset import CheckedPipeline, DataError, leaves
-from mmattn.engine.dataset_build import build_dataset
-from mmattn.engine.dataset_check import Summary, check_leaf, ignored_labels
-from mmattn.engine.image_file import check_image_file
+from mmattn.engine.data.build import build_dataset
+from mmattn.engine.data.checked_dataset import CheckedPipeline, DataError, leaves
+from mmattn.engine.data.checks import Summary, check_leaf, ignored_labels
+from mmattn.engine.data.image_files import check_image_file
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 MIN_WIDTH = 100  # a narrower table would break its keys

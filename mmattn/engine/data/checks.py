@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from .checked_dataset import CheckedDataset, DataError, leaves, loader
-from .dataset_build import build_dataset
+from .build import build_dataset
 
 DETECTION_HEADS = ('bbox_head', 'mask_head', 'roi_head.bbox_head', 'roi_head.mask_head')
 

@@ -14,8 +14,8 @@ from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS, FUNCTIONS
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from .randomness import DATA, seeded, shared_seed
-from .stop_signals import WorkerStart
+from mmattn.engine.randomness import DATA, seeded, shared_seed
+from mmattn.engine.stop_signals import WorkerStart
 
 
 class Sample(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from mmengine.dataset import Compose
 
-from .image_file import check_image_file
+from .image_files import check_image_file
 
 NO_CLASS = 255
 """What mmseg's maps and losses leave out, whatever else is left out."""
