@@ -3,7 +3,7 @@
 An installation of mmattn puts `mmattn_startup.pth` beside this file, so Python imports
 it whenever an interpreter starts. It must therefore be quick and quiet: it imports
 nothing, and adds one finder to `sys.meta_path`, which waits for the first import of an
-mm package. Then it installs the finders of `mmattn.compat.finders` with what they have
+mm package. Then it installs the finders of `mmattn.compat.finder` with what they have
 for the start. `mmattn` itself is not imported, because that would also change how
 mmengine reads checkpoints, which a program has to ask for.
 """

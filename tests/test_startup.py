@@ -92,11 +92,11 @@ def test_importing_mmattn_later_does_the_rest(plain):
     """The stand-in has no `CheckpointLoader` to correct, which is how one sees it."""
     code = (
         'import mmengine.config.utils\n'
-        "assert 'mmattn.compat.finders' in sys.modules\n"
+        "assert 'mmattn.compat.finder' in sys.modules\n"
         "assert 'mmattn' not in sys.modules\n"
         'count = len(sys.meta_path)\n'
         'import mmattn.compat.mmengine_scopes\n'
-        'print(mmattn.compat.mmengine_scopes.SCOPE, mmattn.compat.finders.__name__)\n'
+        'print(mmattn.compat.mmengine_scopes.SCOPE, mmattn.compat.finder.__name__)\n'
         'print(len(sys.meta_path) - count)\n'
         'try:\n'
         '    import mmengine.runner.checkpoint\n'
@@ -104,7 +104,7 @@ def test_importing_mmattn_later_does_the_rest(plain):
         '    print(error.name)\n'
     )
     said = plain(code, NO_OPERATORS | MMENGINE)
-    assert said == ['mmattn', 'mmattn.compat.finders', '0', 'CheckpointLoader']
+    assert said == ['mmattn', 'mmattn.compat.finder', '0', 'CheckpointLoader']
 
 
 def test_importing_mmattn_first_is_not_undone(plain):

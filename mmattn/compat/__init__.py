@@ -1,7 +1,7 @@
 """What lets mmattn sit on the mm packages a user already has.
 
 `activate` is the only entry, and `import mmattn` calls it. It installs the two finders
-of `mmattn.compat.finders` in `sys.meta_path` and changes nothing else. They
+of `mmattn.compat.finder` in `sys.meta_path` and changes nothing else. They
 
 - serve `mmcv._ext` from `mmattn.compat.mmcv_ops` when mmcv came without its compiled
   operators;
@@ -19,7 +19,7 @@ for `import mmattn`, because they replace what works without us.
 
 import sys
 
-from mmattn.compat.finders import IMPLEMENTATION, SERVED_MODULE, WITH_MMATTN, install
+from mmattn.compat.finder import IMPLEMENTATION, SERVED_MODULE, WITH_MMATTN, install
 
 __all__ = ['IMPLEMENTATION', 'SERVED_MODULE', 'activate']
 
