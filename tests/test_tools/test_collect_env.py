@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from mmattn.analysis.environment import Problem
 from mmattn.compat import environment
-from mmattn.compat.environment import Problem
 from mmattn.ops.backend import select_backend
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 
-from mmattn.compat.environment import report
+from mmattn.analysis.environment import report
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
