@@ -16,7 +16,7 @@ MM_PACKAGES = frozenset(('mmcv', 'mmengine', 'mmpretrain'))
 COMPAT = 'mmattn.compat'
 # The modules of `mmattn.compat` that are loaded alone; each needs only those before it.
 PARTS = (
-    'finders',
+    'finder',
     'mmengine_scopes',
     'mmpretrain_multimodal',
     'deform_conv_points',
@@ -53,8 +53,8 @@ def install():
 def _repair():
     # Not where mmattn was imported, which has done more, or is installed in part.
     if 'mmattn' not in sys.modules and None not in map(_file_of, PARTS):
-        finders = _load(f'{COMPAT}.finders')
-        finders.install(finders.AT_START, _load)
+        finder = _load(f'{COMPAT}.finder')
+        finder.install(finder.AT_START, _load)
 
 
 def _file_of(part: str) -> str | None:

@@ -138,7 +138,7 @@ def test_a_compiled_mmcv_wins(plain):
     assert plain('import mmcv._ext; print(mmcv._ext.nms)', compiled) == ['compiled']
 
 
-@pytest.mark.parametrize('left', [[], ['__init__.py'], ['compat/finders.py']])
+@pytest.mark.parametrize('left', [[], ['__init__.py'], ['compat/finder.py']])
 def test_what_is_left_of_an_mmattn_breaks_nothing(plain, tmp_path, left):
     ours = tmp_path / 'ours'
     for name in ['../mmattn_startup.py', *left]:

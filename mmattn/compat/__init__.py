@@ -1,7 +1,7 @@
 """What lets mmattn sit on the mm packages a user already has.
 
-`activate` is the only entry, and `import mmattn` calls it. It installs the two finders
-of `mmattn.compat.finder` in `sys.meta_path` and changes nothing else. They
+`activate` is the only entry, and `import mmattn` calls it. It installs the finders of
+`mmattn.compat.finder` in `sys.meta_path` and changes nothing else. They
 
 - serve `mmcv._ext` from `mmattn.compat.mmcv_ops` when mmcv came without its compiled
   operators;
@@ -10,27 +10,29 @@ of `mmattn.compat.finder` in `sys.meta_path` and changes nothing else. They
 - add the `mmseg::` and `mmattn::` config prefixes (`mmattn.compat.mmengine_scopes`);
 - make mmengine read checkpoints without running them
   (`mmattn.compat.mmengine_checkpoints`);
-- run mmcv's deformable attention on ours (`mmattn.compat.mmcv_attention`).
+- run mmcv's deformable attention on ours (`mmattn.compat.mmcv_attention`);
+- find modules of ours by their old names (`mmattn.compat.moved_modules`).
 
 The first three repair what fails otherwise. Where mmattn is installed they are there in
-every interpreter, by `mmattn_startup`, which does not import mmattn. The other two wait
+every interpreter, by `mmattn_startup`, which does not import mmattn. The others wait
 for `import mmattn`, because they replace what works without us.
 """
 
 import sys
 
 from mmattn.compat.finder import IMPLEMENTATION, SERVED_MODULE, WITH_MMATTN, install
+from mmattn.compat.moved_modules import MOVED
 
 __all__ = ['IMPLEMENTATION', 'SERVED_MODULE', 'activate']
 
 
 def activate():
-    """Installs both finders; calling it again changes nothing.
+    """Install the finders; calling it again changes nothing.
 
     It imports neither torch nor any mm* package: what a finder needs is imported when
     mmcv or mmengine asks for it.
     """
-    install(WITH_MMATTN)
+    install(WITH_MMATTN, moved=MOVED)
 
 
 # What `mmattn_startup` has loaded before this package, it could not bind to it.

@@ -2,9 +2,10 @@
 
 One serves `mmcv._ext` when mmcv came without its compiled operators. It is at the end
 of the path: Python asks it only after every other finder has failed, so an mmcv that
-was compiled keeps its own operators.
+was compiled keeps its own operators. Another, at the end as well, finds modules of ours
+by the names that they had before they moved.
 
-The other is at the front. It corrects a module right after it is executed: it lets the
+The third is at the front. It corrects a module right after it is executed: it lets the
 regular finders find the module and wraps the loader that they chose. Importing mmattn
 therefore never imports mmengine.
 
@@ -72,7 +73,8 @@ class _ServedOpsLoader:
 class _ServedOpsFinder:
     """Finds `mmcv._ext`, and nothing else, after the finders before it did not."""
 
-    load = staticmethod(importlib.import_module)
+    def __init__(self):
+        self.load = importlib.import_module
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != SERVED_MODULE:
@@ -121,23 +123,56 @@ class _CorrectingFinder:
         getattr(self.load(ours), function)(module)
 
 
+class _MovedModuleLoader:
+    """Fills a module under its old name with the names of the module that it became."""
+
+    def __init__(self, new_name: str):
+        self._new_name = new_name
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        moved = vars(importlib.import_module(self._new_name))
+        vars(module).update({k: v for k, v in moved.items() if k[:2] != '__'})
+        module.__doc__ = f'Moved to `{self._new_name}`.'
+
+
+class _MovedModuleFinder:
+    """Finds modules of ours by the names that they had before they moved."""
+
+    def __init__(self):
+        self.moved = {}
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname not in self.moved:
+            return None
+        new_name = self.moved[fullname]
+        return ModuleSpec(fullname, _MovedModuleLoader(new_name), origin=new_name)
+
+
 _SERVED_OPS, _CORRECTING = _ServedOpsFinder(), _CorrectingFinder()
+_MOVED_MODULES = _MovedModuleFinder()
 
 
 def install(
     corrections: Mapping[str, tuple[str, str]],
     load: Callable = importlib.import_module,
+    moved: Mapping[str, str] | None = None,
 ):
-    """Installs both finders, and corrects what has been imported already.
+    """Install the finders, and correct the modules that are imported already.
 
     Args:
         corrections: `AT_START` or `WITH_MMATTN`.
         load: imports a module of ours by its name.
+        moved: the new name of each of our modules by its old one; None for none.
     """
+    _MOVED_MODULES.moved = moved or {}
     _SERVED_OPS.load, _CORRECTING.load = load, load
     _CORRECTING.corrections = corrections
-    if _SERVED_OPS not in sys.meta_path:
-        sys.meta_path.append(_SERVED_OPS)
+    for finder in (_SERVED_OPS, _MOVED_MODULES):
+        if finder not in sys.meta_path:
+            sys.meta_path.append(finder)
     if _CORRECTING not in sys.meta_path:
         sys.meta_path.insert(0, _CORRECTING)
     for name in corrections:

@@ -247,7 +247,7 @@ def roi_align_forward(
         spatial_scale: pixels of the feature map per pixel of the image.
         sampling_ratio: samples per bin and axis; 0 takes about one per pixel.
         pool_mode: 0 for the maximum of a bin's samples, 1 for their average.
-        aligned: whether pixel centres are at half-integers.
+        aligned: whether pixel centers are at half-integers.
     """
     features, rois = widen(input), rois.to(widen(input).dtype)
     if pool_mode == 1:

@@ -2,15 +2,16 @@
 
 mmengine falls back to unsafe reading with a warning, and reads downloads unsafely. The
 loaders of its `CheckpointLoader` are replaced, through the extension point that it has
-for that, by ours, which read with `mmattn.engine.checkpoints.reader`; `load_from_http` also by
-name, because the `torchvision://` and `mmcls://` loaders call it. That covers runners,
-strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
+for that, by ours, which read with `mmattn.engine.checkpoints.reader`;
+`load_from_http` also by name, because the `torchvision://` and `mmcls://` loaders call
+it. That covers runners, strategies, `init_cfg=dict(type='Pretrained')`, inferencers and
+`init_detector`.
 
 mmengine also runs text of a checkpoint as a Python config: `meta['config']` when a run
 resumes, and the config that training saved when an inferencer is given no other. Our
 loaders leave the former out, and the latter is refused, unless the file is trusted.
 
-The initialiser `Pretrained` is re-registered with one that reports what was loaded and
+The initializer `Pretrained` is re-registered with one that reports what was loaded and
 refuses to start from noise (`mmattn.engine.checkpoints.weights`).
 
 The functions import what they need when they are called: mmengine is half imported
