@@ -46,13 +46,13 @@ STEP := work_dirs/mask_search/$(PATCHES)
 
 demo-masks: $(STAMP)
 	$(BIN)/python tools/datasets/landcover_patches.py --baseline
-	$(SEARCH) initialise configs/demo/$(PATCHES).py --force
-	$(BIN)/python tools/train.py $(STEP)_1_initialise.py
-	$(SEARCH) assign $(STEP)_1_initialise.py --high 0.233 --low 0.116 --force
+	$(SEARCH) initialize configs/demo/$(PATCHES).py --force
+	$(BIN)/python tools/train.py $(STEP)_1_initialize.py
+	$(SEARCH) assign $(STEP)_1_initialize.py --high 0.233 --low 0.116 --force
 	$(BIN)/python tools/train.py $(STEP)_2_assign.py
 	$(SEARCH) calibrate $(STEP)_2_assign.py --low 0.116 --force
 	$(BIN)/python tools/train.py $(STEP)_3_calibrate.py
-	$(SEARCH) report $(STEP)_1_initialise.py $(STEP)_2_assign.py $(STEP)_3_calibrate.py
+	$(SEARCH) report $(STEP)_1_initialize.py $(STEP)_2_assign.py $(STEP)_3_calibrate.py
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

@@ -14,7 +14,7 @@ def _forget(kind: type):
 
 @pytest.fixture(scope='session')
 def forget_instances():
-    """Drops the visualisers, loggers and the like that mmengine keeps by name.
+    """Drops the visualizers, loggers and the like that mmengine keeps by name.
 
     A run after another in one process would write into the folder of the first.
     """

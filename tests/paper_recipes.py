@@ -1,6 +1,6 @@
 """What papers and their authors' code say of the recipes that the configs follow.
 
-By config: optimiser, learning rate, weight decay, batch, epochs or iterations, warm-up,
+By config: optimizer, learning rate, weight decay, batch, epochs or iterations, warm-up,
 stochastic depth. A warm-up of None is not the paper's, or counted in iterations; 0 is
 none. The sources are Tables 9 and 10 of arXiv 2402.17507, appendix A.2 of arXiv
 2211.16289, section 5.1 and Table 8 of arXiv 2207.03006 with the recipes of DeiT and

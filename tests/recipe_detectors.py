@@ -318,10 +318,10 @@ DEFORMABLE_LAYERS = dict(
 DEFORMABLE_DETR = dict(
     type='mmattn.DeformableDETR',
     data_preprocessor=detector(divisor=1),
-    encoder=DEFORMABLE_LAYERS | dict(type='mmattn.DeformableDetrEncoder'),
+    encoder=DEFORMABLE_LAYERS | dict(type='mmattn.DeformableDETREncoder'),
     decoder=DEFORMABLE_LAYERS
     | dict(
-        type='mmattn.DeformableDetrDecoder',
+        type='mmattn.DeformableDETRDecoder',
         num_queries=300,
         with_box_refine=False,
         as_two_stage=False,

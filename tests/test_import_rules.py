@@ -19,34 +19,18 @@ ALLOWED = {
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
     'mmattn.engine': {'mmattn.registry', 'mmattn.models.backbones'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
+    'mmattn.models.checkpoints': set(),
     'mmattn.models.backbones': {
         'mmattn.ops',
         'mmattn.models.layers',
+        'mmattn.models.checkpoints',
         'mmattn.registry',
     },
-    'mmattn.models.necks.pooled_mlp': {
-        'mmattn.ops',
+    'mmattn.models.necks': {'mmattn.ops', 'mmattn.models.layers', 'mmattn.registry'},
+    'mmattn.models.classifiers': {'mmattn.registry'},
+    'mmattn.models.detectors': {
+        'mmattn.models.checkpoints',
         'mmattn.models.layers',
-        'mmattn.registry',
-    },
-    'mmattn.models.classifiers.distilled': {'mmattn.registry'},
-    'mmattn.models.detectors.deformable_detr': {
-        'mmattn.models.checkpoints.deformable_detr',
-        'mmattn.models.layers',
-        'mmattn.registry',
-    },
-    'mmattn.models.checkpoints.deformable_detr': set(),
-    'mmattn.models.checkpoints.coco_classes': {
-        'mmattn.models.checkpoints.deformable_detr'
-    },
-    'mmattn.models.necks.ms_deform_attn_neck': {
-        'mmattn.models.layers',
-        'mmattn.registry',
-    },
-    'mmattn.models.necks.mask2former_pixel_decoder': {
-        'mmattn.models.layers',
-        'mmattn.models.necks.ms_deform_attn_neck',
-        'mmattn.ops',
         'mmattn.registry',
     },
 }

@@ -113,7 +113,7 @@ def dump_metric(scope: str, path: str) -> DumpResults:
 def draw_predictions(
     cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
 ):
-    """Switches on the visualisation hook, whose arguments each package names anew."""
+    """Switches on the visualization hook, whose arguments each package names anew."""
     if 'visualization' not in cfg.get('default_hooks', {}):
         raise ValueError('drawing needs a `visualization` hook in default_hooks')
     hook = cfg.default_hooks.visualization

@@ -1,4 +1,4 @@
-# Parameters, gradients and the states of the optimiser in shards over the GPUs.
+# Parameters, gradients and the states of the optimizer in shards over the GPUs.
 # Experimental: tried with two gloo processes on a CPU, on toy data, on no GPU.
 # mmengine's FlexibleRunner drives it, so what only `mmattn.Runner` does is absent.
 _base_ = '../mask_rcnn/ivit_b_3x_coco.py'

@@ -1,4 +1,4 @@
-# ZeRO stage 2 in bfloat16: gradients and states of the optimiser in shards over the
+# ZeRO stage 2 in bfloat16: gradients and states of the optimizer in shards over the
 # GPUs. Experimental, and not tried: only that it loads is tested. It needs
 # `pip install deepspeed`. mmengine's FlexibleRunner drives it, so what only
 # `mmattn.Runner` does is absent.

@@ -125,7 +125,7 @@ def _masked_attention_rules(pairs: Callable) -> dict[Any, Callable]:
     """Of the operator and of its backward, with `pairs` of query and key per head.
 
     The backward has two products for each of the forward's; recomputed ones are not
-    counted, nor is what a soft mask's neighbours are corrected by.
+    counted, nor is what a soft mask's neighbors are corrected by.
     """
 
     def forward(q, k, v, bias, alpha, grid, kernel_size, num_special, *args, **kwargs):

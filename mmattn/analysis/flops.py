@@ -72,7 +72,7 @@ class Complexity:
         products: FLOPs of convolutions, linear layers and matrix products.
         transforms: FLOPs of Fourier transforms and of what is multiplied in one kernel
             with them, none of which counters see that know PyTorch's products alone.
-        norms: 5 for each value that a layer norm has normalised; not in `flops`.
+        norms: 5 for each value that a layer norm has normalized; not in `flops`.
         outside_masks: what hard-masked heads would multiply beside their `products` if
             they were plain attention; not in `flops`, which credit the mask.
         children: by name.
@@ -128,7 +128,7 @@ def count(
     FLOPs. Neither have the spectra of kernels that a model keeps from one image to the
     next: where there are transforms, a second pass is counted. Masked attention is
     counted as its operator, also where a model runs its definition, which is dense, and
-    neighbourhood attention as the keys in each query's window, however large the tiles
+    neighborhood attention as the keys in each query's window, however large the tiles
     are that it is run in.
 
     Args:
@@ -211,7 +211,7 @@ def _all_paper_rows() -> list[dict]:
 
 
 def _to_meta(module: nn.Module, name: str, param: nn.Parameter | None):
-    """Moves parameters before their initialisation, which then costs nothing.
+    """Moves parameters before their initialization, which then costs nothing.
 
     A `with torch.device('meta')` around the constructor would also catch the numbers
     that some models compute with tensors, such as their drop path rates.
@@ -251,7 +251,7 @@ def _evaluation(model: nn.Module):
 
 @contextmanager
 def _without_unseen_keys(model: nn.Module):
-    """Masked attention takes its operator, neighbourhood attention its windows alone.
+    """Masked attention takes its operator, neighborhood attention its windows alone.
 
     The definition of the one multiplies all pairs, the tiles of the other more than a
     window.

@@ -1,4 +1,4 @@
-"""Attention locality score: how much of its attention a head spends on neighbours.
+"""Attention locality score: how much of its attention a head spends on neighbors.
 
 From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
 https://arxiv.org/abs/2207.03006, section 4.2. Its search for masks reads it.
@@ -19,7 +19,7 @@ CHUNK = 2**24  # weights that are held at a time: 64 MB in float32
 def locality_score(
     weights: Tensor, grid: Sequence[int], kernel_size: int = KERNEL_SIZE
 ) -> Tensor:
-    """What patches take from their neighbours, in the mean over patches: equation 3.
+    """What patches take from their neighbors, in the mean over patches: equation 3.
 
     Rows and columns of special tokens do not count, as its sums run over patches.
 
@@ -27,7 +27,7 @@ def locality_score(
         weights: attention after the softmax, masked or not, shape (..., N, N),
             N = num_special + H * W, special tokens first.
         grid: H and W of the patches.
-        kernel_size: a patch's neighbours are the kernel_size x kernel_size patches
+        kernel_size: a patch's neighbors are the kernel_size x kernel_size patches
             around it, itself included.
 
     Returns:
@@ -104,8 +104,8 @@ def attention_locality(
             `attention_maps` does: masked attention with its masked, soft and global
             heads, PyTorch's SDPA, or a softmax of N x N scores.
         images: shape (B, 3, H, W), or a sequence of (3, H, W) of several sizes, as the
-            backbone is given them (normalised). They run one by one.
-        kernel_size: width of the neighbourhood; by default that of the masks that the
+            backbone is given them (normalized). They run one by one.
+        kernel_size: width of the neighborhood; by default that of the masks that the
             backbone has, or 3.
 
     Returns:

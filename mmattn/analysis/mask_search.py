@@ -16,7 +16,7 @@ from torch import Tensor
 HIGH, LOW = 0.65, 0.35
 
 
-def initialise(depth: int) -> list[list[int]]:
+def initialize(depth: int) -> list[list[int]]:
     """Step 1: head 0 is masked in every layer."""
     if depth < 1:
         raise ValueError(f'depth must be positive, got {depth}')

@@ -32,7 +32,7 @@ def mask_width(backbone: nn.Module) -> int:
 
 @torch.no_grad()
 def mask_alphas(backbone: nn.Module) -> Tensor:
-    """What soft masks multiply scores of patches that are no neighbours by.
+    """What soft masks multiply scores of patches that are no neighbors by.
 
     From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
     https://arxiv.org/abs/2207.03006, section 4.3: near 0 a head is local, near 1

@@ -126,7 +126,7 @@ def _points(
 def in_image(
     positions: Tensor, grid: Sequence[int], image_size: Sequence[int]
 ) -> Tensor:
-    """Normalised (x, y) on a map, as in `DeformableAttention`, to (y, x) in pixels."""
+    """Normalized (x, y) on a map, as in `DeformableAttention`, to (y, x) in pixels."""
     grid, size = (positions.new_tensor(sides) for sides in (grid, image_size))
     cells = (positions.flip(-1) + 1) / 2 * (grid - 1) + 0.5
     return cells * size / grid

@@ -1,8 +1,8 @@
 """What mmengine's training lacks for runs that can be trusted. Needs mmengine."""
 
 from .amp import AmpOptimWrapper
-from .checkpoints.hook import CheckpointHook
-from .checkpoints.reader import (
+from .checkpoints import (
+    CheckpointHook,
     UntrustedCheckpointError,
     read_checkpoint,
     trusted_checkpoints,

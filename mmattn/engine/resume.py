@@ -1,6 +1,6 @@
 """Goes on exactly where a checkpoint was saved.
 
-mmengine restores weights, optimiser, schedulers and counters. What it leaves out is
+mmengine restores weights, optimizer, schedulers and counters. What it leaves out is
 here: the samplers' seed, the place inside an epoch, gradients that were being
 accumulated, and the validation that was due when the run ended.
 """

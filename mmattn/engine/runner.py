@@ -30,8 +30,8 @@ class Runner(MMEngineRunner):
 
     Three config keys of its own, all off by default: `trust_checkpoint` lets
     checkpoints run code while they are read, `allow_partial_load` takes weights that
-    match in part (`mmattn.engine.checkpoints.weights` has the rules), and `scale_schedule` scales
-    `param_scheduler` to the length of the run.
+    match in part (`mmattn.engine.checkpoints.weights` has the rules), and
+    `scale_schedule` scales `param_scheduler` to the length of the run.
     """
 
     _load_exactly = False
@@ -157,7 +157,8 @@ class Runner(MMEngineRunner):
         """mmengine's, with a report, and an error where too little matches.
 
         Raises:
-            ValueError: see `mmattn.engine.checkpoints.weights`; `UntrustedCheckpointError` is one.
+            ValueError: the weights do not fit (see `mmattn.engine.checkpoints.weights`)
+                or are not trusted (`UntrustedCheckpointError`).
         """
         exact = strict or self._load_exactly
         with self._as_allowed():

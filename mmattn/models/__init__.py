@@ -10,14 +10,20 @@ from .backbones import (
     PVTv2,
     ViT,
 )
-from .layers import DeformableDetrDecoder, DeformableDetrEncoder, MSDeformAttention
-from .necks.mask2former_pixel_decoder import Mask2FormerPixelDecoder
-from .necks.ms_deform_attn_neck import MSDeformAttnNeck
-from .necks.pooled_mlp import PooledMLP
+from .layers import (
+    DeformableDETRDecoder,
+    DeformableDetrDecoder,
+    DeformableDETREncoder,
+    DeformableDetrEncoder,
+    MSDeformAttention,
+)
+from .necks import Mask2FormerPixelDecoder, MSDeformAttnNeck, PooledMLP
 
 __all__ = [
     'DAT',
     'DATPlusPlus',
+    'DeformableDETRDecoder',
+    'DeformableDETREncoder',
     'DeformableDetrDecoder',
     'DeformableDetrEncoder',
     'HMaiT',

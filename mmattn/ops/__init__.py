@@ -2,7 +2,11 @@
 
 from .deformable_attention import deformable_attention, deformable_attention_v2
 from .landmark_attention import landmark_attention
-from .masked_attention import masked_attention, neighbourhood_mask
+from .masked_attention import (
+    masked_attention,
+    neighborhood_mask,
+    neighbourhood_mask,
+)
 from .ms_deform_attn import fused_ms_deform_attn, ms_deform_attn
 from .pointwise_linear import pointwise_linear
 from .structure_aware_attention import (
@@ -18,6 +22,7 @@ __all__ = [
     'landmark_attention',
     'masked_attention',
     'ms_deform_attn',
+    'neighborhood_mask',
     'neighbourhood_mask',
     'pointwise_linear',
     'structure_aware_attention',

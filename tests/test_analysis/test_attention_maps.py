@@ -18,7 +18,7 @@ from mmattn.analysis.kernel_rows import (
 from mmattn.models import IViT, LiSANet, MaiT, ViT
 from mmattn.ops.masked_attention.reference import (
     attention_scores,
-    neighbourhood_mask,
+    neighborhood_mask,
     spread_bias,
 )
 from mmattn.ops.structure_aware_attention.reference import (
@@ -143,7 +143,7 @@ def test_masked_kernels_are_the_operators_definition(kind, kernel_size, num_spec
     alpha = torch.rand(M).double() if kind == 'soft' else None
     fill = 'neg_inf' if 'neg_inf' in kind else 'zero'
     spread = None if bias is None else spread_bias(bias, grid, num_special)
-    mask = neighbourhood_mask(grid, kernel_size, num_special)
+    mask = neighborhood_mask(grid, kernel_size, num_special)
     scores, _ = attention_scores(q[None], k[None], k[None], mask, spread, alpha, fill)
     rows = [0, 2, 9, N - 1]
     kernels = masked_kernels(

@@ -1,4 +1,4 @@
-"""What deformable and neighbourhood attention, and learned proposals, count."""
+"""What deformable and neighborhood attention, and learned proposals, count."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ from mmattn.analysis import (
 from mmattn.models.layers import MaskedAttention
 from mmattn.ops.masked_attention.reference import (
     attention_scores,
-    neighbourhood_mask,
+    neighborhood_mask,
     spread_bias,
 )
 from mmattn.ops.testing import assert_close
@@ -51,10 +51,10 @@ def test_score_is_that_of_loops(grid, num_special, kernel_size):
 
 
 def test_score_of_an_average_over_all_tokens():
-    """A mean of 8.16 neighbours of 14 x 14 patches and a class token."""
+    """A mean of 8.16 neighbors of 14 x 14 patches and a class token."""
     score = locality_score(torch.full((197, 197), 1 / 197), (14, 14))
-    neighbours = (12 * 12 * 9 + 4 * 12 * 6 + 4 * 4) / 14**2
-    assert score.item() == pytest.approx(neighbours / 197, rel=1e-5)
+    neighbors = (12 * 12 * 9 + 4 * 12 * 6 + 4 * 4) / 14**2
+    assert score.item() == pytest.approx(neighbors / 197, rel=1e-5)
     assert round(score.item(), 3) == 0.041
 
 
@@ -117,7 +117,7 @@ def dense_weights(layer, x, grid):
     """(M, N, N) by the operator's definition; x has shape (1, N, C)."""
     q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(2)
     masked = torch.tensor([h in layer.masked_heads for h in range(layer.num_heads)])
-    near = neighbourhood_mask(grid, layer.kernel_size, layer.num_special)
+    near = neighborhood_mask(grid, layer.kernel_size, layer.num_special)
     mask = near | ~masked[:, None, None]
     bias = alpha = None
     if isinstance(layer, Biased):
@@ -162,7 +162,7 @@ def test_maps_are_the_operators_definition(name, backend):
         assert_close('weights', dense_weights(layer, x, (5, 5)), found.weights)
 
 
-def test_a_head_that_leaves_out_the_rest_spends_all_but_the_class_token_on_neighbours():
+def test_a_head_that_leaves_out_the_rest_spends_all_but_the_class_token_on_neighbors():
     backbone = make(
         lambda: MaskedAttention(75, 3, 3, num_special=1, mask_fill='neg_inf')
     )
@@ -200,7 +200,7 @@ def test_score_is_the_mean_over_images_of_any_size():
     assert_close('named', scores[0, :3], named[0][1])
 
 
-def test_neighbours_are_those_of_the_models_masks():
+def test_neighbors_are_those_of_the_models_masks():
     backbone = make(lambda: MaskedAttention(75, 3, 1, num_special=1, kernel_size=5))
     images = torch.randn(2, 3, 25, 30, dtype=torch.float64)
     scores = attention_locality(backbone, images)
@@ -289,7 +289,7 @@ def test_maps_of_too_many_tokens_are_refused():
 
 
 @pytest.mark.parametrize('kernel_size', [0, 2, -3])
-def test_a_neighbourhood_has_a_middle(kernel_size):
+def test_a_neighborhood_has_a_middle(kernel_size):
     with pytest.raises(ValueError, match=f'must be odd, got {kernel_size}'):
         locality_score(torch.zeros(16, 16), (4, 4), kernel_size)
 

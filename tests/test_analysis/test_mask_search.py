@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmattn.analysis.mask_search import HIGH, LOW, assign, calibrate, initialise
+from mmattn.analysis.mask_search import HIGH, LOW, assign, calibrate, initialize
 from mmattn.models.layers.masked.masking import resolve_masking
 
 LOCALITY = torch.tensor(
@@ -19,7 +19,7 @@ LOCALITY = torch.tensor(
 
 
 def test_the_search_starts_with_sch1():
-    masks = initialise(24)
+    masks = initialize(24)
     assert masks == [[0]] * 24
     assert resolve_masking(masks, 24, 3) == resolve_masking('sch1', 24, 3)
     masks[0].append(1)
@@ -66,7 +66,7 @@ def test_only_fully_masked_layers_are_calibrated():
 @pytest.mark.parametrize(
     'call, message',
     [
-        (lambda: initialise(0), 'depth must be positive, got 0'),
+        (lambda: initialize(0), 'depth must be positive, got 0'),
         (lambda: assign(LOCALITY, 0.3, 0.6), 'low 0.6 and high 0.3'),
         (lambda: assign(LOCALITY, 65.0), 'high 65.0'),
         (lambda: assign(LOCALITY[:, 0]), r'\(layers, heads\), got \(6,\)'),

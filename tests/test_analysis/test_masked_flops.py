@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmattn.analysis import count
 from mmattn.analysis.flop_rules import DENSE_RULES
 from mmattn.models.layers import MaskedAttention
-from mmattn.ops import masked_attention, neighbourhood_mask
+from mmattn.ops import masked_attention, neighborhood_mask
 from mmattn.ops.masked_attention.interface import BACKENDS
 from mmattn.ops.testing import make_masked_inputs
 
@@ -77,7 +77,7 @@ def test_operator_counts_the_pairs(
 @pytest.mark.parametrize('grid, kernel_size, num_special, pairs', CASES)
 def test_borders_are_not_clipped(grid, kernel_size, num_special, pairs):
     """So a count is above that of the mask's ones, and equal where all see all."""
-    ones = int(neighbourhood_mask(grid, kernel_size, num_special).sum())
+    ones = int(neighborhood_mask(grid, kernel_size, num_special).sum())
     everything = (num_special + grid[0] * grid[1]) ** 2
     assert ones < pairs < everything or ones == pairs == everything
 

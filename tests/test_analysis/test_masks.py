@@ -66,9 +66,9 @@ def test_every_layer_has_a_locality(make, masking):
     images = torch.randn(2, 3, 64, 49)
     scores = attention_locality(make(masking), images)
     assert scores.shape == (8, 3) and scores.isfinite().all()
-    neighbours = 100 / 16  # in the mean over 4 x 4 patches
-    assert (scores > 0.8 * neighbours / 17).all()
-    assert (scores < 1.2 * neighbours / 16).all()
+    neighbors = 100 / 16  # in the mean over 4 x 4 patches
+    assert (scores > 0.8 * neighbors / 17).all()
+    assert (scores < 1.2 * neighbors / 16).all()
 
 
 def test_a_pyramids_localities_are_of_all_stages():
@@ -81,4 +81,4 @@ def test_a_pyramids_localities_are_of_all_stages():
         assert row.isfinite().sum() == layer.num_heads
         assert row[: layer.num_heads].isfinite().all()
     first, last = scores[0].nanmean(), scores[-1].nanmean()
-    assert first < 0.1 < last  # 17 x 23 tokens, and 3 x 3, of which most are neighbours
+    assert first < 0.1 < last  # 17 x 23 tokens, and 3 x 3, of which most are neighbors

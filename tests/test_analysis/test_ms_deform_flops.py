@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
-from mmattn.models import DeformableDetrEncoder
+from mmattn.models import DeformableDETREncoder
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 from mmattn.ops.ms_deform_attn.interface import BACKENDS
 from mmattn.ops.testing import make_ms_deform_inputs
@@ -89,7 +89,7 @@ def test_deformable_detr_counts_as_computed_by_hand(shape, tokens, total):
 
 
 def test_padding_and_devices_count_the_same():
-    encoder = DeformableDetrEncoder(32, 2, 4, 3, 2, 48)
+    encoder = DeformableDETREncoder(32, 2, 4, 3, 2, 48)
     feats = [torch.randn(2, 32, *side) for side in SHAPES]
     masks = [torch.zeros(2, *side, dtype=torch.bool) for side in SHAPES]
     masks[0][:, :, -1] = True

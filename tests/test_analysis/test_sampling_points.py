@@ -144,7 +144,7 @@ def test_scores_of_some_queries_at_a_time(monkeypatch):
 
 
 def test_the_grid_before_the_offsets():
-    """Of 2 x 3 pixels, whose outer centres are 32 pixels apart."""
+    """Of 2 x 3 pixels, whose outer centers are 32 pixels apart."""
     model = build('dat')
     for layer in layers(model):
         torch.nn.init.zeros_(layer.conv_offset[-1].weight)

@@ -117,7 +117,7 @@ def segmentation_batch():
 
 
 def train_one_step(model, batch, without_gradient=()):
-    """One optimiser step; every trainable parameter must get a finite gradient."""
+    """One optimizer step; every trainable parameter must get a finite gradient."""
     model.train()
     gradients = {}
     for name, parameter in model.named_parameters():

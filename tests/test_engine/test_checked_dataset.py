@@ -56,7 +56,7 @@ def test_a_file_that_breaks_off_is_refused(tmp_path, picture, name, share):
 WHOLE = {
     'jpeg': lambda p: encode(p, 'JPEG'),
     'progressive jpeg': lambda p: encode(p, 'JPEG', progressive=True),
-    'grey jpeg': lambda p: encode(p[..., 0], 'JPEG'),
+    'gray jpeg': lambda p: encode(p[..., 0], 'JPEG'),
     'jpeg with a thumbnail': lambda p: encode(p, 'JPEG', exif=thumbnail(p)),
     'padded jpeg': lambda p: encode(p, 'JPEG') + bytes(500),
     'jpeg and line end': lambda p: encode(p, 'JPEG') + b'\r\n',
@@ -157,7 +157,7 @@ SAMPLES = {
         f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 159), its image '
         '(120, 160)',
     ),
-    'label map in colours': (
+    'label map in colors': (
         'mmseg',
         lambda: edit_map(lambda labels: np.stack([labels] * 3, axis=-1)),
         f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 160, 3), its image '

@@ -21,10 +21,10 @@ from tiny_run import Tiny, make_runner
 
 from mmattn.engine import (
     UntrustedCheckpointError,
-    checkpoint,
     read_checkpoint,
     trusted_checkpoints,
 )
+from mmattn.engine.checkpoints import reader
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def test_safetensors_says_how_to_install_it(tmp_path, monkeypatch):
 
 
 def test_an_old_pytorch_is_not_relied_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, 'SAFE_TORCH', (99, 0))
+    monkeypatch.setattr(reader, 'SAFE_TORCH', (99, 0))
     with pytest.raises(
         RuntimeError, match='CVE-2026-24747.*pip install -U torch.*safetensors'
     ):

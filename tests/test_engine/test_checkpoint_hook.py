@@ -16,7 +16,8 @@ from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
 from mmengine.runner import FlexibleRunner
 from tiny_run import make_runner
 
-from mmattn.engine import CheckpointHook, Runner, atomic_files, read_checkpoint
+from mmattn.engine import CheckpointHook, Runner, read_checkpoint
+from mmattn.engine.checkpoints import atomic_files
 from mmattn.engine.checkpoints.atomic_files import write_atomically
 from mmattn.engine.checkpoints.hook import check_last_checkpoint
 

@@ -4,7 +4,7 @@ import torch
 from golden import hashed, hashed_parameters
 from torch import nn
 
-from mmattn.models.layers import DeformableDetrDecoder, DeformableDetrEncoder
+from mmattn.models.layers import DeformableDETRDecoder, DeformableDETREncoder
 
 SHAPES = (5, 7), (3, 4), (2, 2)
 VALID = (4, 5), (2, 3), (1, 2)  # of the second image
@@ -26,13 +26,13 @@ KINDS = {
 
 
 def build_encoder(**kwargs):
-    encoder = DeformableDetrEncoder(**SMALL | kwargs).double().eval()
+    encoder = DeformableDETREncoder(**SMALL | kwargs).double().eval()
     return fill(encoder, 'encoder')
 
 
 def build_decoder(kind='one-stage', **kwargs):
     kwargs = SMALL | dict(num_queries=QUERIES) | KINDS[kind] | kwargs
-    decoder = DeformableDetrDecoder(**kwargs).double().eval()
+    decoder = DeformableDETRDecoder(**kwargs).double().eval()
     return fill(decoder, 'decoder')
 
 

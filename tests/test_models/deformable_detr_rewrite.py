@@ -24,7 +24,7 @@ def feed_forward(p, name, x):
 
 
 def bilinear(grid, x, y):
-    """Samples (Q, D) of `grid` (H, W, D) at pixels x, y (Q,); 0 is a pixel's centre."""
+    """Samples (Q, D) of `grid` (H, W, D) at pixels x, y (Q,); 0 is a pixel's center."""
     H, W, _ = grid.shape
     out = 0
     for row in (y.floor(), y.floor() + 1):
@@ -109,7 +109,7 @@ def valid_sides(mask):
     return int((~mask[:, 0]).sum()), int((~mask[0]).sum())
 
 
-def centres(masks):
+def centers(masks):
     """(x, y) of all pixels in valid sides, (S, 2)."""
     places = []
     for mask in masks:
@@ -141,7 +141,7 @@ def encode(p, maps, masks, heads):
         ]
     )
     padding = torch.cat([mask.flatten() for mask in masks])
-    reference = spread(centres(masks), masks)
+    reference = spread(centers(masks), masks)
     for name in layer_names(p, 'encoder'):
         arguments = x + positions, x, shapes, reference, padding, heads
         attended = ms_deform_attention(p, f'{name}.self_attn', *arguments)
@@ -168,7 +168,7 @@ def decode(p, memory, masks, heads, queries, classify=None, boxes=None):
             0.05 * 2**level for level, (H, W) in enumerate(shapes) for _ in range(H * W)
         ]
         sizes = torch.tensor(sizes, dtype=torch.float64)[:, None].expand(-1, 2)
-        proposals = torch.cat([centres(masks), sizes], 1)
+        proposals = torch.cat([centers(masks), sizes], 1)
         valid = ((proposals > 0.01) & (proposals < 0.99)).all(1) & ~padding
         logits = torch.where(valid[:, None], proposals.logit(), math.inf)
         kept = torch.where(valid[:, None], memory, 0)

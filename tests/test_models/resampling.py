@@ -21,7 +21,7 @@ def matrix(old, new, kernel, align_corners=False):
     """Weights (new, old) of old entries in new ones; beyond the ends, the ends count.
 
     Without `align_corners` the outer edges of the entries stay in place, with it the
-    centres of the first and last one.
+    centers of the first and last one.
     """
     weights = torch.zeros(new, old, dtype=torch.float64)
     for i in range(new):

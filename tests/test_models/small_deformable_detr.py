@@ -82,9 +82,9 @@ def config(form='one-stage', **changes):
         type='mmattn.DeformableDETR',
         backbone=BACKBONE,
         neck=neck(),
-        encoder=dict(type='mmattn.DeformableDetrEncoder', num_points=3, **LAYER),
+        encoder=dict(type='mmattn.DeformableDETREncoder', num_points=3, **LAYER),
         decoder=dict(
-            type='mmattn.DeformableDetrDecoder',
+            type='mmattn.DeformableDETRDecoder',
             num_queries=QUERIES,
             num_points=2,
             **LAYER,

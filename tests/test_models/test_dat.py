@@ -121,8 +121,8 @@ class Official:
         h = F.conv2d(h, weight, bias, padding=weight.shape[-1] // 2, groups=C // G)
         h = F.gelu(self.norm(f'{name}.conv_offset.1', h))
         offset = self.linear(f'{name}.conv_offset.3', h).tanh().movedim(1, -1)
-        centres = [(torch.arange(s).double() + 0.5) / s * 2 - 1 for s in (H, W)]
-        reference = torch.stack(torch.meshgrid(*centres, indexing='ij'), -1)
+        centers = [(torch.arange(s).double() + 0.5) / s * 2 - 1 for s in (H, W)]
+        reference = torch.stack(torch.meshgrid(*centers, indexing='ij'), -1)
         pos = reference + offset * 2 / torch.tensor([H, W])
         sampled = F.grid_sample(
             x.reshape(B * G, C // G, H, W), pos.flip(-1), align_corners=True

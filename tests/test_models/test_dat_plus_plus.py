@@ -106,7 +106,7 @@ class Official:
     def depthwise(self, name, x):
         return self.conv(name, x, padding=1, groups=x.shape[1])
 
-    def neighbours(self, name, x, M):
+    def neighbors(self, name, x, M):
         _, C, H, W = x.shape
         x = F.pad(x, (0, max(0, 7 - W), 0, max(0, 7 - H))).movedim(1, -1)
         qkv = F.linear(x, *self.get(f'{name}.qkv')).unflatten(-1, (3, M, C // M))
@@ -149,7 +149,7 @@ class Official:
         x = x + self.depthwise(f'stages.{s}.local_perception_units.{d}', x)
         h = self.norm(f'stages.{s}.layer_norms.{2 * d}', x)
         if kind(self.arch, s, d) == NEIGHBOURS:
-            x = x + self.neighbours(attn, h, M)
+            x = x + self.neighbors(attn, h, M)
         else:
             x = x + self.deformed(attn, h, M, G, STRIDES[s])
         h = self.norm(f'stages.{s}.layer_norms.{2 * d + 1}', x)

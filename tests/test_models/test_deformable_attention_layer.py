@@ -53,7 +53,7 @@ def random(*shape):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def pixel_centres(side, align_corners):
+def pixel_centers(side, align_corners):
     if align_corners:
         return torch.linspace(-1, 1, side, dtype=torch.float64)
     return (torch.arange(side).double() + 0.5) / side * 2 - 1
@@ -92,7 +92,7 @@ def rewritten(p, x, heads, groups, version, stride):
     sampled = F.grid_sample(
         x.reshape(B * groups, width, H, W), pos.flip(-1), align_corners=True
     ).reshape(B, C, Hk * Wk)
-    rows, columns = (pixel_centres(s, version == DAT_PLUS_PLUS) for s in (H, W))
+    rows, columns = (pixel_centers(s, version == DAT_PLUS_PLUS) for s in (H, W))
     queries = torch.stack(torch.meshgrid(rows, columns, indexing='ij'), -1)
     displacement = (queries.view(1, H * W, 1, 2) - pos.view(-1, 1, Hk * Wk, 2)) / 2
     tables = p['rpe_table'].view(groups, heads // groups, *p['rpe_table'].shape[1:])
@@ -184,8 +184,8 @@ def test_offsets_are_bounded_as_each_version_says():
     for layer in (dat, plus_plus):
         torch.nn.init.normal_(layer.conv_offset[3].weight, std=100)
     sides = torch.tensor([8.0, 5.0]).double()
-    centres = [pixel_centres(side, False) for side in (5, 8)]
-    references = torch.stack(torch.meshgrid(*centres, indexing='ij'), -1).flip(-1)
+    centers = [pixel_centers(side, False) for side in (5, 8)]
+    references = torch.stack(torch.meshgrid(*centers, indexing='ij'), -1).flip(-1)
     steps = (dat.sampled_positions(x) - references.flatten(0, 1)) * sides
     assert_close(steps.abs().max().item(), 2.0)
     assert plus_plus.sampled_positions(x).abs().max() == 1

@@ -147,8 +147,8 @@ def test_parameters_are_as_many_as_the_authors(row, classes):
         form,
         backbone=BACKBONE | dict(depth=50, base_channels=64) | resnet,
         neck=neck_cfg,
-        encoder=dict(type='mmattn.DeformableDetrEncoder', **levels),
-        decoder=dict(type='mmattn.DeformableDetrDecoder', **levels, **FORMS[form]),
+        encoder=dict(type='mmattn.DeformableDETREncoder', **levels),
+        decoder=dict(type='mmattn.DeformableDETRDecoder', **levels, **FORMS[form]),
         bbox_head=HEAD | dict(num_classes=classes, embed_dims=256),
     )
     if levels:
@@ -277,7 +277,7 @@ def test_a_neck_may_encode_by_itself():
         (
             dict(
                 encoder=dict(
-                    type='mmattn.DeformableDetrEncoder', embed_dims=WIDTH, num_levels=3
+                    type='mmattn.DeformableDETREncoder', embed_dims=WIDTH, num_levels=3
                 )
             ),
             "num_levels: {'encoder': 3, 'decoder': 4}",

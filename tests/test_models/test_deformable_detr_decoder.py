@@ -22,7 +22,7 @@ from deformable_detr_models import (
 from golden import SINGLE, assert_golden, golden, hashed
 from torch.testing import assert_close
 
-from mmattn.models import DeformableDetrDecoder, DeformableDetrEncoder
+from mmattn.models import DeformableDETRDecoder, DeformableDETREncoder
 from mmattn.models.layers.deformable_detr.geometry import (
     box_proposals,
     flatten_maps,
@@ -51,8 +51,8 @@ def test_official_values():
     valid = [(round(0.75 * H), round(0.75 * W)) for H, W in shapes]
     feats, masks = maps(shapes, C=256), padding_masks(shapes, valid)
     settings = dict(num_layers=2, feedforward_channels=512)
-    encoder = fill(DeformableDetrEncoder(**settings).double(), 'encoder').eval()
-    decoder = DeformableDetrDecoder(num_queries=20, **settings).double()
+    encoder = fill(DeformableDETREncoder(**settings).double(), 'encoder').eval()
+    decoder = DeformableDETRDecoder(num_queries=20, **settings).double()
     decoder = fill(decoder, 'decoder').eval()
     positions = [
         flatten_maps([hashed(f'pos{level}', feat.shape)]) + embed
@@ -192,7 +192,7 @@ def test_first_stage_takes_the_highest_scores_of_the_first_class():
     padding = flatten_masks(masks)
     assert (out.enc_coord[padding] == 1).all()
     assert (out.enc_coord[~padding] != 1).all()
-    fine = [(1, 200), (1, 2), (2, 2)]  # the first pixel's centre is at 0.0025
+    fine = [(1, 200), (1, 2), (2, 2)]  # the first pixel's center is at 0.0025
     feats = maps(fine)
     ones = (run('two-stage', feats=feats).enc_coord == 1).all(-1)
     assert ones[:, :2].all() and ones[:, 198:200].all()
@@ -200,7 +200,7 @@ def test_first_stage_takes_the_highest_scores_of_the_first_class():
 
 
 def test_padding_does_not_move_proposals():
-    """Not by a rounding, which matters where a centre is at the margin, 0.5 / 50."""
+    """Not by a rounding, which matters where a center is at the margin, 0.5 / 50."""
     settings = dict(dtype=torch.float32, device=torch.device('cpu'))
     for side in range(1, 65):
         mask = torch.zeros(1, 1, 64, dtype=torch.bool)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from mmattn.models.layers.deformable_detr.blocks import (
-    DeformableDetrDecoderLayer,
-    DeformableDetrEncoderLayer,
+    DeformableDETRDecoderLayer,
+    DeformableDETREncoderLayer,
 )
 
 C, FEEDFORWARD, RATE = 16, 24, 0.25
@@ -40,7 +40,7 @@ def run(layer):
         for _ in range(2)
     )
     reference = torch.rand(2, 12, 1, 2, generator=generator, dtype=torch.float64)
-    memory = [x.flip(1)] if isinstance(layer, DeformableDetrDecoderLayer) else []
+    memory = [x.flip(1)] if isinstance(layer, DeformableDETRDecoderLayer) else []
     return x, layer(x, positions, *memory, reference, SHAPES, None)
 
 
@@ -58,18 +58,18 @@ def widths_of_drops(layer):
 
 
 def test_encoder_drops_what_it_adds_and_the_hidden_layer():
-    layer = build(DeformableDetrEncoderLayer, RATE)
+    layer = build(DeformableDETREncoderLayer, RATE)
     assert widths_of_drops(layer) == [C, FEEDFORWARD, C]
-    layer = build(DeformableDetrEncoderLayer, 1.0)
+    layer = build(DeformableDETREncoderLayer, 1.0)
     x, out = run(layer)
     assert_close(out, layer.norm2(layer.norm1(x)), rtol=0, atol=1e-12)
 
 
 def test_decoder_drops_what_it_adds_the_hidden_layer_and_weights():
-    layer = build(DeformableDetrDecoderLayer, RATE)
+    layer = build(DeformableDETRDecoderLayer, RATE)
     assert widths_of_drops(layer) == [C, C, FEEDFORWARD, C]
     assert layer.self_attn.dropout == RATE
-    layer = build(DeformableDetrDecoderLayer, 1.0)
+    layer = build(DeformableDETRDecoderLayer, 1.0)
     x, out = run(layer)
     expected = layer.norm3(layer.norm1(layer.norm2(x)))
     assert_close(out, expected, rtol=0, atol=1e-12)

@@ -63,7 +63,7 @@ def test_padded_image_is_encoded_as_it_would_be_alone():
     for out, first, second in zip(outs, full, alone, strict=True):
         assert_close(out[:1], first, **REWRITE)
         rows, columns = second.shape[2:]
-        # Normalised positions divide by a side plus 1e-6.
+        # Normalized positions divide by a side plus 1e-6.
         assert_close(out[1:, :, :rows, :columns], second, **REWRITE)
 
 

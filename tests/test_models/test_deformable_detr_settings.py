@@ -18,7 +18,7 @@ from deformable_detr_models import (
 )
 from torch.testing import assert_close
 
-from mmattn.models import DeformableDetrDecoder, DeformableDetrEncoder
+from mmattn.models import DeformableDETRDecoder, DeformableDETREncoder
 
 PIXELS = sum(H * W for H, W in SHAPES)
 
@@ -30,8 +30,8 @@ def count(module):
 def test_numbers_of_parameters():
     """The published counts are those of the layers alone; the sum is the model's."""
     with torch.device('meta'):
-        decoders = {kind: DeformableDetrDecoder(**KINDS[kind]) for kind in KINDS}
-        encoder = DeformableDetrEncoder()
+        decoders = {kind: DeformableDETRDecoder(**KINDS[kind]) for kind in KINDS}
+        encoder = DeformableDETREncoder()
     assert count(encoder.layers) == 4_541_184
     assert count(encoder) == count(encoder.layers) + 4 * 256
     own = {
@@ -56,7 +56,7 @@ def test_numbers_of_parameters():
 
 def test_encoder_starts_as_the_official_one():
     torch.manual_seed(0)
-    encoder = DeformableDetrEncoder(64, 1, 8, 4, 4, 128)
+    encoder = DeformableDETREncoder(64, 1, 8, 4, 4, 128)
     assert abs(encoder.level_embed.std().item() - 1) < 0.2
     layer = encoder.layers[0]
     for linear in (layer.linear1, layer.linear2):
@@ -69,7 +69,7 @@ def test_encoder_starts_as_the_official_one():
 def test_decoder_starts_as_the_official_one():
     torch.manual_seed(0)
     settings = dict(SMALL, embed_dims=64, num_heads=8, num_queries=50)
-    decoder = DeformableDetrDecoder(**settings)
+    decoder = DeformableDETRDecoder(**settings)
     assert abs(decoder.query_embed.weight.std().item() - 1) < 0.05
     assert not decoder.reference_points.bias.any()
     attention = decoder.layers[0].self_attn
@@ -86,8 +86,8 @@ def test_decoder_starts_as_the_official_one():
 @pytest.mark.parametrize(
     'name, build, settings',
     [
-        ('DeformableDetrEncoder', build_encoder, {}),
-        ('DeformableDetrDecoder', build_decoder, dict(num_queries=QUERIES)),
+        ('DeformableDETREncoder', build_encoder, {}),
+        ('DeformableDETRDecoder', build_decoder, dict(num_queries=QUERIES)),
     ],
     ids=['encoder', 'decoder'],
 )
@@ -111,10 +111,10 @@ def test_they_need_no_mm_package():
         'import sys\n'
         "for name in ('mmengine', 'mmcv', 'mmdet', 'mmseg'): sys.modules[name] = None\n"
         'import torch\n'
-        'from mmattn.models import DeformableDetrDecoder, DeformableDetrEncoder\n'
+        'from mmattn.models import DeformableDETRDecoder, DeformableDETREncoder\n'
         'feats = [torch.randn(1, 8, H, W) for H, W in ((5, 7), (3, 4))]\n'
-        'feats = DeformableDetrEncoder(8, 1, 2, 2, 2, 16)(feats)\n'
-        'out = DeformableDetrDecoder(8, 3, 1, 2, 2, 2, 16)(feats)\n'
+        'feats = DeformableDETREncoder(8, 1, 2, 2, 2, 16)(feats)\n'
+        'out = DeformableDETRDecoder(8, 3, 1, 2, 2, 2, 16)(feats)\n'
         'assert out.hidden_states.shape == (1, 1, 3, 8)\n'
     )
     subprocess.run([sys.executable, '-c', code], check=True)

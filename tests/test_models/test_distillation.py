@@ -131,7 +131,7 @@ def test_loss_is_deits(augments, tau, weight):
     ],
     ids=['rgb', 'bgr'],
 )
-def test_teacher_sees_the_same_images_in_its_own_normalisation(own):
+def test_teacher_sees_the_same_images_in_its_own_normalization(own):
     scores = torch.zeros(4, CLASSES)
     model = trained(
         dict(type='mmattn.Witness', scores=scores, data_preprocessor=own),
@@ -160,7 +160,7 @@ def test_teacher_sees_what_batch_augmentation_made():
     )
 
 
-def test_a_timm_teacher_comes_with_its_normalisation():
+def test_a_timm_teacher_comes_with_its_normalization():
     """`test_vit` has 0.5 for all six numbers, other than ImageNet's."""
     model = trained(dict(TIMM_TEACHER, model_name='test_vit', img_size=32))
     data = batch()
@@ -224,7 +224,7 @@ def test_prediction_is_the_mean_of_two_and_needs_no_teacher():
 def test_weights_of_a_teacher_are_loaded_and_stay(tmp_path):
     """timm's by `checkpoint_path`, as by `pretrained`; an `init_cfg` for the rest.
 
-    Asked to initialise itself, `test_vit` would start anew.
+    Asked to initialize itself, `test_vit` would start anew.
     """
     cfg = dict(TIMM_TEACHER, model_name='test_vit')
     weights = MODELS.build(cfg).state_dict()
@@ -268,6 +268,6 @@ def test_a_teacher_of_other_classes_is_refused():
         model(**data, mode='loss')
 
 
-def test_a_teacher_of_unknown_normalisation_is_refused():
+def test_a_teacher_of_unknown_normalization_is_refused():
     with pytest.raises(ValueError, match='mean, std and to_rgb'):
         trained(dict(type='mmattn.Witness'))

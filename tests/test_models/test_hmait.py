@@ -15,7 +15,7 @@ from mmattn.models.backbones.hmait import convert_state_dict
 from mmattn.models.layers import RelativeMaskedAttention, relative_position
 from mmattn.ops.masked_attention.reference import (
     attention_under_mask,
-    neighbourhood_mask,
+    neighborhood_mask,
 )
 
 SHALLOW = dict(
@@ -42,7 +42,7 @@ def build(arch=SHALLOW, **kwargs):
     return HMaiT(arch, **kwargs)
 
 
-def randomise(model, std=0.3):
+def randomize(model, std=0.3):
     for param in model.parameters():
         nn.init.normal_(param, std=std)
     return model
@@ -93,7 +93,7 @@ def clipped_table(table, grid):
 )
 def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position, grids):
     size = tuple(4 * side for side in grids[0])
-    model = randomise(
+    model = randomize(
         build(
             masked_heads=(0,) * 4, position=position, img_size=size, out_indices=(1, 3)
         )
@@ -169,7 +169,7 @@ def dense_bias(table, table_grid, grid):
 def by_definition(layer, x, grid, bias, kernel_size):
     q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(2)
     mask = torch.ones(layer.num_heads, *[grid[0] * grid[1]] * 2, dtype=torch.bool)
-    mask[: len(layer.masked_heads)] = neighbourhood_mask(grid, kernel_size)
+    mask[: len(layer.masked_heads)] = neighborhood_mask(grid, kernel_size)
     out = attention_under_mask(q, k, v, mask, bias, None, layer.mask_fill)
     return layer.proj(out.flatten(2))
 
@@ -187,7 +187,7 @@ LAYERS = {
     'none-masked': dict(masked_heads=0, grid=(8, 3)),
     'stencil-beyond-table': dict(masked_heads=2, grid=(9, 4), kernel_size=15),
     'other-table': dict(masked_heads=1, grid=(3, 6), table_grid=(2, 4)),
-    'neighbours-alone': dict(masked_heads=2, grid=(5, 7), mask_fill='neg_inf'),
+    'neighbors-alone': dict(masked_heads=2, grid=(5, 7), mask_fill='neg_inf'),
     'pixel': dict(masked_heads=1, grid=(1, 1)),
 }
 
@@ -198,7 +198,7 @@ def test_layer_is_its_definition(case, backend):
     case = dict(case)
     grid = case.pop('grid')
     layer = RelativeMaskedAttention(12, 3, **case, backend=backend).double()
-    randomise(layer, std=1)
+    randomize(layer, std=1)
     x = torch.randn(2, grid[0] * grid[1], 12, dtype=torch.float64)
 
     def definition(x):
@@ -213,7 +213,7 @@ def test_layer_is_its_definition(case, backend):
 
 @pytest.mark.parametrize('num_masked', [0, 2, 3])
 def test_heads_one_by_one_are_all_heads_at_once(num_masked, monkeypatch):
-    layer = randomise(RelativeMaskedAttention(12, 3, num_masked), std=1).double()
+    layer = randomize(RelativeMaskedAttention(12, 3, num_masked), std=1).double()
     x = torch.randn(2, 35, 12, dtype=torch.float64)
     expected = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
     monkeypatch.setattr(relative_position, 'MAX_BIAS_ELEMENTS', -1)
@@ -280,7 +280,7 @@ def test_options_reach_the_attention():
 @pytest.mark.parametrize('position', ['relative', 'full', 'absolute', 'none'])
 def test_position_makes_pixels_differ(position):
     """Of a constant image, without masks, where borders tell nothing."""
-    model = randomise(
+    model = randomize(
         build(
             position=position,
             img_size=64,

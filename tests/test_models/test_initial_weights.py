@@ -135,7 +135,7 @@ TABLE = {
         *NORMS,
         *MATRICES,
     ),
-    # https://github.com/LeapLabTHU/DAT, where nothing but tables is initialised.
+    # https://github.com/LeapLabTHU/DAT, where nothing but tables is initialized.
     DAT: (
         (r'.*\.(rpe_table|relative_position_bias_table)', normal(0.01)),
         *NORMS,

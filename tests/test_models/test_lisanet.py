@@ -83,7 +83,7 @@ def test_kernels_decay_and_offsets_do_not():
     names = build(PLAIN).no_weight_decay()
     assert names == {'pos_embed'}
     bias = build(PLAIN).blocks[0][0].mixer.bias
-    assert bias.dim() == 2, 'left to the rule of optimisers that biases do not decay'
+    assert bias.dim() == 2, 'left to the rule of optimizers that biases do not decay'
 
 
 @pytest.mark.parametrize('mixer', MIXERS)

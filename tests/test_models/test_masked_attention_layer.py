@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from mmattn.models.layers import MaskedAttention, resolve_masking
 from mmattn.models.layers.masked.masking import LayerMasking
-from mmattn.ops import neighbourhood_mask
+from mmattn.ops import neighborhood_mask
 
 SETTINGS = {
     'hard': dict(),
@@ -34,7 +34,7 @@ def tokens(N):
 
 def by_hand(layer, x, grid):
     """Head by head, with the N x N scores."""
-    near = neighbourhood_mask(grid, layer.kernel_size, layer.num_special)
+    near = neighborhood_mask(grid, layer.kernel_size, layer.num_special)
     alphas = dict(zip(layer.masked_heads, range(len(layer.masked_heads)), strict=True))
     heads = []
     for head in range(3):

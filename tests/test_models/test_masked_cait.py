@@ -12,7 +12,7 @@ from mmattn.models import MaskedCaiT
 from mmattn.models.backbones.masked_cait import MaskedTalkingHeads
 from mmattn.models.layers import MaskedAttention
 from mmattn.models.layers.patches import resize_pos_embed
-from mmattn.ops import neighbourhood_mask
+from mmattn.ops import neighborhood_mask
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=4)
 PARAMETERS = {'xxs24': 11_956_264, 'xs24': 26_560_648, 's24': 46_916_200}
@@ -121,7 +121,7 @@ def test_masks_need_no_other_weights():
 def test_what_the_softmax_gets_is_masked(settings, masked_heads):
     """Between the mixtures, head by head."""
     layer, x = attention(masked_heads, **settings), randn(2, *GRID, 48).double()
-    near = neighbourhood_mask(GRID, layer.kernel_size)
+    near = neighborhood_mask(GRID, layer.kernel_size)
     alphas = iter(() if layer.alpha is None else layer.alpha)
     qkv = layer.qkv(x).view(2, 20, 3, 4, 12).unbind(2)
     q, k, v = (part.transpose(1, 2) for part in qkv)

@@ -120,7 +120,7 @@ def test_it_starts_on_rays_with_equal_weights():
 
 
 def test_locations_stay_in_float32_under_autocast():
-    """Neighbours in a row of 512 pixels have one place in bfloat16."""
+    """Neighbors in a row of 512 pixels have one place in bfloat16."""
     module = MSDeformAttention(4, 2, 1, 1)
     torch.nn.init.zeros_(module.sampling_offsets.bias)
     for layer in (module.value_proj, module.output_proj):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mmattn.models import (
-    DeformableDetrEncoder,
+    DeformableDETREncoder,
     Mask2FormerPixelDecoder,
     MSDeformAttnNeck,
 )
@@ -38,7 +38,7 @@ def feature_maps(dtype=torch.float32):
     ]
 
 
-def randomise(module):
+def randomize(module):
     """Else attention weights are equal and offsets the same for all queries."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_maps_keep_their_sides_and_order(num_encoder_levels):
 def test_is_its_parts_one_after_the_other():
     """The encoder takes the coarsest map first; what is finer adds what is above."""
     model, feats = neck(num_encoder_levels=2), feature_maps()
-    randomise(model)
+    randomize(model)
     inputs = [
         F.group_norm(F.conv2d(feat, conv.weight, conv.bias), 32, norm.weight, norm.bias)
         for feat, (conv, norm) in zip(feats[:1:-1], model.input_convs, strict=True)
@@ -89,7 +89,7 @@ def test_is_its_parts_one_after_the_other():
 def test_further_levels_come_from_the_coarsest_input():
     """And through the encoder: they depend on the finest of its levels."""
     model, feats = neck(num_encoder_levels=5, num_outs=6), feature_maps()
-    randomise(model)
+    randomize(model)
     feats[1].requires_grad_()
     maps = model(feats)
     assert [m.shape[2:] for m in maps[:4]] == [torch.Size(side) for side in SIDES]
@@ -104,9 +104,9 @@ def test_encoder_is_mask2formers_unless_told():
     assert len(encoder.layers) == 6 and encoder.position_offset == 0
     assert encoder.layers[0].dropout.p == 0
     pytest.importorskip('mmengine')
-    settings = dict(type='mmattn.DeformableDetrEncoder', num_layers=1)
+    settings = dict(type='mmattn.DeformableDETREncoder', num_layers=1)
     encoder = MSDeformAttnNeck(CHANNELS, DIMS, encoder=settings).encoder
-    assert isinstance(encoder, DeformableDetrEncoder)
+    assert isinstance(encoder, DeformableDETREncoder)
     assert encoder.layers[0].dropout.p == 0.1 and encoder.position_offset == -0.5
 
 
@@ -134,7 +134,7 @@ def test_another_number_of_maps():
 
 def test_mask_features_and_the_coarsest_maps():
     decoder, feats = pixel_decoder(), feature_maps()
-    randomise(decoder)
+    randomize(decoder)
     maps = decoder.neck(feats)
     features, coarse = decoder(feats)
     assert_close('mask features', decoder.mask_features(maps[0]), features)
@@ -192,7 +192,7 @@ def mmdet_pixel_decoder(**settings):
         CHANNELS, feat_channels=DIMS, out_channels=40, **copy.deepcopy(settings)
     )
     theirs.init_weights()
-    randomise(theirs)
+    randomize(theirs)
     return theirs
 
 
@@ -230,7 +230,7 @@ def test_weights_load_under_any_prefix_and_ours_as_they_are():
     model.load_state_dict({prefix + k: v for k, v in theirs.state_dict().items()})
     weight = model['head']['pixel_decoder'].mask_features.weight
     assert torch.equal(weight, theirs.mask_feature.weight)
-    randomise(model)
+    randomize(model)
     again = pixel_decoder()
     again.load_state_dict(model['head']['pixel_decoder'].state_dict())
     assert torch.equal(again.mask_features.weight, weight)

@@ -1,4 +1,4 @@
-"""Neighbourhood attention: all its forms against loops over queries and keys."""
+"""Neighborhood attention: all its forms against loops over queries and keys."""
 
 from itertools import product
 
@@ -13,7 +13,7 @@ from mmattn.models.layers import (
 )
 from mmattn.ops.masked_attention.reference import (
     attention_under_mask,
-    neighbourhood_mask,
+    neighborhood_mask,
 )
 
 FORMS = {  # TILED_PIXELS, DENSE_PIXELS, BORDER_TILE
@@ -100,7 +100,7 @@ def test_all_forms_agree_on_a_large_map(monkeypatch):
 def test_inner_queries_have_the_clipped_window_of_masked_attention():
     q, k, v, rpb = random_inputs((9, 12))
     out = neighborhood_attention.neighborhood_attention(q, k, v, rpb)
-    mask = neighbourhood_mask((9, 12), 7)
+    mask = neighborhood_mask((9, 12), 7)
     offsets = torch.arange(9 * 12)
     dy = offsets // 12 - offsets[:, None] // 12
     dx = offsets % 12 - offsets[:, None] % 12
@@ -129,7 +129,7 @@ def test_form_depends_on_the_size(monkeypatch):
 
 
 @pytest.mark.parametrize('grid', [(40, 40), (60, 50)], ids=['tiles', 'stencil'])
-def test_nothing_of_pixels_by_neighbours_is_kept(grid):
+def test_nothing_of_pixels_by_neighbors_is_kept(grid):
     q, k, v, rpb = (x.float() for x in random_inputs(grid, batch=1, width=16))
     sizes = []
     pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731
@@ -151,7 +151,7 @@ def test_small_maps_are_padded_with_pixels_of_zeros(grid):
     assert layer(x).shape == x.shape
 
 
-def test_layer_projects_heads_of_neighbouring_channels():
+def test_layer_projects_heads_of_neighboring_channels():
     torch.manual_seed(0)
     layer = NeighborhoodAttention(6, 2).double()
     x = torch.randn(1, 8, 7, 6, dtype=torch.float64)

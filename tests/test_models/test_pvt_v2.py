@@ -37,10 +37,10 @@ def build(arch=SHALLOW, **kwargs):
     torch.manual_seed(0)
     with torch.device('meta'):
         model = PVTv2(arch, **kwargs).double().eval()
-    return randomise(model.to_empty(device='cpu'))
+    return randomize(model.to_empty(device='cpu'))
 
 
-def randomise(model):
+def randomize(model):
     for name, param in model.named_parameters():
         nn.init.normal_(param, mean=float('norm' in name), std=0.1)
     return model
@@ -96,7 +96,7 @@ TIMM = {  # ours and the depths that make it small
 def timms(name, **kwargs):
     with torch.device('meta'):
         theirs = timm.create_model(name, **kwargs)
-    return randomise(theirs.to_empty(device='cpu').double().eval())
+    return randomize(theirs.to_empty(device='cpu').double().eval())
 
 
 def assert_equals_timms(theirs, model):

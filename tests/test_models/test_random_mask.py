@@ -10,7 +10,7 @@ from torch import nn
 from mmattn.models import MaiT
 from mmattn.models.layers import MaskedAttention, RandomMaskedAttention
 from mmattn.models.layers.masked.random_mask import random_mask
-from mmattn.ops import neighbourhood_mask
+from mmattn.ops import neighborhood_mask
 from mmattn.ops.testing import assert_close
 from mmattn.registry import MODELS
 
@@ -21,9 +21,9 @@ ARCH = dict(embed_dims=48, depth=2, num_heads=3)
 @pytest.mark.parametrize('num_special', [0, 1, 2])
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
-def test_each_row_is_as_dense_as_the_neighbourhoods(grid, kernel_size, num_special):
+def test_each_row_is_as_dense_as_the_neighborhoods(grid, kernel_size, num_special):
     mask = random_mask(grid, kernel_size, num_special, seed=3)
-    near = neighbourhood_mask(grid, kernel_size, num_special)
+    near = neighborhood_mask(grid, kernel_size, num_special)
     assert mask.shape == near.shape and mask.dtype == torch.bool
     assert torch.equal(mask.sum(1), near.sum(1))
     assert mask[:num_special].all() and mask[:, :num_special].all()
@@ -33,12 +33,12 @@ def test_places_are_random():
     """Each is as likely: near or far, the patch itself or another."""
     shape = (14, 14)
     masks = torch.stack([random_mask(shape, seed=seed) for seed in range(200)]).double()
-    rate = neighbourhood_mask(shape).sum(1, dtype=torch.float64) / 196  # of each row
+    rate = neighborhood_mask(shape).sum(1, dtype=torch.float64) / 196  # of each row
     spread = (rate * (1 - rate) / 200).sqrt()
     deviation = (masks.mean(0) - rate[:, None]) / spread[:, None]
     assert deviation.std().item() == pytest.approx(1, abs=0.03)
     assert deviation.abs().max() < 8  # of 38,416, rates are a few per cent
-    for part in (neighbourhood_mask(shape), torch.eye(196, dtype=torch.bool)):
+    for part in (neighborhood_mask(shape), torch.eye(196, dtype=torch.bool)):
         assert abs(deviation[part].mean()) < 4 / part.sum() ** 0.5
     seen = masks[:100].sum(1).flatten()  # how often patches are seen in a mask
     expected = (rate * (1 - rate)).sum().item()

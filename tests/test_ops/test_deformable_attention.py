@@ -34,7 +34,7 @@ def interpolate(image, y, x):
     return out
 
 
-def normalised(i, side, align_corners):
+def normalized(i, side, align_corners):
     """Return where `grid_sample` has pixel i of a side."""
     if align_corners:
         return 2 * i / (side - 1) - 1 if side > 1 else 0.0
@@ -48,7 +48,7 @@ def v2_by_loops(q, k, v, positions, table, *, grid, align_corners):
 
     for b, m, n in product(range(B), range(M), range(N)):
         y, x = (
-            normalised(i, side, align_corners) for i, side in ((n // W, H), (n % W, W))
+            normalized(i, side, align_corners) for i, side in ((n // W, H), (n % W, W))
         )
         scores = []
         for s in range(K):
@@ -69,7 +69,7 @@ def v2_by_hats(grid, align_corners):
         H, W = grid
         rows, columns = (
             torch.tensor(
-                [normalised(i, side, align_corners) for i in range(side)],
+                [normalized(i, side, align_corners) for i in range(side)],
                 dtype=q.dtype,
             )
             for side in grid

@@ -57,7 +57,7 @@ EDGES = {  # the places of queries differ, nothing else
 }
 
 every_alignment = pytest.mark.parametrize(
-    'align_corners', [True, False], ids=['centres', 'edges']
+    'align_corners', [True, False], ids=['centers', 'edges']
 )
 half = pytest.mark.parametrize(
     'dtype', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16']

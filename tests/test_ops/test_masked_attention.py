@@ -16,7 +16,7 @@ from masked_cases import (
     setup,
 )
 
-from mmattn.ops import neighbourhood_mask
+from mmattn.ops import neighborhood_mask
 from mmattn.ops.masked_attention import cpu_impl, cpu_planes, cpu_soft
 from mmattn.ops.testing import assert_close, run_with_grads
 
@@ -54,7 +54,7 @@ def by_loops(
 
 
 def linear_form(mask, bias=None):
-    """The hard mask as neighbours' e^score - 1 on top of the sum of all values."""
+    """The hard mask as neighbors' e^score - 1 on top of the sum of all values."""
 
     def function(q, k, v, *extras):
         scores = torch.einsum('bimd,bjmd->bmij', q, k) / q.shape[-1] ** 0.5
@@ -71,7 +71,7 @@ def linear_form(mask, bias=None):
 @pytest.mark.parametrize('num_special', [0, 1, 2])
 def test_mask(num_special):
     grid = (4, 5)
-    mask = neighbourhood_mask(grid, 3, num_special)
+    mask = neighborhood_mask(grid, 3, num_special)
     N = num_special + 20
     assert mask.shape == (N, N) and mask.dtype == torch.bool
     for i, j in product(range(N), repeat=2):
@@ -81,9 +81,9 @@ def test_mask(num_special):
 
 def test_mask_of_the_paper():
     """14 x 14 patches and a class token: 5.1 % of the pairs."""
-    mask = neighbourhood_mask((14, 14), 3, 1)
+    mask = neighborhood_mask((14, 14), 3, 1)
     assert mask.sum() == 1993 and mask.numel() == 38809
-    assert neighbourhood_mask((14, 14), 3).sum(1).min() == 4  # corners
+    assert neighborhood_mask((14, 14), 3).sum(1).min() == 4  # corners
 
 
 @every_kind
@@ -118,7 +118,7 @@ def test_against_loops(linear, name, num_special, kind):
 def test_against_the_linear_form(linear, shape, name, biased):
     function, inputs = setup(name, dtype=torch.float64, bias=biased, **shape)
     geometry = shape['grid'], shape.get('num_special', 1)
-    mask = neighbourhood_mask(geometry[0], shape.get('kernel_size', 3), geometry[1])
+    mask = neighborhood_mask(geometry[0], shape.get('kernel_size', 3), geometry[1])
     bias = reference.spread_bias(inputs[3], *geometry) if biased else None
     assert_matches(
         function,

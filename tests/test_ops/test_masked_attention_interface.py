@@ -148,7 +148,7 @@ def test_log_sum_exp():
     q, k, v, *_ = make_masked_inputs(dtype=torch.float64)
     out, lse = torch.ops.mmattn.masked_attention(q, k, v, None, None, *SETTINGS, 'cpu')
     reference = importlib.import_module('mmattn.ops.masked_attention.reference')
-    mask = reference.neighbourhood_mask(GRID, 3, 1)
+    mask = reference.neighborhood_mask(GRID, 3, 1)
     scores, _ = reference.attention_scores(q, k, v, mask)
     assert_close('lse', scores.logsumexp(-1), lse)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from masked_cases import assert_matches, every_kind, setup
 
-from mmattn.ops import masked_attention, neighbourhood_mask
+from mmattn.ops import masked_attention, neighborhood_mask
 from mmattn.ops.masked_attention import cpu_soft
 from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
 
@@ -57,7 +57,7 @@ def test_scores_of_zero_average(linear, kind):
     function, (q, k, v, bias, alpha) = setup('cpu', dtype=torch.float64, **kind)
     bias = None if bias is None else torch.zeros_like(bias)
     out = function(torch.zeros_like(q), k, v, bias, alpha)
-    mask = neighbourhood_mask((7, 5), 3, 1)
+    mask = neighborhood_mask((7, 5), 3, 1)
     if kind.get('mask_fill') != 'neg_inf':
         mask = torch.ones_like(mask)
     weights = mask / mask.sum(1, keepdim=True, dtype=torch.float64)
@@ -80,7 +80,7 @@ def constant_scores(inputs, score, alternate):
 @every_kind
 def test_extreme_scores(linear, kind, score, alternate):
     function, inputs = setup('cpu', grid=(7, 6), D=16, **kind)
-    # Where neighbours have no weight and all others one score, alpha's gradient is 0,
+    # Where neighbors have no weight and all others one score, alpha's gradient is 0,
     # a sum of terms a hundred times as large as others'.
     alpha_matters = score > -100 or alternate
     inputs = constant_scores(inputs, score, alternate)
@@ -89,7 +89,7 @@ def test_extreme_scores(linear, kind, score, alternate):
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
 def test_soft_mask_where_the_correction_cancels(monkeypatch, linear, dtype):
-    """Scores fall with the distance so fast that alpha raises neighbours most."""
+    """Scores fall with the distance so fast that alpha raises neighbors most."""
     grid, D = (6, 6), 16
     function, (_, _, v, _, _) = setup(
         'cpu', grid=grid, num_special=0, B=1, D=D, dtype=dtype
@@ -113,9 +113,9 @@ def test_soft_mask_where_the_correction_cancels(monkeypatch, linear, dtype):
 
 @pytest.mark.parametrize('token', [0, 4, 5, 17, 30, 34])
 def test_nan_stays_in_its_support(linear, token):
-    """On maps whose rows are neighbours in memory, corners and edges above all."""
+    """On maps whose rows are neighbors in memory, corners and edges above all."""
     function, inputs = setup('cpu', num_special=0)
-    mask = neighbourhood_mask((7, 5), 3)
+    mask = neighborhood_mask((7, 5), 3)
     for position in range(2):
         broken = [None if x is None else x.clone() for x in inputs]
         broken[position][0, token, 1] = float('nan')
@@ -180,7 +180,7 @@ def test_mixed_heads_against_one_head_at_a_time(name, masked_heads, indices, sof
         backend=name,
         **local,
     )
-    mask = neighbourhood_mask(grid, 3, 1)
+    mask = neighborhood_mask(grid, 3, 1)
     for h in range(M):
         scores = q[:, :, h] @ k[:, :, h].mT / q.shape[-1] ** 0.5
         if h in indices:

@@ -13,7 +13,7 @@ from triton_devices import (
 )
 
 from mmattn.ops import masked_attention
-from mmattn.ops.masked_attention import neighbourhood_mask, triton_impl
+from mmattn.ops.masked_attention import neighborhood_mask, triton_impl
 from mmattn.ops.testing import (
     TOLERANCES,
     assert_close,
@@ -49,7 +49,7 @@ SOFT = {
     'grid 7x5, batch 2, heads 3': dict(grid=(7, 5)),
     'grid 3x17, two special tokens': dict(grid=(3, 17), num_special=2, B=1, M=1),
     'grid 14x14, R 5': dict(grid=(14, 14), kernel_size=5, B=1, M=2, D=16),
-    'row of 150, blocks without neighbours': dict(
+    'row of 150, blocks without neighbors': dict(
         grid=(1, 150), num_special=0, B=1, M=1
     ),
     'map smaller than R': dict(grid=(2, 3), num_special=2, kernel_size=7, B=1, M=1),
@@ -252,7 +252,7 @@ def test_scores_out_of_the_range_of_exp(level, fill, device):
 
 @every_device
 @pytest.mark.parametrize('where', ['q', 'k', 'v'])
-def test_nan_reaches_neighbours_only(where, device):
+def test_nan_reaches_neighbors_only(where, device):
     """Nothing outside a mask that is closed reads or writes the token."""
     shape = dict(grid=(7, 6), num_special=0, B=1, M=1, D=3)
     inputs = make_masked_inputs(**shape, device=device)
@@ -263,8 +263,8 @@ def test_nan_reaches_neighbours_only(where, device):
     inputs[index][0, token] = float('nan')
     out, grads = run_with_grads(triton, inputs)
 
-    near = neighbourhood_mask(shape['grid'], 3, device=device)[token]
-    far = ~neighbourhood_mask(shape['grid'], 5, device=device)[token]
+    near = neighborhood_mask(shape['grid'], 3, device=device)[token]
+    far = ~neighborhood_mask(shape['grid'], 5, device=device)[token]
     if where == 'q':
         near = torch.arange(len(near), device=device) == token
     assert out[0, near].isnan().all()
@@ -287,7 +287,7 @@ def test_nan_reaches_rows_that_see_it_only(where, kind, device):
     inputs[index][0, token] = float('nan')
     out, grads = run_with_grads(triton, inputs)
 
-    hit = neighbourhood_mask(shape['grid'], 3, device=device)[token]
+    hit = neighborhood_mask(shape['grid'], 3, device=device)[token]
     if where == 'q':
         hit = torch.arange(len(hit), device=device) == token
     elif kind:

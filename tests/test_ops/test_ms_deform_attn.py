@@ -102,7 +102,7 @@ def test_against_hats(shape, form, name):
 @both_names
 @every_form
 def test_gradcheck(name, form):
-    """No point of these is near a pixel's centre, where the slope is another."""
+    """No point of these is near a pixel's center, where the slope is another."""
     levels = ((3, 4), (2, 1))
     function, inputs = setup(
         name, **form, shapes=levels, Q=3, B=1, M=2, D=2, dtype=torch.float64

@@ -79,8 +79,8 @@ def by_loops(name, grid, q, k, v, *weights):
     def weigh(table, i, j):
         """The table's entry for a key or value at j of the query at i, else 0."""
         (y, x), (below, right) = pixels[i], pixels[j]
-        centre_y, centre_x = (side // 2 for side in table.shape)
-        row, column = centre_y + below - y, centre_x + right - x
+        center_y, center_x = (side // 2 for side in table.shape)
+        row, column = center_y + below - y, center_x + right - x
         if 0 <= row < table.shape[0] and 0 <= column < table.shape[1]:
             return table[row, column]
         return table.new_zeros(())

@@ -103,7 +103,7 @@ def test_a_classifiers_data_set_is_drawn_as_asked(tool):
     (path,) = Path('a').iterdir()
     drawn = cv2.imread(str(path))
     assert drawn.shape == (64, 64, 3)
-    # The colours are those of the file: the centre is not under the label.
+    # The colors are those of the file: the center is not under the label.
     original = cv2.imread(str(next(Path('data/imagenet/val').rglob(path.name))))
     assert abs(drawn[40:].mean((0, 1)) - original.mean((0, 1))).max() < 40
 

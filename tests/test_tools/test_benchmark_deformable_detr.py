@@ -93,7 +93,7 @@ def test_formulation_of_mmcv_has_no_operator():
     assert 'mmattn::ms_deform_attn' in outside.names
 
 
-def test_whole_model_is_the_peers_with_our_data_and_optimiser(configs):
+def test_whole_model_is_the_peers_with_our_data_and_optimizer(configs):
     ours = Config.fromfile(configs['ours'])
     peer = tool.with_model_of(str(configs['theirs']), ours)
     assert peer.model.type == 'DeformableDETR' != ours.model.type

@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from mmattn.analysis import environment
 from mmattn.analysis.environment import Problem
-from mmattn.compat import environment
 from mmattn.ops.backend import select_backend
 
 ROOT = Path(__file__).parents[2]
@@ -234,7 +234,7 @@ def test_the_gpu_takes_triton():
     assert chosen['float64'] == 'reference'
 
 
-def test_the_variable_that_forces_a_backend_is_honoured(monkeypatch):
+def test_the_variable_that_forces_a_backend_is_honored(monkeypatch):
     monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     rows, problems = environment.operator_backends()
     assert {row['backend'] for row in rows} == {'reference'} and not problems
@@ -355,7 +355,7 @@ class Missing:
 metadata.version = version
 sys.meta_path.insert(0, Missing())
 sys.path.insert(0, sys.argv.pop(1))
-from mmattn.compat import environment
+from mmattn.analysis import environment
 environment.find_spec = lambda name: None if name == 'mmcv' else object()
 import collect_env
 sys.exit(collect_env.main())

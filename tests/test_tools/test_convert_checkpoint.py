@@ -256,7 +256,7 @@ def test_a_difference_is_noticed(weights, tmp_path, image, monkeypatch, capsys):
     assert 'largest difference' in capsys.readouterr().out
 
 
-def test_images_are_normalised_in_their_own_size(image):
+def test_images_are_normalized_in_their_own_size(image):
     pixels = comparison.read_image(image)
     assert pixels.shape == (1, 3, 53, 70)
     red = mmcv.imread(image)[7, 9, 2]

@@ -22,7 +22,7 @@ PACKAGE = package_data.Package(
     version='1.0',
     filename='some_package-1.0-py3-none-any.whl',
     sha256=hashlib.sha256(CONTENT).hexdigest(),
-    licence='none',
+    license='none',
 )
 LOAD_COCO = [
     {'type': 'mmdet.LoadImageFromFile'},
@@ -238,7 +238,7 @@ def test_landcover_resamples_to_the_nearest():
 
 @pytest.fixture
 def landcover_folder(tmp_path):
-    """A map of 2x6 tiles and a rest; the colour of a pixel tells its class."""
+    """A map of 2x6 tiles and a rest; the color of a pixel tells its class."""
     size = landcover.TILE
     labels = np.zeros((2 * size + 5, 6 * size + 7), dtype=np.uint8)
     labels[:10, size : 2 * size] = 16  # (0, 1): 5% land, dropped
@@ -291,7 +291,7 @@ def test_landcover_loads_in_mmseg(landcover_folder):
     assert labels.unique().tolist() == [0, 10]
 
 
-def test_landcover_baseline_learns_colours(landcover_folder):
+def test_landcover_baseline_learns_colors(landcover_folder):
     result = landcover.baseline(landcover_folder, pixels=50, trees=5, depth=8)
     assert result['aAcc'] > 99
     present = np.isfinite(result['IoU'])

@@ -133,8 +133,8 @@ def inputs(work):
     images = []
     for name, size in (('wide.png', (96, 64)), ('high.png', (64, 128))):
         image = cv2.resize(cv2.imread(str(work / name)), size)[..., ::-1]
-        normalised = (image - mean) / std
-        images.append(torch.tensor(normalised, dtype=torch.float32).permute(2, 0, 1))
+        normalized = (image - mean) / std
+        images.append(torch.tensor(normalized, dtype=torch.float32).permute(2, 0, 1))
     return images
 
 
@@ -163,7 +163,7 @@ def test_locality_is_that_of_the_checkpoint_averaged_over_images(draw, work):
     assert 'Attention locality score, 2 images\nhard, hard.pth' in words
 
 
-def test_locality_of_a_wider_neighbourhood(draw, work):
+def test_locality_of_a_wider_neighborhood(draw, work):
     rows, _, _ = draw(
         'draw_attention_locality', 'hard.py', 'wide.png', '--checkpoint', 'hard.pth',
         '--kernel-size', 5,

@@ -78,7 +78,7 @@ def texts(figure):
 
 
 def scattered(axis):
-    """Rows and columns in pixels, and colours, of each kind of mark of a panel."""
+    """Rows and columns in pixels, and colors, of each kind of mark of a panel."""
     marks = [c for c in axis.collections if isinstance(c, PathCollection)]
     return [(m.get_offsets()[:, ::-1] + 0.5, m.get_array()) for m in marks]
 
@@ -95,11 +95,11 @@ def test_points_of_all_layers(draw):
     for title in titles:
         points = found[int(title[0])]
         group = int(title[-1])
-        (grid, _), (places, colours) = scattered(panels[title])
+        (grid, _), (places, colors) = scattered(panels[title])
         np.testing.assert_allclose(grid, points.references, rtol=1e-5)
         np.testing.assert_allclose(places, points.points[group], rtol=1e-5)
         weights = points.weights[group]
-        np.testing.assert_allclose(colours, weights / weights.max())
+        np.testing.assert_allclose(colors, weights / weights.max())
         most = f'max {weights.max() / weights.mean():.3g} x mean'
         assert panels[title].get_xlabel() == most
 
@@ -110,9 +110,9 @@ def test_points_of_a_query(draw):
     figure, (*_, points) = draw('dat.py', 'image.png', *options)
     (panel,) = (axis for axis in figure.axes if 'group' in axis.get_title())
     assert panel.get_title() == '1: layers.3.blocks.1, group 1'
-    _, (places, colours), (star, _) = scattered(panel)
+    _, (places, colors), (star, _) = scattered(panel)
     np.testing.assert_allclose(places, points.points[1], rtol=1e-5)
-    np.testing.assert_allclose(colours, points.weights[1] / points.weights[1].max())
+    np.testing.assert_allclose(colors, points.weights[1] / points.weights[1].max())
     np.testing.assert_allclose(star, [(48, 16)])
     assert points.query == (48, 16)
 

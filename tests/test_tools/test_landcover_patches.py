@@ -54,7 +54,7 @@ def test_what_is_too_much_is_thinned_evenly(count, most, kept):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Two rows of six tiles; the colour of a pixel tells its class.
+    """Two rows of six tiles; the color of a pixel tells its class.
 
     Tiles (0, 0), (0, 5) and (1, 3) are for validation. Grassland and cropland are in
     both splits; barren in training only, evergreen broadleaf forest in one patch.
@@ -123,7 +123,7 @@ def test_it_loads_in_mmpretrain(folder):
     assert sample['data_samples'].gt_label.item() == 0
 
 
-def test_the_baseline_learns_colours(folder):
+def test_the_baseline_learns_colors(folder):
     features, labels = patches.load_split(folder, 'val')
     assert features.shape == (2 * (ALL - 21), 6)
     np.testing.assert_allclose(features[0], (144, 111, 60, 0, 0, 0))

@@ -55,8 +55,8 @@ def trained(tmp_path_factory, forget_instances):
     forget_instances()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        tool.main(['initialise', BASE])
-        train.main(['work_dirs/mask_search/small_1_initialise.py'])
+        tool.main(['initialize', BASE])
+        train.main(['work_dirs/mask_search/small_1_initialize.py'])
     return folder
 
 
@@ -66,7 +66,7 @@ def work(trained, monkeypatch):
     return trained
 
 
-FIRST = 'work_dirs/mask_search/small_1_initialise.py'
+FIRST = 'work_dirs/mask_search/small_1_initialize.py'
 
 
 def masking(path):
@@ -119,7 +119,7 @@ def second(trained, thresholds):
 
 def test_the_first_step_masks_head_0_and_changes_nothing_else(work):
     first, base = Config.fromfile(FIRST), Config.fromfile(BASE)
-    assert first.pop('mask_search') == dict(base='../../small.py', step='initialise')
+    assert first.pop('mask_search') == dict(base='../../small.py', step='initialize')
     assert first.model.backbone.masking == [[0]] * 3
     first.model.backbone.masking = base.model.backbone.masking
     assert first.to_dict() == base.to_dict()
@@ -136,7 +136,7 @@ def test_the_second_step_follows_head_0(work, second, thresholds):
     assert masking(second) == expected
     search = Config.fromfile(second).mask_search
     locality = search.pop('locality')
-    # 16 x 16 pixels are 4 x 4 patches and a class token; neighbours are 100 pairs.
+    # 16 x 16 pixels are 4 x 4 patches and a class token; neighbors are 100 pairs.
     assert search.pop('uniform') == round(100 / 16 / 17, 3)
     assert search == dict(
         base='small.py', step='assign', high=high, low=low, split='train', num_images=3
@@ -146,7 +146,7 @@ def test_the_second_step_follows_head_0(work, second, thresholds):
 
 def test_the_third_step_follows_the_heads_of_full_layers(work, second, capsys):
     """With weights of the first step, which fit any masks."""
-    weights = 'work_dirs/small_1_initialise/epoch_1.pth'
+    weights = 'work_dirs/small_1_initialize/epoch_1.pth'
     full = [len(heads) for heads in masking(second)].index(3)
     options = ['--checkpoint', weights, '--num-images', '2', '--split', 'val']
     Path('work_dirs/second').mkdir()
@@ -175,16 +175,16 @@ def test_a_config_is_overwritten_only_if_asked_for(work):
     path = Path('mine.py')
     path.write_text('mine = True\n')
     with pytest.raises(ValueError, match=r'mine\.py exists; --force'):
-        tool.main(['initialise', BASE, '--out', 'mine.py'])
+        tool.main(['initialize', BASE, '--out', 'mine.py'])
     assert path.read_text() == 'mine = True\n'
-    tool.main(['initialise', BASE, '--out', 'mine.py', '--force'])
+    tool.main(['initialize', BASE, '--out', 'mine.py', '--force'])
     assert masking('mine.py') == [[0]] * 3
 
 
 def test_report_of_finished_trainings(work, capsys):
     tool.main(['report', FIRST, '--out', 'results'])
-    summary = json.loads(Path('results/small_1_initialise.json').read_text())
-    log = next(Path('work_dirs/small_1_initialise').glob('*/vis_data/scalars.json'))
+    summary = json.loads(Path('results/small_1_initialize.json').read_text())
+    log = next(Path('work_dirs/small_1_initialize').glob('*/vis_data/scalars.json'))
     last = json.loads(log.read_text().splitlines()[-1])['accuracy/top1']
     assert summary['metrics'] == {'accuracy/top1': last, 'masked heads': 3}
     assert summary['masks'] == ['0'] * 3
@@ -198,7 +198,7 @@ WITHOUT_MASKS = ROOT / 'configs/classification/vit_t16_mhsa_300e_in1k.py'
 @pytest.mark.parametrize(
     'args, message',
     [
-        (['initialise', WITHOUT_MASKS], 'no backbone with attention that can be'),
+        (['initialize', WITHOUT_MASKS], 'no backbone with attention that can be'),
         (['assign', BASE], 'no checkpoint in work_dirs/small: train small.py'),
         (['assign', BASE, '--checkpoint'], 'needs a model with head 0 masked in every'),
         (
@@ -216,7 +216,7 @@ def test_what_is_wrong_is_said(work, args, message):
         f"_base_ = '{BASE}'\nmodel = dict(backbone=dict(masking=[[1, 2], 1, 0]))\n"
     )
     if args[-1] == '--checkpoint':
-        args = [*args, 'work_dirs/small_1_initialise/epoch_1.pth']
+        args = [*args, 'work_dirs/small_1_initialize/epoch_1.pth']
     with pytest.raises(ValueError, match=message):
         tool.main(
             [*map(str, args), *([] if args[0] == 'report' else ['--out', 'no.py'])]

@@ -1,4 +1,4 @@
-"""Draws how much of its attention each head spends on neighbours, layer by layer.
+"""Draws how much of its attention each head spends on neighbors, layer by layer.
 
     draw_attention_locality.py CONFIG IMAGE [IMAGE ...] --checkpoint FILE
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None):
     parser.add_argument(
         '--kernel-size',
         type=int,
-        help="width of the neighbourhood; by default that of the model's masks, or 3",
+        help="width of the neighborhood; by default that of the model's masks, or 3",
     )
     args = parser.parse_args(argv)
     model = load_model(args)

@@ -3,7 +3,7 @@
     draw_mask_alphas.py CONFIG --checkpoint FILE
 
 prints alpha of each masked head, with which a soft mask multiplies the scores of
-patches that are no neighbours, and writes it as a heat map and, beside it, a csv file.
+patches that are no neighbors, and writes it as a heat map and, beside it, a csv file.
 Near 0 a head is local, near 1 global: "MaiT: Leverage Attention Masks for More
 Efficient Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.3. Heads
 without a soft mask are left blank.

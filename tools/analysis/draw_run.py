@@ -50,7 +50,7 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
     plt.close(figure)
 
 
-def summarise(config: str, run: Path, records: list[dict], metrics: tuple[str, ...]):
+def summarize(config: str, run: Path, records: list[dict], metrics: tuple[str, ...]):
     """Last value of each metric, and the wall time of training and validation."""
     last = {m: round(r[m], 3) for r in records for m in metrics if m in r}
     started = datetime.strptime(run.name, '%Y%m%d_%H%M%S')
@@ -162,7 +162,7 @@ def main():
         raise ValueError(f'{work_dir} holds no finished run')
     records = [json.loads(line) for line in scalars[-1].read_text().splitlines()]
     metrics = METRICS.get(cfg.default_scope, ())
-    summary = summarise(args.config, scalars[-1].parents[1], records, metrics)
+    summary = summarize(args.config, scalars[-1].parents[1], records, metrics)
     (work_dir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
     curves, predictions = work_dir / 'curves.png', work_dir / 'predictions.png'
     draw_curves(records, metrics, curves)

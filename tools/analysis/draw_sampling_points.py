@@ -5,7 +5,7 @@
 writes one panel for each layer (a row) and offset group: small crosses are the uniform
 grid that the offsets start from, dots the points that are sampled, as the figures of
 "Vision Transformer with Deformable Attention" (https://arxiv.org/abs/2201.00520) show
-them. Their colour is the attention that they receive, from all queries, or from the one
+them. Their color is the attention that they receive, from all queries, or from the one
 of the pixel --query, which has a red star. Each panel has its own scale; below it is
 the largest attention, as a multiple of the mean.
 

@@ -80,8 +80,8 @@ class ImageInModel:
     Attributes:
         label: what the picture calls the model: config, overridden entries, weights.
         backbone: in eval mode.
-        inputs: what it is given, normalised and padded, shape (1, 3, H, W).
-        picture: the same before it was normalised, RGB, shape (H, W, 3).
+        inputs: what it is given, normalized and padded, shape (1, 3, H, W).
+        picture: the same before it was normalized, RGB, shape (H, W, 3).
         place: takes pixels of the image file to pixels of the input.
     """
 

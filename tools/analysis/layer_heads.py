@@ -90,10 +90,10 @@ def _draw(values, masks, quantity, title, out):
     for i, row in enumerate(values):
         for head in range(M):
             if not row[head].isnan():
-                colour = 'white' if row[head] < 0.6 else 'black'
+                color = 'white' if row[head] < 0.6 else 'black'
                 text = f'{row[head]:.2f}'
                 place = dict(ha='center', va='center', fontsize=SMALL - 1)
-                axis.text(i, head, text, color=colour, **place)
+                axis.text(i, head, text, color=color, **place)
             if head in masks[i]:
                 corner, style = (i - 0.46, head - 0.46), dict(fill=False, linewidth=1.5)
                 axis.add_patch(Rectangle(corner, 0.92, 0.92, edgecolor='red', **style))

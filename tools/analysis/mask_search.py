@@ -1,6 +1,6 @@
 """Searches which heads of a model to mask: each step writes the next config to train.
 
-    python tools/analysis/mask_search.py initialise CONFIG    # writes FIRST
+    python tools/analysis/mask_search.py initialize CONFIG    # writes FIRST
     python tools/train.py FIRST
     python tools/analysis/mask_search.py assign FIRST         # writes SECOND
     python tools/train.py SECOND
@@ -9,7 +9,7 @@
 
 is the quick empirical search of "MaiT: Leverage Attention Masks for More Efficient
 Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.3. What it writes, by
-default work_dirs/mask_search/NAME_1_initialise.py and so on, inherits CONFIG and sets
+default work_dirs/mask_search/NAME_1_initialize.py and so on, inherits CONFIG and sets
 `model.backbone.masking`; any backbone with that argument will do. `assign` and
 `calibrate` read the locality of the trained heads on images of the config's data set,
 without augmentation. `report` then compares finished trainings.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from draw_run import SCALARS, summarise
+from draw_run import SCALARS, summarize
 from image_in_model import load_model
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
@@ -47,7 +47,7 @@ from mmattn.engine.data.build import build_dataset
 
 FOLDER = Path('work_dirs/mask_search')
 STEPS = {
-    'initialise': 'Step 1: head 0 of every layer is masked.',
+    'initialize': 'Step 1: head 0 of every layer is masked.',
     'assign': 'Step 2: by the locality of head 0, all heads, head 0, or none.',
     'calibrate': 'Step 3: of layers with all heads masked, those that became local.',
 }
@@ -74,7 +74,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     steps = parser.add_subparsers(dest='step', required=True)
     for number, (step, summary) in enumerate(STEPS.items(), start=1):
-        command = steps.add_parser(step, help=summary, description=summary)
+        old = ['initialise'] if step == 'initialize' else []  # the spelling until 0.1
+        command = steps.add_parser(step, aliases=old, help=summary, description=summary)
+        command.set_defaults(step=step)
         command.add_argument('config', type=Path, help=_config_help(step))
         command.add_argument(
             '--out',
@@ -82,12 +84,12 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             help=f'config to write, default: {FOLDER}/<name>_{number}_{step}.py',
         )
         command.add_argument('--force', action='store_true', help='overwrite it')
-        if step != 'initialise':
+        if step != 'initialize':
             _add_measuring(command)
             command.set_defaults(cfg_options=None, allow_partial_load=False)
         if step == 'assign':
             command.add_argument('--high', type=float, default=mask_search.HIGH)
-        if step != 'initialise':
+        if step != 'initialize':
             command.add_argument('--low', type=float, default=mask_search.LOW)
     report = steps.add_parser('report', help='Compares finished trainings.')
     report.add_argument(
@@ -101,7 +103,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _config_help(step: str) -> str:
-    if step == 'initialise':
+    if step == 'initialize':
         return 'config of a model whose backbone has the argument `masking`'
     return 'config that was trained: what the step before wrote'
 
@@ -184,12 +186,12 @@ def uniform_locality(backbone: nn.Module, image: Tensor) -> float:
     reach = mask_width(backbone) // 2
 
     def read(call: AttentionCall) -> float:
-        neighbours = 1.0
+        neighbors = 1.0
         for side in call.grid:
             ends = np.arange(side)[:, None] + (-reach, reach)
             first, last = ends.clip(0, side - 1).T
-            neighbours *= (last - first + 1).mean().item()
-        return neighbours / call.num_tokens
+            neighbors *= (last - first + 1).mean().item()
+        return neighbors / call.num_tokens
 
     return watch_attention(backbone, image[None], read)[0]
 
@@ -213,7 +215,7 @@ def base_of(config: Path) -> Path:
 
 
 def check_step(step: str, masks: Masks, num_heads: int):
-    if step == 'assign' and masks != mask_search.initialise(len(masks)):
+    if step == 'assign' and masks != mask_search.initialize(len(masks)):
         raise ValueError(
             f'assign needs a model with head 0 masked in every layer, got {masks}'
         )
@@ -301,9 +303,9 @@ def search(args: argparse.Namespace):
     if out.exists() and not args.force:
         raise ValueError(f'{out} exists; --force overwrites it')
     facts, measured = dict(step=args.step), None
-    if args.step == 'initialise':
+    if args.step == 'initialize':
         model = build_model(Config.fromfile(args.config), device='meta')
-        masks = mask_search.initialise(len(masks_of(model.backbone)))
+        masks = mask_search.initialize(len(masks_of(model.backbone)))
     else:
         measured = measure(args)
         masks = next_masks(args, measured)
@@ -337,7 +339,7 @@ def report(configs: Sequence[Path], out: Path | None):
         if not logs:
             raise ValueError(f'{path} was not trained in {run}')
         records = [json.loads(line) for line in logs[-1].read_text().splitlines()]
-        summary = summarise(str(path), logs[-1].parents[1], records, (ACCURACY,))
+        summary = summarize(str(path), logs[-1].parents[1], records, (ACCURACY,))
         if ACCURACY not in summary['metrics']:
             raise ValueError(f'{logs[-1]} has no {ACCURACY}: not a finished classifier')
         masks = masks_of(build_model(cfg, device='meta').backbone)

@@ -9,7 +9,7 @@ one of timm's models. All take turns in one run (see `measure.py`), with random 
 and random images.
 Inference is in evaluation mode without gradients; a training step is zeroing the
 gradients, forward in training mode with a drop path rate of 0.1, cross-entropy and
-backward, without an optimiser.
+backward, without an optimizer.
 
 Every model, ours too, gets the memory format that is faster for it, in either pass, by
 a short trial before; --memory-format sets one for all, --compile compiles all with

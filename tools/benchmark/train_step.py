@@ -1,4 +1,4 @@
-"""Times one training step of a detector, from data to optimiser, beside its peers'.
+"""Times one training step of a detector, from data to optimizer, beside its peers'.
 
     python tools/benchmark/train_step.py --csv docs/benchmarks/train_step_cpu.csv
     python tools/benchmark/train_step.py --size 800 1333 --batch 1 --rounds 3 \
@@ -6,9 +6,9 @@
         --peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py
 
 A peer is the same detector with the backbone of another config, by default Mask R-CNN
-with IViT-T beside Swin-T of mmdetection and H-MaiT-T: heads, losses, optimiser and data
+with IViT-T beside Swin-T of mmdetection and H-MaiT-T: heads, losses, optimizer and data
 are those of our config in all. With --whole-models it is the other config's whole
-model, and optimiser and data are ours. One with mmcv's multi-scale deformable attention
+model, and optimizer and data are ours. One with mmcv's multi-scale deformable attention
 takes part twice: with mmcv's PyTorch formulation, which is what runs where mmcv has no
 compiled operator, and with the operator that it has or that `mmattn.compat` serves.
 
@@ -115,7 +115,7 @@ def formulation_of_mmcv() -> Iterator[None]:
 
 
 class Training:
-    """A detector with its optimiser and its batches; it runs inside of `around()`."""
+    """A detector with its optimizer and its batches; it runs inside of `around()`."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ LARGEST_DIFFERENCE = 1e-3
 
 
 def read_image(path: str) -> Tensor:
-    """Normalised as ImageNet's, in the size that it has, shape (1, 3, H, W)."""
+    """Normalized as ImageNet's, in the size that it has, shape (1, 3, H, W)."""
     pixels = mmcv.imread(path, channel_order='rgb') if Path(path).is_file() else None
     if pixels is None:
         raise ValueError(f'there is no readable image at {path}')

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import mmattn.models  # noqa: F401  registers the backbones
 from mmattn.analysis.flops import build
-from mmattn.models import deformable_detr_checkpoints
 from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.models.checkpoints import deformable_detr
 from mmattn.registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -106,11 +106,11 @@ class Detector:
         return detector
 
     def layout_of(self, weights: Mapping[str, Tensor]) -> str:
-        return deformable_detr_checkpoints.layout_of(weights)
+        return deformable_detr.layout_of(weights)
 
     def convert(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        converted = deformable_detr_checkpoints.convert_state_dict(weights)
-        return deformable_detr_checkpoints.with_neck_biases(converted)
+        converted = deformable_detr.convert_state_dict(weights)
+        return deformable_detr.with_neck_biases(converted)
 
     def fit(self, options: Mapping, weights: Mapping[str, Tensor]) -> dict:
         """The classes are as many as in the file."""
@@ -118,7 +118,7 @@ class Detector:
         return {'bbox_head.num_classes': classes, **options}
 
     def misfit(self, options: Mapping, weights: Mapping[str, Tensor]) -> str | None:
-        given = deformable_detr_checkpoints.refines_boxes(weights)
+        given = deformable_detr.refines_boxes(weights)
         expected = self._with(options).model.decoder.with_box_refine
         if given == expected:
             return None

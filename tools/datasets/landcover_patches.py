@@ -6,7 +6,7 @@ the two splits never overlap, while those of a tile do by half. Rare classes are
 out, and of frequent ones (half of all patches are water) an even selection is kept.
 The layout is ImageNet's: `{train,val}/<class>/*.png`.
 
-`--baseline` fits a random forest on the means and deviations of a patch's colours: what
+`--baseline` fits a random forest on the means and deviations of a patch's colors: what
 a network has to beat.
 
 Cite: Friedl and Sulla-Menashe, MCD12C1 v006 (2015),
@@ -101,7 +101,7 @@ def convert(wheels: list[Path], folder: Path) -> dict:
 
 
 def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Means and deviations of the colours of each patch (P, 6), and labels (P,)."""
+    """Means and deviations of the colors of each patch (P, 6), and labels (P,)."""
     features, labels = [], []
     for label, parent in enumerate(sorted((folder / split).iterdir())):
         for path in sorted(parent.glob('*.png')):
@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         '--baseline',
         action='store_true',
-        help='then fit a random forest on mean colours, print its accuracy and write '
+        help='then fit a random forest on mean colors, print its accuracy and write '
         'it to baseline.json',
     )
     args = parser.parse_args(argv)

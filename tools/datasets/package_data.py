@@ -35,14 +35,14 @@ class Package:
         version: exact version.
         filename: name of the wheel file.
         sha256: hex digest of the wheel file.
-        licence: what the package and the data in it are published under.
+        license: what the package and the data in it are published under.
     """
 
     name: str
     version: str
     filename: str
     sha256: str
-    licence: str
+    license: str
 
     @property
     def pin(self) -> str:
@@ -104,7 +104,7 @@ def _pip_download(package: Package, folder: str) -> None:
 
 
 def read_images(wheel: Path, member: str) -> list[np.ndarray]:
-    """Decodes an image inside a wheel, every page of it; colour comes as BGR."""
+    """Decodes an image inside a wheel, every page of it; color comes as BGR."""
     with zipfile.ZipFile(wheel) as archive:
         data = np.frombuffer(archive.read(member), dtype=np.uint8)
     done, pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED)

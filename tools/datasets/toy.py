@@ -53,7 +53,7 @@ def image_size(index: int, rng: np.random.Generator) -> tuple[int, int]:
 
 
 def draw_background(width: int, height: int, rng: np.random.Generator) -> np.ndarray:
-    """A vertical ramp between two dim colours, with noise: uint8 (height, width, 3)."""
+    """A vertical ramp between two dim colors, with noise: uint8 (height, width, 3)."""
     ramp = np.linspace(*rng.uniform(20, 120, (2, 3)), height)[:, None]
     noise = rng.normal(0, 8, (height, width, 3))
     return np.clip(ramp + noise, 0, 255).astype(np.uint8)
@@ -62,11 +62,11 @@ def draw_background(width: int, height: int, rng: np.random.Generator) -> np.nda
 def random_polygon(width: int, height: int, rng: np.random.Generator) -> np.ndarray:
     """Corners (3..6, 2) of a convex polygon inside the image."""
     radius = rng.uniform(0.15, 0.35) * min(width, height)
-    centre = rng.uniform(radius, np.array([width, height]) - 1 - radius)
+    center = rng.uniform(radius, np.array([width, height]) - 1 - radius)
     corners = int(rng.integers(3, 7))
-    # Less than half a step of jitter keeps neighbours apart and the area from zero.
+    # Less than half a step of jitter keeps neighbors apart and the area from zero.
     angles = (np.arange(corners) + rng.uniform(0, 0.5, corners)) * 2 * np.pi / corners
-    return centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return center + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def paint(canvas: np.ndarray, polygon: np.ndarray, value) -> None:

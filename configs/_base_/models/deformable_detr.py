@@ -20,7 +20,7 @@ model = dict(
         num_outs=4,
     ),
     encoder=dict(
-        type='mmattn.DeformableDetrEncoder',
+        type='mmattn.DeformableDETREncoder',
         embed_dims=256,
         num_layers=6,
         num_heads=8,
@@ -30,7 +30,7 @@ model = dict(
         dropout=0.1,
     ),
     decoder=dict(
-        type='mmattn.DeformableDetrDecoder',
+        type='mmattn.DeformableDETRDecoder',
         embed_dims=256,
         num_queries=300,
         num_layers=6,

@@ -16,7 +16,7 @@ PADDING = b'\x00\r\n '
 def check_image_file(path: str) -> None:
     """Raises ValueError if a file is empty, or a JPEG or PNG that breaks off.
 
-    OpenCV decodes most of the former's truncated files, grey where they end. A file
+    OpenCV decodes most of the former's truncated files, gray where they end. A file
     that ends as its format demands, padding aside, costs one short read. Another, such
     as a JPEG with a camera's data behind the image, is decoded, once. Other formats are
     left to their decoders, as is a file that is not there.

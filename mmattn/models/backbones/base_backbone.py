@@ -34,7 +34,7 @@ class BaseBackbone(Initializable):
     modules from the input upwards in `stages()`.
 
     Args:
-        init_cfg: mmengine initialisation.
+        init_cfg: mmengine initialization.
         compile: whether calls go through `torch.compile`, or a dict of its options. In
             place: names in the state dict stay, and copies are compiled as well.
     """
@@ -151,7 +151,7 @@ class BaseBackbone(Initializable):
         return layers
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that should not decay, as timm's optimisers ask for."""
+        """Names of parameters that should not decay, as timm's optimizers ask for."""
         keywords = self.no_weight_decay_keywords()
         return {
             name

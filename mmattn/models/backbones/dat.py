@@ -4,7 +4,7 @@ Xia, Pan, Song, Li and Huang, "Vision Transformer with Deformable Attention",
 https://arxiv.org/abs/2201.00520. Facts from the official code
 (https://github.com/LeapLabTHU/DAT at 566a593d, Apache-2.0), whose checkpoints load.
 Unlike there, images may have any size: windows are padded and masked, and the tables of
-the deformable attention are read at normalised displacements.
+the deformable attention are read at normalized displacements.
 
 Channels come last inside the network.
 """
@@ -85,7 +85,7 @@ class DAT(BaseBackbone):
             that many groups of offsets, or shifted windows where it is 0; the others
             have windows.
         img_size: image side, or (height, width), that the tables of the deformable
-            attention are made for. Other sizes read the same tables, at normalised
+            attention are made for. Other sizes read the same tables, at normalized
             displacements; loaded tables of another size are resized (bicubic).
         window_size: pixels of a window's side; 12 in the official 'base' at 384. Loaded
             tables of another size are resized (bicubic).
@@ -97,7 +97,7 @@ class DAT(BaseBackbone):
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
         backend: backend of the deformable attention; None takes the fastest.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a

@@ -1,4 +1,4 @@
-"""DAT++: a pyramid of neighbourhood attention and attention to deformed points.
+"""DAT++: a pyramid of neighborhood attention and attention to deformed points.
 
 Xia, Pan, Song, Li and Huang, "DAT++: Spatially Dynamic Vision Transformer with
 Deformable Attention", https://arxiv.org/abs/2309.01430. Facts from the official code
@@ -93,10 +93,10 @@ class DATPlusPlus(BaseBackbone):
     Args:
         arch: 'tiny', 'small', 'base', 'nano' (ours, for demos and tests), or a dict
             with `embed_dims`, `depths`, `num_heads` and `num_groups` of each stage.
-            Blocks have neighbourhood and deformable attention by turns; in the last
+            Blocks have neighborhood and deformable attention by turns; in the last
             stage all have deformable attention. Groups are those of its offsets.
         img_size: image side, or (height, width), that the tables of the deformable
-            attention are made for. Other sizes read the same tables, at normalised
+            attention are made for. Other sizes read the same tables, at normalized
             displacements; loaded tables of another size are resized (bicubic).
         drop_path_rate: stochastic depth of the last block, growing linearly from 0.
         out_indices: stages whose maps are returned; None returns all.
@@ -106,7 +106,7 @@ class DATPlusPlus(BaseBackbone):
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
         backend: backend of the operators; None takes the fastest.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size and returns a tuple of maps

@@ -114,7 +114,7 @@ class HMaiT(BaseBackbone):
             the arch's. The others see the whole map, at quadratic cost.
         kernel_size: width of the mask, odd.
         mask_fill: 'zero' (the paper's: what is outside the mask keeps the weight e^0),
-            or 'neg_inf' for neighbours alone.
+            or 'neg_inf' for neighbors alone.
         position: 'relative' (Swin's table, larger offsets clipped to it), 'full' (a
             table of all offsets of the stage's map), 'absolute' (an embedding of the
             first map) or 'none', in which masked heads tell positions apart at the
@@ -129,7 +129,7 @@ class HMaiT(BaseBackbone):
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
         backend: backend of the operator; None takes the fastest.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a

@@ -115,7 +115,7 @@ class IViT(BaseBackbone):
             printed is `interact_expand=1, local_kernel=None, gate=False`.
         conv_kernel: depthwise kernel of the convolution blocks in stages 1 and 2.
         backend: backend of the operator; None takes the fastest.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size from 32 pixels a side up (smaller ones

@@ -160,7 +160,7 @@ class LiSANet(BaseBackbone):
         kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: of mixer
             'lisa' only, see `StructureAwareAttention`. At 384 pixels, kernels in the
             domain 'frequency' have the parameters that the paper prints.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size (the plain network pads right and below to

@@ -1,4 +1,4 @@
-"""MaiT: DeiT whose attention heads are masked to neighbourhoods, in part.
+"""MaiT: DeiT whose attention heads are masked to neighborhoods, in part.
 
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, Tables 2 to 8. No official code is
@@ -83,7 +83,7 @@ class MaiT(BaseBackbone):
         depth, num_heads: None takes the arch's, which are the paper's 24 layers.
         kernel_size: width of the masks in patches, 3 or 5 in the paper.
         mask_fill: 'zero' (equation 2) or 'neg_inf'; see `ops.masked_attention`.
-        random_mask_seed: None masks to neighbourhoods. A number masks to random places,
+        random_mask_seed: None masks to neighborhoods. A number masks to random places,
             as many of them, which is the control of section 5.6; dense, see
             `RandomMaskedAttention`.
         layer_scale: initial value of LayerScale, None for no LayerScale. The paper's
@@ -104,7 +104,7 @@ class MaiT(BaseBackbone):
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
         backend: backend of the operator; None takes the fastest.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below to whole patches,

@@ -1,4 +1,4 @@
-"""MaskedCaiT: CaiT whose attention heads are masked to neighbourhoods, in part.
+"""MaskedCaiT: CaiT whose attention heads are masked to neighborhoods, in part.
 
 The "Masked CaiT" of Table 7 of Li, Ardestani and Hassoun, "MaiT: Leverage Attention
 Masks for More Efficient Image Transformers", https://arxiv.org/abs/2207.03006. CaiT
@@ -26,7 +26,7 @@ from mmattn.models.layers import (
 )
 from mmattn.models.layers.masked.attention import alpha_logit, check_mask
 from mmattn.models.layers.masked.masking import LayerEntry
-from mmattn.ops import neighbourhood_mask
+from mmattn.ops import neighborhood_mask
 from mmattn.ops.masked_attention.interface import resolve_heads
 from mmattn.registry import MODELS
 
@@ -76,7 +76,7 @@ class MaskedTalkingHeads(TalkingHeadAttn):
         """Shape (B, M, N, N) in and out, N = H * W for `grid` (H, W)."""
         if not self.masked_heads:
             return scores
-        near = neighbourhood_mask(grid, self.kernel_size, device=scores.device)
+        near = neighborhood_mask(grid, self.kernel_size, device=scores.device)
         outside = self.is_masked[:, None, None] & ~near  # (M, N, N)
         if self.alpha is None:
             fill = 0.0 if self.mask_fill == 'zero' else float('-inf')
@@ -109,7 +109,7 @@ class MaskedCaiT(BaseBackbone):
     Args:
         arch: 'xxs24', 'xs24', 's24', or a dict with `embed_dims`, `depth`, `num_heads`.
         masking: 'none', 'sch1', 'sch2', 'soft', or a list with an entry for each layer,
-            as of `MaiT`; see `mmattn.models.layers.masked.masking.resolve_masking`. The class
+            as in `MaiT`; see `mmattn.models.layers.resolve_masking`. The class
             attention layers have no masks.
         alpha_init: where the alphas of soft masks start, in (0, 1).
         kernel_size: width of the masks in patches.
@@ -127,7 +127,7 @@ class MaskedCaiT(BaseBackbone):
             and n blocks. Frozen parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below to whole patches,

@@ -148,7 +148,7 @@ class PVT(BaseBackbone):
             parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size from 32 pixels a side up and returns a

@@ -95,7 +95,7 @@ class ViT(BaseBackbone):
             `mmattn.models.layers.masked.masking.resolve_masking`.
         alpha_init, kernel_size, mask_fill: of 'masked' only, see `MaskedAttention`.
         backend: of the operator of 'imhsa' or 'masked'; None takes the fastest.
-        init_cfg: mmengine initialisation, for example `dict(type='Pretrained', ...)`.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below to whole patches,

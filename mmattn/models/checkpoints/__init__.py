@@ -1,0 +1,4 @@
+"""Mappings between the state dicts of several models or layouts.
+
+`convert_state_dict` of a single model stands beside that model.
+"""

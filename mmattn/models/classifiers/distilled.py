@@ -33,8 +33,8 @@ class DistilledClassifier(ImageClassifier):
     prediction is the mean of the two classifiers' scores, without the teacher.
 
     The teacher sees the images of the student, mixed and erased as they are, in its own
-    normalisation. It is in eval mode, without gradients, and no submodule: not in the
-    state dict, the optimiser or any count of parameters. It is built when training
+    normalization. It is in eval mode, without gradients, and no submodule: not in the
+    state dict, the optimizer or any count of parameters. It is built when training
     begins, in `init_weights`, so that tests and inference need no weights of it.
 
     Args:
@@ -43,7 +43,7 @@ class DistilledClassifier(ImageClassifier):
         head: config of a `DeiTClsHead`.
         teacher: config of any classifier of mmpretrain, `TimmClassifier` for timm's.
             Its weights are those of `pretrained=True` or of its `init_cfg`. Its
-            normalisation is that of its `data_preprocessor`, else the one that timm's
+            normalization is that of its `data_preprocessor`, else the one that timm's
             models come with.
         teacher_weight: w above, in [0, 1].
         temperature: tau above; None for the hard part, DeiT's own choice.
@@ -51,7 +51,7 @@ class DistilledClassifier(ImageClassifier):
 
     Raises:
         ValueError: another head, a weight outside [0, 1], a temperature that is not
-            positive; a teacher of unknown normalisation or with other classes, the
+            positive; a teacher of unknown normalization or with other classes, the
             latter two when training begins.
     """
 
@@ -148,11 +148,11 @@ class DistilledClassifier(ImageClassifier):
                 'builds the teacher'
             )
         (teacher,) = self._teacher
-        return teacher(self._renormalised(inputs, teacher))
+        return teacher(self._renormalized(inputs, teacher))
 
-    def _renormalised(self, inputs: Tensor, teacher: BaseClassifier) -> Tensor:
+    def _renormalized(self, inputs: Tensor, teacher: BaseClassifier) -> Tensor:
         own = self.data_preprocessor
-        mean, std, rgb = _normalisation(teacher)
+        mean, std, rgb = _normalization(teacher)
         mean, std = mean.to(inputs), std.to(inputs)
         if hasattr(own, 'mean'):
             inputs = inputs * own.std + own.mean
@@ -170,14 +170,14 @@ def _build_teacher(cfg: Mapping, device: torch.device) -> BaseClassifier:
             level=logging.WARNING,
         )
     teacher = MODELS.build(cfg)
-    # Without an `init_cfg`, timm's models would be asked to initialise themselves anew.
+    # Without an `init_cfg`, timm's models would be asked to initialize themselves anew.
     if teacher.init_cfg:
         teacher.init_weights()
-    _normalisation(teacher)
+    _normalization(teacher)
     return teacher.requires_grad_(False).eval().to(device)
 
 
-def _normalisation(teacher: BaseClassifier) -> tuple[Tensor, Tensor, bool]:
+def _normalization(teacher: BaseClassifier) -> tuple[Tensor, Tensor, bool]:
     """Mean and deviation (3, 1, 1) of values up to 255; whether channels are RGB."""
     preprocessor = teacher.data_preprocessor
     if hasattr(preprocessor, 'mean'):
@@ -185,7 +185,7 @@ def _normalisation(teacher: BaseClassifier) -> tuple[Tensor, Tensor, bool]:
     timm_cfg = getattr(getattr(teacher, 'model', None), 'pretrained_cfg', {})
     if 'mean' not in timm_cfg or 'std' not in timm_cfg:
         raise ValueError(
-            'DistilledClassifier: how the teacher normalises is unknown; give it a '
+            'DistilledClassifier: how the teacher normalizes is unknown; give it a '
             'data_preprocessor with mean, std and to_rgb'
         )
     mean, std = (

@@ -35,10 +35,10 @@ class DeformableDETR(BaseDetector):
         backbone: of any backbone that returns maps.
         neck: what gives the maps the encoder's number and width, as a `ChannelMapper`
             does; None where the backbone's have them.
-        encoder: maps and their padding masks in, maps out, as `DeformableDetrEncoder`.
+        encoder: maps and their padding masks in, maps out, as `DeformableDETREncoder`.
             None where the neck encodes by itself.
         decoder: maps, masks and the head's branches in, a `DecoderOutput` out, as
-            `DeformableDetrDecoder`. Refinement, stages and the number of queries are
+            `DeformableDETRDecoder`. Refinement, stages and the number of queries are
             settings of it alone.
         bbox_head: as `DeformableDETRHead`, without the three arguments that follow from
             the decoder: whether branches are shared, how many there are, and whether

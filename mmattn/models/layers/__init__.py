@@ -1,11 +1,14 @@
 from .deformable_attention import DeformableAttention
-from .deformable_detr.decoder import DecoderOutput, DeformableDetrDecoder
-from .deformable_detr.encoder import DeformableDetrEncoder
+from .deformable_detr import (
+    DecoderOutput,
+    DeformableDETRDecoder,
+    DeformableDetrDecoder,
+    DeformableDETREncoder,
+    DeformableDetrEncoder,
+)
 from .initialization import Initializable, init_linear_and_conv
 from .interactive_attention import InteractiveAttention
-from .masked.attention import MaskedAttention
-from .masked.masking import resolve_masking
-from .masked.random_mask import RandomMaskedAttention
+from .masked import MaskedAttention, RandomMaskedAttention, resolve_masking
 from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
@@ -22,12 +25,14 @@ from .spatial_reduction_attention import (
     LinearSpatialReductionAttention,
     SpatialReductionAttention,
 )
-from .structure_aware.attention import StructureAwareAttention
+from .structure_aware import StructureAwareAttention
 from .window_attention import WindowAttention
 
 __all__ = [
     'DecoderOutput',
     'DeformableAttention',
+    'DeformableDETRDecoder',
+    'DeformableDETREncoder',
     'DeformableDetrDecoder',
     'DeformableDetrEncoder',
     'Initializable',

@@ -24,7 +24,7 @@ class DeformableAttention(nn.Module):
 
     Version 1 is "Vision Transformer with Deformable Attention",
     https://arxiv.org/abs/2201.00520: offsets within `OFFSET_RANGE` steps of the keys'
-    grid, points at the centres of its cells, whose outer edges are the map's. What is
+    grid, points at the centers of its cells, whose outer edges are the map's. What is
     sampled outside of the map is zero. Version 2 is "DAT++",
     https://arxiv.org/abs/2309.01430: offsets of any size, half a step right and below,
     then clamped to the map. The only point of a side lies in the middle in both, where
@@ -36,7 +36,7 @@ class DeformableAttention(nn.Module):
         num_groups: groups G with offsets of their own; divides M.
         table_grid: the map (H, W) that the table of relative positions is made for:
             2 H - 1 by 2 W - 1 for each head. Other maps read the same table at
-            normalised displacements; a loaded table of another size is resized
+            normalized displacements; a loaded table of another size is resized
             as in the official code, see `resize_grid`.
         kernel_size, stride: of the offset network's depthwise convolution. One key
             stands for each `stride` x `stride` pixels.
@@ -129,8 +129,8 @@ class DeformableAttention(nn.Module):
     def sampled_positions(self, x: Tensor) -> Tensor:
         """Where the keys of a map (B, H, W, C) lie, shape (B, G, K, 2).
 
-        Keys in row-major order of their grid; (x, y), normalised so that -1 and 1 are
-        the centres of the outer pixels, in both versions.
+        Keys in row-major order of their grid; (x, y), normalized so that -1 and 1 are
+        the centers of the outer pixels, in both versions.
         """
         return self.positions(self.proj_q(x))
 
@@ -189,7 +189,7 @@ def sample_map(x: Tensor, positions: Tensor) -> Tensor:
 
     Args:
         x: shape (B, H, W, C).
-        positions: shape (B, G, K, 2), (x, y), where -1 and 1 are the centres of the
+        positions: shape (B, G, K, 2), (x, y), where -1 and 1 are the centers of the
             outer pixels. Group g has the channels [g * C / G, (g + 1) * C / G).
 
     Returns:

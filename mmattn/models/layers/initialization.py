@@ -6,7 +6,7 @@ from .ms_deform_attention import MSDeformAttention
 
 
 class Initializable(nn.Module):
-    """What mmengine initialises by a config, in `init_cfg`."""
+    """What mmengine initializes by a config, in `init_cfg`."""
 
     init_cfg: dict | list[dict] | None = None
 

@@ -1,4 +1,4 @@
-"""Neighbourhood attention: each query sees a whole window, shifted at the borders.
+"""Neighborhood attention: each query sees a whole window, shifted at the borders.
 
 Small maps go through tiles. On larger ones a stencil takes less memory; it clips
 windows, so tiles replace what it computes at the borders.
@@ -102,12 +102,12 @@ def neighborhood_attention(
         return attend_part(q, k, v, rpb, 'map')
     K = (rpb.shape[1] + 1) // 2
     R = K // 2
-    centre = slice(K - 1 - R, K + R)
+    center = slice(K - 1 - R, K + R)
     middle = masked_attention(
         *(x.flatten(1, 2) for x in (q, k, v)),
         (H, W),
         kernel_size=K,
-        bias=rpb[:, centre, centre],
+        bias=rpb[:, center, center],
         mask_fill='neg_inf',
         backend=backend,
     ).unflatten(1, (H, W))[:, R : H - R, R : W - R]

@@ -1,4 +1,4 @@
-"""Neighbourhood attention by tiles: dense attention of a few queries to what they see.
+"""Neighborhood attention by tiles: dense attention of a few queries to what they see.
 
 One operator to compilers, which take minutes to trace a changing number of tiles. The
 backward computes the weights anew, so nothing of them is kept.

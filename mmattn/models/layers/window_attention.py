@@ -117,7 +117,7 @@ def same_part(
     shift: Sequence[int],
     device: torch.device,
 ) -> Tensor:
-    """Which pixels of each window of a shifted map are neighbours in the original.
+    """Which pixels of each window of a shifted map are neighbors in the original.
 
     Shifting around joins opposite borders of a map, and padding follows on its pixels,
     in the same window. Shape (windows, N, N).

@@ -87,7 +87,7 @@ class Mask2FormerPixelDecoder(Initializable):
             What is not given is mmdetection's default.
         positional_encoding: `normalize` and `offset` of sine positions, as there.
         norm_cfg, act_cfg: accepted as mmdetection's defaults.
-        init_cfg: mmengine initialisation.
+        init_cfg: mmengine initialization.
 
     Forward:
         Takes maps (B, C_i, H_i, W_i) from the finest on. Returns mask features
@@ -172,7 +172,7 @@ def neck_settings(
     layer = with_defaults('layer_cfg', encoder['layer_cfg'])
     attention = with_defaults('self_attn_cfg', layer['self_attn_cfg'])
     feedforward = with_defaults('ffn_cfg', layer['ffn_cfg'])
-    # Without `normalize`, mmdetection's positions are not normalised.
+    # Without `normalize`, mmdetection's positions are not normalized.
     positions = with_defaults(
         'positional_encoding', {'normalize': False, **positional_encoding}
     )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.models.layers import DeformableDetrEncoder, Initializable
+from mmattn.models.layers import DeformableDETREncoder, Initializable
 from mmattn.registry import MODELS
 
 # Where Mask2Former's encoder is not Deformable DETR's.
@@ -43,11 +43,11 @@ class MSDeformAttnNeck(Initializable):
         num_outs: how many maps come out; None for as many as come in. What is more is
             made from the coarsest map that comes in by 3x3 convolutions of stride 2, as
             the fourth level of Deformable DETR, and goes through the encoder.
-        encoder: settings of the `DeformableDetrEncoder` that are other than
+        encoder: settings of the `DeformableDETREncoder` that are other than
             Mask2Former's, which are six layers, no dropout and sine positions without
             an offset; or a config of another registered encoder, with its `type`. The
             neck gives `embed_dims` and `num_levels`.
-        init_cfg: mmengine initialisation.
+        init_cfg: mmengine initialization.
 
     Forward:
         Takes maps (B, C_i, H_i, W_i), each coarser than the one before, and returns a
@@ -142,4 +142,4 @@ def build_encoder(
         raise ValueError(f'encoder: the neck decides on {repeated}, got {settings}')
     if 'type' in settings:
         return MODELS.build(dict(settings, **given))
-    return DeformableDetrEncoder(**{**MASK2FORMER_ENCODER, **settings}, **given)
+    return DeformableDETREncoder(**{**MASK2FORMER_ENCODER, **settings}, **given)

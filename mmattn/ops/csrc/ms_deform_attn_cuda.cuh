@@ -102,8 +102,8 @@ __device__ __forceinline__ void find_samples(
   const int per_level = static_cast<int>(p.sizes.P);
   const int64_t first = item.index * count;
   float largest = 0, scale = 1;
-  const bool normalise = p.sizes.form != Form::kLocations;
-  if (normalise) {
+  const bool normalize = p.sizes.form != Form::kLocations;
+  if (normalize) {
     largest = -INFINITY;
     for (int i = item.lane; i < count; i += p.lanes) {
       largest = fmaxf(largest, load_one(p.weights, p.weights_storage, first + i));
@@ -126,7 +126,7 @@ __device__ __forceinline__ void find_samples(
         p.levels[level],
         static_cast<float>(per_level));
     float weight = load_one(p.weights, p.weights_storage, first + i);
-    weight = normalise ? expf(weight - largest) * scale : weight;
+    weight = normalize ? expf(weight - largest) * scale : weight;
     samples[i].pixels = make_int4(
         corners.pixel[0], corners.pixel[1], corners.pixel[2], corners.pixel[3]);
     samples[i].place = kBackward
@@ -359,15 +359,15 @@ __device__ __forceinline__ void finish(
       store_one(point.y, p.points_storage, 2 * (first + i) + 1, p.grad_points);
     }
   }
-  const bool normalise = p.sizes.form != Form::kLocations;
+  const bool normalize = p.sizes.form != Form::kLocations;
   mean = sum_of_group(mean, p.lanes);
   for (int i = item.lane; item.active && i < count; i += p.lanes) {
     const float4 place = samples[i].place;
-    const float grad = normalise ? place.x * (place.y - mean) : place.y;
+    const float grad = normalize ? place.x * (place.y - mean) : place.y;
     store_one(grad, p.weights_storage, first + i, p.grad_weights);
   }
   __syncwarp();
-  if (!normalise || !item.active) {
+  if (!normalize || !item.active) {
     return;
   }
   const int sides = p.sizes.form == Form::kReferenceBoxes ? 4 : 2;

@@ -14,7 +14,7 @@
 namespace mmattn {
 
 enum class Form : int32_t {
-  kLocations,  // points are normalised locations, weights as they are
+  kLocations,  // points are normalized locations, weights as they are
   kReferencePoints,  // points are offsets in pixels, weights are logits
   kReferenceBoxes,  // points are offsets in half sizes of a box over P, logits
 };

@@ -17,7 +17,7 @@ class Axis(NamedTuple):
     Places are in float64: in float32, those in a large table have few digits left.
     """
 
-    queries: Tensor  # normalised, (n,), float64
+    queries: Tensor  # normalized, (n,), float64
     size: int
 
     @property

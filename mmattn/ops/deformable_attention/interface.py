@@ -39,11 +39,11 @@ def deformable_attention_v2(
             softmax are in float32 (float64 in float64).
         k, v: shape (B, K, M, D), dtype as q.
         grid: H and W of the queries.
-        positions: of the keys, normalised (x, y), shape (B, G, K, 2); G divides M, and
+        positions: of the keys, normalized (x, y), shape (B, G, K, 2); G divides M, and
             group g has the heads [g * M / G, (g + 1) * M / G).
         table: shape (M, Th, Tw), any size. With (2 H - 1, 2 W - 1) and `align_corners`
             a step from query to query is a step in the table, which is the fastest.
-        align_corners: where the queries are, as in `grid_sample`: whether the centres
+        align_corners: where the queries are, as in `grid_sample`: whether the centers
             (DAT++) or the outer edges (DAT) of the outer pixels lie at -1 and 1. The
             only pixel of a side lies at 0.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can

@@ -23,9 +23,9 @@ def query_positions(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Normalised (x, y) of a grid's pixels in row-major order, shape (H * W, 2).
+    """Normalized (x, y) of a grid's pixels in row-major order, shape (H * W, 2).
 
-    As in `grid_sample`: with `align_corners` the outer pixels' centres lie at -1 and 1,
+    As in `grid_sample`: with `align_corners` the outer pixels' centers lie at -1 and 1,
     and the only pixel of a side at 0; without, their outer edges do.
     """
     H, W = grid

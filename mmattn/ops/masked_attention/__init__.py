@@ -1,4 +1,6 @@
 from .interface import masked_attention
-from .reference import neighbourhood_mask
+from .reference import neighborhood_mask
 
-__all__ = ['masked_attention', 'neighbourhood_mask']
+neighbourhood_mask = neighborhood_mask  # the spelling of version 0.1
+
+__all__ = ['masked_attention', 'neighborhood_mask', 'neighbourhood_mask']

@@ -2,12 +2,12 @@
 
 import torch
 
-from .reference import neighbourhood_mask, spread_bias, stencil_offsets
+from .reference import neighborhood_mask, spread_bias, stencil_offsets
 
 
 def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
     """As `cpu_impl.forward`."""
-    storage, mask = q.dtype, neighbourhood_mask(grid, kernel_size, num_special)
+    storage, mask = q.dtype, neighborhood_mask(grid, kernel_size, num_special)
     q, k, v = (_heads_first(x) for x in (q, k, v))
     scores = _scores(q, k, mask, bias, alpha, grid, num_special, mask_fill)[0]
     lse = scores.logsumexp(-1)
@@ -19,7 +19,7 @@ def backward(
     grad, lse, q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill
 ):
     """As `cpu_impl.backward`."""
-    storage, mask = q.dtype, neighbourhood_mask(grid, kernel_size, num_special)
+    storage, mask = q.dtype, neighborhood_mask(grid, kernel_size, num_special)
     grad, q, k, v = (_heads_first(x) for x in (grad, q, k, v))
     scores, plain = _scores(q, k, mask, bias, alpha, grid, num_special, mask_fill)
     p = scores.sub_(lse[..., None]).exp_()

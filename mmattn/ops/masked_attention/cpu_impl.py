@@ -41,6 +41,6 @@ def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
 
 
 def _is_small(q, alpha, *, kernel_size, num_special, **stencil) -> bool:
-    """The stencil takes maps with more tokens than a row has neighbours."""
+    """The stencil takes maps with more tokens than a row has neighbors."""
     tokens = DENSE_TOKENS if alpha is None else SOFT_DENSE_TOKENS
     return q.shape[1] <= max(tokens, kernel_size**2 + num_special)

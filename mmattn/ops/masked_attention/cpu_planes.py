@@ -1,4 +1,4 @@
-"""Maps laid out in memory so that a neighbour of all tokens is one shift.
+"""Maps laid out in memory so that a neighbor of all tokens is one shift.
 
 A plane is H rows of W + R // 2 numbers between two margins; what is not a patch, the
 margins and the rows' ends, is 0. An offset (dy, dx) of an R x R mask is then a shift by
@@ -61,7 +61,7 @@ class Planes(NamedTuple):
                 yield slice(b, min(b + images, B)), slice(h, min(h + heads, M))
 
     def windows(self, x: Tensor, band: slice) -> list[Tensor]:
-        """Neighbours of a band's tokens, by offset: views of planes (..., numel)."""
+        """Neighbors of a band's tokens, by offset: views of planes (..., numel)."""
         reach = range(-(self.R // 2), self.R // 2 + 1)
         start = self.margin + band.start * self.stride
         return [
@@ -83,7 +83,7 @@ class Planes(NamedTuple):
         return x.unflatten(-1, (-1, self.stride))[..., self.W :]
 
     def outside(self, band: slice) -> Tensor:
-        """Whether a patch's neighbour is outside the map, (R^2, 1, rows * stride)."""
+        """Whether a patch's neighbor is outside the map, (R^2, 1, rows * stride)."""
         marks = torch.ones(self.numel, dtype=torch.bool)
         self.patches(self.whole(marks)).fill_(False)
         marks = torch.stack(self.windows(marks, band))

@@ -1,9 +1,9 @@
-"""A soft mask as attention with scores times alpha, corrected at the neighbours.
+"""A soft mask as attention with scores times alpha, corrected at the neighbors.
 
 PyTorch's flash attention does the N^2 work and the stencil the correction. For the
 gradients flash attention gets the corrected output and log-sum-exp, from which it
 makes, for all pairs, what a token outside the mask has; the stencil then takes out what
-this is for neighbours. Where neighbours weigh much less than with their scores times
+this is for neighbors. Where neighbors weigh much less than with their scores times
 alpha, this would cancel what is to be kept: such rows are made again, densely.
 """
 
@@ -29,9 +29,9 @@ def forward(q, k, v, alpha, **stencil):
     )
     dense = Dense(alpha, out.transpose(1, 2), lse)
     out, lse = cpu_stencil.forward(q, k, v, None, dense, **stencil)
-    cancelled = ~(dense.lse - lse < torch.tensor(CANCELLED).log())
-    cancelled[..., : stencil['num_special']] = False
-    for b, h, rows, near in _rows_by_head(cancelled, stencil):
+    canceled = ~(dense.lse - lse < torch.tensor(CANCELLED).log())
+    canceled[..., : stencil['num_special']] = False
+    for b, h, rows, near in _rows_by_head(canceled, stencil):
         scores = _row_scores(q, k, alpha, b, h, rows, near, dtype)[0]
         lse[b, h, rows] = scores.logsumexp(-1)
         out[b, rows, h] = (scores.softmax(-1) @ v[b, :, h].to(dtype)).to(out.dtype)
@@ -43,9 +43,9 @@ def backward(grad, out, lse, q, k, v, alpha, **stencil):
     dtype, num_special = lse.dtype, stencil['num_special']
     alpha = alpha.to(dtype)
     delta = (grad.to(dtype) * out.to(dtype)).sum(-1).mT  # (B, M, N)
-    cancelled = cpu_stencil.weight_taken_out(q, k, lse, alpha, **stencil) > CANCELLED
-    cancelled[..., :num_special] = False
-    elsewhere = cancelled.clone()
+    canceled = cpu_stencil.weight_taken_out(q, k, lse, alpha, **stencil) > CANCELLED
+    canceled[..., :num_special] = False
+    elsewhere = canceled.clone()
     elsewhere[..., :num_special] = True  # the stencil makes these
     lse_flash = lse.masked_fill(elsewhere, float('inf'))  # which gives them no weight
     q_flash, k_flash, v_flash = _flash_inputs(q, k, v, alpha)
@@ -68,7 +68,7 @@ def backward(grad, out, lse, q, k, v, alpha, **stencil):
     dalpha += dalpha_local
     dq, dk, dv = (x + y for x, y in zip((dq, dk, dv), local, strict=True))
     scale = q.shape[-1] ** -0.5
-    for b, h, rows, near in _rows_by_head(cancelled, stencil):
+    for b, h, rows, near in _rows_by_head(canceled, stencil):
         scores, plain = _row_scores(q, k, alpha, b, h, rows, near, dtype)
         p = (scores - lse[b, h, rows, None]).exp_()
         g = grad[b, rows, h].to(dtype)
@@ -100,7 +100,7 @@ def _rows_by_head(
 
 
 def _near(rows: Tensor, *, grid, kernel_size, num_special, mask_fill) -> Tensor:
-    """Rows of `neighbourhood_mask` that are patches."""
+    """Rows of `neighborhood_mask` that are patches."""
     tokens = torch.arange(grid[0] * grid[1])
     near = torch.ones(len(rows), num_special + len(tokens), dtype=torch.bool)
     patches = (rows - num_special)[:, None]

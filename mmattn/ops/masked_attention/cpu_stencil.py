@@ -1,8 +1,8 @@
 """Masked attention in linear time: a product of shifted maps per offset of the mask.
 
-Everything but the neighbours is one term per row. Of a hard mask it is u times the sum
+Everything but the neighbors is one term per row. Of a hard mask it is u times the sum
 of all values, u = e^-lse the weight of a token outside the mask. Of a soft mask it is
-the result of attention with scores times alpha, made elsewhere (`Dense`). Neighbours
+the result of attention with scores times alpha, made elsewhere (`Dense`). Neighbors
 then count with the difference of their two weights.
 
 A key outside the map has the score 0, so the weight of a token outside the mask, and
@@ -167,7 +167,7 @@ def backward(
 def weight_taken_out(
     q, k, lse, alpha, *, grid, kernel_size, num_special, mask_fill
 ) -> Tensor:
-    """Sum over a row's neighbours of e^(alpha score - lse), (B, M, N).
+    """Sum over a row's neighbors of e^(alpha score - lse), (B, M, N).
 
     It is inf where lse is -inf, and unset for special tokens.
     """
@@ -192,7 +192,7 @@ def weight_taken_out(
 
 
 def _scores(q, k_p, k_s, bias, planes, band, mask_fill, tmp, out):
-    """Writes scores of a band and its neighbours to `out`, (R^2 + x, P, length)."""
+    """Writes scores of a band and its neighbors to `out`, (R^2 + x, P, length)."""
     _products(q, k_p, k_s, planes, band, tmp, out)
     near, R2 = planes.R**2 + planes.num_special, planes.R**2
     out[:near].mul_(q.shape[1] ** -0.5)
@@ -205,7 +205,7 @@ def _scores(q, k_p, k_s, bias, planes, band, mask_fill, tmp, out):
 
 
 def _products(x, y_p, y_s, planes, band, tmp, out):
-    """Writes q.k, or g.v, of a band and its neighbours to `out`."""
+    """Writes q.k, or g.v, of a band and its neighbors to `out`."""
     R2 = planes.R**2
     for y, out_t in zip(planes.windows(y_p, band), out, strict=False):
         torch.mul(x, y, out=tmp)

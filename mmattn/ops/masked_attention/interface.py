@@ -30,9 +30,9 @@ def masked_attention(
     mask_fill: str = 'zero',
     backend: str | None = None,
 ) -> Tensor:
-    """Attention with masked heads, which prefer their neighbours, and global heads.
+    """Attention with masked heads, which prefer their neighbors, and global heads.
 
-    A masked head multiplies its scores by an R x R neighbourhood mask before the
+    A masked head multiplies its scores by an R x R neighborhood mask before the
     softmax, `out = softmax(mask * (q k^T / sqrt(D) + bias)) v`: what is outside the
     mask keeps the weight e^0, and the head is linear in N. From "MaiT: Leverage
     Attention Masks for More Efficient Image Transformers",
@@ -56,7 +56,7 @@ def masked_attention(
         alpha: shape (masked heads,), in [0, 1]; what scores outside the mask are
             multiplied by. None is a hard mask. 1 is plain attention.
         mask_fill: 'zero' (the paper's), or 'neg_inf' to give all outside the mask no
-            weight, which is neighbourhood attention. Of hard masks only.
+            weight, which is neighborhood attention. Of hard masks only.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
             run the call, for masked heads; global heads go through PyTorch's
             `scaled_dot_product_attention`. 'reference' alone can be differentiated
@@ -151,7 +151,7 @@ def resolve_heads(heads: int | Sequence[int] | None, num_heads: int) -> tuple[in
 
 
 def _runs(masked: list[bool]) -> Iterator[tuple[bool, slice, slice]]:
-    """Neighbouring heads of one kind: the kind, the heads, their ranks in the kind."""
+    """Neighboring heads of one kind: the kind, the heads, their ranks in the kind."""
     start, seen = 0, {True: 0, False: 0}
     for is_masked, run in groupby(masked):
         length = len(list(run))

@@ -16,7 +16,7 @@ def unsupported(*tensors: Tensor | None) -> str | None:
     return None
 
 
-def neighbourhood_mask(
+def neighborhood_mask(
     grid: Sequence[int],
     kernel_size: int = 3,
     num_special: int = 0,
@@ -102,7 +102,7 @@ def stencil_offsets(
     y, x = (torch.arange(side, device=device) for side in (H, W))
     rows = (y - y[:, None] + R // 2).repeat_interleave(W, 0).repeat_interleave(W, 1)
     columns = (x - x[:, None] + R // 2).repeat(H, H)
-    near = neighbourhood_mask(grid, R, device=device)
+    near = neighborhood_mask(grid, R, device=device)
     offsets = torch.full((N, N), R * R, device=device)
     offsets[num_special:, num_special:] = (R * rows + columns).where(near, R * R)
     return offsets
@@ -128,7 +128,7 @@ def masked_attention_reference(
     mask_fill: str = 'zero',
 ) -> Tensor:
     """As `mmattn.ops.masked_attention` with all heads masked."""
-    mask = neighbourhood_mask(grid, kernel_size, num_special, device=q.device)
+    mask = neighborhood_mask(grid, kernel_size, num_special, device=q.device)
     if bias is not None:
         bias = spread_bias(bias, grid, num_special)
     return attention_under_mask(q, k, v, mask, bias, alpha, mask_fill)

@@ -45,7 +45,7 @@ class Levels:
     def placement(self, reference: Tensor | None) -> tuple[Tensor, Tensor | float]:
         """Scale and shift from points to places in pixels, (2, R or 1, 1, S).
 
-        A pixel's centre is at its index.
+        A pixel's center is at its index.
         """
         if reference is None:
             return self.sizes, -0.5

@@ -66,10 +66,10 @@ def levels_of(shapes: Sequence[int]) -> list[tuple[int, int]]:
 def sampling_locations(
     offsets: Tensor, reference: Tensor, shapes: Sequence[int]
 ) -> Tensor:
-    """Normalised (x, y) of the points, shape (B, Q, M, L, P, 2).
+    """Normalized (x, y) of the points, shape (B, Q, M, L, P, 2).
 
     Offsets are in pixels of their level from a reference point, and in half sizes of a
-    reference box over P from its centre.
+    reference box over P from its center.
     """
     reference = reference[:, :, None, :, None]  # (B, Q, 1, L or 1, 1, 2 or 4)
     if reference.shape[-1] == 2:

@@ -3,7 +3,7 @@ shares.
 
 A program has a block of queries of one head. A row of its tile is a point of a query
 and has all channels, so that a lane reads up to 16 bytes of each of the four pixels
-around a point; the points of a query meet once, at the end. Triton does not specialise
+around a point; the points of a query meet once, at the end. Triton does not specialize
 on sides of levels: an image of another size compiles nothing anew.
 """
 
@@ -76,15 +76,15 @@ def load_reference(ptr, rows, mask, COORDS: tl.constexpr):
 
 
 @triton.jit
-def place_on_axis(point, centre, size, side, P: tl.constexpr, COORDS: tl.constexpr):
-    """Place in pixels, 0 in the centre of the first, and its rises with the point and
+def place_on_axis(point, center, size, side, P: tl.constexpr, COORDS: tl.constexpr):
+    """Place in pixels, 0 in the center of the first, and its rises with the point and
     with the size of the reference box."""
     if COORDS == 0:
         place, rise, size_rise = point * side, side + 0.0, 0.0
     elif COORDS == 2:
-        place, rise, size_rise = centre * side + point, 1.0, 0.0
+        place, rise, size_rise = center * side + point, 1.0, 0.0
     else:
-        place = (centre + point * (0.5 / P) * size) * side
+        place = (center + point * (0.5 / P) * size) * side
         rise, size_rise = (0.5 / P) * size * side, (0.5 / P) * point * side
     return place - 0.5, rise, size_rise
 

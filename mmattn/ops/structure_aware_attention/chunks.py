@@ -24,10 +24,10 @@ def image_and_head_slices(
 
 
 def normalizer(x: Tensor, dim: int) -> Tensor:
-    """What L2 normalisation multiplies by."""
+    """What L2 normalization multiplies by."""
     return x.square().sum(dim, keepdim=True).add_(EPS).rsqrt_()
 
 
 def unnormalized(dy: Tensor, y: Tensor, scale: Tensor, dim: int) -> Tensor:
-    """Gradient of x, given that of its normalised `y = x * scale`."""
+    """Gradient of x, given that of its normalized `y = x * scale`."""
     return (dy - y * (y * dy).sum(dim, keepdim=True)).mul_(scale)

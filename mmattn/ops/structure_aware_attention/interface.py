@@ -27,7 +27,7 @@ def structure_aware_attention(
 ) -> Tensor:
     """Attention whose kernels are structural patterns, log-linear in N.
 
-    With q and k normalised over the channels of a head, and `*` the circular
+    With q and k normalized over the channels of a head, and `*` the circular
     convolution over the grid,
 
         p[k, i] = sum_c q[i, c] (k[:, c] * w_a[c, k])[i]

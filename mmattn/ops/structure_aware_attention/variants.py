@@ -54,7 +54,7 @@ def relative_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor
 
         out[i] = sum_j (q[i] . k[j]) R[i, j] v[j],   R = block_toeplitz(table)
 
-    with q and k normalised over the channels of a head.
+    with q and k normalized over the channels of a head.
 
     Args:
         q, k, v: shape (B, N, M, D).
@@ -82,7 +82,7 @@ def pattern_attention(
         p[k, i] = sum_n sum_c q[i, c] k[n, c] Ra[c, k, i, n]
         out[i, v] = sum_k p[k, i] (sum_j Rb[k, i, j] v[j, v] + bias[v, k])
 
-    with q and k normalised over the channels of a head. Ra does not depend on c in
+    with q and k normalized over the channels of a head. Ra does not depend on c in
     equation 10, and does in equation 11 (the Hadamard correlation). With periodic
     tables, equation 11 is `structure_aware_attention`.
 

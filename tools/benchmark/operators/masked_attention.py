@@ -43,21 +43,21 @@ def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> 
     """
     B, N, M, D = q.shape
 
-    def neighbours(x: Tensor) -> Tensor:
+    def neighbors(x: Tensor) -> Tensor:
         """(B, N, ..) to (B, .., R * R, N), 0 outside the map."""
         maps = x.flatten(2).transpose(1, 2).unflatten(2, grid)
         taps = F.unfold(maps, KERNEL, padding=KERNEL // 2)
         return taps.view(B, *x.shape[2:], KERNEL**2, N)
 
     q = (q * D**-0.5).permute(0, 2, 3, 1).unsqueeze(3)  # (B, M, D, 1, N)
-    scores = (q * neighbours(k)).sum(2, keepdim=True)  # (B, M, 1, R * R, N)
+    scores = (q * neighbors(k)).sum(2, keepdim=True)  # (B, M, 1, R * R, N)
     # Keys outside the map are 0, and so are their scores and weights.
     shift = scores.detach().amax(3, keepdim=True).clamp(min=0)
     outside = (-shift).exp()
     weights = (scores - shift).exp() - outside
     total = weights.sum(3) + N * outside.squeeze(3)
     values = v.sum(1)[..., None] * outside.squeeze(3)  # (B, M, D, N)
-    out = ((weights * neighbours(v)).sum(3) + values) / total
+    out = ((weights * neighbors(v)).sum(3) + values) / total
     return out.permute(0, 3, 1, 2)
 
 

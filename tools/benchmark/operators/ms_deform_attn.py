@@ -45,29 +45,29 @@ def cases_of_queries(
     while len(maps) < LEVELS:
         maps.append(tuple(-(-length // 2) for length in maps[-1]))
     generator = torch.Generator().manual_seed(0)
-    centres = make_centres(maps, queries, generator)  # (Q, 2)
-    Q, sizes = len(centres), torch.tensor([(W, H) for H, W in maps])
+    centers = make_centers(maps, queries, generator)  # (Q, 2)
+    Q, sizes = len(centers), torch.tensor([(W, H) for H, W in maps])
     shape = batch, Q, HEADS, LEVELS, POINTS
     offsets = SPREAD * torch.randn(*shape, 2, generator=generator)
     # No nearer to a pixel than a tenth: there slopes change, and rounding decides.
-    places = (centres[:, None] * sizes)[:, None, :, None] + offsets - 0.5
+    places = (centers[:, None] * sizes)[:, None, :, None] + offsets - 0.5
     inner = 0.1 + 0.8 * torch.rand(places.shape, generator=generator)
     places = places.floor() + inner
     locations = (places + 0.5) / sizes[:, None]
-    offsets = places + 0.5 - (centres[:, None] * sizes)[:, None, :, None]
+    offsets = places + 0.5 - (centers[:, None] * sizes)[:, None, :, None]
     logits = torch.randn(shape, generator=generator)
     pixels = sum(H * W for H, W in maps)
     value = torch.randn(batch, pixels, HEADS, WIDTH, generator=generator)
     grad = torch.randn(batch, Q, HEADS * WIDTH, generator=generator)
     value, grad = (x.to(device, dtype) for x in (value, grad))
     weights = logits.flatten(3).softmax(-1).view(shape)
-    centres = centres.expand(batch, LEVELS, Q, 2).transpose(1, 2).contiguous()
+    centers = centers.expand(batch, LEVELS, Q, 2).transpose(1, 2).contiguous()
 
     def leaves(*tensors: Tensor) -> list[Tensor]:
         return [x.detach().to(device).requires_grad_() for x in tensors]
 
     plain = leaves(value, locations, weights)
-    fused = leaves(value, centres, offsets, logits)
+    fused = leaves(value, centers, offsets, logits)
     samples = weights.numel() * WIDTH * max(4, dtype.itemsize)
     needs = {which: count * samples for which, count in COPIES.items()}
     common = dict(grad=grad, columns={'queries': Q})
@@ -95,17 +95,17 @@ def cases_of_queries(
     return made
 
 
-def make_centres(
+def make_centers(
     maps: list[tuple[int, int]], queries: int | None, generator: torch.Generator
 ) -> Tensor:
     """Places of queries in the image, (x, y) from 0 to 1, shape (Q, 2)."""
     if queries is not None:
         return torch.rand(queries, 2, generator=generator)
-    centres = [
+    centers = [
         torch.cartesian_prod((torch.arange(H) + 0.5) / H, (torch.arange(W) + 0.5) / W)
         for H, W in maps
     ]
-    return torch.cat(centres).flip(-1)
+    return torch.cat(centers).flip(-1)
 
 
 def plain_call(maps, backend: str) -> Callable[..., Tensor]:

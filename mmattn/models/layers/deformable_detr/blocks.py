@@ -1,7 +1,7 @@
 """Layers of the encoder and decoder of Deformable DETR.
 
 Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
-https://arxiv.org/abs/2010.04159, section 4.1. Norms come after what they normalise.
+https://arxiv.org/abs/2010.04159, section 4.1. Norms come after what they normalize.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ..ms_deform_attention import MSDeformAttention
 
 
-class DeformableDetrEncoderLayer(nn.Module):
+class DeformableDETREncoderLayer(nn.Module):
     """Self-attention and feed-forward network, each with a norm after it."""
 
     def __init__(
@@ -50,7 +50,7 @@ class DeformableDetrEncoderLayer(nn.Module):
         return self.norm2(x + self.dropout(self.linear2(h)))
 
 
-class DeformableDetrDecoderLayer(nn.Module):
+class DeformableDETRDecoderLayer(nn.Module):
     """Self-attention, deformable cross-attention, feed-forward; a norm after each.
 
     In the official names norm2 follows the self-attention and norm1 the

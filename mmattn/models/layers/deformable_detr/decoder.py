@@ -15,7 +15,7 @@ from mmattn.ops.backend import is_autocast_on
 from mmattn.registry import MODELS
 
 from ..initialization import Initializable, init_transformer
-from .blocks import DeformableDetrDecoderLayer, run_layer
+from .blocks import DeformableDETRDecoderLayer, run_layer
 from .geometry import (
     box_positions,
     box_proposals,
@@ -51,8 +51,8 @@ class DecoderOutput(NamedTuple):
     enc_coord: Tensor | None
 
 
-@MODELS.register_module()
-class DeformableDetrDecoder(Initializable):
+@MODELS.register_module(name=['DeformableDETRDecoder', 'DeformableDetrDecoder'])
+class DeformableDETRDecoder(Initializable):
     """Encoded maps in, queries and their references out.
 
     Parameters are those of the official code
@@ -74,7 +74,7 @@ class DeformableDetrDecoder(Initializable):
         as_two_stage: whether the first references are the boxes of the pixels with the
             highest scores; needs `with_box_refine`.
         with_cp: whether the backward computes the layers' activations anew.
-        init_cfg: mmengine initialisation.
+        init_cfg: mmengine initialization.
 
     Raises:
         ValueError: channels that do not divide, a setting below 1, or two stages
@@ -126,7 +126,7 @@ class DeformableDetrDecoder(Initializable):
         else:
             self.reference_points = nn.Linear(embed_dims, 2)
         self.layers = nn.ModuleList(
-            DeformableDetrDecoderLayer(
+            DeformableDETRDecoderLayer(
                 embed_dims,
                 num_heads,
                 num_levels,
@@ -300,3 +300,6 @@ def refine(delta: Tensor, reference: Tensor) -> Tensor:
     if shift.shape[-1] == 2:
         return torch.cat([delta[..., :2] + shift, delta[..., 2:]], dim=-1).sigmoid()
     return (delta + shift).sigmoid()
+
+
+DeformableDetrDecoder = DeformableDETRDecoder  # its name in version 0.1

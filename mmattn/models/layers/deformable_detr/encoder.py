@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mmattn.registry import MODELS
 
 from ..initialization import Initializable, init_transformer
-from .blocks import DeformableDetrEncoderLayer, run_layer
+from .blocks import DeformableDETREncoderLayer, run_layer
 from .geometry import (
     POSITION_OFFSET,
     check_maps,
@@ -21,15 +21,15 @@ from .geometry import (
     geometry_dtype,
     map_shapes,
     on_levels,
-    pixel_centres,
+    pixel_centers,
     sine_positions,
     split_maps,
     valid_ratios,
 )
 
 
-@MODELS.register_module()
-class DeformableDetrEncoder(Initializable):
+@MODELS.register_module(name=['DeformableDETREncoder', 'DeformableDetrEncoder'])
+class DeformableDETREncoder(Initializable):
     """Maps in, maps of the same shapes out.
 
     Parameters are those of the official code
@@ -48,7 +48,7 @@ class DeformableDetrEncoder(Initializable):
         position_offset: added to the pixels' indices, which begin with 1, in the sine
             positions; Mask2Former has 0.
         with_cp: whether the backward computes the layers' activations anew.
-        init_cfg: mmengine initialisation.
+        init_cfg: mmengine initialization.
 
     Raises:
         ValueError: channels that do not divide, or a setting below 1.
@@ -82,7 +82,7 @@ class DeformableDetrEncoder(Initializable):
         self.init_cfg = init_cfg
         self.level_embed = nn.Parameter(torch.empty(num_levels, embed_dims))
         self.layers = nn.ModuleList(
-            DeformableDetrEncoderLayer(
+            DeformableDETREncoderLayer(
                 embed_dims,
                 num_heads,
                 num_levels,
@@ -173,13 +173,16 @@ class DeformableDetrEncoder(Initializable):
     def reference_points(
         self, shapes: Sequence[tuple[int, int]], masks: Sequence[Tensor] | None
     ) -> Tensor:
-        """Each pixel's own centre on each map, shape (B, S, L, 2).
+        """Each pixel's own center on each map, shape (B, S, L, 2).
 
         Without masks it is the same for all images and maps: (1, S, 1, 2).
         """
         dtype = geometry_dtype(self.level_embed)
         ratios = valid_ratios(masks, dtype)
-        centres = pixel_centres(
+        centers = pixel_centers(
             shapes, ratios, dtype=dtype, device=self.level_embed.device
         )
-        return on_levels(centres, ratios)
+        return on_levels(centers, ratios)
+
+
+DeformableDetrEncoder = DeformableDETREncoder  # its name in version 0.1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 TEMPERATURE = 10000
-POSITION_OFFSET = -0.5  # from the number of a pixel, counted from 1, to its centre
+POSITION_OFFSET = -0.5  # from the number of a pixel, counted from 1, to its center
 EPSILON = 1e-5  # of the inverse sigmoid
 PROPOSAL_SIZE = 0.05  # width and height on the first level; doubles with each level
 PROPOSAL_MARGIN = 0.01
@@ -123,7 +123,7 @@ def sine_positions(
     if mask is None:
         y, x = (torch.arange(1, side + 1, dtype=dtype, device=device) for side in shape)
         y, x = (
-            sine_encoding(normalised_angle(index, index[-1:], offset), embed_dims // 2)
+            sine_encoding(normalized_angle(index, index[-1:], offset), embed_dims // 2)
             for index in (y, x)
         )
         positions = torch.cat(
@@ -132,18 +132,18 @@ def sine_positions(
         return positions.flatten(0, 1)[None]
     valid = (~mask).to(dtype)
     y, x = valid.cumsum(1), valid.cumsum(2)
-    y = normalised_angle(y, y[:, -1:], offset)
-    x = normalised_angle(x, x[:, :, -1:], offset)
+    y = normalized_angle(y, y[:, -1:], offset)
+    x = normalized_angle(x, x[:, :, -1:], offset)
     y, x = (sine_encoding(angle, embed_dims // 2) for angle in (y, x))
     return torch.cat([y, x], dim=-1).flatten(1, 2)
 
 
-def normalised_angle(index: Tensor, last: Tensor, offset: float) -> Tensor:
+def normalized_angle(index: Tensor, last: Tensor, offset: float) -> Tensor:
     """Pixels of a side, counted from 1 to `last`, between 0 and 2 pi."""
     return (index + offset) / (last + 1e-6) * (2 * pi)
 
 
-def pixel_centres(
+def pixel_centers(
     shapes: Sequence[tuple[int, int]],
     ratios: Tensor | None,
     *,
@@ -154,11 +154,11 @@ def pixel_centres(
 
     B is 1 without `ratios`.
     """
-    centres = []
+    centers = []
     for level, (H, W) in enumerate(shapes):
         if ratios is None:
             valid = W, H
-        else:  # whole numbers again, so that a centre is the nearest number to it
+        else:  # whole numbers again, so that a center is the nearest number to it
             width, height = ratios[:, level].unbind(-1)
             valid = (width * W).round()[:, None], (height * H).round()[:, None]
         x, y = (
@@ -166,8 +166,8 @@ def pixel_centres(
             for side, valid_side in zip((W, H), valid, strict=True)
         )  # (B, W) and (B, H)
         x, y = x[:, None].expand(-1, H, -1), y[..., None].expand(-1, -1, W)
-        centres.append(torch.stack([x, y], dim=-1).flatten(1, 2))
-    return torch.cat(centres, dim=1)
+        centers.append(torch.stack([x, y], dim=-1).flatten(1, 2))
+    return torch.cat(centers, dim=1)
 
 
 def on_levels(reference: Tensor, ratios: Tensor | None) -> Tensor:
@@ -212,13 +212,13 @@ def box_proposals(
         four numbers from `PROPOSAL_MARGIN` to 1 - `PROPOSAL_MARGIN`. B is 1 without
         masks.
     """
-    centres = pixel_centres(shapes, ratios, dtype=dtype, device=device)
+    centers = pixel_centers(shapes, ratios, dtype=dtype, device=device)
     sizes = [
         torch.full((H * W, 2), PROPOSAL_SIZE * 2**level, dtype=dtype, device=device)
         for level, (H, W) in enumerate(shapes)
     ]
-    sizes = torch.cat(sizes).expand(len(centres), -1, -1)
-    boxes = torch.cat([centres, sizes], dim=-1)
+    sizes = torch.cat(sizes).expand(len(centers), -1, -1)
+    boxes = torch.cat([centers, sizes], dim=-1)
     valid = (boxes > PROPOSAL_MARGIN) & (boxes < 1 - PROPOSAL_MARGIN)
     valid = valid.all(-1, keepdim=True)
     if padding_mask is not None:

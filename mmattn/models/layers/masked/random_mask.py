@@ -1,11 +1,11 @@
-"""Control of masked attention: masks as sparse as neighbourhoods, at random places."""
+"""Control of masked attention: masks as sparse as neighborhoods, at random places."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mmattn.ops import neighbourhood_mask
+from mmattn.ops import neighborhood_mask
 from mmattn.ops.backend import is_autocast_on
 from mmattn.ops.masked_attention.reference import attention_under_mask
 
@@ -19,7 +19,7 @@ class RandomMaskedAttention(MaskedAttention):
     https://arxiv.org/abs/2207.03006, section 5.6, tells the gain of locality from that
     of pruning: "a random mask of the same dropout rate to one head of all 24 layers"
     costs 0.5 points of top-1. Read here as one mask for the whole model, since the
-    neighbourhoods, too, are the same in each layer.
+    neighborhoods, too, are the same in each layer.
 
     Args:
         embed_dims, num_heads, masked_heads, settings: as of `MaskedAttention`, but for
@@ -72,14 +72,14 @@ def random_mask(
     *,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Who sees whom: boolean, shape (N, N), as sparse as `neighbourhood_mask`.
+    """Who sees whom: boolean, shape (N, N), as sparse as `neighborhood_mask`.
 
-    Each patch sees as many patches as it has neighbours, itself included, of which it
+    Each patch sees as many patches as it has neighbors, itself included, of which it
     need not be one: any are as likely. Special tokens see and are seen by all. A seed
     gives one mask for each grid, on every device and in every version of PyTorch,
     whatever the state of the random number generators.
     """
-    mask = neighbourhood_mask(grid, kernel_size, num_special, device=device)
+    mask = neighborhood_mask(grid, kernel_size, num_special, device=device)
     patches = mask[num_special:, num_special:]
     N = len(patches)
     start = _scramble(torch.tensor(seed, device=device) + 1 & 0xFFFFFFFF)  # not of 0

@@ -1,0 +1,3 @@
+from .attention import StructureAwareAttention
+
+__all__ = ['StructureAwareAttention']
