@@ -1,10 +1,11 @@
 """Registries of mmattn, children of mmengine's under the scope `mmattn`.
 
-`type='mmattn.IViT'` is found from any mm config without `custom_imports`: mmengine
-imports `mmattn.registry` for an unknown scope, then the `locations` given here.
+Any mm config finds `type='mmattn.IViT'` without `custom_imports`: mmengine imports
+`mmattn.registry` for an unknown scope, then the `locations` given here.
 Without mmengine the decorators do nothing and backbones are plain `nn.Module`s.
 """
 
+import logging
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +18,8 @@ __all__ = [
     'RUNNERS',
 ]
 
-# Models that build on an mm package, which nobody else should have to import.
+# Models that build on an mm package. They are imported when a config names them, so
+# that nobody else needs the package.
 ON_DEMAND = {
     'DeformableDETR': 'mmattn.models.detectors.deformable_detr',
     'DistilledClassifier': 'mmattn.models.classifiers.distilled',
@@ -25,25 +27,33 @@ ON_DEMAND = {
 
 if find_spec('mmengine') is not None:
     from mmengine import registry as root
+    from mmengine.logging import print_log
 
     class _Registry(root.Registry):
         def get(self, key: str) -> type | None:
             if module := ON_DEMAND.get(key.removeprefix('mmattn.')):
                 import_module(module)
             found = super().get(key)
-            if found is None and '.' not in key.removeprefix('mmattn.'):
-                self._suggest(key.removeprefix('mmattn.'))
+            name = key.removeprefix('mmattn.')
+            if found is None and '.' not in name:
+                self._log_guess(name)
             return found
 
-        def _suggest(self, name: str):
-            """Raises a `KeyError` that names the class that may be meant, if any."""
+        def _log_guess(self, name: str):
+            """Log the class that a misspelled name may mean, if one is close.
+
+            It does not raise, since `name in registry` asks for unknown names, too.
+            mmengine raises a `KeyError` when such a type is built.
+            """
             names = {known.lower(): known for known in self.module_dict}
             if self.name == root.MODELS.name:
                 names |= {known.lower(): known for known in ON_DEMAND}
             if close := get_close_matches(name.lower(), names, n=1, cutoff=0.75):
-                raise KeyError(
+                print_log(
                     f"mmattn has no {self.name} '{name}': did you mean "
-                    f"'mmattn.{names[close[0]]}'?"
+                    f"'mmattn.{names[close[0]]}'?",
+                    logger='current',
+                    level=logging.WARNING,
                 )
 
     def _child(parent: root.Registry, location: str) -> root.Registry:
@@ -61,7 +71,7 @@ if find_spec('mmengine') is not None:
 else:
 
     class _NoRegistry:
-        """Accepts registrations and refuses to build."""
+        """Accept registrations and refuse to build."""
 
         def register_module(self, *args, **kwargs):
             return lambda cls: cls

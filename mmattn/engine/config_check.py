@@ -1,25 +1,37 @@
-"""Finds what is wrong with a model's config before it fails in a less obvious way."""
+"""Check a model's config before it fails in a less obvious way."""
 
+import logging
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.util import find_spec
 
 import torch
 from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 SCOPES = 'mmattn', 'mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'
-# They take one map of the backbone for each of their `in_channels`.
+# Necks that take one map of the backbone for each of their `in_channels`.
 NECKS = {'FPN', 'PAFPN', 'FPN_CARAFE', 'ChannelMapper', 'MSDeformAttnNeck'}
 IMAGE = 1, 3, 64, 64
+# What the forward of another package's backbone may raise for such an image.
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def check_scopes(cfg: dict, key: str):
-    """Raises if a `type` in a config has a scope that looks like a misspelled one.
+    """Raise an error if a `type` in a config has a scope that looks misspelled.
 
     Raises:
-        ValueError: names the key and the scope that may be meant.
+        ValueError: a scope looks misspelled; the message names its key and a guess.
     """
     for place, name in _types(cfg, key):
         scope = name.partition('.')[0]
@@ -46,13 +58,13 @@ def _types(value, key: str) -> Iterator[tuple[str, str]]:
 
 
 def check_neck(cfg: dict, model: nn.Module):
-    """Raises if the maps of a built model's backbone do not fit its neck.
+    """Raise an error if the maps of a built model's backbone do not fit its neck.
 
-    Only necks and models of the mm packages and ours are looked at, since others may
-    use their backbone in another way.
+    Only necks and models of the mm packages and ours are checked, since others may use
+    their backbone in another way.
 
     Raises:
-        ValueError: names `model.neck.in_channels`, with both lists.
+        ValueError: the channels differ; the message has both lists.
     """
     neck = cfg.get('neck')
     backbone = getattr(model, 'backbone', None)
@@ -66,7 +78,7 @@ def check_neck(cfg: dict, model: nn.Module):
     expected, channels = list(neck['in_channels']), output_channels(backbone)
     if channels is None:
         return
-    # An FPN may leave out levels, of which it never looks at the channels.
+    # An FPN may leave out levels, whose channels it never reads.
     start = getattr(model.neck, 'start_level', 0)
     used = slice(start, getattr(model.neck, 'backbone_end_level', None))
     if len(channels) != len(expected) or channels[used] != expected[used]:
@@ -86,8 +98,8 @@ def _is_known(module: nn.Module) -> bool:
 def output_channels(backbone: nn.Module) -> list[int] | None:
     """Return the channels of the maps that a backbone makes of a small image.
 
-    None where that cannot be known: the backbone takes something else, or returns
-    something else than maps.
+    It returns None where they are unknown: the backbone takes something other than
+    images, its forward fails, which is logged, or its outputs are not maps.
     """
     parameter = next(backbone.parameters(), None)
     if parameter is None or not parameter.is_floating_point():
@@ -97,9 +109,15 @@ def output_channels(backbone: nn.Module) -> list[int] | None:
     image = parameter.new_zeros(IMAGE)
     try:
         with torch.random.fork_rng(devices=[]):
-            # Not by calling it, which would compile a backbone with `compile=True`.
+            # A plain call would compile a backbone with `compile=True`.
             maps = backbone.forward(image)
-    except Exception:  # noqa: BLE001  a backbone of others may want anything else
+    except FAILURES as error:
+        print_log(
+            f'the channels of {type(backbone).__name__} are unknown: on an image of '
+            f'shape {IMAGE} it raises {type(error).__name__}: {error}',
+            logger='current',
+            level=logging.WARNING,
+        )
         return None
     finally:
         for module, mode in modes:

@@ -21,6 +21,17 @@ IVIT = dict(type='mmattn.IViT', arch='nano')
 FPN = dict(type='mmdet.FPN', in_channels=CHANNELS, out_channels=8, num_outs=5)
 
 
+@pytest.fixture
+def said(monkeypatch):
+    """Collect what the registries and the check log."""
+    messages = []
+    for module in ('mmattn.registry', 'mmattn.engine.config_check'):
+        monkeypatch.setattr(
+            f'{module}.print_log', lambda text, **_: messages.append(text)
+        )
+    return messages
+
+
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg', 'mmattn', 'mmengine'])
 @pytest.mark.parametrize(
     ('name', 'meant'),
@@ -31,12 +42,23 @@ FPN = dict(type='mmdet.FPN', in_channels=CHANNELS, out_channels=8, num_outs=5)
         ('DeformableDetr', 'DeformableDETR'),
     ],
 )
-def test_a_misspelled_class_is_guessed(scope, name, meant):
+def test_a_misspelled_class_is_guessed(said, scope, name, meant):
     with (
         DefaultScope.overwrite_default_scope(scope),
-        pytest.raises(KeyError, match=f"did you mean 'mmattn.{meant}'"),
+        pytest.raises(KeyError, match=f'mmattn.{name} is not in the'),
     ):
         MODELS.build(dict(type=f'mmattn.{name}'))
+    assert f"did you mean 'mmattn.{meant}'?" in said[0]
+
+
+@pytest.mark.parametrize('registry', [MODELS, OURS])
+@pytest.mark.parametrize('name', ['IVit', 'Tpyo'])
+def test_a_registry_can_be_asked_for_a_misspelled_class(said, registry, name):
+    assert f'mmattn.{name}' not in registry
+    assert 'mmattn.IViT' in registry
+    assert any("did you mean 'mmattn.IViT'?" in text for text in said) == (
+        name == 'IVit'
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,16 +72,17 @@ def test_a_misspelled_class_is_guessed(scope, name, meant):
         ),
     ],
 )
-def test_other_registries_guess_too(registry, name, meant):
-    with pytest.raises(KeyError, match=f"did you mean 'mmattn.{meant}'"):
-        registry.get(name)
+def test_other_registries_guess_too(said, registry, name, meant):
+    assert registry.get(name) is None
+    assert len(said) == 1 and f"did you mean 'mmattn.{meant}'?" in said[0]
 
 
 @pytest.mark.parametrize('name', ['NoSuchThing', 'mmattn.NoSuchThing'])
-def test_what_resembles_nothing_is_not_guessed(name):
+def test_what_resembles_nothing_is_not_guessed(said, name):
     assert OURS.get(name) is None
     with pytest.raises(KeyError, match='is not in the'):
         MODELS.build(dict(type=name))
+    assert not said
 
 
 @pytest.mark.parametrize('name', ['IViT', 'mmattn.IViT', 'ExponentialMovingAverage'])
@@ -204,9 +227,13 @@ class Strange(nn.Module):
 @pytest.mark.parametrize(
     'out', [None, torch.ones(1, 2, 3, 4), [torch.ones(1, 2)], dict(a=1)]
 )
-def test_unknown_outputs_are_not_guessed(out):
+def test_unknown_outputs_are_not_guessed(said, out):
     assert output_channels(Strange(out)) is None
     assert output_channels(nn.Identity()) is None
+    assert said == [
+        'the channels of Strange are unknown: on an image of shape (1, 3, 64, 64) it '
+        'raises TypeError: takes points'
+    ] * (out is None)
 
 
 @pytest.mark.parametrize('make', [IViT, ViT, MaiT])
