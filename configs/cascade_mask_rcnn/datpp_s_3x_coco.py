@@ -1,10 +1,5 @@
-_base_ = [
-    '../_base_/models/cascade_mask_rcnn_fpn.py',
-    '../_base_/datasets/coco_instance_ms.py',
-    '../_base_/schedules/adamw_3x_batch64.py',
-    '../_base_/runtime/mmdet.py',
-]
+_base_ = './datpp_t_3x_coco.py'
 model = dict(
-    backbone=dict(type='mmattn.DATPlusPlus', arch='small', drop_path_rate=0.5),
+    backbone=dict(arch='small', drop_path_rate=0.5),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )

@@ -1,13 +1,4 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e_warmup20.py',
-    '../_base_/runtime/mmpretrain.py',
-]
+_base_ = './datpp_t_300e_in1k.py'
 model = dict(
-    backbone=dict(
-        type='mmattn.DATPlusPlus', arch='base', drop_path_rate=0.7, out_indices=3
-    ),
-    head=dict(in_channels=1024),
+    backbone=dict(arch='base', drop_path_rate=0.7), head=dict(in_channels=1024)
 )
-optim_wrapper = dict(clip_grad=dict(max_norm=5.0))

@@ -1,13 +1,4 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e_warmup20.py',
-    '../_base_/runtime/mmpretrain.py',
-]
+_base_ = './datpp_t_300e_in1k.py'
 model = dict(
-    backbone=dict(
-        type='mmattn.DATPlusPlus', arch='small', drop_path_rate=0.4, out_indices=3
-    ),
-    head=dict(in_channels=768),
+    backbone=dict(arch='small', drop_path_rate=0.4), head=dict(in_channels=768)
 )
-optim_wrapper = dict(clip_grad=dict(max_norm=5.0))

@@ -1,12 +1,2 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e_batch512.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.HMaiT', arch='small', drop_path_rate=0.3, out_indices=3),
-    head=dict(in_channels=768),
-)
-# 8 GPUs make the batch of 512.
-train_dataloader = dict(batch_size=64)
+_base_ = './hmait_t_300e_in1k.py'
+model = dict(backbone=dict(arch='small', drop_path_rate=0.3))

@@ -1,26 +1,10 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_30e_from_in21k.py',
-    '../_base_/runtime/mmpretrain.py',
-]
+_base_ = './hylisanet_s_in21k_30e_in1k.py'
 model = dict(
-    backbone=dict(
-        type='mmattn.LiSANet',
-        arch='hybrid-base',
-        drop_path_rate=0.2,
-        out_indices=3,
-        out_norm=False,
-    ),
-    neck=dict(type='mmattn.PooledMLP', in_channels=576),
-    # A new classifier; ConvNeXt starts it at a thousandth of the usual scale.
-    head=dict(in_channels=2304, init_cfg=dict(std=2e-5)),
-    # ConvNeXt mixes no images in fine-tuning.
-    train_cfg=None,
+    backbone=dict(arch='hybrid-base', drop_path_rate=0.2),
+    neck=dict(in_channels=576),
+    head=dict(in_channels=2304),
 )
 # Over 36 blocks, this leaves the stem 0.055 of the rate, as ConvNeXt's 0.8 does over
 # its 12 groups of blocks.
 optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=0.925))
-train_dataloader = dict(batch_size=64)
-# What pre-training ends with.
 load_from = 'work_dirs/hylisanet_b_90e_in21k/epoch_90.pth'

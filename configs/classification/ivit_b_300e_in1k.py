@@ -1,20 +1,6 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/lamb_300e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
+_base_ = './ivit_t_300e_in1k.py'
 model = dict(
-    backbone=dict(
-        type='mmattn.IViT',
-        arch='base',
-        drop_path_rate=0.4,
-        out_indices=3,
-        out_norm=False,
-    ),
-    neck=dict(type='mmattn.PooledMLP', in_channels=576),
+    backbone=dict(arch='base', drop_path_rate=0.4),
+    neck=dict(in_channels=576),
     head=dict(in_channels=2304),
 )
-# 8 GPUs make the batch of 4096. Where 512 images do not fit, train with a batch of 128
-# and `optim_wrapper.accumulative_counts=4`.
-train_dataloader = dict(batch_size=512)

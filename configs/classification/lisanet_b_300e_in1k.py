@@ -1,18 +1,6 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e_warmup20.py',
-    '../_base_/runtime/mmpretrain.py',
-]
+_base_ = './lisanet_s_300e_in1k.py'
 model = dict(
-    backbone=dict(
-        type='mmattn.LiSANet',
-        arch='base',
-        drop_path_rate=0.4,
-        out_indices=3,
-        out_norm=False,
-    ),
-    neck=dict(type='mmattn.PooledMLP', in_channels=576),
+    backbone=dict(arch='base', drop_path_rate=0.4),
+    neck=dict(in_channels=576),
     head=dict(in_channels=2304),
 )
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))

@@ -1,20 +1,7 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_400e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
+_base_ = './mait_xs_soft_400e_in1k.py'
 model = dict(
     backbone=dict(
-        type='mmattn.MaiT',
-        arch='small',
-        masking='sch2',
-        layer_scale=1e-5,
-        drop_path_rate=0.1,
-        drop_path_schedule='constant',
-        out_type='cls_token',
+        arch='small', masking='sch2', layer_scale=1e-5, drop_path_schedule='constant'
     ),
-    neck=None,
     head=dict(in_channels=384),
 )
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))

@@ -1,20 +1,2 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.MaiT',
-        arch='tiny',
-        depth=12,
-        masking='sch1',
-        kernel_size=5,
-        drop_path_rate=0.1,
-        out_type='cls_token',
-    ),
-    neck=None,
-    head=dict(in_channels=192),
-)
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))
+_base_ = './mait_t_12l_sch1_300e_in1k.py'
+model = dict(backbone=dict(kernel_size=5))

@@ -1,25 +1,3 @@
 # Mixed masking: all heads of the first 12 layers, one in each of the others.
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_400e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.MaiT',
-        arch='tiny',
-        depth=36,
-        masking=[
-            3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3,
-            1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-            1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-        ],
-        drop_path_rate=0.0,
-        out_type='cls_token',
-    ),
-    neck=None,
-    head=dict(in_channels=192),
-)  # fmt: skip
-optim_wrapper = dict(optimizer=dict(lr=2e-3))
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))
+_base_ = './mait_t_400e_in1k.py'
+model = dict(backbone=dict(depth=36, masking=[3] * 12 + [1] * 24))

@@ -1,21 +1,3 @@
 # How XT is masked in Table 7 the paper does not say; the distilled XT has soft masks.
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_400e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.MaiT',
-        arch='xtiny',
-        masking='soft',
-        layer_scale=1e-5,
-        drop_path_rate=0.0,
-        out_type='cls_token',
-    ),
-    neck=None,
-    head=dict(in_channels=144),
-)
-optim_wrapper = dict(optimizer=dict(lr=2e-3))
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))
+_base_ = './mait_t_400e_in1k.py'
+model = dict(backbone=dict(arch='xtiny', layer_scale=1e-5), head=dict(in_channels=144))

@@ -1,18 +1,2 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_400e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.MaskedCaiT',
-        arch='s24',
-        masking='sch1',
-        drop_path_rate=0.1,
-        out_type='cls_token',
-    ),
-    neck=None,
-    head=dict(in_channels=384),
-)
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))
+_base_ = './masked_cait_xxs24_400e_in1k.py'
+model = dict(backbone=dict(arch='s24', drop_path_rate=0.1), head=dict(in_channels=384))

@@ -1,18 +1,3 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.PVT',
-        arch='medium',
-        drop_path_rate=0.3,
-        out_type='cls_token',
-    ),
-    neck=None,
-    head=dict(in_channels=512),
-)
+_base_ = './pvt_t_300e_in1k.py'
+model = dict(backbone=dict(arch='medium', drop_path_rate=0.3))
 optim_wrapper = dict(clip_grad=dict(max_norm=1.0))
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))

@@ -1,17 +1,2 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.PVT',
-        arch='small',
-        drop_path_rate=0.1,
-        out_type='cls_token',
-    ),
-    neck=None,
-    head=dict(in_channels=512),
-)
-train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))
+_base_ = './pvt_t_300e_in1k.py'
+model = dict(backbone=dict(arch='small'))

@@ -1,19 +1,3 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_896.py',
-    '../_base_/schedules/adamw_30e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.ViT',
-        arch='small',
-        attention='imhsa',
-        patch_size=16,
-        img_size=896,
-        drop_path_rate=0.1,
-    ),
-    head=dict(in_channels=384),
-)
-# What the config at 224 pixels ends with; the position embedding is resized.
+_base_ = './vit_t16_imhsa_896_30e_in1k.py'
+model = dict(backbone=dict(arch='small'), head=dict(in_channels=384))
 load_from = 'work_dirs/vit_s16_imhsa_300e_in1k/epoch_300.pth'

@@ -1,16 +1,2 @@
-_base_ = [
-    '../_base_/models/classifier.py',
-    '../_base_/datasets/imagenet_224.py',
-    '../_base_/schedules/adamw_300e.py',
-    '../_base_/runtime/mmpretrain.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.ViT',
-        arch='tiny',
-        attention='mhsa',
-        patch_size=8,
-        drop_path_rate=0.1,
-    ),
-    head=dict(in_channels=192),
-)
+_base_ = './vit_t16_imhsa_300e_in1k.py'
+model = dict(backbone=dict(attention='mhsa', patch_size=8))

@@ -1,16 +1,2 @@
-_base_ = [
-    '../_base_/models/deformable_detr.py',
-    '../_base_/datasets/coco_detection_detr.py',
-    '../_base_/schedules/adamw_50e_detr.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.DATPlusPlus',
-        arch='tiny',
-        out_indices=(1, 2, 3),
-        drop_path_rate=0.2,
-    ),
-    neck=dict(in_channels=[128, 256, 512]),
-    decoder=dict(with_box_refine=True, as_two_stage=True),
-)
+_base_ = './datpp_t_50e_coco.py'
+model = dict(decoder=dict(with_box_refine=True, as_two_stage=True))

@@ -1,13 +1,2 @@
-_base_ = [
-    '../_base_/models/deformable_detr.py',
-    '../_base_/datasets/coco_detection_detr.py',
-    '../_base_/schedules/adamw_50e_detr.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(
-        type='mmattn.HMaiT', arch='tiny', out_indices=(1, 2, 3), drop_path_rate=0.2
-    ),
-    neck=dict(in_channels=[192, 384, 768]),
-    decoder=dict(with_box_refine=True),
-)
+_base_ = './hmait_t_50e_coco.py'
+model = dict(decoder=dict(with_box_refine=True))

@@ -1,25 +1,11 @@
-_base_ = [
-    '../_base_/models/deformable_detr.py',
-    '../_base_/datasets/coco_detection_detr.py',
-    '../_base_/schedules/adamw_50e_detr.py',
-    '../_base_/runtime/mmdet.py',
-]
+_base_ = './r50_single_scale_50e_coco.py'
 # The last map alone, of stride 16: the last stage is dilated but for its first block,
 # as torchvision's is. mmdetection's ResNet would dilate the first block, too.
 model = dict(
     backbone=dict(
         type='mmseg.ResNet',
-        depth=50,
         strides=(1, 2, 2, 1),
         dilations=(1, 1, 1, 2),
         contract_dilation=True,
-        out_indices=(3,),
-        frozen_stages=1,
-        norm_cfg=dict(type='BN', requires_grad=False),
-        norm_eval=True,
-        init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet50'),
-    ),
-    neck=dict(in_channels=[2048], num_outs=1),
-    encoder=dict(num_levels=1),
-    decoder=dict(num_levels=1),
+    )
 )

@@ -1,10 +1,2 @@
-_base_ = [
-    '../_base_/models/mask_rcnn_fpn.py',
-    '../_base_/datasets/coco_instance.py',
-    '../_base_/schedules/adamw_1x.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.HMaiT', arch='small', drop_path_rate=0.2),
-    neck=dict(in_channels=[96, 192, 384, 768]),
-)
+_base_ = './hmait_t_1x_coco.py'
+model = dict(backbone=dict(arch='small'))

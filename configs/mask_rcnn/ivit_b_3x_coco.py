@@ -1,10 +1,5 @@
-_base_ = [
-    '../_base_/models/mask_rcnn_fpn.py',
-    '../_base_/datasets/coco_instance_ms.py',
-    '../_base_/schedules/adamw_3x.py',
-    '../_base_/runtime/mmdet.py',
-]
+_base_ = './ivit_t_3x_coco.py'
 model = dict(
-    backbone=dict(type='mmattn.IViT', arch='base', drop_path_rate=0.4),
+    backbone=dict(arch='base', drop_path_rate=0.4),
     neck=dict(in_channels=[96, 192, 384, 576]),
 )

@@ -1,10 +1,2 @@
-_base_ = [
-    '../_base_/models/mask_rcnn_fpn.py',
-    '../_base_/datasets/coco_instance_ms.py',
-    '../_base_/schedules/adamw_3x.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.IViT', arch='small', drop_path_rate=0.3),
-    neck=dict(in_channels=[64, 128, 320, 512]),
-)
+_base_ = './ivit_t_3x_coco.py'
+model = dict(backbone=dict(arch='small', drop_path_rate=0.3))

@@ -1,10 +1,2 @@
-_base_ = [
-    '../_base_/models/mask_rcnn_fpn.py',
-    '../_base_/datasets/coco_instance_ms.py',
-    '../_base_/schedules/adamw_3x_pvt.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.PVT', arch='large', drop_path_rate=0.0),
-    neck=dict(in_channels=[64, 128, 320, 512]),
-)
+_base_ = './pvt_t_3x_coco.py'
+model = dict(backbone=dict(arch='large', drop_path_rate=0.0))

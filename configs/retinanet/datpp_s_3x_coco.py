@@ -1,17 +1,5 @@
-_base_ = [
-    '../_base_/models/retinanet_fpn.py',
-    '../_base_/datasets/coco_detection_ms.py',
-    '../_base_/schedules/adamw_3x_batch64.py',
-    '../_base_/runtime/mmdet.py',
-]
+_base_ = './datpp_t_3x_coco.py'
 model = dict(
-    # The map that RetinaNet has no use for would have a norm that nothing trains.
-    backbone=dict(
-        type='mmattn.DATPlusPlus',
-        arch='small',
-        out_indices=(1, 2, 3),
-        drop_path_rate=0.5,
-    ),
-    neck=dict(in_channels=[192, 384, 768], start_level=0),
+    backbone=dict(arch='small', drop_path_rate=0.5),
+    neck=dict(in_channels=[192, 384, 768]),
 )
-optim_wrapper = dict(optimizer=dict(lr=2e-4))

@@ -1,10 +1,2 @@
-_base_ = [
-    '../_base_/models/retinanet_fpn.py',
-    '../_base_/datasets/coco_detection_ms.py',
-    '../_base_/schedules/adamw_3x_pvt.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.PVT', arch='small', drop_path_rate=0.1),
-    neck=dict(in_channels=[64, 128, 320, 512]),
-)
+_base_ = './pvt_t_3x_coco.py'
+model = dict(backbone=dict(arch='small'))

@@ -1,10 +1,2 @@
-_base_ = [
-    '../_base_/models/retinanet_fpn.py',
-    '../_base_/datasets/coco_detection.py',
-    '../_base_/schedules/adamw_1x_pvt.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.PVTv2', arch='b2-li', drop_path_rate=0.1),
-    neck=dict(in_channels=[64, 128, 320, 512]),
-)
+_base_ = './pvtv2_b2_1x_coco.py'
+model = dict(backbone=dict(arch='b2-li'))

@@ -1,11 +1,5 @@
-_base_ = [
-    '../_base_/models/sem_fpn.py',
-    '../_base_/datasets/ade20k.py',
-    '../_base_/schedules/adamw_80k_poly.py',
-    '../_base_/runtime/mmseg.py',
-]
+_base_ = './datpp_t_80k_ade20k.py'
 model = dict(
-    backbone=dict(type='mmattn.DATPlusPlus', arch='base', drop_path_rate=0.7),
+    backbone=dict(arch='base', drop_path_rate=0.7),
     neck=dict(in_channels=[128, 256, 512, 1024]),
 )
-optim_wrapper = dict(constructor='mmattn.LayerDecayOptimWrapperConstructor')

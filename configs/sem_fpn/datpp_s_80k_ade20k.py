@@ -1,11 +1,2 @@
-_base_ = [
-    '../_base_/models/sem_fpn.py',
-    '../_base_/datasets/ade20k.py',
-    '../_base_/schedules/adamw_80k_poly.py',
-    '../_base_/runtime/mmseg.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.DATPlusPlus', arch='small', drop_path_rate=0.4),
-    neck=dict(in_channels=[96, 192, 384, 768]),
-)
-optim_wrapper = dict(constructor='mmattn.LayerDecayOptimWrapperConstructor')
+_base_ = './datpp_t_80k_ade20k.py'
+model = dict(backbone=dict(arch='small'), neck=dict(in_channels=[96, 192, 384, 768]))

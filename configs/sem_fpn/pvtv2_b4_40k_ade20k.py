@@ -1,10 +1,2 @@
-_base_ = [
-    '../_base_/models/sem_fpn.py',
-    '../_base_/datasets/ade20k_align32.py',
-    '../_base_/schedules/adamw_40k_poly.py',
-    '../_base_/runtime/mmseg.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.PVTv2', arch='b4', drop_path_rate=0.1),
-    neck=dict(in_channels=[64, 128, 320, 512]),
-)
+_base_ = './pvtv2_b2_40k_ade20k.py'
+model = dict(backbone=dict(arch='b4'))

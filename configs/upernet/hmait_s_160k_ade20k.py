@@ -1,12 +1,2 @@
-_base_ = [
-    '../_base_/models/upernet.py',
-    '../_base_/datasets/ade20k.py',
-    '../_base_/schedules/adamw_160k.py',
-    '../_base_/runtime/mmseg.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.HMaiT', arch='small', drop_path_rate=0.3),
-    decode_head=dict(in_channels=[96, 192, 384, 768]),
-    auxiliary_head=dict(in_channels=384),
-)
-optim_wrapper = dict(optimizer=dict(lr=6e-5, weight_decay=0.01))
+_base_ = './hmait_t_160k_ade20k.py'
+model = dict(backbone=dict(arch='small'))

@@ -1,12 +1,2 @@
-_base_ = [
-    '../_base_/models/upernet.py',
-    '../_base_/datasets/ade20k.py',
-    '../_base_/schedules/adamw_160k.py',
-    '../_base_/runtime/mmseg.py',
-]
-model = dict(
-    # 196 landmarks instead of the paper's 49: its segmentation FLOPs ask for them.
-    backbone=dict(type='mmattn.IViT', arch='small', drop_path_rate=0.4, landmarks=14),
-    decode_head=dict(in_channels=[64, 128, 320, 512]),
-    auxiliary_head=dict(in_channels=320),
-)
+_base_ = './ivit_t_160k_ade20k.py'
+model = dict(backbone=dict(arch='small'))
