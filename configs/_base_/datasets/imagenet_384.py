@@ -1,70 +1,8 @@
-# ImageNet-1K at 384 pixels, of short sides of 438 in the test; all else is as at 224.
-dataset_type = 'ImageNet'
-data_root = 'data/imagenet'
-
-# Means and deviations in the order of the decoded image, which is BGR.
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='RandomResizedCrop', scale=384, backend='pillow', interpolation='bicubic'
-    ),
-    dict(type='RandomFlip', prob=0.5, direction='horizontal'),
-    dict(
-        type='RandAugment',
-        policies='timm_increasing',
-        num_policies=2,
-        total_level=10,
-        magnitude_level=9,
-        magnitude_std=0.5,
-        hparams=dict(pad_val=[104, 116, 124], interpolation='bicubic'),
-    ),
-    dict(
-        type='RandomErasing',
-        erase_prob=0.25,
-        mode='rand',
-        min_area_ratio=0.02,
-        max_area_ratio=0.3333,
-        fill_color=[103.53, 116.28, 123.675],
-        fill_std=[57.375, 57.12, 58.395],
-    ),
-    dict(type='PackInputs'),
-]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='ResizeEdge',
-        scale=438,
-        edge='short',
-        backend='pillow',
-        interpolation='bicubic',
-    ),
-    dict(type='CenterCrop', crop_size=384),
-    dict(type='PackInputs'),
-]
-# 8 GPUs make the batch of 1024.
-train_dataloader = dict(
-    batch_size=128,
-    num_workers=8,
-    persistent_workers=True,
-    pin_memory=True,
-    collate_fn=dict(type='default_collate'),
-    sampler=dict(type='DefaultSampler', shuffle=True),
-    dataset=dict(
-        type=dataset_type, data_root=data_root, split='train', pipeline=train_pipeline
-    ),
-)
-val_dataloader = dict(
-    batch_size=128,
-    num_workers=8,
-    persistent_workers=True,
-    pin_memory=True,
-    collate_fn=dict(type='default_collate'),
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(
-        type=dataset_type, data_root=data_root, split='val', pipeline=test_pipeline
-    ),
-)
+# ImageNet-1K at 384 pixels, with short sides of 438 in the test.
+_base_ = './imagenet_224.py'
+_base_.train_pipeline[1].scale = 384
+_base_.test_pipeline[1].scale = 438
+_base_.test_pipeline[2].crop_size = 384
+train_dataloader = dict(dataset=dict(pipeline=_base_.train_pipeline))
+val_dataloader = dict(dataset=dict(pipeline=_base_.test_pipeline))
 test_dataloader = val_dataloader
-
-val_evaluator = dict(type='Accuracy', topk=(1, 5))
-test_evaluator = val_evaluator

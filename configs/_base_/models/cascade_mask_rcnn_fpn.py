@@ -1,209 +1,75 @@
-# Cascade Mask R-CNN with a feature pyramid, as in mmdetection, and Swin's box heads:
-# four convolutions with batch norm and the GIoU loss, a box for each class. Leaves give
-# the backbone and `neck.in_channels`.
+_base_ = './mask_rcnn_fpn.py'
 norm_cfg = dict(type='SyncBN', requires_grad=True)
+# Names with two leading underscores are no settings: they stay out of the config.
+__box_head = dict(
+    type='ConvFCBBoxHead',
+    num_shared_convs=4,
+    num_shared_fcs=1,
+    in_channels=256,
+    conv_out_channels=256,
+    fc_out_channels=1024,
+    roi_feat_size=7,
+    num_classes=80,
+    reg_decoded_bbox=True,
+    norm_cfg=norm_cfg,
+    loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=False),
+    loss_bbox=dict(type='GIoULoss', loss_weight=10.0),
+)
+__coder = dict(type='DeltaXYWHBBoxCoder')
+__assigner = dict(type='MaxIoUAssigner', match_low_quality=False, ignore_iof_thr=-1)
+__samples = dict(
+    sampler=dict(
+        type='RandomSampler', num=512, pos_fraction=0.25, add_gt_as_proposals=True
+    ),
+    mask_size=28,
+    pos_weight=-1,
+    debug=False,
+)
 model = dict(
     type='CascadeRCNN',
-    data_preprocessor=dict(
-        type='DetDataPreprocessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_mask=True,
-        pad_size_divisor=32,
-    ),
-    neck=dict(type='FPN', out_channels=256, num_outs=5),
-    rpn_head=dict(
-        type='RPNHead',
-        in_channels=256,
-        feat_channels=256,
-        anchor_generator=dict(
-            type='AnchorGenerator',
-            scales=[8],
-            ratios=[0.5, 1.0, 2.0],
-            strides=[4, 8, 16, 32, 64],
-        ),
-        bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
-        loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=True),
-        # A ninth.
-        loss_bbox=dict(type='SmoothL1Loss', beta=0.1111111111111111),
-    ),
+    # A ninth.
+    rpn_head=dict(loss_bbox=dict(type='SmoothL1Loss', beta=0.1111111111111111)),
     roi_head=dict(
         type='CascadeRoIHead',
         num_stages=3,
         stage_loss_weights=[1, 0.5, 0.25],
-        bbox_roi_extractor=dict(
-            type='SingleRoIExtractor',
-            roi_layer=dict(type='RoIAlign', output_size=7, sampling_ratio=0),
-            out_channels=256,
-            featmap_strides=[4, 8, 16, 32],
-        ),
         bbox_head=[
             dict(
-                type='ConvFCBBoxHead',
-                num_shared_convs=4,
-                num_shared_fcs=1,
-                in_channels=256,
-                conv_out_channels=256,
-                fc_out_channels=1024,
-                roi_feat_size=7,
-                num_classes=80,
-                bbox_coder=dict(
-                    type='DeltaXYWHBBoxCoder', target_stds=[0.1, 0.1, 0.2, 0.2]
-                ),
-                reg_decoded_bbox=True,
-                norm_cfg=norm_cfg,
-                loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=False),
-                loss_bbox=dict(type='GIoULoss', loss_weight=10.0),
+                bbox_coder=dict(target_stds=[0.1, 0.1, 0.2, 0.2], **__coder),
+                **__box_head,
             ),
             dict(
-                type='ConvFCBBoxHead',
-                num_shared_convs=4,
-                num_shared_fcs=1,
-                in_channels=256,
-                conv_out_channels=256,
-                fc_out_channels=1024,
-                roi_feat_size=7,
-                num_classes=80,
-                bbox_coder=dict(
-                    type='DeltaXYWHBBoxCoder', target_stds=[0.05, 0.05, 0.1, 0.1]
-                ),
-                reg_decoded_bbox=True,
-                norm_cfg=norm_cfg,
-                loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=False),
-                loss_bbox=dict(type='GIoULoss', loss_weight=10.0),
+                bbox_coder=dict(target_stds=[0.05, 0.05, 0.1, 0.1], **__coder),
+                **__box_head,
             ),
             dict(
-                type='ConvFCBBoxHead',
-                num_shared_convs=4,
-                num_shared_fcs=1,
-                in_channels=256,
-                conv_out_channels=256,
-                fc_out_channels=1024,
-                roi_feat_size=7,
-                num_classes=80,
-                bbox_coder=dict(
-                    type='DeltaXYWHBBoxCoder', target_stds=[0.033, 0.033, 0.067, 0.067]
-                ),
-                reg_decoded_bbox=True,
-                norm_cfg=norm_cfg,
-                loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=False),
-                loss_bbox=dict(type='GIoULoss', loss_weight=10.0),
+                bbox_coder=dict(target_stds=[0.033, 0.033, 0.067, 0.067], **__coder),
+                **__box_head,
             ),
         ],
-        mask_roi_extractor=dict(
-            type='SingleRoIExtractor',
-            roi_layer=dict(type='RoIAlign', output_size=14, sampling_ratio=0),
-            out_channels=256,
-            featmap_strides=[4, 8, 16, 32],
-        ),
-        mask_head=dict(
-            type='FCNMaskHead',
-            num_convs=4,
-            in_channels=256,
-            conv_out_channels=256,
-            num_classes=80,
-            loss_mask=dict(type='CrossEntropyLoss', use_mask=True),
-        ),
     ),
     train_cfg=dict(
-        rpn=dict(
-            assigner=dict(
-                type='MaxIoUAssigner',
-                pos_iou_thr=0.7,
-                neg_iou_thr=0.3,
-                min_pos_iou=0.3,
-                match_low_quality=True,
-                ignore_iof_thr=-1,
-            ),
-            sampler=dict(
-                type='RandomSampler',
-                num=256,
-                pos_fraction=0.5,
-                add_gt_as_proposals=False,
-            ),
-            allowed_border=0,
-            pos_weight=-1,
-            debug=False,
-        ),
-        rpn_proposal=dict(
-            nms_pre=2000,
-            max_per_img=2000,
-            nms=dict(type='nms', iou_threshold=0.7),
-            min_bbox_size=0,
-        ),
+        rpn=dict(allowed_border=0),
+        rpn_proposal=dict(max_per_img=2000),
         rcnn=[
             dict(
                 assigner=dict(
-                    type='MaxIoUAssigner',
-                    pos_iou_thr=0.5,
-                    neg_iou_thr=0.5,
-                    min_pos_iou=0.5,
-                    match_low_quality=False,
-                    ignore_iof_thr=-1,
+                    pos_iou_thr=0.5, neg_iou_thr=0.5, min_pos_iou=0.5, **__assigner
                 ),
-                sampler=dict(
-                    type='RandomSampler',
-                    num=512,
-                    pos_fraction=0.25,
-                    add_gt_as_proposals=True,
-                ),
-                mask_size=28,
-                pos_weight=-1,
-                debug=False,
+                **__samples,
             ),
             dict(
                 assigner=dict(
-                    type='MaxIoUAssigner',
-                    pos_iou_thr=0.6,
-                    neg_iou_thr=0.6,
-                    min_pos_iou=0.6,
-                    match_low_quality=False,
-                    ignore_iof_thr=-1,
+                    pos_iou_thr=0.6, neg_iou_thr=0.6, min_pos_iou=0.6, **__assigner
                 ),
-                sampler=dict(
-                    type='RandomSampler',
-                    num=512,
-                    pos_fraction=0.25,
-                    add_gt_as_proposals=True,
-                ),
-                mask_size=28,
-                pos_weight=-1,
-                debug=False,
+                **__samples,
             ),
             dict(
                 assigner=dict(
-                    type='MaxIoUAssigner',
-                    pos_iou_thr=0.7,
-                    neg_iou_thr=0.7,
-                    min_pos_iou=0.7,
-                    match_low_quality=False,
-                    ignore_iof_thr=-1,
+                    pos_iou_thr=0.7, neg_iou_thr=0.7, min_pos_iou=0.7, **__assigner
                 ),
-                sampler=dict(
-                    type='RandomSampler',
-                    num=512,
-                    pos_fraction=0.25,
-                    add_gt_as_proposals=True,
-                ),
-                mask_size=28,
-                pos_weight=-1,
-                debug=False,
+                **__samples,
             ),
         ],
-    ),
-    test_cfg=dict(
-        rpn=dict(
-            nms_pre=1000,
-            max_per_img=1000,
-            nms=dict(type='nms', iou_threshold=0.7),
-            min_bbox_size=0,
-        ),
-        rcnn=dict(
-            score_thr=0.05,
-            nms=dict(type='nms', iou_threshold=0.5),
-            max_per_img=100,
-            mask_thr_binary=0.5,
-        ),
     ),
 )

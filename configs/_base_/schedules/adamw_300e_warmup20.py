@@ -1,31 +1,6 @@
 # LiSA's hierarchical networks: 5e-4 for each 512 images and 20 epochs of warm-up. The
 # two ends of the learning rate, 1e-6 and 1e-5, are those of DeiT and of Swin, whose
 # recipes the paper follows. DAT and DAT++ have the same; their leaves clip gradients.
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=300, val_interval=1)
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
-
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
-    constructor='mmattn.LayerDecayOptimWrapperConstructor',
-)
-param_scheduler = [
-    dict(
-        type='LinearLR',
-        start_factor=1e-3,
-        by_epoch=True,
-        begin=0,
-        end=20,
-        convert_to_iter_based=True,
-    ),
-    dict(
-        type='CosineAnnealingLR',
-        by_epoch=True,
-        begin=20,
-        end=300,
-        T_max=280,
-        eta_min=1e-5,
-    ),
-]
-auto_scale_lr = dict(enable=False, base_batch_size=1024)
+_base_ = './adamw_300e.py'
+_base_.param_scheduler[0].end = 20
+_base_.param_scheduler[1].update(begin=20, T_max=280)

@@ -1,24 +1,6 @@
 # 36 epochs of Table 10. The steps, the warm-up and norms without weight decay are the
 # Swin recipe that it follows; the constructor spares biases, scales and the weights
 # that mix heads as well.
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=36, val_interval=1)
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
-
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
-    constructor='mmattn.LayerDecayOptimWrapperConstructor',
-)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),
-    dict(
-        type='MultiStepLR',
-        by_epoch=True,
-        begin=0,
-        end=36,
-        milestones=[27, 33],
-        gamma=0.1,
-    ),
-]
-auto_scale_lr = dict(enable=False, base_batch_size=16)
+_base_ = './adamw_1x.py'
+train_cfg = dict(max_epochs=36)
+_base_.param_scheduler[1].update(end=36, milestones=[27, 33])

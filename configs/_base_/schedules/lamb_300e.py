@@ -1,30 +1,6 @@
 # iViT's column of Table 9. The two ends of the learning rate, 1e-6 and 1e-5, are those
 # of the CAFormer recipe that it follows; the paper names none.
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=300, val_interval=1)
-val_cfg = dict(type='ValLoop')
-test_cfg = dict(type='TestLoop')
-
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='Lamb', lr=8e-3, weight_decay=0.05),
-    constructor='mmattn.LayerDecayOptimWrapperConstructor',
-)
-param_scheduler = [
-    dict(
-        type='LinearLR',
-        start_factor=1.25e-4,
-        by_epoch=True,
-        begin=0,
-        end=20,
-        convert_to_iter_based=True,
-    ),
-    dict(
-        type='CosineAnnealingLR',
-        by_epoch=True,
-        begin=20,
-        end=300,
-        T_max=280,
-        eta_min=1e-5,
-    ),
-]
-auto_scale_lr = dict(enable=False, base_batch_size=4096)
+_base_ = './adamw_300e_warmup20.py'
+optim_wrapper = dict(optimizer=dict(type='Lamb', lr=8e-3))
+_base_.param_scheduler[0].start_factor = 1.25e-4
+auto_scale_lr = dict(base_batch_size=4096)
