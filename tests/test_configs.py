@@ -1,11 +1,8 @@
 """Every config builds; metafiles and the tables of READMEs say what it is."""
 
 import functools
-import importlib
 import re
-import sys
 from ast import literal_eval
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +12,7 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+from config_files import BASES, LEAVES, ROOT, config_id, model_zoo  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import (  # noqa: E402
     PARAM_SCHEDULERS,
@@ -32,23 +30,12 @@ from mmattn.engine.config_check import (  # noqa: E402
 from mmattn.engine.schedule import Length, mismatches, scaled  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
-
-LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
-BASES = sorted((ROOT / 'configs' / '_base_').rglob('*.py'))
 ENTRIES = {
     ROOT / model['Config']: model
     for metafile in model_zoo.metafiles()
     for model in model_zoo.read_models(metafile)
 }
-MAX_LEAF_LINES = 40
 CHANNELS = {}  # of the maps, by the config of the backbone
-
-
-def config_id(path: Path) -> str:
-    return f'{path.parent.name}/{path.stem}'
 
 
 def walk(value):
@@ -150,22 +137,6 @@ def test_pipelines_and_schedule_build(path):
         wrapper = build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
     for scheduler in cfg.param_scheduler:
         build_scheduler(scheduler, wrapper.optimizer)
-
-
-@pytest.mark.parametrize('path', LEAVES, ids=config_id)
-def test_leaf_is_short_and_inherits_relative_files(path):
-    text = path.read_text()
-    assert len(text.splitlines()) <= MAX_LEAF_LINES
-    assert '::' not in text
-    for base in re.findall(r"'([^']+\.py)'", text):
-        assert (path.parent / base).is_file()
-
-
-@pytest.mark.parametrize('path', BASES, ids=config_id)
-def test_base_has_no_base_and_no_backbone(path):
-    cfg = model_zoo.load(path)
-    assert not re.search('^_base_', path.read_text(), re.MULTILINE)
-    assert 'backbone' not in cfg.get('model', {})
 
 
 @pytest.mark.parametrize('path', LEAVES + BASES, ids=config_id)

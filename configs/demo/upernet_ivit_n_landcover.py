@@ -22,10 +22,6 @@ param_scheduler = [
         eta_min_ratio=0.01,
     ),
 ]
-default_hooks = dict(
-    logger=dict(interval=50, log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=450, max_keep_ckpts=1),
-)
-log_processor = dict(by_epoch=False, window_size=50)
+default_hooks = dict(checkpoint=dict(interval=450, max_keep_ckpts=1))
 randomness = dict(seed=0)
 auto_scale_lr = dict(enable=False, base_batch_size=24)
