@@ -20,7 +20,12 @@
   type* const name = reinterpret_cast<type*>(emulated::shared.data())
 #define MMATTN_STREAM int
 #define MMATTN_LAUNCH(kernel, plan, stream, parameters) \
-  emulated::launch([&] { kernel(parameters); }, plan.blocks, plan.passes, plan.threads, plan.shared)
+  emulated::launch(                                     \
+      [&] { kernel(parameters); },                      \
+      plan.blocks,                                      \
+      plan.passes,                                      \
+      plan.threads,                                     \
+      plan.shared)
 
 struct alignas(16) float4 {
   float x, y, z, w;
@@ -91,7 +96,8 @@ static void meet() {
 }
 
 template <class F>
-void launch(const F& kernel, int64_t blocks, int64_t passes, int threads, int64_t bytes) {
+void launch(
+    const F& kernel, int64_t blocks, int64_t passes, int threads, int64_t bytes) {
   body = &kernel;
   run_thread = [](const void* f) { (*static_cast<const F*>(f))(); };
   blockDim = {static_cast<unsigned>(threads), 1};
@@ -158,8 +164,17 @@ void backward(
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
     Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
   launch_backward(
-      grad, value, points, weights, reference, shapes, grad_value, grad_points,
-      grad_weights, grad_reference, 0);
+      grad,
+      value,
+      points,
+      weights,
+      reference,
+      shapes,
+      grad_value,
+      grad_points,
+      grad_weights,
+      grad_reference,
+      0);
 }
 
 }  // namespace

@@ -71,10 +71,9 @@ void backward(
   }
   call.splits = grad_value.size(0);
   torch::stable::parallel_for(
-      0,
-      call.splits * call.sizes.B * call.sizes.M,
-      1,
-      [&](int64_t begin, int64_t end) { kernels().backward(call, begin, end); });
+      0, call.splits * call.sizes.B * call.sizes.M, 1, [&](int64_t begin, int64_t end) {
+        kernels().backward(call, begin, end);
+      });
 }
 
 }  // namespace

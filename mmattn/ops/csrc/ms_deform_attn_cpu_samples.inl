@@ -54,8 +54,8 @@ MMATTN_INLINE Vector<A> load_vector(const T* from) {
     std::memcpy(&x, from, sizeof(x));
 #ifdef __F16C__
   } else if constexpr (std::is_same_v<T, Half> && kLanes<A> == 8) {
-    const __m256 wide = _mm256_cvtph_ps(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const __m256 wide =
+        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     std::memcpy(&x, &wide, sizeof(x));
 #endif
   } else {

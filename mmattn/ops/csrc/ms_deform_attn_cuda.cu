@@ -4,17 +4,17 @@
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/macros.h>
 
-#define MMATTN_SHARED(type, name)       \
+#define MMATTN_SHARED(type, name)        \
   extern __shared__ float4 name##_raw[]; \
   type* const name = reinterpret_cast<type*>(name##_raw)
 #define MMATTN_STREAM cudaStream_t
-#define MMATTN_LAUNCH(kernel, plan, stream, parameters)                             \
-  kernel<<<                                                                         \
-      dim3(                                                                         \
+#define MMATTN_LAUNCH(kernel, plan, stream, parameters)                                \
+  kernel<<<                                                                            \
+      dim3(                                                                            \
           static_cast<unsigned>((plan).blocks), static_cast<unsigned>((plan).passes)), \
-      (plan).threads,                                                               \
-      (plan).shared,                                                                \
-      stream>>>(parameters);                                                        \
+      (plan).threads,                                                                  \
+      (plan).shared,                                                                   \
+      stream>>>(parameters);                                                           \
   STD_CUDA_KERNEL_LAUNCH_CHECK()
 
 #include "ms_deform_attn_cuda_launch.cuh"
@@ -33,8 +33,7 @@ void forward(
     Tensor value, Tensor points, Tensor weights, std::optional<Tensor> reference,
     std::vector<int64_t> shapes, Tensor out) {
   const torch::stable::accelerator::DeviceGuard guard(value.get_device_index());
-  launch_forward(
-      value, points, weights, reference, shapes, out, current_stream(value));
+  launch_forward(value, points, weights, reference, shapes, out, current_stream(value));
 }
 
 void backward(

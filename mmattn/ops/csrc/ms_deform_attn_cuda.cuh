@@ -142,16 +142,16 @@ __device__ __forceinline__ void find_samples(
 
 __device__ __forceinline__ int pixel_of(const int4& pixels, int corner) {
   return corner == 0 ? pixels.x
-      : corner == 1 ? pixels.y
-      : corner == 2 ? pixels.z
-                    : pixels.w;
+      : corner == 1  ? pixels.y
+      : corner == 2  ? pixels.z
+                     : pixels.w;
 }
 
 __device__ __forceinline__ float number_of(const float4& numbers, int corner) {
   return corner == 0 ? numbers.x
-      : corner == 1 ? numbers.y
-      : corner == 2 ? numbers.z
-                    : numbers.w;
+      : corner == 1  ? numbers.y
+      : corner == 2  ? numbers.z
+                     : numbers.w;
 }
 
 template <class T, int kWidth>
@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(128, 5)
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int pixel = pixel_of(sample.pixels, k);
-      packets[k] = load_packet<T, kWidth>(
-          value + pixel * p.sizes.value_strides[1], pixel >= 0);
+      packets[k] =
+          load_packet<T, kWidth>(value + pixel * p.sizes.value_strides[1], pixel >= 0);
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -270,8 +270,8 @@ __device__ __forceinline__ void scatter(
   const int64_t first = item.lane * kWidth, step = p.lanes * kWidth;
   float grad[kWidth];
   const auto load_grad = [&](int64_t channel) {
-    const auto packet = load_packet<T, kWidth>(
-        grads + channel, item.active && channel < p.sizes.D);
+    const auto packet =
+        load_packet<T, kWidth>(grads + channel, item.active && channel < p.sizes.D);
 #pragma unroll
     for (int c = 0; c < kWidth; ++c) {
       grad[c] = widen(packet.items[c]);
@@ -312,8 +312,7 @@ __device__ __forceinline__ void scatter(
         break;
       }
     }
-    const float sum = sum_four(
-        sums[0], sums[1], sums[2], sums[3], item.lane, p.lanes);
+    const float sum = sum_four(sums[0], sums[1], sums[2], sums[3], item.lane, p.lanes);
     if (item.lane < 4) {
       const int k = 2 * (item.lane & 1) + (item.lane >> 1);
       reinterpret_cast<float*>(products + i)[k] = sum;

@@ -58,7 +58,8 @@ struct Corners {
 
 template <class A>
 MMATTN_INLINE Corners<A> find_corners(
-    Form form, A x, A y, const Reference<A>& reference, const Level<A>& level, A points) {
+    Form form, A x, A y, const Reference<A>& reference, const Level<A>& level,
+    A points) {
   if (form == Form::kLocations) {
     x *= level.width;
     y *= level.height;
@@ -82,7 +83,8 @@ MMATTN_INLINE Corners<A> find_corners(
   corners.inside = true;
   corners.fx = x - column;
   corners.fy = y - row;
-  const int32_t first = static_cast<int32_t>(level.start) + row * level.columns + column;
+  const int32_t first =
+      static_cast<int32_t>(level.start) + row * level.columns + column;
   const bool top = row >= 0, bottom = row + 1 < level.rows;
   const bool left = column >= 0, right = column + 1 < level.columns;
   corners.pixel[0] = top && left ? first : -1;
