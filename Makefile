@@ -20,7 +20,7 @@ help:
 	@echo "make demo-masks  search, in three trainings, which heads of MaiT to mask"
 	@echo "make test        the tests that take minutes; test-all: the slow ones too"
 	@echo "make bench       times the operators and models beside their peers, on the CPU"
-	@echo "make lint        ruff, and the check that no file names a path outside"
+	@echo "make lint        style, spelling and the rules that the texts follow"
 
 env: $(STAMP)
 
@@ -63,6 +63,9 @@ test-all: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	git ls-files -z '*.cpp' '*.cu' '*.cuh' '*.h' '*.inl' | \
+		xargs -0 $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/python tools/dev/check_paths.py
 
 # On an otherwise idle machine: the rows of a file were measured in turns.

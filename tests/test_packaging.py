@@ -55,7 +55,7 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
 
 
 def compiled_operators(wanted: str, **environment: str) -> str:
-    """What setup.py says of a wish that it cannot fulfil."""
+    """What setup.py says of a wish that it cannot fulfill."""
     done = subprocess.run(
         [sys.executable, 'setup.py', '--version'],
         cwd=ROOT,

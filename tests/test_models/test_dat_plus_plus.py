@@ -25,12 +25,12 @@ ARCH = dict(
     num_groups=(1, 2, 3, 4),
 )
 PARAMETERS = {'tiny': 23_962_876, 'small': 53_127_366, 'base': 93_690_640}
-NEIGHBOURS, DEFORMED = 'N', 'D'
+NEIGHBORS, DEFORMED = 'N', 'D'
 KERNELS, STRIDES = (9, 7, 5, 3), (8, 4, 2, 1)  # of the offset networks
 
 
 def kind(arch, stage, block):
-    return NEIGHBOURS if stage < 3 and block % 2 == 0 else DEFORMED
+    return NEIGHBORS if stage < 3 and block % 2 == 0 else DEFORMED
 
 
 def official_shapes(arch, side=64, num_classes=10, detector=False):
@@ -62,7 +62,7 @@ def official_shapes(arch, side=64, num_classes=10, detector=False):
             affine(f'{mlp}.linear1.0', 4 * C, C, 1, 1)
             affine(f'{mlp}.dwc', 4 * C, 1, 3, 3)
             affine(f'{mlp}.linear2.0', C, 4 * C, 1, 1)
-            if kind(arch, s, d) == NEIGHBOURS:
+            if kind(arch, s, d) == NEIGHBORS:
                 affine(f'{attn}.qkv', 3 * C, C)
                 affine(f'{attn}.proj', C, C)
                 shapes[f'{attn}.rpb'] = (M, 13, 13)
@@ -148,7 +148,7 @@ class Official:
         attn, mlp = f'stages.{s}.attns.{d}', f'stages.{s}.mlps.{d}'
         x = x + self.depthwise(f'stages.{s}.local_perception_units.{d}', x)
         h = self.norm(f'stages.{s}.layer_norms.{2 * d}', x)
-        if kind(self.arch, s, d) == NEIGHBOURS:
+        if kind(self.arch, s, d) == NEIGHBORS:
             x = x + self.neighbors(attn, h, M)
         else:
             x = x + self.deformed(attn, h, M, G, STRIDES[s])

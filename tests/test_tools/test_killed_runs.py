@@ -236,7 +236,7 @@ def assert_equal_runs(straight, resumed, last):
 @pytest.mark.skipif(not Path('/proc/self').exists(), reason='finds processes in /proc')
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_stopped_by_a_signal_to_all_and_resumed(server, folder, number):
-    """As Slurm and a terminal do: the workers of the data are signalled as well."""
+    """As Slurm and a terminal do: the workers of the data are signaled as well."""
     case = f'stopped_{number.name}'
     loop = ITERATIONS.replace('interval=3', 'interval=100')
     (folder / f'{case}.py').write_text((CLASSIFIER + loop).format(workers=2))

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import cpu_stencil
 from .cpu_stencil import Dense
 
-CANCELLED = 8.0  # weight taken out, by the weight that is left
+CANCELED = 8.0  # weight taken out, by the weight that is left
 ROW_ELEMENTS = 1 << 18  # of the scores of rows that are made again together
 
 
@@ -29,7 +29,7 @@ def forward(q, k, v, alpha, **stencil):
     )
     dense = Dense(alpha, out.transpose(1, 2), lse)
     out, lse = cpu_stencil.forward(q, k, v, None, dense, **stencil)
-    canceled = ~(dense.lse - lse < torch.tensor(CANCELLED).log())
+    canceled = ~(dense.lse - lse < torch.tensor(CANCELED).log())
     canceled[..., : stencil['num_special']] = False
     for b, h, rows, near in _rows_by_head(canceled, stencil):
         scores = _row_scores(q, k, alpha, b, h, rows, near, dtype)[0]
@@ -43,7 +43,7 @@ def backward(grad, out, lse, q, k, v, alpha, **stencil):
     dtype, num_special = lse.dtype, stencil['num_special']
     alpha = alpha.to(dtype)
     delta = (grad.to(dtype) * out.to(dtype)).sum(-1).mT  # (B, M, N)
-    canceled = cpu_stencil.weight_taken_out(q, k, lse, alpha, **stencil) > CANCELLED
+    canceled = cpu_stencil.weight_taken_out(q, k, lse, alpha, **stencil) > CANCELED
     canceled[..., :num_special] = False
     elsewhere = canceled.clone()
     elsewhere[..., :num_special] = True  # the stencil makes these
