@@ -18,18 +18,18 @@ def call(value, points, weights, reference, levels=LEVELS, backend=None):
 @pytest.mark.parametrize(
     'position, shape, message',
     [
-        (0, (2, 48, 24), r'value .* 4 dimensions, got \(2, 48, 24\)'),
+        (0, (2, 48, 24), r'`value` .* 4 dimensions, got \(2, 48, 24\)'),
         (0, (2, 49, 3, 8), 'value has 49 pixels, levels .* have 48'),
-        (0, (2, 48, 4, 8), r'sampling_locations .*\(2, 13, 4, 3, 2, 2\), got'),
+        (0, (2, 48, 4, 8), r'`sampling_locations` .*\(2, 13, 4, 3, 2, 2\), got'),
         (0, (2, 48, 0, 8), 'M=0'),
         (0, (2, 48, 3, 0), 'D=0'),
-        (1, (3, 13, 3, 3, 2, 2), r'sampling_locations .*\(2, 13, 3, 3, 2, 2\), got'),
+        (1, (3, 13, 3, 3, 2, 2), r'`sampling_locations` .*\(2, 13, 3, 3, 2, 2\), got'),
         (1, (2, 13, 3, 2, 2, 2), r'got \(2, 13, 3, 2, 2, 2\)'),
         (1, (2, 13, 3, 3, 2, 3), r'got \(2, 13, 3, 3, 2, 3\)'),
         (1, (2, 13, 3, 3, 0, 2), 'P=0'),
-        (1, (2, 13, 3, 3, 2), 'sampling_locations .* 6 dimensions'),
-        (2, (2, 12, 3, 3, 2), r'attention_weights .*\(2, 13, 3, 3, 2\), got'),
-        (2, (2, 13, 3, 6), 'attention_weights .* 5 dimensions'),
+        (1, (2, 13, 3, 3, 2), '`sampling_locations` .* 6 dimensions'),
+        (2, (2, 12, 3, 3, 2), r'`attention_weights` .*\(2, 13, 3, 3, 2\), got'),
+        (2, (2, 13, 3, 6), '`attention_weights` .* 5 dimensions'),
     ],
 )
 def test_wrong_shape(position, shape, message):
@@ -44,10 +44,22 @@ def test_wrong_shape(position, shape, message):
     [
         (1, (2, 13, 3, 2, 2, 2), 'sampling_offsets'),
         (2, (2, 13, 3, 2, 2), 'attention_logits'),
-        (3, (2, 13, 2, 2), r'reference_points .*\(2, 13, 3, 2\), got \(2, 13, 2, 2\)'),
-        (3, (2, 13, 3, 3), r'reference_points .*\(2, 13, 3, 2\), got \(2, 13, 3, 3\)'),
-        (3, (2, 12, 1, 4), r'reference_points .*\(2, 13, 1, 4\), got \(2, 12, 1, 4\)'),
-        (3, (2, 13, 2), 'reference_points .* 4 dimensions'),
+        (
+            3,
+            (2, 13, 2, 2),
+            r'`reference_points` .*\(2, 13, 3, 2\), got \(2, 13, 2, 2\)',
+        ),
+        (
+            3,
+            (2, 13, 3, 3),
+            r'`reference_points` .*\(2, 13, 3, 2\), got \(2, 13, 3, 3\)',
+        ),
+        (
+            3,
+            (2, 12, 1, 4),
+            r'`reference_points` .*\(2, 13, 1, 4\), got \(2, 12, 1, 4\)',
+        ),
+        (3, (2, 13, 2), '`reference_points` .* 4 dimensions'),
     ],
 )
 def test_wrong_shape_of_the_fused_form(position, shape, message):
@@ -65,9 +77,9 @@ def test_wrong_levels(levels):
 
 def test_wrong_dtype_and_device():
     value, points, weights, _ = make_ms_deform_inputs()
-    with pytest.raises(ValueError, match='value .*torch.int64'):
+    with pytest.raises(ValueError, match='`value` .*int64'):
         call(value.long(), points, weights, None)
-    with pytest.raises(ValueError, match='sampling_locations .*torch.int32'):
+    with pytest.raises(ValueError, match='`sampling_locations` .*int32'):
         call(value, points.int(), weights, None)
     with pytest.raises(ValueError, match="one device.*'cpu', 'meta'"):
         call(value, points.to('meta'), weights, None)

@@ -2,17 +2,25 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from ..backend import check_cotangent, is_autocast_on, select_backend
+from ..autograd import out_and_lse, register
+from ..backend import REFERENCE, select_backend
+from ..checks import (
+    check_dims,
+    check_not_empty,
+    check_one_device,
+    check_one_dtype,
+    check_shape,
+)
+from ..precision import cast_under_autocast
 from . import cpu_impl, reference, triton_impl
-from .checks import check_dims
 
 OPERATOR = 'deformable_attention_v2'
 BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 
 
+@cast_under_autocast(3)
 def deformable_attention_v2(
     q: Tensor,
     k: Tensor,
@@ -59,136 +67,50 @@ def deformable_attention_v2(
             run this.
 
     Example:
+        >>> import torch
         >>> q, k, v = (torch.randn(2, n, 8, 32) for n in (28 * 28, 49, 49))
         >>> positions = torch.rand(2, 4, 49, 2) * 2 - 1
         >>> table = torch.randn(8, 55, 55)
         >>> deformable_attention_v2(q, k, v, (28, 28), positions, table).shape
         torch.Size([2, 784, 8, 32])
     """
-    device_type = q.device.type
-    if is_autocast_on(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        with torch.autocast(device_type, enabled=False):
-            return deformable_attention_v2(
-                *(x.to(dtype) for x in (q, k, v)),
-                grid,
-                positions,
-                table,
-                align_corners=align_corners,
-                backend=backend,
-            )
     tensors = q, k, v, positions, table
     grid = _check(*tensors, grid)
     backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    if backend == 'reference' or (
-        backend == 'cpu' and cpu_impl.prefers_definition(q, k)
-    ):
-        return reference.deformable_attention_v2_reference(
-            *tensors, grid=grid, align_corners=align_corners
-        )
-    return torch.ops.mmattn.deformable_attention_v2(
-        *tensors, grid, align_corners, backend
-    )[0]
+    if backend == 'cpu' and cpu_impl.prefers_definition(q, k):
+        backend = REFERENCE
+    return _attend(*tensors, backend=backend, grid=grid, align_corners=align_corners)
 
 
 def _check(q, k, v, positions, table, grid):
-    """Returns the grid."""
+    """Return the grid as a tuple."""
     B, N, M, D = check_dims('q', q, 4)
     K = check_dims('k', k, 4)[1]
     G = check_dims('positions', positions, 4)[1]
     check_dims('table', table, 3)
-    if 0 in (N, M, D, K, G):
-        raise ValueError(
-            f'needs queries, keys, heads, groups and channels, got {N=}, {K=}, {M=}, '
-            f'{G=}, {D=}'
-        )
-    shapes = {
-        'k': (k, (B, K, M, D)),
-        'v': (v, (B, K, M, D)),
-        'positions': (positions, (B, G, K, 2)),
-        'table': (table, (M, *table.shape[1:])),
-    }
-    for name, (tensor, shape) in shapes.items():
-        if tensor.shape != shape:
-            raise ValueError(
-                f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
-            )
+    check_not_empty(N=N, K=K, M=M, D=D, G=G)
+    check_shape('k', k, (B, K, M, D))
+    check_shape('v', v, (B, K, M, D))
+    check_shape('positions', positions, (B, G, K, 2))
+    check_shape('table', table, (M, *table.shape[1:]))
     if 0 in table.shape:
-        raise ValueError(f'table must not be empty, got {tuple(table.shape)}')
+        raise ValueError(f'`table` must not be empty, got {tuple(table.shape)}')
     if M % G:
         raise ValueError(f'{M} heads do not split into {G} groups')
-    if len({x.dtype for x in (q, k, v)}) > 1:
-        raise ValueError(
-            f'q, k and v must have one dtype, got {[str(x.dtype) for x in (q, k, v)]}'
-        )
-    devices = {str(x.device) for x in (q, k, v, positions, table)}
-    if len(devices) > 1:
-        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+    check_one_dtype(q=q, k=k, v=v)
+    check_one_device(q, k, v, positions, table)
     grid = tuple(grid)
     if len(grid) != 2 or grid[0] * grid[1] != N:
         raise ValueError(f'{N} queries are not a grid {grid}')
     return grid
 
 
-TENSORS = 'Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table'
-SETTINGS = 'SymInt[] grid, bool align_corners, str backend'
-
-
-@torch.library.custom_op(
-    'mmattn::deformable_attention_v2',
-    mutates_args=(),
-    schema=f'({TENSORS}, {SETTINGS}) -> (Tensor, Tensor)',
+_attend = register(
+    OPERATOR,
+    BACKENDS,
+    reference.deformable_attention_v2_reference,
+    tensors='Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table',
+    settings='SymInt[] grid, bool align_corners',
+    outputs=out_and_lse,
+    saved=('out', 'lse'),
 )
-def _forward(*args):
-    """Output, and the log of each row's sum of exponentials (B, M, N)."""
-    *tensors, grid, align_corners, backend = args
-    return BACKENDS[backend].forward(*tensors, grid=grid, align_corners=align_corners)
-
-
-@_forward.register_fake
-def _(q, k, v, positions, table, grid, align_corners, backend):
-    B, N, M, _ = q.shape
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return (
-        torch.empty_like(q, memory_format=torch.contiguous_format),
-        q.new_empty(B, M, N, dtype=dtype),
-    )
-
-
-@torch.library.custom_op(
-    'mmattn::deformable_attention_v2_backward',
-    mutates_args=(),
-    schema=f'(Tensor grad, Tensor out, Tensor lse, {TENSORS}, {SETTINGS}) -> '
-    '(Tensor, Tensor, Tensor, Tensor, Tensor)',
-)
-def _backward(*args):
-    """Gradients of q, k, v, positions and table."""
-    *tensors, grid, align_corners, backend = args
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        return BACKENDS[backend].backward(
-            *tensors, grid=grid, align_corners=align_corners
-        )
-
-
-@_backward.register_fake
-def _(grad, out, lse, q, k, v, positions, table, *settings):
-    return tuple(
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x in (q, k, v, positions, table)
-    )
-
-
-def _setup_context(ctx, inputs, output):
-    ctx.settings = inputs[5:]
-    ctx.save_for_backward(*output, *inputs[:5])
-
-
-def _autograd(ctx, grad, grad_lse):
-    check_cotangent(OPERATOR, grad)
-    grads = torch.ops.mmattn.deformable_attention_v2_backward(
-        grad, *ctx.saved_tensors, *ctx.settings
-    )
-    return *grads, None, None, None
-
-
-_forward.register_autograd(_autograd, setup_context=_setup_context)

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from ..backend import is_autocast_on
+from ..checks import check_dims, check_shape
 from ..ms_deform_attn import ms_deform_attn
-from .checks import check_dims
+from ..precision import cast_under_autocast
 
 
+@cast_under_autocast(0)
 def deformable_attention(
     value: Tensor, grid: Sequence[int], locations: Tensor, weights: Tensor
 ) -> Tensor:
@@ -44,18 +44,8 @@ def deformable_attention(
     Q, P = locations.shape[1], locations.shape[3]
     if len(grid) != 2 or grid[0] * grid[1] != N:
         raise ValueError(f'{N} pixels are not a grid {grid}')
-    expected = dict(
-        locations=(locations, (B, Q, M, P, 2)), weights=(weights, (B, Q, M, P))
-    )
-    for name, (tensor, shape) in expected.items():
-        if tensor.shape != shape:
-            raise ValueError(
-                f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
-            )
-    device_type = value.device.type
-    if is_autocast_on(device_type):
-        with torch.autocast(device_type, enabled=False):  # of the sums
-            return deformable_attention(value, grid, locations, weights)
+    check_shape('locations', locations, (B, Q, M, P, 2))
+    check_shape('weights', weights, (B, Q, M, P))
     out = ms_deform_attn(
         value, [grid], locations[:, :, :, None], weights[:, :, :, None]
     )

@@ -9,6 +9,8 @@ recomputes them instead of reading them back from memory.
 import torch
 from torch import Tensor
 
+from ..precision import compute_dtype
+
 CHUNK_ELEMENTS = 1 << 18  # of one (E, rows, S) map: 1 MiB in float32
 MIN_ROWS = 16  # products of fewer rows are slow, more than leaving the cache is
 
@@ -26,7 +28,7 @@ def num_statistics(q: Tensor, k_landmarks: Tensor, w1_q, w1_k) -> int:
 
 def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
     """Returns the output, the context `A_K v` in the compute dtype, no statistics."""
-    dtype = _compute_dtype(q)
+    dtype = compute_dtype(q.dtype)
     w1_q, w2_q, w1_k, w2_k = (_to(w, dtype) for w in (w1_q, w2_q, w1_k, w2_k))
     context = torch.empty(q_landmarks.shape, dtype=dtype)
     _mixed_forward(q_landmarks, k, v, w1_k, w2_k, out=context)
@@ -39,7 +41,7 @@ def backward(
     grad, context, statistics, q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
 ):
     """Gradients of q, k, v, q_landmarks, k_landmarks and the four mixing weights."""
-    dtype = _compute_dtype(q)
+    dtype = compute_dtype(q.dtype)
     mixing = (w1_q, w2_q, w1_k, w2_k)
     w1_q, w2_q, w1_k, w2_k = (_to(w, dtype) for w in mixing)
     dq, dk_landmarks, dcontext, dw1_q, dw2_q = _mixed_backward(
@@ -54,10 +56,6 @@ def backward(
         for w, dw in zip(mixing, dmixing, strict=True)
     )
     return dq, dk, dv, dq_landmarks, dk_landmarks, *dmixing
-
-
-def _compute_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 def _to(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -96,7 +94,7 @@ def _mix(w: Tensor | None, maps: Tensor, num_images: int) -> Tensor:
 def _mixed_forward(q, k, v, w1, w2, *, out):
     """Writes (w2 softmax(w1 q k^T / sqrt(D))) v to `out`; w1 and w2 give the dtype."""
     B, R, M, D = q.shape
-    dtype = _compute_dtype(q)
+    dtype = compute_dtype(q.dtype)
     row_elements = k.shape[1] * (M if w1 is None else len(w1))
     for images in _slices(B, R * row_elements):
         b = len(q[images])
@@ -111,7 +109,7 @@ def _mixed_forward(q, k, v, w1, w2, *, out):
 def _mixed_backward(grad, q, k, v, w1, w2):
     """Gradients of q, k, v, w1, w2, given the gradient of `_mixed_forward`'s `out`."""
     B, R, M, D = q.shape
-    dtype = _compute_dtype(q)
+    dtype = compute_dtype(q.dtype)
     row_elements = k.shape[1] * (M if w1 is None else len(w1))
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     dw1, dw2 = (None if w is None else torch.zeros_like(w) for w in (w1, w2))

@@ -3,13 +3,24 @@
 import torch
 from torch import Tensor
 
-from ..backend import check_cotangent, is_autocast_on, select_backend
+from ..autograd import register
+from ..backend import select_backend
+from ..checks import (
+    check_dims,
+    check_not_empty,
+    check_one_device,
+    check_one_dtype,
+    check_qkv,
+    check_shape,
+)
+from ..precision import cast_under_autocast, compute_dtype
 from . import cpu_impl, reference, triton_impl
 
 OPERATOR = 'landmark_attention'
 BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 
 
+@cast_under_autocast(5)
 def landmark_attention(
     q: Tensor,
     k: Tensor,
@@ -57,120 +68,48 @@ def landmark_attention(
     """
     attention = (q, k, v, q_landmarks, k_landmarks)
     mixing = (w1_q, w2_q, w1_k, w2_k)
-    device_type = q.device.type
-    if is_autocast_on(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        attention = tuple(x.to(dtype) for x in attention)
-        with torch.autocast(device_type, enabled=False):
-            return landmark_attention(*attention, *mixing, backend=backend)
     _check(attention, mixing)
     backend = select_backend(OPERATOR, backend, BACKENDS, *attention, *mixing)
-    if backend == 'reference':
-        return reference.landmark_attention_reference(*attention, *mixing)
-    return torch.ops.mmattn.landmark_attention(*attention, *mixing, backend)[0]
+    return _attend(*attention, *mixing, backend=backend)
 
 
 def _check(attention, mixing):
     q, k, v, q_landmarks, k_landmarks = attention
-    if q.dim() != 4 or k.shape != q.shape or v.shape != q.shape:
-        raise ValueError(
-            'q, k and v must have one shape (B, N, M, D), got '
-            f'{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}'
-        )
-    B, N, M, D = q.shape
-    L = q_landmarks.shape[1] if q_landmarks.dim() == 4 else 0
-    if q_landmarks.shape != (B, L, M, D) or k_landmarks.shape != (B, L, M, D):
-        raise ValueError(
-            f'landmarks must have one shape ({B}, L, {M}, {D}), got '
-            f'{tuple(q_landmarks.shape)} and {tuple(k_landmarks.shape)}'
-        )
-    if N == 0 or L == 0 or D == 0 or M == 0:
-        raise ValueError(
-            f'needs tokens, landmarks and heads, got N={N}, {L=}, {M=}, {D=}'
-        )
-    if len({x.dtype for x in attention}) > 1 or not q.is_floating_point():
-        raise ValueError(
-            'q, k, v and landmarks must have one floating-point dtype, got '
-            f'{[str(x.dtype) for x in attention]}'
-        )
-    devices = {str(x.device) for x in (*attention, *mixing) if x is not None}
-    if len(devices) > 1:
-        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+    B, _, M, D = check_qkv(q, k, v)
+    L = check_dims('q_landmarks', q_landmarks, 4)[1]
+    check_not_empty(L=L)
+    for side, landmarks in (('q', q_landmarks), ('k', k_landmarks)):
+        check_shape(f'{side}_landmarks', landmarks, (B, L, M, D))
+    check_one_dtype(q=q, k=k, v=v, q_landmarks=q_landmarks, k_landmarks=k_landmarks)
+    check_one_device(*attention, *mixing)
     for side, w1, w2 in (('q', *mixing[:2]), ('k', *mixing[2:])):
         if (w1 is None) != (w2 is None):
-            raise ValueError(f'w1_{side} and w2_{side} must both be given or both None')
-        if w1 is None:
-            continue
-        if w1.dim() != 2 or w1.shape[1] != M or w2.shape != (M, w1.shape[0]):
             raise ValueError(
-                f'w1_{side} and w2_{side} must have shapes (E, {M}) and ({M}, E), got '
-                f'{tuple(w1.shape)} and {tuple(w2.shape)}'
+                f'`w1_{side}` and `w2_{side}` must both be given or both None'
             )
+        if w1 is not None:
+            E = check_dims(f'w1_{side}', w1, 2)[0]
+            check_shape(f'w1_{side}', w1, (E, M))
+            check_shape(f'w2_{side}', w2, (M, E))
 
 
-ATTENTION = 'Tensor q, Tensor k, Tensor v, Tensor q_landmarks, Tensor k_landmarks'
-MIXING = 'Tensor? w1_q, Tensor? w2_q, Tensor? w1_k, Tensor? w2_k'
-
-
-@torch.library.custom_op(
-    'mmattn::landmark_attention',
-    mutates_args=(),
-    schema=f'({ATTENTION}, {MIXING}, str backend) -> (Tensor, Tensor, Tensor)',
-)
-def _forward(*args):
-    """Output, context `A_K v` and softmax statistics, the last two for the backward."""
-    *tensors, backend = args
-    return BACKENDS[backend].forward(*tensors)
-
-
-@_forward.register_fake
-def _(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, backend):
-    compute_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+def _outputs(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, *, backend):
+    """Return an empty output, context `A_K v` and softmax statistics."""
+    dtype = compute_dtype(q.dtype)
     num_statistics = BACKENDS[backend].num_statistics(q, k_landmarks, w1_q, w1_k)
     return (
         torch.empty_like(q, memory_format=torch.contiguous_format),
-        q.new_empty(k_landmarks.shape, dtype=compute_dtype),
-        q.new_empty(num_statistics, dtype=compute_dtype),
+        q.new_empty(k_landmarks.shape, dtype=dtype),
+        q.new_empty(num_statistics, dtype=dtype),
     )
 
 
-@torch.library.custom_op(
-    'mmattn::landmark_attention_backward',
-    mutates_args=(),
-    schema=f'(Tensor grad, Tensor context, Tensor statistics, {ATTENTION}, {MIXING}, '
-    'str backend) -> Tensor[]',
+_attend = register(
+    OPERATOR,
+    BACKENDS,
+    reference.landmark_attention_reference,
+    tensors='Tensor q, Tensor k, Tensor v, Tensor q_landmarks, Tensor k_landmarks, '
+    'Tensor? w1_q, Tensor? w2_q, Tensor? w1_k, Tensor? w2_k',
+    outputs=_outputs,
+    saved=('context', 'statistics'),
 )
-def _backward(*args):
-    """Gradients of the attention tensors and of those mixing weights that exist."""
-    *tensors, backend = args
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        grads = BACKENDS[backend].backward(*tensors)
-    return [grad for grad in grads if grad is not None]
-
-
-@_backward.register_fake
-def _(grad, context, statistics, *args):
-    *tensors, _ = args
-    return [
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x in tensors
-        if x is not None
-    ]
-
-
-def _setup_context(ctx, inputs, output):
-    *tensors, ctx.backend = inputs
-    _, context, statistics = output
-    ctx.save_for_backward(context, statistics, *tensors)
-
-
-def _autograd(ctx, grad, grad_context, grad_statistics):
-    check_cotangent(OPERATOR, grad)
-    saved = ctx.saved_tensors
-    grads = iter(
-        torch.ops.mmattn.landmark_attention_backward(grad, *saved, ctx.backend)
-    )
-    return *(None if x is None else next(grads) for x in saved[2:]), None
-
-
-_forward.register_autograd(_autograd, setup_context=_setup_context)

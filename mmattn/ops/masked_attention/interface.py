@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..backend import check_cotangent, is_autocast_on, needs_reference, select_backend
+from ..autograd import out_and_lse, register
+from ..backend import needs_reference, select_backend
+from ..checks import check_one_device, check_qkv, check_shape
+from ..precision import cast_under_autocast
 from . import cpu_impl, reference, triton_impl
 
 OPERATOR = 'masked_attention'
@@ -15,6 +18,7 @@ BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 MASK_FILLS = ('zero', 'neg_inf')
 
 
+@cast_under_autocast(3)
 def masked_attention(
     q: Tensor,
     k: Tensor,
@@ -75,30 +79,11 @@ def masked_attention(
         >>> masked_attention(q, k, v, (14, 14), num_special=1, masked_heads=2).shape
         torch.Size([2, 197, 3, 64])
     """
-    device_type = q.device.type
-    if is_autocast_on(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        with torch.autocast(device_type, enabled=False):
-            return masked_attention(
-                *(x.to(dtype) for x in (q, k, v)),
-                grid,
-                kernel_size=kernel_size,
-                num_special=num_special,
-                masked_heads=masked_heads,
-                bias=bias,
-                global_bias=global_bias,
-                alpha=alpha,
-                mask_fill=mask_fill,
-                backend=backend,
-            )
     grid = _check(q, k, v, grid, kernel_size, num_special, mask_fill)
     masked_heads = resolve_heads(masked_heads, q.shape[2])
     masked = [head in masked_heads for head in range(q.shape[2])]
     _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill)
-    tensors = [x for x in (q, k, v, bias, global_bias, alpha) if x is not None]
-    devices = {str(x.device) for x in tensors}
-    if len(devices) > 1:
-        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+    check_one_device(q, k, v, bias, global_bias, alpha)
     backend = select_backend(OPERATOR, backend, BACKENDS, q, k, v, bias, alpha)
     stencil = dict(
         grid=grid, kernel_size=kernel_size, num_special=num_special, mask_fill=mask_fill
@@ -108,19 +93,11 @@ def masked_attention(
         views = [x[:, :, heads] for x in (q, k, v)]
         if is_masked:
             extras = [None if x is None else x[rank] for x in (bias, alpha)]
-            outs.append(_masked_heads(*views, *extras, backend=backend, **stencil))
+            outs.append(_attend(*views, *extras, backend=backend, **stencil))
         else:
             extra = None if global_bias is None else global_bias[rank]
             outs.append(_global_heads(*views, extra, backend))
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
-
-
-def _masked_heads(q, k, v, bias, alpha, *, backend, **stencil):
-    if backend == 'reference':
-        return reference.masked_attention_reference(q, k, v, bias, alpha, **stencil)
-    return torch.ops.mmattn.masked_attention(
-        q, k, v, bias, alpha, *stencil.values(), backend
-    )[0]
 
 
 def _global_heads(q, k, v, bias, backend):
@@ -162,20 +139,8 @@ def _runs(masked: list[bool]) -> Iterator[tuple[bool, slice, slice]]:
 
 
 def _check(q, k, v, grid, kernel_size, num_special, mask_fill):
-    """Returns the grid."""
-    if q.dim() != 4 or k.shape != q.shape or v.shape != q.shape:
-        raise ValueError(
-            'q, k and v must have one shape (B, N, M, D), got '
-            f'{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}'
-        )
-    _, N, M, D = q.shape
-    if N == 0 or M == 0 or D == 0:
-        raise ValueError(f'needs tokens, heads and channels, got {N=}, {M=}, {D=}')
-    if len({x.dtype for x in (q, k, v)}) > 1 or not q.is_floating_point():
-        raise ValueError(
-            'q, k and v must have one floating-point dtype, got '
-            f'{[str(x.dtype) for x in (q, k, v)]}'
-        )
+    """Return the grid as a tuple."""
+    N = check_qkv(q, k, v)[1]
     grid = tuple(grid)
     if len(grid) != 2 or num_special < 0 or num_special + grid[0] * grid[1] != N:
         raise ValueError(
@@ -190,16 +155,9 @@ def _check(q, k, v, grid, kernel_size, num_special, mask_fill):
 
 def _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill):
     N, num_masked = q.shape[1], sum(masked)
-    shapes = {
-        'bias': (bias, (num_masked, kernel_size, kernel_size)),
-        'global_bias': (global_bias, (len(masked) - num_masked, N, N)),
-        'alpha': (alpha, (num_masked,)),
-    }
-    for name, (tensor, shape) in shapes.items():
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(
-                f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
-            )
+    check_shape('bias', bias, (num_masked, kernel_size, kernel_size))
+    check_shape('global_bias', global_bias, (len(masked) - num_masked, N, N))
+    check_shape('alpha', alpha, (num_masked,))
     if alpha is not None and (bias is not None or mask_fill != 'zero'):
         raise ValueError(
             "a soft mask (alpha) takes no bias and no mask_fill but 'zero', got "
@@ -207,71 +165,12 @@ def _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill):
         )
 
 
-TENSORS = 'Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alpha'
-STENCIL = 'SymInt[] grid, SymInt kernel_size, SymInt num_special, str mask_fill'
-
-
-def _call(function, tensors, settings):
-    names = ('grid', 'kernel_size', 'num_special', 'mask_fill')
-    return function(*tensors, **dict(zip(names, settings, strict=True)))
-
-
-@torch.library.custom_op(
-    'mmattn::masked_attention',
-    mutates_args=(),
-    schema=f'({TENSORS}, {STENCIL}, str backend) -> (Tensor, Tensor)',
+_attend = register(
+    OPERATOR,
+    BACKENDS,
+    reference.masked_attention_reference,
+    tensors='Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alpha',
+    settings='SymInt[] grid, SymInt kernel_size, SymInt num_special, str mask_fill',
+    outputs=out_and_lse,
+    saved=('out', 'lse'),
 )
-def _forward(*args):
-    """Output, and the log of each row's sum of exponentials (B, M, N)."""
-    *settings, backend = args[5:]
-    return _call(BACKENDS[backend].forward, args[:5], settings)
-
-
-@_forward.register_fake
-def _(q, k, v, bias, alpha, grid, kernel_size, num_special, mask_fill, backend):
-    B, N, M, _ = q.shape
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return (
-        torch.empty_like(q, memory_format=torch.contiguous_format),
-        q.new_empty(B, M, N, dtype=dtype),
-    )
-
-
-@torch.library.custom_op(
-    'mmattn::masked_attention_backward',
-    mutates_args=(),
-    schema=f'(Tensor grad, Tensor out, Tensor lse, {TENSORS}, {STENCIL}, str backend) '
-    '-> Tensor[]',
-)
-def _backward(*args):
-    """Gradients of q, k, v and of those of bias and alpha that exist."""
-    *settings, backend = args[8:]
-    with torch.autocast(args[0].device.type, enabled=False):
-        grads = _call(BACKENDS[backend].backward, args[:8], settings)
-    return [grad for grad in grads if grad is not None]
-
-
-@_backward.register_fake
-def _(grad, out, lse, q, k, v, bias, alpha, *settings):
-    return [
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x in (q, k, v, bias, alpha)
-        if x is not None
-    ]
-
-
-def _setup_context(ctx, inputs, output):
-    ctx.settings = inputs[5:]
-    ctx.save_for_backward(*output, *inputs[:5])
-
-
-def _autograd(ctx, grad, grad_lse):
-    check_cotangent(OPERATOR, grad)
-    saved = ctx.saved_tensors
-    grads = iter(
-        torch.ops.mmattn.masked_attention_backward(grad, *saved, *ctx.settings)
-    )
-    return *(None if x is None else next(grads) for x in saved[2:]), *([None] * 5)
-
-
-_forward.register_autograd(_autograd, setup_context=_setup_context)

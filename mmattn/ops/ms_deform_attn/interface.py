@@ -5,7 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..backend import check_cotangent, is_autocast_on, select_backend
+from ..autograd import register
+from ..backend import select_backend
+from ..checks import check_dims, check_not_empty, check_one_device, check_shape
+from ..precision import cast_under_autocast
 from . import cpp_impl, cpu_impl, cuda_impl, triton_impl
 from . import reference as definition
 from .double_backward import backward_reference, double_backward, setup_context
@@ -20,6 +23,7 @@ BACKENDS = {
 }
 
 
+@cast_under_autocast(1)
 def ms_deform_attn(
     value: Tensor,
     spatial_shapes: Sequence[Sequence[int]] | Tensor,
@@ -75,6 +79,7 @@ def ms_deform_attn(
     return _attend(value, spatial_shapes, names, *points, None, backend)
 
 
+@cast_under_autocast(1)
 def fused_ms_deform_attn(
     value: Tensor,
     spatial_shapes: Sequence[Sequence[int]] | Tensor,
@@ -150,58 +155,33 @@ def ms_deform_attn_backward(
 
 
 def _attend(value, spatial_shapes, names, points, weights, reference, backend):
-    device_type = value.device.type
-    if is_autocast_on(device_type):
-        value = value.to(torch.get_autocast_dtype(device_type))
-        with torch.autocast(device_type, enabled=False):
-            return _attend(
-                value, spatial_shapes, names, points, weights, reference, backend
-            )
     tensors = value, points, weights, reference
     shapes = _check(*tensors, spatial_shapes, names)
     backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    if backend == 'reference':
-        out = definition.ms_deform_attn_reference(*tensors, shapes=shapes)
-    else:
-        out = torch.ops.mmattn.ms_deform_attn(*tensors, shapes, backend)
-    return out.flatten(2)
+    return _operator(*tensors, backend=backend, shapes=shapes).flatten(2)
 
 
 def _check(value, points, weights, reference, spatial_shapes, names):
-    """Returns the heights and widths of the levels in turn."""
+    """Return the heights and widths of the levels in turn."""
     shapes = _flat_shapes(spatial_shapes)
-    tensors = {'value': (value, 4), names[0]: (points, 6), names[1]: (weights, 5)}
+    check_dims('value', value, 4)
+    check_dims(names[0], points, 6)
+    check_dims(names[1], weights, 5)
     if reference is not None:
-        tensors['reference_points'] = reference, 4
-    for name, (tensor, count) in tensors.items():
-        if tensor.dim() != count or not tensor.is_floating_point():
-            raise ValueError(
-                f'{name} must be a floating-point tensor of {count} dimensions, got '
-                f'{tuple(tensor.shape)} of {tensor.dtype}'
-            )
+        check_dims('reference_points', reference, 4)
     B, S, M, D = value.shape
     Q, L, P = points.shape[1], len(shapes) // 2, points.shape[4]
     pixels = sum(H * W for H, W in definition.levels_of(shapes))
     if pixels != S:
         raise ValueError(f'value has {S} pixels, levels of {shapes} have {pixels}')
-    if 0 in (M, D, P):
-        raise ValueError(f'needs heads, channels and points, got {M=}, {D=}, {P=}')
-    expected = {
-        names[0]: (points, (B, Q, M, L, P, 2)),
-        names[1]: (weights, (B, Q, M, L, P)),
-    }
+    check_not_empty(M=M, D=D, P=P)
+    check_shape(names[0], points, (B, Q, M, L, P, 2))
+    check_shape(names[1], weights, (B, Q, M, L, P))
     if reference is not None:
         levels = 1 if reference.shape[2] == 1 else L
         sides = 4 if reference.shape[3] == 4 else 2
-        expected['reference_points'] = reference, (B, Q, levels, sides)
-    for name, (tensor, shape) in expected.items():
-        if tensor.shape != shape:
-            raise ValueError(
-                f'{name} must have shape {shape}, got {tuple(tensor.shape)}'
-            )
-    devices = {str(tensor.device) for tensor, _ in tensors.values()}
-    if len(devices) > 1:
-        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+        check_shape('reference_points', reference, (B, Q, levels, sides))
+    check_one_device(value, points, weights, reference)
     return shapes
 
 
@@ -216,67 +196,17 @@ def _flat_shapes(spatial_shapes) -> list[int]:
     return [side for level in levels for side in level]
 
 
-TENSORS = 'Tensor value, Tensor points, Tensor weights, Tensor? reference'
-SETTINGS = 'SymInt[] shapes, str backend'
-
-
-@torch.library.custom_op(
-    'mmattn::ms_deform_attn',
-    mutates_args=(),
-    schema=f'({TENSORS}, {SETTINGS}) -> Tensor',
-)
-def _forward(*args):
-    """Output (B, Q, M, D)."""
-    *tensors, shapes, backend = args
-    return BACKENDS[backend].forward(*tensors, shapes=shapes)
-
-
-@_forward.register_fake
-def _(value, points, weights, reference, shapes, backend):
+def _outputs(value, points, *tensors, **settings):
     B, _, M, D = value.shape
     return value.new_empty(B, points.shape[1], M, D)
 
 
-@torch.library.custom_op(
-    'mmattn::ms_deform_attn_backward',
-    mutates_args=(),
-    schema=f'(Tensor grad, {TENSORS}, {SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)',
+_operator = register(
+    OPERATOR,
+    BACKENDS,
+    definition.ms_deform_attn_reference,
+    tensors='Tensor value, Tensor points, Tensor weights, Tensor? reference',
+    settings='SymInt[] shapes',
+    outputs=_outputs,
+    double_backward=(double_backward, setup_context),
 )
-def _backward(*args):
-    """Gradients of value, points, weights and reference; empty without a reference."""
-    *tensors, shapes, backend = args
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        return BACKENDS[backend].backward(*tensors, shapes=shapes)
-
-
-@_backward.register_fake
-def _(grad, value, points, weights, reference, shapes, backend):
-    inputs = (
-        value,
-        points,
-        weights,
-        value.new_empty(0) if reference is None else reference,
-    )
-    return tuple(
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs
-    )
-
-
-def _setup_context(ctx, inputs, output):
-    *tensors, ctx.shapes, ctx.backend = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _autograd(ctx, grad):
-    check_cotangent(OPERATOR, grad)
-    tensors = ctx.saved_tensors  # once: checkpointing hands them out only once
-    *grads, grad_reference = torch.ops.mmattn.ms_deform_attn_backward(
-        grad, *tensors, ctx.shapes, ctx.backend
-    )
-    if tensors[3] is None:
-        grad_reference = None
-    return *grads, grad_reference, None, None
-
-
-_forward.register_autograd(_autograd, setup_context=_setup_context)
-_backward.register_autograd(double_backward, setup_context=setup_context)

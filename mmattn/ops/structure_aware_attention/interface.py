@@ -6,14 +6,18 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..backend import check_cotangent, is_autocast_on, select_backend
+from ..autograd import register
+from ..backend import select_backend
+from ..checks import check_one_device, check_qkv
+from ..precision import cast_under_autocast, compute_dtype
 from . import cpu_impl, reference, triton_impl
-from .spectrum import compute_dtype, rfft_grid
+from .spectrum import rfft_grid
 
 OPERATOR = 'structure_aware_attention'
 BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 
 
+@cast_under_autocast(0)
 def structure_aware_attention(
     q: Tensor,
     k: Tensor,
@@ -66,12 +70,6 @@ def structure_aware_attention(
         >>> structure_aware_attention(q, k, v, w_a, w_b, bias).shape
         torch.Size([2, 196, 12, 16])
     """
-    device_type = q.device.type
-    if is_autocast_on(device_type):
-        with torch.autocast(device_type, enabled=False):
-            return structure_aware_attention(
-                q, k, v, w_a, w_b, bias, grid=grid, backend=backend
-            )
     grid = _check(q, k, v, w_a, w_b, bias, grid)
     dtype = compute_dtype(q.dtype)
     bias = bias.to(dtype)
@@ -83,27 +81,12 @@ def structure_aware_attention(
         w_a, w_b = (rfft_grid(w.to(dtype), grid) for w in (w_a, w_b))
     tensors = (q, k, v, w_a, w_b, bias)
     backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    if backend == 'reference':
-        return reference.structure_aware_attention_reference(*tensors, grid=grid)
-    return torch.ops.mmattn.structure_aware_attention(*tensors, grid, backend)[0]
+    return _attend(*tensors, backend=backend, grid=grid)
 
 
 def _check(q, k, v, w_a, w_b, bias, grid):
-    """Returns the grid."""
-    tensors = (q, k, v, w_a, w_b, bias)
-    if q.dim() != 4 or k.shape != q.shape or v.shape != q.shape:
-        raise ValueError(
-            'q, k and v must have one shape (B, N, M, D), got '
-            f'{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}'
-        )
-    B, N, M, D = q.shape
-    if N == 0 or M == 0 or D == 0:
-        raise ValueError(f'needs tokens, heads and channels, got {N=}, {M=}, {D=}')
-    if len({x.dtype for x in (q, k, v)}) > 1 or not q.is_floating_point():
-        raise ValueError(
-            'q, k and v must have one floating-point dtype, got '
-            f'{[str(x.dtype) for x in (q, k, v)]}'
-        )
+    """Return the grid as a tuple."""
+    _, N, _, D = check_qkv(q, k, v)
     if w_a.is_complex() != w_b.is_complex():
         raise ValueError(
             'w_a and w_b must both be kernels or both half-spectra, got '
@@ -123,28 +106,12 @@ def _check(q, k, v, w_a, w_b, bias, grid):
             f'w_a, w_b and bias must have shapes {expected} on the grid {sides}, '
             f'got {got}'
         )
-    devices = {str(x.device) for x in tensors}
-    if len(devices) > 1:
-        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+    check_one_device(q, k, v, w_a, w_b, bias)
     return sides
 
 
-TENSORS = 'Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias'
-
-
-@torch.library.custom_op(
-    'mmattn::structure_aware_attention',
-    mutates_args=(),
-    schema=f'({TENSORS}, SymInt[] grid, str backend) -> (Tensor, Tensor)',
-)
-def _forward(*args):
-    """Output, and the patterns p (B, M, K, N) for the backward; w are half-spectra."""
-    *tensors, grid, backend = args
-    return BACKENDS[backend].forward(*tensors, grid=tuple(grid))
-
-
-@_forward.register_fake
-def _(q, k, v, w_a, w_b, bias, grid, backend):
+def _outputs(q, k, v, w_a, w_b, bias, **settings):
+    """Return an empty output and patterns p (B, M, K, N)."""
     B, N, M, _ = q.shape
     return (
         torch.empty_like(q, memory_format=torch.contiguous_format),
@@ -152,38 +119,12 @@ def _(q, k, v, w_a, w_b, bias, grid, backend):
     )
 
 
-@torch.library.custom_op(
-    'mmattn::structure_aware_attention_backward',
-    mutates_args=(),
-    schema=f'(Tensor grad, Tensor patterns, {TENSORS}, SymInt[] grid, str backend) -> '
-    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)',
+_attend = register(
+    OPERATOR,
+    BACKENDS,
+    reference.structure_aware_attention_reference,
+    tensors='Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias',
+    settings='SymInt[] grid',
+    outputs=_outputs,
+    saved=('patterns',),
 )
-def _backward(*args):
-    """Gradients of q, k, v, of the half-spectra and of the bias."""
-    *tensors, grid, backend = args
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        return BACKENDS[backend].backward(*tensors, grid=tuple(grid))
-
-
-@_backward.register_fake
-def _(grad, patterns, *args):
-    *tensors, _, _ = args
-    return tuple(
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors
-    )
-
-
-def _setup_context(ctx, inputs, output):
-    *tensors, ctx.grid, ctx.backend = inputs
-    ctx.save_for_backward(output[1], *tensors)
-
-
-def _autograd(ctx, grad, grad_patterns):
-    check_cotangent(OPERATOR, grad)
-    grads = torch.ops.mmattn.structure_aware_attention_backward(
-        grad, *ctx.saved_tensors, ctx.grid, ctx.backend
-    )
-    return *grads, None, None
-
-
-_forward.register_autograd(_autograd, setup_context=_setup_context)

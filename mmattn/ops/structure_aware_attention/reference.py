@@ -9,7 +9,8 @@ from the paper's tables.
 import torch
 from torch import Tensor
 
-from .spectrum import compute_dtype, irfft_grid, rfft_grid
+from ..precision import compute_dtype
+from .spectrum import irfft_grid, rfft_grid
 
 EPS = 1e-6
 

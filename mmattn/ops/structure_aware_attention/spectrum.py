@@ -5,13 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..precision import compute_dtype
+
 RESIZES = ('zero_embed', 'stretch', 'spectral', 'gfnet')
 CUBIC = -0.75  # slope of the cubic kernel at distance 1
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the arithmetic and of the transforms, which half precision lacks."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def rfft_grid(x: Tensor, grid: tuple[int, ...]) -> Tensor:

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..backend import is_autocast_on
+from ..precision import compute_dtype
 from .reference import l2_normalize
-from .spectrum import compute_dtype
 
 
 def _in_compute_dtype(operator):
