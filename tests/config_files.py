@@ -1,14 +1,11 @@
 """Name the configs of the checkout and load them for the tests."""
 
-import importlib
-import sys
 from pathlib import Path
 
+import generate_model_zoo as model_zoo
 from mmengine.config import Config
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 BASES = sorted((ROOT / 'configs' / '_base_').rglob('*.py'))

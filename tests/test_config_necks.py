@@ -5,9 +5,7 @@ PVT and of Swin has unchanged, and of DAT-Detection and Deformable DETR.
 """
 
 import functools
-import importlib
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import torch
 for name in ('mmengine', 'mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+import generate_model_zoo as model_zoo  # noqa: E402
 from paper_recipes import PAPER  # noqa: E402
 from recipe_images import first  # noqa: E402
 
@@ -24,8 +23,6 @@ from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
 
 SIDE = 224
 DECIDING = 'type', 'out_indices', 'out_type', 'distilled'

@@ -1,8 +1,6 @@
 """Configs have the hyper-parameters that the papers print."""
 
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+import generate_model_zoo as model_zoo  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
@@ -19,8 +18,6 @@ from paper_recipes import GPUS, PAPER  # noqa: E402
 from mmattn.analysis.flops import build  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
 
 
 def load(name: str) -> Config:

@@ -5,9 +5,7 @@ https://github.com/fundamentalvision/Deformable-DETR; sizes are counted with the
 classes of the configs instead of 91.
 """
 
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+import generate_model_zoo as model_zoo  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
@@ -26,8 +25,6 @@ from torchvision.models import resnet50  # noqa: E402
 from mmattn.analysis.flops import build  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
 
 NAMES = sorted(
     path.stem for path in (ROOT / 'configs/deformable_detr').glob('*_50e_coco.py')

@@ -1,7 +1,5 @@
 """The config of Mask2Former trains as the authors' code does."""
 
-import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg'):
     pytest.importorskip(name)
 
+import generate_model_zoo as model_zoo  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
 from torch import nn  # noqa: E402
@@ -17,8 +16,6 @@ from torch import nn  # noqa: E402
 from mmattn.analysis.flops import build  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
 
 
 def test_rates_and_decay_are_the_authors():

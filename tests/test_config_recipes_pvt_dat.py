@@ -1,7 +1,5 @@
 """Configs of PVT and DAT have the schedules and the data of their authors' code."""
 
-import importlib
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +10,7 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+import generate_model_zoo as model_zoo  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
@@ -22,8 +21,6 @@ from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
 
 # With the recipe of the method, not with that of the backbone.
 OTHERS = ('deformable_detr/', 'mask2former/')

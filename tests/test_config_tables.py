@@ -5,9 +5,7 @@ and schedules by family. All settings are compared, so a config that has one mor
 less or another one fails; what only concerns the machine is left out.
 """
 
-import importlib
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 for name in ('mmengine', 'mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+import generate_model_zoo as model_zoo  # noqa: E402
 from paper_recipes import PAPER  # noqa: E402
 from recipe_backbones import backbone  # noqa: E402
 from recipe_images import data  # noqa: E402
@@ -24,8 +23,6 @@ from recipe_models import MODELS, OTHERWISE  # noqa: E402
 from recipe_schedules import schedule, start  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-model_zoo = importlib.import_module('generate_model_zoo')
 
 # The same recipe on other machinery.
 STRATEGIES = {

@@ -1,9 +1,7 @@
 """Each method trains and tests, and starts from the weights that its config names."""
 
-import importlib
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+import toy  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import MODELS as ROOT_MODELS  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
@@ -26,8 +25,6 @@ from mmattn.models.layers.relative_position import resize_table  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools/datasets'))
-toy = importlib.import_module('toy')
 
 SHRINK = 8
 SHRUNK_KEYS = ('scale', 'scales', 'crop_size', 'size')

@@ -1,19 +1,15 @@
 """Toy data sets, and runs on them that stop at the first batch."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
+import toy
 from mmengine.model import BaseModel
 from torch import nn
 
 from mmattn.engine import Runner
-
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools' / 'datasets'))
-toy = importlib.import_module('toy')
 
 COCO_FILE = 'coco/annotations/instances_train2017.json'
 COCO_IMAGE = 'coco/train2017/000000001000.jpg'

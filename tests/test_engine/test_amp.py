@@ -1,7 +1,6 @@
 """Mixed precision on the CPU: what is cast, scaled, skipped, clipped and resumed."""
 
 import copy
-import importlib
 import math
 from pathlib import Path
 
@@ -278,9 +277,10 @@ def train(config, folder, transform, options) -> tuple[Runner, list[float]]:
 def test_a_detector_trains_and_its_scale_is_resumed(tmp_path, monkeypatch, dtype):
     """Proposals, NMS and RoIAlign included, which are torchvision's here."""
     pytest.importorskip('mmdet')
-    monkeypatch.syspath_prepend(ROOT / 'tools' / 'datasets')
     monkeypatch.chdir(tmp_path)
-    importlib.import_module('toy').make_coco(tmp_path / 'data/coco')
+    import toy
+
+    toy.make_coco(tmp_path / 'data/coco')
     resize = dict(type='Resize', scale=(64, 64), keep_ratio=False)
     options = NARROW | {
         'train_cfg.max_epochs': 1,

@@ -272,7 +272,6 @@ def test_other_runners_take_the_hook_too(tmp_path):
 
 SAVE_UNTIL_KILLED = """
 import os, random, signal, sys, time
-sys.path.insert(0, {tests!r})
 from pathlib import Path
 import mmengine.runner.runner
 import torch
@@ -322,13 +321,11 @@ assert len(seen) > 5, seen
 
 
 def test_killed_at_any_moment_there_is_something_to_resume(tmp_path):
-    code = SAVE_UNTIL_KILLED.format(
-        tests=str(Path(__file__).parent), work_dir=str(tmp_path / 'run')
-    )
+    code = SAVE_UNTIL_KILLED.format(work_dir=str(tmp_path / 'run'))
     done = subprocess.run(
         [sys.executable, '-c', code],
-        cwd=ROOT,
-        env=os.environ | {'OMP_NUM_THREADS': '1'},
+        cwd=Path(__file__).parent,
+        env=os.environ | {'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(ROOT)},
         capture_output=True,
         text=True,
     )

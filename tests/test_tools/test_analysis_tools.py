@@ -13,13 +13,11 @@ for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
+import package_tool  # noqa: E402
+import toy  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ANALYSIS = ROOT / 'tools/analysis'
-for folder in ('tools/analysis', 'tools/datasets'):
-    sys.path.append(str(ROOT / folder))
-toy = importlib.import_module('toy')
-package_tool = importlib.import_module('package_tool')
 
 CONFIGS = {
     'detector': """

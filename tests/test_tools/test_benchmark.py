@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import functools
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,14 @@ from mmattn.ops.testing import assert_close, run_with_grads
 
 for name in ('rich', 'matplotlib', 'mmengine'):
     pytest.importorskip(name)
+
+import measure  # noqa: E402
+import op  # noqa: E402
+import operators  # noqa: E402
+import plot  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / 'tools/benchmark'
-sys.path.insert(0, str(FOLDER))
-measure, operators, op, plot = map(
-    importlib.import_module, ('measure', 'operators', 'op', 'plot')
-)
 
 LANDMARK = operators.load('landmark_attention')
 ABOUT = {'machine', 'threads', 'torch', 'triton', 'mmattn', 'commit', 'date', 'dtype'}

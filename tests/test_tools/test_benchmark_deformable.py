@@ -1,9 +1,5 @@
 """tools/benchmark/operators/deformable_attention.py: the sizes that it runs."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,8 +7,8 @@ from mmattn.ops.testing import assert_close
 
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/benchmark'))
-deformable = importlib.import_module('operators.deformable_attention')
+
+import operators.deformable_attention as deformable  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import csv
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 for name in ('rich', 'matplotlib', 'mmdet'):
     pytest.importorskip(name)
+import plot  # noqa: E402
+import train_step as tool  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / 'tools/benchmark'))
-plot, tool = map(importlib.import_module, ('plot', 'train_step'))
 
 SMALL = """
 _base_ = '{base}'

@@ -4,8 +4,6 @@ import csv
 import dataclasses
 import functools
 import importlib
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,18 +14,13 @@ from mmattn.ops.testing import assert_close
 
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/benchmark'))
-measure, op, attention, block, pooled, stages = map(
-    importlib.import_module,
-    (
-        'measure',
-        'op',
-        'operators.structure_aware_attention',
-        'operators.lisa_block',
-        'operators.pooled_attention',
-        'operators.structure_aware_attention_stages',
-    ),
-)
+
+import measure  # noqa: E402
+import op  # noqa: E402
+import operators.lisa_block as block  # noqa: E402
+import operators.pooled_attention as pooled  # noqa: E402
+import operators.structure_aware_attention as attention  # noqa: E402
+import operators.structure_aware_attention_stages as stages  # noqa: E402
 
 LiSANet = importlib.import_module('mmattn.models.backbones').LiSANet
 # Millions of multiply-accumulates, from 7 x 7 to 84 x 84, as printed.

@@ -1,9 +1,6 @@
 """tools/benchmark/operators/masked_attention.py: its peers, sizes and floors."""
 
 import csv
-import importlib
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +11,9 @@ from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
 
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/benchmark'))
-op, operators, masked = map(
-    importlib.import_module, ('op', 'operators', 'operators.masked_attention')
-)
+
+import op  # noqa: E402
+import operators.masked_attention as masked  # noqa: E402
 
 
 @pytest.mark.parametrize('grid', [(7, 5), (1, 6), (2, 2), (9, 9)], ids=str)

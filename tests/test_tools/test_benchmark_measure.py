@@ -1,8 +1,8 @@
 """tools/benchmark/measure.py: turns, times, and peak memory against known answers."""
 
 import functools
-import importlib
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -12,17 +12,17 @@ import pytest
 import torch
 
 pytest.importorskip('rich')
+
+import measure
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / 'tools/benchmark'
-sys.path.insert(0, str(FOLDER))
-measure = importlib.import_module('measure')
 
 UNIT = 2**20  # bytes of the tensor below
 RESIDENT = """
 import re, sys
 from pathlib import Path
 import torch
-sys.path.insert(0, {folder!r})
 import measure, operators
 cases = operators.load('landmark_attention').cases(22, 1, 'cpu', torch.float32)
 def status(key):
@@ -107,14 +107,14 @@ def test_peak_memory_does_not_subtract_what_was_there(tensor):
 def test_peak_memory_is_the_resident_memory():
     """With an allocator that gives everything back, the system sees the same peak."""
     result = subprocess.run(
-        [sys.executable, '-c', RESIDENT.format(folder=str(FOLDER))],
+        [sys.executable, '-c', RESIDENT],
         capture_output=True,
         text=True,
         env={
             'MALLOC_MMAP_THRESHOLD_': '65536',
             'MALLOC_TRIM_THRESHOLD_': '0',
             'OMP_NUM_THREADS': '1',
-            'PYTHONPATH': str(ROOT),
+            'PYTHONPATH': os.pathsep.join([str(ROOT), str(FOLDER)]),
         },
     )
     assert result.returncode == 0, result.stderr

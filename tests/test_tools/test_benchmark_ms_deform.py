@@ -1,17 +1,13 @@
 """tools/benchmark/operators/ms_deform_attn.py: its floors on a GPU."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/benchmark'))
-op = importlib.import_module('op')
-encoder = importlib.import_module('operators.ms_deform_attn')
+
+import op  # noqa: E402
+import operators.ms_deform_attn as encoder  # noqa: E402
 
 
 def test_interpolations_have_the_rate_without_tensor_cores():

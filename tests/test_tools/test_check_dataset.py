@@ -1,6 +1,5 @@
 """The check of a config's data sets, and a training that meets bad data."""
 
-import importlib
 import json
 import os
 import shutil
@@ -14,12 +13,11 @@ import pytest
 for package in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(package)
 
+import check  # noqa: E402
+import toy  # noqa: E402
 from mmengine.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / 'tools' / 'datasets'))
-check = importlib.import_module('check')
-toy = importlib.import_module('toy')
 
 IMAGE = 'data/coco/train2017/000000001000.jpg'
 LABELS = 'data/ade/ADEChallengeData2016/annotations/validation/ADE_val_00000002.png'

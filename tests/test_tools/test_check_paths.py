@@ -1,17 +1,5 @@
-import importlib.util
-from pathlib import Path
-
+import check_paths
 import pytest
-
-TOOL = Path(__file__).parents[2] / 'tools' / 'dev' / 'check_paths.py'
-
-
-@pytest.fixture(scope='module')
-def check_paths():
-    spec = importlib.util.spec_from_file_location('check_paths', TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def outside(*parts: str) -> str:
@@ -26,7 +14,7 @@ def outside(*parts: str) -> str:
     ],
     ids=['absolute', 'relative'],
 )
-def test_outside_is_found(check_paths, line):
+def test_outside_is_found(line):
     file = check_paths.ROOT / 'configs' / 'mask_rcnn' / 'some.py'
     assert check_paths.outside_paths(file, line)
 
@@ -35,6 +23,6 @@ def test_outside_is_found(check_paths, line):
     'line',
     ["_base_ = '../_base_/models/a.py'", 'https://example.org/home/x', 'data/hela/'],
 )
-def test_inside_passes(check_paths, line):
+def test_inside_passes(line):
     file = check_paths.ROOT / 'configs' / 'mask_rcnn' / 'some.py'
     assert not check_paths.outside_paths(file, line)

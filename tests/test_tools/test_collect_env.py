@@ -1,13 +1,14 @@
 """collect_env: what it finds, what it says to run, and that it needs torch alone."""
 
-import importlib
 import json
+import os
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import collect_env
 import pytest
 import torch
 
@@ -17,8 +18,6 @@ from mmattn.ops.backend import select_backend
 
 ROOT = Path(__file__).parents[2]
 ANALYSIS = ROOT / 'tools/analysis'
-sys.path.append(str(ANALYSIS))
-collect_env = importlib.import_module('collect_env')
 
 MAINTAINED = {
     'onedl-mmengine': '0.10.12',
@@ -354,7 +353,6 @@ class Missing:
 
 metadata.version = version
 sys.meta_path.insert(0, Missing())
-sys.path.insert(0, sys.argv.pop(1))
 from mmattn.analysis import environment
 environment.find_spec = lambda name: None if name == 'mmcv' else object()
 import collect_env
@@ -364,8 +362,9 @@ sys.exit(collect_env.main())
 
 def test_it_needs_torch_alone(tmp_path):
     done = subprocess.run(
-        [sys.executable, '-c', WITHOUT_MM, ANALYSIS],
+        [sys.executable, '-c', WITHOUT_MM],
         cwd=tmp_path,
+        env=os.environ | {'PYTHONPATH': os.pathsep.join([str(ROOT), str(ANALYSIS)])},
         capture_output=True,
         text=True,
     )

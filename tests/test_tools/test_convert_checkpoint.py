@@ -1,9 +1,7 @@
 """tools/converters/convert_checkpoint.py: layouts, wrappers, refusals, verification."""
 
-import importlib
 import pickle
-import sys
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import numpy as np
 import pytest
@@ -14,16 +12,14 @@ from mmattn.models.backbones.pvt import to_official_state_dict
 
 pytest.importorskip('mmdet')
 
+import compare_with_source as comparison
+import convert_checkpoint as tool
 import mmcv
 import timm
 from mmdet.models.backbones import PyramidVisionTransformer, PyramidVisionTransformerV2
 
 from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
 
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/converters'))
-tool, comparison = map(
-    importlib.import_module, ('convert_checkpoint', 'compare_with_source')
-)
 NARROW = dict(embed_dims=32, num_layers=[2] * 4)
 
 

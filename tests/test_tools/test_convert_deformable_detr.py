@@ -1,9 +1,6 @@
 """tools/converters/convert_checkpoint.py with whole Deformable DETRs."""
 
-import importlib
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +8,12 @@ import torch
 
 pytest.importorskip('mmdet')
 
+import convert_checkpoint as tool
 import mmcv
 
 from mmattn.models.checkpoints.coco_classes import CATEGORY_IDS, OUTPUTS
 from mmattn.models.checkpoints.deformable_detr import to_official_state_dict
 
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools/converters'))
-tool = importlib.import_module('convert_checkpoint')
 CLASSES = 7
 SMALL = {
     'backbone.depth': 18,

@@ -1,9 +1,7 @@
 """tools/datasets: conversion rules, atomic writing, loading by the stock datasets."""
 
 import hashlib
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +9,11 @@ import pytest
 
 for name in ('cv2', 'pycocotools', 'tqdm'):
     pytest.importorskip(name)
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools' / 'datasets'))
-hela, landcover, package_data, toy = map(
-    importlib.import_module, ('hela', 'landcover', 'package_data', 'toy')
-)
+
+import hela  # noqa: E402
+import landcover  # noqa: E402
+import package_data  # noqa: E402
+import toy  # noqa: E402
 
 CONTENT = b'a wheel'
 PACKAGE = package_data.Package(

@@ -1,7 +1,6 @@
 """The tools that draw attention kernels and feature norms, end to end and in parts."""
 
 import importlib
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,6 +12,7 @@ for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2', 'matplotlib'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
+import image_in_model  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from mmengine.config import Config  # noqa: E402
@@ -21,8 +21,6 @@ from mmattn.analysis import attention_kernels, feature_norms  # noqa: E402
 from mmattn.analysis.flops import build  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / 'tools/analysis'))
-image_in_model = importlib.import_module('image_in_model')
 load_models, make_parser = image_in_model.load_models, image_in_model.make_parser
 
 BACKBONE = """dict(

@@ -2,7 +2,6 @@
 
 import csv
 import importlib
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,6 +13,7 @@ for name in ('mmpretrain', 'mmdet', 'cv2', 'matplotlib'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
+import layer_heads  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from mmengine.config import Config  # noqa: E402
@@ -25,9 +25,6 @@ from mmattn.analysis import (  # noqa: E402
     mask_layers,
 )
 from mmattn.analysis.flops import build  # noqa: E402
-
-sys.path.append(str(Path(__file__).parents[2] / 'tools/analysis'))
-layer_heads = importlib.import_module('layer_heads')
 
 CLASSIFIER = """
 _base_ = 'mmattn::classification/mait_t_400e_in1k.py'

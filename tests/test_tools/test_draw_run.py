@@ -1,21 +1,15 @@
 """What is drawn of detections."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
+import draw_run  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
 from mmengine.visualization import Visualizer  # noqa: E402
-
-sys.path.append(str(Path(__file__).parents[2] / 'tools/analysis'))
-draw_run = importlib.import_module('draw_run')
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
 

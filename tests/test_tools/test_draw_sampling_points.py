@@ -1,7 +1,5 @@
 """The tool that draws the points of deformable attention, against the library's."""
 
-import importlib
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,6 +10,7 @@ for name in ('mmpretrain', 'cv2', 'matplotlib'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
+import draw_sampling_points as tool  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.collections import PathCollection  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
@@ -19,8 +18,6 @@ from matplotlib.text import Text  # noqa: E402
 from mmattn.analysis import sampling_points  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / 'tools/analysis'))
-tool = importlib.import_module('draw_sampling_points')
 
 CONFIG = """
 _base_ = 'mmattn::classification/dat_t_300e_in1k.py'

@@ -1,6 +1,5 @@
 """tools/analysis/get_flops.py: its tree, its defaults, the comparison, its errors."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
+import get_flops as tool
 import mmdet
 
 ROOT = Path(__file__).parents[2]
@@ -26,14 +26,6 @@ HMAIT = str(ROOT / 'configs/classification/hmait_t_300e_in1k.py')
 LARGE = str(ROOT / 'configs/classification/dat_b_384_30e_in1k.py')
 PATCHES = str(ROOT / 'configs/demo/mait_n_landcover_patches.py')
 UPERNET = str(ROOT / 'configs/demo/upernet_ivit_n_landcover.py')
-
-
-@pytest.fixture(scope='module')
-def tool():
-    spec = importlib.util.spec_from_file_location('get_flops', TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def table(text):
@@ -66,7 +58,7 @@ def test_runs_as_a_script_anywhere(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_tree_has_the_asked_depth(tool, capsys):
+def test_tree_has_the_asked_depth(capsys):
     assert tool.main([UPERNET, '--shape', '64', '128', '--depth', '1']) == 0
     out = capsys.readouterr().out
     assert '64x128' in out
@@ -91,7 +83,7 @@ def test_tree_has_the_asked_depth(tool, capsys):
     ],
     ids=['classification', 'large', 'patches', 'detection', 'segmentation'],
 )
-def test_default_shape_is_the_configs_or_the_tasks(tool, capsys, config, shape):
+def test_default_shape_is_the_configs_or_the_tasks(capsys, config, shape):
     assert tool.main([config, '--depth', '0']) == 0
     assert f'at {shape}.' in capsys.readouterr().out
 
@@ -107,7 +99,7 @@ def test_default_shape_is_the_configs_or_the_tasks(tool, capsys, config, shape):
     ],
 )
 def test_default_shape_of_a_classifier_is_what_it_is_tested_on(
-    tool, capsys, tmp_path, step, shape
+    capsys, tmp_path, step, shape
 ):
     config = tmp_path / 'classifier.py'
     config.write_text(
@@ -128,14 +120,14 @@ def test_default_shape_of_a_classifier_is_what_it_is_tested_on(
         ('sem_fpn/pvt_t_80k_ade20k.py', '512x512'),
     ],
 )
-def test_comparison_is_made_at_the_size_of_the_figures(tool, capsys, config, shape):
+def test_comparison_is_made_at_the_size_of_the_figures(capsys, config, shape):
     """The config's own; where the paper counts at one other alone, that one."""
     config = str(ROOT / 'configs' / config)
     assert tool.main([config, '--compare', '--depth', '0']) == 0
     assert f'at {shape}.' in capsys.readouterr().out
 
 
-def test_position_embedding_of_another_size(tool, capsys):
+def test_position_embedding_of_another_size(capsys):
     options = ['--shape', '448', '--depth', '0']
     tool.main([VIT, *options])
     resized = table(capsys.readouterr().out)['model']
@@ -145,7 +137,7 @@ def test_position_embedding_of_another_size(tool, capsys):
     assert own[1] == resized[1]
 
 
-def test_both_conventions_are_printed_where_they_differ(tool, capsys):
+def test_both_conventions_are_printed_where_they_differ(capsys):
     """In the total and in the parts; the second is what the paper prints."""
     assert tool.main([LISA, '--compare', '--depth', '2']) == 0
     out = capsys.readouterr().out
@@ -160,7 +152,7 @@ def test_both_conventions_are_printed_where_they_differ(tool, capsys):
     assert 'without transforms' not in out and 'N log2 N' not in out
 
 
-def test_masks_are_credited_and_not(tool, capsys):
+def test_masks_are_credited_and_not(capsys):
     """Each compared with what the paper prints: MaiT dense, H-MaiT credited."""
     assert tool.main([MAIT, '--compare', '--depth', '1']) == 0
     out = capsys.readouterr().out
@@ -184,53 +176,53 @@ def test_masks_are_credited_and_not(tool, capsys):
     assert 'dense (G)' not in out and 'mask-credited' not in out
 
 
-def compared(tool, capsys, *arguments):
+def compared(capsys, *arguments):
     """Exit code, and what each compared row of the table file is about."""
     code = tool.main([LISA_I, '--compare', '--depth', '0', *arguments])
     lines = capsys.readouterr().out.splitlines()
     return code, [line for line in lines if line.startswith('arXiv')]
 
 
-def test_comparison_takes_the_rows_of_these_options(tool, capsys):
+def test_comparison_takes_the_rows_of_these_options(capsys):
     whole = '; with transforms and norms'
     block = 'Tables 4 and 12; backbone.blocks.0.0; with norms, without transforms'
     paper = 'arXiv:2211.16289, '
-    code, rows = compared(tool, capsys)
+    code, rows = compared(capsys)
     assert (code, rows) == (
         0,
         [f'{paper}Tables 3(a) to 3(d) and 13{whole}', paper + block],
     )
     code, rows = compared(
-        tool, capsys, '--cfg-options', 'model.backbone.mixer=self_attention'
+        capsys, '--cfg-options', 'model.backbone.mixer=self_attention'
     )
     assert (code, rows) == (0, [f'{paper}Tables 3(a) and 3(b){whole}', paper + block])
     local = ['model.backbone.mixer=local', 'model.backbone.local_kernel=5']
-    code, rows = compared(tool, capsys, '--cfg-options', *local)
+    code, rows = compared(capsys, '--cfg-options', *local)
     assert (code, rows) == (0, [f'{paper}Table 3(d){whole}'])
-    code, rows = compared(tool, capsys, '--shape', '448')
+    code, rows = compared(capsys, '--shape', '448')
     assert (code, rows) == (0, [paper + block])
-    code, rows = compared(tool, capsys, '--cfg-options', 'model.backbone.patterns=2')
+    code, rows = compared(capsys, '--cfg-options', 'model.backbone.patterns=2')
     assert code == 1 and len(rows) == 2
 
 
-def test_comparison_says_how_far(tool, capsys):
+def test_comparison_says_how_far(capsys):
     assert tool.main([IVIT, '--compare']) == 0
     out = capsys.readouterr().out
     assert '27.5' in out and '27.407' in out and '-0.34' in out and 'Table 5' in out
 
 
-def test_comparison_fails_on_another_model(tool, capsys):
+def test_comparison_fails_on_another_model(capsys):
     other = ['--cfg-options', 'model.backbone.local_kernel=None']
     assert tool.main([IVIT, '--compare', *other]) == 1
     assert 'Table 5' in capsys.readouterr().out
 
 
-def test_comparison_without_a_row(tool, capsys):
+def test_comparison_without_a_row(capsys):
     assert tool.main([IVIT, '--compare', '--shape', '256']) == 2
     assert 'no paper has a figure' in capsys.readouterr().err
 
 
-def test_stock_config(tool, capsys):
+def test_stock_config(capsys):
     configs = Path(mmdet.__file__).parent / '.mim/configs'
     path = configs / 'retinanet/retinanet_r50_fpn_1x_coco.py'
     assert tool.main([str(path), '--shape', '256', '--depth', '1']) == 0
@@ -239,7 +231,7 @@ def test_stock_config(tool, capsys):
     assert {'backbone', 'neck', 'bbox_head'} < set(rows)
 
 
-def test_shape_is_needed_without_a_task(tool, tmp_path):
+def test_shape_is_needed_without_a_task(tmp_path):
     config = tmp_path / 'backbone.py'
     config.write_text("model = dict(type='mmattn.IViT', arch='nano')")
     with pytest.raises(SystemExit, match='--shape is needed'):
@@ -247,7 +239,7 @@ def test_shape_is_needed_without_a_task(tool, tmp_path):
     assert tool.main([str(config), '--shape', '64']) == 0
 
 
-def test_shape_has_two_sides(tool, capsys):
+def test_shape_has_two_sides(capsys):
     with pytest.raises(SystemExit):
         tool.main([IVIT, '--shape', '1', '2', '3'])
     assert 'one or two numbers' in capsys.readouterr().err

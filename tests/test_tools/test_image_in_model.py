@@ -1,9 +1,5 @@
 """Where pixels of an image file are after a config's test pipeline."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,11 +8,9 @@ for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
+import image_in_model  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import DefaultScope  # noqa: E402
-
-sys.path.append(str(Path(__file__).parents[2] / 'tools/analysis'))
-image_in_model = importlib.import_module('image_in_model')
 
 HEIGHT, WIDTH = 60, 90
 

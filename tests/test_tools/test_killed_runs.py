@@ -138,7 +138,6 @@ def _train(folder, args, log):
     os.dup2(1, 2)
     torch.set_num_threads(1)
     sys.argv = ['train.py', *args]
-    sys.path.insert(0, str(TOOLS))
     runpy.run_path(str(TOOLS / 'train.py'), run_name='__main__')
 
 

@@ -1,8 +1,6 @@
 """tools/datasets/landcover_patches.py: which patches are taken, and their layout."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +10,7 @@ for name in ('cv2', 'tqdm'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools' / 'datasets'))
-patches = importlib.import_module('landcover_patches')
+import landcover_patches as patches  # noqa: E402
 
 SIZE = patches.TILE
 ALL = 11 * 11  # patches of a tile of one class

@@ -1,8 +1,6 @@
 """tools/analysis/mask_search.py: three steps between trainings, and their report."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +11,14 @@ for name in ('mmpretrain', 'cv2', 'matplotlib', 'rich'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
+import mask_search as tool  # noqa: E402
+import train  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
 from mmattn.analysis import attention_locality  # noqa: E402
 from mmattn.analysis.flops import build  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-for folder in ('.', 'analysis'):
-    sys.path.append(str(ROOT / 'tools' / folder))
-tool = importlib.import_module('mask_search')
-train = importlib.import_module('train')
 
 CONFIG = f"""
 _base_ = {str(ROOT / 'configs/demo/mait_n_landcover_patches.py')!r}

@@ -23,9 +23,6 @@ from mmengine.config import Config  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'
-for folder in ('.', 'datasets', 'analysis'):
-    sys.path.append(str(TOOLS / folder))
-sys.path.append(str(ROOT / 'tests'))
 from installed import hook_in, make_environment  # noqa: E402
 
 MMDET_TOOLS = Path(mmdet.__file__).parent / '.mim' / 'tools'

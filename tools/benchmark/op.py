@@ -78,19 +78,23 @@ def on_device(
     operator: ModuleType, cases: list[Case], which: str, problem: tuple, args, rates
 ) -> dict[str, dict]:
     """Columns that a GPU adds, by method."""
-    import cuda
+    import graphs
 
     copies = [cases]
     inputs = max(case.least_bytes('forward') for case in cases)
-    while len(copies) < cuda.num_copies(inputs):
+    while len(copies) < graphs.num_copies(inputs):
         again = {case.method: case for case in operator.cases(*problem)}
         copies.append([again[case.method] for case in cases])
     warm = {
-        case.method: cuda.capture([functools.partial(case.run, which)] * cuda.REPLAYED)
+        case.method: graphs.capture(
+            [functools.partial(case.run, which)] * graphs.REPLAYED
+        )
         for case in cases
     }
     cold = {
-        case.method: cuda.capture([functools.partial(c[i].run, which) for c in copies])
+        case.method: graphs.capture(
+            [functools.partial(c[i].run, which) for c in copies]
+        )
         for i, case in enumerate(cases)
     }
     rounds = dict(rounds=args.rounds, seconds=args.seconds)
@@ -101,7 +105,9 @@ def on_device(
         bound = max(floors, key=floors.get)
         seconds = cold[case.method].median / len(copies)
         columns[case.method] = {
-            'graph_ms': measure.rounded(1e3 * warm[case.method].median / cuda.REPLAYED),
+            'graph_ms': measure.rounded(
+                1e3 * warm[case.method].median / graphs.REPLAYED
+            ),
             'graph_cold_ms': measure.rounded(1e3 * seconds),
             'floor_ms': measure.rounded(1e3 * floors[bound]),
             'bound': bound,
@@ -114,13 +120,13 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
     dtype = getattr(torch, args.dtype)
     rates = None
     if args.device == 'cuda':
-        import cuda
+        import graphs
 
         rates = {
-            'bytes': cuda.copy_rate(),
-            'flops': cuda.matmul_rate(dtype),
-            'vector_flops': cuda.matmul_rate(torch.float32, precision='highest'),
-            'exponentials': cuda.exponential_rate(),
+            'bytes': graphs.copy_rate(),
+            'flops': graphs.matmul_rate(dtype),
+            'vector_flops': graphs.matmul_rate(torch.float32, precision='highest'),
+            'exponentials': graphs.exponential_rate(),
         }
     for side in args.sides:
         height, width = grid_of(side)
