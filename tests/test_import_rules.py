@@ -26,7 +26,12 @@ ALLOWED = {
         'mmattn.models.checkpoints',
         'mmattn.registry',
     },
-    'mmattn.models.necks': {'mmattn.ops', 'mmattn.models.layers', 'mmattn.registry'},
+    'mmattn.models.necks': {
+        'mmattn.ops',
+        'mmattn.models.checkpoints',
+        'mmattn.models.layers',
+        'mmattn.registry',
+    },
     'mmattn.models.classifiers': {'mmattn.registry'},
     'mmattn.models.detectors': {
         'mmattn.models.checkpoints',

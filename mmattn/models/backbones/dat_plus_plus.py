@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
     NeighborhoodAttention,
@@ -288,9 +289,8 @@ def convert_plus_plus_name(name: str, last: int) -> str:
     return convert_name(name, last)
 
 
-def take_official_names(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading."""
-    names = [name for name in state_dict if name.startswith(prefix)]
-    weights = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
-    for name, value in convert_state_dict(weights).items():
-        state_dict[prefix + name] = value
+@load_hook
+def take_official_names(
+    module: nn.Module, weights: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    return convert_state_dict(weights)

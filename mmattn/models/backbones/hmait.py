@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     MaskedAttention,
     PointwiseLinear,
@@ -315,9 +316,8 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return converted
 
 
-def take_swins_names(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading."""
-    names = [name for name in state_dict if name.startswith(prefix)]
-    weights = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
-    for name, value in convert_state_dict(weights).items():
-        state_dict[prefix + name] = value
+@load_hook
+def take_swins_names(
+    module: nn.Module, weights: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    return convert_state_dict(weights)

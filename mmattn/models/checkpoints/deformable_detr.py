@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from .load_hook import load_hook
+
 # A weight whose name no other layout has.
 MARKERS = {
     'official': 'transformer.level_embed',
@@ -210,8 +212,9 @@ def with_neck_biases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**weights, **biases}
 
 
-def take_any_layout(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: converts what is there of another known layout.
+@load_hook
+def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Convert weights of another known layout for a detector.
 
     A neck with biases gets zeros from one without, mmdet's own.
 
@@ -220,19 +223,14 @@ def take_any_layout(module: nn.Module, state_dict: dict, prefix: str, *args):
             or the decoder refines boxes and the weights are of one that does not, or
             the other way round.
     """
-    names = [name for name in state_dict if name.startswith(prefix)]
-    weights = {name.removeprefix(prefix): state_dict[name] for name in names}
     if find_layout(weights) in (None, 'mmattn'):
-        return
+        return weights
     converted = convert_state_dict(weights)
     _check_classes(converted, module.bbox_head.cls_out_channels)
     _check_refinement(converted, module.decoder.with_box_refine)
     if any(NECK_BIAS.match(name) for name, _ in module.named_parameters()):
         converted = with_neck_biases(converted)
-    for name in names:
-        del state_dict[name]
-    for name, value in converted.items():
-        state_dict[prefix + name] = value
+    return converted
 
 
 def _check_classes(weights: Mapping[str, Tensor], classes: int):

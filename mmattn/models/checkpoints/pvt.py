@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from .load_hook import load_hook
+
 STAGES = range(4)
 PATCHES = 'patch_embed.', *(f'layers.{i}.downsample.' for i in STAGES[1:])
 
@@ -143,16 +145,10 @@ def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     }
 
 
-def take_any_layout(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: converts what is there of a known layout."""
-    names = [name for name in state_dict if name.startswith(prefix)]
-    weights = {name.removeprefix(prefix): state_dict[name] for name in names}
-    if find_layout(weights) in (None, 'mmattn'):
-        return
-    for name in names:
-        del state_dict[name]
-    for name, value in convert_state_dict(weights).items():
-        state_dict[prefix + name] = value
+@load_hook
+def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Convert weights of a known layout; others stay, for loading to report them."""
+    return weights if find_layout(weights) is None else convert_state_dict(weights)
 
 
 def _renamed(name: str, prefixes: Mapping[str, str], parts: Mapping[str, str]) -> str:

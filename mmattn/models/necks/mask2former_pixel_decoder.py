@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import Initializable
 from mmattn.ops.backend import is_autocast_on
 from mmattn.registry import MODELS
@@ -219,9 +220,8 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def take_mmdet_layout(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: gives mmdetection's weights our names."""
-    names = [name for name in state_dict if name.startswith(prefix)]
-    weights = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
-    for name, value in convert_state_dict(weights).items():
-        state_dict[prefix + name] = value
+@load_hook
+def take_mmdet_layout(
+    module: nn.Module, weights: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    return convert_state_dict(weights)
