@@ -20,8 +20,7 @@ from yapf.yapflib import yapf_api  # noqa: E402
 
 from mmattn.engine import Runner  # noqa: E402
 from mmattn.models import DAT, DATPlusPlus, LiSANet, ViT  # noqa: E402
-from mmattn.models.layers import pos_embed_map  # noqa: E402
-from mmattn.models.layers.relative_position import resize_table  # noqa: E402
+from mmattn.models.layers import pos_embed_map, resize_grid  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -358,9 +357,9 @@ def test_dat_at_384_starts_from_the_weights_at_224(tmp_path, name):
         if loaded[key].shape != value.shape:
             resized.add(kind)
         if name == 'dat_b' and kind == 'rpe_table':
-            value = resize_table(value, loaded[key].shape[1:])
+            value = resize_grid(value, loaded[key].shape[1:])
         if name == 'dat_b' and kind == 'relative_position_bias_table':
-            windows = resize_table(value.t().unflatten(1, (13, 13)), (23, 23))
+            windows = resize_grid(value.t().unflatten(1, (13, 13)), (23, 23))
             value = windows.flatten(1).t()
         torch.testing.assert_close(loaded[key], value)
     tables = {'rpe_table', 'relative_position_bias_table'}

@@ -19,6 +19,7 @@ from mmattn.models.layers import (
     DeformableAttention,
     PointwiseMlp,
     WindowAttention,
+    grid_of,
     pad_to_patches,
 )
 from mmattn.registry import MODELS
@@ -158,11 +159,7 @@ class DAT(BaseBackbone):
             out_indices = tuple(range(len(depths)))
         self.out_indices = self.resolve_out_indices(out_indices, len(depths))
         self.with_cp = with_cp
-        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
-        grids = [
-            tuple(-(-side // (PATCH_SIZE << stage)) for side in sides)
-            for stage in range(len(depths))
-        ]
+        grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]
 
         def attention(stage: int, block: int) -> nn.Module:
             shape = embed_dims[stage], num_heads[stage]

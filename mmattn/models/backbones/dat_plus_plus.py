@@ -18,6 +18,7 @@ from mmattn.models.layers import (
     DeformableAttention,
     NeighborhoodAttention,
     PointwiseLinear,
+    grid_of,
 )
 from mmattn.registry import MODELS
 
@@ -169,7 +170,6 @@ class DATPlusPlus(BaseBackbone):
             out_indices = tuple(range(len(depths)))
         self.out_indices = self.resolve_out_indices(out_indices, len(depths))
         self.with_cp = with_cp
-        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
 
         def attention(stage: int, block: int) -> nn.Module:
             shape = embed_dims[stage], arch['num_heads'][stage]
@@ -178,7 +178,7 @@ class DATPlusPlus(BaseBackbone):
             return DeformableAttention(
                 *shape,
                 arch['num_groups'][stage],
-                [-(-side // (4 << stage)) for side in sides],
+                grid_of(img_size, 4 << stage),
                 kernel_size=OFFSET_KERNELS[stage],
                 stride=OFFSET_STRIDES[stage],
                 version=2,

@@ -29,7 +29,8 @@ from mmattn.models.layers import (
     PointwiseLinear,
     PointwiseMlp,
     RelativeMaskedAttention,
-    fit_loaded_pos_embed,
+    fit_on_load,
+    grid_of,
     init_linear_and_conv,
     pad_to_patches,
     pos_embed_map,
@@ -200,11 +201,7 @@ class HMaiT(BaseBackbone):
             out_indices = tuple(range(len(depths)))
         self.out_indices = self.resolve_out_indices(out_indices, len(depths))
         self.with_cp = with_cp
-        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
-        grids = [
-            tuple(-(-side // (PATCH_SIZE << stage)) for side in sides)
-            for stage in range(len(depths))
-        ]
+        grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]
 
         def attention(stage: int) -> nn.Module:
             shape = embed_dims[stage], num_heads[stage], masked_heads[stage]
@@ -248,7 +245,9 @@ class HMaiT(BaseBackbone):
         self.patch_embed.proj.reset_parameters()
         self.register_load_state_dict_pre_hook(take_swins_names)
         if position == 'absolute':
-            self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+            self.register_load_state_dict_pre_hook(
+                fit_on_load('pos_embed', self.grid_size, dim=1)
+            )
         self.freeze(frozen_stages)
 
     def stages(self):

@@ -27,7 +27,8 @@ from mmattn.models.layers import (
     SeparableConv,
     StarReLU,
     StructureAwareAttention,
-    fit_loaded_pos_embed,
+    fit_on_load,
+    grid_of,
     init_linear_and_conv,
     pad_to_patches,
     pos_embed_map,
@@ -256,8 +257,7 @@ class LiSANet(BaseBackbone):
         self.out_indices = self.resolve_out_indices(out_indices, len(depths))
         self.with_cp = with_cp
         strides = [PATCH_SIZE if self.plain else 4 << i for i in range(len(depths))]
-        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
-        grids = [tuple(-(-side // stride) for side in sides) for stride in strides]
+        grids = [grid_of(img_size, stride) for stride in strides]
         patterns = arch['patterns'] if patterns is None else patterns
         self._check_mixer(mixer)
 
@@ -320,7 +320,9 @@ class LiSANet(BaseBackbone):
             self.grid_size = grids[0]
             self.pos_embed = nn.Parameter(torch.empty(1, prod(grids[0]), embed_dims[0]))
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
-            self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+            self.register_load_state_dict_pre_hook(
+                fit_on_load('pos_embed', self.grid_size, dim=1)
+            )
         self.freeze(frozen_stages)
 
     def _check_mixer(self, mixer: str):

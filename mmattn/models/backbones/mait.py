@@ -26,7 +26,8 @@ from mmattn.models.layers import (
     MaskedAttention,
     PointwiseMlp,
     RandomMaskedAttention,
-    fit_loaded_pos_embed,
+    fit_on_load,
+    grid_of,
     init_linear_and_conv,
     pad_to_patches,
     pos_embed_tokens,
@@ -161,8 +162,7 @@ class MaiT(BaseBackbone):
         self.with_cp = with_cp
         self.patch_size = patch_size
         self.num_special = 2 if distilled else 1
-        height, width = (img_size,) * 2 if isinstance(img_size, int) else img_size
-        self.grid_size = (-(-height // patch_size), -(-width // patch_size))
+        self.grid_size = grid_of(img_size, patch_size)
 
         projection = nn.Conv2d(3, embed_dims, patch_size, stride=patch_size)
         self.patch_embed = nn.Sequential(OrderedDict(proj=projection))
@@ -207,7 +207,11 @@ class MaiT(BaseBackbone):
         for embedding in self._embeddings():
             nn.init.trunc_normal_(embedding, std=0.02)
         self.apply(init_linear_and_conv)
-        self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+        self.register_load_state_dict_pre_hook(
+            fit_on_load(
+                'pos_embed', self.grid_size, dim=1, num_special=self.num_special
+            )
+        )
         self.freeze(frozen_stages)
 
     def _special_tokens(self) -> list[nn.Parameter]:

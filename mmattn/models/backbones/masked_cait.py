@@ -19,7 +19,8 @@ from timm.models.cait import Cait, TalkingHeadAttn
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
-    fit_loaded_pos_embed,
+    fit_on_load,
+    grid_of,
     pad_to_patches,
     pos_embed_map,
     resolve_masking,
@@ -178,8 +179,7 @@ class MaskedCaiT(BaseBackbone):
         self.out_type = out_type
         self.with_cp = with_cp
         self.patch_size = patch_size
-        sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
-        self.grid_size = tuple(-(-side // patch_size) for side in sides)
+        self.grid_size = grid_of(img_size, patch_size)
         maskings = iter(resolve_masking(masking, depth, arch['num_heads']))
 
         def attention(
@@ -220,7 +220,9 @@ class MaskedCaiT(BaseBackbone):
         self.out_norms = nn.ModuleDict(
             {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices[:-1]}
         )
-        self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+        self.register_load_state_dict_pre_hook(
+            fit_on_load('pos_embed', self.grid_size, dim=1)
+        )
         self.freeze(frozen_stages)
 
     def stages(self):

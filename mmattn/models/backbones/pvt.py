@@ -28,8 +28,10 @@ from mmattn.models.checkpoints.pvt import (
 from mmattn.models.layers import (
     PointwiseMlp,
     SpatialReductionAttention,
+    fit_on_load,
     init_linear_and_conv,
-    resize_pos_embed,
+    pos_embed_map,
+    pos_embed_tokens,
 )
 from mmattn.registry import MODELS
 
@@ -97,35 +99,15 @@ class Stage(nn.Module):
         self.norm = norm
 
 
-def fit_positions(
-    table: Tensor, old_grid: Sequence[int], grid: Sequence[int]
-) -> Tensor:
-    """Shape (1, N, C) to (1, H * W, C), bilinear as in the official code."""
-    return resize_pos_embed(table, old_grid, grid, mode='bilinear')
-
-
-def fit_loaded_positions(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: makes tables of positions fit the module's grids.
-
-    Drops the class token's where the module has no such token, and resizes tables of
-    square grids. What cannot fit stays, for `load_state_dict` to report its shape.
-    """
-    for i, layer in enumerate(module.layers):
-        key = f'{prefix}layers.{i}.pos_embed'
-        table, grid = state_dict.get(key), module.grid_sizes[i]
-        if table is None or table.shape == layer.pos_embed.shape:
-            continue
-        num_special = layer.pos_embed.shape[1] - prod(grid)
-        num_tokens = table.shape[1]
-        has_special = (
-            num_tokens == prod(grid) + 1 or isqrt(num_tokens) ** 2 < num_tokens
-        )
-        pixels = table[:, int(has_special) :]
-        side = isqrt(pixels.shape[1])
-        if pixels.shape[1] != prod(grid) and side**2 == pixels.shape[1]:
-            pixels = fit_positions(pixels, (side, side), grid)
-        if num_special <= has_special:
-            state_dict[key] = torch.cat([table[:, :num_special], pixels], dim=1)
+def drop_loaded_token(module: Stage, state_dict: dict, prefix: str, *args):
+    """Hook before loading: drop the class token's position for a stage without one."""
+    key = prefix + 'pos_embed'
+    table = state_dict.get(key)
+    if table is None or table.shape == module.pos_embed.shape:
+        return
+    count = table.shape[1] - 1
+    if count == module.pos_embed.shape[1] or isqrt(count) ** 2 == count:
+        state_dict[key] = table[:, 1:]
 
 
 @MODELS.register_module()
@@ -267,7 +249,19 @@ class PVT(BaseBackbone):
             if name.endswith(('pos_embed', 'cls_token')):
                 nn.init.trunc_normal_(param, std=0.02)
         self.register_load_state_dict_pre_hook(take_any_layout)
-        self.register_load_state_dict_pre_hook(fit_loaded_positions)
+        for i, layer in enumerate(self.layers):
+            has_token = self._has_token(i)
+            if not has_token:
+                layer.register_load_state_dict_pre_hook(drop_loaded_token)
+            layer.register_load_state_dict_pre_hook(
+                fit_on_load(
+                    'pos_embed',
+                    self.grid_sizes[i],
+                    dim=1,
+                    num_special=int(has_token),
+                    mode='bilinear',
+                )
+            )
         self.freeze(frozen_stages)
 
     def stages(self):
@@ -297,13 +291,15 @@ class PVT(BaseBackbone):
 
     def _add_positions(self, x: Tensor, stage: int) -> Tensor:
         """Where the class token joins, it comes first, and pixels become a row."""
-        table, old_grid = self.layers[stage].pos_embed, self.grid_sizes[stage]
-        grid = x.shape[1:3]
+        table, grids = (
+            self.layers[stage].pos_embed,
+            (self.grid_sizes[stage], x.shape[1:3]),
+        )
         if not self._has_token(stage):
-            return x + fit_positions(table, old_grid, grid).unflatten(1, tuple(grid))
-        token = (self.cls_token + table[:, :1]).expand(len(x), -1, -1)
-        pixels = x.flatten(1, 2) + fit_positions(table[:, 1:], old_grid, grid)
-        return torch.cat([token, pixels], dim=1)  # (B, 1 + N, C)
+            return x + pos_embed_map(table, *grids, mode='bilinear')
+        token = self.cls_token.expand(len(x), -1, -1)
+        x = torch.cat([token, x.flatten(1, 2)], dim=1)  # (B, 1 + N, C)
+        return x + pos_embed_tokens(table, *grids, 1, mode='bilinear')
 
     def _has_token(self, stage: int) -> bool:
         return self.cls_token is not None and stage == len(self.layers) - 1

@@ -8,6 +8,7 @@ the parameter names of timm's DeiT, it is `MaiT`.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,8 @@ from mmattn.models.layers import (
     MaskedAttention,
     PointwiseLinear,
     PointwiseMlp,
-    fit_loaded_pos_embed,
+    fit_on_load,
+    grid_of,
     init_linear_and_conv,
     pad_to_patches,
     pos_embed_map,
@@ -173,12 +175,9 @@ class ViT(BaseBackbone):
         self.out_indices = self.resolve_out_indices(out_indices, depth)
         self.with_cp = with_cp
         self.patch_size = patch_size
-        height, width = (img_size,) * 2 if isinstance(img_size, int) else img_size
-        self.grid_size = (-(-height // patch_size), -(-width // patch_size))
+        self.grid_size = grid_of(img_size, patch_size)
         self.patch_embed = nn.Conv2d(3, embed_dims, patch_size, stride=patch_size)
-        self.pos_embed = nn.Parameter(
-            torch.empty(1, self.grid_size[0] * self.grid_size[1], embed_dims)
-        )
+        self.pos_embed = nn.Parameter(torch.empty(1, prod(self.grid_size), embed_dims))
         self.blocks = nn.ModuleList(
             TransformerBlock(embed_dims, attentions[attention](layer), rate)
             for layer, rate in enumerate(drop_path_rates(drop_path_rate, depth))
@@ -190,7 +189,9 @@ class ViT(BaseBackbone):
         )
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         self.apply(init_linear_and_conv)
-        self.register_load_state_dict_pre_hook(fit_loaded_pos_embed)
+        self.register_load_state_dict_pre_hook(
+            fit_on_load('pos_embed', self.grid_size, dim=1)
+        )
         self.freeze(frozen_stages)
 
     def stages(self):

@@ -12,7 +12,7 @@ from .masked import MaskedAttention, RandomMaskedAttention, resolve_masking
 from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
-    fit_loaded_pos_embed,
+    grid_of,
     pad_to_patches,
     pos_embed_map,
     pos_embed_tokens,
@@ -20,6 +20,7 @@ from .patches import (
 )
 from .pointwise import PointwiseLinear, PointwiseMlp, StarReLU
 from .relative_position import RelativeMaskedAttention
+from .resize import fit_on_load, resize_flat_grid, resize_grid
 from .separable_conv import SeparableConv
 from .spatial_reduction_attention import (
     LinearSpatialReductionAttention,
@@ -50,11 +51,14 @@ __all__ = [
     'StarReLU',
     'StructureAwareAttention',
     'WindowAttention',
-    'fit_loaded_pos_embed',
+    'fit_on_load',
+    'grid_of',
     'init_linear_and_conv',
     'pad_to_patches',
     'pos_embed_map',
     'pos_embed_tokens',
+    'resize_flat_grid',
+    'resize_grid',
     'resize_pos_embed',
     'resolve_masking',
 ]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mmattn.ops import deformable_attention_v2
 
 from .pointwise import PointwiseLinear
-from .relative_position import resize_table
+from .resize import fit_on_load
 
 OFFSET_RANGE = 2  # of version 1, in steps of the keys' grid
 
@@ -100,7 +100,7 @@ class DeformableAttention(nn.Module):
         rows, columns = (2 * side - 1 for side in table_grid)
         self.rpe_table = nn.Parameter(torch.empty(num_heads, rows, columns))
         nn.init.trunc_normal_(self.rpe_table, std=0.01)
-        self.register_load_state_dict_pre_hook(fit_loaded_rpe_table)
+        self.register_load_state_dict_pre_hook(fit_on_load('rpe_table'))
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
@@ -203,11 +203,3 @@ def sample_map(x: Tensor, positions: Tensor) -> Tensor:
         maps, positions.reshape(B * G, 1, K, 2), align_corners=True
     )  # (B * G, C / G, 1, K)
     return samples.view(B, C, K).transpose(1, 2)
-
-
-def fit_loaded_rpe_table(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: resizes the table of another map to the module's."""
-    key = prefix + 'rpe_table'
-    loaded, own = state_dict.get(key), module.rpe_table
-    if loaded is not None and loaded.dim() == 3 and len(loaded) == len(own):
-        state_dict[key] = resize_table(loaded, own.shape[1:])

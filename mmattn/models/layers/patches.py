@@ -1,22 +1,32 @@
-"""What plain networks share: whole patches, and a position embedding for any grid."""
+"""Whole patches of an image, and position embeddings for any grid of them."""
 
 from collections.abc import Sequence
-from math import isqrt, prod
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from .resize import resize_grid
+from .resize import resize_flat_grid
 
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
-    """Images (B, C, H, W), padded with zeros right and below to whole patches."""
+    """Pad images (B, C, H, W) with zeros right and below to whole patches."""
     H, W = x.shape[-2:]
     P = patch_size
-    # Not -W % P: PyTorch compiles divisions of a changing size, remainders not all.
+    # Not -W % P: PyTorch cannot compile every remainder of a changing size.
     pad_h, pad_w = ((side + P - 1) // P * P - side for side in (H, W))
     return F.pad(x, (0, pad_w, 0, pad_h))
+
+
+def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
+    """Return the (H, W) of an image's map at a stride, rounded up.
+
+    Args:
+        img_size: image side, or (height, width).
+        stride: pixels of the image from one pixel of the map to the next.
+    """
+    sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
+    return tuple(-(-side // stride) for side in sides)
 
 
 def resize_pos_embed(
@@ -27,17 +37,19 @@ def resize_pos_embed(
     mode: str = 'bicubic',
 ) -> Tensor:
     """Resize a position embedding (1, N, C) to (1, N', C), see `resize_grid`."""
-    maps = pos_embed.unflatten(1, tuple(old_grid)).permute(0, 3, 1, 2)  # (1, C, H, W)
-    maps = resize_grid(maps, new_grid, mode=mode)
-    return maps.permute(0, 2, 3, 1).flatten(1, 2)
+    return resize_flat_grid(pos_embed, old_grid, new_grid, dim=1, mode=mode)
 
 
 def pos_embed_map(
-    pos_embed: Tensor, old_grid: Sequence[int], grid: Sequence[int]
+    pos_embed: Tensor,
+    old_grid: Sequence[int],
+    grid: Sequence[int],
+    *,
+    mode: str = 'bicubic',
 ) -> Tensor:
-    """Shape (1, N, C), made for `old_grid`, to (1, *grid, C)."""
+    """Return a position embedding (1, N, C) of `old_grid` as a map (1, *grid, C)."""
     if tuple(grid) != tuple(old_grid):
-        pos_embed = resize_pos_embed(pos_embed, old_grid, grid)
+        pos_embed = resize_pos_embed(pos_embed, old_grid, grid, mode=mode)
     return pos_embed.unflatten(1, tuple(grid))
 
 
@@ -46,31 +58,15 @@ def pos_embed_tokens(
     old_grid: Sequence[int],
     grid: Sequence[int],
     num_special: int,
+    *,
+    mode: str = 'bicubic',
 ) -> Tensor:
-    """Shape (1, num_special + N, C) to (1, num_special + H * W, C) for `grid` (H, W).
+    """Resize a position embedding (1, num_special + N, C) to `grid` (H, W).
 
-    Special tokens come first; theirs stay as they are.
+    Special tokens come first; their positions stay as they are.
     """
     if tuple(grid) == tuple(old_grid):
         return pos_embed
     special, patches = pos_embed[:, :num_special], pos_embed[:, num_special:]
-    return torch.cat([special, resize_pos_embed(patches, old_grid, grid)], dim=1)
-
-
-def fit_loaded_pos_embed(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: resizes `pos_embed` of a square grid to `grid_size`.
-
-    What the module's has beyond its grid stands first, for special tokens.
-    """
-    key = prefix + 'pos_embed'
-    loaded = state_dict.get(key)
-    if loaded is None or loaded.shape == module.pos_embed.shape:
-        return
-    num_special = module.pos_embed.shape[1] - prod(module.grid_size)
-    num_patches = loaded.shape[1] - num_special
-    side = isqrt(max(0, num_patches))
-    if num_patches < 1 or side * side != num_patches:
-        return  # load_state_dict reports the two shapes
-    state_dict[key] = pos_embed_tokens(
-        loaded, (side, side), module.grid_size, num_special
-    )
+    patches = resize_pos_embed(patches, old_grid, grid, mode=mode)
+    return torch.cat([special, patches], dim=1)

@@ -1,7 +1,6 @@
 """Relative position bias, Swin's or of the whole map, for masked and global heads."""
 
 from collections.abc import Sequence
-from math import isqrt
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from mmattn.ops import masked_attention
 
 from .masked.attention import MaskedAttention
-from .resize import resize_grid
+from .resize import fit_on_load, resize_grid
 
 # Of all global heads' bias, 64 MiB in float32; beyond it they go one by one.
 MAX_BIAS_ELEMENTS = 1 << 24
@@ -63,12 +62,14 @@ class RelativeMaskedAttention(MaskedAttention):
         )
         nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
         if not clip:
-            self.register_load_state_dict_pre_hook(fit_loaded_table)
+            self.register_load_state_dict_pre_hook(
+                fit_on_load('relative_position_bias_table', self.table_shape, dim=0)
+            )
 
     def table(self, grid: Sequence[int]) -> Tensor:
         """The table for a map: shape (M, rows, columns), offset 0 in the middle."""
         table = self.relative_position_bias_table.t().unflatten(1, self.table_shape)
-        return table if self.clip else resize_table(table, [2 * s - 1 for s in grid])
+        return table if self.clip else resize_grid(table, [2 * s - 1 for s in grid])
 
     def biases(self, grid: Sequence[int]) -> tuple[Tensor | None, Tensor | None]:
         table = self.table(grid)
@@ -123,27 +124,6 @@ class RelativeMaskedAttention(MaskedAttention):
             global_bias=spread_table(table, grid),
             backend=self.backend,
         )
-
-
-def resize_table(table: Tensor, shape: Sequence[int]) -> Tensor:
-    """Resize a table (M, rows, columns) to (M, *shape), as Swin's and DAT's code does.
-
-    It is bicubic with `align_corners=False`, see `resize_grid`.
-    """
-    return resize_grid(table, shape)
-
-
-def fit_loaded_table(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: resizes the table of a square map to the module's."""
-    key = prefix + 'relative_position_bias_table'
-    loaded = state_dict.get(key)
-    if loaded is None or loaded.shape == module.relative_position_bias_table.shape:
-        return
-    side = isqrt(len(loaded))
-    if side * side != len(loaded):
-        return  # load_state_dict reports the two shapes
-    table = resize_table(loaded.t().unflatten(1, (side, side)), module.table_shape)
-    state_dict[key] = table.flatten(1).t()
 
 
 def central_bias(table: Tensor, kernel_size: int) -> Tensor:

@@ -1,18 +1,20 @@
-"""One way to bring learned maps to another size."""
+"""Learned maps of another size, at run time and on load."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import isqrt
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def resize_grid(x: Tensor, size: Sequence[int], *, mode: str = 'bicubic') -> Tensor:
     """Resize the last two axes of `x`, shape (..., H, W), to `size`.
 
-    Position embeddings and tables of relative positions are resized so, on load and at
-    run time. The outer edges of the map stay in place, `align_corners=False`, as in the
-    code of Swin Transformer (https://github.com/microsoft/Swin-Transformer), DAT
+    Position embeddings and tables of relative positions are resized this way. The outer
+    edges of the map stay in place, `align_corners=False`, as in the code of Swin
+    Transformer (https://github.com/microsoft/Swin-Transformer), DAT
     (https://github.com/LeapLabTHU/DAT) and PVT (https://github.com/whai362/PVT). A
     middle entry stays in the middle. There is no antialiasing, because PyTorch cannot
     compile its backward for changing sizes.
@@ -28,3 +30,76 @@ def resize_grid(x: Tensor, size: Sequence[int], *, mode: str = 'bicubic') -> Ten
     maps = x.to(dtype).reshape(1, -1, *x.shape[-2:])
     maps = F.interpolate(maps, tuple(size), mode=mode, align_corners=False)
     return maps.reshape(*x.shape[:-2], *size).to(x.dtype)
+
+
+def resize_flat_grid(
+    x: Tensor,
+    old_size: Sequence[int],
+    size: Sequence[int],
+    *,
+    dim: int,
+    mode: str = 'bicubic',
+) -> Tensor:
+    """Resize a map whose sides are one axis of `x`, in row-major order.
+
+    Args:
+        x: its axis `dim` has H * W entries for `old_size` (H, W).
+        old_size, size: the old and the new (H, W).
+        dim: the axis, 0 or more.
+        mode: see `resize_grid`.
+    """
+    sides = dim, dim + 1
+    maps = x.unflatten(dim, tuple(old_size)).movedim(sides, (-2, -1))  # (..., H, W)
+    return resize_grid(maps, size, mode=mode).movedim((-2, -1), sides).flatten(*sides)
+
+
+def fit_on_load(
+    name: str,
+    size: Sequence[int] | None = None,
+    *,
+    dim: int | None = None,
+    num_special: int = 0,
+    mode: str = 'bicubic',
+) -> Callable:
+    """Return a hook before loading that resizes a loaded map to a module's parameter.
+
+    What does not fit stays as it is, so that `load_state_dict` reports both shapes.
+
+    Args:
+        name: name of the parameter.
+        size: its (H, W), if `dim` is given.
+        dim: the axis that has both sides, as in `resize_flat_grid`. A loaded map is
+            then taken to be square. None if the last two axes are the sides.
+        num_special: entries of `dim` that come before the map and are kept.
+        mode: see `resize_grid`.
+    """
+    settings = dict(name=name, size=size, dim=dim, num_special=num_special, mode=mode)
+    return partial(_fit_loaded, **settings)  # which can be pickled with the module
+
+
+def _fit_loaded(
+    module: nn.Module,
+    state_dict: dict,
+    prefix: str,
+    *args,
+    name: str,
+    size: Sequence[int] | None,
+    dim: int | None,
+    num_special: int,
+    mode: str,
+):
+    key, own = prefix + name, module.get_parameter(name)
+    loaded = state_dict.get(key)
+    if loaded is None or loaded.dim() != own.dim() or loaded.shape == own.shape:
+        return
+    if dim is None:
+        if loaded.shape[:-2] == own.shape[:-2]:
+            state_dict[key] = resize_grid(loaded, own.shape[-2:], mode=mode)
+        return
+    count = loaded.shape[dim] - num_special
+    side = isqrt(max(0, count))
+    if count < 1 or side * side != count:
+        return
+    special, pixels = loaded.split([num_special, count], dim)
+    pixels = resize_flat_grid(pixels, (side, side), size, dim=dim, mode=mode)
+    state_dict[key] = torch.cat([special, pixels], dim)

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .pointwise import PointwiseLinear
-from .relative_position import fit_loaded_table, spread_table
+from .relative_position import spread_table
+from .resize import fit_on_load
 
 
 class WindowAttention(nn.Module):
@@ -54,7 +55,9 @@ class WindowAttention(nn.Module):
             torch.empty((2 * window_size - 1) ** 2, num_heads)
         )
         nn.init.trunc_normal_(self.relative_position_bias_table, std=0.01)
-        self.register_load_state_dict_pre_hook(fit_loaded_table)
+        self.register_load_state_dict_pre_hook(
+            fit_on_load('relative_position_bias_table', self.table_shape, dim=0)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""

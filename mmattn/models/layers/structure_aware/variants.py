@@ -24,7 +24,7 @@ from mmattn.ops.structure_aware_attention.variants import (
 )
 
 from ..pointwise import PointwiseLinear
-from ..resize import resize_grid
+from ..resize import fit_on_load, resize_grid
 
 
 class _Mixer(nn.Module):
@@ -48,7 +48,6 @@ class _Mixer(nn.Module):
         self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.norm = nn.Identity()
         self.proj = PointwiseLinear(embed_dims, embed_dims, bias=proj_bias)
-        self.register_load_state_dict_pre_hook(_resize_loaded_tables)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
@@ -63,6 +62,11 @@ class _Mixer(nn.Module):
 
     def _draw(self, *shape: int, std: float) -> nn.Parameter:
         return nn.Parameter(nn.init.normal_(torch.empty(shape), std=std))
+
+    def _draw_table(self, name: str, *shape: int, grid: Sequence[int], std: float):
+        table = self._draw(*shape, *_table_size(grid), std=std)
+        self.register_parameter(name, table)
+        self.register_load_state_dict_pre_hook(fit_on_load(name))
 
 
 class SelfAttention(_Mixer):
@@ -89,7 +93,7 @@ class SelfAttention(_Mixer):
         self.register_parameter('table', None)
         if tables is not None:
             _check_tables(tables, num_heads)
-            self.table = self._draw(tables, *_table_size(grid), std=0.02)
+            self._draw_table('table', tables, grid=grid, std=0.02)
 
     def mix(self, q, k, v, grid):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
@@ -109,7 +113,7 @@ class RelativeAttention(_Mixer):
         super().__init__(embed_dims, num_heads)
         _check_tables(tables, num_heads)
         std = prod(grid) ** -0.5
-        self.table = self._draw(tables, *_table_size(grid), std=std)
+        self._draw_table('table', tables, grid=grid, std=std)
 
     def mix(self, q, k, v, grid):
         table = _resize_table(self.table, grid)
@@ -131,8 +135,8 @@ class PatternAttention(_Mixer):
         super().__init__(embed_dims, num_heads)
         _check_patterns(patterns)
         std, channels = prod(grid) ** -0.5, (self.head_dims,) if hadamard else ()
-        self.table_a = self._draw(*channels, patterns, *_table_size(grid), std=std)
-        self.table_b = self._draw(patterns, *_table_size(grid), std=std)
+        self._draw_table('table_a', *channels, patterns, grid=grid, std=std)
+        self._draw_table('table_b', patterns, grid=grid, std=std)
         self.bias = self._draw(self.head_dims, patterns, std=0.02)
 
     def mix(self, q, k, v, grid):
@@ -206,12 +210,3 @@ def _resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
     The paper does not resize them; this is how Swin's are.
     """
     return resize_grid(table, _table_size(grid))
-
-
-def _resize_loaded_tables(module: _Mixer, state: dict, prefix: str, *args):
-    for name, own in module.named_parameters(recurse=False):
-        loaded = state.get(prefix + name)
-        if 'table' not in name or loaded is None or loaded.dim() != own.dim():
-            continue
-        grid = [(side + 1) // 2 for side in own.shape[-2:]]
-        state[prefix + name] = _resize_table(loaded, grid)
