@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .testing import with_grad
+
 
 def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`; in float32 on a CPU the 1x1 convolution that equals it.
@@ -39,3 +41,13 @@ def _image_shape(num_tokens: int) -> tuple[int, int, int]:
         return 1, 1, num_tokens
     count = next((n for n in range(16, 33) if num_tokens % n == 0), None)
     return (1, 1, num_tokens) if count is None else (count, num_tokens // count, 1)
+
+
+def example_inputs(device='cpu', dtype=torch.float32, requires_grad=False):
+    """Return `(args, kwargs)` of a small call of `pointwise_linear`."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = (
+        torch.randn(shape, generator=generator).to(device, dtype)
+        for shape in ((2, 35, 8), (6, 8), (6,))
+    )
+    return with_grad(tensors, requires_grad), {}

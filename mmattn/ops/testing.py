@@ -242,6 +242,15 @@ def make_ms_deform_inputs(
     ]
 
 
+def with_grad(
+    tensors: Sequence[Tensor | None], requires_grad: bool = True
+) -> tuple[Tensor | None, ...]:
+    """Return tensors as leaves of autograd's graph; None stays None."""
+    return tuple(
+        None if x is None else x.detach().requires_grad_(requires_grad) for x in tensors
+    )
+
+
 def run_with_grads(
     function: Callable[..., Tensor],
     inputs: Sequence[Tensor | None],

@@ -1,3 +1,17 @@
-from .interface import landmark_attention
+from .examples import example_inputs
+from .interface import BACKENDS, OPERATOR, landmark_attention
+from .reference import (
+    landmark_attention_folded,
+    landmark_attention_reference,
+    mixed_attention_reference,
+)
 
-__all__ = ['landmark_attention']
+__all__ = [
+    'BACKENDS',
+    'OPERATOR',
+    'example_inputs',
+    'landmark_attention',
+    'landmark_attention_folded',
+    'landmark_attention_reference',
+    'mixed_attention_reference',
+]

@@ -1,3 +1,20 @@
-from .interface import fused_ms_deform_attn, ms_deform_attn
+from .examples import example_inputs, fused_example_inputs
+from .interface import (
+    BACKENDS,
+    OPERATOR,
+    fused_ms_deform_attn,
+    ms_deform_attn,
+    ms_deform_attn_backward,
+)
+from .reference import ms_deform_attn_reference
 
-__all__ = ['fused_ms_deform_attn', 'ms_deform_attn']
+__all__ = [
+    'BACKENDS',
+    'OPERATOR',
+    'example_inputs',
+    'fused_example_inputs',
+    'fused_ms_deform_attn',
+    'ms_deform_attn',
+    'ms_deform_attn_backward',
+    'ms_deform_attn_reference',
+]

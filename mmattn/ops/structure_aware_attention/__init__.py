@@ -1,4 +1,49 @@
-from .interface import structure_aware_attention
-from .spectrum import circular_kernel_spectrum
+from .examples import example_inputs
+from .interface import BACKENDS, OPERATOR, structure_aware_attention
+from .reference import (
+    attention_kernels,
+    l2_normalize,
+    structure_aware_attention_circulant,
+    structure_aware_attention_reference,
+)
+from .spectrum import (
+    RESIZES,
+    circular_kernel_spectrum,
+    half_spectrum,
+    hermitian_part,
+    irfft_grid,
+    resize_circular_kernel,
+    resize_half_spectrum,
+    rfft_grid,
+    whole_spectrum,
+)
+from .variants import (
+    block_toeplitz,
+    local_structure_aware_attention,
+    pattern_attention,
+    relative_attention,
+)
 
-__all__ = ['circular_kernel_spectrum', 'structure_aware_attention']
+__all__ = [
+    'BACKENDS',
+    'OPERATOR',
+    'RESIZES',
+    'attention_kernels',
+    'block_toeplitz',
+    'circular_kernel_spectrum',
+    'example_inputs',
+    'half_spectrum',
+    'hermitian_part',
+    'irfft_grid',
+    'l2_normalize',
+    'local_structure_aware_attention',
+    'pattern_attention',
+    'relative_attention',
+    'resize_circular_kernel',
+    'resize_half_spectrum',
+    'rfft_grid',
+    'structure_aware_attention',
+    'structure_aware_attention_circulant',
+    'structure_aware_attention_reference',
+    'whole_spectrum',
+]
