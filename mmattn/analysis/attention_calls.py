@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mmattn.ops.structure_aware_attention.spectrum import irfft_grid
+from mmattn.ops.structure_aware_attention import irfft_grid
 
 from .kernel_rows import (
     landmark_kernels,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmattn.ops.structure_aware_attention.reference import l2_normalize
+from mmattn.ops.structure_aware_attention import l2_normalize
 
 
 def circulant_rows(w: Tensor, cell: Sequence[int]) -> Tensor:

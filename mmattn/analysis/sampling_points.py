@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops.deformable_attention.reference import query_positions
+from mmattn.ops.deformable_attention import query_positions
 
 if TYPE_CHECKING:
     from mmattn.models.layers import DeformableAttention

@@ -16,12 +16,12 @@ from mmattn.analysis.kernel_rows import (
     structure_aware_kernels,
 )
 from mmattn.models import IViT, LiSANet, MaiT, ViT
-from mmattn.ops.masked_attention.reference import (
+from mmattn.ops.masked_attention import (
     attention_scores,
     neighborhood_mask,
     spread_bias,
 )
-from mmattn.ops.structure_aware_attention.reference import (
+from mmattn.ops.structure_aware_attention import (
     attention_kernels as dense_kernels,
 )
 from mmattn.ops.testing import assert_close

@@ -11,7 +11,7 @@ from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.models.layers import NeighborhoodAttention
 from mmattn.ops import deformable_attention_v2
-from mmattn.ops.deformable_attention.interface import BACKENDS
+from mmattn.ops.deformable_attention import BACKENDS
 from mmattn.ops.testing import make_deformable_v2_inputs
 
 ROOT = Path(__file__).parents[2]

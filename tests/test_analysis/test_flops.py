@@ -13,7 +13,7 @@ from mmattn.analysis import count
 from mmattn.analysis.flops import CONVENTIONS, build
 from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet, MaiT, ViT
 from mmattn.ops import landmark_attention, structure_aware_attention
-from mmattn.ops.landmark_attention.interface import BACKENDS
+from mmattn.ops.landmark_attention import BACKENDS
 from mmattn.ops.structure_aware_attention import interface as structure_aware
 from mmattn.ops.testing import make_structure_aware_inputs
 

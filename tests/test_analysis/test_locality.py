@@ -15,7 +15,7 @@ from mmattn.analysis import (
     locality_score,
 )
 from mmattn.models.layers import MaskedAttention
-from mmattn.ops.masked_attention.reference import (
+from mmattn.ops.masked_attention import (
     attention_scores,
     neighborhood_mask,
     spread_bias,

@@ -11,7 +11,7 @@ from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.models import DeformableDETREncoder
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.ms_deform_attn.interface import BACKENDS
+from mmattn.ops.ms_deform_attn import BACKENDS
 from mmattn.ops.testing import make_ms_deform_inputs
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import HMaiT
 from mmattn.models.backbones.hmait import convert_state_dict
 from mmattn.models.layers import RelativeMaskedAttention, relative_position
-from mmattn.ops.masked_attention.reference import (
+from mmattn.ops.masked_attention import (
     attention_under_mask,
     neighborhood_mask,
 )

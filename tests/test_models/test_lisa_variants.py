@@ -16,7 +16,7 @@ from mmattn.models.layers.structure_aware.variants import (
     RelativeAttention,
     SelfAttention,
 )
-from mmattn.ops.structure_aware_attention.variants import (
+from mmattn.ops.structure_aware_attention import (
     block_toeplitz,
     local_structure_aware_attention,
     pattern_attention,

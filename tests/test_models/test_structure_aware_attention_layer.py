@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import mmattn.models.layers.structure_aware.attention as layer_module
 from mmattn.models.layers import StructureAwareAttention
-from mmattn.ops.structure_aware_attention.reference import (
+from mmattn.ops.structure_aware_attention import (
     structure_aware_attention_circulant,
 )
 

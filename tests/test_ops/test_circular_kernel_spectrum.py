@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from mmattn.ops import circular_kernel_spectrum
-from mmattn.ops.structure_aware_attention.spectrum import (
+from mmattn.ops.structure_aware_attention import (
     half_spectrum,
     hermitian_part,
     irfft_grid,

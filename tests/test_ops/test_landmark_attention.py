@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mmattn.ops import landmark_attention
-from mmattn.ops.landmark_attention import cpu_impl
-from mmattn.ops.landmark_attention.reference import (
+from mmattn.ops.landmark_attention import (
+    cpu_impl,
     landmark_attention_folded,
     landmark_attention_reference,
 )

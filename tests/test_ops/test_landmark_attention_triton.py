@@ -11,8 +11,7 @@ from triton_devices import (
 )
 
 from mmattn.ops import landmark_attention
-from mmattn.ops.landmark_attention import triton_impl
-from mmattn.ops.landmark_attention.reference import landmark_attention_reference
+from mmattn.ops.landmark_attention import landmark_attention_reference, triton_impl
 from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
 
 pytest.importorskip('triton')

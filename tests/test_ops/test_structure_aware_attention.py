@@ -7,11 +7,14 @@ import torch
 from largest_tensor import LargestTensor
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention import cpu_circulant, cpu_fft, cpu_impl
-from mmattn.ops.structure_aware_attention.reference import (
+from mmattn.ops.structure_aware_attention import (
+    cpu_circulant,
+    cpu_fft,
+    cpu_impl,
+    irfft_grid,
+    rfft_grid,
     structure_aware_attention_circulant,
 )
-from mmattn.ops.structure_aware_attention.spectrum import irfft_grid, rfft_grid
 from mmattn.ops.testing import (
     assert_close,
     make_structure_aware_inputs,

@@ -10,11 +10,11 @@ triton_fwd = pytest.importorskip('mmattn.ops.structure_aware_attention.triton_fw
 from aot import record_launches, resources  # noqa: E402
 
 from mmattn.ops.structure_aware_attention import (  # noqa: E402
+    rfft_grid,
     triton_bwd,
     triton_impl,
     triton_large,
 )
-from mmattn.ops.structure_aware_attention.spectrum import rfft_grid  # noqa: E402
 from mmattn.ops.testing import make_structure_aware_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention.spectrum import rfft_grid
+from mmattn.ops.structure_aware_attention import rfft_grid
 from mmattn.ops.testing import (
     assert_close,
     make_structure_aware_inputs,

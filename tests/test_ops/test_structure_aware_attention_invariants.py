@@ -6,7 +6,7 @@ from test_structure_aware_attention import normalized
 from torch.nn import functional as F
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention.reference import attention_kernels
+from mmattn.ops.structure_aware_attention import attention_kernels
 from mmattn.ops.testing import assert_close, make_structure_aware_inputs
 
 every_case = pytest.mark.parametrize(

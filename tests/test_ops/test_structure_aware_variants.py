@@ -8,7 +8,7 @@ import torch
 from test_structure_aware_attention import normalized
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention.variants import (
+from mmattn.ops.structure_aware_attention import (
     block_toeplitz,
     local_structure_aware_attention,
     pattern_attention,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn.ops.landmark_attention.reference import mixed_attention_reference
+from mmattn.ops.landmark_attention import mixed_attention_reference
 from mmattn.ops.testing import assert_close, run_with_grads
 
 for name in ('rich', 'matplotlib', 'mmengine'):

@@ -28,7 +28,7 @@ from mmattn.models.layers import (
 from mmattn.models.layers.masked.attention import alpha_logit, check_mask
 from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.ops import neighborhood_mask
-from mmattn.ops.masked_attention.interface import resolve_heads
+from mmattn.ops.masked_attention import resolve_heads
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, run_block

@@ -9,7 +9,7 @@ projections, this the attention alone.
 
 from mmattn.ops import landmark_attention
 from mmattn.ops.backend import select_backend
-from mmattn.ops.landmark_attention.interface import BACKENDS, OPERATOR
+from mmattn.ops.landmark_attention import BACKENDS, OPERATOR
 from mmattn.ops.testing import make_landmark_inputs
 
 from .case import Case

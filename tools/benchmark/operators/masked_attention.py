@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmattn.ops import masked_attention
 from mmattn.ops.backend import select_backend
-from mmattn.ops.masked_attention.interface import BACKENDS, OPERATOR
+from mmattn.ops.masked_attention import BACKENDS, OPERATOR
 from mmattn.ops.testing import make_masked_inputs
 
 from .case import Case, Side, grid_of

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mmattn.compat import IMPLEMENTATION
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.ms_deform_attn.interface import BACKENDS, OPERATOR
+from mmattn.ops.ms_deform_attn import BACKENDS, OPERATOR
 
 from .case import Case, Side, grid_of
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import masked_attention
-from mmattn.ops.masked_attention.interface import MASK_FILLS, resolve_heads
+from mmattn.ops.masked_attention import MASK_FILLS, resolve_heads
 
 from ..pointwise import PointwiseLinear
 

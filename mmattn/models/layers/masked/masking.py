@@ -8,7 +8,7 @@ heads and global ones, the masked ones have the lowest indices, as in its sectio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mmattn.ops.masked_attention.interface import resolve_heads
+from mmattn.ops.masked_attention import resolve_heads
 
 SCHEMES = 'none', 'sch1', 'sch2', 'soft'
 

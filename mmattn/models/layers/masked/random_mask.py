@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmattn.ops import neighborhood_mask
 from mmattn.ops.backend import is_autocast_on
-from mmattn.ops.masked_attention.reference import attention_under_mask
+from mmattn.ops.masked_attention import attention_under_mask
 
 from .attention import MaskedAttention
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
-from mmattn.ops.structure_aware_attention.spectrum import (
+from mmattn.ops.precision import compute_dtype
+from mmattn.ops.structure_aware_attention import (
     RESIZES,
-    compute_dtype,
     hermitian_part,
     resize_circular_kernel,
     resize_half_spectrum,

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops.structure_aware_attention.variants import (
+from mmattn.ops.structure_aware_attention import (
     block_toeplitz,
     local_structure_aware_attention,
     pattern_attention,
