@@ -31,6 +31,9 @@ MOVED = {
     ),
     'mmattn.models.ms_deform_attn_neck': 'mmattn.models.necks.ms_deform_attn_neck',
     'mmattn.models.backbones.pvt_checkpoints': 'mmattn.models.checkpoints.pvt',
+    'mmattn.models.layers.neighborhood_tiles': (
+        'mmattn.ops.neighborhood_attention.tiles'
+    ),
     'mmattn.models.layers.masked_attention': 'mmattn.models.layers.masked.attention',
     'mmattn.models.layers.masking': 'mmattn.models.layers.masked.masking',
     'mmattn.models.layers.random_mask': 'mmattn.models.layers.masked.random_mask',

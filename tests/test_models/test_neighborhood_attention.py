@@ -6,15 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmattn.models.layers import (
-    NeighborhoodAttention,
-    neighborhood_attention,
-    neighborhood_tiles,
-)
+from mmattn.models.layers import NeighborhoodAttention, neighborhood_attention
 from mmattn.ops.masked_attention.reference import (
     attention_under_mask,
     neighborhood_mask,
 )
+from mmattn.ops.neighborhood_attention import tiles
 
 FORMS = {  # TILED_PIXELS, DENSE_PIXELS, BORDER_TILE
     'dense': (10**9, 10**9, 14),
@@ -27,8 +24,8 @@ FORMS = {  # TILED_PIXELS, DENSE_PIXELS, BORDER_TILE
 def choose_form(monkeypatch, form):
     tiled, dense, border = FORMS[form]
     monkeypatch.setattr(neighborhood_attention, 'TILED_PIXELS', tiled)
-    monkeypatch.setattr(neighborhood_tiles, 'DENSE_PIXELS', dense)
-    monkeypatch.setattr(neighborhood_tiles, 'BORDER_TILE', border)
+    monkeypatch.setattr(tiles, 'DENSE_PIXELS', dense)
+    monkeypatch.setattr(tiles, 'BORDER_TILE', border)
 
 
 @pytest.fixture(params=FORMS)
@@ -117,9 +114,9 @@ def test_form_depends_on_the_size(monkeypatch):
     forms = []
 
     def attend_part(q, k, v, rpb, part):
-        rows, _ = neighborhood_tiles.tiles_of(part, q, rpb)
+        rows, _ = tiles.tiles_of(part, q, rpb)
         forms.append((part, len(rows.queries)))
-        return neighborhood_tiles.attend_part(q, k, v, rpb, part)
+        return tiles.attend_part(q, k, v, rpb, part)
 
     monkeypatch.setattr(neighborhood_attention, 'attend_part', attend_part)
     for grid in ((14, 14), (28, 28), (56, 56)):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from mmattn.ops import masked_attention
 from mmattn.ops.backend import is_autocast_on
+from mmattn.ops.neighborhood_attention.tiles import attend_part
 
-from .neighborhood_tiles import attend_part
 from .pointwise import PointwiseLinear
 
 TILED_PIXELS = 2048  # up to which a map is small

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmattn.ops.backend import check_cotangent, needs_reference
+from ..backend import check_cotangent, needs_reference
 
 # Pixels up to which a map is one tile.
 DENSE_PIXELS = 256
