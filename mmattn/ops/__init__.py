@@ -8,6 +8,7 @@ from .masked_attention import (
     neighbourhood_mask,
 )
 from .ms_deform_attn import fused_ms_deform_attn, ms_deform_attn
+from .neighborhood_attention import neighborhood_attention
 from .pointwise_linear import pointwise_linear
 from .structure_aware_attention import (
     circular_kernel_spectrum,
@@ -22,6 +23,7 @@ __all__ = [
     'landmark_attention',
     'masked_attention',
     'ms_deform_attn',
+    'neighborhood_attention',
     'neighborhood_mask',
     'neighbourhood_mask',
     'pointwise_linear',

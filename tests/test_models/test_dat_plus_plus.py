@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from golden import assert_golden, golden, hashed_input, hashed_parameter
 from resampling import resized
-from test_neighborhood_attention import by_loops
 from torch import nn
 from torch.testing import assert_close
 
@@ -17,6 +16,9 @@ from mmattn.models.backbones.dat_plus_plus import (
     layout_of,
 )
 from mmattn.models.layers import DeformableAttention, NeighborhoodAttention
+from mmattn.ops.neighborhood_attention.reference import (
+    neighborhood_attention_reference,
+)
 
 ARCH = dict(
     embed_dims=(8, 16, 24, 32),
@@ -110,7 +112,9 @@ class Official:
         _, C, H, W = x.shape
         x = F.pad(x, (0, max(0, 7 - W), 0, max(0, 7 - H))).movedim(1, -1)
         qkv = F.linear(x, *self.get(f'{name}.qkv')).unflatten(-1, (3, M, C // M))
-        out = by_loops(*qkv.unbind(3), self.weights[f'{name}.rpb'])[:, :H, :W]
+        out = neighborhood_attention_reference(
+            *qkv.unbind(3), self.weights[f'{name}.rpb']
+        )[:, :H, :W]
         return F.linear(out.flatten(3), *self.get(f'{name}.proj')).movedim(-1, 1)
 
     def deformed(self, name, x, M, G, stride):

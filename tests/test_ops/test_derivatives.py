@@ -14,6 +14,7 @@ from mmattn.ops import (
     landmark_attention,
     masked_attention,
     ms_deform_attn,
+    neighborhood_attention,
     pointwise_linear,
     structure_aware_attention,
 )
@@ -78,6 +79,7 @@ WITH_BACKENDS = {
         [(B, N, M, D), (B, 5, M, D), (B, 5, M, D), (B, 1, 5, 2), (M, 5, 7)],
     ),
     'ms-deform': (ms_deform, [(B, 26, M, D), (*SAMPLES, 2), SAMPLES]),
+    'neighborhood': (neighborhood_attention, [(B, 4, 5, M, D)] * 3 + [(M, 5, 5)]),
     'fused': (fused, [(B, 26, M, D), (B, 3, 1, 2), (*SAMPLES, 2), SAMPLES]),
 }
 CASES = {

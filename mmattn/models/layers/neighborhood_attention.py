@@ -1,20 +1,12 @@
-"""Neighborhood attention: each query sees a whole window, shifted at the borders.
-
-Small maps go through tiles. On larger ones a stencil takes less memory; it clips
-windows, so tiles replace what it computes at the borders.
-"""
+"""The layer of neighborhood attention: projections around the operator."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops import masked_attention
-from mmattn.ops.backend import is_autocast_on
-from mmattn.ops.neighborhood_attention.tiles import attend_part
+from mmattn.ops import neighborhood_attention
 
 from .pointwise import PointwiseLinear
-
-TILED_PIXELS = 2048  # up to which a map is small
 
 
 class NeighborhoodAttention(nn.Module):
@@ -22,18 +14,17 @@ class NeighborhoodAttention(nn.Module):
 
     From "Neighborhood Attention Transformer", https://arxiv.org/abs/2204.07143,
     equations 1 to 4, with the parameters of its `NeighborhoodAttention2D`. A map
-    smaller than the window is padded right and below with zeros, which are pixels like
-    others to the queries, as in DAT++'s official code.
+    smaller than the window is padded right and below with zeros. Queries attend to them
+    as to other pixels, as in DAT++'s official code.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         kernel_size: width K of the window, odd, at least 3.
-        backend: backend of `ops.masked_attention`, through which large maps go; None
-            takes the fastest.
+        backend: backend of `ops.neighborhood_attention`; None takes the fastest.
 
     Raises:
-        ValueError: heads that do not divide C, or an even window.
+        ValueError: heads do not divide C, or the window is even or too small.
     """
 
     def __init__(
@@ -63,7 +54,7 @@ class NeighborhoodAttention(nn.Module):
         nn.init.trunc_normal_(self.rpb, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (B, H, W, C) in and out."""
+        """Take and return a map of shape (B, H, W, C)."""
         H, W = x.shape[1:3]
         K = self.kernel_size
         if min(H, W) < K:
@@ -74,44 +65,3 @@ class NeighborhoodAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f'num_heads={self.num_heads}, kernel_size={self.kernel_size}'
-
-
-def neighborhood_attention(
-    q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, *, backend: str | None = None
-) -> Tensor:
-    """Attention to the window of K x K pixels around each query.
-
-    At a border the window is shifted into the map, so each query has K * K keys. B
-    batch, H and W the map, both at least K, M heads, D head width.
-
-    Args:
-        q, k, v: shape (B, H, W, M, D).
-        rpb: relative position bias, shape (M, 2 K - 1, 2 K - 1), added to the scaled
-            scores: `rpb[:, K - 1 + y_k - y_q, K - 1 + x_k - x_q]`.
-        backend: see `NeighborhoodAttention`.
-
-    Returns:
-        Shape (B, H, W, M, D).
-    """
-    device_type = q.device.type
-    if is_autocast_on(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        q, k, v = (x.to(dtype) for x in (q, k, v))
-    H, W = q.shape[1:3]
-    if H * W <= TILED_PIXELS:
-        return attend_part(q, k, v, rpb, 'map')
-    K = (rpb.shape[1] + 1) // 2
-    R = K // 2
-    center = slice(K - 1 - R, K + R)
-    middle = masked_attention(
-        *(x.flatten(1, 2) for x in (q, k, v)),
-        (H, W),
-        kernel_size=K,
-        bias=rpb[:, center, center],
-        mask_fill='neg_inf',
-        backend=backend,
-    ).unflatten(1, (H, W))[:, R : H - R, R : W - R]
-    left, right = attend_part(q, k, v, rpb, 'columns').split(R, dim=2)
-    top, bottom = attend_part(q, k, v, rpb, 'rows').split(R, dim=1)
-    middle = torch.cat([left, middle, right], dim=2)
-    return torch.cat([top, middle, bottom], dim=1)

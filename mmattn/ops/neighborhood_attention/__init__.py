@@ -1,0 +1,3 @@
+from .interface import neighborhood_attention
+
+__all__ = ['neighborhood_attention']

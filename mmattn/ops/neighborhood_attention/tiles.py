@@ -1,29 +1,32 @@
-"""Neighborhood attention by tiles: dense attention of a few queries to what they see.
+"""Neighborhood attention by tiles: dense attention of some queries to all their keys.
 
-One operator to compilers, which take minutes to trace a changing number of tiles. The
-backward computes the weights anew, so nothing of them is kept.
+A tile is a rectangle of queries. Its keys are all that one of the queries sees, and a
+bias of -inf excludes the others. All tiles of a map are one batch. The backward
+computes the weights again, so the forward keeps none of them.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..backend import check_cotangent, needs_reference
+from ..precision import compute_dtype
+from .reference import windows
 
-# Pixels up to which a map is one tile.
-DENSE_PIXELS = 256
-BORDER_TILE = 14  # along a border
+DENSE_PIXELS = 256  # maps with at most as many pixels are one tile
+BORDER_TILE = 14  # queries of a tile along a border
 
 
 class Tiles(NamedTuple):
-    """Of one axis: `queries` (n, T) of each tile and `keys` (n, S) that they see.
+    """The tiles of one axis; all fields but `count` are positions or indices.
 
-    All are positions. `offsets` (n, T, S) are indices of the table of biases, or its
-    length for a key outside the query's window. The tiles' first `count` queries are
-    asked for, any others repeat the last one.
+    Attributes:
+        queries: positions of each tile's queries, shape (n, T).
+        keys: positions of the keys that they see, shape (n, S).
+        offsets: indices into an axis of the table of biases, shape (n, T, S). A key
+            outside the query's window has the index one past the last.
+        count: how many queries are asked for. Further ones repeat the last.
     """
 
     queries: Tensor
@@ -32,10 +35,15 @@ class Tiles(NamedTuple):
     count: int
 
 
+def window_width(rpb: Tensor) -> int:
+    """Return K of a table of biases (M, 2 K - 1, 2 K - 1)."""
+    return (rpb.shape[1] + 1) // 2
+
+
 def cut(
     first: int, last: int, size: int, side: int, K: int, device: torch.device
 ) -> Tiles:
-    """The queries from `first` to before `last`, `size` a tile."""
+    """Cut the queries from `first` to before `last` into tiles of `size`."""
     size = min(size, last - first)
     num_keys = min(size + K - 1, side)
     starts = torch.arange(first, last, size, device=device)[:, None]
@@ -47,7 +55,7 @@ def cut(
 
 
 def ends(side: int, K: int, device: torch.device) -> Tiles:
-    """Two tiles: the K // 2 queries at either end, where windows are shifted."""
+    """Return two tiles: the K // 2 queries at either end, whose windows are shifted."""
     queries, keys = (
         torch.stack([start, start + side - len(start)])
         for start in (torch.arange(count, device=device) for count in (K // 2, K))
@@ -56,17 +64,17 @@ def ends(side: int, K: int, device: torch.device) -> Tiles:
 
 
 def table_index(queries: Tensor, keys: Tensor, side: int, K: int) -> Tensor:
-    """Queries (n, T) and keys (n, S) to the `offsets` of `Tiles`."""
+    """Return the `offsets` of `Tiles` for queries (n, T) and keys (n, S)."""
+    start = windows(side, K, queries.device)[:, 0][queries][..., None]
     queries, keys = queries[..., None], keys[:, None]
-    start = (queries - K // 2).clamp(0, side - K)
     seen = (keys >= start) & (keys < start + K)
     return torch.where(seen, keys - queries + K - 1, 2 * K - 1)
 
 
-def tiles_of(part: str, q: Tensor, rpb: Tensor) -> tuple[Tiles, Tiles]:
-    """Of the rows and columns of a part of the map; see `attend_part`."""
+def cut_part(part: str, q: Tensor, rpb: Tensor) -> tuple[Tiles, Tiles]:
+    """Return the tiles of the rows and of the columns of a part; see `attend_part`."""
     H, W = q.shape[1:3]
-    K = (rpb.shape[1] + 1) // 2
+    K = window_width(rpb)
     R = K // 2
     if part == 'rows':
         return ends(H, K, q.device), cut(0, W, BORDER_TILE, W, K, q.device)
@@ -77,7 +85,7 @@ def tiles_of(part: str, q: Tensor, rpb: Tensor) -> tuple[Tiles, Tiles]:
 
 
 def to_tiles(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Lines of tiles (B, n * T, m * U, M, D) to tiles (B, n * m * M, T * U, D)."""
+    """Reorder lines of tiles (B, n * T, m * U, M, D) to (B, n * m * M, T * U, D)."""
     B, _, _, M, D = x.shape
     (n, T), (m, U) = rows.shape, columns.shape
     x = x.reshape(B, n, T, m, U, M, D).permute(0, 1, 3, 5, 2, 4, 6)
@@ -85,7 +93,7 @@ def to_tiles(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def from_tiles(x: Tensor, rows: Tensor, columns: Tensor, M: int) -> Tensor:
-    """Adjoint and inverse of `to_tiles`."""
+    """Undo `to_tiles`."""
     (n, T), (m, U) = rows.shape, columns.shape
     B, _, _, D = x.shape
     x = x.view(B, n, m, M, T, U, D).permute(0, 1, 4, 2, 5, 3, 6)
@@ -93,13 +101,13 @@ def from_tiles(x: Tensor, rows: Tensor, columns: Tensor, M: int) -> Tensor:
 
 
 def gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Map (B, H, W, M, D) to tiles."""
+    """Copy the pixels of a map (B, H, W, M, D) into tiles."""
     lines = x.index_select(1, rows.flatten()).index_select(2, columns.flatten())
     return to_tiles(lines, rows, columns)
 
 
 def scatter(tiles: Tensor, rows: Tensor, columns: Tensor, like: Tensor) -> Tensor:
-    """Adjoint of `gather`: sums tiles into a map, with shape and dtype of `like`."""
+    """Undo `gather` by sums, into a map of the shape and dtype of `like`."""
     B, H, W, M, D = like.shape
     lines = from_tiles(tiles, rows, columns, M)
     out = lines.new_zeros(B, lines.shape[1], W, M, D)
@@ -109,9 +117,13 @@ def scatter(tiles: Tensor, rows: Tensor, columns: Tensor, like: Tensor) -> Tenso
 
 
 def window_bias(rpb: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """`offsets` of rows (n, T, S) and columns (m, U, V) to (n * m * M, T * U, S * V).
+    """Return the biases of all tiles, shape (n * m * M, T * U, S * V).
 
-    -inf outside the windows. Whole lines are looked up, as single numbers take longer.
+    They are -inf outside the windows. Whole lines of the table are looked up at a time,
+    since a lookup of single numbers takes longer.
+
+    Args:
+        rows, columns: `offsets` (n, T, S) of rows and (m, U, V) of columns.
     """
     M, side, _ = rpb.shape
     (n, T, S), (m, U, V) = rows.shape, columns.shape
@@ -124,8 +136,10 @@ def window_bias(rpb: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return bias.transpose(0, 1).reshape(n * m * M, T * U, S * V)
 
 
-def table_gradient(dbias: Tensor, rows: Tensor, columns: Tensor, M: int, side: int):
-    """Adjoint of `window_bias`, (M, side, side)."""
+def table_gradient(
+    dbias: Tensor, rows: Tensor, columns: Tensor, M: int, side: int
+) -> Tensor:
+    """Return the gradient of the table, which is the adjoint of `window_bias`."""
     (n, T, S), (m, U, V) = rows.shape, columns.shape
     dbias = dbias.view(n, m, M, T, U, S, V).permute(2, 0, 3, 5, 1, 4, 6)
     dbias = dbias.reshape(M, n * T * S, m * U * V)
@@ -136,123 +150,51 @@ def table_gradient(dbias: Tensor, rows: Tensor, columns: Tensor, M: int, side: i
     return (row_of.T @ (dbias @ column_of))[:, :side, :side]
 
 
-@torch.library.custom_op(
-    'mmattn::neighborhood_tiles',
-    mutates_args=(),
-    schema='(Tensor q, Tensor k, Tensor v, Tensor rpb, str part) -> Tensor',
-)
-def _attend_part(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str) -> Tensor:
-    """`attend_part` as one operator, with a backward that recomputes the weights."""
-    return attend_tiles(F.scaled_dot_product_attention, q, k, v, rpb, part)
+def attend_part(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str) -> Tensor:
+    """Return the attention of some queries of a map, all tiles at once.
 
+    Args:
+        q, k, v, rpb: as of `mmattn.ops.neighborhood_attention`.
+        part: 'map' for all queries, 'rows' for the K // 2 topmost rows and as many
+            lowest ones, 'columns' for the outermost columns of the rows between.
 
-def attend_part_reference(
-    q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str
-) -> Tensor:
-    """`attend_part` in plain PyTorch, which is differentiable by all means."""
-
-    def attention(q, k, v, bias):
-        return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1) @ v
-
-    return attend_tiles(attention, q, k, v, rpb, part)
-
-
-def attend_tiles(
-    attention: Callable[..., Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rpb: Tensor,
-    part: str,
-) -> Tensor:
-    """`attend_part` with the attention (q, k, v, bias) of each tile left open."""
-    rows, columns = tiles_of(part, q, rpb)
+    Returns:
+        Shape (B, rows, columns, M, D), without the pixels between.
+    """
+    rows, columns = cut_part(part, q, rpb)
     bias = window_bias(rpb, rows.offsets, columns.offsets).to(q.dtype)
     M = q.shape[3]
     q = gather(q, rows.queries, columns.queries)
     k, v = (gather(x, rows.keys, columns.keys) for x in (k, v))
-    with torch.autocast(q.device.type, enabled=False):
-        out = attention(q, k, v, bias[None])
+    out = F.scaled_dot_product_attention(q, k, v, bias[None])
     out = from_tiles(out.contiguous(), rows.queries, columns.queries, M)
     return out[:, : rows.count, : columns.count].contiguous()
 
 
-@_attend_part.register_fake
-def _(q, k, v, rpb, part):
-    B, H, W, M, D = q.shape
-    border = (rpb.shape[1] + 1) // 2 // 2 * 2
-    if part == 'rows':
-        H = border
-    elif part == 'columns':
-        H, W = H - border, border
-    return q.new_empty(B, H, W, M, D)
-
-
-@torch.library.custom_op(
-    'mmattn::neighborhood_tiles_backward',
-    mutates_args=(),
-    schema='(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor rpb, str part) -> '
-    '(Tensor, Tensor, Tensor, Tensor)',
-)
-def _backward(grad, q, k, v, rpb, part):
-    """Gradients of q, k, v and rpb."""
-    rows, columns = tiles_of(part, q, rpb)
+def part_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str
+) -> tuple[Tensor, ...]:
+    """Return the gradients of q, k, v and rpb, given that of `attend_part`."""
+    rows, columns = cut_part(part, q, rpb)
     M, D = q.shape[3:]
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    of_queries = rows.queries, columns.queries
-    of_keys = rows.keys, columns.keys
+    dtype = compute_dtype(q.dtype)
+    at_queries = rows.queries, columns.queries
+    at_keys = rows.keys, columns.keys
     missing = [x.queries.numel() - x.count for x in (columns, rows)]
     grad = F.pad(grad, (0, 0, 0, 0, 0, missing[0], 0, missing[1])).to(dtype)
-    with torch.autocast(q.device.type, enabled=False):
-        g_t = to_tiles(grad, *of_queries)
-        q_t = gather(q, *of_queries).to(dtype) * D**-0.5
-        k_t, v_t = (gather(x, *of_keys).to(dtype) for x in (k, v))
-        bias = window_bias(rpb.to(dtype), rows.offsets, columns.offsets)
-        weights = (q_t @ k_t.mT).add_(bias).softmax(-1)
-        dv = weights.mT @ g_t
-        ds = g_t @ v_t.mT
-        ds.sub_((ds * weights).sum(-1, keepdim=True)).mul_(weights)
-        dq, dk = (ds @ k_t).mul_(D**-0.5), ds.mT @ q_t
-        drpb = table_gradient(ds.sum(0), rows.offsets, columns.offsets, M, rpb.shape[1])
+    g_t = to_tiles(grad, *at_queries)
+    q_t = gather(q, *at_queries).to(dtype) * D**-0.5
+    k_t, v_t = (gather(x, *at_keys).to(dtype) for x in (k, v))
+    bias = window_bias(rpb.to(dtype), rows.offsets, columns.offsets)
+    weights = (q_t @ k_t.mT).add_(bias).softmax(-1)
+    dv = weights.mT @ g_t
+    ds = g_t @ v_t.mT
+    ds.sub_((ds * weights).sum(-1, keepdim=True)).mul_(weights)
+    dq, dk = (ds @ k_t).mul_(D**-0.5), ds.mT @ q_t
+    drpb = table_gradient(ds.sum(0), rows.offsets, columns.offsets, M, rpb.shape[1])
     return (
-        scatter(dq, *of_queries, q),
-        scatter(dk, *of_keys, k),
-        scatter(dv, *of_keys, v),
+        scatter(dq, *at_queries, q),
+        scatter(dk, *at_keys, k),
+        scatter(dv, *at_keys, v),
         drpb.to(rpb.dtype).contiguous(),
     )
-
-
-@_backward.register_fake
-def _(grad, q, k, v, rpb, part):
-    return tuple(
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x in (q, k, v, rpb)
-    )
-
-
-def _setup_context(ctx, inputs, output):
-    *tensors, ctx.part = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _autograd(ctx, grad):
-    check_cotangent('neighborhood_attention', grad)
-    return *_backward(grad, *ctx.saved_tensors, ctx.part), None
-
-
-_attend_part.register_autograd(_autograd, setup_context=_setup_context)
-
-
-def attend_part(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, part: str) -> Tensor:
-    """`neighborhood_attention` of some queries, all tiles at once.
-
-    Args:
-        part: 'map' for all queries, 'rows' for the K // 2 upmost and as many lowest
-            rows, 'columns' for the outer columns of the rows between.
-
-    Returns:
-        Shape (B, rows, columns, M, D), without those between.
-    """
-    if needs_reference(q, k, v, rpb):
-        return attend_part_reference(q, k, v, rpb, part)
-    return _attend_part(q, k, v, rpb, part)

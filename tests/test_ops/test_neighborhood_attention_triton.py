@@ -1,0 +1,61 @@
+"""Neighborhood attention on a GPU, and on the CPU under Triton's interpreter."""
+
+import pytest
+import torch
+from neighborhood_cases import (
+    assert_matches_reference,
+    backend,
+    choose_form,
+)
+from triton_devices import every_device, every_dtype, outer_run, run_under_interpreter
+
+from mmattn.ops.neighborhood_attention.example import example_inputs
+from mmattn.ops.testing import run_with_grads
+
+pytest.importorskip('triton')
+
+SMALL = dict(grid=(6, 9), K=3, B=1, M=2, D=4)
+SHAPES = {
+    'map of the window': dict(grid=(5, 5), K=5, B=1, M=1, D=4),
+    '7x5, batch 2': dict(grid=(7, 5), K=3, M=2, D=5),
+    '9x12, K 7': dict(grid=(9, 12), K=7, B=1, M=1, D=16),
+}
+
+
+@outer_run
+def test_under_interpreter():
+    run_under_interpreter(__file__)
+
+
+@every_device
+@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
+def test_stencil(monkeypatch, shape, device):
+    choose_form(monkeypatch, 'stencil')
+    assert_matches_reference(backend('triton'), example_inputs(**shape, device=device))
+
+
+@every_device
+@every_dtype
+@pytest.mark.parametrize('form', ['dense', 'tiles', 'stencil'])
+def test_every_dtype(monkeypatch, form, dtype, device):
+    choose_form(monkeypatch, form)
+    inputs = example_inputs(**SMALL, dtype=dtype, device=device)
+    assert_matches_reference(backend('triton'), inputs)
+
+
+@every_device
+def test_it_is_the_fastest(monkeypatch, device):
+    choose_form(monkeypatch, 'stencil')
+    inputs = example_inputs(**SMALL, device=device)
+    chosen, named = (run_with_grads(backend(name), inputs) for name in (None, 'triton'))
+    assert torch.equal(chosen[0], named[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize('grid', [(14, 14), (28, 28), (60, 50)], ids=str)
+def test_tiles_on_a_gpu(grid, dtype):
+    inputs = example_inputs(grid=grid, K=7, B=1, dtype=dtype, device='cuda')
+    assert_matches_reference(backend('tiles'), inputs)
+    assert_matches_reference(backend(None), inputs)
