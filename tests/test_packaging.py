@@ -48,7 +48,7 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
         names = {name.partition('/')[2] for name in archive.getnames()}
     wanted = {name.removeprefix('.mim/') for name in MIM}
     wanted |= {'setup.py', 'requirements/mm.txt', 'mmattn/ops/backend.py'}
-    wanted.add('mmattn_startup.py')
+    wanted |= {'mmattn_startup.py', 'projects/example_project/landmark_pyramid.py'}
     csrc = (ROOT / 'mmattn' / 'ops' / 'csrc').iterdir()
     wanted |= {f'mmattn/ops/csrc/{path.name}' for path in csrc}
     assert not wanted - names
