@@ -109,7 +109,7 @@ def metrics(model: dict, kind: str) -> dict[str, float]:
 
 def readmes() -> list[Path]:
     return [
-        ROOT / 'README.md',
+        ROOT / 'docs/demos.md',
         ROOT / 'docs/model_zoo.md',
         ROOT / 'docs/mask_search.md',
         *(path.with_name('README.md') for path in metafiles()),

@@ -1,0 +1,69 @@
+"""README, CONTRIBUTING and the pages of docs/ are short, linked and runnable."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *ROOT.glob('*.md'),
+    *ROOT.glob('docs/**/*.md'),
+    *ROOT.glob('projects/**/*.md'),
+    *ROOT.glob('mmattn/ops/**/README.md'),
+]
+LINK = re.compile(r'\]\(([^)\s]+)\)')
+HEADING = re.compile(r'^#+ (.+)$', re.MULTILINE)
+BLOCK = re.compile(r'^```python\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+README = (ROOT / 'README.md').read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a page's headings have on GitHub."""
+    headings = HEADING.findall(page.read_text())
+    kept = (re.sub(r'[^\w\- ]', '', heading.lower()) for heading in headings)
+    return {heading.replace(' ', '-') for heading in kept}
+
+
+def broken_links(page: Path) -> list[str]:
+    """Return the links of a page to files or headings that do not exist."""
+    broken = []
+    for link in LINK.findall(page.read_text()):
+        if link.startswith(('http://', 'https://')):
+            continue
+        path, _, anchor = link.partition('#')
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+def test_links_lead_somewhere():
+    broken = {str(page): links for page in PAGES if (links := broken_links(page))}
+    assert not broken
+
+
+def test_readme_has_at_most_900_words():
+    assert len(README.split()) <= 900
+
+
+def test_readme_examples_are_short():
+    assert [len(block.splitlines()) for block in BLOCK.findall(README)] == [6, 6]
+
+
+def test_readme_example_in_plain_pytorch(capsys):
+    exec(BLOCK.findall(README)[1], {})
+    sizes = [tuple(shape[2:]) for shape in eval(capsys.readouterr().out)]
+    assert sizes == [(64, 64), (32, 32), (16, 16), (8, 8)]
+
+
+def test_readme_config_builds(tmp_path):
+    pytest.importorskip('mmdet')
+    from mmengine.config import Config
+
+    from mmattn.analysis.flops import build
+
+    path = tmp_path / 'user.py'
+    path.write_text(BLOCK.findall(README)[0])
+    model = build(Config.fromfile(path))
+    assert type(model.backbone).__name__ == 'IViT'
