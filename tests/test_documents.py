@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import mmattn
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *ROOT.glob('*.md'),
@@ -41,6 +43,14 @@ def broken_links(page: Path) -> list[str]:
 def test_links_lead_somewhere():
     broken = {str(page): links for page in PAGES if (links := broken_links(page))}
     assert not broken
+
+
+def test_versions_agree():
+    changes = (ROOT / 'CHANGELOG.md').read_text()
+    version, date = re.search(r'^## \[([\d.]+)\] - (\S+)$', changes, re.M).groups()
+    assert version == mmattn.__version__
+    citation = (ROOT / 'CITATION.cff').read_text()
+    assert f'\nversion: {version}\ndate-released: {date}\n' in citation
 
 
 def test_readme_has_at_most_900_words():

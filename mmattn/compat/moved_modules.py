@@ -1,7 +1,8 @@
-"""Modules that have moved since version 0.1, by their old names.
+"""Table of the modules that moved since version 0.1, by their old names.
 
 `import mmattn.models.heads` still works, and a checkpoint that was pickled with the old
-name still finds its class. The table goes with version 0.3.
+name still finds its class. Version 0.3.0 removes this table, together with the other
+deprecated names that CHANGELOG.md lists under 0.2.0.
 """
 
 __all__ = ['MOVED']
