@@ -6,11 +6,12 @@ triton_fwd = pytest.importorskip('mmattn.ops.deformable_attention.triton_fwd')
 
 from aot import record_launches, resources  # noqa: E402
 
+from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.deformable_attention import triton_bwd, triton_impl  # noqa: E402
 from mmattn.ops.testing import make_deformable_v2_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    triton_impl.INTERPRETED, reason='kernels made for the interpreter do not compile'
+    triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'
 )
 
 SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x

@@ -7,11 +7,12 @@ triton_fwd = pytest.importorskip('mmattn.ops.landmark_attention.triton_fwd')
 
 from aot import record_launches, resources  # noqa: E402
 
+from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.landmark_attention import triton_bwd, triton_impl  # noqa: E402
 from mmattn.ops.testing import make_landmark_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    triton_impl.INTERPRETED, reason='kernels made for the interpreter do not compile'
+    triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'
 )
 
 HALF, FULL = torch.bfloat16, torch.float32

@@ -6,7 +6,7 @@ import importlib
 import pytest
 import torch
 
-from mmattn.ops import landmark_attention
+from mmattn.ops import landmark_attention, triton_launch
 from mmattn.ops.landmark_attention import triton_impl
 from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
 
@@ -52,7 +52,7 @@ def test_unknown_backend_names_the_known_ones():
         landmark_attention(*make_landmark_inputs(), backend='cudnn')
 
 
-@pytest.mark.skipif(triton_impl.INTERPRETED, reason='the interpreter runs on the CPU')
+@pytest.mark.skipif(triton_launch.INTERPRETED, reason='the interpreter runs on the CPU')
 def test_backend_that_cannot_run_says_why():
     with pytest.raises(ValueError, match="'triton' cannot run .*CUDA.* on cpu"):
         landmark_attention(*make_landmark_inputs(), backend='triton')
@@ -68,7 +68,7 @@ def test_backend_that_cannot_run_says_why():
     ],
 )
 def test_limits_of_triton(monkeypatch, shape, message):
-    monkeypatch.setattr(triton_impl, 'INTERPRETED', True)
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
     assert message in triton_impl.unsupported(*make_landmark_inputs(**shape))
 
 

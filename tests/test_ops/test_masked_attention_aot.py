@@ -9,6 +9,7 @@ triton_stencil = pytest.importorskip('mmattn.ops.masked_attention.triton_stencil
 
 from aot import record_launches, resources  # noqa: E402
 
+from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.masked_attention import (  # noqa: E402
     triton_impl,
     triton_soft,
@@ -18,7 +19,7 @@ from mmattn.ops.masked_attention import (  # noqa: E402
 from mmattn.ops.testing import make_masked_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    triton_impl.INTERPRETED, reason='kernels made for the interpreter do not compile'
+    triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'
 )
 
 HALF, FULL = torch.bfloat16, torch.float32

@@ -10,11 +10,12 @@ triton_fwd = pytest.importorskip('mmattn.ops.ms_deform_attn.triton_fwd')
 
 from aot import instructions, record_launches, resources  # noqa: E402
 
+from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.ms_deform_attn import triton_bwd, triton_impl  # noqa: E402
 from mmattn.ops.testing import make_ms_deform_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    triton_impl.INTERPRETED, reason='kernels made for the interpreter do not compile'
+    triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'
 )
 
 SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x

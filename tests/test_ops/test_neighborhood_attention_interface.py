@@ -7,8 +7,7 @@ import pytest
 import torch
 from neighborhood_cases import NAMES, choose_form
 
-from mmattn.ops import neighborhood_attention
-from mmattn.ops.masked_attention import triton_impl as masked_triton
+from mmattn.ops import neighborhood_attention, triton_launch
 from mmattn.ops.neighborhood_attention import triton_impl
 from mmattn.ops.neighborhood_attention.example import example_inputs
 from mmattn.ops.testing import assert_close, run_with_grads
@@ -57,7 +56,7 @@ def test_unknown_backend_names_the_known_ones():
         neighborhood_attention(*example_inputs(), backend='cudnn')
 
 
-@pytest.mark.skipif(masked_triton.INTERPRETED, reason='the interpreter runs on the CPU')
+@pytest.mark.skipif(triton_launch.INTERPRETED, reason='the interpreter runs on the CPU')
 def test_backend_that_cannot_run_says_why():
     with pytest.raises(ValueError, match="'triton' cannot run .*CUDA.* on cpu"):
         neighborhood_attention(*example_inputs(), backend='triton')
@@ -67,7 +66,7 @@ def test_backend_that_cannot_run_says_why():
     'shape, message', [(dict(D=129), '129'), (dict(dtype=torch.float64), 'float64')]
 )
 def test_limits_of_triton(monkeypatch, shape, message):
-    monkeypatch.setattr(masked_triton, 'INTERPRETED', True)
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
     assert message in triton_impl.unsupported(*example_inputs(**shape))
 
 

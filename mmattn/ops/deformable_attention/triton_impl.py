@@ -7,17 +7,13 @@ programs are of shares, added in a fixed order. Triton is imported by the first 
 that needs it.
 """
 
-import importlib.util
-import os
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-HAS_TRITON = importlib.util.find_spec('triton') is not None
-INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
+from .. import triton_launch as launch
+
 MAX_HEAD_WIDTH = 64
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # Chosen from the compiler's reports: nothing spills. By the padded head width: queries
 # and keys of a tile, warps.
@@ -38,7 +34,6 @@ KEYS_TILES = {
 }
 TABLE_TILE = dict(BH=16, BW=32, num_warps=4, num_stages=1)
 MAX_CELLS = 64  # of a program and axis
-COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's sake
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64
 WORKSPACE = 2**24  # gradients of scores
 
@@ -46,31 +41,23 @@ WORKSPACE = 2**24  # gradients of scores
 def unsupported(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor
 ) -> str | None:
-    if q.device.type != 'cuda' and not (INTERPRETED and q.device.type == 'cpu'):
-        return f'it runs on CUDA devices, the tensors are on {q.device}'
-    if not HAS_TRITON:
-        return 'Triton is not installed (pip install triton)'
-    if q.dtype not in DTYPES:
-        return f'it has float32, float16 and bfloat16, got {q.dtype}'
-    if q.shape[3] > MAX_HEAD_WIDTH:
-        return f'it has heads of at most {MAX_HEAD_WIDTH} channels, got {q.shape[3]}'
-    return None
+    return launch.reason(q, MAX_HEAD_WIDTH)
 
 
 def forward(q, k, v, positions, table, *, grid, align_corners):
     """Returns the output and each row's log-sum-exp (B, M, N) in fp32."""
     B, N, M, D = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = _empty(q, B, M, N)
+    lse = launch.empty(q, B, M, N)
     if B:
         from .triton_fwd import _fwd_kernel
 
-        q, k, v = (_unit_stride(x) for x in (q, k, v))
+        q, k, v = (launch.unit_stride(x) for x in (q, k, v))
         BQ, BK, options = _options(FORWARD_TILES, q)
-        blocks = _cdiv(N, BQ)
+        blocks = launch.cdiv(N, BQ)
         with torch.cuda.device_of(q):
             _fwd_kernel[(B * M * blocks,)](
-                q, k, v, *_bias(positions, table), out, lse, *_strides(q, k, v),
+                q, k, v, *_bias(positions, table), out, lse, *launch.strides(q, k, v),
                 N, k.shape[1], M, blocks=blocks, scale=D**-0.5, BQ=BQ, BK=BK,
                 UNIT_STEP=_is_unit_step(table, grid, align_corners),
                 **_geometry(positions, table, grid, align_corners), **options,
@@ -81,11 +68,8 @@ def forward(q, k, v, positions, table, *, grid, align_corners):
 def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
     """Gradients of q, k, v, positions and table."""
     if not len(q):
-        return tuple(
-            torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-            for x in (q, k, v, positions, table)
-        )
-    grad, q, k, v = (_unit_stride(x) for x in (grad, q, k, v))
+        return launch.zeros(q, k, v, positions, table)
+    grad, q, k, v = (launch.unit_stride(x) for x in (grad, q, k, v))
     geometry = _geometry(positions, table, grid, align_corners)
     unit_step = _is_unit_step(table, grid, align_corners)
     settings = geometry | dict(UNIT_STEP=unit_step, scale=q.shape[3] ** -0.5)
@@ -96,33 +80,6 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
         )
         dk, dv, dpositions = _backward_keys(inputs, lse, delta, settings)
     return dq, dk, dv, dpositions.to(positions.dtype), dtable.to(table.dtype)
-
-
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _power_of_two(n: int, least: int) -> int:
-    return max(least, 1 << (n - 1).bit_length())
-
-
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def _strides(*tensors: Tensor) -> list[int]:
-    return [stride for x in tensors for stride in x.stride()[:3]]
-
-
-def _split(num_blocks: int, num_programs: int) -> tuple[int, int]:
-    """Numbers of non-empty splits of a loop over blocks and of blocks in a split."""
-    wanted = min(num_blocks, MAX_SPLITS, max(1, TARGET_PROGRAMS // num_programs))
-    blocks = _cdiv(num_blocks, wanted)
-    return _cdiv(num_blocks, blocks), blocks
 
 
 def _is_unit_step(table: Tensor, grid, align_corners: bool) -> bool:
@@ -147,22 +104,15 @@ def _bias(positions: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     return positions.float().contiguous(), F.pad(table.float(), (2, 2, 2, 2))
 
 
-def _precision(q: Tensor) -> str:
-    """Tensor cores take bfloat16 as it is stored, and the others in fp32: fp16 is exact
-    in TF32, and small weights would not be in fp16."""
-    return 'tf32x3' if q.dtype == torch.float32 else 'tf32'
-
-
 def _options(tiles: dict, q: Tensor) -> tuple[int, int, dict]:
     """Queries and keys of a tile, and what to launch kernels with. One stage: more
     would stage what is read of the table in shared memory, with bank conflicts."""
     D = q.shape[3]
-    DP = _power_of_two(D, 16)
+    DP = launch.power_of_two(D, 16)
     BQ, BK, num_warps = tiles[q.dtype][DP]
-    native = q.dtype == torch.bfloat16 and not INTERPRETED
     return BQ, BK, dict(
-        D=D, DP=DP, NATIVE=native, PRECISION=_precision(q),
-        num_warps=num_warps, num_stages=1, **COMPILER,
+        D=D, DP=DP, NATIVE=launch.is_native(q), PRECISION=launch.precision(q),
+        num_warps=num_warps, num_stages=1, **launch.COMPILER,
     )  # fmt: skip
 
 
@@ -174,25 +124,25 @@ def _backward_queries(inputs, out, lse, grid, geometry, settings):
     q, k, v, grad, positions, table = inputs
     (B, N, M, _), K, (H, W) = q.shape, k.shape[1], grid
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    delta = _empty(q, B, M, N)
+    delta = launch.empty(q, B, M, N)
     BQ, BK, options = _options(QUERIES_TILES, q)
     images = min(B, max(1, WORKSPACE // (M * K * N)))
     num_rows = min(H, max(1, WORKSPACE // (images * M * K * W)))
-    workspace = _empty(q, images * M * K * num_rows * W)
+    workspace = launch.empty(q, images * M * K * num_rows * W)
     dtable = torch.zeros(
         M, geometry['TH'], geometry['TW'], dtype=torch.float32, device=q.device
     )
     for image in range(0, B, images):
         for row in range(0, H, num_rows):
             count, rows = min(images, B - image), min(num_rows, H - row)
-            blocks = _cdiv(rows * W, BQ)
+            blocks = launch.cdiv(rows * W, BQ)
             _bwd_queries_kernel[(count * M * blocks,)](
-                *inputs, out, lse, delta, dq, workspace, *_strides(q, k, v, grad),
+                *inputs, out, lse, delta, dq, workspace, *launch.strides(q, k, v, grad),
                 N, K, M, first_image=image, first_query=row * W, num_queries=rows * W,
                 blocks=blocks, BQ=BQ, BK=BK, **settings, **options,
             )  # fmt: skip
             dtable += _table_gradient(
-                workspace, positions, K, M, geometry, _precision(q),
+                workspace, positions, K, M, geometry, launch.precision(q),
                 first_image=image, first_row=row, num_rows=rows, num_keys=count * K,
             )  # fmt: skip
     return dq, delta, dtable
@@ -204,15 +154,17 @@ def _table_gradient(
     from .triton_bwd import _bwd_table_kernel
 
     TH, TW = geometry['TH'], geometry['TW']
-    BY, BX = (min(MAX_CELLS, _power_of_two(side, 16)) for side in (TH, TW))
-    tiles_y, tiles_x = _cdiv(TH, BY), _cdiv(TW, BX)
+    BY, BX = (min(MAX_CELLS, launch.power_of_two(side, 16)) for side in (TH, TW))
+    tiles_y, tiles_x = launch.cdiv(TH, BY), launch.cdiv(TW, BX)
     programs = M * tiles_y * tiles_x
-    splits, keys_of_split = _split(num_keys, programs)
-    shares = _empty(workspace, splits, M, TH, TW)
+    splits, keys_of_split = launch.split(
+        num_keys, programs, TARGET_PROGRAMS, MAX_SPLITS
+    )
+    shares = launch.empty(workspace, splits, M, TH, TW)
     _bwd_table_kernel[(programs * splits,)](
         workspace, positions, shares, K, M, num_keys=num_keys, tiles_y=tiles_y,
         tiles_x=tiles_x, splits=splits, keys_of_split=keys_of_split, BY=BY, BX=BX,
-        PRECISION=precision, **part, **geometry, **TABLE_TILE, **COMPILER,
+        PRECISION=precision, **part, **geometry, **TABLE_TILE, **launch.COMPILER,
     )  # fmt: skip
     return shares.sum(0)
 
@@ -224,12 +176,14 @@ def _backward_keys(inputs, lse, delta, settings):
     q, k, v, grad, positions, _ = inputs
     (B, N, M, D), K, G = q.shape, k.shape[1], positions.shape[1]
     BQ, BK, options = _options(KEYS_TILES, q)
-    blocks = _cdiv(K, BK)
-    splits, blocks_of_split = _split(_cdiv(N, BQ), B * M * blocks)
-    dk, dv = (_empty(q, splits, B, K, M, D) for _ in range(2))
-    dpositions = _empty(q, splits, B, M, K, 2)
+    blocks = launch.cdiv(K, BK)
+    splits, blocks_of_split = launch.split(
+        launch.cdiv(N, BQ), B * M * blocks, TARGET_PROGRAMS, MAX_SPLITS
+    )
+    dk, dv = (launch.empty(q, splits, B, K, M, D) for _ in range(2))
+    dpositions = launch.empty(q, splits, B, M, K, 2)
     _bwd_keys_kernel[(B * M * blocks * splits,)](
-        *inputs, lse, delta, dk, dv, dpositions, *_strides(q, k, v, grad), B, N, K, M,
+        *inputs, lse, delta, dk, dv, dpositions, *launch.strides(q, k, v, grad), B, N, K, M,
         blocks=blocks, splits=splits, blocks_of_split=blocks_of_split, BQ=BQ, BK=BK,
         **settings, **options,
     )  # fmt: skip

@@ -5,17 +5,14 @@ Y with values V. Key side: landmarks attend to tokens; query side: tokens to lan
 Triton is imported by the first call that needs it.
 """
 
-import importlib.util
-import os
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-HAS_TRITON = importlib.util.find_spec('triton') is not None
-INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
+from .. import triton_launch as launch
+
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # (short side, long side, warps) by the mixed heads of a tile and whether a tile has all
 # mixed heads and channels. Chosen from the compiler's reports: nothing spills.
@@ -51,18 +48,13 @@ def unsupported(
     w1_k: Tensor | None,
     w2_k: Tensor | None,
 ) -> str | None:
-    if q.device.type != 'cuda' and not (INTERPRETED and q.device.type == 'cpu'):
-        return f'it runs on CUDA devices, the tensors are on {q.device}'
-    if not HAS_TRITON:
-        return 'Triton is not installed (pip install triton)'
-    if q.dtype not in DTYPES:
-        return f'it has float32, float16 and bfloat16, got {q.dtype}'
-    M, D = q.shape[2:]
-    if M > MAX_HEADS or D > MAX_HEAD_WIDTH:
-        return f'it has at most {MAX_HEADS} heads of {MAX_HEAD_WIDTH} channels, got {M} of {D}'
+    if reason := launch.reason(q, MAX_HEAD_WIDTH):
+        return reason
+    if q.shape[2] > MAX_HEADS:
+        return f'supports at most {MAX_HEADS} heads, got {q.shape[2]}'
     for w in (w1_q, w1_k):
         if w is not None and w.shape[0] > MAX_MIXED_HEADS:
-            return f'it has at most {MAX_MIXED_HEADS} mixed heads, got {w.shape[0]}'
+            return f'supports at most {MAX_MIXED_HEADS} mixed heads, got {w.shape[0]}'
     return None
 
 
@@ -95,11 +87,7 @@ def backward(
 ):
     """Gradients of q, k, v, q_landmarks, k_landmarks and the four mixing weights."""
     if not len(q):
-        tensors = (q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k)
-        return tuple(
-            None if x is None else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-            for x in tensors
-        )
+        return launch.zeros(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k)
     lse_k, lse_q = _split_statistics(statistics, q, q_landmarks, w1_k)
     with torch.cuda.device_of(q):
         dq, dk_landmarks, dcontext, dw1_q, dw2_q = _mixed_backward(
@@ -130,11 +118,11 @@ def _problem(x, w1):
     M, D = x.shape[2:]
     groups, heads, mixed_heads = (M, 1, 1) if w1 is None else (1, M, w1.shape[0])
     EB = 1 if mixed_heads == 1 else 8 if mixed_heads <= 8 else 16
-    blocks = _cdiv(mixed_heads, EB)
+    blocks = launch.cdiv(mixed_heads, EB)
     BD = 32 if D % 32 == 0 or 16 < D < 32 else 16
     constants = dict(
         D=D, M=heads, E=mixed_heads, EB=EB, BD=BD, MIX=w1 is not None,
-        PRECISION='tf32x3' if x.dtype == torch.float32 else 'tf32',
+        PRECISION=launch.precision(x),
     )  # fmt: skip
     return _Problem(groups, blocks, (EB, blocks == 1 and D <= BD), constants)
 
@@ -143,25 +131,6 @@ def _options(problem: _Problem, num_warps: int) -> dict:
     """Of the compiler. With maxnreg it does not spill for the sake of occupancy."""
     options = dict(num_warps=num_warps, num_stages=NUM_STAGES, enable_fp_fusion=True)
     return options if problem.tile[1] else options | dict(maxnreg=255)
-
-
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _split(num_tiles: int, num_programs: int) -> tuple[int, int]:
-    """Numbers of non-empty splits of a loop over tiles and of tiles in a split."""
-    wanted = min(num_tiles, max(1, TARGET_PROGRAMS // num_programs))
-    tiles = _cdiv(num_tiles, wanted)
-    return _cdiv(num_tiles, tiles), tiles
-
-
-def _strides(*tensors):
-    return [stride for x in tensors for stride in x.stride()[:3]]
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 else x.contiguous()
 
 
 def _partials(out: Tensor, count: int, direct: bool) -> Tensor:
@@ -178,7 +147,7 @@ def _reduce(partials: Tensor, out: Tensor, log: bool = False):
     if partials is out:
         return
     size = out.numel()
-    _reduce_kernel[(_cdiv(size, REDUCE_BLOCK),)](
+    _reduce_kernel[(launch.cdiv(size, REDUCE_BLOCK),)](
         partials, out, size, len(partials), LOG=log, BLOCK=REDUCE_BLOCK, num_warps=4
     )
 
@@ -187,14 +156,16 @@ def _mixed_forward(x, y, v, w1, w2, out, lse):
     """Writes (w2 softmax(w1 x y^T / sqrt(D))) v to `out` and the log-sum-exp to `lse`."""
     from .triton_fwd import _fwd_kernel, _lse_kernel
 
-    x, y, v = (_unit_stride(t) for t in (x, y, v))
+    x, y, v = (launch.unit_stride(t) for t in (x, y, v))
     w1, w2 = (None if w is None else w.contiguous() for w in (w1, w2))
     B, R, M, D = x.shape
     S = y.shape[1]
     problem = _problem(x, w1)
     short, long, num_warps = FORWARD_TILES[problem.tile]
-    row_tiles, col_tiles = _cdiv(R, short), _cdiv(S, long)
-    splits, tiles = _split(col_tiles, row_tiles * B * problem.groups)
+    row_tiles, col_tiles = launch.cdiv(R, short), launch.cdiv(S, long)
+    splits, tiles = launch.split(
+        col_tiles, row_tiles * B * problem.groups, TARGET_PROGRAMS
+    )
     grid = (splits * row_tiles * B * problem.groups,)
     sizes = (
         B,
@@ -214,13 +185,13 @@ def _mixed_forward(x, y, v, w1, w2, out, lse):
     if col_tiles > 1:
         lse_partials = _partials(lse, splits, direct=True)
         _lse_kernel[(grid[0] * problem.blocks,)](
-            x, y, w1, lse_partials, *_strides(x, y), *sizes, **constants
+            x, y, w1, lse_partials, *launch.strides(x, y), *sizes, **constants
         )
         _reduce(lse_partials, lse, log=True)
     one_tile = tiles * problem.blocks == 1
     partials = _partials(out, splits, direct=one_tile or out.dtype == torch.float32)
     _fwd_kernel[grid](
-        x, y, v, w1, w2, lse, partials, *_strides(x, y, v), *sizes,
+        x, y, v, w1, w2, lse, partials, *launch.strides(x, y, v), *sizes,
         WHOLE_ROWS=col_tiles == 1, ONE_TILE=one_tile, **constants,
     )  # fmt: skip
     _reduce(partials, out)
@@ -234,27 +205,31 @@ def _mixed_backward(grad, x, y, v, w1, w2, lse):
         None if t is None else torch.empty(t.shape, dtype=t.dtype, device=t.device)
         for t in (x, y, v, w1, w2)
     ]
-    grad, x, y, v = (_unit_stride(t) for t in (grad, x, y, v))
+    grad, x, y, v = (launch.unit_stride(t) for t in (grad, x, y, v))
     w1, w2 = (None if w is None else w.contiguous() for w in (w1, w2))
     B, R, M, D = x.shape
     S = y.shape[1]
     problem = _problem(x, w1)
     short, long, num_warps = BACKWARD_TILES[problem.tile]
     BR, BC = (short, long) if S <= R else (long, short)
-    row_tiles, col_tiles = _cdiv(R, BR), _cdiv(S, BC)
+    row_tiles, col_tiles = launch.cdiv(R, BR), launch.cdiv(S, BC)
 
     # The longer side is split over programs, the shorter one looped over in each.
     row_splits, col_splits = 1, 1
     if S <= R:
-        row_splits, row_tiles = _split(row_tiles, B * problem.groups)
+        row_splits, row_tiles = launch.split(
+            row_tiles, B * problem.groups, TARGET_PROGRAMS
+        )
     else:
-        col_splits, col_tiles = _split(col_tiles, B * problem.groups)
+        col_splits, col_tiles = launch.split(
+            col_tiles, B * problem.groups, TARGET_PROGRAMS
+        )
     num_programs = row_splits * col_splits * B * problem.groups
     sizes = (
         B, R, S, problem.constants['M'], problem.groups,
         row_splits, row_tiles, col_splits, col_tiles, D**-0.5,
     )  # fmt: skip
-    strides = _strides(x, y, v, grad)
+    strides = launch.strides(x, y, v, grad)
     one_row_tile = row_tiles * problem.blocks == 1
     one_col_tile = col_tiles * problem.blocks == 1
     constants = dict(

@@ -5,16 +5,12 @@ shares of programs, added in a fixed order. Triton is imported by the first call
 needs it.
 """
 
-import importlib.util
-import os
-
 import torch
 from torch import Tensor
 
-HAS_TRITON = importlib.util.find_spec('triton') is not None
-INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
+from .. import triton_launch as launch
+
 MAX_HEAD_WIDTH = 128
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # Chosen from the compiler's reports: nothing spills. By the padded head width.
 FORWARD_TILES = {  # height and width of a tile of patches, warps
@@ -35,7 +31,6 @@ SOFT_BACKWARD_TILES = {
     torch.bfloat16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8), 128: (64, 32, 8)},
 }  # fmt: skip
 WIDE, CHUNK = 32, 16  # wider heads in fp32 are read in chunks of channels
-COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's sake
 ROWS_OF_SPLIT = {16: 64, 32: 64, 64: 32, 128: 32}
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64
 
@@ -43,24 +38,16 @@ TARGET_PROGRAMS, MAX_SPLITS = 528, 64
 def unsupported(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, alpha: Tensor | None
 ) -> str | None:
-    if q.device.type != 'cuda' and not (INTERPRETED and q.device.type == 'cpu'):
-        return f'it runs on CUDA devices, the tensors are on {q.device}'
-    if not HAS_TRITON:
-        return 'Triton is not installed (pip install triton)'
-    if q.dtype not in DTYPES:
-        return f'it has float32, float16 and bfloat16, got {q.dtype}'
-    if q.shape[3] > MAX_HEAD_WIDTH:
-        return f'it has heads of at most {MAX_HEAD_WIDTH} channels, got {q.shape[3]}'
-    return None
+    return launch.reason(q, MAX_HEAD_WIDTH)
 
 
 def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
     """Returns the output and each row's log-sum-exp (B, M, N) in fp32."""
     B, N, M, _ = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = _empty(q, B, M, N)
+    lse = launch.empty(q, B, M, N)
     if B:
-        q, k, v = (_unit_stride(x) for x in (q, k, v))
+        q, k, v = (launch.unit_stride(x) for x in (q, k, v))
         with torch.cuda.device_of(q):
             if alpha is None:
                 stencil = _stencil(grid, kernel_size, num_special, mask_fill)
@@ -76,12 +63,9 @@ def backward(
 ):
     """Gradients of q, k, v, bias and alpha."""
     if not len(q):
-        return tuple(
-            None if x is None else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-            for x in (q, k, v, bias, alpha)
-        )
+        return launch.zeros(q, k, v, bias, alpha)
     grads = [torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)]
-    grad, q, k, v = (_unit_stride(x) for x in (grad, q, k, v))
+    grad, q, k, v = (launch.unit_stride(x) for x in (grad, q, k, v))
     with torch.cuda.device_of(q):
         if alpha is None:
             stencil = _stencil(grid, kernel_size, num_special, mask_fill)
@@ -90,33 +74,6 @@ def backward(
         mask = dict(W=grid[1], S=num_special, R=kernel_size)
         dalpha = _soft_backward(grad, out, lse, q, k, v, alpha, grads, mask)
         return *grads, None, dalpha
-
-
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _power_of_two(n: int, least: int) -> int:
-    return max(least, 1 << (n - 1).bit_length())
-
-
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def _strides(*tensors: Tensor) -> list[int]:
-    return [stride for x in tensors for stride in x.stride()[:3]]
-
-
-def _split(num_blocks: int, num_programs: int) -> tuple[int, int]:
-    """Numbers of non-empty splits of a loop over blocks and of blocks in a split."""
-    wanted = min(num_blocks, MAX_SPLITS, max(1, TARGET_PROGRAMS // num_programs))
-    blocks = _cdiv(num_blocks, wanted)
-    return _cdiv(num_blocks, blocks), blocks
 
 
 def _stencil(grid, kernel_size, num_special, mask_fill) -> dict:
@@ -129,14 +86,14 @@ def _stencil(grid, kernel_size, num_special, mask_fill) -> dict:
 
 def _widths(q: Tensor) -> dict:
     D = q.shape[3]
-    return dict(D=D, DP=_power_of_two(D, 16), **COMPILER)
+    return dict(D=D, DP=launch.power_of_two(D, 16), **launch.COMPILER)
 
 
 def _tiles(tiles: dict, q: Tensor, stencil: dict) -> tuple[int, dict]:
     """Number of tiles of one head, and what to launch kernels over them with."""
     widths = _widths(q)
     TH, TW, num_warps = tiles[widths['DP']]
-    count = _cdiv(stencil['H'], TH) * _cdiv(stencil['W'], TW)
+    count = launch.cdiv(stencil['H'], TH) * launch.cdiv(stencil['W'], TW)
     constants = dict(TH=TH, TW=TW, num_warps=num_warps, num_stages=1)
     return count, stencil | widths | constants
 
@@ -149,7 +106,7 @@ def _hard_forward(q, k, v, bias, out, lse, stencil):
     tiles, options = _tiles(FORWARD_TILES, q, stencil)
     if tiles:
         _fwd_kernel[(B * M * tiles,)](
-            q, k, v, _contiguous(bias), mean, out, lse, *_strides(q, k, v),
+            q, k, v, _contiguous(bias), mean, out, lse, *launch.strides(q, k, v),
             M=M, scale=D**-0.5, **options,
         )  # fmt: skip
 
@@ -160,20 +117,22 @@ def _special_forward(q, k, v, out, lse, stencil) -> Tensor | None:
 
     B, N, M, D = q.shape
     rows = stencil['S'] + stencil['ZERO']
-    mean = _empty(q, B, M, D) if stencil['ZERO'] else None
+    mean = launch.empty(q, B, M, D) if stencil['ZERO'] else None
     if rows:
         widths = _widths(q)
         BN = ROWS_OF_SPLIT[widths['DP']]
-        splits, blocks = _split(_cdiv(N, BN), B * M * rows)
-        stats, acc = (_empty(q, B, M, rows, splits, x) for x in (2, D))
+        splits, blocks = launch.split(
+            launch.cdiv(N, BN), B * M * rows, TARGET_PROGRAMS, MAX_SPLITS
+        )
+        stats, acc = (launch.empty(q, B, M, rows, splits, x) for x in (2, D))
         _special_split_kernel[(B * M * rows * splits,)](
-            q, k, v, stats, acc, *_strides(q, k, v),
+            q, k, v, stats, acc, *launch.strides(q, k, v),
             N, M, stencil['S'], rows, splits, blocks, D**-0.5,
             BN=BN, num_warps=4, num_stages=1, **widths,
         )  # fmt: skip
         _special_merge_kernel[(B * M * rows,)](
             stats, acc, out, lse, mean, N, M, stencil['S'], rows, splits,
-            SP=_power_of_two(splits, 1), num_warps=4, **widths,
+            SP=launch.power_of_two(splits, 1), num_warps=4, **widths,
         )  # fmt: skip
     return mean
 
@@ -185,18 +144,18 @@ def _hard_backward(grad, out, lse, q, k, v, bias, grads, stencil) -> Tensor | No
 
     B, N, M, D = q.shape
     S, ZERO, R = (stencil[name] for name in ('S', 'ZERO', 'R'))
-    delta = _empty(q, B, M, N)
+    delta = launch.empty(q, B, M, N)
     if S:
         _delta(grad, out, delta, S)
     tiles, options = _tiles(BACKWARD_TILES, q, stencil)
     programs = (B * M * tiles,)
     settings = dict(M=M, scale=D**-0.5, **options)
     dq, dk, dv = grads
-    strides = _strides(q, k, v, grad)
+    strides = launch.strides(q, k, v, grad)
     kernel_bias = _contiguous(bias)
-    dbias = None if bias is None else _empty(q, B, tiles, M, R * R)
-    sums = _empty(q, B, M, 2 * S + ZERO, tiles, D) if S or ZERO else None
-    sums_q = _empty(q, B, M, S, tiles, D) if S else None
+    dbias = None if bias is None else launch.empty(q, B, tiles, M, R * R)
+    sums = launch.empty(q, B, M, 2 * S + ZERO, tiles, D) if S or ZERO else None
+    sums_q = launch.empty(q, B, M, S, tiles, D) if S else None
     if tiles:
         _bwd_queries_kernel[programs](
             q, k, v, grad, out, kernel_bias, lse, delta, dq, sums, dbias,
@@ -226,10 +185,10 @@ def _delta(grad, out, delta, rows: int):
 
     B, N, M, _ = out.shape
     widths = _widths(out)
-    BN = min(ROWS_OF_SPLIT[widths['DP']], _power_of_two(rows, 1))
-    blocks = _cdiv(rows, BN)
+    BN = min(ROWS_OF_SPLIT[widths['DP']], launch.power_of_two(rows, 1))
+    blocks = launch.cdiv(rows, BN)
     _delta_kernel[(B * M * blocks,)](
-        grad, out, delta, *_strides(grad), N, M, rows, blocks,
+        grad, out, delta, *launch.strides(grad), N, M, rows, blocks,
         BN=BN, num_warps=4, **widths,
     )  # fmt: skip
 
@@ -240,8 +199,8 @@ def _soft_options(q: Tensor) -> dict:
     widths, is_full = _widths(q), q.dtype == torch.float32
     return dict(
         BD=CHUNK if is_full and widths['DP'] > WIDE else widths['DP'],
-        NATIVE=q.dtype == torch.bfloat16 and not INTERPRETED,
-        PRECISION='tf32x3' if is_full else 'tf32', num_stages=2, **widths,
+        NATIVE=launch.is_native(q),
+        PRECISION=launch.precision(q), num_stages=2, **widths,
     )  # fmt: skip
 
 
@@ -251,9 +210,9 @@ def _soft_forward(q, k, v, alpha, out, lse, mask):
     B, N, M, D = q.shape
     options = _soft_options(q)
     BQ, BK, num_warps = SOFT_FORWARD_TILES[q.dtype][options['DP']]
-    blocks = _cdiv(N, BQ)
+    blocks = launch.cdiv(N, BQ)
     _soft_fwd_kernel[(B * M * blocks,)](
-        q, k, v, alpha.contiguous(), out, lse, *_strides(q, k, v), N, M, blocks=blocks,
+        q, k, v, alpha.contiguous(), out, lse, *launch.strides(q, k, v), N, M, blocks=blocks,
         scale=D**-0.5, BQ=BQ, BK=BK, num_warps=num_warps, **mask, **options,
     )  # fmt: skip
 
@@ -264,15 +223,15 @@ def _soft_backward(grad, out, lse, q, k, v, alpha, grads, mask) -> Tensor:
 
     B, N, M, D = q.shape
     dq, dk, dv = grads
-    delta = _empty(q, B, M, N)
+    delta = launch.empty(q, B, M, N)
     _delta(grad, out, delta, N)
     options = _soft_options(q) | mask | dict(scale=D**-0.5)
     long, short, num_warps = SOFT_BACKWARD_TILES[q.dtype][options['DP']]
-    blocks = _cdiv(N, long)
+    blocks = launch.cdiv(N, long)
     options |= dict(num_warps=num_warps, blocks=blocks)
     inputs = (q, k, v, grad, alpha.contiguous(), lse, delta)
-    strides = _strides(q, k, v, grad)
-    dalpha = _empty(q, B, M, blocks)
+    strides = launch.strides(q, k, v, grad)
+    dalpha = launch.empty(q, B, M, blocks)
     _soft_bwd_queries_kernel[(B * M * blocks,)](
         *inputs, dq, dalpha, *strides, N, M, BQ=long, BK=short, **options
     )

@@ -7,51 +7,40 @@ are sorted instead, of as many images and heads at a time as fit in a workspace 
 size. Triton is imported by the first call that needs it.
 """
 
-import importlib.util
-import os
 from collections.abc import Iterator, Sequence
 from math import gcd
 
 import torch
 from torch import Tensor
 
-HAS_TRITON = importlib.util.find_spec('triton') is not None
-INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
+from .. import triton_launch as launch
+from ..checks import dtype_reason
+
 MAX_HEAD_WIDTH, MAX_LEVELS, MAX_POINTS = 256, 8, 2048
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 NUM_WARPS = 2  # with more, Triton 3.6 passes places of points between warps
 LANE_BYTES = 16  # a lane has one vector of a tile
 LOGITS = 512  # of all rows of a program at a time
 VALUE_TILE = 1024  # channels of all rows of a program that has some pixels
 VALUE_POINTS = 8  # of a pixel that it has at a time
-COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's sake
 WORKSPACE = 2**21  # points that are sorted at a time
 
 
 def unsupported(
     value: Tensor, points: Tensor, weights: Tensor, reference: Tensor | None
 ) -> str | None:
-    if value.device.type != 'cuda' and not (INTERPRETED and value.device.type == 'cpu'):
-        return f'it runs on CUDA devices, the tensors are on {value.device}'
-    if not HAS_TRITON:
-        return 'Triton is not installed (pip install triton)'
-    if value.dtype not in DTYPES:
-        return f'it has values in float32, float16 and bfloat16, got {value.dtype}'
-    for x in (points, weights, reference):
-        if x is not None and x.dtype not in (*DTYPES, torch.float64):
-            return f'it has points and weights of at least 16 bits, got {x.dtype}'
-    if value.shape[3] > MAX_HEAD_WIDTH:
-        return (
-            f'it has heads of at most {MAX_HEAD_WIDTH} channels, got {value.shape[3]}'
-        )
+    if reason := launch.reason(value, MAX_HEAD_WIDTH):
+        return reason
+    dtypes = (*launch.DTYPES, torch.float64)
+    if reason := dtype_reason(dtypes, points, weights, reference):
+        return reason
     if value.shape[1] >= 2**31:
-        return f'it has fewer than 2^31 pixels, got {value.shape[1]}'
+        return f'supports fewer than 2^31 pixels, got {value.shape[1]}'
     L, P = points.shape[3:5]
     if L > MAX_LEVELS:
-        return f'it has at most {MAX_LEVELS} levels, got {L}'
+        return f'supports at most {MAX_LEVELS} levels, got {L}'
     if reference is not None and L * P > MAX_POINTS:
-        return f'it has a softmax of at most {MAX_POINTS} points, got {L * P}'
+        return f'supports a softmax of at most {MAX_POINTS} points, got {L * P}'
     return None
 
 
@@ -66,7 +55,7 @@ def forward(value, points, weights, reference, *, shapes):
         inputs, strides, tile = _prepare(value, points, weights, reference)
         options = _options(tile, value.element_size())
         with torch.cuda.device_of(value):
-            _fwd_kernel[(B * M * _cdiv(Q, options['BQ']),)](
+            _fwd_kernel[(B * M * launch.cdiv(Q, options['BQ']),)](
                 *inputs, out, *strides, Q, M, *_sides(shapes), **options
             )
     return out
@@ -77,11 +66,7 @@ def backward(grad, value, points, weights, reference, *, shapes):
     B, S, M, D = value.shape
     Q = points.shape[1]
     if not B * Q:
-        references = value.new_empty(0) if reference is None else reference
-        return tuple(
-            torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-            for x in (value, points, weights, references)
-        )
+        return launch.zeros(value, points, weights, reference)
     inputs, strides, tile = _prepare(value, points, weights, reference)
     options = _options(tile, 4)  # lanes of 16 bytes of the gradient in fp32
     inputs = grad.contiguous(), *inputs
@@ -90,7 +75,7 @@ def backward(grad, value, points, weights, reference, *, shapes):
     )
     shares = None  # of each head, in the gradient of reference
     if reference is not None:
-        shares = _empty(value, B, Q, M, *reference.shape[2:])
+        shares = launch.empty(value, B, Q, M, *reference.shape[2:])
     outputs = dpoints, dweights, shares
     with torch.cuda.device_of(value):
         add_up = (
@@ -100,20 +85,8 @@ def backward(grad, value, points, weights, reference, *, shapes):
         )
         dvalue = add_up(inputs, outputs, strides, options, shapes)
     if reference is None:
-        return dvalue, dpoints, dweights, value.new_empty(0)
+        return dvalue, dpoints, dweights, None
     return dvalue, dpoints, dweights, shares.sum(2).to(reference.dtype)
-
-
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
-
-
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
 def _sides(shapes: Sequence[int]) -> list[int]:
@@ -139,18 +112,18 @@ def _prepare(value, points, weights, reference):
 
 def _options(tile: dict, element_size: int) -> dict:
     """What to launch kernels with; a program's queries are BQ, their points BP."""
-    DP = _power_of_two(tile['D'])
+    DP = launch.power_of_two(tile['D'])
     rows = max(1, NUM_WARPS * 32 * LANE_BYTES // (element_size * DP))
-    BP = min(rows, _power_of_two(tile['P']))
-    BC = min(max(1, LOGITS // rows), _power_of_two(tile['L'] * tile['P']))
+    BP = min(rows, launch.power_of_two(tile['P']))
+    BC = min(max(1, LOGITS // rows), launch.power_of_two(tile['L'] * tile['P']))
     sizes = dict(DP=DP, BQ=rows // BP, BP=BP, BC=BC, num_warps=NUM_WARPS)
-    return tile | sizes | COMPILER
+    return tile | sizes | launch.COMPILER
 
 
 def _bwd_options(options: dict) -> dict:
     """BK is the number of blocks of points of all levels."""
-    blocks = options['L'] * _cdiv(options['P'], options['BP'])
-    return options | dict(BK=_power_of_two(blocks))
+    blocks = options['L'] * launch.cdiv(options['P'], options['BP'])
+    return options | dict(BK=launch.power_of_two(blocks))
 
 
 def _value_options(options: dict) -> dict:
@@ -158,7 +131,7 @@ def _value_options(options: dict) -> dict:
     rows = max(1, VALUE_TILE // options['DP'])
     BT = min(VALUE_POINTS, rows)
     shared = {key: options[key] for key in ('L', 'P', 'D', 'DP')}
-    return shared | dict(BS=rows // BT, BT=BT, num_warps=4) | COMPILER
+    return shared | dict(BS=rows // BT, BT=BT, num_warps=4) | launch.COMPILER
 
 
 def _value_by_atomics(inputs, outputs, strides, options, shapes):
@@ -168,7 +141,7 @@ def _value_by_atomics(inputs, outputs, strides, options, shapes):
     _, value, points, _, _ = inputs
     (B, S, M, D), Q = value.shape, points.shape[1]
     dvalue = torch.zeros(B, S, M, D, dtype=torch.float32, device=value.device)
-    _bwd_kernel[(B * M * _cdiv(Q, options['BQ']),)](
+    _bwd_kernel[(B * M * launch.cdiv(Q, options['BQ']),)](
         *inputs, dvalue, *outputs, None, None, *strides, S, Q, M, 0, 0, M, 0, 0,
         *_sides(shapes), ATOMICS=True, **_bwd_options(options),
     )  # fmt: skip
@@ -192,8 +165,8 @@ def _value_in_order(inputs, outputs, strides, options, shapes):
         part = first_image, first_head, num_heads, num_cells
         num_points = heads * Q * L * P
         cells = torch.empty(num_points, dtype=torch.int32, device=device)
-        shares = _empty(value, num_points, 3)
-        _bwd_kernel[(heads * _cdiv(Q, options['BQ']),)](
+        shares = launch.empty(value, num_points, 3)
+        _bwd_kernel[(heads * launch.cdiv(Q, options['BQ']),)](
             *inputs, None, *outputs, cells, shares, *strides, S, Q, M, *part,
             heads * num_cells, *sides, ATOMICS=False, **_bwd_options(options),
         )  # fmt: skip
@@ -201,7 +174,7 @@ def _value_in_order(inputs, outputs, strides, options, shapes):
         bounds = torch.arange(heads * num_cells + 1, dtype=torch.int32, device=device)
         bounds = torch.searchsorted(cells, bounds)
         value_options = _value_options(options)
-        _bwd_value_kernel[(heads * _cdiv(S, value_options['BS']),)](
+        _bwd_value_kernel[(heads * launch.cdiv(S, value_options['BS']),)](
             grad, order, bounds, shares, dvalue, S, Q, M, *part, *sides, **value_options
         )
     return dvalue

@@ -5,21 +5,17 @@ kernels around it. Triton is imported by the first call that needs it.
 """
 
 import functools
-import importlib.util
 import math
-import os
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import triton_launch as launch
 from .reference import EPS
 from .spectrum import column_weights, irfft_grid, rfft_grid
 
-HAS_TRITON = importlib.util.find_spec('triton') is not None
-INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
 MAX_SIDE, MAX_HEAD_WIDTH = 64, 128
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # By rows and columns of a half-spectrum's tile. Chosen from the compiler's reports:
 # nothing spills.
@@ -56,21 +52,13 @@ TILE, BLOCK = 2048, 256  # numbers of a tile of planes and of a block of spectra
 def unsupported(
     q: Tensor, k: Tensor, v: Tensor, w_a: Tensor, w_b: Tensor, bias: Tensor
 ) -> str | None:
-    if q.device.type != 'cuda' and not (INTERPRETED and q.device.type == 'cpu'):
-        return f'it runs on CUDA devices, the tensors are on {q.device}'
-    if not HAS_TRITON:
-        return 'Triton is not installed (pip install triton)'
-    if q.dtype not in DTYPES:
-        return f'it has float32, float16 and bfloat16, got {q.dtype}'
-    if q.shape[3] > MAX_HEAD_WIDTH:
-        return f'it has heads of at most {MAX_HEAD_WIDTH} channels, got {q.shape[3]}'
-    return None
+    return launch.reason(q, MAX_HEAD_WIDTH)
 
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
     """Returns the output and the patterns (B, M, K, N) in fp32."""
     B, N, M, D = q.shape
-    patterns = _empty(q, B, M, bias.shape[1], N)
+    patterns = launch.empty(q, B, M, bias.shape[1], N)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if B:
         w_a, w_b, bias = _real(w_a), _real(w_b), bias.contiguous()
@@ -86,10 +74,7 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
     """Gradients of q, k, v, of the half-spectra w_a and w_b, and of the bias."""
     B, _, M, D = q.shape
     if not B:
-        tensors = (q, k, v, w_a, w_b, bias)
-        return tuple(
-            torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in tensors
-        )
+        return launch.zeros(q, k, v, w_a, w_b, bias)
     weights = column_weights(grid, w_a)
     w_a, w_b, bias = _real(w_a), _real(w_b), bias.contiguous()
     with torch.cuda.device_of(q):
@@ -107,36 +92,17 @@ def _is_small(grid) -> bool:
     return len(grid) <= 2 and max(grid) <= MAX_SIDE
 
 
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _power_of_two(n: int, least: int = 1) -> int:
-    return max(least, 1 << (n - 1).bit_length())
-
-
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
 def _real(w: Tensor) -> Tensor:
     """Real and imaginary parts along a new last axis."""
     return torch.view_as_real(w.resolve_conj().contiguous())
 
 
-def _split(num_terms: int, num_programs: int) -> tuple[int, int]:
-    """Numbers of non-empty splits of a sum and of terms in a split."""
-    wanted = min(num_terms, max(1, TARGET_PROGRAMS // num_programs))
-    terms = _cdiv(num_terms, wanted)
-    return _cdiv(num_terms, terms), terms
-
-
 def _token_blocks(planes: Tensor) -> tuple[int, dict]:
     """Blocks of tokens, and the constants of kernels that have all channels of each."""
     D, N = planes.shape[-2:]
-    DP = _power_of_two(D, 16)
-    BN = min(TILE // DP, _power_of_two(N, 16))
-    return _cdiv(N, BN), dict(D=D, DP=DP, BN=BN, **WARPS_4)
+    DP = launch.power_of_two(D, 16)
+    BN = min(TILE // DP, launch.power_of_two(N, 16))
+    return launch.cdiv(N, BN), dict(D=D, DP=DP, BN=BN, **WARPS_4)
 
 
 def _planes(q, k, v) -> tuple[Tensor, Tensor]:
@@ -144,7 +110,7 @@ def _planes(q, k, v) -> tuple[Tensor, Tensor]:
     from .triton_fwd import _planes_kernel
 
     B, N, M, D = q.shape
-    planes, scale = _empty(q, 3, B, M, D, N), _empty(q, 2, B, M, N)
+    planes, scale = launch.empty(q, 3, B, M, D, N), launch.empty(q, 2, B, M, N)
     blocks, constants = _token_blocks(planes)
     strides = [stride for x in (q, k, v) for stride in x.stride()]
     _planes_kernel[(B * M * blocks,)](
@@ -170,10 +136,10 @@ def _bias_gradient(patterns: Tensor, dy: Tensor) -> Tensor:
     from .triton_bwd import _bwd_bias_kernel
 
     B, M, D, N = dy.shape
-    K, BK, DP = patterns.shape[2], 16, _power_of_two(D, 16)
-    blocks = _cdiv(K, BK)
-    splits, heads = _split(B * M, blocks)
-    out = _empty(dy, splits, D, K)
+    K, BK, DP = patterns.shape[2], 16, launch.power_of_two(D, 16)
+    blocks = launch.cdiv(K, BK)
+    splits, heads = launch.split(B * M, blocks, TARGET_PROGRAMS)
+    out = launch.empty(dy, splits, D, K)
     _bwd_bias_kernel[(splits * blocks,)](
         patterns, dy, out, D, K, N, B * M, blocks, heads,
         BK=BK, DP=DP, BN=32, num_warps=8 if DP > 64 else 4, num_stages=NUM_STAGES,
@@ -199,11 +165,13 @@ class _Grid(NamedTuple):
     def of(cls, grid: tuple[int, ...]) -> '_Grid':
         H, W = grid if len(grid) == 2 else (1, *grid)
         columns = 2 * (W // 2 + 1)
-        HB, CB = _power_of_two(H), _power_of_two(columns)
+        HB, CB = launch.power_of_two(H), launch.power_of_two(columns)
         HP, CP = max(16, HB), min(max(16, CB), MAX_COLUMNS)
         UW = max(1, 16 // CB)
-        WP = 16 if UW > 1 else _power_of_two(W, 16)
-        return cls(H, W, columns, HP, WP, CP, _cdiv(columns, CP) * CP, HP // HB, UW)
+        WP = 16 if UW > 1 else launch.power_of_two(W, 16)
+        return cls(
+            H, W, columns, HP, WP, CP, launch.cdiv(columns, CP) * CP, HP // HB, UW
+        )
 
 
 @functools.lru_cache(maxsize=128)
@@ -247,8 +215,8 @@ def _transform_constants(g: _Grid, CP: int, T: int, num_warps: int) -> dict:
 
 def _items(g: _Grid, blocks_of_tile: int, num_items: int) -> tuple[int, int]:
     """Blocks of a tile, not more than needed, and tiles for all items."""
-    T = min(blocks_of_tile, _power_of_two(_cdiv(num_items, g.UH * g.UW)))
-    return T, _cdiv(num_items, T * g.UH * g.UW)
+    T = min(blocks_of_tile, launch.power_of_two(launch.cdiv(num_items, g.UH * g.UW)))
+    return T, launch.cdiv(num_items, T * g.UH * g.UW)
 
 
 def _spectra(planes: Tensor, g: _Grid) -> Tensor:
@@ -258,8 +226,8 @@ def _spectra(planes: Tensor, g: _Grid) -> Tensor:
     D = planes.shape[-2]
     T, CP, num_warps = FORWARD_TILES[g.HP, g.CP]
     T, blocks = _items(g, T, D)
-    chunks = _cdiv(g.columns, CP)
-    out = _empty(planes, *planes.shape[:-1], g.H, g.columns // 2, 2)
+    chunks = launch.cdiv(g.columns, CP)
+    out = launch.empty(planes, *planes.shape[:-1], g.H, g.columns // 2, 2)
     outer = planes[..., 0, 0].numel()
     _spectrum_kernel[(outer * blocks * chunks,)](
         planes, _dft_matrices(g, planes.device), out, D, g.H, g.W, blocks, chunks, g.CW,
@@ -293,13 +261,13 @@ def _correlate(
     D, heads = channels.shape[2], B * M
     T, CP, num_warps = FORWARD_TILES[g.HP, g.CP]
     T, blocks = _items(g, T, K if kernels else D)
-    chunks = _cdiv(g.columns, CP)
+    chunks = launch.cdiv(g.columns, CP)
     if kernels:
-        splits, terms = _split(heads, D * blocks * chunks)
-        out = _empty(x, splits, D, K, g.H, g.columns // 2, 2)
+        splits, terms = launch.split(heads, D * blocks * chunks, TARGET_PROGRAMS)
+        out = launch.empty(x, splits, D, K, g.H, g.columns // 2, 2)
     else:
         splits, terms = 1, K
-        out = _empty(x, B, M, D, g.H, g.columns // 2, 2)
+        out = launch.empty(x, B, M, D, g.H, g.columns // 2, 2)
     outer = splits * D if kernels else heads
     _bwd_correlate_kernel[(outer * blocks * chunks,)](
         x, patterns, channels, _dft_matrices(g, x.device), out,
@@ -359,9 +327,9 @@ def _backward_large(planes, dy, w_a, w_b, bias, patterns, grid):
     heads, (blocks, constants) = dy.shape[0] * dy.shape[1], _token_blocks(planes)
     spectra = _real(rfft_grid(planes[1:].unflatten(-1, grid), grid))
     dspectra, grads = torch.empty_like(spectra), torch.empty_like(planes)
-    dw = _empty(dy, 2, *w_a.shape)
+    dw = launch.empty(dy, 2, *w_a.shape)
     size = w_b[0].numel() // 2
-    spectra_blocks = _cdiv(size, BLOCK)
+    spectra_blocks = launch.cdiv(size, BLOCK)
     for i in range(K):
         maps = _pattern_maps(spectra, w_a, w_b, i, grid)
         _bwd_maps_kernel[(heads * blocks,)](
@@ -382,7 +350,7 @@ def _pattern_maps(spectra, w_a, w_b, pattern: int, grid) -> Tensor:
 
     D, K = w_a.shape[:2]
     heads, size = spectra.shape[1] * spectra.shape[2], w_b[0].numel() // 2
-    blocks = _cdiv(size, BLOCK)
+    blocks = launch.cdiv(size, BLOCK)
     products = torch.empty_like(spectra)
     _product_kernel[(2 * heads * D * blocks,)](
         spectra, w_a, w_b, products, pattern, D, K, heads, size, blocks,

@@ -1,0 +1,98 @@
+"""What launchers of Triton kernels share.
+
+Kernels are in other files, which import Triton and are imported by the first launch.
+"""
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from .checks import device_reason, dtype_reason
+
+HAS_TRITON = importlib.util.find_spec('triton') is not None
+INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's sake
+
+
+def reason(x: Tensor, max_head_width: int) -> str | None:
+    """Return why Triton does not support a call with x of shape (..., D), or None."""
+    devices = ('cuda', 'cpu') if INTERPRETED else ('cuda',)
+    if device := device_reason(x, *devices):
+        return device
+    if not HAS_TRITON:
+        return 'Triton is not installed (pip install triton)'
+    if dtype := dtype_reason(DTYPES, x):
+        return dtype
+    if x.shape[-1] > max_head_width:
+        return f'supports heads of at most {max_head_width} channels, got {x.shape[-1]}'
+    return None
+
+
+def cdiv(a: int, b: int) -> int:
+    """Return a / b, rounded up."""
+    return -(-a // b)
+
+
+def power_of_two(n: int, least: int = 1) -> int:
+    """Return the next power of two from n on, and `least` if that is more."""
+    return max(least, 1 << (n - 1).bit_length())
+
+
+def split(
+    num_blocks: int, num_programs: int, target: int, most: int | None = None
+) -> tuple[int, int]:
+    """Split a loop over blocks that each of some programs runs.
+
+    Args:
+        num_blocks: blocks of the loop.
+        num_programs: programs before the split.
+        target: programs to reach, where there are blocks enough.
+        most: splits that are allowed, None for any number.
+
+    Returns:
+        The number of splits, none of which is empty, and the blocks of a split.
+    """
+    splits = min(num_blocks, most or num_blocks, max(1, target // num_programs))
+    blocks = cdiv(num_blocks, splits)
+    return cdiv(num_blocks, blocks), blocks
+
+
+def strides(*tensors: Tensor) -> list[int]:
+    """Return the first three strides of each tensor."""
+    return [stride for x in tensors for stride in x.stride()[:3]]
+
+
+def unit_stride(x: Tensor) -> Tensor:
+    """Return a tensor of four dimensions whose last one is contiguous."""
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+def empty(like: Tensor, *shape: int) -> Tensor:
+    """Return an empty tensor in fp32 on the device of another one."""
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def zeros(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return contiguous gradients of zero of the tensors that are not None."""
+    return tuple(
+        None if x is None else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        for x in tensors
+    )
+
+
+def precision(x: Tensor) -> str:
+    """Return the precision of products of what was stored like x.
+
+    Products are in fp32 or, of bfloat16, as it is stored. fp16 is exact in TF32, and
+    small weights would not be exact in fp16.
+    """
+    return 'tf32x3' if x.dtype == torch.float32 else 'tf32'
+
+
+def is_native(x: Tensor) -> bool:
+    """Return whether tensor cores take x as it is stored, which the interpreter
+    cannot."""
+    return x.dtype == torch.bfloat16 and not INTERPRETED
