@@ -38,7 +38,7 @@ SHAPES = {
         'four taps, width 64': dict(grid=(28, 28), K=49, D=64, table_size=(27, 27)),
         'one query, one key': dict(grid=(1, 1), K=1, B=1, M=1, G=1, D=5),
     }.items()
-    for dtype in triton_impl.DTYPES
+    for dtype in triton_launch.DTYPES
 }
 PAIRS = [
     pytest.param(

@@ -339,7 +339,7 @@ def test_no_tensor_of_all_samples(monkeypatch, device):
         (dict(D=257, M=1), 'at most 256 channels, got 257'),
         (dict(shapes=((1, 1),) * 9), 'at most 8 levels, got 9'),
         (dict(P=1025, Q=1), 'at most 2048 points, got 2050'),
-        (dict(points_dtype=torch.float8_e5m2), 'at least 16 bits'),
+        (dict(points_dtype=torch.float8_e5m2), 'float64, got float8_e5m2'),
     ],
     ids=['float64', 'width', 'levels', 'points', 'float8'],
 )
