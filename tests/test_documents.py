@@ -45,6 +45,14 @@ def test_links_lead_somewhere():
     assert not broken
 
 
+def test_paths_of_contributing_exist():
+    text = (ROOT / 'CONTRIBUTING.md').read_text()
+    roots = '|'.join(path.name for path in ROOT.iterdir() if path.name[0] != '.')
+    paths = re.findall(rf'`?\b((?:{roots})(?:/[\w.]+)+/?)', text)
+    assert len(paths) > 30
+    assert not [path for path in paths if not (ROOT / path).exists()]
+
+
 def test_versions_agree():
     changes = (ROOT / 'CHANGELOG.md').read_text()
     version, date = re.search(r'^## \[([\d.]+)\] - (\S+)$', changes, re.M).groups()
