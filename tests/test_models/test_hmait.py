@@ -424,7 +424,7 @@ def test_mm_packages_swin_loads(package):
     assert not (report.missing or report.mismatched or report.unexpected)
     x = torch.randn(1, 3, 28, 28)  # a window of 7 x 7
     tokens = theirs.patch_embed(x)[0]
-    ours = model.patch_embed(x)
+    ours = model.patch_embed(x.permute(0, 2, 3, 1))
     assert_close(ours.flatten(1, 2), tokens)
     expected, size = theirs.stages[0].downsample(tokens, (7, 7))
     assert_close(model.layers[1].downsample(ours).flatten(1, 2), expected)

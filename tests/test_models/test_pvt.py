@@ -137,7 +137,7 @@ def test_wrong_settings(kwargs, message):
 def test_class_token_starts_from_itself_and_its_position_alone():
     model = build(**TOKEN)
     pixels = torch.randn(2, 49, 256, dtype=torch.float64)
-    tokens = model._add_positions(pixels.unflatten(1, (7, 7)), 3)
+    tokens = model.add_positions(pixels.unflatten(1, (7, 7)), 3)
     table = model.layers[3].pos_embed
     assert_close(tokens[0, 0], model.cls_token[0, 0] + table[0, 0])
     assert_close(tokens[:, 1:], pixels + table[:, 1:])

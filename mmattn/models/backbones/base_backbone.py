@@ -1,6 +1,6 @@
 """What every backbone shares: presets, frozen stages, pretrained weights."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -70,7 +70,7 @@ class BaseBackbone(Initializable):
         return arch
 
     def resolve_out_indices(
-        self, out_indices: int | tuple[int, ...], count: int
+        self, out_indices: int | Sequence[int], count: int
     ) -> tuple[int, ...]:
         """Ascending indices below `count`; negative ones are counted from the end."""
         given = (out_indices,) if isinstance(out_indices, int) else tuple(out_indices)
@@ -188,6 +188,11 @@ class BaseBackbone(Initializable):
             if isinstance(part, nn.Module):
                 part.eval()
         return self
+
+
+def presets(keys: Sequence[str], rows: Mapping[str, Sequence]) -> dict[str, dict]:
+    """Build an `arch_zoo` from a table with a row for each preset."""
+    return {name: dict(zip(keys, row, strict=True)) for name, row in rows.items()}
 
 
 def run_block(block: nn.Module, x: Tensor, with_cp: bool, *args) -> Tensor:

@@ -9,7 +9,7 @@ the deformable attention are read at normalized displacements.
 Channels come last inside the network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from timm.layers import DropPath
 from torch import Tensor, nn
@@ -24,7 +24,8 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .base_backbone import presets
+from .pyramid import Pyramid, Stage
 
 PATCH_SIZE = 4
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
@@ -47,7 +48,7 @@ class DATBlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Maps (B, C, H, W) to (B, ceil(H / P), ceil(W / P), C') with a norm."""
+    """Patches (B, ceil(H / P), ceil(W / P), C') of maps (B, H, W, C), with a norm."""
 
     def __init__(self, in_channels: int, embed_dims: int, patch_size: int, bias: bool):
         super().__init__()
@@ -58,26 +59,12 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.proj(pad_to_patches(x, self.patch_size))
+        x = self.proj(pad_to_patches(x.permute(0, 3, 1, 2), self.patch_size))
         return self.norm(x.permute(0, 2, 3, 1))
 
 
-class Stage(nn.Module):
-    def __init__(self, downsample: nn.Module | None, blocks: Sequence[nn.Module]):
-        super().__init__()
-        self.downsample = downsample
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor, with_cp: bool) -> Tensor:
-        if self.downsample is not None:
-            x = self.downsample(x.permute(0, 3, 1, 2))
-        for block in self.blocks:
-            x = run_block(block, x, with_cp)
-        return x
-
-
 @MODELS.register_module()
-class DAT(BaseBackbone):
+class DAT(Pyramid):
     """Deformable attention transformer, the first version.
 
     Args:
@@ -109,32 +96,20 @@ class DAT(BaseBackbone):
         ValueError: unknown arch, stage index or setting.
     """
 
-    arch_zoo = {
-        'nano': dict(
-            embed_dims=(32, 64, 160, 256),
-            depths=(2, 2, 6, 2),
-            num_heads=(1, 2, 5, 8),
-            num_groups=(0, 0, 1, 2),
-        ),
-        'tiny': dict(
-            embed_dims=(96, 192, 384, 768),
-            depths=(2, 2, 6, 2),
-            num_heads=(3, 6, 12, 24),
-            num_groups=(0, 0, 3, 6),
-        ),
-        'small': dict(
-            embed_dims=(96, 192, 384, 768),
-            depths=(2, 2, 18, 2),
-            num_heads=(3, 6, 12, 24),
-            num_groups=(0, 0, 3, 6),
-        ),
-        'base': dict(
-            embed_dims=(128, 256, 512, 1024),
-            depths=(2, 2, 18, 2),
-            num_heads=(4, 8, 16, 32),
-            num_groups=(0, 0, 4, 8),
-        ),
-    }
+    arch_zoo = presets(
+        ('embed_dims', 'depths', 'num_heads', 'num_groups'),
+        {
+            'nano': ((32, 64, 160, 256), (2, 2, 6, 2), (1, 2, 5, 8), (0, 0, 1, 2)),
+            'tiny': ((96, 192, 384, 768), (2, 2, 6, 2), (3, 6, 12, 24), (0, 0, 3, 6)),
+            'small': ((96, 192, 384, 768), (2, 2, 18, 2), (3, 6, 12, 24), (0, 0, 3, 6)),
+            'base': (
+                (128, 256, 512, 1024),
+                (2, 2, 18, 2),
+                (4, 8, 16, 32),
+                (0, 0, 4, 8),
+            ),
+        },
+    )
 
     def __init__(
         self,
@@ -151,14 +126,10 @@ class DAT(BaseBackbone):
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
-        arch = self.resolve_arch(arch)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         num_heads, num_groups = arch['num_heads'], arch['num_groups']
-        if out_indices is None:
-            out_indices = tuple(range(len(depths)))
-        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
-        self.with_cp = with_cp
         grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]
 
         def attention(stage: int, block: int) -> nn.Module:
@@ -176,43 +147,19 @@ class DAT(BaseBackbone):
                 backend=backend,
             )
 
-        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        def downsample(stage: int) -> nn.Module | None:
+            dims = embed_dims[stage - 1 : stage + 1]
+            return PatchEmbed(*dims, 2, bias=False) if stage else None
+
+        def block(stage: int, index: int, drop_path: float) -> nn.Module:
+            return DATBlock(embed_dims[stage], attention(stage, index), drop_path)
+
         self.patch_embed = PatchEmbed(3, embed_dims[0], PATCH_SIZE, bias=True)
-        # Stages above the last returned one would never get a gradient.
-        self.layers = nn.ModuleList(
-            Stage(
-                PatchEmbed(*embed_dims[stage - 1 : stage + 1], 2, bias=False)
-                if stage
-                else None,
-                [
-                    DATBlock(embed_dims[stage], attention(stage, i), next(drop_paths))
-                    for i in range(depths[stage])
-                ],
-            )
-            for stage in range(self.out_indices[-1] + 1)
-        )
-        self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices if out_norm}
-        )
+        stages = self.build_stages(downsample, block, drop_path_rate)
+        self.layers = nn.ModuleList(Stage(*parts) for parts in stages)
+        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.register_load_state_dict_pre_hook(take_official_names)
         self.freeze(frozen_stages)
-
-    def stages(self):
-        layers = [
-            [part for part in (layer.downsample, layer.blocks) if part is not None]
-            for layer in self.layers
-        ]
-        return [[self.patch_embed], *layers]
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.patch_embed(x)  # (B, H, W, C)
-        outs = []
-        for stage, layer in enumerate(self.layers):
-            x = layer(x, self.with_cp)
-            if stage in self.out_indices:
-                out = self.out_norms[str(stage)](x) if self.out_norms else x
-                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
-        return tuple(outs)
 
 
 MARKERS = {  # what DAT++ has not

@@ -16,22 +16,26 @@ from torch import Tensor, nn
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
+    DepthwiseConv,
     NeighborhoodAttention,
     PointwiseLinear,
     grid_of,
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import NO_WEIGHT_DECAY, BaseBackbone, drop_path_rates
-from .dat import Stage, convert_name
-from .lisanet import DepthwiseConv
+from .base_backbone import NO_WEIGHT_DECAY, presets
+from .dat import convert_name
+from .pyramid import Pyramid, Stage
 
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
 OFFSET_STRIDES = 8, 4, 2, 1
 
 
 class ConvNorm(nn.Module):
-    """Halves maps (B, C, H, W) to (B, ceil(H / 2), ceil(W / 2), C')."""
+    """Strided convolution and norm.
+
+    It maps (B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), C').
+    """
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool):
         super().__init__()
@@ -39,11 +43,11 @@ class ConvNorm(nn.Module):
         self.norm = nn.LayerNorm(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+        return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
 class PatchEmbed(nn.Module):
-    """Images (B, 3, H, W) to (B, ceil(H / 4), ceil(W / 4), C)."""
+    """Two strided convolutions: (B, H, W, 3) to (B, ceil(H / 4), ceil(W / 4), C)."""
 
     def __init__(self, embed_dims: int):
         super().__init__()
@@ -52,7 +56,7 @@ class PatchEmbed(nn.Module):
         self.conv2 = ConvNorm(embed_dims // 2, embed_dims, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv2(self.act(self.conv1(x)).permute(0, 3, 1, 2))
+        return self.conv2(self.act(self.conv1(x)))
 
 
 class ResidualConvMlp(nn.Module):
@@ -89,7 +93,7 @@ class DATPlusPlusBlock(nn.Module):
 
 
 @MODELS.register_module()
-class DATPlusPlus(BaseBackbone):
+class DATPlusPlus(Pyramid):
     """Deformable attention transformer, the second version.
 
     Args:
@@ -118,32 +122,20 @@ class DATPlusPlus(BaseBackbone):
         ValueError: unknown arch, stage index or setting.
     """
 
-    arch_zoo = {
-        'nano': dict(
-            embed_dims=(32, 64, 128, 256),
-            depths=(2, 2, 6, 2),
-            num_heads=(1, 2, 4, 8),
-            num_groups=(1, 1, 2, 4),
-        ),
-        'tiny': dict(
-            embed_dims=(64, 128, 256, 512),
-            depths=(2, 4, 18, 2),
-            num_heads=(2, 4, 8, 16),
-            num_groups=(1, 2, 4, 8),
-        ),
-        'small': dict(
-            embed_dims=(96, 192, 384, 768),
-            depths=(2, 4, 18, 2),
-            num_heads=(3, 6, 12, 24),
-            num_groups=(1, 2, 3, 6),
-        ),
-        'base': dict(
-            embed_dims=(128, 256, 512, 1024),
-            depths=(2, 4, 18, 2),
-            num_heads=(4, 8, 16, 32),
-            num_groups=(2, 4, 8, 16),
-        ),
-    }
+    arch_zoo = presets(
+        ('embed_dims', 'depths', 'num_heads', 'num_groups'),
+        {
+            'nano': ((32, 64, 128, 256), (2, 2, 6, 2), (1, 2, 4, 8), (1, 1, 2, 4)),
+            'tiny': ((64, 128, 256, 512), (2, 4, 18, 2), (2, 4, 8, 16), (1, 2, 4, 8)),
+            'small': ((96, 192, 384, 768), (2, 4, 18, 2), (3, 6, 12, 24), (1, 2, 3, 6)),
+            'base': (
+                (128, 256, 512, 1024),
+                (2, 4, 18, 2),
+                (4, 8, 16, 32),
+                (2, 4, 8, 16),
+            ),
+        },
+    )
 
     def __init__(
         self,
@@ -159,17 +151,13 @@ class DATPlusPlus(BaseBackbone):
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
-        arch = self.resolve_arch(arch)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         if len(depths) != len(OFFSET_STRIDES):
             raise ValueError(
                 f'DATPlusPlus: arch has {len(OFFSET_STRIDES)} stages, got {depths=}'
             )
-        if out_indices is None:
-            out_indices = tuple(range(len(depths)))
-        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
-        self.with_cp = with_cp
 
         def attention(stage: int, block: int) -> nn.Module:
             shape = embed_dims[stage], arch['num_heads'][stage]
@@ -185,26 +173,18 @@ class DATPlusPlus(BaseBackbone):
                 backend=backend,
             )
 
-        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        def downsample(stage: int) -> nn.Module | None:
+            dims = embed_dims[stage - 1 : stage + 1]
+            return ConvNorm(*dims, bias=False) if stage else None
+
+        def block(stage: int, index: int, drop_path: float) -> nn.Module:
+            attn = attention(stage, index)
+            return DATPlusPlusBlock(embed_dims[stage], attn, drop_path)
+
         self.patch_embed = PatchEmbed(embed_dims[0])
-        # Stages above the last returned one would never get a gradient.
-        self.layers = nn.ModuleList(
-            Stage(
-                ConvNorm(*embed_dims[stage - 1 : stage + 1], bias=False)
-                if stage
-                else None,
-                [
-                    DATPlusPlusBlock(
-                        embed_dims[stage], attention(stage, block), next(drop_paths)
-                    )
-                    for block in range(depths[stage])
-                ],
-            )
-            for stage in range(self.out_indices[-1] + 1)
-        )
-        self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices if out_norm}
-        )
+        stages = self.build_stages(downsample, block, drop_path_rate)
+        self.layers = nn.ModuleList(Stage(*parts) for parts in stages)
+        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.register_load_state_dict_pre_hook(take_official_names)
         self.freeze(frozen_stages)
 
@@ -216,23 +196,6 @@ class DATPlusPlus(BaseBackbone):
         of neighborhood attention decay there.
         """
         return NO_WEIGHT_DECAY | {'rpb'}
-
-    def stages(self):
-        layers = [
-            [part for part in (layer.downsample, layer.blocks) if part is not None]
-            for layer in self.layers
-        ]
-        return [[self.patch_embed], *layers]
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.patch_embed(x)  # (B, H, W, C)
-        outs = []
-        for stage, layer in enumerate(self.layers):
-            x = layer(x, self.with_cp)
-            if stage in self.out_indices:
-                out = self.out_norms[str(stage)](x) if self.out_norms else x
-                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
-        return tuple(outs)
 
 
 MARKERS = {  # what DAT has not

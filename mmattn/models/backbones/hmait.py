@@ -37,7 +37,8 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .base_backbone import presets
+from .pyramid import Pyramid, Stage
 
 PATCH_SIZE = 4
 POSITIONS = ('relative', 'full', 'absolute', 'none')
@@ -62,7 +63,7 @@ class HMaiTBlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Images (B, 3, H, W) of any size to (B, ceil(H / 4), ceil(W / 4), C)."""
+    """Patches (B, ceil(H / 4), ceil(W / 4), C) of images (B, H, W, 3), with a norm."""
 
     def __init__(self, embed_dims: int):
         super().__init__()
@@ -70,8 +71,8 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.proj(pad_to_patches(x, PATCH_SIZE)).permute(0, 2, 3, 1)
-        return self.norm(x)
+        x = self.proj(pad_to_patches(x.permute(0, 3, 1, 2), PATCH_SIZE))
+        return self.norm(x.permute(0, 2, 3, 1))
 
 
 class PatchMerging(nn.Module):
@@ -90,22 +91,8 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(x))
 
 
-class Stage(nn.Module):
-    def __init__(self, downsample: nn.Module | None, blocks: Sequence[nn.Module]):
-        super().__init__()
-        self.downsample = downsample
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor, with_cp: bool) -> Tensor:
-        if self.downsample is not None:
-            x = self.downsample(x)
-        for block in self.blocks:
-            x = run_block(block, x, with_cp)
-        return x
-
-
 @MODELS.register_module()
-class HMaiT(BaseBackbone):
+class HMaiT(Pyramid):
     """Hierarchical masked-attention image transformer.
 
     Args:
@@ -141,26 +128,14 @@ class HMaiT(BaseBackbone):
         ValueError: unknown arch, position, stage index or setting.
     """
 
-    arch_zoo = {
-        'nano': dict(
-            embed_dims=(32, 64, 160, 256),
-            depths=(2, 2, 6, 2),
-            num_heads=(1, 2, 5, 8),
-            masked_heads=(1, 2, 2, 0),
-        ),
-        'tiny': dict(
-            embed_dims=(96, 192, 384, 768),
-            depths=(2, 2, 6, 2),
-            num_heads=(3, 6, 12, 24),
-            masked_heads=(3, 6, 4, 0),
-        ),
-        'small': dict(
-            embed_dims=(96, 192, 384, 768),
-            depths=(2, 2, 18, 2),
-            num_heads=(3, 6, 12, 24),
-            masked_heads=(3, 6, 4, 0),
-        ),
-    }
+    arch_zoo = presets(
+        ('embed_dims', 'depths', 'num_heads', 'masked_heads'),
+        {
+            'nano': ((32, 64, 160, 256), (2, 2, 6, 2), (1, 2, 5, 8), (1, 2, 2, 0)),
+            'tiny': ((96, 192, 384, 768), (2, 2, 6, 2), (3, 6, 12, 24), (3, 6, 4, 0)),
+            'small': ((96, 192, 384, 768), (2, 2, 18, 2), (3, 6, 12, 24), (3, 6, 4, 0)),
+        },
+    )
 
     def __init__(
         self,
@@ -180,8 +155,8 @@ class HMaiT(BaseBackbone):
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
-        arch = self.resolve_arch(arch)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         num_heads = arch['num_heads']
         masked_heads = arch['masked_heads'] if masked_heads is None else masked_heads
@@ -197,10 +172,6 @@ class HMaiT(BaseBackbone):
             raise ValueError(
                 f'HMaiT: position must be one of {POSITIONS}, got {position!r}'
             )
-        if out_indices is None:
-            out_indices = tuple(range(len(depths)))
-        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
-        self.with_cp = with_cp
         grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]
 
         def attention(stage: int) -> nn.Module:
@@ -216,7 +187,12 @@ class HMaiT(BaseBackbone):
                 )
             return MaskedAttention(*shape, **options)
 
-        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        def downsample(stage: int) -> nn.Module | None:
+            return PatchMerging(*embed_dims[stage - 1 : stage + 1]) if stage else None
+
+        def block(stage: int, index: int, drop_path: float) -> nn.Module:
+            return HMaiTBlock(embed_dims[stage], attention(stage), drop_path)
+
         self.patch_embed = PatchEmbed(embed_dims[0])
         self.register_parameter('pos_embed', None)
         if position == 'absolute':
@@ -224,20 +200,9 @@ class HMaiT(BaseBackbone):
             H, W = grids[0]
             self.pos_embed = nn.Parameter(torch.empty(1, H * W, embed_dims[0]))
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        # Stages above the last returned one would never get a gradient.
-        self.layers = nn.ModuleList(
-            Stage(
-                PatchMerging(*embed_dims[stage - 1 : stage + 1]) if stage else None,
-                [
-                    HMaiTBlock(embed_dims[stage], attention(stage), next(drop_paths))
-                    for _ in range(depths[stage])
-                ],
-            )
-            for stage in range(self.out_indices[-1] + 1)
-        )
-        self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices if out_norm}
-        )
+        stages = self.build_stages(downsample, block, drop_path_rate)
+        self.layers = nn.ModuleList(Stage(*parts) for parts in stages)
+        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.apply(init_linear_and_conv)
         # Swin leaves its convolution as PyTorch starts it. With a bias of 0, pixels
         # padded with 0 would reach every norm as zeros, and each norm would multiply
@@ -251,26 +216,15 @@ class HMaiT(BaseBackbone):
         self.freeze(frozen_stages)
 
     def stages(self):
-        stem = [self.patch_embed]
+        stages = super().stages()
         if self.pos_embed is not None:
-            stem.append(self.pos_embed)
-        layers = [
-            [part for part in (layer.downsample, layer.blocks) if part is not None]
-            for layer in self.layers
-        ]
-        return [stem, *layers]
+            stages[0].append(self.pos_embed)
+        return stages
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.patch_embed(x)  # (B, H, W, C)
-        if self.pos_embed is not None:
-            x = x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
-        outs = []
-        for stage, layer in enumerate(self.layers):
-            x = layer(x, self.with_cp)
-            if stage in self.out_indices:
-                out = self.out_norms[str(stage)](x) if self.out_norms else x
-                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
-        return tuple(outs)
+    def add_positions(self, x: Tensor, stage: int) -> Tensor:
+        if stage or self.pos_embed is None:
+            return x
+        return x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
 
 
 MM_NAMES = {  # of mmdet's, mmseg's and mmpretrain's Swin, and ours

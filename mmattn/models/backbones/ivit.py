@@ -29,7 +29,8 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .base_backbone import presets
+from .pyramid import Pyramid
 
 
 class Mlp(nn.Sequential):
@@ -95,7 +96,7 @@ class Downsampling(nn.Module):
 
 
 @MODELS.register_module()
-class IViT(BaseBackbone):
+class IViT(Pyramid):
     """Interactive Vision Transformer.
 
     Args:
@@ -126,20 +127,15 @@ class IViT(BaseBackbone):
         ValueError: unknown arch, stage index or operator setting.
     """
 
-    arch_zoo = {
-        'nano': dict(
-            embed_dims=(32, 64, 160, 256), depths=(2, 2, 6, 2), num_heads=(5, 8)
-        ),
-        'tiny': dict(
-            embed_dims=(64, 128, 320, 512), depths=(3, 3, 9, 3), num_heads=(10, 16)
-        ),
-        'small': dict(
-            embed_dims=(64, 128, 320, 512), depths=(3, 12, 18, 3), num_heads=(10, 16)
-        ),
-        'base': dict(
-            embed_dims=(96, 192, 384, 576), depths=(3, 12, 18, 3), num_heads=(12, 18)
-        ),
-    }
+    arch_zoo = presets(
+        ('embed_dims', 'depths', 'num_heads'),
+        {
+            'nano': ((32, 64, 160, 256), (2, 2, 6, 2), (5, 8)),
+            'tiny': ((64, 128, 320, 512), (3, 3, 9, 3), (10, 16)),
+            'small': ((64, 128, 320, 512), (3, 12, 18, 3), (10, 16)),
+            'base': ((96, 192, 384, 576), (3, 12, 18, 3), (12, 18)),
+        },
+    )
 
     def __init__(
         self,
@@ -159,11 +155,9 @@ class IViT(BaseBackbone):
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
-        arch = self.resolve_arch(arch)
-        embed_dims, depths = arch['embed_dims'], arch['depths']
-        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
-        self.with_cp = with_cp
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        arch = self.arch
+        embed_dims = arch['embed_dims']
 
         def mixer(stage: int) -> nn.Module:
             if stage < 2:
@@ -178,60 +172,31 @@ class IViT(BaseBackbone):
                 backend=backend,
             )
 
-        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        self.downsamplings = nn.ModuleList()
-        self.blocks = nn.ModuleList()
-        # Stages above the last returned one would never get a gradient.
-        for stage, channels in enumerate(embed_dims[: self.out_indices[-1] + 1]):
-            self.downsamplings.append(
-                Downsampling(
-                    3 if stage == 0 else embed_dims[stage - 1],
-                    channels,
-                    kernel_size=7 if stage == 0 else 3,
-                    stride=4 if stage == 0 else 2,
-                    padding=2 if stage == 0 else 1,
-                    norm_first=stage > 0,
-                )
+        def downsample(stage: int) -> nn.Module:
+            return Downsampling(
+                3 if stage == 0 else embed_dims[stage - 1],
+                embed_dims[stage],
+                kernel_size=7 if stage == 0 else 3,
+                stride=4 if stage == 0 else 2,
+                padding=2 if stage == 0 else 1,
+                norm_first=stage > 0,
             )
-            self.blocks.append(
-                nn.ModuleList(
-                    MetaFormerBlock(
-                        channels,
-                        mixer(stage),
-                        next(drop_paths),
-                        scale_residual=stage >= 2,
-                    )
-                    for _ in range(depths[stage])
-                )
+
+        def block(stage: int, index: int, drop_path: float) -> nn.Module:
+            return MetaFormerBlock(
+                embed_dims[stage], mixer(stage), drop_path, scale_residual=stage >= 2
             )
-        self.out_norms = nn.ModuleDict(
-            {str(i): layer_norm(embed_dims[i]) for i in self.out_indices if out_norm}
-        )
+
+        self.downsamplings, self.blocks = nn.ModuleList(), nn.ModuleList()
+        for before, blocks in self.build_stages(downsample, block, drop_path_rate):
+            self.downsamplings.append(before)
+            self.blocks.append(nn.ModuleList(blocks))
+        self.out_norms = self.build_out_norms(layer_norm, out_norm)
         self.apply(init_linear_and_conv)
         # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
         # and each norm would multiply their gradient by 1000.
         nn.init.trunc_normal_(self.downsamplings[0].conv.bias, std=0.02)
         self.freeze(frozen_stages)
 
-    def stages(self):
-        stem, *others = self.downsamplings
-        first, *rest = self.blocks
-        return [
-            [stem],
-            [first],
-            *([down, blocks] for down, blocks in zip(others, rest, strict=True)),
-        ]
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = x.permute(0, 2, 3, 1)  # (B, H, W, 3)
-        outs = []
-        for stage, (downsampling, blocks) in enumerate(
-            zip(self.downsamplings, self.blocks, strict=True)
-        ):
-            x = downsampling(x)
-            for block in blocks:
-                x = run_block(block, x, self.with_cp)
-            if stage in self.out_indices:
-                out = self.out_norms[str(stage)](x) if self.out_norms else x
-                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
-        return tuple(outs)
+    def parts(self):
+        return list(zip(self.downsamplings, self.blocks, strict=True))

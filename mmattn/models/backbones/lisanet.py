@@ -23,6 +23,7 @@ from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
+    DepthwiseConv,
     PointwiseLinear,
     SeparableConv,
     StarReLU,
@@ -36,32 +37,12 @@ from mmattn.models.layers import (
 from mmattn.models.layers.structure_aware.variants import MIXERS, SelfAttention
 from mmattn.registry import MODELS
 
-from .base_backbone import (
-    NO_WEIGHT_DECAY,
-    BaseBackbone,
-    drop_path_rates,
-    run_block,
-)
+from .base_backbone import NO_WEIGHT_DECAY, presets
+from .pyramid import Pyramid
 
 HEAD_DIMS = 16
 PATCH_SIZE = 16  # of the plain network
 ACTIVATIONS = {'gelu': nn.GELU, 'star_relu': StarReLU}
-
-
-class DepthwiseConv(nn.Conv2d):
-    """Shape (B, H, W, C) in and out."""
-
-    def __init__(self, embed_dims: int, kernel_size: int):
-        super().__init__(
-            embed_dims,
-            embed_dims,
-            kernel_size,
-            padding=kernel_size // 2,
-            groups=embed_dims,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 class ConvMlp(nn.Sequential):
@@ -129,7 +110,7 @@ class PatchEmbed(nn.Module):
 
 
 @MODELS.register_module()
-class LiSANet(BaseBackbone):
+class LiSANet(Pyramid):
     """Lightweight structure-aware attention network.
 
     Args:
@@ -172,46 +153,17 @@ class LiSANet(BaseBackbone):
         ValueError: unknown arch, mixer, stage index or setting.
     """
 
-    arch_zoo = {
-        'hybrid-nano': dict(
-            embed_dims=(32, 64, 160, 256),
-            depths=(2, 2, 6, 2),
-            mlp_ratios=(4, 4, 3, 3),
-            conv_stages=2,
-            patterns=8,
-        ),
-        'isotropic': dict(
-            embed_dims=(192,), depths=(12,), mlp_ratios=(4,), conv_stages=0, patterns=16
-        ),
-        'small': dict(
-            embed_dims=(64, 128, 320, 384),
-            depths=(2, 4, 12, 4),
-            mlp_ratios=(4, 4, 3, 3),
-            conv_stages=0,
-            patterns=8,
-        ),
-        'base': dict(
-            embed_dims=(96, 192, 384, 576),
-            depths=(4, 8, 18, 3),
-            mlp_ratios=(4, 4, 3, 3),
-            conv_stages=0,
-            patterns=8,
-        ),
-        'hybrid-small': dict(
-            embed_dims=(64, 128, 320, 384),
-            depths=(3, 6, 12, 4),
-            mlp_ratios=(4, 4, 3, 3),
-            conv_stages=2,
-            patterns=8,
-        ),
-        'hybrid-base': dict(
-            embed_dims=(96, 192, 384, 576),
-            depths=(3, 12, 18, 3),
-            mlp_ratios=(4, 4, 3, 3),
-            conv_stages=2,
-            patterns=8,
-        ),
-    }
+    arch_zoo = presets(
+        ('embed_dims', 'depths', 'mlp_ratios', 'conv_stages', 'patterns'),
+        {
+            'hybrid-nano': ((32, 64, 160, 256), (2, 2, 6, 2), (4, 4, 3, 3), 2, 8),
+            'isotropic': ((192,), (12,), (4,), 0, 16),
+            'small': ((64, 128, 320, 384), (2, 4, 12, 4), (4, 4, 3, 3), 0, 8),
+            'base': ((96, 192, 384, 576), (4, 8, 18, 3), (4, 4, 3, 3), 0, 8),
+            'hybrid-small': ((64, 128, 320, 384), (3, 6, 12, 4), (4, 4, 3, 3), 2, 8),
+            'hybrid-base': ((96, 192, 384, 576), (3, 12, 18, 3), (4, 4, 3, 3), 2, 8),
+        },
+    )
 
     def __init__(
         self,
@@ -237,8 +189,8 @@ class LiSANet(BaseBackbone):
         backend: str | None = None,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
-        arch = self.resolve_arch(arch)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         if any(channels % HEAD_DIMS for channels in embed_dims):
             raise ValueError(
@@ -252,10 +204,6 @@ class LiSANet(BaseBackbone):
             )
         act_layer = ACTIVATIONS[activation]
         self.plain = len(depths) == 1
-        if out_indices is None:
-            out_indices = tuple(range(len(depths)))
-        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
-        self.with_cp = with_cp
         strides = [PATCH_SIZE if self.plain else 4 << i for i in range(len(depths))]
         grids = [grid_of(img_size, stride) for stride in strides]
         patterns = arch['patterns'] if patterns is None else patterns
@@ -279,7 +227,7 @@ class LiSANet(BaseBackbone):
                 backend=backend,
             )
 
-        def block(stage: int) -> nn.Module:
+        def block(stage: int, index: int, drop_path: float) -> nn.Module:
             channels = embed_dims[stage]
             hidden_dims = arch['mlp_ratios'][stage] * channels
             if stage < arch['conv_stages']:
@@ -290,27 +238,21 @@ class LiSANet(BaseBackbone):
             if not self.plain:
                 position = DepthwiseConv(channels, 3)
                 mlp = ConvMlp(channels, hidden_dims, act_layer)
-            return LiSABlock(channels, position, mix, mlp, next(drop_paths))
+            return LiSABlock(channels, position, mix, mlp, drop_path)
 
-        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        self.patch_embeds = nn.ModuleList()
-        self.blocks = nn.ModuleList()
-        # Stages above the last returned one would never get a gradient.
-        for stage in range(self.out_indices[-1] + 1):
+        def embed(stage: int) -> nn.Module:
             channels = embed_dims[stage]
             if self.plain:
-                embed = PatchEmbed(3, channels, PATCH_SIZE, PATCH_SIZE, norm=False)
-            elif stage == 0:
-                embed = PatchEmbed(3, channels, 7, stride=4, padding=3)
-            else:
-                embed = PatchEmbed(embed_dims[stage - 1], channels, 3, 2, padding=1)
-            self.patch_embeds.append(embed)
-            self.blocks.append(
-                nn.ModuleList(block(stage) for _ in range(depths[stage]))
-            )
-        self.out_norms = nn.ModuleDict(
-            {str(i): layer_norm(embed_dims[i]) for i in self.out_indices if out_norm}
-        )
+                return PatchEmbed(3, channels, PATCH_SIZE, PATCH_SIZE, norm=False)
+            if stage == 0:
+                return PatchEmbed(3, channels, 7, stride=4, padding=3)
+            return PatchEmbed(embed_dims[stage - 1], channels, 3, 2, padding=1)
+
+        self.patch_embeds, self.blocks = nn.ModuleList(), nn.ModuleList()
+        for before, blocks in self.build_stages(embed, block, drop_path_rate):
+            self.patch_embeds.append(before)
+            self.blocks.append(nn.ModuleList(blocks))
+        self.out_norms = self.build_out_norms(layer_norm, out_norm)
         self.apply(init_linear_and_conv)
         # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
         # and each norm would multiply their gradient by 1000.
@@ -342,29 +284,19 @@ class LiSANet(BaseBackbone):
         added = any(isinstance(module, SelfAttention) for module in self.modules())
         return NO_WEIGHT_DECAY | ({'mixer.table'} if added else set())
 
+    def parts(self):
+        return list(zip(self.patch_embeds, self.blocks, strict=True))
+
     def stages(self):
-        stem, *others = self.patch_embeds
-        first, *rest = self.blocks
-        return [
-            [stem, self.pos_embed] if self.plain else [stem],
-            [first],
-            *([embed, blocks] for embed, blocks in zip(others, rest, strict=True)),
-        ]
+        stages = super().stages()
+        if self.plain:
+            stages[0].append(self.pos_embed)
+        return stages
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        if self.plain:
-            x = pad_to_patches(x, PATCH_SIZE)
-        x = x.permute(0, 2, 3, 1)  # (B, H, W, 3)
-        outs = []
-        for stage, (embed, blocks) in enumerate(
-            zip(self.patch_embeds, self.blocks, strict=True)
-        ):
-            x = embed(x)
-            if self.plain:
-                x = x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
-            for block in blocks:
-                x = run_block(block, x, self.with_cp)
-            if stage in self.out_indices:
-                out = self.out_norms[str(stage)](x) if self.out_norms else x
-                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
-        return tuple(outs)
+        return super().forward(pad_to_patches(x, PATCH_SIZE) if self.plain else x)
+
+    def add_positions(self, x: Tensor, stage: int) -> Tensor:
+        if not self.plain:
+            return x
+        return x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])

@@ -12,7 +12,7 @@ of positions are resized where the grid is another one, whatever its number of p
 Channels come last inside the network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isqrt, prod
 
 import torch
@@ -35,7 +35,7 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .pyramid import Pyramid, Stage
 
 __all__ = ['PVT', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 
@@ -81,24 +81,6 @@ class PatchEmbed(nn.Module):
         return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
-class Stage(nn.Module):
-    """The parts of a stage; the first one's patches are the stem's."""
-
-    def __init__(
-        self,
-        downsample: nn.Module | None,
-        blocks: Sequence[nn.Module],
-        *,
-        norm: nn.Module | None = None,
-        pos_embed: nn.Parameter | None = None,
-    ):
-        super().__init__()
-        self.downsample = downsample
-        self.register_parameter('pos_embed', pos_embed)
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = norm
-
-
 def drop_loaded_token(module: Stage, state_dict: dict, prefix: str, *args):
     """Hook before loading: drop the class token's position for a stage without one."""
     key = prefix + 'pos_embed'
@@ -111,7 +93,7 @@ def drop_loaded_token(module: Stage, state_dict: dict, prefix: str, *args):
 
 
 @MODELS.register_module()
-class PVT(BaseBackbone):
+class PVT(Pyramid):
     """Pyramid Vision Transformer.
 
     Args:
@@ -180,25 +162,22 @@ class PVT(BaseBackbone):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
-        arch = self.resolve_arch(arch)
-        embed_dims, depths = arch['embed_dims'], arch['depths']
-        last = len(depths) - 1
         if out_type not in OUT_TYPES:
             raise ValueError(
                 f'PVT: out_type must be one of {OUT_TYPES}, got {out_type!r}'
             )
-        if out_indices is None:
-            out_indices = last if out_type == 'cls_token' else tuple(range(last + 1))
-        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
         with_token = out_type == 'cls_token'
+        if with_token and out_indices is None:
+            out_indices = -1
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        arch = self.arch
+        embed_dims, last = arch['embed_dims'], len(arch['depths']) - 1
         if with_token and (self.out_indices[-1] != last or arch['sr_ratios'][-1] != 1):
             raise ValueError(
                 "PVT: the class token of out_type='cls_token' is in the last stage, "
                 f'whose sr_ratio must be 1, got out_indices {out_indices} and '
                 f'sr_ratios {arch["sr_ratios"]}'
             )
-        self.with_cp = with_cp
         sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
         self.grid_sizes = [
             tuple(side // (4 << stage) for side in sides) for stage in range(last + 1)
@@ -208,40 +187,34 @@ class PVT(BaseBackbone):
                 f'PVT: img_size must be {4 << last} or more a side, got {img_size}'
             )
 
-        def positions(stage: int) -> nn.Parameter:
-            num_tokens = prod(self.grid_sizes[stage]) + (with_token and stage == last)
-            return nn.Parameter(torch.empty(1, num_tokens, embed_dims[stage]))
+        def downsample(stage: int) -> nn.Module | None:
+            dims = embed_dims[stage - 1 : stage + 1]
+            return PatchEmbed(*dims, kernel_size=2, stride=2) if stage else None
 
-        drop_paths = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        self.patch_embed = PatchEmbed(3, embed_dims[0], kernel_size=4, stride=4)
-        # Stages above the last returned one would never get a gradient.
-        self.layers = nn.ModuleList(
-            Stage(
-                PatchEmbed(*embed_dims[i - 1 : i + 1], kernel_size=2, stride=2)
-                if i
-                else None,
-                [
-                    PVTBlock(
-                        embed_dims[i],
-                        SpatialReductionAttention(
-                            embed_dims[i], arch['num_heads'][i], arch['sr_ratios'][i]
-                        ),
-                        PointwiseMlp(
-                            embed_dims[i], arch['mlp_ratios'][i] * embed_dims[i]
-                        ),
-                        next(drop_paths),
-                    )
-                    for _ in range(depths[i])
-                ],
-                pos_embed=positions(i),
+        def block(stage: int, index: int, drop_path: float) -> nn.Module:
+            channels = embed_dims[stage]
+            attn = SpatialReductionAttention(
+                channels, arch['num_heads'][stage], arch['sr_ratios'][stage]
             )
-            for i in range(self.out_indices[-1] + 1)
-        )
+            mlp = PointwiseMlp(channels, arch['mlp_ratios'][stage] * channels)
+            return PVTBlock(channels, attn, mlp, drop_path)
+
+        self.patch_embed = PatchEmbed(3, embed_dims[0], kernel_size=4, stride=4)
+        self.layers = nn.ModuleList()
+        for parts in self.build_stages(downsample, block, drop_path_rate):
+            stage = len(self.layers)
+            num_tokens = prod(self.grid_sizes[stage]) + (with_token and stage == last)
+            layer = Stage(*parts)
+            layer.pos_embed = nn.Parameter(
+                torch.empty(1, num_tokens, embed_dims[stage])
+            )
+            self.layers.append(layer)
         self.register_parameter('cls_token', None)
         self.norm = None
         if with_token:
             self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims[-1]))
             self.norm = nn.LayerNorm(embed_dims[-1], eps=EPSILON)
+        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm=False)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 init_linear_and_conv(module)
@@ -265,41 +238,28 @@ class PVT(BaseBackbone):
         self.freeze(frozen_stages)
 
     def stages(self):
-        first, *rest = self.layers
-        stages = [[self.patch_embed, first.pos_embed], [first.blocks]]
-        stages += ([layer.downsample, layer.pos_embed, layer.blocks] for layer in rest)
+        stages = super().stages()
+        stages[0].append(self.layers[0].pos_embed)
+        for stage, layer in zip(stages[2:], self.layers[1:], strict=True):
+            stage.insert(1, layer.pos_embed)
         if self.cls_token is not None:
             stages[-1].append(self.cls_token)
         return stages
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.patch_embed(x.permute(0, 2, 3, 1))  # (B, H, W, C)
-        outs = []
-        for i, layer in enumerate(self.layers):
-            if layer.downsample is not None:
-                x = layer.downsample(x)
-            x = self._add_positions(x, i)
-            for block in layer.blocks:
-                x = run_block(block, x, self.with_cp)
-            if i in self.out_indices:
-                outs.append(x)
-        if self.norm is None:
-            return tuple(out.permute(0, 3, 1, 2) for out in outs)  # (B, C, H, W)
-        *maps, tokens = outs
-        token = self.norm(tokens[:, 0])
-        return *(out.permute(0, 3, 1, 2) for out in maps), token
-
-    def _add_positions(self, x: Tensor, stage: int) -> Tensor:
-        """Where the class token joins, it comes first, and pixels become a row."""
-        table, grids = (
-            self.layers[stage].pos_embed,
-            (self.grid_sizes[stage], x.shape[1:3]),
-        )
+    def add_positions(self, x: Tensor, stage: int) -> Tensor:
+        """Add a table; where the class token joins, (B, 1 + N, C) comes out."""
+        table, old_grid = self.layers[stage].pos_embed, self.grid_sizes[stage]
+        grid = x.shape[1:3]
         if not self._has_token(stage):
-            return x + pos_embed_map(table, *grids, mode='bilinear')
+            return x + pos_embed_map(table, old_grid, grid, mode='bilinear')
         token = self.cls_token.expand(len(x), -1, -1)
-        x = torch.cat([token, x.flatten(1, 2)], dim=1)  # (B, 1 + N, C)
-        return x + pos_embed_tokens(table, *grids, 1, mode='bilinear')
+        x = torch.cat([token, x.flatten(1, 2)], dim=1)
+        return x + pos_embed_tokens(table, old_grid, grid, 1, mode='bilinear')
+
+    def output(self, x: Tensor, stage: int) -> Tensor:
+        return (
+            self.norm(x[:, 0]) if self._has_token(stage) else super().output(x, stage)
+        )
 
     def _has_token(self, stage: int) -> bool:
         return self.cls_token is not None and stage == len(self.layers) - 1

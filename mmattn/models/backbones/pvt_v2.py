@@ -23,6 +23,7 @@ from mmattn.models.checkpoints.pvt import (
     to_official_state_dict,
 )
 from mmattn.models.layers import (
+    DepthwiseConv,
     LinearSpatialReductionAttention,
     PointwiseLinear,
     SpatialReductionAttention,
@@ -30,8 +31,8 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
-from .pvt import EPSILON, PatchEmbed, PVTBlock, Stage
+from .pvt import EPSILON, PatchEmbed, PVTBlock
+from .pyramid import Pyramid, Stage
 
 __all__ = ['PVTv2', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 
@@ -46,15 +47,12 @@ class ConvMlp(nn.Module):
         super().__init__()
         self.fc1 = PointwiseLinear(embed_dims, hidden_dims)
         self.relu = nn.ReLU() if relu else nn.Identity()
-        self.dwconv = nn.Conv2d(
-            hidden_dims, hidden_dims, 3, padding=1, groups=hidden_dims
-        )
+        self.dwconv = DepthwiseConv(hidden_dims, 3)
         self.act = nn.GELU()
         self.fc2 = PointwiseLinear(hidden_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.relu(self.fc1(x)).permute(0, 3, 1, 2)  # (B, C, H, W)
-        return self.fc2(self.act(self.dwconv(x).permute(0, 2, 3, 1)))
+        return self.fc2(self.act(self.dwconv(self.relu(self.fc1(x)))))
 
 
 def init_conv(module: nn.Module):
@@ -66,7 +64,7 @@ def init_conv(module: nn.Module):
 
 
 @MODELS.register_module()
-class PVTv2(BaseBackbone):
+class PVTv2(Pyramid):
     """Pyramid Vision Transformer v2.
 
     Args:
@@ -129,13 +127,9 @@ class PVTv2(BaseBackbone):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
-        arch = self.resolve_arch(arch)
-        embed_dims, depths = arch['embed_dims'], arch['depths']
-        if out_indices is None:
-            out_indices = tuple(range(len(depths)))
-        self.out_indices = self.resolve_out_indices(out_indices, len(depths))
-        self.with_cp = with_cp
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        arch = self.arch
+        embed_dims = arch['embed_dims']
 
         def attention(stage: int) -> nn.Module:
             shape = embed_dims[stage], arch['num_heads'][stage]
@@ -143,7 +137,7 @@ class PVTv2(BaseBackbone):
                 return LinearSpatialReductionAttention(*shape)
             return SpatialReductionAttention(*shape, arch['sr_ratios'][stage])
 
-        def block(stage: int, drop_path: float) -> nn.Module:
+        def block(stage: int, index: int, drop_path: float) -> nn.Module:
             channels = embed_dims[stage]
             mlp = ConvMlp(
                 channels, arch['mlp_ratios'][stage] * channels, relu=arch['linear']
@@ -156,19 +150,16 @@ class PVTv2(BaseBackbone):
             shape = embed_dims[stage - 1 : stage + 1]
             return PatchEmbed(*shape, kernel_size=3, stride=2, padding=1)
 
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
         self.patch_embed = PatchEmbed(
             3, embed_dims[0], kernel_size=7, stride=4, padding=3
         )
-        # Stages above the last returned one would never get a gradient.
         self.layers = nn.ModuleList(
-            Stage(
-                downsample(i),
-                [block(i, next(rates)) for _ in range(depths[i])],
-                norm=nn.LayerNorm(embed_dims[i], eps=EPSILON),
-            )
-            for i in range(self.out_indices[-1] + 1)
+            Stage(*parts)
+            for parts in self.build_stages(downsample, block, drop_path_rate)
         )
+        for layer, channels in zip(self.layers, embed_dims, strict=False):
+            layer.norm = nn.LayerNorm(channels, eps=EPSILON)
+        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm=False)
         self.apply(init_linear_and_conv)
         self.apply(init_conv)
         # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
@@ -178,22 +169,12 @@ class PVTv2(BaseBackbone):
         self.freeze(frozen_stages)
 
     def stages(self):
-        first, *rest = self.layers
+        stem, *stages = super().stages()
+        norms = [layer.norm for layer in self.layers]
         return [
-            [self.patch_embed],
-            [first.blocks, first.norm],
-            *([layer.downsample, layer.blocks, layer.norm] for layer in rest),
+            stem,
+            *([*stage, norm] for stage, norm in zip(stages, norms, strict=True)),
         ]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.patch_embed(x.permute(0, 2, 3, 1))  # (B, H, W, C)
-        outs = []
-        for i, layer in enumerate(self.layers):
-            if layer.downsample is not None:
-                x = layer.downsample(x)
-            for block in layer.blocks:
-                x = run_block(block, x, self.with_cp)
-            x = layer.norm(x)
-            if i in self.out_indices:
-                outs.append(x.permute(0, 3, 1, 2))  # (B, C, H, W)
-        return tuple(outs)
+    def end_stage(self, x: Tensor, stage: int) -> Tensor:
+        return self.layers[stage].norm(x)

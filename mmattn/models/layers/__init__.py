@@ -6,6 +6,7 @@ from .deformable_detr import (
     DeformableDETREncoder,
     DeformableDetrEncoder,
 )
+from .depthwise_conv import DepthwiseConv
 from .initialization import Initializable, init_linear_and_conv
 from .interactive_attention import InteractiveAttention
 from .masked import MaskedAttention, RandomMaskedAttention, resolve_masking
@@ -36,6 +37,7 @@ __all__ = [
     'DeformableDETREncoder',
     'DeformableDetrDecoder',
     'DeformableDetrEncoder',
+    'DepthwiseConv',
     'Initializable',
     'InteractiveAttention',
     'LinearSpatialReductionAttention',

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from mmattn.ops import landmark_attention
 
+from .depthwise_conv import DepthwiseConv
 from .pointwise import PointwiseLinear
 
 
@@ -70,13 +71,7 @@ class InteractiveAttention(nn.Module):
             self.register_parameter(name, weight)
         self.local = None
         if local_kernel is not None:
-            self.local = nn.Conv2d(
-                embed_dims,
-                embed_dims,
-                local_kernel,
-                padding=local_kernel // 2,
-                groups=embed_dims,
-            )
+            self.local = DepthwiseConv(embed_dims, local_kernel)
         self.gate = None
         if gate:
             self.gate = nn.Sequential(
@@ -121,8 +116,7 @@ class InteractiveAttention(nn.Module):
             backend=self.backend,
         ).reshape(B, H, W, C)
         if self.local is not None:
-            value = qkv[..., 2 * C :].permute(0, 3, 1, 2)  # (B, C, H, W)
-            out = out + self.local(value).permute(0, 2, 3, 1)
+            out = out + self.local(qkv[..., 2 * C :])
         if self.gate is not None:
             out = out * self.gate(out.mean(dim=(1, 2), keepdim=True))
         return self.proj(out)

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from .depthwise_conv import DepthwiseConv
 from .pointwise import PointwiseLinear, StarReLU
 
 
@@ -22,16 +23,8 @@ class SeparableConv(nn.Module):
         hidden_dims = 2 * embed_dims
         self.pwconv1 = PointwiseLinear(embed_dims, hidden_dims, bias=False)
         self.act = act_layer()
-        self.dwconv = nn.Conv2d(
-            hidden_dims,
-            hidden_dims,
-            kernel_size,
-            padding=kernel_size // 2,
-            groups=hidden_dims,
-            bias=False,
-        )
+        self.dwconv = DepthwiseConv(hidden_dims, kernel_size, bias=False)
         self.pwconv2 = PointwiseLinear(hidden_dims, embed_dims, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.act(self.pwconv1(x)).permute(0, 3, 1, 2)  # (B, 2C, H, W)
-        return self.pwconv2(self.dwconv(x).permute(0, 2, 3, 1))
+        return self.pwconv2(self.dwconv(self.act(self.pwconv1(x))))

@@ -1,0 +1,122 @@
+"""Stages on ever coarser maps: what the pyramids among the backbones share.
+
+Each file of a backbone has its own blocks. Channels come last inside the network.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from .base_backbone import BaseBackbone, drop_path_rates, run_block
+
+
+class Stage(nn.Module):
+    """The downsampling before a stage's blocks (None for the first) and the blocks."""
+
+    def __init__(self, downsample: nn.Module | None, blocks: Sequence[nn.Module]):
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+
+
+class Pyramid(BaseBackbone):
+    """Backbone of several stages, each on a coarser map than the one before.
+
+    A subclass builds `patch_embed` and a list `layers` of `Stage`, or overrides
+    `parts`; then `out_norms`, and calls `freeze` last.
+
+    Args:
+        arch: name of a preset of `arch_zoo`, or a dict with the keys of a preset.
+        out_indices: stages whose maps are returned; None returns all.
+        with_cp: recompute each block's activations in the backward.
+        compile, init_cfg: see `BaseBackbone`.
+
+    Other settings of the pyramids:
+        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
+        out_norm: whether a layer norm ends each returned map.
+        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
+            parts stay in eval mode.
+    """
+
+    def __init__(
+        self,
+        arch: str | Mapping,
+        out_indices: int | Sequence[int] | None,
+        with_cp: bool,
+        compile: bool | Mapping,
+        init_cfg: dict | list[dict] | None,
+    ):
+        super().__init__(init_cfg, compile)
+        self.arch = self.resolve_arch(arch)
+        count = len(self.arch['depths'])
+        if out_indices is None:
+            out_indices = range(count)
+        self.out_indices = self.resolve_out_indices(out_indices, count)
+        self.with_cp = with_cp
+
+    def build_stages(
+        self,
+        downsample: Callable[[int], nn.Module | None],
+        block: Callable[[int, int, float], nn.Module],
+        drop_path_rate: float,
+    ) -> Iterator[tuple[nn.Module | None, list[nn.Module]]]:
+        """Build what precedes each stage, and its blocks, up to the last returned one.
+
+        Stages above that one would never get a gradient.
+
+        Args:
+            downsample: function of the number of a stage.
+            block: function of the numbers of stage and block and the rate of its
+                stochastic depth.
+            drop_path_rate: stochastic depth of the last block.
+        """
+        depths = self.arch['depths']
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        for stage in range(self.out_indices[-1] + 1):
+            before = downsample(stage)
+            yield before, [block(stage, i, next(rates)) for i in range(depths[stage])]
+
+    def build_out_norms(
+        self, norm_layer: Callable[[int], nn.Module], out_norm: bool
+    ) -> nn.ModuleDict:
+        """Build the norms of the returned maps; none unless `out_norm`."""
+        dims = self.arch['embed_dims']
+        indices = self.out_indices if out_norm else ()
+        return nn.ModuleDict({str(i): norm_layer(dims[i]) for i in indices})
+
+    def parts(self) -> list[tuple[nn.Module, nn.ModuleList]]:
+        """Return the stem or downsampling before each stage, and the stage's blocks."""
+        before = [layer.downsample for layer in self.layers]
+        before[0] = self.patch_embed
+        blocks = [layer.blocks for layer in self.layers]
+        return list(zip(before, blocks, strict=True))
+
+    def stages(self):
+        (stem, first), *rest = self.parts()
+        return [[stem], [first], *(list(part) for part in rest)]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = x.permute(0, 2, 3, 1)  # (B, H, W, 3)
+        outs = []
+        for stage, (before, blocks) in enumerate(self.parts()):
+            x = self.add_positions(before(x), stage)
+            for block in blocks:
+                x = run_block(block, x, self.with_cp)
+            x = self.end_stage(x, stage)
+            if stage in self.out_indices:
+                outs.append(self.output(x, stage))
+        return tuple(outs)
+
+    def add_positions(self, x: Tensor, stage: int) -> Tensor:
+        """Add a stage's position embedding; shape (B, H, W, C), none here."""
+        return x
+
+    def end_stage(self, x: Tensor, stage: int) -> Tensor:
+        """Return what the next stage gets; shape (B, H, W, C)."""
+        return x
+
+    def output(self, x: Tensor, stage: int) -> Tensor:
+        """Return the map (B, C, H, W) of (B, H, W, C), after its norm, if any."""
+        if self.out_norms:
+            x = self.out_norms[str(stage)](x)
+        return x.permute(0, 3, 1, 2)
