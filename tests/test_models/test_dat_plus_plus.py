@@ -16,9 +16,7 @@ from mmattn.models.backbones.dat_plus_plus import (
     layout_of,
 )
 from mmattn.models.layers import DeformableAttention, NeighborhoodAttention
-from mmattn.ops.neighborhood_attention.reference import (
-    neighborhood_attention_reference,
-)
+from mmattn.ops.neighborhood_attention import neighborhood_attention_reference
 
 ARCH = dict(
     embed_dims=(8, 16, 24, 32),

@@ -5,9 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from mmattn.models.layers import NeighborhoodAttention
-from mmattn.ops.neighborhood_attention.reference import (
-    neighborhood_attention_reference,
-)
+from mmattn.ops.neighborhood_attention import neighborhood_attention_reference
 
 
 @pytest.mark.parametrize('grid', [(1, 1), (3, 9), (10, 2), (6, 6)], ids=str)

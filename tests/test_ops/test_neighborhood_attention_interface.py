@@ -9,8 +9,7 @@ from neighborhood_cases import NAMES, choose_form
 
 from mmattn.ops import neighborhood_attention, triton_launch
 from mmattn.ops.neighborhood_attention import triton_impl
-from mmattn.ops.neighborhood_attention.example import example_inputs
-from mmattn.ops.testing import assert_close, run_with_grads
+from mmattn.ops.testing import assert_close, make_neighborhood_inputs, run_with_grads
 
 FORMS = 'dense', 'stencil'
 CASES = [('cpu', 'dense'), ('cpu', 'stencil'), ('tiles', 'tiles')]
@@ -31,7 +30,7 @@ CASES = [('cpu', 'dense'), ('cpu', 'stencil'), ('tiles', 'tiles')]
     ],
 )
 def test_wrong_shape(position, shape, message):
-    inputs = example_inputs()
+    inputs = make_neighborhood_inputs()
     inputs[position] = torch.zeros(shape)
     with pytest.raises(ValueError, match=message):
         neighborhood_attention(*inputs)
@@ -40,11 +39,11 @@ def test_wrong_shape(position, shape, message):
 @pytest.mark.parametrize('shape', [dict(M=0), dict(D=0)])
 def test_empty_axis(shape):
     with pytest.raises(ValueError, match='=0'):
-        neighborhood_attention(*example_inputs(**shape))
+        neighborhood_attention(*make_neighborhood_inputs(**shape))
 
 
 def test_wrong_dtype_and_device():
-    q, *rest = example_inputs()
+    q, *rest = make_neighborhood_inputs()
     with pytest.raises(ValueError, match='float16'):
         neighborhood_attention(q.half(), *rest)
     with pytest.raises(ValueError, match='one device'):
@@ -53,13 +52,13 @@ def test_wrong_dtype_and_device():
 
 def test_unknown_backend_names_the_known_ones():
     with pytest.raises(ValueError, match="'triton', 'cpu', 'tiles'.*got 'cudnn'"):
-        neighborhood_attention(*example_inputs(), backend='cudnn')
+        neighborhood_attention(*make_neighborhood_inputs(), backend='cudnn')
 
 
 @pytest.mark.skipif(triton_launch.INTERPRETED, reason='the interpreter runs on the CPU')
 def test_backend_that_cannot_run_says_why():
     with pytest.raises(ValueError, match="'triton' cannot run .*CUDA.* on cpu"):
-        neighborhood_attention(*example_inputs(), backend='triton')
+        neighborhood_attention(*make_neighborhood_inputs(), backend='triton')
 
 
 @pytest.mark.parametrize(
@@ -67,11 +66,11 @@ def test_backend_that_cannot_run_says_why():
 )
 def test_limits_of_triton(monkeypatch, shape, message):
     monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
-    assert message in triton_impl.unsupported(*example_inputs(**shape))
+    assert message in triton_impl.unsupported(*make_neighborhood_inputs(**shape))
 
 
 def test_backend_from_the_environment(monkeypatch):
-    inputs = example_inputs()
+    inputs = make_neighborhood_inputs()
     monkeypatch.setenv('MMATTN_BACKEND', 'reference')
     q = inputs[0].detach().requires_grad_()
     out = neighborhood_attention(q, *inputs[1:])
@@ -87,7 +86,9 @@ def test_backend_from_the_environment(monkeypatch):
 @pytest.mark.parametrize('name, form', CASES)
 def test_opcheck(monkeypatch, name, form, dtype):
     choose_form(monkeypatch, form)
-    inputs = [x.detach().requires_grad_() for x in example_inputs(dtype=dtype)]
+    inputs = [
+        x.detach().requires_grad_() for x in make_neighborhood_inputs(dtype=dtype)
+    ]
     torch.library.opcheck(torch.ops.mmattn.neighborhood_attention, (*inputs, name))
     inputs = [x.detach() for x in inputs]
     out, lse = torch.ops.mmattn.neighborhood_attention(*inputs, name)
@@ -110,7 +111,7 @@ def test_compile_with_dynamic_shapes(monkeypatch, form, compiler):
     torch.compiler.reset()
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=compiler)
     for shape in (dict(grid=(9, 8)), dict(grid=(7, 11), B=3), dict(grid=(5, 5))):
-        inputs = example_inputs(**shape)
+        inputs = make_neighborhood_inputs(**shape)
         expected, expected_grads = run_with_grads(function, inputs)
         out, grads = run_with_grads(compiled, inputs)
         assert_close('out', expected, out)
@@ -129,10 +130,10 @@ def test_export(monkeypatch, form):
     batch = {0: torch.export.Dim('B', min=2)}
     program = torch.export.export(
         Module(),
-        tuple(example_inputs()),
+        tuple(make_neighborhood_inputs()),
         dynamic_shapes=((batch, batch, batch, None),),
     )
-    inputs = example_inputs(B=5)
+    inputs = make_neighborhood_inputs(B=5)
     assert_close('out', neighborhood_attention(*inputs), program.module()(*inputs))
 
 
@@ -140,7 +141,7 @@ def test_export(monkeypatch, form):
 @pytest.mark.parametrize('form', FORMS)
 def test_autocast(monkeypatch, form, enabled):
     choose_form(monkeypatch, form)
-    inputs = example_inputs()
+    inputs = make_neighborhood_inputs()
     with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
         out, grads = run_with_grads(neighborhood_attention, inputs)
     dtype = torch.bfloat16 if enabled else torch.float32

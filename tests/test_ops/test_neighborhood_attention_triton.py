@@ -9,7 +9,7 @@ from neighborhood_cases import (
 )
 from triton_devices import every_device, every_dtype, outer_run, run_under_interpreter
 
-from mmattn.ops.neighborhood_attention.example import example_inputs
+from mmattn.ops.testing import make_neighborhood_inputs as example_inputs
 from mmattn.ops.testing import run_with_grads
 
 pytest.importorskip('triton')

@@ -1,3 +1,11 @@
-from .interface import neighborhood_attention
+from .examples import example_inputs
+from .interface import BACKENDS, OPERATOR, neighborhood_attention
+from .reference import neighborhood_attention_reference
 
-__all__ = ['neighborhood_attention']
+__all__ = [
+    'BACKENDS',
+    'OPERATOR',
+    'example_inputs',
+    'neighborhood_attention',
+    'neighborhood_attention_reference',
+]
