@@ -14,23 +14,21 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
-from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from mmattn.models.layers import MaskedAttention, neighborhood_attention
+from mmattn.ops.backend import REFERENCE
 
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
+from .inference_pass import InferencePass
 from .meta_shapes import META_SHAPES
 
 PAPER_TABLES = Path(__file__).with_name('paper_tables.yml')
-ROI_HEADS = ('StandardRoIHead', 'CascadeRoIHead', 'SparseRoIHead')
 DOWNLOADS = ('init_cfg', 'pretrained')
 CONVENTIONS = {
     'with transforms': ('products', 'transforms'),
@@ -144,11 +142,11 @@ def count(
     """
     if not isinstance(model, nn.Module):
         model = build(model, device)
-    task = _Task(model)
+    task = InferencePass(model)
     image = torch.zeros(1, 3, *shape, device=next(model.parameters()).device)
     counter = FlopCounterMode(display=False, custom_mapping=NORM_RULES)
     dense = FlopCounterMode(display=False, custom_mapping=DENSE_RULES)
-    with torch.no_grad(), _evaluation(task), _without_unseen_keys(task):
+    with torch.no_grad(), _evaluation(task), _chosen_backends(model):
         with _RefuseUncounted():
             with counter:
                 task(image)
@@ -165,7 +163,7 @@ def count(
         for name, counts in counter.get_flop_counts().items()
     }
     total = flops.get('Global', _by_part({}, {}))
-    return _collect(model, f'{_Task.__name__}.model', flops, total)
+    return _collect(model, f'{InferencePass.__name__}.model', flops, total)
 
 
 def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
@@ -250,105 +248,19 @@ def _evaluation(model: nn.Module):
 
 
 @contextmanager
-def _without_unseen_keys(model: nn.Module):
-    """Masked attention takes its operator, neighborhood attention its windows alone.
+def _chosen_backends(model: nn.Module):
+    """Let layers that would run an operator's definition choose a backend.
 
-    The definition of the one multiplies all pairs, the tiles of the other more than a
-    window.
+    An operator has a rule. Its definition is plain products, and may multiply more.
     """
-    layers = [
-        module
-        for module in model.modules()
-        if isinstance(module, MaskedAttention) and module.backend == 'reference'
-    ]
+    layers = [m for m in model.modules() if getattr(m, 'backend', None) == REFERENCE]
     for layer in layers:
         layer.backend = None
-    windows = mock.patch.object(
-        neighborhood_attention, 'neighborhood_attention', _windows
-    )
     try:
-        with windows:
-            yield
+        yield
     finally:
         for layer in layers:
-            layer.backend = 'reference'
-
-
-def _windows(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, **settings) -> Tensor:
-    """`neighborhood_attention` of keys and values of zero, as many as each sees."""
-    side = (rpb.shape[1] + 1) // 2
-    q_rows = q.flatten(0, 3)[:, None]  # (B * H * W * M, 1, D)
-    window = q.new_zeros(1, side**2, q.shape[-1]).expand(len(q_rows), -1, -1)
-    return (q_rows @ window.transpose(1, 2) @ window).view(q.shape)
-
-
-class _Task(nn.Module):
-    """The part of a model's inference that is counted, called as one module."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, image: Tensor):
-        model = self.model
-        samples = [_data_sample(image.shape[-2:])]
-        if hasattr(model, 'roi_head'):
-            _run_two_stage(model, image)
-        elif _wants_samples(getattr(model, 'decode_head', None)):
-            # mmsegmentation runs it without samples in this mode, which fails.
-            model.decode_head(model.extract_feat(image), samples)
-        elif hasattr(model, 'data_preprocessor'):
-            model(image, samples, mode='tensor')
-        else:
-            model(image)
-
-
-def _wants_samples(head: nn.Module | None) -> bool:
-    """Whether it is a head of masks, such as Mask2Former's."""
-    if head is None:
-        return False
-    return 'batch_data_samples' in signature(head.forward).parameters
-
-
-def _run_two_stage(model: nn.Module, image: Tensor):
-    if type(model.roi_head).__name__ not in ROI_HEADS:
-        raise NotImplementedError(
-            f'a {type(model.roi_head).__name__} runs in a way that is not known here; '
-            f'known are {", ".join(ROI_HEADS)}'
-        )
-    features = model.extract_feat(image)
-    head, test_cfg = model.roi_head, model.test_cfg
-    if type(head).__name__ == 'SparseRoIHead':
-        proposals = model.rpn_head.init_proposal_features.weight[None]  # (1, N, C)
-        extractors, heads = head.bbox_roi_extractor, head.bbox_head
-        _run_on_regions(head, extractors, heads, proposals.shape[1], image, proposals)
-        return
-    if model.with_rpn:
-        model.rpn_head(features)
-    if head.with_bbox:
-        num_rois = test_cfg.rpn.max_per_img
-        _run_on_regions(head, head.bbox_roi_extractor, head.bbox_head, num_rois, image)
-    if head.with_mask:
-        num_rois = test_cfg.rcnn.max_per_img
-        _run_on_regions(head, head.mask_roi_extractor, head.mask_head, num_rois, image)
-
-
-def _run_on_regions(roi_head, extractors, heads, num_rois: int, image: Tensor, *inputs):
-    if not isinstance(heads, nn.ModuleList):  # a cascade has one of each per stage
-        extractors, heads = [extractors], [heads]
-    for extractor, head in zip(extractors, heads, strict=True):
-        size = extractor.roi_layers[0].output_size
-        regions = image.new_zeros(num_rois, extractor.out_channels, *size)
-        if roi_head.with_shared_head:
-            regions = roi_head.shared_head(regions)
-        head(regions, *inputs)
-
-
-def _data_sample(shape: tuple[int, int]):
-    from mmengine.structures import BaseDataElement
-
-    names = ('img_shape', 'ori_shape', 'pad_shape', 'batch_input_shape')
-    return BaseDataElement(metainfo={name: tuple(shape) for name in names})
+            layer.backend = REFERENCE
 
 
 def _by_part(counts: Mapping, dense_counts: Mapping) -> dict[str, int]:

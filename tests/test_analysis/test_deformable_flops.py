@@ -10,9 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.models.layers import NeighborhoodAttention
-from mmattn.ops import deformable_attention_v2
+from mmattn.ops import deformable_attention_v2, neighborhood_attention
 from mmattn.ops.deformable_attention import BACKENDS
-from mmattn.ops.testing import make_deformable_v2_inputs
+from mmattn.ops.neighborhood_attention import BACKENDS as NEIGHBORHOOD_BACKENDS
+from mmattn.ops.testing import make_deformable_v2_inputs, make_neighborhood_inputs
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +40,24 @@ def test_scores_and_values_count_and_the_bias_does_not(keys, align_corners, back
                 align_corners=align_corners,
                 backend=backend,
             )
+            if backward:
+                out.sum().backward()
+        flops = counter.get_total_flops()
+        assert flops == expected * (3 if backward else 1), backend
+
+
+@pytest.mark.parametrize('backward', [False, True], ids=['forward', 'backward'])
+@pytest.mark.parametrize('grid', [(9, 8), (60, 50)], ids=str)
+def test_windows_count_the_same_on_every_backend(grid, backward):
+    inputs = make_neighborhood_inputs(grid=grid, B=1, M=2, D=4)
+    expected = 2 * 2 * grid[0] * grid[1] * 25 * 2 * 4
+    backends = NEIGHBORHOOD_BACKENDS
+    names = [b for b in backends if backends[b].unsupported(*inputs) is None]
+    assert {'cpu', 'tiles', 'reference'} <= set(names)
+    for backend in (None, *names):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        with FlopCounterMode(display=False) as counter:
+            out = neighborhood_attention(*leaves, backend=backend)
             if backward:
                 out.sum().backward()
         flops = counter.get_total_flops()
