@@ -14,19 +14,22 @@ __all__ = ['install']
 
 MM_PACKAGES = frozenset(('mmcv', 'mmengine', 'mmpretrain'))
 COMPAT = 'mmattn.compat'
-# The modules of `mmattn.compat` that are loaded alone; each needs only those before it.
+# The modules that `mmcv_ops` imports; each needs only those before it.
+OPERATORS = (
+    'deform_conv_points',
+    'mmcv_deform',
+    'mmcv_focal_loss',
+    'mmcv_nms',
+    'mmcv_roi_align',
+)
+# The modules of `mmattn.compat` that are loaded alone.
 PARTS = (
     'finder',
     'mmengine_scopes',
     'mmpretrain_multimodal',
-    'deform_conv_points',
-    'mmcv_deform',
+    *OPERATORS,
     'mmcv_ops',
 )
-NEEDED = {
-    f'{COMPAT}.mmcv_ops': f'{COMPAT}.mmcv_deform',
-    f'{COMPAT}.mmcv_deform': f'{COMPAT}.deform_conv_points',
-}
 
 
 class _Watch:
@@ -77,8 +80,9 @@ def _load(name: str):
 
     if name in sys.modules or 'mmattn' in sys.modules:
         return import_module(name)
-    if name in NEEDED:
-        _load(NEEDED[name])
+    if name == f'{COMPAT}.mmcv_ops':
+        for part in OPERATORS:
+            _load(f'{COMPAT}.{part}')
     spec = spec_from_file_location(name, _file_of(name.rpartition('.')[2]))
     module = sys.modules[name] = module_from_spec(spec)
     try:

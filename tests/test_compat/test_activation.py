@@ -64,7 +64,7 @@ def test_an_mmcv_without_operators_gets_ours(tmp_path):
         'print(mmcv._ext.nms.__module__)\n'
     )
     ours = compat.IMPLEMENTATION
-    assert run_python(code, tmp_path) == [ours, 'False', ours]
+    assert run_python(code, tmp_path) == [ours, 'False', 'mmattn.compat.mmcv_nms']
 
 
 @pytest.mark.parametrize('first', ['mmattn', 'mmcv'])

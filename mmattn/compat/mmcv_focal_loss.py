@@ -1,0 +1,99 @@
+"""The sigmoid and the softmax focal loss, with the arguments of mmcv's operators.
+
+Shapes: N rows, K classes.
+"""
+
+import torch
+from torch.nn import functional as F
+
+from mmattn.compat.mmcv_deform import widen
+
+
+def _class_weight(weight, target):
+    """Weight of each row's class, shape (N,); 1 where the target is no class.
+
+    mmcv reads past the end of its weights for such a target.
+    """
+    if weight.numel() == 0:
+        return torch.ones_like(target, dtype=torch.float32)
+    is_class = (target >= 0) & (target < weight.numel())
+    chosen = widen(weight)[target.clamp(0, weight.numel() - 1)]
+    return torch.where(is_class, chosen, 1.0)
+
+
+def sigmoid_focal_loss_forward(input, target, weight, output, gamma, alpha):
+    """Writes the focal loss of K binary classifiers per row, not reduced.
+
+    The logarithms are taken of the logits, so they stay exact where the probability
+    rounds to 0 or 1; mmcv takes them of the rounded probability.
+
+    Args:
+        input: logits, shape (N, K).
+        target: class of each row, shape (N,); any other number, such as K, is
+            background.
+        weight: weight of each class, shape (K,), or empty.
+        output: shape (N, K), written.
+        gamma: exponent of the modulating factor.
+        alpha: weight of the positives; the negatives have 1 - alpha.
+    """
+    logits = widen(input)
+    positive = target[:, None] == torch.arange(logits.size(1), device=target.device)
+    signed = torch.where(positive, logits, -logits)
+    balance = torch.where(positive, logits.new_tensor(alpha), 1 - alpha)
+    loss = -balance * (-signed).sigmoid() ** gamma * F.logsigmoid(signed)
+    output.copy_(loss * _class_weight(weight, target)[:, None])
+
+
+def sigmoid_focal_loss_backward(input, target, weight, grad_input, gamma, alpha):
+    """Writes the loss's derivative by each logit; see `sigmoid_focal_loss_forward`.
+
+    With s the logit, negated for a negative, and p = sigmoid(s), it is
+    balance * (1 - p)^gamma * (gamma p log(p) - (1 - p)) ds/dx.
+    """
+    logits = widen(input)
+    positive = target[:, None] == torch.arange(logits.size(1), device=target.device)
+    signed = torch.where(positive, logits, -logits)
+    balance = torch.where(positive, logits.new_tensor(alpha), alpha - 1)
+    wrong = (-signed).sigmoid()
+    slope = gamma * signed.sigmoid() * F.logsigmoid(signed) - wrong
+    gradient = balance * wrong**gamma * slope
+    grad_input.copy_(gradient * _class_weight(weight, target)[:, None])
+
+
+def _true_class_probability(probabilities, target):
+    """Probability of each row's target, kept off 0, and which rows count, (N,)."""
+    probability = widen(probabilities).gather(1, target.clamp(min=0)[:, None])[:, 0]
+    return probability.clamp(min=torch.finfo(torch.float32).tiny), target >= 0
+
+
+def softmax_focal_loss_forward(input, target, weight, output, gamma, alpha):
+    """Writes the focal loss of one K-way classifier per row, not reduced.
+
+    Args:
+        input: probabilities, shape (N, K): mmcv applies the softmax.
+        target: class of each row, shape (N,); a negative one gives a loss of 0.
+        weight: weight of each class, shape (K,), or empty.
+        output: shape (N,), written.
+        gamma: exponent of the modulating factor.
+        alpha: factor on every loss.
+    """
+    p, counts = _true_class_probability(input, target)
+    loss = -alpha * (1 - p) ** gamma * p.log() * _class_weight(weight, target)
+    output.copy_(torch.where(counts, loss, 0.0))
+
+
+def softmax_focal_loss_backward(input, target, weight, buff, grad_input, gamma, alpha):
+    """Writes the loss's derivative by each logit; see `softmax_focal_loss_forward`.
+
+    Args:
+        input: probabilities, shape (N, K).
+        buff: shape (N,), written: p times the derivative by p, the probability of
+            the target.
+        grad_input: shape (N, K), written.
+    """
+    p, counts = _true_class_probability(input, target)
+    slope = gamma * (1 - p) ** (gamma - 1) * p * p.log() - (1 - p) ** gamma
+    slope = torch.where(counts, alpha * slope * _class_weight(weight, target), 0.0)
+    buff.copy_(slope)
+    own = target[:, None] == torch.arange(input.size(1), device=target.device)
+    grad_input.copy_(slope[:, None] * (own.to(slope.dtype) - widen(input)))

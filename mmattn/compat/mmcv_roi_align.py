@@ -1,0 +1,148 @@
+"""RoIAlign, with the arguments of mmcv's operator.
+
+Boxes are (x1, y1, x2, y2). Shapes: B batch, C channels, H W height and width of a
+feature map, N boxes.
+"""
+
+import torch
+import torchvision  # noqa: F401  defines torch.ops.torchvision
+
+from mmattn.compat.mmcv_deform import widen
+
+NO_ARGMAX = -1.0
+"""mmcv's position of the maximum of a bin without samples."""
+
+
+def _bilinear(y: torch.Tensor, x: torch.Tensor, height: int, width: int):
+    """Flat positions and weights of the four pixels around each point, shape (4, ...).
+
+    A point up to one pixel outside the map takes the border's value; further out, all
+    its weights are 0.
+    """
+    inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
+    y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
+    top, left = y.floor(), x.floor()
+    dy, dx = y - top, x - left
+    bottom, right = (top + 1).clamp(max=height - 1), (left + 1).clamp(max=width - 1)
+    positions = torch.stack(
+        [
+            top * width + left,
+            top * width + right,
+            bottom * width + left,
+            bottom * width + right,
+        ]
+    ).long()
+    weights = torch.stack([(1 - dy) * (1 - dx), (1 - dy) * dx, dy * (1 - dx), dy * dx])
+    return positions, weights * inside
+
+
+def _bin_samples(start, end, bins: int, sampling_ratio: int, aligned: bool):
+    """Coordinates of the samples in each bin along one axis, shape (bins, samples)."""
+    size = end - start if aligned else (end - start).clamp(min=1)
+    samples = (
+        sampling_ratio if sampling_ratio > 0 else max(int((size / bins).ceil()), 0)
+    )
+    fractions = torch.arange(samples).to(size).add(0.5).div(max(samples, 1))
+    steps = torch.arange(bins).to(size)[:, None] + fractions
+    return start + steps * (size / bins)
+
+
+def roi_align_forward(
+    input,
+    rois,
+    output,
+    argmax_y,
+    argmax_x,
+    aligned_height,
+    aligned_width,
+    spatial_scale,
+    sampling_ratio,
+    pool_mode,
+    aligned,
+):
+    """Pools each box to `aligned_height` x `aligned_width` bins, written to `output`.
+
+    Taking the maximum goes box by box in Python: no published configuration uses it.
+    There, a box with no samples gives 0, where mmcv gives its starting value.
+
+    Args:
+        input: shape (B, C, H, W).
+        rois: shape (N, 5), image index and box.
+        output: shape (N, C, aligned_height, aligned_width).
+        argmax_y, argmax_x: as output, where the maxima are; not used for the average.
+        spatial_scale: pixels of the feature map per pixel of the image.
+        sampling_ratio: samples per bin and axis; 0 takes about one per pixel.
+        pool_mode: 0 for the maximum of a bin's samples, 1 for their average.
+        aligned: whether pixel centers are at half-integers.
+    """
+    features, rois = widen(input), rois.to(widen(input).dtype)
+    if pool_mode == 1:
+        pooled = torch.ops.torchvision.roi_align(
+            features,
+            rois,
+            spatial_scale,
+            aligned_height,
+            aligned_width,
+            sampling_ratio,
+            aligned,
+        )
+        output.copy_(pooled)
+        return
+    C, H, W = features.shape[1:]
+    boxes = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
+    for n, (x1, y1, x2, y2) in enumerate(boxes):
+        y = _bin_samples(y1, y2, aligned_height, sampling_ratio, aligned)
+        x = _bin_samples(x1, x2, aligned_width, sampling_ratio, aligned)
+        y, x = torch.broadcast_tensors(y[:, None, :, None], x[None, :, None, :])
+        y, x = y.flatten(2), x.flatten(2)  # (aligned_height, aligned_width, samples)
+        if y.size(2) == 0:
+            output[n], argmax_y[n], argmax_x[n] = 0, NO_ARGMAX, NO_ARGMAX
+            continue
+        positions, weights = _bilinear(y, x, H, W)
+        image = features[int(rois[n, 0])].flatten(1)  # (C, H * W)
+        values, best = (image[:, positions] * weights).sum(1).max(-1)
+        output[n] = values
+        argmax_y[n] = y.expand(C, *y.shape).gather(3, best[..., None])[..., 0]
+        argmax_x[n] = x.expand(C, *x.shape).gather(3, best[..., None])[..., 0]
+
+
+def roi_align_backward(
+    grad_output,
+    rois,
+    argmax_y,
+    argmax_x,
+    grad_input,
+    aligned_height,
+    aligned_width,
+    spatial_scale,
+    sampling_ratio,
+    pool_mode,
+    aligned,
+):
+    """Writes the gradient of the feature map; see `roi_align_forward`."""
+    B, C, H, W = grad_input.shape
+    grad = widen(grad_output)
+    rois = rois.to(grad.dtype)
+    if pool_mode == 1:
+        gradient = torch.ops.torchvision._roi_align_backward(
+            grad,
+            rois,
+            spatial_scale,
+            aligned_height,
+            aligned_width,
+            B,
+            C,
+            H,
+            W,
+            sampling_ratio,
+            aligned,
+        )
+        grad_input.copy_(gradient)
+        return
+    positions, weights = _bilinear(widen(argmax_y), widen(argmax_x), H, W)
+    weights = weights * (argmax_y != NO_ARGMAX)
+    planes = rois[:, 0].long()[:, None] * C + torch.arange(C, device=grad.device)
+    positions = positions + planes[..., None, None] * (H * W)
+    gradient = grad.new_zeros(grad_input.numel())
+    gradient.index_add_(0, positions.flatten(), (weights * grad).flatten())
+    grad_input.copy_(gradient.view_as(grad_input))
