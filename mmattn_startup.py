@@ -33,7 +33,7 @@ PARTS = (
 
 
 class _Watch:
-    """Waits, first in `sys.meta_path`, for an mm package; finds nothing itself."""
+    """Wait, first in `sys.meta_path`, for an mm package; find nothing itself."""
 
     awaited = MM_PACKAGES
 
@@ -48,7 +48,7 @@ _WATCH = _Watch()
 
 
 def install():
-    """Adds the finder; calling it again changes nothing."""
+    """Add the finder. A second call changes nothing."""
     if _WATCH not in sys.meta_path:
         sys.meta_path.insert(0, _WATCH)
 
@@ -74,7 +74,7 @@ def _file_of(part: str) -> str | None:
 
 
 def _load(name: str):
-    """Imports a module of `mmattn.compat` without the packages that it is in."""
+    """Import a module of `mmattn.compat` without its parent packages."""
     from importlib import import_module
     from importlib.util import module_from_spec, spec_from_file_location
 

@@ -1,4 +1,4 @@
-"""What lets mmattn sit on the mm packages a user already has.
+"""Adaptation of the mm packages that a user already has to mmattn.
 
 `activate` is the only entry, and `import mmattn` calls it. It installs the finders of
 `mmattn.compat.finder` in `sys.meta_path` and changes nothing else. They
@@ -27,7 +27,7 @@ __all__ = ['IMPLEMENTATION', 'SERVED_MODULE', 'activate']
 
 
 def activate():
-    """Install the finders; calling it again changes nothing.
+    """Install the finders. A second call changes nothing.
 
     It imports neither torch nor any mm* package: what a finder needs is imported when
     mmcv or mmengine asks for it.

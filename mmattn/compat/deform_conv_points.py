@@ -1,4 +1,4 @@
-"""Where mmcv's deformable convolutions find a point's offset and where it counts.
+"""Offsets and borders of mmcv's deformable convolutions.
 
 Both facts are those of mmcv's kernels for the CPU and for CUDA, which agree.
 torchvision's operator, which runs in their place, differs in both.
@@ -57,7 +57,7 @@ def drop_outside(
     kernel: torch.Size,
     geometry: tuple[int, ...],
 ):
-    """Zero the gradients of offsets whose points mmcv does not count as inside.
+    """Zero the gradients of offsets whose points mmcv counts as outside.
 
     A point (y, x) is inside if it is strictly between -1 and the height and the width.
     torchvision gives points at exactly -1 the slope towards the inside. That is where

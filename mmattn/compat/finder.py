@@ -55,7 +55,7 @@ WITH_MMATTN = AT_START | {
 
 
 class _ServedOpsLoader:
-    """Fills `mmcv._ext` from the implementation, which imports torch, when loaded."""
+    """Fill `mmcv._ext` from the implementation, which imports torch, on loading."""
 
     def __init__(self, load: Callable):
         self._load = load
@@ -71,7 +71,7 @@ class _ServedOpsLoader:
 
 
 class _ServedOpsFinder:
-    """Finds `mmcv._ext`, and nothing else, after the finders before it did not."""
+    """Find `mmcv._ext` if the other finders did not."""
 
     def __init__(self):
         self.load = importlib.import_module
@@ -83,7 +83,7 @@ class _ServedOpsFinder:
 
 
 class _CorrectingLoader:
-    """Runs the loader that was found, corrects the module and takes itself away."""
+    """Run the original loader, correct the module and restore its loader."""
 
     def __init__(self, loader, correct: Callable):
         self._loader = loader
@@ -102,7 +102,7 @@ class _CorrectingLoader:
 
 
 class _CorrectingFinder:
-    """Finds the modules to correct through the finders that follow it."""
+    """Find the modules to correct through the finders that follow this one."""
 
     def __init__(self):
         self.corrections = {}
@@ -124,7 +124,7 @@ class _CorrectingFinder:
 
 
 class _MovedModuleLoader:
-    """Fills a module under its old name with the names of the module that it became."""
+    """Fill a module under its old name with the contents of the new one."""
 
     def __init__(self, new_name: str):
         self._new_name = new_name
@@ -139,7 +139,7 @@ class _MovedModuleLoader:
 
 
 class _MovedModuleFinder:
-    """Finds modules of ours by the names that they had before they moved."""
+    """Find modules of ours by the names that they had before they moved."""
 
     def __init__(self):
         self.moved = {}

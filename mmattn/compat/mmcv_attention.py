@@ -13,7 +13,7 @@ __all__ = ['correct_attention']
 
 
 def correct_attention(module):
-    """Replaces the function in `mmcv.ops.multi_scale_deform_attn`.
+    """Replace the function in `mmcv.ops.multi_scale_deform_attn`.
 
     mmcv's own is kept as the `__wrapped__` of ours, and is what ONNX and
     `torch.fx.symbolic_trace` see.

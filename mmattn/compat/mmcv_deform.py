@@ -24,14 +24,14 @@ from mmattn.compat.deform_conv_points import (
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """The tensor in a dtype to compute in: float64 stays, all else is float32."""
+    """Return the tensor in float32, or as it is in float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _tensors(
     input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor
 ) -> list[Tensor]:
-    """Tensor arguments for torchvision, which wants zeros for those that are absent."""
+    """Return tensor arguments for torchvision, with zeros for absent ones."""
     if mask is None:
         mask = input.new_zeros(input.size(0), 1)
     if bias.numel() == 0:
@@ -70,7 +70,7 @@ def deform_conv_forward(
     deformable_group,
     im2col_step,
 ):
-    """Writes the deformable convolution (v1) into `output`.
+    """Write the deformable convolution (v1) into `output`.
 
     Args:
         input: shape (B, C, H, W).
@@ -107,7 +107,7 @@ def deform_conv_backward_input(
     deformable_group,
     im2col_step,
 ):
-    """Writes the gradients of `input` and `offset`; see `deform_conv_forward`."""
+    """Write the gradients of `input` and `offset`; see `deform_conv_forward`."""
     tensors = _tensors(input, weight, offset, None, weight.new_empty(0))
     geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
     grad_input, _, grad_offset, _, _ = _backward(gradOutput, tensors, geometry, False)
@@ -135,7 +135,7 @@ def deform_conv_backward_parameters(
     scale,
     im2col_step,
 ):
-    """Writes `scale` times the gradient of the weight; see `deform_conv_forward`.
+    """Write `scale` times the gradient of the weight; see `deform_conv_forward`.
 
     torchvision has one backward for all gradients, so this repeats the work of
     `deform_conv_backward_input`. The weight's values do not enter its gradient.
@@ -169,7 +169,7 @@ def modulated_deform_conv_forward(
     deformable_group,
     with_bias,
 ):
-    """Writes the modulated deformable convolution (v2) into `output`.
+    """Write the modulated deformable convolution (v2) into `output`.
 
     Args:
         input: shape (B, C, H, W).
@@ -226,7 +226,7 @@ def modulated_deform_conv_backward(
     deformable_group,
     with_bias,
 ):
-    """Writes the five gradients; see `modulated_deform_conv_forward`."""
+    """Write the five gradients; see `modulated_deform_conv_forward`."""
     size = grad_output.shape[2:]
     tensors = _tensors(
         input,
@@ -247,7 +247,7 @@ def modulated_deform_conv_backward(
 
 
 def levels_of(spatial_shapes: Tensor, level_start_index: Tensor) -> list[list[int]]:
-    """Heights and widths as numbers, after a look at where the levels start.
+    """Return heights and widths as numbers, and check where the levels start.
 
     To read them from a GPU is to wait for it. All layers of a model are given the same
     two tensors, so what was read is kept with them, as long as they live and are not
@@ -301,7 +301,7 @@ def ms_deform_attn_forward(
     attention_weights,
     im2col_step,
 ):
-    """`mmattn.ops.ms_deform_attn`.
+    """Call `mmattn.ops.ms_deform_attn` with mmcv's arguments.
 
     Args:
         value: shape (B, S, M, D), S the pixels of all levels.
@@ -333,7 +333,7 @@ def ms_deform_attn_backward(
     grad_attn_weight,
     im2col_step,
 ):
-    """Writes the three gradients; see `ms_deform_attn_forward`."""
+    """Write the three gradients; see `ms_deform_attn_forward`."""
     from mmattn.ops.ms_deform_attn import interface
 
     gradients = interface.ms_deform_attn_backward(

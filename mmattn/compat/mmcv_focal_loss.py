@@ -10,7 +10,7 @@ from mmattn.compat.mmcv_deform import widen
 
 
 def _class_weight(weight, target):
-    """Weight of each row's class, shape (N,); 1 where the target is no class.
+    """Return the weight of each row's class, shape (N,); 1 if it has none.
 
     mmcv reads past the end of its weights for such a target.
     """
@@ -22,7 +22,7 @@ def _class_weight(weight, target):
 
 
 def sigmoid_focal_loss_forward(input, target, weight, output, gamma, alpha):
-    """Writes the focal loss of K binary classifiers per row, not reduced.
+    """Write the focal loss of K binary classifiers per row, not reduced.
 
     The logarithms are taken of the logits, so they stay exact where the probability
     rounds to 0 or 1; mmcv takes them of the rounded probability.
@@ -45,7 +45,7 @@ def sigmoid_focal_loss_forward(input, target, weight, output, gamma, alpha):
 
 
 def sigmoid_focal_loss_backward(input, target, weight, grad_input, gamma, alpha):
-    """Writes the loss's derivative by each logit; see `sigmoid_focal_loss_forward`.
+    """Write the loss's derivative by each logit; see `sigmoid_focal_loss_forward`.
 
     With s the logit, negated for a negative, and p = sigmoid(s), it is
     balance * (1 - p)^gamma * (gamma p log(p) - (1 - p)) ds/dx.
@@ -61,13 +61,13 @@ def sigmoid_focal_loss_backward(input, target, weight, grad_input, gamma, alpha)
 
 
 def _true_class_probability(probabilities, target):
-    """Probability of each row's target, kept off 0, and which rows count, (N,)."""
+    """Return each target's probability, at least tiny, and which rows count."""
     probability = widen(probabilities).gather(1, target.clamp(min=0)[:, None])[:, 0]
     return probability.clamp(min=torch.finfo(torch.float32).tiny), target >= 0
 
 
 def softmax_focal_loss_forward(input, target, weight, output, gamma, alpha):
-    """Writes the focal loss of one K-way classifier per row, not reduced.
+    """Write the focal loss of one K-way classifier per row, not reduced.
 
     Args:
         input: probabilities, shape (N, K): mmcv applies the softmax.
@@ -83,7 +83,7 @@ def softmax_focal_loss_forward(input, target, weight, output, gamma, alpha):
 
 
 def softmax_focal_loss_backward(input, target, weight, buff, grad_input, gamma, alpha):
-    """Writes the loss's derivative by each logit; see `softmax_focal_loss_forward`.
+    """Write the loss's derivative by each logit; see `softmax_focal_loss_forward`.
 
     Args:
         input: probabilities, shape (N, K).

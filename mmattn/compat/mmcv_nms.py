@@ -11,7 +11,7 @@ from mmattn.compat.mmcv_deform import widen
 
 
 def nms(boxes, scores, iou_threshold, offset):
-    """Indices of the kept boxes, highest score first; equal scores keep their order.
+    """Return the indices of the kept boxes, highest score first, ties in order.
 
     A pixel offset of 1 adds 1 to each width and height, in the areas and in the
     intersections alike, which is what moving x2 and y2 by 1 does.
@@ -31,7 +31,7 @@ def nms(boxes, scores, iou_threshold, offset):
 
 
 def _box_table(boxes, scores, offset) -> np.ndarray:
-    """Rows x1, y1, x2, y2, area, score of the boxes, shape (6, N), a copy."""
+    """Return a copy of x1, y1, x2, y2, area and score of the boxes, shape (6, N)."""
     boxes = widen(boxes.detach())
     size = boxes[:, 2:] - boxes[:, :2] + offset
     columns = *boxes.unbind(1), size.prod(1), scores.detach().to(boxes.dtype)
@@ -39,7 +39,7 @@ def _box_table(boxes, scores, offset) -> np.ndarray:
 
 
 def _overlaps(first, others, offset) -> np.ndarray:
-    """IoU of one column of a box table with others, shape (N,); NaN for areas of 0."""
+    """Return the IoU of one column of a box table with others; NaN for areas of 0."""
     width = np.minimum(first[2], others[2]) - np.maximum(first[0], others[0]) + offset
     height = np.minimum(first[3], others[3]) - np.maximum(first[1], others[1]) + offset
     intersection = width.clip(min=0) * height.clip(min=0)
@@ -48,7 +48,7 @@ def _overlaps(first, others, offset) -> np.ndarray:
 
 
 def softnms(boxes, scores, dets, iou_threshold, sigma, min_score, method, offset):
-    """Soft-NMS: boxes that overlap a better one lose score instead of going.
+    """Apply soft-NMS: reduce the score of boxes that overlap a better one.
 
     The order of work is mmcv's, also where scores are equal: the best of the remaining
     boxes changes places with the first of them, and a box whose score falls below
@@ -97,7 +97,7 @@ def softnms(boxes, scores, dets, iou_threshold, sigma, min_score, method, offset
 
 
 def nms_match(dets, iou_threshold) -> list[list[int]]:
-    """Groups of boxes: each box that NMS keeps, then those it suppresses, by score.
+    """Group each box that NMS keeps with those it suppresses, ordered by score.
 
     Unlike `nms`, an overlap of exactly the threshold suppresses.
 

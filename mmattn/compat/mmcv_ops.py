@@ -55,7 +55,7 @@ BUILD_COMMAND = (
 
 
 def __getattr__(name: str):
-    """A stand-in for an operator that is not served; it raises when called."""
+    """Return a function that raises, in place of an operator that we do not provide."""
     if name.startswith('__'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 

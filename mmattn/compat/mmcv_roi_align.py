@@ -14,7 +14,7 @@ NO_ARGMAX = -1.0
 
 
 def _bilinear(y: torch.Tensor, x: torch.Tensor, height: int, width: int):
-    """Flat positions and weights of the four pixels around each point, shape (4, ...).
+    """Return flat positions and weights of the four pixels around each point.
 
     A point up to one pixel outside the map takes the border's value; further out, all
     its weights are 0.
@@ -37,7 +37,7 @@ def _bilinear(y: torch.Tensor, x: torch.Tensor, height: int, width: int):
 
 
 def _bin_samples(start, end, bins: int, sampling_ratio: int, aligned: bool):
-    """Coordinates of the samples in each bin along one axis, shape (bins, samples)."""
+    """Return the samples of each bin along one axis, shape (bins, samples)."""
     size = end - start if aligned else (end - start).clamp(min=1)
     samples = (
         sampling_ratio if sampling_ratio > 0 else max(int((size / bins).ceil()), 0)
@@ -60,7 +60,7 @@ def roi_align_forward(
     pool_mode,
     aligned,
 ):
-    """Pools each box to `aligned_height` x `aligned_width` bins, written to `output`.
+    """Pool each box to `aligned_height` x `aligned_width` bins, written to `output`.
 
     Taking the maximum goes box by box in Python: no published configuration uses it.
     There, a box with no samples gives 0, where mmcv gives its starting value.
@@ -119,7 +119,7 @@ def roi_align_backward(
     pool_mode,
     aligned,
 ):
-    """Writes the gradient of the feature map; see `roi_align_forward`."""
+    """Write the gradient of the feature map; see `roi_align_forward`."""
     B, C, H, W = grad_input.shape
     grad = widen(grad_output)
     rois = rois.to(grad.dtype)

@@ -94,14 +94,14 @@ LOADERS = {
 
 
 def correct_loaders(checkpoint):
-    """Corrects `mmengine.runner.checkpoint`."""
+    """Correct `mmengine.runner.checkpoint`."""
     for loader, prefixes in LOADERS.items():
         checkpoint.CheckpointLoader.register_scheme(prefixes, loader, force=True)
     checkpoint.load_from_http = load_from_http
 
 
 def correct_initializer(weight_init):
-    """Corrects `mmengine.model.weight_init`."""
+    """Correct `mmengine.model.weight_init`."""
 
     class PretrainedInit(weight_init.PretrainedInit):
         def __call__(self, module):
@@ -119,7 +119,7 @@ def correct_initializer(weight_init):
 
 
 def correct_inferencer(infer):
-    """Corrects `mmengine.infer.infer`."""
+    """Correct `mmengine.infer.infer`."""
     original = infer.BaseInferencer._init_model
     if original.__module__ == __name__:
         return

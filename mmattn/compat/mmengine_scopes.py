@@ -32,7 +32,7 @@ def _is_distribution(name: str) -> bool:
 
 
 def correct_table(utils):
-    """Adds mmattn, and points mmseg at the module where its distribution is another.
+    """Add mmattn, and correct mmseg's entry where its distribution has another name.
 
     mmengine accepts the name of an importable module in place of a distribution's.
     """
@@ -73,7 +73,7 @@ def find_config(name: str, package: Path = PACKAGE) -> Path:
 
 
 def correct_bases(config):
-    """Makes `Config` find our configs, and take no scope from our prefix.
+    """Make `Config` find our configs without taking a scope from our prefix.
 
     Corrects `mmengine.config.config`.
     """

@@ -13,6 +13,6 @@ UNSUITABLE = 'transformers>=5'
 
 
 def correct_dependency(dependency):
-    """Corrects `mmpretrain.utils.dependency`."""
+    """Correct `mmpretrain.utils.dependency`."""
     if dependency.satisfy_requirement(UNSUITABLE):
         dependency.WITH_MULTIMODAL = False

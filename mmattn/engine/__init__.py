@@ -1,4 +1,4 @@
-"""What mmengine's training lacks for runs that can be trusted. Needs mmengine."""
+"""A runner, hooks and data loaders that make mmengine's training reproducible."""
 
 from .amp import AmpOptimWrapper
 from .checkpoints import (

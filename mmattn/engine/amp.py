@@ -62,7 +62,7 @@ class AmpOptimWrapper(MMEngineAmpOptimWrapper):
 
     @staticmethod
     def _parse_loss_scale(loss_scale) -> tuple[dict, float | None]:
-        """Arguments of the scaler, and the scale to return to after each step."""
+        """Return the scaler's arguments and the scale to restore after each step."""
         if loss_scale == 'dynamic':
             return {}, None
         if isinstance(loss_scale, dict):
@@ -75,7 +75,7 @@ class AmpOptimWrapper(MMEngineAmpOptimWrapper):
         )
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Loads what any wrapper wrote; without a scale in it, ours starts anew."""
+        """Load the state of any wrapper. A missing loss scale starts anew."""
         state_dict = dict(state_dict)
         if not state_dict.get('loss_scaler'):  # of a run in float32 or bfloat16
             state_dict.pop('loss_scaler', None)

@@ -10,7 +10,7 @@ from torch.distributed import PrefixStore
 
 
 def join_processes(cfg: Config, backend: str | None = None):
-    """Starts the process group of `--launcher pytorch`; mmengine takes it as it is.
+    """Start the process group of `--launcher pytorch`, which mmengine then uses.
 
     Without CUDA mmengine fails: it picks a GPU for each process before anything else,
     and gives DDP its number. Here the backend is gloo and DDP wraps a model of the CPU.

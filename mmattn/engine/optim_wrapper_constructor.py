@@ -28,7 +28,7 @@ WRAPPERS = re.compile(r'(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_m
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """Groups the parameters of a detector, segmentor or classifier alike.
+    """Group the parameters of a detector, segmentor or classifier.
 
     A backbone with `get_layer_depth(param_name, prefix)`, as ours and many of
     mmpretrain's are, gets a learning rate that falls by the factor `layer_decay_rate`
@@ -84,7 +84,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         return super().__call__(model)
 
     def add_params(self, params: list[dict], module: nn.Module):
-        """Appends the groups of the model `module` to `params`."""
+        """Append the groups of the model `module` to `params`."""
         backbones = _backbones_with_depths(module)
         rate = self.paramwise_cfg['layer_decay_rate']
         if rate < 1 and not backbones:
@@ -141,7 +141,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         decay_mult: float = 1.0,
         **others,
     ) -> dict:
-        """An empty group, named after all that sets it apart."""
+        """Return an empty group, named after its multiples."""
         words = [layer, {0: 'no_decay', 1: 'decay'}.get(decay_mult)]
         if words[-1] is None:
             words[-1] = f'decay_x{decay_mult}'
@@ -165,7 +165,7 @@ def _join(prefix: str, name: str) -> str:
 
 
 def _shapes_before_sharding(model: nn.Module) -> dict[str, Size]:
-    """Of an FSDP model, whose parameters are flat pieces; else empty."""
+    """Return the original names of an FSDP model's flat parameters, else nothing."""
     if not any(isinstance(m, FullyShardedDataParallel) for m in model.modules()):
         return {}
     if any('_flat_param' in name for name, _ in model.named_parameters()):
@@ -178,7 +178,7 @@ def _shapes_before_sharding(model: nn.Module) -> dict[str, Size]:
 
 
 def _backbones_with_depths(model: nn.Module) -> dict[str, nn.Module]:
-    """By prefix, the longest first, so that the innermost one is met first.
+    """Return modules by prefix, the longest first, so the innermost one comes first.
 
     Classifiers of mmpretrain have a `get_layer_depth` too, but one without prefix that
     only asks their backbone.
@@ -192,7 +192,7 @@ def _backbones_with_depths(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _layer(name: str, backbones: dict[str, nn.Module]) -> tuple[str, int]:
-    """What the layer of a parameter is called, and its steps below the full rate."""
+    """Return the name of a parameter's layer, and its steps below the full rate."""
     for prefix, backbone in backbones.items():
         if name.startswith(prefix):
             depth, num_layers = backbone.get_layer_depth(name, prefix)
@@ -203,7 +203,7 @@ def _layer(name: str, backbones: dict[str, nn.Module]) -> tuple[str, int]:
 
 
 def _no_weight_decay(model: nn.Module) -> set[str]:
-    """Full names of the parameters that some module of the model exempts."""
+    """Return the full names of the parameters that a module exempts."""
     names = set()
     for prefix, module in model.named_modules():
         exempt = set()

@@ -16,14 +16,14 @@ DATA, TRAIN, VAL, TEST = range(4)  # first word of a key: what is drawn for
 
 
 def _seeds(key: tuple[int, ...]) -> tuple[int, list[int], int]:
-    """Of python, numpy and torch, from one well-mixed state."""
+    """Seed python, numpy and torch from one well-mixed state."""
     words = np.random.SeedSequence(key).generate_state(8).tolist()
     return words[0], words[1:5], words[6] << 32 | words[7]
 
 
 @contextmanager
 def seeded(*key: int):
-    """Python's, numpy's and torch's CPU generators start at `key`, then go back."""
+    """Seed the CPU generators of Python, numpy and torch; restore them at the end."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     for_python, for_numpy, for_torch = _seeds(key)
     random.seed(for_python)
@@ -39,7 +39,7 @@ def seeded(*key: int):
 
 
 def seed_all(*key: int):
-    """Python's, numpy's and every torch device's generators start at `key`."""
+    """Seed the generators of Python, numpy and every torch device from `key`."""
     for_python, for_numpy, for_torch = _seeds(key)
     random.seed(for_python)
     np.random.seed(for_numpy)
@@ -47,7 +47,7 @@ def seed_all(*key: int):
 
 
 def shared_seed(seed: int, rank: int, diff_rank_seed: bool) -> int:
-    """The seed that all ranks have in common: mmengine may have added the rank."""
+    """Return the seed that all ranks share; mmengine may have added the rank."""
     return seed - rank if diff_rank_seed else seed
 
 

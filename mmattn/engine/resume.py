@@ -44,7 +44,7 @@ class _Numbers:
 
 
 class ResumeHook(Hook):
-    """Saves the position with each checkpoint and restores it when training resumes."""
+    """Save the position with each checkpoint and restore it when training resumes."""
 
     priority = 'LOWEST'
 
@@ -152,7 +152,7 @@ class ResumeHook(Hook):
 
 
 def _batches_done(runner, meta: dict) -> int:
-    """How much of the epoch to skip; says so where the data cannot be the same."""
+    """Return the batches to skip; warn if the data cannot be the same."""
     done = meta.get('batches_done', 0)
     if isinstance(runner.train_loop, IterBasedTrainLoop):
         done = 0
@@ -179,7 +179,7 @@ def _batches_done(runner, meta: dict) -> int:
 
 
 def _validation_is_due(runner) -> bool:
-    """Whether a validation belongs to this position that the checkpoint is without."""
+    """Return whether a validation is due here that the checkpoint does not include."""
     loop = runner.train_loop
     if runner.val_loop is None:
         return False

@@ -44,7 +44,7 @@ class Runner(MMEngineRunner):
             return super().from_cfg(cfg)
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
-        """mmengine's, with a check that the backbone's maps fit the neck.
+        """Build as mmengine does, and check that the backbone's maps fit the neck.
 
         Raises:
             ValueError: names the key of the config that is wrong.
@@ -68,7 +68,7 @@ class Runner(MMEngineRunner):
         return build_dataloader(dataloader, dataset, seed, diff_rank_seed)
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        """A loop that can start anywhere, in place of mmengine's own two."""
+        """Build a loop that can start anywhere, in place of mmengine's own two."""
         if isinstance(loop, dict) and _is_mmengines_epoch_loop(loop):
             loop = {key: loop[key] for key in loop if key != 'by_epoch'}
             loop['type'] = EpochBasedTrainLoop
@@ -98,7 +98,7 @@ class Runner(MMEngineRunner):
         return super().build_test_loop(loop)
 
     def _prepare(self, key: str):
-        """Builds and checks the data set of a loader, before its loop does the rest."""
+        """Build and check the data set of a loader before its loop builds the rest."""
         cfg = getattr(self, f'_{key}')
         if isinstance(cfg, dict):
             setattr(self, f'_{key}', prepare_dataloader(cfg, key, self.model))
@@ -138,7 +138,7 @@ class Runner(MMEngineRunner):
         super().load_or_resume()
 
     def resume(self, filename: str, *args, **kwargs):
-        """mmengine's, from checkpoints that match the model exactly.
+        """Resume as mmengine does, from checkpoints that match the model exactly.
 
         Raises:
             ValueError: the file is not what a run has saved, or does not match.
@@ -154,7 +154,7 @@ class Runner(MMEngineRunner):
         strict: bool = False,
         revise_keys: Sequence[tuple[str, str]] = ((r'^module\.', ''),),
     ) -> dict:
-        """mmengine's, with a report, and an error where too little matches.
+        """Load as mmengine does, report it, and raise if too little matches.
 
         Raises:
             ValueError: the weights do not fit (see `mmattn.engine.checkpoints.weights`)
@@ -177,7 +177,7 @@ class Runner(MMEngineRunner):
     def save_checkpoint(
         self, out_dir: str, filename: str, *args, backend_args=None, **kwargs
     ):
-        """mmengine's; a local file is there whole or not at all."""
+        """Save as mmengine does; a local file is written whole or not at all."""
         if not args and kwargs.get('file_client_args') is None:
             backend_args = atomic_backend_args(out_dir, backend_args)
         super().save_checkpoint(
@@ -194,7 +194,7 @@ class Runner(MMEngineRunner):
 
     @property
     def shared_seed(self) -> int:
-        """The seed that all ranks have in common."""
+        """Return the seed that all ranks share."""
         diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
         return shared_seed(self.seed, self.rank, diff_rank_seed)
 

@@ -1,4 +1,4 @@
-"""Says where a schedule of the learning rate ends elsewhere than the run, or scales it.
+"""Find learning-rate schedules that do not end with the run, and scale them.
 
 mmengine keeps the two apart: with `train_cfg.max_iters=60` a cosine of 300 iterations
 stops near its start, and with 600 the second half trains at the lowest rate.
@@ -65,7 +65,7 @@ class Length(NamedTuple):
         return self.epochs if scheduler.by_epoch else self.iters
 
     def differs(self, scheduler: _ParamScheduler, place: float) -> bool:
-        """Whether a place in the scheduler's unit is another than the run's end."""
+        """Return whether `place`, in the scheduler's unit, is not the run's end."""
         end = self.end(scheduler)
         distance = abs(place - end)
         # Iterations that were computed from epochs miss the end by less than an epoch.
@@ -91,7 +91,7 @@ class Mismatch(NamedTuple):
 
 
 def mismatches(schedulers: list[_ParamScheduler], run: Length) -> Iterator[Mismatch]:
-    """Yields the schedulers of an optimizer that the run cuts off or outlasts.
+    """Yield the schedulers of an optimizer that the run cuts off or outlasts.
 
     Schedulers of one parameter are one schedule. What rises to the base value, such as
     a warm-up, may end at any time before the run; the last of the others may not.
@@ -115,7 +115,7 @@ def mismatches(schedulers: list[_ParamScheduler], run: Length) -> Iterator[Misma
 
 
 def _goal(scheduler: _ParamScheduler, run: Length) -> tuple[int, str]:
-    """Where a scheduler arrives, and the key that says so; 0 if nothing is cut off."""
+    """Return where a scheduler ends and the key that sets it; 0 if none is cut."""
     if isinstance(scheduler, MultiStepParamScheduler):
         return scheduler.begin + max(scheduler.milestones, default=0), 'milestones'
     if isinstance(scheduler, OneCycleParamScheduler):
@@ -138,7 +138,7 @@ def _rises(scheduler: _ParamScheduler) -> bool:
 
 
 class ScheduleHook(Hook):
-    """Warns before training of a schedule that ends elsewhere than the run."""
+    """Warn before training if a schedule does not end with the run."""
 
     def before_train(self, runner):
         run = Length.of_run(runner)
@@ -174,7 +174,7 @@ def _message(mismatch: Mismatch, prefix: str) -> str:
 
 
 def scaled(configs: list, run: Length) -> list:
-    """Returns the schedulers of one optimizer with their lengths scaled to the run.
+    """Return the schedulers of one optimizer with their lengths scaled to the run.
 
     All lengths of a parameter's schedule, warm-ups included, are multiplied by the same
     number, so that what was in proportion stays so. A schedule that fits is left alone.
@@ -219,7 +219,7 @@ def scaled(configs: list, run: Length) -> list:
 
 
 def _built(config: dict, run: Length) -> _ParamScheduler:
-    """The scheduler of an optimizer that nobody uses, in the unit of its config."""
+    """Build a scheduler on an unused optimizer, in the unit of its config."""
     config = {k: v for k, v in config.items() if k != 'convert_to_iter_based'}
     config.setdefault('end', run.epochs if config.get('by_epoch', True) else run.iters)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0, momentum=0.9)
@@ -227,7 +227,7 @@ def _built(config: dict, run: Length) -> _ParamScheduler:
 
 
 def _whole(config: dict, scheduler: _ParamScheduler, run: Length) -> int:
-    """Where a config says that a scheduler ends; without that, with the run."""
+    """Return where a scheduler's config ends it; by default it ends with the run."""
     if 'end' in config or isinstance(scheduler, MultiStepParamScheduler):
         return scheduler.end
     return _goal(scheduler, run)[0] or scheduler.end

@@ -1,4 +1,4 @@
-"""Saves a run that SIGINT (Ctrl-C) or SIGTERM (Slurm, Kubernetes, kill) ends.
+"""Save a run that SIGINT (Ctrl-C) or SIGTERM (Slurm, Kubernetes, kill) ends.
 
 The iteration, or the validation, that the signal interrupts is finished first, so the
 resumed run goes on as if nothing had happened.
@@ -25,7 +25,7 @@ BURST = 1.0
 
 
 class StopHook(Hook):
-    """Saves through the checkpoint hook after a signal, on all ranks at the same place.
+    """Save through the checkpoint hook after a signal, on all ranks at the same step.
 
     A second signal ends the process at once. Outside the main thread, and in runs
     without a checkpoint hook, signals do what they always do.
@@ -60,7 +60,7 @@ class StopHook(Hook):
         outliving().fill_(signal.SIGTERM in self._replaced)
 
     def restore(self):
-        """Puts the handlers back that `before_train` has replaced."""
+        """Restore the handlers that `before_train` has replaced."""
         self._saver = None
         outliving().fill_(0)
         while self._replaced:

@@ -41,7 +41,7 @@ def _refuse(name: str, received) -> UnpicklingError:
 
 
 class _Recorded:
-    """Records how a file would make an object; it has no place for anything else."""
+    """Record how a file would build an object, and nothing else."""
 
     __slots__ = ('arguments', 'state')
     name = ''  # of what it stands for
@@ -131,7 +131,7 @@ class _History(_Recorded):
 
 
 class _Statistic(_Recorded):
-    """Stands for `getattr(HistoryBuffer, name)`, and becomes the name."""
+    """Stand for `getattr(HistoryBuffer, name)`, and become the name."""
 
     name = 'builtins.getattr'
 
@@ -145,7 +145,7 @@ class _Statistic(_Recorded):
 
 
 class _Bytes(_Recorded):
-    """Stands for `bytes()`, which an empty array is pickled with."""
+    """Stand for `bytes()`, with which an empty array is pickled."""
 
     name = 'builtins.bytes'
 

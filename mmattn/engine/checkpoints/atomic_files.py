@@ -11,7 +11,7 @@ NAME = 'mmattn.atomic'
 
 
 def write_atomically(path: str | Path, content: bytes):
-    """Writes beside `path`, makes that durable, and renames it to `path`.
+    """Write a file beside `path`, sync it to disk, and rename it to `path`.
 
     Until the rename, which either happens or does not, `path` is what it was.
 
@@ -36,7 +36,7 @@ def write_atomically(path: str | Path, content: bytes):
 
 
 def _sync_folder(folder: Path):
-    """Makes renames in it durable, where the system can."""
+    """Sync the folder, so that renames in it last, where the system supports it."""
     if os.name == 'nt':
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -50,7 +50,7 @@ def _sync_folder(folder: Path):
 
 
 def remove_unfinished(folder: str | Path):
-    """Removes what processes that were killed while writing to `folder` left there.
+    """Remove the partial files of processes that were killed while writing to `folder`.
 
     Only one process may write to the folder, as is so for the work dir of a run.
     """
@@ -68,7 +68,7 @@ class AtomicBackend(LocalBackend):
 
 
 def atomic_backend_args(uri: str, backend_args: dict | None = None) -> dict | None:
-    """`backend_args` for mmengine that make writing to `uri` atomic, where it can be.
+    """Return `backend_args` that make mmengine's writing to `uri` atomic.
 
     Storage other than local files keeps the given ones.
     """

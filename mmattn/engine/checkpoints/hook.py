@@ -122,7 +122,7 @@ class CheckpointHook(MMEngineCheckpointHook):
         self._remove_unfinished(runner)
 
     def save_stopped(self, runner, meta: dict) -> str:
-        """Saves a run that is being stopped, wherever it is; returns the path.
+        """Save a run that is being stopped, and return the path.
 
         The file is named by `last_checkpoint` and removed after the next regular save.
         """
@@ -173,7 +173,7 @@ class CheckpointHook(MMEngineCheckpointHook):
 
 
 def _drop_strange_names(runner):
-    """Forget steps that are no counts and paths that are no text.
+    """Drop steps that are not integers and paths that are not strings.
 
     A checkpoint can hold anything in their place, for example `'../other'` for a step.
     """
@@ -191,7 +191,7 @@ def _drop_strange_names(runner):
 
 
 def safe_checkpoint_hook(hooks: dict | None) -> dict:
-    """Default hooks of a config, with ours in place of mmengine's checkpoint hook."""
+    """Return a config's default hooks with our checkpoint hook for mmengine's."""
     hooks = dict(hooks or {})
     checkpoint = hooks.get('checkpoint', dict(type='CheckpointHook', interval=1))
     if isinstance(checkpoint, dict) and checkpoint.get('type') == 'CheckpointHook':
@@ -200,7 +200,7 @@ def safe_checkpoint_hook(hooks: dict | None) -> dict:
 
 
 def check_last_checkpoint(work_dir: str):
-    """Raises if `last_checkpoint` of a run names what is not there.
+    """Raise if `last_checkpoint` of a run names a file that does not exist.
 
     Without a `last_checkpoint` there is nothing to resume, and a run starts anew.
 

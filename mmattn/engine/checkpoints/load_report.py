@@ -1,4 +1,4 @@
-"""What became of each tensor when weights were loaded, and whether that will do."""
+"""Report how each tensor was loaded, and check the report against a rule."""
 
 import logging
 from collections import Counter
@@ -26,7 +26,7 @@ def list_names(names: Sequence[str]) -> str:
 
 @dataclass
 class LoadReport:
-    """What became of each tensor.
+    """Record how each tensor was loaded.
 
     Attributes:
         sizes: elements of each tensor of the model.
@@ -57,7 +57,7 @@ class LoadReport:
         )
 
     def differences(self) -> list[str]:
-        """A line with the names of each kind that keeps the load from being exact."""
+        """Return one line for each kind of difference, with the names."""
         kinds = {
             'of another shape': [
                 f'{key} {old} in the file, {new} in the model'
@@ -73,7 +73,7 @@ class LoadReport:
         ]
 
     def log(self, source: str, logger: MMLogger | str = 'current'):
-        """Counts and resizes at INFO, differences at WARNING."""
+        """Log counts and resizes at INFO, differences at WARNING."""
         print_log(f'{source}: {self}', logger)
         for name, (old, new) in self.resized.items():
             print_log(f'{source}: resized {name} from {old} to {new}', logger)
@@ -81,13 +81,13 @@ class LoadReport:
             print_log(f'{source}: {line}', logger, logging.WARNING)
 
     def share(self, prefix: str = '') -> float:
-        """How much of what is below `prefix` was matched, counted in elements."""
+        """Return the share of elements below `prefix` that was matched."""
         total = sum(n for key, n in self.sizes.items() if key.startswith(prefix))
         matched = sum(self.sizes[key] for key in self.matched if key.startswith(prefix))
         return matched / max(1, total)
 
     def likely_prefix(self) -> str | None:
-        """The change of prefix that would make more names match, in words."""
+        """Describe the change of prefix that would match more names."""
         added = _common_prefix(self.given, self.sizes)
         removed = _common_prefix(self.sizes, self.given)
         (prefix, count), change, remedy = max(
@@ -116,7 +116,7 @@ class LoadReport:
         partial: bool = False,
         taker: str | None = None,
     ):
-        """Applies the rules of `mmattn.engine.checkpoints.weights`.
+        """Apply the rules of `mmattn.engine.checkpoints.weights`.
 
         Args:
             exact: for resuming and testing; otherwise fine-tuning.
@@ -158,7 +158,7 @@ class LoadReport:
 
 
 def _common_prefix(short: Iterable[str], long: Iterable[str]) -> tuple[str, int]:
-    """What most often stands before a name of `short` in `long`, and how often."""
+    """Return the most frequent prefix of `short`'s names in `long`, and its count."""
     short = set(short)
     prefixes = Counter()
     for name in long:

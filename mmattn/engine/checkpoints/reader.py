@@ -68,7 +68,7 @@ class UntrustedCheckpointError(ValueError):
 
 @contextmanager
 def trusted_checkpoints(trust: bool = True) -> Iterator[None]:
-    """Within it, checkpoints that need code are read, and run that code.
+    """Read checkpoints that require code within this context, and run that code.
 
     Args:
         trust: False changes nothing, also inside another `trusted_checkpoints`.
@@ -86,7 +86,7 @@ def may_run_code() -> bool:
 
 
 def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=None):
-    """What a `.pth` or `.safetensors` file holds.
+    """Return the content of a `.pth` or `.safetensors` file.
 
     Args:
         file: path, or the content of a `.pth` file.

@@ -39,7 +39,7 @@ _PARTIAL: ContextVar[bool] = ContextVar('partial_loads', default=False)
 
 
 def find_weights(checkpoint, source: str) -> dict:
-    """The state dict in a checkpoint, without `module.` before its names.
+    """Return the state dict of a checkpoint, without the prefix `module.`.
 
     It is what is under `state_dict` (mm packages, timm), else under `model` (the
     papers' repositories), else the checkpoint itself. Averaged copies (`model_ema`,
@@ -70,7 +70,7 @@ def find_weights(checkpoint, source: str) -> dict:
 
 
 def _below(weights: Mapping, prefix: str) -> OrderedDict:
-    """What is below `prefix`, without it, with the version numbers of the modules."""
+    """Return the weights below `prefix`, renamed, with the modules' version numbers."""
     below = OrderedDict(
         (key.removeprefix(prefix), value)
         for key, value in weights.items()
@@ -93,7 +93,7 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
-    """Loads what fits in name and shape, after the model's own hooks had their say."""
+    """Load the weights that fit in name and shape after the model's own hooks."""
     model = _unwrapped(model)
     own = model.state_dict()
     report = LoadReport(
@@ -138,7 +138,7 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
 
 @contextmanager
 def partial_loads(allow: bool = True) -> Iterator[None]:
-    """Within it, weights that match in part are loaded with a warning.
+    """Load weights that match in part within this context, with a warning.
 
     Args:
         allow: False changes nothing, also inside another `partial_loads`.
@@ -159,7 +159,7 @@ def load_checkpoint(
     required: Sequence[str] = (),
     revise_keys: Sequence[tuple[str, str]] = (),
 ) -> dict:
-    """`Runner.load_checkpoint`: reads, calls the hooks, loads, reports, checks.
+    """Load a checkpoint into a runner: read, call the hooks, load, report, check.
 
     Args:
         exact: for resuming and testing; otherwise fine-tuning.
@@ -217,7 +217,7 @@ def _revised(weights: Mapping, revise_keys: Sequence[tuple[str, str]]) -> Ordere
 def initialize_from_checkpoint(
     module: nn.Module, filename: str, prefix: str | None = None, map_location='cpu'
 ) -> LoadReport:
-    """What `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
+    """Load weights as `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
 
     For a backbone of ours the fine-tuning rule holds; for any other module it is an
     error only if nothing matches, as mmengine's own configs load parts on purpose.

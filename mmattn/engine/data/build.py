@@ -1,4 +1,4 @@
-"""Builds data sets with errors that name the key of the config and the path."""
+"""Build data sets with errors that name the key of the config and the path."""
 
 import copy
 import logging
@@ -15,7 +15,7 @@ SHOWN = 5
 
 
 def build_dataset(cfg: dict, key: str):
-    """The data set of a config, its annotations read.
+    """Build the data set of a config and read its annotations.
 
     Raises:
         DataError: it cannot be built, has no image, or a COCO file is inconsistent.
@@ -24,7 +24,7 @@ def build_dataset(cfg: dict, key: str):
 
 
 def _with_leaves_built(cfg, key: str):
-    """The config, in which each innermost data set is built and will only be taken."""
+    """Return the config with each innermost data set replaced by a built one."""
     if not isinstance(cfg, dict):
         return cfg
     if isinstance(cfg.get('datasets'), list | tuple):
@@ -74,7 +74,7 @@ def _class(cfg: dict):
 
 
 def _missing_path(cfg: dict, key: str) -> str | None:
-    """Which of a config's local paths does not exist."""
+    """Describe the first local path of a config that does not exist."""
     if cfg.get('backend_args'):
         return None
     root = cfg.get('data_root') or ''
@@ -117,7 +117,7 @@ def _no_image(cfg: dict, key: str) -> str:
 
 
 def _build_coco(cfg: dict, key: str):
-    """A data set of mmdet that reads a COCO file, the file checked while it is read."""
+    """Build a data set of mmdet, and check its COCO file while it is read."""
     dataset = DATASETS.build({**cfg, 'lazy_init': True})
     api_class = dataset.COCOAPI
     counts = {}
@@ -145,7 +145,7 @@ def _build_coco(cfg: dict, key: str):
 
 
 def _check_coco(content: dict, dataset, key: str) -> dict:
-    """Numbers of images and annotations of a COCO file; raises where it is wrong."""
+    """Count the images and annotations of a COCO file; raise if it is inconsistent."""
     path = dataset.ann_file
     images = {image['id'] for image in content.get('images', [])}
     categories = content.get('categories', [])
@@ -173,7 +173,7 @@ def _check_coco(content: dict, dataset, key: str) -> dict:
 
 
 def _check_names(names: list[str], classes, path: str, key: str) -> None:
-    """The classes of the config must be categories of the file, each of them once.
+    """Check that each class of the config is one category of the file.
 
     mmdet numbers the categories that it finds, so a missing one moves all that follow.
     """
@@ -205,7 +205,7 @@ def _check_names(names: list[str], classes, path: str, key: str) -> None:
 
 
 def _some(names) -> str:
-    """The first few of a list of names."""
+    """Format the first few of a list of names."""
     names = list(names)
     more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
     return ', '.join(map(repr, names[:SHOWN])) + more

@@ -13,11 +13,11 @@ ONE = np.uint8(1)
 
 
 class DataError(ValueError):
-    """What is wrong with a data set; names the file or the key of the config."""
+    """Error in a data set that names the file or the key of the config."""
 
 
 def leaves(dataset, key: str = 'dataset') -> Iterator[tuple[str, object]]:
-    """The data sets inside mm's wrappers, each with its key in the config."""
+    """Yield the data sets inside mm's wrappers, each with its key in the config."""
     if hasattr(dataset, 'datasets'):
         for index, part in enumerate(dataset.datasets):
             yield from leaves(part, f'{key}.datasets.{index}')
@@ -28,7 +28,7 @@ def leaves(dataset, key: str = 'dataset') -> Iterator[tuple[str, object]]:
 
 
 def loader(dataset, name: str, **attributes):
-    """The transform of a data set that loads local files, None without one.
+    """Return the transform of a data set that loads local files, or None.
 
     Args:
         dataset: one with a pipeline.
@@ -137,7 +137,7 @@ class CheckedPipeline(Compose):
 
 
 class CheckedDataset:
-    """Stands for a data set: all is the wrapped one's, but errors say where they are.
+    """Behave as the wrapped data set, with errors that name the sample.
 
     Args:
         dataset: of mm, wrappers included; the pipelines inside are made to check.
@@ -183,5 +183,5 @@ class CheckedDataset:
         return CheckedDataset, (self._wrapped, self._key)
 
     def __deepcopy__(self, memo) -> 'CheckedDataset':
-        """Itself: mmengine copies a loader's config, and data sets are large."""
+        """Return itself: mmengine copies a loader's config, and data sets are large."""
         return self

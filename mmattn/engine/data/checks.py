@@ -1,4 +1,4 @@
-"""Checks data sets before training: files, labels, and the classes of the model."""
+"""Check data sets before training: files, labels, and the classes of the model."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ DETECTION_HEADS = ('bbox_head', 'mask_head', 'roi_head.bbox_head', 'roi_head.mas
 
 @dataclass
 class Summary:
-    """What a data set holds."""
+    """Statistics of a data set."""
 
     images: int
     annotations: int | None = None
@@ -32,7 +32,7 @@ class Summary:
 def prepare_dataloader(
     dataloader: dict, key: str = 'dataloader', model: nn.Module | None = None
 ) -> dict:
-    """A loader's config with its data set built and checked, in which errors are named.
+    """Return a loader's config with its data set built and checked.
 
     The main process reads every annotation once and looks for every file, which takes
     seconds for COCO or ImageNet; no image is decoded. What is left, the contents of the
@@ -63,7 +63,7 @@ def prepare_dataloader(
 
 
 def check_leaf(dataset, key: str, model: nn.Module | None = None) -> Summary:
-    """Checks a data set that is no wrapper, more strictly if `key` begins with train.
+    """Check a data set without wrappers, more strictly if `key` begins with train.
 
     Raises:
         DataError: names the file or the key.
@@ -91,7 +91,7 @@ def _check_training_set(dataset, key: str, summary: Summary) -> None:
 
 
 def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
-    """Goes through the annotations of a data set, without decoding an image.
+    """Check the annotations of a data set without decoding an image.
 
     Args:
         dataset: of mm, no wrapper.
@@ -135,7 +135,7 @@ def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
 
 
 class _Missing:
-    """Which of the files that a data set will load do not exist.
+    """Find the files of a data set that do not exist.
 
     Folders are listed once, which is faster than asking for each file.
     """
@@ -180,7 +180,7 @@ def _listed(folder: str) -> set[str]:
 
 
 def _integers(label) -> list[int]:
-    """A label or several; none for what is no class, such as a regression's target."""
+    """Return the integer labels; none for other targets, such as a regression's."""
     if isinstance(label, dict):
         return []
     values = np.asarray(label)
@@ -188,7 +188,7 @@ def _integers(label) -> list[int]:
 
 
 def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
-    """Compares the classes of a data set with those of a model's heads.
+    """Compare the classes of a data set with those of a model's heads.
 
     Raises:
         DataError: a detector has another number, a segmentor fewer.
@@ -232,7 +232,7 @@ def _is_panoptic(dataset) -> bool:
 
 
 def _heads(model: nn.Module, name: str) -> list[nn.Module]:
-    """The modules of a name, or in a list of that name, that have `num_classes`."""
+    """Return the modules with `num_classes` under a name, or in a list of that name."""
     for part in name.split('.'):
         model = getattr(model, part, None)
     heads = model if isinstance(model, nn.ModuleList) else [model]
@@ -245,7 +245,7 @@ def _num_labels(model: nn.Module | None) -> int | None:
 
 
 def ignored_labels(model: nn.Module | None) -> frozenset[int]:
-    """Ids in label maps that the loss of a segmentor leaves out."""
+    """Return the ids in label maps that the loss of a segmentor ignores."""
     names = ('decode_head', 'auxiliary_head')
     heads = [head for name in names for head in _heads(model, name)]
     values = (getattr(head, 'ignore_index', None) for head in heads)

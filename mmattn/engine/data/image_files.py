@@ -1,4 +1,4 @@
-"""Whether an image file is whole, judged by its last bytes."""
+"""Detect truncated image files by their last bytes."""
 
 from functools import lru_cache
 
@@ -14,7 +14,7 @@ PADDING = b'\x00\r\n '
 
 
 def check_image_file(path: str) -> None:
-    """Raises ValueError if a file is empty, or a JPEG or PNG that breaks off.
+    """Raise ValueError if a file is empty, or a JPEG or PNG that breaks off.
 
     OpenCV decodes most of the former's truncated files, gray where they end. A file
     that ends as its format demands, padding aside, costs one short read. Another, such
@@ -40,7 +40,8 @@ def check_image_file(path: str) -> None:
 
 @lru_cache(maxsize=2**16)
 def _decoding_error(path: str, size: int) -> str | None:
-    """What Pillow, which is strict about missing data, says of a file of this size."""
+    """Return Pillow's error for a file of this size; it is strict about missing data.
+    """
     try:
         with Image.open(path) as image:
             image.load()

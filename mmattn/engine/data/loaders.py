@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 
 class SeededDataset:
-    """Loads a `Sample` with the random numbers of its key.
+    """Load a `Sample` with the random numbers of its key.
 
     All else is the wrapped data set's, for reading and writing: hooks switch pipelines
     by `loader.dataset.pipeline = ...` and ask `isinstance(loader.dataset, ...)`.
@@ -65,7 +65,7 @@ class SeededDataset:
 
 
 class PositionedBatchSampler(Sampler):
-    """Gives the indices of a batch sampler their positions, and starts anywhere.
+    """Add positions to the indices of a batch sampler, and start at any batch.
 
     Batches are numbered over all passes; `number` is that of the next one. Those before
     the one to resume at are drawn from the sampler and dropped, so no data is loaded.
@@ -84,12 +84,12 @@ class PositionedBatchSampler(Sampler):
         self.reseed(seed)
 
     def reseed(self, seed: int):
-        """Starts with another seed: a resumed run takes that of its checkpoint."""
+        """Start with another seed: a resumed run takes that of its checkpoint."""
         self.seed = seed
         self.batch_sampler = self._build(seed)
 
     def resume(self, at: int, number: int = 0):
-        """The next pass starts with batch `number` and yields from batch `at` on."""
+        """Start the next pass at batch `number`, and yield from batch `at` on."""
         self.number, self._first = number, at
 
     def set_epoch(self, epoch: int):
@@ -119,7 +119,7 @@ class PositionedBatchSampler(Sampler):
 
 
 class PositionedDataLoader(DataLoader):
-    """Names the sampler of its batch sampler, which torch leaves to a default."""
+    """Return the batch sampler's sampler, where torch returns a default."""
 
     @property
     def sampler(self):
@@ -127,7 +127,7 @@ class PositionedDataLoader(DataLoader):
 
     @sampler.setter
     def sampler(self, default):
-        """Ignores what torch sets beside a batch sampler."""
+        """Ignore the default that torch sets beside a batch sampler."""
 
 
 class EndlessBatches:
@@ -147,7 +147,7 @@ class EndlessBatches:
         return next(self._batches)
 
     def skip_iter(self, num_iters: int):
-        """The first batch is number `num_iters`; call it before the first batch."""
+        """Start at batch `num_iters`; call this before the first batch."""
         self._dataloader.batch_sampler.resume(at=num_iters)
 
 
@@ -166,13 +166,13 @@ def _passes(dataloader: DataLoader) -> Iterator:
 
 
 def positioned(loader: DataLoader) -> PositionedBatchSampler | None:
-    """The loader's numbered batches; None for a loader that a user made by hand."""
+    """Return the loader's numbered batches, or None if a user built the loader."""
     sampler = loader.batch_sampler
     return sampler if isinstance(sampler, PositionedBatchSampler) else None
 
 
 def _function(cfg: dict | Callable) -> Callable:
-    """A config's function: `type` is its name or itself, the rest its arguments."""
+    """Return a config's function; `type` is it or its name, the rest its arguments."""
     if not isinstance(cfg, dict):
         return cfg
     kwargs = dict(cfg)
@@ -187,7 +187,7 @@ def _function(cfg: dict | Callable) -> Callable:
 def build_dataloader(
     cfg: dict, dataset: Sized, seed: int | None, diff_rank_seed: bool
 ) -> DataLoader:
-    """A loader whose every sample is a function of seed, rank and position.
+    """Build a loader whose samples depend on seed, rank and position alone.
 
     Args:
         cfg: a config's dataloader, with anything that mmengine's may have.
