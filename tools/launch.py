@@ -1,4 +1,4 @@
-"""What train.py and test.py share: arguments, the config they amend, the runner."""
+"""Arguments, config and runner that train.py and test.py share."""
 
 import argparse
 import os
@@ -55,7 +55,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """The config with the shared arguments applied.
+    """Return the config with the shared arguments applied.
 
     The work dir is the argument's, else the config's, else `work_dirs/<config name>`.
     """
@@ -88,7 +88,7 @@ def load_config(args: argparse.Namespace) -> Config:
 def amended_dataloader(
     loader: ConfigDict, scope: str | None, args: argparse.Namespace
 ) -> ConfigDict:
-    """A dataloader's config with its package's defaults and the arguments applied.
+    """Return a dataloader's config with its package's defaults and the arguments.
 
     mmpretrain's own tools add these defaults to its configs, which rely on them.
     """

@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint with the test set and metrics of its config."""
+"""Evaluate a checkpoint with the test set and metrics of its config."""
 
 import warnings
 from pathlib import Path
@@ -113,7 +113,7 @@ def dump_metric(scope: str, path: str) -> DumpResults:
 def draw_predictions(
     cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
 ):
-    """Switches on the visualization hook, whose arguments each package names anew."""
+    """Enable the visualization hook, whose arguments differ between the packages."""
     if 'visualization' not in cfg.get('default_hooks', {}):
         raise ValueError('drawing needs a `visualization` hook in default_hooks')
     hook = cfg.default_hooks.visualization
@@ -135,7 +135,7 @@ def draw_predictions(
 
 
 def augment_at_test_time(cfg: Config):
-    """Wraps the model, and the pipeline behind every data set wrapper."""
+    """Wrap the model, and the pipeline behind every data set wrapper."""
     scope = cfg.default_scope
     missing = [key for key in ('tta_model', 'tta_pipeline') if key not in cfg]
     if missing and scope not in TTA_MODELS:
@@ -161,7 +161,7 @@ def augment_at_test_time(cfg: Config):
 
 
 def evaluate_boxes_only(cfg: Config):
-    """Boxes are all that mmdet merges; `BoxesOnlyHook` sees to the predictions."""
+    """Evaluate boxes only, since mmdet merges nothing else; see `BoxesOnlyHook`."""
     metrics = [
         metric
         for metric in each_metric(cfg.test_evaluator)
@@ -178,7 +178,7 @@ def evaluate_boxes_only(cfg: Config):
 
 
 class BoxesOnlyHook(Hook):
-    """Takes the mask head away once its weights have been loaded with the others."""
+    """Remove the mask head after its weights have been loaded with the others."""
 
     def before_test(self, runner):
         for module in list(runner.model.modules()):

@@ -1,4 +1,4 @@
-"""Trains what a config of mmdet, mmsegmentation or mmpretrain describes."""
+"""Train what a config of mmdet, mmsegmentation or mmpretrain describes."""
 
 from launch import build_runner, load_config, make_parser
 from mmengine.config import Config

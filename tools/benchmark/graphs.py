@@ -14,7 +14,7 @@ EXPONENTIALS_PER_CLOCK = 16  # of a multiprocessor, by NVIDIA's programming guid
 
 
 def copy_rate() -> float:
-    """Bytes a second of a large copy, read and write counted."""
+    """Measure the bytes per second of a large copy, counting reads and writes."""
     x = torch.empty(COPIED, dtype=torch.uint8, device='cuda')
     y = torch.empty_like(x)
     timer = Timer('y.copy_(x)', globals={'x': x, 'y': y})
@@ -22,7 +22,8 @@ def copy_rate() -> float:
 
 
 def matmul_rate(dtype: torch.dtype, precision: str = 'high') -> float:
-    """FLOPs a second of a large matrix product; of float32 with TF32 unless 'highest'.
+    """Measure the FLOPs per second of a large product; float32 uses TF32 unless
+    'highest'.
 
     With 'highest' it does not use the tensor cores.
     """
@@ -37,20 +38,20 @@ def matmul_rate(dtype: torch.dtype, precision: str = 'high') -> float:
 
 
 def exponential_rate() -> float:
-    """Exponentials a second of all special-function units at the highest clock."""
+    """Return exponentials per second of all special-function units at the top clock."""
     properties = torch.cuda.get_device_properties()
     clock = 1e3 * properties.clock_rate  # in kHz
     return EXPONENTIALS_PER_CLOCK * properties.multi_processor_count * clock
 
 
 def num_copies(num_bytes: int) -> int:
-    """How many inputs of a size a graph has to visit to find none in the cache."""
+    """Return how many inputs of a size a graph must visit to miss the cache."""
     cache = torch.cuda.get_device_properties().L2_cache_size
     return max(1, min(MAX_COPIES, -(-4 * cache // num_bytes)))
 
 
 def capture(calls: Sequence[Callable[[], object]]) -> Callable[[], None]:
-    """Records the kernels of the calls, one after the other; returns their replay."""
+    """Record the kernels of the calls in order, and return their replay."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

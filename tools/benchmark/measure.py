@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, peak memory, the machine, the csv and the table.
+"""Timing, peak memory, machine, csv and table of all benchmarks.
 
 Calls that are compared take turns in one process, round after round, every second round
 backwards, so whatever slows the machine down slows all of them. A time is the median of
@@ -49,16 +49,16 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Largest less smallest, over the median."""
+        """Return the largest minus the smallest, over the median."""
         return (max(self.seconds) - min(self.seconds)) / self.median
 
     def speedup_over(self, other: 'Timing') -> float:
-        """How many times faster than `other`, timed in the same rounds."""
+        """Return the speed over that of `other`, timed in the same rounds."""
         return median(b / a for a, b in zip(self.seconds, other.seconds, strict=True))
 
 
 def in_turns(count: int, rounds: int) -> list[int]:
-    """The order in which `count` things are measured: forwards, then backwards, ..."""
+    """Return the order to measure `count` things in: forwards, then backwards, ..."""
     forwards = list(range(count))
     return [i for n in range(rounds) for i in (forwards[::-1] if n % 2 else forwards)]
 
@@ -66,7 +66,7 @@ def in_turns(count: int, rounds: int) -> list[int]:
 def interleave(
     calls: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float
 ) -> dict[str, Timing]:
-    """Times calls in turns, each for at least `seconds` in each of the rounds."""
+    """Time calls in turns, each for at least `seconds` in each of the rounds."""
     timers = {
         name: Timer(
             'call()', globals={'call': call}, num_threads=torch.get_num_threads()
@@ -84,7 +84,7 @@ def interleave(
 
 
 def peak_memory(call: Callable[[], object], device: str) -> int:
-    """Bytes that PyTorch holds at most during a call, beyond what it held before.
+    """Measure the most bytes that PyTorch holds during a call beyond those before it.
 
     Counts what goes through PyTorch's allocators: outputs, gradients, tensors saved for
     the backward and temporaries, also those inside an operator; on the CPU, those of
@@ -124,7 +124,7 @@ def synchronize(device: str):
 
 
 def about(device: str, *packages: str, **settings) -> dict:
-    """The machine, the versions, the commit and the day, as columns of a csv."""
+    """Return machine, versions, commit and day as columns of a csv."""
     row = {'machine': machine(device), 'threads': torch.get_num_threads(), **settings}
     for package in ('torch', 'triton', *packages, 'mmattn'):
         found = importlib.util.find_spec(package) is not None
@@ -145,7 +145,7 @@ def machine(device: str) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, with `+` if code differs; '' without git."""
+    """Return the commit of the checkout, with `+` if code differs; '' without git."""
 
     def git(*command: str):
         return subprocess.run(
@@ -164,7 +164,7 @@ def rounded(value: float, digits: int = 4) -> float:
 
 
 def report(rows: list[dict], about_run: dict, path: Path | None, *, title: str):
-    """Prints the rows as a table and, if there is a path, writes them as csv."""
+    """Print the rows as a table, and write them as csv if there is a path."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     table = Table(title=title, title_justify='left', box=None, pad_edge=False)
     for column in columns:
@@ -193,7 +193,7 @@ def progress(message: str):
 def make_parser(
     description: str, *, rounds: int, seconds: float | None
 ) -> argparse.ArgumentParser:
-    """The arguments of every benchmark; `seconds` is None where a round is one call."""
+    """Add arguments of every benchmark; `seconds` is None if a round is one call."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

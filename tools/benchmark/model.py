@@ -1,4 +1,4 @@
-"""Times whole models beside their peers: inference and training step, peak memory.
+"""Time whole models beside their peers: inference and training step, peak memory.
 
     python tools/benchmark/model.py --csv docs/benchmarks/models_cpu.csv
     python tools/benchmark/model.py --set mait --csv docs/benchmarks/models_mait_cpu.csv
@@ -81,14 +81,14 @@ QUICK_SIZE = 64
 
 
 def config_of(name: str) -> Path | None:
-    """Of our models, which are named as their configs up to the number of epochs."""
+    """Return the config of a model of ours: `ivit_t` matches `ivit_t_300e_in1k.py`."""
     pattern = re.compile(rf'{re.escape(name)}_\d+e_in1k')
     paths = [path for path in CONFIGS.glob('*.py') if pattern.fullmatch(path.stem)]
     return paths[0] if paths else None
 
 
 def create(name: str, size: int) -> nn.Module:
-    """A classifier of 1000 classes with random weights.
+    """Build a classifier of 1000 classes with random weights.
 
     Raises:
         ValueError: the name is neither ours nor timm's.

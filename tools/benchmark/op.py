@@ -1,4 +1,4 @@
-"""Times an operator, or a block, beside its peers: both passes, peak memory.
+"""Time an operator, or a block, beside its peers: both passes, peak memory.
 
     python tools/benchmark/op.py --csv docs/benchmarks/landmark_attention_cpu.csv
     python tools/benchmark/op.py lisa_block --device cuda --batch 32 --memory-limit 40
@@ -40,7 +40,7 @@ QUICK_SIDES = [5, 8]
 
 
 def check(cases: list[Case], which: str, dtype: torch.dtype):
-    """Compares the cases that name another as their equal with that, in float64."""
+    """Compare each case that names an equal case with it, in float64."""
     by_method = {case.method: case for case in cases}
     for case in cases:
         if case.same_as not in by_method:
@@ -52,7 +52,7 @@ def check(cases: list[Case], which: str, dtype: torch.dtype):
 
 
 def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
-    """What moving the least bytes takes, and what the FLOPs take."""
+    """Return the times that the fewest bytes and the FLOPs require."""
     with FlopCounterMode(display=False) as counter:
         case.run(which)
     counts = counter.get_flop_counts().get('Global', {})
@@ -77,7 +77,7 @@ def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
 def on_device(
     operator: ModuleType, cases: list[Case], which: str, problem: tuple, args, rates
 ) -> dict[str, dict]:
-    """Columns that a GPU adds, by method."""
+    """Return the columns that a GPU adds, by method."""
     import graphs
 
     copies = [cases]
@@ -164,7 +164,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
 
 
 def parse_side(text: str) -> Side:
-    """'14', or '200x334' for a height and a width."""
+    """Format a grid as '14', or as '200x334' for a height and a width."""
     sides = tuple(map(int, text.split('x')))
     if len(sides) > 2 or min(sides) < 1:
         raise ValueError(text)

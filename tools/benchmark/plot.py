@@ -1,4 +1,4 @@
-"""Draws the csv files of the benchmarks, each to a png of the same name beside it.
+"""Draw each csv file of the benchmarks to a png of the same name beside it.
 
     python tools/benchmark/plot.py docs/benchmarks/*.csv
 
@@ -43,7 +43,7 @@ def is_ours(model: str) -> bool:
 
 
 def caption(row: dict) -> str:
-    """Where the numbers are from."""
+    """Describe the machine and the versions that the numbers come from."""
     return (
         f'{row["machine"]}, {row["threads"]} threads, {row["dtype"]}, '
         f'batch {row["batch"]}, torch {row["torch"]}, commit {row["commit"]}, '
@@ -94,7 +94,7 @@ def draw_scaling(rows: list[dict]) -> Figure:
 
 
 def draw_throughput(rows: list[dict]) -> Figure:
-    """Images a second of each model, for each pass, and the speed over the baseline."""
+    """Draw images per second of each model and pass, and the speedups."""
     passes = list(dict.fromkeys(row['pass'] for row in rows))
     models = list(dict.fromkeys(row['model'] for row in rows))
     figure, axes = plt.subplots(
@@ -126,7 +126,7 @@ def draw_throughput(rows: list[dict]) -> Figure:
 
 
 def draw_phases(rows: list[dict]) -> Figure:
-    """The phases of a training step, one after the other."""
+    """Draw the phases of a training step as a stacked bar."""
     figure, axis = plt.subplots(figsize=(10, 1.4 + 0.6 * len(rows)))
     names, start = [row['config'] for row in rows], [0.0] * len(rows)
     for column, color in PHASES.items():
@@ -158,7 +158,7 @@ KINDS = {
 
 
 def draw(path: Path) -> Path:
-    """Draws one csv file; returns the path of the png.
+    """Draw one csv file, and return the path of the png.
 
     Raises:
         ValueError: the file has no rows, or none of the benchmarks wrote it.

@@ -1,4 +1,4 @@
-"""Times one training step of a detector, from data to optimizer, beside its peers'.
+"""Time one training step of a detector, from data to optimizer, beside its peers'.
 
     python tools/benchmark/train_step.py --csv docs/benchmarks/train_step_cpu.csv
     python tools/benchmark/train_step.py --size 800 1333 --batch 1 --rounds 3 \
@@ -60,7 +60,7 @@ def draw_images(folder: str):
 
 
 def amended(cfg: Config, folder: str, size: tuple[int, int], batch: int) -> Config:
-    """The config with images of one size from `folder`, loaded in this process."""
+    """Return the config with images of one size from `folder`, without workers."""
     cfg.train_dataloader.update(
         batch_size=batch,
         num_workers=0,
@@ -102,7 +102,7 @@ def with_backbone_of(peer: str, cfg: Config) -> Config:
 
 @contextmanager
 def formulation_of_mmcv() -> Iterator[None]:
-    """mmcv's attention is its PyTorch formulation, on GPUs as well."""
+    """Use mmcv's PyTorch formulation of the attention, on GPUs as well."""
     module = importlib.import_module('mmcv.ops.multi_scale_deform_attn')
     served = module.multi_scale_deformable_attn_pytorch
     changes = dict(
@@ -138,7 +138,7 @@ class Training:
         return 'MultiScaleDeformableAttention' in names
 
     def step(self) -> list[float]:
-        """Takes one step; returns the seconds of each of `PHASES`."""
+        """Take one step, and return the seconds of each of `PHASES`."""
         with self.around():
             return self._step()
 
@@ -164,7 +164,7 @@ class Training:
 
 
 def trainings_of(cfgs: dict[str, Config], device: str) -> dict[str, Training]:
-    """By name; two for those with mmcv's attention, see above."""
+    """Build the models by name, in two forms if they use mmcv's attention."""
     trainings = {}
     for name, cfg in cfgs.items():
         training = Training(cfg, device)

@@ -1,4 +1,4 @@
-"""Runs a converted checkpoint on an image, beside a model in its source's layout."""
+"""Run a converted checkpoint on an image, beside a model in its source's layout."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ LARGEST_DIFFERENCE = 1e-3
 
 
 def read_image(path: str) -> Tensor:
-    """Normalized as ImageNet's, in the size that it has, shape (1, 3, H, W)."""
+    """Read an image in its own size, normalized as for ImageNet, shape (1, 3, H, W)."""
     pixels = mmcv.imread(path, channel_order='rgb') if Path(path).is_file() else None
     if pixels is None:
         raise ValueError(f'there is no readable image at {path}')
@@ -65,7 +65,7 @@ def compare(
     weights: Mapping[str, Tensor],
     image: Tensor,
 ) -> tuple[str, Table, bool]:
-    """What the outputs of a converted checkpoint are, and how far from the source's.
+    """Compare the outputs of a converted checkpoint with those of its source's model.
 
     Args:
         checkpoint: what was written, loaded through `init_cfg`.

@@ -1,4 +1,4 @@
-"""Turns a published checkpoint into one that `init_cfg` of our backbone loads.
+"""Turn a published checkpoint into one that `init_cfg` of our backbone loads.
 
     convert_checkpoint.py pvt_v2_b2.pth pvt_v2_b2_mmattn.pth --model pvt_v2_b2
 
@@ -130,7 +130,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def read_weights(src: str, trust: bool) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, by the names in it."""
+    """Return the tensors of a checkpoint by their names."""
     with trusted_checkpoints(trust):
         checkpoint = CheckpointLoader.load_checkpoint(src, 'cpu')
     if isinstance(checkpoint, Mapping):
@@ -143,7 +143,7 @@ def read_weights(src: str, trust: bool) -> dict[str, Tensor]:
 def find_backbone(
     weights: Mapping[str, Tensor], model: Model | Detector, options: Mapping, src: str
 ) -> Source:
-    """What is below the first of the prefixes where it is in a layout of the model.
+    """Return the weights below the first prefix that are in a layout of the model.
 
     Raises:
         ValueError: there is none.
@@ -180,14 +180,14 @@ def find_backbone(
 def load(
     model: Model | Detector, options: Mapping, weights: Mapping[str, Tensor]
 ) -> LoadReport:
-    """What would become of weights with our names; the backbone's are not kept."""
+    """Report how weights with our names would load, without keeping a model."""
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*meta parameter.*no-op')
         return load_weights(model.build(options, device='meta'), weights)
 
 
 def is_whole(report: LoadReport) -> bool:
-    """Whether all is there but for norms that only outputs of maps have."""
+    """Return whether nothing is missing except norms of output maps."""
     new = [
         name
         for name in report.missing
@@ -203,7 +203,7 @@ def refusal(
     options: Mapping,
     args: argparse.Namespace,
 ) -> ValueError:
-    """What does not match, and which other size would."""
+    """Build an error that says what does not match, and which other size would."""
     lines = [f'{args.src} is not converted: it is no {model.name}', str(report)]
     lines += report.differences()
     if misfit := model.misfit(options, weights):
@@ -249,7 +249,7 @@ def summary(report: LoadReport, source: Source) -> Table:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Converts; 1 if the source's model and ours differ on an image.
+    """Convert; return 1 if the source's model and ours differ on an image.
 
     Raises:
         ValueError: SRC is not the model's, not all of it or no checkpoint; DST is there

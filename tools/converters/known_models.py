@@ -1,4 +1,4 @@
-"""What checkpoints are converted for, and what is known of each."""
+"""Models that checkpoints are converted for, with their names and layouts."""
 
 import inspect
 import sys
@@ -30,7 +30,7 @@ class Model:
 
     @property
     def family(self) -> object:
-        """What the sizes of one network have in common."""
+        """Return what identifies the network, whatever its size."""
         return self.backbone
 
     @property
@@ -48,7 +48,7 @@ class Model:
     def build(
         self, options: Mapping, init_cfg: dict | None = None, *, device: str = 'cpu'
     ) -> BaseBackbone:
-        """With other arguments than its default ones in `options`; fast on 'meta'.
+        """Build the backbone with the arguments in `options`; fast on 'meta'.
 
         Raises:
             ValueError: it has no such arguments.
@@ -65,23 +65,23 @@ class Model:
         return backbone
 
     def layout_of(self, weights: Mapping[str, Tensor]) -> str:
-        """Whose names these are; ValueError where that is not known."""
+        """Return whose names these are; raise ValueError if they are unknown."""
         if hasattr(self.module, 'layout_of'):
             return self.module.layout_of(weights)
         return f'one that {self.backbone.__name__} reads'
 
     def convert(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """From a known layout to our names."""
+        """Rename weights of a known layout to our names."""
         if hasattr(self.module, 'convert_state_dict'):
             return self.module.convert_state_dict(weights)
         return dict(weights)
 
     def fit(self, options: Mapping, weights: Mapping[str, Tensor]) -> dict:
-        """Options, and those that follow from weights with our names."""
+        """Return the options, with those that follow from weights with our names."""
         return dict(options)
 
     def misfit(self, options: Mapping, weights: Mapping[str, Tensor]) -> str | None:
-        """Why weights are another model's though names and shapes are the same."""
+        """Return why weights of the right names and shapes do not fit, or None."""
         return None
 
 
@@ -100,7 +100,7 @@ class Detector:
     def build(
         self, options: Mapping, init_cfg: dict | None = None, *, device: str = 'cpu'
     ) -> nn.Module:
-        """With other settings of the model in `options`: `decoder.num_queries=100`."""
+        """Build the detector with settings in `options`: `decoder.num_queries=100`."""
         detector = build(self._with(options), device)
         detector.init_cfg = init_cfg
         return detector
@@ -113,7 +113,7 @@ class Detector:
         return deformable_detr.with_neck_biases(converted)
 
     def fit(self, options: Mapping, weights: Mapping[str, Tensor]) -> dict:
-        """The classes are as many as in the file."""
+        """Return the options with as many classes as in the file."""
         classes = len(weights['bbox_head.cls_branches.0.bias'])
         return {'bbox_head.num_classes': classes, **options}
 
@@ -134,7 +134,7 @@ class Detector:
 
 
 def known_models() -> dict[str, Model | Detector]:
-    """Registered backbones in all sizes, and detectors, by their file and the size."""
+    """Return registered backbones in all sizes, and detectors, by file and size."""
     backbones = {
         cls for cls in MODELS.module_dict.values() if issubclass(cls, BaseBackbone)
     }

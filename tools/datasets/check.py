@@ -1,4 +1,4 @@
-"""Checks the data sets of a config as a training would, and prints what they hold.
+"""Check the data sets of a config as training does, and print their contents.
 
     python tools/datasets/check.py configs/demo/mask_rcnn_ivit_n_hela.py
     python tools/datasets/check.py configs/demo/upernet_ivit_n_landcover.py --decode
@@ -59,7 +59,7 @@ def first(samples: list):
 
 
 def decode(dataset, model: nn.Module, num_workers: int, title: str) -> Counter:
-    """Loads every sample, without augmenting it; the pixels of each label id."""
+    """Load every sample without augmentation, and count the pixels of each label id."""
     pipeline = CheckedPipeline(dataset, ignored_labels(model))
     pipeline.transforms = [
         transform
@@ -86,7 +86,7 @@ def check_files(dataset) -> None:
 
 
 def check_split(cfg: Config, key: str, model: nn.Module, args) -> dict[str, Summary]:
-    """Summaries of a split's data sets by their keys.
+    """Summarize a split's data sets by their keys.
 
     Raises:
         ValueError: the first error.
@@ -122,7 +122,7 @@ def overview(summaries: dict[str, Summary]) -> Table:
 
 
 def per_class(summaries: dict[str, Summary]) -> Table | None:
-    """Annotations, or pixels of label maps, of each class in each data set."""
+    """Draw a table of annotations, or label pixels, of each class and data set."""
     counted = {key: s for key, s in summaries.items() if s.per_class}
     if not counted:
         return None

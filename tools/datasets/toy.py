@@ -46,21 +46,21 @@ EMPTY = 2
 
 
 def image_size(index: int, rng: np.random.Generator) -> tuple[int, int]:
-    """Width and height: `SIZES` first, then random."""
+    """Return width and height: `SIZES` first, then random ones."""
     if index < len(SIZES):
         return SIZES[index]
     return tuple(int(side) for side in rng.integers(60, 160, 2))
 
 
 def draw_background(width: int, height: int, rng: np.random.Generator) -> np.ndarray:
-    """A vertical ramp between two dim colors, with noise: uint8 (height, width, 3)."""
+    """Draw a vertical ramp between two dim colors, with noise, in uint8."""
     ramp = np.linspace(*rng.uniform(20, 120, (2, 3)), height)[:, None]
     noise = rng.normal(0, 8, (height, width, 3))
     return np.clip(ramp + noise, 0, 255).astype(np.uint8)
 
 
 def random_polygon(width: int, height: int, rng: np.random.Generator) -> np.ndarray:
-    """Corners (3..6, 2) of a convex polygon inside the image."""
+    """Return the corners (3..6, 2) of a convex polygon inside the image."""
     radius = rng.uniform(0.15, 0.35) * min(width, height)
     center = rng.uniform(radius, np.array([width, height]) - 1 - radius)
     corners = int(rng.integers(3, 7))
@@ -94,7 +94,7 @@ def polygon_annotation(polygon: np.ndarray, width: int, height: int) -> dict:
 
 
 def crowd_annotation(mask: np.ndarray) -> dict:
-    """As in COCO: iscrowd 1 and an uncompressed RLE, column by column from zeros."""
+    """Return a crowd as in COCO: iscrowd 1 and an uncompressed RLE by columns."""
     flat = mask.reshape(-1, order='F')
     changes = np.flatnonzero(np.diff(flat, prepend=0))
     counts = np.diff(changes, prepend=0, append=flat.size).tolist()
@@ -109,7 +109,7 @@ def crowd_annotation(mask: np.ndarray) -> dict:
 
 
 def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
-    """Writes `{train,val}2017/` and `annotations/instances_{train,val}2017.json`.
+    """Write `{train,val}2017/` and `annotations/instances_{train,val}2017.json`.
 
     Args:
         out_dir: what a config calls `data_root`, `data/coco`.
@@ -178,7 +178,7 @@ def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
 
 
 def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
-    """Writes `ADEChallengeData2016/{images,annotations}/{training,validation}/`.
+    """Write `ADEChallengeData2016/{images,annotations}/{training,validation}/`.
 
     Args:
         out_dir: parent of a config's `data_root`: `data/ade`.
@@ -212,7 +212,7 @@ def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
 
 
 def make_imagenet(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
-    """Writes `{train,val}/<synset>/*.JPEG` and `meta/{train,val}.txt`.
+    """Write `{train,val}/<synset>/*.JPEG` and `meta/{train,val}.txt`.
 
     mmpretrain's `ImageNet` reads `meta/*.txt` where it exists and takes the labels from
     there; without it, it insists on one folder for each of the 1000 classes.
