@@ -8,15 +8,21 @@ import torch
 from deformable_cases import (  # noqa: F401
     GRID,
     NAMES,
-    assert_matches,
+    SHAPES,
     blocks,
     both_grids,
-    every_dtype,
     every_shape,
     products,
     setup,
 )
 from largest_tensor import LargestTensor
+from operator_checks import (
+    check_empty,
+    check_expanded_cotangent,
+    check_operator,
+    every_case_in_float64,
+    every_dtype,
+)
 from torchvision.ops import deform_conv2d
 
 from mmattn.ops import deformable_attention
@@ -116,7 +122,7 @@ def test_v2_against_hats(shape, name, align_corners):
         name, align_corners=align_corners, dtype=torch.float64, **shape
     )
     hats = v2_by_hats(shape.get('grid', GRID), align_corners)
-    assert_matches(function, inputs, expected_function=hats)
+    check_operator(function, inputs, expected=hats)
 
 
 @both_grids
@@ -136,25 +142,23 @@ def test_v2_gradcheck(name, align_corners):
     assert torch.autograd.gradcheck(function, inputs)
 
 
-@both_grids
-@every_dtype
-@every_shape
+@every_case_in_float64(shape=SHAPES, align_corners={'DAT++': True, 'DAT': False})
 def test_cpu_backend(shape, dtype, align_corners):
-    assert_matches(*setup(align_corners=align_corners, dtype=dtype, **shape))
+    check_operator(*setup(align_corners=align_corners, dtype=dtype, **shape))
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
 @every_shape
 def test_cpu_backend_in_blocks(blocks, shape, dtype):  # noqa: F811
-    assert_matches(*setup(dtype=dtype, **shape))
+    check_operator(*setup(dtype=dtype, **shape))
 
 
 @pytest.mark.parametrize('elements', [300, 3000, 1 << 18])
 def test_heads_and_images_at_once(monkeypatch, elements):
     """Part of the heads of an image, some images, all."""
     monkeypatch.setattr(cpu_impl, 'BLOCK_ELEMENTS', elements)
-    assert_matches(*setup(B=5, M=6, G=3, K=4, grid=(6, 4)))
-    assert_matches(*setup(B=5, M=6, G=3, K=4, grid=(6, 4), table_size=(6, 9)))
+    check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4)))
+    check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4), table_size=(6, 9)))
 
 
 @pytest.mark.parametrize('grid', [(7, 5), (1, 8), (12, 31)], ids=str)
@@ -204,14 +208,8 @@ def test_views(table_size):
         table.mT.contiguous().mT,
     ]
     assert not any(x.is_contiguous() for x in views)
-    assert_matches(function, views)
-    leaf = v.detach().requires_grad_()
-    out = function(q, k, leaf, positions, table)
-    expanded, dense = (
-        torch.autograd.grad(out, leaf, cotangent, retain_graph=True)[0]
-        for cotangent in (torch.ones(()).expand_as(out), torch.ones_like(out))
-    )
-    assert torch.equal(expanded, dense)
+    check_operator(function, views)
+    check_expanded_cotangent(function, [q, k, v, positions, table], 2)
 
 
 def test_inputs_are_left_alone():
@@ -226,16 +224,13 @@ def test_inputs_are_left_alone():
 @pytest.mark.parametrize('table_size', [None, (6, 8)], ids=['unit step', 'any'])
 def test_batch_of_zero(name, table_size):
     function, inputs = setup(name, B=0, table_size=table_size)
-    out, grads = run_with_grads(function, inputs)
-    assert out.shape == inputs[0].shape
-    for x, grad in zip(inputs, grads, strict=True):
-        assert grad.shape == x.shape and not grad.any()
+    check_empty(function, inputs)
 
 
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(wanted):
     function, inputs = setup()
-    assert_matches(function, inputs, [name == wanted for name in NAMES])
+    check_operator(function, inputs, [name == wanted for name in NAMES])
 
 
 # The first form: points of each query.

@@ -1,8 +1,12 @@
 """The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
 
+import functools
+
 import pytest
 import torch
+from deformable_cases import NAMES, setup
 from largest_tensor import LargestTensor
+from operator_checks import check_empty, check_operator, check_repeatable
 from triton_devices import (
     every_device,
     every_dtype,
@@ -11,18 +15,15 @@ from triton_devices import (
     run_under_interpreter,
 )
 
-from mmattn.ops import deformable_attention_v2
 from mmattn.ops.deformable_attention import triton_impl
 from mmattn.ops.testing import (
     TOLERANCES,
     assert_close,
-    make_deformable_v2_inputs,
     run_with_grads,
 )
 
 pytest.importorskip('triton')
 
-NAMES = 'q k v positions table'.split()
 SMALL = dict(grid=(4, 5), K=5, B=1, M=2, D=4)
 SHAPES = {
     'one query, one key': dict(grid=(1, 1), K=1, B=1, M=1, G=1),
@@ -64,31 +65,6 @@ half = pytest.mark.parametrize(
 )
 
 
-def operator(backend, grid, align_corners=True):
-    return lambda q, k, v, positions, table: deformable_attention_v2(
-        q, k, v, grid, positions, table, align_corners=align_corners, backend=backend
-    )
-
-
-def assert_matches_reference(inputs, grid, align_corners=True, requires_grad=None):
-    dtype = inputs[0].dtype
-    out, grads = run_with_grads(
-        operator('triton', grid, align_corners), inputs, requires_grad
-    )
-    expected, expected_grads = run_with_grads(
-        operator('reference', grid, align_corners),
-        inputs,
-        requires_grad,
-        dtype=torch.float64,
-    )
-    assert_close('out', expected, out, dtype)
-    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
-        assert (a is None) == (e is None), name
-        if e is not None:
-            assert a.dtype == x.dtype
-            assert_close(f'grad of {name}', e, a, dtype)
-
-
 @outer_run
 def test_under_interpreter():
     run_under_interpreter(__file__)
@@ -97,15 +73,15 @@ def test_under_interpreter():
 @every_device
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
 def test_against_reference(shape, device):
-    inputs = make_deformable_v2_inputs(**shape, device=device)
-    assert_matches_reference(inputs, shape['grid'])
+    triton, inputs = setup('triton', **shape, device=device)
+    check_operator(triton, inputs)
 
 
 @every_device
 @pytest.mark.parametrize('shape', EDGES.values(), ids=EDGES.keys())
 def test_queries_placed_by_their_edges(shape, device):
-    inputs = make_deformable_v2_inputs(**shape, device=device)
-    assert_matches_reference(inputs, shape['grid'], align_corners=False)
+    triton, inputs = setup('triton', **shape, align_corners=False, device=device)
+    check_operator(triton, inputs)
 
 
 def test_window_form_is_for_tables_of_the_grid():
@@ -118,8 +94,7 @@ def test_window_form_is_for_tables_of_the_grid():
 @every_device
 @pytest.mark.parametrize('grid', [(7, 5), (1, 9), (6, 1)], ids=['map', 'row', 'column'])
 def test_window_form_against_four_taps(monkeypatch, grid, device):
-    inputs = make_deformable_v2_inputs(grid=grid, K=5, B=1, M=2, D=4, device=device)
-    triton = operator('triton', grid)
+    triton, inputs = setup('triton', grid=grid, K=5, B=1, M=2, D=4, device=device)
     window, window_grads = run_with_grads(triton, inputs)
     monkeypatch.setattr(triton_impl, '_is_unit_step', lambda *_: False)
     taps, taps_grads = run_with_grads(triton, inputs)
@@ -135,33 +110,33 @@ def test_positions_on_kinks_and_outside(monkeypatch, form, device):
     if form == 'four taps':
         monkeypatch.setattr(triton_impl, '_is_unit_step', lambda *_: False)
     shape = dict(grid=(5, 3), K=36, B=1, M=1, G=1, D=4)
-    q, k, v, _, table = make_deformable_v2_inputs(**shape, device=device)
+    triton, (q, k, v, _, table) = setup('triton', **shape, device=device)
     side = torch.tensor([-1e9, -3.5, -2, -1, -0.5, 0, 0.125, 1, 1.5, 2, 3.25, 1e9])
     x, y = torch.meshgrid(side[[1, 3, 5, 6, 7, 9]], side[::2], indexing='ij')
     positions = torch.stack([x, y], -1).view(1, 1, 36, 2).to(device)
-    assert_matches_reference([q, k, v, positions, table], shape['grid'])
+    check_operator(triton, [q, k, v, positions, table])
 
 
 @every_device
 @half
 def test_half_precision(dtype, device):
-    inputs = make_deformable_v2_inputs(**SMALL, dtype=dtype, device=device)
-    assert_matches_reference(inputs, SMALL['grid'])
+    triton, inputs = setup('triton', **SMALL, dtype=dtype, device=device)
+    check_operator(triton, inputs)
 
 
 @every_device
 @pytest.mark.parametrize('wanted', ['k', 'positions', 'table'])
 def test_half_precision_parameters_and_requires_grad_subset(wanted, device):
-    inputs = make_deformable_v2_inputs(**SMALL, dtype=torch.bfloat16, device=device)
+    triton, inputs = setup('triton', **SMALL, dtype=torch.bfloat16, device=device)
     inputs = [x.bfloat16() for x in inputs]
     wanted = [name == wanted for name in NAMES]
-    assert_matches_reference(inputs, SMALL['grid'], requires_grad=wanted)
+    check_operator(triton, inputs, wanted)
 
 
 @every_device
 def test_expanded_and_permuted_inputs(device):
-    q, k, v, positions, table = make_deformable_v2_inputs(
-        **dict(SMALL, B=2), device=device
+    triton, (q, k, v, positions, table) = setup(
+        'triton', **dict(SMALL, B=2), device=device
     )
     inputs = [
         q[:1].expand(2, -1, -1, -1),
@@ -170,16 +145,13 @@ def test_expanded_and_permuted_inputs(device):
         positions.mT.contiguous().mT[:1].expand(2, -1, -1, -1),
         table.mT.contiguous().mT,
     ]
-    assert_matches_reference(inputs, SMALL['grid'])
+    check_operator(triton, inputs)
 
 
 @every_device
 def test_batch_of_zero(device):
-    inputs = make_deformable_v2_inputs(**dict(SMALL, B=0), device=device)
-    out, grads = run_with_grads(operator('triton', SMALL['grid']), inputs)
-    assert out.shape == inputs[0].shape
-    for x, grad in zip(inputs, grads, strict=True):
-        assert grad.shape == x.shape and grad.abs().sum() == 0
+    triton, inputs = setup('triton', **dict(SMALL, B=0), device=device)
+    check_empty(triton, inputs)
 
 
 @every_device
@@ -187,11 +159,18 @@ def test_batch_of_zero(device):
 def test_split_of_sums_over_programs(monkeypatch, programs, device):
     """All queries and keys in one share, and one share for each block or key."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
-    grid = (9, 16)
-    inputs = make_deformable_v2_inputs(
-        grid=grid, K=3, B=2, M=1, G=1, D=3, table_size=(5, 9), device=device
+    triton, inputs = setup(
+        'triton',
+        grid=(9, 16),
+        K=3,
+        B=2,
+        M=1,
+        G=1,
+        D=3,
+        table_size=(5, 9),
+        device=device,
     )
-    assert_matches_reference(inputs, grid)
+    check_operator(triton, inputs)
 
 
 @every_device
@@ -201,8 +180,8 @@ def test_split_of_sums_over_programs(monkeypatch, programs, device):
 def test_workspace_in_parts(monkeypatch, room, device):
     monkeypatch.setattr(triton_impl, 'WORKSPACE', room)
     shape = dict(grid=(3, 5), K=2, B=3, M=1, G=1, D=4)
-    inputs = make_deformable_v2_inputs(**shape, device=device)
-    assert_matches_reference(inputs, shape['grid'])
+    triton, inputs = setup('triton', **shape, device=device)
+    check_operator(triton, inputs)
 
 
 @every_device
@@ -210,7 +189,7 @@ def test_no_tensor_of_all_queries_and_keys(monkeypatch, device):
     shape = dict(grid=(12, 10), K=80, B=1, M=2, D=4)
     monkeypatch.setattr(triton_impl, 'WORKSPACE', 80 * 2 * 30)
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', 1)
-    inputs = make_deformable_v2_inputs(**shape, device=device)
+    triton, inputs = setup('triton', **shape, device=device)
     settings = dict(grid=shape['grid'], align_corners=True)
     with LargestTensor() as largest:
         out, lse = triton_impl.forward(*inputs, **settings)
@@ -225,7 +204,7 @@ def test_no_tensor_of_all_queries_and_keys(monkeypatch, device):
 def test_scores_out_of_the_range_of_exp(level, device):
     """Errors are at most twice those of the definition in float32; of gradients, also
     the rounding of the log-sum-exp, which is as large as the scores."""
-    q, k, v, positions, table = make_deformable_v2_inputs(**SMALL, device=device)
+    triton, (q, k, v, positions, table) = setup('triton', **SMALL, device=device)
     largest = 300.0
     if level == 'steep table':
         table = table * (largest / table.abs().amax())
@@ -234,7 +213,7 @@ def test_scores_out_of_the_range_of_exp(level, device):
     else:
         q, k = torch.full_like(q, 249**0.5), torch.full_like(k, -(249**0.5) / 2)
     inputs = [q, k, v, positions, table]
-    triton, reference = (operator(x, SMALL['grid']) for x in ('triton', 'reference'))
+    reference = functools.partial(triton, backend='reference')
     floor = TOLERANCES[torch.float32].absolute
     rounding = torch.finfo(torch.float32).eps * largest
     out, grads = run_with_grads(triton, inputs)
@@ -259,8 +238,7 @@ def test_nan_reaches_what_sees_it_only(where, device):
     """The query's row; the image's head; the head, of the table. Groups are heads."""
     grid = (4, 5)
     shape = dict(grid=grid, K=2, B=2, M=2, G=2, D=3)
-    inputs = make_deformable_v2_inputs(**shape, device=device)
-    triton = operator('triton', grid)
+    triton, inputs = setup('triton', **shape, device=device)
     clean, clean_grads = run_with_grads(triton, inputs)
     index = NAMES.index(where)
     inputs[index] = inputs[index].clone()
@@ -290,16 +268,8 @@ def test_nan_reaches_what_sees_it_only(where, device):
 
 @every_device
 def test_two_runs_are_equal(device):
-    inputs = make_deformable_v2_inputs(**SMALL, device=device)
-    triton = operator('triton', SMALL['grid'])
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (run_with_grads(triton, inputs) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert torch.equal(first[0], second[0])
-    for a, b in zip(first[1], second[1], strict=True):
-        assert torch.equal(a, b)
+    triton, inputs = setup('triton', **SMALL, device=device)
+    check_repeatable(triton, inputs)
 
 
 @every_device
@@ -309,15 +279,15 @@ def test_two_runs_are_equal(device):
     ids=['float64', 'width 72'],
 )
 def test_refusals(change, reason, device):
-    inputs = make_deformable_v2_inputs(**(SMALL | change), device=device)
+    triton, inputs = setup('triton', **(SMALL | change), device=device)
     with pytest.raises(ValueError, match=reason):
-        operator('triton', SMALL['grid'])(*inputs)
+        triton(*inputs)
 
 
 @every_device
 def test_opcheck(device):
     shape = dict(grid=(2, 3), K=2, B=1, M=1, G=1, D=2)
-    inputs = make_deformable_v2_inputs(**shape, device=device)
+    triton, inputs = setup('triton', **shape, device=device)
     inputs = [x.detach().requires_grad_() for x in inputs]
     opcheck(
         torch.ops.mmattn.deformable_attention_v2,
@@ -347,8 +317,9 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA devic
     ids=lambda shape: f'{shape["grid"]}, keys {shape["K"]}, width {shape["D"]}',
 )
 def test_real_shapes(shape, align_corners, dtype):
-    inputs = make_deformable_v2_inputs(**shape, dtype=dtype, device='cuda')
-    assert_matches_reference(inputs, shape['grid'], align_corners)
+    shape = dict(shape, align_corners=align_corners, dtype=dtype)
+    triton, inputs = setup('triton', **shape, device='cuda')
+    check_operator(triton, inputs)
 
 
 @pytest.mark.gpu
@@ -356,11 +327,11 @@ def test_real_shapes(shape, align_corners, dtype):
 def test_memory_is_linear_in_queries():
     """At stage 1 of 800 x 1333 a map of scores alone would be 548 MB."""
     shape = dict(grid=(200, 334), K=1025, B=1, M=2, G=1, D=32, table_size=(111, 111))
-    inputs = make_deformable_v2_inputs(**shape, device='cuda')
+    triton, inputs = setup('triton', **shape, device='cuda')
     inputs = [x.detach().requires_grad_() for x in inputs]
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    out = operator('triton', shape['grid'])(*inputs)
+    out = triton(*inputs)
     out.sum().backward()
     extra = torch.cuda.max_memory_allocated() - before - 4 * triton_impl.WORKSPACE
     assert extra < 8 * out.nbytes
@@ -369,8 +340,7 @@ def test_memory_is_linear_in_queries():
 @pytest.mark.gpu
 @on_gpu
 def test_gpu_takes_triton_and_compiles():
-    inputs = make_deformable_v2_inputs(**SMALL, device='cuda')
-    chosen = operator(None, SMALL['grid'])
+    triton, inputs = setup('triton', **SMALL, device='cuda')
+    chosen = functools.partial(triton, backend=None)
     compiled = torch.compile(chosen, fullgraph=True)
-    expected = operator('triton', SMALL['grid'])(*inputs)
-    assert torch.equal(compiled(*inputs), expected)
+    assert torch.equal(compiled(*inputs), triton(*inputs))

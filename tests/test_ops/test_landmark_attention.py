@@ -1,7 +1,17 @@
 """Landmark attention on the CPU: the definition, its oracles and the `cpu` backend."""
 
+from functools import partial
+
 import pytest
 import torch
+from operator_checks import (
+    check_empty,
+    check_nan_stays_in_its_image,
+    check_operator,
+    check_repeatable,
+    every_case_in_float64,
+    every_dtype,
+)
 
 from mmattn.ops import landmark_attention
 from mmattn.ops.landmark_attention import (
@@ -27,27 +37,12 @@ SHAPES = {
     'fewer mixed heads': dict(M=4, E=2, N=13),
     'odd width': dict(D=5, E=3),
 }
-DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
 
 every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
-every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
 
 
 def backend(name):
-    return lambda *inputs: landmark_attention(*inputs, backend=name)
-
-
-def assert_matches_reference(function, inputs, requires_grad=None, dtype=None):
-    out, grads = run_with_grads(function, inputs, requires_grad)
-    expected, expected_grads = run_with_grads(
-        landmark_attention_reference, inputs, requires_grad, dtype=torch.float64
-    )
-    assert_close('out', expected, out, dtype or inputs[0].dtype)
-    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
-        assert (a is None) == (e is None), name
-        if e is not None:
-            assert a.dtype == x.dtype
-            assert_close(f'grad of {name}', e, a, dtype or inputs[0].dtype)
+    return partial(landmark_attention, backend=name)
 
 
 @pytest.mark.parametrize('E', [None, 2, 3])
@@ -61,7 +56,9 @@ def test_reference_gradcheck(E):
 @every_shape
 def test_reference_against_folded_mixing(shape):
     inputs = make_landmark_inputs(**shape, dtype=torch.float64)
-    assert_matches_reference(landmark_attention_folded, inputs)
+    check_operator(
+        landmark_attention_folded, inputs, expected=landmark_attention_reference
+    )
 
 
 @every_shape
@@ -84,40 +81,37 @@ def test_reference_against_dense_map(shape):
     assert_close('out', expected, landmark_attention_reference(*inputs))
 
 
-@every_dtype
-@every_shape
+@every_case_in_float64(shape=SHAPES)
 def test_cpu_backend(shape, dtype):
-    assert_matches_reference(backend('cpu'), make_landmark_inputs(**shape, dtype=dtype))
+    check_operator(backend('cpu'), make_landmark_inputs(**shape, dtype=dtype))
 
 
 def test_cpu_backend_in_several_chunks(monkeypatch):
     monkeypatch.setattr(cpu_impl, 'CHUNK_ELEMENTS', 64)
     monkeypatch.setattr(cpu_impl, 'MIN_ROWS', 3)
-    assert_matches_reference(backend('cpu'), make_landmark_inputs(E=6))
+    check_operator(backend('cpu'), make_landmark_inputs(E=6))
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_mixing_weights_in_half_precision(dtype):
     inputs = make_landmark_inputs(E=3, dtype=dtype, mixing_dtype=dtype)
-    assert_matches_reference(backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs)
 
 
 def test_mixing_on_one_side_only():
     inputs = make_landmark_inputs(E=3)
-    assert_matches_reference(backend('cpu'), [*inputs[:5], None, None, *inputs[7:]])
-    assert_matches_reference(backend('cpu'), [*inputs[:7], None, None])
+    check_operator(backend('cpu'), [*inputs[:5], None, None, *inputs[7:]])
+    check_operator(backend('cpu'), [*inputs[:7], None, None])
 
 
 def test_batch_of_zero():
-    out, grads = run_with_grads(backend('cpu'), make_landmark_inputs(B=0, E=3))
-    assert out.shape == (0, 63, 3, 8)
-    assert all(grad.abs().sum() == 0 for grad in grads)
+    check_empty(backend('cpu'), make_landmark_inputs(B=0, E=3))
 
 
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(wanted):
     requires_grad = [name == wanted for name in NAMES]
-    assert_matches_reference(backend('cpu'), make_landmark_inputs(E=3), requires_grad)
+    check_operator(backend('cpu'), make_landmark_inputs(E=3), requires_grad)
 
 
 def test_no_gradient_leaves_no_graph():
@@ -155,25 +149,11 @@ def test_large_scores_stay_finite(dtype):
 
 def test_nan_stays_in_its_batch_element():
     inputs = make_landmark_inputs(B=3, E=3)
-    clean = run_with_grads(backend('cpu'), inputs)[0]
-    inputs[0] = inputs[0].clone()
-    inputs[0][1, 5] = float('nan')
-    out, grads = run_with_grads(backend('cpu'), inputs)
-    assert out[1, 5].isnan().all()
-    for x in (out, *grads[:5]):
-        assert x[0].isfinite().all() and x[2].isfinite().all()
-    assert torch.equal(out[0], clean[0]) and torch.equal(out[2], clean[2])
+    check_nan_stays_in_its_image(backend('cpu'), inputs, 0)
 
 
 def test_two_runs_are_equal():
-    inputs = make_landmark_inputs(N=200, E=6)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (run_with_grads(backend('cpu'), inputs) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert torch.equal(first[0], second[0])
-    assert all(map(torch.equal, first[1], second[1]))
+    check_repeatable(backend('cpu'), make_landmark_inputs(N=200, E=6))
 
 
 @pytest.mark.parametrize('enabled', [True, False])

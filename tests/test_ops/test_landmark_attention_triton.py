@@ -1,7 +1,16 @@
 """The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
 
+import functools
+
 import pytest
 import torch
+from operator_checks import (
+    check_empty,
+    check_nan_stays_in_its_image,
+    check_operator,
+    check_repeatable,
+    names_of,
+)
 from triton_devices import (
     every_device,
     every_dtype,
@@ -11,12 +20,11 @@ from triton_devices import (
 )
 
 from mmattn.ops import landmark_attention
-from mmattn.ops.landmark_attention import landmark_attention_reference, triton_impl
-from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
+from mmattn.ops.landmark_attention import triton_impl
+from mmattn.ops.testing import make_landmark_inputs, run_with_grads
 
 pytest.importorskip('triton')
 
-NAMES = 'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k'.split()
 SHAPES = {
     'one token': dict(N=1, L=1, M=2, E=2),
     'one token, more landmarks': dict(B=1, N=1, L=4),
@@ -34,23 +42,7 @@ SHAPES = {
     'width 40 in three chunks': dict(B=1, N=20, L=5, M=2, D=40, E=2),
 }
 
-
-def triton(*inputs):
-    return landmark_attention(*inputs, backend='triton')
-
-
-def assert_matches_reference(inputs, requires_grad=None):
-    dtype = inputs[0].dtype
-    out, grads = run_with_grads(triton, inputs, requires_grad)
-    expected, expected_grads = run_with_grads(
-        landmark_attention_reference, inputs, requires_grad, dtype=torch.float64
-    )
-    assert_close('out', expected, out, dtype)
-    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
-        assert (a is None) == (e is None), name
-        if e is not None:
-            assert a.dtype == x.dtype
-            assert_close(f'grad of {name}', e, a, dtype)
+triton = functools.partial(landmark_attention, backend='triton')
 
 
 @outer_run
@@ -61,15 +53,15 @@ def test_under_interpreter():
 @every_device
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
 def test_against_reference(shape, device):
-    assert_matches_reference(make_landmark_inputs(**shape, device=device))
+    check_operator(triton, make_landmark_inputs(**shape, device=device))
 
 
 @every_device
 @every_dtype
 @pytest.mark.parametrize('E', [None, 3])
 def test_dtypes(E, dtype, device):
-    assert_matches_reference(
-        make_landmark_inputs(B=1, N=20, E=E, dtype=dtype, device=device)
+    check_operator(
+        triton, make_landmark_inputs(B=1, N=20, E=E, dtype=dtype, device=device)
     )
 
 
@@ -78,12 +70,13 @@ def test_dtypes(E, dtype, device):
 def test_split_of_loops_over_programs(monkeypatch, programs, device):
     """One program for all tiles, and several with several tiles each."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
-    assert_matches_reference(
+    check_operator(
+        triton,
         make_landmark_inputs(
             B=1, N=140, L=5, M=2, E=2, dtype=torch.float16, device=device
-        )
+        ),
     )
-    assert_matches_reference(make_landmark_inputs(B=1, N=140, L=5, M=1, device=device))
+    check_operator(triton, make_landmark_inputs(B=1, N=140, L=5, M=1, device=device))
 
 
 @every_device
@@ -99,7 +92,7 @@ def test_expanded_and_permuted_inputs(device):
         k_landmarks,
         *(w.T.contiguous().T for w in mixing),
     ]
-    assert_matches_reference(inputs)
+    check_operator(triton, inputs)
 
 
 @every_device
@@ -107,14 +100,13 @@ def test_half_precision_mixing_and_requires_grad_subset(device):
     inputs = make_landmark_inputs(
         B=1, N=20, E=3, dtype=torch.bfloat16, mixing_dtype=torch.bfloat16, device=device
     )
-    assert_matches_reference(inputs, [name in ('k', 'w2_k') for name in NAMES])
+    wanted = [name in ('k', 'w2_k') for name in names_of(triton, inputs)]
+    check_operator(triton, inputs, wanted)
 
 
 @every_device
 def test_batch_of_zero(device):
-    out, grads = run_with_grads(triton, make_landmark_inputs(B=0, E=3, device=device))
-    assert out.shape == (0, 63, 3, 8)
-    assert all(grad.abs().sum() == 0 for grad in grads)
+    check_empty(triton, make_landmark_inputs(B=0, E=3, device=device))
 
 
 @every_device
@@ -130,26 +122,13 @@ def test_large_scores_stay_finite(dtype, device):
 @every_device
 def test_nan_stays_in_its_batch_element(device):
     inputs = make_landmark_inputs(B=3, N=20, M=2, L=5, E=2, device=device)
-    clean = run_with_grads(triton, inputs)[0]
-    inputs[0] = inputs[0].clone()
-    inputs[0][1, 5] = float('nan')
-    out, grads = run_with_grads(triton, inputs)
-    assert out[1, 5].isnan().all()
-    for x in (out, *grads[:5]):
-        assert x[0].isfinite().all() and x[2].isfinite().all()
-    assert torch.equal(out[0], clean[0]) and torch.equal(out[2], clean[2])
+    check_nan_stays_in_its_image(triton, inputs, 0)
 
 
 @every_device
 def test_two_runs_are_equal(device):
     inputs = make_landmark_inputs(B=1, N=70, M=2, L=5, E=2, device=device)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (run_with_grads(triton, inputs) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert torch.equal(first[0], second[0])
-    assert all(map(torch.equal, first[1], second[1]))
+    check_repeatable(triton, inputs)
 
 
 @every_device
@@ -169,7 +148,7 @@ def test_real_shapes(B, N, L, M, D, E, dtype):
     inputs = make_landmark_inputs(
         B=B, N=N, L=L, M=M, D=D, E=E, dtype=dtype, device='cuda'
     )
-    assert_matches_reference(inputs)
+    check_operator(triton, inputs)
 
 
 @pytest.mark.gpu

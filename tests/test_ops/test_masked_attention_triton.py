@@ -4,6 +4,8 @@ import functools
 
 import pytest
 import torch
+from masked_cases import NAMES, setup
+from operator_checks import check_empty, check_operator, check_repeatable
 from triton_devices import (
     every_device,
     every_dtype,
@@ -17,13 +19,11 @@ from mmattn.ops.masked_attention import neighborhood_mask, triton_impl
 from mmattn.ops.testing import (
     TOLERANCES,
     assert_close,
-    make_masked_inputs,
     run_with_grads,
 )
 
 pytest.importorskip('triton')
 
-NAMES = 'q k v bias alpha'.split()
 HARD = {
     'one token': dict(grid=(1, 1), num_special=0, B=1, M=1, D=3),
     'one token and a special one': dict(grid=(1, 1), B=1, M=1),
@@ -67,46 +67,8 @@ half = pytest.mark.parametrize(
 )
 
 
-def operator(backend, *inputs, grid, num_special=1, kernel_size=3, **settings):
-    q, k, v, bias, alpha = inputs
-    return masked_attention(
-        q, k, v, grid, kernel_size=kernel_size, num_special=num_special, bias=bias,
-        alpha=alpha, backend=backend, **settings,
-    )  # fmt: skip
-
-
-def backends(*, grid, num_special=1, kernel_size=3, mask_fill='zero', **_):
-    """The operator in Triton, and as it is defined."""
-    return [
-        functools.partial(
-            operator,
-            name,
-            grid=grid,
-            num_special=num_special,
-            kernel_size=kernel_size,
-            mask_fill=mask_fill,
-        )
-        for name in ('triton', 'reference')
-    ]
-
-
 def scores_of(q, k):
     return torch.einsum('bimd,bjmd->bmij', q, k) * q.shape[3] ** -0.5
-
-
-def assert_matches_reference(inputs, requires_grad=None, **shape):
-    triton, reference = backends(**shape)
-    dtype = inputs[0].dtype
-    out, grads = run_with_grads(triton, inputs, requires_grad)
-    expected, expected_grads = run_with_grads(
-        reference, inputs, requires_grad, dtype=torch.float64
-    )
-    assert_close('out', expected, out, dtype)
-    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
-        assert (a is None) == (e is None), name
-        if e is not None:
-            assert a.dtype == x.dtype
-            assert_close(f'grad of {name}', e, a, dtype)
 
 
 @outer_run
@@ -118,44 +80,46 @@ def test_under_interpreter():
 @every_fill
 @pytest.mark.parametrize('shape', HARD.values(), ids=HARD.keys())
 def test_hard_masks_against_reference(shape, mask_fill, device):
-    inputs = make_masked_inputs(**shape, device=device)
-    assert_matches_reference(inputs, **shape, mask_fill=mask_fill)
+    triton, inputs = setup('triton', **shape, device=device, mask_fill=mask_fill)
+    check_operator(triton, inputs)
 
 
 @every_device
 @pytest.mark.parametrize('shape', SOFT.values(), ids=SOFT.keys())
 def test_soft_masks_against_reference(shape, device):
-    inputs = make_masked_inputs(**shape, alpha=True, device=device)
-    assert_matches_reference(inputs, **shape)
+    triton, inputs = setup('triton', **shape, alpha=True, device=device)
+    check_operator(triton, inputs)
 
 
 @every_device
 @pytest.mark.parametrize('value', [0.0, 1.0])
 def test_alpha_at_its_ends(value, device):
     """0 is the hard mask, 1 attention to all."""
-    *qkv, _, alpha = make_masked_inputs(**SMALL, alpha=True, device=device)
-    triton, reference = backends(**SMALL, kernel_size=3 if value == 0 else 9)
-    soft = backends(**SMALL)[0](*qkv, None, torch.full_like(alpha, value))
-    assert_close('out', reference(*qkv, None, None), soft)
-    assert_close('hard', triton(*qkv, None, None), soft)
+    triton, (*qkv, _, alpha) = setup('triton', **SMALL, alpha=True, device=device)
+    soft = triton(*qkv, None, torch.full_like(alpha, value))
+    hard = setup('triton', **SMALL, kernel_size=3 if value == 0 else 9)[0]
+    for backend in ('reference', 'triton'):
+        expected = hard(*qkv, None, None, backend=backend)
+        assert_close(f'out of {backend}', expected, soft)
 
 
 @every_device
 @every_kind
 @half
 def test_half_precision(kind, dtype, device):
-    inputs = make_masked_inputs(**SMALL, **kind, dtype=dtype, device=device)
-    assert_matches_reference(inputs, **SMALL)
+    triton, inputs = setup('triton', **SMALL, **kind, dtype=dtype, device=device)
+    check_operator(triton, inputs)
 
 
 @every_device
 @every_kind
 def test_half_precision_parameters_and_requires_grad_subset(kind, device):
-    inputs = make_masked_inputs(**SMALL, **kind, dtype=torch.bfloat16, device=device)
-    inputs = [None if x is None else x.bfloat16() for x in inputs]
-    assert_matches_reference(
-        inputs, [name in ('k', 'bias', 'alpha') for name in NAMES], **SMALL
+    triton, inputs = setup(
+        'triton', **SMALL, **kind, dtype=torch.bfloat16, device=device
     )
+    inputs = [None if x is None else x.bfloat16() for x in inputs]
+    wanted = [name in ('k', 'bias', 'alpha') for name in NAMES]
+    check_operator(triton, inputs, wanted)
 
 
 @every_device
@@ -164,15 +128,15 @@ def test_split_of_sums_over_tokens(monkeypatch, programs, device):
     """All of a special token's row in one program, and in one for each block."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
     shape = dict(grid=(8, 17), num_special=1, B=1, M=1, D=3)
-    inputs = make_masked_inputs(**shape, device=device)
-    assert_matches_reference(inputs, **shape)
+    triton, inputs = setup('triton', **shape, device=device)
+    check_operator(triton, inputs)
 
 
 @every_device
 @every_kind
 def test_expanded_and_permuted_inputs(kind, device):
     shape = dict(SMALL, B=2)
-    q, k, v, bias, alpha = make_masked_inputs(**shape, **kind, device=device)
+    triton, (q, k, v, bias, alpha) = setup('triton', **shape, **kind, device=device)
     inputs = [
         q[:1].expand(2, -1, -1, -1),
         k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
@@ -180,38 +144,29 @@ def test_expanded_and_permuted_inputs(kind, device):
         None if bias is None else bias.mT.contiguous().mT,
         None if alpha is None else torch.stack([alpha, alpha], 1)[:, 0],
     ]
-    assert_matches_reference(inputs, **shape)
+    check_operator(triton, inputs)
 
 
 @every_device
 def test_mixed_heads(device):
     """Views of some heads of packed q, k and v."""
     shape = dict(grid=(3, 4), num_special=1, B=1, M=3, D=4)
-    q, k, v, bias, _ = make_masked_inputs(**shape, bias=True, device=device)
-    results = [
-        run_with_grads(
-            functools.partial(
-                operator, backend, grid=(3, 4), masked_heads=(0, 2)
-            ),
-            [q, k, v, bias[:2], None],
-        )
-        for backend in ('reference', 'triton')
-    ]  # fmt: skip
-    (expected, expected_grads), (out, grads) = results
-    assert_close('out', expected, out)
-    for name, e, a in zip(NAMES[:4], expected_grads[:4], grads[:4], strict=True):
-        assert_close(name, e, a)
+    _, (q, k, v, bias, _) = setup(None, **shape, bias=True, device=device)
+
+    def mixed(q, k, v, bias, backend='triton'):
+        return masked_attention(
+            q, k, v, (3, 4), num_special=1, bias=bias, masked_heads=(0, 2),
+            backend=backend,
+        )  # fmt: skip
+
+    check_operator(mixed, [q, k, v, bias[:2]])
 
 
 @every_device
 @every_kind
 def test_batch_of_zero(kind, device):
-    inputs = make_masked_inputs(**dict(SMALL, B=0), **kind, device=device)
-    out, grads = run_with_grads(backends(**SMALL)[0], inputs)
-    assert out.shape == inputs[0].shape
-    for x, grad in zip(inputs, grads, strict=True):
-        assert (grad is None) == (x is None)
-        assert grad is None or (grad.shape == x.shape and grad.abs().sum() == 0)
+    triton, inputs = setup('triton', **dict(SMALL, B=0), **kind, device=device)
+    check_empty(triton, inputs)
 
 
 @every_device
@@ -221,15 +176,17 @@ def test_scores_out_of_the_range_of_exp(level, fill, device):
     """Errors are at most twice those of the definition in float32; of gradients, also
     the rounding of the log-sum-exp, which is as large as the scores."""
     shape = dict(SMALL, grid=(5, 6), num_special=1)
-    q, k, v, _, alpha = make_masked_inputs(**shape, alpha=fill == 'soft', device=device)
+    shape['mask_fill'] = 'zero' if fill == 'soft' else fill
+    triton, (q, k, v, _, alpha) = setup(
+        'triton', **shape, alpha=fill == 'soft', device=device
+    )
     if level == 'near 137':
         q = q * (137 / scores_of(q, k).abs().amax())
     elif level == 'all at -249':
         q, k = torch.ones_like(q) * 249**0.5, -torch.ones_like(k) * 249**0.5 / 2
     else:
         q = q * 1e-4
-    mask_fill = 'zero' if fill == 'soft' else fill
-    triton, reference = backends(**shape, mask_fill=mask_fill)
+    reference = functools.partial(triton, backend='reference')
     inputs = [q, k, v, None, alpha]
     floor = TOLERANCES[torch.float32].absolute
     rounding = torch.finfo(torch.float32).eps * scores_of(q, k).abs().amax()
@@ -254,9 +211,8 @@ def test_scores_out_of_the_range_of_exp(level, fill, device):
 @pytest.mark.parametrize('where', ['q', 'k', 'v'])
 def test_nan_reaches_neighbors_only(where, device):
     """Nothing outside a mask that is closed reads or writes the token."""
-    shape = dict(grid=(7, 6), num_special=0, B=1, M=1, D=3)
-    inputs = make_masked_inputs(**shape, device=device)
-    triton = backends(**shape, mask_fill='neg_inf')[0]
+    shape = dict(grid=(7, 6), num_special=0, mask_fill='neg_inf', B=1, M=1, D=3)
+    triton, inputs = setup('triton', **shape, device=device)
     clean, clean_grads = run_with_grads(triton, inputs)
     token, index = 8, NAMES.index(where)
     inputs[index] = inputs[index].clone()
@@ -279,8 +235,7 @@ def test_nan_reaches_neighbors_only(where, device):
 def test_nan_reaches_rows_that_see_it_only(where, kind, device):
     """Of out, with the paper's mask; v is in a sum over all tokens."""
     shape = dict(grid=(4, 5), num_special=0, B=2, M=1, D=3)
-    inputs = make_masked_inputs(**shape, **kind, device=device)
-    triton = backends(**shape)[0]
+    triton, inputs = setup('triton', **shape, **kind, device=device)
     clean, clean_grads = run_with_grads(triton, inputs)
     token, index = 6, NAMES.index(where)
     inputs[index] = inputs[index].clone()
@@ -301,22 +256,15 @@ def test_nan_reaches_rows_that_see_it_only(where, kind, device):
 @every_device
 @every_kind
 def test_two_runs_are_equal(kind, device):
-    inputs = make_masked_inputs(**SMALL, **kind, device=device)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (run_with_grads(backends(**SMALL)[0], inputs) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert torch.equal(first[0], second[0])
-    for a, b in zip(first[1], second[1], strict=True):
-        assert a is b is None or torch.equal(a, b)
+    triton, inputs = setup('triton', **SMALL, **kind, device=device)
+    check_repeatable(triton, inputs)
 
 
 @every_device
 @every_kind
 def test_opcheck(kind, device):
     shape = dict(grid=(2, 3), B=1, M=1, D=2)
-    inputs = make_masked_inputs(**shape, **kind, device=device)
+    triton, inputs = setup('triton', **shape, **kind, device=device)
     inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
     opcheck(
         torch.ops.mmattn.masked_attention,
@@ -346,8 +294,10 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA devic
 )
 def test_real_shapes_of_hard_masks(grid, S, B, M, D, R, mask_fill, dtype):
     shape = dict(grid=grid, num_special=S, B=B, M=M, D=D, kernel_size=R)
-    inputs = make_masked_inputs(**shape, bias=True, dtype=dtype, device='cuda')
-    assert_matches_reference(inputs, **shape, mask_fill=mask_fill)
+    triton, inputs = setup(
+        'triton', **shape, bias=True, dtype=dtype, device='cuda', mask_fill=mask_fill
+    )
+    check_operator(triton, inputs)
 
 
 @pytest.mark.gpu
@@ -365,8 +315,8 @@ def test_real_shapes_of_hard_masks(grid, S, B, M, D, R, mask_fill, dtype):
 )
 def test_real_shapes_of_soft_masks(grid, S, B, M, D, dtype):
     shape = dict(grid=grid, num_special=S, B=B, M=M, D=D)
-    inputs = make_masked_inputs(**shape, alpha=True, dtype=dtype, device='cuda')
-    assert_matches_reference(inputs, **shape)
+    triton, inputs = setup('triton', **shape, alpha=True, dtype=dtype, device='cuda')
+    check_operator(triton, inputs)
 
 
 @pytest.mark.gpu
@@ -375,11 +325,11 @@ def test_real_shapes_of_soft_masks(grid, S, B, M, D, dtype):
 def test_memory_is_linear_in_tokens(kind):
     """At 200 x 334 patches a map of scores alone would be 17 GB."""
     shape = dict(grid=(200, 334), num_special=0, B=1, M=1, D=32)
-    inputs = make_masked_inputs(**shape, **kind, device='cuda')
+    triton, inputs = setup('triton', **shape, **kind, device='cuda')
     inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    out = backends(**shape)[0](*inputs)
+    out = triton(*inputs)
     out.sum().backward()
     assert torch.cuda.max_memory_allocated() - before < 16 * out.nbytes
 
@@ -388,7 +338,7 @@ def test_memory_is_linear_in_tokens(kind):
 @on_gpu
 @every_kind
 def test_gpu_takes_triton_and_compiles(kind):
-    inputs = make_masked_inputs(**SMALL, **kind, device='cuda')
-    chosen = functools.partial(operator, None, grid=SMALL['grid'])
+    triton, inputs = setup('triton', **SMALL, **kind, device='cuda')
+    chosen = functools.partial(triton, backend=None)
     compiled = torch.compile(chosen, fullgraph=True)
-    assert torch.equal(compiled(*inputs), backends(**SMALL)[0](*inputs))
+    assert torch.equal(compiled(*inputs), triton(*inputs))

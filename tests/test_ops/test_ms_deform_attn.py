@@ -7,13 +7,20 @@ from math import exp, floor
 import pytest
 import torch
 from ms_deform_cases import (
+    FORMS,
     LEVELS,
     NAMES,
-    assert_matches,
-    every_dtype,
+    SHAPES,
     every_form,
     every_shape,
     setup,
+)
+from operator_checks import (
+    check_empty,
+    check_expanded_cotangent,
+    check_operator,
+    every_case_in_float64,
+    every_dtype,
 )
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
@@ -96,7 +103,7 @@ def test_against_loops(name, form):
 def test_against_hats(shape, form, name):
     function, inputs = setup(name, **form, **shape, dtype=torch.float64)
     hats = by_hats(shape.get('shapes', LEVELS))
-    assert_matches(function, inputs, expected_function=hats)
+    check_operator(function, inputs, expected=hats)
 
 
 @both_names
@@ -111,16 +118,14 @@ def test_gradcheck(name, form):
     assert torch.autograd.gradcheck(function, leaves)
 
 
-@every_dtype
-@every_form
-@every_shape
+@every_case_in_float64(shape=SHAPES, form=FORMS)
 def test_cpu_backend(shape, form, dtype):
-    assert_matches(*setup('cpu', dtype=dtype, **form, **shape))
+    check_operator(*setup('cpu', dtype=dtype, **form, **shape))
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_definition_in_storage_precision(dtype):
-    assert_matches(*setup('reference', dtype=dtype))
+    check_operator(*setup('reference', dtype=dtype))
 
 
 def test_against_mmcv():
@@ -133,8 +138,8 @@ def test_against_mmcv():
         return theirs(value, LEVELS, points, weights)
 
     function, inputs = setup('reference', dtype=torch.float64)
-    assert_matches(function, inputs, expected_function=expected)
-    assert_matches(*setup('cpu'), expected_function=expected)
+    check_operator(function, inputs, expected=expected)
+    check_operator(*setup('cpu'), expected=expected)
 
 
 @both_names
@@ -156,7 +161,7 @@ def test_fused_form_is_the_other_of_softmax_and_locations(name, boxes):
         weights = logits.flatten(3).softmax(-1).view_as(logits)
         return ms_deform_attn(value, LEVELS, locations, weights, backend=name)
 
-    assert_matches(function, inputs, expected_function=in_two_steps)
+    check_operator(function, inputs, expected=in_two_steps)
 
 
 @both_names
@@ -171,7 +176,7 @@ def test_one_reference_for_all_levels(name, boxes):
             value, offsets, logits, reference.expand(-1, -1, len(LEVELS), -1)
         )
 
-    assert_matches(function, inputs, expected_function=expanded)
+    check_operator(function, inputs, expected=expanded)
 
 
 @both_names
@@ -205,7 +210,7 @@ def test_side_of_a_knot_is_that_of_the_definition(dtype):
     function, inputs = setup('cpu', shapes=levels, Q=Q, P=1, B=1, dtype=dtype)
     places = places.to(inputs[1]).view(1, Q, 1, 1, 1, 2)
     inputs[1] = places.expand_as(inputs[1]).contiguous()
-    assert_matches(function, inputs)
+    check_operator(function, inputs)
 
 
 @both_names
@@ -214,11 +219,7 @@ def test_side_of_a_knot_is_that_of_the_definition(dtype):
 def test_nothing(name, form, axis):
     """No query, or no image."""
     function, inputs = setup(name, **form, **{axis: 0})
-    out, grads = run_with_grads(function, inputs)
-    assert out.shape == (*inputs[1].shape[:2], 24)
-    for x, grad in zip(inputs, grads, strict=True):
-        if x is not None:
-            assert grad.shape == x.shape and not grad.any()
+    check_empty(function, inputs, (*inputs[1].shape[:2], 24))
 
 
 @both_names
@@ -232,14 +233,8 @@ def test_views(name, form):
     if reference is not None:
         reference = reference[:, :1].expand_as(reference)
     assert not any(x.is_contiguous() for x in (value, points, weights))
-    assert_matches(function, [value, points, weights, reference])
-    leaf = value.detach().requires_grad_()
-    out = function(leaf, points, weights, reference)
-    expanded, dense = (
-        torch.autograd.grad(out, leaf, cotangent, retain_graph=True)[0]
-        for cotangent in (torch.ones(()).expand_as(out), torch.ones_like(out))
-    )
-    assert torch.equal(expanded, dense)
+    check_operator(function, [value, points, weights, reference])
+    check_expanded_cotangent(function, [value, points, weights, reference], 0)
 
 
 @every_form
@@ -281,7 +276,7 @@ def test_mixed_dtypes(name, form, dtypes):
 @pytest.mark.parametrize('wanted', range(1, 16))
 def test_gradients_of_some_inputs(wanted):
     function, inputs = setup('cpu', fused=True)
-    assert_matches(function, inputs, [bool(wanted >> i & 1) for i in range(4)])
+    check_operator(function, inputs, [bool(wanted >> i & 1) for i in range(4)])
 
 
 def test_autograd_sees_one_operator():

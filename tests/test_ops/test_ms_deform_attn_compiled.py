@@ -8,14 +8,13 @@ import compiled_extension
 import pytest
 import torch
 from ms_deform_cases import (
-    DTYPES,
     LEVELS,
     NAMES,
-    assert_matches,
     every_form,
     every_shape,
     setup,
 )
+from operator_checks import check_operator, every_dtype
 
 from mmattn.ops import extension, fused_ms_deform_attn, ms_deform_attn
 from mmattn.ops.ms_deform_attn import cuda_impl
@@ -24,7 +23,7 @@ from mmattn.ops.testing import assert_close, run_with_grads
 pytestmark = [pytest.mark.slow, compiled_extension.needs('c++')]
 BACKENDS = ['cpp', 'emulated', pytest.param('cuda', marks=pytest.mark.gpu)]
 NARROW = torch.float32, torch.float16, torch.bfloat16
-dtypes = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
+
 numbers = pytest.mark.parametrize(
     'number', [float('nan'), float('inf'), -float('inf'), 1e30]
 )
@@ -59,14 +58,14 @@ def kernels(request, monkeypatch):
 @every_form
 @every_shape
 def test_shapes(kernels, shape, form):
-    assert_matches(*kernels(**{**form, **shape}))
+    check_operator(*kernels(**{**form, **shape}))
 
 
 @every_form
-@dtypes
+@every_dtype
 @pytest.mark.parametrize('D', [19, 32])
 def test_dtypes(kernels, D, dtype, form):
-    assert_matches(*kernels(dtype=dtype, D=D, Q=7, **form))
+    check_operator(*kernels(dtype=dtype, D=D, Q=7, **form))
 
 
 @pytest.mark.parametrize('points_dtype', NARROW, ids=lambda d: str(d)[6:])
@@ -86,22 +85,22 @@ def test_points_of_another_dtype(kernels, dtype, points_dtype):
         assert_close(f'grad of {name}', e, a, coarser)
 
 
-@dtypes
+@every_dtype
 @pytest.mark.parametrize('D', [2, 3, 4, 8, 12, 16, 24, 48, 64, 100, 136, 264, 300])
 def test_widths_of_vectors_and_their_rests(kernels, D, dtype):
-    assert_matches(*kernels(D=D, Q=3, M=2, fused=True, dtype=dtype))
+    check_operator(*kernels(D=D, Q=3, M=2, fused=True, dtype=dtype))
 
 
 @pytest.mark.parametrize('P', [5, 25, 120, 341])
 def test_many_points(kernels, P):
-    assert_matches(*kernels(P=P, Q=3, fused=True, boxes=True))
+    check_operator(*kernels(P=P, Q=3, fused=True, boxes=True))
 
 
 @pytest.mark.parametrize('boxes', [False, True], ids=['points', 'boxes'])
 def test_reference_of_all_levels(kernels, boxes):
     function, inputs = kernels(fused=True, boxes=boxes)
     inputs[3] = inputs[3][:, :, :1]
-    assert_matches(function, inputs)
+    check_operator(function, inputs)
 
 
 def test_views(kernels):
@@ -113,7 +112,7 @@ def test_views(kernels):
     weights = torch.stack([weights, weights], -1)[..., 0]
     for view in (packed, shifted, spread):
         assert not view.is_contiguous()
-        assert_matches(function, [view, points, weights, None])
+        check_operator(function, [view, points, weights, None])
 
 
 @every_form
@@ -167,7 +166,7 @@ def test_nothing_to_do(kernels, empty, form):
 def test_some_gradients(kernels, form):
     function, inputs = kernels(**form)
     wanted = [False, True, True, inputs[3] is not None]
-    assert_matches(function, inputs, wanted)
+    check_operator(function, inputs, wanted)
 
 
 @every_form

@@ -6,13 +6,12 @@ from largest_tensor import LargestTensor
 from neighborhood_cases import (
     FORMS,
     NAMES,
-    assert_matches_reference,
     backend,
     by_loops,
     choose_form,
-    every_dtype,
     every_shape,
 )
+from operator_checks import check_operator, every_dtype
 
 from mmattn.ops import neighborhood_attention
 from mmattn.ops.masked_attention.reference import (
@@ -41,14 +40,18 @@ def test_reference_gradcheck():
 
 @every_shape
 def test_reference_against_loops(shape):
-    assert_matches_reference(by_loops, example_inputs(**shape, dtype=torch.float64))
+    check_operator(
+        by_loops,
+        example_inputs(**shape, dtype=torch.float64),
+        expected=neighborhood_attention_reference,
+    )
 
 
 @every_shape
 @pytest.mark.usefixtures('every_form')
 def test_every_form_in_float64(shape):
     inputs = example_inputs(**shape, dtype=torch.float64)
-    assert_matches_reference(backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs)
 
 
 @every_dtype
@@ -56,13 +59,13 @@ def test_every_form_in_float64(shape):
 def test_every_form_in_every_dtype(monkeypatch, form, dtype):
     choose_form(monkeypatch, form)
     inputs = example_inputs(grid=(13, 9), K=7, dtype=dtype)
-    assert_matches_reference(backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs)
 
 
 @every_shape
 def test_tiles_on_maps_of_any_size(monkeypatch, shape):
     monkeypatch.setattr(stencil, 'TILED_PIXELS', 0)
-    assert_matches_reference(backend('tiles'), example_inputs(**shape))
+    check_operator(backend('tiles'), example_inputs(**shape))
 
 
 def test_all_forms_agree_on_a_large_map(monkeypatch):
@@ -71,7 +74,7 @@ def test_all_forms_agree_on_a_large_map(monkeypatch):
     inputs = example_inputs(**shape, dtype=torch.float64)
     for form in FORMS:
         choose_form(monkeypatch, form)
-        assert_matches_reference(backend('cpu'), inputs)
+        check_operator(backend('cpu'), inputs)
 
 
 def test_form_depends_on_the_size(monkeypatch):
@@ -122,7 +125,7 @@ def test_batch_of_zero(every_form):
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(every_form, wanted):
     requires_grad = [name == wanted for name in NAMES]
-    assert_matches_reference(backend('cpu'), example_inputs(), requires_grad)
+    check_operator(backend('cpu'), example_inputs(), requires_grad)
 
 
 def test_inputs_of_any_strides(every_form):
@@ -131,13 +134,13 @@ def test_inputs_of_any_strides(every_form):
     inputs[1] = inputs[1][..., ::2].repeat_interleave(2, -1)
     inputs[2] = inputs[2][:, :1].expand_as(inputs[1])
     assert not inputs[2].is_contiguous()
-    assert_matches_reference(backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_biases_in_half_precision(every_form, dtype):
     *qkv, rpb = example_inputs(dtype=dtype)
-    assert_matches_reference(backend('cpu'), [*qkv, rpb.to(dtype)])
+    check_operator(backend('cpu'), [*qkv, rpb.to(dtype)])
 
 
 @every_dtype

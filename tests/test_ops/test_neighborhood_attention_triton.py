@@ -3,10 +3,10 @@
 import pytest
 import torch
 from neighborhood_cases import (
-    assert_matches_reference,
     backend,
     choose_form,
 )
+from operator_checks import check_operator
 from triton_devices import every_device, every_dtype, outer_run, run_under_interpreter
 
 from mmattn.ops.testing import make_neighborhood_inputs as example_inputs
@@ -31,7 +31,7 @@ def test_under_interpreter():
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 def test_stencil(monkeypatch, shape, device):
     choose_form(monkeypatch, 'stencil')
-    assert_matches_reference(backend('triton'), example_inputs(**shape, device=device))
+    check_operator(backend('triton'), example_inputs(**shape, device=device))
 
 
 @every_device
@@ -40,7 +40,7 @@ def test_stencil(monkeypatch, shape, device):
 def test_every_dtype(monkeypatch, form, dtype, device):
     choose_form(monkeypatch, form)
     inputs = example_inputs(**SMALL, dtype=dtype, device=device)
-    assert_matches_reference(backend('triton'), inputs)
+    check_operator(backend('triton'), inputs)
 
 
 @every_device
@@ -57,5 +57,5 @@ def test_it_is_the_fastest(monkeypatch, device):
 @pytest.mark.parametrize('grid', [(14, 14), (28, 28), (60, 50)], ids=str)
 def test_tiles_on_a_gpu(grid, dtype):
     inputs = example_inputs(grid=grid, K=7, B=1, dtype=dtype, device='cuda')
-    assert_matches_reference(backend('tiles'), inputs)
-    assert_matches_reference(backend(None), inputs)
+    check_operator(backend('tiles'), inputs)
+    check_operator(backend(None), inputs)

@@ -1,10 +1,19 @@
 """Structure-aware attention on the CPU: its definition, oracles and `cpu` backend."""
 
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
 from largest_tensor import LargestTensor
+from operator_checks import (
+    check_empty,
+    check_expanded_cotangent,
+    check_operator,
+    check_repeatable,
+    every_case_in_float64,
+    every_dtype,
+)
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import (
@@ -45,32 +54,15 @@ SHAPES = {
     'one pattern, tiny': dict(grid=(4, 4), K=1),
     'one of everything': dict(grid=(1,), B=1, M=1, D=1, K=1),
 }
-DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
 
 every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
-every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
 both_forms = pytest.mark.parametrize(
     'grid', [(7, 5), (9, 8)], ids=['circulant', 'transforms']
 )
 
 
 def backend(name, grid=None):
-    return lambda *inputs: structure_aware_attention(*inputs, grid=grid, backend=name)
-
-
-def assert_matches(expected_function, function, inputs, requires_grad=None):
-    out, grads = run_with_grads(function, inputs, requires_grad)
-    expected, expected_grads = run_with_grads(
-        expected_function, inputs, requires_grad, dtype=torch.float64
-    )
-    dtype = inputs[0].dtype
-    assert out.dtype == dtype
-    assert_close('out', expected, out)
-    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
-        assert (a is None) == (e is None), name
-        if e is not None:
-            assert a.dtype == x.dtype
-            assert_close(f'grad of {name}', e, a, dtype)
+    return partial(structure_aware_attention, grid=grid, backend=name)
 
 
 def normalized(x):
@@ -121,14 +113,15 @@ def test_against_loops(name, grid):
 @every_shape
 def test_reference_against_circulant_matrices(shape):
     inputs = make_structure_aware_inputs(**shape, dtype=torch.float64)
-    assert_matches(structure_aware_attention_circulant, backend('reference'), inputs)
+    check_operator(
+        backend('reference'), inputs, expected=structure_aware_attention_circulant
+    )
 
 
-@every_dtype
-@every_shape
+@every_case_in_float64(shape=SHAPES)
 def test_cpu_backend_against_circulant_matrices(shape, dtype):
     inputs = make_structure_aware_inputs(**shape, dtype=dtype)
-    assert_matches(structure_aware_attention_circulant, backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs, expected=structure_aware_attention_circulant)
 
 
 @pytest.mark.parametrize('form', [cpu_circulant, cpu_fft], ids=['circulant', 'fft'])
@@ -138,7 +131,7 @@ def test_cpu_backend_in_several_chunks(monkeypatch, form, chunk):
     monkeypatch.setattr(cpu_impl, 'CIRCULANT_TOKENS', tokens)
     monkeypatch.setattr(form, 'CHUNK_ELEMENTS', chunk)
     inputs = make_structure_aware_inputs(grid=(3, 4), B=3, M=4, D=3, K=5)
-    assert_matches(backend('reference'), backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +157,14 @@ def test_both_forms_of_the_cpu_backend(monkeypatch, shape):
     inputs = make_structure_aware_inputs(**shape)
     for tokens in (0, 10**6):
         monkeypatch.setattr(cpu_impl, 'CIRCULANT_TOKENS', tokens)
-        assert_matches(backend('reference'), backend('cpu'), inputs)
+        check_operator(backend('cpu'), inputs)
 
 
 @both_forms
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16], ids=str)
 def test_weights_in_half_precision(grid, dtype):
     inputs = make_structure_aware_inputs(grid=grid, dtype=dtype, weight_dtype=dtype)
-    assert_matches(backend('reference'), backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs)
 
 
 @both_forms
@@ -187,14 +180,8 @@ def test_views(grid):
         bias[:, :1].expand_as(bias),
     ]
     assert not any(x.is_contiguous() for x in views)
-    assert_matches(backend('reference'), backend('cpu'), views)
-    leaf = v.detach().requires_grad_()
-    out = structure_aware_attention(q, k, leaf, w_a, w_b, bias)
-    expanded, dense = (
-        torch.autograd.grad(out, leaf, cotangent, retain_graph=True)[0]
-        for cotangent in (torch.ones(()).expand_as(out), torch.ones_like(out))
-    )
-    assert torch.equal(expanded, dense)
+    check_operator(backend('cpu'), views)
+    check_expanded_cotangent(backend('cpu'), [q, k, v, w_a, w_b, bias], 2)
 
 
 @both_forms
@@ -231,23 +218,19 @@ def test_arbitrary_complex_half_spectra(grid):
     ]
     inputs = [*qkv, *(torch.view_as_real(half) for half in halves), bias]
 
-    def function(name):
-        def call(q, k, v, w_a, w_b, bias):
-            w_a, w_b = (torch.view_as_complex(w) for w in (w_a, w_b))
-            return backend(name, grid)(q, k, v, w_a, w_b, bias)
+    def function(q, k, v, w_a, w_b, bias, backend='cpu'):
+        w_a, w_b = (torch.view_as_complex(w) for w in (w_a, w_b))
+        return structure_aware_attention(
+            q, k, v, w_a, w_b, bias, grid=grid, backend=backend
+        )
 
-        return call
-
-    assert_matches(function('reference'), function('cpu'), inputs)
+    check_operator(function, inputs)
 
 
 @both_forms
 def test_batch_of_zero(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=0)
-    out, grads = run_with_grads(backend('cpu'), inputs)
-    assert out.shape == inputs[0].shape
-    for x, grad in zip(inputs, grads, strict=True):
-        assert grad.shape == x.shape and not grad.any()
+    check_empty(backend('cpu'), inputs)
 
 
 @both_forms
@@ -255,7 +238,7 @@ def test_batch_of_zero(grid):
 def test_gradient_of_one_input(wanted, grid):
     requires_grad = [name == wanted for name in NAMES]
     inputs = make_structure_aware_inputs(grid=grid)
-    assert_matches(backend('reference'), backend('cpu'), inputs, requires_grad)
+    check_operator(backend('cpu'), inputs, requires_grad)
 
 
 def test_no_gradient_leaves_no_graph():
@@ -274,7 +257,7 @@ def test_large_inputs_stay_finite(dtype, grid):
 def test_zero_queries_and_keys_have_finite_gradients(grid):
     q, k, *rest = make_structure_aware_inputs(grid=grid)
     inputs = [torch.zeros_like(q), torch.zeros_like(k), *rest]
-    assert_matches(backend('reference'), backend('cpu'), inputs)
+    check_operator(backend('cpu'), inputs)
 
 
 @both_forms
@@ -292,13 +275,7 @@ def test_nan_stays_in_its_batch_element(grid):
 @both_forms
 def test_two_runs_are_equal(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=3, M=4)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (run_with_grads(backend('cpu'), inputs) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert torch.equal(first[0], second[0])
-    assert all(map(torch.equal, first[1], second[1]))
+    check_repeatable(backend('cpu'), inputs)
 
 
 @both_forms

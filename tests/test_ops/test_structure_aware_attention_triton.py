@@ -1,7 +1,15 @@
 """The Triton kernels: on a GPU, and on the CPU under Triton's interpreter."""
 
+import functools
+
 import pytest
 import torch
+from operator_checks import (
+    check_empty,
+    check_nan_stays_in_its_image,
+    check_operator,
+    check_repeatable,
+)
 from triton_devices import (
     every_device,
     every_dtype,
@@ -15,7 +23,6 @@ from mmattn.ops.structure_aware_attention import circular_kernel_spectrum, trito
 from mmattn.ops.testing import (
     assert_close,
     make_structure_aware_inputs,
-    run_with_grads,
 )
 
 pytest.importorskip('triton')
@@ -36,29 +43,8 @@ SHAPES = {
 }
 GRIDS = {'small': (5, 7), 'large': (3, 66)}
 
+triton = functools.partial(structure_aware_attention, backend='triton')
 every_path = pytest.mark.parametrize('grid', GRIDS.values(), ids=GRIDS.keys())
-
-
-def triton(*inputs):
-    return structure_aware_attention(*inputs, backend='triton')
-
-
-def reference(*inputs):
-    return structure_aware_attention(*inputs, backend='reference')
-
-
-def assert_matches_reference(inputs, requires_grad=None):
-    dtype = inputs[0].dtype
-    out, grads = run_with_grads(triton, inputs, requires_grad)
-    expected, expected_grads = run_with_grads(
-        reference, inputs, requires_grad, dtype=torch.float64
-    )
-    assert_close('out', expected, out, dtype)
-    for name, x, e, a in zip(NAMES, inputs, expected_grads, grads, strict=True):
-        assert (a is None) == (e is None), name
-        if e is not None:
-            assert a.dtype == x.dtype
-            assert_close(f'grad of {name}', e, a, dtype)
 
 
 @outer_run
@@ -69,7 +55,7 @@ def test_under_interpreter():
 @every_device
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
 def test_against_reference(shape, device):
-    assert_matches_reference(make_structure_aware_inputs(**shape, device=device))
+    check_operator(triton, make_structure_aware_inputs(**shape, device=device))
 
 
 @every_device
@@ -81,7 +67,7 @@ def test_half_precision(grid, dtype, device):
     inputs = make_structure_aware_inputs(
         grid=grid, B=1, M=2, D=4, K=2, dtype=dtype, device=device
     )
-    assert_matches_reference(inputs)
+    check_operator(triton, inputs)
 
 
 @every_device
@@ -91,7 +77,7 @@ def test_half_precision_weights_and_requires_grad_subset(grid, device):
         grid=grid, B=1, M=1, D=4, K=2,
         dtype=torch.bfloat16, weight_dtype=torch.bfloat16, device=device,
     )  # fmt: skip
-    assert_matches_reference(inputs, [name in ('k', 'w_b') for name in NAMES])
+    check_operator(triton, inputs, [name in ('k', 'w_b') for name in NAMES])
 
 
 @every_device
@@ -125,8 +111,9 @@ def test_half_spectra(grid, device):
 def test_split_of_sums_over_heads(monkeypatch, programs, device):
     """All heads in one program, and each in one of its own."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
-    assert_matches_reference(
-        make_structure_aware_inputs(grid=(3, 5), B=2, M=2, D=2, K=2, device=device)
+    check_operator(
+        triton,
+        make_structure_aware_inputs(grid=(3, 5), B=2, M=2, D=2, K=2, device=device),
     )
 
 
@@ -144,43 +131,28 @@ def test_expanded_and_permuted_inputs(grid, device):
         w_b.flip(0),
         bias.T.contiguous().T,
     ]
-    assert_matches_reference(inputs)
+    check_operator(triton, inputs)
 
 
 @every_device
 @every_path
 def test_batch_of_zero(grid, device):
     inputs = make_structure_aware_inputs(grid=grid, B=0, device=device)
-    out, grads = run_with_grads(triton, inputs)
-    assert out.shape == inputs[0].shape
-    assert all(grad.abs().sum() == 0 for grad in grads)
+    check_empty(triton, inputs)
 
 
 @every_device
 @every_path
 def test_nan_stays_in_its_batch_element(grid, device):
     inputs = make_structure_aware_inputs(grid=grid, B=3, M=1, D=2, K=1, device=device)
-    clean = run_with_grads(triton, inputs)[0]
-    inputs[0] = inputs[0].clone()
-    inputs[0][1, 5] = float('nan')
-    out, grads = run_with_grads(triton, inputs)
-    assert out[1, 5].isnan().all()
-    for x in (out, *grads[:3]):
-        assert x[0].isfinite().all() and x[2].isfinite().all()
-    assert torch.equal(out[0], clean[0]) and torch.equal(out[2], clean[2])
+    check_nan_stays_in_its_image(triton, inputs, 0)
 
 
 @every_device
 @every_path
 def test_two_runs_are_equal(grid, device):
     inputs = make_structure_aware_inputs(grid=grid, B=1, M=2, D=2, K=1, device=device)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (run_with_grads(triton, inputs) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert torch.equal(first[0], second[0])
-    assert all(map(torch.equal, first[1], second[1]))
+    check_repeatable(triton, inputs)
 
 
 @every_device
@@ -220,7 +192,7 @@ def test_real_shapes(grid, B, M, K, dtype):
     inputs = make_structure_aware_inputs(
         grid=grid, B=B, M=M, D=16, K=K, dtype=dtype, device='cuda'
     )
-    assert_matches_reference(inputs)
+    check_operator(triton, inputs)
 
 
 @pytest.mark.gpu
