@@ -7,16 +7,10 @@ from .attention_maps import (
     attention_maps,
 )
 from .feature_norms import feature_norms
-from .flops import (
-    CONVENTIONS,
-    Complexity,
-    count,
-    equals_as_printed,
-    omitted_rows,
-    paper_rows,
-)
+from .flops import CONVENTIONS, Complexity, count
 from .locality import attention_locality, locality_by_layer, locality_score, pad_heads
 from .masks import mask_alphas, mask_layers
+from .paper_tables import equals_as_printed, omitted_rows, paper_rows
 from .sampling_points import SamplingPoints, sampling_points
 from .similarity import layer_similarity, map_similarity, similarity_among
 

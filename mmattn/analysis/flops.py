@@ -3,7 +3,7 @@
 FLOPs are multiply-accumulates of convolutions, linear layers, matrix products and
 Fourier transforms, and of what multi-scale deformable attention samples: five for each
 channel of each point. Activations, softmax, pooling, resizing and RoIAlign count
-nothing. The papers in `paper_tables.yml` do not agree on the transforms, on layer norms
+nothing. The papers in `papers/*.yml` do not agree on the transforms, on layer norms
 and on what attention masks leave out, so these are kept apart: see `CONVENTIONS`.
 PyTorch's `FlopCounterMode` counts (two per multiply-accumulate), with the rules of
 `flop_rules` beside its own. An operator that nothing is known about is an error, not a
@@ -14,7 +14,6 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -27,8 +26,8 @@ from mmattn.ops.backend import REFERENCE
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
 from .inference_pass import InferencePass
 from .meta_shapes import META_SHAPES
+from .paper_tables import equals_as_printed, omitted_rows, paper_rows  # noqa: F401
 
-PAPER_TABLES = Path(__file__).with_name('paper_tables.yml')
 DOWNLOADS = ('init_cfg', 'pretrained')
 CONVENTIONS = {
     'with transforms': ('products', 'transforms'),
@@ -181,31 +180,6 @@ def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def paper_rows() -> list[dict]:
-    """Return the rows of `paper_tables.yml` that have figures of ours.
-
-    The head of the file says what the keys mean.
-    """
-    return [row for row in _all_paper_rows() if 'omitted' not in row]
-
-
-def omitted_rows() -> list[dict]:
-    """Return the rows of `paper_tables.yml` that give a reason instead of figures."""
-    return [row for row in _all_paper_rows() if 'omitted' in row]
-
-
-def equals_as_printed(figure: Mapping) -> bool:
-    """Return whether `ours`, rounded as the paper rounds, is the figure it prints."""
-    decimals = len(str(figure['paper']).partition('.')[2])
-    return round(figure['ours'], decimals) == figure['paper']
-
-
-def _all_paper_rows() -> list[dict]:
-    import yaml
-
-    return yaml.safe_load(PAPER_TABLES.read_text())
 
 
 def _to_meta(module: nn.Module, name: str, param: nn.Parameter | None):
