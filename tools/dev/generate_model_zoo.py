@@ -1,14 +1,16 @@
-"""Counts the models in the metafiles, fills the tables of the READMEs, checks both.
+"""Write the metafiles of the configs and the tables of the READMEs, or check them.
 
     python tools/dev/generate_model_zoo.py
     python tools/dev/generate_model_zoo.py --check
 
-A metafile is written by hand, but for `Parameters` and `FLOPs`, which a model with
-Fourier transforms has a second time as `FLOPs without Transforms`, and one with hard
-attention masks as `FLOPs without Masks`. Without a field `FLOPs`, parameters alone are
-counted. A README asks for a table with the line `<!-- table of PATH -->`, its path
-relative to the README: that of a metafile, of `paper_tables.yml`, or of a folder with
-the `summary.json` files that `draw_run.py` writes.
+The sources of a metafile are the papers' files, `mmattn/analysis/papers/*.yml`, the
+configs, and the models, whose parameters and FLOPs are counted. A model with Fourier
+transforms has a second count, `FLOPs without Transforms`; one with hard attention
+masks has `FLOPs without Masks`.
+
+A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
+the README. It is a metafile, the folder `papers`, or a folder with the `summary.json`
+files that `draw_run.py` writes.
 """
 
 import argparse
@@ -17,12 +19,19 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 from mmengine.config import Config
 
 import mmattn  # noqa: F401  makes mmcv's operators available
+from mmattn.analysis.paper_tables import (
+    equals_as_printed,
+    omitted_rows,
+    paper_rows,
+    papers,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = re.compile(
@@ -31,20 +40,53 @@ TABLE = re.compile(
     r'(?P<end><!-- end of table -->\n)',
     re.DOTALL,
 )
-# What a model's FLOPs are called a second time, where it has that part of `Complexity`,
-# and the convention they are then counted by.
+GENERATED = (
+    '# tools/dev/generate_model_zoo.py writes this file from mmattn/analysis/papers.\n'
+)
+# The name of a model's second FLOPs, the part of `Complexity` that asks for them, and
+# the convention that counts them.
 SECOND_FLOPS = {
     'FLOPs without Transforms': ('transforms', 'without transforms'),
     'FLOPs without Masks': ('outside_masks', 'dense'),
 }
 COUNTED = ('Parameters', 'FLOPs', *SECOND_FLOPS)
-_COMPLEXITIES = {}  # by structure, of which several configs may have the same
-# What a measurement of ours has to come with.
+TASKS = {
+    'Top 1 Accuracy': 'Image Classification',
+    'box AP': 'Object Detection',
+    'mask AP': 'Instance Segmentation',
+    'mIoU': 'Semantic Segmentation',
+    'mIoU(ms)': 'Semantic Segmentation',
+}
+DATASETS = {'mmpretrain': 'ImageNet-1k', 'mmdet': 'COCO', 'mmseg': 'ADE20K'}
+# Height and width at which FLOPs are counted. Classifiers have that of their training.
+IMAGE_SIZES = {'mmdet': [800, 1280], 'mmseg': [512, 2048]}
+METHODS_IMAGE_SIZES = {'deformable_detr': [800, 1333], 'mask2former': [512, 512]}
+# A measurement of this project needs all of these.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
+_COMPLEXITIES = {}  # by structure, which several configs may share
+
+
+class _Dumper(yaml.SafeDumper):
+    """Indent lists, as all metafiles of OpenMMLab do."""
+
+    def increase_indent(self, flow=False, indentless=False):
+        return super().increase_indent(flow, False)
+
+
+class _OneLine(list):
+    """Mark a list that is written in one line."""
+
+
+_Dumper.add_representer(
+    _OneLine,
+    lambda dumper, value: dumper.represent_sequence(
+        'tag:yaml.org,2002:seq', value, flow_style=True
+    ),
+)
 
 
 def metafiles() -> list[Path]:
-    """The metafiles that `model-index.yml` lists."""
+    """Return the metafiles that `model-index.yml` lists."""
     index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
     return [ROOT / path for path in index['Import']]
 
@@ -55,27 +97,121 @@ def read_models(metafile: Path) -> list[dict]:
 
 @functools.cache
 def load(path: Path) -> Config:
-    """A config, which several readers share: not to be changed."""
+    """Return a config, which its readers share and must not change."""
     return Config.fromfile(path)
 
 
+def collections(folder: str) -> Iterator[tuple[dict, dict]]:
+    """Yield the collections of a folder of configs with their papers."""
+    for paper in papers():
+        for collection in paper['configs'].get(folder, []):
+            yield paper, collection
+
+
+def image_size(path: Path) -> list[int]:
+    """Return the height and width at which a config's FLOPs are counted."""
+    cfg = load(path)
+    if cfg.default_scope == 'mmpretrain':
+        steps = cfg.train_dataloader.dataset.pipeline
+        (crop,) = (step for step in steps if step.type == 'RandomResizedCrop')
+        return [crop.scale, crop.scale]
+    return METHODS_IMAGE_SIZES.get(path.parent.name, IMAGE_SIZES[cfg.default_scope])
+
+
+def paper_results(facts: dict, dataset: str, source: str | None) -> list[dict]:
+    """Return the metrics that others report, by task."""
+    tasks = {}
+    for metric in TASKS.keys() & facts.keys():
+        tasks.setdefault(TASKS[metric], {})[metric] = facts[metric]
+    order = list(TASKS)
+    return [
+        {
+            'Task': task,
+            'Dataset': dataset,
+            'Source': facts.get('source', source),
+            'Metrics': dict(sorted(found.items(), key=lambda m: order.index(m[0]))),
+        }
+        for task, found in sorted(
+            tasks.items(), key=lambda t: min(map(order.index, t[1]))
+        )
+    ]
+
+
+def collection_entry(paper: dict, collection: dict, folder: str) -> dict:
+    first = next(iter(collection['models']))
+    dataset = DATASETS[load(ROOT / f'configs/{folder}/{first}.py').default_scope]
+    data = collection.get('training_data')
+    return {
+        'Name': collection['name'],
+        'Metadata': {
+            'Training Data': _OneLine(data) if data else dataset,
+            'Architecture': collection['architecture'],
+        },
+        'Paper': {'Title': paper['title'], 'URL': paper['url']},
+        'README': f'configs/{folder}/README.md',
+    }
+
+
+def model_entry(collection: dict, folder: str, name: str) -> dict:
+    """Return the entry of a model, without its counts."""
+    path = ROOT / f'configs/{folder}/{name}.py'
+    cfg = load(path)
+    facts = collection['models'][name]
+    loop = cfg.train_cfg
+    length = {'Epochs': loop.get('max_epochs'), 'Iterations': loop.get('max_iters')}
+    entry = {
+        'Name': name,
+        'In Collection': collection['name'],
+        'Config': f'configs/{folder}/{name}.py',
+        'Metadata': {
+            'Image Size': _OneLine(image_size(path)),
+            **{key: value for key, value in length.items() if value},
+            'Batch Size': cfg.auto_scale_lr.base_batch_size,
+        },
+    }
+    if 'weights' in facts:
+        entry['Published Weights'] = facts['weights']
+    dataset = DATASETS[cfg.default_scope]
+    if results := paper_results(facts, dataset, collection.get('source')):
+        entry['Paper Results'] = results
+    return entry | facts.get('measured', {})
+
+
+def metafile_text(metafile: Path, counts: dict[str, dict[str, int]]) -> str:
+    """Return what a metafile should say, given the counts of its models by name."""
+    folder = metafile.parent.name
+    content = {'Collections': [], 'Models': []}
+    for paper, collection in collections(folder):
+        content['Collections'].append(collection_entry(paper, collection, folder))
+        for name in collection['models']:
+            entry = model_entry(collection, folder, name)
+            size = {'Image Size': entry['Metadata'].pop('Image Size')}
+            entry['Metadata'] = size | counts[name] | entry['Metadata']
+            content['Models'].append(entry)
+    return GENERATED + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+def counts_in(metafile: Path) -> dict[str, dict[str, int]]:
+    """Return the counts that a metafile has, by the names of its models."""
+    return {
+        model['Name']: {k: v for k, v in model['Metadata'].items() if k in COUNTED}
+        for model in read_models(metafile)
+    }
+
+
 def structure(cfg: Config) -> str:
-    """What of a config decides on the counts: not how its model is trained."""
+    """Return the part of a config that decides on the counts, as a key."""
     parts = {key: part for key, part in cfg.model.items() if key != 'train_cfg'}
     backbone = {k: v for k, v in cfg.model.backbone.items() if k != 'drop_path_rate'}
     return repr(parts | dict(backbone=backbone))
 
 
-def count(model: dict) -> dict[str, int]:
-    """Parameters of a metafile's model, and FLOPs where it has a field for them."""
+def count(config: str) -> dict[str, int]:
+    """Return the parameters and FLOPs of a config's model, as a metafile names them."""
     from mmattn.analysis import count
-    from mmattn.analysis.flops import build
 
-    cfg = load(ROOT / model['Config'])
-    metadata = model['Metadata']
-    if 'FLOPs' not in metadata:
-        return {'Parameters': sum(p.numel() for p in build(cfg).parameters())}
-    shape = tuple(metadata['Image Size'])
+    path = ROOT / config
+    cfg, shape = load(path), tuple(image_size(path))
     key = structure(cfg), shape
     if key not in _COMPLEXITIES:
         _COMPLEXITIES[key] = count(cfg, shape)
@@ -85,18 +221,6 @@ def count(model: dict) -> dict[str, int]:
         if getattr(complexity, part):
             counts[field] = complexity.flops_in(convention)
     return counts
-
-
-def with_counts(text: str, counts: dict[str, dict[str, int]]) -> str:
-    """A metafile's text with the counts, by model name, filled in."""
-    lines, name = [], None
-    for line in text.splitlines():
-        if started := re.match(r'  - Name: (.+)', line):
-            name = started[1]
-        if field := re.match(rf' +({"|".join(COUNTED)}):', line):
-            line = f'{field[0]} {counts[name][field[1]]}'
-        lines.append(line)
-    return '\n'.join(lines) + '\n'
 
 
 def metrics(model: dict, kind: str) -> dict[str, float]:
@@ -172,8 +296,6 @@ def model_table(metafile: Path, folder: Path) -> str:
 
 def agreement_table() -> str:
     """Return how many figures of ours are the papers', in a row for each paper."""
-    from mmattn.analysis import equals_as_printed, omitted_rows, paper_rows
-
     counts = {}
     for row in paper_rows():
         if 'reading_of' in row:  # counts once
@@ -196,10 +318,10 @@ def agreement_table() -> str:
 
 def table(path: Path, folder: Path) -> str:
     """Return what a README in `folder` asks for by a path."""
+    if path.name == 'papers':
+        return agreement_table()
     if path.is_dir():
         return run_table(path)
-    if path.name == 'paper_tables.yml':
-        return agreement_table()
     return model_table(path, folder)
 
 
@@ -213,45 +335,35 @@ def with_tables(readme: Path) -> str:
     return TABLE.sub(fill, readme.read_text())
 
 
-def model_problems(model: dict, collections: set[str]) -> list[str]:
-    """What in a metafile's entry does not agree with its config."""
-    path = ROOT / model['Config']
-    if not path.is_file():
-        return [f'no config {model["Config"]}']
-    cfg = load(path)
-    metadata = model['Metadata']
-    facts = {
-        'Name': (model['Name'], path.stem),
-        'Epochs': (metadata.get('Epochs'), cfg.train_cfg.get('max_epochs')),
-        'Iterations': (metadata.get('Iterations'), cfg.train_cfg.get('max_iters')),
-        'Batch Size': (metadata.get('Batch Size'), cfg.auto_scale_lr.base_batch_size),
-    }
-    found = [f'{key} is {a}, not {b}' for key, (a, b) in facts.items() if a != b]
-    if model['In Collection'] not in collections:
-        found.append(f'no collection {model["In Collection"]!r}')
-    if 'Results' in model or 'Weights' in model:
-        absent = [key for key in EVIDENCE if key not in {**metadata, **model}]
-        found += [f'a measurement without {key}' for key in absent]
-    return found
-
-
-def problems() -> list[str]:
-    """What is wrong in the metafiles and the model index, counts and tables aside."""
+def problems(papers: list[dict]) -> list[str]:
+    """Say where papers, configs, metafiles and the model index do not agree."""
     found, listed = [], []
-    on_disk = set(ROOT.glob('configs/*/metafile.yml'))
-    for path in on_disk.symmetric_difference(metafiles()):
-        found.append(f'{path.relative_to(ROOT)}: listed or on disk, but not both')
-    for metafile in on_disk:
-        content = yaml.safe_load(metafile.read_text())
-        collections = {collection['Name'] for collection in content['Collections']}
-        for model in content['Models']:
-            listed.append(ROOT / model['Config'])
-            found += [
-                f'{metafile.relative_to(ROOT)}: {model["Name"]}: {problem}'
-                for problem in model_problems(model, collections)
-            ]
-        missing = set(metafile.parent.glob('*.py')).difference(listed)
-        found += [f'{path.relative_to(ROOT)}: in no metafile' for path in missing]
+    index = set(metafiles())
+    for path in set(ROOT.glob('configs/*/metafile.yml')) - index:
+        found.append(f'{path.relative_to(ROOT)}: not in model-index.yml')
+    for paper in papers:
+        for folder, collections in paper['configs'].items():
+            if ROOT / f'configs/{folder}/metafile.yml' not in index:
+                found.append(f'configs/{folder}/metafile.yml: not in model-index.yml')
+            for collection in collections:
+                for name, facts in collection['models'].items():
+                    listed.append(ROOT / f'configs/{folder}/{name}.py')
+                    measured = facts.get('measured', {})
+                    absent = [k for k in EVIDENCE if measured and k not in measured]
+                    found += [f'{name}: a measurement without {key}' for key in absent]
+                    keys = {
+                        'recipe',
+                        'drop_path',
+                        'gpus',
+                        'source',
+                        'weights',
+                        'measured',
+                    }
+                    unknown = facts.keys() - keys - TASKS.keys()
+                    found += [f'{name}: no metric {key!r}' for key in unknown]
+    configs = {leaf for path in index for leaf in path.parent.glob('*.py')}
+    for path in configs.symmetric_difference(listed):
+        found.append(f'{path.relative_to(ROOT)}: of a paper or on disk, but not both')
     for path in {path for path in listed if listed.count(path) > 1}:
         found.append(f'{path.relative_to(ROOT)}: listed more than once')
     return sorted(found)
@@ -261,19 +373,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--check', action='store_true', help='write nothing')
     args = parser.parse_args()
-    found = problems()
-    for metafile in metafiles():
-        counts = {model['Name']: count(model) for model in read_models(metafile)}
-        text = metafile.read_text()
+    found = problems(papers())
+    outputs = {}
+    for metafile in metafiles() if not found else ():
+        folder = metafile.parent.name
+        names = [name for _, c in collections(folder) for name in c['models']]
+        counts = {name: count(f'configs/{folder}/{name}.py') for name in names}
+        outputs[metafile] = metafile_text(metafile, counts)
         if not args.check:
-            metafile.write_text(with_counts(text, counts))
-        elif with_counts(text, counts) != text:
-            found.append(f'{metafile.relative_to(ROOT)}: counts are out of date')
+            metafile.write_text(outputs[metafile])
     for readme in readmes():
+        outputs[readme] = with_tables(readme)
         if not args.check:
-            readme.write_text(with_tables(readme))
-        elif with_tables(readme) != readme.read_text():
-            found.append(f'{readme.relative_to(ROOT)}: a table is out of date')
+            readme.write_text(outputs[readme])
+    for path, text in outputs.items():
+        if not path.is_file() or text != path.read_text():
+            found.append(f'{path.relative_to(ROOT)}: is out of date')
     print('\n'.join(found))
     return 1 if found else 0
 
