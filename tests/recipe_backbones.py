@@ -3,7 +3,7 @@
 import re
 from fnmatch import fnmatch
 
-from paper_recipes import PAPER
+from config_files import RECIPES
 
 SIZES = dict(t='tiny', s='small', m='medium', b='base', l='large', i='isotropic')
 MAIT_SIZES = dict(xt='xtiny', t='tiny', xs='xsmall', s='small')
@@ -56,7 +56,10 @@ SETTINGS = {
     'classification/mait_t_random_mask_*': dict(masking='sch1', random_mask_seed=0),
     # Windows of 7 pixels at 224.
     'classification/dat_b_384_*': dict(img_size=384, window_size=12),
-    'classification/lisanet_i_384_*': dict(img_size=384),
+    # GFNet's, which the paper cites for this size.
+    'classification/lisanet_i_384_*': dict(
+        img_size=384, kernel_resize='gfnet', kernel_domain='frequency'
+    ),
     'classification/vit_*_448_*': dict(img_size=448),
     'classification/vit_*_672_*': dict(img_size=672),
     'classification/vit_*_896_*': dict(img_size=896),
@@ -104,8 +107,8 @@ def backbone(name: str) -> dict:
     """Return the settings of a config's backbone."""
     leaf = name.split('/')[1]
     settings = {} if leaf.startswith('r50') else named(leaf)
-    if PAPER[name][-1] is not None:
-        settings['drop_path_rate'] = PAPER[name][-1]
+    if RECIPES[name]['drop_path'] is not None:
+        settings['drop_path_rate'] = RECIPES[name]['drop_path']
     for pattern, row in SETTINGS.items():
         if fnmatch(name, pattern):
             settings |= row

@@ -6,7 +6,7 @@ that its recipe refers to: DeiT, Swin, mmdetection, mmsegmentation.
 
 from fnmatch import fnmatch
 
-from paper_recipes import GPUS, PAPER
+from config_files import RECIPES
 from recipe_detectors import IMAGENET
 
 
@@ -235,7 +235,7 @@ def segmentation_data(name: str, batch: int) -> dict:
 
 def data(name: str) -> dict:
     """Return the loaders and evaluators of a config; test and validation are alike."""
-    batch = PAPER[name][3] // GPUS.get(name, 8)
+    batch = RECIPES[name]['batch'] // RECIPES[name]['gpus']
     kinds = {'classification': classification_data, 'segmentation': segmentation_data}
     kind = 'segmentation' if 'ade20k' in name else name.split('/')[0]
     parts = kinds.get(kind, detection_data)(name, batch)

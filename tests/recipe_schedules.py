@@ -1,6 +1,6 @@
 """Give each config's learning rates, by pattern, and what its optimizer spares.
 
-Rates, decay, batch and length are in `paper_recipes.py`; this is the rest. Sources are
+The papers' files have rates, decay, batch and length; this is the rest. Sources are
 named beside the rows. Where a paper names none, the source is the code that its recipe
 refers to: DeiT (`main.py`: rates from 1e-6 to 1e-5), Swin (`config.py`;
 `mask_rcnn_swin_*`, `upernet_swin_*`), CAFormer, ConvNeXt, PVT, DAT-Detection and
@@ -9,11 +9,8 @@ DAT-Segmentation.
 
 import re
 
-from paper_recipes import PAPER
+from config_files import RECIPES
 from recipe_images import first
-
-# The paper of PVT v2 (arXiv 2106.13797) has 40k iterations of 16 images on ADE20K.
-LENGTHS = {'sem_fpn/pvtv2_*': 40000}
 
 
 def cosine(end: float, per_iteration: bool = False) -> dict:
@@ -67,7 +64,7 @@ CONVNEXTS = dict(
 )
 ONE_X, THREE_X = steps(8, 11), steps(27, 33)
 # By pattern, of which the first that fits counts: the factor that the warm-up starts
-# at; its iterations where `paper_recipes.py` leaves them open; the decay; and what the
+# at; its iterations where the paper's file leaves them open; the decay; and what the
 # optimizer has beside rate and decay.
 SCHEDULES = {
     'classification/ivit_*': (1e-6 / 8e-3, None, CAFORMERS, OURS),
@@ -118,9 +115,9 @@ SCHEDULES = {
 
 def schedule(name: str) -> dict:
     """Return the loop, the optimizer and the schedulers of a config."""
-    optimizer, lr, decay, batch, length, epochs_of_warmup, _ = PAPER[name]
+    recipe = RECIPES[name]
+    length, epochs_of_warmup = recipe['length'], recipe['warmup']
     factor, iterations, fall, settings = first(SCHEDULES, name)
-    length = first(LENGTHS, name) or length
     epochs = 'ade20k' not in name
     start = iterations if epochs_of_warmup is None else epochs_of_warmup
     in_epochs = epochs_of_warmup is not None and epochs
@@ -147,11 +144,15 @@ def schedule(name: str) -> dict:
         train_cfg=loop,
         optim_wrapper=dict(
             type='OptimWrapper',
-            optimizer=dict(type=optimizer, lr=lr, weight_decay=decay),
+            optimizer=dict(
+                type=recipe['optimizer'],
+                lr=recipe['lr'],
+                weight_decay=recipe['weight_decay'],
+            ),
             **settings,
         ),
         param_scheduler=schedulers,
-        auto_scale_lr=dict(enable=False, base_batch_size=batch),
+        auto_scale_lr=dict(enable=False, base_batch_size=recipe['batch']),
     )
 
 

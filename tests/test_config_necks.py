@@ -7,7 +7,6 @@ PVT and of Swin has unchanged, and of DAT-Detection and Deformable DETR.
 import functools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +14,11 @@ import torch
 for name in ('mmengine', 'mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
-import generate_model_zoo as model_zoo  # noqa: E402
-from paper_recipes import PAPER  # noqa: E402
+from config_files import RECIPES, load  # noqa: E402
 from recipe_images import first  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
-
-ROOT = Path(__file__).parents[1]
 
 SIDE = 224
 DECIDING = 'type', 'out_indices', 'out_type', 'distilled'
@@ -78,10 +74,6 @@ STRIDES = {
 }
 
 
-def load(name: str):
-    return model_zoo.load(ROOT / 'configs' / f'{name}.py')
-
-
 def shallow(backbone: dict) -> dict:
     """Return what decides on a backbone's outputs, with a block a stage."""
     if 'arch' not in backbone:
@@ -112,7 +104,7 @@ def outputs(name: str) -> list[torch.Size]:
 
 def test_necks_are_the_methods():
     wrong = []
-    for name in PAPER:
+    for name in RECIPES:
         neck, source = load(name).model.get('neck'), first(NECKS, name)
         if neck:
             neck = DEFAULTS.get(neck['type'], {}) | neck.to_dict()
@@ -140,7 +132,7 @@ def channels(name: str) -> Iterator[tuple[object, object]]:
 def test_necks_and_heads_take_the_channels_that_backbones_give():
     wrong = [
         f'{name}: {taken}, not {given}'
-        for name in PAPER
+        for name in RECIPES
         for taken, given in channels(name)
         if taken != given
     ]
@@ -149,7 +141,7 @@ def test_necks_and_heads_take_the_channels_that_backbones_give():
 
 def test_heads_see_maps_of_the_strides_that_they_assume():
     wrong = []
-    for name in PAPER:
+    for name in RECIPES:
         if stride := first(STRIDES, name):
             level = (load(name).model.get('neck') or {}).get('start_level', 0)
             given = SIDE / outputs(name)[level][-1]

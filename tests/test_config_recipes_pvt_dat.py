@@ -1,7 +1,6 @@
-"""Configs of PVT and DAT have the schedules and the data of their authors' code."""
+"""Configs of PVT and DAT have the necks and weight decays of their authors' code."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,30 +9,12 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
-import generate_model_zoo as model_zoo  # noqa: E402
+from config_files import RECIPES, load, parameter_groups  # noqa: E402
 from mmengine.config import Config  # noqa: E402
-from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
-from paper_recipes import PAPER  # noqa: E402
 from torch import nn  # noqa: E402
 
-from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
-
-ROOT = Path(__file__).parents[1]
-
-# With the recipe of the method, not with that of the backbone.
-OTHERS = ('deformable_detr/', 'mask2former/')
-OURS = [
-    name
-    for name in PAPER
-    if name.split('/')[1].startswith(('pvt', 'dat')) and not name.startswith(OTHERS)
-]
-DETECTORS = [name for name in OURS if name.endswith('coco')]
-
-
-def load(name: str) -> Config:
-    return model_zoo.load(ROOT / 'configs' / f'{name}.py')
 
 
 def build_neck(cfg: dict) -> nn.Module:
@@ -41,65 +22,10 @@ def build_neck(cfg: dict) -> nn.Module:
     return MODELS.build(cfg)
 
 
-CLIPPED = {
-    **{f'classification/pvt_{size}_300e_in1k': 1.0 for size in 'ml'},
-    **{f'classification/pvtv2_{size}_300e_in1k': 1.0 for size in ('b3', 'b4', 'b5')},
-    'classification/dat_t_300e_in1k': 5.0,
-    'classification/dat_s_300e_in1k': 5.0,
-    'classification/dat_b_300e_in1k': 1.0,
-    'classification/dat_b_384_30e_in1k': 5.0,
-    **{f'classification/datpp_{size}_300e_in1k': 5.0 for size in 'tsb'},
-    'classification/datpp_b_384_30e_in1k': 5.0,
-    **{f'sparse_rcnn/pvtv2_{size}_3x_coco': 1.0 for size in ('b2', 'b2_li')},
-}
-
-
-def test_gradients_are_clipped_at_the_authors_norms():
-    clips = {name: load(name).optim_wrapper.get('clip_grad') for name in OURS}
-    assert {name: clip.max_norm for name, clip in clips.items() if clip} == CLIPPED
-
-
-@pytest.mark.parametrize(
-    'name, ends',
-    [
-        ('pvt_t_300e_in1k', (1e-6, 1e-5)),
-        ('pvtv2_b0_300e_in1k', (1e-6, 1e-5)),
-        ('dat_t_300e_in1k', (1e-6, 1e-5)),
-        ('dat_b_300e_in1k', (1e-6, 1e-5)),
-        ('dat_b_384_30e_in1k', (2e-6, 1e-7)),
-        ('datpp_b_384_30e_in1k', (2e-5, 2e-7)),
-    ],
-)
-def test_learning_rates_start_and_end_as_the_authors_do(name, ends):
-    cfg = load(f'classification/{name}')
-    *warmups, last = cfg.param_scheduler
-    factors = [scheduler.start_factor for scheduler in warmups] or [1]
-    start = cfg.optim_wrapper.optimizer.lr * factors[0]
-    assert (start, last.eta_min) == pytest.approx(ends)
-
-
-@pytest.mark.parametrize('name', DETECTORS)
-def test_detectors_have_the_authors_schedule_and_images(name):
-    cfg = load(name)
-    swins = '/dat_' in name
-    three = '_3x_' in name
-    warmup, steps = cfg.param_scheduler
-    assert (warmup.end, warmup.by_epoch) == (1000 if swins else 500, False)
-    assert steps.milestones == ([27, 33] if three else [8, 11])
-    pipeline = cfg.train_dataloader.dataset.pipeline
-    scales = [step for step in pipeline if step.type == 'RandomChoice']
-    assert bool(scales) == (three or '/datpp_' in name)
-    annotations = next(step for step in pipeline if step.type == 'LoadAnnotations')
-    masks = 'mask_rcnn' in name
-    assert annotations.get('with_mask', False) == masks
-    assert cfg.val_evaluator.metric == (['bbox', 'segm'] if masks else 'bbox')
-    assert cfg.model.backbone.get('frozen_stages', -1) == -1
-
-
-# What the authors' code makes of DAT++'s maps: its Mask R-CNN and RetinaNet extend the
-# pyramid by strided convolutions that start from the last map of the backbone, its
-# Cascade Mask R-CNN by pooling. By method: the backbone's stages that the pyramid
-# begins with, and how many convolutions extend it.
+# In the authors' code of DAT++, Mask R-CNN and RetinaNet extend the pyramid by strided
+# convolutions that start from the last map of the backbone; Cascade Mask R-CNN extends
+# it by pooling. By method: the first of the backbone's stages that the pyramid takes,
+# and the number of convolutions that extend it.
 DATPP_NECKS = {'mask_rcnn': (0, 1), 'retinanet': (1, 2), 'cascade_mask_rcnn': (0, 0)}
 DATPP_WIDTHS = {
     't': (64, 128, 256, 512),
@@ -108,7 +34,9 @@ DATPP_WIDTHS = {
 }
 
 
-@pytest.mark.parametrize('name', [name for name in DETECTORS if '/datpp_' in name])
+@pytest.mark.parametrize(
+    'name', [name for name in RECIPES if name.split('/datpp_')[0] in DATPP_NECKS]
+)
 def test_necks_of_dat_plus_plus_are_the_authors(name):
     method, config = name.split('/')
     first, extended = DATPP_NECKS[method]
@@ -137,26 +65,9 @@ def test_mask_rcnn_with_dat_plus_plus_makes_its_last_map_by_a_convolution(size, 
     assert torch.equal(neck(maps)[-1], neck.fpn_convs[-1](maps[-1]))
 
 
-@pytest.mark.parametrize('name', [name for name in OURS if 'sem_fpn' in name])
-def test_semantic_fpn_decays_as_the_authors_do(name):
-    cfg = load(name)
-    (schedule,) = cfg.param_scheduler
-    assert (schedule.type, schedule.power, schedule.begin) == ('PolyLR', 0.9, 0)
-    assert cfg.train_cfg.max_iters % cfg.train_cfg.val_interval == 0
-    aligned = [step.type == 'ResizeToMultiple' for step in cfg.test_pipeline]
-    assert any(aligned) == ('/pvt' in name)
-
-
 def decays(cfg: Config) -> dict[str, set[float]]:
-    """Which weight decays norms have, and which all else."""
-    init_default_scope(cfg.default_scope)
-    model = build(cfg)
-    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    found = {
-        id(parameter): group['weight_decay']
-        for group in wrapper.optimizer.param_groups
-        for parameter in group['params']
-    }
+    """Return the weight decays of norms, and those of all else."""
+    model, groups = parameter_groups(cfg)
     norms = {
         id(parameter)
         for module in model.modules()
@@ -165,7 +76,7 @@ def decays(cfg: Config) -> dict[str, set[float]]:
     }
     kinds = {True: set(), False: set()}
     for parameter in model.parameters():
-        kinds[id(parameter) in norms].add(found[id(parameter)])
+        kinds[id(parameter) in norms].add(groups[id(parameter)]['weight_decay'])
     return dict(norms=kinds[True], others=kinds[False])
 
 
@@ -206,16 +117,9 @@ def test_tables_of_neighborhood_attention_decay_only_on_request(name):
 
 def decay_of_tables(cfg: Config) -> dict[tuple[str, float], int]:
     """Count the numbers in tables by their kind and weight decay."""
-    init_default_scope(cfg.default_scope)
-    model = build(cfg)
-    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    decay = {
-        id(parameter): group['weight_decay']
-        for group in wrapper.optimizer.param_groups
-        for parameter in group['params']
-    }
+    model, groups = parameter_groups(cfg)
     counts = Counter()
     for name, parameter in model.named_parameters():
         if (kind := name.rpartition('.')[2]) in ('rpb', 'rpe_table'):
-            counts[kind, decay[id(parameter)]] += parameter.numel()
+            counts[kind, groups[id(parameter)]['weight_decay']] += parameter.numel()
     return dict(counts)
