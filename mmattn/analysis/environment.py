@@ -4,20 +4,21 @@
 mm packages are looked up by their distributions and imported in processes of their own.
 """
 
-import doctest
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from itertools import product
+from pkgutil import iter_modules
 from types import ModuleType
-from unittest import mock
 
 import torch
+from torch import Tensor
 from torch.utils.collect_env import get_env_info
 
 import mmattn.ops
@@ -321,69 +322,64 @@ def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def operator_backends(ops: ModuleType = mmattn.ops) -> tuple[list[dict], list[Problem]]:
-    """For each operator, device and dtype: what would run, and why not the others.
+def operator_backends(
+    packages: Iterable[ModuleType] | None = None,
+) -> tuple[list[dict], list[Problem]]:
+    """Return what would run each operator on each device and dtype, and problems.
 
-    The shapes are those of the example in the operator's docstring.
+    Args:
+        packages: packages of operators; all of `mmattn.ops` by default. Their
+            `example_inputs` are what the backends are asked about.
     """
     devices = ['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))]
     rows, problems = [], {}
-    for function in operator_functions(ops):
-        for device in devices:
-            for dtype in DTYPES:
-                operator, candidates, tensors = _selection(function, device, dtype)
-                try:
-                    chosen = select_backend(operator, None, candidates, *tensors)
-                except ValueError as error:
-                    chosen = None
-                    problems[str(error)] = f'unset {BACKEND_VARIABLE}'
-                reasons = {
-                    name: reason
-                    for name, candidate in candidates.items()
-                    if (reason := candidate.unsupported(*tensors)) is not None
-                }
-                rows.append(
-                    {
-                        'operator': operator,
-                        'device': device,
-                        'dtype': str(dtype).removeprefix('torch.'),
-                        'backend': chosen,
-                        'unsupported': reasons,
-                    }
-                )
+    cases = product(packages or operator_packages(), devices, DTYPES)
+    for package, device, dtype in cases:
+        tensors = example_tensors(package, device, dtype)
+        try:
+            chosen = select_backend(package.OPERATOR, None, package.BACKENDS, *tensors)
+        except ValueError as error:
+            chosen = None
+            problems[str(error)] = f'unset {BACKEND_VARIABLE}'
+        reasons = {
+            name: reason
+            for name, backend in package.BACKENDS.items()
+            if (reason := backend.unsupported(*tensors)) is not None
+        }
+        rows.append(
+            {
+                'operator': package.OPERATOR,
+                'device': device,
+                'dtype': str(dtype).removeprefix('torch.'),
+                'backend': chosen,
+                'unsupported': reasons,
+            }
+        )
     return rows, [Problem(what, mend) for what, mend in problems.items()]
 
 
-def operator_functions(ops: ModuleType) -> list[Callable]:
-    """Public operators with backends: their module selects one."""
-    return [
-        function
-        for function in (getattr(ops, name) for name in ops.__all__)
-        if hasattr(sys.modules[function.__module__], 'select_backend')
+def operator_packages() -> list[ModuleType]:
+    """Return the packages of operators that have backends to choose from."""
+    names = [
+        module.name for module in iter_modules(mmattn.ops.__path__) if module.ispkg
     ]
+    packages = [import_module(f'mmattn.ops.{name}') for name in names]
+    return [package for package in packages if hasattr(package, 'BACKENDS')]
 
 
-class _Selection(Exception):
-    """Carries the arguments of `select_backend` out of the call of an operator."""
+def example_tensors(
+    package: ModuleType, device: str, dtype: torch.dtype
+) -> list[Tensor | None]:
+    """Return the tensors of an operator's example, as its backends take them.
 
-
-def _selection(function: Callable, device: str, dtype: torch.dtype) -> tuple:
-    """Name, backends and tensors that an operator's own example selects with."""
-
-    def record(operator, requested, candidates, *tensors):
-        raise _Selection(operator, candidates, tensors)
-
-    interface = sys.modules[function.__module__]
-    names = {'torch': torch, function.__name__: function}
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with mock.patch.object(interface, 'select_backend', record):
-            with torch.device(device):
-                for example in doctest.DocTestParser().get_examples(function.__doc__):
-                    exec(example.source, names)
-    except _Selection as selection:
-        return selection.args
-    finally:
-        torch.set_default_dtype(default)
-    raise LookupError(f'the docstring of {function.__name__} has no example of a call')
+    The example passes them in the order of the operator's schema, and leaves out
+    optional ones at the end.
+    """
+    # A package of two operators names an example `v2_example_inputs`.
+    variant = package.OPERATOR.removeprefix(package.__name__.rpartition('.')[2])
+    example = getattr(package, f'{variant}_example_inputs'.strip('_'))
+    args, kwargs = example(device, dtype)
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+    schema = getattr(torch.ops.mmattn, package.OPERATOR).default._schema
+    count = sum('Tensor' in str(argument.type) for argument in schema.arguments)
+    return tensors + [None] * (count - len(tensors))

@@ -14,6 +14,7 @@ import torch
 
 from mmattn.analysis import environment
 from mmattn.analysis.environment import Problem
+from mmattn.ops.autograd import register
 from mmattn.ops.backend import select_backend
 
 ROOT = Path(__file__).parents[2]
@@ -244,48 +245,57 @@ def test_the_variable_that_forces_a_backend_is_honored(monkeypatch):
     assert "'nonsense'" in problems[0].what
 
 
-@pytest.fixture
-def new_operator(monkeypatch):
-    """A module of operators with one that this project does not have."""
-    interface = ModuleType('new_operator_interface')
-    monkeypatch.setitem(sys.modules, interface.__name__, interface)
-    interface.select_backend = select_backend
-    source = '''
-def scaled(x, backend=None):
-    """Doubles.
+class Halves:
+    """A backend for float16 alone."""
 
-    Example:
-        >>> x = torch.randn(2, 3)
-        >>> scaled(x).shape
-        torch.Size([2, 3])
-    """
-    select_backend('scaled', backend, BACKENDS, x)
+    @staticmethod
+    def unsupported(x):
+        return None if x.dtype == torch.float16 else 'halves only'
 
-def plain(x):
-    """Has no backends to choose from, and no example."""
-'''
-    fast = SimpleNamespace(
-        unsupported=lambda x: 'halves only' if x.dtype != torch.float16 else None
+
+class Slow:
+    """A backend for everything."""
+
+    @staticmethod
+    def unsupported(x):
+        return None
+
+
+@pytest.fixture(scope='module')
+def new_operator():
+    """Return the package of an operator that this project does not have."""
+    backends = {'fast': Halves, 'slow': Slow}
+    register(
+        'scaled', backends, lambda x: x, tensors='Tensor x', outputs=torch.empty_like
     )
-    slow = SimpleNamespace(unsupported=lambda x: None)
-    interface.BACKENDS = {'fast': fast, 'slow': slow}
-    exec(source, vars(interface))
-    return SimpleNamespace(__all__=['scaled'], scaled=interface.scaled)
+    package = ModuleType('elsewhere.scaled')
+    package.OPERATOR, package.BACKENDS = 'scaled', backends
+    package.example_inputs = lambda device, dtype: (
+        (torch.zeros(2, 3, device=device, dtype=dtype), (2, 3)),
+        {},
+    )
+    return package
 
 
-def test_a_new_operator_appears_by_itself(monkeypatch, new_operator):
+def test_a_new_operator_is_reported_by_its_example(monkeypatch, new_operator):
     monkeypatch.delenv('MMATTN_BACKEND', raising=False)
-    rows, _ = environment.operator_backends(new_operator)
+    rows, _ = environment.operator_backends([new_operator])
     backends = {row['dtype']: row['backend'] for row in rows if row['device'] == 'cpu'}
     assert backends.pop('float16') == 'fast'
     assert set(backends.values()) == {'slow'}
     assert rows[0]['unsupported'] == {'fast': 'halves only'}
 
 
-def test_an_operator_without_an_example_is_our_mistake(new_operator):
-    new_operator.scaled.__doc__ = 'Doubles.'
-    with pytest.raises(LookupError, match='scaled has no example'):
-        environment.operator_backends(new_operator)
+def test_every_operator_has_an_example_of_all_its_tensors():
+    """Backends that run nothing are asked about as many tensors as they take."""
+    packages = environment.operator_packages()
+    operators = {package.OPERATOR for package in packages}
+    assert operators >= {'deformable_attention_v2', 'neighborhood_attention'}
+    for package in packages:
+        tensors = environment.example_tensors(package, 'cpu', torch.float32)
+        for backend in package.BACKENDS.values():
+            backend.unsupported(*tensors)
+        assert select_backend(package.OPERATOR, None, package.BACKENDS, *tensors)
 
 
 def test_the_text_has_all_and_the_status_says_whether(
@@ -297,7 +307,7 @@ def test_the_text_has_all_and_the_status_says_whether(
     assert collect_env.main([]) == 0
     out = capsys.readouterr().out
     assert 'onedl-mmdetection 3.5.1 (maintained)' in out
-    assert 'landmark_attention cpu float32' in out and 'triton: it runs on' in out
+    assert 'landmark_attention cpu float32' in out and 'triton: runs on' in out
     assert out.endswith('Problems: none\n')
 
     install(MAINTAINED | {'mmdet': '3.3.0'}, distutils=True, pkg_resources=True)
