@@ -1,5 +1,8 @@
 """InteractiveAttention against the paper's equations, written here once more."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from torch.testing import assert_close
 
 from mmattn.models.layers import InteractiveAttention
 
+ROOT = Path(__file__).parents[2]
 AS_PRINTED = dict(interact_expand=1, local_kernel=None, gate=False)
 GRIDS = [(14, 14), (21, 7), (7, 7), (3, 5), (1, 1)]
 
@@ -163,3 +167,28 @@ def test_wrong_arguments(kwargs, message):
 def test_unknown_backend():
     with pytest.raises(ValueError, match="'metal'"):
         build(backend='metal')(grid_of(3, 3))
+
+
+@pytest.mark.parametrize('expand, printed', [(2, 16), (1, 10)])
+def test_an_expansion_of_2_fits_the_tables_best(expand, printed):
+    """As the class says: how many of 18 figures of the classifiers are the paper's."""
+    pytest.importorskip('mmpretrain')
+    from mmengine.config import Config
+
+    from mmattn.analysis import count, equals_as_printed, paper_rows
+    from mmattn.analysis.flops import build as build_network
+
+    figures = []
+    for row in paper_rows():
+        if not re.match(r'configs/classification/(ivit|vit_.*_imhsa)', row['config']):
+            continue
+        cfg = Config.fromfile(ROOT / row['config'])
+        cfg.merge_from_dict(row.get('options', {}))
+        cfg.model.backbone.interact_expand = expand
+        part = count(build_network(cfg), tuple(row['shape'])).part(row.get('part', ''))
+        flops = part.flops_in(row.get('convention', 'with transforms'))
+        for kind, ours in (('params', part.params / 1e6), ('flops', flops / 1e9)):
+            if kind in row:
+                figures.append(dict(row[kind], ours=ours))
+    assert len(figures) == 18
+    assert sum(map(equals_as_printed, figures)) == printed

@@ -19,19 +19,18 @@ class InteractiveAttention(nn.Module):
     convolution of the values and the gate are inferred from its parameter and FLOP
     tables, which equation 7 alone does not reproduce.
 
-    The text prints interaction layers of M x M. Here they are M x 2M and 2M x M, an
-    expansion of 2 that was chosen because it fits the tables best: 16 of 18 figures of
-    the classifiers print as the paper's, and 10 with an expansion of 1. Other readings
-    fit nearly as well. Equation 7 as printed is `interact_expand=1, local_kernel=None,
-    gate=False`.
+    The text prints interaction layers of M x M. Here they are M x 2M and 2M x M. This
+    expansion of 2 fits the tables best: 16 of 18 figures of the classifiers print the
+    same as in the paper, and 10 with an expansion of 1. Other readings fit nearly as
+    well. Equation 7 as printed is `interact_expand=1, local_kernel=None, gate=False`.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         landmarks: side of the landmark grid; a grid side shorter than this keeps its
             own length, so L = min(landmarks, H) * min(landmarks, W).
-        interact_expand: width of the cross-head interaction as a multiple of M. The
-            paper's text has 1; 2 fits its tables. None for no interaction.
+        interact_expand: width of the cross-head interaction as a multiple of M, 1 in
+            the paper's text. None for no interaction.
         local_kernel: kernel of the depthwise convolution of the values that is added
             to the output, or None for no convolution.
         gate: whether the output's channels are gated by their mean over the tokens.
@@ -85,9 +84,9 @@ class InteractiveAttention(nn.Module):
 
     @torch.no_grad()
     def reset_mixing(self, std: float = 0.02):
-        """Starts near the plain decomposition: w2 w1 is the identity plus noise.
+        """Start near the plain decomposition: w2 w1 is the identity plus noise.
 
-        Without the noise the copies of a head would get equal gradients for ever.
+        Without the noise the copies of a head would always get equal gradients.
         """
         if self.w1_q is None:
             return
@@ -122,7 +121,7 @@ class InteractiveAttention(nn.Module):
         return self.proj(out)
 
     def _pool(self, qk: Tensor) -> tuple[Tensor, Tensor]:
-        """Average-pools (B, H, W, 2C) to two sets of landmarks (B, L, M, D)."""
+        """Average-pool (B, H, W, 2C) to two sets of landmarks (B, L, M, D)."""
         B, H, W, _ = qk.shape
         size = (min(self.landmarks, H), min(self.landmarks, W))
         pooled = F.adaptive_avg_pool2d(qk.permute(0, 3, 1, 2), size)  # (B, 2C, h, w)
