@@ -38,6 +38,9 @@ MOVED = {
     'mmattn.models.layers.masked_attention': 'mmattn.models.layers.masked.attention',
     'mmattn.models.layers.masking': 'mmattn.models.layers.masked.masking',
     'mmattn.models.layers.random_mask': 'mmattn.models.layers.masked.random_mask',
+    'mmattn.models.layers.relative_position': (
+        'mmattn.models.layers.masked.relative_attention'
+    ),
     'mmattn.models.layers.structure_aware_attention': (
         'mmattn.models.layers.structure_aware.attention'
     ),

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import HMaiT
 from mmattn.models.backbones.hmait import convert_state_dict
-from mmattn.models.layers import RelativeMaskedAttention, relative_position
+from mmattn.models.layers import RelativeMaskedAttention
+from mmattn.models.layers.masked import relative_attention
 from mmattn.ops.masked_attention import (
     attention_under_mask,
     neighborhood_mask,
@@ -216,7 +217,7 @@ def test_heads_one_by_one_are_all_heads_at_once(num_masked, monkeypatch):
     layer = randomize(RelativeMaskedAttention(12, 3, num_masked), std=1).double()
     x = torch.randn(2, 35, 12, dtype=torch.float64)
     expected = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
-    monkeypatch.setattr(relative_position, 'MAX_BIAS_ELEMENTS', -1)
+    monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', -1)
     actual = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
     assert_close(actual, expected)
     monkeypatch.setattr(layer, 'attend_globally', None)
@@ -229,8 +230,8 @@ def test_large_maps_hold_nothing_of_n_by_n_for_the_backward(monkeypatch):
     layer = RelativeMaskedAttention(12, 3, 1)
     x = torch.randn(1, 400, 12, requires_grad=True)
     largest = []
-    for limit in (relative_position.MAX_BIAS_ELEMENTS, 2 * 400**2 - 1):
-        monkeypatch.setattr(relative_position, 'MAX_BIAS_ELEMENTS', limit)
+    for limit in (relative_attention.MAX_BIAS_ELEMENTS, 2 * 400**2 - 1):
+        monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', limit)
         sizes = []
         pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731, B023
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):

@@ -9,7 +9,12 @@ from .deformable_detr import (
 from .depthwise_conv import DepthwiseConv
 from .initialization import Initializable, init_linear_and_conv
 from .interactive_attention import InteractiveAttention
-from .masked import MaskedAttention, RandomMaskedAttention, resolve_masking
+from .masked import (
+    MaskedAttention,
+    RandomMaskedAttention,
+    RelativeMaskedAttention,
+    resolve_masking,
+)
 from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
@@ -20,7 +25,6 @@ from .patches import (
     resize_pos_embed,
 )
 from .pointwise import PointwiseLinear, PointwiseMlp, StarReLU
-from .relative_position import RelativeMaskedAttention
 from .resize import fit_on_load, resize_flat_grid, resize_grid
 from .separable_conv import SeparableConv
 from .spatial_reduction_attention import (

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .offset_tables import spread_table
 from .pointwise import PointwiseLinear
-from .relative_position import spread_table
 from .resize import fit_on_load
 
 

@@ -1,4 +1,4 @@
-"""Relative position bias, Swin's or of the whole map, for masked and global heads."""
+"""Masked attention with a relative position bias, Swin's or of the whole map."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,12 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import masked_attention
 
-from .masked.attention import MaskedAttention
-from .resize import fit_on_load, resize_grid
+from ..offset_tables import central_bias, spread_table
+from ..resize import fit_on_load, resize_grid
+from .attention import MaskedAttention
 
-# Of all global heads' bias, 64 MiB in float32; beyond it they go one by one.
+# The bias of all global heads together, 64 MiB in float32; beyond it, heads are
+# computed one by one.
 MAX_BIAS_ELEMENTS = 1 << 24
 
 
@@ -20,18 +22,18 @@ class RelativeMaskedAttention(MaskedAttention):
 
     The table is that of Swin Transformer (https://arxiv.org/abs/2103.14030): a row for
     each offset from key to query, a column for each head. Masked heads get the bias
-    inside their mask, so they read its central R x R alone.
+    inside their mask, so they read only the central R x R entries.
 
-    On large maps global heads are computed one by one, each again in the backward: the
-    bias and the scores of one head are then all that is held of any N x N.
+    On large maps global heads are computed one by one, and again in the backward, so
+    that N x N numbers are held for one head only.
 
     Args:
         embed_dims, num_heads, kernel_size, mask_fill, backend: see `MaskedAttention`.
         masked_heads: how many of the lowest heads are masked.
-        table_grid: the map (H, W) that the table has all the offsets of. Swin's window
-            is (7, 7).
-        clip: whether larger offsets share the table's border; otherwise other maps get
-            the table resized, see `resize_grid`.
+        table_grid: the map (H, W) whose offsets the table covers. Swin's window is
+            (7, 7).
+        clip: whether larger offsets read the table's border. Otherwise the table is
+            resized for other maps, see `resize_grid`.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class RelativeMaskedAttention(MaskedAttention):
             )
 
     def table(self, grid: Sequence[int]) -> Tensor:
-        """The table for a map: shape (M, rows, columns), offset 0 in the middle."""
+        """Return the table for a map, (M, rows, columns), with offset 0 in the middle."""
         table = self.relative_position_bias_table.t().unflatten(1, self.table_shape)
         return table if self.clip else resize_grid(table, [2 * s - 1 for s in grid])
 
@@ -124,38 +126,3 @@ class RelativeMaskedAttention(MaskedAttention):
             global_bias=spread_table(table, grid),
             backend=self.backend,
         )
-
-
-def central_bias(table: Tensor, kernel_size: int) -> Tensor:
-    """Table (M, rows, columns) of query minus key to (M, R, R) of key minus query."""
-    radius = kernel_size // 2
-    offsets = torch.arange(radius, -radius - 1, -1, device=table.device)
-    for dim in (1, 2):
-        middle = table.shape[dim] // 2
-        table = table.index_select(dim, offsets.clamp(-middle, middle) + middle)
-    return table
-
-
-def spread_table(table: Tensor, grid: Sequence[int]) -> Tensor:
-    """Table (M, rows, columns) to the bias of each query and key, (M, N, N).
-
-    It looks up whole lines of keys, as single numbers take thrice as long, and more in
-    the backward.
-    """
-    H, W = grid
-    M, count, _ = table.shape
-    rows, columns = (
-        clipped_offsets(side, size // 2, table.device)
-        for side, size in zip(grid, table.shape[1:], strict=True)
-    )
-    lines = table.index_select(2, columns.flatten()).view(M, count, W, W)
-    lines = lines.transpose(1, 2).reshape(M, W * count, W)  # x_q and row, x_k
-    x_q = torch.arange(W, device=table.device)
-    index = x_q[:, None] * count + rows[:, None]  # (y_q, x_q, y_k)
-    return lines.index_select(1, index.flatten()).view(M, H * W, H * W)
-
-
-def clipped_offsets(side: int, middle: int, device: torch.device) -> Tensor:
-    """Which row of a table a query and a key read along one axis, (side, side)."""
-    position = torch.arange(side, device=device)
-    return (position[:, None] - position).clamp(-middle, middle) + middle
