@@ -13,8 +13,19 @@ from torch.utils.checkpoint import checkpoint
 from ..ms_deform_attention import MSDeformAttention
 
 
-class DeformableDETREncoderLayer(nn.Module):
-    """Self-attention and feed-forward network, each with a norm after it."""
+class DeformableDETRLayer(nn.Module):
+    """Deformable attention, what a subclass adds, and a feed-forward network.
+
+    Args:
+        embed_dims: channels C.
+        num_heads: heads M; divides C.
+        num_levels: maps L.
+        num_points: points P of each head on each map.
+        feedforward_channels: width of the feed-forward network.
+        dropout: rate after attention and inside and after the feed-forward network.
+    """
+
+    last_norm: str  # name of the norm after the feed-forward network
 
     def __init__(
         self,
@@ -26,14 +37,37 @@ class DeformableDETREncoderLayer(nn.Module):
         dropout: float,
     ):
         super().__init__()
-        self.self_attn = MSDeformAttention(
-            embed_dims, num_heads, num_levels, num_points
-        )
-        self.norm1 = nn.LayerNorm(embed_dims)
+        attention = MSDeformAttention(embed_dims, num_heads, num_levels, num_points)
+        self.add_attention(attention, embed_dims, num_heads, dropout)
         self.linear1 = nn.Linear(embed_dims, feedforward_channels)
         self.linear2 = nn.Linear(feedforward_channels, embed_dims)
-        self.norm2 = nn.LayerNorm(embed_dims)
+        self.add_module(self.last_norm, nn.LayerNorm(embed_dims))
         self.dropout = nn.Dropout(dropout)
+
+    def add_attention(
+        self,
+        attention: MSDeformAttention,
+        embed_dims: int,
+        num_heads: int,
+        dropout: float,
+    ):
+        """Register the deformable attention, other attention, and their norms."""
+        raise NotImplementedError
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Return tokens (B, N, C) after the feed-forward network and its norm."""
+        h = self.dropout(self.linear1(x).relu())
+        return getattr(self, self.last_norm)(x + self.dropout(self.linear2(h)))
+
+
+class DeformableDETREncoderLayer(DeformableDETRLayer):
+    """Self-attention and feed-forward network, each with a norm after it."""
+
+    last_norm = 'norm2'
+
+    def add_attention(self, attention, embed_dims, num_heads, dropout):
+        self.self_attn = attention
+        self.norm1 = nn.LayerNorm(embed_dims)
 
     def forward(
         self,
@@ -43,42 +77,27 @@ class DeformableDETREncoderLayer(nn.Module):
         shapes: Sequence[Sequence[int]],
         padding_mask: Tensor | None,
     ) -> Tensor:
-        """Tokens (B, S, C) in and out."""
+        """Return encoded tokens (B, S, C)."""
         attended = self.self_attn(x + positions, x, shapes, reference, padding_mask)
-        x = self.norm1(x + self.dropout(attended))
-        h = self.dropout(self.linear1(x).relu())
-        return self.norm2(x + self.dropout(self.linear2(h)))
+        return self.feed_forward(self.norm1(x + self.dropout(attended)))
 
 
-class DeformableDETRDecoderLayer(nn.Module):
+class DeformableDETRDecoderLayer(DeformableDETRLayer):
     """Self-attention, deformable cross-attention, feed-forward; a norm after each.
 
     In the official names norm2 follows the self-attention and norm1 the
     cross-attention.
     """
 
-    def __init__(
-        self,
-        embed_dims: int,
-        num_heads: int,
-        num_levels: int,
-        num_points: int,
-        feedforward_channels: int,
-        dropout: float,
-    ):
-        super().__init__()
-        self.cross_attn = MSDeformAttention(
-            embed_dims, num_heads, num_levels, num_points
-        )
+    last_norm = 'norm3'
+
+    def add_attention(self, attention, embed_dims, num_heads, dropout):
+        self.cross_attn = attention
         self.norm1 = nn.LayerNorm(embed_dims)
         self.self_attn = nn.MultiheadAttention(
             embed_dims, num_heads, dropout=dropout, batch_first=True
         )
         self.norm2 = nn.LayerNorm(embed_dims)
-        self.linear1 = nn.Linear(embed_dims, feedforward_channels)
-        self.linear2 = nn.Linear(feedforward_channels, embed_dims)
-        self.norm3 = nn.LayerNorm(embed_dims)
-        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self,
@@ -89,20 +108,18 @@ class DeformableDETRDecoderLayer(nn.Module):
         shapes: Sequence[Sequence[int]],
         padding_mask: Tensor | None,
     ) -> Tensor:
-        """Queries (B, Q, C) in and out."""
+        """Return decoded queries (B, Q, C)."""
         q = x + positions
         attended, _ = self.self_attn(q, q, x, need_weights=False)
         x = self.norm2(x + self.dropout(attended))
         attended = self.cross_attn(
             x + positions, memory, shapes, reference, padding_mask
         )
-        x = self.norm1(x + self.dropout(attended))
-        h = self.dropout(self.linear1(x).relu())
-        return self.norm3(x + self.dropout(self.linear2(h)))
+        return self.feed_forward(self.norm1(x + self.dropout(attended)))
 
 
 def run_layer(layer: nn.Module, with_cp: bool, *args) -> Tensor:
-    """`layer(*args)`, recomputing activations in the backward when `with_cp`."""
+    """Return `layer(*args)`; the backward recomputes activations if `with_cp`."""
     if with_cp and torch.is_grad_enabled():
         return checkpoint(layer, *args, use_reentrant=False)
     return layer(*args)

@@ -1,4 +1,4 @@
-"""Decoder of Deformable DETR: queries that look at the encoded maps.
+"""Decoder of Deformable DETR: queries that attend to the encoded maps.
 
 Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
 https://arxiv.org/abs/2010.04159, sections 4.1 and 4.2, appendix A.4.
@@ -31,18 +31,17 @@ from .geometry import (
 
 
 class DecoderOutput(NamedTuple):
-    """What mmdet's `DeformableDETRHead` asks for, and the first stage's boxes.
+    """Inputs of mmdet's `DeformableDETRHead`, and the first stage's boxes.
 
     Attributes:
         hidden_states: queries after each layer, shape (layers, B, Q, C).
-        references: before the first layer and after each one, layers + 1 of shape
-            (B, Q, 2), points, or (B, Q, 4), boxes (x, y, w, h), relative to what is no
-            padding. The boxes of a layer are its branch's output plus
-            `inverse_sigmoid(references[layer])`. No gradient flows into those after a
-            layer.
-        enc_class: first stage's class logits of each pixel, (B, S, K); else None.
-        enc_coord: first stage's boxes of each pixel, (B, S, 4) in 0..1; else None.
-            All ones where there is no proposal.
+        references: references before the first layer and after each one, layers + 1
+            in all: points (B, Q, 2) or boxes (B, Q, 4), (x, y, w, h), relative to the
+            image without padding. The boxes of a layer are its branch's output plus
+            `inverse_sigmoid(references[layer])`. References after a layer are detached.
+        enc_class: first stage's class logits of each pixel, (B, S, K), or None.
+        enc_coord: first stage's boxes of each pixel, (B, S, 4) in 0..1, or None. A
+            pixel without a proposal has ones.
     """
 
     hidden_states: Tensor
@@ -53,32 +52,28 @@ class DecoderOutput(NamedTuple):
 
 @MODELS.register_module(name=['DeformableDETRDecoder', 'DeformableDetrDecoder'])
 class DeformableDETRDecoder(Initializable):
-    """Encoded maps in, queries and their references out.
+    """Decoder layers, queries, and the first references.
 
-    Parameters are those of the official code
-    (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0), with the queries
-    and what makes the first references, which the decoder owns. The branches that
-    predict classes and boxes belong to the head and are handed over.
+    The parameters are those of the official code
+    (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0). The branches
+    that predict classes and boxes belong to the head, which passes them in.
 
     Args:
         embed_dims: channels C, divisible by 4.
         num_queries: queries Q.
-        num_layers: layers.
-        num_heads: heads M; divides C.
-        num_levels: maps L.
-        num_points: points P of each head on each map.
-        feedforward_channels: width of the feed-forward networks.
-        dropout: rate of the attention's weights, after attention, and inside and after
-            the feed-forward networks.
+        num_layers: number of layers.
+        num_heads, num_levels, num_points, feedforward_channels: see
+            `DeformableDETRLayer`.
+        dropout: rate as there, and of the weights of the self-attention.
         with_box_refine: whether each layer starts from the boxes of the one before.
         as_two_stage: whether the first references are the boxes of the pixels with the
-            highest scores; needs `with_box_refine`.
-        with_cp: whether the backward computes the layers' activations anew.
+            highest scores; requires `with_box_refine`.
+        with_cp: recompute each layer's activations in the backward.
         init_cfg: mmengine initialization.
 
     Raises:
-        ValueError: channels that do not divide, a setting below 1, or two stages
-            without refinement.
+        ValueError: `embed_dims` is not divisible, a setting is below 1, or two stages
+            come without refinement.
     """
 
     def __init__(
@@ -100,15 +95,17 @@ class DeformableDETRDecoder(Initializable):
         super().__init__()
         if embed_dims % 4:
             raise ValueError(
-                f'positions need channels in fours, got embed_dims={embed_dims}'
+                f'embed_dims must be divisible by 4 for positions, got {embed_dims=}'
             )
         if min(num_queries, num_layers) < 1:
             raise ValueError(
-                f'needs queries and layers, got {num_queries=}, {num_layers=}'
+                'num_queries and num_layers must be at least 1, got '
+                f'{num_queries=}, {num_layers=}'
             )
         if as_two_stage and not with_box_refine:
             raise ValueError(
-                f'as_two_stage=True needs with_box_refine=True, got {with_box_refine=}'
+                'as_two_stage=True requires with_box_refine=True, got '
+                f'{with_box_refine}'
             )
         self.embed_dims = embed_dims
         self.num_queries = num_queries
@@ -125,16 +122,9 @@ class DeformableDETRDecoder(Initializable):
             self.pos_trans_norm = nn.LayerNorm(2 * embed_dims)
         else:
             self.reference_points = nn.Linear(embed_dims, 2)
+        sizes = embed_dims, num_heads, num_levels, num_points, feedforward_channels
         self.layers = nn.ModuleList(
-            DeformableDETRDecoderLayer(
-                embed_dims,
-                num_heads,
-                num_levels,
-                num_points,
-                feedforward_channels,
-                dropout,
-            )
-            for _ in range(num_layers)
+            DeformableDETRDecoderLayer(*sizes, dropout) for _ in range(num_layers)
         )
         init_transformer(self)
         if not as_two_stage:
@@ -148,21 +138,21 @@ class DeformableDETRDecoder(Initializable):
         cls_branches: nn.ModuleList | None = None,
         reg_branches: nn.ModuleList | None = None,
     ) -> DecoderOutput:
-        """Decoded queries.
+        """Decode queries.
 
         Args:
             feats: L encoded maps of shape (B, C, H, W), from the finest on.
             masks: shape (B, H, W) for each map, True at padding, which is on the right
                 and at the bottom; None where there is no padding.
-            cls_branches: modules (..., C) -> (..., K) of the head, class logits. The
-                last one serves the first stage of two; not used otherwise.
-            reg_branches: modules (..., C) -> (..., 4) of the head, one for each layer,
-                logits of boxes relative to the reference; and one for the first stage
-                of two. Not used without refinement.
+            cls_branches: the head's modules (..., C) -> (..., K) for class logits. Two
+                stages require them, and the first stage uses the last one.
+            reg_branches: the head's modules (..., C) -> (..., 4) for logits of boxes
+                relative to the reference, one for each layer and, with two stages, one
+                for the first stage. Refinement requires them.
 
         Raises:
-            ValueError: another number of maps or channels, masks that do not fit,
-                branches that are missing, or fewer pixels than queries in two stages.
+            ValueError: wrong number of maps or channels, masks of other shapes, missing
+                branches, or fewer pixels than queries in two stages.
         """
         check_maps(feats, masks, self.num_levels, self.embed_dims)
         self._check_branches(cls_branches, reg_branches)
@@ -202,15 +192,14 @@ class DeformableDETRDecoder(Initializable):
         padding_mask: Tensor | None = None,
         reg_branches: Sequence[nn.Module] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """The layers alone; refines with `reg_branches`.
+        """Run the layers alone, and refine the references with `reg_branches`.
 
         Args:
             query, positions: shape (B, Q, C).
             reference: first points (B, Q, 2) or boxes (B, Q, 4).
             memory: shape (B, S, C), pixels of all maps, level after level.
             shapes: height and width of each map.
-            ratios: part of each map's sides that is no padding, (width, height), shape
-                (B, L, 2); None for all.
+            ratios: see `valid_ratios`; None without padding.
             padding_mask: shape (B, S), True at padding; None for none.
 
         Returns:
@@ -222,8 +211,8 @@ class DeformableDETRDecoder(Initializable):
             arguments = query, positions, memory, locations, shapes, padding_mask
             query = run_layer(layer, self.with_cp, *arguments)
             if reg_branches is not None:
-                # Not under `no_grad`: autocast would keep the branch's cast weights
-                # without their gradient, for the head to use.
+                # Not under `no_grad`: autocast would cache the branch's cast weights
+                # without their gradient, and the head would use them.
                 reference = refine(reg_branches[index](query), reference).detach()
             hidden_states.append(query)
             references.append(reference)
@@ -234,9 +223,9 @@ class DeformableDETRDecoder(Initializable):
         return geometry_dtype(self.layers[0].norm1.weight)
 
     def learned_queries(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and their positions, (B, Q, C), and first points, (B, Q, 2)."""
+        """Return queries and their positions, (B, Q, C), and points (B, Q, 2)."""
         positions, query = self.query_embed.weight.chunk(2, dim=-1)
-        # Few numbers that every location starts from: not in autocast's precision.
+        # Every location starts from these few numbers, so they keep full precision.
         device_type, exact = positions.device.type, nullcontext()
         if is_autocast_on(device_type):
             exact = torch.autocast(device_type, enabled=False)
@@ -254,9 +243,9 @@ class DeformableDETRDecoder(Initializable):
         cls_branch: nn.Module,
         reg_branch: nn.Module,
     ) -> tuple[Tensor, Tensor]:
-        """Class logits (B, S, K) and logits of boxes (B, S, 4) of the pixels.
+        """Return class logits (B, S, K) and logits of boxes (B, S, 4) of the pixels.
 
-        The latter are infinite where there is no proposal.
+        The logits of a pixel without a proposal are infinite.
         """
         logits, valid = box_proposals(
             shapes,
@@ -269,15 +258,15 @@ class DeformableDETRDecoder(Initializable):
         return cls_branch(memory), reg_branch(memory) + logits
 
     def best_boxes(self, enc_class: Tensor, enc_coord: Tensor) -> Tensor:
-        """Boxes (B, Q, 4) of the pixels with the highest logits of the first class."""
+        """Return boxes (B, Q, 4) of the pixels with the highest first logits."""
         Q, S = self.num_queries, enc_class.shape[1]
         if S < Q:
-            raise ValueError(f'{Q} queries need as many pixels, the maps have {S}')
+            raise ValueError(f'{Q} queries require as many pixels, the maps have {S}')
         best = enc_class[..., 0].topk(Q, dim=1).indices
         return enc_coord.detach().gather(1, best[..., None].expand(-1, -1, 4))
 
     def box_queries(self, boxes: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and their positions, (B, Q, C), from boxes (B, Q, 4)."""
+        """Return queries and their positions, (B, Q, C), from boxes (B, Q, 4)."""
         encoded = box_positions(boxes, self.embed_dims).to(self.pos_trans.weight.dtype)
         positions, query = self.pos_trans_norm(self.pos_trans(encoded)).chunk(2, dim=-1)
         return query, positions
@@ -291,11 +280,11 @@ class DeformableDETRDecoder(Initializable):
         for name, branches in needed.items():
             if branches is None or len(branches) != count:
                 given = None if branches is None else len(branches)
-                raise ValueError(f'needs {count} {name}, got {given}')
+                raise ValueError(f'the decoder requires {count} {name}, got {given}')
 
 
 def refine(delta: Tensor, reference: Tensor) -> Tensor:
-    """Boxes (B, Q, 4): `delta`, logits, around points or boxes."""
+    """Return the boxes (B, Q, 4) that logits `delta` make of points or boxes."""
     shift = inverse_sigmoid(reference)
     if shift.shape[-1] == 2:
         return torch.cat([delta[..., :2] + shift, delta[..., 2:]], dim=-1).sigmoid()

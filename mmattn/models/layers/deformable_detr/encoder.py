@@ -30,28 +30,25 @@ from .geometry import (
 
 @MODELS.register_module(name=['DeformableDETREncoder', 'DeformableDetrEncoder'])
 class DeformableDETREncoder(Initializable):
-    """Maps in, maps of the same shapes out.
+    """Encoder layers on several maps, whose shapes stay the same.
 
-    Parameters are those of the official code
-    (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0), with the
-    embedding of the levels, which the encoder owns, as it does sine positions, valid
-    ratios and reference points.
+    The parameters are those of the official code
+    (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0). The encoder also
+    owns the level embedding and computes sine positions, valid ratios and reference
+    points.
 
     Args:
         embed_dims: channels C, divisible by 4.
-        num_layers: layers.
-        num_heads: heads M; divides C.
-        num_levels: maps L.
-        num_points: points P of each head on each map.
-        feedforward_channels: width of the feed-forward networks.
-        dropout: rate after attention and inside and after the feed-forward networks.
+        num_layers: number of layers.
+        num_heads, num_levels, num_points, feedforward_channels, dropout: see
+            `DeformableDETRLayer`.
         position_offset: added to the pixels' indices, which begin with 1, in the sine
-            positions; Mask2Former has 0.
-        with_cp: whether the backward computes the layers' activations anew.
+            positions; 0 in Mask2Former.
+        with_cp: recompute each layer's activations in the backward.
         init_cfg: mmengine initialization.
 
     Raises:
-        ValueError: channels that do not divide, or a setting below 1.
+        ValueError: `embed_dims` is not divisible, or a setting is below 1.
     """
 
     def __init__(
@@ -71,26 +68,19 @@ class DeformableDETREncoder(Initializable):
         super().__init__()
         if embed_dims % 4:
             raise ValueError(
-                f'positions need channels in fours, got embed_dims={embed_dims}'
+                f'embed_dims must be divisible by 4 for positions, got {embed_dims=}'
             )
         if num_layers < 1:
-            raise ValueError(f'needs layers, got num_layers={num_layers}')
+            raise ValueError(f'num_layers must be at least 1, got {num_layers=}')
         self.embed_dims = embed_dims
         self.num_levels = num_levels
         self.position_offset = position_offset
         self.with_cp = with_cp
         self.init_cfg = init_cfg
         self.level_embed = nn.Parameter(torch.empty(num_levels, embed_dims))
+        sizes = embed_dims, num_heads, num_levels, num_points, feedforward_channels
         self.layers = nn.ModuleList(
-            DeformableDETREncoderLayer(
-                embed_dims,
-                num_heads,
-                num_levels,
-                num_points,
-                feedforward_channels,
-                dropout,
-            )
-            for _ in range(num_layers)
+            DeformableDETREncoderLayer(*sizes, dropout) for _ in range(num_layers)
         )
         init_transformer(self.layers)
         nn.init.normal_(self.level_embed)
@@ -98,7 +88,7 @@ class DeformableDETREncoder(Initializable):
     def forward(
         self, feats: Sequence[Tensor], masks: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Encoded maps.
+        """Encode maps.
 
         Args:
             feats: L maps of shape (B, C, H, W), from the finest on.
@@ -109,7 +99,7 @@ class DeformableDETREncoder(Initializable):
             L maps of the same shapes.
 
         Raises:
-            ValueError: another number of maps or channels, or masks that do not fit.
+            ValueError: wrong number of maps or channels, or masks of other shapes.
         """
         check_maps(feats, masks, self.num_levels, self.embed_dims)
         shapes = map_shapes(feats)
@@ -130,12 +120,12 @@ class DeformableDETREncoder(Initializable):
         shapes: Sequence[tuple[int, int]],
         padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """The layers alone.
+        """Run the layers alone.
 
         Args:
             tokens: shape (B, S, C), pixels of all maps, level after level.
             positions: shape (B, S, C) or (1, S, C), level embedding included.
-            reference: shape (B, S, L, 2) or (B, S, 1, 2), or the same with a B of 1.
+            reference: shape (B, S, L, 2) or (B, S, 1, 2), where B may be 1.
             shapes: height and width of each map.
             padding_mask: shape (B, S), True at padding; None for none.
 
@@ -151,9 +141,10 @@ class DeformableDETREncoder(Initializable):
     def positions(
         self, shapes: Sequence[tuple[int, int]], masks: Sequence[Tensor] | None
     ) -> Tensor:
-        """Sine positions plus level embedding, (B, S, C), or (1, S, C) without masks.
+        """Return sine positions plus level embedding, (B, S, C).
 
-        In the parameters' dtype, computed in float32 at least.
+        B is 1 without masks. They are computed in float32 at least and returned in the
+        parameters' dtype.
         """
         embed = self.level_embed
         levels = [
@@ -173,9 +164,10 @@ class DeformableDETREncoder(Initializable):
     def reference_points(
         self, shapes: Sequence[tuple[int, int]], masks: Sequence[Tensor] | None
     ) -> Tensor:
-        """Each pixel's own center on each map, shape (B, S, L, 2).
+        """Return each pixel's own center on each map, shape (B, S, L, 2).
 
-        Without masks it is the same for all images and maps: (1, S, 1, 2).
+        Without masks it is the same for all images and maps, and the shape is
+        (1, S, 1, 2).
         """
         dtype = geometry_dtype(self.level_embed)
         ratios = valid_ratios(masks, dtype)

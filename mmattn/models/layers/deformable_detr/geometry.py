@@ -2,8 +2,8 @@
 
 Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
 https://arxiv.org/abs/2010.04159, section 4 and appendix A. Coordinates are (x, y): 0 is
-the outer edge of a map's first pixel, 1 that of its last one or, where that is said, of
-the last one that is not padding.
+the outer edge of a map's first pixel, and 1 that of its last one. Relative to the image
+without padding, 1 is the outer edge of the last pixel that is not padding.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ PROPOSAL_MARGIN = 0.01
 
 
 def geometry_dtype(parameter: Tensor) -> torch.dtype:
-    """What coordinates are computed in, at least float32."""
+    """Return the dtype that coordinates are computed in, at least float32."""
     return torch.promote_types(parameter.dtype, torch.float32)
 
 
@@ -30,7 +30,7 @@ def check_maps(
     num_levels: int,
     embed_dims: int,
 ):
-    """Raises ValueError unless maps and masks are what an encoder or decoder takes."""
+    """Raise a ValueError unless an encoder or decoder takes these maps and masks."""
     shapes = [tuple(feat.shape) for feat in feats]
     B = shapes[0][0] if shapes else 0
     if len(shapes) != num_levels or any(
@@ -51,17 +51,17 @@ def check_maps(
 
 
 def map_shapes(feats: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """Height and width of each of the maps (B, C, H, W)."""
+    """Return height and width of each of the maps (B, C, H, W)."""
     return [(feat.shape[2], feat.shape[3]) for feat in feats]
 
 
 def flatten_maps(feats: Sequence[Tensor]) -> Tensor:
-    """Maps (B, C, H, W) as tokens (B, S, C), level after level."""
+    """Return maps (B, C, H, W) as tokens (B, S, C), level after level."""
     return torch.cat([feat.flatten(2).transpose(1, 2) for feat in feats], dim=1)
 
 
 def split_maps(tokens: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """Tokens (B, S, C) as maps (B, C, H, W), which are views."""
+    """Return tokens (B, S, C) as maps (B, C, H, W), which are views."""
     levels = tokens.split([H * W for H, W in shapes], dim=1)
     return [
         level.transpose(1, 2).unflatten(2, shape)
@@ -70,16 +70,16 @@ def split_maps(tokens: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor
 
 
 def flatten_masks(masks: Sequence[Tensor] | None) -> Tensor | None:
-    """Masks (B, H, W) as one of the tokens, (B, S)."""
+    """Return masks (B, H, W) as one mask of the tokens, (B, S)."""
     if masks is None:
         return None
     return torch.cat([mask.flatten(1) for mask in masks], dim=1)
 
 
 def valid_ratios(masks: Sequence[Tensor] | None, dtype: torch.dtype) -> Tensor | None:
-    """Which part of a side is no padding, (width, height), shape (B, L, 2).
+    """Return the share of each side that is not padding, shape (B, L, 2).
 
-    Padding is on the right and at the bottom.
+    The last axis has width and height. Padding is on the right and at the bottom.
     """
     if masks is None:
         return None
@@ -93,7 +93,10 @@ def valid_ratios(masks: Sequence[Tensor] | None, dtype: torch.dtype) -> Tensor |
 
 
 def sine_encoding(angles: Tensor, num_features: int) -> Tensor:
-    """Sines and cosines in turn at falling frequencies, shape (..., num_features)."""
+    """Return alternating sines and cosines of falling frequencies.
+
+    The shape is (..., num_features).
+    """
     pairs = torch.arange(num_features // 2, dtype=angles.dtype, device=angles.device)
     angles = angles[..., None] / TEMPERATURE ** (2 * pairs / num_features)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -108,7 +111,7 @@ def sine_positions(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """Encodings of the pixels' places, y in the first half of the channels.
+    """Return the sine encodings of pixels, with y in the first half of the channels.
 
     Args:
         shape: height H and width W of the map.
@@ -117,7 +120,7 @@ def sine_positions(
         offset: added to the pixels' indices, which begin with 1.
 
     Returns:
-        Shape (B, H * W, C), with a B of 1 without a mask.
+        Shape (B, H * W, C), where B is 1 without a mask.
     """
     H, W = shape
     if mask is None:
@@ -139,7 +142,7 @@ def sine_positions(
 
 
 def normalized_angle(index: Tensor, last: Tensor, offset: float) -> Tensor:
-    """Pixels of a side, counted from 1 to `last`, between 0 and 2 pi."""
+    """Scale the pixels of a side, counted from 1 to `last`, to angles up to 2 pi."""
     return (index + offset) / (last + 1e-6) * (2 * pi)
 
 
@@ -150,15 +153,15 @@ def pixel_centers(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """Of all levels, relative to what is no padding; shape (B, S, 2).
+    """Return the centers of all levels' pixels, relative to the image without padding.
 
-    B is 1 without `ratios`.
+    The shape is (B, S, 2), where B is 1 without `ratios`.
     """
     centers = []
     for level, (H, W) in enumerate(shapes):
         if ratios is None:
             valid = W, H
-        else:  # whole numbers again, so that a center is the nearest number to it
+        else:  # round, since a ratio times its side may miss the whole number
             width, height = ratios[:, level].unbind(-1)
             valid = (width * W).round()[:, None], (height * H).round()[:, None]
         x, y = (
@@ -171,14 +174,14 @@ def pixel_centers(
 
 
 def on_levels(reference: Tensor, ratios: Tensor | None) -> Tensor:
-    """References relative to what is no padding, as the levels' own coordinates.
+    """Convert references relative to the image without padding to each level's own.
 
     Args:
         reference: points (B, Q, 2) or boxes (B, Q, 4).
         ratios: `valid_ratios`, shape (B, L, 2), or None.
 
     Returns:
-        Shape (B, Q, L, 2 or 4); L is 1 without ratios, as all levels have the same.
+        Shape (B, Q, L, 2 or 4). L is 1 without ratios, as all levels have the same.
     """
     if ratios is None:
         return reference[:, :, None]
@@ -188,7 +191,7 @@ def on_levels(reference: Tensor, ratios: Tensor | None) -> Tensor:
 
 
 def inverse_sigmoid(x: Tensor) -> Tensor:
-    """Logits of what is in [0, 1], within those of `EPSILON` and of 1 - `EPSILON`."""
+    """Return the logits of numbers in [0, 1], limited to those of `EPSILON`."""
     return (x.clamp(EPSILON, 1) / (1 - x).clamp(EPSILON, 1)).log()
 
 
@@ -200,17 +203,17 @@ def box_proposals(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """A square around each pixel, larger on coarser levels, for the first stage.
+    """Propose a square around each pixel for the first stage, larger on coarse levels.
 
     Args:
         ratios: `valid_ratios`, shape (B, L, 2), or None.
         padding_mask: shape (B, S), True at padding, or None.
 
     Returns:
-        Logits of the boxes (x, y, w, h), shape (B, S, 4), infinite where there is no
-        proposal; and which there are, shape (B, S, 1): not in the padding and with all
-        four numbers from `PROPOSAL_MARGIN` to 1 - `PROPOSAL_MARGIN`. B is 1 without
-        masks.
+        Logits of the boxes (x, y, w, h), shape (B, S, 4), and which of them are
+        proposals, shape (B, S, 1). A proposal is not in the padding, and its four
+        numbers are between `PROPOSAL_MARGIN` and 1 - `PROPOSAL_MARGIN`. The logits of
+        other pixels are infinite. B is 1 without masks.
     """
     centers = pixel_centers(shapes, ratios, dtype=dtype, device=device)
     sizes = [
@@ -228,5 +231,5 @@ def box_proposals(
 
 
 def box_positions(boxes: Tensor, embed_dims: int) -> Tensor:
-    """Encodings of boxes (B, Q, 4) in [0, 1], shape (B, Q, 2 * C)."""
+    """Return the sine encodings (B, Q, 2 * C) of boxes (B, Q, 4) in [0, 1]."""
     return sine_encoding(boxes * (2 * pi), embed_dims // 2).flatten(-2)

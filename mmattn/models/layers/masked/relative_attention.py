@@ -69,7 +69,7 @@ class RelativeMaskedAttention(MaskedAttention):
             )
 
     def table(self, grid: Sequence[int]) -> Tensor:
-        """Return the table for a map, (M, rows, columns), with offset 0 in the middle."""
+        """Return a map's table (M, rows, columns), with offset 0 in the middle."""
         table = self.relative_position_bias_table.t().unflatten(1, self.table_shape)
         return table if self.clip else resize_grid(table, [2 * s - 1 for s in grid])
 
