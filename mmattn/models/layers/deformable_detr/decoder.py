@@ -105,7 +105,7 @@ class DeformableDETRDecoder(Initializable):
         if as_two_stage and not with_box_refine:
             raise ValueError(
                 'as_two_stage=True requires with_box_refine=True, got '
-                f'{with_box_refine}'
+                f'{with_box_refine=}'
             )
         self.embed_dims = embed_dims
         self.num_queries = num_queries
