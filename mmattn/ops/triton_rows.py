@@ -5,12 +5,19 @@ import triton.language as tl
 
 
 @triton.jit
-def load_rows(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
-    """[len(rows), DP] of one head in fp32; rows are offsets."""
-    d = tl.arange(0, DP)
-    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
+def channels_mask(mask, d, D: tl.constexpr, DP: tl.constexpr):
+    """Return which of DP channels of rows exist, [len(rows), DP]."""
+    mask = tl.broadcast_to(mask[:, None], (mask.shape[0], DP))
     if D < DP:
         mask = mask & (d < D)[None, :]
+    return mask
+
+
+@triton.jit
+def load_rows(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
+    """Load [len(rows), DP] of one head in fp32; rows are offsets."""
+    d = tl.arange(0, DP)
+    mask = channels_mask(mask, d, D, DP)
     x = tl.load(ptr + rows[:, None] + d[None, :], mask=mask, other=0.0)
     return x.to(tl.float32)
 
@@ -27,9 +34,7 @@ def load_operand(
 @triton.jit
 def store_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
     d = tl.arange(0, DP)
-    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
-    if D < DP:
-        mask = mask & (d < D)[None, :]
+    mask = channels_mask(mask, d, D, DP)
     tl.store(ptr + rows[:, None] + d[None, :], x.to(ptr.dtype.element_ty), mask=mask)
 
 

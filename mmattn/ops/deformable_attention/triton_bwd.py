@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 
 from ..triton_rows import load_operand, load_rows, program_block, store_rows
+from ..triton_softmax import LOG2_E
 from ..triton_tf32 import product, round_operand
-from .triton_fwd import LOG2_E, PAD, key_places, table_values
+from .triton_fwd import PAD, block_of_keys, key_places, table_values
 
 
 @triton.jit
@@ -53,18 +54,11 @@ def _bwd_queries_kernel(
 
     dq = tl.zeros([BQ, DP], tl.float32)
     for first in range(0, K, BK):
-        keys = first + tl.arange(0, BK)
-        cols, exist = keys.to(tl.int64), keys < K
-        k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
-        v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
-        origin_y, origin_x = key_places(
-            positions_ptr, keys, exist, offset_y, offset_x, slope_y, slope_x
-        )
-        bias, _, _ = table_values(
-            table_ptr, origin_y, origin_x, y, x, step_y, step_x, TH, TW, UNIT_STEP
-        )
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
-        score += tl.trans(bias) * LOG2_E
+        cols, exist, k, v, score = block_of_keys(
+            q, k_ptr, v_ptr, positions_ptr, table_ptr, first, y, x, K, TH, TW,
+            k_n_stride, v_n_stride, offset_y, offset_x, slope_y, slope_x, step_y,
+            step_x, scale, D, DP, BK, UNIT_STEP, PRECISION, NATIVE,
+        )  # fmt: skip
         prob = tl.where(exist[None, :], tl.exp2(score - lse[:, None]), 0.0)
         dprob = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         dscore = prob * (dprob - delta[:, None])

@@ -11,10 +11,9 @@ each axis. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
-from ..triton_rows import load_operand, program_block, store_rows
-from ..triton_tf32 import product
+from ..triton_rows import load_operand, program_block
+from ..triton_softmax import LOG2_E, add_block, store_attention
 
-LOG2_E = tl.constexpr(1.4426950408889634)
 PAD = tl.constexpr(2)  # zeros around the table: what lies outside falls on these
 
 
@@ -68,6 +67,29 @@ def table_values(
 
 
 @triton.jit
+def block_of_keys(
+    q, k_ptr, v_ptr, positions_ptr, table_ptr, first, y, x, K, TH, TW,
+    k_n_stride, v_n_stride, offset_y, offset_x, slope_y, slope_x, step_y, step_x, scale,
+    D: tl.constexpr, DP: tl.constexpr, BK: tl.constexpr, UNIT_STEP: tl.constexpr,
+    PRECISION: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Offsets of BK keys, which of them exist, k, v, and the scores of queries."""
+    keys = first + tl.arange(0, BK)
+    cols, exist = keys.to(tl.int64), keys < K
+    k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
+    v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
+    origin_y, origin_x = key_places(
+        positions_ptr, keys, exist, offset_y, offset_x, slope_y, slope_x
+    )
+    bias, _, _ = table_values(
+        table_ptr, origin_y, origin_x, y, x, step_y, step_x, TH, TW, UNIT_STEP
+    )
+    score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
+    score += tl.trans(bias) * LOG2_E
+    return cols, exist, k, v, score
+
+
+@triton.jit
 def _fwd_kernel(
     q_ptr, k_ptr, v_ptr, positions_ptr, table_ptr, out_ptr, lse_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
@@ -92,25 +114,11 @@ def _fwd_kernel(
     total = tl.zeros([BQ], tl.float32)
     acc = tl.zeros([BQ, DP], tl.float32)
     for first in range(0, K, BK):
-        keys = first + tl.arange(0, BK)
-        cols, exist = keys.to(tl.int64), keys < K
-        k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
-        v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
-        origin_y, origin_x = key_places(
-            positions_ptr, keys, exist, offset_y, offset_x, slope_y, slope_x
-        )
-        bias, _, _ = table_values(
-            table_ptr, origin_y, origin_x, y, x, step_y, step_x, TH, TW, UNIT_STEP
-        )
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
-        score += tl.trans(bias) * LOG2_E
+        _, exist, _, v, score = block_of_keys(
+            q, k_ptr, v_ptr, positions_ptr, table_ptr, first, y, x, K, TH, TW,
+            k_n_stride, v_n_stride, offset_y, offset_x, slope_y, slope_x, step_y,
+            step_x, scale, D, DP, BK, UNIT_STEP, PRECISION, NATIVE,
+        )  # fmt: skip
         score = tl.where(exist[None, :], score, float('-inf'))
-        new = tl.maximum(high, tl.max(score, axis=1))
-        prob, keep = tl.exp2(score - new[:, None]), tl.exp2(high - new)
-        total = total * keep + tl.sum(prob, axis=1)
-        acc = acc * keep[:, None] + product(prob, v, PRECISION)
-        high = new
-    out_ptr += (b * N * M + m) * D
-    store_rows(out_ptr, acc / total[:, None], rows * (M * D), asks, D, DP)
-    lse = (high + tl.log2(total)) / LOG2_E
-    tl.store(lse_ptr + (b * M + m) * N + rows, lse, mask=asks)
+        high, total, acc = add_block(high, total, acc, score, v, PRECISION)
+    store_attention(out_ptr, lse_ptr, high, total, acc, b, m, rows, asks, N, M, D, DP)

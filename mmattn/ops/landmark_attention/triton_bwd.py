@@ -19,6 +19,39 @@ from .triton_fwd import (
 
 
 @triton.jit
+def program_splits(groups, row_splits, col_splits):
+    """Number of the program, its splits of rows and columns, batch element, group."""
+    pid = tl.program_id(0)
+    col_split, row_split = pid % col_splits, pid // col_splits % row_splits
+    batch = pid // (col_splits * row_splits)
+    return pid, row_split, col_split, (batch // groups).to(tl.int64), batch % groups
+
+
+@triton.jit
+def split_tiles(
+    row_split, col_split, row_tiles, col_tiles, R, S, BR: tl.constexpr, BC: tl.constexpr
+):
+    """First row and column of a split, and how many tiles it has along each side."""
+    first_row = row_split * row_tiles * BR
+    first_col = col_split * col_tiles * BC
+    my_row_tiles = tl.cdiv(tl.minimum(row_tiles * BR, R - first_row), BR)
+    my_col_tiles = tl.cdiv(tl.minimum(col_tiles * BC, S - first_col), BC)
+    return first_row, first_col, my_row_tiles, my_col_tiles
+
+
+@triton.jit
+def tile_places(
+    tile, first_row, first_col, my_col_tiles, R, S,
+    BR: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Numbers of a tile, its rows and columns, and which of these exist."""
+    row_tile, col_tile = tile // my_col_tiles, tile % my_col_tiles
+    rows = (first_row + row_tile * BR + tl.arange(0, BR)).to(tl.int64)
+    cols = (first_col + col_tile * BC + tl.arange(0, BC)).to(tl.int64)
+    return row_tile, col_tile, rows, cols, rows < R, cols < S
+
+
+@triton.jit
 def _bwd_values_kernel(
     x_ptr, y_ptr, v_ptr, grad_ptr, w1_ptr, w2_ptr, lse_ptr, delta_ptr, dv_ptr, dw2_ptr,
     x_b_stride, x_r_stride, x_m_stride, y_b_stride, y_r_stride, y_m_stride,
@@ -30,10 +63,7 @@ def _bwd_values_kernel(
 ):  # fmt: skip
     """Gradients behind the softmax: dv (row_splits, B, S, heads, D), dw2 (programs, M,
     E) and delta = sum_s P dP (col_splits, B, groups * E, R)."""
-    pid = tl.program_id(0)
-    col_split, row_split = pid % col_splits, pid // col_splits % row_splits
-    batch = pid // (col_splits * row_splits)
-    b, g = (batch // groups).to(tl.int64), batch % groups
+    pid, row_split, col_split, b, g = program_splits(groups, row_splits, col_splits)
     x_ptr += b * x_b_stride + g * x_m_stride
     y_ptr += b * y_b_stride + g * y_m_stride
     v_ptr += b * v_b_stride + g * v_m_stride
@@ -45,15 +75,13 @@ def _bwd_values_kernel(
     if MIX:
         dw2_ptr += pid.to(tl.int64) * M * E
 
-    first_row = row_split * row_tiles * BR
-    first_col = col_split * col_tiles * BC
-    my_row_tiles = tl.cdiv(tl.minimum(row_tiles * BR, R - first_row), BR)
-    my_col_tiles = tl.cdiv(tl.minimum(col_tiles * BC, S - first_col), BC)
+    first_row, first_col, my_row_tiles, my_col_tiles = split_tiles(
+        row_split, col_split, row_tiles, col_tiles, R, S, BR, BC
+    )
     for tile in range(my_row_tiles * my_col_tiles):
-        row_tile, col_tile = tile // my_col_tiles, tile % my_col_tiles
-        rows = (first_row + row_tile * BR + tl.arange(0, BR)).to(tl.int64)
-        cols = (first_col + col_tile * BC + tl.arange(0, BC)).to(tl.int64)
-        row_mask, col_mask = rows < R, cols < S
+        row_tile, col_tile, rows, cols, row_mask, col_mask = tile_places(
+            tile, first_row, first_col, my_col_tiles, R, S, BR, BC
+        )
         g_rows, v_rows = rows * g_r_stride, cols * v_r_stride
         for e0 in range(0, E, EB):
             e = e0 + tl.arange(0, EB)
@@ -108,10 +136,7 @@ def _bwd_scores_kernel(
 ):  # fmt: skip
     """Gradients before the softmax: dx (col_splits, B, R, heads, D), dy (row_splits, B,
     S, heads, D) and dw1 (programs, E, M)."""
-    pid = tl.program_id(0)
-    col_split, row_split = pid % col_splits, pid // col_splits % row_splits
-    batch = pid // (col_splits * row_splits)
-    b, g = (batch // groups).to(tl.int64), batch % groups
+    pid, row_split, col_split, b, g = program_splits(groups, row_splits, col_splits)
     x_ptr += b * x_b_stride + g * x_m_stride
     y_ptr += b * y_b_stride + g * y_m_stride
     v_ptr += b * v_b_stride + g * v_m_stride
@@ -124,15 +149,13 @@ def _bwd_scores_kernel(
     if MIX:
         dw1_ptr += pid.to(tl.int64) * E * M
 
-    first_row = row_split * row_tiles * BR
-    first_col = col_split * col_tiles * BC
-    my_row_tiles = tl.cdiv(tl.minimum(row_tiles * BR, R - first_row), BR)
-    my_col_tiles = tl.cdiv(tl.minimum(col_tiles * BC, S - first_col), BC)
+    first_row, first_col, my_row_tiles, my_col_tiles = split_tiles(
+        row_split, col_split, row_tiles, col_tiles, R, S, BR, BC
+    )
     for tile in range(my_row_tiles * my_col_tiles):
-        row_tile, col_tile = tile // my_col_tiles, tile % my_col_tiles
-        rows = (first_row + row_tile * BR + tl.arange(0, BR)).to(tl.int64)
-        cols = (first_col + col_tile * BC + tl.arange(0, BC)).to(tl.int64)
-        row_mask, col_mask = rows < R, cols < S
+        row_tile, col_tile, rows, cols, row_mask, col_mask = tile_places(
+            tile, first_row, first_col, my_col_tiles, R, S, BR, BC
+        )
         x_rows, y_rows = rows * x_r_stride, cols * y_r_stride
         for e0 in range(0, E, EB):
             e = e0 + tl.arange(0, EB)

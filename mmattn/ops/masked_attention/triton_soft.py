@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 
 from ..triton_rows import load_operand, program_block, store_rows
+from ..triton_softmax import LOG2_E, add_block, store_attention
 from ..triton_tf32 import product
-
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -97,15 +96,8 @@ def _soft_fwd_kernel(
         any_inside = may_see(block * BQ, first, W, S, R, BQ, BK)
         score = choose(score, alpha * score, queries, keys, any_inside, W, S, R)
         score = tl.where(exist[None, :], score, float('-inf'))
-        new = tl.maximum(high, tl.max(score, axis=1))
-        prob, keep = tl.exp2(score - new[:, None]), tl.exp2(high - new)
-        total = total * keep + tl.sum(prob, axis=1)
-        acc = acc * keep[:, None] + product(prob, v, PRECISION)
-        high = new
-    out_ptr += (b * N * M + m) * D
-    store_rows(out_ptr, acc / total[:, None], rows * (M * D), asks, D, DP)
-    lse = (high + tl.log2(total)) / LOG2_E
-    tl.store(lse_ptr + (b * M + m) * N + rows, lse, mask=asks)
+        high, total, acc = add_block(high, total, acc, score, v, PRECISION)
+    store_attention(out_ptr, lse_ptr, high, total, acc, b, m, rows, asks, N, M, D, DP)
 
 
 @triton.jit

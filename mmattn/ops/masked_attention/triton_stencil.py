@@ -84,6 +84,19 @@ def load_bias(bias_ptr, tap, R: tl.constexpr):
 
 
 @triton.jit
+def load_tap(
+    q, k_ptr, v_ptr, bias_ptr, tap, y, x, exists, H, W, k_n_stride, v_n_stride,
+    S: tl.constexpr, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    """Which patches have a tap, its k and v, and its scores."""
+    _, _, tokens, seen = tap_places(tap, y, x, exists, H, W, S, R)
+    k = load_rows(k_ptr, tokens * k_n_stride, seen, D, DP)
+    score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, tap, R)
+    v = load_rows(v_ptr, tokens * v_n_stride, seen, D, DP)
+    return seen, k, v, score
+
+
+@triton.jit
 def _fwd_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mean_ptr, out_ptr, lse_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
@@ -109,10 +122,10 @@ def _fwd_kernel(
     total = tl.zeros([TH * TW], tl.float32)
     acc = tl.zeros([TH * TW, DP], tl.float32)
     for tap in range(num_taps):
-        y_k, x_k, tokens, seen = tap_places(tap, y, x, exists, H, W, S, R)
-        k = load_rows(k_ptr, tokens * k_n_stride, seen, D, DP)
-        score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, tap, R)
-        v = load_rows(v_ptr, tokens * v_n_stride, seen, D, DP)
+        seen, _, v, score = load_tap(
+            q, k_ptr, v_ptr, bias_ptr, tap, y, x, exists, H, W, k_n_stride, v_n_stride,
+            S, R, D, DP,
+        )  # fmt: skip
         new = tl.where(seen, tl.maximum(high, score), high)
         shift = tl.where(new == float('-inf'), 0.0, new)
         weight = tl.where(seen, excess(score, shift, few, ZERO), 0.0)

@@ -5,7 +5,14 @@ import triton
 import triton.language as tl
 
 from ..triton_rows import load_rows, store_rows
-from .triton_stencil import excess, load_bias, program_tile, sees_few, tap_places
+from .triton_stencil import (
+    excess,
+    load_bias,
+    load_tap,
+    program_tile,
+    sees_few,
+    tap_places,
+)
 
 
 @triton.jit
@@ -56,10 +63,10 @@ def _bwd_queries_kernel(
 
     dq = tl.zeros([TH * TW, DP], tl.float32)
     for tap in range(num_taps):
-        y_k, x_k, tokens, seen = tap_places(tap, y, x, exists, H, W, S, R)
-        k = load_rows(k_ptr, tokens * k_n_stride, seen, D, DP)
-        score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, tap, R)
-        v = load_rows(v_ptr, tokens * v_n_stride, seen, D, DP)
+        seen, k, v, score = load_tap(
+            q, k_ptr, v_ptr, bias_ptr, tap, y, x, exists, H, W, k_n_stride, v_n_stride,
+            S, R, D, DP,
+        )  # fmt: skip
         dprob = tl.sum(grad * v, axis=1)
         dscore = tl.where(seen, tl.exp(score - lse) * (dprob - delta), 0.0)
         dq += dscore[:, None] * k

@@ -9,7 +9,7 @@ and a program has some pixels and the points of the cells around them.
 import triton
 import triton.language as tl
 
-from ..triton_rows import load_rows, store_rows
+from ..triton_rows import channels_mask, load_rows, store_rows
 from .triton_fwd import (
     UNSPECIALISED,
     corner,
@@ -17,6 +17,7 @@ from .triton_fwd import (
     load_pairs,
     load_reference,
     load_softmax,
+    load_weights,
     place_on_axis,
     program_block,
     share_of,
@@ -29,9 +30,7 @@ def load_fours(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
     """As `load_rows`, but lanes have 4 channels, as they have of what `add_rows` adds:
     nothing passes between lanes."""
     d = tl.max_contiguous(tl.arange(0, DP), 4)
-    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
-    if D < DP:
-        mask = mask & (d < D)[None, :]
+    mask = channels_mask(mask, d, D, DP)
     x = tl.load(ptr + rows[:, None] + d[None, :], mask=mask, other=0.0)
     return x.to(tl.float32)
 
@@ -40,9 +39,7 @@ def load_fours(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
 def add_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
     """Atomically, to [len(rows), DP] of one head; rows are offsets."""
     d = tl.arange(0, DP)
-    mask = tl.broadcast_to(mask[:, None], (rows.shape[0], DP))
-    if D < DP:
-        mask = mask & (d < D)[None, :]
+    mask = channels_mask(mask, d, D, DP)
     tl.atomic_add(ptr + rows[:, None] + d[None, :], x, mask=mask, sem='relaxed')
 
 
@@ -89,6 +86,7 @@ def _bwd_kernel(
         notes = (noted * Q + queries) * (L * P)
     grad = load_fours(grad_ptr, of_head * D, asks, D, DP)
     blocks: tl.constexpr = (P + BP - 1) // BP
+    high, total = 0.0, 1.0
     if COORDS > 0:
         high, total = softmax_statistics(weights_ptr, samples, asks, L * P, BC)
         columns = tl.arange(0, BK)  # a column for each level and block of points
@@ -107,11 +105,7 @@ def _bwd_kernel(
             point = block * BP + places
             exists = asks & (point < P)
             offsets = samples + level * P + point
-            if COORDS > 0:
-                weight = load_softmax(weights_ptr, offsets, exists, high, total)
-            else:
-                weight = tl.load(weights_ptr + offsets, mask=exists, other=0.0)
-                weight = weight.to(tl.float32)
+            weight = load_weights(weights_ptr, offsets, exists, high, total, COORDS)
             x, y = load_pairs(points_ptr, offsets * 2, exists)
             x, rise_x, rise_w = place_on_axis(x, ref_x, ref_w, W, P, COORDS)
             y, rise_y, rise_h = place_on_axis(y, ref_y, ref_h, H, P, COORDS)

@@ -56,6 +56,16 @@ def load_softmax(ptr, rows, mask, high, total):
 
 
 @triton.jit
+def load_weights(ptr, rows, mask, high, total, COORDS: tl.constexpr):
+    """The softmax of logits where there is a reference, or the weights themselves."""
+    if COORDS > 0:
+        weight = load_softmax(ptr, rows, mask, high, total)
+    else:
+        weight = tl.load(ptr + rows, mask=mask, other=0.0).to(tl.float32)
+    return weight
+
+
+@triton.jit
 def load_pairs(ptr, rows, mask):
     """x and y in fp32."""
     x = tl.load(ptr + rows, mask=mask, other=0.0)
@@ -130,6 +140,7 @@ def _fwd_kernel(
     queries, place = first_query + rows // BP, rows % BP
     asks = queries < Q
     samples = ((b * Q + queries) * M + m) * (L * P)
+    high, total = 0.0, 1.0  # of logits, which only a call with references has
     if COORDS > 0:
         high, total = softmax_statistics(weights_ptr, samples, asks, L * P, BC)
 
@@ -144,11 +155,7 @@ def _fwd_kernel(
         for first in range(0, P, BP):
             exists = asks & (first + place < P)
             offsets = samples + level * P + first + place
-            if COORDS > 0:
-                weight = load_softmax(weights_ptr, offsets, exists, high, total)
-            else:
-                weight = tl.load(weights_ptr + offsets, mask=exists, other=0.0)
-                weight = weight.to(tl.float32)
+            weight = load_weights(weights_ptr, offsets, exists, high, total, COORDS)
             x, y = load_pairs(points_ptr, offsets * 2, exists)
             x, _, _ = place_on_axis(x, ref_x, ref_w, W, P, COORDS)
             y, _, _ = place_on_axis(y, ref_y, ref_h, H, P, COORDS)

@@ -42,19 +42,27 @@ def _product_kernel(
     store_spectrum(out_ptr + plane * 2 * size, out, first, size, BLOCK)
 
 
+@triton.jit
+def map_places(N, blocks, pattern, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr):
+    """Head, tokens and channels of a program, which places of its maps exist, which of
+    them earlier patterns have written, and their offsets."""
+    pid = tl.program_id(0)
+    head = (pid // blocks).to(tl.int64)
+    n = pid % blocks * BN + tl.arange(0, BN)
+    d = tl.arange(0, DP)
+    mask = (d < D)[:, None] & (n < N)[None, :]
+    add = mask & (d * 0 + pattern > 0)[:, None]
+    place = head * D * N + d[:, None] * N + n[None, :]
+    return head, n, d, mask, add, place
+
+
 @triton.jit(do_not_specialize=['pattern'])
 def _maps_kernel(
     maps_ptr, q_ptr, bias_ptr, patterns_ptr, out_ptr, pattern, K, N, heads, blocks,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """From maps (2, heads, D, N) of k and v: the pattern, and its share of out."""
-    pid = tl.program_id(0)
-    head = (pid // blocks).to(tl.int64)
-    n = pid % blocks * BN + tl.arange(0, BN)
-    d = tl.arange(0, DP)
-    mask = (d < D)[:, None] & (n < N)[None, :]
-    add = mask & (d * 0 + pattern > 0)[:, None]  # to what earlier patterns left
-    place = head * D * N + d[:, None] * N + n[None, :]
+    head, n, d, mask, add, place = map_places(N, blocks, pattern, D, DP, BN)
 
     map_k = tl.load(maps_ptr + place, mask=mask, other=0.0)
     q = tl.load(q_ptr + place, mask=mask, other=0.0)
@@ -76,13 +84,7 @@ def _bwd_maps_kernel(
     K, N, heads, blocks, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the maps (2, heads, D, N) in their place; the share of dq."""
-    pid = tl.program_id(0)
-    head = (pid // blocks).to(tl.int64)
-    n = pid % blocks * BN + tl.arange(0, BN)
-    d = tl.arange(0, DP)
-    mask = (d < D)[:, None] & (n < N)[None, :]
-    add = mask & (d * 0 + pattern > 0)[:, None]  # to what earlier patterns left
-    place = head * D * N + d[:, None] * N + n[None, :]
+    head, n, d, mask, add, place = map_places(N, blocks, pattern, D, DP, BN)
     maps_v_ptr = maps_ptr + tl.cast(heads, tl.int64) * D * N
 
     map_v = tl.load(maps_v_ptr + place, mask=mask, other=0.0)
