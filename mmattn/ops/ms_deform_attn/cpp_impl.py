@@ -59,7 +59,7 @@ def backward(grad, value, points, weights, reference, *, shapes):
     )  # fmt: skip
     grad_value = grad_value[0] if splits == 1 else grad_value.sum(0).to(value.dtype)
     if reference is None:
-        return grad_value, grad_points, grad_weights, value.new_empty(0)
+        return grad_value, grad_points, grad_weights, None
     grad_reference = grad_reference.sum(2).to(reference.dtype)
     return grad_value, grad_points, grad_weights, grad_reference
 

@@ -52,7 +52,7 @@ def backward(grad, value, points, weights, reference, *, shapes):
     value_grad = _backward_of_each_head if Q * L * P >= many else _backward_of_all_heads
     value_grad = value_grad(outputs, grad, tensors, shapes).to(value.dtype)
     if reference is None:
-        return value_grad, *outputs[:2], value.new_empty(0)
+        return value_grad, *outputs[:2], None
     return value_grad, *outputs[:2], outputs.reference.to(reference.dtype)
 
 
