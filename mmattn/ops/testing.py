@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .precision import compute_dtype
+
 
 class Tolerance(NamedTuple):
     """Bounds on an error, relative to the expected tensor's RMS and largest value."""
@@ -51,116 +53,109 @@ def assert_close(
     assert high_error <= allowed, f'{name}: error {high_error:.2e} > {allowed:.2e}'
 
 
+class Draw:
+    """Random tensors that depend on the seed alone, not on device and dtype."""
+
+    def __init__(self, dtype=torch.float32, device='cpu', seed=0):
+        self.dtype, self.device = dtype, device
+        self.wide_dtype = compute_dtype(dtype)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def exact(self, *shape: int) -> Tensor:
+        """Draw from the normal distribution, in float64 on the CPU."""
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def to(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a tensor on the device, in the dtype of the draw or in another one."""
+        return x.to(self.device, dtype or self.dtype)
+
+    def __call__(self, *shape: int) -> Tensor:
+        """Draw on the device and in the dtype of the draw."""
+        return self.to(self.exact(*shape))
+
+
 def make_landmark_inputs(
-    *,
-    B: int = 2,
-    N: int = 63,
-    M: int = 3,
-    D: int = 8,
-    L: int = 9,
-    E: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    mixing_dtype: torch.dtype | None = None,
-    device: str = 'cpu',
-    seed: int = 0,
+    *, B=2, N=63, M=3, D=8, L=9, E=None, mixing_dtype=None, **options
 ) -> list[Tensor | None]:
-    """The nine tensors of `landmark_attention`, in order.
+    """Return the nine tensors of `landmark_attention`, in order.
 
     q, k and v are views of one packed tensor, as a model's projection leaves them, and
-    the landmarks are transposed views. E is the number of mixed heads, None for no
-    mixing; the mixing weights are in float32 (float64 in float64) if not told.
+    the landmarks are transposed views.
+
+    Args:
+        B, N, M, D, L: sizes, in the operator's letters.
+        E: number of mixed heads; None for no mixing.
+        mixing_dtype: dtype of the mixing weights; None for float32, or float64 where
+            the others are in float64.
+        options: dtype, device and seed, as in `Draw`.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape, dtype=dtype):
-        x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return x.to(device, dtype)
-
+    draw = Draw(**options)
     attention = [
         *draw(B, N, 3, M, D).unbind(2),
         *(draw(B, M, L, D).transpose(1, 2) for _ in range(2)),
     ]
     if E is None:
         return [*attention, None, None, None, None]
-    if mixing_dtype is None:
-        mixing_dtype = torch.float64 if dtype == torch.float64 else torch.float32
     mixing = [
-        (draw(*shape, dtype=torch.float64) * shape[1] ** -0.5).to(mixing_dtype)
+        draw.to(draw.exact(*shape) * shape[1] ** -0.5, mixing_dtype or draw.wide_dtype)
         for shape in ((E, M), (M, E), (E, M), (M, E))
     ]
     return [*attention, *mixing]
 
 
 def make_structure_aware_inputs(
-    *,
-    grid: tuple[int, ...] = (7, 5),
-    B: int = 2,
-    M: int = 3,
-    D: int = 8,
-    K: int = 4,
-    dtype: torch.dtype = torch.float32,
-    weight_dtype: torch.dtype | None = None,
-    device: str = 'cpu',
-    seed: int = 0,
+    *, grid=(7, 5), B=2, M=3, D=8, K=4, weight_dtype=None, **options
 ) -> list[Tensor]:
-    """The six tensors of `structure_aware_attention`, in order; w_a, w_b are kernels.
+    """Return the six tensors of `structure_aware_attention`; w_a and w_b are kernels.
 
-    q, k and v are views of one packed tensor, as a model's projection leaves them. The
-    weights are in float32 (float64 in float64) if not told.
+    q, k and v are views of one packed tensor, as a model's projection leaves them.
+
+    Args:
+        grid, B, M, D, K: sizes, in the operator's letters.
+        weight_dtype: dtype of w_a, w_b and bias; None for float32, or float64 where the
+            others are in float64.
+        options: dtype, device and seed, as in `Draw`.
     """
-    generator = torch.Generator().manual_seed(seed)
+    draw = Draw(**options)
     N = prod(grid)
-    if weight_dtype is None:
-        weight_dtype = torch.promote_types(dtype, torch.float32)
-
-    def draw(*shape, dtype):
-        x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return x.to(device, dtype)
-
-    qkv = draw(B, N, 3, M, D, dtype=dtype).unbind(2)
-    w_a, w_b, bias = (
-        (draw(*shape, dtype=torch.float64) * scale).to(weight_dtype)
-        for shape, scale in (
-            ((D, K, *grid), N**-0.5),
-            ((K, *grid), N**-0.5),
-            ((D, K), 1.0),
-        )
-    )
-    return [*qkv, w_a, w_b, bias]
+    qkv = draw(B, N, 3, M, D).unbind(2)
+    shapes = ((D, K, *grid), N**-0.5), ((K, *grid), N**-0.5), ((D, K), 1.0)
+    weights = [
+        draw.to(draw.exact(*shape) * scale, weight_dtype or draw.wide_dtype)
+        for shape, scale in shapes
+    ]
+    return [*qkv, *weights]
 
 
 def make_masked_inputs(
     *,
-    grid: tuple[int, int] = (7, 5),
-    num_special: int = 1,
-    B: int = 2,
-    M: int = 3,
-    D: int = 8,
-    kernel_size: int = 3,
-    bias: bool = False,
-    alpha: bool = False,
-    dtype: torch.dtype = torch.float32,
-    device: str = 'cpu',
-    seed: int = 0,
+    grid=(7, 5),
+    num_special=1,
+    B=2,
+    M=3,
+    D=8,
+    kernel_size=3,
+    bias=False,
+    alpha=False,
+    **options,
 ) -> list[Tensor | None]:
-    """q, k, v, bias and alpha of `masked_attention`, the last two None if not wanted.
+    """Return q, k, v, bias and alpha of `masked_attention`.
 
-    q, k and v are views of one packed tensor, as a model's projection leaves them; bias
-    and alpha, in (0, 1), are in float32 (float64 in float64).
+    q, k and v are views of one packed tensor, as a model's projection leaves them.
+
+    Args:
+        grid, num_special, B, M, D, kernel_size: sizes, in the operator's letters.
+        bias: True for a bias, in float32 or float64; otherwise None.
+        alpha: True for alpha in (0, 1), in float32 or float64; otherwise None.
+        options: dtype, device and seed, as in `Draw`.
     """
-    generator = torch.Generator().manual_seed(seed)
-    N = num_special + prod(grid)
-    extra_dtype = torch.promote_types(dtype, torch.float32)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    qkv = draw(B, N, 3, M, D).to(device, dtype).unbind(2)
+    draw = Draw(**options)
+    qkv = draw(B, num_special + prod(grid), 3, M, D).unbind(2)
     extras = (
-        draw(M, kernel_size, kernel_size).to(device, extra_dtype) if bias else None,
-        draw(M).sigmoid().to(device, extra_dtype) if alpha else None,
+        draw.exact(M, kernel_size, kernel_size) if bias else None,
+        draw.exact(M).sigmoid() if alpha else None,
     )
-    return [*qkv, *extras]
+    return [*qkv, *(x if x is None else draw.to(x, draw.wide_dtype) for x in extras)]
 
 
 def make_neighborhood_inputs(
@@ -190,82 +185,63 @@ def make_neighborhood_inputs(
 
 
 def make_deformable_v2_inputs(
-    *,
-    grid: tuple[int, int] = (7, 5),
-    K: int = 11,
-    B: int = 2,
-    M: int = 4,
-    D: int = 8,
-    G: int = 2,
-    table_size: tuple[int, int] | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: str = 'cpu',
-    seed: int = 0,
+    *, grid=(7, 5), K=11, B=2, M=4, D=8, G=2, table_size=None, **options
 ) -> list[Tensor]:
-    """q, k, v, positions and table of `deformable_attention_v2`.
+    """Return q, k, v, positions and table of `deformable_attention_v2`.
 
-    The queries are a view of a map (B, M * D, H, W). Positions, a few of which are
-    outside [-1, 1], and the table are in float32 (float64 in float64); without
-    `table_size` the table is made for the grid.
+    The queries are a view of a map (B, M * D, H, W). A few positions are outside
+    [-1, 1]. Positions and table are in float32, or in float64 where the others are.
+
+    Args:
+        grid, K, B, M, D, G: sizes, in the operator's letters.
+        table_size: height and width of the table; None for the grid's own table.
+        options: dtype, device and seed, as in `Draw`.
     """
-    generator = torch.Generator().manual_seed(seed)
+    draw = Draw(**options)
     H, W = grid
-    extra_dtype = torch.promote_types(dtype, torch.float32)
-
-    def draw(*shape, dtype=dtype):
-        x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return x.to(device, dtype)
-
     q = draw(B, M, D, H * W).permute(0, 3, 1, 2)
     k, v = draw(B, K, 2, M, D).unbind(2)
-    positions = draw(B, G, K, 2, dtype=torch.float64) / 2
-    table = draw(M, *(table_size or (2 * H - 1, 2 * W - 1)), dtype=extra_dtype)
-    return [q, k, v, positions.to(extra_dtype), table]
+    positions = draw.exact(B, G, K, 2) / 2
+    table = draw.exact(M, *(table_size or (2 * H - 1, 2 * W - 1)))
+    return [q, k, v, *(draw.to(x, draw.wide_dtype) for x in (positions, table))]
 
 
 def make_ms_deform_inputs(
     *,
-    shapes: Sequence[tuple[int, int]] = ((7, 5), (4, 3), (1, 1)),
-    Q: int = 13,
-    B: int = 2,
-    M: int = 3,
-    D: int = 8,
-    P: int = 2,
-    fused: bool = False,
-    boxes: bool = False,
-    dtype: torch.dtype = torch.float32,
-    points_dtype: torch.dtype | None = None,
-    device: str = 'cpu',
-    seed: int = 0,
+    shapes=((7, 5), (4, 3), (1, 1)),
+    Q=13,
+    B=2,
+    M=3,
+    D=8,
+    P=2,
+    fused=False,
+    boxes=False,
+    points_dtype=None,
+    **options,
 ) -> list[Tensor | None]:
-    """The tensors of `ms_deform_attn`: value, points, weights and reference.
+    """Return value, points, weights and reference of `ms_deform_attn`.
 
-    Without `fused`: locations, a few of them outside their map, weights, and None. With
-    it: offsets, logits, and reference points, or boxes on request. All but value are in
-    `points_dtype`, float32 (float64 in float64) if not told.
+    Args:
+        shapes, Q, B, M, D, P: sizes, in the operator's letters.
+        fused: False for locations, a few of them outside their map, weights and None;
+            True for offsets, logits and reference points.
+        boxes: True for reference boxes in place of points.
+        points_dtype: dtype of all but value; None for float32, or float64 where value
+            is in float64.
+        options: dtype, device and seed, as in `Draw`.
     """
-    generator = torch.Generator().manual_seed(seed)
+    draw = Draw(**options)
     L = len(shapes)
-    if points_dtype is None:
-        points_dtype = torch.promote_types(dtype, torch.float32)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    value = draw(B, sum(H * W for H, W in shapes), M, D).to(device, dtype)
-    points, weights = draw(B, Q, M, L, P, 2), draw(B, Q, M, L, P)
-    reference = draw(B, Q, L, 4 if boxes else 2).sigmoid()
+    value = draw(B, sum(H * W for H, W in shapes), M, D)
+    points, weights = draw.exact(B, Q, M, L, P, 2), draw.exact(B, Q, M, L, P)
+    reference = draw.exact(B, Q, L, 4 if boxes else 2).sigmoid()
     if not fused:
         points = 0.5 + 0.4 * points
         weights = weights.flatten(3).softmax(-1).view_as(weights)
         reference = None
-    return [
-        value,
-        *(
-            x if x is None else x.to(device, points_dtype)
-            for x in (points, weights, reference)
-        ),
-    ]
+    dtype = points_dtype or draw.wide_dtype
+    others = points, weights, reference
+    return [value, *(x if x is None else draw.to(x, dtype) for x in others)]
 
 
 def with_grad(

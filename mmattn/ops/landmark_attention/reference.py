@@ -4,8 +4,9 @@ Kang, Yang and Ryu, "Interactive Multi-Head Self-Attention with Linear Complexit
 https://arxiv.org/abs/2402.17507, equations 6 to 8. No official code is known.
 """
 
-import torch
 from torch import Tensor
+
+from ..precision import compute_dtype
 
 
 def unsupported(*tensors: Tensor | None) -> str | None:
@@ -38,38 +39,21 @@ def mixed_attention_reference(
 
 
 def landmark_attention_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_landmarks: Tensor,
-    k_landmarks: Tensor,
-    w1_q: Tensor | None = None,
-    w2_q: Tensor | None = None,
-    w1_k: Tensor | None = None,
-    w2_k: Tensor | None = None,
+    q, k, v, q_landmarks, k_landmarks, w1_q=None, w2_q=None, w1_k=None, w2_k=None
 ) -> Tensor:
-    """Arguments and result as `mmattn.ops.landmark_attention`."""
-    dtype = q.dtype
+    """Return `mmattn.ops.landmark_attention` of the same arguments."""
+    storage, dtype = q.dtype, compute_dtype(q.dtype)
     tensors = (q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k)
-    compute_dtype = torch.promote_types(dtype, torch.float32)
     q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k = (
-        None if x is None else x.to(compute_dtype) for x in tensors
+        None if x is None else x.to(dtype) for x in tensors
     )
     context = mixed_attention_reference(q_landmarks, k, v, w1_k, w2_k)  # A_K v
     out = mixed_attention_reference(q, k_landmarks, context, w1_q, w2_q)  # A_Q (...)
-    return out.to(dtype)
+    return out.to(storage)
 
 
 def landmark_attention_folded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_landmarks: Tensor,
-    k_landmarks: Tensor,
-    w1_q: Tensor | None = None,
-    w2_q: Tensor | None = None,
-    w1_k: Tensor | None = None,
-    w2_k: Tensor | None = None,
+    q, k, v, q_landmarks, k_landmarks, w1_q=None, w2_q=None, w1_k=None, w2_k=None
 ) -> Tensor:
     """The same function with both mixings folded into the small tensors.
 

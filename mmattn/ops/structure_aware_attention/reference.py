@@ -24,17 +24,11 @@ def l2_normalize(x: Tensor) -> Tensor:
     return x * (x.square().sum(-1, keepdim=True) + EPS).rsqrt()
 
 
-def structure_aware_attention_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    w_a: Tensor,
-    w_b: Tensor,
-    bias: Tensor,
-    *,
-    grid: tuple[int, ...],
-) -> Tensor:
-    """As `mmattn.ops.structure_aware_attention`; w_a and w_b are half-spectra."""
+def structure_aware_attention_reference(q, k, v, w_a, w_b, bias, *, grid) -> Tensor:
+    """Return `mmattn.ops.structure_aware_attention` of the same arguments.
+
+    w_a and w_b are half-spectra.
+    """
     dtype = q.dtype
     q, k, v = (x.to(compute_dtype(dtype)) for x in (q, k, v))
     q, k, v = (
