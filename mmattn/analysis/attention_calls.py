@@ -19,15 +19,17 @@ from mmattn.ops.structure_aware_attention import irfft_grid
 from .kernel_rows import (
     landmark_kernels,
     masked_kernels,
+    neighborhood_kernels,
     softmax_kernels,
     structure_aware_kernels,
 )
 from .token_grid import token_grid
 
 READABLE = (
-    'F.scaled_dot_product_attention, softmax of N x N scores, and our operators '
-    'masked_attention, and structure_aware_attention and landmark_attention except '
-    "with backend='reference'"
+    'F.scaled_dot_product_attention, softmax of N x N scores, our operator '
+    'masked_attention, and our operators neighborhood_attention, '
+    'structure_aware_attention and landmark_attention except with '
+    "backend='reference'"
 )
 
 logger = logging.getLogger('mmattn')
@@ -170,6 +172,8 @@ class _Operators(TorchFunctionMode):
             self._see_softmax(out)
         elif func is torch.ops.mmattn.masked_attention:
             self._see_masked(*args)
+        elif func is torch.ops.mmattn.neighborhood_attention:
+            self._see_neighborhood(*args)
         elif func is torch.ops.mmattn.structure_aware_attention:
             self._see_structure_aware(*args)
         elif func is torch.ops.mmattn.landmark_attention:
@@ -223,6 +227,12 @@ class _Operators(TorchFunctionMode):
                 q[0], k[0], rows, grid, kernel_size, num_special, bias, alpha, mask_fill
             ),
             grid=(num_special, *grid),
+        )
+
+    def _see_neighborhood(self, q, k, v, rpb, backend):
+        self._add(
+            q.flatten(1, 2),
+            lambda rows: neighborhood_kernels(q[0], k[0], rpb, rows),
         )
 
     def _see_structure_aware(self, q, k, v, w_a, w_b, bias, grid, backend):

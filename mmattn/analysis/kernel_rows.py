@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmattn.ops.neighborhood_attention import windows
 from mmattn.ops.structure_aware_attention import l2_normalize
 
 
@@ -132,6 +133,35 @@ def masked_kernels(
     else:
         scores = torch.where(outside, alpha.to(dtype)[:, None] * scores, scores)
     return scores.softmax(-1)
+
+
+def neighborhood_kernels(
+    q: Tensor, k: Tensor, rpb: Tensor, rows: Sequence[int]
+) -> Tensor:
+    """Return kernels of neighborhood attention, which are zero outside the windows.
+
+    Args:
+        q, k: shape (H, W, M, D), as given to the operator.
+        rpb: shape (M, 2 K - 1, 2 K - 1).
+        rows: the queries, in row-major order of the map.
+
+    Returns:
+        Shape (len(rows), M, H * W).
+    """
+    H, W, M, D = q.shape
+    K = (rpb.shape[1] + 1) // 2
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    places = torch.as_tensor(list(rows), device=q.device)
+    y_q, x_q = places // W, places % W
+    y, x = (windows(s, K, q.device)[at] for s, at in ((H, y_q), (W, x_q)))
+    seen = y[:, :, None], x[:, None]  # broadcast to (len(rows), K, K)
+    scores = torch.einsum('rmd,rijmd->mrij', q[y_q, x_q].to(dtype), k[seen].to(dtype))
+    dy, dx = y - y_q[:, None] + K - 1, x - x_q[:, None] + K - 1
+    scores = scores * D**-0.5 + rpb[:, dy[:, :, None], dx[:, None]].to(dtype)
+    tokens = (y[:, :, None] * W + x[:, None]).flatten(1)  # (len(rows), K * K)
+    kernels = scores.new_zeros(M, len(places), H * W)
+    kernels.scatter_(2, tokens.expand(M, -1, -1), scores.flatten(2).softmax(-1))
+    return kernels.transpose(0, 1)
 
 
 def landmark_kernels(

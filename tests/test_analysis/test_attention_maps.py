@@ -16,6 +16,7 @@ from mmattn.analysis.kernel_rows import (
     structure_aware_kernels,
 )
 from mmattn.models import IViT, LiSANet, MaiT, ViT
+from mmattn.models.layers import NeighborhoodAttention
 from mmattn.ops.masked_attention import (
     attention_scores,
     neighborhood_mask,
@@ -29,6 +30,19 @@ from mmattn.ops.testing import assert_close
 
 def refuse(*args):
     raise AssertionError('compiled')
+
+
+class Neighborhoods(nn.Module):
+    """Two layers of neighborhood attention on patches of 8 x 8 pixels."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 24, 8, 8)
+        layers = [NeighborhoodAttention(24, 3, kernel_size=5) for _ in range(2)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, image):
+        return self.layers(self.patches(image).permute(0, 2, 3, 1))
 
 
 PLAIN = dict(embed_dims=(32,), depths=(2,), mlp_ratios=(2,), conv_stages=0, patterns=3)
@@ -49,6 +63,7 @@ BACKBONES = {
     'self-attention-rpes': lambda: LiSANet(
         PLAIN, mixer='self_attention_rpes', img_size=96
     ),
+    'neighborhoods': Neighborhoods,
     'vit': lambda: ViT(VIT, 'mhsa'),
     'vit-landmarks': lambda: ViT(VIT, 'imhsa', landmarks=2, **WITHOUT_BRANCHES),
     'vit-landmarks-alone': lambda: ViT(
@@ -150,6 +165,15 @@ def test_masked_kernels_are_the_operators_definition(kind, kernel_size, num_spec
         q, k, rows, grid, kernel_size, num_special, bias, alpha, fill
     )
     assert_close('kernels', scores.softmax(-1)[0, :, rows].transpose(0, 1), kernels)
+
+
+def test_maps_of_neighborhood_attention_are_its_windows():
+    backbone = Neighborhoods().eval()
+    first, second = attention_maps(backbone, torch.randn(1, 3, 64, 72))
+    for found in (first, second):
+        assert found.weights.shape == (3, 72, 72) and found.grid == (8, 9)
+        assert ((found.weights > 0).sum(-1) == 25).all()
+        torch.testing.assert_close(found.weights.sum(-1), torch.ones(3, 72))
 
 
 def test_masked_kernels_are_never_a_matrix(sizes):

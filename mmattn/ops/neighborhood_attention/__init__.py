@@ -1,6 +1,6 @@
 from .examples import example_inputs
 from .interface import BACKENDS, OPERATOR, neighborhood_attention
-from .reference import neighborhood_attention_reference
+from .reference import neighborhood_attention_reference, windows
 
 __all__ = [
     'BACKENDS',
@@ -8,4 +8,5 @@ __all__ = [
     'example_inputs',
     'neighborhood_attention',
     'neighborhood_attention_reference',
+    'windows',
 ]
