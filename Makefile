@@ -79,6 +79,8 @@ bench: $(STAMP)
 		--csv $(BENCH)/lisa_block_cpu.csv
 	$(BIN)/python tools/benchmark/op.py masked_attention --batch 2 --rounds 3 \
 		--csv $(BENCH)/masked_attention_cpu.csv
+	$(BIN)/python tools/benchmark/op.py neighborhood_attention --rounds 3 \
+		--csv $(BENCH)/neighborhood_attention_cpu.csv
 	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \
 		--csv $(BENCH)/deformable_attention_cpu.csv
 	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \

@@ -10,6 +10,7 @@ OPERATORS = (
     'masked_attention',
     'ms_deform_attn',
     'ms_deform_attn_decoder',
+    'neighborhood_attention',
     'structure_aware_attention',
     'structure_aware_attention_stages',
 )
