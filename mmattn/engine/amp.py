@@ -14,16 +14,16 @@ DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 
 @OPTIM_WRAPPERS.register_module()
 class AmpOptimWrapper(MMEngineAmpOptimWrapper):
-    """mmengine's wrapper without its limits: any device that torch can autocast on.
+    """Train in mixed precision on any device that torch supports for autocast.
 
-    mmengine's needs a GPU and refuses float16 on the CPU. In float16 the loss is
-    scaled, and a step whose gradients overflow is skipped; bfloat16 has the range of
-    float32 and is not scaled. Checkpoints go back and forth between the two wrappers
-    and between dtypes.
+    mmengine's wrapper requires a GPU and refuses float16 on the CPU. In float16 the
+    loss is scaled, and a step whose gradients overflow is skipped. bfloat16 has the
+    range of float32, so its loss is not scaled. Checkpoints of one wrapper or dtype
+    load into the other.
 
     Args:
-        dtype: 'float16' or 'bfloat16'; None takes float16 on a GPU and bfloat16 on the
-            CPU, as torch does.
+        dtype: 'float16' or 'bfloat16'. It defaults to float16 on a GPU and bfloat16 on
+            the CPU, as in torch.
         loss_scale: for float16: 'dynamic', a fixed scale, or a dict of the arguments of
             `torch.amp.GradScaler`.
         use_fsdp: scale for sharded parameters.
@@ -38,7 +38,7 @@ class AmpOptimWrapper(MMEngineAmpOptimWrapper):
         use_fsdp: bool = False,
         **kwargs,
     ):
-        # Past mmengine's own constructor, which asserts a GPU.
+        # Skip mmengine's own constructor, which asserts a GPU.
         OptimWrapper.__init__(self, **kwargs)
         self.device_type = self.optimizer.param_groups[0]['params'][0].device.type
         self.cast_dtype = self._parse_dtype(dtype)

@@ -15,7 +15,7 @@ SCOPES = 'mmattn', 'mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'
 # Necks that take one map of the backbone for each of their `in_channels`.
 NECKS = {'FPN', 'PAFPN', 'FPN_CARAFE', 'ChannelMapper', 'MSDeformAttnNeck'}
 IMAGE = 1, 3, 64, 64
-# What the forward of another package's backbone may raise for such an image.
+# The forward of another package's backbone may raise these for such an image.
 FAILURES = (
     ArithmeticError,
     AssertionError,
@@ -41,7 +41,7 @@ def check_scopes(cfg: dict, key: str):
         if close and scope.isidentifier() and find_spec(scope) is None:
             meant = close[0] + name.removeprefix(scope)
             raise ValueError(
-                f'{place}.type is {name!r}, and there is no package {scope!r}: did you '
+                f'{place}.type is {name!r}, but there is no package {scope!r}: did you '
                 f'mean {meant!r}?'
             )
 
@@ -83,7 +83,7 @@ def check_neck(cfg: dict, model: nn.Module):
     used = slice(start, getattr(model.neck, 'backbone_end_level', None))
     if len(channels) != len(expected) or channels[used] != expected[used]:
         raise ValueError(
-            f'model.neck.in_channels is {expected}, and model.backbone '
+            f'model.neck.in_channels is {expected}, but model.backbone '
             f'({type(backbone).__name__}) returns {len(channels)} maps of {channels} '
             'channels: set model.neck.in_channels to these, or out_indices of the '
             'backbone to the maps that are meant'
@@ -98,8 +98,8 @@ def _is_known(module: nn.Module) -> bool:
 def output_channels(backbone: nn.Module) -> list[int] | None:
     """Return the channels of the maps that a backbone makes of a small image.
 
-    It returns None where they are unknown: the backbone takes something other than
-    images, its forward fails, which is logged, or its outputs are not maps.
+    Return None if they are unknown: the backbone takes no images, its outputs are not
+    maps, or its forward fails, which is logged.
     """
     parameter = next(backbone.parameters(), None)
     if parameter is None or not parameter.is_floating_point():

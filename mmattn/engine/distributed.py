@@ -1,4 +1,4 @@
-"""torchrun's processes where mmengine cannot start them: without a GPU, and again."""
+"""Process groups that mmengine cannot start: without a GPU, and after a restart."""
 
 import os
 from datetime import timedelta
@@ -12,15 +12,16 @@ from torch.distributed import PrefixStore
 def join_processes(cfg: Config, backend: str | None = None):
     """Start the process group of `--launcher pytorch`, which mmengine then uses.
 
-    Without CUDA mmengine fails: it picks a GPU for each process before anything else,
-    and gives DDP its number. Here the backend is gloo and DDP wraps a model of the CPU.
+    Without CUDA mmengine fails, because it assigns a GPU to each process first. Here
+    the backend is gloo, and DDP wraps a model on the CPU.
 
-    When torchrun restarts the processes, they may find the addresses of those that died
-    in the store and wait for them. Here each start has keys of its own.
+    When torchrun restarts the processes, the store may still hold the addresses of the
+    processes that died, and the new ones wait for them. Here each start has its own
+    keys.
 
     Args:
-        cfg: the config to be run; amended.
-        backend: the user's explicit choice; None for gloo, or the config's with CUDA.
+        cfg: the config to run, changed in place.
+        backend: the user's choice. It defaults to gloo, with CUDA to the config's.
     """
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
     if torch.cuda.is_available():
@@ -46,7 +47,7 @@ def join_processes(cfg: Config, backend: str | None = None):
 def _use_cpu(cfg: Config, backend: str):
     configured = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('backend', 'nccl')
     if backend != configured and os.environ['RANK'] == '0':
-        print_log(f'No CUDA here: the backend is {backend}, not {configured}.')
+        print_log(f'CUDA is not available: the backend is {backend}, not {configured}.')
     cfg.merge_from_dict({'env_cfg.dist_cfg.backend': backend})
     wrapper = dict(
         type='MMDistributedDataParallel',

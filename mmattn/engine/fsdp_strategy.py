@@ -1,14 +1,14 @@
-"""FSDP as mmengine's strategy drives it, able to resume."""
+"""mmengine's FSDP strategy with a correction that lets it resume."""
 
 from mmengine._strategy import FSDPStrategy as MMEngineFSDPStrategy
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 
 class FSDPStrategy(MMEngineFSDPStrategy):
-    """`strategy.type = 'mmattn.engine.FSDPStrategy'`.
+    """Shard a model as `strategy.type = 'mmattn.engine.FSDPStrategy'`.
 
     mmengine calls `optim_state_dict_to_load` with the order of arguments of torch 2.0,
-    so that its own strategy cannot resume with a later one.
+    so its own strategy cannot resume with a later torch.
     """
 
     def load_optim_state_dict(self, state_dict: dict):

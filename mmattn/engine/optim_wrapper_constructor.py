@@ -22,7 +22,7 @@ DEFAULTS = dict(
     custom_keys={},
 )
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-# What FSDP, activation checkpointing and torch.compile put into names.
+# FSDP, activation checkpointing and torch.compile insert these into names.
 WRAPPERS = re.compile(r'(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.')
 
 
@@ -30,19 +30,19 @@ WRAPPERS = re.compile(r'(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_m
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """Group the parameters of a detector, segmentor or classifier.
 
-    A backbone with `get_layer_depth(param_name, prefix)`, as ours and many of
-    mmpretrain's are, gets a learning rate that falls by the factor `layer_decay_rate`
-    with each layer from its end down to its stem. All else has the full rate.
+    The learning rate of a backbone falls by the factor `layer_decay_rate` with each
+    layer from its end to its stem, if it has `get_layer_depth(param_name, prefix)` as
+    ours and many of mmpretrain's do. All other parameters get the full rate.
 
-    Norms, biases and one-dimensional parameters have no weight decay, nor has what a
-    module names in `no_weight_decay()` or, by parts of names, in
-    `no_weight_decay_keywords()`, the conventions of timm and Swin.
+    Norms, biases and one-dimensional parameters get no weight decay. The same holds for
+    parameters that a module lists in `no_weight_decay()`, or by parts of their names in
+    `no_weight_decay_keywords()`; timm and Swin use these methods.
 
-    Every trainable parameter is in one group, a shared one as the first module that has
-    it treats it. The groups' table is logged.
+    Every trainable parameter is in one group. A shared parameter follows the rules of
+    the first module that owns it. A table of the groups is logged.
 
     Args:
-        optim_wrapper_cfg: config of the wrapper; its `optimizer` says `lr` and
+        optim_wrapper_cfg: config of the wrapper; its `optimizer` sets `lr` and
             `weight_decay`.
         paramwise_cfg: any of
 
@@ -51,9 +51,9 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
               weight decay for norms, biases and one-dimensional parameters, 0.0 by
               default.
             - `custom_keys`: as in mmengine, the longest key that a parameter's name
-              contains sets its `lr_mult` and `decay_mult`, 1.0 where it is silent, in
-              place of the rules above; `lr_mult` multiplies the layer's rate. Its other
-              entries go into the group.
+              contains sets its `lr_mult` and `decay_mult`, each 1.0 by default. They
+              replace the rules above; `lr_mult` multiplies the layer's rate. Other
+              entries of the key are copied to the group.
 
     Raises:
         ValueError: unknown key, rate outside (0, 1], or no `lr` or `weight_decay`.
@@ -113,7 +113,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
                 key = steps, custom.get('lr_mult', 1) != 1, group['name']
                 groups.setdefault(key, group)['params'].append(param)
                 sizes[key] += shape.numel()
-        # mmengine logs the first group's learning rate: let it be the full one.
+        # mmengine logs the learning rate of the first group, so put a full one first.
         groups = {key: groups[key] for key in sorted(groups)}
         params += groups.values()
         if is_main_process():
@@ -170,7 +170,7 @@ def _shapes_before_sharding(model: nn.Module) -> dict[str, Size]:
         return {}
     if any('_flat_param' in name for name, _ in model.named_parameters()):
         raise ValueError(
-            'FSDP flattens the parameters that are to be grouped: set '
+            'FSDP flattens the parameters before they are grouped: set '
             'strategy.model_wrapper.use_orig_params=True'
         )
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
@@ -180,8 +180,8 @@ def _shapes_before_sharding(model: nn.Module) -> dict[str, Size]:
 def _backbones_with_depths(model: nn.Module) -> dict[str, nn.Module]:
     """Return modules by prefix, the longest first, so the innermost one comes first.
 
-    Classifiers of mmpretrain have a `get_layer_depth` too, but one without prefix that
-    only asks their backbone.
+    mmpretrain's classifiers are left out: their `get_layer_depth` has no prefix and
+    only calls that of their backbone.
     """
     found = {}
     for name, module in model.named_modules():

@@ -1,8 +1,8 @@
 """Random numbers that depend on the position in a run and on nothing before it.
 
-A generator that runs on from the start of a run is moved by whatever draws from it:
-workers that prefetch, a validation, a restart. Here each place that draws has a key,
-and its generators start anew from the seed and that key.
+A generator that is seeded once per run advances with everything that draws from it:
+workers that prefetch, a validation, a restart. Here each place that draws numbers has a
+key, and its generators are seeded anew from the run's seed and that key.
 """
 
 import random
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from mmengine.hooks import Hook
 
-DATA, TRAIN, VAL, TEST = range(4)  # first word of a key: what is drawn for
+DATA, TRAIN, VAL, TEST = range(4)  # first number of a key: the purpose
 
 
 def _seeds(key: tuple[int, ...]) -> tuple[int, list[int], int]:
@@ -52,10 +52,11 @@ def shared_seed(seed: int, rank: int, diff_rank_seed: bool) -> int:
 
 
 class RandomnessHook(Hook):
-    """Seeds the main process before each iteration: drop path, mixup, sampled boxes.
+    """Seed the main process before each iteration.
 
-    The key is the iteration and the rank, so ranks drop different paths, and a resumed
-    run draws what the uninterrupted one would have drawn.
+    Drop path, mixup and the sampling of boxes draw from it. The key is the iteration
+    and the rank. So ranks drop different paths, and a resumed run draws the same
+    numbers as the uninterrupted one.
     """
 
     priority = 'VERY_HIGH'

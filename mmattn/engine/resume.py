@@ -1,8 +1,8 @@
-"""Goes on exactly where a checkpoint was saved.
+"""Resume a run exactly where its checkpoint was saved.
 
-mmengine restores weights, optimizer, schedulers and counters. What it leaves out is
-here: the samplers' seed, the place inside an epoch, gradients that were being
-accumulated, and the validation that was due when the run ended.
+mmengine restores weights, optimizer, schedulers and counters. This module restores the
+rest: the samplers' seed, the position in an epoch, gradients that were being
+accumulated, and a validation that was due when the run ended.
 """
 
 from mmengine.hooks import Hook
@@ -17,7 +17,7 @@ VALIDATED = 'iter_of_validation'
 
 
 class EpochBasedTrainLoop(MMEngineEpochBasedTrainLoop):
-    """Epochs that may start inside one: `first_batch` is the first that is new."""
+    """Run epochs, the first of them from `first_batch` on."""
 
     first_batch = 0
 
@@ -26,10 +26,10 @@ class EpochBasedTrainLoop(MMEngineEpochBasedTrainLoop):
 
 
 class _Numbers:
-    """Pickles as a `HistoryBuffer` that holds its numbers alone.
+    """Pickle a `HistoryBuffer` as one that holds its numbers only.
 
-    mmengine pickles the functions of `HistoryBuffer.register_statistics` too, and a
-    checkpoint with functions of the user is refused when it is read.
+    mmengine also pickles the functions of `HistoryBuffer.register_statistics`. A
+    checkpoint that holds a user's functions is refused when it is read.
     """
 
     def __init__(self, history: HistoryBuffer):
@@ -49,13 +49,13 @@ class ResumeHook(Hook):
     priority = 'LOWEST'
 
     def __init__(self):
-        self._checkpoint = {}  # what of the loaded one is not in the runner
+        self._checkpoint = {}  # the parts of the loaded one that the runner lacks
         self._batches_done = 0  # of this epoch
         self._training = False
 
     def before_save_checkpoint(self, runner, checkpoint: dict):
         meta = checkpoint['meta']
-        inside = meta['epoch'] == runner.epoch  # else it counts as finished
+        inside = meta['epoch'] == runner.epoch  # otherwise the epoch counts as finished
         meta.update(
             world_size=runner.world_size,
             batches_per_epoch=len(runner.train_dataloader),
@@ -80,9 +80,9 @@ class ResumeHook(Hook):
         }
         if gradients and runner.distributed:
             runner.logger.warning(
-                'This checkpoint is inside a window of gradient accumulation: the '
-                'gradients so far differ by rank and are not saved. A run that resumes '
-                'from it will not repeat this one exactly.'
+                'This checkpoint is saved while gradients are accumulated. They '
+                'differ by rank and are not saved, so a run that resumes from it will '
+                'not repeat this one exactly.'
             )
         elif gradients:
             checkpoint['gradients'] = {
@@ -109,7 +109,7 @@ class ResumeHook(Hook):
         self._restore_gradients(runner, checkpoint.get('gradients', {}))
         if self._batches_done == 0 and _validation_is_due(runner):
             runner.logger.info(
-                'The checkpoint was saved before its validation: that comes first.'
+                'The checkpoint was saved before its validation, which runs first.'
             )
             runner.val_loop.run()
 
@@ -117,7 +117,7 @@ class ResumeHook(Hook):
         loop = runner.train_loop
         batches = positioned(loop.dataloader)
         if isinstance(loop, IterBasedTrainLoop) or batches is None:
-            return  # the former skips what has been seen by itself
+            return  # a loop of iterations skips its batches by itself
         batches.resume(at=runner.iter, number=runner.iter - self._batches_done)
         loop.first_batch = self._batches_done
 
@@ -128,7 +128,7 @@ class ResumeHook(Hook):
         self._batches_done = 0
 
     def before_val_epoch(self, runner):
-        if self._training:  # else runner.iter would build the training data
+        if self._training:  # otherwise runner.iter would build the training data
             runner.message_hub.update_info(VALIDATED, runner.iter)
         if positioned(runner.val_dataloader) is not None:
             positioned(runner.val_dataloader).resume(at=0)

@@ -1,4 +1,4 @@
-"""mmengine's runner with the parts that a trustworthy run needs."""
+"""mmengine's runner with safe checkpoints, exact resuming and checked data."""
 
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -26,16 +26,16 @@ from .stop_signals import StopHook
 
 @RUNNERS.register_module()
 class Runner(MMEngineRunner):
-    """`runner_type = 'mmattn.Runner'`; every tool of ours uses it by default.
+    """Run a config with `runner_type = 'mmattn.Runner'`, the default of our tools.
 
-    Three config keys of its own, all off by default: `trust_checkpoint` lets
-    checkpoints run code while they are read, `allow_partial_load` takes weights that
-    match in part (`mmattn.engine.checkpoints.weights` has the rules), and
+    It reads three more keys of the config, which default to False. `trust_checkpoint`
+    lets checkpoints run code while they are read. `allow_partial_load` accepts weights
+    that match in part; `mmattn.engine.checkpoints.weights` states the rules.
     `scale_schedule` scales `param_scheduler` to the length of the run.
     """
 
     _load_exactly = False
-    _required = ()  # of a checkpoint, beside its weights
+    _required = ()  # keys of a checkpoint beside its weights
 
     @classmethod
     def from_cfg(cls, cfg: Config | ConfigDict | dict) -> 'Runner':
@@ -47,7 +47,7 @@ class Runner(MMEngineRunner):
         """Build as mmengine does, and check that the backbone's maps fit the neck.
 
         Raises:
-            ValueError: names the key of the config that is wrong.
+            ValueError: a key of the config is wrong; the message names it.
         """
         if isinstance(model, nn.Module):
             return super().build_model(model)
@@ -141,7 +141,7 @@ class Runner(MMEngineRunner):
         """Resume as mmengine does, from checkpoints that match the model exactly.
 
         Raises:
-            ValueError: the file is not what a run has saved, or does not match.
+            ValueError: no run has saved the file, or it does not match the model.
         """
         self._load_exactly, self._required = True, ('meta', 'message_hub')
         super().resume(filename, *args, **kwargs)

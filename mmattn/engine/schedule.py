@@ -23,7 +23,7 @@ from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.utils import is_seq_of
 
 TOLERANCE = 0.01  # of the run
-# What `scaled` knows how to scale: the lengths of each type.
+# The lengths that `scaled` scales, by the type of the scheduler.
 LENGTHS = {
     'Linear': (),
     'Constant': (),
@@ -37,7 +37,7 @@ KIND = re.compile(r'(\w+\.)*(?P<kind>\w+?)(LR|Momentum|ParamScheduler)')
 
 
 class Length(NamedTuple):
-    """How long a run is, in both units.
+    """Length of a run in epochs and in iterations.
 
     Attributes:
         epoch_length: 0 in a run that counts iterations or has a single epoch.
@@ -68,19 +68,19 @@ class Length(NamedTuple):
         """Return whether `place`, in the scheduler's unit, is not the run's end."""
         end = self.end(scheduler)
         distance = abs(place - end)
-        # Iterations that were computed from epochs miss the end by less than an epoch.
+        # Iterations computed from epochs differ from the end by less than an epoch.
         least = 0 if scheduler.by_epoch else self.epoch_length
         return distance > TOLERANCE * end and distance >= least
 
 
 class Mismatch(NamedTuple):
-    """A scheduler that ends elsewhere.
+    """A scheduler that does not end with the run.
 
     Attributes:
-        index: in its list.
+        index: its place in the list of schedulers.
         place: where it ends.
         end: where the run ends, in the same unit.
-        key: of the config that says where the scheduler ends.
+        key: the key of the config that sets the scheduler's end.
     """
 
     index: int
@@ -93,8 +93,9 @@ class Mismatch(NamedTuple):
 def mismatches(schedulers: list[_ParamScheduler], run: Length) -> Iterator[Mismatch]:
     """Yield the schedulers of an optimizer that the run cuts off or outlasts.
 
-    Schedulers of one parameter are one schedule. What rises to the base value, such as
-    a warm-up, may end at any time before the run; the last of the others may not.
+    The schedulers of one parameter form one schedule. Those that rise to the base
+    value, such as a warm-up, may end at any time before the run. The last of the others
+    must end with it.
     """
     for name in dict.fromkeys(scheduler.param_name for scheduler in schedulers):
         part = {i: s for i, s in enumerate(schedulers) if s.param_name == name}
@@ -122,7 +123,7 @@ def _goal(scheduler: _ParamScheduler, run: Length) -> tuple[int, str]:
         return scheduler.begin + scheduler.total_steps, 'total_steps'
     if isinstance(scheduler, CosineAnnealingParamScheduler):
         span = scheduler.end - scheduler.begin
-        # The minimum at T_max counted from 0 instead of `begin` is a common habit.
+        # Many configs count T_max from 0 instead of from `begin`.
         if scheduler.T_max > span and run.differs(scheduler, scheduler.T_max):
             return scheduler.begin + scheduler.T_max, 'T_max'
         return scheduler.end, 'end'
@@ -163,29 +164,30 @@ def _message(mismatch: Mismatch, prefix: str) -> str:
     effect = (
         'the run is over before the schedule'
         if place > end
-        else 'what follows trains at the last value'
+        else 'the rest of the run trains at the last value'
     )
     return (
         f'{prefix}.{index}.{key}: {type(scheduler).__name__} ends at {unit} {place}, '
-        f'and the run at {unit} {end} (train_cfg.{run_key}), so {effect}. '
+        f'but the run ends at {unit} {end} (train_cfg.{run_key}), so {effect}. '
         'scale_schedule=True in the config (--cfg-options scale_schedule=True) '
-        'scales the schedule to the run; a resumed run keeps that of its checkpoint.'
+        'scales the schedule to the run. A resumed run keeps the schedule of its '
+        'checkpoint.'
     )
 
 
 def scaled(configs: list, run: Length) -> list:
     """Return the schedulers of one optimizer with their lengths scaled to the run.
 
-    All lengths of a parameter's schedule, warm-ups included, are multiplied by the same
-    number, so that what was in proportion stays so. A schedule that fits is left alone.
+    All lengths of a parameter's schedule, including warm-ups, are multiplied by the
+    same number, which keeps their proportions. A schedule that fits is not changed.
 
     Args:
         configs: dicts of a config's `param_scheduler`.
         run: the length to scale to.
 
     Raises:
-        ValueError: a scheduler is not a dict or of a type that cannot be scaled, or
-            nothing says where the schedule ends.
+        ValueError: a scheduler is not a dict, its type cannot be scaled, or its config
+            does not set where the schedule ends.
     """
     for config in configs:
         if not isinstance(config, dict):

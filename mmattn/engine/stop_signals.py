@@ -1,7 +1,7 @@
 """Save a run that SIGINT (Ctrl-C) or SIGTERM (Slurm, Kubernetes, kill) ends.
 
-The iteration, or the validation, that the signal interrupts is finished first, so the
-resumed run goes on as if nothing had happened.
+The iteration or validation that the signal interrupts is finished first, so the resumed
+run continues as if it had not been stopped.
 """
 
 import functools
@@ -17,22 +17,22 @@ from mmengine.optim import OptimWrapperDict
 
 from .checkpoints.hook import CheckpointHook
 
-# Handlers of a plain Python process. Where somebody else has set one, it stays.
+# Handlers of a plain Python process. Any other handler is kept.
 PLAIN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-# Slurm signals torchrun and its processes, and torchrun passes its signal on: what
-# comes within so many seconds is the same wish.
+# Slurm signals torchrun and its processes, and torchrun forwards its signal. Signals
+# within this many seconds count as one.
 BURST = 1.0
 
 
 class StopHook(Hook):
     """Save through the checkpoint hook after a signal, on all ranks at the same step.
 
-    A second signal ends the process at once. Outside the main thread, and in runs
-    without a checkpoint hook, signals do what they always do.
+    A second signal ends the process at once. Signals keep their usual effect outside
+    the main thread and in runs without a checkpoint hook.
 
     Raises:
-        KeyboardInterrupt: after SIGINT, when the checkpoint has been written.
-        SystemExit: after SIGTERM, with the status 143.
+        KeyboardInterrupt: after SIGINT, once the checkpoint is written.
+        SystemExit: after SIGTERM, with status 143.
     """
 
     priority = 'LOWEST'
@@ -71,7 +71,7 @@ class StopHook(Hook):
         self._stop_if_asked(runner, dict(epoch=runner.epoch, iter=runner.iter + 1))
 
     def after_val_epoch(self, runner, metrics=None):
-        if self._saver is not None:  # else no training has begun: `runner.val()`
+        if self._saver is not None:  # otherwise this is `runner.val()`
             self._stop_if_asked(runner, dict(epoch=runner.epoch, iter=runner.iter))
 
     def _receive(self, number: int, frame):
@@ -84,7 +84,7 @@ class StopHook(Hook):
         elif not self._received:
             self._received, self._since = number, now
             name = signal.Signals(number).name
-            # A logger may be in the middle of a line.
+            # A logger may be writing a line, so bypass it.
             message = f'\n{name}: finishing this step, then saving. Again: stop now.\n'
             os.write(2, message.encode())
 
@@ -93,7 +93,7 @@ class StopHook(Hook):
             return
         number = self._received
         if runner.distributed:
-            # One rank may have been told a step before another.
+            # The signal may reach one rank a step before another.
             wish = torch.tensor(number)
             all_reduce(wish, 'max')
             number = int(wish)
@@ -105,7 +105,7 @@ class StopHook(Hook):
         barrier()  # torchrun ends all processes when the first one ends
         runner.logger.warning(
             f'{signal.Signals(number).name}: stopped after iteration {meta["iter"]}, '
-            f'saved to {path}; --resume goes on from there.'
+            f'saved to {path}; --resume continues from there.'
         )
         if number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -124,11 +124,11 @@ def outliving() -> torch.Tensor:
 
 
 class WorkerStart(functools.partial):
-    """A `worker_init_fn` whose workers outlive the signal that stops the run.
+    """Start workers that outlive the signal that stops the run.
 
-    A terminal, Slurm and torchrun signal them as well, and without them the iteration
-    could not be finished. They end with the main process, which ends them by SIGTERM
-    when it does not handle that itself.
+    A terminal, Slurm and torchrun also signal the workers, which the run needs to
+    finish its iteration. They end with the main process, which ends them by SIGTERM
+    when it does not handle that signal itself.
     """
 
     def __init__(self, *_, **__):

@@ -148,20 +148,20 @@ SAMPLES = {
     'label out of range': (
         'mmseg',
         lambda: edit_map(out_of_range),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} has the label 150, and there are 150 '
-        'classes, 0 to 149, after what reduce_zero_label=True does; ignored: [255]',
+        f'sample 0 of ADE20KDataset: {ADE_MAP} has the label 150, but there are 150 '
+        'classes, 0 to 149, with reduce_zero_label=True; ignored: [255]',
     ),
     'label map of another size': (
         'mmseg',
         lambda: edit_map(lambda labels: labels[:, 1:]),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 159), its image '
-        '(120, 160)',
+        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 159), but its '
+        'image has (120, 160)',
     ),
     'label map in colors': (
         'mmseg',
         lambda: edit_map(lambda labels: np.stack([labels] * 3, axis=-1)),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 160, 3), its image '
-        '(120, 160)',
+        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 160, 3), but '
+        'its image has (120, 160)',
     ),
 }
 
@@ -251,7 +251,7 @@ def test_which_labels_are_in_range(here, heads, settings, label, fails):
     }
     options = dict(scope='mmseg', model=Model(**heads))
     if fails:
-        with pytest.raises(DataError, match=f'has the label {label}, and'):
+        with pytest.raises(DataError, match=f'has the label {label}, but'):
             load_all(dataset, **options)
     else:
         load_all(dataset, **options)

@@ -256,7 +256,7 @@ PRETRAINED = {
     'whole-model': ('backbone.', None, None),
     'prefix': ('teacher.backbone.', 'teacher.backbone', None),
     'dotted-prefix': ('backbone.', 'backbone.', None),
-    'wrong-prefix': ('backbone.', 'encoder.', "nothing below the prefix 'encoder.'"),
+    'wrong-prefix': ('backbone.', 'encoder.', "no weights below the prefix 'encoder.'"),
     'no-prefix': (
         'encoder.',
         None,

@@ -103,14 +103,14 @@ BEFORE_TRAINING = {
         'mmdet',
         no_annotation,
         dict(filter_cfg=dict(filter_empty_gt=True)),
-        f'{KEY}: no image of {COCO_FILE} is left, of 4 with 0 annotations, by '
+        f'{KEY}: no image of {COCO_FILE} remains, of 4 with 0 annotations, by '
         f"filter_cfg={{'filter_empty_gt': True}} and the classes {ALL_80}",
     ),
     'no image': (
         'mmdet',
         no_image,
         {},
-        f'{KEY}: no image of {COCO_FILE} is left, of 0 with 0 annotations, by '
+        f'{KEY}: no image of {COCO_FILE} remains, of 0 with 0 annotations, by '
         f'filter_cfg=None and the classes {ALL_80}',
     ),
     'no data root': (
@@ -186,7 +186,7 @@ BEFORE_TRAINING = {
         'mmpretrain',
         lambda: Path('imagenet/train/n0').mkdir(parents=True),
         dict(type='CustomDataset', split=None, data_prefix='train'),
-        f'{KEY}: imagenet/train/n0 is the folder of a class and has no image',
+        f'{KEY}: imagenet/train/n0 is the folder of a class, but has no image',
     ),
 }
 
@@ -271,7 +271,7 @@ HEADS = {
     'detector, more': (
         'mmdet',
         dict(bbox_head=attributes(num_classes=3)),
-        f'{KEY} has 80 classes, model.bbox_head.num_classes is 3',
+        f'{KEY} has 80 classes, but model.bbox_head.num_classes is 3',
     ),
     'detector, the same': ('mmdet', dict(bbox_head=attributes(num_classes=80)), None),
     'class agnostic masks': (
@@ -283,7 +283,7 @@ HEADS = {
     'segmentor, too few': (
         'mmseg',
         dict(decode_head=attributes(num_classes=19, out_channels=19)),
-        f'{KEY} has 150 classes, model.decode_head.num_classes is 19',
+        f'{KEY} has 150 classes, but model.decode_head.num_classes is 19',
     ),
     'segmentor, more': (
         'mmseg',
@@ -299,7 +299,7 @@ HEADS = {
         'mmpretrain',
         dict(head=attributes(num_classes=999)),
         'imagenet/train/n15075141/n15075141_4.JPEG has the label 999 in '
-        f'{IMAGENET_LIST}, and there are 999 classes, 0 to 998',
+        f'{IMAGENET_LIST}, but there are 999 classes, 0 to 998',
     ),
     'classifier, enough': ('mmpretrain', dict(head=attributes(num_classes=1000)), None),
 }

@@ -220,12 +220,14 @@ def run_cosine(work_dir, max_iters, end, **options):
     return runner.message_hub.get_scalar('train/lr').data[0].tolist()
 
 
-SAID = 'param_scheduler.1.end: CosineAnnealingLR ends at iteration {}, and the run at'
+SAID = (
+    'param_scheduler.1.end: CosineAnnealingLR ends at iteration {}, but the run ends at'
+)
 
 
 def test_a_run_says_that_its_schedule_does_not_fit(tmp_path, capsys):
     run_cosine(tmp_path / 'a', 8, 8)
-    assert 'and the run at' not in capsys.readouterr().out
+    assert 'but the run ends at' not in capsys.readouterr().out
     cut_off = run_cosine(tmp_path / 'b', 8, 40)
     said = capsys.readouterr().out
     assert SAID.format(40) + ' iteration 8 (train_cfg.max_iters)' in said
@@ -233,10 +235,10 @@ def test_a_run_says_that_its_schedule_does_not_fit(tmp_path, capsys):
     run_cosine(tmp_path / 'a', 16, 16, resume=True)
     said = capsys.readouterr().out
     assert SAID.format(8) + ' iteration 16' in said
-    assert 'what follows trains at the last value' in said
+    assert 'the rest of the run trains at the last value' in said
 
 
 def test_a_run_scales_its_schedule(tmp_path, capsys):
     expected = run_cosine(tmp_path / 'a', 8, 8)
     assert run_cosine(tmp_path / 'b', 8, 40, scale_schedule=True) == expected
-    assert 'and the run at' not in capsys.readouterr().out
+    assert 'but the run ends at' not in capsys.readouterr().out

@@ -119,7 +119,7 @@ def test_every_bad_split_is_named(here, capsys):
         'error: train_dataloader.dataset.data_prefix.img_path: '
         'data/ade/ADEChallengeData2016/images/training does not exist'
     )
-    assert f'ADE20KDataset: {LABELS} has the label 199, and there are 150' in second
+    assert f'ADE20KDataset: {LABELS} has the label 199, but there are 150' in second
 
 
 def test_the_ends_of_files_are_checked_without_decoding(here, capsys):

@@ -283,7 +283,7 @@ def test_without_cuda_torchrun_runs_on_gloo_and_says_so(killed):
     if torch.cuda.is_available():
         pytest.skip('there is CUDA')
     _, _, log = killed
-    assert log.count('No CUDA here: the backend is gloo, not nccl') == 1
+    assert log.count('CUDA is not available: the backend is gloo, not nccl') == 1
 
 
 @linux

@@ -1,20 +1,19 @@
-"""The globals that the pickle of a checkpoint may name, and what each becomes.
+"""Table of the globals that the pickle of a checkpoint may name.
 
-`torch.load(weights_only=True)` knows tensors and plain containers. Checkpoints of
+`torch.load(weights_only=True)` supports tensors and plain containers. Checkpoints of
 training runs hold a little more: mmengine's log history, numpy numbers, the arguments
-or the config of the run. Those are read in two steps. While the file is unpickled,
-each of these globals stands for a class that records its arguments and its state and
-does nothing with them. `as_data` then builds the objects, each after a check of every
-part that it is built from:
+or the config of the run. These are read in two steps. While the file is unpickled,
+each of these globals is a class that only records its arguments and its state.
+`as_data` then checks every part and builds the objects:
 
-- numpy believes a forged dtype, for example doubles flagged as object references. An
-  array is built from the name of a plain type, a shape and bytes alone;
+- numpy trusts a forged dtype, for example doubles flagged as object references. So an
+  array is built from the name of a plain type, a shape and bytes only.
 - mmengine's `HistoryBuffer` merges the functions that a file names into its class. Ours
-  takes the numbers alone;
-- `argparse.Namespace` (DeiT, PVT, timm) and mmengine's `ConfigDict` take a plain dict;
-- yacs' and mmcv's configs become an `OrderedDict`.
+  takes the numbers only.
+- `argparse.Namespace` (DeiT, PVT, timm) and mmengine's `ConfigDict` take a plain dict.
+- The configs of yacs and mmcv become an `OrderedDict`.
 
-`as_data` refuses whatever else a file holds: classes, functions, and attributes that
+`as_data` refuses everything else in a file: classes, functions, and attributes that
 would hide the methods of a tensor.
 """
 
@@ -44,7 +43,7 @@ class _Recorded:
     """Record how a file would build an object, and nothing else."""
 
     __slots__ = ('arguments', 'state')
-    name = ''  # of what it stands for
+    name = ''  # of the class that it replaces
 
     def __new__(cls, *arguments):
         self = super().__new__(cls)
@@ -55,7 +54,7 @@ class _Recorded:
         self.state = state
 
     def build(self, built: dict):
-        """Return the object; `built` has what was built so far, as in `as_data`."""
+        """Return the object; `built` holds the objects so far, as in `as_data`."""
         raise NotImplementedError
 
     def refusal(self) -> UnpicklingError:
@@ -71,7 +70,7 @@ class _DType(_Recorded):
         dtype = np.dtype(self.arguments[0])
         if dtype.kind not in PLAIN_KINDS or dtype.itemsize == 0:
             raise self.refusal()
-        # The byte order is the one part of the state that the name does not tell.
+        # The name of the type does not include the byte order.
         if type(self.state) is tuple and self.state[1] in ('<', '>'):
             dtype = dtype.newbyteorder(self.state[1])
         return dtype
@@ -210,18 +209,18 @@ ALLOWED_GLOBALS = [
 
 
 def as_data(value, built: dict | None = None):
-    """Return `value` with the objects in the place of their records.
+    """Return `value` with the objects in place of their records.
 
-    Containers are changed in place, tuples are made anew.
+    Containers are changed in place, and tuples are replaced.
 
     Args:
-        value: what the unpickler returned.
-        built: originals and what they became, by the identity of the original, so that
-            what occurs twice is built once. None starts with an empty one.
+        value: the result of the unpickler.
+        built: the original and its replacement, by the identity of the original, so
+            that each is built once. None starts with an empty dict.
 
     Raises:
-        pickle.UnpicklingError: there is something that is no data, or a record whose
-            parts do not fit.
+        pickle.UnpicklingError: the value holds something other than data, or a record
+            whose parts do not fit.
     """
     built = {} if built is None else built
     kind = type(value)
@@ -253,7 +252,7 @@ def as_data(value, built: dict | None = None):
 
 def _convert_mapping(mapping: dict, built: dict):
     if type(mapping) is not dict:
-        # The attributes of a state dict are its versions; those of yacs are no data.
+        # A state dict keeps its versions in attributes; those of yacs are not data.
         kept = vars(mapping).get('_metadata')
         vars(mapping).clear()
         if type(kept) in (dict, OrderedDict):

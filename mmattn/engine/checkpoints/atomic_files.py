@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever ends the process meanwhile."""
+"""Files that are written whole or not at all, even if the process is killed."""
 
 import errno
 import os
@@ -13,11 +13,11 @@ NAME = 'mmattn.atomic'
 def write_atomically(path: str | Path, content: bytes):
     """Write a file beside `path`, sync it to disk, and rename it to `path`.
 
-    Until the rename, which either happens or does not, `path` is what it was.
+    Until the rename, which is atomic, `path` keeps its content.
 
     Raises:
-        OSError: it could not be written; names `path`, which is what it was, and
-            leaves nothing beside it.
+        OSError: the file cannot be written. The message names `path`, which keeps its
+            content; nothing is left beside it.
     """
     path = Path(path)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}{SUFFIX}')
@@ -28,7 +28,7 @@ def write_atomically(path: str | Path, content: bytes):
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        message = f'{error.strerror}; what was there before is untouched'
+        message = f'{error.strerror}; the previous content is untouched'
         raise OSError(error.errno, message, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def _sync_folder(folder: Path):
 def remove_unfinished(folder: str | Path):
     """Remove the partial files of processes that were killed while writing to `folder`.
 
-    Only one process may write to the folder, as is so for the work dir of a run.
+    Only one process may write to the folder. This holds for the work dir of a run.
     """
     for path in Path(folder).glob(f'.*{SUFFIX}'):
         path.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ def remove_unfinished(folder: str | Path):
 
 @register_backend(NAME, force=True)
 class AtomicBackend(LocalBackend):
-    """mmengine's local files, with `backend_args=dict(backend='mmattn.atomic')`."""
+    """Write mmengine's local files atomically: `dict(backend='mmattn.atomic')`."""
 
     def put(self, obj: bytes, filepath: str | Path):
         Path(filepath).parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class AtomicBackend(LocalBackend):
 def atomic_backend_args(uri: str, backend_args: dict | None = None) -> dict | None:
     """Return `backend_args` that make mmengine's writing to `uri` atomic.
 
-    Storage other than local files keeps the given ones.
+    Other storage than local files keeps the given `backend_args`.
     """
     if type(get_file_backend(uri, backend_args=backend_args)) is LocalBackend:
         return {'backend': NAME}

@@ -1,8 +1,8 @@
-"""mmengine's checkpoint hook, with no moment at which a kill leaves nothing to resume.
+"""mmengine's checkpoint hook, made safe against kills at any moment.
 
 mmengine removes the outdated checkpoint, then writes the new one, then truncates
-`last_checkpoint` to name it. Ours writes the new one, names it, then removes. With
-`mmattn.Runner` each write is atomic.
+`last_checkpoint` to name it. Our hook writes the new one, names it, and then removes
+the outdated one. With `mmattn.Runner` each write is atomic.
 """
 
 import os
@@ -25,7 +25,7 @@ STOPPED = 'stopped.pth'
 
 
 class _DeferredRemovals:
-    """A file backend whose removals wait for `carry_out`.
+    """Collect the removals of a file backend until `carry_out`.
 
     Args:
         backend: the file backend.
@@ -66,14 +66,14 @@ def _remove(backend, path: str):
 
 @HOOKS.register_module()
 class CheckpointHook(MMEngineCheckpointHook):
-    """Arguments and results are those of mmengine's `CheckpointHook`.
+    """Save checkpoints as mmengine's `CheckpointHook` does, with the same arguments.
 
-    A resumed run takes the names of what to remove from its checkpoint. It removes only
-    what lies in its own folder and is named as this hook names files.
+    A resumed run reads the names of the files to remove from its checkpoint. It removes
+    only files in its own folder that are named as this hook names files.
 
     Raises:
-        OSError: while training, when a checkpoint cannot be written, for example to a
-            full disk. The one before it and `last_checkpoint` are untouched.
+        OSError: a checkpoint cannot be written while training, for example to a full
+            disk. The one before it and `last_checkpoint` are untouched.
     """
 
     def before_train(self, runner):
@@ -82,7 +82,7 @@ class CheckpointHook(MMEngineCheckpointHook):
         self._remove_unfinished(runner)
 
     def after_val_epoch(self, runner, metrics: dict):
-        if hasattr(self, 'file_backend'):  # else no training has begun: `runner.val()`
+        if hasattr(self, 'file_backend'):  # otherwise this is `runner.val()`
             super().after_val_epoch(runner, metrics)
 
     def _save_checkpoint_with_step(self, runner, step: int, meta: dict):
@@ -91,8 +91,8 @@ class CheckpointHook(MMEngineCheckpointHook):
             if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
                 outdated = self.keep_ckpt_ids.popleft()
             self.keep_ckpt_ids.append(step)
-            # The outdated one is still there when this is saved. A run that is killed
-            # before it is removed finds it in the list when it resumes.
+            # The outdated file still exists when this list is saved. A run that is
+            # killed before the removal finds it in the list when it resumes.
             kept = [outdated] if outdated is not None else []
             runner.message_hub.update_info(
                 'keep_ckpt_ids', kept + list(self.keep_ckpt_ids)
@@ -124,7 +124,7 @@ class CheckpointHook(MMEngineCheckpointHook):
     def save_stopped(self, runner, meta: dict) -> str:
         """Save a run that is being stopped, and return the path.
 
-        The file is named by `last_checkpoint` and removed after the next regular save.
+        `last_checkpoint` names the file. The next regular save removes it.
         """
         path = self.file_backend.join_path(self.out_dir, STOPPED)
         runner.save_checkpoint(
@@ -175,7 +175,7 @@ class CheckpointHook(MMEngineCheckpointHook):
 def _drop_strange_names(runner):
     """Drop steps that are not integers and paths that are not strings.
 
-    A checkpoint can hold anything in their place, for example `'../other'` for a step.
+    A checkpoint can hold anything instead, for example `'../other'` as a step.
     """
     info = runner.message_hub.runtime_info
     for key, value in list(info.items()):
@@ -205,7 +205,8 @@ def check_last_checkpoint(work_dir: str):
     Without a `last_checkpoint` there is nothing to resume, and a run starts anew.
 
     Raises:
-        ValueError: says which file is missing, and which of the same name is not.
+        ValueError: the file is missing. The message names it, and a file of the same
+            name in the work dir if there is one.
     """
     pointer = Path(work_dir, LAST)
     if not pointer.is_file():

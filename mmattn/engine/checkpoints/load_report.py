@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from mmengine.logging import MMLogger, print_log
 
 MIN_BACKBONE_SHARE = 0.9
-# Of the names of the shorter side, for a prefix to be more than chance: `norm.weight`
-# stands somewhere in any model.
+# A prefix must fit this share of the shorter side's names to be more than chance:
+# every model has a name such as `norm.weight`.
 MIN_PREFIX_SHARE = 0.5
 SHOWN_NAMES = 6
 ALLOW_PARTIAL = (
     'pass --allow-partial-load (allow_partial_load = True in the config) to load it '
-    'all the same'
+    'anyway'
 )
 
 
@@ -32,12 +32,11 @@ class LoadReport:
         sizes: elements of each tensor of the model.
         given: names in the file.
         matched: names in the model whose tensor came from the file.
-        resized: those of `matched` that a hook of the model changed the shape of, with
-            the shapes in the file and in the model.
-        missing: names in the model that the file has no tensor for, or one of another
-            shape.
-        mismatched: those of `missing` with another shape, and both shapes.
-        unexpected: names in the file that the model has no place for.
+        resized: those of `matched` whose shape a hook of the model changed, with the
+            shapes in the file and in the model.
+        missing: names in the model without a tensor of the same shape in the file.
+        mismatched: those of `missing` with a tensor of another shape, and both shapes.
+        unexpected: names in the file that the model does not have.
     """
 
     sizes: dict[str, int]
@@ -121,12 +120,12 @@ class LoadReport:
         Args:
             exact: for resuming and testing; otherwise fine-tuning.
             part: prefix of the backbone in the model, such as 'backbone.'.
-            partial: only a load where nothing matched is an error.
-            taker: config of a backbone that takes the whole file, if one is known.
+            partial: raise only if nothing matched.
+            taker: config of a backbone that accepts the whole file, if one is known.
 
         Raises:
-            ValueError: with the file, the counts, names of both sides and, where a
-                prefix would mend it, the prefix.
+            ValueError: the rule is broken. The message has the file, the counts, names
+                of both sides, and the prefix if another prefix would match.
         """
         problem = self._problem(exact, part, partial)
         if problem is None:
@@ -153,7 +152,7 @@ class LoadReport:
             return f'tensors of the {name} have another shape'
         share = self.share(part)
         if share < MIN_BACKBONE_SHARE:
-            return f'it holds {share:.0%} of the {name}, the rest would be noise'
+            return f'it holds {share:.0%} of the {name}, and the rest would be noise'
         return None
 
 

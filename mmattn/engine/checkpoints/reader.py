@@ -1,10 +1,10 @@
-"""Reading checkpoints without running what is in them.
+"""Read checkpoints without running code in them.
 
 A `.pth` file is a pickle, and a pickle is a program. Everything here reads with
 `weights_only=True`, which builds tensors, containers and the plain data that
-`checkpoint_globals` lists. A file that asks for more is refused, never read another
-way by itself; `trusted_checkpoints` is how a user says that it may run code.
-`mmattn.compat` makes mmengine read through this module.
+`allowed_globals` lists. A file that asks for more is refused, and no other way of
+reading is tried. A user allows code with `trusted_checkpoints`. `mmattn.compat` makes
+mmengine read through this module.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import pickle
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from urllib.parse import urlparse
@@ -25,13 +25,13 @@ from mmengine.logging import print_log
 
 from .unpickler import load_data
 
-# Below it, weights_only=True can be made to run code: CVE-2025-32434 until 2.5, and
-# CVE-2026-24747, which corrupts memory, until 2.9.
+# weights_only=True is unsafe in older versions: a file can run code until 2.5
+# (CVE-2025-32434) and corrupt memory until 2.9 (CVE-2026-24747).
 SAFE_TORCH = (2, 10)
 WANTED = re.compile(
     r'GLOBAL (\S+)|unrecognized function (.+)|but got <class \'(\S+)\'>'
 )
-# A damaged pickle fails in whatever step the damage leads to.
+# A damaged pickle can fail in any step.
 UNREADABLE = (
     pickle.UnpicklingError,
     struct.error,
@@ -49,39 +49,44 @@ _TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
 
 
 class UntrustedCheckpointError(ValueError):
-    """A checkpoint would have to run code to be read, and nobody said it may.
+    """Reading a checkpoint requires running its code, which the user did not allow.
 
     Args:
         source: path or address of the checkpoint.
-        wanted: what it would run.
-        instead: a sentence that says how to do without, if there is a way.
+        wanted: the code that it would run.
+        instead: a sentence that names an alternative, if there is one.
     """
 
     def __init__(self, source: str, wanted: str, instead: str = ''):
         super().__init__(
             f'{source} is refused: reading it would run code, namely {wanted!r}, which '
-            f'weights have no need of. {instead}If you trust whoever made the file, '
+            f'weights do not need. {instead}If you trust the author of the file, '
             'pass --trust-checkpoint (trust_checkpoint = True in a config, '
             'mmattn.engine.trusted_checkpoints() in Python).'
         )
 
 
 @contextmanager
-def trusted_checkpoints(trust: bool = True) -> Iterator[None]:
+def allowing(flag: ContextVar[bool], allow: bool) -> Iterator[None]:
+    """Set a flag within this context if `allow`; False leaves the flag as it is."""
+    token = flag.set(allow or flag.get())
+    try:
+        yield
+    finally:
+        flag.reset(token)
+
+
+def trusted_checkpoints(trust: bool = True) -> AbstractContextManager[None]:
     """Read checkpoints that require code within this context, and run that code.
 
     Args:
         trust: False changes nothing, also inside another `trusted_checkpoints`.
     """
-    token = _TRUSTED.set(trust or _TRUSTED.get())
-    try:
-        yield
-    finally:
-        _TRUSTED.reset(token)
+    return allowing(_TRUSTED, trust)
 
 
 def may_run_code() -> bool:
-    """Return whether `trusted_checkpoints` is in force."""
+    """Return whether the user trusts checkpoints, by `trusted_checkpoints`."""
     return _TRUSTED.get()
 
 
@@ -92,10 +97,10 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
         file: path, or the content of a `.pth` file.
         map_location: as for `torch.load`; a `.safetensors` file is read on the CPU
             unless it names a device.
-        source: what errors call the file; its path by default.
+        source: name of the file in errors; it defaults to its path.
 
     Returns:
-        The object that was saved; of `.safetensors`, the dict of its tensors.
+        The object that was saved, or the dict of tensors of a `.safetensors` file.
 
     Raises:
         UntrustedCheckpointError: reading it would run code; a `ValueError`.
@@ -108,7 +113,7 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
         return _read_safetensors(file, map_location, source)
     if torch.__version__ < SAFE_TORCH and not _TRUSTED.get():
         raise RuntimeError(
-            f'{source} is not read: PyTorch {torch.__version__} cannot read checkpoints'
+            f'{source} is refused: PyTorch {torch.__version__} cannot read checkpoints'
             ' without running their code (CVE-2026-24747). Install PyTorch 2.10 or '
             'newer (pip install -U torch), pass --trust-checkpoint, or use a '
             '.safetensors file.'
@@ -133,7 +138,7 @@ def _explained(error: Exception, source: str) -> ValueError:
         return UntrustedCheckpointError(source, 'TorchScript')
     reason = message.strip().splitlines()[-1] if message.strip() else 'it ends early'
     return ValueError(
-        f'{source} is not a readable checkpoint: it is truncated, or of another format '
+        f'{source} is not a readable checkpoint: it is truncated or has another format '
         f'({type(error).__name__}: {reason})'
     )
 
@@ -155,22 +160,22 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
 
 
 def download_checkpoint(url: str, folder: str | None = None, progress=False) -> Path:
-    """Return the local copy of what is at `url`; the first process downloads it once.
+    """Return the local copy of the file at `url`; the first process downloads it.
 
-    Copies are kept by address, as `<folder>/<hash of the address>/<name>`, since files
-    of many models have one name (`model.safetensors`). A name that ends in the first
-    digits of a SHA-256 (`name-d4b0c5d6.pth`) is compared with the content, and a
-    difference is logged: some published files were converted after they were named.
-    `<folder>/<name>`, where `torch.hub` keeps its downloads, is used if its content is
-    what such a name says.
+    A copy is kept as `<folder>/<hash of the address>/<name>`, because many models use
+    the same file name (`model.safetensors`). If the name ends in the first digits of a
+    SHA-256 (`name-d4b0c5d6.pth`), they are compared with the content. A difference is
+    only logged: some published files were converted after they were named. A file
+    `<folder>/<name>`, where `torch.hub` keeps its downloads, is used if its content
+    has such digits.
 
     Args:
         url: http or https.
-        folder: where it is kept; the checkpoints of `torch.hub` by default.
+        folder: folder of the copy; it defaults to the checkpoints of `torch.hub`.
         progress: show a bar.
 
     Raises:
-        ValueError: the address ends in no name of a file.
+        ValueError: the address does not end in the name of a file.
     """
     name = Path(urlparse(url).path).name
     if not name:
@@ -194,14 +199,14 @@ def _download(url: str, path: Path, progress: bool):
     torch.hub.download_url_to_file(url, str(path), progress=progress)
     if _is_as_named(path) is False:
         print_log(
-            f'{url} has another SHA-256 than the digits in its name',
+            f'the SHA-256 of {url} differs from the digits in its name',
             'current',
             logging.WARNING,
         )
 
 
 def _is_as_named(path: Path) -> bool | None:
-    """Return whether the SHA-256 begins as the name says; None if it says nothing."""
+    """Return whether the name's digits begin the SHA-256; None if it has no digits."""
     named = re.search(r'-([a-f0-9]{8,})\.\w+$', path.name)
     if named is None:
         return None

@@ -1,9 +1,9 @@
-"""`torch.load(weights_only=True)` with a table of allowed globals of its own.
+"""`torch.load(weights_only=True)` with its own table of allowed globals.
 
 PyTorch keeps one table for the whole process (`torch.serialization.safe_globals`).
-Entries of another thread or of the host program would take effect in our reads, and
-ours in theirs. So this module makes a second instance of PyTorch's restricted
-unpickler, whose table nobody else changes, and binds `torch.load` to it.
+Entries of another thread or of the host program would apply to our reads, and ours to
+theirs. So this module makes a second instance of PyTorch's restricted unpickler, whose
+table nothing else changes, and binds `torch.load` to it.
 """
 
 from importlib.util import find_spec, module_from_spec
@@ -26,7 +26,7 @@ def _new_unpickler() -> ModuleType:
 
 
 def _bound(function: FunctionType, namespace: dict) -> FunctionType:
-    """Return `function` with `namespace` in the place of its module's globals."""
+    """Return `function` with `namespace` in place of its module's globals."""
     bound = FunctionType(
         function.__code__,
         namespace,
@@ -57,7 +57,7 @@ def load_data(file, map_location=None):
         map_location: as for `torch.load`.
 
     Raises:
-        pickle.UnpicklingError: the file asks for more than `checkpoint_globals` allows.
-        Exception: the file is damaged; whichever step the damage leads to raises.
+        pickle.UnpicklingError: the file asks for more than `allowed_globals` lists.
+        Exception: the file is damaged. Any step may raise.
     """
     return as_data(_load(file, map_location, weights_only=True))

@@ -1,25 +1,25 @@
-"""Putting weights into a model, saying what went where, and refusing to start wrong.
+"""Load weights into a model, report every tensor, and raise if too little matches.
 
-mmengine loads what happens to fit and logs the rest, so a wrong prefix trains from
-noise. Here every tensor of the model and of the file is accounted for, and there are
-two rules:
+mmengine loads the tensors that fit and logs the rest, so with a wrong prefix it trains
+from noise. Here every tensor of the model and of the file is reported, under one of two
+rules:
 
-- *exact*, to resume and to test: every tensor of the model comes from the file and
-  every tensor of the file goes into the model. Anything else is another model.
+- *exact*, to resume and to test: every tensor of the model comes from the file, and
+  every tensor of the file goes into the model.
 - *fine-tuning*, for `load_from` and `init_cfg=dict(type='Pretrained')`: heads and necks
-  may be new, of another shape, or left over. The backbone may not: none of its tensors
-  has another shape in the file, and nine tenths of its elements (by count, so that the
-  norms added for detection weigh little) come from it. A model without `backbone` is
-  taken as a whole.
+  may be missing, left over or of another shape. The backbone must match: no tensor has
+  another shape in the file, and nine tenths of its elements come from the file. The
+  share counts elements, so norms that detection adds weigh little. Without a
+  `backbone`, the rule applies to the whole model.
 
-`allow_partial_load = True` (`--allow-partial-load`) turns both into a warning; a load
-where nothing at all matched is an error even then.
+`allow_partial_load = True` (`--allow-partial-load`) turns errors into warnings, unless
+nothing matched at all.
 """
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 import torch
@@ -32,8 +32,9 @@ from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.models.backbones.mait import taker_of
 
 from .load_report import LoadReport, list_names
+from .reader import allowing
 
-# Batch norms wrote no counter before PyTorch 0.4.1, and it changes nothing.
+# PyTorch 0.4.0 did not save this counter of batch norms, and it has no effect here.
 NOT_REQUIRED = 'num_batches_tracked'
 _PARTIAL: ContextVar[bool] = ContextVar('partial_loads', default=False)
 
@@ -41,12 +42,12 @@ _PARTIAL: ContextVar[bool] = ContextVar('partial_loads', default=False)
 def find_weights(checkpoint, source: str) -> dict:
     """Return the state dict of a checkpoint, without the prefix `module.`.
 
-    It is what is under `state_dict` (mm packages, timm), else under `model` (the
+    The state dict is under `state_dict` (mm packages, timm), else under `model` (the
     papers' repositories), else the checkpoint itself. Averaged copies (`model_ema`,
-    `state_dict_ema`, `ema_state_dict`) are never taken by themselves.
+    `state_dict_ema`, `ema_state_dict`) are ignored.
 
     Raises:
-        ValueError: there are no tensors there.
+        ValueError: there are no tensors.
     """
     weights = checkpoint
     if isinstance(checkpoint, Mapping):
@@ -120,7 +121,7 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
                 report.mismatched[key] = tuple(old), tuple(new)
                 del local[key]
 
-    # Registered last, so they see what the model's own hooks made of the weights.
+    # These hooks run last, so they see the weights after the model's own hooks.
     handles = [
         module.register_load_state_dict_pre_hook(note) for module in model.modules()
     ]
@@ -136,18 +137,13 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
     return report
 
 
-@contextmanager
-def partial_loads(allow: bool = True) -> Iterator[None]:
+def partial_loads(allow: bool = True) -> AbstractContextManager[None]:
     """Load weights that match in part within this context, with a warning.
 
     Args:
         allow: False changes nothing, also inside another `partial_loads`.
     """
-    token = _PARTIAL.set(allow or _PARTIAL.get())
-    try:
-        yield
-    finally:
-        _PARTIAL.reset(token)
+    return allowing(_PARTIAL, allow)
 
 
 def load_checkpoint(
@@ -163,14 +159,14 @@ def load_checkpoint(
 
     Args:
         exact: for resuming and testing; otherwise fine-tuning.
-        required: what the checkpoint must hold beside weights, to be resumed.
+        required: keys that the checkpoint must have beside weights, to be resumed.
         revise_keys: patterns and replacements for names, applied after the hooks.
 
     Returns:
-        What was read, with the weights under `state_dict`.
+        The checkpoint, with the weights under `state_dict`.
 
     Raises:
-        ValueError: there are no weights, what is required is not there, or the rule is
+        ValueError: there are no weights, a required key is missing, or the rule is
             broken.
     """
     loaded = CheckpointLoader.load_checkpoint(filename, map_location, runner.logger)
@@ -179,7 +175,7 @@ def load_checkpoint(
     if lacking:
         raise ValueError(
             f'{filename} cannot be resumed: it has no {" and no ".join(lacking)}, so '
-            'no run of mmengine saved it; train from its weights with load_from instead'
+            'mmengine did not save it. Use load_from to train from its weights'
         )
     checkpoint = {
         key: value
@@ -219,14 +215,14 @@ def initialize_from_checkpoint(
 ) -> LoadReport:
     """Load weights as `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
 
-    For a backbone of ours the fine-tuning rule holds; for any other module it is an
-    error only if nothing matches, as mmengine's own configs load parts on purpose.
+    The fine-tuning rule applies to our backbones. For any other module it is an error
+    only if nothing matches, because mmengine's own configs load parts on purpose.
 
     Args:
-        prefix: take the weights below it, such as 'backbone.'. Without it, that is done
-            by itself with a file of a whole detector, segmentor or classifier: no name
-            of it is a name of the module, which has no backbone of its own, and some
-            are below 'backbone.'.
+        prefix: load the weights below it, such as 'backbone.'. None selects 'backbone.'
+            for the file of a whole detector, segmentor or classifier: the module has no
+            backbone of its own and none of the file's names, and the file has names
+            below 'backbone.'.
 
     Raises:
         ValueError: there are no weights, none below `prefix`, or the rule is broken.
@@ -237,13 +233,13 @@ def initialize_from_checkpoint(
         known = weights.keys() & module.state_dict().keys()
         if not known and any(key.startswith('backbone.') for key in weights):
             prefix = 'backbone.'
-            print_log(f'{filename} is a whole model; its backbone is used', 'current')
+            print_log(f'{filename} is a whole model; using its backbone', 'current')
     if prefix is not None:
         prefix = prefix.removesuffix('.') + '.'
         below = _below(weights, prefix)
         if not below:
             raise ValueError(
-                f'{filename} has nothing below the prefix {prefix!r}; it has '
+                f'{filename} has no weights below the prefix {prefix!r}; it has '
                 f'{list_names(list(weights))}'
             )
         weights = below

@@ -9,7 +9,7 @@ from mmengine.registry import DATASETS
 
 from .checked_dataset import DataError
 
-# Some published files leave it out, though mm's class lists it.
+# Some published files omit this class, although mm's data set lists it.
 OPTIONAL_NAMES = {'background'}
 SHOWN = 5
 
@@ -18,7 +18,8 @@ def build_dataset(cfg: dict, key: str):
     """Build the data set of a config and read its annotations.
 
     Raises:
-        DataError: it cannot be built, has no image, or a COCO file is inconsistent.
+        DataError: the data set cannot be built, has no image, or its COCO file is
+            inconsistent.
     """
     return _build(_with_leaves_built(copy.deepcopy(cfg), key), key)
 
@@ -97,7 +98,7 @@ def _missing_path(cfg: dict, key: str) -> str | None:
 
 
 def _emptiness(cfg: dict, key: str, error: Exception) -> str | None:
-    # numpy's words for an empty list of samples, which mmengine packs into one array.
+    # mmengine packs the samples into one array; this is numpy's error for none.
     if isinstance(error, ValueError) and 'at least one array' in str(error):
         return _no_image(cfg, key)
     return None
@@ -127,13 +128,13 @@ def _build_coco(cfg: dict, key: str):
         counts.update(_check_coco(api.dataset, dataset, key))
         return api
 
-    dataset.COCOAPI = read  # shadows the class's for one reading
+    dataset.COCOAPI = read  # shadows the class's attribute for one reading
     try:
         dataset.full_init()
     except ValueError as error:
         if counts and _emptiness(cfg, key, error):
             raise DataError(
-                f'{key}: no image of {dataset.ann_file} is left, of '
+                f'{key}: no image of {dataset.ann_file} remains, of '
                 f'{counts["images"]} with {counts["annotations"]} annotations, by '
                 f'filter_cfg={cfg.get("filter_cfg")} and the classes '
                 f'{_some(dataset.metainfo["classes"])}'
@@ -175,7 +176,7 @@ def _check_coco(content: dict, dataset, key: str) -> dict:
 def _check_names(names: list[str], classes, path: str, key: str) -> None:
     """Check that each class of the config is one category of the file.
 
-    mmdet numbers the categories that it finds, so a missing one moves all that follow.
+    mmdet numbers the categories that it finds, so a missing one shifts all later ones.
     """
     where = f'{key}.metainfo.classes'
     if isinstance(classes, str):

@@ -34,17 +34,17 @@ def prepare_dataloader(
 ) -> dict:
     """Return a loader's config with its data set built and checked.
 
-    The main process reads every annotation once and looks for every file, which takes
-    seconds for COCO or ImageNet; no image is decoded. What is left, the contents of the
-    files, is checked while samples are loaded.
+    The main process reads every annotation once and looks for every file. This takes
+    seconds for COCO or ImageNet, because no image is decoded. The contents of the files
+    are checked while samples are loaded.
 
     Args:
-        dataloader: a config's; one that comes from here is returned as it is.
-        key: of the loader in the config, such as `train_dataloader`.
-        model: whose classes are compared with the data set's.
+        dataloader: a config's dataloader. A result of this function is returned as is.
+        key: key of the loader in the config, such as `train_dataloader`.
+        model: model whose classes are compared with the data set's.
 
     Raises:
-        DataError: names the file or the key.
+        DataError: the data set is wrong. The message names the file or the key.
     """
     key = f'{key}.dataset'
     model = model.module if is_model_wrapper(model) else model
@@ -66,7 +66,7 @@ def check_leaf(dataset, key: str, model: nn.Module | None = None) -> Summary:
     """Check a data set without wrappers, more strictly if `key` begins with train.
 
     Raises:
-        DataError: names the file or the key.
+        DataError: the data set is wrong. The message names the file or the key.
     """
     _check_classes(dataset, key, model)
     summary = _summarize(dataset, key, _num_labels(model))
@@ -85,8 +85,8 @@ def _check_training_set(dataset, key: str, summary: Summary) -> None:
         if label not in summary.per_class:
             folder = os.path.join(dataset.img_prefix, name)
             raise DataError(
-                f'{key}: {folder} is the folder of a class and has no image; endings '
-                f'that count: {", ".join(sorted(dataset.extensions))}'
+                f'{key}: {folder} is the folder of a class, but has no image; accepted '
+                f'suffixes: {", ".join(sorted(dataset.extensions))}'
             )
 
 
@@ -94,9 +94,9 @@ def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
     """Check the annotations of a data set without decoding an image.
 
     Args:
-        dataset: of mm, no wrapper.
-        key: of the data set in the config.
-        num_labels: classes of a classifier; `gt_label` must be below.
+        dataset: a data set of an mm package, without wrappers.
+        key: key of the data set in the config.
+        num_labels: number of classes of a classifier; `gt_label` must be smaller.
 
     Raises:
         DataError: a file is missing, or a label is out of range.
@@ -128,7 +128,7 @@ def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
                 source = getattr(dataset, 'ann_file', '') or key
                 raise DataError(
                     f'{info.get("img_path", f"image {index}")} has the label {label} '
-                    f'in {source}, and there are {limit} classes, 0 to {limit - 1}'
+                    f'in {source}, but there are {limit} classes, 0 to {limit - 1}'
                 )
     missing.report(key, len(dataset))
     return summary
@@ -175,7 +175,7 @@ class _Missing:
 def _listed(folder: str) -> set[str]:
     try:
         return set(os.listdir(folder or '.'))
-    except OSError:  # not there, or readable but not listable
+    except OSError:  # missing, or not listable
         return set()
 
 
@@ -191,7 +191,7 @@ def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
     """Compare the classes of a data set with those of a model's heads.
 
     Raises:
-        DataError: a detector has another number, a segmentor fewer.
+        DataError: a detector has another number of classes, or a segmentor fewer.
     """
     classes = getattr(dataset, 'metainfo', {}).get('classes')
     if isinstance(classes, str):
@@ -202,7 +202,8 @@ def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
     if classes is None or model is None:
         return
     where = f'{key} has {len(classes)} classes'
-    # An open vocabulary has no fixed number; things and stuff go to two heads.
+    # An open vocabulary has no fixed number. Panoptic models have a head each for
+    # things and stuff.
     fixed = not getattr(dataset, 'return_classes', False)
     if fixed and hasattr(dataset, 'proposal_file') and not _is_panoptic(dataset):
         for name in DETECTION_HEADS:
@@ -211,17 +212,19 @@ def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
                 if number != len(classes) and not getattr(
                     head, 'class_agnostic', False
                 ):
-                    raise DataError(f'{where}, model.{name}.num_classes is {number}')
+                    raise DataError(f'{where}, but model.{name}.num_classes is {number}')
     if hasattr(dataset, 'reduce_zero_label'):
         for head in _heads(model, 'decode_head'):
             number = head.num_classes
-            # One channel with a sigmoid tells two classes apart.
+            # One channel with a sigmoid distinguishes two classes.
             capacity = 2 if getattr(head, 'out_channels', None) == 1 else number
             if len(classes) > capacity:
-                raise DataError(f'{where}, model.decode_head.num_classes is {number}')
+                raise DataError(
+                    f'{where}, but model.decode_head.num_classes is {number}'
+                )
             if len(classes) < number:
                 print_log(
-                    f'{where}, model.decode_head.num_classes is {number}',
+                    f'{where}, but model.decode_head.num_classes is {number}',
                     logger='current',
                     level=logging.WARNING,
                 )

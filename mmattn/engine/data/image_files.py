@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from PIL import Image
 
-# First bytes of a format, what its files end in, and its name.
+# First bytes of a format, last bytes of its files, and its name.
 FORMATS = (
     (b'\xff\xd8\xff', b'\xff\xd9', 'JPEG'),
     (b'\x89PNG\r\n\x1a\n', b'IEND\xaeB`\x82', 'PNG'),
@@ -14,12 +14,12 @@ PADDING = b'\x00\r\n '
 
 
 def check_image_file(path: str) -> None:
-    """Raise ValueError if a file is empty, or a JPEG or PNG that breaks off.
+    """Raise ValueError if a file is empty, or a truncated JPEG or PNG.
 
-    OpenCV decodes most of the former's truncated files, gray where they end. A file
-    that ends as its format demands, padding aside, costs one short read. Another, such
-    as a JPEG with a camera's data behind the image, is decoded, once. Other formats are
-    left to their decoders, as is a file that is not there.
+    OpenCV decodes most truncated JPEG files and fills the rest with gray. A file whose
+    last bytes fit its format, apart from padding, costs one short read. Any other file,
+    such as a JPEG with a camera's data behind the image, is decoded once. Missing files
+    and other formats are left to their decoders.
     """
     try:
         with open(path, 'rb') as file:

@@ -1,8 +1,8 @@
-"""Data that depends on the seed, the rank and the position in the run alone.
+"""Data loaders whose samples depend on seed, rank and position in the run alone.
 
 In mmengine a sample's random crop depends on the worker that loads it and on what that
-worker has loaded since it was started, and a resumed run starts its workers anew. Here
-every index travels with its position, and the data set seeds the generators from it.
+worker has loaded before, and a resumed run starts its workers anew. Here every index
+comes with its position, from which the data set seeds the generators.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -19,7 +19,7 @@ from mmattn.engine.stop_signals import WorkerStart
 
 
 class Sample(NamedTuple):
-    """An index of a data set and the key of the random numbers to load it with."""
+    """Index of a data set, and the key of the random numbers to load it with."""
 
     index: Any
     key: tuple[int, ...]
@@ -28,12 +28,12 @@ class Sample(NamedTuple):
 class SeededDataset:
     """Load a `Sample` with the random numbers of its key.
 
-    All else is the wrapped data set's, for reading and writing: hooks switch pipelines
-    by `loader.dataset.pipeline = ...` and ask `isinstance(loader.dataset, ...)`.
+    All attributes are those of the wrapped data set: hooks set
+    `loader.dataset.pipeline = ...` and call `isinstance(loader.dataset, ...)`.
 
     Args:
-        dataset: what to wrap.
-        length: the first so many indices are the data set; None for all of it.
+        dataset: the data set to wrap.
+        length: use the first `length` indices; None uses all.
     """
 
     def __init__(self, dataset: Sized, length: int | None = None):
@@ -67,13 +67,13 @@ class SeededDataset:
 class PositionedBatchSampler(Sampler):
     """Add positions to the indices of a batch sampler, and start at any batch.
 
-    Batches are numbered over all passes; `number` is that of the next one. Those before
-    the one to resume at are drawn from the sampler and dropped, so no data is loaded.
+    Batches are numbered over all passes; `number` is the next one's. Batches before the
+    one to resume at are drawn from the sampler and dropped, so their data is not loaded.
 
     Args:
-        build: makes the batch sampler from a seed.
-        seed: the same on all ranks.
-        rank: of this process.
+        build: function that makes the batch sampler from a seed.
+        seed: seed that all ranks share.
+        rank: rank of this process.
     """
 
     def __init__(self, build: Callable[[int], BatchSampler], seed: int, rank: int):
@@ -131,9 +131,9 @@ class PositionedDataLoader(DataLoader):
 
 
 class EndlessBatches:
-    """A loader's batches in pass after pass, for loops that count iterations.
+    """Yield a loader's batches pass after pass, for loops that count iterations.
 
-    Unlike mmengine's, resuming never loads what it skips, whatever the sampler.
+    Unlike mmengine's iterator, resuming never loads the batches that it skips.
     """
 
     def __init__(self, dataloader: DataLoader):
@@ -159,7 +159,7 @@ def _passes(dataloader: DataLoader) -> Iterator:
         yield from dataloader
         if sampler.number == before:
             raise ValueError(
-                f'no batch in a data set of {len(dataloader.dataset)} '
+                f'there is no batch in a data set of {len(dataloader.dataset)} '
                 f'samples with batch_size={sampler.batch_size}'
             )
         epoch += 1
@@ -180,7 +180,7 @@ def _function(cfg: dict | Callable) -> Callable:
     if isinstance(function, str):
         name, function = function, FUNCTIONS.get(function)
         if function is None:
-            raise ValueError(f'no function {name!r} is registered, got {cfg}')
+            raise ValueError(f'there is no function {name!r} in FUNCTIONS, got {cfg}')
     return partial(function, **kwargs)
 
 
@@ -190,10 +190,10 @@ def build_dataloader(
     """Build a loader whose samples depend on seed, rank and position alone.
 
     Args:
-        cfg: a config's dataloader, with anything that mmengine's may have.
-        dataset: built from the config's; it replaces that.
-        seed: the runner's; None draws one.
-        diff_rank_seed: the rank has been added to `seed`.
+        cfg: a config's dataloader, with any key that mmengine supports.
+        dataset: the data set, built from the config's.
+        seed: the runner's seed; None draws one.
+        diff_rank_seed: whether the rank has been added to `seed`.
     """
     rank, world_size = get_dist_info()
     if seed is None:
@@ -239,6 +239,6 @@ def build_dataloader(
         worker_init_fn=WorkerStart(_function(cfg.pop('worker_init_fn', start_worker))),
         **cfg,
     )
-    # torch leaves it None beside a batch sampler; hooks of mmpretrain read it.
+    # torch sets it to None beside a batch sampler, but hooks of mmpretrain read it.
     vars(loader)['batch_size'] = batch_sampler.batch_size
     return loader
