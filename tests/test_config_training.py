@@ -1,4 +1,4 @@
-"""Each method trains and tests, and starts from the weights that its config names."""
+"""Each method trains and tests, also from published weights."""
 
 import math
 import re
@@ -13,24 +13,19 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
 import toy  # noqa: E402
+from config_files import ROOT  # noqa: E402
 from mmengine.config import Config  # noqa: E402
-from mmengine.registry import MODELS as ROOT_MODELS  # noqa: E402
-from mmengine.registry import init_default_scope  # noqa: E402
 from yapf.yapflib import yapf_api  # noqa: E402
 
 from mmattn.engine import Runner  # noqa: E402
-from mmattn.models import DAT, DATPlusPlus, LiSANet, ViT  # noqa: E402
-from mmattn.models.layers import pos_embed_map, resize_grid  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
-
-ROOT = Path(__file__).parents[1]
 
 SHRINK = 8
 SHRUNK_KEYS = ('scale', 'scales', 'crop_size', 'size')
 
 
 def shrink(value):
-    """Divides the sizes in a detection or segmentation config, in place."""
+    """Divide the sizes in a detection or segmentation config, in place."""
     if isinstance(value, dict):
         for key in SHRUNK_KEYS:
             if key in value:
@@ -45,7 +40,7 @@ def shrunk(size):
     return size // SHRINK if isinstance(size, int) else type(size)(map(shrunk, size))
 
 
-# By the data set's type: a maker of toy data, and where.
+# By the type of the data set: the maker of toy data, and their folder.
 DATA = {
     'ImageNet': ('imagenet', 'data/imagenet'),
     'ImageNet21k': ('imagenet', 'data/imagenet21k'),
@@ -55,24 +50,11 @@ DATA = {
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
-# What `shallow` keeps the tests of short.
-SHALLOW = (
-    'mmattn.DAT',
-    'mmattn.DATPlusPlus',
-    'mmattn.HMaiT',
-    'mmattn.IViT',
-    'mmattn.LiSANet',
-    'mmattn.MaiT',
-    'mmattn.MaskedCaiT',
-    'mmattn.PVT',
-    'mmattn.PVTv2',
-    'mmattn.ViT',
-)
 TOY_TEACHER = dict(type='TimmClassifier', model_name='test_byobnet', num_classes=1000)
 
 
 def shallow(backbone: type, arch: str) -> dict:
-    """The backbone's `arch` with a block a stage, or two blocks."""
+    """Return the backbone's `arch` with one block a stage, or two blocks in all."""
     arch = backbone.arch_zoo[arch]
     if 'depth' in arch:
         return dict(arch, depth=2)
@@ -80,7 +62,7 @@ def shallow(backbone: type, arch: str) -> dict:
 
 
 def unsure(model: dict):
-    """Makes a detector, in place, a narrow one of few proposals, and sure of none."""
+    """Narrow a detector in place, with few proposals and no threshold of scores."""
     test_cfg = model['test_cfg']
     if model['type'] == 'mmattn.DeformableDETR':
         model['encoder']['num_layers'] = 1
@@ -107,9 +89,9 @@ def unsure(model: dict):
 
 @pytest.fixture
 def small_config(tmp_path, monkeypatch):
-    """Makes a config one of a single iteration, beside toy data of the real layout."""
+    """Load configs with a single iteration, beside toy data of the real layout."""
     monkeypatch.chdir(tmp_path)
-    # mmengine beautifies the config for each checkpoint: most of such a run's time.
+    # mmengine formats the config for each checkpoint, in most of such a run's time.
     monkeypatch.setattr(yapf_api, 'FormatCode', lambda text, **style: (text, True))
 
     def load(name: str) -> Config:
@@ -120,7 +102,7 @@ def small_config(tmp_path, monkeypatch):
             shrink(cfg._cfg_dict)
         backbone = cfg.model.backbone
         backbone.pop('init_cfg', None)  # a download
-        if backbone.type in SHALLOW:
+        if backbone.type.startswith('mmattn.'):
             backbone.arch = shallow(MODELS.get(backbone.type), backbone.arch)
         if 'teacher' in cfg.model:
             cfg.model.teacher = TOY_TEACHER
@@ -202,7 +184,7 @@ def test_method_trains_and_tests(small_config, name, metric):
     runner.train()
     loss = runner.message_hub.get_scalar('train/loss').current()
     assert math.isfinite(loss) and loss > 0
-    # Else DistributedDataParallel, which by itself looks for none, would stop.
+    # DistributedDataParallel would stop at a parameter without a gradient.
     trained = runner.optim_wrapper.optimizer.state
     named = runner.model.named_parameters()
     assert not [name for name, p in named if p.requires_grad and p not in trained]
@@ -218,7 +200,7 @@ def test_upernet_tests_at_several_scales(small_config):
 
 
 def test_distillation_resumes_exactly(small_config):
-    """With the same teacher; a checkpoint holds nothing of it."""
+    """The teacher is the same, and a checkpoint holds nothing of it."""
     weights = []
     for epochs in ([2], [1, 2]):
         for last in epochs:
@@ -239,8 +221,8 @@ def test_distillation_resumes_exactly(small_config):
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=0)
 
 
-# By config: the network of timm whose published weights it takes, and what makes that
-# as small as ours is here.
+# By config: the network of timm whose published weights it takes, and the settings that
+# make that network as small as ours is here.
 PUBLISHED = {
     'mait_t_400e_in1k': ('deit_tiny_patch16_224', dict(depth=2)),
     'mait_xt_distilled_400e_in1k': (
@@ -255,7 +237,7 @@ PUBLISHED = {
 @pytest.mark.parametrize('way', ['init_cfg', 'load_from'])
 @pytest.mark.parametrize('name', PUBLISHED)
 def test_training_starts_from_published_weights(small_config, name, way):
-    """Of the network without masks: by its own names, or below `backbone.`."""
+    """The weights are those of the network without masks."""
     timm_name, small = PUBLISHED[name]
     torch.manual_seed(3)
     published = timm.create_model(timm_name, **small)
@@ -284,90 +266,8 @@ def test_training_starts_from_published_weights(small_config, name, way):
     assert all(key.endswith('alpha_logit') for key in loaded), list(loaded)
 
 
-def fine_tuning(tmp_path, start: str, name: str, arch: dict):
-    """Two classifiers: one of the config that `load_from` names, and the other after
-    loading its weights, of the config `name`."""
-    configs = [
-        Config.fromfile(ROOT / f'configs/classification/{config}.py')
-        for config in (start, name)
-    ]
-    for cfg in configs:
-        cfg.model.backbone.arch = arch
-    load_from = Path(configs[1].load_from)
-    assert load_from.parts[1] == start
-    assert load_from.stem == f'epoch_{configs[0].train_cfg.max_epochs}'
-    init_default_scope('mmpretrain')
-    source = ROOT_MODELS.build(configs[0].model)
-    torch.save({'state_dict': source.state_dict()}, tmp_path / load_from.name)
-    runner = Runner(
-        configs[1].model,
-        str(tmp_path),
-        load_from=str(tmp_path / load_from.name),
-        default_scope='mmpretrain',
-        experiment_name=f'{tmp_path.name}_{name}',
-    )
-    runner.load_or_resume()
-    return source, runner.model
-
-
-@pytest.mark.parametrize('attention', ['mhsa', 'imhsa'])
-@pytest.mark.parametrize('side', [448, 672, 896])
-def test_fine_tuning_starts_from_the_weights_at_224(tmp_path, attention, side):
-    """`load_from` fits the position embedding and takes all else as it is."""
-    source, model = fine_tuning(
-        tmp_path,
-        f'vit_t16_{attention}_300e_in1k',
-        f'vit_t16_{attention}_{side}_30e_in1k',
-        dict(ViT.arch_zoo['tiny'], depth=1),
-    )
-    loaded, grid = model.state_dict(), side // 16
-    assert set(loaded) == set(source.state_dict())
-    for name, value in source.state_dict().items():
-        if name == 'backbone.pos_embed':
-            value = pos_embed_map(value, (14, 14), (grid, grid)).flatten(1, 2)
-            assert value.shape == (1, grid * grid, 192)
-        torch.testing.assert_close(loaded[name], value)
-
-
-def test_lisanet_at_384_starts_with_what_the_weights_at_224_give_there(tmp_path):
-    """Kernels, as spectra, and position embedding come to the new grid."""
-    source, model = fine_tuning(
-        tmp_path,
-        'lisanet_i_150e_in1k',
-        'lisanet_i_384_30e_in1k',
-        shallow(LiSANet, 'isotropic'),
-    )
-    assert model.backbone.grid_size == (24, 24) != source.backbone.grid_size
-    for block in source.backbone.blocks[0]:
-        block.mixer.kernel_resize = 'gfnet'  # as the other does on load
-    images = torch.randn(1, 3, 384, 384, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(model.eval()(images), source.eval()(images))
-
-
-@pytest.mark.parametrize('name', ['dat_b', 'datpp_b'])
-def test_dat_at_384_starts_from_the_weights_at_224(tmp_path, name):
-    """DAT's tables of positions come to the new windows and grids; DAT++ keeps all."""
-    backbone = DAT if name == 'dat_b' else DATPlusPlus
-    start, end = f'{name}_300e_in1k', f'{name}_384_30e_in1k'
-    source, model = fine_tuning(tmp_path, start, end, backbone.arch_zoo['nano'])
-    loaded, resized = model.state_dict(), set()
-    for key, value in source.state_dict().items():
-        kind = key.split('.')[-1]
-        if loaded[key].shape != value.shape:
-            resized.add(kind)
-        if name == 'dat_b' and kind == 'rpe_table':
-            value = resize_grid(value, loaded[key].shape[1:])
-        if name == 'dat_b' and kind == 'relative_position_bias_table':
-            windows = resize_grid(value.t().unflatten(1, (13, 13)), (23, 23))
-            value = windows.flatten(1).t()
-        torch.testing.assert_close(loaded[key], value)
-    tables = {'rpe_table', 'relative_position_bias_table'}
-    assert resized == (tables if name == 'dat_b' else set())
-
-
 def test_fine_tuning_starts_from_what_in21k_trained(small_config):
-    """All but the classifier, which has other classes and starts near 0."""
+    """The classifier has other classes and starts near 0; all else is loaded."""
     cfg = small_config('classification/hylisanet_s_90e_in21k')
     runner = Runner.from_cfg(cfg)
     runner.train()
@@ -387,33 +287,3 @@ def test_fine_tuning_starts_from_what_in21k_trained(small_config):
     assert source['head.fc.weight'].shape == (21841, 1536)
     assert loaded['head.fc.weight'].shape == (1000, 1536)
     assert loaded['head.fc.weight'].std().item() == pytest.approx(2e-5, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    'classifier, detector, arch',
-    [
-        ('ivit_t_300e_in1k', 'ivit_t_3x_coco', 'nano'),
-        ('hylisanet_s_300e_in1k', 'hylisanet_s_1x_coco', 'hybrid-nano'),
-        ('hmait_t_300e_in1k', 'hmait_t_3x_coco', 'nano'),
-        ('pvtv2_b0_300e_in1k', 'pvtv2_b0_1x_coco', 'b0'),
-        ('dat_t_300e_in1k', 'dat_t_1x_coco', 'nano'),
-        ('datpp_t_300e_in1k', 'datpp_t_1x_coco', 'nano'),
-    ],
-)
-def test_classifier_weights_go_into_a_detector(tmp_path, classifier, detector, arch):
-    """As `configs/mask_rcnn/README.md` says."""
-    cfg = Config.fromfile(ROOT / f'configs/classification/{classifier}.py')
-    backbone = ROOT_MODELS.build(cfg.model.backbone | dict(arch=arch))
-    state = {f'backbone.{key}': value for key, value in backbone.state_dict().items()}
-    torch.save({'state_dict': state}, tmp_path / 'epoch_300.pth')
-    cfg = Config.fromfile(ROOT / f'configs/mask_rcnn/{detector}.py')
-    init_cfg = dict(
-        type='Pretrained',
-        prefix='backbone.',
-        checkpoint=str(tmp_path / 'epoch_300.pth'),
-    )
-    model = ROOT_MODELS.build(cfg.model.backbone | dict(arch=arch, init_cfg=init_cfg))
-    model.init_weights()
-    loaded = model.state_dict()
-    for key, value in backbone.state_dict().items():
-        torch.testing.assert_close(loaded[key], value)
