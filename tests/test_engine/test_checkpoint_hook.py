@@ -295,7 +295,7 @@ class Ready(Hook):
 work_dir = Path({work_dir!r})
 moments = random.Random(0)
 seen = set()
-for _ in range(10):
+for _ in range(6):
     started, ready = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -316,7 +316,7 @@ for _ in range(10):
     seen.add(read_checkpoint(named)['meta']['iter'])
     there = sorted(path.name for path in work_dir.glob('iter_*'))
     assert len(there) <= 2, there
-assert len(seen) > 5, seen
+assert len(seen) > 3, seen
 """
 
 

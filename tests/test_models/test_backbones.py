@@ -322,12 +322,18 @@ def test_images_of_a_batch_do_not_mix(cls):
     assert_close(model(x), tuple(map(torch.cat, zip(*singles, strict=True))))
 
 
+@pytest.mark.parametrize(
+    'compiler', ['eager', pytest.param('aot_eager', marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize('cls, kwargs', SHALLOW_AND_SMALLEST)
-def test_compiles_to_one_graph(cls, kwargs):
-    """One size for inference, then another, of a larger batch, for training."""
+def test_compiles_to_one_graph(cls, kwargs, compiler):
+    """Compile for inference at one size, then for training at another.
+
+    The operators' own tests trace each, forward and backward, with AOT autograd.
+    """
     torch.compiler.reset()
     model = build(cls, **kwargs).double()
-    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    compiled = torch.compile(model, fullgraph=True, backend=compiler)
     with torch.no_grad():
         x = image(1, 3, 33, 47, dtype=torch.float64)
         assert_close(compiled(x), model(x), **SINGLE)

@@ -59,9 +59,10 @@ def test_against_reference(shape, device):
 
 
 @every_device
-@every_path
 @pytest.mark.parametrize(
-    'dtype', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16']
+    'grid, dtype',
+    [(GRIDS['small'], torch.float16), (GRIDS['large'], torch.bfloat16)],
+    ids=['small, float16', 'large, bfloat16'],
 )
 def test_half_precision(grid, dtype, device):
     inputs = make_structure_aware_inputs(

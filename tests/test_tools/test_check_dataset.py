@@ -1,10 +1,9 @@
 """The check of a config's data sets, and a training that meets bad data."""
 
 import json
-import os
+import re
 import shutil
-import subprocess
-import sys
+import traceback
 from pathlib import Path
 
 import cv2
@@ -15,7 +14,10 @@ for package in ('mmdet', 'mmseg', 'mmpretrain'):
 
 import check  # noqa: E402
 import toy  # noqa: E402
+import train  # noqa: E402
 from mmengine.registry import MODELS  # noqa: E402
+
+from mmattn.engine.data.checked_dataset import DataError  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,19 +131,17 @@ def test_the_ends_of_files_are_checked_without_decoding(here, capsys):
     assert f'error: {IMAGE} is a truncated JPEG file' in capsys.readouterr().err
 
 
-def test_a_training_ends_with_the_name_of_the_file(here):
+def test_a_training_ends_with_the_name_of_the_file(here, monkeypatch, forget_instances):
     content = Path(IMAGE).read_bytes()
     Path(IMAGE).write_bytes(content[:-100])
     (here / 'config.py').write_text(TRAINED)
-    done = subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'train.py', 'config.py'],
-        capture_output=True,
-        text=True,
-        env=os.environ | {'OMP_NUM_THREADS': '1'},
-    )
-    assert done.returncode != 0
-    last = done.stderr.strip().splitlines()[-1]
-    assert f'sample 0 of CocoDataset: {IMAGE} is a truncated JPEG file' in last
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    forget_instances()
+    message = re.escape(f'sample 0 of CocoDataset: {IMAGE} is a truncated JPEG file')
+    with pytest.raises(DataError, match=message) as raised:
+        train.main(['config.py'])
+    last = traceback.format_exception_only(raised.value)[-1].strip().splitlines()[-1]
+    assert re.search(message, last)
 
 
 @pytest.mark.parametrize('backbone', ['IViT', 'ViT'])

@@ -21,6 +21,7 @@ import torch
 pytest.importorskip('mmdet')
 pytest.importorskip('mmpretrain')
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'
 DETECTOR = """
@@ -97,19 +98,8 @@ default_hooks = dict(
 """
 MODELS = {'detector': DETECTOR, 'classifier': CLASSIFIER}
 LOOPS = {'epochs': EPOCHS, 'iterations': ITERATIONS}
-FAST = {('detector', 'epochs', 2)}
 CASES = [
-    pytest.param(
-        *case,
-        id='-'.join(map(str, case)),
-        marks=() if case in FAST else pytest.mark.slow,
-    )
-    for case in (
-        (model, loop, workers)
-        for model in MODELS
-        for loop in LOOPS
-        for workers in (0, 2)
-    )
+    (model, loop, workers) for model in MODELS for loop in LOOPS for workers in (0, 2)
 ]
 PATIENCE = 300  # seconds, for what takes a few
 
@@ -174,7 +164,7 @@ class Training:
         return self.process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize('model, loop, workers', CASES)
+@pytest.mark.parametrize('model, loop, workers', CASES, ids=lambda value: str(value))
 def test_killed_twice_and_resumed(server, folder, model, loop, workers):
     case = f'{model}_{loop}_{workers}'
     config = (MODELS[model] + LOOPS[loop]).format(workers=workers)
@@ -231,7 +221,6 @@ def assert_equal_runs(straight, resumed, last):
     assert resumed['param_schedulers'] == expected['param_schedulers']
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path('/proc/self').exists(), reason='finds processes in /proc')
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_stopped_by_a_signal_to_all_and_resumed(server, folder, number):

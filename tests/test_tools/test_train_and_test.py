@@ -247,6 +247,7 @@ print(type(infer.model.backbone).__module__, len(prediction['scores']))
 """
 
 
+@pytest.mark.slow
 def test_mmdets_inferencer_runs_what_ours_has_trained(work, trained, run_plainly):
     script = work / 'infer.py'
     script.write_text(INFERENCE)
