@@ -1,4 +1,4 @@
-"""What every backbone shares: presets, frozen stages, pretrained weights."""
+"""Base of every backbone: presets, frozen stages, weight decay, compilation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,10 +7,9 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.models.layers import Initializable
 
-# In the names of parameters that weight decay would harm although they are matrices:
-# special tokens, tables that are looked up, and the mixing weights of a few heads,
-# which start near the identity; and the logits of soft masks, which decay would pull to
-# masks half as strong.
+# Parts of the names of parameters that weight decay would harm: special tokens, tables
+# that are looked up, the mixing weights of a few heads, which start near the identity,
+# and the logits of soft masks, which decay would pull to an alpha of a half.
 NO_WEIGHT_DECAY = frozenset(
     (
         'cls_token',
@@ -28,15 +27,17 @@ NO_WEIGHT_DECAY = frozenset(
 
 
 class BaseBackbone(Initializable):
-    """A plain `nn.Module` that mmengine models can own; needs mmengine only to load.
+    """Plain `nn.Module` that mmengine models can own.
 
-    Subclasses set `arch_zoo`, build their layers, call `freeze` last, and list their
-    modules from the input upwards in `stages()`.
+    It requires mmengine only to load what `init_cfg` names. Subclasses set `arch_zoo`,
+    build their layers, call `freeze` last, and list their modules from the input
+    upwards in `stages()`.
 
     Args:
-        init_cfg: mmengine initialization.
-        compile: whether calls go through `torch.compile`, or a dict of its options. In
-            place: names in the state dict stay, and copies are compiled as well.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        compile: whether calls go through `torch.compile`, or a dict of its options. The
+            module is compiled in place: names in the state dict stay, and copies are
+            compiled as well.
     """
 
     arch_zoo: Mapping[str, Mapping] = {}
@@ -53,7 +54,7 @@ class BaseBackbone(Initializable):
         self._compile_calls()
 
     def resolve_arch(self, arch: str | Mapping) -> Mapping:
-        """The preset called `arch`, or `arch` itself when it has a preset's keys."""
+        """Return the preset called `arch`, or a dict that has a preset's keys."""
         if isinstance(arch, str):
             if arch not in self.arch_zoo:
                 raise ValueError(
@@ -64,7 +65,8 @@ class BaseBackbone(Initializable):
         keys = set(next(iter(self.arch_zoo.values())))
         if set(arch) != keys:
             raise ValueError(
-                f'{type(self).__name__}: a custom arch has the keys {sorted(keys)}, '
+                f'{type(self).__name__}: a custom arch must have the keys '
+                f'{sorted(keys)}, '
                 f'got {sorted(arch)}'
             )
         return arch
@@ -72,7 +74,7 @@ class BaseBackbone(Initializable):
     def resolve_out_indices(
         self, out_indices: int | Sequence[int], count: int
     ) -> tuple[int, ...]:
-        """Ascending indices below `count`; negative ones are counted from the end."""
+        """Return ascending indices below `count`; negative ones count from the end."""
         given = (out_indices,) if isinstance(out_indices, int) else tuple(out_indices)
         resolved = tuple(i + count if i < 0 else i for i in given)
         if not given or any(not 0 <= i < count for i in resolved):
@@ -87,7 +89,7 @@ class BaseBackbone(Initializable):
         return resolved
 
     def _resolve_compile(self, compile: bool | Mapping) -> dict | None:
-        """Options of `torch.compile`, or None for none of it."""
+        """Return the options of `torch.compile`, or None if nothing is compiled."""
         if isinstance(compile, Mapping):
             return dict(compile)
         if not isinstance(compile, bool):
@@ -102,24 +104,24 @@ class BaseBackbone(Initializable):
             self.compile(**self.compile_options)
 
     def __setstate__(self, state: dict):
-        """Copies and unpickled backbones lose what is compiled; they compile anew."""
+        """Compile copies and unpickled backbones, which come without compiled code."""
         super().__setstate__(state)
         self._compile_calls()
 
     def stages(self) -> list[list[nn.Module | nn.Parameter]]:
-        """Frozen one by one: the stem first, then each stage.
+        """Return the parts that are frozen together: the stem, then each stage.
 
-        A `ModuleList` among a stage's parts holds its blocks, of which each is a layer
-        of `get_layer_depth`; a stage without one is a single layer.
+        A `ModuleList` among a stage's parts holds its blocks. Each block is a layer of
+        `get_layer_depth`; a stage without blocks is a single layer.
         """
         raise NotImplementedError
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """Depth of a parameter and number of depths, for layer-wise learning rates.
+        """Return a parameter's depth and the number of depths.
 
-        As mmpretrain counts: 0 is the stem, then come the blocks, and the last depth is
-        what follows them, here or in the rest of the model. `prefix` is this
-        backbone's in `param_name`.
+        Layer-wise learning rates use them. As in mmpretrain, 0 is the stem, then come
+        the blocks, and the last depth has all that follows, also in the rest of the
+        model. `prefix` is this backbone's prefix in `param_name`.
         """
         layers = self._layers()
         depths = {
@@ -134,7 +136,7 @@ class BaseBackbone(Initializable):
         return len(layers), len(layers) + 1
 
     def _layers(self) -> list[list[nn.Module | nn.Parameter]]:
-        """The stages' blocks; what stands before or after a stage's goes with them."""
+        """Return the blocks; other parts of a stage join its first or last block."""
         layers = []
         for stage in self.stages():
             layers.append([])
@@ -151,7 +153,7 @@ class BaseBackbone(Initializable):
         return layers
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that should not decay, as timm's optimizers ask for."""
+        """Return the names of parameters without decay, for timm's optimizers."""
         keywords = self.no_weight_decay_keywords()
         return {
             name
@@ -160,11 +162,11 @@ class BaseBackbone(Initializable):
         }
 
     def no_weight_decay_keywords(self) -> frozenset[str]:
-        """Parts of such names, whose parameters need not be one-dimensional."""
+        """Return parts of the names of parameters that should not decay."""
         return NO_WEIGHT_DECAY
 
     def freeze(self, frozen_stages: int):
-        """Freezes the stem and the first `frozen_stages` stages; -1 freezes nothing."""
+        """Freeze the stem and the first `frozen_stages` stages; -1 freezes nothing."""
         stages = self.stages()
         if not -1 <= frozen_stages < len(stages):
             raise ValueError(
@@ -182,7 +184,7 @@ class BaseBackbone(Initializable):
         ]
 
     def train(self, mode: bool = True):
-        """Frozen parts stay in eval mode, so their drop paths are off."""
+        """Set the mode; frozen parts stay in eval mode, so their drop paths are off."""
         super().train(mode)
         for part in self._frozen_parts():
             if isinstance(part, nn.Module):
@@ -196,16 +198,17 @@ def presets(keys: Sequence[str], rows: Mapping[str, Sequence]) -> dict[str, dict
 
 
 def run_block(block: nn.Module, x: Tensor, with_cp: bool, *args) -> Tensor:
-    """`block(x, *args)`, recomputing activations in the backward when `with_cp`."""
+    """Return `block(x, *args)`; the backward recomputes activations if `with_cp`."""
     if with_cp and x.requires_grad:
         return checkpoint(block, x, *args, use_reentrant=False)
     return block(x, *args)
 
 
 def drop_path_rates(last: float, depth: int, schedule: str = 'linear') -> list[float]:
-    """Stochastic depth of each of `depth` blocks.
+    """Return the stochastic depth of each of `depth` blocks.
 
-    Growing linearly from 0 to `last`, or `last` for all where `schedule` is 'constant'.
+    It grows linearly from 0 to `last`, or is `last` for all if `schedule` is
+    'constant'.
     """
     if schedule not in ('linear', 'constant'):
         raise ValueError(

@@ -1,10 +1,10 @@
 """DAT: a pyramid of window attention and attention to deformed points.
 
 Xia, Pan, Song, Li and Huang, "Vision Transformer with Deformable Attention",
-https://arxiv.org/abs/2201.00520. Facts from the official code
-(https://github.com/LeapLabTHU/DAT at 566a593d, Apache-2.0), whose checkpoints load.
-Unlike there, images may have any size: windows are padded and masked, and the tables of
-the deformable attention are read at normalized displacements.
+https://arxiv.org/abs/2201.00520. Settings follow the
+official code (https://github.com/LeapLabTHU/DAT at 566a593d, Apache-2.0), whose
+checkpoints load. Unlike there, images may have any size: windows are padded and masked,
+and the tables of the deformable attention are read at normalized displacements.
 
 Channels come last inside the network.
 """
@@ -70,23 +70,16 @@ class DAT(Pyramid):
     Args:
         arch: 'tiny', 'small', 'base', 'nano' (ours, for demos and tests), or a dict
             with `embed_dims`, `depths`, `num_heads` and `num_groups` of each stage.
-            Every second block, and the last of a stage, has deformable attention with
-            that many groups of offsets, or shifted windows where it is 0; the others
-            have windows.
+            The blocks of a stage alternate, from windows to deformable attention with
+            that many groups of offsets. With 0 groups, shifted windows take its place.
         img_size: image side, or (height, width), that the tables of the deformable
             attention are made for. Other sizes read the same tables, at normalized
-            displacements; loaded tables of another size are resized (bicubic).
-        window_size: pixels of a window's side; 12 in the official 'base' at 384. Loaded
+            displacements. Loaded tables of another size are resized (bicubic).
+        window_size: pixels of a window's side, 12 in the official 'base' at 384. Loaded
             tables of another size are resized (bicubic).
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
-        out_indices: stages whose maps are returned; None returns all.
-        out_norm: whether a layer norm ends each returned map.
-        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
-            parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
         backend: backend of the deformable attention; None takes the fastest.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
+            init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a
@@ -122,8 +115,8 @@ class DAT(Pyramid):
         out_norm: bool = True,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        compile: bool | Mapping = False,
         backend: str | None = None,
+        compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
@@ -162,19 +155,19 @@ class DAT(Pyramid):
         self.freeze(frozen_stages)
 
 
-MARKERS = {  # what DAT++ has not
+MARKERS = {  # names that DAT++ does not have
     'official': 'stages.0.mlps.0.chunk.linear1.weight',
     'mmattn': 'patch_embed.proj.weight',
 }
 CONV_AND_NORM = {'0': 'proj', '1': 'norm'}
-BUFFERS = 'relative_position_index', 'attn_mask'  # of windows; nothing learned
+BUFFERS = 'relative_position_index', 'attn_mask'  # derived from the window size
 
 
 def layout_of(state_dict: Mapping[str, Tensor]) -> str:
-    """Whose names a DAT's weights have: 'official' or 'mmattn'.
+    """Return whose names a DAT's weights have: 'official' or 'mmattn'.
 
     Raises:
-        ValueError: neither's.
+        ValueError: the names are neither's.
     """
     for layout, marker in MARKERS.items():
         if marker in state_dict:
@@ -186,10 +179,10 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the official repository with the names and shapes of `DAT`.
+    """Convert weights of the official repository to the names and shapes of `DAT`.
 
-    Buffers are dropped. What is not the backbone's keeps its name, as `cls_head` does,
-    to be reported when it is loaded; so do names of `DAT` itself.
+    It drops buffers. Names of `DAT` and of other parts, such as `cls_head`, stay; the
+    latter are reported when the weights are loaded.
     """
     stages = [int(n.split('.')[1]) for n in state_dict if n.startswith('stages.')]
     last = max(stages, default=0)
@@ -199,13 +192,13 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         linear = 'proj' in name.split('.')[-2] or '.conv_offset.3.' in name
         if name.startswith('stages.') and linear and value.dim() == 4:
-            value = value.flatten(1)  # of a 1x1 convolution
+            value = value.flatten(1)  # a 1x1 convolution is a linear layer here
         converted[convert_name(name, last)] = value
     return converted
 
 
 def convert_name(name: str, last: int) -> str:
-    """`last` is the stage that `cls_norm` follows."""
+    """Return our name of an official one; `cls_norm` follows the stage `last`."""
     parts = [part for part in name.split('.') if part != 'norm']
     match parts:
         case ['patch_proj', i, leaf]:

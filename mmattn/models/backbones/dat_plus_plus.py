@@ -1,9 +1,10 @@
 """DAT++: a pyramid of neighborhood attention and attention to deformed points.
 
 Xia, Pan, Song, Li and Huang, "DAT++: Spatially Dynamic Vision Transformer with
-Deformable Attention", https://arxiv.org/abs/2309.01430. Facts from the official code
-(https://github.com/LeapLabTHU/DAT at 32173fcf, Apache-2.0), whose checkpoints load. It
-needs NATTEN (https://github.com/SHI-Labs/NATTEN), ours does not.
+Deformable Attention", https://arxiv.org/abs/2309.01430. Settings follow the
+official code (https://github.com/LeapLabTHU/DAT at 32173fcf, Apache-2.0), whose
+checkpoints load. That code requires NATTEN (https://github.com/SHI-Labs/NATTEN), ours
+does not.
 
 Channels come last inside the network.
 """
@@ -99,20 +100,14 @@ class DATPlusPlus(Pyramid):
     Args:
         arch: 'tiny', 'small', 'base', 'nano' (ours, for demos and tests), or a dict
             with `embed_dims`, `depths`, `num_heads` and `num_groups` of each stage.
-            Blocks have neighborhood and deformable attention by turns; in the last
-            stage all have deformable attention. Groups are those of its offsets.
+            Neighborhood and deformable attention alternate; the last stage has
+            deformable attention alone. The groups are those of its offsets.
         img_size: image side, or (height, width), that the tables of the deformable
             attention are made for. Other sizes read the same tables, at normalized
-            displacements; loaded tables of another size are resized (bicubic).
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
-        out_indices: stages whose maps are returned; None returns all.
-        out_norm: whether a layer norm ends each returned map.
-        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
-            parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
+            displacements. Loaded tables of another size are resized (bicubic).
         backend: backend of the operators; None takes the fastest.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
+            init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size and returns a tuple of maps
@@ -147,8 +142,8 @@ class DATPlusPlus(Pyramid):
         out_norm: bool = True,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        compile: bool | Mapping = False,
         backend: str | None = None,
+        compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
@@ -156,7 +151,8 @@ class DATPlusPlus(Pyramid):
         embed_dims, depths = arch['embed_dims'], arch['depths']
         if len(depths) != len(OFFSET_STRIDES):
             raise ValueError(
-                f'DATPlusPlus: arch has {len(OFFSET_STRIDES)} stages, got {depths=}'
+                f'DATPlusPlus: arch must have {len(OFFSET_STRIDES)} stages, '
+                f'got {depths=}'
             )
 
         def attention(stage: int, block: int) -> nn.Module:
@@ -189,16 +185,15 @@ class DATPlusPlus(Pyramid):
         self.freeze(frozen_stages)
 
     def no_weight_decay_keywords(self) -> frozenset[str]:
-        """Return parts of the names of all parameters that should not decay.
+        """Return parts of the names of parameters that should not decay.
 
-        The tables of both attentions are spared. The official lists, of classification
-        as of detection and segmentation, name `rpe_table` and not `rpb`, so the tables
-        of neighborhood attention decay there.
+        The tables of both attentions do not decay. The official lists name `rpe_table`
+        and not `rpb`, so the tables of neighborhood attention decay there.
         """
         return NO_WEIGHT_DECAY | {'rpb'}
 
 
-MARKERS = {  # what DAT has not
+MARKERS = {  # names that DAT does not have
     'official': 'stages.0.local_perception_units.0.weight',
     'mmattn': 'layers.0.blocks.0.lpu.weight',
 }
@@ -207,10 +202,10 @@ MLP = {'linear1': 'fc1', 'dwc': 'dwconv', 'linear2': 'fc2'}
 
 
 def layout_of(state_dict: Mapping[str, Tensor]) -> str:
-    """Whose names a DAT++'s weights have: 'official' or 'mmattn'.
+    """Return whose names a DAT++'s weights have: 'official' or 'mmattn'.
 
     Raises:
-        ValueError: neither's.
+        ValueError: the names are neither's.
     """
     for layout, marker in MARKERS.items():
         if marker in state_dict:
@@ -222,24 +217,24 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the official repositories with the names and shapes of `DATPlusPlus`.
+    """Convert weights of the official repositories to the names of `DATPlusPlus`.
 
-    Understands classifiers, whose only norm is the last stage's, and backbones of
-    detectors and segmentors. What is not the backbone's keeps its name, as `cls_head`
-    does, to be reported when it is loaded; so do names of `DATPlusPlus` itself.
+    They may be those of a classifier, whose only norm is the last stage's, or of the
+    backbone of a detector or segmentor. Names of `DATPlusPlus` and of other parts, such
+    as `cls_head`, stay; the latter are reported when the weights are loaded.
     """
     stages = [int(n.split('.')[1]) for n in state_dict if n.startswith('stages.')]
     last = max(stages, default=0)
     converted = {}
     for name, value in state_dict.items():
         if name.startswith('stages.') and value.shape[2:] == (1, 1):
-            value = value.flatten(1)  # of a 1x1 convolution
+            value = value.flatten(1)  # a 1x1 convolution is a linear layer here
         converted[convert_plus_plus_name(name, last)] = value
     return converted
 
 
 def convert_plus_plus_name(name: str, last: int) -> str:
-    """`last` is the stage that `cls_norm` follows."""
+    """Return our name of an official one; `cls_norm` follows the stage `last`."""
     match name.split('.'):
         case ['patch_proj', i, *_, leaf]:
             return f'patch_embed.{STEM[i]}.{leaf}'

@@ -5,12 +5,12 @@ Transformers", https://arxiv.org/abs/2207.03006, section 5.2. No official code i
 The frame is Swin Transformer (Liu et al., https://arxiv.org/abs/2103.14030), whose
 checkpoints load unchanged; parameters have the names of timm's.
 
-Known from the paper: Swin-T's and Swin-S's depths and widths, and how many heads of
-each stage are masked. That the other heads see the stage's whole map, and that there is
-no class token, reproduces the paper's parameter and FLOP tables. Not stated is what
-tells positions apart: the default keeps Swin's table of 13 x 13 offsets per block,
-inside the mask, with larger offsets clipped, so that the count of parameters is
-literally Swin's, as the paper says; the tables' digits allow the other three as well.
+The paper gives Swin-T's and Swin-S's depths and widths, and how many heads of each
+stage are masked. The other heads see the stage's whole map, and there is no class
+token: this reproduces the paper's parameter and FLOP tables. The paper does not state
+how positions are encoded. The default keeps Swin's table of 13 x 13 offsets per block,
+inside the mask, and clips larger offsets. The number of parameters is then Swin's, as
+the paper says; the digits of its tables allow the other three settings as well.
 
 Channels come last inside the network.
 """
@@ -45,7 +45,7 @@ POSITIONS = ('relative', 'full', 'absolute', 'none')
 
 
 class HMaiTBlock(nn.Module):
-    """Shape (B, H, W, C) in and out."""
+    """Swin's block with masked attention; shape (B, H, W, C) in and out."""
 
     def __init__(self, embed_dims: int, attn: MaskedAttention, drop_path: float):
         super().__init__()
@@ -76,7 +76,7 @@ class PatchEmbed(nn.Module):
 
 
 class PatchMerging(nn.Module):
-    """Joins 2 x 2 pixels; odd maps are padded with zeros right and below."""
+    """Swin's layer that joins 2 x 2 pixels; zeros pad odd maps right and below."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
@@ -102,23 +102,16 @@ class HMaiT(Pyramid):
         masked_heads: how many of the lowest heads are masked in each stage; None takes
             the arch's. The others see the whole map, at quadratic cost.
         kernel_size: width of the mask, odd.
-        mask_fill: 'zero' (the paper's: what is outside the mask keeps the weight e^0),
-            or 'neg_inf' for neighbors alone.
-        position: 'relative' (Swin's table, larger offsets clipped to it), 'full' (a
-            table of all offsets of the stage's map), 'absolute' (an embedding of the
-            first map) or 'none', in which masked heads tell positions apart at the
-            borders alone.
+        mask_fill: 'zero' (the paper's: tokens outside the mask keep the weight e^0), or
+            'neg_inf' for neighbors alone.
+        position: 'relative' (Swin's table, to which larger offsets are clipped), 'full'
+            (a table of all offsets of the stage's map), 'absolute' (an embedding of the
+            first map) or 'none' (only the borders of the map tell positions apart).
         img_size: image side, or (height, width), that 'full' and 'absolute' are made
-            for. Other sizes get them resized, at run time and on load.
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
-        out_indices: stages whose maps are returned; None returns all.
-        out_norm: whether a layer norm ends each returned map.
-        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
-            parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
+            for. They are resized for other sizes, at run time and on load.
         backend: backend of the operator; None takes the fastest.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
+            init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a
@@ -151,8 +144,8 @@ class HMaiT(Pyramid):
         out_norm: bool = True,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        compile: bool | Mapping = False,
         backend: str | None = None,
+        compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
@@ -204,9 +197,9 @@ class HMaiT(Pyramid):
         self.layers = nn.ModuleList(Stage(*parts) for parts in stages)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.apply(init_linear_and_conv)
-        # Swin leaves its convolution as PyTorch starts it. With a bias of 0, pixels
-        # padded with 0 would reach every norm as zeros, and each norm would multiply
-        # their gradient by 300.
+        # Swin keeps PyTorch's initial weights here. With a bias of 0, padded pixels
+        # would reach every norm as zeros, and each norm would multiply their gradient
+        # by 300.
         self.patch_embed.proj.reset_parameters()
         self.register_load_state_dict_pre_hook(take_swins_names)
         if position == 'absolute':
@@ -227,21 +220,21 @@ class HMaiT(Pyramid):
         return x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
 
 
-MM_NAMES = {  # of mmdet's, mmseg's and mmpretrain's Swin, and ours
+MM_NAMES = {  # names in mmdet's, mmseg's and mmpretrain's Swin, and ours
     'stages.': 'layers.',
     'patch_embed.projection.': 'patch_embed.proj.',
     '.attn.w_msa.': '.attn.',
     '.ffn.layers.0.0.': '.mlp.fc1.',
     '.ffn.layers.1.': '.mlp.fc2.',
 }
-SWIN_BUFFERS = 'relative_position_index', 'attn_mask'  # of windows; nothing learned
+SWIN_BUFFERS = 'relative_position_index', 'attn_mask'  # derived from the window size
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a Swin Transformer, with the names of `HMaiT`.
+    """Convert weights of a Swin Transformer to the names of `HMaiT`.
 
-    Understands the official repository's, timm's, mmdet's, mmseg's and mmpretrain's;
-    what is none of them keeps its name, to be reported when it is loaded.
+    They may be the official repository's, timm's, mmdet's, mmseg's or mmpretrain's.
+    Unknown names stay, and are reported when the weights are loaded.
     """
     stages = [name for name in state_dict if name.startswith(('layers.', 'stages.'))]
     last = max((int(name.split('.')[1]) for name in stages), default=0)

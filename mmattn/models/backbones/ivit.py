@@ -5,10 +5,10 @@ https://arxiv.org/abs/2402.17507, section 3.3 and Table 1. No official code is k
 The frame is that of CAFormer (Yu et al., "MetaFormer Baselines for Vision",
 https://arxiv.org/abs/2210.13452).
 
-Known from the paper: depths, channels, heads, the types of the four stages, an MLP
-ratio of 4, 49 landmarks. Inferred, since it reproduces the paper's parameter and FLOP
-tables: the CAFormer frame without biases, residual scales in stages 3 and 4, the 3x3
-kernel of the convolution blocks, and the inside of `InteractiveAttention` (see there).
+The paper gives depths, channels, heads, the types of the four stages, an MLP ratio of 4
+and 49 landmarks. The rest is inferred, since it reproduces the paper's parameter and
+FLOP tables: the CAFormer frame without biases, residual scales in stages 3 and 4, the
+3x3 kernel of the convolution blocks, and the inside of `InteractiveAttention`.
 
 Channels come last inside the network, so linear layers and layer norms need no copies
 and depthwise convolutions see PyTorch's channels_last memory format.
@@ -34,6 +34,8 @@ from .pyramid import Pyramid
 
 
 class Mlp(nn.Sequential):
+    """Linear layers without biases around a StarReLU."""
+
     def __init__(self, embed_dims: int, mlp_ratio: int = 4):
         hidden_dims = mlp_ratio * embed_dims
         super().__init__(
@@ -48,7 +50,7 @@ def layer_norm(embed_dims: int) -> nn.LayerNorm:
 
 
 class MetaFormerBlock(nn.Module):
-    """`x = s1 x + mixer(norm x)`, then `x = s2 x + mlp(norm x)`."""
+    """Block that computes `x = s1 x + mixer(norm x)`, then `x = s2 x + mlp(norm x)`."""
 
     def __init__(
         self, embed_dims: int, mixer: nn.Module, drop_path: float, scale_residual: bool
@@ -71,7 +73,10 @@ class MetaFormerBlock(nn.Module):
 
 
 class Downsampling(nn.Module):
-    """Strided convolution, channels last; the stem norms after it, others before."""
+    """Strided convolution with a norm before it or, in the stem, after it.
+
+    Channels come last.
+    """
 
     def __init__(
         self,
@@ -102,26 +107,22 @@ class IViT(Pyramid):
     Args:
         arch: 'nano' (ours, for demos and tests), 'tiny', 'small', 'base', or a dict
             with `embed_dims` (4), `depths` (4) and `num_heads` (of stages 3 and 4).
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
         out_indices: stages whose maps are returned, 0 to 3.
-        out_norm: whether a layer norm ends each returned map. Classification sets it
-            to False, since its head norms after pooling.
-        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
-            parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
-        landmarks: side of the landmark grid; the paper's 49 landmarks are 7. Its
-            segmentation FLOPs fit 14.
+        out_norm: see `Pyramid`. Classification sets it to False, since its head norms
+            after pooling.
+        landmarks: side of the landmark grid; 7 gives the paper's 49 landmarks. The
+            paper's FLOPs of segmentation fit 14.
         interact_expand, local_kernel, gate: see `InteractiveAttention`; equation 7 as
             printed is `interact_expand=1, local_kernel=None, gate=False`.
         conv_kernel: depthwise kernel of the convolution blocks in stages 1 and 2.
         backend: backend of the operator; None takes the fastest.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
+            `Pyramid`.
 
     Forward:
-        Takes images (B, 3, H, W) of any size from 32 pixels a side up (smaller ones
-        work while every stage keeps a pixel) and returns a tuple of maps (B, C_i, H_i,
-        W_i) at strides 4, 8, 16 and 32.
+        Takes images (B, 3, H, W) of 32 or more pixels a side and returns a tuple of
+        maps (B, C_i, H_i, W_i) at strides 4, 8, 16 and 32. Smaller images work while
+        every stage keeps a pixel.
 
     Raises:
         ValueError: unknown arch, stage index or operator setting.
@@ -146,13 +147,13 @@ class IViT(Pyramid):
         out_norm: bool = True,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        compile: bool | Mapping = False,
         landmarks: int = 7,
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
         gate: bool = True,
         conv_kernel: int = 3,
         backend: str | None = None,
+        compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
@@ -193,8 +194,8 @@ class IViT(Pyramid):
             self.blocks.append(nn.ModuleList(blocks))
         self.out_norms = self.build_out_norms(layer_norm, out_norm)
         self.apply(init_linear_and_conv)
-        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
-        # and each norm would multiply their gradient by 1000.
+        # With a bias of 0, padded pixels would reach every norm as zeros, and each norm
+        # would multiply their gradient by 1000.
         nn.init.trunc_normal_(self.downsamplings[0].conv.bias, std=0.02)
         self.freeze(frozen_stages)
 

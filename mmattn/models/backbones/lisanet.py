@@ -6,11 +6,11 @@ for Visual Understanding", https://arxiv.org/abs/2211.16289, section 4 and Table
 PVTv2 (Wang et al., https://arxiv.org/abs/2106.13797), its conv position embeddings
 those of UniFormer (Li et al., https://arxiv.org/abs/2201.09450).
 
-Known from the paper: depths, channels, heads of 16 channels, patterns, MLP ratios, the
-types of the stages. Inferred, since it reproduces the paper's parameter and FLOP
-tables: the inside of the convolution blocks, where biases are, and the heads' layout
-(see `StructureAwareAttention`). The tables decide neither the activation nor whether
-each block has a conv position embedding.
+The paper gives depths, channels, heads of 16 channels, patterns, MLP ratios and the
+types of the stages. The inside of the convolution blocks, the places of biases and the
+layout of the heads are inferred, since they reproduce the paper's parameter and FLOP
+tables. The tables decide neither the activation nor whether each block has a conv
+position embedding.
 
 Channels come last inside the network, as in `IViT`.
 """
@@ -41,12 +41,12 @@ from .base_backbone import NO_WEIGHT_DECAY, presets
 from .pyramid import Pyramid
 
 HEAD_DIMS = 16
-PATCH_SIZE = 16  # of the plain network
+PATCH_SIZE = 16  # in the plain network
 ACTIVATIONS = {'gelu': nn.GELU, 'star_relu': StarReLU}
 
 
 class ConvMlp(nn.Sequential):
-    """Linear layer, depthwise convolution, activation, linear layer."""
+    """MLP with a depthwise convolution before its activation."""
 
     def __init__(self, embed_dims: int, hidden_dims: int, act_layer: type[nn.Module]):
         super().__init__(
@@ -62,7 +62,7 @@ def layer_norm(embed_dims: int) -> nn.LayerNorm:
 
 
 class LiSABlock(nn.Module):
-    """Conv position embedding (None for none), mixer and MLP, with residuals."""
+    """Conv position embedding, if any, mixer and MLP, with residuals."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class LiSABlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Strided convolution and, in a pyramid, a norm; channels last."""
+    """Strided convolution and, in a pyramid, a norm; channels come last."""
 
     def __init__(
         self,
@@ -118,31 +118,26 @@ class LiSANet(Pyramid):
             'hybrid-base' (HyLiSANet, with convolution blocks in stages 1 and 2),
             'hybrid-nano' (ours, for demos and tests), or a dict with `embed_dims`,
             `depths` and `mlp_ratios` of each stage, `conv_stages` (number of stages of
-            convolution blocks) and `patterns` (K). One stage means the plain network:
-            a position embedding, no convolutions in its blocks.
-        mixer: of the blocks that do not convolve. 'lisa' is `StructureAwareAttention`;
-            the others, for the plain network alone, are the ablations of the paper's
-            Table 3, see `mmattn.models.layers.structure_aware.variants`.
+            convolution blocks) and `patterns` (K). A network of one stage is plain: it
+            has a position embedding and no convolutions in its blocks.
+        mixer: mixer of the blocks that are no convolution blocks. 'lisa' is
+            `StructureAwareAttention`. The others are the ablations of the paper's Table
+            3, see `mmattn.models.layers.structure_aware.variants`; only the plain
+            network supports them.
         img_size: image side, or (height, width), that kernels and position embedding
-            are made for. Other sizes get them resized, at run time and on load.
+            are made for. They are resized for other sizes, at run time and on load.
         patterns: structural patterns K; None takes the arch's.
         kernel_resize: 'zero_embed' (taps keep their distance in pixels), 'stretch',
-            'spectral' or 'gfnet' (as GFNet, which the paper cites for 384 pixels), see
+            'spectral' or 'gfnet' (GFNet's, which the paper cites for 384 pixels), see
             `ops.circular_kernel_spectrum`.
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
-        out_indices: stages whose maps are returned; None returns all.
-        out_norm: whether a layer norm ends each returned map. False for a head that
-            norms by itself, as `PooledMLP` does.
-        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
-            parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
         local_kernel: side of the kernels of mixer 'local'; 3, 5 or 7 in the paper.
-        activation: 'gelu' or 'star_relu', of all MLPs and convolution blocks.
-        kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: of mixer
-            'lisa' only, see `StructureAwareAttention`. At 384 pixels, kernels in the
+        activation: activation of all MLPs and convolution blocks, 'gelu' or
+            'star_relu'.
+        kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: settings of
+            mixer 'lisa', see `StructureAwareAttention`. At 384 pixels, kernels in the
             domain 'frequency' have the parameters that the paper prints.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
+            init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size (the plain network pads right and below to
@@ -179,7 +174,6 @@ class LiSANet(Pyramid):
         out_norm: bool = True,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        compile: bool | Mapping = False,
         qkv_bias: bool = True,
         proj_bias: bool = False,
         local_kernel: int = 7,
@@ -187,6 +181,7 @@ class LiSANet(Pyramid):
         fft_dims: int | None = None,
         cache_size: int = 1,
         backend: str | None = None,
+        compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
@@ -254,8 +249,8 @@ class LiSANet(Pyramid):
             self.blocks.append(nn.ModuleList(blocks))
         self.out_norms = self.build_out_norms(layer_norm, out_norm)
         self.apply(init_linear_and_conv)
-        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
-        # and each norm would multiply their gradient by 1000.
+        # With a bias of 0, padded pixels would reach every norm as zeros, and each norm
+        # would multiply their gradient by 1000.
         nn.init.trunc_normal_(self.patch_embeds[0].conv.bias, std=0.02)
         self.register_parameter('pos_embed', None)
         if self.plain:
@@ -276,10 +271,11 @@ class LiSANet(Pyramid):
             )
 
     def no_weight_decay_keywords(self) -> frozenset[str]:
-        """Return parts of the names of all parameters that should not decay.
+        """Return parts of the names of parameters that should not decay.
 
-        Tables that self-attention adds to its scores are spared, as in other networks.
-        Those of the other mixers multiply, as the kernels of a convolution do.
+        The tables that self-attention adds to its scores do not decay, as in other
+        networks. Those of the other mixers multiply, as convolution kernels do, and
+        decay.
         """
         added = any(isinstance(module, SelfAttention) for module in self.modules())
         return NO_WEIGHT_DECAY | ({'mixer.table'} if added else set())

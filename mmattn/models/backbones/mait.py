@@ -2,15 +2,15 @@
 
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, Tables 2 to 8. No official code is
-known. All but the masks is DeiT (Touvron et al., https://arxiv.org/abs/2012.12877), and
-parameters have the names of timm's `VisionTransformer` and
-`VisionTransformerDistilled`, so weights of DeiT load unchanged.
+known. Except for the masks it is DeiT (Touvron et al.,
+https://arxiv.org/abs/2012.12877). Parameters have the names of timm's
+`VisionTransformer` and `VisionTransformerDistilled`, so weights of DeiT load unchanged.
 
-Known from the paper: channels, heads, depths, masking schemes, where LayerScale and
-distillation are used. That 'xsmall' has 3 heads is as printed; CaiT-XS of the same
-width has 6. Chosen here: layer 8 of 'sch2' and the schemes at other depths than 24 (see
-`mmattn.models.layers.masked.masking`), the soft mask's parameter and start (see
-`MaskedAttention`), and 1e-5, CaiT's at this depth, where LayerScale starts.
+The paper gives channels, heads, depths, masking schemes, and where LayerScale and
+distillation are used. It prints 3 heads for 'xsmall'; CaiT-XS of the same width has 6.
+Our choices are layer 8 of 'sch2' and the schemes at depths other than 24 (see
+`mmattn.models.layers.masked.masking`), the soft mask's parameter and initial value (see
+`MaskedAttention`), and 1e-5, CaiT's at this depth, as LayerScale's initial value.
 """
 
 from collections import OrderedDict
@@ -42,7 +42,7 @@ OUT_TYPES = 'featmap', 'cls_token'
 
 
 class MaiTBlock(nn.Module):
-    """DeiT's block; `layer_scale` starts its LayerScale, None has none."""
+    """DeiT's block, with LayerScale from `layer_scale` on unless that is None."""
 
     def __init__(
         self,
@@ -79,27 +79,26 @@ class MaiT(BaseBackbone):
         masking: 'none', 'sch1', 'sch2', 'soft', or a list with an entry for each layer:
             the number of masked heads or their indices, 'soft', or a dict of `heads`
             and `soft`; see `mmattn.models.layers.masked.masking.resolve_masking`.
-        alpha_init: where the alphas of soft masks start, in (0, 1). The paper does not
-            say and finds that it matters to 'xsmall'; a half is our choice.
+        alpha_init: initial alpha of soft masks, in (0, 1). The paper does not state it
+            and finds that it matters for 'xsmall'; a half is our choice.
         depth, num_heads: None takes the arch's, which are the paper's 24 layers.
         kernel_size: width of the masks in patches, 3 or 5 in the paper.
         mask_fill: 'zero' (equation 2) or 'neg_inf'; see `ops.masked_attention`.
-        random_mask_seed: None masks to neighborhoods. A number masks to random places,
-            as many of them, which is the control of section 5.6; dense, see
-            `RandomMaskedAttention`.
+        random_mask_seed: None masks to neighborhoods. A number masks to as many random
+            places, the control of section 5.6; see `RandomMaskedAttention`.
         layer_scale: initial value of LayerScale, None for no LayerScale. The paper's
             Table 7 has it on 'xtiny', 'xsmall' and 'small'; 1e-5 is our choice.
         distilled: whether a distillation token follows the class token.
         patch_size: side of a patch.
         img_size: image side, or (height, width), that the position embedding is made
-            for. Other grids get it resized (bicubic) but for the special tokens', at
-            run time and on load.
+            for. It is resized for other grids (bicubic), at run time and on load,
+            except for the special tokens' entries.
         drop_path_rate: stochastic depth of the last block.
-        drop_path_schedule: 'linear' grows to it from 0 at the first block, 'constant'
-            is the same for all, which the paper has for 'small'.
+        drop_path_schedule: 'linear' grows from 0 at the first block; 'constant' is the
+            same for all blocks, as in the paper's 'small'.
         out_type: 'featmap' or 'cls_token', see below.
-        out_indices: blocks after which is returned; -1 is the last one. The last one
-            returned ends in DeiT's norm, each of the others in one of its own.
+        out_indices: blocks whose outputs are returned; -1 is the last one. The last
+            output goes through DeiT's norm, each of the others through one of its own.
         frozen_stages: -1 freezes nothing, 0 the patch and position embedding and the
             special tokens, n those and n blocks. Frozen parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
@@ -146,8 +145,8 @@ class MaiT(BaseBackbone):
         out_indices: int | tuple[int, ...] = -1,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        compile: bool | Mapping = False,
         backend: str | None = None,
+        compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(init_cfg, compile)
@@ -250,9 +249,9 @@ class MaiT(BaseBackbone):
 
 
 def taker_of(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the config of the `MaiT` that takes a DeiT's weights; None for others'.
+    """Return the config of the `MaiT` that takes a DeiT's weights, None for others.
 
-    The number of heads is not in the weights: a head of DeiT has 64 channels.
+    The weights do not tell the number of heads; a head of DeiT has 64 channels.
     """
     depth = 0
     while f'blocks.{depth}.attn.qkv.weight' in weights:

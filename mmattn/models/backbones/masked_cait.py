@@ -6,10 +6,10 @@ Masks for More Efficient Image Transformers", https://arxiv.org/abs/2207.03006. 
 https://arxiv.org/abs/2103.17239) is timm's, with timm's parameter names, and its
 weights load unchanged; only the forward of its talking-heads attention is ours.
 
-The paper does not say which layers are masked, nor where a mask stands between the two
-mixtures of talking heads. Chosen here: 'sch1', and the scores that the softmax gets,
-after they were mixed, as equation 2 masks them. The second mixture, after the softmax,
-then mixes masked and global weights, so attention stays dense, N x N.
+The paper does not say which layers are masked, nor where the mask acts between the two
+mixtures of talking heads. Our choice is 'sch1', and to mask the mixed scores right
+before the softmax, as equation 2 does. The second mixture, after the softmax, then
+mixes masked and global weights, so attention stays dense, N x N.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,8 @@ class MaskedTalkingHeads(TalkingHeadAttn):
 
     Args:
         dim, num_heads, qkv_bias: timm's.
-        masked_heads: indices of the masked heads, of the mixed scores.
-        soft, alpha_init, kernel_size, mask_fill: as of `MaskedAttention`.
+        masked_heads: indices of the masked heads among the mixed scores.
+        soft, alpha_init, kernel_size, mask_fill: see `MaskedAttention`.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class MaskedTalkingHeads(TalkingHeadAttn):
 
     @property
     def alpha(self) -> Tensor | None:
-        """Of each masked head, in (0, 1); None for a hard mask."""
+        """Alpha of each soft-masked head, in (0, 1); None for a hard mask."""
         return None if self.alpha_logit is None else self.alpha_logit.sigmoid()
 
     def mask_scores(self, scores: Tensor, grid: Sequence[int]) -> Tensor:
-        """Shape (B, M, N, N) in and out, N = H * W for `grid` (H, W)."""
+        """Mask scores (B, M, N, N), where N = H * W for `grid` (H, W)."""
         if not self.masked_heads:
             return scores
         near = neighborhood_mask(grid, self.kernel_size, device=scores.device)
@@ -99,7 +99,7 @@ class MaskedTalkingHeads(TalkingHeadAttn):
 
 
 def _mix_heads(linear: nn.Linear, x: Tensor) -> Tensor:
-    """Shape (B, M, N, N) in and out."""
+    """Apply a linear layer to the heads of (B, M, N, N)."""
     return linear(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
@@ -110,20 +110,20 @@ class MaskedCaiT(BaseBackbone):
     Args:
         arch: 'xxs24', 'xs24', 's24', or a dict with `embed_dims`, `depth`, `num_heads`.
         masking: 'none', 'sch1', 'sch2', 'soft', or a list with an entry for each layer,
-            as in `MaiT`; see `mmattn.models.layers.resolve_masking`. The class
-            attention layers have no masks.
-        alpha_init: where the alphas of soft masks start, in (0, 1).
+            see `mmattn.models.layers.resolve_masking`. The class attention layers have
+            no masks.
+        alpha_init: initial alpha of soft masks, in (0, 1).
         kernel_size: width of the masks in patches.
         mask_fill: 'zero' or 'neg_inf'; see `ops.masked_attention`.
         layer_scale: initial value of LayerScale; CaiT's at 24 layers is 1e-5.
         patch_size: side of a patch.
         img_size: image side, or (height, width), that the position embedding is made
-            for. Other grids get it resized (bicubic), at run time and on load.
+            for. It is resized for other grids (bicubic), at run time and on load.
         drop_path_rate: stochastic depth of every block, as in CaiT.
-        out_type: 'featmap' or 'cls_token', see below. Maps need neither the class token
-            nor its layers, and the model then has none.
-        out_indices: blocks after which is returned; -1 is the last one. The last one
-            returned ends in CaiT's norm, each of the others in one of its own.
+        out_type: 'featmap' or 'cls_token', see below. With 'featmap' the model has
+            neither the class token nor its layers.
+        out_indices: blocks whose outputs are returned; -1 is the last one. The last
+            output goes through CaiT's norm, each of the others through one of its own.
         frozen_stages: -1 freezes nothing, 0 the patch and position embedding, n those
             and n blocks. Frozen parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
@@ -132,10 +132,10 @@ class MaskedCaiT(BaseBackbone):
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below to whole patches,
-        and returns a tuple: maps (B, C, ceil(H / patch_size), ceil(W / patch_size)) for
-        'featmap', one for each of `out_indices`; for 'cls_token' the class token (B, C)
-        that two class attention layers read off the block of `out_indices`, of which
-        there is one.
+        and returns a tuple. For 'featmap' it has a map
+        (B, C, ceil(H / patch_size), ceil(W / patch_size)) for each of `out_indices`;
+        for 'cls_token', the class token (B, C) that two class attention layers compute
+        from the only block of `out_indices`.
 
     Raises:
         ValueError: unknown arch, masking, setting or block index.
@@ -174,7 +174,7 @@ class MaskedCaiT(BaseBackbone):
             raise ValueError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         if out_type == 'cls_token' and len(self.out_indices) > 1:
             raise ValueError(
-                f"out_type 'cls_token' takes one of out_indices, got {out_indices}"
+                f"out_type='cls_token' takes one index, got out_indices={out_indices}"
             )
         self.out_type = out_type
         self.with_cp = with_cp
@@ -242,7 +242,7 @@ class MaskedCaiT(BaseBackbone):
         return *outs, self.norm(x).permute(0, 3, 1, 2)  # (B, C, H, W)
 
     def _class_token(self, x: Tensor) -> Tensor:
-        """Shape (B, N, C) to (B, C)."""
+        """Return the class token (B, C) of the tokens (B, N, C)."""
         token = self.cls_token.expand(len(x), -1, -1)
         for block in self.blocks_token_only:
             token = run_block(block, x, self.with_cp, token)

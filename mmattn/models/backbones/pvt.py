@@ -7,7 +7,7 @@ https://github.com/whai362/PVT, Apache-2.0.
 Depths are those of the official code, which give the paper's parameters; its Table 1
 prints other ones for stage 2 of Small and Medium. As there, the norms of the blocks
 have an epsilon of 1e-6, and those of patches and of reduced maps one of 1e-5. Tables
-of positions are resized where the grid is another one, whatever its number of pixels.
+of positions are resized for every other grid, also one with as many pixels.
 
 Channels come last inside the network.
 """
@@ -44,7 +44,10 @@ EPSILON = 1e-6
 
 
 class PVTBlock(nn.Module):
-    """Shape (B, H, W, C) in and out; (B, N, C) where its parts take that."""
+    """Attention and MLP behind norms, with residuals.
+
+    The shape is (B, H, W, C) in and out, or (B, N, C) if its parts take that.
+    """
 
     def __init__(
         self, embed_dims: int, attn: nn.Module, mlp: nn.Module, drop_path: float
@@ -62,7 +65,7 @@ class PVTBlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Strided convolution and norm; channels last in and out."""
+    """Strided convolution and norm; channels come last."""
 
     def __init__(
         self,
@@ -101,24 +104,20 @@ class PVT(Pyramid):
             a dict with `embed_dims`, `depths`, `num_heads`, `mlp_ratios` and
             `sr_ratios` of the four stages.
         img_size: image side, or (height, width), that the tables of positions are made
-            for. Other sizes get them resized (bilinear), at run time and on load.
-        out_type: 'featmap' for the maps of `out_indices`, or 'cls_token', which has a
-            class token in the last stage and returns it, normed, in place of that
+            for. They are resized for other sizes (bilinear), at run time and on load.
+        out_type: 'featmap' for the maps of `out_indices`, or 'cls_token' for a class
+            token in the last stage, which is normed and returned in place of that
             stage's map.
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
         out_indices: stages whose maps are returned; None returns all, or the class
             token alone.
-        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
-            parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
+            `Pyramid`.
 
     Forward:
-        Takes images (B, 3, H, W) of any size from 32 pixels a side up and returns a
-        tuple of maps (B, C_i, H // s, W // s) of strides s = 4, 8, 16 and 32, without a
-        norm; with 'cls_token' the last entry is (B, C), as mmpretrain's
-        `LinearClsHead` takes it. Pixels beyond a multiple of the stride are not seen.
+        Takes images (B, 3, H, W) of 32 or more pixels a side and returns a tuple of
+        maps (B, C_i, H // s, W // s) of strides s = 4, 8, 16 and 32, without a norm.
+        With 'cls_token' the last entry is (B, C), as mmpretrain's `LinearClsHead` takes
+        it. Pixels beyond a multiple of the stride are ignored.
 
     Raises:
         ValueError: unknown arch, out_type or stage index.
@@ -247,7 +246,7 @@ class PVT(Pyramid):
         return stages
 
     def add_positions(self, x: Tensor, stage: int) -> Tensor:
-        """Add a table; where the class token joins, (B, 1 + N, C) comes out."""
+        """Add a stage's table, and join the class token: (B, 1 + N, C) in its stage."""
         table, old_grid = self.layers[stage].pos_embed, self.grid_sizes[stage]
         grid = x.shape[1:3]
         if not self._has_token(stage):

@@ -2,7 +2,7 @@
 
 Wang et al., "PVT v2: Improved Baselines with Pyramid Vision Transformer",
 https://arxiv.org/abs/2106.13797. Official code: https://github.com/whai362/PVT,
-Apache-2.0. Parameters have the names of timm's `pvt_v2`, but for `layers`.
+Apache-2.0. Parameters have the names of timm's `pvt_v2`, except for `layers`.
 
 Depths are those of the official code, which give its parameters; the paper's Table 1
 prints another one for stage 2 of b2 and b3. As there, the norms of blocks and stages
@@ -38,9 +38,9 @@ __all__ = ['PVTv2', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 
 
 class ConvMlp(nn.Module):
-    """An MLP with a depthwise 3x3 convolution before its GELU; (B, H, W, C).
+    """MLP with a depthwise 3x3 convolution before its GELU; (B, H, W, C) in and out.
 
-    `relu`, which networks with linear attention have, acts before the convolution.
+    Networks with linear attention also have a ReLU before the convolution.
     """
 
     def __init__(self, embed_dims: int, hidden_dims: int, relu: bool):
@@ -56,7 +56,7 @@ class ConvMlp(nn.Module):
 
 
 def init_conv(module: nn.Module):
-    """Normal weights of variance 2 / fan-out, and zero biases."""
+    """Draw normal weights of variance 2 / fan-out, and set biases to zero."""
     if isinstance(module, nn.Conv2d):
         fan_out = module.weight[:, 0].numel() // module.groups
         nn.init.normal_(module.weight, std=sqrt(2 / fan_out))
@@ -70,14 +70,9 @@ class PVTv2(Pyramid):
     Args:
         arch: 'b0' to 'b5', 'b2-li', or a dict with `embed_dims`, `depths`, `num_heads`,
             `mlp_ratios` and `sr_ratios` of the stages and `linear`: whether attention
-            is to maps pooled to 7 x 7, which takes no notice of `sr_ratios`.
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
-        out_indices: stages whose maps are returned; None returns all.
-        frozen_stages: -1 freezes nothing, 0 the stem, n the stem and n stages. Frozen
-            parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+            is to maps pooled to 7 x 7, which ignores `sr_ratios`.
+        drop_path_rate, out_indices, frozen_stages, with_cp, compile, init_cfg: see
+            `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size and returns a tuple of maps (B, C_i, H_i,
@@ -162,8 +157,8 @@ class PVTv2(Pyramid):
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm=False)
         self.apply(init_linear_and_conv)
         self.apply(init_conv)
-        # With a bias of 0, pixels padded with 0 would reach every norm as zeros,
-        # and each norm would multiply their gradient by 300.
+        # With a bias of 0, padded pixels would reach every norm as zeros, and each norm
+        # would multiply their gradient by 300.
         nn.init.trunc_normal_(self.patch_embed.proj.bias, std=0.02)
         self.register_load_state_dict_pre_hook(take_any_layout)
         self.freeze(frozen_stages)

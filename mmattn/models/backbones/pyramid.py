@@ -29,7 +29,8 @@ class Pyramid(BaseBackbone):
         arch: name of a preset of `arch_zoo`, or a dict with the keys of a preset.
         out_indices: stages whose maps are returned; None returns all.
         with_cp: recompute each block's activations in the backward.
-        compile, init_cfg: see `BaseBackbone`.
+        compile: whether calls go through `torch.compile`, or a dict of its options.
+        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Other settings of the pyramids:
         drop_path_rate: stochastic depth of the last block, growing linearly from 0.

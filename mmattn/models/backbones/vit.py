@@ -3,8 +3,8 @@
 The network of Tables 2 to 4 of Kang, Yang and Ryu, "Interactive Multi-Head
 Self-Attention with Linear Complexity", https://arxiv.org/abs/2402.17507: DeiT-T and
 DeiT-S (Touvron et al., https://arxiv.org/abs/2012.12877) without a class token, which
-the paper's FLOPs exclude; features are the mean of the tokens. With a class token, and
-the parameter names of timm's DeiT, it is `MaiT`.
+the paper's FLOPs exclude; features are the mean of the tokens. `MaiT` has a class token
+and the parameter names of timm's DeiT.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,13 +51,15 @@ class SelfAttention(nn.Module):
 
 
 class MaskedSelfAttention(MaskedAttention):
-    """With `SelfAttention`'s parameters; shape (B, H, W, C) in and out."""
+    """Masked attention with `SelfAttention`'s parameters; (B, H, W, C) in and out."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.flatten(1, 2), x.shape[1:3]).view_as(x)
 
 
 class TransformerBlock(nn.Module):
+    """Attention and MLP behind norms, with residuals; (B, H, W, C) in and out."""
+
     def __init__(self, embed_dims: int, attention: nn.Module, drop_path: float):
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
@@ -78,11 +80,11 @@ class ViT(BaseBackbone):
     Args:
         arch: 'tiny', 'small', or a dict with `embed_dims`, `depth`, `num_heads`.
         attention: 'mhsa' (dense, through PyTorch's SDPA), 'imhsa'
-            (`InteractiveAttention`) or 'masked' (`MaskedAttention`, whose weights
-            'mhsa' can load and the other way round).
+            (`InteractiveAttention`) or 'masked' (`MaskedAttention`). 'mhsa' and
+            'masked' can load each other's weights.
         patch_size: side of a patch; 16 and 8 in the paper.
         img_size: image side, or (height, width), that the position embedding is made
-            for. Other grids get it resized (bicubic), at run time and on load.
+            for. It is resized for other grids (bicubic), at run time and on load.
         drop_path_rate: stochastic depth of the last block, growing linearly from 0.
         out_indices: blocks whose maps are returned; -1 is the last one. Each returned
             map ends in a layer norm of its own.
@@ -90,13 +92,13 @@ class ViT(BaseBackbone):
             and n blocks. Frozen parts stay in eval mode.
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
-        landmarks, interact_expand, local_kernel, gate: of 'imhsa' only, see
+        landmarks, interact_expand, local_kernel, gate: settings of 'imhsa', see
             `InteractiveAttention`.
-        masking: of 'masked' only: 'none', 'sch1', 'sch2', 'soft', or a list with an
-            entry for each layer, as of `MaiT`; see
+        masking: setting of 'masked': 'none', 'sch1', 'sch2', 'soft', or a list with an
+            entry for each layer; see
             `mmattn.models.layers.masked.masking.resolve_masking`.
-        alpha_init, kernel_size, mask_fill: of 'masked' only, see `MaskedAttention`.
-        backend: of the operator of 'imhsa' or 'masked'; None takes the fastest.
+        alpha_init, kernel_size, mask_fill: settings of 'masked', see `MaskedAttention`.
+        backend: backend of the operator of 'imhsa' or 'masked'; None takes the fastest.
         init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
@@ -123,7 +125,6 @@ class ViT(BaseBackbone):
         out_indices: int | tuple[int, ...] = -1,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        compile: bool | Mapping = False,
         landmarks: int = 7,
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
@@ -133,6 +134,7 @@ class ViT(BaseBackbone):
         kernel_size: int = 3,
         mask_fill: str = 'zero',
         backend: str | None = None,
+        compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
         super().__init__(init_cfg, compile)
