@@ -205,7 +205,7 @@ def test_layouts():
     with pytest.raises(ValueError, match=r"patch_embed\.proj\.weight.*'conv1.weight'"):
         layout_of({'conv1.weight': torch.zeros(1)})
     plus_plus = {'patch_proj.0.weight', 'stages.0.mlps.0.linear1.0.weight'}
-    with pytest.raises(ValueError, match='weights of a DAT include'):
+    with pytest.raises(ValueError, match='not the weights of a DAT'):
         layout_of(dict.fromkeys(plus_plus, torch.zeros(1)))
 
 

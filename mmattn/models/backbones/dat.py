@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints import layouts
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
@@ -25,7 +26,7 @@ from mmattn.models.layers import (
 from mmattn.registry import MODELS
 
 from .base_backbone import presets
-from .pyramid import Pyramid, Stage
+from .pyramid import Pyramid
 
 PATCH_SIZE = 4
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
@@ -148,8 +149,7 @@ class DAT(Pyramid):
             return DATBlock(embed_dims[stage], attention(stage, index), drop_path)
 
         self.patch_embed = PatchEmbed(3, embed_dims[0], PATCH_SIZE, bias=True)
-        stages = self.build_stages(downsample, block, drop_path_rate)
-        self.layers = nn.ModuleList(Stage(*parts) for parts in stages)
+        self.layers = self.build_layers(downsample, block, drop_path_rate)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.register_load_state_dict_pre_hook(take_official_names)
         self.freeze(frozen_stages)
@@ -169,13 +169,7 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
     Raises:
         ValueError: the names are neither's.
     """
-    for layout, marker in MARKERS.items():
-        if marker in state_dict:
-            return layout
-    raise ValueError(
-        f'weights of a DAT include one of {list(MARKERS.values())}, '
-        f'got {list(state_dict)[:5]}'
-    )
+    return layouts.layout_of(state_dict, MARKERS, 'DAT')
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints import layouts
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
@@ -26,7 +27,7 @@ from mmattn.registry import MODELS
 
 from .base_backbone import NO_WEIGHT_DECAY, presets
 from .dat import convert_name
-from .pyramid import Pyramid, Stage
+from .pyramid import Pyramid
 
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
 OFFSET_STRIDES = 8, 4, 2, 1
@@ -178,8 +179,7 @@ class DATPlusPlus(Pyramid):
             return DATPlusPlusBlock(embed_dims[stage], attn, drop_path)
 
         self.patch_embed = PatchEmbed(embed_dims[0])
-        stages = self.build_stages(downsample, block, drop_path_rate)
-        self.layers = nn.ModuleList(Stage(*parts) for parts in stages)
+        self.layers = self.build_layers(downsample, block, drop_path_rate)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.register_load_state_dict_pre_hook(take_official_names)
         self.freeze(frozen_stages)
@@ -207,13 +207,7 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
     Raises:
         ValueError: the names are neither's.
     """
-    for layout, marker in MARKERS.items():
-        if marker in state_dict:
-            return layout
-    raise ValueError(
-        f'weights of a DAT++ include one of {list(MARKERS.values())}, '
-        f'got {list(state_dict)[:5]}'
-    )
+    return layouts.layout_of(state_dict, MARKERS, 'DAT++')
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -38,7 +38,7 @@ from mmattn.models.layers import (
 from mmattn.registry import MODELS
 
 from .base_backbone import presets
-from .pyramid import Pyramid, Stage
+from .pyramid import Pyramid
 
 PATCH_SIZE = 4
 POSITIONS = ('relative', 'full', 'absolute', 'none')
@@ -193,8 +193,7 @@ class HMaiT(Pyramid):
             H, W = grids[0]
             self.pos_embed = nn.Parameter(torch.empty(1, H * W, embed_dims[0]))
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        stages = self.build_stages(downsample, block, drop_path_rate)
-        self.layers = nn.ModuleList(Stage(*parts) for parts in stages)
+        self.layers = self.build_layers(downsample, block, drop_path_rate)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.apply(init_linear_and_conv)
         # Swin keeps PyTorch's initial weights here. With a bias of 0, padded pixels
@@ -203,9 +202,7 @@ class HMaiT(Pyramid):
         self.patch_embed.proj.reset_parameters()
         self.register_load_state_dict_pre_hook(take_swins_names)
         if position == 'absolute':
-            self.register_load_state_dict_pre_hook(
-                fit_on_load('pos_embed', self.grid_size, dim=1)
-            )
+            fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
         self.freeze(frozen_stages)
 
     def stages(self):

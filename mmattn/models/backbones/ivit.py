@@ -188,10 +188,9 @@ class IViT(Pyramid):
                 embed_dims[stage], mixer(stage), drop_path, scale_residual=stage >= 2
             )
 
-        self.downsamplings, self.blocks = nn.ModuleList(), nn.ModuleList()
-        for before, blocks in self.build_stages(downsample, block, drop_path_rate):
-            self.downsamplings.append(before)
-            self.blocks.append(nn.ModuleList(blocks))
+        stages = self.build_layers(downsample, block, drop_path_rate)
+        self.downsamplings = nn.ModuleList(stage.downsample for stage in stages)
+        self.blocks = nn.ModuleList(stage.blocks for stage in stages)
         self.out_norms = self.build_out_norms(layer_norm, out_norm)
         self.apply(init_linear_and_conv)
         # With a bias of 0, padded pixels would reach every norm as zeros, and each norm

@@ -88,20 +88,16 @@ class LiSABlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Strided convolution and, in a pyramid, a norm; channels come last."""
+    """Strided convolution, with the settings `conv`, and, in a pyramid, a norm.
+
+    Channels come last.
+    """
 
     def __init__(
-        self,
-        in_channels: int,
-        embed_dims: int,
-        kernel_size: int,
-        stride: int,
-        *,
-        padding: int = 0,
-        norm: bool = True,
+        self, in_channels: int, embed_dims: int, *, norm: bool = True, **conv: int
     ):
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, embed_dims, kernel_size, stride, padding)
+        self.conv = nn.Conv2d(in_channels, embed_dims, **conv)
         self.norm = layer_norm(embed_dims) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -184,6 +180,12 @@ class LiSANet(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
+        if activation not in ACTIVATIONS:
+            raise ValueError(
+                f'LiSANet: activation must be one of {list(ACTIVATIONS)}, '
+                f'got {activation!r}'
+            )
+        act_layer = ACTIVATIONS[activation]
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
         arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
@@ -192,12 +194,6 @@ class LiSANet(Pyramid):
                 f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, '
                 f'got {embed_dims}'
             )
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f'LiSANet: activation must be one of {list(ACTIVATIONS)}, '
-                f'got {activation!r}'
-            )
-        act_layer = ACTIVATIONS[activation]
         self.plain = len(depths) == 1
         strides = [PATCH_SIZE if self.plain else 4 << i for i in range(len(depths))]
         grids = [grid_of(img_size, stride) for stride in strides]
@@ -238,15 +234,16 @@ class LiSANet(Pyramid):
         def embed(stage: int) -> nn.Module:
             channels = embed_dims[stage]
             if self.plain:
-                return PatchEmbed(3, channels, PATCH_SIZE, PATCH_SIZE, norm=False)
+                patches = dict(kernel_size=PATCH_SIZE, stride=PATCH_SIZE)
+                return PatchEmbed(3, channels, norm=False, **patches)
             if stage == 0:
-                return PatchEmbed(3, channels, 7, stride=4, padding=3)
-            return PatchEmbed(embed_dims[stage - 1], channels, 3, 2, padding=1)
+                return PatchEmbed(3, channels, kernel_size=7, stride=4, padding=3)
+            dims = embed_dims[stage - 1 : stage + 1]
+            return PatchEmbed(*dims, kernel_size=3, stride=2, padding=1)
 
-        self.patch_embeds, self.blocks = nn.ModuleList(), nn.ModuleList()
-        for before, blocks in self.build_stages(embed, block, drop_path_rate):
-            self.patch_embeds.append(before)
-            self.blocks.append(nn.ModuleList(blocks))
+        stages = self.build_layers(embed, block, drop_path_rate)
+        self.patch_embeds = nn.ModuleList(stage.downsample for stage in stages)
+        self.blocks = nn.ModuleList(stage.blocks for stage in stages)
         self.out_norms = self.build_out_norms(layer_norm, out_norm)
         self.apply(init_linear_and_conv)
         # With a bias of 0, padded pixels would reach every norm as zeros, and each norm
@@ -257,9 +254,7 @@ class LiSANet(Pyramid):
             self.grid_size = grids[0]
             self.pos_embed = nn.Parameter(torch.empty(1, prod(grids[0]), embed_dims[0]))
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
-            self.register_load_state_dict_pre_hook(
-                fit_on_load('pos_embed', self.grid_size, dim=1)
-            )
+            fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
         self.freeze(frozen_stages)
 
     def _check_mixer(self, mixer: str):

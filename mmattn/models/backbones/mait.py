@@ -206,10 +206,8 @@ class MaiT(BaseBackbone):
         for embedding in self._embeddings():
             nn.init.trunc_normal_(embedding, std=0.02)
         self.apply(init_linear_and_conv)
-        self.register_load_state_dict_pre_hook(
-            fit_on_load(
-                'pos_embed', self.grid_size, dim=1, num_special=self.num_special
-            )
+        fit_on_load(
+            self, 'pos_embed', self.grid_size, dim=1, num_special=self.num_special
         )
         self.freeze(frozen_stages)
 

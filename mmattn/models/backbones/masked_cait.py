@@ -174,7 +174,7 @@ class MaskedCaiT(BaseBackbone):
             raise ValueError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         if out_type == 'cls_token' and len(self.out_indices) > 1:
             raise ValueError(
-                f"out_type='cls_token' takes one index, got out_indices={out_indices}"
+                f"out_type='cls_token' takes one of out_indices, got {out_indices}"
             )
         self.out_type = out_type
         self.with_cp = with_cp
@@ -220,9 +220,7 @@ class MaskedCaiT(BaseBackbone):
         self.out_norms = nn.ModuleDict(
             {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices[:-1]}
         )
-        self.register_load_state_dict_pre_hook(
-            fit_on_load('pos_embed', self.grid_size, dim=1)
-        )
+        fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
         self.freeze(frozen_stages)
 
     def stages(self):

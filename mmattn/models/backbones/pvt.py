@@ -65,19 +65,11 @@ class PVTBlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Strided convolution and norm; channels come last."""
+    """Strided convolution, with the settings `conv`, and norm; channels come last."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        embed_dims: int,
-        *,
-        kernel_size: int,
-        stride: int,
-        padding: int = 0,
-    ):
+    def __init__(self, in_channels: int, embed_dims: int, **conv: int):
         super().__init__()
-        self.proj = nn.Conv2d(in_channels, embed_dims, kernel_size, stride, padding)
+        self.proj = nn.Conv2d(in_channels, embed_dims, **conv)
         self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -199,15 +191,10 @@ class PVT(Pyramid):
             return PVTBlock(channels, attn, mlp, drop_path)
 
         self.patch_embed = PatchEmbed(3, embed_dims[0], kernel_size=4, stride=4)
-        self.layers = nn.ModuleList()
-        for parts in self.build_stages(downsample, block, drop_path_rate):
-            stage = len(self.layers)
-            num_tokens = prod(self.grid_sizes[stage]) + (with_token and stage == last)
-            layer = Stage(*parts)
-            layer.pos_embed = nn.Parameter(
-                torch.empty(1, num_tokens, embed_dims[stage])
-            )
-            self.layers.append(layer)
+        self.layers = self.build_layers(downsample, block, drop_path_rate)
+        for i, layer in enumerate(self.layers):
+            num_tokens = prod(self.grid_sizes[i]) + (with_token and i == last)
+            layer.pos_embed = nn.Parameter(torch.empty(1, num_tokens, embed_dims[i]))
         self.register_parameter('cls_token', None)
         self.norm = None
         if with_token:
@@ -225,14 +212,13 @@ class PVT(Pyramid):
             has_token = self._has_token(i)
             if not has_token:
                 layer.register_load_state_dict_pre_hook(drop_loaded_token)
-            layer.register_load_state_dict_pre_hook(
-                fit_on_load(
-                    'pos_embed',
-                    self.grid_sizes[i],
-                    dim=1,
-                    num_special=int(has_token),
-                    mode='bilinear',
-                )
+            fit_on_load(
+                layer,
+                'pos_embed',
+                self.grid_sizes[i],
+                dim=1,
+                num_special=int(has_token),
+                mode='bilinear',
             )
         self.freeze(frozen_stages)
 

@@ -32,7 +32,7 @@ from mmattn.models.layers import (
 from mmattn.registry import MODELS
 
 from .pvt import EPSILON, PatchEmbed, PVTBlock
-from .pyramid import Pyramid, Stage
+from .pyramid import Pyramid
 
 __all__ = ['PVTv2', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 
@@ -148,10 +148,7 @@ class PVTv2(Pyramid):
         self.patch_embed = PatchEmbed(
             3, embed_dims[0], kernel_size=7, stride=4, padding=3
         )
-        self.layers = nn.ModuleList(
-            Stage(*parts)
-            for parts in self.build_stages(downsample, block, drop_path_rate)
-        )
+        self.layers = self.build_layers(downsample, block, drop_path_rate)
         for layer, channels in zip(self.layers, embed_dims, strict=False):
             layer.norm = nn.LayerNorm(channels, eps=EPSILON)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm=False)

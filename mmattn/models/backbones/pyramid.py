@@ -3,7 +3,7 @@
 Each file of a backbone has its own blocks. Channels come last inside the network.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -55,15 +55,15 @@ class Pyramid(BaseBackbone):
         self.out_indices = self.resolve_out_indices(out_indices, count)
         self.with_cp = with_cp
 
-    def build_stages(
+    def build_layers(
         self,
         downsample: Callable[[int], nn.Module | None],
         block: Callable[[int, int, float], nn.Module],
         drop_path_rate: float,
-    ) -> Iterator[tuple[nn.Module | None, list[nn.Module]]]:
-        """Build what precedes each stage, and its blocks, up to the last returned one.
+    ) -> nn.ModuleList:
+        """Build the stages up to the last returned one.
 
-        Stages above that one would never get a gradient.
+        Those above it would never get a gradient.
 
         Args:
             downsample: function of the number of a stage.
@@ -73,9 +73,13 @@ class Pyramid(BaseBackbone):
         """
         depths = self.arch['depths']
         rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        for stage in range(self.out_indices[-1] + 1):
-            before = downsample(stage)
-            yield before, [block(stage, i, next(rates)) for i in range(depths[stage])]
+        return nn.ModuleList(
+            Stage(
+                downsample(stage),
+                [block(stage, index, next(rates)) for index in range(depths[stage])],
+            )
+            for stage in range(self.out_indices[-1] + 1)
+        )
 
     def build_out_norms(
         self, norm_layer: Callable[[int], nn.Module], out_norm: bool

@@ -191,9 +191,7 @@ class ViT(BaseBackbone):
         )
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         self.apply(init_linear_and_conv)
-        self.register_load_state_dict_pre_hook(
-            fit_on_load('pos_embed', self.grid_size, dim=1)
-        )
+        fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
         self.freeze(frozen_stages)
 
     def stages(self):

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from . import layouts
 from .load_hook import load_hook
 
 # A weight whose name no other layout has.
@@ -104,26 +105,12 @@ NECK_BIAS = re.compile(r'neck\.(?:convs|extra_convs)\.\d+\.conv\.bias$')
 
 
 def layout_of(state_dict: Mapping[str, Tensor]) -> str:
-    """Name of the layout: 'official', 'mmdet', 'huggingface' or 'mmattn'.
+    """Return the layout: 'official', 'mmdet', 'huggingface' or 'mmattn'.
 
     Raises:
         ValueError: it is none of them.
     """
-    layout = find_layout(state_dict)
-    if layout is None:
-        raise ValueError(
-            'these are not the weights of a Deformable DETR: none of '
-            f'{list(MARKERS.values())} is among the names; the first ones are '
-            f'{list(state_dict)[:3]}'
-        )
-    return layout
-
-
-def find_layout(state_dict: Mapping[str, Tensor]) -> str | None:
-    for layout, marker in MARKERS.items():
-        if marker in state_dict:
-            return layout
-    return None
+    return layouts.layout_of(state_dict, MARKERS, 'Deformable DETR')
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -223,7 +210,7 @@ def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, 
             or the decoder refines boxes and the weights are of one that does not, or
             the other way round.
     """
-    if find_layout(weights) in (None, 'mmattn'):
+    if layouts.find_layout(weights, MARKERS) in (None, 'mmattn'):
         return weights
     converted = convert_state_dict(weights)
     _check_classes(converted, module.bbox_head.cls_out_channels)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from . import layouts
 from .load_hook import load_hook
 
 STAGES = range(4)
@@ -85,25 +86,12 @@ PARTS = {
 
 
 def layout_of(state_dict: Mapping[str, Tensor]) -> str:
-    """Name of the layout: 'official', 'mmdet', 'timm', 'huggingface' or 'mmattn'.
+    """Return the layout: 'official', 'mmdet', 'timm', 'huggingface' or 'mmattn'.
 
     Raises:
         ValueError: it is none of them.
     """
-    layout = find_layout(state_dict)
-    if layout is None:
-        raise ValueError(
-            'these are not the weights of a PVT: no name fits one of '
-            f'{list(MARKERS.values())}; the first ones are {list(state_dict)[:3]}'
-        )
-    return layout
-
-
-def find_layout(state_dict: Mapping[str, Tensor]) -> str | None:
-    for layout, marker in MARKERS.items():
-        if any(re.fullmatch(marker, name) for name in state_dict):
-            return layout
-    return None
+    return layouts.layout_of(state_dict, MARKERS, 'PVT')
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -148,7 +136,11 @@ def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 @load_hook
 def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert weights of a known layout; others stay, for loading to report them."""
-    return weights if find_layout(weights) is None else convert_state_dict(weights)
+    return (
+        weights
+        if layouts.find_layout(weights, MARKERS) is None
+        else convert_state_dict(weights)
+    )
 
 
 def _renamed(name: str, prefixes: Mapping[str, str], parts: Mapping[str, str]) -> str:

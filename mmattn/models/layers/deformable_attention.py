@@ -100,7 +100,7 @@ class DeformableAttention(nn.Module):
         rows, columns = (2 * side - 1 for side in table_grid)
         self.rpe_table = nn.Parameter(torch.empty(num_heads, rows, columns))
         nn.init.trunc_normal_(self.rpe_table, std=0.01)
-        self.register_load_state_dict_pre_hook(fit_on_load('rpe_table'))
+        fit_on_load(self, 'rpe_table')
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""

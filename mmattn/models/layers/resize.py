@@ -1,6 +1,6 @@
 """Learned maps of another size, at run time and on load."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import isqrt
 
@@ -54,18 +54,20 @@ def resize_flat_grid(
 
 
 def fit_on_load(
+    module: nn.Module,
     name: str,
     size: Sequence[int] | None = None,
     *,
     dim: int | None = None,
     num_special: int = 0,
     mode: str = 'bicubic',
-) -> Callable:
-    """Return a hook before loading that resizes a loaded map to a module's parameter.
+):
+    """Let a module resize a loaded map to its own parameter.
 
     What does not fit stays as it is, so that `load_state_dict` reports both shapes.
 
     Args:
+        module: the module that the parameter belongs to.
         name: name of the parameter.
         size: its (H, W), if `dim` is given.
         dim: the axis that has both sides, as in `resize_flat_grid`. A loaded map is
@@ -74,7 +76,8 @@ def fit_on_load(
         mode: see `resize_grid`.
     """
     settings = dict(name=name, size=size, dim=dim, num_special=num_special, mode=mode)
-    return partial(_fit_loaded, **settings)  # which can be pickled with the module
+    # A partial can be pickled with the module; a closure cannot.
+    module.register_load_state_dict_pre_hook(partial(_fit_loaded, **settings))
 
 
 def _fit_loaded(

@@ -55,9 +55,7 @@ class WindowAttention(nn.Module):
             torch.empty((2 * window_size - 1) ** 2, num_heads)
         )
         nn.init.trunc_normal_(self.relative_position_bias_table, std=0.01)
-        self.register_load_state_dict_pre_hook(
-            fit_on_load('relative_position_bias_table', self.table_shape, dim=0)
-        )
+        fit_on_load(self, 'relative_position_bias_table', self.table_shape, dim=0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""

@@ -64,9 +64,7 @@ class RelativeMaskedAttention(MaskedAttention):
         )
         nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
         if not clip:
-            self.register_load_state_dict_pre_hook(
-                fit_on_load('relative_position_bias_table', self.table_shape, dim=0)
-            )
+            fit_on_load(self, 'relative_position_bias_table', self.table_shape, dim=0)
 
     def table(self, grid: Sequence[int]) -> Tensor:
         """Return a map's table (M, rows, columns), with offset 0 in the middle."""

@@ -66,7 +66,7 @@ class _Mixer(nn.Module):
     def _draw_table(self, name: str, *shape: int, grid: Sequence[int], std: float):
         table = self._draw(*shape, *_table_size(grid), std=std)
         self.register_parameter(name, table)
-        self.register_load_state_dict_pre_hook(fit_on_load(name))
+        fit_on_load(self, name)
 
 
 class SelfAttention(_Mixer):
