@@ -136,10 +136,10 @@ def register(
 
 
 def out_and_lse(q: Tensor, *tensors: Tensor | None, **settings):
-    """Return what an attention with softmax statistics returns, as empty tensors.
+    """Return empty tensors for the output and the softmax statistics of an attention.
 
-    They are the output, shaped as q, and the log of each row's sum of exponentials,
-    shape (B, M, N).
+    The output is shaped as q, and the log of each row's sum of exponentials is
+    (B, M, N).
     """
     B, N, M, _ = q.shape
     return _empty_like(q), q.new_empty(B, M, N, dtype=compute_dtype(q.dtype))

@@ -1,4 +1,4 @@
-"""Which implementation of an operator runs: the one place that looks at devices."""
+"""Choice of the implementation that runs an operator."""
 
 import functools
 import logging
@@ -23,22 +23,21 @@ def select_backend(
     candidates: Mapping[str, ModuleType],
     *tensors: Tensor | None,
 ) -> str:
-    """Name of the backend that runs a call.
+    """Return the name of the backend that runs a call.
 
-    It is the reference for calls that only plain PyTorch differentiates, unless
-    another one was requested; see `needs_reference`.
+    Calls that only plain PyTorch differentiates get the reference, see
+    `needs_reference`.
 
     Args:
         operator: the operator's name, for messages.
-        requested: a backend's name, or None to choose. The environment variable
-            `MMATTN_BACKEND` stands in for None.
-        candidates: backends by name, fastest first. Each has
-            `unsupported(*tensors)`, which returns None when it can run the call and
-            otherwise the reason why not.
-        tensors: the operator's tensor arguments; only their meta data is read.
+        requested: a backend's name, or None to choose. None defaults to the environment
+            variable `MMATTN_BACKEND`, if it is set.
+        candidates: backends by name, fastest first. `unsupported(*tensors)` of each
+            returns why it does not support the call, or None.
+        tensors: the operator's tensor arguments. Only their meta data is read.
 
     Raises:
-        ValueError: the requested backend does not exist or cannot run this call.
+        ValueError: the requested backend does not exist or does not support the call.
     """
     requested = requested or os.environ.get(BACKEND_VARIABLE)
     if requested:
@@ -54,7 +53,7 @@ def select_backend(
         if requested != REFERENCE and needs_reference(*tensors):
             raise ValueError(
                 f'{operator}: backend {requested!r} supports neither forward-mode '
-                f'derivatives nor torch.func.grad; take None or {REFERENCE!r}'
+                f'derivatives nor torch.func.grad; use None or {REFERENCE!r}'
             )
         return requested
     if needs_reference(*tensors):
@@ -71,17 +70,18 @@ def select_backend(
 
 
 def needs_reference(*tensors: Tensor | None) -> bool:
-    """Whether a call is differentiated in a way that only plain PyTorch supports.
+    """Return whether only plain PyTorch supports how a call is differentiated.
 
-    A kernel has a formula for its gradients, which PyTorch applies in its ordinary
-    reverse mode. In forward mode it would drop tangents silently, and the transforms
-    of `torch.func` that differentiate reject the formula. `torch.func.vmap` alone runs
-    kernels sample by sample.
+    PyTorch applies the formula for a kernel's gradients in ordinary reverse mode. In
+    forward mode it would drop tangents silently, and the transforms of `torch.func`
+    that differentiate reject the formula. `torch.func.vmap` alone runs kernels sample
+    by sample.
     """
     # PyTorch has no public names for either state, but its compiler guards on both.
     if not torch._C._are_functorch_transforms_active():
         return _has_tangent(*tensors)
-    if _is_dual_level() or torch.compiler.is_compiling():  # which has no stack to read
+    # The compiler offers no stack of transforms to read.
+    if _is_dual_level() or torch.compiler.is_compiling():
         return True
     return any(
         transform.key() != TransformType.Vmap for transform in get_interpreter_stack()
@@ -114,7 +114,7 @@ def _is_dual_level() -> bool:
 
 
 def is_autocast_on(device_type: str) -> bool:
-    """Whether autocast is enabled; some devices, such as meta, have none."""
+    """Return whether autocast is enabled; some devices, such as meta, lack it."""
     return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(
         device_type
     )

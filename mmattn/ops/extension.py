@@ -1,8 +1,8 @@
-"""The compiled extension: whether it was built, and loading it.
+"""Loading of the compiled extension, which is optional.
 
-It is optional and never built at import: `csrc/README.md` says how to build it. Its
-operators are `torch.ops.mmattn_extension.*`; a backend that calls them reads here why
-it cannot.
+It is never built at import; `csrc/README.md` gives the commands. Its operators are
+`torch.ops.mmattn_extension.*`. A backend that calls them takes the reason why it cannot
+from here.
 """
 
 import logging
@@ -16,7 +16,7 @@ HOW_TO_BUILD = 'MMATTN_BUILD_OPS=1 pip install --no-build-isolation'
 
 
 def load(path: Path) -> str | None:
-    """Loads a built library; returns why that failed, or None."""
+    """Load a built library; return why that failed, or None."""
     try:
         torch.ops.load_library(str(path))
     except OSError as error:  # built against another PyTorch or CUDA
@@ -27,14 +27,14 @@ def load(path: Path) -> str | None:
 
 
 def load_built(folder: Path) -> str | None:
-    """Loads the library that an installation with the extension leaves in a folder."""
+    """Load the library that an installation with the extension leaves in a folder."""
     for path in sorted(folder.glob('_extension*.so')):
         return load(path)
     return f'the compiled extension is not built ({HOW_TO_BUILD})'
 
 
 def reason_without_cuda() -> str | None:
-    """Why the extension that is loaded has no CUDA kernels, None where it has."""
+    """Return why the loaded extension has no CUDA kernels, or None if it has."""
     if hasattr(torch.ops.mmattn_extension, 'has_cuda_kernels'):
         return None
     return f'the compiled extension has no CUDA kernels ({HOW_TO_BUILD} where nvcc is)'

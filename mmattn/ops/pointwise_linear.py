@@ -1,4 +1,4 @@
-"""A linear layer over the last axis, through the fastest matrix product at hand."""
+"""A linear layer over the last axis, by the fastest matrix product."""
 
 import torch
 import torch.nn.functional as F
@@ -8,11 +8,11 @@ from .testing import with_grad
 
 
 def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`; in float32 on a CPU the 1x1 convolution that equals it.
+    """Compute `F.linear`, in float32 on a CPU as the equivalent 1x1 convolution.
 
-    A token grid with its channels last is, in memory, a channels_last image. oneDNN's
-    convolution on it uses the widest vectors of any CPU, where the BLAS under
-    `F.linear` may not.
+    A token grid with its channels last has the memory layout of a channels_last image.
+    oneDNN's convolution on it uses the widest vectors of any CPU, which the BLAS under
+    `F.linear` may not use.
 
     Args:
         x: shape (..., C).
@@ -32,10 +32,10 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 def _image_shape(num_tokens: int) -> tuple[int, int, int]:
-    """Number, height and width of the images that tokens are laid out as.
+    """Return number, height and width of the images that tokens are laid out as.
 
-    One image would do, but one thread takes oneDNN from 16 images up only. Of a single
-    image the backward is fast if it is a row, and not always if it is a column.
+    oneDNN with one thread requires at least 16 images. The backward of a single image
+    is fast if it is a row, and not always if it is a column.
     """
     if torch.compiler.is_compiling():  # a changing size has no fixed divisor
         return 1, 1, num_tokens

@@ -1,4 +1,4 @@
-"""Tolerances, inputs and gradients that operator tests and benchmarks share."""
+"""Tolerances, inputs and gradients for tests and benchmarks of operators."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -11,7 +11,7 @@ from .precision import compute_dtype
 
 
 class Tolerance(NamedTuple):
-    """Bounds on an error, relative to the expected tensor's RMS and largest value."""
+    """Bound an error, relative to the expected tensor's RMS and largest value."""
 
     rms: float
     maximum: float
@@ -29,14 +29,14 @@ TOLERANCES = {
 def assert_close(
     name: str, expected: Tensor, actual: Tensor, dtype: torch.dtype | None = None
 ):
-    """Asserts that `actual` has the shape of `expected`, is finite and near to it.
+    """Assert that `actual` has the shape of `expected`, is finite and close to it.
 
     Args:
-        name: of the quantity, for the message.
-        expected: of any dtype; compared in float64.
+        name: name of the quantity, for the message.
+        expected: expected tensor, of any dtype; both are compared in float64.
         actual: the tensor under test.
-        dtype: row of `TOLERANCES` to use, actual's dtype if None. Give the dtype of the
-            operator's inputs where a result of higher precision depends on them.
+        dtype: row of `TOLERANCES` to use; None for actual's dtype. Give the dtype of
+            the operator's inputs where a result of higher precision depends on them.
     """
     assert actual.shape == expected.shape, f'{name}: {actual.shape}, {expected.shape}'
     if actual.numel() == 0:
@@ -259,13 +259,13 @@ def run_with_grads(
     requires_grad: Sequence[bool] | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Result of `function(*inputs)` and its gradients for a fixed random cotangent.
+    """Return `function(*inputs)` and its gradients for a fixed random cotangent.
 
     Args:
-        function: takes the inputs by position, returns one tensor.
+        function: takes the inputs by position and returns one tensor.
         inputs: tensors or None; they are not changed.
-        requires_grad: which of them get gradients, all if None.
-        dtype: what inputs are cast to first, unchanged if None.
+        requires_grad: which inputs get gradients; None for all of them.
+        dtype: dtype that inputs are cast to first; None to keep theirs.
     """
     wanted, storage = requires_grad or [True] * len(inputs), inputs[0].dtype
     inputs = [

@@ -1,4 +1,4 @@
-"""What launchers of Triton kernels share.
+"""Shared parts of the launchers of Triton kernels.
 
 Kernels are in other files, which import Triton and are imported by the first launch.
 """
@@ -37,7 +37,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def power_of_two(n: int, least: int = 1) -> int:
-    """Return the next power of two from n on, and `least` if that is more."""
+    """Return the smallest power of two of at least n and `least`."""
     return max(least, 1 << (n - 1).bit_length())
 
 
@@ -66,7 +66,7 @@ def strides(*tensors: Tensor) -> list[int]:
 
 
 def unit_stride(x: Tensor) -> Tensor:
-    """Return a tensor of four dimensions whose last one is contiguous."""
+    """Return x of four dimensions with a contiguous last dimension."""
     return x if x.stride(3) == 1 else x.contiguous()
 
 
@@ -84,15 +84,14 @@ def zeros(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def precision(x: Tensor) -> str:
-    """Return the precision of products of what was stored like x.
+    """Return the precision of products of operands that are stored like x.
 
-    Products are in fp32 or, of bfloat16, as it is stored. fp16 is exact in TF32, and
-    small weights would not be exact in fp16.
+    bfloat16 is multiplied as it is stored, and the others in fp32: fp16 is exact in
+    TF32, but small weights are not exact in fp16.
     """
     return 'tf32x3' if x.dtype == torch.float32 else 'tf32'
 
 
 def is_native(x: Tensor) -> bool:
-    """Return whether tensor cores take x as it is stored, which the interpreter
-    cannot."""
+    """Return whether tensor cores take x as it is stored; the interpreter cannot."""
     return x.dtype == torch.bfloat16 and not INTERPRETED

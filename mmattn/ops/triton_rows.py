@@ -1,4 +1,4 @@
-"""Rows of one head in Triton, loaded and stored, and which head a program has."""
+"""Loads and stores of rows of one head in Triton, and the head of a program."""
 
 import triton
 import triton.language as tl
@@ -26,13 +26,14 @@ def load_rows(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
 def load_operand(
     ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr, NATIVE: tl.constexpr
 ):
-    """[len(rows), DP] of one head for a product: as it is stored if NATIVE, or fp32."""
+    """Load [len(rows), DP] of one head for a product, as stored if NATIVE, or fp32."""
     x = load_rows(ptr, rows, mask, D, DP)
     return x.to(ptr.dtype.element_ty) if NATIVE else x
 
 
 @triton.jit
 def store_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
+    """Store [len(rows), DP] of one head; rows are offsets."""
     d = tl.arange(0, DP)
     mask = channels_mask(mask, d, D, DP)
     tl.store(ptr + rows[:, None] + d[None, :], x.to(ptr.dtype.element_ty), mask=mask)
@@ -40,7 +41,7 @@ def store_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def program_block(M, blocks):
-    """Batch element, head and block; those of one head run side by side."""
+    """Return batch element, head and block; blocks of a head run side by side."""
     pid = tl.program_id(0)
     head = pid // blocks
     return (head // M).to(tl.int64), (head % M).to(tl.int64), pid % blocks

@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def round_operand(x, PRECISION: tl.constexpr):
-    """To the nearest TF32 number: tensor cores would cut the lower bits off."""
+    """Round x to the nearest TF32 number; tensor cores would truncate it."""
     if PRECISION == 'tf32':
         bits = x.to(tl.uint32, bitcast=True)
         rounded = ((bits + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
@@ -16,6 +16,6 @@ def round_operand(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def product(x, y, PRECISION: tl.constexpr):
-    """x y, with x rounded to what y is in."""
+    """Return x y, with x rounded to the dtype of y or to TF32."""
     x = x.to(y.dtype) if y.dtype != tl.float32 else round_operand(x, PRECISION)
     return tl.dot(x, y, input_precision=PRECISION)

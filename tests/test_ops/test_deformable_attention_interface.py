@@ -24,7 +24,7 @@ def call(q, k, v, positions, table, grid=GRID, **settings):
         (2, (2, 12, 4, 8), r'`v` .*\(2, 11, 4, 8\), got \(2, 12, 4, 8\)'),
         (3, (2, 2, 12, 2), r'`positions` .*\(2, 2, 11, 2\), got \(2, 2, 12, 2\)'),
         (3, (2, 2, 11, 3), r'got \(2, 2, 11, 3\)'),
-        (3, (2, 3, 11, 2), '4 heads do not split into 3 groups'),
+        (3, (2, 3, 11, 2), 'groups must divide the heads, got G=3 and M=4'),
         (3, (2, 0, 11, 2), 'G=0'),
         (4, (3, 13, 9), r'`table` .*\(4, 13, 9\), got \(3, 13, 9\)'),
         (4, (4, 117), r'`table` .* 3 dimensions, got \(4, 117\)'),
@@ -40,7 +40,7 @@ def test_wrong_shape(position, shape, message):
 
 @pytest.mark.parametrize('grid', [(7, 6), (35,), (5, 7, 1)], ids=str)
 def test_wrong_grid(grid):
-    with pytest.raises(ValueError, match='35 queries are not a grid'):
+    with pytest.raises(ValueError, match='`grid` must have 35 queries'):
         call(*make_deformable_v2_inputs(), grid=grid)
 
 
@@ -71,7 +71,7 @@ def test_wrong_dtype_and_device():
     'position, shape, message',
     [
         (0, (2, 20, 3), r'`value` .* 4 dimensions'),
-        (0, (2, 21, 2, 3), r'21 pixels are not a grid \(4, 5\)'),
+        (0, (2, 21, 2, 3), r'`grid` must have 21 pixels, got \(4, 5\)'),
         (1, (2, 7, 2, 3, 3), r'`locations` .*\(2, 7, 2, 3, 2\)'),
         (2, (2, 7, 2, 4), r'`weights` .*\(2, 7, 2, 3\), got \(2, 7, 2, 4\)'),
     ],

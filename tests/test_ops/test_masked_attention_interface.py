@@ -41,14 +41,14 @@ def test_wrong_shape(position, shape, message):
 @pytest.mark.parametrize(
     'settings, message',
     [
-        (dict(grid=(7, 6)), r'36 tokens .*num_special=1 .*\(7, 6\)'),
+        (dict(grid=(7, 6)), r'36 tokens, got num_special=1 .*\(7, 6\)'),
         (dict(num_special=0), 'num_special=0'),
         (dict(grid=(37, 1), num_special=-1), 'num_special=-1'),
         (dict(grid=(35,)), r'\(35,\)'),
         (dict(kernel_size=4), 'got 4'),
         (dict(kernel_size=-1), 'got -1'),
         (dict(mask_fill='inf'), "'zero', 'neg_inf'.*got 'inf'"),
-        (dict(masked_heads=4), 'up to 3.*got 4'),
+        (dict(masked_heads=4), 'at most 3.*got 4'),
         (dict(masked_heads=-1), 'got -1'),
         (dict(masked_heads=[0, 3]), r'got \[0, 3\]'),
         (dict(masked_heads=[-1]), r'got \[-1\]'),

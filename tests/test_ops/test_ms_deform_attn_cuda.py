@@ -34,7 +34,7 @@ def on_cuda(**settings):
 
 def test_reasons(monkeypatch):
     inputs = make_ms_deform_inputs()
-    with pytest.raises(ValueError, match='CUDA devices, the tensors are on cpu'):
+    with pytest.raises(ValueError, match='CUDA devices, got tensors on cpu'):
         attend(*inputs[:1], LEVELS, *inputs[1:], 'cuda')
     monkeypatch.setattr(extension, 'CUDA_UNAVAILABLE', 'not built')
     assert cuda_impl.unsupported(*on_cuda()) == 'not built'

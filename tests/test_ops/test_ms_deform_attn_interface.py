@@ -19,7 +19,7 @@ def call(value, points, weights, reference, levels=LEVELS, backend=None):
     'position, shape, message',
     [
         (0, (2, 48, 24), r'`value` .* 4 dimensions, got \(2, 48, 24\)'),
-        (0, (2, 49, 3, 8), 'value has 49 pixels, levels .* have 48'),
+        (0, (2, 49, 3, 8), '`spatial_shapes` must have 49 pixels.* got 48'),
         (0, (2, 48, 4, 8), r'`sampling_locations` .*\(2, 13, 4, 3, 2, 2\), got'),
         (0, (2, 48, 0, 8), 'M=0'),
         (0, (2, 48, 3, 0), 'D=0'),

@@ -289,5 +289,5 @@ def test_wrong_shapes(name, index, shape, match):
 
 
 def test_wrong_grid():
-    with pytest.raises(ValueError, match='6 tokens are not a grid of 2x4'):
+    with pytest.raises(ValueError, match='`grid` must have 6 tokens, got 2x4'):
         operator('local', (2, 4))(*make_inputs('local', (2, 3)))

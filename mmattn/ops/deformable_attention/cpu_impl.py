@@ -1,7 +1,7 @@
-"""Deformable attention v2 from matrix products, a block of the scores at a time.
+"""Deformable attention v2 by matrix products, one block of the scores at a time.
 
-In a block keys are rows and queries columns, (P, k, n): the bias of a key is then a
-piece of an H x W map. P planes are heads of images.
+In a block keys are rows and queries are columns, (P, k, n), so that the bias of a key
+is a piece of an H x W map. A plane, one of P, is a head of an image.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,23 @@ from .reference import query_positions
 
 BLOCK_ELEMENTS = 1 << 18  # of scores: 1 MiB in float32
 GPU_BLOCK_ELEMENTS = 1 << 24
-BLOCK_QUERIES = 1 << 13  # so that a block has keys enough for products
-# With no more pairs of a query and a key, autograd of the definition is the fastest.
+BLOCK_QUERIES = 1 << 13  # leaves a block enough keys for fast products
+# Up to this many pairs of a query and a key, autograd of the definition is faster.
 DEFINITION_PAIRS = 1 << 18
 
 
 def unsupported(*tensors: Tensor) -> str | None:
-    """Nothing: it is products, so it runs on any device, and with a fixed order."""
+    """Return None: matrix products run on any device, in a fixed order."""
     return None
 
 
 def prefers_definition(q: Tensor, k: Tensor) -> bool:
+    """Return whether the definition is faster than this backend."""
     return q.device.type == 'cpu' and q.shape[1] * k.shape[1] <= DEFINITION_PAIRS
 
 
 def forward(q, k, v, positions, table, *, grid, align_corners):
-    """Returns the output and each row's log of the sum of exponentials (B, M, N)."""
+    """Return the output and each row's log of the sum of exponentials (B, M, N)."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, N, M, D = q.shape
     out = torch.empty(B, N, M, D, dtype=q.dtype, device=q.device)
@@ -53,7 +54,7 @@ def forward(q, k, v, positions, table, *, grid, align_corners):
 
 
 def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
-    """Gradients of q, k, v, positions and table."""
+    """Return the gradients of q, k, v, positions and table."""
     dtype, scale, M = lse.dtype, q.shape[-1] ** -0.5, q.shape[2]
     dq, dk, dv = (
         torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)
@@ -73,7 +74,7 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
             q_r, g_r, dq_r = (x[:, queries] for x in (q_p, g_p, dq_p))
             if out.dtype == dtype:
                 values = chunk.planes(out[:, queries], dtype)
-            else:  # half precision has rounded it: gradients would not cancel
+            else:  # rounded to half precision, it would leave errors in the gradients
                 values = _attend(bias, q_r, k_p, v_p, blocks)[0]
             lse_r, delta = lse_p[..., queries], values.mul_(g_r).sum(-1)[:, None]
             for keys in blocks:
@@ -95,7 +96,7 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
 
 
 def _attend(bias, q_r, k_p, v_p, blocks):
-    """Output (P, n, D) and log of the sum of exponentials (P, 1, n) of some queries."""
+    """Return output (P, n, D) and log of the sum of exponentials (P, 1, n)."""
     values = total = top = None
     for keys in blocks:
         s = bias.make(keys)[0].baddbmm_(k_p[:, keys], q_r.mT)
@@ -123,7 +124,7 @@ def _chunks(q: Tensor, k: Tensor) -> Iterator[Chunk]:
 
 
 def _blocks(q_p, k_p, grid) -> Iterator[tuple[slice, slice, list[slice]]]:
-    """Rows of the grid, their queries, and the keys of each block of these."""
+    """Yield rows of the grid, their queries, and the keys of each of their blocks."""
     H, W = grid
     for rows in spans(H, max(1, BLOCK_QUERIES // W)):
         queries = slice(rows.start * W, rows.stop * W)

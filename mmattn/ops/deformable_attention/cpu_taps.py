@@ -8,27 +8,26 @@ from torch import Tensor
 from .cpu_blocks import Scratch
 from .cpu_windows import Axis, TableWindows
 
-ALIGNMENT = 8  # products are slow where rows are not so many numbers
+ALIGNMENT = 8  # products are slow where the length of a row is no multiple
 
 
 class TapBias:
-    """For key s, `bias[r, c] = Y_s[r] @ window_s @ X_s[c]`.
+    """Compute `bias[r, c] = Y_s[r] @ window_s @ X_s[c]` of each key s.
 
-    A row of Y_s or X_s has two numbers that are not 0, the weights of a linear
-    interpolation.
+    A row of Y_s or X_s holds the two weights of a linear interpolation, and zeros.
     """
 
     def __init__(
         self, positions: Tensor, table: Tensor, axes: Sequence[Axis], scratch: Scratch
     ):
-        """positions: shape (P, K, 2); table: (h, Th, Tw); axes: y and x."""
+        """Take positions (P, K, 2), tables (h, Th, Tw) and the axes y and x."""
         self.positions, self.axes, self.scratch = positions, axes, scratch
         sides = [_length(axis, len(axis.queries)) for axis in axes]
         self.windows = TableWindows(table, sides, scratch)
         self.dpositions = torch.zeros_like(positions)
 
     def set_rows(self, rows: slice):
-        """Of the queries."""
+        """Choose the rows of queries whose bias is made next."""
         columns = slice(0, len(self.axes[1].queries))
         corner, self.shape, self.slots, self.upper = [], [], [], []
         for axis, i, queries in zip(self.axes, (1, 0), (rows, columns), strict=True):
@@ -43,7 +42,7 @@ class TapBias:
         self.corners = self.windows.corners(*corner)
 
     def _hats(self, axis: int, keys: slice) -> Tensor:
-        """Y or X, (P * k, n, side)."""
+        """Return Y or X, (P * k, n, side)."""
         slots, upper = (x[axis][:, keys] for x in (self.slots, self.upper))
         shape = *slots.shape[:3], self.shape[axis]
         hats = self.scratch.take(f'hats {axis}', *shape).zero_()
@@ -51,9 +50,9 @@ class TapBias:
         return hats.flatten(0, 1)
 
     def make(self, keys: slice) -> tuple[Tensor, tuple]:
-        """The bias of some keys, (P, k, r * W), and what it is made of.
+        """Return the bias of some keys, (P, k, r * W), and the parts it is made of.
 
-        It is valid, and may be overwritten, until the next one is made.
+        The next call reuses their memory. The caller may overwrite the bias.
         """
         Y, X = (self._hats(axis, keys) for axis in range(2))
         corners, take = self.corners[..., keys], self.scratch.take
@@ -64,7 +63,7 @@ class TapBias:
         return bias.view(*corners.shape[1:], r * W), (keys, windows, lines, Y, X)
 
     def add_gradients(self, dbias: Tensor, parts: tuple):
-        """Of the bias that was made last."""
+        """Add the gradients that follow from that of the bias made last."""
         keys, windows, lines, Y, X = parts
         take, dbias = self.scratch.take, dbias.view(len(Y), Y.shape[1], X.shape[1])
         dX = torch.bmm(dbias.mT, lines, out=take('dhats 1', *X.shape))
@@ -80,7 +79,7 @@ class TapBias:
             dpositions.add_(slopes.sum((2, 3)), alpha=self.axes[axis].slope)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
-        """Of positions (P, K, 2) and table (h, Th, Tw)."""
+        """Return the gradients of positions (P, K, 2) and tables (h, Th, Tw)."""
         return self.dpositions, self.windows.gradient()
 
 

@@ -10,7 +10,7 @@ from .cpu_windows import Axis, TableWindows
 
 
 class UnitStepBias:
-    """For each key, a window of the table, blended once.
+    """Blend one window of the table for each key.
 
     With queries at -1, ..., 1 and a table of 2 H - 1 by 2 W - 1 numbers, all queries of
     a key lie at the same fraction of the way between two numbers.
@@ -19,14 +19,14 @@ class UnitStepBias:
     def __init__(
         self, positions: Tensor, table: Tensor, axes: Sequence[Axis], scratch: Scratch
     ):
-        """positions: shape (P, K, 2); table: (h, Th, Tw); axes: y and x."""
+        """Take positions (P, K, 2), tables (h, Th, Tw) and the axes y and x."""
         self.positions, self.axes, self.scratch = positions, axes, scratch
         sides = [len(axis.queries) + 1 for axis in axes]
         self.windows = TableWindows(table, sides, scratch)
         self.dpositions = torch.zeros_like(positions)
 
     def set_rows(self, rows: slice):
-        """Of the queries."""
+        """Choose the rows of queries whose bias is made next."""
         W = len(self.axes[1].queries)
         self.shape = rows.stop - rows.start, W
         points = (
@@ -43,9 +43,9 @@ class UnitStepBias:
         self.corners = self.windows.corners(*corner)
 
     def make(self, keys: slice) -> tuple[Tensor, tuple]:
-        """The bias of some keys, (P, k, r * W), and what it is made of.
+        """Return the bias of some keys, (P, k, r * W), and the parts it is made of.
 
-        It is valid, and may be overwritten, until the next one is made.
+        The next call reuses their memory. The caller may overwrite the bias.
         """
         (r, W), take = self.shape, self.scratch.take
         corners = self.corners[..., keys]
@@ -60,7 +60,7 @@ class UnitStepBias:
         return bias.flatten(2), (keys, windows, lines)
 
     def add_gradients(self, dbias: Tensor, parts: tuple):
-        """Of the bias that was made last."""
+        """Add the gradients that follow from that of the bias made last."""
         keys, windows, lines = parts
         P, k, r, W = lines.shape
         dbias, take = dbias.view(P, k, r - 1, W), self.scratch.take
@@ -82,5 +82,5 @@ class UnitStepBias:
         self.dpositions[:, keys, 1].add_(dy, alpha=self.axes[0].slope)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
-        """Of positions (P, K, 2) and table (h, Th, Tw)."""
+        """Return the gradients of positions (P, K, 2) and tables (h, Th, Tw)."""
         return self.dpositions, self.windows.gradient()

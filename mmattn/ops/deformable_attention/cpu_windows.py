@@ -1,4 +1,4 @@
-"""The part of a table that the queries of some rows read for a key."""
+"""Windows of a table: the part that some rows of queries read for a key."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ from .cpu_blocks import Scratch
 
 
 class Axis(NamedTuple):
-    """One side of a table, and the queries along that side of the grid.
+    """Describe one side of a table and the queries along that side of the grid.
 
-    Places are in float64: in float32, those in a large table have few digits left.
+    Points are in float64, since float32 leaves few digits for a fraction in a large
+    table.
     """
 
     queries: Tensor  # normalized, (n,), float64
@@ -22,38 +23,38 @@ class Axis(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """Derivative of a point by the position of its key."""
+        """Return the derivative of a point by the position of its key."""
         return (1 - self.size) / 4
 
     def points(self, positions: Tensor, queries: slice) -> Tensor:
-        """Where the table is read for keys at positions (P, K), (P, K, n), float64."""
+        """Return where keys at positions (P, K) read the table, (P, K, n), float64."""
         displacement = (self.queries[queries] - positions[..., None].double()) / 2
         return (displacement + 1) * ((self.size - 1) / 2)
 
     def length(self, count: int) -> int:
-        """Of a window with the taps of `count` queries in a row."""
+        """Return the length of a window with the taps of `count` adjacent queries."""
         first, last = self.queries[0].item(), self.queries[-1].item()
         step = (last - first) / max(len(self.queries) - 1, 1) * -self.slope
         return math.floor((count - 1) * step + 1e-3) + 3
 
 
 class TableWindows:
-    """Cuts windows out of tables, and adds up the gradients of windows.
+    """Cut windows out of tables, and add up the gradients of windows.
 
-    Around a table are margins of zeros, in which windows lie that are not in the table.
+    A table has margins of zeros, which hold the windows that lie outside it.
     """
 
     def __init__(self, table: Tensor, longest: Sequence[int], scratch: Scratch):
-        """table: shape (h, Th, Tw); longest: sides of the largest window."""
+        """Take tables (h, Th, Tw) and the sides of the largest window."""
         self.sizes, self.longest, self.scratch = table.shape[1:], longest, scratch
         y, x = longest
         self.padded = F.pad(table, (x, x, y, y))
         self.dpadded = torch.zeros_like(self.padded)
 
     def corners(self, y: Tensor, x: Tensor) -> Tensor:
-        """Plane, row and column in the padded tables, (3, P, K), of windows' corners.
+        """Return plane, row and column of windows in the padded tables, (3, P, K).
 
-        They lie at y and x, integral floats (P, K). Plane p has table p % h.
+        The windows begin at y and x, integral floats (P, K). Plane p reads table p % h.
         """
         y, x = (
             corner.clamp(-margin, size).nan_to_num().long() + margin
@@ -65,7 +66,7 @@ class TableWindows:
         return torch.stack([planes[:, None].expand_as(y), y, x])
 
     def cut(self, corners: Tensor, shape: Sequence[int]) -> Tensor:
-        """Windows (P * k, *shape), until others are cut."""
+        """Return windows (P * k, *shape); the next call reuses their memory."""
         h, height, width = self.padded.shape
         r, w = shape
         overlapping = self.padded.as_strided(
@@ -77,7 +78,7 @@ class TableWindows:
         return torch.ops.aten.index.Tensor_out(overlapping, index, out=windows)
 
     def add(self, dwindows: Tensor, corners: Tensor):
-        """Gradients (P * k, r, w) of windows that were cut there."""
+        """Add gradients (P * k, r, w) of the windows that were cut at `corners`."""
         _, height, width = self.padded.shape
         planes, y, x = corners.flatten(1)
         first = (planes * height + y) * width + x
@@ -90,6 +91,6 @@ class TableWindows:
         self.dpadded.flatten().scatter_add_(0, index.flatten(), dwindows.flatten())
 
     def gradient(self) -> Tensor:
-        """(h, Th, Tw)."""
+        """Return the gradient of the tables, (h, Th, Tw)."""
         y, x = self.longest
         return self.dpadded[:, y : y + self.sizes[0], x : x + self.sizes[1]]

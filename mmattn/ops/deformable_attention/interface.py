@@ -1,4 +1,4 @@
-"""Contract, checks, autograd and dispatch of attention to keys that queries share."""
+"""Contract, checks and dispatch of attention to sampled keys that queries share."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def deformable_attention_v2(
     align_corners: bool = True,
     backend: str | None = None,
 ) -> Tensor:
-    """Attention of a grid of queries to keys that were sampled at any positions.
+    """Attend from a grid of queries to keys that were sampled at any positions.
 
     `out = softmax(q k^T / sqrt(D) + bias) v`, where the bias of a query and a key is
     read from a table at their displacement, bilinearly and with zeros outside:
@@ -44,18 +44,19 @@ def deformable_attention_v2(
 
     Args:
         q: shape (B, N, M, D), float32, float16, bfloat16 or float64. Scores, bias and
-            softmax are in float32 (float64 in float64).
+            softmax are computed in float32, or in float64 for float64.
         k, v: shape (B, K, M, D), dtype as q.
         grid: H and W of the queries.
-        positions: of the keys, normalized (x, y), shape (B, G, K, 2); G divides M, and
-            group g has the heads [g * M / G, (g + 1) * M / G).
-        table: shape (M, Th, Tw), any size. With (2 H - 1, 2 W - 1) and `align_corners`
-            a step from query to query is a step in the table, which is the fastest.
-        align_corners: where the queries are, as in `grid_sample`: whether the centers
-            (DAT++) or the outer edges (DAT) of the outer pixels lie at -1 and 1. The
-            only pixel of a side lies at 0.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call. 'reference' runs by itself in forward mode and under
+        positions: normalized (x, y) of the keys, shape (B, G, K, 2). G divides M, and
+            group g serves the heads [g * M / G, (g + 1) * M / G).
+        table: shape (M, Th, Tw), of any size. The size (2 H - 1, 2 W - 1) with
+            `align_corners` is the fastest: a step from query to query is then a step in
+            the table.
+        align_corners: places the queries as `grid_sample` does. True puts the centers
+            of the outer pixels at -1 and 1, as DAT++ does, and False their outer edges,
+            as DAT does. The only pixel of a side lies at 0.
+        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
+            supports the call. None takes 'reference' in forward mode and under
             `torch.func.grad`.
 
     Returns:
@@ -63,8 +64,8 @@ def deformable_attention_v2(
         dtype first. Differentiable with respect to q, k, v, positions and table.
 
     Raises:
-        ValueError: shapes, dtypes, devices or settings disagree, or `backend` cannot
-            run this.
+        ValueError: shapes, dtypes, devices or settings disagree, or `backend` does not
+            support the call.
 
     Example:
         >>> import torch
@@ -96,12 +97,12 @@ def _check(q, k, v, positions, table, grid):
     if 0 in table.shape:
         raise ValueError(f'`table` must not be empty, got {tuple(table.shape)}')
     if M % G:
-        raise ValueError(f'{M} heads do not split into {G} groups')
+        raise ValueError(f'the groups must divide the heads, got {G=} and {M=}')
     check_one_dtype(q=q, k=k, v=v)
     check_one_device(q, k, v, positions, table)
     grid = tuple(grid)
     if len(grid) != 2 or grid[0] * grid[1] != N:
-        raise ValueError(f'{N} queries are not a grid {grid}')
+        raise ValueError(f'`grid` must have {N} queries, got {grid}')
     return grid
 
 

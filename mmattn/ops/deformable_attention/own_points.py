@@ -1,4 +1,4 @@
-"""Attention of each query to points of its own: multi-scale attention on one map."""
+"""Attention to points of each query, by multi-scale attention on one map."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from ..precision import cast_under_autocast
 def deformable_attention(
     value: Tensor, grid: Sequence[int], locations: Tensor, weights: Tensor
 ) -> Tensor:
-    """Attention of each query to P points of its own, on one map.
+    """Attend from each query to P points of its own, on one map.
 
     `out[b, q, m] = sum_p weights[b, q, m, p] * value[b, :, m] at locations[b, q, m, p]`
     with bilinear interpolation and zeros outside the map. From "Deformable DETR:
@@ -25,8 +25,8 @@ def deformable_attention(
 
     Args:
         value: shape (B, H * W, M, D), pixels in row-major order; float32, float16,
-            bfloat16 or float64. Interpolation and sums are in float32 (float64 in
-            float64).
+            bfloat16 or float64. Interpolation and sums are computed in float32, or in
+            float64 for float64.
         grid: H and W.
         locations: shape (B, Q, M, P, 2), (x, y): (0, 0) is the outer corner of the
             first pixel, (1, 1) of the last one.
@@ -43,7 +43,7 @@ def deformable_attention(
     check_dims('locations', locations, 5)
     Q, P = locations.shape[1], locations.shape[3]
     if len(grid) != 2 or grid[0] * grid[1] != N:
-        raise ValueError(f'{N} pixels are not a grid {grid}')
+        raise ValueError(f'`grid` must have {N} pixels, got {grid}')
     check_shape('locations', locations, (B, Q, M, P, 2))
     check_shape('weights', weights, (B, Q, M, P))
     out = ms_deform_attn(

@@ -1,6 +1,6 @@
 """Deformable attention v2, written with `grid_sample` as its sources define it.
 
-Keys that all queries share, with a continuous relative position bias: Xia et al.,
+All queries share the keys, with a continuous relative position bias: Xia et al.,
 "Vision Transformer with Deformable Attention", https://arxiv.org/abs/2201.00520,
 equations 6 to 9, and "DAT++", https://arxiv.org/abs/2309.01430.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 
 
 def unsupported(*tensors: Tensor | None) -> str | None:
+    """Return None: the definition supports every call."""
     return None
 
 
@@ -23,10 +24,10 @@ def query_positions(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Normalized (x, y) of a grid's pixels in row-major order, shape (H * W, 2).
+    """Return the normalized (x, y) of a grid's pixels in row-major order, (H * W, 2).
 
-    As in `grid_sample`: with `align_corners` the outer pixels' centers lie at -1 and 1,
-    and the only pixel of a side at 0; without, their outer edges do.
+    As in `grid_sample`, `align_corners` puts the centers of the outer pixels at -1 and
+    1, and the only pixel of a side at 0. Without it their outer edges lie at -1 and 1.
     """
     H, W = grid
     y, x = (
@@ -40,9 +41,9 @@ def query_positions(
 def sampled_bias(
     table: Tensor, positions: Tensor, grid: Sequence[int], *, align_corners: bool
 ) -> Tensor:
-    """The bias of each query of the grid and each key, shape (B, M, H * W, K).
+    """Return the bias of each query of the grid and each key, shape (B, M, H * W, K).
 
-    `table` and `positions` as in `mmattn.ops.deformable_attention_v2`.
+    `table` and `positions` are those of `mmattn.ops.deformable_attention_v2`.
     """
     B, G, K, _ = positions.shape
     M = table.shape[0]
@@ -65,7 +66,7 @@ def deformable_attention_v2_reference(
     grid: Sequence[int],
     align_corners: bool,
 ) -> Tensor:
-    """As `mmattn.ops.deformable_attention_v2`."""
+    """Return `mmattn.ops.deformable_attention_v2` of the same arguments."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     positions, table = positions.to(dtype), table.to(dtype)
     bias = sampled_bias(table, positions, grid, align_corners=align_corners)

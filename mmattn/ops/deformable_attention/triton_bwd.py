@@ -1,9 +1,9 @@
 """Deformable attention with shared keys in Triton: backward.
 
-Scores are made anew from the log-sum-exp. The gradient of the table is Y^T dS X of each
-key, dS the gradient of its scores on the grid of queries, and Y and X the hats
-max(0, 1 - |place(query) - cell|) of the axes, which are the interpolation's weights:
-products and sums in a fixed order, no atomic additions.
+Scores are recomputed from the log-sum-exp. The gradient of the table is the sum over
+keys of Y^T dS X. dS is the gradient of a key's scores on the grid of queries. Y and X
+are the weights of the interpolation, the hats max(0, 1 - |place(query) - cell|) of the
+axes. Products and sums have a fixed order, without atomic additions.
 """
 
 import triton
@@ -27,7 +27,7 @@ def _bwd_queries_kernel(
     D: tl.constexpr, DP: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     UNIT_STEP: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """dq, delta = grad . out (B, M, N) and dS (images, M, K, num_queries), of
+    """Write dq, delta = grad . out (B, M, N) and dS (images, M, K, num_queries) of
     `num_queries` queries of some images."""
     image, m, block = program_block(M, blocks)
     b = first_image + image
@@ -83,8 +83,8 @@ def _bwd_keys_kernel(
     D: tl.constexpr, DP: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     UNIT_STEP: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Shares (splits, B, K, M, D) of dk and dv, and (splits, B, M, K, 2) of each head's
-    gradient of positions. Maps are [BK, BQ]."""
+    """Write shares (splits, B, K, M, D) of dk and dv, and (splits, B, M, K, 2) of each
+    head's gradient of positions. Maps are [BK, BQ]."""
     b, m, block = program_block(M, blocks * splits)
     split, block = block // blocks, block % blocks
     q_ptr += b * q_b_stride + m * q_m_stride
@@ -117,7 +117,7 @@ def _bwd_keys_kernel(
         rows, asks = queries.to(tl.int64), queries < N
         q = load_operand(q_ptr, rows * q_n_stride, asks, D, DP, NATIVE)
         grad = load_operand(grad_ptr, rows * g_n_stride, asks, D, DP, NATIVE)
-        # A query that does not exist asks for no weight.
+        # An lse of inf gives queries that do not exist no weight.
         lse = tl.load(lse_ptr + rows, mask=asks, other=float('inf')) * LOG2_E
         delta = tl.load(delta_ptr + rows, mask=asks, other=0.0)
         bias, rise_y, rise_x = table_values(
@@ -140,9 +140,9 @@ def _bwd_keys_kernel(
 
 @triton.jit
 def queries_near(origin, step, cell, num_cells, first, last):
-    """Bounds of the queries of first <= query < last that may have a weight on cells
-    cell : cell + num_cells; rounded outwards."""
-    step = tl.maximum(step, 1e-30)  # of a table of one cell it is 0
+    """Return bounds, rounded outwards, of the queries in [first, last) that may have a
+    weight on the cells in [cell, cell + num_cells)."""
+    step = tl.maximum(step, 1e-30)  # a table of one cell has a step of 0
     low = tl.floor((cell - 1 - origin) / step)
     high = tl.ceil((cell + num_cells - origin) / step) + 1
     low = tl.minimum(tl.maximum(low, first), last)
@@ -152,7 +152,7 @@ def queries_near(origin, step, cell, num_cells, first, last):
 
 @triton.jit
 def hats(origin, step, queries, cells):
-    """Weights [queries, cells] of an axis."""
+    """Return the weights [queries, cells] of an axis."""
     place = origin + step * queries.to(tl.float32)
     return tl.maximum(1.0 - tl.abs(place[:, None] - cells.to(tl.float32)[None, :]), 0.0)
 
@@ -165,8 +165,9 @@ def _bwd_table_kernel(
     BY: tl.constexpr, BX: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Shares (splits, M, TH, TW), of keys of some images, of the table's gradient, from
-    dS (images, M, K, num_rows * W). A program has BY x BX cells of one head."""
+    """Write shares (splits, M, TH, TW) of the table's gradient, over keys of some
+    images, from dS (images, M, K, num_rows * W). A program takes BY x BX cells of a
+    head."""
     pid = tl.program_id(0)
     tiles = tiles_y * tiles_x
     tile, m, split = pid % tiles, pid // tiles % M, pid // (tiles * M)

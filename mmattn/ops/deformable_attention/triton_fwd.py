@@ -1,7 +1,6 @@
-"""Deformable attention with shared keys in Triton: forward, and the pieces the backward
-shares.
+"""Deformable attention with shared keys in Triton: forward, and what both passes share.
 
-A program has a block of queries of one head and loops over keys, in the manner of
+A program takes a block of queries of one head and loops over keys, in the manner of
 FlashAttention. The bias of a query and a key is read from the table where it is needed.
 A step from query to query is a constant step in the table, so of a key only the place
 of query (0, 0) is computed: place(query) = offset - slope * position + step * query, on
@@ -14,12 +13,12 @@ import triton.language as tl
 from ..triton_rows import load_operand, program_block
 from ..triton_softmax import LOG2_E, add_block, store_attention
 
-PAD = tl.constexpr(2)  # zeros around the table: what lies outside falls on these
+PAD = tl.constexpr(2)  # zeros around the table, read by what lies outside it
 
 
 @triton.jit
 def key_places(ptr, keys, mask, offset_y, offset_x, slope_y, slope_x):
-    """y and x in the table that query (0, 0) has for keys."""
+    """Return y and x in the table that query (0, 0) has for keys."""
     x = tl.load(ptr + keys * 2, mask=mask, other=0.0)
     y = tl.load(ptr + keys * 2 + 1, mask=mask, other=0.0)
     return offset_y - slope_y * y, offset_x - slope_x * x
@@ -27,9 +26,10 @@ def key_places(ptr, keys, mask, offset_y, offset_x, slope_y, slope_x):
 
 @triton.jit
 def axis_taps(origin, query, step, side, UNIT_STEP: tl.constexpr):
-    """First of two taps in the padded table, and the weight of the second.
+    """Return the first of two taps in the padded table, and the weight of the second.
 
-    Keys are rows and queries columns. With a step of 1 the weight is the key's alone.
+    Keys are rows and queries are columns. With a step of 1 the weight depends on the
+    key alone.
     """
     if UNIT_STEP:
         low = tl.floor(origin)
@@ -47,10 +47,10 @@ def axis_taps(origin, query, step, side, UNIT_STEP: tl.constexpr):
 def table_values(
     ptr, origin_y, origin_x, y, x, step_y, step_x, TH, TW, UNIT_STEP: tl.constexpr
 ):
-    """The bias of keys (rows) and queries (columns), and its rise per step in y and x.
+    """Return the bias of keys (rows) and queries (columns), and its slopes in y and x.
 
-    Queries are last because Triton spreads the last axis over lanes first, and those of
-    a row lie side by side in the table.
+    Queries are the last axis, because Triton spreads that over lanes first, and the
+    queries of a row read adjacent entries of the table.
     """
     tap_y, weight_y = axis_taps(origin_y, y, step_y, TH, UNIT_STEP)
     tap_x, weight_x = axis_taps(origin_x, x, step_x, TW, UNIT_STEP)
@@ -73,7 +73,7 @@ def block_of_keys(
     D: tl.constexpr, DP: tl.constexpr, BK: tl.constexpr, UNIT_STEP: tl.constexpr,
     PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Offsets of BK keys, which of them exist, k, v, and the scores of queries."""
+    """Return offsets of BK keys, which of them exist, k, v, and scores of queries."""
     keys = first + tl.arange(0, BK)
     cols, exist = keys.to(tl.int64), keys < K
     k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
@@ -98,7 +98,7 @@ def _fwd_kernel(
     D: tl.constexpr, DP: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     UNIT_STEP: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """out (B, N, M, D) and lse (B, M, N)."""
+    """Write out (B, N, M, D) and lse (B, M, N)."""
     b, m, block = program_block(M, blocks)
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride

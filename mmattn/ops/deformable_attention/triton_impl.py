@@ -1,10 +1,9 @@
-"""Deformable attention with shared keys in Triton: launchers of the kernels in
-triton_*.py.
+"""Launchers of the kernels of deformable attention with shared keys, in triton_*.py.
 
-No map of queries and keys is held but the gradient of scores, of as many queries at a
-time as fit in a workspace of fixed size, for the gradient of the table. Sums over
-programs are of shares, added in a fixed order. Triton is imported by the first call
-that needs it.
+Of the maps of queries and keys only the gradient of scores is stored, for the gradient
+of the table. It is made for as many queries at a time as fit in a workspace of fixed
+size. Programs write shares of a sum, which are added in a fixed order. The first call
+that needs Triton imports it.
 """
 
 import torch
@@ -15,8 +14,8 @@ from .. import triton_launch as launch
 
 MAX_HEAD_WIDTH = 64
 
-# Chosen from the compiler's reports: nothing spills. By the padded head width: queries
-# and keys of a tile, warps.
+# Queries and keys of a tile, and warps, by the padded head width. They are chosen from
+# the compiler's reports, so that nothing spills.
 FORWARD_TILES = {
     torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 16, 8)},
     torch.float16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
@@ -33,19 +32,20 @@ KEYS_TILES = {
     torch.bfloat16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (16, 64, 8)},
 }
 TABLE_TILE = dict(BH=16, BW=32, num_warps=4, num_stages=1)
-MAX_CELLS = 64  # of a program and axis
+MAX_CELLS = 64  # of a program along each axis
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64
-WORKSPACE = 2**24  # gradients of scores
+WORKSPACE = 2**24  # gradients of scores held at a time
 
 
 def unsupported(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor
 ) -> str | None:
+    """Return why this backend does not support a call, or None."""
     return launch.reason(q, MAX_HEAD_WIDTH)
 
 
 def forward(q, k, v, positions, table, *, grid, align_corners):
-    """Returns the output and each row's log-sum-exp (B, M, N) in fp32."""
+    """Return the output and each row's log-sum-exp (B, M, N) in fp32."""
     B, N, M, D = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = launch.empty(q, B, M, N)
@@ -66,7 +66,7 @@ def forward(q, k, v, positions, table, *, grid, align_corners):
 
 
 def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
-    """Gradients of q, k, v, positions and table."""
+    """Return the gradients of q, k, v, positions and table."""
     if not len(q):
         return launch.zeros(q, k, v, positions, table)
     grad, q, k, v = (launch.unit_stride(x) for x in (grad, q, k, v))
@@ -88,7 +88,7 @@ def _is_unit_step(table: Tensor, grid, align_corners: bool) -> bool:
 
 
 def _geometry(positions, table, grid, align_corners) -> dict:
-    """Of each axis, place(query) = offset - slope * position + step * query."""
+    """Return the terms of place(query) = offset - slope * position + step * query."""
     geometry = dict(W=grid[1], TH=table.shape[1], TW=table.shape[2])
     geometry['group_heads'] = len(table) // positions.shape[1]
     for axis, side, cells in zip('yx', grid, table.shape[1:], strict=True):
@@ -105,8 +105,11 @@ def _bias(positions: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _options(tiles: dict, q: Tensor) -> tuple[int, int, dict]:
-    """Queries and keys of a tile, and what to launch kernels with. One stage: more
-    would stage what is read of the table in shared memory, with bank conflicts."""
+    """Return queries and keys of a tile, and the options of a launch.
+
+    More than one stage would stage reads of the table in shared memory, with bank
+    conflicts.
+    """
     D = q.shape[3]
     DP = launch.power_of_two(D, 16)
     BQ, BK, num_warps = tiles[q.dtype][DP]
@@ -117,8 +120,10 @@ def _options(tiles: dict, q: Tensor) -> tuple[int, int, dict]:
 
 
 def _backward_queries(inputs, out, lse, grid, geometry, settings):
-    """dq, delta and the gradient of the table, of as many images or else rows of
-    queries at a time as the workspace has room for."""
+    """Return dq, delta and the gradient of the table.
+
+    A launch takes as many images, or rows of queries, as the workspace has room for.
+    """
     from .triton_bwd import _bwd_queries_kernel
 
     q, k, v, grad, positions, table = inputs
@@ -170,7 +175,7 @@ def _table_gradient(
 
 
 def _backward_keys(inputs, lse, delta, settings):
-    """The gradients of k, v and positions."""
+    """Return the gradients of k, v and positions."""
     from .triton_bwd import _bwd_keys_kernel
 
     q, k, v, grad, positions, _ = inputs

@@ -1,33 +1,33 @@
 """Landmark attention for CPUs: batched matrix products over cache-sized row chunks.
 
-Both halves of the operator are one function, `mixed attention`: rows attend to columns,
-heads are mixed before and after the softmax. A chunk holds whole rows, of several images
-if they are small, so its softmax is complete, its maps stay in cache, and the backward
-recomputes them instead of reading them back from memory.
+Both halves of the operator are one function, mixed attention: rows attend to columns,
+and heads are mixed before and after the softmax. A chunk holds whole rows, of several
+images if they are small. Its softmax is complete and its maps stay in cache. The
+backward recomputes the maps, which is faster than reading them from memory.
 """
 
 import torch
 from torch import Tensor
 
+from ..checks import device_reason
 from ..precision import compute_dtype
 
 CHUNK_ELEMENTS = 1 << 18  # of one (E, rows, S) map: 1 MiB in float32
-MIN_ROWS = 16  # products of fewer rows are slow, more than leaving the cache is
+MIN_ROWS = 16  # products of fewer rows are slower than a miss of the cache
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
-    if q.device.type not in ('cpu', 'meta'):
-        return f'it runs on the CPU, the tensors are on {q.device}'
-    return None
+    """Return why this backend does not support a call, or None."""
+    return device_reason(q, 'cpu', 'meta')
 
 
 def num_statistics(q: Tensor, k_landmarks: Tensor, w1_q, w1_k) -> int:
-    """Softmax statistics are recomputed, none are saved."""
+    """Return 0: the backward recomputes the softmax statistics."""
     return 0
 
 
 def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
-    """Returns the output, the context `A_K v` in the compute dtype, no statistics."""
+    """Return the output, the context `A_K v` in the compute dtype, no statistics."""
     dtype = compute_dtype(q.dtype)
     w1_q, w2_q, w1_k, w2_k = (_to(w, dtype) for w in (w1_q, w2_q, w1_k, w2_k))
     context = torch.empty(q_landmarks.shape, dtype=dtype)
@@ -40,7 +40,7 @@ def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
 def backward(
     grad, context, statistics, q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
 ):
-    """Gradients of q, k, v, q_landmarks, k_landmarks and the four mixing weights."""
+    """Return the gradients of the nine tensors, None for mixing weights of None."""
     dtype = compute_dtype(q.dtype)
     mixing = (w1_q, w2_q, w1_k, w2_k)
     w1_q, w2_q, w1_k, w2_k = (_to(w, dtype) for w in mixing)
@@ -63,28 +63,28 @@ def _to(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _slices(count: int, num_elements: int, minimum: int = 1) -> list[slice]:
-    """Slices of `count` things, of `num_elements` each, that fill a chunk together."""
+    """Slice `count` items of `num_elements` each, so that a slice fills a chunk."""
     step = max(minimum, CHUNK_ELEMENTS // max(1, num_elements))
     return [slice(i, i + step) for i in range(0, count, step)]
 
 
 def _heads_first(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(b, r, M, D) to (b * M, r, D) in the dtype of the arithmetic."""
+    """Reshape (b, r, M, D) to (b * M, r, D) in the dtype of the arithmetic."""
     return x.to(dtype).transpose(1, 2).flatten(0, 1)
 
 
 def _tokens_first(x: Tensor, num_images: int) -> Tensor:
-    """(b * M, r, D) to (b, r, M, D)."""
+    """Reshape (b * M, r, D) to (b, r, M, D)."""
     return x.unflatten(0, (num_images, -1)).transpose(1, 2)
 
 
 def _per_image(maps: Tensor, num_images: int) -> Tensor:
-    """(b * M, r, S) to (b, M, r * S)."""
+    """Reshape (b * M, r, S) to (b, M, r * S)."""
     return maps.view(num_images, -1, maps.shape[1] * maps.shape[2])
 
 
 def _mix(w: Tensor | None, maps: Tensor, num_images: int) -> Tensor:
-    """(E, M) times (b * M, r, S) over the head axis."""
+    """Multiply (E, M) by (b * M, r, S) over the head axis."""
     if w is None:
         return maps
     mixed = w.expand(num_images, -1, -1).bmm(_per_image(maps, num_images))
@@ -92,7 +92,7 @@ def _mix(w: Tensor | None, maps: Tensor, num_images: int) -> Tensor:
 
 
 def _mixed_forward(q, k, v, w1, w2, *, out):
-    """Writes (w2 softmax(w1 q k^T / sqrt(D))) v to `out`; w1 and w2 give the dtype."""
+    """Write (w2 softmax(w1 q k^T / sqrt(D))) v to `out`."""
     B, R, M, D = q.shape
     dtype = compute_dtype(q.dtype)
     row_elements = k.shape[1] * (M if w1 is None else len(w1))
@@ -107,7 +107,7 @@ def _mixed_forward(q, k, v, w1, w2, *, out):
 
 
 def _mixed_backward(grad, q, k, v, w1, w2):
-    """Gradients of q, k, v, w1, w2, given the gradient of `_mixed_forward`'s `out`."""
+    """Return the gradients of q, k, v, w1 and w2, given that of the output."""
     B, R, M, D = q.shape
     dtype = compute_dtype(q.dtype)
     row_elements = k.shape[1] * (M if w1 is None else len(w1))

@@ -1,4 +1,4 @@
-"""Contract, checks, autograd and dispatch of landmark attention."""
+"""Contract, checks and dispatch of landmark attention."""
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ def landmark_attention(
     *,
     backend: str | None = None,
 ) -> Tensor:
-    """Attention through landmarks with interaction between heads, linear in N.
+    """Attend through landmarks with interaction between heads, linear in N.
 
     `out = A_Q (A_K v)` with `A_Q = w2_q softmax_L(w1_q q k_landmarks^T / sqrt(D))` and
     `A_K = w2_k softmax_N(w1_k q_landmarks k^T / sqrt(D))`; w1 and w2 mix the head axis.
@@ -44,23 +44,25 @@ def landmark_attention(
 
     Args:
         q, k, v: shape (B, N, M, D), float32, float16, bfloat16 or float64, of one
-            dtype. Arithmetic and softmax are in float32 (float64 in float64).
+            dtype. Arithmetic and softmax are in float32, or in float64 for float64.
         q_landmarks, k_landmarks: shape (B, L, M, D), dtype as q.
         w1_q, w1_k: shape (E, M), applied to scores. None is the identity.
         w2_q, w2_k: shape (M, E), applied to the softmax. None is the identity.
-            w1 and w2 of one side are both given or both None.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call. 'reference' alone can be differentiated twice. It runs by
-            itself in forward mode and under `torch.func.grad`.
+            w1 and w2 of one side must both be given or both be None.
+        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
+            supports the call. Only 'reference' supports second derivatives. None takes
+            it in forward mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast the five attention tensors are
         cast to autocast's dtype first.
 
     Raises:
-        ValueError: shapes, dtypes or devices disagree, or `backend` cannot run this.
+        ValueError: shapes, dtypes or devices disagree, or `backend` does not support
+            the call.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(3, 2, 196, 10, 32).unbind()
         >>> q_landmarks, k_landmarks = torch.randn(2, 2, 49, 10, 32).unbind()
         >>> landmark_attention(q, k, v, q_landmarks, k_landmarks).shape

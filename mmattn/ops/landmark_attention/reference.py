@@ -10,13 +10,14 @@ from ..precision import compute_dtype
 
 
 def unsupported(*tensors: Tensor | None) -> str | None:
+    """Return None: the definition supports every call."""
     return None
 
 
 def mixed_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, w1: Tensor | None, w2: Tensor | None
 ) -> Tensor:
-    """`(w2 softmax(w1 q k^T / sqrt(D))) v`, equation 5 applied to `v`.
+    """Return `(w2 softmax(w1 q k^T / sqrt(D))) v`, equation 5 applied to `v`.
 
     Args:
         q: shape (B, R, M, D).
@@ -55,10 +56,10 @@ def landmark_attention_reference(
 def landmark_attention_folded(
     q, k, v, q_landmarks, k_landmarks, w1_q=None, w2_q=None, w1_k=None, w2_k=None
 ) -> Tensor:
-    """The same function with both mixings folded into the small tensors.
+    """Compute landmark attention with both mixings folded into the small tensors.
 
-    Every mixed head attends with all C = M * D channels, so no step crosses heads: an
-    independent formulation for tests (derivation in this folder's README).
+    Every mixed head attends with all C = M * D channels, so that no step crosses heads.
+    Tests use this independent formulation; the README of this folder derives it.
     """
     context = _folded_attention(q_landmarks, k, v, w1_k, w2_k)
     return _folded_attention(q, k_landmarks, context, w1_q, w2_q)

@@ -1,7 +1,7 @@
-"""Backward kernels of mixed attention in Triton: maps are recomputed, not read.
+"""Backward kernels of mixed attention in Triton, which recompute the maps.
 
-A program has a block of row_tiles x col_tiles tiles and adds up its own share of every
-gradient; shares of different programs lie along the first axis of the outputs.
+A program takes a block of row_tiles x col_tiles tiles and adds up its own share of
+every gradient. Shares of different programs lie along the first axis of the outputs.
 """
 
 import triton
@@ -20,7 +20,7 @@ from .triton_fwd import (
 
 @triton.jit
 def program_splits(groups, row_splits, col_splits):
-    """Number of the program, its splits of rows and columns, batch element, group."""
+    """Return number, splits of rows and columns, batch element and group."""
     pid = tl.program_id(0)
     col_split, row_split = pid % col_splits, pid // col_splits % row_splits
     batch = pid // (col_splits * row_splits)
@@ -31,7 +31,7 @@ def program_splits(groups, row_splits, col_splits):
 def split_tiles(
     row_split, col_split, row_tiles, col_tiles, R, S, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """First row and column of a split, and how many tiles it has along each side."""
+    """Return first row and column of a split, and its tiles along each side."""
     first_row = row_split * row_tiles * BR
     first_col = col_split * col_tiles * BC
     my_row_tiles = tl.cdiv(tl.minimum(row_tiles * BR, R - first_row), BR)
@@ -44,7 +44,7 @@ def tile_places(
     tile, first_row, first_col, my_col_tiles, R, S,
     BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Numbers of a tile, its rows and columns, and which of these exist."""
+    """Return numbers of a tile, its rows and columns, and which of these exist."""
     row_tile, col_tile = tile // my_col_tiles, tile % my_col_tiles
     rows = (first_row + row_tile * BR + tl.arange(0, BR)).to(tl.int64)
     cols = (first_col + col_tile * BC + tl.arange(0, BC)).to(tl.int64)
@@ -61,8 +61,8 @@ def _bwd_values_kernel(
     BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, MIX: tl.constexpr,
     PRECISION: tl.constexpr, ONE_ROW_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients behind the softmax: dv (row_splits, B, S, heads, D), dw2 (programs, M,
-    E) and delta = sum_s P dP (col_splits, B, groups * E, R)."""
+    """Write gradients behind the softmax: dv (row_splits, B, S, heads, D), dw2
+    (programs, M, E) and delta = sum_s P dP (col_splits, B, groups * E, R)."""
     pid, row_split, col_split, b, g = program_splits(groups, row_splits, col_splits)
     x_ptr += b * x_b_stride + g * x_m_stride
     y_ptr += b * y_b_stride + g * y_m_stride
@@ -134,8 +134,8 @@ def _bwd_scores_kernel(
     BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, MIX: tl.constexpr,
     PRECISION: tl.constexpr, ONE_ROW_TILE: tl.constexpr, ONE_COL_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients before the softmax: dx (col_splits, B, R, heads, D), dy (row_splits, B,
-    S, heads, D) and dw1 (programs, E, M)."""
+    """Write gradients before the softmax: dx (col_splits, B, R, heads, D), dy
+    (row_splits, B, S, heads, D) and dw1 (programs, E, M)."""
     pid, row_split, col_split, b, g = program_splits(groups, row_splits, col_splits)
     x_ptr += b * x_b_stride + g * x_m_stride
     y_ptr += b * y_b_stride + g * y_m_stride
@@ -211,6 +211,6 @@ def _bwd_scores_kernel(
 
 @triton.jit
 def add_mixing(ptrs, value, mask, new):
-    """Adds to one head's entries of this program's share of dw1 or dw2."""
+    """Add to one head's entries of this program's share of dw1 or dw2."""
     value += tl.load(ptrs, mask=mask & (not new), other=0.0)
     tl.store(ptrs, value, mask=mask)

@@ -1,6 +1,6 @@
-"""Forward kernels of mixed attention in Triton, and the pieces the backward shares.
+"""Forward kernels of mixed attention in Triton, and what both passes share.
 
-Rows (R) attend to columns (S); README.md in this folder has the equations. A tile holds
+Rows (R) attend to columns (S). README.md in this folder has the equations. A tile holds
 the mixed scores of all E mixed heads for BR rows and BC columns in registers, and heads
 are visited one at a time. Without mixing every head is a group of its own (M = E = 1).
 """
@@ -16,7 +16,7 @@ def load_rows(
     ptr, rows, mask, first,
     D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Channels first : first + BD of one head, an operand; rows are offsets, [BR]."""
+    """Load channels [first, first + BD) of one head; rows are offsets, [BR]."""
     d = first + tl.arange(0, BD)
     x = tl.load(
         ptr + rows[:, None] + d[None, :],
@@ -33,7 +33,7 @@ def load_rows(
 def load_mixing(
     ptr, first, stride, e, E: tl.constexpr, EB: tl.constexpr, MIX: tl.constexpr
 ):
-    """One head's column of w1 or row of w2; ones without mixing."""
+    """Load one head's column of w1 or row of w2, or make ones without mixing."""
     if MIX:
         w = tl.load(ptr + first + e * stride, mask=e < E, other=0.0).to(tl.float32)
     else:
@@ -46,7 +46,7 @@ def head_product(
     y_ptr, x_ptr, y_rows, x_rows, y_mask, x_mask,
     D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """y x^T of one head: [BC, BR]."""
+    """Return y x^T of one head, [BC, BR]."""
     y = load_rows(y_ptr, y_rows, y_mask, 0, D, BD, PRECISION)
     x = load_rows(x_ptr, x_rows, x_mask, 0, D, BD, PRECISION)
     product = tl.dot(y, tl.trans(x), input_precision=PRECISION)
@@ -59,8 +59,11 @@ def head_product(
 
 @triton.jit
 def add_head(mixed, w, product, e, E: tl.constexpr):
-    """mixed[e] + w[e] product. A thread has all of e, so with one block of it the
-    compiler knows which registers are padding: the zeros make them vanish."""
+    """Return mixed[e] + w[e] product.
+
+    A thread holds all of e. With one block of e the compiler knows which registers are
+    padding, and the zeros make them vanish.
+    """
     return tl.where(
         (e < E)[:, None, None], mixed + w[:, None, None] * product[None, :, :], 0.0
     )
@@ -73,10 +76,10 @@ def mixed_product(
     D: tl.constexpr, E: tl.constexpr, EB: tl.constexpr, BC: tl.constexpr,
     BR: tl.constexpr, BD: tl.constexpr, MIX: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """scale * sum_m w[e, m] y_m x_m^T: [EB, BC, BR].
+    """Return scale * sum_m w[e, m] y_m x_m^T, [EB, BC, BR].
 
-    Rows are last because Triton spreads the last axis over lanes first: a thread then
-    holds one row's statistics and not all of them.
+    Rows are the last axis, because Triton spreads that over lanes first. A thread then
+    holds the statistics of one row instead of all.
     """
     mixed = tl.zeros([EB, BC, BR], tl.float32)
     for m in range(num_heads):
@@ -91,7 +94,7 @@ def mixed_product(
 
 @triton.jit
 def softmax(scores, lse, col_mask, e, E: tl.constexpr):
-    """exp(scores - lse), 0 where masked. No score exceeds lse but by rounding."""
+    """Return exp(scores - lse), 0 where masked. Only rounding makes it exceed 1."""
     shifted = scores - lse[:, None, :]
     shifted = tl.where(shifted > 0.0, 0.0, shifted)  # keeps NaN
     used = (e < E)[:, None, None] & col_mask[None, :, None]
@@ -103,8 +106,8 @@ def add_rows(
     ptr, value, rows, mask, first, new,
     D: tl.constexpr, BD: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Stores channels first : first + BD of one head, on top of what an earlier tile of
-    the same program stored there unless this is a `new` place."""
+    """Store channels [first, first + BD) of one head. Unless the place is `new`, add
+    them to what an earlier tile of the program stored there."""
     d = first + tl.arange(0, BD)
     ptrs = ptr + rows[:, None] + d[None, :]
     full_mask = mask[:, None] & (d < D)[None, :]
@@ -122,7 +125,7 @@ def _lse_kernel(
     BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, MIX: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Log-sum-exp over this program's columns: lse (col_splits, B, groups * E, R)."""
+    """Write lse (col_splits, B, groups * E, R), over this program's columns."""
     pid = tl.program_id(0)
     split = pid % col_splits
     rows = pid // col_splits % row_tiles * BR + tl.arange(0, BR)
@@ -170,9 +173,9 @@ def _fwd_kernel(
     BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, MIX: tl.constexpr,
     PRECISION: tl.constexpr, WHOLE_ROWS: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
-    """This program's columns' share of the output: out (col_splits, B, R, heads, D).
+    """Write the share of this program's columns in out (col_splits, B, R, heads, D).
 
-    WHOLE_ROWS: a tile has all columns, so lse is made and written here, not read.
+    WHOLE_ROWS: a tile has all columns, so the kernel computes lse and writes it.
     ONE_TILE: a program has one tile, so it never adds to its own output.
     """
     pid = tl.program_id(0)
@@ -236,7 +239,7 @@ def _reduce_kernel(
     partial_ptr, out_ptr, size, count,
     LOG: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sum (LOG: log-sum-exp) of partial (count, size) over count, in order."""
+    """Sum partial (count, size) over count in order, or log-sum-exp it with LOG."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < size
     total = tl.load(partial_ptr + i, mask=mask, other=0.0)

@@ -1,8 +1,8 @@
-"""Landmark attention in Triton: launchers of the kernels in triton_fwd and triton_bwd.
+"""Launchers of the kernels of landmark attention, in triton_fwd.py and triton_bwd.py.
 
 Both halves of the operator are one function, mixed attention: rows X attend to columns
-Y with values V. Key side: landmarks attend to tokens; query side: tokens to landmarks.
-Triton is imported by the first call that needs it.
+Y with values V. On the key side landmarks attend to tokens, and on the query side
+tokens attend to landmarks. The first call that needs Triton imports it.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from .. import triton_launch as launch
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 
 # (short side, long side, warps) by the mixed heads of a tile and whether a tile has all
-# mixed heads and channels. Chosen from the compiler's reports: nothing spills.
+# mixed heads and channels. Chosen from the compiler's reports, so that nothing spills.
 FORWARD_TILES = {
     (1, True): (32, 64, 4), (1, False): (16, 64, 4),
     (8, True): (16, 64, 8), (8, False): (16, 64, 8),
@@ -42,6 +42,7 @@ def unsupported(
     w1_k: Tensor | None,
     w2_k: Tensor | None,
 ) -> str | None:
+    """Return why this backend does not support a call, or None."""
     if reason := launch.reason(q, MAX_HEAD_WIDTH):
         return reason
     if q.shape[2] > MAX_HEADS:
@@ -55,14 +56,14 @@ def unsupported(
 def num_statistics(
     q: Tensor, k_landmarks: Tensor, w1_q: Tensor | None, w1_k: Tensor | None
 ) -> int:
-    """The log-sum-exp of every row of both sides: (B, E, L) and (B, E, N)."""
+    """Return the number of rows of both sides, each of which saves a log-sum-exp."""
     B, N, M, _ = q.shape
     E_q, E_k = (M if w is None else w.shape[0] for w in (w1_q, w1_k))
     return B * (E_k * k_landmarks.shape[1] + E_q * N)
 
 
 def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
-    """Returns the output, the context `A_K v` in fp32 and the statistics in fp32."""
+    """Return the output, the context `A_K v` in fp32 and the statistics in fp32."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     context = torch.empty(q_landmarks.shape, dtype=torch.float32, device=q.device)
     statistics = torch.empty(
@@ -79,7 +80,7 @@ def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
 def backward(
     grad, context, statistics, q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
 ):
-    """Gradients of q, k, v, q_landmarks, k_landmarks and the four mixing weights."""
+    """Return the gradients of the nine tensors, None for mixing weights of None."""
     if not len(q):
         return launch.zeros(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k)
     lse_k, lse_q = _split_statistics(statistics, q, q_landmarks, w1_k)
@@ -100,10 +101,10 @@ def _split_statistics(statistics, q, q_landmarks, w1_k):
 
 
 class _Problem(NamedTuple):
-    """What every kernel of one side is launched with."""
+    """Hold what every kernel of one side is launched with."""
 
-    groups: int  # sets of heads that mix with each other: one, or all without mixing
-    blocks: int  # of EB mixed heads, of a group
+    groups: int  # sets of heads that mix: one, or a set for each head without mixing
+    blocks: int  # number of blocks of EB mixed heads in a group
     tile: tuple[int, bool]
     constants: dict
 
@@ -122,20 +123,20 @@ def _problem(x, w1):
 
 
 def _options(problem: _Problem, num_warps: int) -> dict:
-    """Of the compiler. With maxnreg it does not spill for the sake of occupancy."""
+    """Return the compiler's options; maxnreg keeps it from spilling for occupancy."""
     options = dict(num_warps=num_warps, num_stages=NUM_STAGES, enable_fp_fusion=True)
     return options if problem.tile[1] else options | dict(maxnreg=255)
 
 
 def _partials(out: Tensor, count: int, direct: bool) -> Tensor:
-    """Where `count` programs write their share of `out`: `out` itself if they may."""
+    """Return a tensor for the shares of `count` programs, or `out` if one may write it."""
     if direct and count == 1:
         return out
     return torch.empty((count, *out.shape), dtype=torch.float32, device=out.device)
 
 
 def _reduce(partials: Tensor, out: Tensor, log: bool = False):
-    """`out` = sum, or log-sum-exp, of the partials over their leading axis."""
+    """Write the sum, or log-sum-exp, of partials over their leading axis to `out`."""
     from .triton_fwd import _reduce_kernel
 
     if partials is out:
@@ -147,7 +148,7 @@ def _reduce(partials: Tensor, out: Tensor, log: bool = False):
 
 
 def _mixed_forward(x, y, v, w1, w2, out, lse):
-    """Writes (w2 softmax(w1 x y^T / sqrt(D))) v to `out` and the log-sum-exp to `lse`."""
+    """Write (w2 softmax(w1 x y^T / sqrt(D))) v to `out` and the log-sum-exp to `lse`."""
     from .triton_fwd import _fwd_kernel, _lse_kernel
 
     x, y, v = (launch.unit_stride(t) for t in (x, y, v))
@@ -192,7 +193,7 @@ def _mixed_forward(x, y, v, w1, w2, out, lse):
 
 
 def _mixed_backward(grad, x, y, v, w1, w2, lse):
-    """Gradients of x, y, v, w1 and w2, given the gradient of `_mixed_forward`'s `out`."""
+    """Return the gradients of x, y, v, w1 and w2, given that of the output."""
     from .triton_bwd import _bwd_scores_kernel, _bwd_values_kernel
 
     dx, dy, dv, dw1, dw2 = grads = [

@@ -1,4 +1,4 @@
-"""Masked attention by N x N maps, for maps so small that they are the fastest."""
+"""Masked attention by N x N products, which are the fastest on small maps."""
 
 import torch
 
@@ -6,7 +6,7 @@ from .reference import neighborhood_mask, spread_bias, stencil_offsets
 
 
 def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
-    """As `cpu_impl.forward`."""
+    """Do what `cpu_impl.forward` does."""
     storage, mask = q.dtype, neighborhood_mask(grid, kernel_size, num_special)
     q, k, v = (_heads_first(x) for x in (q, k, v))
     scores = _scores(q, k, mask, bias, alpha, grid, num_special, mask_fill)[0]
@@ -18,7 +18,7 @@ def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
 def backward(
     grad, lse, q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill
 ):
-    """As `cpu_impl.backward`."""
+    """Do what `cpu_impl.backward` does."""
     storage, mask = q.dtype, neighborhood_mask(grid, kernel_size, num_special)
     grad, q, k, v = (_heads_first(x) for x in (grad, q, k, v))
     scores, plain = _scores(q, k, mask, bias, alpha, grid, num_special, mask_fill)

@@ -1,22 +1,22 @@
-"""Masked attention for CPUs: small maps dense, others by the stencil."""
+"""Masked attention on CPUs, dense on small maps and by the stencil on others."""
 
 from torch import Tensor
 
+from ..checks import device_reason
 from . import cpu_dense, cpu_soft, cpu_stencil
 
-# With no more tokens, N x N products are the fastest.
+# Up to this many tokens, N x N products are the fastest.
 DENSE_TOKENS = 64
 SOFT_DENSE_TOKENS = 128
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
-    if q.device.type not in ('cpu', 'meta'):
-        return f'it runs on the CPU, the tensors are on {q.device}'
-    return None
+    """Return why this backend does not support a call, or None."""
+    return device_reason(q, 'cpu', 'meta')
 
 
 def forward(q, k, v, bias, alpha, **stencil):
-    """Returns the output and each row's log of the sum of exponentials (B, M, N)."""
+    """Return the output and each row's log of the sum of exponentials (B, M, N)."""
     if _is_small(q, alpha, **stencil):
         return cpu_dense.forward(q, k, v, bias, alpha, **stencil)
     if alpha is not None:
@@ -25,7 +25,7 @@ def forward(q, k, v, bias, alpha, **stencil):
 
 
 def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
-    """Gradients of q, k, v, bias and alpha."""
+    """Return the gradients of q, k, v, bias and alpha."""
     if _is_small(q, alpha, **stencil):
         grads = cpu_dense.backward(grad, lse, q, k, v, bias, alpha, **stencil)
     elif alpha is not None:
@@ -41,6 +41,9 @@ def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
 
 
 def _is_small(q, alpha, *, kernel_size, num_special, **stencil) -> bool:
-    """The stencil takes maps with more tokens than a row has neighbors."""
+    """Return whether N x N products are faster than the stencil.
+
+    The stencil requires maps with more tokens than a row has neighbors.
+    """
     tokens = DENSE_TOKENS if alpha is None else SOFT_DENSE_TOKENS
     return q.shape[1] <= max(tokens, kernel_size**2 + num_special)

@@ -1,9 +1,9 @@
 """Maps laid out in memory so that a neighbor of all tokens is one shift.
 
-A plane is H rows of W + R // 2 numbers between two margins; what is not a patch, the
-margins and the rows' ends, is 0. An offset (dy, dx) of an R x R mask is then a shift by
-dy * (W + R // 2) + dx, and a key outside the map is a 0. Queries go in bands of whole
-rows, which stay in cache.
+A plane is H rows of W + R // 2 numbers between two margins. The margins and the ends of
+the rows are 0. An offset (dy, dx) of an R x R mask is then a shift by
+dy * (W + R // 2) + dx, and a key outside the map is a 0. Queries are taken in bands of
+whole rows, which stay in cache.
 """
 
 import math
@@ -18,7 +18,10 @@ BAND_ELEMENTS = 1 << 18  # of a band of q: 1 MiB in float32
 
 
 class Planes(NamedTuple):
-    """Layout of an H x W grid's patches, behind `num_special` tokens, for R x R."""
+    """Lay out the patches of an H x W grid for an R x R mask.
+
+    They follow `num_special` tokens.
+    """
 
     H: int
     W: int
@@ -39,19 +42,19 @@ class Planes(NamedTuple):
 
     @property
     def rows(self) -> slice:
-        """All of them, a band."""
+        """Return all rows, as a band."""
         return slice(0, self.H)
 
     def length(self, band: slice) -> int:
         return (band.stop - band.start) * self.stride
 
     def bands(self, width: int) -> list[slice]:
-        """Rows that go together where a token has `width` numbers."""
+        """Return bands that fit the cache where a token has `width` numbers."""
         step = max(1, min(self.H, BAND_ELEMENTS // (width * self.stride)))
         return [slice(i, min(i + step, self.H)) for i in range(0, self.H, step)]
 
     def groups(self, q: Tensor) -> Iterator[tuple[slice, slice]]:
-        """Images and heads that go together: several images, or one's heads."""
+        """Yield images and heads to load together, of several images or of one."""
         B, _, M, D = q.shape
         heads = max(1, min(M, GROUP_ELEMENTS // (D * self.numel)))
         heads = math.ceil(M / math.ceil(M / heads))  # as even as they can be
@@ -61,7 +64,7 @@ class Planes(NamedTuple):
                 yield slice(b, min(b + images, B)), slice(h, min(h + heads, M))
 
     def windows(self, x: Tensor, band: slice) -> list[Tensor]:
-        """Neighbors of a band's tokens, by offset: views of planes (..., numel)."""
+        """Return views of planes (..., numel), the neighbors of a band by offset."""
         reach = range(-(self.R // 2), self.R // 2 + 1)
         start = self.margin + band.start * self.stride
         return [
@@ -71,19 +74,19 @@ class Planes(NamedTuple):
         ]
 
     def whole(self, x: Tensor) -> Tensor:
-        """View of planes without their margins, (..., H * stride)."""
+        """Return a view of planes without their margins, (..., H * stride)."""
         return x.narrow(-1, self.margin, self.H * self.stride)
 
     def patches(self, x: Tensor) -> Tensor:
-        """View of a band (..., rows * stride) without the ends, (..., rows, W)."""
+        """Return a view of a band (..., rows * stride) without ends, (..., rows, W)."""
         return x.unflatten(-1, (-1, self.stride))[..., : self.W]
 
     def ends(self, x: Tensor) -> Tensor:
-        """View of the ends of a band's rows."""
+        """Return a view of the ends of a band's rows."""
         return x.unflatten(-1, (-1, self.stride))[..., self.W :]
 
     def outside(self, band: slice) -> Tensor:
-        """Whether a patch's neighbor is outside the map, (R^2, 1, rows * stride)."""
+        """Return which neighbors are outside the map, (R^2, 1, rows * stride)."""
         marks = torch.ones(self.numel, dtype=torch.bool)
         self.patches(self.whole(marks)).fill_(False)
         marks = torch.stack(self.windows(marks, band))
@@ -91,13 +94,13 @@ class Planes(NamedTuple):
         return marks[:, None]
 
     def blank(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """A band of unwritten patches between ends of 0."""
+        """Return a band of uninitialized patches between ends of 0."""
         band = torch.empty(shape, dtype=dtype)
         self.ends(band).zero_()
         return band
 
     def load(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(b, N, h, D) to planes (b * h, D, numel) and special tokens (b * h, x, D)."""
+        """Load (b, N, h, D) as planes (b * h, D, numel) and tokens (b * h, x, D)."""
         b, _, h, D = x.shape
         planes = torch.empty(b * h, D, self.numel, dtype=dtype)
         for start in (0, self.numel - self.margin):
@@ -108,21 +111,21 @@ class Planes(NamedTuple):
         return planes, self.special(x, dtype)
 
     def special(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """(b, N, h, D) to special tokens (b * h, x, D)."""
+        """Return the special tokens of (b, N, h, D), (b * h, x, D)."""
         return x[:, : self.num_special].transpose(1, 2).to(dtype).flatten(0, 1)
 
     def store_special(self, out: Tensor, x: Tensor):
-        """The reverse of `special`."""
+        """Store special tokens (b * h, x, D) in (b, N, h, D)."""
         b, _, h, _ = out.shape
         out[:, : self.num_special] = x.unflatten(0, (b, h)).transpose(1, 2)
 
     def read(self, x: Tensor, band: slice, out: Tensor):
-        """Copies a band of (b, N, h, D) to the patches of (b * h, D, length)."""
+        """Copy a band of (b, N, h, D) to the patches of (b * h, D, length)."""
         x = self._band(x, band)
         self.patches(out).unflatten(0, (x.shape[0], x.shape[1])).copy_(x)
 
     def write(self, out: Tensor, band: slice, x: Tensor):
-        """The reverse of `read`."""
+        """Copy the patches of (b * h, D, length) to a band of (b, N, h, D)."""
         out = self._band(out, band)
         out.copy_(self.patches(x).unflatten(0, (out.shape[0], out.shape[1])))
 

@@ -1,10 +1,10 @@
-"""A soft mask as attention with scores times alpha, corrected at the neighbors.
+"""Soft masks as attention with scores times alpha, corrected at the neighbors.
 
-PyTorch's flash attention does the N^2 work and the stencil the correction. For the
-gradients flash attention gets the corrected output and log-sum-exp, from which it
-makes, for all pairs, what a token outside the mask has; the stencil then takes out what
-this is for neighbors. Where neighbors weigh much less than with their scores times
-alpha, this would cancel what is to be kept: such rows are made again, densely.
+PyTorch's flash attention does the N^2 work, and the stencil corrects the neighbors. In
+the backward flash attention gets the corrected output and log-sum-exp. It treats all
+pairs as if they were outside the mask, and the stencil subtracts this for neighbors.
+Where neighbors weigh much less than with their scores times alpha, the subtraction
+would cancel digits, so such rows are computed again, densely.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from torch import Tensor
 from . import cpu_stencil
 from .cpu_stencil import Dense
 
-CANCELED = 8.0  # weight taken out, by the weight that is left
-ROW_ELEMENTS = 1 << 18  # of the scores of rows that are made again together
+CANCELED = 8.0  # limit of the weight taken out over the weight left
+ROW_ELEMENTS = 1 << 18  # scores of the rows that are computed again at a time
 
 
 def forward(q, k, v, alpha, **stencil):
-    """As `cpu_impl.forward`."""
+    """Do what `cpu_impl.forward` does."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     alpha = alpha.to(dtype)
     q_flash, k_flash, v_flash = _flash_inputs(q, k, v, alpha)
@@ -39,15 +39,15 @@ def forward(q, k, v, alpha, **stencil):
 
 
 def backward(grad, out, lse, q, k, v, alpha, **stencil):
-    """As `cpu_impl.backward`."""
+    """Do what `cpu_impl.backward` does."""
     dtype, num_special = lse.dtype, stencil['num_special']
     alpha = alpha.to(dtype)
     delta = (grad.to(dtype) * out.to(dtype)).sum(-1).mT  # (B, M, N)
     canceled = cpu_stencil.weight_taken_out(q, k, lse, alpha, **stencil) > CANCELED
     canceled[..., :num_special] = False
     elsewhere = canceled.clone()
-    elsewhere[..., :num_special] = True  # the stencil makes these
-    lse_flash = lse.masked_fill(elsewhere, float('inf'))  # which gives them no weight
+    elsewhere[..., :num_special] = True  # the stencil computes these
+    lse_flash = lse.masked_fill(elsewhere, float('inf'))  # gives them no weight
     q_flash, k_flash, v_flash = _flash_inputs(q, k, v, alpha)
     grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad.to(dtype).transpose(1, 2),
@@ -92,7 +92,7 @@ def _flash_inputs(q, k, v, alpha):
 def _rows_by_head(
     wanted: Tensor, stencil: dict
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Image, head, some of its wanted tokens and whom they see, from (B, M, N)."""
+    """Yield image, head, some wanted tokens of (B, M, N) and their neighbors."""
     for b, h in wanted.any(-1).nonzero().tolist():
         tokens = wanted[b, h].nonzero()[:, 0]
         for rows in tokens.split(max(1, ROW_ELEMENTS // wanted.shape[-1])):
@@ -100,7 +100,7 @@ def _rows_by_head(
 
 
 def _near(rows: Tensor, *, grid, kernel_size, num_special, mask_fill) -> Tensor:
-    """Rows of `neighborhood_mask` that are patches."""
+    """Return some rows of `neighborhood_mask`; all of them are patches."""
     tokens = torch.arange(grid[0] * grid[1])
     near = torch.ones(len(rows), num_special + len(tokens), dtype=torch.bool)
     patches = (rows - num_special)[:, None]
@@ -111,6 +111,6 @@ def _near(rows: Tensor, *, grid, kernel_size, num_special, mask_fill) -> Tensor:
 
 
 def _row_scores(q, k, alpha, b, h, rows, near, dtype):
-    """What the softmax gets (rows, N), and the scores themselves."""
+    """Return the masked scores (rows, N) and the plain ones."""
     plain = q[b, rows, h].to(dtype) @ k[b, :, h].to(dtype).mT * q.shape[-1] ** -0.5
     return torch.where(near, plain, alpha[h] * plain), plain

@@ -1,12 +1,12 @@
-"""Masked attention in linear time: a product of shifted maps per offset of the mask.
+"""Masked attention in linear time, a product of shifted maps for each offset.
 
-Everything but the neighbors is one term per row. Of a hard mask it is u times the sum
-of all values, u = e^-lse the weight of a token outside the mask. Of a soft mask it is
-the result of attention with scores times alpha, made elsewhere (`Dense`). Neighbors
-then count with the difference of their two weights.
+All tokens but the neighbors contribute one term to a row. With a hard mask the term is
+u times the sum of all values, where u = e^-lse is the weight of a token outside the
+mask. With a soft mask it is the result of attention with scores times alpha, which
+`Dense` holds. Neighbors then count with the difference of their two weights.
 
-A key outside the map has the score 0, so the weight of a token outside the mask, and
-only a bias or `mask_fill='neg_inf'` need to know where the map ends.
+A key outside the map has the score 0, and with it the weight of a token outside the
+mask. Only a bias or `mask_fill='neg_inf'` depends on where the map ends.
 """
 
 import math
@@ -19,7 +19,7 @@ from .cpu_planes import Planes
 
 
 class Dense(NamedTuple):
-    """A soft mask's attention with all scores times alpha."""
+    """Hold the attention with all scores times alpha, for a soft mask."""
 
     alpha: Tensor  # (M,)
     out: Tensor | None = None  # (B, N, M, D)
@@ -30,7 +30,7 @@ class Dense(NamedTuple):
 def forward(
     q, k, v, bias, dense=None, *, grid, kernel_size, num_special, mask_fill
 ) -> tuple[Tensor, Tensor]:
-    """As `cpu_impl.forward`, of a soft mask if its `Dense` is given."""
+    """Do what `cpu_impl.forward` does, for a soft mask if its `Dense` is given."""
     B, N, M, D = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
     planes = Planes(*grid, kernel_size, num_special)
@@ -79,7 +79,10 @@ def forward(
 def backward(
     grad, lse, q, k, v, bias, dense=None, *, grid, kernel_size, num_special, mask_fill
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """As `cpu_impl.backward`; of a soft mask, what is to be added to Dense's."""
+    """Do what `cpu_impl.backward` does.
+
+    For a soft mask, return what is to be added to the gradients through `Dense`.
+    """
     D, dtype, scale = q.shape[-1], lse.dtype, q.shape[-1] ** -0.5
     planes = Planes(*grid, kernel_size, num_special)
     R2, near = kernel_size**2, kernel_size**2 + num_special
@@ -167,9 +170,9 @@ def backward(
 def weight_taken_out(
     q, k, lse, alpha, *, grid, kernel_size, num_special, mask_fill
 ) -> Tensor:
-    """Sum over a row's neighbors of e^(alpha score - lse), (B, M, N).
+    """Return the sum over a row's neighbors of e^(alpha score - lse), (B, M, N).
 
-    It is inf where lse is -inf, and unset for special tokens.
+    The sum is inf where lse is -inf. Special tokens are not set.
     """
     dtype = lse.dtype
     planes = Planes(*grid, kernel_size, num_special)
@@ -192,7 +195,7 @@ def weight_taken_out(
 
 
 def _scores(q, k_p, k_s, bias, planes, band, mask_fill, tmp, out):
-    """Writes scores of a band and its neighbors to `out`, (R^2 + x, P, length)."""
+    """Write the scores of a band and its neighbors to `out`, (R^2 + x, P, length)."""
     _products(q, k_p, k_s, planes, band, tmp, out)
     near, R2 = planes.R**2 + planes.num_special, planes.R**2
     out[:near].mul_(q.shape[1] ** -0.5)
@@ -205,7 +208,7 @@ def _scores(q, k_p, k_s, bias, planes, band, mask_fill, tmp, out):
 
 
 def _products(x, y_p, y_s, planes, band, tmp, out):
-    """Writes q.k, or g.v, of a band and its neighbors to `out`."""
+    """Write q.k, or g.v, of a band and its neighbors to `out`."""
     R2 = planes.R**2
     for y, out_t in zip(planes.windows(y_p, band), out, strict=False):
         torch.mul(x, y, out=tmp)
@@ -215,10 +218,10 @@ def _products(x, y_p, y_s, planes, band, tmp, out):
 
 
 def _hard_weights(s: Tensor, others: int) -> tuple[Tensor, Tensor | None]:
-    """Turns scores (near, P, l) into weights, less what a token outside gets.
+    """Turn scores (near, P, l) into weights, less the weight of a token outside.
 
-    With `others` tokens beyond those of `s`, of score 0, there is one more row in `s`,
-    unwritten, which stands for all of them. Returns the rows' lse and a token's weight.
+    `others` tokens beyond those of `s` have a score of 0. One more row of `s`, which is
+    not written yet, stands for all of them. Return the rows' lse and a token's weight.
     """
     if others:
         s[-1] = math.log(others)
@@ -233,7 +236,7 @@ def _hard_weights(s: Tensor, others: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _soft_weights(s: Tensor, lse_dense: Tensor, alpha: Tensor) -> Tensor:
-    """Turns scores (near, P, l) into weights, less those times alpha; returns lse."""
+    """Turn scores (near, P, l) into weights, less those times alpha; return lse."""
     m = torch.maximum(s.amax(0), lse_dense)
     s_dense = (s * alpha).sub_(m).exp_()
     s.sub_(m).exp_().sub_(s_dense)
@@ -243,10 +246,11 @@ def _soft_weights(s: Tensor, lse_dense: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _hard_gradients(s, da, lse, grad, sums):
-    """Gradients of scores, and weights, less what a token outside gets, (near, P, l).
+    """Return gradients of scores and weights, (near, P, l), less a token outside.
 
-    `s` and `da`, the products of gradients and values, are overwritten. `sums` are that
-    of all values and its gradient (P, D, 1), which is added to; None with 'neg_inf'.
+    `s` and `da`, the products of gradients and values, are overwritten. `sums` holds
+    the sum of all values and its gradient (P, D, 1), which is added to. It is None with
+    'neg_inf'.
     """
     p = s.sub_(lse).exp_()
     delta = (p * da).sum(0)
@@ -260,9 +264,9 @@ def _hard_gradients(s, da, lse, grad, sums):
 
 
 def _soft_gradients(s, da, lse, alpha):
-    """As `_hard_gradients`, less those of the dense pass; and what it adds to dalpha.
+    """Return gradients of scores, weights and the share of dalpha, less `Dense`.
 
-    delta has been taken from `da`.
+    The caller has subtracted delta from `da`.
     """
     p_dense = (s * alpha).sub_(lse).exp_()
     ds_dense = p_dense * da
@@ -273,7 +277,7 @@ def _soft_gradients(s, da, lse, alpha):
 
 
 def _special_rows(q, k_p, k_s, planes):
-    """Weights on special tokens (P, x, x) and planes (P, x, H * stride), and lse."""
+    """Return weights on special tokens (P, x, x) and planes (P, x, ...), and lse."""
     q = q * q.shape[-1] ** -0.5
     s = [q.bmm(k_s.mT), q.bmm(planes.whole(k_p))]
     planes.ends(s[1]).fill_(float('-inf'))
@@ -282,7 +286,7 @@ def _special_rows(q, k_p, k_s, planes):
 
 
 def _rows(x: Tensor, images: slice, heads: slice, planes: Planes, band: slice):
-    """A band of (B, M, N), (P, l)."""
+    """Return a band of (B, M, N), (P, l)."""
     x = x.mT[images, :, heads, None]
     out = planes.blank(x.shape[0] * x.shape[2], 1, planes.length(band), dtype=x.dtype)
     planes.read(x, band, out)
@@ -290,10 +294,10 @@ def _rows(x: Tensor, images: slice, heads: slice, planes: Planes, band: slice):
 
 
 def _per_plane(x: Tensor, P: int) -> Tensor:
-    """(h,) to (P, 1)."""
+    """Repeat (h,) to (P, 1)."""
     return x.repeat(P // len(x))[:, None]
 
 
 def _over_images(x: Tensor, images: slice) -> Tensor:
-    """Sum over images of (P, ...), (h, ...)."""
+    """Sum (P, ...) over images to (h, ...)."""
     return x.unflatten(0, (images.stop - images.start, -1)).sum(0)

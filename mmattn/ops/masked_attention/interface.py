@@ -1,4 +1,4 @@
-"""Contract, checks, autograd and dispatch of masked attention."""
+"""Contract, checks and dispatch of masked attention."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -34,47 +34,50 @@ def masked_attention(
     mask_fill: str = 'zero',
     backend: str | None = None,
 ) -> Tensor:
-    """Attention with masked heads, which prefer their neighbors, and global heads.
+    """Attend with masked heads, which prefer their neighbors, and global heads.
 
     A masked head multiplies its scores by an R x R neighborhood mask before the
-    softmax, `out = softmax(mask * (q k^T / sqrt(D) + bias)) v`: what is outside the
-    mask keeps the weight e^0, and the head is linear in N. From "MaiT: Leverage
+    softmax, `out = softmax(mask * (q k^T / sqrt(D) + bias)) v`. Tokens outside the mask
+    keep the weight e^0, and the head is linear in N. From "MaiT: Leverage
     Attention Masks for More Efficient Image Transformers",
     https://arxiv.org/abs/2207.03006, equation 2. A soft mask has `alpha` in place of
-    its zeros (section 4.3), and is quadratic. B batch, N = num_special + H * W tokens,
+    its zeros (section 4.3) and is quadratic. B batch, N = num_special + H * W tokens,
     the special ones first, the patches in row-major order, M heads, D head width, R
     width of the mask.
 
     Args:
         q, k, v: shape (B, N, M, D), float32, float16, bfloat16 or float64, of one
-            dtype. Scores and softmax are in float32 (float64 in float64).
+            dtype. Scores and softmax are in float32, or in float64 for float64.
         grid: H and W of the patches.
         kernel_size: width R of the mask, odd; clipped at the borders.
-        num_special: tokens, such as a class token, that see and are seen by all.
-        masked_heads: how many of the lowest heads are masked, or their indices; None
-            masks all. The others are global, and quadratic.
+        num_special: number of tokens, such as a class token, that attend to all and
+            that all attend to.
+        masked_heads: number of the lowest heads that are masked, or their indices. None
+            masks all heads. The others are global and quadratic.
         bias: shape (masked heads, R, R), added to scores between patches inside the
             mask: `bias[h, R // 2 + y_k - y_q, R // 2 + x_k - x_q]` for the query at
-            (y_q, x_q) and the key at (y_k, x_k). Of hard masks only.
+            (y_q, x_q) and the key at (y_k, x_k). Only hard masks support it.
         global_bias: shape (global heads, N, N), added to the global heads' scores.
-        alpha: shape (masked heads,), in [0, 1]; what scores outside the mask are
-            multiplied by. None is a hard mask. 1 is plain attention.
-        mask_fill: 'zero' (the paper's), or 'neg_inf' to give all outside the mask no
-            weight, which is neighborhood attention. Of hard masks only.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call, for masked heads; global heads go through PyTorch's
-            `scaled_dot_product_attention`. 'reference' alone can be differentiated
-            twice. It runs by itself in forward mode and under `torch.func.grad`.
+        alpha: shape (masked heads,), in [0, 1], the factor of scores outside the mask.
+            None is a hard mask. 1 is plain attention.
+        mask_fill: 'zero' as in the paper, or 'neg_inf' to give tokens outside the mask
+            no weight, which is neighborhood attention. Only hard masks support the
+            latter.
+        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
+            supports the call. It computes the masked heads; global heads go through
+            PyTorch's `scaled_dot_product_attention`. Only 'reference' supports second
+            derivatives. None takes it in forward mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
         dtype first.
 
     Raises:
-        ValueError: shapes, dtypes, devices or settings disagree, or `backend` cannot
-            run this.
+        ValueError: shapes, dtypes, devices or settings disagree, or `backend` does not
+            support the call.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(3, 2, 1 + 14 * 14, 3, 64).unbind()
         >>> masked_attention(q, k, v, (14, 14), num_special=1, masked_heads=2).shape
         torch.Size([2, 197, 3, 64])
@@ -106,14 +109,14 @@ def _global_heads(q, k, v, bias, backend):
         return reference.attention_under_mask(q, k, v, everything, bias)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
     if bias is not None:
-        bias = bias[None].to(q.dtype)  # of three dimensions it would be slow on CPUs
+        bias = bias[None].to(q.dtype)  # three dimensions would be slow on CPUs
     return F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2)
 
 
 def resolve_heads(heads: int | Sequence[int] | None, num_heads: int) -> tuple[int, ...]:
-    """Ascending indices of heads, from those or from how many of the lowest.
+    """Return ascending indices of heads, from indices or a number of lowest heads.
 
-    None is all of them.
+    None stands for all heads.
     """
     if heads is None:
         return tuple(range(num_heads))
@@ -121,14 +124,14 @@ def resolve_heads(heads: int | Sequence[int] | None, num_heads: int) -> tuple[in
     indices = range(heads) if is_count else sorted(set(heads))
     if (is_count and heads < 0) or any(not 0 <= head < num_heads for head in indices):
         raise ValueError(
-            f'masked heads must be a number up to {num_heads} or their indices, '
+            f'`masked_heads` must be at most {num_heads}, or indices below it, '
             f'got {heads}'
         )
     return tuple(indices)
 
 
 def _runs(masked: list[bool]) -> Iterator[tuple[bool, slice, slice]]:
-    """Neighboring heads of one kind: the kind, the heads, their ranks in the kind."""
+    """Yield runs of heads of one kind: whether masked, the heads, their ranks."""
     start, seen = 0, {True: 0, False: 0}
     for is_masked, run in groupby(masked):
         length = len(list(run))
@@ -144,12 +147,13 @@ def _check(q, k, v, grid, kernel_size, num_special, mask_fill):
     grid = tuple(grid)
     if len(grid) != 2 or num_special < 0 or num_special + grid[0] * grid[1] != N:
         raise ValueError(
-            f'{N} tokens are not num_special={num_special} and a grid {grid}'
+            f'`num_special` and `grid` must make {N} tokens, got {num_special=} '
+            f'and {grid=}'
         )
     if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f'kernel_size must be odd, got {kernel_size}')
+        raise ValueError(f'`kernel_size` must be odd, got {kernel_size}')
     if mask_fill not in MASK_FILLS:
-        raise ValueError(f'mask_fill must be one of {MASK_FILLS}, got {mask_fill!r}')
+        raise ValueError(f'`mask_fill` must be one of {MASK_FILLS}, got {mask_fill!r}')
     return grid
 
 
@@ -160,7 +164,7 @@ def _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill):
     check_shape('alpha', alpha, (num_masked,))
     if alpha is not None and (bias is not None or mask_fill != 'zero'):
         raise ValueError(
-            "a soft mask (alpha) takes no bias and no mask_fill but 'zero', got "
+            "a soft mask (`alpha`) supports no `bias` and only mask_fill='zero', got "
             f'{mask_fill=} and bias {None if bias is None else tuple(bias.shape)}'
         )
 

@@ -1,4 +1,4 @@
-"""Masked attention, written as the paper defines it: dense, N x N.
+"""Masked attention, written as the paper defines it, with dense N x N maps.
 
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, equation 2 and section 4.3. No official
@@ -13,6 +13,7 @@ from torch import Tensor
 
 
 def unsupported(*tensors: Tensor | None) -> str | None:
+    """Return None: the definition supports every call."""
     return None
 
 
@@ -23,10 +24,10 @@ def neighborhood_mask(
     *,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Who sees whom: boolean, shape (N, N) with N = num_special + H * W.
+    """Return which token attends to which, boolean (N, N), N = num_special + H * W.
 
-    Special tokens come first; their rows and columns are all True. A patch sees the
-    patches of the kernel_size x kernel_size square around it, clipped at the borders.
+    Special tokens come first, and their rows and columns are all True. A patch attends
+    to a square of kernel_size x kernel_size patches around it, clipped at the borders.
     """
     H, W = grid
     y, x = (
@@ -52,14 +53,14 @@ def attention_under_mask(
     alpha: Tensor | None = None,
     mask_fill: str = 'zero',
 ) -> Tensor:
-    """Attention whose scores are multiplied by any mask before the softmax.
+    """Attend with scores that are multiplied by any mask before the softmax.
 
     Args:
         q, k, v: shape (B, N, M, D).
         mask: boolean, broadcasts to (M, N, N).
         bias: added to the scores before the mask, broadcasts to (M, N, N).
-        alpha: shape (M,), what scores outside the mask are multiplied by; None is 0.
-        mask_fill: 'zero', or 'neg_inf' to give all outside the mask no weight.
+        alpha: shape (M,), the factor of scores outside the mask; None is 0.
+        mask_fill: 'zero', or 'neg_inf' to give tokens outside the mask no weight.
 
     Returns:
         Shape (B, N, M, D).
@@ -69,7 +70,10 @@ def attention_under_mask(
 
 
 def attention_scores(q, k, v, mask, bias=None, alpha=None, mask_fill='zero'):
-    """What the softmax gets, (B, M, N, N), and v as (B, M, N, D), in compute dtype."""
+    """Return the masked scores (B, M, N, N) and v as (B, M, N, D).
+
+    Both are in the dtype of the arithmetic.
+    """
     dtype = torch.promote_types(q.dtype, torch.float32)
     q, k, v = (x.to(dtype).transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
@@ -91,11 +95,11 @@ def stencil_offsets(
     *,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Which entry of a flat R x R bias each pair of tokens gets, (N, N).
+    """Return which entry of a flat R x R bias each pair of tokens takes, (N, N).
 
-    The query (y_q, x_q) and the key (y_k, x_k) get that of [R // 2 + y_k - y_q,
-    R // 2 + x_k - x_q]. R^2, one past the last, stands for none: the pair is outside
-    the R x R square, or has a special token.
+    The query (y_q, x_q) and the key (y_k, x_k) take entry [R // 2 + y_k - y_q,
+    R // 2 + x_k - x_q]. R^2, one past the last entry, stands for none: the pair is
+    outside the R x R square, or has a special token.
     """
     H, W = grid
     R, N = kernel_size, num_special + H * W
@@ -109,7 +113,7 @@ def stencil_offsets(
 
 
 def spread_bias(bias: Tensor, grid: Sequence[int], num_special: int = 0) -> Tensor:
-    """Bias of offsets (M, R, R) to pairs of tokens (M, N, N), 0 where there is none."""
+    """Spread a bias of offsets (M, R, R) to pairs of tokens (M, N, N), 0 elsewhere."""
     R = bias.shape[-1]
     offsets = stencil_offsets(grid, R, num_special, device=bias.device)
     return F.pad(bias.flatten(1), (0, 1))[:, offsets]
@@ -127,7 +131,7 @@ def masked_attention_reference(
     num_special: int = 0,
     mask_fill: str = 'zero',
 ) -> Tensor:
-    """As `mmattn.ops.masked_attention` with all heads masked."""
+    """Return `mmattn.ops.masked_attention` with all heads masked."""
     mask = neighborhood_mask(grid, kernel_size, num_special, device=q.device)
     if bias is not None:
         bias = spread_bias(bias, grid, num_special)

@@ -1,8 +1,8 @@
-"""Masked attention in Triton: launchers of the kernels in triton_*.py.
+"""Launchers of the kernels of masked attention, in triton_*.py.
 
-Hard masks are linear in the tokens, soft masks (alpha) quadratic. Sums over tokens are
-shares of programs, added in a fixed order. Triton is imported by the first call that
-needs it.
+Hard masks are linear in the tokens, and soft masks (alpha) quadratic. Programs write
+shares of a sum over tokens, which are added in a fixed order. The first call that needs
+Triton imports it.
 """
 
 import torch
@@ -12,7 +12,7 @@ from .. import triton_launch as launch
 
 MAX_HEAD_WIDTH = 128
 
-# Chosen from the compiler's reports: nothing spills. By the padded head width.
+# By the padded head width. Chosen from the compiler's reports, so that nothing spills.
 FORWARD_TILES = {  # height and width of a tile of patches, warps
     16: (8, 8, 4),
     32: (8, 8, 4),
@@ -38,11 +38,12 @@ TARGET_PROGRAMS, MAX_SPLITS = 528, 64
 def unsupported(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, alpha: Tensor | None
 ) -> str | None:
+    """Return why this backend does not support a call, or None."""
     return launch.reason(q, MAX_HEAD_WIDTH)
 
 
 def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
-    """Returns the output and each row's log-sum-exp (B, M, N) in fp32."""
+    """Return the output and each row's log-sum-exp (B, M, N) in fp32."""
     B, N, M, _ = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = launch.empty(q, B, M, N)
@@ -61,7 +62,7 @@ def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
 def backward(
     grad, out, lse, q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill
 ):
-    """Gradients of q, k, v, bias and alpha."""
+    """Return the gradients of q, k, v, bias and alpha."""
     if not len(q):
         return launch.zeros(q, k, v, bias, alpha)
     grads = [torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)]
@@ -77,7 +78,7 @@ def backward(
 
 
 def _stencil(grid, kernel_size, num_special, mask_fill) -> dict:
-    """What kernels of hard masks are launched with."""
+    """Return what kernels of hard masks are launched with."""
     return dict(
         H=grid[0], W=grid[1], num_taps=kernel_size**2 + num_special,
         S=num_special, R=kernel_size, ZERO=int(mask_fill == 'zero'),
@@ -90,7 +91,7 @@ def _widths(q: Tensor) -> dict:
 
 
 def _tiles(tiles: dict, q: Tensor, stencil: dict) -> tuple[int, dict]:
-    """Number of tiles of one head, and what to launch kernels over them with."""
+    """Return the number of tiles of a head, and the options of a launch over them."""
     widths = _widths(q)
     TH, TW, num_warps = tiles[widths['DP']]
     count = launch.cdiv(stencil['H'], TH) * launch.cdiv(stencil['W'], TW)
@@ -112,7 +113,7 @@ def _hard_forward(q, k, v, bias, out, lse, stencil):
 
 
 def _special_forward(q, k, v, out, lse, stencil) -> Tensor | None:
-    """Writes the special rows; returns the mean of v (B, M, D) if it is needed."""
+    """Write the special rows. Return the mean of v (B, M, D) if patches need it."""
     from .triton_special import _special_merge_kernel, _special_split_kernel
 
     B, N, M, D = q.shape
@@ -138,7 +139,7 @@ def _special_forward(q, k, v, out, lse, stencil) -> Tensor | None:
 
 
 def _hard_backward(grad, out, lse, q, k, v, bias, grads, stencil) -> Tensor | None:
-    """Writes the gradients of q, k and v; returns that of bias."""
+    """Write the gradients of q, k and v; return that of bias."""
     from .triton_special import _bwd_special_kernel
     from .triton_stencil_bwd import _bwd_keys_kernel, _bwd_queries_kernel
 
@@ -180,7 +181,7 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def _delta(grad, out, delta, rows: int):
-    """Writes grad . out of the first `rows` tokens."""
+    """Write grad . out of the first `rows` tokens."""
     from .triton_special import _delta_kernel
 
     B, N, M, _ = out.shape
@@ -194,8 +195,7 @@ def _delta(grad, out, delta, rows: int):
 
 
 def _soft_options(q: Tensor) -> dict:
-    """Tensor cores take bfloat16 as it is stored, and the others in fp32: fp16 is exact
-    in TF32, and small weights would not be in fp16."""
+    """Return the options of a launch for soft masks; see `triton_launch.precision`."""
     widths, is_full = _widths(q), q.dtype == torch.float32
     return dict(
         BD=CHUNK if is_full and widths['DP'] > WIDE else widths['DP'],
@@ -218,7 +218,7 @@ def _soft_forward(q, k, v, alpha, out, lse, mask):
 
 
 def _soft_backward(grad, out, lse, q, k, v, alpha, grads, mask) -> Tensor:
-    """Writes the gradients of q, k and v; returns that of alpha."""
+    """Write the gradients of q, k and v; return that of alpha."""
     from .triton_soft import _soft_bwd_keys_kernel, _soft_bwd_queries_kernel
 
     B, N, M, D = q.shape

@@ -1,8 +1,8 @@
-"""Soft masks in Triton: attention that never holds its map, in the manner of
-FlashAttention, with the mask's factor made from the places of queries and keys.
+"""Soft masks in Triton, in the manner of FlashAttention, which never stores the map.
 
-A program has a block of queries, or of keys and values, of one head, and loops over the
-others. README.md has the equations. Scores are in units of log 2.
+The factor of the mask follows from the places of queries and keys. A program takes a
+block of queries, or of keys and values, of one head, and loops over the others.
+README.md has the equations. Scores are in units of log 2.
 """
 
 import triton
@@ -18,10 +18,10 @@ def products(
     x, y, x_ptr, y_ptr, x_rows, y_rows, x_mask, y_mask,
     D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """x y^T, of every row with every row.
+    """Return x y^T, of every row with every row.
 
-    With BD < DP the operands are read again, BD channels at a time: wide ones in fp32
-    do not fit in registers.
+    With BD < DP the operands are read again, BD channels at a time, because wide ones
+    in fp32 do not fit in registers.
     """
     if BD == DP:
         out = tl.dot(x, tl.trans(y), input_precision=PRECISION)
@@ -43,7 +43,7 @@ def products(
 
 @triton.jit
 def may_see(q0, k0, W, S, R: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr):
-    """Whether of BQ queries and BK keys any two can be in the mask."""
+    """Return whether any pair of BQ queries and BK keys can be in the mask."""
     reach = (R // 2) * (W + 1)
     in_band = (k0 <= q0 + BQ - 1 + reach) & (q0 <= k0 + BK - 1 + reach)
     return in_band | (q0 < S) | (k0 < S)
@@ -51,7 +51,7 @@ def may_see(q0, k0, W, S, R: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr):
 
 @triton.jit
 def choose(inside, outside, queries, keys, any_inside, W, S, R: tl.constexpr):
-    """`inside` in the mask, `outside` elsewhere: [BQ, BK]."""
+    """Return `inside` in the mask and `outside` elsewhere, [BQ, BK]."""
     if any_inside:
         q, k = queries - S, keys - S
         dy = (q // W)[:, None] - (k // W)[None, :]
@@ -70,7 +70,7 @@ def _soft_fwd_kernel(
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """out (B, N, M, D) and lse (B, M, N)."""
+    """Write out (B, N, M, D) and lse (B, M, N)."""
     b, m, block = program_block(M, blocks)
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride
@@ -109,7 +109,7 @@ def _soft_bwd_queries_kernel(
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """dq, and this block's share of dalpha (B, M, blocks)."""
+    """Write dq and this block's share of dalpha (B, M, blocks)."""
     b, m, block = program_block(M, blocks)
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride
@@ -161,7 +161,7 @@ def _soft_bwd_keys_kernel(
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv. Maps are transposed here, [BK, BQ]: the mask is symmetric."""
+    """Write dk and dv. Maps are transposed, [BK, BQ], and the mask is symmetric."""
     b, m, block = program_block(M, blocks)
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride
@@ -186,7 +186,7 @@ def _soft_bwd_keys_kernel(
         q_rows, g_rows = rows * q_n_stride, rows * g_n_stride
         q = load_operand(q_ptr, q_rows, asks, D, DP, NATIVE)
         grad = load_operand(grad_ptr, g_rows, asks, D, DP, NATIVE)
-        # A query that does not exist asks for no weight.
+        # An lse of inf gives queries that do not exist no weight.
         lse = tl.load(lse_ptr + rows, mask=asks, other=float('inf')) * LOG2_E
         delta = tl.load(delta_ptr + rows, mask=asks, other=0.0)
         score = products(

@@ -1,7 +1,7 @@
-"""Special tokens of hard masks in Triton, whose rows are dense, and sums over tokens.
+"""Dense rows of special tokens of hard masks, and sums over tokens, in Triton.
 
-The mean of v, which patches need for all that is outside their masks, is the row of a
-query that is zero.
+Patches need the mean of v for the tokens outside their masks. It is the row of a query
+of zeros.
 """
 
 import triton
@@ -12,6 +12,7 @@ from ..triton_rows import load_rows
 
 @triton.jit
 def load_row(ptr, D: tl.constexpr, DP: tl.constexpr):
+    """Load one row [DP] of one head in fp32."""
     d = tl.arange(0, DP)
     return tl.load(ptr + d, mask=d < D, other=0.0).to(tl.float32)
 
@@ -23,9 +24,9 @@ def _special_split_kernel(
     v_b_stride, v_n_stride, v_m_stride, N, M, S, rows, splits, blocks, scale,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """A split's share of one row of attention to all tokens: stats (B, M, rows, splits,
-    2) are its largest score and sum of exponentials, acc (B, M, rows, splits, D). Row S
-    is that of a zero query."""
+    """Write a split's share of one row of attention to all tokens. stats (B, M, rows,
+    splits, 2) holds the largest score and the sum of exponentials, acc (B, M, rows,
+    splits, D) the weighted values. Row S is that of a query of zeros."""
     pid = tl.program_id(0)
     m, split = (pid % M).to(tl.int64), pid // M % splits
     row = pid // (M * splits) % rows
@@ -38,7 +39,7 @@ def _special_split_kernel(
     q = q.to(tl.float32) * scale
     num_keys = tl.where(row < S, N, 0)
 
-    # Each place of a block has statistics of its own until the end.
+    # Each place of a block keeps statistics of its own until the end.
     high = tl.full([BN], float('-inf'), tl.float32)
     total = tl.zeros([BN], tl.float32)
     acc = tl.zeros([BN, DP], tl.float32)
@@ -69,8 +70,8 @@ def _special_merge_kernel(
     stats_ptr, acc_ptr, out_ptr, lse_ptr, mean_ptr, N, M, S, rows, splits,
     D: tl.constexpr, DP: tl.constexpr, SP: tl.constexpr,
 ):  # fmt: skip
-    """Special rows of out (B, N, M, D) and lse (B, M, N), and the mean of v (B, M, D):
-    the splits' shares together."""
+    """Merge the shares of splits to the special rows of out (B, N, M, D) and lse (B, M,
+    N), and to the mean of v (B, M, D)."""
     pid = tl.program_id(0)
     row, m = pid % rows, pid // rows % M
     b = (pid // (rows * M)).to(tl.int64)
@@ -98,7 +99,7 @@ def _delta_kernel(
     grad_ptr, out_ptr, delta_ptr, g_b_stride, g_n_stride, g_m_stride,
     N, M, rows, blocks, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """delta = grad . out of the first `rows` tokens, (B, M, N)."""
+    """Write delta = grad . out of the first `rows` tokens, (B, M, N)."""
     pid = tl.program_id(0)
     m, block = (pid % M).to(tl.int64), pid // M % blocks
     b = (pid // (M * blocks)).to(tl.int64)
@@ -119,8 +120,8 @@ def _bwd_special_kernel(
     v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
     N, M, S, scale, ZERO: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """dq, dk and dv of a special token: the sums over patches, (B, M, 2 * S + ZERO, D)
-    and of dq (B, M, S, D), and what the special tokens give each other."""
+    """Write dq, dk and dv of a special token from the sums over patches, sums (B, M,
+    2 * S + ZERO, D) and sums_q (B, M, S, D), and from the other special tokens."""
     pid = tl.program_id(0)
     token, m = pid % S, (pid // S % M).to(tl.int64)
     b = (pid // (S * M)).to(tl.int64)

@@ -1,7 +1,7 @@
-"""Hard masks in Triton: forward of the patches, and the pieces the backward shares.
+"""Hard masks in Triton: forward of the patches, and what both passes share.
 
-A program has a tile of TH x TW patches of one head. A rolled loop visits the taps of
-the stencil: R * R patches around each patch, then the special tokens, which all see.
+A program takes a tile of TH x TW patches of one head. A rolled loop visits the taps of
+the stencil: R * R patches around each patch, then the special tokens.
 README.md has the equations.
 """
 
@@ -13,9 +13,9 @@ from ..triton_rows import load_rows, store_rows
 
 @triton.jit
 def program_tile(M, H, W, TH: tl.constexpr, TW: tl.constexpr):
-    """Batch element, head, number of the tile, and its patches: y, x and which exist.
+    """Return batch element, head, number of the tile, and y, x and mask of its patches.
 
-    Heads are the fastest: those of one patch lie side by side in memory.
+    Heads vary fastest, because those of a patch are adjacent in memory.
     """
     pid = tl.program_id(0)
     tiles_x = tl.cdiv(W, TW)
@@ -30,7 +30,7 @@ def program_tile(M, H, W, TH: tl.constexpr, TW: tl.constexpr):
 
 @triton.jit
 def tap_places(tap, y, x, exists, H, W, S: tl.constexpr, R: tl.constexpr):
-    """A tap's y, x and tokens for patches at y, x, and whether it is one for them."""
+    """Return y, x and tokens of a tap of patches at y, x, and which patches have it."""
     dy, dx = tap // R - R // 2, tap % R - R // 2
     y += dy
     x += dx
@@ -42,7 +42,7 @@ def tap_places(tap, y, x, exists, H, W, S: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 def sees_few(y, x, H, W, R: tl.constexpr):
-    """Whether patches have tokens outside their mask."""
+    """Return whether patches have tokens outside their mask."""
     height = tl.minimum(y + R // 2, H - 1) - tl.maximum(y - R // 2, 0) + 1
     width = tl.minimum(x + R // 2, W - 1) - tl.maximum(x - R // 2, 0) + 1
     return height * width < H * W
@@ -50,7 +50,7 @@ def sees_few(y, x, H, W, R: tl.constexpr):
 
 @triton.jit
 def expm1_of_negative(x):
-    """e^x - 1 for x <= 0, to rounding relative to the result."""
+    """Return e^x - 1 for x <= 0, with a small error relative to the result."""
     series = 1.0 + x * (1.0 / 7) * (1.0 + x * (1.0 / 8))
     series = 1.0 + x * (1.0 / 5) * (1.0 + x * (1.0 / 6) * series)
     series = 1.0 + x * (1.0 / 3) * (1.0 + x * (1.0 / 4) * series)
@@ -60,9 +60,9 @@ def expm1_of_negative(x):
 
 @triton.jit
 def excess(score, shift, few, ZERO: tl.constexpr):
-    """e^(score - shift), less e^-shift where `few`: over what outside the mask has.
+    """Return e^(score - shift), less the weight e^-shift outside the mask where `few`.
 
-    Both terms may be close, and e^score out of range; the product below is neither.
+    The two terms may be close, and e^score may overflow; the product below avoids both.
     """
     weight = tl.exp(score - shift)
     if ZERO:
@@ -74,7 +74,7 @@ def excess(score, shift, few, ZERO: tl.constexpr):
 
 @triton.jit
 def load_bias(bias_ptr, tap, R: tl.constexpr):
-    """Of one head; special tokens have none."""
+    """Load the bias of a tap of one head; special tokens have none."""
     if bias_ptr is None:
         bias = 0.0
     else:
@@ -88,7 +88,7 @@ def load_tap(
     q, k_ptr, v_ptr, bias_ptr, tap, y, x, exists, H, W, k_n_stride, v_n_stride,
     S: tl.constexpr, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """Which patches have a tap, its k and v, and its scores."""
+    """Return which patches have a tap, its k and v, and its scores."""
     _, _, tokens, seen = tap_places(tap, y, x, exists, H, W, S, R)
     k = load_rows(k_ptr, tokens * k_n_stride, seen, D, DP)
     score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, tap, R)
@@ -104,7 +104,7 @@ def _fwd_kernel(
     S: tl.constexpr, R: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
-    """Patches of out (B, N, M, D) and lse (B, M, N), given the mean of v (B, M, D)."""
+    """Write the patches of out (B, N, M, D) and lse (B, M, N)."""
     b, m, tile, y, x, exists = program_tile(M, H, W, TH, TW)
     N = S + H * W
     rows = (S + y * W + x).to(tl.int64)

@@ -1,5 +1,8 @@
-"""Hard masks in Triton: backward of the patches. The stencil is symmetric, so gradients
-of keys and values are gathered from queries, as those of queries from keys."""
+"""Hard masks in Triton: backward of the patches.
+
+The stencil is symmetric, so the gradients of keys and values are gathered from queries,
+just as those of queries are gathered from keys.
+"""
 
 import triton
 import triton.language as tl
@@ -17,7 +20,7 @@ from .triton_stencil import (
 
 @triton.jit
 def store_sum(ptr, x, D: tl.constexpr, DP: tl.constexpr):
-    """Sum of the rows of x [BN, DP]."""
+    """Store the sum of the rows of x [BN, DP]."""
     d = tl.arange(0, DP)
     tl.store(ptr + d, tl.sum(x, axis=0), mask=d < D)
 
@@ -32,9 +35,10 @@ def _bwd_queries_kernel(
     S: tl.constexpr, R: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
-    """Patches of dq and of delta = grad . out (B, M, N), and this tile's shares of sums
-    over queries: sums (B, M, 2 * S + ZERO, tiles, D) are dk and dv of each special
-    token in turn, then the gradient that all values get; dbias (B, tiles, M, R * R)."""
+    """Write patches of dq and of delta = grad . out (B, M, N), and this tile's shares
+    of sums over queries. sums (B, M, 2 * S + ZERO, tiles, D) holds dk and dv of each
+    special token in turn, then the gradient of all values. dbias is (B, tiles, M,
+    R * R)."""
     b, m, tile, y, x, exists = program_tile(M, H, W, TH, TW)
     tiles = tl.cdiv(W, TW) * tl.cdiv(H, TH)
     N = S + H * W
@@ -92,8 +96,8 @@ def _bwd_keys_kernel(
     S: tl.constexpr, R: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr,
     DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
-    """Patches of dk and dv, given the sums over queries (B, M, 2 * S + ZERO, D); and
-    this tile's shares of dq of special tokens: sums_q (B, M, S, tiles, D)."""
+    """Write patches of dk and dv, given the sums over queries (B, M, 2 * S + ZERO, D),
+    and this tile's shares of dq of special tokens, sums_q (B, M, S, tiles, D)."""
     b, m, tile, y, x, exists = program_tile(M, H, W, TH, TW)
     tiles = tl.cdiv(W, TW) * tl.cdiv(H, TH)
     N = S + H * W

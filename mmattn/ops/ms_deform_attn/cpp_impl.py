@@ -1,14 +1,15 @@
-"""Multi-scale deformable attention on CPUs in C++: launchers of the compiled extension.
+"""Multi-scale deformable attention on CPUs in C++, through the compiled extension.
 
-Vectors run over channels and threads over queries, in the backward over heads: each has
-the whole gradient of its head's values to itself, and adds to it in the order of the
-queries. No samples are held. Where there are fewer heads than threads, queries are
-split, and the shares of the gradient are added in order.
+Vectors run over channels. Threads run over queries in the forward, and over heads in
+the backward. A thread alone writes the gradient of its head's values, in the order of
+the queries. No samples are stored. Where there are fewer heads than threads, queries
+are split, and the shares of the gradient are added in order.
 """
 
 import torch
 
 from .. import extension
+from ..checks import device_reason, dtype_reason
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MAX_PIXELS = 2**31 - 1
@@ -16,20 +17,18 @@ MIN_SPLIT_QUERIES = 256
 
 
 def unsupported(value, points, weights, reference) -> str | None:
-    if value.device.type != 'cpu':
-        return f'it runs on CPUs, the tensors are on {value.device}'
-    if extension.UNAVAILABLE:
-        return extension.UNAVAILABLE
-    for x in (value, points, weights, reference):
-        if x is not None and x.dtype not in DTYPES:
-            return f'it has float64, float32, float16 and bfloat16, got {x.dtype}'
+    """Return why this backend does not support a call, or None."""
+    if reason := device_reason(value, 'cpu') or extension.UNAVAILABLE:
+        return reason
+    if reason := dtype_reason(DTYPES, value, points, weights, reference):
+        return reason
     if value.shape[1] > MAX_PIXELS:
-        return f'it has at most {MAX_PIXELS} pixels, got {value.shape[1]}'
+        return f'supports at most {MAX_PIXELS} pixels, got {value.shape[1]}'
     return None
 
 
 def forward(value, points, weights, reference, *, shapes):
-    """Returns (B, Q, M, D)."""
+    """Return the output (B, Q, M, D)."""
     B, _, M, D = value.shape
     out = torch.empty(B, points.shape[1], M, D, dtype=value.dtype)
     tensors = _contiguous(value, points, weights, reference)
@@ -38,7 +37,7 @@ def forward(value, points, weights, reference, *, shapes):
 
 
 def backward(grad, value, points, weights, reference, *, shapes):
-    """Gradients of value, points, weights and reference, empty without a reference."""
+    """Return the gradients of value, points, weights and reference, or None for it."""
     B, S, M, D = value.shape
     Q = points.shape[1]
     dtype = torch.promote_types(value.dtype, torch.float32)
@@ -65,8 +64,11 @@ def backward(grad, value, points, weights, reference, *, shapes):
 
 
 def _num_splits(num_heads: int, Q: int) -> int:
-    """Into how many parts the queries of each head of an image go: one where that gives
-    each thread a head, and on request, for gradients that threads do not change."""
+    """Return the number of parts that the queries of each head of an image are split into.
+
+    It is one where each thread gets a head, and where deterministic algorithms are
+    requested, so that the number of threads does not change gradients.
+    """
     if num_heads == 0 or torch.are_deterministic_algorithms_enabled():
         return 1
     wanted = -(-torch.get_num_threads() // num_heads)

@@ -1,4 +1,4 @@
-"""Queries, the table of pixels that they read, and their samples, block by block."""
+"""Blocks of queries, their samples, and the table of pixels that they read."""
 
 import functools
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ make_levels = functools.lru_cache(maxsize=32)(Levels)
 
 
 class Block(NamedTuple):
-    """Some of the queries, R of them."""
+    """Hold R of the queries."""
 
     queries: slice
     windows: Windows
-    points: Tensor  # (R, M, S, 2), as they were given
+    points: Tensor  # (R, M, S, 2), as the caller gave them
     attention: Tensor  # (R, M, S), after the softmax
     scale: Tensor  # pixels per unit of points, broadcast to (2, R, M, S)
 
 
 class Problem(NamedTuple):
-    """All heads of all images, or one head of an image."""
+    """Hold all heads of all images, or one head of an image."""
 
     table: Tensor  # (rows, D), in the dtype of the arithmetic
     points: Tensor  # (R, M, S, 2)
@@ -35,6 +35,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def of_all_heads(cls, value, points, weights, reference, shapes):
+        """Return the problem of all heads of all images."""
         B, pixels, M, D = value.shape
         _, Q, _, _, P, _ = points.shape
         dtype = torch.promote_types(value.dtype, torch.float32)
@@ -52,6 +53,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def of_a_head(cls, value, points, weights, reference, shapes, image, head):
+        """Return the problem of one head of one image."""
         _, pixels, _, D = value.shape
         _, Q, _, _, P, _ = points.shape
         dtype = torch.promote_types(value.dtype, torch.float32)
@@ -72,7 +74,7 @@ class Problem(NamedTuple):
         )
 
     def blocks(self, samples: int) -> Iterator[Block]:
-        """Of about so many samples."""
+        """Yield blocks of about this many samples."""
         R, M, S = self.weights.shape
         step = max(1, samples // (M * S))
         for first in range(0, R, step):
@@ -89,7 +91,7 @@ class Problem(NamedTuple):
             yield Block(queries, windows, points, attention, scale)
 
     def _image_rows(self, queries: slice) -> Tensor | None:
-        """Where each query's image begins in the table, shape (R, 1, 1)."""
+        """Return where each query's image begins in the table, shape (R, 1, 1)."""
         images = len(self.points) // self.queries_of_image
         if images == 1:
             return None
@@ -99,4 +101,5 @@ class Problem(NamedTuple):
 
 
 def index_of(rows: int) -> torch.dtype:
+    """Return the smaller dtype that counts rows of a table."""
     return torch.int32 if rows <= LARGEST_INT32 else torch.int64

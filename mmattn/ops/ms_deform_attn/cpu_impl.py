@@ -1,32 +1,33 @@
-"""Multi-scale deformable attention from weighted sums of rows of a table of pixels.
+"""Multi-scale deformable attention by weighted sums of rows of a table of pixels.
 
-A query and head sums the four pixels around each of its S = L * P samples: a bag of 4 S
-rows. The gradients of locations and weights are linear in the products of the output's
-gradient with those rows. Blocks of queries take turns, so that what is made for each
-sample stays in the cache and needs no memory to speak of.
+A query and head sums the four pixels around each of its S = L * P samples, which is a
+bag of 4 S rows. The gradients of locations and weights are linear in the products of
+the output's gradient with those rows. Blocks of queries take turns, so that the
+intermediate results of a block stay in the cache.
 """
 
 import torch
 from torch import Tensor
 
+from ..checks import device_reason
 from .cpu_blocks import Problem
 from .cpu_products import weighted_sums
 from .cpu_sample_grads import SampleGrads
 from .cpu_value_grad import sum_pixels, sum_windows
 
 BLOCK_SAMPLES = 1 << 16
-# Heads are taken one by one if each of them has so many samples, and so many per pixel.
+# Heads are taken one by one from this many samples of a head, in all and per pixel.
 SAMPLES_OF_A_HEAD = 1 << 14
 SAMPLES_PER_PIXEL = 2
 
 
 def unsupported(value: Tensor, *tensors: Tensor | None) -> str | None:
-    if value.device.type not in ('cpu', 'meta'):
-        return f'it runs on a CPU, got a tensor on {value.device}'
-    return None
+    """Return why this backend does not support a call, or None."""
+    return device_reason(value, 'cpu', 'meta')
 
 
 def forward(value, points, weights, reference, *, shapes):
+    """Return the output (B, Q, M, D)."""
     B, Q, M, L, P, _ = points.shape
     D = value.shape[3]
     out = torch.empty(B, Q, M, D, dtype=value.dtype)
@@ -40,6 +41,7 @@ def forward(value, points, weights, reference, *, shapes):
 
 
 def backward(grad, value, points, weights, reference, *, shapes):
+    """Return the gradients of value, points, weights and reference, or None for it."""
     _, Q, _, L, P, _ = points.shape
     tensors = value, points, weights, reference
     dtype = torch.promote_types(value.dtype, torch.float32)
@@ -57,7 +59,7 @@ def backward(grad, value, points, weights, reference, *, shapes):
 
 
 def _backward_of_all_heads(outputs, grad, tensors, shapes):
-    """Sorts pixels that samples read."""
+    """Return the gradient of value after sorting the pixels that samples read."""
     problem = Problem.of_all_heads(*tensors, shapes)
     outputs, grad = outputs.of_all_heads(), grad.flatten(0, 1).to(problem.table.dtype)
     R, M, S = problem.weights.shape
@@ -76,7 +78,7 @@ def _backward_of_all_heads(outputs, grad, tensors, shapes):
 
 
 def _backward_of_each_head(outputs, grad, tensors, shapes):
-    """Sorts samples by the window that they read."""
+    """Return the gradient of value after sorting samples by the window they read."""
     dtype = torch.promote_types(tensors[0].dtype, torch.float32)
     value_grad = torch.empty(tensors[0].shape, dtype=dtype)
     B, _, M, _ = value_grad.shape
@@ -99,7 +101,7 @@ def _backward_of_each_head(outputs, grad, tensors, shapes):
 
 
 def _four_pixels(block):
-    """Their rows in the table, and what they count, (R, M, 4, S)."""
+    """Return rows in the table and weights of the four pixels, (R, M, 4, S)."""
     rows = block.windows.table_rows()
     counts = block.attention.new_empty(rows.shape)
     block.windows.write_counts(block.attention, counts.unbind(2))

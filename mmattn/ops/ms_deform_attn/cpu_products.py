@@ -1,4 +1,4 @@
-"""Sums of rows of a table, and products with them, chosen by indices."""
+"""Sums of indexed rows of a table, and products with them."""
 
 import functools
 import warnings
@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def weighted_sums(table: Tensor, rows: Tensor, begins: Tensor, weights: Tensor):
-    """Sums of rows of a table, in bags that follow one another, shape (bags, D).
+    """Return weighted sums of rows of a table, one for each bag, shape (bags, D).
 
     Args:
         table: shape (rows, D).
-        rows: in the table, shape (count,), int32 or int64.
-        begins: of each bag in `rows`, shape (bags,), dtype as rows.
+        rows: indices into the table, bag after bag, shape (count,), int32 or int64.
+        begins: where each bag begins in `rows`, shape (bags,), dtype as rows.
         weights: shape (count,).
     """
     return torch.embedding_bag(table, rows, begins, mode=0, per_sample_weights=weights)[
@@ -22,15 +22,15 @@ def weighted_sums(table: Tensor, rows: Tensor, begins: Tensor, weights: Tensor):
 
 
 def sampled_products(left: Tensor, table: Tensor, rows: Tensor) -> Tensor:
-    """`left[i] . table[rows[i, j]]` for all i and j, shape (R, count).
+    """Return `left[i] . table[rows[i, j]]` for all i and j, shape (R, count).
 
     Args:
         left: shape (R, D).
         table: shape (rows, D).
-        rows: in the table, shape (R, count), int32 or int64.
+        rows: indices into the table, shape (R, count), int32 or int64.
     """
     R, count = rows.shape
-    if len(table) < count:  # a sparse matrix has no more than all its entries
+    if len(table) < count:  # more entries than a sparse matrix can hold
         return (left @ table.mT).gather(1, rows.long())
     _silence_notice()
     begins = torch.arange(0, R * count + 1, count, dtype=rows.dtype)
@@ -47,7 +47,7 @@ def sampled_products(left: Tensor, table: Tensor, rows: Tensor) -> Tensor:
 
 @functools.cache
 def _silence_notice():
-    """PyTorch says once in a process that compressed sparse tensors are in beta."""
+    """Trigger and ignore PyTorch's notice that sparse CSR tensors are in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         torch.eye(1).to_sparse_csr()

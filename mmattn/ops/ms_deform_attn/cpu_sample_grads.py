@@ -1,4 +1,4 @@
-"""The gradients of points, weights and references of a block of queries."""
+"""Gradients of points, weights and references of a block of queries."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,14 @@ from .cpu_products import sampled_products
 
 
 class SampleGrads(NamedTuple):
-    """Where the gradients of a problem go: the operator's shapes, or the problem's."""
+    """Hold the gradients of a problem, in its shapes or those of the operator."""
 
     points: Tensor  # (R, M, S, 2), written
     weights: Tensor  # (R, M, S), written
     reference: Tensor | None  # (R, L or 1, 2 or 4), added to
 
     def of_all_heads(self) -> 'SampleGrads':
+        """Return views in the shapes of the problem of all heads."""
         reference = None if self.reference is None else self.reference.flatten(0, 1)
         return SampleGrads(
             self.points.flatten(0, 1).flatten(2, 3),
@@ -25,6 +26,7 @@ class SampleGrads(NamedTuple):
         )
 
     def of_a_head(self, image: int, head: int) -> 'SampleGrads':
+        """Return views in the shapes of the problem of one head."""
         only = slice(head, head + 1)
         return SampleGrads(
             self.points[image, :, only].flatten(2, 3),
@@ -33,13 +35,13 @@ class SampleGrads(NamedTuple):
         )
 
     def add_block(self, problem: Problem, block: Block, grad: Tensor, rows: Tensor):
-        """From the products of the output's gradient with the pixels of each sample.
+        """Add the gradients of a block, by products with the pixels of each sample.
 
         Args:
-            problem: whose gradients these are.
-            block: of its queries.
-            grad: of the output, shape (R, M, D).
-            rows: of the pixels in the table, shape (R, M, 4, S).
+            problem: the problem that the gradients are of.
+            block: a block of its queries.
+            grad: gradient of the output, shape (R, M, D).
+            rows: indices of the pixels in the table, shape (R, M, 4, S).
         """
         windows, attention, q = block.windows, block.attention, block.queries
         products = sampled_products(
@@ -78,7 +80,7 @@ class SampleGrads(NamedTuple):
 
     @staticmethod
     def _sum(samples: Tensor, num_points: int, out: Tensor):
-        """Adds up (2, R, M, S) over heads and points, and levels if they share one."""
+        """Add up (2, R, M, S) over heads and points, and over levels that share one."""
         samples = samples.sum(2).unflatten(-1, (-1, num_points)).sum(-1)
         if out.shape[1] == 1:
             samples = samples.sum(-1, keepdim=True)

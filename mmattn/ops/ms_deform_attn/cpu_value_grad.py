@@ -1,6 +1,6 @@
-"""The gradient of value: each sample adds to four rows, many samples to the same.
+"""The gradient of value, in which many samples add to the same rows.
 
-Sorted by row, what is added to a row is a bag of rows of the output's gradient.
+Sorted by row, the terms of a row are a bag of rows of the output's gradient.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from .cpu_products import weighted_sums
 from .reference import levels_of
 
 SMALL_INDEX = torch.iinfo(torch.int16).max
-# PyTorch sorts so many integers by radix, fewer by comparisons. That many more than
-# `FEW` are sorted sooner with others behind them.
+# PyTorch sorts at least this many integers by radix, and fewer by comparisons. More
+# than `FEW` of them are sorted faster after padding to this number.
 RADIX_SORTED = 1 << 15
 FEW = 1 << 12
 
 
 def sum_pixels(grad: Tensor, rows: Tensor, counts: Tensor, num_rows: int) -> Tensor:
-    """Sums for all rows of the table, shape (num_rows, D).
+    """Return the gradient of all rows of the table, shape (num_rows, D).
 
     Args:
-        grad: of the output, shape (R, D).
-        rows: of the pixels that a row of `grad` adds to, shape (R, count).
-        counts: what they count, attention included, shape (R, count).
+        grad: gradient of the output, shape (R, D).
+        rows: indices of the pixels that a row of `grad` adds to, shape (R, count).
+        counts: weights of these pixels, attention included, shape (R, count).
     """
     sources, order, bags = _sort(rows, num_rows)
     counts = counts.flatten().index_select(0, order)
@@ -35,16 +35,16 @@ def sum_pixels(grad: Tensor, rows: Tensor, counts: Tensor, num_rows: int) -> Ten
 def sum_windows(
     grad: Tensor, rows: Tensor, counts: Tensor, shapes: Sequence[int]
 ) -> Tensor:
-    """Sums for all pixels of a head, shape (pixels, D).
+    """Return the gradient of all pixels of a head, shape (pixels, D).
 
-    The bag of a pixel has the samples whose window begins there, and each of the
-    window's four pixels a weight of its own: four sums of the same bags, each moved to
-    its pixel.
+    The bag of a pixel holds the samples whose window begins there. Each of the window's
+    four pixels has weights of its own, which gives four sums of the same bags, each
+    moved to its pixel.
 
     Args:
-        grad: of the output, shape (Q, D).
-        rows: where windows begin, shape (Q, S).
-        counts: of the four pixels, attention included, shape (4, Q, S).
+        grad: gradient of the output, shape (Q, D).
+        rows: indices of the pixels where windows begin, shape (Q, S).
+        counts: weights of the four pixels, attention included, shape (4, Q, S).
         shapes: heights and widths of the levels in turn.
     """
     maps = levels_of(shapes)
@@ -66,10 +66,10 @@ def sum_windows(
 
 
 def _sort(rows: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which first index each of the sorted rows has, their order, where each begins."""
+    """Sort rows; return their first indices, their order and where each row begins."""
     (R, count), index = rows.shape, rows.dtype
     keys = rows.flatten()
-    if num_rows <= SMALL_INDEX:  # a radix sort has as many passes as there are bytes
+    if num_rows <= SMALL_INDEX:  # a radix sort takes a pass for each byte
         keys = keys.to(torch.int16)
     if FEW < len(keys) < RADIX_SORTED:
         last = torch.iinfo(keys.dtype).max

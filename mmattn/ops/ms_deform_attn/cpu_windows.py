@@ -1,4 +1,4 @@
-"""Where samples lie in a table of pixels, and how much each of four pixels counts."""
+"""Places of samples in a table of pixels, and weights of the four pixels around."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 from .reference import levels_of
 
-OUTSIDE = -2.0  # of every map, in pixels
+OUTSIDE = -2.0  # a place outside every map, in pixels
 
 
 class Levels:
-    """The maps, as numbers for each of the S = L * P samples of a query and head.
+    """Describe the maps by numbers for each of the S = L * P samples of a query.
 
-    The table has a row for each pixel and head, heads innermost.
+    The table has a row for each pixel and head, with heads innermost.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Levels:
         self.heads, self.num_points = heads, num_points
         self.sizes = sizes.to(dtype)[:, None, None]  # (2, 1, 1, S)
         self.last = (self.sizes - 2).clamp_min_(0)  # where a window may begin
-        # The second of a window's pixels counts nothing where a side has but one.
+        # The second pixel of a window has no weight where a side has only one.
         is_thin = sizes == 1
         self.thick = (~is_thin).to(dtype)[:, None, None] if is_thin.any() else None
         self.stride = (W * heads).to(index)  # from line to line
@@ -43,9 +43,9 @@ class Levels:
         self.corners = torch.stack([0 * x, x, y, x + y]).to(index)  # (4, S)
 
     def placement(self, reference: Tensor | None) -> tuple[Tensor, Tensor | float]:
-        """Scale and shift from points to places in pixels, (2, R or 1, 1, S).
+        """Return scale and shift from points to places in pixels, (2, R or 1, 1, S).
 
-        A pixel's center is at its index.
+        The center of a pixel is at its index.
         """
         if reference is None:
             return self.sizes, -0.5
@@ -60,16 +60,17 @@ class Levels:
 
 
 class Windows:
-    """The 2 x 2 pixels that each of (R, M, S) samples reads.
+    """Describe the 2 x 2 pixels that each of (R, M, S) samples reads.
 
-    A window begins at the pixel left of and above the sample, or at the nearest to it
-    that lets the window be in the map. Pixel i of a side counts max(0, 1 - |x - i|):
-    of a sample between the window and the zeros outside, that is what it should.
+    A window begins at the pixel left of and above the sample, or at the nearest pixel
+    that keeps the window in the map. Pixel i of a side has the weight
+    max(0, 1 - |x - i|), which is right for samples between the window and the zeros
+    outside, too.
 
     Attributes:
-        rows: of the first pixels in the table, shape (R, M, S).
-        near, far: what first and second pixel of a side count, shape (2, R, M, S), x
-            and y.
+        rows: indices of the first pixels in the table, shape (R, M, S).
+        near, far: weights of the first and second pixel along x and y, shape
+            (2, R, M, S).
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class Windows:
         shift: Tensor | float,
         image_rows: Tensor | None,
     ):
-        """Samples are at `points * scale + shift`.
+        """Place samples at `points * scale + shift`.
 
         Args:
             points: shape (R, M, S, 2), of any dtype.
-            scale, shift: what `levels` has as placement.
+            scale, shift: result of `Levels.placement`.
             image_rows: where each query's image begins in the table, shape (R, 1, 1).
         """
         xy = scale.new_empty(2, *points.shape[:-1]).copy_(points.movedim(-1, 0))
@@ -102,7 +103,10 @@ class Windows:
             self.far.mul_(levels.thick)
 
     def slopes(self) -> tuple[Tensor, Tensor]:
-        """Derivatives of `near` and `far`; at a pixel, those to its right or below."""
+        """Return the derivatives of `near` and `far`, one-sided at a pixel.
+
+        They are those to the right of a pixel, or below it.
+        """
         cell = self.place.floor()  # 0 in the window, -1 before it, 1 after it
         steps = [(cell + i).clamp_(0, 1) for i in (-1, 0, 1, 2)]
         near = steps[3].sub_(steps[2], alpha=2).add_(steps[1])  # 1, -1, 0 from -1 on
@@ -112,7 +116,7 @@ class Windows:
         return near, far
 
     def table_rows(self) -> Tensor:
-        """Of all four pixels, shape (R, M, 4, S)."""
+        """Return the indices of all four pixels, shape (R, M, 4, S)."""
         R, M, S = self.rows.shape
         rows = self.rows.new_empty(R, M, 4, S)
         for i, corner in enumerate(self.levels.corners):
@@ -120,7 +124,7 @@ class Windows:
         return rows
 
     def write_counts(self, attention: Tensor, out: Sequence[Tensor]):
-        """What each of the four pixels counts, times attention, four of (R, M, S)."""
+        """Write the weights of the four pixels, times attention, each (R, M, S)."""
         for y, line in enumerate((self.near[1], self.far[1])):
             line = attention * line
             torch.mul(line, self.near[0], out=out[2 * y])

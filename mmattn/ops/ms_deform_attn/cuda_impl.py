@@ -1,14 +1,15 @@
-"""Multi-scale deformable attention in CUDA C++: launchers of the compiled extension.
+"""Multi-scale deformable attention in CUDA C++, through the compiled extension.
 
-A group of lanes takes a query and a head: it finds the samples' places and weights once,
-in shared memory, and each lane reads 16 bytes of channels of each pixel. The gradient of
-values is summed in float32 by atomic additions, in no fixed order: where PyTorch is to
-use deterministic algorithms, this backend leaves gradients to the next one.
+A group of lanes takes a query and a head. It computes the places and weights of samples
+once, in shared memory, and each lane reads 16 bytes of channels of each pixel. Atomic
+additions sum the gradient of values in float32, in no fixed order, so this backend does
+not support gradients with deterministic algorithms.
 """
 
 import torch
 
 from .. import extension
+from ..checks import device_reason, dtype_reason
 
 OPERATORS = torch.ops.mmattn_extension
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -18,30 +19,28 @@ MAX_PIXELS = 2**31 - 1
 
 
 def unsupported(value, points, weights, reference) -> str | None:
-    if value.device.type != 'cuda':
-        return f'it runs on CUDA devices, the tensors are on {value.device}'
-    if extension.CUDA_UNAVAILABLE:
-        return extension.CUDA_UNAVAILABLE
+    """Return why this backend does not support a call, or None."""
+    if reason := device_reason(value, 'cuda') or extension.CUDA_UNAVAILABLE:
+        return reason
     tensors = [x for x in (value, points, weights, reference) if x is not None]
-    for x in tensors:
-        if x.dtype not in DTYPES:
-            return f'it has float32, float16 and bfloat16, got {x.dtype}'
+    if reason := dtype_reason(DTYPES, *tensors):
+        return reason
     if value.shape[1] > MAX_PIXELS:
-        return f'it has at most {MAX_PIXELS} pixels, got {value.shape[1]}'
+        return f'supports at most {MAX_PIXELS} pixels, got {value.shape[1]}'
     L, P = points.shape[3:5]
     if L > MAX_LEVELS or L * P > MAX_SAMPLES:
         return (
-            f'it has at most {MAX_LEVELS} levels and {MAX_SAMPLES} points of a query, '
+            f'supports at most {MAX_LEVELS} levels and {MAX_SAMPLES} points of a query, '
             f'got {L} levels of {P} points'
         )
     wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if wants_grad and torch.are_deterministic_algorithms_enabled():
-        return 'its gradient of value is summed in no fixed order'
+        return 'sums the gradient of value in no fixed order'
     return None
 
 
 def forward(value, points, weights, reference, *, shapes):
-    """Returns (B, Q, M, D)."""
+    """Return the output (B, Q, M, D)."""
     B, _, M, D = value.shape
     Q = points.shape[1]
     out = torch.empty(B, Q, M, D, dtype=value.dtype, device=value.device)
@@ -52,11 +51,11 @@ def forward(value, points, weights, reference, *, shapes):
 
 
 def backward(grad, value, points, weights, reference, *, shapes):
-    """Gradients of value, points, weights and reference, empty without a reference."""
+    """Return the gradients of value, points, weights and reference, or None for it."""
     if torch.are_deterministic_algorithms_enabled():
         raise RuntimeError(
-            "ms_deform_attn: backend 'cuda' has no deterministic gradient of value, and "
-            'deterministic algorithms were asked for after the forward'
+            "ms_deform_attn: backend 'cuda' supports no deterministic gradient of value, "
+            'and deterministic algorithms were enabled after the forward'
         )
     B, S, M, D = value.shape
     Q, device = points.shape[1], value.device

@@ -1,7 +1,7 @@
 """Second derivatives of multi-scale deformable attention, from its definition.
 
-The kernels have a formula for first gradients alone. The gradients of those gradients
-are rarely asked for, so the definition is differentiated twice instead.
+The kernels compute first gradients only. Gradients of those are rarely needed, so the
+definition is differentiated twice instead.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ def backward_reference(
     *,
     shapes: Sequence[int],
 ) -> tuple[Tensor, ...]:
-    """Return what the kernels' backward computes, differentiable by all means.
+    """Return the gradients that kernels compute, through the definition.
 
     Args:
         grad: gradient of the output, shape (B, Q, M, D).
-        value, points, weights, reference, shapes: see `ms_deform_attn_reference`.
+        value, points, weights, reference, shapes: as in `ms_deform_attn_reference`.
 
     Returns:
-        Gradients of the tensors that are not None, each with their dtype.
+        Gradients of the tensors that are not None, each in its tensor's dtype.
     """
 
     def attend(value, points, weights, reference=None):

@@ -1,4 +1,4 @@
-"""Contract, checks, autograd and dispatch of multi-scale deformable attention."""
+"""Contract, checks and dispatch of multi-scale deformable attention."""
 
 from collections.abc import Sequence
 
@@ -32,41 +32,44 @@ def ms_deform_attn(
     *,
     backend: str | None = None,
 ) -> Tensor:
-    """Attention of each query to P points of its own on each of L maps.
+    """Attend from each query to P points of its own on each of L maps.
 
     `out[b, q, m] = sum_lp attention_weights[b, q, m, l, p] * value of level l and head
     m at sampling_locations[b, q, m, l, p]`, with bilinear interpolation and zeros
     outside the map. From "Deformable DETR: Deformable Transformers for End-to-End
     Object Detection", https://arxiv.org/abs/2010.04159, equation 3, without the
-    projections. What mmcv's `MultiScaleDeformableAttnFunction` computes. B batch, S
+    projections. mmcv's `MultiScaleDeformableAttnFunction` computes the same. B batch, S
     pixels of all levels, M heads, D head width, Q queries, L levels, P points.
 
     Args:
         value: shape (B, S, M, D), level after level, pixels in row-major order;
-            float32, float16, bfloat16 or float64. Interpolation and sums are in float32
-            (float64 in float64).
-        spatial_shapes: height and width of each level, L pairs. Taking them from a
-            tensor on a GPU waits for the GPU.
+            float32, float16, bfloat16 or float64. Interpolation and sums are computed
+            in float32, or in float64 for float64.
+        spatial_shapes: L pairs of a height and a width. Reading them from a tensor on a
+            GPU waits for the GPU.
         sampling_locations: shape (B, Q, M, L, P, 2), (x, y): (0, 0) is the outer corner
             of a level's first pixel, (1, 1) of its last one. A location that is not
-            finite contributes nothing. Of any floating-point dtype, as are the weights;
-            half precision does not resolve the pixels of a large map.
+            finite contributes nothing. Locations and weights may have any
+            floating-point dtype, but half precision does not resolve the pixels of a
+            large map.
         attention_weights: shape (B, Q, M, L, P).
         backend: 'cuda', 'triton', 'cpp', 'cpu', 'reference', or None to take the
-            fastest one that can run the call. 'reference' runs by itself in forward
-            mode and under `torch.func.grad`.
+            fastest one that supports the call. None takes 'reference' in forward mode
+            and under `torch.func.grad`.
 
     Returns:
         Shape (B, Q, M * D), dtype as value. Under autocast value is cast to autocast's
-        dtype first. Differentiable with respect to value, locations and weights, a
-        second time through the definition. With
-        `torch.use_deterministic_algorithms(True)` the gradients are the same bit by bit
-        in each run.
+        dtype first. Differentiable with respect to value, locations and weights; second
+        derivatives go through the definition. With
+        `torch.use_deterministic_algorithms(True)` the gradients are bitwise equal in
+        each run.
 
     Raises:
-        ValueError: shapes, dtypes or devices disagree, or `backend` cannot run this.
+        ValueError: shapes, dtypes or devices disagree, or `backend` does not support
+            the call.
 
     Example:
+        >>> import torch
         >>> shapes = [(28, 40), (14, 20)]
         >>> value = torch.randn(2, 28 * 40 + 14 * 20, 8, 32)
         >>> locations = torch.rand(2, 100, 8, 2, 4, 2)
@@ -89,7 +92,7 @@ def fused_ms_deform_attn(
     *,
     backend: str | None = None,
 ) -> Tensor:
-    """`ms_deform_attn` of what a module's linear layers return.
+    """Compute `ms_deform_attn` from the outputs of a module's linear layers.
 
     The weights are `attention_logits.softmax` over the points of all levels together.
     The locations are `reference_points + sampling_offsets / (W, H)` of the level, and
@@ -97,21 +100,23 @@ def fused_ms_deform_attn(
     appendix A.4 of the paper.
 
     Args:
-        value, spatial_shapes, backend: as of `ms_deform_attn`.
-        reference_points: shape (B, Q, L, 2), or (B, Q, L, 4) for boxes; an L of 1
-            serves all levels.
+        value, spatial_shapes, backend: as in `ms_deform_attn`.
+        reference_points: shape (B, Q, L, 2), or (B, Q, L, 4) for boxes. With an L of 1
+            all levels share a point or box.
         sampling_offsets: shape (B, Q, M, L, P, 2), (x, y).
         attention_logits: shape (B, Q, M, L, P).
 
     Returns:
         Shape (B, Q, M * D), dtype as value. Under autocast value is cast to autocast's
         dtype first. Differentiable with respect to value, reference points, offsets and
-        logits; deterministic on request, as `ms_deform_attn`.
+        logits; deterministic on request, as in `ms_deform_attn`.
 
     Raises:
-        ValueError: shapes, dtypes or devices disagree, or `backend` cannot run this.
+        ValueError: shapes, dtypes or devices disagree, or `backend` does not support
+            the call.
 
     Example:
+        >>> import torch
         >>> shapes = [(28, 40), (14, 20)]
         >>> value = torch.randn(2, 28 * 40 + 14 * 20, 8, 32)
         >>> reference = torch.rand(2, 100, 1, 2)
@@ -134,15 +139,15 @@ def ms_deform_attn_backward(
     *,
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `ms_deform_attn`, for who differentiates by other means.
+    """Return the gradients of `ms_deform_attn`, for callers outside autograd.
 
     Args:
         grad: gradient of the output, shape (B, Q, M * D).
-        value, spatial_shapes, sampling_locations, attention_weights, backend: as of
+        value, spatial_shapes, sampling_locations, attention_weights, backend: as in
             `ms_deform_attn`.
 
     Returns:
-        Gradients of value, locations and weights, each with their dtype.
+        Gradients of value, locations and weights, each in its tensor's dtype.
     """
     tensors = value, sampling_locations, attention_weights, None
     names = 'sampling_locations', 'attention_weights'
@@ -173,7 +178,9 @@ def _check(value, points, weights, reference, spatial_shapes, names):
     Q, L, P = points.shape[1], len(shapes) // 2, points.shape[4]
     pixels = sum(H * W for H, W in definition.levels_of(shapes))
     if pixels != S:
-        raise ValueError(f'value has {S} pixels, levels of {shapes} have {pixels}')
+        raise ValueError(
+            f'`spatial_shapes` must have {S} pixels, as `value` has, got {pixels}'
+        )
     check_not_empty(M=M, D=D, P=P)
     check_shape(names[0], points, (B, Q, M, L, P, 2))
     check_shape(names[1], weights, (B, Q, M, L, P))
@@ -191,7 +198,7 @@ def _flat_shapes(spatial_shapes) -> list[int]:
     levels = [tuple(level) for level in spatial_shapes]
     if not levels or any(len(level) != 2 or min(level) < 1 for level in levels):
         raise ValueError(
-            f'spatial_shapes must be a height and a width of each level, got {levels}'
+            f'`spatial_shapes` must be a height and a width of each level, got {levels}'
         )
     return [side for level in levels for side in level]
 

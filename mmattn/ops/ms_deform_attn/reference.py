@@ -12,6 +12,7 @@ from torch import Tensor
 
 
 def unsupported(*tensors: Tensor | None) -> str | None:
+    """Return None: the definition supports every call."""
     return None
 
 
@@ -23,14 +24,13 @@ def ms_deform_attn_reference(
     *,
     shapes: Sequence[int],
 ) -> Tensor:
-    """Both operators, as the kernels are given them.
+    """Compute both operators, with the arguments of the kernels.
 
     Args:
         value: shape (B, S, M, D).
-        points: shape (B, Q, M, L, P, 2), locations, or offsets where there is a
-            reference.
-        weights: shape (B, Q, M, L, P), attention weights, or their logits where there
-            is a reference.
+        points: shape (B, Q, M, L, P, 2), locations, or offsets if `reference` is given.
+        weights: shape (B, Q, M, L, P), attention weights, or their logits if
+            `reference` is given.
         reference: shape (B, Q, L or 1, 2 or 4), or None.
         shapes: heights and widths of the levels in turn, 2 * L numbers.
 
@@ -49,7 +49,7 @@ def ms_deform_attn_reference(
     for level, ((H, W), pixels) in enumerate(zip(levels, maps, strict=True)):
         pixels = pixels.permute(0, 2, 3, 1).reshape(B * M, D, H, W)
         places = points[:, :, :, level].transpose(1, 2).flatten(0, 1)  # (B * M, Q, P)
-        # 0 times a coordinate that is not finite is no number; a choice is.
+        # Select with `where`, since 0 * inf would be NaN.
         is_finite = places.isfinite().all(-1, keepdim=True)
         places = torch.where(is_finite, 2 * places - 1, 3.0)  # 3: outside the map
         samples = F.grid_sample(pixels, places, align_corners=False)
@@ -59,17 +59,17 @@ def ms_deform_attn_reference(
 
 
 def levels_of(shapes: Sequence[int]) -> list[tuple[int, int]]:
-    """Height and width of each level."""
+    """Return height and width of each level."""
     return list(zip(shapes[::2], shapes[1::2], strict=True))
 
 
 def sampling_locations(
     offsets: Tensor, reference: Tensor, shapes: Sequence[int]
 ) -> Tensor:
-    """Normalized (x, y) of the points, shape (B, Q, M, L, P, 2).
+    """Return the normalized (x, y) of the points, shape (B, Q, M, L, P, 2).
 
-    Offsets are in pixels of their level from a reference point, and in half sizes of a
-    reference box over P from its center.
+    From a reference point offsets are in pixels of their level. From the center of a
+    reference box they are in half sizes of the box over P.
     """
     reference = reference[:, :, None, :, None]  # (B, Q, 1, L or 1, 1, 2 or 4)
     if reference.shape[-1] == 2:

@@ -1,9 +1,9 @@
 """Multi-scale deformable attention in Triton: backward.
 
-Gradients of points, weights and references are sums within a program. That of value is
-added up in fp32 by atomic additions. On request it is added up in a fixed order
-instead: the points are noted by their cell, the square between four pixels, and sorted,
-and a program has some pixels and the points of the cells around them.
+Gradients of points, weights and references are sums within a program. Atomic additions
+sum the gradient of value in fp32. For deterministic algorithms it is summed in a fixed
+order instead: points are noted by their cell, the square between four pixels, and
+sorted. A program then takes some pixels and the points of the cells around them.
 """
 
 import triton
@@ -27,8 +27,8 @@ from .triton_fwd import (
 
 @triton.jit
 def load_fours(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
-    """As `load_rows`, but lanes have 4 channels, as they have of what `add_rows` adds:
-    nothing passes between lanes."""
+    """Load as `load_rows` does, with 4 channels for each lane. `add_rows` adds with the
+    same layout, so lanes exchange nothing."""
     d = tl.max_contiguous(tl.arange(0, DP), 4)
     mask = channels_mask(mask, d, D, DP)
     x = tl.load(ptr + rows[:, None] + d[None, :], mask=mask, other=0.0)
@@ -37,7 +37,7 @@ def load_fours(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def add_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
-    """Atomically, to [len(rows), DP] of one head; rows are offsets."""
+    """Add to [len(rows), DP] of one head atomically; rows are offsets."""
     d = tl.arange(0, DP)
     mask = channels_mask(mask, d, D, DP)
     tl.atomic_add(ptr + rows[:, None] + d[None, :], x, mask=mask, sem='relaxed')
@@ -45,7 +45,7 @@ def add_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def sum_of_query(x, BQ: tl.constexpr, BP: tl.constexpr):
-    """Sum over a query's rows, for each of them."""
+    """Return the sum over a query's rows, for each of them."""
     total = tl.sum(tl.reshape(x, (BQ, BP)), axis=1)
     return tl.reshape(tl.broadcast_to(total[:, None], (BQ, BP)), (BQ * BP,))
 
@@ -67,9 +67,10 @@ def _bwd_kernel(
     BQ: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
     ATOMICS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of points and weights, shares (B, Q, M, LR, COORDS) of heads in that of
-    reference, and the gradient (B, S, M, D) of value or, without ATOMICS, the cells and
-    the (weight, x, y) of the points of some images and heads."""
+    """Write gradients of points and weights, and shares (B, Q, M, LR, COORDS) of heads
+    in that of reference. With ATOMICS add to the gradient (B, S, M, D) of value.
+    Otherwise write the cells and the (weight, x, y) of points of some images and heads.
+    """
     sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)
     b, m, first_query = program_block(Q, first_image, first_head, num_heads, BQ)
     value_ptr += b * v_b_stride * UNIT + m * v_m_stride * UNIT
@@ -190,7 +191,7 @@ def _bwd_value_kernel(
     L: tl.constexpr, P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     BS: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of value, of BS pixels of one head, BT points of each at a time."""
+    """Write the gradient of BS pixels of one head, BT points of each at a time."""
     sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)
     b, m, first_pixel = program_block(S, first_image, first_head, num_heads, BS)
     noted = (b - first_image) * num_heads + m - first_head

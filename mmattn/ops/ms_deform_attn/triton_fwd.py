@@ -1,10 +1,9 @@
-"""Multi-scale deformable attention in Triton: forward, and the pieces the backward
-shares.
+"""Multi-scale deformable attention in Triton: forward, and what both passes share.
 
-A program has a block of queries of one head. A row of its tile is a point of a query
+A program takes a block of queries of one head. A row of its tile is a point of a query
 and has all channels, so that a lane reads up to 16 bytes of each of the four pixels
-around a point; the points of a query meet once, at the end. Triton does not specialize
-on sides of levels: an image of another size compiles nothing anew.
+around a point. The points of a query are summed once, at the end. Triton does not
+specialize on the sides of levels, so images of another size compile nothing anew.
 """
 
 import triton
@@ -21,8 +20,8 @@ UNSPECIALISED = [
 
 @triton.jit
 def program_block(Q, first_image, first_head, num_heads, BQ: tl.constexpr):
-    """Image, head and first query. Heads are the fastest: those of one query and of one
-    pixel lie side by side."""
+    """Return image, head and first query. Heads vary fastest, because those of a query
+    and of a pixel are adjacent in memory."""
     pid, blocks = tl.program_id(0), tl.cdiv(Q, BQ)
     m, block = first_head + pid % num_heads, pid // num_heads % blocks
     b = first_image + pid // (num_heads * blocks)
@@ -31,7 +30,7 @@ def program_block(Q, first_image, first_head, num_heads, BQ: tl.constexpr):
 
 @triton.jit
 def softmax_statistics(ptr, rows, asks, LP: tl.constexpr, BC: tl.constexpr):
-    """Of the LP logits of rows, the largest and the sum of their exponentials."""
+    """Return the largest of the LP logits of rows, and the sum of exponentials."""
     high = tl.full([rows.shape[0]], float('-inf'), tl.float32)
     total = tl.zeros([rows.shape[0]], tl.float32)
     for first in range(0, LP, BC):
@@ -51,13 +50,14 @@ def softmax_statistics(ptr, rows, asks, LP: tl.constexpr, BC: tl.constexpr):
 
 @triton.jit
 def load_softmax(ptr, rows, mask, high, total):
+    """Load logits and return their softmax."""
     logits = tl.load(ptr + rows, mask=mask, other=float('-inf')).to(tl.float32)
     return tl.exp(logits - high) / total
 
 
 @triton.jit
 def load_weights(ptr, rows, mask, high, total, COORDS: tl.constexpr):
-    """The softmax of logits where there is a reference, or the weights themselves."""
+    """Return the softmax of logits where there is a reference, or the weights."""
     if COORDS > 0:
         weight = load_softmax(ptr, rows, mask, high, total)
     else:
@@ -67,7 +67,7 @@ def load_weights(ptr, rows, mask, high, total, COORDS: tl.constexpr):
 
 @triton.jit
 def load_pairs(ptr, rows, mask):
-    """x and y in fp32."""
+    """Load x and y in fp32."""
     x = tl.load(ptr + rows, mask=mask, other=0.0)
     y = tl.load(ptr + rows + 1, mask=mask, other=0.0)
     return x.to(tl.float32), y.to(tl.float32)
@@ -75,7 +75,7 @@ def load_pairs(ptr, rows, mask):
 
 @triton.jit
 def load_reference(ptr, rows, mask, COORDS: tl.constexpr):
-    """x, y, width and height, as far as there are any."""
+    """Load x, y, width and height; those that a reference lacks are 0."""
     x = tl.zeros([rows.shape[0]], tl.float32)
     y, w, h = x, x, x
     if COORDS > 0:
@@ -87,8 +87,8 @@ def load_reference(ptr, rows, mask, COORDS: tl.constexpr):
 
 @triton.jit
 def place_on_axis(point, center, size, side, P: tl.constexpr, COORDS: tl.constexpr):
-    """Place in pixels, 0 in the center of the first, and its rises with the point and
-    with the size of the reference box."""
+    """Return the place in pixels, 0 at the center of the first, and its derivatives by
+    the point and by the size of the reference box."""
     if COORDS == 0:
         place, rise, size_rise = point * side, side + 0.0, 0.0
     elif COORDS == 2:
@@ -101,8 +101,8 @@ def place_on_axis(point, center, size, side, P: tl.constexpr, COORDS: tl.constex
 
 @triton.jit
 def floor_place(x, y, exists, H, W):
-    """Column and row of the pixel left of and above places, -1 before the first; the
-    way from it; and whether any pixel has a share in the place."""
+    """Return column and row of the pixel left of and above places, -1 before the first,
+    the distance from it, and whether any pixel has a weight."""
     near = exists & (x > -1.0) & (x < W) & (y > -1.0) & (y < H)  # false for NaN
     x, y = tl.where(near, x, 0.0), tl.where(near, y, 0.0)
     left, top = tl.floor(x), tl.floor(y)
@@ -111,7 +111,7 @@ def floor_place(x, y, exists, H, W):
 
 @triton.jit
 def corner(i: tl.constexpr, left, top, near, H, W):
-    """Pixel of its level at corner i of 4, row after row, and whether it exists."""
+    """Return the pixel of its level at corner i of 4, and whether it exists."""
     col, row = left + i % 2, top + i // 2
     on_map = near & (col >= 0) & (col < W) & (row >= 0) & (row < H)
     return row * W + col, on_map
@@ -119,7 +119,7 @@ def corner(i: tl.constexpr, left, top, near, H, W):
 
 @triton.jit
 def share_of(i: tl.constexpr, x, y):
-    """Bilinear weight of corner i, x and y from corner 0."""
+    """Return the bilinear weight of corner i, at distance x and y from corner 0."""
     return (x if i % 2 else 1.0 - x) * (y if i // 2 else 1.0 - y)
 
 
@@ -132,7 +132,7 @@ def _fwd_kernel(
     LR: tl.constexpr, COORDS: tl.constexpr, UNIT: tl.constexpr,
     BQ: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out (B, Q, M, D). Strides of value are in units of UNIT elements."""
+    """Write out (B, Q, M, D). Strides of value are in units of UNIT elements."""
     sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)
     b, m, first_query = program_block(Q, 0, 0, M, BQ)
     value_ptr += b * v_b_stride * UNIT + m * v_m_stride * UNIT

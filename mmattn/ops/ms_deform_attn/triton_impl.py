@@ -1,10 +1,11 @@
-"""Multi-scale deformable attention in Triton: launchers of the kernels in triton_*.py.
+"""Launchers of the kernels of multi-scale deformable attention, in triton_*.py.
 
-One launch forward and one backward, with or without the softmax and the arithmetic of
-locations. The gradient of value is added up in fp32 by atomic additions, in vectors of
-four from compute capability 9.0. With `torch.use_deterministic_algorithms(True)` points
-are sorted instead, of as many images and heads at a time as fit in a workspace of fixed
-size. Triton is imported by the first call that needs it.
+Forward and backward take one launch each, which includes the softmax and the arithmetic
+of locations where there is a reference. Atomic additions sum the gradient of value in
+fp32, in vectors of four from compute capability 9.0. With
+`torch.use_deterministic_algorithms(True)` points are sorted instead, of as many images
+and heads at a time as fit in a workspace of fixed size. The first call that needs
+Triton imports it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,17 +19,18 @@ from ..checks import dtype_reason
 
 MAX_HEAD_WIDTH, MAX_LEVELS, MAX_POINTS = 256, 8, 2048
 
-NUM_WARPS = 2  # with more, Triton 3.6 passes places of points between warps
-LANE_BYTES = 16  # a lane has one vector of a tile
-LOGITS = 512  # of all rows of a program at a time
-VALUE_TILE = 1024  # channels of all rows of a program that has some pixels
-VALUE_POINTS = 8  # of a pixel that it has at a time
+NUM_WARPS = 2  # with more, Triton 3.6 exchanges places of points between warps
+LANE_BYTES = 16  # a lane holds one vector of a tile
+LOGITS = 512  # logits of all rows of a program at a time
+VALUE_TILE = 1024  # channels of all rows of a program over pixels
+VALUE_POINTS = 8  # points of a pixel that it reads at a time
 WORKSPACE = 2**21  # points that are sorted at a time
 
 
 def unsupported(
     value: Tensor, points: Tensor, weights: Tensor, reference: Tensor | None
 ) -> str | None:
+    """Return why this backend does not support a call, or None."""
     if reason := launch.reason(value, MAX_HEAD_WIDTH):
         return reason
     dtypes = (*launch.DTYPES, torch.float64)
@@ -45,7 +47,7 @@ def unsupported(
 
 
 def forward(value, points, weights, reference, *, shapes):
-    """Returns the output (B, Q, M, D)."""
+    """Return the output (B, Q, M, D)."""
     B, _, M, D = value.shape
     Q = points.shape[1]
     out = torch.empty(B, Q, M, D, dtype=value.dtype, device=value.device)
@@ -62,7 +64,7 @@ def forward(value, points, weights, reference, *, shapes):
 
 
 def backward(grad, value, points, weights, reference, *, shapes):
-    """Gradients of value, points, weights and reference, the last empty without one."""
+    """Return the gradients of value, points, weights and reference, or None for it."""
     B, S, M, D = value.shape
     Q = points.shape[1]
     if not B * Q:
@@ -73,7 +75,7 @@ def backward(grad, value, points, weights, reference, *, shapes):
     dpoints, dweights = (
         torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (points, weights)
     )
-    shares = None  # of each head, in the gradient of reference
+    shares = None  # shares of heads in the gradient of reference
     if reference is not None:
         shares = launch.empty(value, B, Q, M, *reference.shape[2:])
     outputs = dpoints, dweights, shares
@@ -90,17 +92,16 @@ def backward(grad, value, points, weights, reference, *, shapes):
 
 
 def _sides(shapes: Sequence[int]) -> list[int]:
-    """For the kernels, which have arguments for MAX_LEVELS."""
+    """Pad the sides of levels for kernels, which have arguments for MAX_LEVELS."""
     return [*shapes, *(1 for _ in range(2 * MAX_LEVELS - len(shapes)))]
 
 
 def _prepare(value, points, weights, reference):
-    """Inputs, the strides of value in units of UNIT elements, and what kernels are
-    compiled for."""
+    """Return inputs, strides of value in units of UNIT elements, and constants."""
     if value.stride(3) != 1:
         value = value.contiguous()
     strides = value.stride()[:3]
-    unit = gcd(16, *strides)  # known to the compiler, unlike strides: vectors stay
+    unit = gcd(16, *strides)  # a constant, so that the compiler keeps vectors
     tile = dict(
         L=points.shape[3], P=points.shape[4], D=value.shape[3], UNIT=unit,
         LR=1 if reference is None else reference.shape[2],
@@ -111,7 +112,7 @@ def _prepare(value, points, weights, reference):
 
 
 def _options(tile: dict, element_size: int) -> dict:
-    """What to launch kernels with; a program's queries are BQ, their points BP."""
+    """Return the options of a launch; a program takes BQ queries and BP points each."""
     DP = launch.power_of_two(tile['D'])
     rows = max(1, NUM_WARPS * 32 * LANE_BYTES // (element_size * DP))
     BP = min(rows, launch.power_of_two(tile['P']))
@@ -121,13 +122,13 @@ def _options(tile: dict, element_size: int) -> dict:
 
 
 def _bwd_options(options: dict) -> dict:
-    """BK is the number of blocks of points of all levels."""
+    """Add BK, the number of blocks of points of all levels, to the options."""
     blocks = options['L'] * launch.cdiv(options['P'], options['BP'])
     return options | dict(BK=launch.power_of_two(blocks))
 
 
 def _value_options(options: dict) -> dict:
-    """BS pixels of a program, BT points of each at a time."""
+    """Return the options of a launch over BS pixels, BT points of each at a time."""
     rows = max(1, VALUE_TILE // options['DP'])
     BT = min(VALUE_POINTS, rows)
     shared = {key: options[key] for key in ('L', 'P', 'D', 'DP')}
@@ -135,7 +136,7 @@ def _value_options(options: dict) -> dict:
 
 
 def _value_by_atomics(inputs, outputs, strides, options, shapes):
-    """Fills outputs and returns the gradient of value."""
+    """Fill the outputs and return the gradient of value."""
     from .triton_bwd import _bwd_kernel
 
     _, value, points, _, _ = inputs
@@ -149,7 +150,7 @@ def _value_by_atomics(inputs, outputs, strides, options, shapes):
 
 
 def _value_in_order(inputs, outputs, strides, options, shapes):
-    """As `_value_by_atomics`, with sums in an order that does not change."""
+    """Do what `_value_by_atomics` does, with sums in a fixed order."""
     from .triton_bwd import _bwd_kernel, _bwd_value_kernel
 
     grad, value, points, _, _ = inputs
@@ -181,8 +182,11 @@ def _value_in_order(inputs, outputs, strides, options, shapes):
 
 
 def _parts(B: int, M: int, room: int) -> Iterator[tuple[int, int, int, int]]:
-    """First images and numbers of them, first heads and numbers of them, of parts of at
-    most `room` heads or else one: whole images or heads of one."""
+    """Yield parts of at most `room` heads, but at least one.
+
+    A part holds whole images, or some heads of one image. It is given as first image,
+    number of images, first head and number of heads.
+    """
     images, heads = max(1, min(B, room // M)), max(1, min(M, room))
     for image in range(0, B, images):
         for head in range(0, M, heads):

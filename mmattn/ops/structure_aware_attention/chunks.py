@@ -1,4 +1,4 @@
-"""What the CPU forms share: chunks that fit the cache, and the norm of q and k."""
+"""Chunks that fit the cache, and the normalization of q and k, on CPUs."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from .reference import EPS
 
 
 def slices(count: int, num_elements: int, chunk_elements: int) -> list[slice]:
-    """Slices of `count` things, of `num_elements` each, that fill a chunk together."""
+    """Slice `count` items of `num_elements` each, so that a slice fills a chunk."""
     step = max(1, chunk_elements // max(1, num_elements))
     return [slice(i, min(i + step, count)) for i in range(0, count, step)]
 
@@ -16,7 +16,10 @@ def slices(count: int, num_elements: int, chunk_elements: int) -> list[slice]:
 def image_and_head_slices(
     num_images: int, num_heads: int, num_elements: int, chunk_elements: int
 ) -> Iterator[tuple[slice, slice]]:
-    """Chunks of whole images, or of one image's heads; `num_elements` are a head's."""
+    """Yield chunks of whole images, or of one image's heads.
+
+    A head has `num_elements`.
+    """
     for images in slices(num_images, num_heads * num_elements, chunk_elements):
         b = images.stop - images.start
         for heads in slices(num_heads, b * num_elements, chunk_elements):
@@ -24,10 +27,10 @@ def image_and_head_slices(
 
 
 def normalizer(x: Tensor, dim: int) -> Tensor:
-    """What L2 normalization multiplies by."""
+    """Return the factor of the L2 normalization."""
     return x.square().sum(dim, keepdim=True).add_(EPS).rsqrt_()
 
 
 def unnormalized(dy: Tensor, y: Tensor, scale: Tensor, dim: int) -> Tensor:
-    """Gradient of x, given that of its normalized `y = x * scale`."""
+    """Return the gradient of x, given that of its normalized `y = x * scale`."""
     return (dy - y * (y * dy).sum(dim, keepdim=True)).mul_(scale)

@@ -18,7 +18,7 @@ CHUNK_ELEMENTS = 1 << 18  # of the convolved keys of some heads: 1 MiB in float3
 
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
-    """As `cpu_impl.forward`."""
+    """Do what `cpu_impl.forward` does."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     r_a, r_b = _circulants(w_a, w_b, grid)
@@ -38,7 +38,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """As `cpu_impl.backward`."""
+    """Do what `cpu_impl.backward` does."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     r_a, r_b = _circulants(w_a, w_b, grid)
@@ -72,7 +72,7 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
 
 
 def _circulants(w_a, w_b, grid):
-    """Matrices of w_a, (D, K * N, N), and of w_b with queries first, (N, K, N)."""
+    """Return matrices (D, K * N, N) of w_a, and (N, K, N) of w_b, queries first."""
     offsets = _offsets(grid)
     r_a, r_b = (
         irfft_grid(w, grid)
@@ -86,41 +86,41 @@ def _circulants(w_a, w_b, grid):
 
 
 def _sum_of_circulant(dr: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Gradient (..., *grid) of kernels, given that of their matrices (..., N, N)."""
+    """Return the gradient (..., *grid) of kernels, from that of their matrices."""
     tokens = _offsets(grid)  # [i, offset] too: offset i - n is from token n
     return dr.gather(-1, tokens.expand_as(dr)).sum(-2).unflatten(-1, grid)
 
 
 @functools.cache
 def _offsets(grid: tuple[int, ...]) -> Tensor:
-    """Entry (i, n) is the index of i - n, modulo the grid."""
+    """Return the index of i - n modulo the grid, for each entry (i, n)."""
     return block_circulant(torch.arange(prod(grid)).view(grid), grid)
 
 
 def _queries_first(p: Tensor) -> Tensor:
-    """(r, K, N) to (N, K, r), copied: batched products of the view would be loops."""
+    """Copy (r, K, N) to (N, K, r): batched products of a view would be loops."""
     return p.permute(2, 1, 0).contiguous()
 
 
 def _attention(p: Tensor, r_b: Tensor) -> Tensor:
-    """Patterns (N, K, r) to what queries give to tokens, (r, N, N)."""
+    """Return the weights (r, N, N) of queries on tokens, from patterns (N, K, r)."""
     return p.mT.bmm(r_b).transpose(0, 1)
 
 
 def _backward_of_attention(dy, v, p, r_b, dr_b):
-    """Gradient of patterns (N, K, r) through the map; adds to that of r_b."""
+    """Return the gradient of patterns (N, K, r) through the map; add to that of r_b."""
     dattention = dy.permute(1, 2, 0).bmm(v.transpose(0, 1)).transpose(0, 1)
     dr_b.baddbmm_(p, dattention)  # (N, K, r) by (N, r, N)
     return dattention.bmm(r_b.mT).permute(1, 2, 0)  # (r, K, N)
 
 
 def _load(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(b, N, h, D) to (D, b * h, N)."""
+    """Copy (b, N, h, D) to (D, b * h, N)."""
     x = x.permute(3, 0, 2, 1)
     return x.to(dtype, copy=True, memory_format=torch.contiguous_format).flatten(1, 2)
 
 
 def _store(out: Tensor, x: Tensor):
-    """Writes (D, b * h, N) to (b, N, h, D)."""
+    """Write (D, b * h, N) to (b, N, h, D)."""
     b, _, h, _ = out.shape
     out.copy_(x.unflatten(1, (b, h)).permute(1, 3, 2, 0))

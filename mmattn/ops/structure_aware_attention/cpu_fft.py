@@ -1,8 +1,8 @@
-"""Structure-aware attention by complex transforms, two heads in each.
+"""Structure-aware attention by complex transforms of two heads each.
 
 The kernels are real and shared by the heads, so one complex transform convolves two
-heads at once: one is the real part, the other the imaginary one. Everything between
-transforms is real arithmetic on the interleaved parts, whose axis is written 2N here.
+heads at once, as its real and its imaginary part. Between transforms all arithmetic is
+real and on the interleaved parts, whose axis is written 2N here.
 """
 
 import torch
@@ -16,7 +16,7 @@ CHUNK_ELEMENTS = 1 << 18  # of one complex map: 2 MiB in single precision
 
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
-    """As `cpu_impl.forward`."""
+    """Do what `cpu_impl.forward` does."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     w_a, w_b = (whole_spectrum(w, grid) for w in (w_a, w_b))
@@ -43,7 +43,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """As `cpu_impl.backward`."""
+    """Do what `cpu_impl.backward` does."""
     _, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     w_a, w_b = (whole_spectrum(w, grid) for w in (w_a, w_b))
@@ -91,7 +91,7 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
 
 
 def _even_heads(x: Tensor, dim: int) -> Tensor:
-    """Adds a head of zeros to an odd number of them."""
+    """Add a head of zeros to an odd number of heads."""
     if x.shape[dim] % 2 == 0:
         return x
     return F.pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, 1))
@@ -108,29 +108,29 @@ def _pattern_pairs(x: Tensor) -> Tensor:
 
 
 def _load(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(b, h, D, N, 2) to (b * h, D, 2N)."""
+    """Copy (b, h, D, N, 2) to (b * h, D, 2N)."""
     return x.to(dtype, copy=True, memory_format=torch.contiguous_format).view(
         -1, x.shape[2], 2 * x.shape[3]
     )
 
 
 def _store(out: Tensor, x: Tensor):
-    """Writes (b * h, D, 2N) to (b, h, D, N, 2)."""
+    """Write (b * h, D, 2N) to (b, h, D, N, 2)."""
     out.copy_(x.view(out.shape))
 
 
 def _fft(x: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """(..., 2N) to its spectrum (..., *grid)."""
+    """Transform (..., 2N) to its spectrum (..., *grid)."""
     x = torch.view_as_complex(x.unflatten(-1, (*grid, 2)))
     return torch.fft.fftn(x, dim=tuple(range(-len(grid), 0)))
 
 
 def _ifft(spectrum: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Inverse of `_fft`."""
+    """Invert `_fft`."""
     x = torch.fft.ifftn(spectrum, dim=tuple(range(-len(grid), 0)))
     return torch.view_as_real(x).flatten(-len(grid) - 1)
 
 
 def _sum(x: Tensor, dim: int) -> Tensor:
-    """Sum over an axis; faster than PyTorch's of complex numbers."""
+    """Sum complex numbers over an axis, faster than `torch.sum` does."""
     return torch.view_as_complex(torch.view_as_real(x).sum(dim))

@@ -1,4 +1,4 @@
-"""Contract, checks, autograd and dispatch of structure-aware attention."""
+"""Contract, checks and dispatch of structure-aware attention."""
 
 from collections.abc import Sequence
 from math import prod
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..autograd import register
 from ..backend import select_backend
-from ..checks import check_one_device, check_qkv
+from ..checks import check_one_device, check_qkv, dtype_name
 from ..precision import cast_under_autocast, compute_dtype
 from . import cpu_impl, reference, triton_impl
 from .spectrum import rfft_grid
@@ -29,7 +29,7 @@ def structure_aware_attention(
     grid: Sequence[int] | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """Attention whose kernels are structural patterns, log-linear in N.
+    """Attend with kernels that are structural patterns, log-linear in N.
 
     With q and k normalized over the channels of a head, and `*` the circular
     convolution over the grid,
@@ -43,27 +43,29 @@ def structure_aware_attention(
 
     Args:
         q, k, v: shape (B, N, M, D), float32, float16, bfloat16 or float64, of one
-            dtype. Arithmetic and transforms are in float32 (float64 in float64), under
-            autocast too, which changes neither arguments nor result.
-        w_a: kernels of k, shape (D, K, *grid), shared by the heads. Or their
+            dtype. Arithmetic and transforms are in float32, or in float64 for float64.
+            Autocast changes neither arguments nor result.
+        w_a: kernels of k, shape (D, K, *grid), shared by the heads. Alternatively their
             half-spectra `torch.fft.rfftn(w_a, dim=grid dimensions)`, complex, shape
-            (D, K, *grid[:-1], grid[-1] // 2 + 1), which a caller may keep.
+            (D, K, *grid[:-1], grid[-1] // 2 + 1), which a caller may cache.
         w_b: kernels of v, shape (K, *grid), shared by heads and channels, or their
             half-spectra; real or complex as w_a.
         bias: shape (D, K), shared by the heads.
-        grid: the grid's sides. Needed with half-spectra, whose last side does not tell
-            it; otherwise the sides of the kernels.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that can
-            run the call. 'reference' alone can be differentiated twice. It runs by
-            itself in forward mode and under `torch.func.grad`.
+        grid: sides of the grid. Required with half-spectra, whose last side does not
+            determine it. Defaults to the sides of the kernels.
+        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
+            supports the call. Only 'reference' supports second derivatives. None takes
+            it in forward mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q.
 
     Raises:
-        ValueError: shapes, dtypes or devices disagree, or `backend` cannot run this.
+        ValueError: shapes, dtypes or devices disagree, or `backend` does not support
+            the call.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(3, 2, 14 * 14, 12, 16).unbind()
         >>> w_a, w_b = torch.randn(16, 8, 14, 14), torch.randn(8, 14, 14)
         >>> bias = torch.zeros(16, 8)
@@ -89,21 +91,23 @@ def _check(q, k, v, w_a, w_b, bias, grid):
     _, N, _, D = check_qkv(q, k, v)
     if w_a.is_complex() != w_b.is_complex():
         raise ValueError(
-            'w_a and w_b must both be kernels or both half-spectra, got '
-            f'{w_a.dtype} and {w_b.dtype}'
+            '`w_a` and `w_b` must both be kernels or both half-spectra, got '
+            f'{dtype_name(w_a.dtype)} and {dtype_name(w_b.dtype)}'
         )
     if grid is None and w_a.is_complex():
-        raise ValueError('half-spectra need grid, got None')
+        raise ValueError('half-spectra require `grid`, got None')
     sides = tuple(w_b.shape[1:]) if grid is None else tuple(grid)
     if not 1 <= len(sides) <= 3 or prod(sides) != N:
-        raise ValueError(f'{N} tokens are not a grid of one to three sides {sides}')
+        raise ValueError(
+            f'`grid` must have one to three sides and {N} tokens, got {sides}'
+        )
     K = w_b.shape[0]
     stored = (*sides[:-1], sides[-1] // 2 + 1) if w_a.is_complex() else sides
     expected = ((D, K, *stored), (K, *stored), (D, K))
     got = tuple(tuple(x.shape) for x in (w_a, w_b, bias))
     if K == 0 or got != expected:
         raise ValueError(
-            f'w_a, w_b and bias must have shapes {expected} on the grid {sides}, '
+            f'`w_a`, `w_b` and `bias` must have shapes {expected} on the grid {sides}, '
             f'got {got}'
         )
     check_one_device(q, k, v, w_a, w_b, bias)

@@ -16,11 +16,12 @@ EPS = 1e-6
 
 
 def unsupported(*tensors: Tensor) -> str | None:
+    """Return None: the definition supports every call."""
     return None
 
 
 def l2_normalize(x: Tensor) -> Tensor:
-    """`x / sqrt(sum_d x_d^2 + eps)` over the last axis."""
+    """Return `x / sqrt(sum_d x_d^2 + eps)` over the last axis."""
     return x * (x.square().sum(-1, keepdim=True) + EPS).rsqrt()
 
 
@@ -45,7 +46,7 @@ def structure_aware_attention_reference(q, k, v, w_a, w_b, bias, *, grid) -> Ten
 
 
 def block_circulant(w: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Matrices (..., N, N) that convolve circularly with kernels `w` (..., *grid).
+    """Return matrices (..., N, N) that convolve circularly with `w` (..., *grid).
 
     Entry (i, n) is the tap at the grid's offset from n to i, modulo the grid.
     """
@@ -59,14 +60,14 @@ def block_circulant(w: Tensor, grid: tuple[int, ...]) -> Tensor:
 def attention_kernels(
     q: Tensor, k: Tensor, w_a: Tensor, w_b: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The patterns, and the kernel by which each query pixel weighs the values.
+    """Return the patterns, and the kernel that weighs the values for each query.
 
     Args:
         q, k: shape (B, N, M, D).
         w_a, w_b: kernels (D, K, *grid) and (K, *grid), real.
 
     Returns:
-        Patterns (B, M, K, N), and kernels (B, M, N, N): the rows are queries.
+        Patterns (B, M, K, N), and kernels (B, M, N, N), whose rows are queries.
     """
     grid = tuple(w_b.shape[1:])
     r_a, r_b = block_circulant(w_a, grid), block_circulant(w_b, grid)  # (.., N, N)
@@ -78,7 +79,7 @@ def attention_kernels(
 def structure_aware_attention_circulant(
     q: Tensor, k: Tensor, v: Tensor, w_a: Tensor, w_b: Tensor, bias: Tensor
 ) -> Tensor:
-    """The same function through explicit N x N matrices; w_a and w_b are kernels."""
+    """Return the same result by explicit N x N matrices; w_a and w_b are kernels."""
     patterns, kernels = attention_kernels(q, k, w_a, w_b)
     out = torch.einsum('bmij,bjmd->bimd', kernels, v)
     return out + torch.einsum('bmki,dk->bimd', patterns, bias)

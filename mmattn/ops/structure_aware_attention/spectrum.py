@@ -12,19 +12,19 @@ CUBIC = -0.75  # slope of the cubic kernel at distance 1
 
 
 def rfft_grid(x: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """(..., *grid) to its half-spectrum (..., *grid[:-1], grid[-1] // 2 + 1)."""
+    """Return the half-spectrum (..., *grid[:-1], grid[-1] // 2 + 1) of (..., *grid)."""
     return torch.fft.rfftn(x, dim=tuple(range(-len(grid), 0)))
 
 
 def irfft_grid(spectrum: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Inverse of `rfft_grid`; the grid tells odd widths from even ones."""
+    """Invert `rfft_grid`; the grid distinguishes odd widths from even ones."""
     return torch.fft.irfftn(spectrum, s=grid, dim=tuple(range(-len(grid), 0)))
 
 
 def whole_spectrum(half: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Half-spectrum to the spectrum (..., *grid) of the real values it stands for.
+    """Return the spectrum (..., *grid) of the real values of a half-spectrum.
 
-    As `irfft_grid`, it takes the Hermitian part of the columns that mirror themselves.
+    Like `irfft_grid`, this takes the Hermitian part of columns that mirror themselves.
     """
     width, stored = grid[-1], half.shape[-1]
     mirror = _mirror(half, grid)
@@ -47,7 +47,7 @@ def hermitian_part(half: Tensor, grid: tuple[int, ...]) -> Tensor:
 
 
 def half_spectrum(whole: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Half-spectrum of the real part of the values whose spectrum is `whole`."""
+    """Return the half-spectrum of the real part of the values of a spectrum."""
     dims = list(range(-len(grid), 0))
     mirror = whole.flip(dims).roll([1] * len(grid), dims).conj_physical()
     stored = slice(grid[-1] // 2 + 1)
@@ -55,10 +55,10 @@ def half_spectrum(whole: Tensor, grid: tuple[int, ...]) -> Tensor:
 
 
 def column_weights(grid: tuple[int, ...], like: Tensor) -> Tensor:
-    """How often a column of the half-spectrum occurs in the whole one, over N.
+    """Return how often each column of a half-spectrum occurs in the whole, over N.
 
-    Shape (grid[-1] // 2 + 1,), real. Times the transform of a gradient of real values,
-    it is the gradient of the half-spectrum they were made from.
+    The shape is (grid[-1] // 2 + 1,). The product with the transform of a gradient of
+    real values is the gradient of the half-spectrum that the values were made from.
     """
     count = 1
     for side in grid:
@@ -70,29 +70,29 @@ def column_weights(grid: tuple[int, ...], like: Tensor) -> Tensor:
 def circular_kernel_spectrum(
     w: Tensor, grid: Sequence[int], *, resize: str = 'zero_embed'
 ) -> Tensor:
-    """Half-spectrum, on any grid, of kernels kept on the grid of the training.
+    """Return the half-spectrum on any grid of kernels stored for the training grid.
 
     A circular kernel has its offset 0 in the first corner and negative offsets at the
-    far ends, so it cannot be resized as an image is.
+    far ends, so it cannot be resized like an image.
 
     Args:
         w: kernels, shape (..., *old_grid), real.
-        grid: sides of the new grid, as many as the old one has.
-        resize: what becomes of the kernel if the grids differ.
+        grid: sides of the new grid, as many as those of the old grid.
+        resize: how to resize the kernel if the grids differ.
             'zero_embed': taps keep their offsets in pixels, and those that the smaller
-            grid lacks are dropped. Growing so samples the kernel's spectrum more finely
-            and exactly. Of an even side the middle tap counts as a negative offset.
-            'stretch': the kernel covers the same part of the grid as before; offset 0
-            stays, cubic interpolation between taps, and a factor by which a smooth
-            kernel keeps its sum: nearly, and exactly if sides grow by whole factors.
-            'spectral': cubic interpolation between the samples of the whole spectrum,
-            which is periodic; close to 'zero_embed' for kernels that are small away
-            from offset 0.
-            'gfnet': cubic interpolation of the half-spectrum as if it were an image,
+            grid lacks are dropped. Growing samples the kernel's spectrum more finely,
+            exactly. The middle tap of an even side counts as a negative offset.
+            'stretch': the kernel covers the same part of the grid as before. Offset 0
+            stays, taps are interpolated cubically, and a factor keeps the sum of a
+            smooth kernel, exactly if sides grow by whole factors.
+            'spectral': the samples of the whole spectrum, which is periodic, are
+            interpolated cubically. This is close to 'zero_embed' for kernels that are
+            small away from offset 0.
+            'gfnet': the half-spectrum is interpolated cubically as if it were an image,
             see `resize_half_spectrum`. The paper cites GFNet for its 384 pixels.
 
     Returns:
-        Complex, shape (..., *grid[:-1], grid[-1] // 2 + 1); complex64, complex128 for
+        Shape (..., *grid[:-1], grid[-1] // 2 + 1), complex64, or complex128 for
         float64.
 
     Raises:
@@ -114,7 +114,7 @@ def circular_kernel_spectrum(
 
 
 def resize_circular_kernel(w: Tensor, grid: Sequence[int], *, resize: str) -> Tensor:
-    """The kernels (..., *grid) whose half-spectrum `circular_kernel_spectrum` gives."""
+    """Return the kernels (..., *grid) that `circular_kernel_spectrum` transforms."""
     grid, old_grid = tuple(grid), _grid_of(w, grid, resize)
     if grid == old_grid:
         return w
@@ -140,13 +140,14 @@ def resize_circular_kernel(w: Tensor, grid: Sequence[int], *, resize: str) -> Te
 def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
     """Resize a half-spectrum to that of another grid, as the code of GFNet does.
 
-    Real and imaginary parts are interpolated (bicubic, `align_corners=True`), though
-    the rows wrap: https://github.com/raoyongming/GFNet, main_gfnet.py, for the paper
-    https://arxiv.org/abs/2107.00645. The first and the last frequency stay in place.
+    It interpolates real and imaginary parts (bicubic, `align_corners=True`), although
+    the rows are periodic. The first and the last frequency stay in place. See
+    https://github.com/raoyongming/GFNet, main_gfnet.py, for the paper
+    https://arxiv.org/abs/2107.00645.
 
     Args:
         half: complex, shape (..., *old_grid[:-1], old_grid[-1] // 2 + 1).
-        grid: sides of the new grid, as many as the old one has.
+        grid: sides of the new grid, as many as those of the old grid.
 
     Returns:
         Complex, shape (..., *grid[:-1], grid[-1] // 2 + 1). See `hermitian_part`.
@@ -179,30 +180,30 @@ def _is_own_mirror(grid: tuple[int, ...], device: torch.device) -> Tensor:
 
 def _grid_of(w: Tensor, grid: Sequence[int], resize: str) -> tuple[int, ...]:
     if resize not in RESIZES:
-        raise ValueError(f'resize must be one of {list(RESIZES)}, got {resize!r}')
+        raise ValueError(f'`resize` must be one of {list(RESIZES)}, got {resize!r}')
     if not 1 <= len(grid) <= w.dim() or min(grid) < 1:
         raise ValueError(
-            f'grid must have one to {w.dim()} positive sides for kernels of shape '
+            f'`grid` must have one to {w.dim()} positive sides for kernels of shape '
             f'{tuple(w.shape)}, got {tuple(grid)}'
         )
     return tuple(w.shape[-len(grid) :])
 
 
 def _along_grid(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Multiplies the last axes of `x` by a matrix each."""
+    """Multiply each of the last axes of `x` by a matrix."""
     for dim, matrix in enumerate(matrices, start=-len(matrices)):
         x = (x.movedim(dim, -1) @ matrix.mT).movedim(-1, dim)
     return x
 
 
 def _periodic_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
-    """Samples `old` periodic values at `new` places; entry 0 stays entry 0."""
+    """Return the matrix that samples `old` periodic values at `new` places."""
     places = torch.arange(new, device=like.device, dtype=torch.float64) * old / new
     return _cubic_matrix(places, old, lambda index: index.remainder(old), like=like)
 
 
 def _bounded_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
-    """Samples `old` values at `new` places; the first and the last one stay."""
+    """Return the matrix that samples `old` values at `new` places, end to end."""
     places = torch.arange(new, device=like.device, dtype=torch.float64)
     places = places * (old - 1) / max(1, new - 1)
     return _cubic_matrix(places, old, lambda index: index.clamp(0, old - 1), like=like)
@@ -211,9 +212,9 @@ def _bounded_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
 def _cubic_matrix(
     places: Tensor, old: int, entry: Callable[[Tensor], Tensor], *, like: Tensor
 ) -> Tensor:
-    """Samples `old` values at `places`; shape (len(places), old).
+    """Return the matrix (len(places), old) that samples `old` values at places.
 
-    `entry` says which value stands at a place beyond the ends. The weights are those of
+    `entry` maps places beyond the ends to values. The weights are those of
     `F.interpolate(mode='bicubic')`.
     """
     first = places.floor()

@@ -1,4 +1,7 @@
-"""Backward kernels of structure-aware attention in Triton; layouts as in triton_fwd."""
+"""Backward kernels of structure-aware attention in Triton.
+
+Layouts are those of triton_fwd.py.
+"""
 
 import triton
 import triton.language as tl
@@ -21,7 +24,7 @@ def _bwd_correlate_kernel(
     WP: tl.constexpr, CP: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr,
     BH: tl.constexpr,
 ):  # fmt: skip
-    """Sums of conj(x) F(patterns[k] channels[c]), as half-spectra; F the transform.
+    """Sum conj(x) F(patterns[k] channels[c]) as half-spectra, where F is the transform.
 
     patterns are planes (heads, K, N) and channels (heads, D, N); `heads` is B * M.
     KERNELS: gradients (splits, D, K, ...) of kernels, from half-spectra x of planes
@@ -96,7 +99,7 @@ def _bwd_bias_kernel(
     patterns_ptr, grad_ptr, out_ptr, D, K, N, heads, blocks, heads_per_split,
     BK: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Sums of patterns (heads, K, N) times grad (heads, D, N): out (splits, D, K)."""
+    """Sum patterns (heads, K, N) times grad (heads, D, N) to out (splits, D, K)."""
     pid = tl.program_id(0)
     k = pid % blocks * BK + tl.arange(0, BK)
     split = pid // blocks
@@ -128,7 +131,7 @@ def _bwd_bias_kernel(
 
 @triton.jit
 def unnormalize(dy, y, scale):
-    """Gradient of x [BN, DP], given that of `y = x * scale`."""
+    """Return the gradient of x [BN, DP], given that of `y = x * scale`."""
     return scale[:, None] * (dy - y * tl.sum(y * dy, axis=1)[:, None])
 
 
@@ -159,8 +162,8 @@ def _bwd_tokens_kernel(
     grads_ptr, planes_ptr, scale_ptr, dq_ptr, dk_ptr, dv_ptr, N, M, heads, blocks,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of q, k and v (B, N, M, D), given those (3, B * M, D, N) of the planes
-    that `_planes_kernel` made of them."""
+    """Write gradients of q, k and v (B, N, M, D), given those (3, B * M, D, N) of the
+    planes that `_planes_kernel` made of them."""
     pid = tl.program_id(0)
     tokens = pid % blocks * BN + tl.arange(0, BN)
     mask = tokens < N

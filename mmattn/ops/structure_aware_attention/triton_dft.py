@@ -1,12 +1,13 @@
 """Discrete Fourier transforms of small grids in Triton, as products with matrices.
 
-A tile has T blocks of rows and columns side by side: of a half-spectrum, whose columns
-are real and imaginary parts in turn, or of reals. A block has UH x UW items, each in a
-corner with sides that are powers of two: small grids share the 16 rows and columns that
-a product of matrices needs, and the matrices have one block per item on the diagonal.
+A tile has T blocks of rows and columns side by side. They hold reals, or half-spectra
+whose columns are real and imaginary parts in turn. A block has UH x UW items, each in a
+corner with sides that are powers of two. Small grids so share the 16 rows and columns
+that a product of matrices requires, and the matrices have a block per item on the
+diagonal.
 
-`dft_ptr` has cos and sin (HP, HP), then columns to half-spectrum (WP, CW), then
-half-spectrum to columns (CW, WP).
+`dft_ptr` holds cos and sin (HP, HP), the matrix from columns to half-spectrum (WP, CW),
+and that from half-spectrum to columns (CW, WP).
 """
 
 import triton
@@ -19,7 +20,7 @@ def spectral_places(
     T: tl.constexpr, BH: tl.constexpr, HB: tl.constexpr, CP: tl.constexpr,
     CB: tl.constexpr, UH: tl.constexpr,
 ):  # fmt: skip
-    """Item, offset in its half-spectrum, and mask of each number: [BH, T * CP]."""
+    """Return item, offset in its half-spectrum and mask of numbers, [BH, T * CP]."""
     row = h0 + tl.arange(0, BH)[:, None]
     column = tl.arange(0, T * CP)[None, :]
     width = 2 * (W // 2 + 1)
@@ -35,7 +36,7 @@ def grid_places(
     T: tl.constexpr, BH: tl.constexpr, HB: tl.constexpr, WP: tl.constexpr,
     UH: tl.constexpr, UW: tl.constexpr,
 ):  # fmt: skip
-    """Item, offset in its grid, and mask of each number: [T * BH, WP]."""
+    """Return item, offset in its grid and mask of numbers, [T * BH, WP]."""
     WB: tl.constexpr = WP // UW
     row = tl.arange(0, T * BH)[:, None]
     column = tl.arange(0, WP)[None, :]
@@ -48,7 +49,7 @@ def grid_places(
 
 @triton.jit
 def split_complex(x):
-    """Real and imaginary parts of [R, 2 C] numbers in turn: [R, C] each."""
+    """Split [R, 2 C] numbers into real and imaginary parts, [R, C] each."""
     return tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
 
 
@@ -59,7 +60,7 @@ def join_complex(re, im):
 
 @triton.jit
 def multiply(x, y, CONJUGATE: tl.constexpr):
-    """Complex product of x, or of its conjugate, with y."""
+    """Multiply x, or its conjugate, by y, as complex numbers."""
     x_re, x_im = split_complex(x)
     y_re, y_im = split_complex(y)
     if CONJUGATE:
@@ -79,7 +80,7 @@ def add_columns_transform(
     acc, z, dft_ptr, r0, h0,
     INVERSE: tl.constexpr, HP: tl.constexpr, RP: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Adds rows r0 : r0 + RP of what rows h0 : h0 + BH contribute along the height."""
+    """Add what rows [h0, h0 + BH) contribute to rows [r0, r0 + RP) along the height."""
     re, im = split_complex(z)
     turned = join_complex(-im, re) if INVERSE else join_complex(im, -re)
     at = r0 * HP + h0
@@ -91,7 +92,7 @@ def add_columns_transform(
 
 @triton.jit
 def blocks_below(x, T: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """[ROWS, T * COLUMNS] to [T * ROWS, COLUMNS]."""
+    """Reshape [ROWS, T * COLUMNS] to [T * ROWS, COLUMNS]."""
     if T > 1:
         x = tl.permute(tl.reshape(x, [ROWS, T, COLUMNS]), (1, 0, 2))
         x = tl.reshape(x, [T * ROWS, COLUMNS])
@@ -100,7 +101,7 @@ def blocks_below(x, T: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def blocks_beside(x, T: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """[T * ROWS, COLUMNS] to [ROWS, T * COLUMNS]."""
+    """Reshape [T * ROWS, COLUMNS] to [ROWS, T * COLUMNS]."""
     if T > 1:
         x = tl.permute(tl.reshape(x, [T, ROWS, COLUMNS]), (1, 0, 2))
         x = tl.reshape(x, [ROWS, T * COLUMNS])

@@ -1,7 +1,7 @@
 """Kernels of structure-aware attention in Triton: layouts, spectra, contraction.
 
-Inside the operator q, k, v and all that is made of them are planes in fp32: one grid of
-N numbers per batch element, head and channel or pattern. README.md has the equations.
+Inside the operator all tensors of tokens are planes in fp32, with a grid of N numbers
+for each batch element, head and channel or pattern. README.md has the equations.
 """
 
 import triton
@@ -23,7 +23,7 @@ def load_tokens(
     ptr, b, m, tokens, mask, b_stride, n_stride, m_stride, d_stride,
     D: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """[BN, DP] of one head in fp32."""
+    """Load [BN, DP] of one head in fp32."""
     d = tl.arange(0, DP).to(tl.int64)
     ptr += b * b_stride + m * m_stride
     offsets = tokens[:, None].to(tl.int64) * n_stride + d[None, :] * d_stride
@@ -50,8 +50,8 @@ def _planes_kernel(
     N, M, heads, blocks, eps,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Unit q and k, and v, as planes (3, B * M, D, N); and what q and k were multiplied
-    by, (2, B * M, N). `heads` is B * M."""
+    """Write unit q, unit k and v as planes (3, B * M, D, N), and the factors (2, B * M,
+    N) of q and k. `heads` is B * M."""
     pid = tl.program_id(0)
     tokens = pid % blocks * BN + tl.arange(0, BN)
     mask = tokens < N
@@ -88,7 +88,7 @@ def _spectrum_kernel(
     T: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, CP: tl.constexpr,
     UH: tl.constexpr, UW: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Half-spectra (outer, items, H, W // 2 + 1, 2) of planes (outer, items, H, W)."""
+    """Transform planes (outer, items, H, W) to (outer, items, H, W // 2 + 1, 2)."""
     pid = tl.program_id(0)
     c0 = pid % chunks * CP
     first = pid // chunks % blocks * (T * UH * UW)
@@ -118,12 +118,12 @@ def _contract_kernel(
     WP: tl.constexpr, CP: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr,
     BH: tl.constexpr, NC: tl.constexpr,
 ):  # fmt: skip
-    """Sums of factor[l] (x * w), where * is the circular convolution.
+    """Sum factor[l] (x * w), where * is the circular convolution.
 
     PATTERNS: out (B * M, K, N) from factors (B * M, D, N), summed over channels.
     Otherwise out (B * M, D, N) from factors (B * M, K, N), summed over patterns.
     x are half-spectra of planes (B * M, D, N) and w of kernels: (K, N) and with a bias
-    (D, K), added to x * w, or (D, K, N). With neither w nor factors, and K = 1, out is
+    (D, K), added to x * w, or (D, K, N). Without w and factors, and with K = 1, out is
     x transformed back.
     """
     pid = tl.program_id(0)

@@ -17,8 +17,8 @@ from .spectrum import column_weights, irfft_grid, rfft_grid
 
 MAX_SIDE, MAX_HEAD_WIDTH = 64, 128
 
-# By rows and columns of a half-spectrum's tile. Chosen from the compiler's reports:
-# nothing spills.
+# By rows and columns of a half-spectrum's tile. Chosen from the compiler's reports, so
+# that nothing spills.
 CONTRACT_TILES = {  # blocks, rows of output, warps
     (16, 16): (4, 16, 4), (16, 32): (2, 16, 4), (16, 64): (1, 16, 4),
     (32, 16): (2, 32, 4), (32, 32): (2, 32, 4), (32, 64): (1, 32, 8),
@@ -29,7 +29,7 @@ FORWARD_TILES = {  # of forward transforms: blocks, columns, warps
     (32, 16): (2, 16, 4), (32, 32): (1, 32, 4), (32, 64): (1, 32, 8),
     (64, 16): (1, 16, 4), (64, 32): (1, 32, 8), (64, 64): (1, 32, 8),
 }  # fmt: skip
-READ_ROWS = 16  # at a time
+READ_ROWS = 16  # rows read at a time
 MAX_COLUMNS = 64
 NUM_STAGES = 2
 WARPS_4 = dict(num_warps=4, enable_fp_fusion=True)
@@ -40,11 +40,12 @@ TILE, BLOCK = 2048, 256  # numbers of a tile of planes and of a block of spectra
 def unsupported(
     q: Tensor, k: Tensor, v: Tensor, w_a: Tensor, w_b: Tensor, bias: Tensor
 ) -> str | None:
+    """Return why this backend does not support a call, or None."""
     return launch.reason(q, MAX_HEAD_WIDTH)
 
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
-    """Returns the output and the patterns (B, M, K, N) in fp32."""
+    """Return the output and the patterns (B, M, K, N) in fp32."""
     B, N, M, D = q.shape
     patterns = launch.empty(q, B, M, bias.shape[1], N)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -59,7 +60,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """Gradients of q, k, v, of the half-spectra w_a and w_b, and of the bias."""
+    """Return the gradients of q, k, v, the half-spectra w_a and w_b, and the bias."""
     B, _, M, D = q.shape
     if not B:
         return launch.zeros(q, k, v, w_a, w_b, bias)
@@ -81,12 +82,12 @@ def _is_small(grid) -> bool:
 
 
 def _real(w: Tensor) -> Tensor:
-    """Real and imaginary parts along a new last axis."""
+    """Return real and imaginary parts along a new last axis."""
     return torch.view_as_real(w.resolve_conj().contiguous())
 
 
 def _token_blocks(planes: Tensor) -> tuple[int, dict]:
-    """Blocks of tokens, and the constants of kernels that have all channels of each."""
+    """Return blocks of tokens, and constants of kernels over all channels of each."""
     D, N = planes.shape[-2:]
     DP = launch.power_of_two(D, 16)
     BN = min(TILE // DP, launch.power_of_two(N, 16))
@@ -94,7 +95,7 @@ def _token_blocks(planes: Tensor) -> tuple[int, dict]:
 
 
 def _planes(q, k, v) -> tuple[Tensor, Tensor]:
-    """Unit q and k, and v, as (3, B, M, D, N), and the scales (2, B, M, N)."""
+    """Return unit q, unit k and v as (3, B, M, D, N), and the scales (2, B, M, N)."""
     from .triton_fwd import _planes_kernel
 
     B, N, M, D = q.shape
@@ -108,7 +109,7 @@ def _planes(q, k, v) -> tuple[Tensor, Tensor]:
 
 
 def _token_gradients(grads, planes, scale, q) -> list[Tensor]:
-    """Gradients of q, k and v, given those of their planes."""
+    """Return the gradients of q, k and v, given those of their planes."""
     from .triton_bwd import _bwd_tokens_kernel
 
     B, N, M, _ = q.shape
@@ -137,11 +138,11 @@ def _bias_gradient(patterns: Tensor, dy: Tensor) -> Tensor:
 
 
 class _Grid(NamedTuple):
-    """What transforms of one grid are launched with; see triton_dft."""
+    """Hold what transforms of one grid are launched with; see triton_dft."""
 
     H: int
     W: int
-    columns: int  # of a half-spectrum, real and imaginary parts in turn
+    columns: int  # columns of a half-spectrum, real and imaginary parts in turn
     HP: int
     WP: int
     CP: int
@@ -164,9 +165,10 @@ class _Grid(NamedTuple):
 
 @functools.lru_cache(maxsize=128)
 def _dft_matrices(grid: _Grid, device: torch.device) -> Tensor:
-    """The matrices that triton_dft describes, one after the other.
+    """Return the matrices that triton_dft describes, one after the other.
 
-    Made on the CPU: the copy is complete, for every stream, when `to` returns.
+    They are made on the CPU, since the copy is then complete, for every stream, when
+    `to` returns.
     """
     H, W, columns, HP, WP, _, CW, UH, UW = grid
     on_cpu = dict(dtype=torch.float64, device='cpu')
@@ -194,7 +196,7 @@ def _dft_matrices(grid: _Grid, device: torch.device) -> Tensor:
 
 
 def _transform_constants(g: _Grid, CP: int, T: int, num_warps: int) -> dict:
-    """With maxnreg the compiler does not spill for the sake of occupancy."""
+    """Return constants and options; maxnreg avoids spills for occupancy."""
     return dict(
         T=T, HP=g.HP, WP=g.WP, CP=CP, UH=g.UH, UW=g.UW, BH=READ_ROWS,
         num_warps=num_warps, num_stages=NUM_STAGES, maxnreg=255, enable_fp_fusion=True,
@@ -202,13 +204,13 @@ def _transform_constants(g: _Grid, CP: int, T: int, num_warps: int) -> dict:
 
 
 def _items(g: _Grid, blocks_of_tile: int, num_items: int) -> tuple[int, int]:
-    """Blocks of a tile, not more than needed, and tiles for all items."""
+    """Return blocks of a tile, at most as many as needed, and tiles for all items."""
     T = min(blocks_of_tile, launch.power_of_two(launch.cdiv(num_items, g.UH * g.UW)))
     return T, launch.cdiv(num_items, T * g.UH * g.UW)
 
 
 def _spectra(planes: Tensor, g: _Grid) -> Tensor:
-    """Half-spectra (..., D, H, W // 2 + 1, 2) of planes (..., D, N)."""
+    """Return half-spectra (..., D, H, W // 2 + 1, 2) of planes (..., D, N)."""
     from .triton_fwd import _spectrum_kernel
 
     D = planes.shape[-2]
@@ -225,7 +227,7 @@ def _spectra(planes: Tensor, g: _Grid) -> Tensor:
 
 
 def _contract(g: _Grid, x, w, factors, bias, out, K: int, over_channels: bool = False):
-    """Writes the sum of factors * (x * w + bias) over channels or patterns to `out`."""
+    """Write the sum of factors * (x * w + bias) over channels or patterns to `out`."""
     from .triton_fwd import _contract_kernel
 
     D = x.shape[2]
@@ -242,7 +244,7 @@ def _contract(g: _Grid, x, w, factors, bias, out, K: int, over_channels: bool = 
 def _correlate(
     g: _Grid, x, patterns, channels, kernels: bool = False, shared: bool = False
 ) -> Tensor:
-    """Sums of conj(x) F(patterns channels): gradients of planes or of kernels."""
+    """Return sums of conj(x) F(patterns channels), gradients of planes or kernels."""
     from .triton_bwd import _bwd_correlate_kernel
 
     B, M, K, _ = patterns.shape
@@ -266,7 +268,7 @@ def _correlate(
 
 
 def _forward(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
-    """Writes the patterns; returns planes (B, M, D, N) of the output."""
+    """Write the patterns; return planes (B, M, D, N) of the output."""
     g, K = _Grid.of(grid), bias.shape[1]
     k_hat, v_hat = _spectra(planes[1:], g)
     _contract(g, k_hat, w_a, planes[0], None, patterns, K, over_channels=True)
@@ -276,7 +278,7 @@ def _forward(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
 
 
 def _backward(planes, dy, w_a, w_b, bias, patterns, grid):
-    """Gradients (3, B, M, D, N) of planes; of kernels, as spectra of real gradients."""
+    """Return gradients (3, B, M, D, N) of planes, and spectra of those of kernels."""
     g, K = _Grid.of(grid), bias.shape[1]
     k_hat, v_hat = _spectra(planes[1:], g)
     dpatterns, grads = torch.empty_like(patterns), torch.empty_like(planes)
@@ -292,7 +294,7 @@ def _backward(planes, dy, w_a, w_b, bias, patterns, grid):
 
 
 def _forward_large(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
-    """As `_forward`, one pattern after the other."""
+    """Do what `_forward` does, one pattern after the other."""
     from .triton_large import _maps_kernel
 
     spectra = _real(rfft_grid(planes[1:].unflatten(-1, grid), grid))
@@ -308,7 +310,7 @@ def _forward_large(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
 
 
 def _backward_large(planes, dy, w_a, w_b, bias, patterns, grid):
-    """As `_backward`, one pattern after the other."""
+    """Do what `_backward` does, one pattern after the other."""
     from .triton_large import _bwd_maps_kernel, _bwd_spectra_kernel
 
     D, K = bias.shape
@@ -333,7 +335,7 @@ def _backward_large(planes, dy, w_a, w_b, bias, patterns, grid):
 
 
 def _pattern_maps(spectra, w_a, w_b, pattern: int, grid) -> Tensor:
-    """k * w_a and v * w_b of one pattern: (2, B, M, D, *grid)."""
+    """Return k * w_a and v * w_b of one pattern, (2, B, M, D, *grid)."""
     from .triton_large import _product_kernel
 
     D, K = w_a.shape[:2]

@@ -1,8 +1,9 @@
 """Kernels of structure-aware attention in Triton around cuFFT, for any grid.
 
-One pattern at a time: spectra are multiplied by the kernels' here, cuFFT transforms
-them, and the maps are contracted here. Planes and spectra of k and v lie one after the
-other: (2, heads, D, ...), where `heads` is B * M. Spectra have `size` complex numbers.
+One pattern is computed at a time: a kernel multiplies spectra, cuFFT transforms the
+products, and a kernel contracts the maps. Planes and spectra of k and v lie one after
+the other, (2, heads, D, ...), where `heads` is B * M. A spectrum has `size` complex
+numbers.
 """
 
 import triton
@@ -28,7 +29,7 @@ def _product_kernel(
     x_ptr, w_a_ptr, w_b_ptr, out_ptr, pattern, D, K, heads, size, blocks,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Spectra (2, heads, D) of k and v times those of one pattern's kernels."""
+    """Multiply spectra (2, heads, D) of k and v by those of one pattern's kernels."""
     pid = tl.program_id(0)
     first = pid % blocks * BLOCK
     plane = (pid // blocks).to(tl.int64)
@@ -44,8 +45,8 @@ def _product_kernel(
 
 @triton.jit
 def map_places(N, blocks, pattern, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr):
-    """Head, tokens and channels of a program, which places of its maps exist, which of
-    them earlier patterns have written, and their offsets."""
+    """Return head, tokens and channels of a program, which places of its maps exist,
+    which of them earlier patterns have written, and their offsets."""
     pid = tl.program_id(0)
     head = (pid // blocks).to(tl.int64)
     n = pid % blocks * BN + tl.arange(0, BN)
@@ -61,7 +62,7 @@ def _maps_kernel(
     maps_ptr, q_ptr, bias_ptr, patterns_ptr, out_ptr, pattern, K, N, heads, blocks,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """From maps (2, heads, D, N) of k and v: the pattern, and its share of out."""
+    """Write a pattern and add its share to out, from maps (2, heads, D, N)."""
     head, n, d, mask, add, place = map_places(N, blocks, pattern, D, DP, BN)
 
     map_k = tl.load(maps_ptr + place, mask=mask, other=0.0)
@@ -83,7 +84,7 @@ def _bwd_maps_kernel(
     maps_ptr, q_ptr, grad_ptr, bias_ptr, patterns_ptr, dq_ptr, pattern,
     K, N, heads, blocks, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the maps (2, heads, D, N) in their place; the share of dq."""
+    """Replace maps (2, heads, D, N) by their gradients, and add the share of dq."""
     head, n, d, mask, add, place = map_places(N, blocks, pattern, D, DP, BN)
     maps_v_ptr = maps_ptr + tl.cast(heads, tl.int64) * D * N
 
@@ -106,8 +107,8 @@ def _bwd_spectra_kernel(
     grads_ptr, x_ptr, w_a_ptr, w_b_ptr, dx_ptr, dw_ptr, pattern,
     D, K, heads, size, blocks, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From spectra of the maps' gradients: shares of those of k and v, and dw (2, D, K)
-    of the kernels, summed over heads."""
+    """Add the shares of the spectra of k and v, and write dw (2, D, K) of the kernels,
+    summed over heads, from spectra of the gradients of maps."""
     pid = tl.program_id(0)
     first = pid % blocks * BLOCK
     channel = pid // blocks % D
