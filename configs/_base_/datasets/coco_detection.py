@@ -1,4 +1,4 @@
-# COCO 2017 with boxes alone at the single scale of (1333, 800).
+# COCO 2017 with boxes only, at the single scale (1333, 800).
 dataset_type = 'CocoDataset'
 data_root = 'data/coco/'
 

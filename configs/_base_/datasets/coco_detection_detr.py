@@ -1,7 +1,8 @@
-# COCO 2017 with boxes alone: DETR's multi-scale training, short sides 480 to 800, half
-# of the images cropped in between; tests at (1333, 800). Images without boxes stay in.
+# COCO 2017 with boxes only and DETR's multi-scale training: short sides of 480 to 800,
+# with a random crop for half of the images. Tests are at (1333, 800). Images without
+# boxes are kept.
 _base_ = './coco_detection_ms.py'
-# Long sides are not limited here: none is 7 times the short one.
+# This bounds no long side: none of COCO's is 7 times the short one.
 _base_.train_pipeline[3].transforms[1][0].scales = [
     (400, 4200),
     (500, 4200),

@@ -1,5 +1,5 @@
-# COCO 2017 with boxes alone: Swin's multi-scale training, short sides 480 to 800, half
-# of the images cropped in between; tests at (1333, 800).
+# COCO 2017 with boxes only and Swin's multi-scale training: short sides of 480 to 800,
+# with a random crop for half of the images. Tests are at (1333, 800).
 _base_ = './coco_detection.py'
 scales = [
     (480, 1333),

@@ -1,4 +1,4 @@
-# COCO 2017 with masks at the single scale of (1333, 800).
+# COCO 2017 with boxes and masks, at the single scale (1333, 800).
 _base_ = './coco_detection.py'
 _base_.train_pipeline[1].with_mask = True
 _base_.test_pipeline[2].with_mask = True

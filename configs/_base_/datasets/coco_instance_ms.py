@@ -1,5 +1,4 @@
-# COCO 2017 with masks: Swin's multi-scale training, short sides 480 to 800, half of the
-# images cropped in between; tests at (1333, 800).
+# COCO 2017 with boxes and masks, and with Swin's multi-scale training.
 _base_ = './coco_detection_ms.py'
 _base_.train_pipeline[1].with_mask = True
 _base_.test_pipeline[2].with_mask = True

@@ -1,4 +1,4 @@
-# HeLa nuclei: `tools/datasets/hela.py` writes it, 180 training and 60 validation tiles.
+# HeLa nuclei. `tools/datasets/hela.py` writes 180 training and 60 validation tiles.
 dataset_type = 'CocoDataset'
 data_root = 'data/hela/'
 metainfo = dict(classes=('nucleus',), palette=[(80, 220, 100)])

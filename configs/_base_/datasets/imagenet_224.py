@@ -1,10 +1,10 @@
-# ImageNet-1K at 224 pixels with DeiT's augmentation: RandAugment 9/0.5, erasing 0.25, a
-# test crop from a short side of 256. Repeated augmentation is left to the leaves whose
-# paper has it.
+# ImageNet-1K at 224 pixels with DeiT's augmentation: RandAugment 9/0.5 and erasing
+# 0.25. Tests crop the center of images with a short side of 256. Leaves add repeated
+# augmentation where their paper uses it.
 dataset_type = 'ImageNet'
 data_root = 'data/imagenet'
 
-# Means and deviations in the order of the decoded image, which is BGR.
+# Colors to fill with are in the order of the decoded image, BGR.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(

@@ -1,5 +1,5 @@
-# ImageNet-1K at 448 pixels. RandAugment 9/0.5 and erasing 0.25 are the paper's; what
-# its tables leave open is as at 224.
+# ImageNet-1K at 448 pixels. RandAugment 9/0.5 and erasing 0.25 are the paper's. The
+# settings that its tables leave open are those at 224.
 _base_ = './imagenet_224.py'
 _base_.train_pipeline[1].scale = 448
 _base_.test_pipeline[1].scale = 512

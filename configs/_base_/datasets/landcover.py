@@ -1,5 +1,5 @@
-# Land cover: `tools/datasets/landcover.py` writes it, 148 training and 35 validation
-# tiles of 192x192 pixels with the 17 classes of the IGBP legend. `tta_pipeline` is the
+# Land cover. `tools/datasets/landcover.py` writes 148 training and 35 validation tiles
+# of 192x192 pixels with the 17 classes of the IGBP legend. `tta_pipeline` is the
 # multi-scale test.
 dataset_type = 'BaseSegDataset'
 data_root = 'data/landcover/'

@@ -1,6 +1,6 @@
-# Land cover patches: `tools/datasets/landcover_patches.py` writes them, 3,686 for
-# training and 1,395 for validation, 32x32 pixels, 10 classes. A patch means the same
-# however it is flipped.
+# Land cover patches. `tools/datasets/landcover_patches.py` writes 3,686 patches for
+# training and 1,395 for validation, of 32x32 pixels and 10 classes. A flip does not
+# change the class of a patch.
 dataset_type = 'CustomDataset'
 data_root = 'data/landcover_patches/'
 

@@ -1,6 +1,9 @@
+# Cascade Mask R-CNN with a feature pyramid, as in mmdetection, and with Swin's box
+# heads: four convolutions with batch norm, the GIoU loss, and a box for each class.
+# Leaves set the backbone and `neck.in_channels`.
 _base_ = './mask_rcnn_fpn.py'
 norm_cfg = dict(type='SyncBN', requires_grad=True)
-# Names with two leading underscores are no settings: they stay out of the config.
+# mmengine leaves names with two leading underscores out of the config.
 __box_head = dict(
     type='ConvFCBBoxHead',
     num_shared_convs=4,
@@ -27,7 +30,7 @@ __samples = dict(
 )
 model = dict(
     type='CascadeRCNN',
-    # A ninth.
+    # beta = 1 / 9
     rpn_head=dict(loss_bbox=dict(type='SmoothL1Loss', beta=0.1111111111111111)),
     roi_head=dict(
         type='CascadeRoIHead',

@@ -1,5 +1,5 @@
-# A backbone's last map, its mean over the pixels, and one linear layer. Leaves give the
-# backbone, the neck where it is another one, and `head.in_channels`.
+# A linear layer on the mean of a backbone's last map. Leaves set the backbone,
+# `head.in_channels`, and the neck if it is another one.
 model = dict(
     type='ImageClassifier',
     data_preprocessor=dict(
@@ -16,8 +16,8 @@ model = dict(
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
         init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
     ),
-    # As in DeiT, the parameters of the Beta distributions; each batch gets one of the
-    # two. (The table of iViT's paper calls 0.8 and 1 probabilities.)
+    # Each batch gets one of the two. As in DeiT, `alpha` is the parameter of a Beta
+    # distribution; the table of iViT's paper calls 0.8 and 1 probabilities.
     train_cfg=dict(
         augments=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)]
     ),

@@ -1,6 +1,6 @@
-# Deformable DETR: 300 queries, six layers of encoder and of decoder on maps of four
-# strides, 8 to 64. Leaves give the backbone, of which the last three maps go in, and
-# `neck.in_channels`; `decoder` has the switches of box refinement and of two stages.
+# Deformable DETR with 300 queries, and six encoder and six decoder layers on maps of
+# strides 8 to 64. Leaves set the backbone, which gives its last three maps, and
+# `neck.in_channels`. `decoder` switches box refinement and the second stage on.
 model = dict(
     type='mmattn.DeformableDETR',
     data_preprocessor=dict(
@@ -14,7 +14,7 @@ model = dict(
         type='ChannelMapper',
         kernel_size=1,
         out_channels=256,
-        bias=True,  # the authors' convolutions have one, before the norm
+        bias=True,  # as in the authors' convolutions
         norm_cfg=dict(type='GN', num_groups=32),
         act_cfg=None,
         num_outs=4,

@@ -1,3 +1,5 @@
+# Generalized focal loss as in mmdetection, with a feature pyramid that begins at the
+# second map. Leaves set the backbone and `neck.in_channels`.
 _base_ = './atss_fpn.py'
 model = dict(
     type='GFL',

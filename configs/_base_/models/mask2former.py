@@ -1,7 +1,8 @@
-# Mask2Former for semantic segmentation: 100 queries, nine layers of decoder, masks from
-# maps of strides 4 to 32. Leaves give the backbone and `decode_head.in_channels`. The
-# head is mmsegmentation's, which builds on mmdetection's; the pixel decoder is ours, in
-# the settings of mmdetection's own, from which the head reads the number of levels.
+# Mask2Former for semantic segmentation, with 100 queries and nine decoder layers on
+# maps of strides 4 to 32. Leaves set the backbone and `decode_head.in_channels`. The
+# head is mmsegmentation's, which builds on mmdetection's. The pixel decoder is ours and
+# takes the settings of mmdetection's, because the head reads the number of levels from
+# them.
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(

@@ -1,4 +1,4 @@
-# Mask R-CNN with a feature pyramid, as in mmdetection. Leaves give the backbone and
+# Mask R-CNN with a feature pyramid, as in mmdetection. Leaves set the backbone and
 # `neck.in_channels`.
 model = dict(
     type='MaskRCNN',

@@ -1,3 +1,5 @@
+# Mask R-CNN for small images of small objects: 128 channels, strides 4 to 32, anchors
+# of scale 4, and fewer sampled regions, so that it trains on a CPU.
 _base_ = './mask_rcnn_fpn.py'
 num_classes = 1
 channels = 128

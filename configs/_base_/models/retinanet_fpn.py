@@ -1,5 +1,5 @@
-# RetinaNet with a feature pyramid, as in mmdetection, from the second map on. Leaves
-# give the backbone and `neck.in_channels`.
+# RetinaNet as in mmdetection, with a feature pyramid that begins at the second map.
+# Leaves set the backbone and `neck.in_channels`.
 model = dict(
     type='RetinaNet',
     data_preprocessor=dict(

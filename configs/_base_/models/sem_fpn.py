@@ -1,5 +1,5 @@
-# Semantic FPN: a feature pyramid of 256 channels, and a head of 128 that adds its
-# levels up at stride 4, as in mmsegmentation. Leaves give the backbone and
+# Semantic FPN as in mmsegmentation: a feature pyramid of 256 channels, and a head of
+# 128 channels that adds the levels at stride 4. Leaves set the backbone and
 # `neck.in_channels`.
 model = dict(
     type='EncoderDecoder',

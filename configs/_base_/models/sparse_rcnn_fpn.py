@@ -1,4 +1,4 @@
-# Sparse R-CNN with 300 proposals and a feature pyramid, as in mmdetection. Leaves give
+# Sparse R-CNN with 300 proposals and a feature pyramid, as in mmdetection. Leaves set
 # the backbone and `neck.in_channels`.
 num_proposals = 300
 head = dict(

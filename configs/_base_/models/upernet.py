@@ -1,4 +1,4 @@
-# UperNet with an auxiliary FCN head on stage 3, as in mmsegmentation. Leaves give the
+# UperNet with an auxiliary FCN head on stage 3, as in mmsegmentation. Leaves set the
 # backbone and `in_channels` of both heads.
 norm_cfg = dict(type='SyncBN', requires_grad=True)
 model = dict(

@@ -1,6 +1,7 @@
-# UperNet for land cover: 64 channels, so that it trains on a CPU; group norm, since
-# batch norm of a globally pooled map sees one value per image and channel. Mean,
-# deviation and class weights (inverse roots of the shares) are of the training tiles.
+# UperNet for land cover, with 64 channels so that it trains on a CPU. It has group
+# norm, since batch norm of a globally pooled map sees one value per image and channel.
+# The mean, the deviation and the class weights (inverse square roots of the shares)
+# come from the training tiles.
 num_classes = 17
 channels = 64
 norm_cfg = dict(type='GN', num_groups=8, requires_grad=True)

@@ -1,6 +1,6 @@
-# 160k iterations of Mask2Former's semantic segmentation: a polynomial of power 0.9 to 0
-# without warm-up, a tenth of the learning rate for the backbone, gradients clipped at a
-# hundredth. Norms and embeddings of the head have no weight decay.
+# 160k iterations of Mask2Former's semantic segmentation. The learning rate falls to 0
+# as a polynomial of power 0.9 without warm-up, and the backbone has a tenth of it.
+# Gradients are clipped at 0.01. Norms and embeddings of the head have no weight decay.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

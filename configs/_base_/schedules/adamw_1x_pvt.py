@@ -1,6 +1,6 @@
-# 12 epochs of the authors' code of PVT, RetinaNet's learning rate: weight decay for all
-# parameters, 500 iterations of warm-up. Mask R-CNN and the large backbones give their
-# own learning rates.
+# 12 epochs, from the authors' code of PVT: weight decay for all parameters and 500
+# iterations of warm-up. The learning rate is RetinaNet's; leaves of Mask R-CNN and of
+# the large backbones set their own.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

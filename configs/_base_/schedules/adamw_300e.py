@@ -1,6 +1,5 @@
-# The plain ViTs' column of Table 9. The two ends of the learning rate, 1e-6 and 1e-5,
-# are DeiT's; the paper names none. All of it is DeiT's recipe, which MaiT and PVT
-# follow.
+# DeiT's recipe, which MaiT and PVT follow, and the plain ViTs in Table 9 of iViT. That
+# paper does not say where the learning rate starts and ends; 1e-6 and 1e-5 are DeiT's.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=300, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

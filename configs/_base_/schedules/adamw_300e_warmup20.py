@@ -1,6 +1,6 @@
 # LiSA's hierarchical networks: 5e-4 for each 512 images and 20 epochs of warm-up. The
-# two ends of the learning rate, 1e-6 and 1e-5, are those of DeiT and of Swin, whose
-# recipes the paper follows. DAT and DAT++ have the same; their leaves clip gradients.
+# learning rate starts at 1e-6 and ends at 1e-5 as in DeiT and Swin, whose recipes the
+# paper follows. DAT and DAT++ have the same schedule; their leaves clip gradients.
 _base_ = './adamw_300e.py'
 _base_.param_scheduler[0].end = 20
 _base_.param_scheduler[1].update(begin=20, T_max=280)

@@ -1,5 +1,5 @@
-# The column of Table 9 for fine-tuning at more pixels. The paper names no ends of the
-# learning rate; here it starts at a thousandth and ends at 0.
+# Fine-tuning at more pixels, from Table 9 of iViT. The paper does not say where the
+# learning rate starts and ends; here it starts at a thousandth and ends at 0.
 _base_ = './adamw_300e.py'
 train_cfg = dict(max_epochs=30)
 optim_wrapper = dict(optimizer=dict(lr=5e-6, weight_decay=1e-8))

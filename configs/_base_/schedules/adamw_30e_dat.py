@@ -1,5 +1,6 @@
-# DAT++ at 384 pixels: no warm-up, a cosine to a hundredth. The authors' code gives the
-# learning rate for each 512 images, hence the batch here; theirs is 24 images a GPU.
+# DAT++ at 384 pixels: a cosine to a hundredth, without warm-up. The batch is 512
+# because the authors' code gives the learning rate for 512 images; it has 24 images per
+# GPU.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=30, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

@@ -1,6 +1,6 @@
-# LiSA's fine-tuning on ImageNet-1K of what ImageNet-21K trained. What the paper takes
-# from ConvNeXt: no warm-up, an end at 1e-6 (a fiftieth), and learning rates that fall
-# from layer to layer, of which leaves give the `layer_decay_rate`.
+# LiSA's fine-tuning on ImageNet-1K after pre-training on ImageNet-21K. The paper
+# follows ConvNeXt: no warm-up, an end at 1e-6 (a fiftieth), and learning rates that
+# fall toward the input by the `layer_decay_rate` of the leaf.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=30, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

@@ -1,3 +1,4 @@
+# 36 epochs, from the authors' code of PVT v2: norms have no weight decay.
 _base_ = './adamw_1x_pvt.py'
 train_cfg = dict(max_epochs=36)
 optim_wrapper = dict(

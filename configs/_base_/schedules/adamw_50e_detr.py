@@ -1,6 +1,6 @@
-# 50 epochs of the authors' code of Deformable DETR: a step after 40, no warm-up, weight
-# decay for all parameters, a tenth of the learning rate for the backbone and for what
-# reference points and sampling offsets are computed with.
+# 50 epochs, from the authors' code of Deformable DETR: a step after 40, no warm-up, and
+# weight decay for all parameters. The backbone and the layers that compute reference
+# points and sampling offsets have a tenth of the learning rate.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=50, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

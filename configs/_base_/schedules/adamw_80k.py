@@ -1,6 +1,6 @@
-# 80k iterations of Semantic FPN with LiSA, a cosine to 0. The learning rate, the weight
-# decay, the batch and the absence of a warm-up are the PVTv2 recipe that it follows;
-# the constructor spares norms, biases, scales and tables, which PVTv2 does not.
+# 80k iterations of Semantic FPN with LiSA, a cosine to 0 without warm-up. The learning
+# rate, the weight decay and the batch are those of PVT v2, whose recipe the paper
+# follows. Unlike there, the constructor spares norms, biases, scales and tables.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=80000, val_interval=16000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

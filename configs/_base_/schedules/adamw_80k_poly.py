@@ -1,6 +1,6 @@
-# 80k iterations of the authors' code of PVT, a polynomial of power 0.9 to 0 without
-# warm-up. Theirs are 40k at a batch of 32 and at twice the learning rate. Weight decay
-# is for all parameters.
+# 80k iterations, from the authors' code of PVT, which has 40k at twice the batch and
+# twice the learning rate. The learning rate falls to 0 as a polynomial of power 0.9
+# without warm-up. All parameters have weight decay.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=80000, val_interval=16000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

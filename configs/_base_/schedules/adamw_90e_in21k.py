@@ -1,6 +1,6 @@
-# LiSA's pre-training on ImageNet-21K. The two ends of the learning rate, 0 and 1e-6,
-# are those of ConvNeXt, whose recipe the paper follows. No validation: ImageNet-21K has
-# no split for it.
+# LiSA's pre-training on ImageNet-21K. The learning rate starts at 0 and ends at 1e-6 as
+# in ConvNeXt, whose recipe the paper follows. There is no validation, because
+# ImageNet-21K has no split for it.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=90)
 
 optim_wrapper = dict(

@@ -1,4 +1,5 @@
-# Minutes of AdamW with a cosine, counted in epochs. Only the last one is evaluated.
+# A few minutes of AdamW with a cosine, counted in epochs. Only the last epoch is
+# evaluated.
 max_epochs = 15
 train_cfg = dict(
     type='EpochBasedTrainLoop', max_epochs=max_epochs, val_interval=max_epochs
