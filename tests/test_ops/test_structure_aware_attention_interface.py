@@ -78,7 +78,7 @@ def test_wrong_half_spectra():
     q, k, v, w_a, w_b, bias = halves = with_half_spectra(inputs, grid)
     with pytest.raises(ValueError, match='`grid`, got None'):
         structure_aware_attention(*halves)
-    with pytest.raises(ValueError, match='complex64 and torch.float32'):
+    with pytest.raises(ValueError, match='complex64 and float32'):
         structure_aware_attention(q, k, v, w_a, inputs[4], bias, grid=grid)
     with pytest.raises(ValueError, match=r'35 tokens, got \(7, 6\)'):
         structure_aware_attention(*halves, grid=(7, 6))
