@@ -23,6 +23,7 @@ from .kernel_rows import (
     softmax_kernels,
     structure_aware_kernels,
 )
+from .one_image import check_one_image, module_kinds
 from .token_grid import token_grid
 
 READABLE = (
@@ -100,8 +101,7 @@ def watch_attention(
     Raises:
         ValueError: not one image, or no attention that can be read.
     """
-    if image.dim() != 4 or len(image) != 1:
-        raise ValueError(f'image must have shape (1, 3, H, W), got {image.shape}')
+    check_one_image(image)
     with ExitStack() as contexts:
         contexts.enter_context(torch.compiler.set_stance('force_eager'))
         stack = contexts.enter_context(_CallStack(backbone))
@@ -112,10 +112,9 @@ def watch_attention(
     for reason in dict.fromkeys(seen.skipped):
         logger.warning('not shown: %s', reason)
     if not seen.found:
-        kinds = sorted({type(module).__name__ for module in backbone.modules()})
         raise ValueError(
             f'{type(backbone).__name__} called no attention whose kernels can be read, '
-            f'as of {READABLE}; its modules are {", ".join(kinds)}'
+            f'as of {READABLE}; its modules are {module_kinds(backbone)}'
         )
     return seen.found
 

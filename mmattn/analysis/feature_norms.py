@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from .one_image import check_one_image, module_kinds, run_with_hooks
 from .token_grid import possible_grids, token_grid
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def feature_norms(backbone: nn.Module, image: Tensor) -> dict[str, Tensor]:
     Raises:
         ValueError: not one image, or nothing that is known as a block.
     """
-    if image.dim() != 4 or len(image) != 1:
-        raise ValueError(f'image must have shape (1, 3, H, W), got {image.shape}')
+    check_one_image(image)
     from mmattn.models.backbones.base_backbone import BaseBackbone
 
     ours = isinstance(backbone, BaseBackbone)
@@ -50,18 +50,11 @@ def feature_norms(backbone: nn.Module, image: Tensor) -> dict[str, Tensor]:
             norms[names[block]] = torch.linalg.vector_norm(features[0], dim=-1)
 
     blocks = _our_blocks(backbone) if ours else _listed_blocks(backbone)
-    handles = [block.register_forward_hook(keep) for block in blocks]
-    try:
-        with torch.compiler.set_stance('force_eager'):
-            backbone(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    run_with_hooks(backbone, image, dict.fromkeys(blocks, keep))
     if not norms:
-        kinds = sorted({type(module).__name__ for module in backbone.modules()})
         raise ValueError(
             f'{type(backbone).__name__} has no blocks whose output is a grid; its '
-            f'modules are {", ".join(kinds)}'
+            f'modules are {module_kinds(backbone)}'
         )
     return norms
 

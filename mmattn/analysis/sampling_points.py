@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from mmattn.ops.deformable_attention import query_positions
 
+from .one_image import check_one_image, module_kinds, run_with_hooks
+
 if TYPE_CHECKING:
     from mmattn.models.layers import DeformableAttention
 
@@ -58,8 +60,7 @@ def sampling_points(
     Raises:
         ValueError: not one image, a query outside it, or no such layer.
     """
-    if image.dim() != 4 or len(image) != 1:
-        raise ValueError(f'image must have shape (1, 3, H, W), got {image.shape}')
+    check_one_image(image)
     size = tuple(image.shape[2:])
     if query is not None and not all(
         0 <= place < side for place, side in zip(query, size, strict=True)
@@ -67,26 +68,22 @@ def sampling_points(
         raise ValueError('query {} is outside of the {}x{} image'.format(query, *size))
     from mmattn.models.layers import DeformableAttention
 
-    found, handles = [], []
-    for name, module in backbone.named_modules():
-        if isinstance(module, DeformableAttention):
-
-            def read(layer, args, out, name=name):
-                found.append(_points(name, layer, args[0], size, query))
-
-            handles.append(module.register_forward_hook(read))
-    if not handles:
-        kinds = sorted({type(module).__name__ for module in backbone.modules()})
+    names = {
+        module: name
+        for name, module in backbone.named_modules()
+        if isinstance(module, DeformableAttention)
+    }
+    if not names:
         raise ValueError(
             f'{type(backbone).__name__} has no DeformableAttention, as DAT and DAT++ '
-            f'have; its modules are {", ".join(kinds)}'
+            f'have; its modules are {module_kinds(backbone)}'
         )
-    try:
-        with torch.compiler.set_stance('force_eager'):
-            backbone(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    found = []
+
+    def read(layer, args, out):
+        found.append(_points(names[layer], layer, args[0], size, query))
+
+    run_with_hooks(backbone, image, dict.fromkeys(names, read))
     return found
 
 

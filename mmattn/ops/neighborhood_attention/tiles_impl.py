@@ -18,13 +18,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> tuple[Tensor, Tenso
 
 
 def backward(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rpb: Tensor,
+    grad: Tensor, out: Tensor, lse: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, ...]:
     """Return the gradients of q, k, v and rpb."""
-    return part_gradients(grad, q, k, v, rpb, 'map')
+    return part_gradients(grad, *tensors, 'map')
