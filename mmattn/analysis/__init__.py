@@ -1,4 +1,4 @@
-"""Measurements of models; importing it registers the FLOP rules of our operators."""
+"""Measure models. Importing this package registers our operators' FLOP rules."""
 
 from .attention_maps import (
     AttentionKernels,

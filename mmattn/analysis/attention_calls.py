@@ -1,7 +1,6 @@
-"""Sees the attention operators that a backbone calls, and offers their matrices' rows.
+"""Watch the attention operators that a backbone calls, and read rows of their matrices.
 
-The operators are seen as they are called, so nothing need be known about a backbone's
-modules.
+The operators are seen as they are called, so a backbone may have any modules.
 """
 
 import logging
@@ -38,7 +37,7 @@ logger = logging.getLogger('mmattn')
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """A module while it runs."""
+    """A module that is running, and what it was called with."""
 
     name: str
     module: nn.Module
@@ -47,15 +46,15 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """The attention of one layer, which gives the rows of its heads' matrices.
+    """The attention of one layer, which returns rows of its heads' matrices.
 
     Attributes:
-        caller: what called the operator.
-        num_special: tokens that stand before the grid, such as a class token.
+        caller: the module that called the operator.
+        num_special: tokens before the grid, such as a class token.
         grid: height and width of the other tokens, which are in row-major order.
         num_heads: M.
-        parts: each takes indices of rows to the rows (len(rows), heads, N) of some
-            heads.
+        parts: functions that take indices of rows and return the rows
+            (len(rows), heads, N) of some heads.
     """
 
     caller: ModuleCall
@@ -70,12 +69,12 @@ class AttentionCall:
 
     @property
     def is_whole(self) -> bool:
-        """False while a layer has called an operator on some of its heads only."""
+        """Return False while the layer has called operators on only some heads."""
         heads = getattr(self.caller.module, 'num_heads', None)
         return not isinstance(heads, int) or self.num_heads >= heads
 
     def rows(self, indices: Sequence[int]) -> Tensor:
-        """Shape (len(indices), M, N)."""
+        """Return rows of all heads, shape (len(indices), M, N)."""
         return torch.cat([part(indices) for part in self.parts], dim=1)
 
 
@@ -87,19 +86,19 @@ def watch_attention(
     *,
     softmax_only: bool = False,
 ) -> list:
-    """Runs a backbone and returns what `read` makes of each attention, in order.
+    """Run a backbone and return what `read` returns for each attention, in order.
 
-    A layer that calls operators on some of its `num_heads` heads at a time is one
-    attention, its heads in the order of the calls.
+    A layer may call operators on some of its `num_heads` heads at a time. It counts as
+    one attention, with its heads in the order of the calls.
 
     Args:
-        backbone: runs in the mode it is in, and without `torch.compile`.
+        backbone: runs in its current mode and without `torch.compile`.
         image: shape (1, 3, H, W).
-        read: called as soon as a layer is known; nothing else is kept of it.
+        read: called as soon as a layer is complete. Only its result is kept.
         softmax_only: whether to skip operators whose rows are not a softmax.
 
     Raises:
-        ValueError: not one image, or no attention that can be read.
+        ValueError: there is not one image, or no attention can be read.
     """
     check_one_image(image)
     with ExitStack() as contexts:
@@ -120,7 +119,7 @@ def watch_attention(
 
 
 class _CallStack:
-    """The modules being run, the innermost last."""
+    """Keep the modules that are running, the innermost last."""
 
     def __init__(self, root: nn.Module):
         self.root = root
@@ -150,7 +149,7 @@ class _CallStack:
 
 
 class _Operators(TorchFunctionMode):
-    """Sees the operators that are called within it, and reads their rows."""
+    """Watch the operators that are called in this context, and read their rows."""
 
     def __init__(self, stack: _CallStack, image_size, read, softmax_only):
         super().__init__()
@@ -158,7 +157,7 @@ class _Operators(TorchFunctionMode):
         self.image_size = image_size
         self.read = read
         self.softmax_only = softmax_only
-        self.layer: AttentionCall | None = None  # the last one, until it is whole
+        self.layer: AttentionCall | None = None  # the last one, until it is complete
         self.found = []
         self.skipped: list[str] = []
 
@@ -210,7 +209,7 @@ class _Operators(TorchFunctionMode):
         )
 
     def _see_softmax(self, scores: Tensor):
-        """Of (B, M, N, N), which need not be attention, only token grids are kept."""
+        """Keep scores (B, M, N, N); `_add` skips those that are no token grid's."""
         if scores.dim() == 4 and scores.shape[2] == scores.shape[3]:
             self._add(
                 scores.transpose(1, 2),
@@ -252,7 +251,7 @@ class _Operators(TorchFunctionMode):
         )
 
     def _add(self, tokens: Tensor, rows_of, *, grid=None, is_softmax: bool = True):
-        """Keeps the heads of a call; `tokens` has shape (B, N, M, ...)."""
+        """Keep the heads of a call; `tokens` has shape (B, N, M, ...)."""
         B, N, M = tokens.shape[:3]
         caller, seen_grid = self._caller(N)
         grid = grid or seen_grid
@@ -274,10 +273,10 @@ class _Operators(TorchFunctionMode):
             self.finish_layer()
 
     def _caller(self, N: int) -> tuple[ModuleCall, tuple[int, int, int] | None]:
-        """The module that called, and prefix, height and width of its N tokens.
+        """Return the calling module, and prefix, height and width of its N tokens.
 
-        A softmax or dropout that is a module of its own is given N x N scores; what
-        calls it is the layer. A layer may be told its grid, after the tokens.
+        A softmax or dropout module gets N x N scores, so the layer is the module around
+        it. A layer may get its grid as the argument after the tokens.
         """
         for call in reversed(self.stack.calls):
             x = call.args[0] if call.args else None
@@ -297,6 +296,6 @@ class _Operators(TorchFunctionMode):
 
 
 def _is_grid(x: object, N: int) -> bool:
-    """Whether it is the height and width of N tokens, or of all but special ones."""
+    """Return whether `x` is the height and width of N tokens, some special."""
     is_pair = isinstance(x, Sequence) and not isinstance(x, str) and len(x) == 2
     return is_pair and all(isinstance(n, int) for n in x) and 0 < x[0] * x[1] <= N

@@ -1,8 +1,9 @@
 """Attention kernels and maps: how queries weigh the values, in each layer and head.
 
-Kernels are what Figures 4 and 8 of "Lightweight Structure-Aware Attention for Visual
-Understanding" (https://arxiv.org/abs/2211.16289) show: the rows of a few queries, never
-N x N. Maps are all rows, for what is measured on whole attention matrices.
+Kernels are the rows of a few queries, never an N x N matrix. Figures 4 and 8 of
+"Lightweight Structure-Aware Attention for Visual Understanding"
+(https://arxiv.org/abs/2211.16289) show them. Maps are all rows, for measurements on
+whole attention matrices.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from .attention_calls import AttentionCall, watch_attention
 
-# Of a map's N x N weights for each head: 64 MB a head in float32.
+# A head's N x N weights take 64 MB in float32.
 MAX_TOKENS = 4096
 
 
@@ -22,8 +23,8 @@ class AttentionKernels:
 
     Attributes:
         layer: name of the module that called the operator.
-        kernels: shape (queries, M, H, W), on the layer's grid; in softmax attention the
-            tokens that stand before the grid (a class token) are left out.
+        kernels: shape (queries, M, H, W), on the layer's grid. Tokens before the grid,
+            such as a class token, are left out.
         cells: row and column of each query on that grid.
     """
 
@@ -38,8 +39,8 @@ class AttentionMap:
 
     Attributes:
         layer: name of the module that called the operator.
-        weights: shape (M, N, N), N = num_special + H * W, special tokens first; row i
-            is what token i takes of each token's value, and sums up to 1.
+        weights: shape (M, N, N), N = num_special + H * W, special tokens first. Row i
+            weighs the values for token i, and sums up to 1.
         num_special: tokens before the grid, such as a class token.
         grid: H and W of the others.
     """
@@ -53,24 +54,23 @@ class AttentionMap:
 def attention_kernels(
     backbone: nn.Module, image: Tensor, queries: Sequence[tuple[float, float]]
 ) -> list[AttentionKernels]:
-    """Runs a backbone and returns the kernels of every attention it called, in order.
+    """Run a backbone and return the kernels of every attention it calls, in order.
 
     Args:
-        backbone: a module whose attention layers take tokens or maps. It runs in the
-            mode it is in, and without `torch.compile`.
+        backbone: a module whose attention layers take tokens or maps. It runs in its
+            current mode and without `torch.compile`.
         image: shape (1, 3, H, W).
         queries: places (y, x) in the image, in pixels; (0.5, 0.5) is the middle of the
             first one. A layer's query is the cell of its grid that the place lies in.
 
     Raises:
-        ValueError: not one image, a query outside it, or no attention that can be read.
+        ValueError: there is not one image, a query is outside it, or no attention can
+            be read.
     """
     height, width = image.shape[-2:]
     for y, x in queries:
         if not (0 <= y < height and 0 <= x < width):
-            raise ValueError(
-                f'query ({y}, {x}) is outside of the {height}x{width} image'
-            )
+            raise ValueError(f'query ({y}, {x}) is outside the {height}x{width} image')
 
     def read(call: AttentionCall) -> AttentionKernels:
         H, W = call.grid
@@ -83,21 +83,21 @@ def attention_kernels(
 
 
 def attention_maps(backbone: nn.Module, image: Tensor) -> list[AttentionMap]:
-    """Runs a backbone and returns the map of every softmax attention, in order.
+    """Run a backbone and return the map of every softmax attention, in order.
 
     Args:
         backbone: as in `attention_kernels`.
         image: shape (1, 3, H, W).
 
     Raises:
-        ValueError: not one image, more than 4096 tokens, or no softmax attention that
-            can be read.
+        ValueError: there is not one image, a layer has more than 4096 tokens, or no
+            softmax attention can be read.
     """
 
     def read(call: AttentionCall) -> AttentionMap:
         if call.num_tokens > MAX_TOKENS:
             raise ValueError(
-                f'attention maps are dense, for up to {MAX_TOKENS} tokens, got '
+                f'attention maps support at most {MAX_TOKENS} tokens, got '
                 '{} on a grid of {}x{}'.format(call.num_tokens, *call.grid)
             )
         weights = call.rows(range(call.num_tokens)).transpose(0, 1)

@@ -1,7 +1,8 @@
-"""What is installed, what would run on it, and what to run where something is wrong.
+"""Report what is installed, which backends would run, and how to mend problems.
 
-`report` is the entry; `tools/analysis/collect_env.py` prints it. It needs torch alone:
-mm packages are looked up by their distributions and imported in processes of their own.
+`tools/analysis/collect_env.py` prints what `report` returns. This module requires only
+torch: it looks mm packages up by their distributions, and imports them in processes of
+their own.
 """
 
 import os
@@ -25,7 +26,7 @@ import mmattn.ops
 from mmattn.ops.backend import BACKEND_VARIABLE, select_backend
 
 MAINTAINED, ORIGINAL = 'maintained', 'original'
-# Packages by import name: the distributions that install them, by family.
+# The distributions that install each package, by import name and family.
 FAMILIES = {
     'mmengine': {
         MAINTAINED: ('onedl-mmengine',),
@@ -70,7 +71,7 @@ MODULES = {'mmcv': 'mmcv.ops'}
 REINSTALL = 'pip install --upgrade --force-reinstall {0}'
 REINSTALLS = {
     'torchvision': REINSTALL.format('torch torchvision'),
-    # Its operators anew, against the torch that is here.
+    # This compiles its operators again, for the installed torch.
     'mmcv': 'pip install --force-reinstall --no-deps --no-build-isolation '
     '--no-cache-dir --no-binary {0} {0}',
 }
@@ -78,20 +79,21 @@ REINSTALLS = {
 
 @dataclass(frozen=True)
 class Problem:
+    """A problem, and the command or the step that mends it."""
+
     what: str
     mend: str
-    """A command, or what to do."""
 
 
 def report() -> dict:
-    """Everything, as plain values for JSON."""
+    """Return the whole report as plain values for JSON."""
     info = get_env_info()
     found = installed_families()
     versions = installed_versions(OTHERS)
     operators, problems = operator_backends()
     problems += gpu_problems(info)
     mismatches = [*family_problems(found), *version_problems(found, versions)]
-    # With mismatches imports fail because of them, and reinstalling would not help.
+    # Mismatches make imports fail, and reinstalling would not help.
     problems += mismatches or import_problems(found, versions)
     return {
         'machine': machine(info),
@@ -104,7 +106,7 @@ def report() -> dict:
 
 
 def machine(info) -> dict[str, str]:
-    """Of what `torch.utils.collect_env` knows, and what decides about kernels."""
+    """Return facts of `torch.utils.collect_env`, and what decides about kernels."""
     known = {name: getattr(info, name) for name in MACHINE_FIELDS}
     known['torch architectures'] = ' '.join(torch.cuda.get_arch_list())
     for index in range(torch.cuda.device_count()):
@@ -116,6 +118,7 @@ def machine(info) -> dict[str, str]:
 
 
 def installed_versions(distributions: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those distributions that are installed."""
     found = {}
     for name in distributions:
         try:
@@ -126,7 +129,7 @@ def installed_versions(distributions: Sequence[str]) -> dict[str, str]:
 
 
 def installed_families() -> dict[str, dict[str, dict[str, str]]]:
-    """Package -> family -> distribution -> version, of those that are installed."""
+    """Return the installed versions by package, family and distribution."""
     return {
         package: {
             family: versions
@@ -142,7 +145,7 @@ def _distributions(families: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def family_problems(found: Mapping) -> list[Problem]:
-    """Distributions that overwrite one another, and families that were mixed."""
+    """Find distributions that overwrite one another, and mixed families."""
     problems = []
     for package, families in found.items():
         names = _distributions(families)
@@ -170,7 +173,7 @@ def family_problems(found: Mapping) -> list[Problem]:
 
 
 def version_problems(found: Mapping, versions: Mapping[str, str]) -> list[Problem]:
-    """Versions that pip accepts and that do not work together."""
+    """Find versions that pip accepts and that do not work together."""
     problems = []
     originals = {
         package: families[ORIGINAL]
@@ -189,8 +192,8 @@ def version_problems(found: Mapping, versions: Mapping[str, str]) -> list[Proble
     if found['mmengine'] and find_spec('distutils') is None:
         problems.append(
             Problem(
-                'mmengine needs distutils, which Python has from setuptools alone '
-                'since 3.12',
+                'mmengine needs distutils, which only setuptools provides since '
+                'Python 3.12',
                 'pip install setuptools',
             )
         )
@@ -225,12 +228,12 @@ def version_problems(found: Mapping, versions: Mapping[str, str]) -> list[Proble
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """(2, 2, 6) of 2.2.6 and of 2.2.6rc1."""
+    """Return (2, 2, 6) for 2.2.6 and for 2.2.6rc1."""
     return tuple(map(int, re.match(r'\d+(\.\d+)*', version)[0].split('.')))
 
 
 def import_problems(found: Mapping, versions: Mapping[str, str]) -> list[Problem]:
-    """What fails to import, each tried in a process of its own."""
+    """Find packages that fail to import, each in a process of its own."""
     distributions = {name: name for name in ('torchvision', 'timm') if name in versions}
     for package, families in found.items():
         if families:
@@ -257,7 +260,7 @@ def import_problems(found: Mapping, versions: Mapping[str, str]) -> list[Problem
 
 
 def mmcv_operators() -> str:
-    """Who provides `mmcv._ext`."""
+    """Return who provides `mmcv._ext`."""
     mmcv = find_spec('mmcv')
     if mmcv is None:
         return 'mmcv is not installed'
@@ -268,7 +271,7 @@ def mmcv_operators() -> str:
 
 
 def gpu_problems(info) -> list[Problem]:
-    """A GPU that torch cannot use, or has no code for; a GPU without Triton."""
+    """Find GPUs that torch cannot use or has no code for, and a missing Triton."""
     if torch.version.hip:
         return []
     wheels = 'see https://pytorch.org/get-started for the index of its wheels'
@@ -303,10 +306,10 @@ def gpu_problems(info) -> list[Problem]:
 
 
 def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether code for these architectures runs on a GPU of this capability.
+    """Return whether code for these architectures runs on a GPU of this capability.
 
-    sm_86 runs on 8.6 and later 8.x; sm_90a on 9.0 alone; compute_80, which the driver
-    compiles, on 8.0 and everything later.
+    Code for sm_86 runs on 8.6 and later 8.x, and code for sm_90a only on 9.0. The
+    driver compiles compute_80, which runs on 8.0 and everything later.
     """
     for arch in arch_list:
         kind, number, suffix = re.fullmatch(r'(sm|compute)_(\d+)(\D?)', arch).groups()

@@ -1,7 +1,7 @@
 """L2 norms of the features after each block of a backbone.
 
-What Figure 9 of "Lightweight Structure-Aware Attention for Visual Understanding"
-(https://arxiv.org/abs/2211.16289) shows.
+Figure 9 of "Lightweight Structure-Aware Attention for Visual Understanding"
+(https://arxiv.org/abs/2211.16289) shows them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 @torch.no_grad()
 def feature_norms(backbone: nn.Module, image: Tensor) -> dict[str, Tensor]:
-    """Runs a backbone; the names of its blocks, in order, and maps (H, W) of norms.
+    """Run a backbone and return maps (H, W) of norms by block, in order.
 
-    The blocks of a backbone of ours are what it calls its blocks; of another one, what
-    its module lists and sequences hold, as far as that returns maps or tokens.
+    Our backbones name their blocks. The blocks of another backbone are the modules in
+    its module lists and sequences that return maps or tokens.
 
     Args:
-        backbone: runs in the mode it is in, and without `torch.compile`.
+        backbone: runs in its current mode and without `torch.compile`.
         image: shape (1, 3, H, W).
 
     Raises:
-        ValueError: not one image, or nothing that is known as a block.
+        ValueError: there is not one image, or the backbone has no known blocks.
     """
     check_one_image(image)
     from mmattn.models.backbones.base_backbone import BaseBackbone
@@ -60,9 +60,10 @@ def feature_norms(backbone: nn.Module, image: Tensor) -> dict[str, Tensor]:
 
 
 def channels_last(x: Tensor, image_size: Sequence[int]) -> Tensor | None:
-    """Maps (B, H, W, C) of an image, from (B, C, H, W), (B, H, W, C) or (B, N, C).
+    """Return maps (B, H, W, C) from (B, C, H, W), (B, H, W, C) or (B, N, C).
 
-    Which it is, is seen from the sides; None if they are no grid of the image.
+    The sides tell the layouts apart. The result is None if they fit no grid of the
+    image.
     """
     if x.dim() == 3:
         grid = token_grid(x.shape[1], image_size)
@@ -77,14 +78,14 @@ def channels_last(x: Tensor, image_size: Sequence[int]) -> Tensor | None:
 
 
 def _our_blocks(backbone: 'BaseBackbone') -> Iterator[nn.Module]:
-    """As `BaseBackbone.stages` says, without the stem."""
+    """Yield the blocks in `BaseBackbone.stages`, without the stem."""
     for stage in backbone.stages()[1:]:
         lists = [part for part in stage if isinstance(part, nn.ModuleList)]
         yield from chain(*lists) if lists else stage
 
 
 def _listed_blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """What lists and sequences of modules hold that is not one itself."""
+    """Yield the modules in lists and sequences, but not nested lists themselves."""
     listed = isinstance(module, CONTAINERS)
     for child in module.children():
         if isinstance(child, CONTAINERS):

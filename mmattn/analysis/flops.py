@@ -1,13 +1,12 @@
-"""Parameters and FLOPs of a model, counted from shapes on the meta device.
+"""Count the parameters and FLOPs of a model from shapes on the meta device.
 
 FLOPs are multiply-accumulates of convolutions, linear layers, matrix products and
-Fourier transforms, and of what multi-scale deformable attention samples: five for each
-channel of each point. Activations, softmax, pooling, resizing and RoIAlign count
+Fourier transforms. Multi-scale deformable attention counts five for each channel of
+each point that it samples. Activations, softmax, pooling, resizing and RoIAlign count
 nothing. The papers in `papers/*.yml` do not agree on the transforms, on layer norms
 and on what attention masks leave out, so these are kept apart: see `CONVENTIONS`.
-PyTorch's `FlopCounterMode` counts (two per multiply-accumulate), with the rules of
-`flop_rules` beside its own. An operator that nothing is known about is an error, not a
-zero.
+PyTorch's `FlopCounterMode` counts, two for each multiply-accumulate, with the rules of
+`flop_rules` beside its own. An operator without a rule is an error, not a zero.
 """
 
 import copy
@@ -67,12 +66,12 @@ class Complexity:
     Attributes:
         params: parameters.
         products: FLOPs of convolutions, linear layers and matrix products.
-        transforms: FLOPs of Fourier transforms and of what is multiplied in one kernel
-            with them, none of which counters see that know PyTorch's products alone.
-        norms: 5 for each value that a layer norm has normalized; not in `flops`.
-        outside_masks: what hard-masked heads would multiply beside their `products` if
-            they were plain attention; not in `flops`, which credit the mask.
-        children: by name.
+        transforms: FLOPs of Fourier transforms, and of products in one kernel with
+            them. A counter that knows only PyTorch's products sees neither.
+        norms: 5 for each value that a layer norm normalizes; not in `flops`.
+        outside_masks: FLOPs that hard-masked heads would add to their `products` if
+            they were plain attention. `flops` credit the mask, so they are not in it.
+        children: submodules by name.
     """
 
     params: int
@@ -95,7 +94,7 @@ class Complexity:
         return sum(getattr(self, part) for part in CONVENTIONS[convention])
 
     def part(self, name: str) -> 'Complexity':
-        """What is inside, by a name such as 'backbone.blocks.0'; '' is all of it."""
+        """Return a part by a name such as 'backbone.blocks.0'; '' is the whole."""
         part = self
         for child in filter(None, name.split('.')):
             if child not in part.children:
@@ -104,7 +103,7 @@ class Complexity:
         return part
 
     def walk(self, depth: int, name: str = '') -> Iterator[tuple[str, 'Complexity']]:
-        """Yields (name, complexity) of `self` and of `depth` levels below it."""
+        """Yield (name, complexity) of `self` and of `depth` levels below it."""
         yield name, self
         if depth > 0:
             for child, complexity in self.children.items():
@@ -116,28 +115,28 @@ class Complexity:
 def count(
     model: nn.Module | Mapping, shape: tuple[int, int], *, device: str = 'meta'
 ) -> Complexity:
-    """Counts one forward pass of one image in evaluation mode.
+    """Count one forward pass of one image in evaluation mode.
 
-    A two-stage detector runs its box heads on as many regions as it keeps proposals and
-    its mask heads on as many as it returns detections (1000 and 100 in the usual
-    configs), Sparse R-CNN its heads on the proposals that it has learned; RoIAlign does
-    not run. A segmentor runs its decode head. Auxiliary heads have parameters but no
-    FLOPs. Neither have the spectra of kernels that a model keeps from one image to the
-    next: where there are transforms, a second pass is counted. Masked attention is
-    counted as its operator, also where a model runs its definition, which is dense, and
-    neighborhood attention as the keys in each query's window, however large the tiles
-    are that it is run in.
+    A two-stage detector runs its box heads on as many regions as it keeps proposals,
+    and its mask heads on as many as it returns detections: 1000 and 100 in the usual
+    configs. Sparse R-CNN runs its heads on its learned proposals. RoIAlign does not
+    run. A segmentor runs its decode head.
+
+    Auxiliary heads have parameters but no FLOPs. Spectra of kernels that a model keeps
+    from one image to the next count nothing either: a model with transforms is counted
+    in its second pass. An operator counts by its rule, also where a model runs the
+    definition, which may multiply more.
 
     Args:
-        model: a module, which runs on the device it is on, or a config of mmengine's
-            (a whole one, or its `model`), which is built and run on `device`.
+        model: a module, which runs on its own device, or a config of mmengine (a whole
+            one, or its `model`), which is built and run on `device`.
         shape: height and width of the image, padding included.
         device: 'meta' takes no memory and no time. A model that reads numbers out of
             tensors, as mmdetection's Deformable DETR does, needs 'cpu'.
 
     Raises:
-        NotImplementedError: what would run is not known: an operator without a rule, or
-            a two-stage detector of another kind.
+        NotImplementedError: an operator has no rule, or the model is a two-stage
+            detector of an unknown kind.
     """
     if not isinstance(model, nn.Module):
         model = build(model, device)
@@ -166,7 +165,7 @@ def count(
 
 
 def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
-    """Builds a model from a config, without downloads; on meta without memory too."""
+    """Build a model from a config without downloads, and without memory on 'meta'."""
     import mmengine.registry as mm
 
     model_cfg = copy.deepcopy(cfg.get('model', cfg))
@@ -183,10 +182,10 @@ def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
 
 
 def _to_meta(module: nn.Module, name: str, param: nn.Parameter | None):
-    """Moves parameters before their initialization, which then costs nothing.
+    """Move parameters before their initialization, which then costs nothing.
 
-    A `with torch.device('meta')` around the constructor would also catch the numbers
-    that some models compute with tensors, such as their drop path rates.
+    `with torch.device('meta')` around the constructor would also move numbers that
+    some models compute with tensors, such as their drop path rates.
     """
     if param is not None:
         return nn.Parameter(param.to('meta'), requires_grad=param.requires_grad)
@@ -204,10 +203,10 @@ def _drop_keys(cfg, keys: tuple[str, ...]):
 
 @contextmanager
 def _evaluation(model: nn.Module):
-    """Evaluation mode; no parameter wants a gradient; then the state of before.
+    """Enter evaluation mode without gradients, and restore the state afterwards.
 
-    Under `no_grad` alone some views of parameters still want one, and the counter's
-    hooks then fail.
+    Under `no_grad` alone some views of parameters still require gradients, which makes
+    the counter's hooks fail.
     """
     training = {module: module.training for module in model.modules()}
     trained = [param for param in model.parameters() if param.requires_grad]
@@ -238,7 +237,7 @@ def _chosen_backends(model: nn.Module):
 
 
 def _by_part(counts: Mapping, dense_counts: Mapping) -> dict[str, int]:
-    """Multiply-accumulates of the parts of `Complexity`, from an operator's FLOPs."""
+    """Return multiply-accumulates by part of `Complexity`, from operators' FLOPs."""
     parts = dict.fromkeys(PARTS, 0)
     for operator, flops in counts.items():
         if operator in NORM_RULES:
@@ -259,7 +258,7 @@ def _collect(
         child_name: _collect(child, f'{name}.{child_name}', flops)
         for child_name, child in module.named_children()
     }
-    # A container, such as a ModuleList, is never called: it has what its children have.
+    # A container, such as a ModuleList, is never called, so its children are added up.
     if total is None:
         total = flops.get(name) or {
             part: sum(getattr(child, part) for child in children.values())
@@ -270,7 +269,7 @@ def _collect(
 
 
 class _RefuseUncounted(TorchDispatchMode):
-    """Runs the operators that the counter counts, after its decompositions."""
+    """Run operators after the counter's decompositions, and refuse unknown ones."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._overloadpacket._qualified_op_name

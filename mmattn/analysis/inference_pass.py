@@ -1,4 +1,4 @@
-"""The part of a model's inference whose FLOPs are counted."""
+"""Run the part of a model's inference whose FLOPs are counted."""
 
 from inspect import signature
 
@@ -20,7 +20,7 @@ class InferencePass(nn.Module):
         if hasattr(model, 'roi_head'):
             _run_two_stage(model, image)
         elif _wants_samples(getattr(model, 'decode_head', None)):
-            # mmsegmentation runs it without samples in this mode, which fails.
+            # In mode 'tensor' mmsegmentation would call it without samples, and fail.
             model.decode_head(model.extract_feat(image), samples)
         elif hasattr(model, 'data_preprocessor'):
             model(image, samples, mode='tensor')
@@ -29,7 +29,7 @@ class InferencePass(nn.Module):
 
 
 def _wants_samples(head: nn.Module | None) -> bool:
-    """Whether it is a head of masks, such as Mask2Former's."""
+    """Return whether a head takes data samples, as that of Mask2Former does."""
     if head is None:
         return False
     return 'batch_data_samples' in signature(head.forward).parameters
@@ -38,8 +38,8 @@ def _wants_samples(head: nn.Module | None) -> bool:
 def _run_two_stage(model: nn.Module, image: Tensor):
     if type(model.roi_head).__name__ not in ROI_HEADS:
         raise NotImplementedError(
-            f'a {type(model.roi_head).__name__} runs in a way that is not known here; '
-            f'known are {", ".join(ROI_HEADS)}'
+            f'roi_head must be one of {", ".join(ROI_HEADS)} to be counted, got '
+            f'{type(model.roi_head).__name__}'
         )
     features = model.extract_feat(image)
     head, test_cfg = model.roi_head, model.test_cfg
@@ -59,7 +59,7 @@ def _run_two_stage(model: nn.Module, image: Tensor):
 
 
 def _run_on_regions(roi_head, extractors, heads, num_rois: int, image: Tensor, *inputs):
-    if not isinstance(heads, nn.ModuleList):  # a cascade has one of each per stage
+    if not isinstance(heads, nn.ModuleList):  # only cascades have a list
         extractors, heads = [extractors], [heads]
     for extractor, head in zip(extractors, heads, strict=True):
         size = extractor.roi_layers[0].output_size

@@ -1,6 +1,6 @@
-"""Rows of attention matrices, for some queries, without the matrices.
+"""Compute rows of attention matrices for some queries, without the matrices.
 
-Row i of a head's matrix is how much its output at i takes from the value of each token.
+Row i of a head's matrix holds the weights of all tokens' values in the output at i.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ from mmattn.ops.structure_aware_attention import l2_normalize
 
 
 def circulant_rows(w: Tensor, cell: Sequence[int]) -> Tensor:
-    """Row `cell` of the matrices that convolve circularly with `w` (..., *grid).
+    """Return row `cell` of the matrices that convolve circularly with `w`.
 
-    Entry j of the row is the tap at offset cell - j. Shape (..., *grid).
+    Entry j of the row is the tap at offset cell - j. `w` and the result have shape
+    (..., *grid).
     """
     dims = tuple(range(-len(cell), 0))
     return w.flip(dims).roll([i + 1 for i in cell], dims)
@@ -24,7 +25,7 @@ def circulant_rows(w: Tensor, cell: Sequence[int]) -> Tensor:
 def structure_aware_kernels(
     q: Tensor, k: Tensor, w_a: Tensor, w_b: Tensor, rows: Sequence[int]
 ) -> Tensor:
-    """Kernels of structure-aware attention, `sum_k p[k, i] R_k[i, :]` for each i.
+    """Return kernels of structure-aware attention: `sum_k p[k, i] R_k[i, :]`.
 
     Args:
         q, k: shape (N, M, D), as given to the operator.
@@ -53,12 +54,12 @@ def softmax_kernels(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Rows of `softmax(q k^T scale + mask)`; `mask` may be boolean, True is kept.
+    """Return rows of `softmax(q k^T scale + mask)`.
 
     Args:
         q, k: shape (M, N, D).
-        mask: broadcasts to (M, N, N).
-        scale: D^-0.5 by default.
+        mask: broadcasts to (M, N, N). A boolean mask keeps the scores where it is True.
+        scale: defaults to D^-0.5.
 
     Returns:
         Shape (len(rows), M, N).
@@ -81,10 +82,10 @@ def patch_offsets(
     *,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Key minus query, downward and to the right: shape (2, len(rows), N).
+    """Return key minus query, downward and to the right, shape (2, len(rows), N).
 
-    Of tokens on a grid, in row-major order; of special ones, which come first, it means
-    nothing.
+    Tokens on the grid are in row-major order. The values for special tokens, which come
+    first, have no meaning.
     """
     place = torch.arange(num_special + grid[0] * grid[1], device=device) - num_special
     place = torch.stack([place // grid[1], place % grid[1]])
@@ -102,7 +103,7 @@ def masked_kernels(
     alpha: Tensor | None,
     mask_fill: str,
 ) -> Tensor:
-    """Rows of the softmax of masked scores; arguments as of `ops.masked_attention`.
+    """Return rows of the softmax of masked scores, given `masked_attention`'s inputs.
 
     Args:
         q, k: shape (N, M, D).
@@ -167,12 +168,14 @@ def neighborhood_kernels(
 def landmark_kernels(
     q: Tensor, k: Tensor, v: Tensor, *others, rows: Sequence[int]
 ) -> Tensor:
-    """Kernels of landmark attention, as gradients: it is linear in the values.
+    """Return kernels of landmark attention, which is linear in the values.
+
+    So its kernels are gradients of the output. Mixing heads mixes their kernels, since
+    the output of a head depends only on its own values.
 
     Args:
-        q, k, v: shape (1, N, M, D); `others` are the further arguments of
-            `torch.ops.mmattn.landmark_attention`. Mixing heads mixes their kernels:
-            a head's output depends on its own values alone.
+        q, k, v: shape (1, N, M, D).
+        others: the other arguments of `torch.ops.mmattn.landmark_attention`.
 
     Returns:
         Shape (len(rows), M, N).

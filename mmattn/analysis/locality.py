@@ -1,7 +1,8 @@
 """Attention locality score: how much of its attention a head spends on neighbors.
 
-From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
-https://arxiv.org/abs/2207.03006, section 4.2. Its search for masks reads it.
+The score is from "MaiT: Leverage Attention Masks for More Efficient Image
+Transformers", https://arxiv.org/abs/2207.03006, section 4.2. The paper's search for
+masks reads it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,22 +14,22 @@ from .attention_calls import AttentionCall, watch_attention
 from .kernel_rows import patch_offsets
 from .masks import KERNEL_SIZE, mask_width
 
-CHUNK = 2**24  # weights that are held at a time: 64 MB in float32
+CHUNK = 2**24  # weights in memory at a time, 64 MB in float32
 
 
 def locality_score(
     weights: Tensor, grid: Sequence[int], kernel_size: int = KERNEL_SIZE
 ) -> Tensor:
-    """What patches take from their neighbors, in the mean over patches: equation 3.
+    """Return the mean attention of patches to their neighbors: equation 3.
 
-    Rows and columns of special tokens do not count, as its sums run over patches.
+    Rows and columns of special tokens do not count, since the sums run over patches.
 
     Args:
         weights: attention after the softmax, masked or not, shape (..., N, N),
             N = num_special + H * W, special tokens first.
         grid: H and W of the patches.
-        kernel_size: a patch's neighbors are the kernel_size x kernel_size patches
-            around it, itself included.
+        kernel_size: width of the square of patches that are a patch's neighbors. The
+            patch itself is one of them.
 
     Returns:
         Shape (...), in [0, 1].
@@ -47,7 +48,7 @@ def locality_score(
 def _row_scores(
     weights: Tensor, patches: Sequence[int], grid: Sequence[int], kernel_size: int
 ) -> Tensor:
-    """Of some patches' rows (..., len(patches), H * W): shape (..., len(patches))."""
+    """Return the scores (..., len(patches)) of rows (..., len(patches), H * W)."""
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f'kernel_size must be odd, got {kernel_size}')
     offset = patch_offsets(patches, grid, device=weights.device)
@@ -58,7 +59,7 @@ def _row_scores(
 def locality_by_layer(
     backbone: nn.Module, images: Iterable[Tensor], kernel_size: int | None = None
 ) -> list[tuple[str, Tensor]]:
-    """Names of a backbone's attention layers, and scores (M,) averaged over images.
+    """Return names of attention layers, with scores (M,) averaged over images.
 
     Args:
         backbone, images, kernel_size: as in `attention_locality`.
@@ -74,7 +75,7 @@ def locality_by_layer(
         for image in images
     ]
     if not runs:
-        raise ValueError('needs at least one image')
+        raise ValueError('`images` must hold at least one image')
     return [
         (layer[0][0], torch.stack([score for _, score in layer]).mean(0))
         for layer in zip(*runs, strict=True)
@@ -82,7 +83,7 @@ def locality_by_layer(
 
 
 def _score_by_chunks(call: AttentionCall, kernel_size: int) -> Tensor:
-    """`locality_score` of a layer's heads (M,), without N x N weights."""
+    """Return the `locality_score` of a layer's heads (M,), without N x N weights."""
     first, N = call.num_special, call.num_tokens
     step = max(1, CHUNK // (call.num_heads * N))
     total = 0
@@ -97,27 +98,27 @@ def _score_by_chunks(call: AttentionCall, kernel_size: int) -> Tensor:
 def attention_locality(
     backbone: nn.Module, images: Iterable[Tensor], kernel_size: int | None = None
 ) -> Tensor:
-    """Scores of each layer and head, averaged over images.
+    """Return the scores of each layer and head, averaged over images.
 
     Args:
-        backbone: runs in the mode it is in: call `eval()` before. Layers are read as
-            `attention_maps` does: masked attention with its masked, soft and global
-            heads, PyTorch's SDPA, or a softmax of N x N scores.
-        images: shape (B, 3, H, W), or a sequence of (3, H, W) of several sizes, as the
-            backbone is given them (normalized). They run one by one.
-        kernel_size: width of the neighborhood; by default that of the masks that the
-            backbone has, or 3.
+        backbone: runs in its current mode, so call `eval()` before. Layers are read as
+            in `attention_maps`: masked attention with its masked, soft and global
+            heads, neighborhood attention, PyTorch's SDPA, or a softmax of N x N scores.
+        images: normalized images, shape (B, 3, H, W), or a sequence of (3, H, W) of
+            several sizes. They run one by one.
+        kernel_size: width of the neighborhood. It defaults to the width of the
+            backbone's masks, or to 3 without masks.
 
     Returns:
-        Shape (L, M), float, layers in the order of their calls. Where layers have
-        different numbers of heads, M is the largest, and the others end in NaN.
+        Shape (L, M), float, layers in the order of their calls. If layers have
+        different numbers of heads, M is the largest, and other rows end in NaN.
     """
     layers = locality_by_layer(backbone, images, kernel_size)
     return pad_heads([scores for _, scores in layers])
 
 
 def pad_heads(scores: Sequence[Tensor]) -> Tensor:
-    """Of each layer (M,), shape (L, largest M); heads that do not exist get NaN."""
+    """Stack scores (M,) of layers to (L, largest M), with NaN for missing heads."""
     return nn.utils.rnn.pad_sequence(
         list(scores), batch_first=True, padding_value=float('nan')
     )

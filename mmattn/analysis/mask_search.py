@@ -1,10 +1,10 @@
-"""The quick empirical search for which heads to mask, in three trainings.
+"""Search which heads to mask, in three trainings.
 
-From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
-https://arxiv.org/abs/2207.03006, section 4.3. Masks are lists, one for each layer, of
-the heads that are masked: the `masking` of `mmattn.MaiT`. Each step is a function of
-the locality scores (ALS) of the model that was trained with the masks of the step
-before; training it is left to the caller.
+This is the quick empirical search of "MaiT: Leverage Attention Masks for More Efficient
+Image Transformers", https://arxiv.org/abs/2207.03006, section 4.3. Masks are lists of
+masked heads, one for each layer, as in the `masking` of `mmattn.MaiT`. Each step takes
+the attention locality scores of the model that was trained with the previous step's
+masks. The caller trains the models.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,16 @@ def assign(
     """Step 2: layers get masks on all heads, on head 0, or on none.
 
     Args:
-        locality: shape (L, M), of the model of step 1. Only head 0 decides.
-        high: above it, all heads of the layer are masked.
-        low: below it, the layer loses its mask. A score that equals a threshold is
-            between the two.
+        locality: scores of the model of step 1, shape (L, M). Only head 0 decides.
+        high: a layer with a score above it gets masks on all heads.
+        low: a layer with a score below it loses its mask. A score that equals a
+            threshold is between the two.
     """
     scores = _scores(locality)
     if not 0 <= low <= high <= 1:
-        raise ValueError(f'need 0 <= low <= high <= 1, got low {low} and high {high}')
+        raise ValueError(
+            f'thresholds must be 0 <= low <= high <= 1, got low {low} and high {high}'
+        )
     every = list(range(scores.shape[1]))
     return [
         every.copy() if score > high else [] if score < low else [0]
@@ -49,12 +51,12 @@ def calibrate(
     locality: Tensor | Sequence[Sequence[float]],
     low: float = LOW,
 ) -> list[list[int]]:
-    """Step 3: where step 2 masked all heads, those that did not become local lose it.
+    """Step 3: unmask heads that did not become local, where step 2 masked all heads.
 
     Args:
-        masks: of step 2.
-        locality: shape (L, M), of the model of step 2.
-        low: below it, a head loses its mask.
+        masks: the masks of step 2.
+        locality: scores of the model of step 2, shape (L, M).
+        low: a head with a score below it loses its mask.
     """
     scores = _scores(locality)
     if not 0 <= low <= 1:

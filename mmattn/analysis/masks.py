@@ -1,4 +1,4 @@
-"""The layers of a backbone that mask heads, and what they learned."""
+"""Find the layers of a backbone that mask heads, and read what they learned."""
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +8,9 @@ ATTRIBUTES = 'masked_heads', 'num_heads', 'kernel_size', 'alpha'
 
 
 def mask_layers(backbone: nn.Module) -> dict[str, nn.Module]:
-    """Names and attention layers that can mask heads, `MaskedAttention` and the like.
+    """Return attention layers that can mask heads, such as `MaskedAttention`, by name.
 
-    A layer of which all heads are global is one of them, too.
+    A layer whose heads are all global is one of them, too.
     """
     return {
         name: module
@@ -20,27 +20,27 @@ def mask_layers(backbone: nn.Module) -> dict[str, nn.Module]:
 
 
 def mask_width(backbone: nn.Module) -> int:
-    """Of the backbone's masks; 3, the paper's, where it has none."""
+    """Return the width of the backbone's masks, or the paper's 3 if it has none."""
     layers = mask_layers(backbone).values()
     widths = {layer.kernel_size for layer in layers if layer.masked_heads}
     if len(widths) > 1:
         raise ValueError(
-            f'masks have several widths, {sorted(widths)}: say a kernel_size'
+            f'masks have several widths, {sorted(widths)}: pass a kernel_size'
         )
     return widths.pop() if widths else KERNEL_SIZE
 
 
 @torch.no_grad()
 def mask_alphas(backbone: nn.Module) -> Tensor:
-    """What soft masks multiply scores of patches that are no neighbors by.
+    """Return the factors of soft masks for scores of patches that are no neighbors.
 
-    From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
-    https://arxiv.org/abs/2207.03006, section 4.3: near 0 a head is local, near 1
-    global.
+    They are alpha of "MaiT: Leverage Attention Masks for More Efficient Image
+    Transformers", https://arxiv.org/abs/2207.03006, section 4.3. A head with a factor
+    near 0 is local, and one near 1 is global.
 
     Returns:
-        Shape (L, M), in (0, 1), layers as they are registered. NaN is a head that has
-        no soft mask, or that a layer with fewer than M heads does not have.
+        Shape (L, M), in (0, 1), layers in the order of registration. Heads without a
+        soft mask, and heads that a layer does not have, are NaN.
 
     Raises:
         ValueError: the backbone has no soft mask.

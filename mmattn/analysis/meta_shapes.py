@@ -1,7 +1,7 @@
-"""What operators return on the meta device, for those whose own answer is slow there.
+"""Return empty results for operators that are slow on the meta device.
 
-PyTorch derives it for some by running their definition in Python, at a millisecond a
-call, which was most of the time that counting a model took.
+PyTorch runs the definition of some operators in Python there, which takes a millisecond
+a call. That was most of the time of counting a model.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""Where deformable attention samples its keys, and the attention that they receive.
+"""Read where deformable attention samples its keys, and how much attention they get.
 
-What the figures of "Vision Transformer with Deformable Attention"
+The figures of "Vision Transformer with Deformable Attention"
 (https://arxiv.org/abs/2201.00520) and of "DAT++" (https://arxiv.org/abs/2309.01430)
-show.
+show these points.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from .one_image import check_one_image, module_kinds, run_with_hooks
 if TYPE_CHECKING:
     from mmattn.models.layers import DeformableAttention
 
-# Of the scores of some queries, for all heads and keys: 64 MiB in float32.
+# Scores in memory at a time, for all heads and keys: 64 MiB in float32.
 MAX_SCORES = 1 << 24
 
 
@@ -31,11 +31,11 @@ class SamplingPoints:
     Attributes:
         layer: name of the module.
         references: the uniform grid that the offsets start from, shape (K, 2).
-        points: where each of the G groups samples, shape (G, K, 2). Outside of the
-            image's pixels it samples zeros.
-        weights: shape (G, K), the attention to each point in the mean over the group's
-            heads, and over all queries unless there is one; sums up to 1.
-        query: the middle of the cell that asks, or None for all.
+        points: where each of the G groups samples, shape (G, K, 2). Points outside the
+            image sample zeros.
+        weights: shape (G, K), the attention to each point, averaged over the group's
+            heads and, without a query, over all queries. Sums up to 1.
+        query: the middle of the query's cell, or None for all queries.
     """
 
     layer: str
@@ -49,23 +49,24 @@ class SamplingPoints:
 def sampling_points(
     backbone: nn.Module, image: Tensor, query: tuple[float, float] | None = None
 ) -> list[SamplingPoints]:
-    """Runs a backbone and returns the points of each `DeformableAttention`, in order.
+    """Run a backbone and return the points of each `DeformableAttention`, in order.
 
     Args:
-        backbone: runs in the mode it is in, and without `torch.compile`.
+        backbone: runs in its current mode and without `torch.compile`.
         image: shape (1, 3, H, W).
         query: a place (y, x) in the image, in pixels; (0.5, 0.5) is the middle of the
             first one. A layer's query is the cell of its map that the place lies in.
 
     Raises:
-        ValueError: not one image, a query outside it, or no such layer.
+        ValueError: there is not one image, the query is outside it, or the backbone has
+            no such layer.
     """
     check_one_image(image)
     size = tuple(image.shape[2:])
     if query is not None and not all(
         0 <= place < side for place, side in zip(query, size, strict=True)
     ):
-        raise ValueError('query {} is outside of the {}x{} image'.format(query, *size))
+        raise ValueError('query {} is outside the {}x{} image'.format(query, *size))
     from mmattn.models.layers import DeformableAttention
 
     names = {
@@ -94,7 +95,7 @@ def _points(
     size: tuple[int, int],
     query: tuple[float, float] | None,
 ) -> SamplingPoints:
-    """Of a layer that was given the map `x` (1, H, W, C) of an image of `size`."""
+    """Return the points of a layer, given its map `x` (1, H, W, C) of an image."""
     grid = tuple(x.shape[1:3])
     rows = torch.arange(grid[0] * grid[1], device=x.device)
     if query is not None:
@@ -123,7 +124,7 @@ def _points(
 def in_image(
     positions: Tensor, grid: Sequence[int], image_size: Sequence[int]
 ) -> Tensor:
-    """Normalized (x, y) on a map, as in `DeformableAttention`, to (y, x) in pixels."""
+    """Turn the normalized (x, y) of `DeformableAttention` into (y, x) in pixels."""
     grid, size = (positions.new_tensor(sides) for sides in (grid, image_size))
     cells = (positions.flip(-1) + 1) / 2 * (grid - 1) + 0.5
     return cells * size / grid
@@ -132,9 +133,9 @@ def in_image(
 def mean_attention(
     layer: 'DeformableAttention', x: Tensor, positions: Tensor, rows: Tensor
 ) -> Tensor:
-    """What the queries `rows` of the map `x` give each key, shape (G, K).
+    """Return the attention of queries `rows` of the map `x` to each key, shape (G, K).
 
-    By the definition; scores are in memory for some queries at a time.
+    This is the definition, with the scores of some queries in memory at a time.
     """
     from mmattn.models.layers.deformable_attention import sample_map
 

@@ -1,8 +1,8 @@
 """Cross-layer similarity of attention maps.
 
-From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
-https://arxiv.org/abs/2207.03006, equation 4 and Figures 4 to 6, after DeepViT (Zhou et
-al., https://arxiv.org/abs/2103.11886).
+"MaiT: Leverage Attention Masks for More Efficient Image Transformers",
+https://arxiv.org/abs/2207.03006, defines it in equation 4 and shows it in Figures 4 to
+6, after DeepViT (Zhou et al., https://arxiv.org/abs/2103.11886).
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +15,13 @@ from .attention_maps import AttentionMap, attention_maps
 
 
 def map_similarity(maps: Sequence[Tensor]) -> Tensor:
-    """Cosine of the same row in two layers' maps, in the mean over rows.
+    """Return the cosine of the same row in two layers' maps, averaged over rows.
 
-    The paper prints the norm of layer i twice in the denominator; its text says that it
-    is a cosine, and DeepViT has the norms of both.
+    The paper prints the norm of layer i twice in the denominator. Its text calls the
+    result a cosine, and DeepViT divides by the norms of both layers.
 
     Args:
-        maps: of each layer, shape (M, N, N).
+        maps: one map for each layer, shape (M, N, N).
 
     Returns:
         Shape (L, L, M): symmetric, in [0, 1] for maps after a softmax.
@@ -31,10 +31,10 @@ def map_similarity(maps: Sequence[Tensor]) -> Tensor:
 
 
 def layer_similarity(backbone: nn.Module, images: Iterable[Tensor]) -> Tensor:
-    """Similarity of each two layers' maps, head by head, averaged over images.
+    """Return the similarity of each two layers' maps by head, averaged over images.
 
     Args:
-        backbone, images: as of `attention_locality`.
+        backbone, images: as for `attention_locality`.
 
     Returns:
         Shape (L, L, M), layers in the order of their calls.
@@ -48,18 +48,18 @@ def layer_similarity(backbone: nn.Module, images: Iterable[Tensor]) -> Tensor:
         _check_alike(maps)
         similarities.append(map_similarity([found.weights for found in maps]))
     if not similarities:
-        raise ValueError('needs at least one image')
+        raise ValueError('`images` must hold at least one image')
     return torch.stack(similarities).mean(0)
 
 
 def similarity_among(similarity: Tensor, layers: Sequence[int]) -> Tensor:
-    """Mean over pairs of different layers of (L, L, M); shape (M,).
+    """Average a similarity (L, L, M) over pairs of different layers, shape (M,).
 
     The paper's "last 8 layers" are `layers=range(L - 8, L)`.
     """
     index = torch.as_tensor(list(layers))
     if len(index) < 2:
-        raise ValueError(f'needs two layers or more, got {list(layers)}')
+        raise ValueError(f'`layers` must be two or more, got {list(layers)}')
     first, second = torch.combinations(index).unbind(1)
     return similarity[first, second].mean(0)
 

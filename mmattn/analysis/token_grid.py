@@ -1,4 +1,4 @@
-"""Where tokens stand in the image they were made of."""
+"""Find the grid of an image that tokens stand on."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ STRIDES = (1, 2, 4, 8, 14, 16, 32, 64)
 
 
 def possible_grids(image_size: Sequence[int]) -> list[tuple[int, int]]:
-    """Heights and widths that a usual stride makes of the image, fine to coarse.
+    """Return the grids that usual strides make of an image, fine to coarse.
 
-    All divisions of a grid round up, or all round down.
+    Both sides of a grid are rounded up, or both are rounded down.
     """
     H, W = image_size
     grids = {}
@@ -23,10 +23,10 @@ def possible_grids(image_size: Sequence[int]) -> list[tuple[int, int]]:
 def token_grid(
     num_tokens: int, image_size: Sequence[int]
 ) -> tuple[int, int, int] | None:
-    """Prefix tokens, height and width of a sequence, or None if it is no grid.
+    """Return prefix tokens, height and width of a sequence, or None if it is no grid.
 
-    Up to 5 tokens, such as a class token, may stand before it. Tokens are in row-major
-    order.
+    Up to 5 tokens, such as a class token, may stand before the grid, whose tokens are
+    in row-major order.
     """
     for prefix in PREFIX_TOKENS:
         for height, width in possible_grids(image_size):

@@ -353,7 +353,7 @@ def test_a_backbone_without_readable_attention_is_refused(backbone, message):
 @pytest.mark.parametrize('y, x', [(-0.1, 0), (0, -1), (32, 0), (0, 48)])
 def test_a_query_outside_the_image_is_refused(y, x):
     backbone = ViT(VIT, 'mhsa')
-    with pytest.raises(ValueError, match='outside of the 32x48 image'):
+    with pytest.raises(ValueError, match='outside the 32x48 image'):
         attention_kernels(backbone, torch.randn(1, 3, 32, 48), [(1, 1), (y, x)])
 
 

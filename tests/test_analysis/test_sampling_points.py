@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said():
     model = build('dat')
     with pytest.raises(ValueError, match='1, 3, H, W'):
         sampling_points(model, image().repeat(2, 1, 1, 1))
-    with pytest.raises(ValueError, match=r'\(64, 5\) is outside of the 64x96 image'):
+    with pytest.raises(ValueError, match=r'\(64, 5\) is outside the 64x96 image'):
         sampling_points(model, image(), (64, 5))
     vit = ViT(dict(embed_dims=24, depth=1, num_heads=3), 'mhsa')
     with pytest.raises(ValueError, match='ViT has no DeformableAttention'):

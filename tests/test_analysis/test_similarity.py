@@ -63,7 +63,7 @@ def test_mean_of_the_last_layers_leaves_each_with_itself_out():
 
 @pytest.mark.parametrize('layers', [[], [3]], ids=str)
 def test_a_mean_needs_two_layers(layers):
-    with pytest.raises(ValueError, match='needs two layers or more'):
+    with pytest.raises(ValueError, match='must be two or more'):
         similarity_among(torch.ones(5, 5, 2), layers)
 
 

@@ -21,7 +21,7 @@ BACKENDS = {
 def neighborhood_attention(
     q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, *, backend: str | None = None
 ) -> Tensor:
-    """Attention of each query to the K x K pixels nearest to it.
+    """Attend from each query to the K x K pixels nearest to it.
 
     `out = softmax(q k^T / sqrt(D) + rpb) v` over the keys of the query's window. At a
     border the window is shifted into the map instead of clipped, so every query sees
