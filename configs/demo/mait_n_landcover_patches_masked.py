@@ -15,7 +15,7 @@ model = dict(
         ],
     ),
 )
-# What that was decided from; a training does not read it.
+# The facts behind the decision, which a training does not read.
 mask_search = dict(
     base='mait_n_landcover_patches.py',
     step='calibrate',

@@ -202,7 +202,7 @@ WRONG = {
     ),
     'query': (
         ['detector.py', 'image.png', '--query', '60', '3'],
-        'query 60 3 is outside of the 60x90 image',
+        'query 60 3 is outside the 60x90 image',
     ),
     'checkpoint': (
         ['segmentor.py', 'image.png', '--checkpoint', 'detector.pth'],

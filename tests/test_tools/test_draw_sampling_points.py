@@ -118,7 +118,7 @@ def test_points_of_a_query(draw):
     'args, message',
     [
         (('vit.py', 'image.png'), 'no DeformableAttention'),
-        (('dat.py', 'image.png', '--query', 32, 0), 'outside of the 32x48 image'),
+        (('dat.py', 'image.png', '--query', 32, 0), 'outside the 32x48 image'),
         (('dat.py', 'image.png', '--layers', 2), r'\[-2, 1\], got 2'),
         (('dat.py', 'image.png', '--layers', 0, '--groups', 1), r'\[-1, 0\], got 1'),
         (('dat.py', 'no.png'), 'no readable image at no.png'),

@@ -1,12 +1,13 @@
-"""Plots curves of a run or times its iterations, from its `vis_data/scalars.json`.
+"""Plot curves of a run or time its iterations, from its `vis_data/scalars.json`.
 
     analyze_logs.py plot_curve LOG.json ... --keys loss coco/bbox_mAP --out curves.png
     analyze_logs.py cal_train_time LOG.json ...
 
-mmpretrain's tool does, whatever package made the log, since it alone reads runs counted
-in iterations as well as in epochs. `--package mmdet` or `--package mmseg` takes
-theirs: mmdet's needs `--style default` (the style that it names otherwise is not one of
-matplotlib's), mmseg's needs seaborn and has no cal_train_time.
+The tool of mmpretrain reads the logs of all packages by default, since only that one
+supports runs counted in iterations and in epochs. `--package mmdet` and
+`--package mmseg` run the tools of those packages. That of mmdet requires
+`--style default`, because matplotlib does not know its default style. That of mmseg
+requires seaborn and has no cal_train_time.
 """
 
 import argparse

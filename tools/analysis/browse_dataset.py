@@ -1,8 +1,9 @@
-"""Draws the training images as a config augments them, with their annotations.
+"""Draw the training images as a config augments them, with their annotations.
 
---output-dir DIR saves them, --not-show opens no window. The tool of the config's
-package does it for detection and segmentation. mmpretrain's fails with current versions
-of matplotlib (it calls a private function of theirs), so classification is drawn here.
+--output-dir DIR saves the images, and --not-show opens no window. The tool of the
+config's package runs for detection and segmentation. That of mmpretrain calls a private
+function of matplotlib and fails with current versions, so this tool draws
+classification itself.
 """
 
 import argparse
@@ -13,8 +14,8 @@ from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
 from package_tool import package_of_config, run_tool
 
-# mmseg has another one in misc/: it draws the classes of the data set's type, not those
-# of the config.
+# mmseg has another tool in misc/, which draws the classes of the data set's type, not
+# those of the config.
 TOOL = 'analysis_tools/browse_dataset.py'
 
 
@@ -24,7 +25,7 @@ def browse_classes(argv: list[str]):
     parser.add_argument('--output-dir', type=Path, help='folder for the images')
     parser.add_argument('--not-show', action='store_true', help='open no window')
     parser.add_argument('--phase', choices=['train', 'val', 'test'], default='train')
-    parser.add_argument('--show-number', type=int, help='so many images, not all')
+    parser.add_argument('--show-number', type=int, help='images, default: all')
     parser.add_argument(
         '--show-interval', type=float, default=2, help='seconds each image is shown'
     )

@@ -1,7 +1,7 @@
-"""Reports versions, mm packages, the backend of each operator, and problems.
+"""Report versions, mm packages, the backend of each operator, and problems.
 
-Paste its output into an issue. Each problem comes with what to run to mend it, and the
-exit status is 1 when there is one. It needs torch alone; mm packages may be missing.
+Paste the output into an issue. Each problem comes with a command that mends it, and the
+exit status is 1 if there is a problem. The tool requires only torch.
 """
 
 import argparse
@@ -15,11 +15,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--json', action='store_true', help='print it as JSON')
+    parser.add_argument('--json', action='store_true', help='print the report as JSON')
     return parser.parse_args(argv)
 
 
 def as_text(found: dict) -> str:
+    """Return the report as sections of aligned lines."""
     sections = [_section('Machine', found['machine'])]
     sections.append(_section('Packages', found['packages']))
     packages = {
@@ -45,7 +46,7 @@ def _section(title: str, rows: dict[str, str]) -> str:
 
 
 def _operator_lines(operators: list[dict]) -> dict[str, str]:
-    """One line for each call, then the reasons against the other backends."""
+    """Return the backend of each call, and the reasons against the others."""
     lines = {}
     for row in operators:
         reasons = '; '.join(f'{k}: {v}' for k, v in row['unsupported'].items())

@@ -1,15 +1,15 @@
-"""Draws the attention kernels of pixels of an image: how they weigh the other pixels.
+"""Draw the attention kernels of pixels of an image: how they weigh the other pixels.
 
     draw_attention_kernels.py CONFIG IMAGE --checkpoint FILE --query 100 140
 
-writes one panel for each layer and head, with the query in a red box, as Figures 4 and
-8 of "Lightweight Structure-Aware Attention for Visual Understanding"
-(https://arxiv.org/abs/2211.16289) do; --compare CONFIG puts another model beside it.
-Kernels with negative weights, as those of structure-aware attention, are drawn around
-0, those of softmax attention from 0. Each panel has its own scale.
+writes one panel for each layer and head, with the query in a red box, as in Figures 4
+and 8 of "Lightweight Structure-Aware Attention for Visual Understanding"
+(https://arxiv.org/abs/2211.16289). --compare CONFIG puts another model beside it.
+Kernels of softmax attention are drawn from 0. Those with negative weights, such as
+structure-aware attention's, are drawn around 0. Each panel has its own scale.
 
-Any backbone whose attention can be read is drawn, whatever mm package the config is of:
-see mmattn/analysis/attention_maps.py.
+The config may be of any mm package, with any backbone whose attention can be read: see
+mmattn/analysis/attention_maps.py.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def draw(
     heads: Sequence[int] | None,
     out: Path,
 ):
-    """One row for each query: the image, then the panels of each model."""
+    """Draw one row for each query: the image, then the panels of each model."""
     blocks = [_chosen(model, queries, layers, heads) for model in models]
     num_heads = max(len(panels) for block in blocks for _, _, panels in block)
     height = max(IMAGE_INCHES, num_heads * PANEL_INCHES) + MARGIN_INCHES
@@ -64,7 +64,7 @@ def draw(
 
 
 def _chosen(model: ImageInModel, queries, layers, heads):
-    """Of each layer its index, kernels, and the heads to draw."""
+    """Return the index, the kernels and the heads to draw of each chosen layer."""
     places = [model.place(*query) for query in queries]
     found = attention_kernels(model.backbone, model.inputs, places)
     block = []
@@ -82,7 +82,7 @@ def _chosen(model: ImageInModel, queries, layers, heads):
 def _draw_image(
     part: SubFigure, picture: np.ndarray, query, kernels: AttentionKernels, i: int
 ):
-    """The query's box is a cell of these kernels."""
+    """Draw the image, and the query's cell on the grid of these kernels."""
     axis = part.subplots()
     axis.imshow(picture)
     axis.set(xticks=[], yticks=[])
@@ -93,7 +93,7 @@ def _draw_image(
 
 
 def _draw_block(part: SubFigure, block, num_heads: int, i: int):
-    """Columns are layers, rows are heads; `i` is the query."""
+    """Draw the kernels of query `i`: columns are layers, rows are heads."""
     signed = any((kernels.kernels < 0).any() for _, kernels, _ in block)
     scale = dict(cmap='PRGn', vmin=-1) if signed else dict(cmap='viridis', vmin=0)
     axes = part.subplots(num_heads, len(block), squeeze=False)
@@ -129,15 +129,15 @@ def main(argv: Sequence[str] | None = None):
         type=int,
         metavar=('Y', 'X'),
         action='append',
-        help='row and column of a pixel of the image file; repeat it for more rows of '
-        'panels. By default the middle',
+        help='row and column of a pixel of the image file, default: the middle; repeat '
+        'the option for more rows of panels',
     )
     parser.add_argument(
         '--heads',
         nargs='+',
         type=int,
         metavar='HEAD',
-        help=f'which, counted from 0; by default the first {MAX_HEADS}',
+        help=f'heads to draw, counted from 0, default: the first {MAX_HEADS}',
     )
     args = parse_args(parser, argv)
     models = load_models(args)

@@ -1,16 +1,16 @@
-"""Draws how much of its attention each head spends on neighbors, layer by layer.
+"""Draw how much of its attention each head spends on neighbors, layer by layer.
 
     draw_attention_locality.py CONFIG IMAGE [IMAGE ...] --checkpoint FILE
 
 prints the attention locality score of "MaiT: Leverage Attention Masks for More
 Efficient Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.2, averaged
-over the images, and writes it as a heat map and, beside it, a csv file. Masked heads
-have a red frame. 1 is attention to the 3 x 3 patches around a patch and to nothing else
-(or as many as the model's masks have, or --kernel-size); an average over 14 x 14
-patches and a class token has 0.041.
+over the images. It also writes a heat map and, beside it, a csv file. Masked heads have
+a red frame. A head that attends only to a patch's neighbors scores 1. Its neighbors are
+the 3 x 3 patches around it, or as many as the model's masks cover. A plain average over
+14 x 14 patches and a class token scores 0.041.
 
-Any backbone whose attention is a softmax that can be read will do, masked or not,
-whatever mm package the config is of: see mmattn/analysis/attention_maps.py.
+The config may be of any mm package, with any backbone whose softmax attention can be
+read, masked or not: see mmattn/analysis/attention_maps.py.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None):
     parser.add_argument(
         '--kernel-size',
         type=int,
-        help="width of the neighborhood; by default that of the model's masks, or 3",
+        help="width of the neighborhood, default: the width of the model's masks, or 3",
     )
     args = parser.parse_args(argv)
     model = load_model(args)

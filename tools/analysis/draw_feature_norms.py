@@ -1,14 +1,14 @@
-"""Draws how large the features of an image are, pixel by pixel, after each block.
+"""Draw how large the features of an image are, pixel by pixel, after each block.
 
     draw_feature_norms.py CONFIG IMAGE --checkpoint FILE
 
-writes one panel for each block, with the L2 norms of the channels, as Figure 9 of
+writes one panel for each block, with the L2 norms of the channels, as in Figure 9 of
 "Lightweight Structure-Aware Attention for Visual Understanding"
-(https://arxiv.org/abs/2211.16289) does; --compare CONFIG puts another model below it.
-Each panel has its own scale, which is written under it.
+(https://arxiv.org/abs/2211.16289). --compare CONFIG puts another model below it. Each
+panel has its own scale, which is written under it.
 
-Any backbone whose blocks return maps or tokens is drawn, whatever mm package the config
-is of: see mmattn/analysis/feature_norms.py.
+The config may be of any mm package, with any backbone whose blocks return maps or
+tokens: see mmattn/analysis/feature_norms.py.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ TITLE_INCHES = 0.7
 
 
 def draw(models: Sequence[ImageInModel], layers: Sequence[int] | None, out: Path):
-    """One row for each model: the image, then its blocks."""
+    """Draw one row for each model: the image, then its blocks."""
     rows = []
     for model in models:
         norms = [*feature_norms(model.backbone, model.inputs).items()]

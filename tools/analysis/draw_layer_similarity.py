@@ -1,15 +1,16 @@
-"""Draws how alike the attention maps of a model's layers are, head by head.
+"""Draw how alike the attention maps of a model's layers are, head by head.
 
     draw_layer_similarity.py CONFIG IMAGE [IMAGE ...] --checkpoint FILE
 
-writes for each head a heat map of the cosines between the maps of each two layers, in
-the mean over tokens and images, as Figures 4 to 6 of "MaiT: Leverage Attention Masks
-for More Efficient Image Transformers" (https://arxiv.org/abs/2207.03006) show them, and
-beside it a csv file. It prints the mean over pairs of the last 8 layers, of which the
-paper reports 0.75 for a DeiT-T of 36 layers and 0.65 where masks differ between layers.
+writes for each head a heat map of the cosines between the maps of each two layers,
+averaged over tokens and images, and beside it a csv file. Figures 4 to 6 of "MaiT:
+Leverage Attention Masks for More Efficient Image Transformers"
+(https://arxiv.org/abs/2207.03006) show such maps. The tool prints the mean over pairs
+of the last 8 layers. The paper reports 0.75 for a DeiT-T of 36 layers, and 0.65 where
+masks differ between layers.
 
-Any backbone whose layers attend to the same tokens with as many heads will do, whatever
-mm package the config is of: see mmattn/analysis/attention_maps.py.
+The config may be of any mm package. All layers of its backbone must attend to the same
+tokens with the same number of heads: see mmattn/analysis/attention_maps.py.
 """
 
 import csv
@@ -34,7 +35,7 @@ TITLE_INCHES = 0.6
 
 
 def draw(similarity: Tensor, titles: Sequence[str], label: str, out: Path):
-    """One panel for each head of (L, L, M), layer 0 in the lower left corner."""
+    """Draw one panel for each head of (L, L, M), layer 0 in the lower left corner."""
     columns = min(len(titles), MAX_COLUMNS)
     rows = -(-len(titles) // columns)
     size = (columns * PANEL_INCHES + 1, rows * PANEL_INCHES + TITLE_INCHES)
@@ -59,7 +60,7 @@ def draw(similarity: Tensor, titles: Sequence[str], label: str, out: Path):
 
 
 def write(similarity: Tensor, path: Path):
-    """Each pair of layers once, and each layer with itself."""
+    """Write each pair of layers once, and each layer with itself."""
     L, _, M = similarity.shape
     with path.open('w', newline='') as file:
         writer = csv.writer(file, lineterminator='\n')
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None):
     parser.add_argument(
         '--last',
         type=int,
-        help=f'how many layers the mean is over; default: {LAST}, if there are as many',
+        help=f'number of last layers in the mean, default: up to {LAST}',
     )
     args = parser.parse_args(argv)
     model = load_model(args)

@@ -1,11 +1,11 @@
-"""Draws what a model with soft masks learned: local heads, and global ones.
+"""Draw which heads a model with soft masks made local, and which global.
 
     draw_mask_alphas.py CONFIG --checkpoint FILE
 
-prints alpha of each masked head, with which a soft mask multiplies the scores of
-patches that are no neighbors, and writes it as a heat map and, beside it, a csv file.
-Near 0 a head is local, near 1 global: "MaiT: Leverage Attention Masks for More
-Efficient Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.3. Heads
+prints alpha of each masked head, and writes it as a heat map and, beside it, a csv
+file. A soft mask multiplies the scores of patches that are no neighbors by alpha, so a
+head is local near 0 and global near 1: see section 4.3 of "MaiT: Leverage Attention
+Masks for More Efficient Image Transformers" (https://arxiv.org/abs/2207.03006). Heads
 without a soft mask are left blank.
 """
 

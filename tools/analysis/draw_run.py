@@ -1,9 +1,10 @@
-"""Draws a finished run: its curves, and predictions beside the ground truth.
+"""Draw a finished run: its curves, and predictions beside the ground truth.
 
     python tools/analysis/draw_run.py configs/demo/mask_rcnn_ivit_n_hela.py
 
-reads the work dir of that config and writes there `curves.png`, `predictions.png` and
-`summary.json`: the last metrics, the minutes that the run took, and on what.
+reads the work dir of that config, and writes `curves.png`, `predictions.png` and
+`summary.json` there. The summary holds the last metrics, the minutes that the run took,
+and the machine.
 """
 
 import argparse
@@ -33,7 +34,7 @@ METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc'
 
 
 def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
-    """Plots the loss and the metrics of a run over its iterations."""
+    """Plot the loss and the metrics of a run over its iterations."""
     figure, loss_axis = plt.subplots(figsize=(7, 4), layout='constrained')
     losses = [(r['step'], r['loss']) for r in records if 'loss' in r]
     loss_axis.plot(*zip(*losses, strict=True), color='0.5', label='training loss')
@@ -51,7 +52,7 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
 
 
 def summarize(config: str, run: Path, records: list[dict], metrics: tuple[str, ...]):
-    """Last value of each metric, and the wall time of training and validation."""
+    """Return the last metrics, and the wall time of training and validation."""
     last = {m: round(r[m], 3) for r in records for m in metrics if m in r}
     started = datetime.strptime(run.name, '%Y%m%d_%H%M%S')
     ended = datetime.fromtimestamp((run / SCALARS).stat().st_mtime)
@@ -67,6 +68,7 @@ def summarize(config: str, run: Path, records: list[dict], metrics: tuple[str, .
 
 
 def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.ndarray:
+    """Return the image with boxes and masks of instances on it."""
     visualizer.set_image(image)
     boxes = getattr(instances.bboxes, 'tensor', instances.bboxes)
     rainbow = plt.get_cmap('hsv')(np.linspace(0, 1, len(boxes), endpoint=False))
@@ -83,7 +85,7 @@ def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.n
 
 
 def draw_sample(image: np.ndarray, sample, visualizer: Visualizer, score_thr: float):
-    """Two pictures of one image: its ground truth and its prediction."""
+    """Return two pictures of one image: its ground truth and its prediction."""
     if 'gt_instances' in sample:
         found = sample.pred_instances
         found = found[found.scores > score_thr]
@@ -103,7 +105,7 @@ def draw_sample(image: np.ndarray, sample, visualizer: Visualizer, score_thr: fl
 def draw_predictions(
     cfg: Config, checkpoint: str, num_images: int, score_thr: float, out_file: Path
 ):
-    """Draws evenly spaced validation images, each with ground truth and prediction."""
+    """Draw evenly spaced validation images, each with ground truth and prediction."""
     dataset = DATASETS.build(cfg.val_dataloader.dataset)
     model = MODELS.build(cfg.model)
     load_checkpoint(model, checkpoint, map_location='cpu')
@@ -146,7 +148,10 @@ def parse_args():
     parser.add_argument('--work-dir', help='default: work_dirs/<config name>')
     parser.add_argument('--num-images', type=int, default=4)
     parser.add_argument(
-        '--score-thr', type=float, default=0.5, help='least score of a drawn instance'
+        '--score-thr',
+        type=float,
+        default=0.5,
+        help='lowest score that is drawn',
     )
     return parser.parse_args()
 

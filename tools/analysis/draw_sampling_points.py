@@ -1,16 +1,16 @@
-"""Draws where deformable attention samples its keys, over the image.
+"""Draw where deformable attention samples its keys, over the image.
 
     draw_sampling_points.py CONFIG IMAGE --checkpoint FILE
 
-writes one panel for each layer (a row) and offset group: small crosses are the uniform
-grid that the offsets start from, dots the points that are sampled, as the figures of
-"Vision Transformer with Deformable Attention" (https://arxiv.org/abs/2201.00520) show
-them. Their color is the attention that they receive, from all queries, or from the one
-of the pixel --query, which has a red star. Each panel has its own scale; below it is
-the largest attention, as a multiple of the mean.
+writes one panel for each layer (a row) and offset group, as in the figures of "Vision
+Transformer with Deformable Attention" (https://arxiv.org/abs/2201.00520). Small crosses
+are the uniform grid that the offsets start from, and dots are the sampled points. Their
+color is the attention that they receive from all queries, or from the pixel --query,
+which has a red star. Each panel has its own scale. The largest attention is written
+below it, as a multiple of the mean.
 
-For DAT, DAT++ and any other backbone with their `DeformableAttention`, whatever mm
-package the config is of: see mmattn/analysis/sampling_points.py.
+The config may be of any mm package. Its backbone must use the `DeformableAttention` of
+DAT and DAT++: see mmattn/analysis/sampling_points.py.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def draw(
     groups: Sequence[int] | None,
     out: Path,
 ):
-    """One row for each layer, one column for each of its groups."""
+    """Draw one row for each layer, with one column for each of its groups."""
     place = None if query is None else model.place(*query)
     found = sampling_points(model.backbone, model.inputs, place)
     rows = []
@@ -80,7 +80,7 @@ def draw(
 def _draw_panel(
     axis: Axes, model: ImageInModel, points: SamplingPoints, group: int
 ) -> PathCollection:
-    """Points may be outside of the image, where zeros are sampled."""
+    """Draw one group; points outside the image, which sample zeros, are not clipped."""
     axis.imshow(model.picture, alpha=0.6)
     weights = points.weights[group].numpy()
     size = min(40, 1500 / len(weights))  # the more points, the smaller
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None):
         nargs=2,
         type=int,
         metavar=('Y', 'X'),
-        help='row and column of a pixel of the image file; by default all queries',
+        help='row and column of a pixel of the image file, default: all queries',
     )
     for name, most in (('layer', MAX_LAYERS), ('group', MAX_GROUPS)):
         which = 'evenly spaced' if name == 'layer' else 'the first'
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None):
             nargs='+',
             type=int,
             metavar=name.upper(),
-            help=f'which, counted from 0; by default up to {most}, {which}',
+            help=f'{name}s to draw, counted from 0, default: up to {most}, {which}',
         )
     args = parser.parse_args(argv)
     model = load_model(args).put(args.image)

@@ -1,14 +1,15 @@
-"""Prints the parameters and FLOPs of the model in a config, module by module.
+"""Print the parameters and FLOPs of the model in a config, module by module.
 
-Takes any config of mmattn, mmdetection, mmsegmentation or mmpretrain. No data set, no
-checkpoint and no GPU is needed, and nothing is downloaded. FLOPs do not depend on the
-image size that a ViT's position embedding is made for, but its parameters do:
---cfg-options model.backbone.img_size=448 counts those of another size.
+The config may be of mmattn, mmdetection, mmsegmentation or mmpretrain. The tool needs
+no data set, no checkpoint and no GPU, and downloads nothing. The image size that a
+ViT's position embedding is made for changes its parameters, but not its FLOPs:
+--cfg-options model.backbone.img_size=448 counts another size.
 
-A model with Fourier transforms has its FLOPs printed twice. Papers that run them inside
-of a fused kernel print what a counter then sees: the FLOPs without them. So has one
-with hard-masked attention: once with the pairs of tokens that its masks leave, once
-with all pairs, as papers print models that run it as plain attention.
+FLOPs of a model with Fourier transforms are printed twice, with and without the
+transforms. Papers that run them in a fused kernel print the FLOPs without them, since
+their counters do not see inside it. FLOPs of a model with hard-masked attention are
+printed twice, too: with the pairs of tokens that its masks leave, and with all pairs,
+as papers print models that run it as plain attention.
 
 Multi-scale deformable attention counts, beside its linear layers, five for each channel
 of each point: four pixels and a weight.
@@ -54,10 +55,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs='+',
         type=int,
         metavar='SIDE',
-        help='height and width of the image, or one number for both; by default what '
-        "the config's test pipeline gives a classifier, else 224 224, 800 1280 for "
-        'detection, 512 2048 for segmentation; with --compare another size if the '
-        'paper has figures for that alone',
+        help='height and width of the image, or one number for both; default: the size '
+        "of the config's test pipeline for a classifier (else 224 224), 800 1280 for "
+        'detection, 512 2048 for segmentation; with --compare the size of the '
+        "paper's figures, if there is only one",
     )
     parser.add_argument(
         '--depth', type=int, default=2, help='levels of the module tree (default: 2)'
@@ -65,7 +66,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--compare',
         action='store_true',
-        help="compare with the paper's figures for this config and shape; exits with 1 "
+        help="compare with the paper's figures for this config and shape; exit with 1 "
         'if one deviates by more than the table file allows, with 2 if there is none',
     )
     parser.add_argument(
@@ -87,6 +88,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
+    """Return the height and width to count at."""
     if shape is not None:
         return shape[0], shape[-1]
     scope = cfg.get('default_scope')
@@ -110,7 +112,7 @@ def classified_shape(cfg: Config) -> tuple[int, int] | None:
 
 
 def tree(model: Complexity, depth: int) -> Table:
-    """With a column for each of the conventions where they differ."""
+    """Build the table of modules, with a column for each convention that differs."""
     conventions = ['without transforms'] if model.transforms else []
     conventions += ['dense'] if model.outside_masks else []
     titles = [f'{convention} (G)' for convention in conventions]
@@ -132,13 +134,14 @@ def tree(model: Complexity, depth: int) -> Table:
 
 
 def paper_rows_of(config: str, cfg: Config, shape: tuple[int, int]) -> list[dict]:
-    """The table file's rows for a config as it is: those with the most `options`."""
+    """Return the table file's rows for a config: those with the most `options`."""
     rows = [row for row in rows_of_any_shape(config, cfg) if row['shape'] == [*shape]]
     most = max((len(row.get('options', {})) for row in rows), default=0)
     return [row for row in rows if len(row.get('options', {})) == most]
 
 
 def rows_of_any_shape(config: str, cfg: Config) -> list[dict]:
+    """Return the table file's rows whose config and options are the given ones."""
     return [
         row
         for row in paper_rows()
@@ -148,7 +151,7 @@ def rows_of_any_shape(config: str, cfg: Config) -> list[dict]:
 
 
 def compared_shape(config: str, cfg: Config, shape: tuple[int, int]) -> tuple[int, int]:
-    """Return the shape, or that of the paper's figures if they have one other alone."""
+    """Return the only shape of the paper's figures, or the given one."""
     shapes = {tuple(row['shape']) for row in rows_of_any_shape(config, cfg)}
     return shapes.pop() if len(shapes) == 1 else shape
 
@@ -160,7 +163,7 @@ def _entry(cfg: Config, key: str):
 
 
 def comparison(model: Complexity, row: dict) -> tuple[Table, bool]:
-    """A row of the table file beside ours, and whether ours is near enough."""
+    """Return a table of a paper's row beside ours, and whether ours is near enough."""
     model = model.part(row.get('part', ''))
     convention = row.get('convention', 'with transforms')
     table = Table(box=None, pad_edge=False)

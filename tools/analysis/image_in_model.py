@@ -1,4 +1,4 @@
-"""Puts images into a config's model, for the tools that draw what happens inside."""
+"""Put images into a config's model, for the tools that draw what happens inside."""
 
 import argparse
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ RESIZES = (
 
 @dataclass
 class Placement:
-    """Where the pixels of an image file are in what the pipeline made of it."""
+    """Map the pixels of an image file to the pipeline's output."""
 
     image_size: tuple[int, int]
     size: tuple[int, int]
@@ -39,7 +39,7 @@ class Placement:
     offset: tuple[float, float] = (0.0, 0.0)
 
     def follow(self, transform: str, size: tuple[int, int]):
-        """Takes note of a transform, after which the image has another size."""
+        """Follow a transform that changes the size of the image."""
         if transform in RESIZES:
             factors = [new / old for new, old in zip(size, self.size, strict=True)]
             self.scale = tuple(np.multiply(self.scale, factors))
@@ -47,22 +47,22 @@ class Placement:
         elif transform == 'CenterCrop' and np.less_equal(size, self.size).all():
             starts = [round((o - n) / 2) for o, n in zip(self.size, size, strict=True)]
             self.offset = tuple(np.subtract(self.offset, starts))
-        elif transform != 'Pad':  # which pads on the right and below
+        elif transform != 'Pad':  # padding on the right and below moves no pixel
             raise ValueError(
-                f'the pipeline has a {transform}, after which places in the image are '
-                f'not known; they are after {", ".join(RESIZES)}, CenterCrop and Pad'
+                f'transforms that change the size must be {", ".join(RESIZES)}, '
+                f'CenterCrop or Pad, got {transform}'
             )
         self.size = size
 
     def __call__(self, y: int, x: int) -> tuple[float, float]:
-        """The middle of a pixel of the file, in pixels of what the pipeline made.
+        """Return the middle of a pixel of the file, in pixels of the output.
 
         Raises:
-            ValueError: the file has no such pixel, or it was cropped away.
+            ValueError: the file has no such pixel, or the pipeline cropped it away.
         """
         if not (0 <= y < self.image_size[0] and 0 <= x < self.image_size[1]):
             height, width = self.image_size
-            raise ValueError(f'query {y} {x} is outside of the {height}x{width} image')
+            raise ValueError(f'query {y} {x} is outside the {height}x{width} image')
         place = np.multiply((y + 0.5, x + 0.5), self.scale) + self.offset
         if (place < 0).any() or (place >= self.size).any():
             height, width = self.size
@@ -75,14 +75,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class ImageInModel:
-    """A backbone, and an image as it is given it.
+    """A backbone, and an image that is prepared for it.
 
     Attributes:
-        label: what the picture calls the model: config, overridden entries, weights.
+        label: the model's name in pictures: config, overridden entries, weights.
         backbone: in eval mode.
-        inputs: what it is given, normalized and padded, shape (1, 3, H, W).
-        picture: the same before it was normalized, RGB, shape (H, W, 3).
-        place: takes pixels of the image file to pixels of the input.
+        inputs: the normalized and padded image, shape (1, 3, H, W).
+        picture: the image before normalization, RGB, shape (H, W, 3).
+        place: maps pixels of the image file to pixels of `inputs`.
     """
 
     label: str
@@ -94,7 +94,7 @@ class ImageInModel:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A config's model; `label` is what pictures call it."""
+    """A config's model; `label` is its name in pictures."""
 
     label: str
     name: str
@@ -106,7 +106,7 @@ class LoadedModel:
         return self.model.backbone
 
     def put(self, image: str) -> ImageInModel:
-        """An image file as the model's test pipeline and preprocessor make it."""
+        """Prepare an image file by the model's test pipeline and preprocessor."""
         with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
             packed, place = _run_pipeline(self.cfg, self.name, image)
         batch = pseudo_collate([packed])
@@ -116,7 +116,7 @@ class LoadedModel:
 
 
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:
-    """Of a tool that draws one image, in one model or two."""
+    """Build the parser of a tool that draws one image, in one model or two."""
     parser = make_model_parser(description, out)
     parser.add_argument('image', help='image file; the test pipeline prepares it')
     parser.add_argument(
@@ -129,13 +129,14 @@ def make_parser(description: str, out: str) -> argparse.ArgumentParser:
         nargs='+',
         type=int,
         metavar='LAYER',
-        help='which, counted from 0; -1 is the last. By default some, evenly spaced',
+        help='layers to draw, counted from 0; -1 is the last; default: some, evenly '
+        'spaced',
     )
     return parser
 
 
 def make_images_parser(description: str, out: str) -> argparse.ArgumentParser:
-    """Of a tool that draws a mean over images, in one model."""
+    """Build the parser of a tool that averages over images, in one model."""
     parser = make_model_parser(description, out)
     parser.add_argument(
         'images',
@@ -147,13 +148,13 @@ def make_images_parser(description: str, out: str) -> argparse.ArgumentParser:
 
 
 def make_model_parser(description: str, out: str) -> argparse.ArgumentParser:
-    """Of a tool that draws one model."""
+    """Build the parser of a tool that draws one model."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
     parser.add_argument(
-        '--checkpoint', help="the model's; without it, weights are random"
+        '--checkpoint', help='checkpoint of the model, default: random weights'
     )
     parser.add_argument('--out', type=Path, default=Path(out), help=f'default: {out}')
     _add_cfg_options(parser, '', 'config')
@@ -165,7 +166,7 @@ def make_model_parser(description: str, out: str) -> argparse.ArgumentParser:
     parser.add_argument(
         '--allow-partial-load',
         action='store_true',
-        help='go on with a warning where a checkpoint and the model do not match',
+        help='warn instead of failing if a checkpoint does not match the model',
     )
     return parser
 
@@ -182,6 +183,7 @@ def _add_cfg_options(parser: argparse.ArgumentParser, name: str, what: str):
 def parse_args(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> argparse.Namespace:
+    """Parse arguments, and refuse options of --compare without it."""
     args = parser.parse_args(argv)
     if args.compare is None:
         for name in ('compare_checkpoint', 'compare_cfg_options'):
@@ -191,7 +193,7 @@ def parse_args(
 
 
 def load_models(args: argparse.Namespace) -> list[ImageInModel]:
-    """The image in the model of the config, and in that of --compare."""
+    """Put the image into the model of the config, and into that of --compare."""
     given = [(args.config, args.checkpoint, args.cfg_options)]
     if args.compare is not None:
         given.append((args.compare, args.compare_checkpoint, args.compare_cfg_options))
@@ -201,14 +203,14 @@ def load_models(args: argparse.Namespace) -> list[ImageInModel]:
 
 
 def load_model(args: argparse.Namespace) -> LoadedModel:
-    """The model of the config, of a tool that draws one model."""
+    """Load the model of the config, for a tool that draws one model."""
     given = args.config, args.checkpoint, args.cfg_options, args.allow_partial_load
     with trusted_checkpoints(args.trust_checkpoint):
         return _load(*given)
 
 
 def choose(indices: Sequence[int] | None, count: int, what: str, most: int):
-    """Which of `count` things to draw: those asked for, else some, evenly spaced."""
+    """Return which of `count` things to draw: `indices`, or up to `most` by default."""
     if indices is None:
         return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
     for index in indices:
@@ -220,7 +222,7 @@ def choose(indices: Sequence[int] | None, count: int, what: str, most: int):
 def _load(
     config: str, checkpoint: str | None, cfg_options: dict | None, partial: bool
 ) -> LoadedModel:
-    """In eval mode."""
+    """Load a model in eval mode."""
     cfg = Config.fromfile(config)
     if cfg_options is not None:
         cfg.merge_from_dict(cfg_options)
@@ -246,7 +248,7 @@ def _load(
 
 
 def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement]:
-    """What the test pipeline makes of an image file without annotations."""
+    """Run the test pipeline on an image file without annotations."""
     try:
         pipeline = cfg.test_dataloader.dataset.pipeline
     except AttributeError:
@@ -282,7 +284,7 @@ def _name(transform: dict) -> str:
 
 
 def _picture(image: Tensor, size: Sequence[int]) -> np.ndarray:
-    """BGR (C, h, w) to RGB (H, W, 3), padded with white."""
+    """Turn BGR (C, h, w) into RGB (H, W, 3), padded with white."""
     image = image.flip(0).permute(1, 2, 0).numpy().clip(0, 255).astype(np.uint8)
     picture = np.full((*size, 3), 255, np.uint8)
     picture[: image.shape[0], : image.shape[1]] = image

@@ -1,4 +1,4 @@
-"""A number for each head of each layer: as a table, a csv file and a heat map."""
+"""Report a number for each head of each layer: a table, a csv file and a heat map."""
 
 import csv
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ def report(
     out: Path,
     title: str,
 ):
-    """Prints `values` (L, M), and writes them to `out` and beside it as csv.
+    """Print `values` (L, M), draw them to `out`, and write them beside it as csv.
 
-    Masked heads are marked. NaN is a head that does not exist, or has no such number.
+    Masked heads are marked. Heads that do not exist or have no value are NaN.
     """
     masks = _masks(model, layers)
     _print(layers, values, masks, title)
@@ -42,7 +42,7 @@ def report(
 
 
 def _masks(model: LoadedModel, layers: Sequence[str]) -> list[dict[int, str]]:
-    """Of each layer, its masked heads and whether they are hard or soft."""
+    """Return the masked heads of each layer, and whether they are hard or soft."""
     known = mask_layers(model.backbone)
     return [
         dict.fromkeys(
@@ -80,7 +80,7 @@ def _write(layers, values, masks, quantity, path):
 
 
 def _draw(values, masks, quantity, title, out):
-    """Layers from left to right, heads downward; masked ones have a red frame."""
+    """Draw layers from left to right and heads downward, masked ones in red frames."""
     L, M = values.shape
     size = (L * CELL_INCHES + MARGIN_INCHES, M * CELL_INCHES + MARGIN_INCHES)
     figure, axis = plt.subplots(

@@ -1,4 +1,4 @@
-"""Searches which heads of a model to mask: each step writes the next config to train.
+"""Search which heads of a model to mask: each step writes the next config to train.
 
     python tools/analysis/mask_search.py initialize CONFIG    # writes FIRST
     python tools/train.py FIRST
@@ -8,11 +8,11 @@
     python tools/train.py THIRD
 
 is the quick empirical search of "MaiT: Leverage Attention Masks for More Efficient
-Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.3. What it writes, by
-default work_dirs/mask_search/NAME_1_initialize.py and so on, inherits CONFIG and sets
-`model.backbone.masking`; any backbone with that argument will do. `assign` and
-`calibrate` read the locality of the trained heads on images of the config's data set,
-without augmentation. `report` then compares finished trainings.
+Image Transformers" (https://arxiv.org/abs/2207.03006), section 4.3. The configs inherit
+CONFIG and set `model.backbone.masking`, so the backbone must have that argument. They
+are written to work_dirs/mask_search/NAME_1_initialize.py and so on by default. `assign`
+and `calibrate` measure the locality of the trained heads on images of the config's data
+set, without augmentation. `report` compares finished trainings.
 """
 
 import argparse
@@ -60,7 +60,7 @@ Masks = list[list[int]]
 class Measured(NamedTuple):
     """The masks of a trained model, and the scores (L, M) of its heads.
 
-    `uniform` is what a head would score that attends to all tokens alike.
+    `uniform` is the score of a head that attends to all tokens alike.
     """
 
     masks: Masks
@@ -83,7 +83,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             type=Path,
             help=f'config to write, default: {FOLDER}/<name>_{number}_{step}.py',
         )
-        command.add_argument('--force', action='store_true', help='overwrite it')
+        command.add_argument('--force', action='store_true', help='overwrite --out')
         if step != 'initialize':
             _add_measuring(command)
             command.set_defaults(cfg_options=None, allow_partial_load=False)
@@ -96,9 +96,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         'config',
         type=Path,
         nargs='+',
-        help='trained configs; the one that a run keeps in its work dir will do, too',
+        help='trained configs, or the copies that runs keep in their work dirs',
     )
-    report.add_argument('--out', type=Path, help='folder for a <run>.json of each')
+    report.add_argument('--out', type=Path, help='folder for <run>.json files')
     return parser.parse_args(argv)
 
 
@@ -116,13 +116,13 @@ def _add_measuring(command: argparse.ArgumentParser):
         '--split',
         choices=['train', 'val'],
         default='train',
-        help='whose images to measure on, default: train',
+        help='split to take images from, default: train',
     )
     command.add_argument(
         '--num-images',
         type=int,
         default=256,
-        help='evenly spaced in the data set, default: %(default)s',
+        help='images, evenly spaced in the data set, default: %(default)s',
     )
     command.add_argument(
         '--trust-checkpoint',
@@ -132,7 +132,7 @@ def _add_measuring(command: argparse.ArgumentParser):
 
 
 def masks_of(backbone: nn.Module) -> Masks:
-    """The masked heads of each attention layer that can have some."""
+    """Return the masked heads of each attention layer that can mask heads."""
     return [list(layer.masked_heads) for layer in mask_layers(backbone).values()]
 
 
@@ -144,9 +144,9 @@ def build_model(cfg: Config, device: str) -> nn.Module:
 
 
 def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[Tensor]:
-    """Evenly spaced images of a split, each (3, H, W), as the backbone is given them.
+    """Return evenly spaced images of a split, each (3, H, W), as the backbone's inputs.
 
-    Those of training go through the pipeline of validation, which is not random.
+    Training images go through the pipeline of validation, which is not random.
     """
     if count < 1:
         raise ValueError(f'--num-images must be positive, got {count}')
@@ -164,7 +164,7 @@ def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[T
 
 
 def innermost(loader) -> dict:
-    """The config of a dataloader's data set inside of any wrappers."""
+    """Return the config of a dataloader's data set, inside any wrappers."""
     while 'dataset' in loader:
         loader = loader.dataset
     return loader
@@ -182,7 +182,7 @@ def measure(args: argparse.Namespace) -> Measured:
 
 
 def uniform_locality(backbone: nn.Module, image: Tensor) -> float:
-    """What attention to all tokens alike would score in the first layer."""
+    """Return the score of equal attention to all tokens in the first layer."""
     reach = mask_width(backbone) // 2
 
     def read(call: AttentionCall) -> float:
@@ -200,7 +200,9 @@ def latest_checkpoint(config: Path) -> str:
     folder = work_dir_of(config, Config.fromfile(config))
     checkpoint = find_latest_checkpoint(str(folder))
     if checkpoint is None:
-        raise ValueError(f'no checkpoint in {folder}: train {config}, or --checkpoint')
+        raise ValueError(
+            f'no checkpoint in {folder}: train {config}, or pass --checkpoint'
+        )
     return checkpoint
 
 
@@ -209,7 +211,7 @@ def work_dir_of(config: Path, cfg: Config) -> Path:
 
 
 def base_of(config: Path) -> Path:
-    """The config that a search began with."""
+    """Return the config that a search began with."""
     search = Config.fromfile(config).get('mask_search')
     return config if search is None else config.parent / search.base
 
@@ -235,7 +237,7 @@ def next_masks(args: argparse.Namespace, measured: Measured) -> Masks:
 
 
 def write_config(path: Path, base: Path, masks: Masks, facts: dict):
-    """Writes a config that inherits `base`, after it has built a model with `masks`."""
+    """Write a config that inherits `base`, once a model with `masks` was built."""
     cfg = Config.fromfile(base)
     cfg.merge_from_dict({'model.backbone.masking': masks})
     if masks_of(build_model(cfg, device='meta').backbone) != masks:
@@ -246,7 +248,7 @@ def write_config(path: Path, base: Path, masks: Masks, facts: dict):
         f'# {STEPS[facts["step"]]}\n'
         f'_base_ = {base!r}\n'
         f'model = {source(dict(backbone=dict(masking=masks)))}\n'
-        f'# What that was decided from; a training does not read it.\n'
+        f'# The facts behind the decision, which a training does not read.\n'
         f'mask_search = {source(dict(base=base, **facts))}\n'
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,7 +256,7 @@ def write_config(path: Path, base: Path, masks: Masks, facts: dict):
 
 
 def source(value, indent: str = '') -> str:
-    """Python source, as ruff lays it out, with a line for each layer of a model."""
+    """Return Python source as ruff formats it, with a line for each layer."""
     inner = f'{indent}    '
     if isinstance(value, dict):
         items = [f'{key}={source(item, inner)}' for key, item in value.items()]
@@ -288,7 +290,7 @@ def table_of(masks: Masks, measured: Measured | None) -> Table:
 
 
 def show(table: Table):
-    """Prints it in lines as long as they are: breaking them would break the table."""
+    """Print a table without breaking its lines."""
     Console(width=MAX_WIDTH).print(table)
 
 
@@ -325,9 +327,9 @@ def search(args: argparse.Namespace):
 
 
 def report(configs: Sequence[Path], out: Path | None):
-    """Last accuracies of trained configs, in a table and as files `<run>.json`.
+    """Print the last accuracies of trained configs, and write `<run>.json` files.
 
-    The last, not the best: choosing an epoch by its accuracy would flatter all of them.
+    The best accuracy would flatter a run, since it is chosen on the validation images.
     """
     table = Table(box=None, pad_edge=False)
     for title in ('run', ACCURACY, 'masked heads', 'minutes'):

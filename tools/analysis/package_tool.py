@@ -1,4 +1,4 @@
-"""Runs a tool that an installed mm package ships, with what `import mmattn` adds."""
+"""Run a tool of an installed mm package, with everything that `import mmattn` adds."""
 
 import importlib.util
 import runpy
@@ -18,7 +18,7 @@ DISTRIBUTIONS = {
 
 
 def package_of_config(argv: Sequence[str], description: str) -> str:
-    """The `default_scope` of the config, which is the first argument."""
+    """Return the `default_scope` of the config, which is the first argument."""
     usage = f'usage: {Path(sys.argv[0]).name} CONFIG [options of the package]'
     if not argv or argv[0] in ('-h', '--help'):
         print(f'{usage}\n\n{description}\nCONFIG --help lists the options.')
@@ -35,7 +35,7 @@ def package_of_config(argv: Sequence[str], description: str) -> str:
 
 
 def find_tool(package: str, path: str) -> Path:
-    """A file below a package's `.mim/tools`, where every distribution has its tools."""
+    """Return a file in a package's `.mim/tools`, which every distribution has."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(
@@ -51,7 +51,7 @@ def find_tool(package: str, path: str) -> Path:
 
 
 def run_tool(package: str, path: str, argv: Sequence[str]):
-    """Runs the tool as a script, in this process, with these arguments."""
+    """Run the tool as a script in this process, with these arguments."""
     tool = find_tool(package, path)
     sys.argv = [str(tool), *argv]
     sys.path[0] = str(tool.parent)

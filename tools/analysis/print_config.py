@@ -1,6 +1,7 @@
-"""Prints a config with its bases merged, with the tool of the config's package.
+"""Print a config with its bases merged, by the tool of the config's package.
 
-mmdet's also saves it (--save-path DIR/FILE); mmseg's writes `example.py` as it prints.
+The tool of mmdet also saves the config (--save-path DIR/FILE). That of mmseg writes
+`example.py` beside printing.
 """
 
 import sys
