@@ -29,3 +29,14 @@ def here(toys, tmp_path, monkeypatch):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def logged(caplog):
+    """The records of mmengine's logger."""
+    from mmengine.logging import MMLogger
+
+    logger = MMLogger.get_current_instance()
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)

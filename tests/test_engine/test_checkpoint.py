@@ -2,18 +2,12 @@
 
 import copy
 import os
-import sys
-from argparse import Namespace
-from collections import OrderedDict
-from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip('mmengine')
 from calls import Calls
-from mmengine.config import ConfigDict
 from mmengine.infer import BaseInferencer
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import FlexibleRunner, load_checkpoint
@@ -24,7 +18,6 @@ from mmattn.engine import (
     read_checkpoint,
     trusted_checkpoints,
 )
-from mmattn.engine.checkpoints import reader
 
 
 @pytest.fixture
@@ -236,176 +229,3 @@ def test_a_runs_own_checkpoint_is_resumed_without_trust(tmp_path):
     resumed = runner.message_hub.get_scalar('train/loss')
     assert len(resumed.data[0]) == 6
     assert resumed.data[0][:4].tolist() == history.data[0].tolist()
-
-
-def round_trip(value, tmp_path, **kwargs):
-    path = tmp_path / 'saved.pth'
-    torch.save(value, path, **kwargs)
-    return read_checkpoint(path)
-
-
-NUMPY = {
-    'double': np.arange(6.0).reshape(2, 3),
-    'fortran': np.asfortranarray(np.arange(6).reshape(2, 3)),
-    'half': np.float16([0.5]),
-    'big-endian': np.array([1, 2], '>i4'),
-    'bool': np.array([True, False]),
-    'complex': np.array([1 + 2j]),
-    'text': np.array(['a', 'bcd']),
-    'empty': np.zeros((0, 3)),
-    'scalar': np.float32(1.5),
-    'bool-scalar': np.True_,
-    'text-scalar': np.str_('abc'),
-    'state': np.random.RandomState(0).get_state()[1],
-}
-
-
-@pytest.mark.parametrize('value', NUMPY.values(), ids=NUMPY)
-@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
-def test_numpy_data_is_read_as_it_was(tmp_path, value, zipped):
-    kwargs = dict(_use_new_zipfile_serialization=zipped)
-    (read,) = round_trip({'in': [(value,)]}, tmp_path, **kwargs)['in'][0]
-    assert type(read) is type(value)
-    assert read.dtype == value.dtype
-    assert np.array_equal(read, value)
-
-
-def test_other_formats_are_read(tmp_path):
-    namespace = Namespace(lr=0.1, scale=np.float64(2))  # DeiT, PVT, timm
-    weights = OrderedDict(w=torch.ones(2))
-    weights._metadata = {'': dict(version=2)}
-    meta = dict(CLASSES=('a', 'b'), cfg=ConfigDict(a=dict(b=1)), part=slice(1, 2))
-    read = round_trip(dict(model=weights, args=namespace, meta=meta), tmp_path)
-    assert read['args'] == namespace
-    assert read['meta'] == meta
-    assert isinstance(read['meta']['cfg'].a, ConfigDict)
-    assert read['model']._metadata == weights._metadata
-
-
-def test_a_yacs_config_becomes_a_plain_dict(tmp_path, monkeypatch):
-    module = ModuleType('yacs.config')
-    CfgNode = type('CfgNode', (dict,), {'__module__': 'yacs.config'})
-    module.CfgNode = CfgNode
-    node = CfgNode(LR=0.1)
-    node.frozen = True  # yacs keeps attributes beside the items
-    monkeypatch.setitem(sys.modules, 'yacs', ModuleType('yacs'))
-    monkeypatch.setitem(sys.modules, 'yacs.config', module)
-    torch.save(dict(config=node), tmp_path / 'swin.pth')
-    monkeypatch.undo()
-    config = read_checkpoint(tmp_path / 'swin.pth')['config']
-    assert config == {'LR': 0.1}
-    assert type(config) is OrderedDict
-
-
-GETATTR = {
-    'tensor': (torch.Tensor, 'add_'),
-    'dict': (OrderedDict, 'fromkeys'),
-    'history': (HistoryBuffer, 'update'),
-    'dunder': (HistoryBuffer, '__init__'),
-    'instance': (torch.ones(1), 'mean'),
-}
-
-
-@pytest.mark.parametrize('arguments', GETATTR.values(), ids=GETATTR)
-def test_getattr_gets_nothing(tmp_path, arguments):
-    with pytest.raises(UntrustedCheckpointError, match='builtins.getattr'):
-        round_trip([Calls(getattr, *arguments)], tmp_path)
-
-
-@pytest.mark.parametrize('name', ['min', 'max', 'mean', 'current'])
-def test_getattr_of_a_statistic_is_its_name(tmp_path, name):
-    assert round_trip([Calls(getattr, HistoryBuffer, name)], tmp_path) == [name]
-
-
-def test_a_history_cannot_change_its_class(tmp_path, monkeypatch):
-    history = HistoryBuffer([1.0, 3.0], [1, 1])
-    forged = history.__getstate__() | dict(
-        statistics_methods={'mean': torch.Tensor}, update='mine'
-    )
-    monkeypatch.setattr(HistoryBuffer, '__getstate__', lambda self: forged)
-    before = dict(HistoryBuffer._statistics_methods)
-    (read,) = round_trip([history], tmp_path)
-    assert HistoryBuffer._statistics_methods == before
-    assert type(read) is HistoryBuffer
-    assert read.statistics('mean') == 2
-    read.update(5.0)
-    assert read.current() == 5
-
-
-def test_a_forged_dtype_is_not_believed(tmp_path):
-    """numpy itself takes doubles flagged as object references for pointers."""
-    flagged = Calls(
-        np.dtype, 'f8', False, True, state=(3, '<', None, None, None, -1, -1, 63)
-    )
-    array = np.arange(2.0)
-    rebuild, arguments, (version, shape, _, order, data) = array.__reduce__()
-    state = (version, shape, flagged, order, data)
-    (read,) = round_trip([Calls(rebuild, *arguments, state=state)], tmp_path)
-    assert read.tolist() == [0, 1]
-    assert not read.dtype.hasobject
-
-
-@pytest.mark.parametrize(
-    'array',
-    [np.array([{}]), np.zeros(1, 'i4,f8'), np.zeros(1, 'V8')],
-    ids=['object', 'record', 'void'],
-)
-def test_objects_and_records_are_refused(tmp_path, array):
-    with pytest.raises(UntrustedCheckpointError, match='numpy.dtype'):
-        round_trip([array], tmp_path)
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-UNREADABLE = {
-    'truncated': truncate,
-    'empty': lambda path: path.write_bytes(b''),
-    'web page': lambda path: path.write_text('<!doctype html><p>404</p>'),
-}
-
-
-@pytest.mark.parametrize('spoil', UNREADABLE.values(), ids=UNREADABLE)
-def test_what_is_no_checkpoint_is_named(tmp_path, spoil):
-    path = tmp_path / 'spoilt.pth'
-    torch.save(Tiny().state_dict(), path)
-    spoil(path)
-    with pytest.raises(ValueError, match='spoilt.pth is not a readable checkpoint'):
-        read_checkpoint(path)
-
-
-def test_torchscript_needs_trust(tmp_path):
-    path = tmp_path / 'script.pth'
-    torch.jit.script(torch.nn.Linear(1, 1)).save(path)
-    with pytest.raises(UntrustedCheckpointError, match='TorchScript'):
-        read_checkpoint(path)
-
-
-def test_safetensors(tmp_path):
-    save_file = pytest.importorskip('safetensors.torch').save_file
-    weights = {key: value.clone() for key, value in Tiny().state_dict().items()}
-    path = tmp_path / 'tiny.safetensors'
-    save_file(weights, path)
-    read = read_checkpoint(path, map_location='cpu')
-    assert all(torch.equal(read[key], weights[key]) for key in weights)
-    make_runner(tmp_path / 'run', load_from=str(path)).load_or_resume()
-    truncate(path)
-    with pytest.raises(ValueError, match='tiny.safetensors is not a readable'):
-        read_checkpoint(path)
-
-
-def test_safetensors_says_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'safetensors.torch', None)
-    with pytest.raises(ImportError, match='pip install safetensors'):
-        read_checkpoint(tmp_path / 'tiny.safetensors')
-
-
-def test_an_old_pytorch_is_not_relied_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, 'SAFE_TORCH', (99, 0))
-    with pytest.raises(
-        RuntimeError, match='CVE-2026-24747.*pip install -U torch.*safetensors'
-    ):
-        round_trip(torch.ones(1), tmp_path)
-    with trusted_checkpoints():
-        assert round_trip(torch.ones(1), tmp_path) == 1

@@ -1,8 +1,6 @@
 """Groups of parameters: learning rates by layer, and what has no weight decay."""
 
-import copy
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,68 +10,28 @@ pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
-from mmengine.config import Config
-from mmengine.logging import MMLogger
-from mmengine.optim import DefaultOptimWrapperConstructor, build_optim_wrapper
-from mmengine.registry import init_default_scope
 from mmpretrain.engine.optimizers import LearningRateDecayOptimWrapperConstructor
+from parameter_groups import (
+    ADAMW,
+    DECAY,
+    LR,
+    MODEL_CONFIGS,
+    PLAIN,
+    RATE,
+    Staged,
+    group,
+    model_of,
+    settings,
+)
 
 import mmattn.models  # noqa: F401  registers
-from mmattn.analysis.flops import build
-from mmattn.engine import LayerDecayOptimWrapperConstructor
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
-CONFIGS = Path(__file__).parents[2] / 'configs'
 BACKBONES = sorted(
     (c for c in MODELS.module_dict.values() if issubclass(c, BaseBackbone)),
     key=lambda cls: cls.__name__,
 )
-LR, DECAY, RATE = 0.5, 0.25, 0.75
-ADAMW = dict(type='AdamW', lr=LR, weight_decay=DECAY)
-MODEL_CONFIGS = {
-    'cls': 'classification/vit_t16_imhsa_300e_in1k',
-    'cls-448': 'classification/vit_s16_mhsa_448_30e_in1k',
-    'cls-ivit': 'classification/ivit_t_300e_in1k',
-    'det': 'mask_rcnn/ivit_t_3x_coco',
-    'seg': 'upernet/ivit_t_160k_ade20k',
-}
-
-
-def model_of(name: str) -> nn.Module:
-    cfg = Config.fromfile(CONFIGS / f'{name}.py')
-    init_default_scope(cfg.default_scope)
-    with torch.device('meta'):
-        return build(cfg)
-
-
-def group(model: nn.Module, optimizer=ADAMW, **paramwise_cfg):
-    constructor = LayerDecayOptimWrapperConstructor(
-        dict(optimizer=dict(optimizer)), paramwise_cfg
-    )
-    return constructor(model)
-
-
-def settings(model: nn.Module, wrapper) -> dict[str, tuple[float, float]]:
-    """(lr, weight decay) by name; each trainable parameter is there exactly once."""
-    names = {id(param): name for name, param in model.named_parameters()}
-    grouped = [
-        (names[id(param)], (group['lr'], group['weight_decay']))
-        for group in wrapper.optimizer.param_groups
-        for param in group['params']
-    ]
-    assert len(grouped) == len(dict(grouped))
-    trainable = {n for n, p in model.named_parameters() if p.requires_grad}
-    assert set(dict(grouped)) == trainable
-    return dict(grouped)
-
-
-@pytest.fixture
-def logged(caplog):
-    logger = MMLogger.get_current_instance()
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
 
 
 # Steps below the full learning rate, and whether the parameter decays.
@@ -200,30 +158,6 @@ def test_depth_grows_along_the_stages_of_every_backbone(cls, out_indices):
     num_layers = model.get_layer_depth('', 'backbone.')[1]
     assert found == set(range(num_layers - 1))
     assert model.get_layer_depth('head.fc.weight', 'backbone.')[0] == num_layers - 1
-
-
-class Staged(BaseBackbone):
-    """Every kind of part that a stage may have."""
-
-    def __init__(self):
-        super().__init__(None)
-        self.stem = nn.Linear(2, 2)
-        self.down = nn.Linear(2, 2)
-        self.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-        self.end = nn.Linear(2, 2)
-        self.single = nn.Linear(2, 2)
-        self.relative_position_bias_table = nn.Parameter(torch.zeros(9, 2))
-        self.conv_offset = nn.Sequential(nn.Conv2d(2, 2, 3), nn.GELU())
-        self.rpe_table = nn.Parameter(torch.zeros(2, 3, 3))
-
-    def stages(self):
-        last = [
-            self.single,
-            self.relative_position_bias_table,
-            self.conv_offset,
-            self.rpe_table,
-        ]
-        return [[self.stem], [self.down, self.blocks, self.end], last]
 
 
 @pytest.mark.parametrize(
@@ -371,114 +305,3 @@ def test_timms_own_groups_spare_what_ours_names():
     spared = {id(p) for g in groups if g['weight_decay'] == 0 for p in g['params']}
     mixing = [p for n, p in model.named_parameters() if re.search('w[12]_[qk]', n)]
     assert mixing and {id(p) for p in mixing} <= spared
-
-
-PLAIN = dict(norm_decay_mult=0.5, bias_decay_mult=0.25, flat_decay_mult=2.0)
-
-
-@pytest.mark.parametrize(
-    'paramwise_cfg',
-    [
-        PLAIN,
-        PLAIN | dict(custom_keys={'layer': dict(lr_mult=0.1)}),
-        PLAIN
-        | dict(
-            custom_keys={
-                'conv1': dict(decay_mult=0.0),
-                'layer1.0.conv1': dict(lr_mult=2.0, decay_mult=0.5),
-                'bn': dict(lr_mult=0.1, betas=(0.8, 0.9)),
-                '.extra': dict(decay_mult=3.0),
-                'absent': dict(lr_mult=0.0),
-            }
-        ),
-    ],
-    ids=['multiples', 'one-key', 'keys'],
-)
-def test_settings_mean_what_they_do_in_mmengine(paramwise_cfg):
-    from mmdet.models import ResNet
-
-    model = ResNet(18)
-    model.extra = nn.Parameter(torch.zeros(3, 3))
-    theirs = DefaultOptimWrapperConstructor(
-        dict(optimizer=dict(ADAMW)), copy.deepcopy(paramwise_cfg)
-    )(model)
-    ours = group(model, **paramwise_cfg)
-    assert settings(model, ours) == settings(model, theirs)
-    assert len(ours.optimizer.param_groups) < 10
-    extras = [
-        {id(p): g['betas'] for g in wrapper.optimizer.param_groups for p in g['params']}
-        for wrapper in (ours, theirs)
-    ]
-    assert extras[0] == extras[1]
-
-
-def test_a_custom_key_multiplies_the_rate_of_the_layer():
-    model = nn.ModuleDict({'backbone': Staged()})
-    keys = {'backbone': dict(lr_mult=0.1, decay_mult=0.5)}
-    found = settings(model, group(model, layer_decay_rate=RATE, custom_keys=keys))
-    assert found['backbone.stem.bias'] == (pytest.approx(LR * 0.1 * RATE**5), DECAY / 2)
-
-
-def test_groups_are_few_named_and_logged_once(logged):
-    model = model_of(MODEL_CONFIGS['cls'])
-    groups = group(model, layer_decay_rate=RATE).optimizer.param_groups
-    names = [group['name'] for group in groups]
-    kinds = 'decay', 'no_decay'
-    layers = ['head', *(f'layer_{i}' for i in reversed(range(13)))]
-    assert names == [f'{layer}_{kind}' for layer in layers for kind in kinds]
-    tables = [r.getMessage() for r in logged.records if 'Groups of' in r.getMessage()]
-    assert len(tables) == 1
-    rows = [line.split() for line in tables[0].splitlines()[2:]]
-    assert [row[0] for row in rows] == names
-    assert [int(row[1]) for row in rows] == [len(g['params']) for g in groups]
-    total = sum(param.numel() for param in model.parameters())
-    assert sum(int(row[2].replace(',', '')) for row in rows) == total
-    assert rows[3][3:] == [f'{LR * RATE:.4g}', '0']
-
-    names = [g['name'] for g in group(model).optimizer.param_groups]
-    assert names == ['decay', 'no_decay']
-
-
-def test_frozen_parameters_are_left_out():
-    with torch.device('meta'):
-        cfg = dict(type='IViT', arch='nano', frozen_stages=1)
-        model = nn.ModuleDict({'backbone': MODELS.build(cfg)})
-    found = settings(model, group(model, layer_decay_rate=RATE))
-    assert not any(name.startswith('backbone.downsamplings.0') for name in found)
-    assert min(lr for lr, _ in found.values()) == pytest.approx(LR * RATE**10)
-
-
-def test_a_shared_parameter_is_in_one_group():
-    model = nn.ModuleDict({'a': nn.Linear(3, 3), 'b': nn.Linear(3, 3)})
-    model['b'].weight = model['a'].weight
-    assert len(settings(model, group(model))) == 3
-
-
-@pytest.mark.parametrize(
-    'optimizer, paramwise_cfg, message',
-    [
-        (ADAMW, dict(layer_decay=0.9), r"\['layer_decay'\]"),
-        (ADAMW, dict(decay_rate=0.9, num_layers=12), 'decay_rate'),
-        (ADAMW, dict(layer_decay_rate=0.0), r'got 0\.0'),
-        (ADAMW, dict(layer_decay_rate=1.5), r'got 1\.5'),
-        (dict(type='AdamW', lr=0.1), {}, 'weight_decay'),
-        (dict(type='AdamW', weight_decay=0.1), {}, 'lr'),
-    ],
-    ids=['unknown', 'of-mmdet', 'zero', 'above-one', 'no-decay', 'no-lr'],
-)
-def test_wrong_settings(optimizer, paramwise_cfg, message):
-    with pytest.raises(ValueError, match=message):
-        group(nn.Linear(2, 2), optimizer, **paramwise_cfg)
-
-
-def test_it_is_found_by_its_name_in_a_config():
-    model = nn.ModuleDict({'backbone': Staged()})
-    cfg = dict(
-        type='OptimWrapper',
-        optimizer=dict(ADAMW),
-        constructor='mmattn.LayerDecayOptimWrapperConstructor',
-        paramwise_cfg=dict(layer_decay_rate=RATE),
-    )
-    assert settings(model, build_optim_wrapper(model, cfg)) == settings(
-        model, group(model, layer_decay_rate=RATE)
-    )

@@ -1,7 +1,5 @@
 """H-MaiT: its frame against timm's Swin, its bias by loops, and Swin's checkpoints."""
 
-from functools import partial
-
 import pytest
 import timm
 import torch
@@ -12,12 +10,6 @@ from torch.testing import assert_close
 from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import HMaiT
 from mmattn.models.backbones.hmait import convert_state_dict
-from mmattn.models.layers import RelativeMaskedAttention
-from mmattn.models.layers.masked import relative_attention
-from mmattn.ops.masked_attention import (
-    attention_under_mask,
-    neighborhood_mask,
-)
 
 SHALLOW = dict(
     embed_dims=(16, 32, 64, 128),
@@ -149,108 +141,6 @@ def test_odd_maps_are_padded_right_and_below():
     padded = torch.zeros(1, 3, 20, 28, dtype=torch.float64)
     padded[..., :18, :25] = image
     assert_close(model(image), model(padded))
-
-
-# --- the bias -----------------------------------------------------------------------
-
-
-def dense_bias(table, table_grid, grid):
-    """By loops over queries and keys, offsets clipped; (M, N, N)."""
-    (H, W), (h, w) = grid, table_grid
-    cells = [(y, x) for y in range(H) for x in range(W)]
-    rows = []
-    for y_q, x_q in cells:
-        for y_k, x_k in cells:
-            dy = min(max(y_q - y_k, 1 - h), h - 1) + h - 1
-            dx = min(max(x_q - x_k, 1 - w), w - 1) + w - 1
-            rows.append(table[dy * (2 * w - 1) + dx])
-    return torch.stack(rows).view(H * W, H * W, -1).permute(2, 0, 1)
-
-
-def by_definition(layer, x, grid, bias, kernel_size):
-    q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(2)
-    mask = torch.ones(layer.num_heads, *[grid[0] * grid[1]] * 2, dtype=torch.bool)
-    mask[: len(layer.masked_heads)] = neighborhood_mask(grid, kernel_size)
-    out = attention_under_mask(q, k, v, mask, bias, None, layer.mask_fill)
-    return layer.proj(out.flatten(2))
-
-
-def out_and_gradients(layer, function, x):
-    layer.zero_grad()
-    out = function(x)
-    out.backward(torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out))
-    return out, {name: p.grad for name, p in layer.named_parameters()}
-
-
-LAYERS = {
-    'mixed': dict(masked_heads=2, grid=(9, 5)),
-    'all-masked-5x5': dict(masked_heads=3, grid=(4, 9), kernel_size=5),
-    'none-masked': dict(masked_heads=0, grid=(8, 3)),
-    'stencil-beyond-table': dict(masked_heads=2, grid=(9, 4), kernel_size=15),
-    'other-table': dict(masked_heads=1, grid=(3, 6), table_grid=(2, 4)),
-    'neighbors-alone': dict(masked_heads=2, grid=(5, 7), mask_fill='neg_inf'),
-    'pixel': dict(masked_heads=1, grid=(1, 1)),
-}
-
-
-@pytest.mark.parametrize('backend', [None, 'reference'])
-@pytest.mark.parametrize('case', LAYERS.values(), ids=LAYERS)
-def test_layer_is_its_definition(case, backend):
-    case = dict(case)
-    grid = case.pop('grid')
-    layer = RelativeMaskedAttention(12, 3, **case, backend=backend).double()
-    randomize(layer, std=1)
-    x = torch.randn(2, grid[0] * grid[1], 12, dtype=torch.float64)
-
-    def definition(x):
-        table_grid = case.get('table_grid', (7, 7))
-        bias = dense_bias(layer.relative_position_bias_table, table_grid, grid)
-        return by_definition(layer, x, grid, bias, case.get('kernel_size', 3))
-
-    expected = out_and_gradients(layer, definition, x)
-    actual = out_and_gradients(layer, partial(layer, grid=grid), x)
-    assert_close(actual, expected)
-
-
-@pytest.mark.parametrize('num_masked', [0, 2, 3])
-def test_heads_one_by_one_are_all_heads_at_once(num_masked, monkeypatch):
-    layer = randomize(RelativeMaskedAttention(12, 3, num_masked), std=1).double()
-    x = torch.randn(2, 35, 12, dtype=torch.float64)
-    expected = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
-    monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', -1)
-    actual = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
-    assert_close(actual, expected)
-    monkeypatch.setattr(layer, 'attend_globally', None)
-    if num_masked < 3:
-        with pytest.raises(TypeError):
-            layer(x, (5, 7))
-
-
-def test_large_maps_hold_nothing_of_n_by_n_for_the_backward(monkeypatch):
-    layer = RelativeMaskedAttention(12, 3, 1)
-    x = torch.randn(1, 400, 12, requires_grad=True)
-    largest = []
-    for limit in (relative_attention.MAX_BIAS_ELEMENTS, 2 * 400**2 - 1):
-        monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', limit)
-        sizes = []
-        pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731, B023
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            layer(x, (20, 20))
-        largest.append(max(sizes))
-    assert largest[1] < 400**2 <= largest[0]
-
-
-def test_full_tables_are_resized_to_other_maps():
-    layer = RelativeMaskedAttention(12, 3, 1, table_grid=(4, 4), clip=False)
-    ramp = torch.linspace(-3, 3, 7)
-    table = (ramp[:, None] + 10 * ramp).reshape(-1, 1).repeat(1, 3)
-    layer.relative_position_bias_table.data = table
-    resized = layer.table((7, 4))
-    assert resized.shape == (3, 13, 7)
-    rows = torch.arange(-6, 7) * 7 / 13  # edges of the table stay in place
-    expected = rows[:, None] + 10 * ramp
-    assert_close(resized[0, 4:-4], expected[4:-4], rtol=0, atol=0.1)
-    assert_close(resized[:, 6, 3], torch.zeros(3))
 
 
 # --- the network --------------------------------------------------------------------

@@ -1,0 +1,41 @@
+"""A folder of toy data and small configs, and the tools run in it."""
+
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope='module')
+def work(tmp_path_factory):
+    """A folder with toy data and configs that train on them in seconds."""
+    from tool_runs import CONFIGS, load_tool
+
+    folder = tmp_path_factory.mktemp('work')
+    toy = load_tool('datasets/toy')
+    toy.make_coco(folder / 'data/coco')
+    toy.make_imagenet(folder / 'data/imagenet')
+    toy.make_ade20k(folder / 'data/ade')
+    for name, text in CONFIGS.items():
+        (folder / f'{name}.py').write_text(text)
+    return folder
+
+
+@pytest.fixture
+def tool(work, monkeypatch, forget_instances):
+    """Runs the `main` of a tool in the work folder, in this process."""
+    from tool_runs import load_tool
+
+    monkeypatch.chdir(work)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+
+    def call(name: str, *args, patched: dict | None = None):
+        forget_instances()
+        module = load_tool(name)
+        vars(module).update(patched or {})
+        monkeypatch.setattr(sys, 'argv', [name, *map(str, args)])
+        monkeypatch.setattr(sys, 'path', sys.path[:])
+        if name == 'analysis/draw_run':
+            return module.main()
+        return module.main([*map(str, args)])
+
+    return call

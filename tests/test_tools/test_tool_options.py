@@ -1,0 +1,189 @@
+"""Options of tools/train.py and tools/test.py, in the config that they would run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+for name in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(name)
+
+from mmengine.config import Config  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def amended(tool):
+    """The config that a tool would run."""
+
+    class Built(Exception):
+        pass
+
+    def built(cfg):
+        raise Built(cfg)
+
+    def amend(name: str, *args) -> Config:
+        with pytest.raises(Built) as caught:
+            tool(name, *args, patched={'build_runner': built})
+        return caught.value.args[0]
+
+    return amend
+
+
+@pytest.fixture
+def checkpoint(work):
+    (work / 'any.pth').touch()
+    return 'any.pth'
+
+
+@pytest.mark.parametrize(
+    'args, expected',
+    [
+        (['--amp'], {'loss_scale': 'dynamic'}),
+        (['--amp-dtype', 'float16'], {'loss_scale': 'dynamic', 'dtype': 'float16'}),
+        (
+            ['--amp', '--cfg-options', 'optim_wrapper.type=AmpOptimWrapper']
+            + ['optim_wrapper.loss_scale=512.0', 'optim_wrapper.dtype=bfloat16'],
+            {'loss_scale': 512.0, 'dtype': 'bfloat16'},
+        ),
+    ],
+    ids=['default', 'dtype', 'already'],
+)
+def test_amp_keeps_what_the_config_says(amended, args, expected):
+    plain = amended('train', 'segmentor.py').optim_wrapper
+    wrapper = amended('train', 'segmentor.py', *args).optim_wrapper
+    assert wrapper == plain | expected | {'type': 'mmattn.AmpOptimWrapper'}
+    assert wrapper.clip_grad.max_norm == 5.0
+
+
+@pytest.mark.parametrize('task', ['detector', 'classifier', 'segmentor'])
+def test_options_of_training(amended, task):
+    cfg = amended('train', f'{task}.py')
+    assert cfg.work_dir == f'work_dirs/{task}'
+    assert cfg.val_cfg and not cfg.resume and not cfg.auto_scale_lr.enable
+    assert 'trust_checkpoint' not in cfg and 'allow_partial_load' not in cfg
+
+    flags = ['--no-validate', '--auto-scale-lr', '--trust-checkpoint']
+    options = ['--allow-partial-load', '--resume', 'any.pth', '--work-dir', 'elsewhere']
+    cfg = amended('train', f'{task}.py', *flags, *options)
+    assert cfg.val_cfg is cfg.val_dataloader is cfg.val_evaluator is None
+    assert cfg.auto_scale_lr.enable and cfg.work_dir == 'elsewhere'
+    assert cfg.trust_checkpoint and cfg.allow_partial_load
+    assert cfg.resume and cfg.load_from == 'any.pth'
+
+
+@pytest.mark.parametrize('name', ['train', 'test'])
+def test_dataloaders_get_mmpretrains_defaults_and_the_options(
+    amended, checkpoint, name
+):
+    (Path('bare.py')).write_text(
+        "default_scope = 'mmpretrain'\n"
+        'train_dataloader = dict(num_workers=2)\n'
+        'test_dataloader = dict(num_workers=0, pin_memory=False)\n'
+        'test_cfg = dict()'
+    )
+    files = ['bare.py'] if name == 'train' else ['bare.py', checkpoint]
+    cfg = amended(name, *files)
+    collate = {'collate_fn': {'type': 'default_collate'}}
+    assert cfg.train_dataloader == collate | {
+        'num_workers': 2, 'pin_memory': True, 'persistent_workers': True
+    }  # fmt: skip
+    assert cfg.test_dataloader == collate | {
+        'num_workers': 0, 'pin_memory': False, 'persistent_workers': False
+    }  # fmt: skip
+
+    cfg = amended(name, *files, '--no-pin-memory', '--no-persistent-workers')
+    assert not cfg.train_dataloader.pin_memory
+    assert not cfg.train_dataloader.persistent_workers
+
+    files[0] = 'detector.py'
+    assert 'pin_memory' not in amended(name, *files).train_dataloader
+    cfg = amended(name, *files, '--no-pin-memory')
+    assert cfg.test_dataloader.pin_memory is False
+
+
+@pytest.mark.parametrize('task', ['detector', 'classifier', 'segmentor'])
+def test_a_window_shows_what_is_drawn(amended, checkpoint, task):
+    options = ('--show', '--wait-time', 0.5)
+    hook = amended('test', f'{task}.py', checkpoint, *options)['default_hooks']
+    hook = hook.visualization
+    assert hook.show and hook.wait_time == 0.5
+    assert hook.get('draw') or hook.get('enable')
+
+
+@pytest.mark.parametrize('task', ['detector', 'classifier'])
+def test_the_default_augmentation_is_a_flip(amended, checkpoint, task):
+    plain = amended('test', f'{task}.py', checkpoint)
+    cfg = amended('test', f'{task}.py', checkpoint, '--tta')
+    assert cfg.model.module == plain.model
+    *steps, flip = cfg.test_dataloader.dataset.pipeline
+    assert steps == plain.test_dataloader.dataset.pipeline[:-1]
+    flips, [pack] = flip.transforms
+    assert [step.prob for step in flips] == [1.0, 0.0]
+    assert pack.type == plain.test_dataloader.dataset.pipeline[-1].type
+
+
+def test_upernet_has_its_own_augmentation(amended, checkpoint):
+    config = ROOT / 'configs/upernet/ivit_t_160k_ade20k.py'
+    cfg = amended('test', config, checkpoint, '--tta')
+    scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
+    assert (len(scales), len(flips)) == (6, 2)
+    assert cfg.model.type == 'SegTTAModel' and cfg.model.module.type == 'EncoderDecoder'
+
+
+METRICS_OUT = ['--out', 'a.pkl.gz', '--out-item', 'metrics']
+DRAWN_TTA = ['--tta', '--show-dir', 'a']
+MASKS = ['--cfg-options', 'model.roi_head.mask_head=None', '--tta']
+FLEXIBLE = ['--cfg-options', 'runner_type=FlexibleRunner', '--trust-checkpoint']
+APEX = ['--cfg-options', 'optim_wrapper.type=ApexOptimWrapper', '--amp']
+
+
+@pytest.mark.parametrize(
+    'name, task, args, message',
+    [
+        ('test', 'detector', ['missing.pth'], 'no checkpoint at missing.pth'),
+        ('test', 'detector', ['any.pth', '--out', 'a.json'], 'must end in .pkl'),
+        ('test', 'detector', ['any.pth', '--out', 'folder'], 'must end in .pkl'),
+        ('test', 'segmentor', ['any.pth', '--out', 'a.json'], 'must end in .pkl'),
+        ('test', 'detector', ['any.pth', '--out-item', 'pred'], 'needs --out'),
+        ('test', 'detector', ['any.pth', *METRICS_OUT], 'must end in one of'),
+        ('test', 'detector', ['any.pth', '--interval', '0'], 'must be positive'),
+        (
+            'test',
+            'segmentor',
+            ['any.pth', '--show-dir', 'a', '--interval', '2'],
+            'mmseg draws every image',
+        ),
+        ('test', 'detector', ['any.pth', *MASKS], 'MaskRCNN is evaluated by its masks'),
+        ('test', 'classifier', ['any.pth', *DRAWN_TTA], 'cannot draw augmented'),
+        ('test', 'detector', ['any.pth', *FLEXIBLE], 'needs mmattn.Runner'),
+        ('train', 'detector', FLEXIBLE, 'needs mmattn.Runner'),
+        ('train', 'detector', APEX, "is 'ApexOptimWrapper'"),
+        (
+            'train',
+            'detector',
+            ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'],
+            'needs auto_scale_lr.base_batch_size',
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said_first(
+    tool, checkpoint, capsys, name, task, args, message
+):
+    with pytest.raises((SystemExit, ValueError)) as caught:
+        tool(name, f'{task}.py', *args, patched={'build_runner': None})
+    assert message in str(caught.value) + capsys.readouterr().err
+
+
+def test_segmentation_has_no_default_augmentation(tool, checkpoint):
+    config = Path('plain.py')
+    config.write_text("default_scope = 'mmseg'\ntest_dataloader = dict(dataset=dict())")
+    with pytest.raises(ValueError, match='needs tta_model and tta_pipeline'):
+        tool('test', config, checkpoint, '--tta')
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='float16 can be read')
+def test_detection_has_no_amp_on_a_cpu(tool, checkpoint):
+    with pytest.raises(ValueError, match='bfloat16'):
+        tool('test', 'detector.py', checkpoint, '--amp')

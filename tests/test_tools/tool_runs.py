@@ -1,0 +1,102 @@
+"""Run the tools on toy data, in this process or as scripts."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for name in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(name)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+TOOLS = ROOT / 'tools'
+DETECTOR = """
+_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
+model = dict(
+    backbone=dict(arch='nano'),
+    neck=dict(in_channels=[32, 64, 160, 256], out_channels=32),
+    rpn_head=dict(in_channels=32, feat_channels=32),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=32),
+        mask_roi_extractor=dict(out_channels=32),
+        bbox_head=dict(in_channels=32, fc_out_channels=32),
+        mask_head=dict(in_channels=32, conv_out_channels=32, num_convs=1)),
+    train_cfg=dict(
+        rpn_proposal=dict(max_per_img=50), rcnn=dict(sampler=dict(num=16))),
+    test_cfg=dict(rpn=dict(max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)))
+load = dict(type='LoadImageFromFile')
+annotate = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
+resize = dict(type='Resize', scale=(96, 96), keep_ratio=True)
+pack = dict(type='PackDetInputs', meta_keys=(
+    'img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+loader = dict(batch_size=1, num_workers=0, persistent_workers=False)
+train_dataloader = dict(**loader, dataset=dict(pipeline=[load, annotate, resize, pack]))
+val_dataloader = dict(**loader, dataset=dict(pipeline=[load, resize, annotate, pack]))
+test_dataloader = val_dataloader
+train_cfg = dict(max_epochs=1)
+default_hooks = dict(logger=dict(interval=1))
+"""
+CLASSIFIER = """
+_base_ = 'mmattn::classification/vit_t16_imhsa_300e_in1k.py'
+loader = dict(batch_size=2, num_workers=0, persistent_workers=False)
+train_dataloader = loader
+val_dataloader = loader
+test_dataloader = loader
+train_cfg = dict(max_epochs=1)
+default_hooks = dict(logger=dict(interval=1))
+"""
+SEGMENTOR = """
+_base_ = 'mmattn::demo/upernet_ivit_n_landcover.py'
+model = dict(decode_head=dict(num_classes=150, loss_decode=dict(class_weight=None)))
+data = dict(
+    type='ADE20KDataset', data_root='data/ade/ADEChallengeData2016', metainfo=None,
+    reduce_zero_label=True)
+loader = dict(batch_size=1, num_workers=0, persistent_workers=False, dataset=data)
+train_dataloader = loader
+val_dataloader = loader
+test_dataloader = loader
+train_cfg = dict(max_iters=2, val_interval=2)
+default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=2))
+"""
+STOCK_TOOL_BASES = """
+_base_ = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+custom_imports = dict(imports=['mmattn'])
+"""
+STOCK_TOOL_BACKBONE = "dict(_delete_=True, type='mmattn.IViT', arch='nano')"
+CONFIGS = {
+    'detector': DETECTOR,
+    'classifier': CLASSIFIER,
+    'segmentor': SEGMENTOR,
+    'stock': STOCK_TOOL_BASES
+    + DETECTOR.replace("_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'", '').replace(
+        "dict(arch='nano')", STOCK_TOOL_BACKBONE
+    ),
+}
+
+
+def run(script: Path, *args, cwd: Path, python=sys.executable, **environment) -> str:
+    """What a command printed."""
+    done = subprocess.run(
+        [python, str(script), *map(str, args)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=os.environ | {'OMP_NUM_THREADS': '1'} | environment,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+def load_tool(name: str):
+    """A tool as a module; `test` alone is the name of one of Python's own."""
+    path = TOOLS / f'{name}.py'
+    spec = importlib.util.spec_from_file_location(f'tool_{path.stem}', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
