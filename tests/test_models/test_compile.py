@@ -2,13 +2,14 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from mmattn.models import DAT, DATPlusPlus, IViT, PVTv2
+from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, PVTv2, ViT
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
@@ -22,6 +23,19 @@ CONFIGS = Path(__file__).parents[2] / 'configs'
 SINGLE = dict(rtol=1e-5, atol=1e-6)  # where a part computes in float32
 
 every_backbone = pytest.mark.parametrize('cls', BACKBONES, ids=lambda cls: cls.__name__)
+
+
+def some_are_slow(fast: Callable[[type], bool]):
+    """Parametrize over all backbones, of which some are fast tests."""
+    params = [
+        pytest.param(cls, id=cls.__name__, marks=() if fast(cls) else pytest.mark.slow)
+        for cls in BACKBONES
+    ]
+    return pytest.mark.parametrize('cls', params)
+
+
+# The base class compiles and checkpoints blocks; H-MaiT checkpoints heads as well.
+of_each_kind = some_are_slow(lambda cls: cls in (HMaiT, IViT, ViT))
 
 
 def counting_backend():
@@ -66,7 +80,7 @@ def maps_and_gradients(model, x):
     return outs, {name: p.grad for name, p in model.named_parameters()}
 
 
-@every_backbone
+@of_each_kind
 @pytest.mark.parametrize(
     'kwargs',
     [
@@ -88,17 +102,7 @@ def test_maps_and_gradients_are_the_eager_ones(cls, kwargs):
         assert_close(compiled.eval()(x), eager.eval()(x), **SINGLE)
 
 
-@pytest.mark.parametrize(
-    'cls',
-    [
-        pytest.param(
-            cls,
-            id=cls.__name__,
-            marks=pytest.mark.slow if cls in (DAT, DATPlusPlus, PVTv2) else (),
-        )
-        for cls in BACKBONES
-    ],
-)
+@some_are_slow(lambda cls: cls not in (DAT, DATPlusPlus, HMaiT, PVTv2))
 def test_changing_sizes_compile_few_graphs(cls):
     """One for the first size and one for all others, unless a grid has few pixels.
 
@@ -111,7 +115,7 @@ def test_changing_sizes_compile_few_graphs(cls):
     assert len(graphs) == (3 if cls is DAT else 2)
 
 
-@every_backbone
+@of_each_kind
 def test_names_stay_and_copies_are_compiled(cls):
     backend, graphs = counting_backend()
     model, eager = build(cls, compile=dict(backend='eager')), build(cls)
