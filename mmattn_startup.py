@@ -1,11 +1,11 @@
-"""Repairs, without `import mmattn`, what keeps the mm packages from being imported.
+"""Make the mm packages importable without `import mmattn`.
 
 An installation of mmattn puts `mmattn_startup.pth` beside this file, so Python imports
-it whenever an interpreter starts. It must therefore be quick and quiet: it imports
-nothing, and adds one finder to `sys.meta_path`, which waits for the first import of an
-mm package. Then it installs the finders of `mmattn.compat.finder` with what they have
-for the start. `mmattn` itself is not imported, because that would also change how
-mmengine reads checkpoints, which a program has to ask for.
+it whenever an interpreter starts. It must therefore be fast and silent. It imports
+nothing and adds one finder to `sys.meta_path`, which waits for the first import of an
+mm package. Then it installs the finders of `mmattn.compat.finder` with the table
+`AT_START`. It does not import `mmattn`, because that also changes how mmengine reads
+checkpoints, which a program has to ask for.
 """
 
 import sys
@@ -54,7 +54,7 @@ def install():
 
 
 def _repair():
-    # Not where mmattn was imported, which has done more, or is installed in part.
+    # `import mmattn` does more than this, and a partial installation must stay silent.
     if 'mmattn' not in sys.modules and None not in map(_file_of, PARTS):
         finder = _load(f'{COMPAT}.finder')
         finder.install(finder.AT_START, _load)

@@ -1,7 +1,7 @@
 """Offsets and borders of mmcv's deformable convolutions.
 
-Both facts are those of mmcv's kernels for the CPU and for CUDA, which agree.
-torchvision's operator, which runs in their place, differs in both.
+mmcv's kernels for the CPU and for CUDA agree on both. torchvision's operator, which
+runs in their place, differs in both.
 """
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor
 def first_elements(name: str, maps: Tensor, size: torch.Size) -> Tensor:
     """Return the offsets or masks that mmcv reads from maps larger than the output.
 
-    mmcv indexes the elements of an image with the height and width of the output. It
-    reads the first elements of a larger map, in the order of its rows, as if they were
-    a map of the output's size. This is no crop: rows change their width, and channels
-    move. mmdet's DyHead and GLIP are trained with it.
+    mmcv indexes the elements of an image with the height and width of the output. So it
+    reads the first elements of a larger map, row by row, as a map of the output's size.
+    This is not a crop: rows change their width, and channels move. mmdet's DyHead and
+    GLIP are trained this way.
 
     Args:
         name: the argument's name, for messages.
@@ -60,9 +60,9 @@ def drop_outside(
     """Zero the gradients of offsets whose points mmcv counts as outside.
 
     A point (y, x) is inside if it is strictly between -1 and the height and the width.
-    torchvision gives points at exactly -1 the slope towards the inside. That is where
-    each border pixel of a padded 3 x 3 convolution has points while its offsets are
-    zero, as at initialization.
+    torchvision gives points at exactly -1 the slope towards the inside. Border pixels
+    of a padded 3 x 3 convolution have such points while the offsets are zero, as they
+    are at initialization.
 
     Args:
         gradient: shape (B, 2 * groups * kernel points, H', W'), changed in place.

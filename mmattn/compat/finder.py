@@ -1,19 +1,19 @@
 """The finders that `mmattn.compat` installs in `sys.meta_path`.
 
-One serves `mmcv._ext` when mmcv came without its compiled operators. It is at the end
-of the path: Python asks it only after every other finder has failed, so an mmcv that
-was compiled keeps its own operators. Another, at the end as well, finds modules of ours
-by the names that they had before they moved.
+The first finder serves `mmcv._ext` when mmcv came without its compiled operators. It is
+at the end of the path. Python asks it only after every other finder has failed, so a
+compiled mmcv keeps its own operators. The second, also at the end, finds modules of
+ours by the names that they had before they moved.
 
-The third is at the front. It corrects a module right after it is executed: it lets the
-regular finders find the module and wraps the loader that they chose. Importing mmattn
-therefore never imports mmengine.
+The third is at the front. It corrects a module right after its execution: the regular
+finders find the module, and it wraps the loader that they chose. So importing mmattn
+never imports mmengine.
 
-Two tables say what is corrected. `AT_START` repairs what fails without mmattn, and
+Two tables list the corrections. `AT_START` repairs code that fails without mmattn, and
 `mmattn_startup` installs it in every interpreter of an environment where mmattn is
-installed. `WITH_MMATTN` also replaces what works without us, so it waits for
-`import mmattn`. `mmattn_startup` loads this file without `mmattn` itself, so nothing of
-ours is imported here at the top.
+installed. `WITH_MMATTN` also replaces code that works without us, so it waits for
+`import mmattn`. `mmattn_startup` loads this file without the package, so it imports
+nothing of ours at the top.
 """
 
 import importlib
@@ -25,7 +25,7 @@ __all__ = ['AT_START', 'IMPLEMENTATION', 'SERVED_MODULE', 'WITH_MMATTN', 'instal
 
 SERVED_MODULE = 'mmcv._ext'
 IMPLEMENTATION = 'mmattn.compat.mmcv_ops'
-# By the module to correct: the module of ours that does, and its function.
+# Our module and function that correct a module, by the name of that module.
 AT_START = {
     'mmengine.config.utils': ('mmattn.compat.mmengine_scopes', 'correct_table'),
     'mmengine.config.config': ('mmattn.compat.mmengine_scopes', 'correct_bases'),
@@ -164,8 +164,8 @@ def install(
 
     Args:
         corrections: `AT_START` or `WITH_MMATTN`.
-        load: imports a module of ours by its name.
-        moved: the new name of each of our modules by its old one; None for none.
+        load: function that imports a module of ours by its name.
+        moved: new names of our modules by their old ones.
     """
     _MOVED_MODULES.moved = moved or {}
     _SERVED_OPS.load, _CORRECTING.load = load, load

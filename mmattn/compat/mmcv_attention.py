@@ -1,9 +1,9 @@
 """mmcv's multi-scale deformable attention on the CPU and in bfloat16, on our operator.
 
-`MultiScaleDeformableAttention` of mmcv calls the compiled operator on a GPU, and in
-bfloat16 and on a CPU a function in PyTorch, `multi_scale_deformable_attn_pytorch`,
-which keeps all samples. Where mmcv came without compiled operators, and ours stand in
-for them, our operator stands in for that function too.
+`MultiScaleDeformableAttention` of mmcv calls the compiled operator on a GPU. In
+bfloat16 and on a CPU it calls a function in PyTorch,
+`multi_scale_deformable_attn_pytorch`, which keeps all samples in memory. Where our
+operators replace mmcv's compiled ones, our operator also replaces that function.
 """
 
 import functools
@@ -15,8 +15,8 @@ __all__ = ['correct_attention']
 def correct_attention(module):
     """Replace the function in `mmcv.ops.multi_scale_deform_attn`.
 
-    mmcv's own is kept as the `__wrapped__` of ours, and is what ONNX and
-    `torch.fx.symbolic_trace` see.
+    Our function keeps mmcv's as `__wrapped__`. ONNX and `torch.fx.symbolic_trace` use
+    mmcv's.
     """
     from mmattn.compat import IMPLEMENTATION
 

@@ -1,10 +1,10 @@
 """The deformable operators of `mmattn.compat.mmcv_ops`: convolution and attention.
 
-The convolutions run on torchvision's operator, whose definition is mmcv's: offsets
+The convolutions run on torchvision's operator, which is defined as mmcv's: offsets are
 ordered (y, x) within each kernel position, kernel positions within each deform group,
-zero outside the feature map. What differs is in `mmattn.compat.deform_conv_points`.
-Attention runs on ours, `mmattn.ops.ms_deform_attn`, which is imported when it is
-called, as `mmattn_startup` loads this file without `mmattn` itself. Arithmetic is
+and the feature map is zero outside. `mmattn.compat.deform_conv_points` corrects the
+differences. Attention runs on `mmattn.ops.ms_deform_attn`. It is imported when it is
+called, because `mmattn_startup` loads this file without `mmattn`. The arithmetic is
 float32 for float16 and bfloat16 storage.
 """
 
@@ -77,10 +77,10 @@ def deform_conv_forward(
         weight: shape (O, C / group, kH, kW).
         offset: shape (B, 2 * deformable_group * kH * kW, H', W').
         output: shape (B, O, H', W'), written.
-        columns, ones: mmcv's scratch space, not used.
-        kW, kH: kernel size, which `weight` has as well.
+        columns, ones: mmcv's scratch space; ignored.
+        kW, kH: kernel size, as in `weight`.
         dW, dH: stride.
-        im2col_step: images per step in mmcv, not used.
+        im2col_step: images per step in mmcv; ignored.
     """
     tensors = _tensors(input, weight, offset, None, weight.new_empty(0))
     geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
@@ -137,8 +137,8 @@ def deform_conv_backward_parameters(
 ):
     """Write `scale` times the gradient of the weight; see `deform_conv_forward`.
 
-    torchvision has one backward for all gradients, so this repeats the work of
-    `deform_conv_backward_input`. The weight's values do not enter its gradient.
+    torchvision computes all gradients at once, so this repeats the work of
+    `deform_conv_backward_input`. The gradient does not depend on the weight's values.
     """
     tensors = _tensors(input, gradWeight, offset, None, gradWeight.new_empty(0))
     geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
@@ -176,11 +176,11 @@ def modulated_deform_conv_forward(
         weight: shape (O, C / group, kernel_h, kernel_w).
         bias: shape (O,), or empty without one.
         offset: shape (B, 2 * deformable_group * kernel_h * kernel_w, H', W'), or
-            larger maps, of which `first_elements` takes part.
+            larger maps, from which `first_elements` takes a part.
         mask: shape (B, deformable_group * kernel_h * kernel_w, H', W'), or larger
             maps.
         output: shape (B, O, H', W'), written.
-        ones, columns: mmcv's scratch space, not used.
+        ones, columns: mmcv's scratch space; ignored.
 
     Raises:
         ValueError: the maps of `offset` or `mask` are smaller than the output.
@@ -249,9 +249,9 @@ def modulated_deform_conv_backward(
 def levels_of(spatial_shapes: Tensor, level_start_index: Tensor) -> list[list[int]]:
     """Return heights and widths as numbers, and check where the levels start.
 
-    To read them from a GPU is to wait for it. All layers of a model are given the same
-    two tensors, so what was read is kept with them, as long as they live and are not
-    written to.
+    Reading them from a GPU waits for the GPU. All layers of a model receive the same
+    two tensors, so the numbers are kept as long as the tensors live and are not written
+    to.
 
     Raises:
         ValueError: levels do not follow one another.
@@ -309,7 +309,7 @@ def ms_deform_attn_forward(
         level_start_index: shape (L,); the levels must follow one another.
         sampling_locations: shape (B, Q, M, L, P, 2), (x, y) from 0 to 1.
         attention_weights: shape (B, Q, M, L, P).
-        im2col_step: images per step in mmcv, not used.
+        im2col_step: images per step in mmcv; ignored.
 
     Returns:
         shape (B, Q, M * D), in value's dtype.

@@ -12,7 +12,7 @@ from mmattn.compat.mmcv_deform import widen
 def _class_weight(weight, target):
     """Return the weight of each row's class, shape (N,); 1 if it has none.
 
-    mmcv reads past the end of its weights for such a target.
+    mmcv reads past the end of its weights for a target that is not a class.
     """
     if weight.numel() == 0:
         return torch.ones_like(target, dtype=torch.float32)
@@ -24,12 +24,12 @@ def _class_weight(weight, target):
 def sigmoid_focal_loss_forward(input, target, weight, output, gamma, alpha):
     """Write the focal loss of K binary classifiers per row, not reduced.
 
-    The logarithms are taken of the logits, so they stay exact where the probability
-    rounds to 0 or 1; mmcv takes them of the rounded probability.
+    The logarithms are computed from the logits, so they stay exact where the
+    probability rounds to 0 or 1. mmcv computes them from the rounded probability.
 
     Args:
         input: logits, shape (N, K).
-        target: class of each row, shape (N,); any other number, such as K, is
+        target: class of each row, shape (N,). Any other number, such as K, means
             background.
         weight: weight of each class, shape (K,), or empty.
         output: shape (N, K), written.

@@ -13,13 +13,13 @@ from mmattn.compat.mmcv_deform import widen
 def nms(boxes, scores, iou_threshold, offset):
     """Return the indices of the kept boxes, highest score first, ties in order.
 
-    A pixel offset of 1 adds 1 to each width and height, in the areas and in the
-    intersections alike, which is what moving x2 and y2 by 1 does.
+    A pixel offset of 1 adds 1 to each width and height of boxes and intersections. This
+    equals moving x2 and y2 by 1.
 
     Args:
         boxes: shape (N, 4).
         scores: shape (N,).
-        iou_threshold: a box goes when its overlap with a kept one is above this.
+        iou_threshold: remove a box whose overlap with a kept one is above this.
         offset: 0 or 1.
     """
     boxes = widen(boxes)
@@ -50,19 +50,19 @@ def _overlaps(first, others, offset) -> np.ndarray:
 def softnms(boxes, scores, dets, iou_threshold, sigma, min_score, method, offset):
     """Apply soft-NMS: reduce the score of boxes that overlap a better one.
 
-    The order of work is mmcv's, also where scores are equal: the best of the remaining
-    boxes changes places with the first of them, and a box whose score falls below
-    `min_score` gives its place to the last.
+    The order is mmcv's, also for equal scores: the best of the remaining boxes changes
+    places with the first of them, and the last box takes the place of one whose score
+    falls below `min_score`.
 
     Args:
         boxes: shape (N, 4), on the CPU.
         scores: shape (N,), on the CPU.
         dets: shape (N, 5); boxes and new scores are written to its first rows.
-        iou_threshold: overlap from which methods 0 and 1 act.
+        iou_threshold: overlap from which methods 0 and 1 reduce the score.
         sigma: width of method 2.
-        min_score: boxes below it go.
-        method: factor on the score, 0 for 0 (as in NMS), 1 for 1 - IoU,
-            2 for exp(-IoU^2 / sigma).
+        min_score: remove boxes below this score.
+        method: factor on the score. 0 is the factor 0, as in NMS, 1 is 1 - IoU, and 2
+            is exp(-IoU^2 / sigma).
         offset: 0 or 1, added to widths and heights.
 
     Returns:

@@ -1,10 +1,10 @@
 """mmcv's compiled operators, on torchvision and plain PyTorch, for CPU and CUDA.
 
-The functions here have the names, the keyword arguments and the in-place outputs that
-`mmcv.ops` expects of its extension `mmcv._ext`. `mmattn.compat` serves them under that
-name when mmcv was installed without it. They were written from those conventions and
-from the operators' published definitions; where the result can differ from the
-compiled operator's, the function says so.
+The functions have the names, keyword arguments and in-place outputs that `mmcv.ops`
+expects of its extension `mmcv._ext`. `mmattn.compat` serves them under that name when
+mmcv was installed without it. They were written from those conventions and from the
+operators' published definitions. A docstring says where its result can differ from the
+compiled operator's.
 
 float16 and bfloat16 are storage formats: the arithmetic is float32.
 """
@@ -61,8 +61,8 @@ def __getattr__(name: str):
 
     def not_served(*args, **kwargs):
         raise NotImplementedError(
-            f'mmcv was installed without its compiled operators, and {name!r} is not '
-            'among those that mmattn provides in their place. Build mmcv with its '
+            f'mmcv was installed without its compiled operators, and mmattn does not '
+            f'provide {name!r}. Build mmcv with its '
             f'operators, in an environment that has torch: {BUILD_COMMAND} '
             '(with FORCE_CUDA=1 in front for a GPU)'
         )

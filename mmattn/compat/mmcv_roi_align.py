@@ -16,8 +16,8 @@ NO_ARGMAX = -1.0
 def _bilinear(y: torch.Tensor, x: torch.Tensor, height: int, width: int):
     """Return flat positions and weights of the four pixels around each point.
 
-    A point up to one pixel outside the map takes the border's value; further out, all
-    its weights are 0.
+    A point up to one pixel outside the map takes the border's value. Further out, all
+    its weights are 0. Both have shape (4, ...).
     """
     inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
     y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
@@ -62,14 +62,15 @@ def roi_align_forward(
 ):
     """Pool each box to `aligned_height` x `aligned_width` bins, written to `output`.
 
-    Taking the maximum goes box by box in Python: no published configuration uses it.
-    There, a box with no samples gives 0, where mmcv gives its starting value.
+    The maximum is computed box by box in Python, because no published config uses it.
+    A box without samples then gives 0, where mmcv gives its initial value.
 
     Args:
         input: shape (B, C, H, W).
         rois: shape (N, 5), image index and box.
         output: shape (N, C, aligned_height, aligned_width).
-        argmax_y, argmax_x: as output, where the maxima are; not used for the average.
+        argmax_y, argmax_x: positions of the maxima, shaped as output; ignored for the
+            average.
         spatial_scale: pixels of the feature map per pixel of the image.
         sampling_ratio: samples per bin and axis; 0 takes about one per pixel.
         pool_mode: 0 for the maximum of a bin's samples, 1 for their average.

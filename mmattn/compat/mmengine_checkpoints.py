@@ -1,21 +1,20 @@
-"""Everything that mmengine reads checkpoints with reads them without running code.
+"""Make mmengine read checkpoints without running code in them.
 
-mmengine falls back to unsafe reading with a warning, and reads downloads unsafely. The
-loaders of its `CheckpointLoader` are replaced, through the extension point that it has
-for that, by ours, which read with `mmattn.engine.checkpoints.reader`;
-`load_from_http` also by name, because the `torchvision://` and `mmcls://` loaders call
-it. That covers runners, strategies, `init_cfg=dict(type='Pretrained')`, inferencers and
-`init_detector`.
+mmengine falls back to unsafe reading with a warning, and reads downloads unsafely. Our
+loaders replace those of its `CheckpointLoader` through its extension point; they read
+with `mmattn.engine.checkpoints.reader`. `load_from_http` is also replaced by name,
+because the loaders of `torchvision://` and `mmcls://` call it. This covers runners,
+strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
 
 mmengine also runs text of a checkpoint as a Python config: `meta['config']` when a run
-resumes, and the config that training saved when an inferencer is given no other. Our
-loaders leave the former out, and the latter is refused, unless the file is trusted.
+resumes, and the config saved by training if an inferencer gets no other. Our loaders
+drop the former, and the latter raises an error, unless the file is trusted.
 
-The initializer `Pretrained` is re-registered with one that reports what was loaded and
-refuses to start from noise (`mmattn.engine.checkpoints.weights`).
+The initializer `Pretrained` is replaced by one that reports what was loaded and raises
+if the model would start from noise (`mmattn.engine.checkpoints.weights`).
 
-The functions import what they need when they are called: mmengine is half imported
-when this module corrects it.
+The functions import what they need when they are called, because mmengine is only half
+imported when this module corrects it.
 """
 
 import io
@@ -58,7 +57,7 @@ def load_from_openmmlab(filename, map_location=None):
     name = checkpoint.get_deprecated_model_names().get(name, name)
     models = checkpoint.get_external_models()
     if name not in models:
-        raise ValueError(f'mmengine knows no model {name!r}, asked for by {filename}')
+        raise ValueError(f'mmengine has no model {name!r}, got {filename}')
     if models[name].startswith(('http://', 'https://')):
         return load_from_http(models[name], map_location)
     home = checkpoint._get_mmengine_home()

@@ -3,13 +3,13 @@
 mmengine resolves `scope::path` through the table `MODULE2PACKAGE` of
 `mmengine.config.utils`, a dict from scope to distribution. It has no entry for mmattn,
 and its entry for mmseg names the distribution `mmsegmentation`, which does not exist
-where mmseg came from `onedl-mmsegmentation`. This module corrects those two entries,
-in place, because other mmengine modules hold the same dict.
+where mmseg came from `onedl-mmsegmentation`. This module corrects both entries in
+place, because other mmengine modules hold the same dict.
 
-mmengine also takes the prefix for the registry in which to look up the types of the
-base. Ours are mmdet's, mmseg's and mmpretrain's, as the base's `default_scope` says, so
-`mmattn::` gives no such scope. Its paths are those of the mmattn that is imported:
-installed, or a plain clone on `PYTHONPATH`, which has no `mmattn/.mim`.
+mmengine also looks up the types of the base in the registry of the prefix. The types of
+our bases belong to mmdet, mmseg and mmpretrain, as `default_scope` says, so `mmattn::`
+sets no such scope. Its paths are those of the imported mmattn: an installation, or a
+plain clone on `PYTHONPATH`, which has no `mmattn/.mim`.
 """
 
 from difflib import get_close_matches
@@ -59,9 +59,9 @@ def find_config(name: str, package: Path = PACKAGE) -> Path:
     folder = next(filter(Path.is_dir, folders), None)
     if folder is None:
         raise FileNotFoundError(
-            f'{SCOPE}::{name} is not there: {package} came without configs, which are '
-            f'looked for in {folders[0]} and {folders[1]}. Install mmattn with pip, or '
-            'put a whole clone on PYTHONPATH'
+            f'{SCOPE}::{name} does not exist: {package} came without configs, which '
+            f'belong in {folders[0]} or {folders[1]}. Install mmattn with pip, or put '
+            'a whole clone on PYTHONPATH'
         )
     for path in (folder / name, folder / f'{name}.py'):
         if path.is_file():
@@ -69,13 +69,13 @@ def find_config(name: str, package: Path = PACKAGE) -> Path:
     names = [path.relative_to(folder).as_posix() for path in folder.rglob('*.py')]
     close = get_close_matches(name, sorted(names), n=3)
     hint = f'the closest are {", ".join(close)}' if close else 'no name is close to it'
-    raise FileNotFoundError(f'{SCOPE}::{name} is not there: {folder} has none; {hint}')
+    raise FileNotFoundError(f'{SCOPE}::{name} does not exist in {folder}; {hint}')
 
 
 def correct_bases(config):
     """Make `Config` find our configs without taking a scope from our prefix.
 
-    Corrects `mmengine.config.config`.
+    The argument is the module `mmengine.config.config`.
     """
     found = config.Config._get_cfg_path
     if getattr(found, 'corrected_by', None) == SCOPE:

@@ -1,10 +1,10 @@
-"""mmpretrain, and with it mmdet, can be imported beside transformers 5.
+"""Make mmpretrain, and mmdet with it, importable beside transformers 5.
 
-mmpretrain's multimodal models are built on helpers of transformers that version 5 no
-longer has. It looks for any version from 4.28, takes 5 for good, and then its import
-fails; mmdet's fails with it, as mmdet imports mmpretrain where it is installed. Here it
-is told that its requirement is not met: then it registers placeholders, which say what
-to install once they are built, and the rest of it works.
+mmpretrain's multimodal models use helpers that transformers 5 no longer has. It accepts
+any version from 4.28, so its import fails with version 5, and so does that of mmdet,
+which imports mmpretrain where it is installed. This module tells mmpretrain that its
+requirement is not met. It then registers placeholders, which say what to install when
+they are built, and everything else works.
 """
 
 __all__ = ['correct_dependency']

@@ -129,7 +129,7 @@ def test_an_unknown_config_is_named_with_those_close_to_it():
     from mmengine.config import Config
 
     wrong = "_base_ = 'mmattn::mask_rcnn/ivit_tiny_3x_coco.py'"
-    message = 'mmattn::mask_rcnn/ivit_tiny_3x_coco.py is not there.*closest are '
+    message = 'mmattn::mask_rcnn/ivit_tiny_3x_coco.py does not exist.*closest are '
     with pytest.raises(FileNotFoundError, match=message) as caught:
         Config.fromstring(wrong, '.py')
     assert 'mask_rcnn/ivit_t_3x_coco.py' in str(caught.value)
