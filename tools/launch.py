@@ -39,13 +39,13 @@ def make_parser(description: str) -> argparse.ArgumentParser:
         '--trust-checkpoint',
         action='store_true',
         help='let checkpoints run the code that they contain while they are read; by '
-        'default one that needs that is refused',
+        'default such a checkpoint is refused',
     )
     parser.add_argument(
         '--allow-partial-load',
         action='store_true',
-        help='go on with a warning where a checkpoint and the model do not match; by '
-        'default that is an error (see mmattn/engine/checkpoints/weights.py)',
+        help='warn if a checkpoint and the model do not match; by default this is an '
+        'error (see mmattn/engine/checkpoints/weights.py)',
     )
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none'
@@ -57,7 +57,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 def load_config(args: argparse.Namespace) -> Config:
     """Return the config with the shared arguments applied.
 
-    The work dir is the argument's, else the config's, else `work_dirs/<config name>`.
+    The argument sets the work dir, else the config, else it is `work_dirs/<config>`.
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = Config.fromfile(args.config)
@@ -78,7 +78,7 @@ def load_config(args: argparse.Namespace) -> Config:
         if getattr(args, flag):
             if cfg.get('runner_type', OUR_RUNNER) != OUR_RUNNER:
                 raise ValueError(
-                    f'--{flag.replace("_", "-")} needs {OUR_RUNNER}, and the '
+                    f'--{flag.replace("_", "-")} requires {OUR_RUNNER}, but the '
                     f"config's runner_type is {cfg.runner_type!r}"
                 )
             cfg[flag] = True

@@ -115,7 +115,7 @@ def draw_predictions(
 ):
     """Enable the visualization hook, whose arguments differ between the packages."""
     if 'visualization' not in cfg.get('default_hooks', {}):
-        raise ValueError('drawing needs a `visualization` hook in default_hooks')
+        raise ValueError('drawing requires a `visualization` hook in default_hooks')
     hook = cfg.default_hooks.visualization
     if cfg.default_scope == 'mmpretrain':
         hook.update(enable=True, out_dir=show_dir, interval=interval)
@@ -139,7 +139,7 @@ def augment_at_test_time(cfg: Config):
     scope = cfg.default_scope
     missing = [key for key in ('tta_model', 'tta_pipeline') if key not in cfg]
     if missing and scope not in TTA_MODELS:
-        raise ValueError(f'--tta needs {" and ".join(missing)} in the config')
+        raise ValueError(f'--tta requires {" and ".join(missing)} in the config')
     dataset = cfg.test_dataloader.dataset
     while 'dataset' in dataset:
         dataset = dataset.dataset
@@ -171,7 +171,7 @@ def evaluate_boxes_only(cfg: Config):
         warnings.warn('--tta: boxes only, masks are not predicted', stacklevel=2)
     elif metrics:
         raise ValueError(
-            f'--tta merges boxes only, and {cfg.model.type} is evaluated by its masks'
+            f'--tta merges boxes only, but {cfg.model.type} is evaluated by its masks'
         )
     for metric in metrics:
         metric.metric = 'bbox'
@@ -189,7 +189,7 @@ class BoxesOnlyHook(Hook):
 def use_autocast(cfg: Config):
     if cfg.default_scope == 'mmdet' and not is_cuda_available():
         raise ValueError(
-            "--amp: on a CPU it is bfloat16, which mmdet's metrics cannot read"
+            "--amp uses bfloat16 on a CPU, which mmdet's metrics do not support"
         )
     cfg.test_cfg.fp16 = True
 

@@ -1,4 +1,4 @@
-"""Train what a config of mmdet, mmsegmentation or mmpretrain describes."""
+"""Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
 from launch import build_runner, load_config, make_parser
 from mmengine.config import Config
@@ -41,8 +41,8 @@ def use_mixed_precision(cfg: Config, dtype: str | None):
     replaced = wrapper.get('type', 'OptimWrapper')
     if replaced not in AMP_REPLACES:
         raise ValueError(
-            f'--amp takes the place of one of {AMP_REPLACES}, and optim_wrapper.type '
-            f'is {replaced!r}'
+            f'--amp can replace one of {AMP_REPLACES}, but optim_wrapper.type is '
+            f'{replaced!r}'
         )
     wrapper.type = AMP_WRAPPER
     wrapper.setdefault('loss_scale', 'dynamic')
@@ -53,7 +53,7 @@ def use_mixed_precision(cfg: Config, dtype: str | None):
 def scale_learning_rate(cfg: Config):
     if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
         raise ValueError(
-            '--auto-scale-lr needs auto_scale_lr.base_batch_size in the config'
+            '--auto-scale-lr requires auto_scale_lr.base_batch_size in the config'
         )
     cfg.auto_scale_lr.enable = True
 

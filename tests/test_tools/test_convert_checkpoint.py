@@ -177,7 +177,7 @@ WRONG = {
     'another-size': (
         'pvt_v2_b1',
         lambda weights: weights,
-        r'it is no pvt_v2_b1(.|\n)*of another shape(.|\n)*--model pvt_v2_b0',
+        r'it is not pvt_v2_b1(.|\n)*of another shape(.|\n)*--model pvt_v2_b0',
     ),
     'another-depth': (
         'hmait_nano',
@@ -189,7 +189,7 @@ WRONG = {
         lambda weights: hmait() | {'layers.3.blocks.9.norm1.bias': torch.ones(256)},
         'unexpected in the file: layers.3.blocks.9.norm1.bias',
     ),
-    'another-network': ('dat_nano', lambda weights: weights, 'it is no dat_nano'),
+    'another-network': ('dat_nano', lambda weights: weights, 'it is not dat_nano'),
     'no-layout': (
         'pvt_v2_b0',
         lambda weights: {'conv1.weight': torch.ones(3)},
@@ -211,7 +211,7 @@ def test_nothing_is_overwritten_without_force(weights, tmp_path):
     src, dst = save(tmp_path / 'src.pth', weights), tmp_path / 'dst.pth'
     dst.write_text('precious')
     arguments = [src, str(dst), '--model', 'pvt_v2_b0']
-    with pytest.raises(ValueError, match='dst.pth is there already; --force'):
+    with pytest.raises(ValueError, match='dst.pth already exists; --force'):
         tool.main(arguments)
     assert dst.read_text() == 'precious'
     assert tool.main([*arguments, '--force']) == 0
@@ -267,5 +267,5 @@ def test_models_are_all_backbones_in_all_sizes(capsys):
     with pytest.raises(SystemExit):
         tool.main(['src.pth', 'dst.pth', '--model', 'resnet50'])
     assert 'invalid choice' in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"PVT has no arguments \['window'\]"):
+    with pytest.raises(ValueError, match=r"PVT does not accept \['window'\]"):
         tool.known_models()['pvt_tiny'].build(dict(window=3))

@@ -103,7 +103,7 @@ def test_necks_without_biases_get_zeros(refine, tmp_path):
 def test_another_form_is_refused(form, problem, refine, tmp_path):
     src, dst = save(tmp_path / 'src.pth', refine), tmp_path / 'dst.pth'
     name = f'deformable_detr_r50{form}'
-    with pytest.raises(ValueError, match=f'it is no {name}\n') as error:
+    with pytest.raises(ValueError, match=f'it is not {name}\n') as error:
         tool.main([src, str(dst), '--model', name, *ARGUMENTS])
     assert problem in str(error.value)
     assert str(error.value).endswith('it matches --model deformable_detr_r50_refine')

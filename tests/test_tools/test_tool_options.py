@@ -157,14 +157,14 @@ APEX = ['--cfg-options', 'optim_wrapper.type=ApexOptimWrapper', '--amp']
         ),
         ('test', 'detector', ['any.pth', *MASKS], 'MaskRCNN is evaluated by its masks'),
         ('test', 'classifier', ['any.pth', *DRAWN_TTA], 'cannot draw augmented'),
-        ('test', 'detector', ['any.pth', *FLEXIBLE], 'needs mmattn.Runner'),
-        ('train', 'detector', FLEXIBLE, 'needs mmattn.Runner'),
+        ('test', 'detector', ['any.pth', *FLEXIBLE], 'requires mmattn.Runner'),
+        ('train', 'detector', FLEXIBLE, 'requires mmattn.Runner'),
         ('train', 'detector', APEX, "is 'ApexOptimWrapper'"),
         (
             'train',
             'detector',
             ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'],
-            'needs auto_scale_lr.base_batch_size',
+            'requires auto_scale_lr.base_batch_size',
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_what_cannot_be_done_is_said_first(
 def test_segmentation_has_no_default_augmentation(tool, checkpoint):
     config = Path('plain.py')
     config.write_text("default_scope = 'mmseg'\ntest_dataloader = dict(dataset=dict())")
-    with pytest.raises(ValueError, match='needs tta_model and tta_pipeline'):
+    with pytest.raises(ValueError, match='requires tta_model and tta_pipeline'):
         tool('test', config, checkpoint, '--tta')
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from torch import Tensor
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, RGB
-# Of the maps' standard deviation; mmdet's PVT has another epsilon than PVT's authors'.
+# As a share of the maps' standard deviation. The epsilon of mmdet's PVT differs from
+# that of PVT's authors.
 LARGEST_DIFFERENCE = 1e-3
 
 
@@ -68,13 +69,13 @@ def compare(
     """Compare the outputs of a converted checkpoint with those of its source's model.
 
     Args:
-        checkpoint: what was written, loaded through `init_cfg`.
+        checkpoint: the new file, which is loaded through `init_cfg`.
         model, options: the backbone or detector to load it into.
-        layout, weights: the source's, with its own names.
+        layout, weights: layout and weights of the source, with its own names.
         image: as `read_image` returns it.
 
     Returns:
-        What it was compared with, a table, and whether it is near enough.
+        A description of the comparison, a table, and whether the outputs agree.
 
     Raises:
         ValueError: `checkpoint` does not load.

@@ -2,33 +2,33 @@
 
     convert_checkpoint.py pvt_v2_b2.pth pvt_v2_b2_mmattn.pth --model pvt_v2_b2
 
-writes what a model then starts from with
+writes a checkpoint that a config loads with
 
     backbone=dict(type='mmattn.PVTv2', arch='b2', init_cfg=dict(
         type='Pretrained', checkpoint='pvt_v2_b2_mmattn.pth'))
 
-A backbone converts what it loads by itself as well. This tool says beforehand what
-becomes of each tensor, and refuses a file that is not the model's, or not all of it:
-then nothing is written. Weights may be at the top of the file or under `state_dict`,
-`model` or `module`, and be those of a whole classifier, detector or segmentor, whose
-other parts are left out. Code that a file may contain is not run.
+A backbone also converts the weights that it loads. This tool reports before training
+how each tensor would load. It writes nothing if the file belongs to another model or is
+incomplete. Weights may be at the top of the file or under `state_dict`, `model` or
+`module`. They may belong to a whole classifier, detector or segmentor, whose other
+parts are left out. Code in the file is not run.
 
-Those of a whole Deformable DETR are read by `load_from` or the detector's `init_cfg`:
+`load_from` or the detector's `init_cfg` load the weights of a whole Deformable DETR:
 
     convert_checkpoint.py r50_deformable_detr-checkpoint.pth r50_mmattn.pth \
         --model deformable_detr_r50
 
-It keeps its classes, 91 in what the authors and Hugging Face published: COCO's
-category ids. --coco-classes makes of them the 80 classes that mmdet's CocoDataset and
-the configs here have.
+It keeps its classes. The files of the authors and of Hugging Face have 91, COCO's
+category ids. --coco-classes converts them to the 80 classes of mmdet's CocoDataset and
+of the configs here.
 
-A backbone that returns maps has no use for a classifier's class token and final norm
-(PVT), and norms of its own for the other maps, which start anew (DAT, DAT++). To
-convert for a classifier, --options out_type=cls_token (PVT), out_indices=3 (the DATs).
+A backbone that returns maps does not use a classifier's class token and final norm
+(PVT). The norms of its other maps start anew (DAT, DAT++). To convert for a classifier,
+pass --options out_type=cls_token (PVT) or out_indices=3 (DAT, DAT++).
 
---verify loads what was written through `init_cfg`, runs it on an image, in its own
-size, and compares it with a model in the layout of the source where a package has one.
-It exits with 1 if they differ.
+--verify loads the new file through `init_cfg` and runs it on an image of any size. If a
+package has a model in the source's layout, it compares the outputs, and exits with 1 if
+they differ.
 """
 
 import argparse
@@ -58,9 +58,9 @@ from mmattn.models.checkpoints.coco_classes import OUTPUTS, with_coco_classes
 
 # First names of heads: official and timm's, DAT's, Hugging Face's.
 HEADS = ('head', 'head_dist', 'cls_head', 'classifier')
-# What stands before a backbone's names in whole models, and in wrappers of those.
+# Prefixes of a backbone's names in whole models and their wrappers.
 PREFIXES = ('', 'module.', 'model.', 'backbone.', 'module.backbone.', 'model.backbone.')
-# Of a classifier alone, and of what returns maps alone.
+# Names that only a classifier has, and those that only a backbone of maps has.
 CLASS_TOKEN = ('cls_token', 'norm.weight', 'norm.bias')
 OUT_NORMS = 'out_norms.'
 MIN_WIDTH = 100  # a narrower table would break its names
@@ -71,10 +71,10 @@ class Source:
     """The backbone in a checkpoint.
 
     Attributes:
-        layout: whose names it has.
-        weights: by these names.
-        converted: by ours.
-        left_out: names of what is not the backbone's.
+        layout: the project whose names it has.
+        weights: the tensors by these names.
+        converted: the tensors by our names.
+        left_out: names of the tensors that are not the backbone's.
     """
 
     layout: str
@@ -111,10 +111,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help='keep the 80 classes of COCO of a detector for its 91 category ids',
     )
     parser.add_argument(
-        '--verify', metavar='IMAGE', help='run what was written on an image file'
+        '--verify', metavar='IMAGE', help='run the new checkpoint on an image file'
     )
     parser.add_argument(
-        '--force', action='store_true', help='overwrite what is at DST already'
+        '--force', action='store_true', help='overwrite DST if it exists'
     )
     parser.add_argument(
         '--trust-checkpoint',
@@ -204,7 +204,7 @@ def refusal(
     args: argparse.Namespace,
 ) -> ValueError:
     """Build an error that says what does not match, and which other size would."""
-    lines = [f'{args.src} is not converted: it is no {model.name}', str(report)]
+    lines = [f'{args.src} is not converted: it is not {model.name}', str(report)]
     lines += report.differences()
     if misfit := model.misfit(options, weights):
         lines.append(misfit)
@@ -252,12 +252,12 @@ def main(argv: list[str] | None = None) -> int:
     """Convert; return 1 if the source's model and ours differ on an image.
 
     Raises:
-        ValueError: SRC is not the model's, not all of it or no checkpoint; DST is there
-            already; there is no image. Nothing has been written then.
+        ValueError: SRC is no checkpoint, belongs to another model or is incomplete, DST
+            exists, or there is no image. Nothing is written.
     """
     args = parse_args(argv)
     if args.dst.exists() and not args.force:
-        raise ValueError(f'{args.dst} is there already; --force overwrites it')
+        raise ValueError(f'{args.dst} already exists; --force overwrites it')
     image = None if args.verify is None else read_image(args.verify)
     model = known_models()[args.model]
     weights = read_weights(args.src, args.trust_checkpoint)

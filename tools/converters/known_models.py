@@ -51,12 +51,12 @@ class Model:
         """Build the backbone with the arguments in `options`; fast on 'meta'.
 
         Raises:
-            ValueError: it has no such arguments.
+            ValueError: the backbone does not accept these arguments.
         """
         known = set(inspect.signature(self.backbone).parameters) - {'arch', 'init_cfg'}
         if unknown := sorted(options.keys() - known):
             raise ValueError(
-                f'{self.backbone.__name__} has no arguments {unknown}; it has '
+                f'{self.backbone.__name__} does not accept {unknown}; it accepts '
                 f'{sorted(known)}'
             )
         cfg = dict(type=f'mmattn.{self.backbone.__name__}', arch=self.arch, **options)
@@ -87,7 +87,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Detector:
-    """A Deformable DETR whose weights its authors published, as a config has it."""
+    """A Deformable DETR of our configs whose weights its authors published."""
 
     config: Path
 
