@@ -10,6 +10,11 @@ PIP_ARGS ?=
 BIN := $(VENV)/bin
 BENCH := docs/benchmarks
 STAMP := $(VENV)/.mmattn-installed
+# Where every docstring begins with a verb; the others follow.
+PROSE := configs mmattn/compat mmattn/engine mmattn/models/backbones \
+	mmattn/models/classifiers mmattn/models/necks mmattn/ops/neighborhood_attention \
+	mmattn/registry.py mmattn_startup.py projects tools/converters tools/datasets \
+	tools/dev $(wildcard tools/*.py tools/benchmark/*.py)
 
 .PHONY: help env demo demo-seg demo-masks test test-all lint bench clean
 .DELETE_ON_ERROR:
@@ -67,6 +72,7 @@ lint: $(STAMP)
 	git ls-files -z '*.cpp' '*.cu' '*.cuh' '*.h' '*.inl' | \
 		xargs -0 $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/python tools/dev/check_paths.py
+	$(BIN)/python tools/dev/check_prose.py $(PROSE)
 
 # On an otherwise idle machine: the rows of a file were measured in turns.
 bench: $(STAMP)

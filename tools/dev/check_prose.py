@@ -28,19 +28,26 @@ def headless_docstrings(source: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def python_files() -> list[Path]:
-    """Return the Python files that git tracks."""
-    command = ['git', 'ls-files', '-z', '*.py']
+def python_files(folders: list[Path]) -> list[Path]:
+    """Return the Python files that git tracks, below the folders if there are any."""
+    command = ['git', 'ls-files', '-z', '--', *(folders or ['.'])]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     files = [ROOT / name for name in listed.decode().split('\0')]
-    return [file for file in files if file.is_file()]
+    return [file for file in files if file.suffix == '.py' and file.is_file()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('files', nargs='*', type=Path, help='default: all of git')
+    parser.add_argument(
+        'paths', nargs='*', type=Path, help='files, or folders of git; by default all'
+    )
+    paths = parser.parse_args().paths
+    files = [path for path in paths if path.is_file()]
+    folders = [path.resolve() for path in paths if path.is_dir()]
+    if folders or not paths:
+        files += python_files(folders)
     failed = 0
-    for file in parser.parse_args().files or python_files():
+    for file in files:
         for number, line in headless_docstrings(file.read_text()):
             print(f'{file}:{number}: begin the docstring with a verb: {line}')
             failed += 1
