@@ -1,4 +1,4 @@
-"""Give each config's backbone, from the name of the config and the papers."""
+"""Derive each config's backbone from its name and the papers."""
 
 import re
 from fnmatch import fnmatch
@@ -25,8 +25,8 @@ CLASS_TOKEN = dict(out_type='cls_token')
 # The MLP of CAFormer's classifier has a norm of its own.
 WITHOUT_NORM = LAST_MAP | dict(out_norm=False)
 SCALED = dict(layer_scale=1e-5)  # CaiT's for 24 layers
-# By pattern, all that fit: sections 5.2 to 5.6 and Tables 3 to 7 of MaiT, and what a
-# classifier takes.
+# Settings by pattern; all that match apply. Sources are sections 5.2 to 5.6 and Tables
+# 3 to 7 of MaiT, and the needs of classifiers.
 SETTINGS = {
     'classification/ivit_*': WITHOUT_NORM,
     'classification/*lisanet_[sb]_*': WITHOUT_NORM,
@@ -54,9 +54,9 @@ SETTINGS = {
     'classification/mait_*_r5_*': dict(kernel_size=5),
     'classification/mait_t_36l_*': dict(depth=36, masking=(3,) * 12 + (1,) * 24),
     'classification/mait_t_random_mask_*': dict(masking='sch1', random_mask_seed=0),
-    # Windows of 7 pixels at 224.
+    # Windows grow in proportion from 7 pixels at 224.
     'classification/dat_b_384_*': dict(img_size=384, window_size=12),
-    # GFNet's, which the paper cites for this size.
+    # Kernels are resized as in GFNet, which the paper cites for this size.
     'classification/lisanet_i_384_*': dict(
         img_size=384, kernel_resize='gfnet', kernel_domain='frequency'
     ),
@@ -67,7 +67,7 @@ SETTINGS = {
     'deformable_detr/*': dict(out_indices=(1, 2, 3)),
     # About 196 landmarks reproduce the FLOPs of Table 7 of iViT, 49 do not.
     'upernet/ivit_*': dict(landmarks=14),
-    # Deformable DETR's: norms and the first two stages do not train; DC5 is dilated.
+    # In Deformable DETR, norms and the first two stages do not train; DC5 is dilated.
     'deformable_detr/r50_*': dict(
         type='ResNet',
         depth=50,
@@ -90,7 +90,7 @@ NAME = re.compile(r'(masked_cait|[a-z]+(?:v2)?)_([a-z]*\d*(?:_li)?)')
 
 
 def named(leaf: str) -> dict:
-    """Return the type and size that a config's name says."""
+    """Return the type and size that a config's name stands for."""
     family, size = NAME.match(leaf).groups()
     if family == 'vit':
         size = SIZES[size[0]]

@@ -1,6 +1,6 @@
-"""Give each detector's network, losses and test, without backbone and neck.
+"""Describe each detector's network, losses and test, without backbone and neck.
 
-Written down from mmdetection 3, whose heads PVT, DAT, DAT++ and Swin use:
+The sources are configs of mmdetection 3, whose heads PVT, DAT, DAT++ and Swin use:
 `mask-rcnn_r50_fpn`, `cascade-mask-rcnn_r50_fpn` with the box heads of Swin's
 `cascade_mask_rcnn_swin_*`, `retinanet_r50_fpn`, `atss_r50_fpn`, `gfl_r50_fpn`,
 `sparse-rcnn_r50_fpn_300-proposals` and `deformable-detr_r50`; the settings of the last
@@ -8,7 +8,7 @@ are also those of the authors' `main.py`. DAT-Detection and PVT print the same n
 in their own configs.
 """
 
-# Mean and deviation of ImageNet's pixels in RGB, which all of them have.
+# The mean and the deviation of ImageNet's pixels in RGB are the same for all.
 IMAGENET = dict(mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
 
 
@@ -175,7 +175,7 @@ HUNGARIAN = dict(type='HungarianAssigner')
 
 
 def matching(classes: dict, boxes: str) -> dict:
-    """Return the assigner of the costs 2, 5 and 2."""
+    """Return the assigner with costs of 2, 5 and 2."""
     costs = (
         dict(type='FocalLossCost', weight=2) | classes,
         dict(type='BBoxL1Cost', weight=5, box_format=boxes),

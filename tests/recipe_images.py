@@ -1,4 +1,4 @@
-"""Give the images and labels that each config trains and tests on.
+"""Describe the images and labels that each config trains and tests on.
 
 Sources are named beside the functions. Where a paper names none, the source is the code
 that its recipe refers to: DeiT, Swin, mmdetection, mmsegmentation.
@@ -20,7 +20,7 @@ BGR = dict(
     fill_std=IMAGENET['std'][::-1],
 )
 CUBIC = dict(backend='pillow', interpolation='bicubic')
-# Short sides and crops of the test, of 256 and 224 pixels and in proportion.
+# Short sides of test images, by the crop: 256 for 224 pixels, and in proportion.
 SHORT_SIDES = {224: 256, 384: 438, 448: 512, 672: 768, 896: 1024}
 COCO_SCALES = tuple((side, 1333) for side in range(480, 801, 32))
 TTA_RATIOS = 0.5, 0.75, 1, 1.25, 1.5, 1.75  # Swin's
@@ -28,7 +28,7 @@ LOAD = dict(type='LoadImageFromFile')
 
 
 def imagenet_steps(side: int) -> tuple[dict, ...]:
-    """Return DeiT's augmentation: RandAugment 9/0.5, erasing of a quarter of them."""
+    """Return DeiT's augmentation: RandAugment 9/0.5 and erasing 0.25."""
     return (
         LOAD,
         dict(type='RandomResizedCrop', scale=side, **CUBIC),
@@ -68,10 +68,10 @@ def resize_to(*scales: tuple[int, int]) -> dict:
 
 
 def coco_steps(masks: bool, long_side: int | None) -> tuple[dict, ...]:
-    """Return (1333, 800) alone, or several scales and a crop in between.
+    """Return steps at (1333, 800), or at several scales with a crop in between.
 
-    `long_side` bounds images before the crop: 1333 pixels in Sparse R-CNN and Swin,
-    none of COCO's in DETR.
+    `long_side` bounds images before the crop: at 1333 pixels in Sparse R-CNN and Swin,
+    and above all of COCO's images in DETR.
     """
     load = dict(type='LoadAnnotations', with_bbox=True)
     if masks:
@@ -133,7 +133,7 @@ def ade_tta(aligned: bool) -> tuple[dict, ...]:
 
 IN_ORDER = dict(type='DefaultSampler', shuffle=False)
 SHUFFLED = dict(type='DefaultSampler', shuffle=True)
-# DeiT's repeated augmentation, which Swin and the paper of iViT have not: section 5.1
+# Repeated augmentation is DeiT's; Swin and the paper of iViT do not use it. Section 5.1
 # of MaiT refers to DeiT for all but H-MaiT, appendix A.2 of LiSA names it for
 # ImageNet-1K, and PVT has DeiT's code.
 REPEATED = {
@@ -172,7 +172,7 @@ def classification_data(name: str, batch: int) -> dict:
 def detection_data(name: str, batch: int) -> dict:
     masks = 'mask_rcnn' in name
     detr = name.startswith('deformable_detr/')
-    # DAT-Detection has several scales at 12 epochs, too.
+    # DAT-Detection trains at several scales for 12 epochs, too.
     several = '_3x_' in name or '/datpp_' in name
     long_side = 4200 if detr else 1333 if several else None
     kept = dict(filter_empty_gt=True, min_size=32)

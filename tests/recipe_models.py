@@ -1,4 +1,4 @@
-"""Give each method's network, losses and test, without backbone and neck.
+"""Describe each method's network, losses and test, without backbone and neck.
 
 Segmentors are written down from mmsegmentation 1: `fpn_r50`, `upernet_swin`, which
 PVT and DAT-Segmentation repeat, and `mask2former_r50`. Detectors are in
@@ -163,7 +163,7 @@ MODELS = {
     'upernet': UPERNET,
     'mask2former': MASK2FORMER,
 }
-# What networks of some configs have otherwise, by pattern; dotted names are paths.
+# Settings that differ in some configs, by pattern; dotted names are paths.
 LEVELS = {'encoder.num_levels': 1, 'decoder.num_levels': 1}
 IN_21K = {'data_preprocessor.num_classes': 21841, 'head.num_classes': 21841}
 OTHERWISE = {
@@ -173,8 +173,8 @@ OTHERWISE = {
         'decoder.as_two_stage': True,
     },
     'deformable_detr/*_single_scale*': LEVELS,
-    # Appendix A.2 of arXiv 2211.16289, and ConvNeXt's fine-tuning, to which it refers:
-    # no mixing, a head of a thousandth of the scale.
+    # Appendix A.2 of arXiv 2211.16289 refers to ConvNeXt's fine-tuning, which mixes no
+    # images and scales the head to a thousandth.
     'classification/hylisanet_*_in21k': IN_21K,
     'classification/hylisanet_*_in21k_30e_in1k': {
         'train_cfg': None,

@@ -1,4 +1,4 @@
-"""Give each config's learning rates, by pattern, and what its optimizer spares.
+"""Describe each config's learning rates, by pattern, and what its optimizer spares.
 
 The papers' files have rates, decay, batch and length; this is the rest. Sources are
 named beside the rows. Where a paper names none, the source is the code that its recipe
@@ -26,7 +26,7 @@ def poly(power: float) -> dict:
     return dict(type='PolyLR', power=power, eta_min=0)
 
 
-# No decay of norms, biases, scales and tables, from the layers' own settings.
+# The layers themselves exempt norms, biases, scales and tables from decay.
 OURS = dict(constructor='mmattn.LayerDecayOptimWrapperConstructor')
 NORMS = dict(paramwise_cfg=dict(norm_decay_mult=0))
 TENTH = dict(lr_mult=0.1)
@@ -63,18 +63,18 @@ CONVNEXTS = dict(
     type='CosineAnnealingLR', eta_min_ratio=0.02, convert_to_iter_based=True
 )
 ONE_X, THREE_X = steps(8, 11), steps(27, 33)
-# By pattern, of which the first that fits counts: the factor that the warm-up starts
-# at; its iterations where the paper's file leaves them open; the decay; and what the
-# optimizer has beside rate and decay.
+# By pattern; the first that matches counts. A row has the factor that the warm-up
+# starts at, its iterations where the paper's file leaves them open, the decay, and the
+# other settings of the optimizer.
 SCHEDULES = {
     'classification/ivit_*': (1e-6 / 8e-3, None, CAFORMERS, OURS),
     'classification/hmait_*': (5e-7 / 5e-4, None, cosine(5e-6), OURS | clip(5)),
     'classification/vit_*_300e_*': (1e-3, None, DEITS, OURS),
-    # Table 9 of iViT; the ends are the README's.
+    # Table 9 of iViT; the README gives the start and the end.
     'classification/vit_*_30e_*': (1e-3, None, cosine(0), OURS),
     'classification/lisanet_i_384_*': (1e-3, None, cosine(0), OURS),
     'classification/hylisanet_*_90e_*': (1e-6, None, cosine(1e-6, True), OURS),
-    # ConvNeXt's 0.8 for each of 12 groups, over 25 and 36 blocks.
+    # ConvNeXt's 0.8 for each of 12 groups, spread over 25 and 36 blocks.
     'classification/hylisanet_s_*_30e_*': (
         None,
         0,
@@ -88,7 +88,7 @@ SCHEDULES = {
         OURS | layer_decay(0.925),
     ),
     'classification/*lisanet_*': (1e-3, None, SWINS, OURS),
-    # Clipped by `main_swin.py` of DAT at 5, B at 1; PVT's scripts clip the large at 1.
+    # `main_swin.py` of DAT clips at 5, and B at 1; PVT's scripts clip large sizes at 1.
     'classification/dat_b_300e_*': (1e-6 / 8e-4, None, SWINS, OURS | clip(1)),
     'classification/dat_b_384_*': (None, 0, cosine(1e-7, True), OURS | clip(5)),
     'classification/datpp_b_384_*': (None, 0, cosine(2e-7, True), OURS | clip(5)),
@@ -104,7 +104,7 @@ SCHEDULES = {
     '*/datpp_*_3x_coco': (1e-3, 500, THREE_X, OURS),
     '*_1x_coco': (1e-3, 1000, ONE_X, OURS),  # Swin's
     '*_3x_coco': (1e-3, 1000, THREE_X, OURS),
-    # Appendix A.2 of LiSA: a cosine, else PVT's.
+    # Appendix A.2 of LiSA has a cosine; the rest is PVT's.
     'sem_fpn/*lisanet_*': (None, 0, cosine(0), OURS),
     'sem_fpn/pvt*': (None, 0, poly(0.9), {}),
     'sem_fpn/dat*': (None, 0, poly(0.9), OURS),
@@ -121,7 +121,7 @@ def schedule(name: str) -> dict:
     epochs = 'ade20k' not in name
     start = iterations if epochs_of_warmup is None else epochs_of_warmup
     in_epochs = epochs_of_warmup is not None and epochs
-    # Detectors' steps count from the first epoch, whatever the warm-up.
+    # Steps of detectors count from the first epoch, also during a warm-up.
     begin = 0 if fall['type'] == 'MultiStepLR' else start
     fall = dict(by_epoch=epochs, begin=begin, end=length) | fall
     if fall['type'] == 'CosineAnnealingLR':
@@ -157,7 +157,7 @@ def schedule(name: str) -> dict:
 
 
 def start(name: str) -> str | None:
-    """Return the checkpoint that a fine-tuning starts from: what its config leaves."""
+    """Return the checkpoint that a fine-tuning starts from, or None."""
     if found := re.fullmatch(r'classification/(\w+)_in21k_30e_in1k', name):
         return f'work_dirs/{found[1]}_90e_in21k/epoch_90.pth'
     if found := re.fullmatch(r'classification/(\w+)_\d{3}_30e_in1k', name):

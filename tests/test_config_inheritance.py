@@ -42,7 +42,7 @@ def own_settings(path: Path) -> tuple[dict, dict]:
 
 
 class Inherited(dict):
-    """Stand in for mmengine's `_base_`, of which files use attributes."""
+    """Stand in for mmengine's `_base_`, which has the settings as attributes."""
 
     __getattr__ = dict.__getitem__
 

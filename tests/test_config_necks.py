@@ -25,7 +25,7 @@ DECIDING = 'type', 'out_indices', 'out_type', 'distilled'
 DEFAULTS = {'FPN': dict(start_level=0, add_extra_convs=False, norm_cfg=None)}
 FPN = DEFAULTS['FPN'] | dict(type='FPN', out_channels=256, num_outs=5)
 INPUT, OUTPUT = dict(add_extra_convs='on_input'), dict(add_extra_convs='on_output')
-# From the second map on; DAT's and DAT++'s backbones leave the first one out.
+# The pyramid begins at the second map, unless the backbone leaves the first one out.
 SECOND = dict(start_level=1)
 MAPPER = dict(
     type='ChannelMapper',
@@ -38,7 +38,7 @@ MAPPER = dict(
 )
 POOL = dict(type='GlobalAveragePooling')
 MLP = dict(type='mmattn.PooledMLP')
-# By pattern, of which the first that fits counts; the channels are the backbone's.
+# By pattern; the first that matches counts. The channels are the backbone's.
 NECKS = {
     'mask_rcnn/datpp_*': FPN | INPUT,
     'mask_rcnn/*': FPN,
@@ -61,7 +61,7 @@ NECKS = {
     'classification/pvt_*': None,
     'classification/*': POOL,
 }
-# Of the first map that the heads see.
+# The stride of the first map that the heads see, by pattern.
 STRIDES = {
     'retinanet/*': 8,
     'atss/*': 8,
@@ -75,7 +75,7 @@ STRIDES = {
 
 
 def shallow(backbone: dict) -> dict:
-    """Return what decides on a backbone's outputs, with a block a stage."""
+    """Return a backbone's settings that decide on its outputs, with shallow stages."""
     if 'arch' not in backbone:
         return backbone
     arch = MODELS.get(backbone['type']).arch_zoo[backbone['arch']]
@@ -86,7 +86,7 @@ def shallow(backbone: dict) -> dict:
 
 @functools.cache
 def shapes(scope: str, backbone: str) -> list[torch.Size]:
-    """Return the shapes of what a backbone gives, once for those that are alike."""
+    """Return the shapes of a backbone's outputs; equal backbones are built once."""
     model = build(dict(model=json.loads(backbone), default_scope=scope))
     model.eval()
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_necks_are_the_methods():
 
 
 def channels(name: str) -> Iterator[tuple[object, object]]:
-    """Yield what takes a backbone's maps: its channels and those that it gets."""
+    """Yield the channels that necks and heads expect, with those that they get."""
     model, given = load(name).model, [shape[1] for shape in outputs(name)]
     neck = model.get('neck') or {}
     if name.startswith('classification/'):

@@ -56,9 +56,9 @@ def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name)
         assert groups[id(parameter)]['weight_decay'] == expected, parameter_name
 
 
-# Section 5.3, Tables 3 to 7, Figure 3 and Table 8 of arXiv 2207.03006: layers, masked
-# heads by layer, whether the masks are soft, their width, LayerScale, constant
-# stochastic depth. What the paper does not say is as the READMEs say.
+# Layers, masked heads by layer, soft masks, their width, LayerScale, constant
+# stochastic depth. Sources are section 5.3, Tables 3 to 8 and Figure 3 of arXiv
+# 2207.03006; the READMEs say what the paper leaves open.
 SCH2_T = [2] * 8 + [1] * 12 + [0] * 4
 SOFT = [3] * 21 + [0] * 3
 MASKS = {

@@ -30,7 +30,7 @@ ENTRIES = {
 BACKBONES = ('r50', 'ivit_t', 'hylisanet_s', 'hmait_t', 'pvtv2_b2', 'dat_t', 'datpp_t')
 VARIANTS = ('', '_refine', '_two_stage')
 SINGLE_SCALE = ('r50_single_scale_50e_coco', 'r50_single_scale_dc5_50e_coco')
-# Parameters with the affine maps of batch norms left out: there they are constants.
+# The affine maps of batch norms are constants in the authors' code, and left out here.
 PARAMETERS = {
     'r50_single_scale_50e_coco': 34_063_766,
     'r50_single_scale_dc5_50e_coco': 34_063_766,
@@ -83,7 +83,7 @@ def test_stem_first_stage_and_norms_of_resnets_are_frozen(name):
 
 @pytest.mark.parametrize('name', SINGLE_SCALE)
 def test_last_stage_of_a_single_scale_is_dilated_as_torchvisions(name):
-    """As the authors' is: but for the first block, where mmdet's would be."""
+    """The authors use torchvision's; mmdet's would also dilate the first block."""
     dilation = [False, False, 'dc5' in name]
     with torch.device('meta'):
         expected = resnet50(replace_stride_with_dilation=dilation)

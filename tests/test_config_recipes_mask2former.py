@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 
 
 def test_rates_and_decay_are_the_authors():
-    """Norms and embeddings of the head have none, and the backbone a tenth of the rate.
+    """Norms and embeddings of the head do not decay; the backbone learns at a tenth.
 
     The level embedding of the pixel decoder is a parameter of its own there, not an
     embedding, and decays.

@@ -102,7 +102,7 @@ def test_weight_decay_of_pvt_is_the_authors(name, norms, others):
     ],
 )
 def test_tables_of_neighborhood_attention_decay_only_on_request(name):
-    """The authors' code decays them; the READMEs say so and how to do the same."""
+    """The authors' code decays them; the READMEs show how to do the same."""
     cfg = load(name)
     request = {'optim_wrapper.paramwise_cfg.custom_keys.rpb.decay_mult': 1.0}
     authors = Config(cfg.to_dict())

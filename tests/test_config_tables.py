@@ -21,7 +21,7 @@ from recipe_images import data  # noqa: E402
 from recipe_models import MODELS, OTHERWISE  # noqa: E402
 from recipe_schedules import schedule, start  # noqa: E402
 
-# The same recipe on other machinery.
+# Configs with the recipe of another one on other machinery.
 STRATEGIES = {
     'strategies/mask_rcnn_ivit_b_3x_coco_fsdp': 'mask_rcnn/ivit_b_3x_coco',
     'strategies/vit_s16_imhsa_300e_in1k_deepspeed': (
@@ -29,7 +29,7 @@ STRATEGIES = {
     ),
 }
 NAMES = {name: name for name in RECIPES} | STRATEGIES
-# How fast and in what form images come, how often a run is evaluated: not the recipe.
+# These decide how images are loaded and how often a run is evaluated, not the recipe.
 MACHINE = {
     'num_workers',
     'persistent_workers',
@@ -40,7 +40,7 @@ MACHINE = {
     'inplace',
     'val_interval',
 }
-# Said in some files, the default in the others.
+# Some files set these, others leave them at the default.
 DEFAULTS = {'optimizer.betas': (0.9, 0.999)}
 IMAGES = {
     *(f'{split}_dataloader' for split in ('train', 'val', 'test')),
@@ -51,7 +51,7 @@ SCHEDULE = {
     *('train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler'),
     *('auto_scale_lr', 'load_from', 'resume'),
 }
-# What else a config may have: the runtime, and variables, whose values the rest has.
+# A config may also have the runtime, and variables that the settings above contain.
 OTHER_KEYS = {
     *('default_scope', 'runner_type', 'default_hooks', 'env_cfg', 'vis_backends'),
     *('visualizer', 'log_processor', 'log_level', 'strategy'),
@@ -91,7 +91,7 @@ def same(ours, source) -> bool:
 
 
 def differences(name: str, ours: Mapping, source: Mapping) -> list[str]:
-    """Say where a config and its source differ; the empty list if nowhere."""
+    """Return the settings in which a config and its source differ."""
     ours, source = dict(flat(ours)), dict(flat(source))
     found = []
     for key in sorted(ours | source):
@@ -107,7 +107,7 @@ def part(name: str, keys: set[str]) -> dict:
 
 
 def network(name: str) -> dict:
-    """Return the settings of a method, with what a config has otherwise."""
+    """Return the settings of a method, with those that differ in a config."""
     settings = dict(flat(MODELS[name.split('/')[0]]))
     for pattern, rows in OTHERWISE.items():
         for key, value in rows.items() if fnmatch(name, pattern) else ():
@@ -118,7 +118,7 @@ def network(name: str) -> dict:
 
 
 def without_backbone(model: Mapping) -> dict:
-    """Return a model's settings but for what depends on the backbone's channels."""
+    """Return a model's settings that do not depend on the backbone's channels."""
     left = {}
     for key, value in flat(model):
         head = key in ('head.in_channels', 'decode_head.in_channels')
@@ -172,7 +172,7 @@ def test_schedules_are_the_recipes():
 
 
 def test_configs_have_no_settings_beside_the_tables():
-    """A hook that averages weights, say, would be another recipe."""
+    """A hook that averages weights, for example, would be another recipe."""
     found = [
         f'{name}: {key}'
         for name in NAMES

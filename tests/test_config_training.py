@@ -200,7 +200,7 @@ def test_upernet_tests_at_several_scales(small_config):
 
 
 def test_distillation_resumes_exactly(small_config):
-    """The teacher is the same, and a checkpoint holds nothing of it."""
+    """The teacher is the same, and checkpoints do not contain it."""
     weights = []
     for epochs in ([2], [1, 2]):
         for last in epochs:

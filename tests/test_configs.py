@@ -38,7 +38,7 @@ CHANNELS = {}  # of the maps, by the config of the backbone
 
 
 def walk(value):
-    """Yields every dict inside a config."""
+    """Yield every dict inside a config."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())
@@ -67,7 +67,7 @@ def test_config_builds_with_the_parameters_of_its_metafile(path):
 
 
 def check_schedule(cfg):
-    """The schedule ends with the run, and is scaled to one of twice the length."""
+    """Check that the schedule ends with the run, also for a run of twice the length."""
     epochs, iters = (cfg.train_cfg.get(key) for key in ('max_epochs', 'max_iters'))
     by_epoch = epochs is not None
     run = (
@@ -90,7 +90,7 @@ def check_schedule(cfg):
 
 
 def first_ones_fast() -> list:
-    """The models of the metafiles; slow but for the first of a method or a backbone."""
+    """Return the models of the metafiles; all but one for each part are marked slow."""
     seen, models = set(), []
     for path, model in ENTRIES.items():
         parts = set(model['In Collection'].split(' with '))
@@ -109,7 +109,7 @@ def test_counts_are_those_of_the_metafile(model):
 
 @functools.cache
 def build_pipeline(scope: str, pipeline: str):
-    """Once for the many configs that have the same."""
+    """Build a pipeline once for the many configs that share it."""
     with DefaultScope.overwrite_default_scope(scope):
         for step in literal_eval(pipeline):
             TRANSFORMS.build(step)

@@ -18,7 +18,7 @@ DEMOS = Path(__file__).parents[1] / 'configs/demo'
 
 
 def images_and_nuclei():
-    """Two images, one of them to be padded, with boxes."""
+    """Return two images with boxes; one image needs padding."""
     torch.manual_seed(0)
     shapes = (64, 64), (64, 96)
     boxes = torch.tensor([[4.0, 6, 30, 34], [28, 30, 60, 52]])

@@ -15,7 +15,7 @@ model = dict(
     ),
     head=dict(in_channels=1024),
 )
-# A tenth of what DAT++ has, and an end at 1e-7.
+# The learning rate is a tenth of that of DAT++ and ends at 1e-7.
 optim_wrapper = dict(optimizer=dict(lr=2e-6))
 param_scheduler = [
     dict(
@@ -29,5 +29,5 @@ param_scheduler = [
     ),
 ]
 train_dataloader = dict(batch_size=64)
-# What the config at 224 pixels ends with; tables of positions are resized.
+# The checkpoint of the config at 224 pixels; tables of positions are resized.
 load_from = 'work_dirs/dat_b_300e_in1k/epoch_300.pth'

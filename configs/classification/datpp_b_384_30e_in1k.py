@@ -14,7 +14,7 @@ model = dict(
     head=dict(in_channels=1024),
 )
 train_dataloader = dict(batch_size=64)
-# The test takes the whole image.
+# Tests use the whole image, without a center crop.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=384, backend='pillow', interpolation='bicubic'),
@@ -22,5 +22,5 @@ test_pipeline = [
 ]
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
-# What the config at 224 pixels ends with, tables of positions included.
+# The checkpoint of the config at 224 pixels, with its tables of positions.
 load_from = 'work_dirs/datpp_b_300e_in1k/epoch_300.pth'

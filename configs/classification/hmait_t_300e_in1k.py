@@ -8,5 +8,5 @@ model = dict(
     backbone=dict(type='mmattn.HMaiT', arch='tiny', drop_path_rate=0.2, out_indices=3),
     head=dict(in_channels=768),
 )
-# 8 GPUs make the batch of 512.
+# 8 GPUs give a batch of 512.
 train_dataloader = dict(batch_size=64)

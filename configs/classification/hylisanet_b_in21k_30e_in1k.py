@@ -4,7 +4,7 @@ model = dict(
     neck=dict(in_channels=576),
     head=dict(in_channels=2304),
 )
-# Over 36 blocks, this leaves the stem 0.055 of the rate, as ConvNeXt's 0.8 does over
-# its 12 groups of blocks.
+# Over 36 blocks, the stem gets 0.055 of the rate, as it does with ConvNeXt's 0.8 over
+# 12 groups of blocks.
 optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=0.925))
 load_from = 'work_dirs/hylisanet_b_90e_in21k/epoch_90.pth'

@@ -8,7 +8,7 @@ model = dict(
     backbone=dict(
         type='mmattn.LiSANet',
         arch='hybrid-small',
-        # The paper names one for LiSANet alone.
+        # The paper gives this rate for LiSANet; HyLiSANet has the same here.
         drop_path_rate=0.1,
         out_indices=3,
         out_norm=False,

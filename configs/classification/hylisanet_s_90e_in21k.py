@@ -16,7 +16,7 @@ model = dict(
     neck=dict(type='mmattn.PooledMLP', in_channels=384),
     head=dict(num_classes=21841, in_channels=1536),
 )
-# 8 GPUs make the batch of 4096. Where 512 images do not fit, train with a batch of 128
+# 8 GPUs give a batch of 4096. Where 512 images do not fit, train with a batch of 128
 # and `optim_wrapper.accumulative_counts=4`.
 train_dataloader = dict(
     batch_size=512,

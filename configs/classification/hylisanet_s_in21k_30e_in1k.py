@@ -13,14 +13,14 @@ model = dict(
         out_norm=False,
     ),
     neck=dict(type='mmattn.PooledMLP', in_channels=384),
-    # A new classifier; ConvNeXt starts it at a thousandth of the usual scale.
+    # As in ConvNeXt, the new classifier starts at a thousandth of the usual scale.
     head=dict(in_channels=1536, init_cfg=dict(std=2e-5)),
-    # ConvNeXt mixes no images in fine-tuning.
+    # As in ConvNeXt, fine-tuning has no mixup and no CutMix.
     train_cfg=None,
 )
-# Over 25 blocks, this leaves the stem 0.055 of the rate, as ConvNeXt's 0.8 does over
-# its 12 groups of blocks.
+# Over 25 blocks, the stem gets 0.055 of the rate, as it does with ConvNeXt's 0.8 over
+# 12 groups of blocks.
 optim_wrapper = dict(paramwise_cfg=dict(layer_decay_rate=0.895))
 train_dataloader = dict(batch_size=64)
-# What pre-training ends with.
+# The checkpoint of the pre-training.
 load_from = 'work_dirs/hylisanet_s_90e_in21k/epoch_90.pth'

@@ -15,6 +15,6 @@ model = dict(
     neck=dict(type='mmattn.PooledMLP', in_channels=512),
     head=dict(in_channels=2048),
 )
-# 8 GPUs make the batch of 4096. Where 512 images do not fit, train with a batch of 128
+# 8 GPUs give a batch of 4096. Where 512 images do not fit, train with a batch of 128
 # and `optim_wrapper.accumulative_counts=4`.
 train_dataloader = dict(batch_size=512)

@@ -1,4 +1,4 @@
-# The paper has the result, but no recipe: this is DeiT's, as for the ViTs.
+# The paper has the result but no recipe. This one is DeiT's, as for the ViTs.
 _base_ = [
     '../_base_/models/classifier.py',
     '../_base_/datasets/imagenet_384.py',
@@ -17,6 +17,7 @@ model = dict(
     head=dict(in_channels=192),
 )
 train_dataloader = dict(sampler=dict(type='RepeatAugSampler'))
-# What the config at 224 pixels ends with. The position embedding is resized; kernels
-# become half-spectra, interpolated as in GFNet, which the paper cites for this size.
+# The checkpoint of the config at 224 pixels. The position embedding is resized. Kernels
+# become half-spectra and are interpolated as in GFNet, which the paper cites for this
+# size.
 load_from = 'work_dirs/lisanet_i_150e_in1k/epoch_150.pth'

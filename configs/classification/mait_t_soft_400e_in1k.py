@@ -1,2 +1,2 @@
-# The model of Table 7 is that of Table 4.
+# Tables 4 and 7 have the same model.
 _base_ = './mait_t_400e_in1k.py'

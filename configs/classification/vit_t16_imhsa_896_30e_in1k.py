@@ -15,5 +15,5 @@ model = dict(
     ),
     head=dict(in_channels=192),
 )
-# What the config at 224 pixels ends with; the position embedding is resized.
+# The checkpoint of the config at 224 pixels; the position embedding is resized.
 load_from = 'work_dirs/vit_t16_imhsa_300e_in1k/epoch_300.pth'

@@ -4,7 +4,7 @@ _base_ = [
     '../_base_/schedules/adamw_50e_detr.py',
     '../_base_/runtime/mmdet.py',
 ]
-# The last map alone, of stride 32.
+# Only the last map, of stride 32.
 model = dict(
     backbone=dict(
         type='ResNet',

@@ -1,6 +1,6 @@
 _base_ = './r50_single_scale_50e_coco.py'
-# The last map alone, of stride 16: the last stage is dilated but for its first block,
-# as torchvision's is. mmdetection's ResNet would dilate the first block, too.
+# Only the last map, of stride 16. The last stage is dilated except for its first block,
+# as torchvision's is. mmdetection's ResNet would also dilate the first block.
 model = dict(
     backbone=dict(
         type='mmseg.ResNet',

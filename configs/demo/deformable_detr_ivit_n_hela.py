@@ -1,6 +1,6 @@
-# Two-stage Deformable DETR with two layers of encoder and three of decoder on strides
-# 8 to 32, two points, and 60 queries, as an image has at most 30 small objects. In the
-# same time, many steps of two images learn more than few of four.
+# Two-stage Deformable DETR with two encoder and three decoder layers, strides 8 to 32,
+# two points, and 60 queries, since an image has at most 30 small objects. In the same
+# time, many steps of two images learn more than few steps of four.
 _base_ = [
     '../_base_/models/deformable_detr.py',
     '../_base_/datasets/hela_instance.py',

@@ -5,7 +5,7 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    # The map that RetinaNet has no use for would have a norm that nothing trains.
+    # RetinaNet does not use the first map, whose norm would never be trained.
     backbone=dict(
         type='mmattn.DATPlusPlus',
         arch='tiny',

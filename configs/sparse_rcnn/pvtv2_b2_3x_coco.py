@@ -8,7 +8,8 @@ model = dict(
     backbone=dict(type='mmattn.PVTv2', arch='b2', drop_path_rate=0.1),
     neck=dict(in_channels=[64, 128, 320, 512]),
 )
-# Sparse R-CNN's: one image on each of 8 GPUs, 2.5e-5 / 1.4, weight decay for all.
+# Sparse R-CNN has one image on each of 8 GPUs, a learning rate of 2.5e-5 / 1.4, and
+# weight decay for all parameters.
 optim_wrapper = dict(
     optimizer=dict(lr=1.785714e-5, weight_decay=1e-4),
     paramwise_cfg=None,

@@ -1,7 +1,7 @@
-# ZeRO stage 2 in bfloat16: gradients and states of the optimizer in shards over the
-# GPUs. Experimental, and not tried: only that it loads is tested. It needs
-# `pip install deepspeed`. mmengine's FlexibleRunner drives it, so what only
-# `mmattn.Runner` does is absent.
+# ZeRO stage 2 in bfloat16 shards gradients and optimizer states over the GPUs. This is
+# experimental: tests load the config but do not train. It requires `pip install
+# deepspeed` and runs in mmengine's FlexibleRunner, without the additions of
+# `mmattn.Runner`.
 _base_ = '../classification/vit_s16_imhsa_300e_in1k.py'
 runner_type = 'FlexibleRunner'
 strategy = dict(
@@ -11,5 +11,5 @@ strategy = dict(
     zero_optimization=dict(stage=2, overlap_comm=True, contiguous_gradients=True),
 )
 optim_wrapper = dict(type='DeepSpeedOptimWrapper')
-# FlexibleRunner counts an epoch too many in a checkpoint rewritten after a best one.
+# After a best checkpoint, FlexibleRunner writes the last one with an epoch too many.
 default_hooks = dict(checkpoint=dict(save_best=None))

@@ -5,7 +5,7 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    # 196 landmarks instead of the paper's 49: its segmentation FLOPs ask for them.
+    # 196 landmarks instead of the paper's 49 reproduce its segmentation FLOPs.
     backbone=dict(type='mmattn.IViT', arch='tiny', drop_path_rate=0.4, landmarks=14),
     decode_head=dict(in_channels=[64, 128, 320, 512]),
     auxiliary_head=dict(in_channels=320),

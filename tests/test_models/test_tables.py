@@ -36,8 +36,8 @@ UNITS = {'params': 1e6, 'flops': 1e9}
 # In units of the last decimal of `ours`, which has three or more; six are exact.
 OURS_ROUNDING = 0.6
 DEVIATION_ROUNDING = 0.051  # `deviation` is in per cent, with one decimal
-# Parameters of the official code, frozen ones included. It has 91 classes, and counts
-# what its frozen norms scale and shift by as buffers.
+# Parameters of the official code, including frozen ones. It has 91 classes, and the
+# scales and shifts of its frozen norms are buffers.
 OFFICIAL_DEFORMABLE_DETR = {
     'r50_single_scale': 34_066_593,
     'r50_single_scale_dc5': 34_066_593,
@@ -113,7 +113,7 @@ def test_every_printed_figure_has_a_row_or_a_reason(paper):
 
 @pytest.mark.parametrize('paper', PAPERS, ids=lambda paper: paper['cited_as'])
 def test_printed_figures_add_up(paper):
-    """A figure is written once; its digits are held by the sum of its column."""
+    """A figure is written once; the sum of its column shows a wrong digit."""
     for kind, total in paper['totals'].items():
         texts = [figures.get(kind, '?') for figures in printed_figures(paper).values()]
         assert sum(Decimal(text) for text in texts if text != '?') == Decimal(total)
@@ -139,7 +139,7 @@ def test_names_are_unique_and_reasons_given():
 
 
 def test_a_figure_is_rounded_as_the_paper_rounds_it():
-    """Also where a number drops a zero that the paper prints, as in 5.80."""
+    """A number may drop a zero that the paper prints, as in 5.80."""
     for row in ROWS:
         name = row.get('reading_of', row['name'])
         for kind, figure in figures(row).items():

@@ -1,7 +1,7 @@
-"""Fails when a file of the project names a path outside it.
+"""Fail when a file of the project names a path outside it.
 
-Looks at every file git tracks or would add: absolute paths of somebody's machine, and
-relative paths that leave the checkout when followed from the file's folder.
+All files that git tracks or would add are searched for absolute paths of somebody's
+machine, and for relative paths that leave the checkout from the file's folder.
 """
 
 import re
@@ -15,7 +15,7 @@ PARENT = re.compile(r'(?<![\w./])(?:\.\./)+[\w./-]*')
 
 
 def outside_paths(file: Path, text: str) -> list[str]:
-    """The paths in `text`, standing in `file`, that lead outside the project."""
+    """Return the paths in the text of `file` that lead outside the project."""
     found = ABSOLUTE.findall(text)
     for path in PARENT.findall(text):
         if not (file.parent / path).resolve().is_relative_to(ROOT):

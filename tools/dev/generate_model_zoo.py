@@ -178,7 +178,7 @@ def model_entry(collection: dict, folder: str, name: str) -> dict:
 
 
 def metafile_text(metafile: Path, counts: dict[str, dict[str, int]]) -> str:
-    """Return what a metafile should say, given the counts of its models by name."""
+    """Return the text of a metafile, given the counts of its models by name."""
     folder = metafile.parent.name
     content = {'Collections': [], 'Models': []}
     for paper, collection in collections(folder):
@@ -241,13 +241,13 @@ def readmes() -> list[Path]:
 
 
 def markdown(rows: list[list[str]]) -> str:
-    """A table of which the first row is the head."""
+    """Return a table in Markdown, with the first row as its head."""
     rows = [rows[0], ['---'] * len(rows[0]), *rows[1:]]
     return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
 
 
 def run_table(folder: Path) -> str:
-    """One row for each run whose summary is in the folder."""
+    """Return a table with one row for each summary of a run in the folder."""
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))]
     names = list(dict.fromkeys(name for run in runs for name in run['metrics']))
     rows = [['run', *names, 'iterations', 'minutes', 'on']]
@@ -260,9 +260,9 @@ def run_table(folder: Path) -> str:
 
 
 def model_table(metafile: Path, folder: Path) -> str:
-    """One row for each model; papers' metrics are in columns of their own.
+    """Return a table with one row for each model.
 
-    Links are relative to `folder`.
+    Papers' metrics have columns of their own. Links are relative to `folder`.
     """
     models = read_models(metafile)
     columns = dict.fromkeys(
@@ -295,7 +295,7 @@ def model_table(metafile: Path, folder: Path) -> str:
 
 
 def agreement_table() -> str:
-    """Return how many figures of ours are the papers', in a row for each paper."""
+    """Return a table that counts the figures of ours that equal a paper's."""
     counts = {}
     for row in paper_rows():
         if 'reading_of' in row:  # counts once
@@ -317,7 +317,7 @@ def agreement_table() -> str:
 
 
 def table(path: Path, folder: Path) -> str:
-    """Return what a README in `folder` asks for by a path."""
+    """Return the table that a README in `folder` asks for by a path."""
     if path.name == 'papers':
         return agreement_table()
     if path.is_dir():
@@ -326,7 +326,7 @@ def table(path: Path, folder: Path) -> str:
 
 
 def with_tables(readme: Path) -> str:
-    """A README's text with the tables it asks for filled in."""
+    """Return a README's text, with the tables that it asks for filled in."""
 
     def fill(found: re.Match) -> str:
         filled = table(readme.parent / found['path'], readme.parent)
@@ -336,7 +336,7 @@ def with_tables(readme: Path) -> str:
 
 
 def problems(papers: list[dict]) -> list[str]:
-    """Say where papers, configs, metafiles and the model index do not agree."""
+    """Return how papers, configs, metafiles and the model index disagree."""
     found, listed = [], []
     index = set(metafiles())
     for path in set(ROOT.glob('configs/*/metafile.yml')) - index:

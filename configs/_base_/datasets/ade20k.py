@@ -45,7 +45,7 @@ tta_pipeline = [
         ],
     ),
 ]
-# 8 GPUs make the batch of 16.
+# 8 GPUs give a batch of 16.
 train_dataloader = dict(
     batch_size=2,
     num_workers=4,

@@ -18,7 +18,7 @@ test_pipeline = [
         meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
     ),
 ]
-# 8 GPUs make the batch of 16.
+# 8 GPUs give a batch of 16.
 train_dataloader = dict(
     batch_size=2,
     num_workers=4,

@@ -8,7 +8,7 @@ _base_.train_pipeline[3].transforms[1][0].scales = [
     (500, 4200),
     (600, 4200),
 ]
-# 16 GPUs make the batch of 32.
+# 16 GPUs give a batch of 32.
 train_dataloader = dict(
     dataset=dict(
         filter_cfg=dict(_delete_=True, filter_empty_gt=False),

@@ -43,7 +43,7 @@ test_pipeline = [
     dict(type='CenterCrop', crop_size=224),
     dict(type='PackInputs'),
 ]
-# 8 GPUs make the batch of 1024.
+# 8 GPUs give a batch of 1024.
 train_dataloader = dict(
     batch_size=128,
     num_workers=8,
