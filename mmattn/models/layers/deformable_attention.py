@@ -17,29 +17,30 @@ OFFSET_RANGE = 2  # of version 1, in steps of the keys' grid
 class DeformableAttention(nn.Module):
     """Offsets, samples and projections around `ops.deformable_attention_v2`.
 
-    A small network moves a uniform grid of reference points by offsets of its own for
-    each group of heads; keys and values are projections of the map there. Parameters
-    are those of the official code (https://github.com/LeapLabTHU/DAT, Apache-2.0), but
-    for 1x1 convolutions, which are linear layers.
+    A small network predicts offsets from a uniform grid of reference points for each
+    group of heads. Keys and values are projections of the map there. Parameters are
+    those of the official code (https://github.com/LeapLabTHU/DAT, Apache-2.0), whose
+    1x1 convolutions are linear layers here.
 
     Version 1 is "Vision Transformer with Deformable Attention",
-    https://arxiv.org/abs/2201.00520: offsets within `OFFSET_RANGE` steps of the keys'
-    grid, points at the centers of its cells, whose outer edges are the map's. What is
-    sampled outside of the map is zero. Version 2 is "DAT++",
-    https://arxiv.org/abs/2309.01430: offsets of any size, half a step right and below,
-    then clamped to the map. The only point of a side lies in the middle in both, where
-    version 2's formula divides by zero.
+    https://arxiv.org/abs/2201.00520. Its points are the centers of the cells of the
+    keys' grid, whose outer edges are the map's, and offsets are within `OFFSET_RANGE`
+    steps of that grid. Samples outside of the map are zero. Version 2 is "DAT++",
+    https://arxiv.org/abs/2309.01430. Its points lie half a step right and below,
+    offsets have any size, and their sums are clamped to the map. In both, the only
+    point of a side of one cell lies in the middle; version 2's formula would divide by
+    zero.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         num_groups: groups G with offsets of their own; divides M.
-        table_grid: the map (H, W) that the table of relative positions is made for:
-            2 H - 1 by 2 W - 1 for each head. Other maps read the same table at
-            normalized displacements; a loaded table of another size is resized
+        table_grid: the map (H, W) that the table of relative positions is made for,
+            which has 2 H - 1 by 2 W - 1 entries for each head. Other maps read the same
+            table at normalized displacements. A loaded table of another size is resized
             as in the official code, see `resize_grid`.
-        kernel_size, stride: of the offset network's depthwise convolution. One key
-            stands for each `stride` x `stride` pixels.
+        kernel_size, stride: settings of the offset network's depthwise convolution. One
+            key stands for each `stride` x `stride` pixels.
         version: 1 (DAT) or 2 (DAT++); see above.
         backend: backend of the operator; None takes the fastest.
 
@@ -105,7 +106,7 @@ class DeformableAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
         B, H, W, C = x.shape
-        if torch.jit.is_tracing():  # as mmengine's FLOP counter; knows no grids
+        if torch.jit.is_tracing():  # mmengine's FLOP counter traces with tensors
             H, W = int(H), int(W)
         q = self.proj_q(x)
         positions = self.positions(q)
@@ -127,15 +128,15 @@ class DeformableAttention(nn.Module):
         return self.proj_out(out.reshape(B, H, W, C))
 
     def sampled_positions(self, x: Tensor) -> Tensor:
-        """Where the keys of a map (B, H, W, C) lie, shape (B, G, K, 2).
+        """Return where the keys of a map (B, H, W, C) lie, shape (B, G, K, 2).
 
-        Keys in row-major order of their grid; (x, y), normalized so that -1 and 1 are
-        the centers of the outer pixels, in both versions.
+        Keys are in row-major order of their grid. Positions are (x, y), where -1 and 1
+        are the centers of the outer pixels, in both versions.
         """
         return self.positions(self.proj_q(x))
 
     def positions(self, q: Tensor) -> Tensor:
-        """`sampled_positions` from the queries (B, H, W, C); at least float32."""
+        """Return `sampled_positions` of queries (B, H, W, C), in float32 at least."""
         offsets = self.offsets(q)  # (B, Hk, Wk, G, 2)
         offsets = offsets.to(torch.promote_types(offsets.dtype, torch.float32))
         Hk, Wk = offsets.shape[1:3]
@@ -152,22 +153,22 @@ class DeformableAttention(nn.Module):
         return points.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def reference_points(self, side: int, like: Tensor) -> Tensor:
-        """Of one side of the keys' grid, with dtype and device of `like`."""
+        """Return the reference points of one side of the keys' grid, as `like`."""
         i = torch.arange(side, dtype=like.dtype, device=like.device)
         if self.version == 1 or side == 1:
             return (2 * i + 1 - side) / side
         return (2 * i + 2 - side) / (side - 1)
 
     def offsets(self, q: Tensor) -> Tensor:
-        """(y, x) of each group at each key, shape (B, Hk, Wk, G, 2).
+        """Return the offset (y, x) of each group at each key, (B, Hk, Wk, G, 2).
 
-        The network is the same for all groups.
+        All groups share the network.
         """
         conv, *pointwise = self.conv_offset
         G = self.num_groups
         q = q.permute(0, 3, 1, 2)  # (B, C, H, W)
         kernel, padding = conv.kernel_size[0], conv.padding[0]
-        if padding == 0:  # a map smaller than the kernel has one key all the same
+        if padding == 0:  # a map smaller than the kernel still has one key
             H, W = q.shape[2:]
             q = F.pad(q, (0, max(0, kernel - W), 0, max(0, kernel - H)))
         q = F.conv2d(
@@ -185,7 +186,7 @@ class DeformableAttention(nn.Module):
 
 
 def sample_map(x: Tensor, positions: Tensor) -> Tensor:
-    """Bilinear samples of each group's channels, with zeros outside of the map.
+    """Sample each group's channels bilinearly, with zeros outside of the map.
 
     Args:
         x: shape (B, H, W, C).

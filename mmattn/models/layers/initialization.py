@@ -6,12 +6,12 @@ from .ms_deform_attention import MSDeformAttention
 
 
 class Initializable(nn.Module):
-    """What mmengine initializes by a config, in `init_cfg`."""
+    """Module that mmengine initializes by a config, `init_cfg`."""
 
     init_cfg: dict | list[dict] | None = None
 
     def init_weights(self):
-        """Loads what `init_cfg` names; without it the constructor's weights stay."""
+        """Load what `init_cfg` names; without it the constructor's weights stay."""
         if self.init_cfg:
             from mmengine.model import initialize
 
@@ -19,7 +19,7 @@ class Initializable(nn.Module):
 
 
 def init_linear_and_conv(module: nn.Module, std: float = 0.02):
-    """Truncated normal weights and zero biases, for `nn.Module.apply`."""
+    """Draw truncated normal weights and set biases to zero, for `nn.Module.apply`."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         nn.init.trunc_normal_(module.weight, std=std)
         if module.bias is not None:
@@ -27,9 +27,9 @@ def init_linear_and_conv(module: nn.Module, std: float = 0.02):
 
 
 def init_transformer(module: nn.Module):
-    """Xavier's weights for all matrices but those of modules with a start of their own.
+    """Draw Xavier's weights for all matrices, as DETR and Deformable DETR do.
 
-    As DETR and Deformable DETR; biases stay as they are.
+    `MSDeformAttention` gets its own initial weights. Biases stay as they are.
     """
     for parameter in module.parameters():
         if parameter.dim() > 1:

@@ -1,4 +1,4 @@
-"""Attention of queries to a few points of their own on each of several maps."""
+"""Multi-scale deformable attention: each query samples a few points on several maps."""
 
 from collections.abc import Sequence
 from math import pi
@@ -17,9 +17,9 @@ class MSDeformAttention(nn.Module):
     The module of "Deformable DETR: Deformable Transformers for End-to-End Object
     Detection", https://arxiv.org/abs/2010.04159, equation 3 and appendix A, with the
     parameter names of the official code
-    (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0). It adds no
-    positions, no residual and no dropout. Each head starts with points on a ray of its
-    own and equal weights.
+    (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0). It adds neither
+    positions nor a residual, and has no dropout. At first, each head has its points on
+    a ray of its own, with equal weights.
 
     Args:
         embed_dims: channels C.
@@ -30,7 +30,7 @@ class MSDeformAttention(nn.Module):
         backend: backend of the operator; None takes the fastest.
 
     Raises:
-        ValueError: heads that do not divide, or a setting below 1.
+        ValueError: `num_heads` does not divide the channels, or a setting is below 1.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MSDeformAttention(nn.Module):
         value_dims = int(embed_dims * value_proj_ratio)
         if min(embed_dims, num_heads, num_levels, num_points, value_dims) < 1:
             raise ValueError(
-                'needs channels, heads, levels and points, got '
+                'channels, heads, levels and points must be at least 1, got '
                 f'{embed_dims=}, {num_heads=}, {num_levels=}, {num_points=}, '
                 f'{value_proj_ratio=}'
             )
@@ -67,7 +67,7 @@ class MSDeformAttention(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self):
-        """As the official code: point p of a head is p pixels out on its ray."""
+        """Initialize as the official code: point p of a head is p pixels out."""
         M, L, P = self.num_heads, self.num_levels, self.num_points
         angle = torch.arange(M) * (2 * pi / M)
         rays = torch.stack([angle.cos(), angle.sin()], dim=-1)
@@ -90,15 +90,15 @@ class MSDeformAttention(nn.Module):
         reference_points: Tensor,
         padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """What each query takes from the maps.
+        """Return what each query samples from the maps.
 
         Args:
             query: shape (B, Q, C), with its position added.
             value: shape (B, S, C), pixels of all maps, level after level.
             spatial_shapes: height and width of each map.
             reference_points: points (B, Q, L, 2) or boxes (B, Q, L, 4), (x, y, w, h) in
-                0..1 of each map; an L of 1 serves all maps. Locations are in float32 at
-                least.
+                0..1 of each map. An L of 1 serves all maps. Locations are computed in
+                float32 at least.
             padding_mask: shape (B, S), True where `value` is padding; None for none.
 
         Returns:
@@ -110,7 +110,7 @@ class MSDeformAttention(nn.Module):
         B, Q, _ = query.shape
         M, L, P = self.num_heads, self.num_levels, self.num_points
         if len(spatial_shapes) != L:
-            raise ValueError(f'needs {L} maps, got spatial_shapes {spatial_shapes}')
+            raise ValueError(f'spatial_shapes must have {L} maps, got {spatial_shapes}')
         value = self.value_proj(value)
         if padding_mask is not None:
             value = value.masked_fill(padding_mask[..., None], 0)

@@ -1,4 +1,4 @@
-"""What every block does at each pixel alone: a linear layer and an activation."""
+"""Linear layers and activations that act at each pixel alone."""
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class PointwiseMlp(nn.Module):
 
 
 class _StarReLU(torch.autograd.Function):
-    """Keeps its input alone for the backward, where autograd would keep three maps."""
+    """StarReLU that saves one map for the backward, where autograd would save three."""
 
     @staticmethod
     def forward(ctx, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
@@ -48,16 +48,16 @@ class _StarReLU(torch.autograd.Function):
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype in (torch.float16, torch.bfloat16):
         return (a * b.float()).sum()
-    return torch.dot(a.flatten(), b.flatten())  # without the map of products
+    return torch.dot(a.flatten(), b.flatten())  # needs no map of products
 
 
 class StarReLU(nn.Module):
     """`scale * relu(x)^2 + bias` with learned scalars.
 
     From Yu et al., "MetaFormer Baselines for Vision",
-    https://arxiv.org/abs/2210.13452, equation 4. Where no gradients are recorded it
-    overwrites `x`, which must be the fresh output of a layer: large images are limited
-    by the memory they touch.
+    https://arxiv.org/abs/2210.13452, equation 4. If gradients are off, it overwrites
+    `x`, which must be the fresh output of a layer: memory traffic limits the speed on
+    large images.
     """
 
     def __init__(self):
@@ -67,7 +67,7 @@ class StarReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or needs_reference(x, self.scale, self.bias):
-            # Compilers fuse this by themselves.
+            # Compilers fuse this formula.
             return self.scale * x.relu().square() + self.bias
         if not torch.is_grad_enabled():
             return x.relu_().square_().mul_(self.scale).add_(self.bias)

@@ -1,4 +1,4 @@
-"""The convolution that mixes pixels in the first stages of hybrid networks."""
+"""Separable convolution that mixes pixels in the first stages of hybrid networks."""
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from .pointwise import PointwiseLinear, StarReLU
 class SeparableConv(nn.Module):
     """Inverted separable convolution C -> 2C -> C; shape (B, H, W, C) in and out.
 
-    That of CAFormer (Yu et al., "MetaFormer Baselines for Vision",
+    It is CAFormer's (Yu et al., "MetaFormer Baselines for Vision",
     https://arxiv.org/abs/2210.13452), without biases.
     """
 

@@ -1,11 +1,11 @@
-"""Attention of all tokens to a reduced map: that of PVT, and PVT v2's linear one."""
+"""Attention to a reduced map: PVT's, and the linear one of PVT v2."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .pointwise import PointwiseLinear
 
-POOLED_SIDE = 7  # of the map that linear attention looks at
+POOLED_SIDE = 7  # side of the map that linear attention attends to
 
 
 class SpatialReductionAttention(nn.Module):
@@ -13,8 +13,8 @@ class SpatialReductionAttention(nn.Module):
 
     Wang et al., "Pyramid Vision Transformer", https://arxiv.org/abs/2102.12122,
     equations 3 to 5. The paper's Reshape and projection are a convolution whose kernel
-    and stride are R. Pixels beyond a multiple of R give no key, as in the official
-    code, unless they are all there are: a side below R is filled up with zeros.
+    and stride are R. As in the official code, pixels beyond a multiple of R give no
+    key. A side shorter than R is padded with zeros.
 
     Args:
         embed_dims: channels C.
@@ -22,7 +22,7 @@ class SpatialReductionAttention(nn.Module):
         sr_ratio: R; 1 is plain attention, without the reduction and its norm.
 
     Forward:
-        Shape (B, H, W, C) in and out; where R is 1 also (B, N, C).
+        Shape (B, H, W, C) in and out; also (B, N, C) if R is 1.
     """
 
     def __init__(self, embed_dims: int, num_heads: int, sr_ratio: int = 1):
@@ -48,7 +48,7 @@ class SpatialReductionAttention(nn.Module):
         return self.proj(out.transpose(1, 2).reshape(x.shape))
 
     def reduce(self, x: Tensor) -> Tensor:
-        """Shape (B, H, W, C) to what keys are made of, (B, h, w, C)."""
+        """Reduce (B, H, W, C) to the map (B, h, w, C) that keys are made of."""
         if self.sr_ratio == 1:
             return x
         H, W = x.shape[1:3]
@@ -58,7 +58,7 @@ class SpatialReductionAttention(nn.Module):
         return self.norm(self.sr(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
     def _heads(self, x: Tensor) -> Tensor:
-        """Shape (B, ..., C) to (B, M, N, D), a view."""
+        """Return (B, ..., C) as heads (B, M, N, D), a view."""
         x = x.flatten(1, -2)
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 

@@ -14,23 +14,23 @@ from .resize import fit_on_load
 class WindowAttention(nn.Module):
     """Self-attention in windows, aligned or shifted, of a map of any size.
 
-    That of Swin Transformer (https://arxiv.org/abs/2103.14030), with the parameter
-    names of DAT (https://github.com/LeapLabTHU/DAT).
+    It is the attention of Swin Transformer (https://arxiv.org/abs/2103.14030), with the
+    parameter names of DAT (https://github.com/LeapLabTHU/DAT).
 
-    The last windows of a side that is no multiple of `window_size` have fewer pixels;
-    they are padded for computing, and the padding is masked. A side that fits into one
-    window is not shifted.
+    If a side is not a multiple of `window_size`, its last windows are padded, and the
+    padding is masked. A side that fits into one window is not shifted.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         window_size: pixels w of a window's side. A loaded table of another size is
             resized as in Swin's and DAT's code, see `resize_grid`.
-        shift: how many rows and columns come before the first border between windows;
-            0 for windows that start with the map.
+        shift: rows and columns before the first border between windows; 0 for windows
+            that start with the map.
 
     Raises:
-        ValueError: heads that do not divide, or a shift that is no part of a window.
+        ValueError: `num_heads` does not divide the channels, or `shift` is not smaller
+            than a window.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class WindowAttention(nn.Module):
         return x[:, : sides[0], : sides[1]]
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        """All windows, shape (B * windows, N, C) in and out, N pixels each."""
+        """Attend inside all windows of N pixels; (B * windows, N, C) in and out."""
         B, N, C = x.shape
         qkv = self.proj_qkv(x).view(B, N, 3, self.num_heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B * windows, M, N, D)
@@ -89,7 +89,7 @@ class WindowAttention(nn.Module):
         return self.proj_out(out.transpose(1, 2).reshape(B, N, C))
 
     def bias(self, window: Sequence[int]) -> Tensor:
-        """Of the queries and keys of a window of this size, (M, N, N)."""
+        """Return the bias (M, N, N) of a window's queries and keys."""
         table = self.relative_position_bias_table.t().unflatten(1, self.table_shape)
         return spread_table(table, window)
 
@@ -98,14 +98,17 @@ class WindowAttention(nn.Module):
 
 
 def to_windows(x: Tensor, counts: Sequence[int], window: Sequence[int]) -> Tensor:
-    """Shape (B, H, W, C) to (B * windows, N, C), in `counts` rows and columns."""
+    """Split (B, H, W, C) into `counts` rows and columns of windows.
+
+    The result has shape (B * windows, N, C).
+    """
     (rows, columns), (h, w) = counts, window
     x = x.reshape(-1, rows, h, columns, w, x.shape[-1]).transpose(2, 3)
     return x.reshape(-1, h * w, x.shape[-1])
 
 
 def from_windows(x: Tensor, counts: Sequence[int], window: Sequence[int]) -> Tensor:
-    """The inverse of `to_windows`."""
+    """Invert `to_windows`."""
     (rows, columns), (h, w) = counts, window
     x = x.view(-1, rows, columns, h, w, x.shape[-1]).transpose(2, 3)
     return x.reshape(-1, rows * h, columns * w, x.shape[-1])
@@ -118,10 +121,10 @@ def same_part(
     shift: Sequence[int],
     device: torch.device,
 ) -> Tensor:
-    """Which pixels of each window of a shifted map are neighbors in the original.
+    """Return which pixels of each window see each other, (windows, N, N).
 
-    Shifting around joins opposite borders of a map, and padding follows on its pixels,
-    in the same window. Shape (windows, N, N).
+    A cyclic shift brings opposite borders of a map, and padding, into the same window.
+    Pixels of different parts do not see each other.
     """
     parts = []
     for side, n, w, s in zip(sides, counts, window, shift, strict=True):

@@ -14,23 +14,23 @@ from ..pointwise import PointwiseLinear
 
 
 class MaskedAttention(nn.Module):
-    """Projections around `ops.masked_attention`; parameters are timm's `Attention`'s.
+    """Projections, named as in timm's `Attention`, around `ops.masked_attention`.
 
     From "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
-    https://arxiv.org/abs/2207.03006, section 4. How the paper parametrizes and starts
-    the soft mask's alpha is not stated; its section 5.3 says that the start is subject
-    to further tuning. Here, alpha is the sigmoid of a parameter and starts at a half.
+    https://arxiv.org/abs/2207.03006, section 4. The paper does not state how the soft
+    mask's alpha is parametrized and initialized; its section 5.3 leaves the initial
+    value to further tuning. Here, alpha is the sigmoid of a parameter, at first a half.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         masked_heads: how many of the lowest heads are masked, or their indices.
-        soft: whether the masked heads learn an alpha each (a soft mask).
-        alpha_init: where each alpha starts, between 0 (a hard mask) and 1 (no mask).
-            Hard masks have none.
+        soft: whether each masked head learns an alpha (a soft mask).
+        alpha_init: initial alpha, between 0 (a hard mask) and 1 (no mask). Hard masks
+            ignore it.
         kernel_size: width R of the mask, odd.
         num_special: tokens before the grid's that see and are seen by all.
-        mask_fill: 'zero', or 'neg_inf' (of hard masks); see `ops.masked_attention`.
+        mask_fill: 'zero', or 'neg_inf' for hard masks; see `ops.masked_attention`.
         backend: backend of the operator; None takes the fastest.
 
     Raises:
@@ -69,15 +69,18 @@ class MaskedAttention(nn.Module):
 
     @property
     def alpha(self) -> Tensor | None:
-        """Of each masked head, in (0, 1); None for a hard mask."""
+        """Alpha of each soft-masked head, in (0, 1); None for a hard mask."""
         return None if self.alpha_logit is None else self.alpha_logit.sigmoid()
 
     def biases(self, grid: Sequence[int]) -> tuple[Tensor | None, Tensor | None]:
-        """`bias` and `global_bias` of the operator; none here."""
+        """Return `bias` and `global_bias` of the operator; both are None here."""
         return None, None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Sequence[int]) -> Tensor:
-        """Shape (B, N, M, D) of all; to override by another mask or to look inside."""
+        """Return the heads' outputs; all shapes are (B, N, M, D).
+
+        Subclasses with other masks override it, and analyses look inside.
+        """
         bias, global_bias = self.biases(grid)
         return masked_attention(
             q,
@@ -95,7 +98,7 @@ class MaskedAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, grid: Sequence[int]) -> Tensor:
-        """Shape (B, N, C) in and out, N = num_special + H * W for `grid` (H, W)."""
+        """Return tokens (B, N, C), where N = num_special + H * W for `grid` (H, W)."""
         B, N, C = x.shape
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, -1).unbind(2)
         return self.proj(self.attend(q, k, v, grid).reshape(B, N, C))
@@ -108,13 +111,13 @@ class MaskedAttention(nn.Module):
 
 
 def check_mask(kernel_size: int, mask_fill: str, soft: bool):
-    """As the operator checks, when a model is built and not when it first runs."""
+    """Check settings as the operator does, but when a model is built."""
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f'kernel_size must be odd, got {kernel_size}')
     if mask_fill not in MASK_FILLS[: 1 if soft else None]:
         raise ValueError(
-            f'mask_fill must be one of {MASK_FILLS}, and the first for a soft mask, '
-            f'got {mask_fill!r}'
+            f'mask_fill must be one of {MASK_FILLS}, or {MASK_FILLS[0]!r} for a soft '
+            f'mask, got {mask_fill!r}'
         )
 
 

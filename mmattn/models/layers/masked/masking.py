@@ -1,8 +1,8 @@
-"""Which heads of which layers are masked: the schemes of MaiT, and explicit lists.
+"""Schemes of MaiT, and explicit lists, of the masked heads of each layer.
 
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
-Transformers", https://arxiv.org/abs/2207.03006, section 5.3. Where a layer has masked
-heads and global ones, the masked ones have the lowest indices, as in its section 4.3.
+Transformers", https://arxiv.org/abs/2207.03006, section 5.3. In a layer of masked and
+global heads, the masked ones have the lowest indices, as in its section 4.3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,41 +14,40 @@ SCHEMES = 'none', 'sch1', 'sch2', 'soft'
 
 
 class LayerMasking(NamedTuple):
-    """Of one layer: its masked heads, ascending, and whether their masks are soft."""
+    """Masked heads of a layer, ascending, and whether their masks are soft."""
 
     heads: tuple[int, ...]
     soft: bool
 
 
-# What a list of layers may have for one of them.
+# Entry of a list of layers.
 LayerEntry = int | str | Sequence[int] | Mapping | LayerMasking
 
 
 def resolve_masking(
     masking: str | Sequence[LayerEntry], depth: int, num_heads: int
 ) -> list[LayerMasking]:
-    """The masking of each layer, from the input upwards.
+    """Return the masking of each layer, from the input upwards.
 
     Args:
         masking: one of
-            'none';
-            'sch1', one masked head in every layer;
-            'sch2', all heads but one in the first third of the layers, none in the last
-            sixth, one in between. The paper gives layers 0-7, 20-23 and 9-19 of 24, and
-            layer 8 to neither: here it has one;
-            'soft', soft masks for all heads but in the last eighth of the layers, which
-            is layers 21-23 of 24;
+            'none': no masks;
+            'sch1': one masked head in every layer;
+            'sch2': all heads but one in the first third of the layers, none in the last
+            sixth, and one in between. The paper gives layers 0-7, 20-23 and 9-19 of 24,
+            and does not mention layer 8, which has one here;
+            'soft': soft masks for all heads, except in the last eighth of the layers,
+            which is layers 21-23 of 24;
             or a list with an entry for each layer: the number of hard-masked heads or
-            their indices, 'soft' for soft masks on all heads, or a dict of `heads`,
-            such a number or indices, and `soft`, False by default. An entry of what
-            this function returns will do, too.
+            their indices, 'soft' for soft masks on all heads, a dict of `heads` (such a
+            number or indices) and `soft` (False by default), or a `LayerMasking`.
             Thirds, sixths and eighths are rounded down.
         depth: number of layers.
         num_heads: heads of each layer.
 
     Raises:
-        ValueError: unknown scheme or entry, a list of another length, or heads that
-            the layers do not have.
+        ValueError: unknown scheme or entry, a list of another length, or heads that do
+            not exist.
     """
     if isinstance(masking, str):
         counts = _scheme(masking, depth, num_heads)

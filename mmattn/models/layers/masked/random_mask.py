@@ -1,4 +1,4 @@
-"""Control of masked attention: masks as sparse as neighborhoods, at random places."""
+"""Attention under random masks as sparse as neighborhoods, a control."""
 
 from collections.abc import Sequence
 
@@ -15,20 +15,20 @@ from .attention import MaskedAttention
 class RandomMaskedAttention(MaskedAttention):
     """`MaskedAttention` whose masks are `random_mask`; dense, quadratic in N.
 
-    With it, "MaiT: Leverage Attention Masks for More Efficient Image Transformers",
-    https://arxiv.org/abs/2207.03006, section 5.6, tells the gain of locality from that
-    of pruning: "a random mask of the same dropout rate to one head of all 24 layers"
-    costs 0.5 points of top-1. Read here as one mask for the whole model, since the
-    neighborhoods, too, are the same in each layer.
+    It is the control of "MaiT: Leverage Attention Masks for More Efficient Image
+    Transformers", https://arxiv.org/abs/2207.03006, section 5.6, which separates the
+    gain of locality from that of pruning: "a random mask of the same dropout rate to
+    one head of all 24 layers" costs 0.5 points of top-1. We read this as one mask for
+    the whole model, since the neighborhoods are the same in each layer, too.
 
     Args:
-        embed_dims, num_heads, masked_heads, settings: as of `MaskedAttention`, but for
-            soft masks and backends, which there are none of.
-        seed: of the mask. The mask is made of it anew in each call, for any grid, and
-            is not in the state dict.
+        embed_dims, num_heads, masked_heads, settings: see `MaskedAttention`. `soft` and
+            backends other than 'reference' are not supported for random masks.
+        seed: seed of the mask. Each call draws the mask anew, for any grid; it is not
+            in the state dict.
 
     Raises:
-        ValueError: as `MaskedAttention`, or a soft mask or a backend is asked for.
+        ValueError: see `MaskedAttention`; or a soft mask or another backend is given.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RandomMaskedAttention(MaskedAttention):
         super().__init__(embed_dims, num_heads, masked_heads, **settings)
         if self.alpha_logit is not None or self.backend not in (None, 'reference'):
             raise ValueError(
-                'random masks are hard and go through the reference, got '
+                "random masks support soft=False and backend='reference' or None, got "
                 f'soft={self.alpha_logit is not None}, backend={self.backend!r}'
             )
         self.seed = seed
@@ -72,17 +72,19 @@ def random_mask(
     *,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Who sees whom: boolean, shape (N, N), as sparse as `neighborhood_mask`.
+    """Return a boolean mask (N, N) as sparse as `neighborhood_mask`.
 
-    Each patch sees as many patches as it has neighbors, itself included, of which it
-    need not be one: any are as likely. Special tokens see and are seen by all. A seed
-    gives one mask for each grid, on every device and in every version of PyTorch,
+    Each patch sees as many patches as it has neighbors, itself included. They are drawn
+    from all patches with equal probability. Special tokens see and are seen by all. A
+    seed gives the same mask of a grid on every device and in every version of PyTorch,
     whatever the state of the random number generators.
     """
     mask = neighborhood_mask(grid, kernel_size, num_special, device=device)
     patches = mask[num_special:, num_special:]
     N = len(patches)
-    start = _scramble(torch.tensor(seed, device=device) + 1 & 0xFFFFFFFF)  # not of 0
+    start = _scramble(
+        torch.tensor(seed, device=device) + 1 & 0xFFFFFFFF
+    )  # 0 would stay 0
     keys = _scramble(start ^ torch.arange(N * N, device=device)).view(N, N)
     last = patches.sum(-1, keepdim=True) - 1
     mask[num_special:, num_special:] = keys <= keys.sort(-1).values.gather(-1, last)
@@ -90,10 +92,10 @@ def random_mask(
 
 
 def _scramble(x: Tensor) -> Tensor:
-    """A permutation of the 32-bit numbers, held in int64, without visible order.
+    """Permute the 32-bit numbers, held in int64, so that no order is visible.
 
-    But that 0 stays 0.
+    Only 0 stays 0.
     """
     for _ in range(2):
-        x = (x ^ (x >> 16)) * 0x45D9F3B & 0xFFFFFFFF  # odd, so it can be undone
+        x = (x ^ (x >> 16)) * 0x45D9F3B & 0xFFFFFFFF  # an odd factor can be inverted
     return x ^ (x >> 16)
