@@ -19,10 +19,9 @@ from timm.models.cait import Cait, TalkingHeadAttn
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
+    embed_patches,
     fit_on_load,
     grid_of,
-    pad_to_patches,
-    pos_embed_map,
     resolve_masking,
 )
 from mmattn.models.layers.masked.attention import alpha_logit, check_mask
@@ -227,9 +226,7 @@ class MaskedCaiT(BaseBackbone):
         return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = pad_to_patches(x, self.patch_size)
-        x = self.patch_embed.proj(x).permute(0, 2, 3, 1)  # (B, H, W, C)
-        x = x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
+        x = embed_patches(x, self.patch_embed.proj, self.pos_embed, self.grid_size)
         outs = []
         for i, block in enumerate(self.blocks):
             x = run_block(block, x, self.with_cp)

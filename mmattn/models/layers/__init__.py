@@ -18,6 +18,7 @@ from .masked import (
 from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
+    embed_patches,
     grid_of,
     pad_to_patches,
     pos_embed_map,
@@ -57,6 +58,7 @@ __all__ = [
     'StarReLU',
     'StructureAwareAttention',
     'WindowAttention',
+    'embed_patches',
     'fit_on_load',
     'grid_of',
     'init_linear_and_conv',

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmattn.ops import deformable_attention_v2
 
+from .checks import check_heads
 from .pointwise import PointwiseLinear
 from .resize import fit_on_load
 
@@ -61,10 +62,7 @@ class DeformableAttention(nn.Module):
         backend: str | None = None,
     ):
         super().__init__()
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'{embed_dims} channels do not split into {num_heads} heads'
-            )
+        check_heads(embed_dims, num_heads)
         if num_heads % num_groups:
             raise ValueError(f'{num_heads} heads do not split into {num_groups} groups')
         if len(table_grid) != 2 or min(table_grid) < 1:

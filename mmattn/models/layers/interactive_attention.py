@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from mmattn.ops import landmark_attention
 
+from .checks import check_heads
 from .depthwise_conv import DepthwiseConv
 from .pointwise import PointwiseLinear
 
@@ -49,10 +50,7 @@ class InteractiveAttention(nn.Module):
         backend: str | None = None,
     ):
         super().__init__()
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'{embed_dims} channels do not split into {num_heads} heads'
-            )
+        check_heads(embed_dims, num_heads)
         if landmarks < 1:
             raise ValueError(f'landmarks must be at least 1, got {landmarks}')
         if local_kernel is not None and local_kernel % 2 == 0:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from mmattn.ops import fused_ms_deform_attn
 from mmattn.registry import MODELS
 
+from .checks import check_heads
+
 
 @MODELS.register_module()
 class MSDeformAttention(nn.Module):
@@ -52,8 +54,7 @@ class MSDeformAttention(nn.Module):
                 f'{value_proj_ratio=}'
             )
         for dims in (embed_dims, value_dims):
-            if dims % num_heads:
-                raise ValueError(f'{dims} channels do not split into {num_heads} heads')
+            check_heads(dims, num_heads)
         self.num_heads = num_heads
         self.num_levels = num_levels
         self.num_points = num_points

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .resize import resize_flat_grid
 
@@ -51,6 +51,21 @@ def pos_embed_map(
     if tuple(grid) != tuple(old_grid):
         pos_embed = resize_pos_embed(pos_embed, old_grid, grid, mode=mode)
     return pos_embed.unflatten(1, tuple(grid))
+
+
+def embed_patches(
+    x: Tensor, conv: nn.Conv2d, pos_embed: Tensor, old_grid: Sequence[int]
+) -> Tensor:
+    """Embed the patches of images (B, C, H, W) with their positions; channels last.
+
+    Args:
+        x: images of any size, which are padded to whole patches.
+        conv: the convolution, whose stride is the side of a patch.
+        pos_embed: shape (1, N, C'), made for `old_grid`.
+        old_grid: see `pos_embed`.
+    """
+    x = conv(pad_to_patches(x, conv.stride[0])).permute(0, 2, 3, 1)  # (B, H, W, C')
+    return x + pos_embed_map(pos_embed, old_grid, x.shape[1:3])
 
 
 def pos_embed_tokens(

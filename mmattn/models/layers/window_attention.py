@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .checks import check_heads
 from .offset_tables import spread_table
 from .pointwise import PointwiseLinear
 from .resize import fit_on_load
@@ -37,10 +38,7 @@ class WindowAttention(nn.Module):
         self, embed_dims: int, num_heads: int, window_size: int = 7, shift: int = 0
     ):
         super().__init__()
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'{embed_dims} channels do not split into {num_heads} heads'
-            )
+        check_heads(embed_dims, num_heads)
         if not 0 <= shift < window_size:
             raise ValueError(
                 f'shift must be in [0, window_size), got {shift=} and {window_size=}'

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mmattn.ops import masked_attention
 from mmattn.ops.masked_attention import MASK_FILLS, resolve_heads
 
+from ..checks import check_heads
 from ..pointwise import PointwiseLinear
 
 
@@ -51,10 +52,7 @@ class MaskedAttention(nn.Module):
         backend: str | None = None,
     ):
         super().__init__()
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'{embed_dims} channels do not split into {num_heads} heads'
-            )
+        check_heads(embed_dims, num_heads)
         self.masked_heads = resolve_heads(masked_heads, num_heads)
         check_mask(kernel_size, mask_fill, soft)
         self.num_heads = num_heads

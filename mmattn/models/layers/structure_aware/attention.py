@@ -16,6 +16,7 @@ from mmattn.ops.structure_aware_attention import (
     rfft_grid,
 )
 
+from ..checks import check_heads
 from ..pointwise import PointwiseLinear
 from .spectrum_cache import SpectrumCache, may_keep
 
@@ -105,10 +106,7 @@ class StructureAwareAttention(nn.Module):
         backend: str | None = None,
     ):
         super().__init__()
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'{embed_dims} channels do not split into {num_heads} heads'
-            )
+        check_heads(embed_dims, num_heads)
         if not 1 <= len(grid) <= 3 or min(grid) < 1:
             raise ValueError(f'grid must have one to three positive sides, got {grid}')
         if patterns < 1:

@@ -23,6 +23,7 @@ from mmattn.ops.structure_aware_attention import (
     relative_attention,
 )
 
+from ..checks import check_heads
 from ..pointwise import PointwiseLinear
 from ..resize import fit_on_load, resize_grid
 
@@ -39,10 +40,7 @@ class _Mixer(nn.Module):
         proj_bias: bool = False,
     ):
         super().__init__()
-        if embed_dims % num_heads:
-            raise ValueError(
-                f'{embed_dims} channels do not split into {num_heads} heads'
-            )
+        check_heads(embed_dims, num_heads)
         self.num_heads = num_heads
         self.head_dims = embed_dims // num_heads
         self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims, bias=qkv_bias)
