@@ -270,7 +270,7 @@ def test_a_neck_may_encode_by_itself():
 @pytest.mark.parametrize(
     'changes, message',
     [
-        (dict(decoder=None), 'needs a decoder, got None'),
+        (dict(decoder=None), 'requires a decoder, got None'),
         (dict(bbox_head=HEAD | dict(num_pred_layer=6)), 'num_pred_layer of bbox_head'),
         (dict(bbox_head=HEAD | dict(as_two_stage=True)), 'as_two_stage of bbox_head'),
         (dict(bbox_head=HEAD | dict(embed_dims=64)), "embed_dims: {.*'head': 64}"),

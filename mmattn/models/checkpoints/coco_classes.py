@@ -1,9 +1,9 @@
-"""Weights of Deformable DETR for COCO's category ids, made into those of its classes.
+"""Conversion of weights for COCO's category ids to weights for its classes.
 
-What the authors and Hugging Face published has 91 outputs, one for each category id
-from 0 to 90. Of these COCO uses 80 (https://cocodataset.org, `categories` of its
-annotation files). mmdet's `CocoDataset`, and so the configs here, number these in order
-of their ids.
+The Deformable DETRs that the authors and Hugging Face published have 91 outputs, one
+for each category id from 0 to 90. COCO uses 80 of these (https://cocodataset.org,
+`categories` of its annotation files). mmdet's `CocoDataset`, and so the configs here,
+number the classes in the order of their ids.
 """
 
 import re
@@ -21,22 +21,22 @@ CLASS_BRANCH = re.compile(r'bbox_head\.cls_branches\.(\d+)\.(?:weight|bias)')
 
 
 def with_coco_classes(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights for COCO's 80 classes of those for its category ids, with our names.
+    """Convert weights for COCO's category ids to its 80 classes, with our names.
 
-    Class k of every branch becomes output `CATEGORY_IDS[k]` of it; the other outputs,
-    which no object of COCO has, are left out.
+    Class k of every branch takes its output `CATEGORY_IDS[k]`. The other outputs, which
+    no object of COCO has, are dropped.
 
     With two stages the last branch is the first stage's. It is trained with label 0 for
-    every object, and its output 0 decides which pixels become queries, so output 0 is
-    kept in place of that of id 1. Outputs 1 to 79 are those of the other category ids
+    every object, and its output 0 decides which pixels become queries. So output 0 is
+    kept in place of that of id 1. Outputs 1 to 79 are those of the other category ids,
     as elsewhere; they were trained as background alone, and no prediction reads them.
 
     Args:
-        state_dict: of any layout that `convert_state_dict` knows.
+        state_dict: weights of any layout that `convert_state_dict` knows.
 
     Raises:
-        ValueError: as `convert_state_dict`; or a branch has not 91 outputs, or there
-            are no branches.
+        ValueError: see `convert_state_dict`; or a branch does not have 91 outputs, or
+            there are no branches.
     """
     weights = convert_state_dict(state_dict)
     branches = {
@@ -47,8 +47,8 @@ def with_coco_classes(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     outputs = sorted({len(weights[name]) for name in branches})
     if outputs != [OUTPUTS]:
         raise ValueError(
-            f"the branches of weights for COCO's category ids have {OUTPUTS} outputs, "
-            f'got {outputs}'
+            f"the branches of weights for COCO's category ids must have {OUTPUTS} "
+            f'outputs, got {outputs}'
         )
     kept = torch.tensor(CATEGORY_IDS)
     first_stage = max(branches.values()) if TWO_STAGE in weights else None

@@ -1,13 +1,13 @@
-"""Weights of Deformable DETR: the names that each code base gives them, and ours.
+"""Conversion of Deformable DETR's weights between the names of several code bases.
 
 The layouts are 'official' (https://github.com/fundamentalvision/Deformable-DETR),
 'mmdet', 'huggingface' (https://github.com/huggingface/transformers, the names of
 versions 4 and 5) and 'mmattn', those of our detector. The detector's neck is mmdet's
 `ChannelMapper`; the official code has biases in its convolutions, `bias=True`.
 
-Backbones keep their own names, which are the same for the ResNets of all of them. So
-are the classes: 91 in what the authors published, COCO's category ids, of which
-`coco_category_ids` makes its 80 classes.
+Backbones keep their own names; those of ResNets are the same in all layouts. Classes
+stay, too: the authors published weights for COCO's 91 category ids, which
+`coco_classes` converts to its 80 classes.
 """
 
 import re
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from . import layouts
 from .load_hook import load_hook
 
-# A weight whose name no other layout has.
+# Regular expression of a name that no other layout has.
 MARKERS = {
     'official': 'transformer.level_embed',
     'mmdet': 'level_embed',
@@ -27,7 +27,7 @@ MARKERS = {
     'mmattn': 'encoder.level_embed',
 }
 STARTS = 'reference_points|enc_output|enc_output_norm|pos_trans|pos_trans_norm'
-# What is replaced in names, in this order. `input_proj`, `class_embed`, `bbox_embed`
+# Replacements in names, in this order. `input_proj`, `class_embed`, `bbox_embed`
 # and Hugging Face's queries, keys and values remain, to be treated by themselves.
 REPLACEMENTS = {
     'official': {
@@ -114,14 +114,14 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of any layout, with the names of our detector.
+    """Convert weights of any layout to the names of our detector.
 
-    Heads that all layers share are there once for each layer, as in our detector; where
-    a file has the first one alone, the others are the same tensor.
+    Heads that all layers share appear once for each layer, as in our detector. If a
+    file has only the first one, the others are the same tensor.
 
     Raises:
-        ValueError: the layout is not known, a name is not one of the layout, or two
-            names of the same weight have different values.
+        ValueError: the layout or a name is unknown, or two names of the same weight
+            have different values.
     """
     layout = layout_of(state_dict)
     if layout == 'mmattn':
@@ -132,7 +132,8 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name = _renamed(source, REPLACEMENTS[layout])
         if name in converted and not torch.equal(value, converted[name]):
             raise ValueError(
-                f'{source} and {sources[name]} are the same weight, with other values'
+                f'{source} and {sources[name]} are the same weight, but their values '
+                'differ'
             )
         converted[name], sources[name] = value, source
     if layout == 'huggingface':
@@ -144,14 +145,14 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of any layout, with the official code's names.
+    """Convert weights of any layout to the official code's names.
 
-    Where boxes are refined the official code has a second name for their branches, and
-    with two stages for those of the classes, too. Convolutions of a neck without biases
-    get zeros; counters of batch norms are left out.
+    With refinement, the official code has a second name for the branches of boxes, and
+    with two stages also for those of classes. Convolutions of a neck without biases get
+    zeros. Counters of batch norms are dropped.
 
     Raises:
-        ValueError: as `convert_state_dict`; or the neck is no `ChannelMapper`.
+        ValueError: see `convert_state_dict`; or the neck is no `ChannelMapper`.
     """
     weights = with_neck_biases(convert_state_dict(state_dict))
     twice = ('bbox_embed.',) if refines_boxes(weights) else ()
@@ -174,10 +175,10 @@ def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def refines_boxes(weights: Mapping[str, Tensor]) -> bool:
-    """Whether weights of ours are of a detector with refinement, or of two stages.
+    """Return whether a detector with refinement, or of two stages, has these weights.
 
-    Then the layers' branches are not one; new ones of a refining detector of a single
-    stage differ in biases.
+    The branches of its layers differ. Even those of a new detector with refinement and
+    one stage differ in biases.
     """
     return TWO_STAGE in weights or any(
         not torch.equal(value, weights[re.sub(r'branches\.\d+', 'branches.0', name)])
@@ -187,9 +188,9 @@ def refines_boxes(weights: Mapping[str, Tensor]) -> bool:
 
 
 def with_neck_biases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of ours with zeros where the neck's convolutions have no biases.
+    """Add zeros where the neck's convolutions have no biases.
 
-    mmdet's has none before its norms; the function of the network is the same.
+    mmdet's neck has none before its norms; the function of the network is the same.
     """
     biases = {}
     for name, value in weights.items():
@@ -203,12 +204,11 @@ def with_neck_biases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert weights of another known layout for a detector.
 
-    A neck with biases gets zeros from one without, mmdet's own.
+    A neck with biases gets zeros from one without, such as mmdet's own.
 
     Raises:
-        ValueError: as `convert_state_dict`; or the head has another number of classes,
-            or the decoder refines boxes and the weights are of one that does not, or
-            the other way round.
+        ValueError: see `convert_state_dict`; or the head has another number of classes,
+            or only one of decoder and weights refines boxes.
     """
     if layouts.find_layout(weights, MARKERS) in (None, 'mmattn'):
         return weights
@@ -226,9 +226,9 @@ def _check_classes(weights: Mapping[str, Tensor], classes: int):
         raise ValueError(
             f'these are the weights of a Deformable DETR of {len(bias)} classes, '
             f'bbox_head has {classes}: set num_classes={len(bias)}, or convert the '
-            'file with tools/converters/convert_checkpoint.py, whose --coco-classes '
-            'makes 80 classes of 91 category ids, and load what it writes with '
-            'load_from, which lets a head of still other classes start anew'
+            'file with tools/converters/convert_checkpoint.py (--coco-classes converts '
+            '91 category ids to 80 classes) and give the result to load_from, which '
+            'leaves out the branches of other classes'
         )
 
 
@@ -261,7 +261,7 @@ def _renamed(name: str, replacements: Mapping[str, str]) -> str:
 def _joined_projections(
     weights: Mapping[str, Tensor],
 ) -> Iterator[tuple[str, Tensor]]:
-    """One matrix and one bias for queries, keys and values."""
+    """Join queries, keys and values to one matrix and one bias."""
     for name, value in weights.items():
         match = re.fullmatch(r'(decoder\..+\.self_attn)\.([qkv])_proj\.(\w+)', name)
         if match is None:
@@ -272,7 +272,7 @@ def _joined_projections(
 
 
 def _heads_and_neck(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """`class_embed`, `bbox_embed` and `input_proj` with mmdet's names."""
+    """Give `class_embed`, `bbox_embed` and `input_proj` mmdet's names."""
     layers = len(_indices(r'decoder\.layers\.(\d+)\.', weights))
     convs = [
         name
@@ -310,7 +310,7 @@ def _input_projection(name: str, levels: int) -> str:
     match = CHANNEL_MAPPER.fullmatch(name)
     if match is None:
         raise ValueError(
-            f'the official code has no place for {name}: its neck is a ChannelMapper '
+            f'the official code has no weight for {name}: its neck is a ChannelMapper '
             'with group norms'
         )
     kind, index, part, leaf = match.groups()

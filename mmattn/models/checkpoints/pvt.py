@@ -1,7 +1,7 @@
-"""Weights of PVT and PVT v2: the names that each code base gives them, and ours.
+"""Conversion of PVT's and PVT v2's weights between the names of several code bases.
 
 The layouts are 'official' (https://github.com/whai362/PVT), 'mmdet', 'timm' (PVT v2
-alone), 'huggingface' and 'mmattn'. Heads keep their weights, as `head`.
+alone), 'huggingface' and 'mmattn'. Heads keep their weights, with the name `head`.
 """
 
 import re
@@ -16,7 +16,7 @@ from .load_hook import load_hook
 STAGES = range(4)
 PATCHES = 'patch_embed.', *(f'layers.{i}.downsample.' for i in STAGES[1:])
 
-# A weight of the first attention, whose name no other layout has.
+# Regular expression of a name that no other layout has.
 MARKERS = {
     'official': r'block1\.0\.attn\.kv\.weight',
     'mmdet': r'layers\.0\.1\.[01]\.attn\.attn\.in_proj_weight',
@@ -25,7 +25,7 @@ MARKERS = {
     r'attention\.(self\.)?key\.weight',
     'mmattn': r'layers\.0\.blocks\.0\.attn\.kv\.weight',
 }
-# What names begin with, theirs and ours; the first that fits is exchanged.
+# Prefixes of names, theirs and ours. The first matching prefix is replaced.
 PREFIXES = {
     'official': {
         **{f'patch_embed{i + 1}.': PATCHES[i] for i in STAGES},
@@ -54,7 +54,7 @@ PREFIXES = {
         'classifier.': 'head.',
     },
 }
-# What else names contain, theirs and ours; all that fit are exchanged.
+# Other parts of names, theirs and ours. All matching parts are replaced.
 PARTS = {
     'official': {'.dwconv.dwconv.': '.dwconv.'},
     'mmdet': {
@@ -95,12 +95,12 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of any layout, with our names and shapes.
+    """Convert weights of any layout to our names and shapes.
 
-    What the layout does not know keeps its name, to be reported when it is loaded.
+    Unknown names stay, and are reported when the weights are loaded.
 
     Raises:
-        ValueError: the layout is not known.
+        ValueError: the layout is unknown.
     """
     layout = layout_of(state_dict)
     if layout == 'mmattn':
@@ -117,13 +117,13 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of any layout, with the official code's names.
+    """Convert weights of any layout to the official code's names.
 
-    The official code of PVT has a position of the class token in `pos_embed4` even
-    where it has no class token; weights without one get none.
+    In the official code, `pos_embed4` of PVT has a position for the class token even
+    without a class token. It is not added to weights without one.
 
     Raises:
-        ValueError: the layout is not known.
+        ValueError: the layout is unknown.
     """
     prefixes = {ours: theirs for theirs, ours in PREFIXES['official'].items()}
     parts = {ours: theirs for theirs, ours in PARTS['official'].items()}
@@ -155,7 +155,7 @@ def _renamed(name: str, prefixes: Mapping[str, str], parts: Mapping[str, str]) -
 
 
 def _from_mmdet(renamed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Positions stand before the blocks, linear layers are 1x1 convolutions."""
+    """Renumber the blocks, which follow positions, and flatten 1x1 convolutions."""
     shift = int('layers.0.pos_embed' in renamed)
     converted = {}
     for name, value in renamed.items():
@@ -173,7 +173,7 @@ def _from_mmdet(renamed: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _from_huggingface(renamed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Keys and values have linear layers of their own."""
+    """Join keys and values, which have linear layers of their own."""
     converted = {}
     for name, value in renamed.items():
         if '.attn.key.' in name:

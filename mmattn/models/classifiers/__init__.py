@@ -1,4 +1,4 @@
-"""Classifiers. They need mmpretrain, so `mmattn.models` imports them only on demand."""
+"""Classifiers. They require mmpretrain, so `mmattn.models` imports them on demand."""
 
 from .distilled import DistilledClassifier
 

@@ -1,9 +1,9 @@
 """DistilledClassifier: a classifier that learns from labels and from a teacher.
 
-The distillation of DeiT, Touvron et al., "Training data-efficient image transformers &
-distillation through attention", https://arxiv.org/abs/2012.12877: a second token and a
-second linear layer, which learn what the teacher says. mmpretrain has the two-fold head
-for inference alone; here it trains.
+It is the distillation of DeiT, Touvron et al., "Training data-efficient image
+transformers & distillation through attention", https://arxiv.org/abs/2012.12877: a
+second token and a second linear layer learn the teacher's predictions. mmpretrain's
+`DeiTClsHead` supports inference alone; this classifier trains it.
 """
 
 import logging
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmattn.registry import MODELS
 
-# Where a classifier's config says which weights it starts with.
+# Keys of a classifier's config that give its initial weights.
 WEIGHTS = ('pretrained', 'init_cfg', 'checkpoint_path')
 
 
@@ -27,32 +27,31 @@ class DistilledClassifier(ImageClassifier):
     """mmpretrain's `ImageClassifier` with a teacher while it trains.
 
     The loss is (1 - w) L(class token, label) + w L(distillation token, teacher), with
-    the head's loss for labels. The teacher's part is hard, the cross-entropy with the
-    class that the teacher holds the likeliest, or, with a temperature tau, soft, tau^2
-    times the Kullback-Leibler divergence of the two softmaxes of scores / tau. A
-    prediction is the mean of the two classifiers' scores, without the teacher.
+    the head's loss for labels. The teacher's part is hard by default: the cross-entropy
+    with the teacher's most likely class. With a temperature tau it is soft: tau^2 times
+    the Kullback-Leibler divergence of the two softmaxes of scores / tau. A prediction
+    is the mean of the two classifiers' scores, without the teacher.
 
-    The teacher sees the images of the student, mixed and erased as they are, in its own
-    normalization. It is in eval mode, without gradients, and no submodule: not in the
-    state dict, the optimizer or any count of parameters. It is built when training
-    begins, in `init_weights`, so that tests and inference need no weights of it.
+    The teacher sees the same mixed and erased images as the student, in its own
+    normalization. It is in eval mode and has no gradients. It is no submodule, so the
+    state dict, the optimizer and counts of parameters leave it out. `init_weights`
+    builds it when training begins, so that tests and inference do not need its weights.
 
     Args:
         backbone: config of the student's backbone; its last output is a pair of a class
             token and a distillation token, (B, C) each.
         head: config of a `DeiTClsHead`.
         teacher: config of any classifier of mmpretrain, `TimmClassifier` for timm's.
-            Its weights are those of `pretrained=True` or of its `init_cfg`. Its
-            normalization is that of its `data_preprocessor`, else the one that timm's
-            models come with.
+            `pretrained=True` or `init_cfg` give its weights. Its `data_preprocessor`
+            gives its normalization, which defaults to that of timm's model.
         teacher_weight: w above, in [0, 1].
         temperature: tau above; None for the hard part, DeiT's own choice.
-        neck, train_cfg, data_preprocessor, init_cfg: as in `ImageClassifier`.
+        neck, train_cfg, data_preprocessor, init_cfg: see `ImageClassifier`.
 
     Raises:
-        ValueError: another head, a weight outside [0, 1], a temperature that is not
-            positive; a teacher of unknown normalization or with other classes, the
-            latter two when training begins.
+        ValueError: another head, a weight outside [0, 1], or a temperature that is not
+            positive. When training begins: a teacher of unknown normalization or with
+            other classes.
     """
 
     def __init__(
@@ -96,13 +95,13 @@ class DistilledClassifier(ImageClassifier):
         self._teacher = ()  # in a tuple, a module is no submodule
 
     def init_weights(self):
-        """The student's; then the teacher is built and loads its own."""
+        """Initialize the student, then build the teacher with its own weights."""
         super().init_weights()
         if not self._teacher:
             self._teacher = (_build_teacher(self._teacher_cfg, self._device()),)
 
     def _apply(self, fn, recurse: bool = True):
-        """Takes the teacher along to another device or dtype."""
+        """Move the teacher along to another device or dtype."""
         for teacher in self._teacher:
             teacher._apply(fn)
         return super()._apply(fn, recurse)
@@ -122,7 +121,7 @@ class DistilledClassifier(ImageClassifier):
         return losses
 
     def distillation_loss(self, score: Tensor, teacher_score: Tensor) -> Tensor:
-        """Mean over the images of what the distillation token loses; see the class."""
+        """Return the mean loss of the distillation token, see the class."""
         if score.shape != teacher_score.shape:
             raise ValueError(
                 f'the teacher has {teacher_score.shape[1]} classes, the student '
@@ -141,11 +140,11 @@ class DistilledClassifier(ImageClassifier):
 
     @torch.no_grad()
     def teacher_score(self, inputs: Tensor) -> Tensor:
-        """The teacher's scores (B, classes) for images as the student gets them."""
+        """Return the teacher's scores (B, classes) for the student's images."""
         if not self._teacher:
             raise ValueError(
-                'DistilledClassifier: call init_weights() before training, which '
-                'builds the teacher'
+                'DistilledClassifier has no teacher yet: call init_weights() before '
+                'training'
             )
         (teacher,) = self._teacher
         return teacher(self._renormalized(inputs, teacher))
@@ -170,7 +169,7 @@ def _build_teacher(cfg: Mapping, device: torch.device) -> BaseClassifier:
             level=logging.WARNING,
         )
     teacher = MODELS.build(cfg)
-    # Without an `init_cfg`, timm's models would be asked to initialize themselves anew.
+    # Without an `init_cfg`, timm's models would draw their weights anew.
     if teacher.init_cfg:
         teacher.init_weights()
     _normalization(teacher)
@@ -178,15 +177,15 @@ def _build_teacher(cfg: Mapping, device: torch.device) -> BaseClassifier:
 
 
 def _normalization(teacher: BaseClassifier) -> tuple[Tensor, Tensor, bool]:
-    """Mean and deviation (3, 1, 1) of values up to 255; whether channels are RGB."""
+    """Return mean and deviation (3, 1, 1) of values up to 255, and if it takes RGB."""
     preprocessor = teacher.data_preprocessor
     if hasattr(preprocessor, 'mean'):
         return preprocessor.mean, preprocessor.std, preprocessor.to_rgb
     timm_cfg = getattr(getattr(teacher, 'model', None), 'pretrained_cfg', {})
     if 'mean' not in timm_cfg or 'std' not in timm_cfg:
         raise ValueError(
-            'DistilledClassifier: how the teacher normalizes is unknown; give it a '
-            'data_preprocessor with mean, std and to_rgb'
+            'DistilledClassifier: the normalization of the teacher is unknown; give it '
+            'a data_preprocessor with mean, std and to_rgb'
         )
     mean, std = (
         255 * torch.tensor(timm_cfg[key]).view(-1, 1, 1) for key in ('mean', 'std')

@@ -1,4 +1,4 @@
-"""Detectors. They need mmdet, so `mmattn.models` imports them only on demand."""
+"""Detectors. They require mmdet, so `mmattn.models` imports them on demand."""
 
 from .deformable_detr import DeformableDETR
 

@@ -1,10 +1,11 @@
 """DeformableDETR: mmdet's detector on our encoder and decoder.
 
 Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
-https://arxiv.org/abs/2010.04159. mmdet's detector of that name builds its encoder and
-decoder from plain classes and keeps level embeddings, positions, masks and queries to
-itself; here both are registered modules that own them, so either can be another one.
-Branches, matching, losses and predictions are mmdet's `DeformableDETRHead`.
+https://arxiv.org/abs/2010.04159. mmdet's detector of that name builds encoder and
+decoder from fixed classes, and itself owns level embeddings, positions, masks and
+queries. Here encoder and decoder are registered modules that own them, so that a config
+can replace either. Branches, matching, losses and predictions are those of mmdet's
+`DeformableDETRHead`.
 """
 
 from collections.abc import Sequence
@@ -26,26 +27,27 @@ DERIVED = ('share_pred_layer', 'num_pred_layer', 'as_two_stage')
 
 @MODELS.register_module()
 class DeformableDETR(BaseDetector):
-    """Backbone, neck, encoder, decoder and head, each from a config.
+    """Detector of backbone, neck, encoder, decoder and head, each from a config.
 
     Types without a scope are mmdet's. Checkpoints of the official code, of mmdet and of
-    Hugging Face's transformers load as they are (`deformable_detr_checkpoints`).
+    Hugging Face's transformers load as they are, see
+    `mmattn.models.checkpoints.deformable_detr`.
 
     Args:
-        backbone: of any backbone that returns maps.
-        neck: what gives the maps the encoder's number and width, as a `ChannelMapper`
-            does; None where the backbone's have them.
-        encoder: maps and their padding masks in, maps out, as `DeformableDETREncoder`.
-            None where the neck encodes by itself.
-        decoder: maps, masks and the head's branches in, a `DecoderOutput` out, as
-            `DeformableDETRDecoder`. Refinement, stages and the number of queries are
-            settings of it alone.
-        bbox_head: as `DeformableDETRHead`, without the three arguments that follow from
-            the decoder: whether branches are shared, how many there are, and whether
-            the first stage has one.
-        train_cfg: of the head, `assigner` in it.
-        test_cfg: of the head.
-        data_preprocessor, init_cfg: as in any detector of mmdet.
+        backbone: config of any backbone that returns maps.
+        neck: config of a neck, such as `ChannelMapper`, that returns as many maps as
+            the encoder takes, in its width. None if the backbone's maps fit.
+        encoder: config of a module that takes maps and their padding masks and returns
+            maps, such as `DeformableDETREncoder`. None if the neck encodes the maps.
+        decoder: config of a module that takes maps, masks and the head's branches and
+            returns a `DecoderOutput`, such as `DeformableDETRDecoder`. It alone decides
+            on refinement, stages and the number of queries.
+        bbox_head: config of a `DeformableDETRHead`, without the three arguments that
+            follow from the decoder: `share_pred_layer`, `num_pred_layer` and
+            `as_two_stage`.
+        train_cfg: settings of the head, with its `assigner`.
+        test_cfg: settings of the head.
+        data_preprocessor, init_cfg: see mmdet's `BaseDetector`.
 
     Raises:
         ValueError: the head has an argument that follows from the decoder, or encoder,
@@ -68,7 +70,7 @@ class DeformableDETR(BaseDetector):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         for name, cfg in dict(decoder=decoder, bbox_head=bbox_head).items():
             if cfg is None:
-                raise ValueError(f'DeformableDETR needs a {name}, got None')
+                raise ValueError(f'DeformableDETR requires a {name}, got None')
         if given := [key for key in DERIVED if key in bbox_head]:
             raise ValueError(
                 f'DeformableDETR: {", ".join(given)} of bbox_head follow from the '
@@ -108,7 +110,7 @@ class DeformableDETR(BaseDetector):
                 )
 
     def extract_feat(self, batch_inputs: Tensor) -> Sequence[Tensor]:
-        """Maps (B, C, H, W), from the finest on, of images (B, 3, H, W)."""
+        """Return the maps (B, C, H, W), from the finest on, of images (B, 3, H, W)."""
         feats = self.backbone(batch_inputs)
         return self.neck(feats) if self.with_neck else feats
 
@@ -117,7 +119,7 @@ class DeformableDETR(BaseDetector):
         feats: Sequence[Tensor],
         batch_data_samples: Sequence[DetDataSample] | None = None,
     ) -> DecoderOutput:
-        """Encodes maps and decodes queries; without samples there is no padding."""
+        """Encode maps and decode queries; without samples there is no padding."""
         masks = padding_masks(feats, batch_data_samples)
         if self.encoder is not None:
             feats = self.encoder(feats, masks)
@@ -131,7 +133,7 @@ class DeformableDETR(BaseDetector):
     def loss(
         self, batch_inputs: Tensor, batch_data_samples: Sequence[DetDataSample]
     ) -> dict[str, Tensor]:
-        """Losses of each layer of the decoder and of the first stage, by their names.
+        """Return the losses of each decoder layer and of the first stage, by name.
 
         Args:
             batch_inputs: padded images, (B, 3, H, W).
@@ -155,13 +157,13 @@ class DeformableDETR(BaseDetector):
         batch_data_samples: Sequence[DetDataSample],
         rescale: bool = True,
     ) -> list[DetDataSample]:
-        """The samples, with `pred_instances`: boxes, scores and labels.
+        """Return the samples with `pred_instances`: boxes, scores and labels.
 
         Args:
             batch_inputs: padded images, (B, 3, H, W).
             batch_data_samples: with `img_shape` and `batch_input_shape`, and with
                 `scale_factor` to rescale.
-            rescale: whether boxes are those of the images before they were resized.
+            rescale: whether boxes refer to the images before they were resized.
         """
         out = self.forward_transformer(
             self.extract_feat(batch_inputs), batch_data_samples
@@ -179,7 +181,7 @@ class DeformableDETR(BaseDetector):
         batch_inputs: Tensor,
         batch_data_samples: Sequence[DetDataSample] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Class logits (layers, B, Q, K) and boxes (layers, B, Q, 4) in 0..1."""
+        """Return class logits (layers, B, Q, K) and boxes (layers, B, Q, 4) in 0..1."""
         out = self.forward_transformer(
             self.extract_feat(batch_inputs), batch_data_samples
         )
@@ -189,14 +191,14 @@ class DeformableDETR(BaseDetector):
 def padding_masks(
     feats: Sequence[Tensor], batch_data_samples: Sequence[DetDataSample] | None
 ) -> list[Tensor] | None:
-    """What is padding in each of the maps, True there; None if nothing is.
+    """Return the masks of the maps, True at padding, or None without any padding.
 
-    The image's mask, `batch_input_shape` without `img_shape`, in the size of each map
-    by nearest interpolation.
+    An image's padding is the part of `batch_input_shape` outside of `img_shape`. Its
+    mask is resized to each map by nearest interpolation.
 
     Args:
         feats: maps of shape (B, C, H, W).
-        batch_data_samples: B of them, or None for images without padding.
+        batch_data_samples: B samples, or None for images without padding.
 
     Returns:
         Masks of shape (B, H, W) and dtype bool, one for each map.

@@ -1,8 +1,8 @@
-"""The neck of multi-scale deformable attention as Mask2Former's pixel decoder.
+"""Mask2Former's pixel decoder, around the neck of multi-scale deformable attention.
 
 Cheng et al., "Masked-attention Mask Transformer for Universal Image Segmentation",
-https://arxiv.org/abs/2112.01527, section 3.2.2. It takes the settings and the weights
-of mmdetection's `MSDeformAttnPixelDecoder`, in whose place it stands in a config: the
+https://arxiv.org/abs/2112.01527, section 3.2.2. It replaces mmdetection's
+`MSDeformAttnPixelDecoder` in a config and takes its settings and weights, since the
 head reads the number of levels from deep inside those settings.
 """
 
@@ -19,7 +19,7 @@ from mmattn.registry import MODELS
 
 from .ms_deform_attn_neck import MSDeformAttnNeck
 
-# mmdetection's settings and their defaults there; None: that of the pixel decoder.
+# mmdetection's settings and their defaults; None stands for the pixel decoder's own.
 SETTINGS = {
     'encoder': dict(num_layers=6, layer_cfg={}, num_cp=-1, init_cfg=None),
     'layer_cfg': dict(
@@ -52,13 +52,13 @@ SETTINGS = {
         num_feats=None, normalize=True, offset=0.0, temperature=10000, init_cfg=None
     ),
 }
-# Those that may have other values here; of `im2col_step` nothing depends.
+# Settings that may have other values here; `im2col_step` is ignored.
 FREE = {
     *('num_layers', 'num_cp', 'layer_cfg', 'self_attn_cfg', 'ffn_cfg'),
     *('embed_dims', 'num_heads', 'num_levels', 'num_points', 'im2col_step'),
     *('dropout', 'ffn_drop', 'feedforward_channels', 'num_feats', 'offset'),
 }
-# mmdetection's names of weights, and ours; the first that fits is exchanged.
+# mmdetection's names of weights, and ours. The first matching prefix is replaced.
 NAMES = {
     r'level_encoding\.weight': 'neck.encoder.level_embed',
     r'mask_feature\.': 'mask_features.',
@@ -74,29 +74,29 @@ NAMES = {
 
 @MODELS.register_module()
 class Mask2FormerPixelDecoder(Initializable):
-    """`MSDeformAttnNeck`, with what Mask2Former's heads want of it.
+    """`MSDeformAttnNeck` with the settings and outputs that Mask2Former's heads expect.
 
     Args:
-        in_channels: of each map that comes in, from the finest on.
-        feat_channels: channels C of the maps that come out.
+        in_channels: channels of each input map, from the finest on.
+        feat_channels: channels C of the output maps.
         out_channels: channels E of the mask features.
-        num_outs: how many of the coarsest maps come out.
-        encoder: settings of the encoder as mmdetection's configs have them:
-            `num_layers` and `num_cp` (all layers or none are computed anew in the
-            backward) and, in `layer_cfg`, `self_attn_cfg` (`num_heads`, `num_levels`,
+        num_outs: number of output maps, the coarsest ones.
+        encoder: settings of the encoder as in mmdetection's configs: `num_layers`,
+            `num_cp` (all layers or none recompute their activations in the backward)
+            and, in `layer_cfg`, `self_attn_cfg` (`num_heads`, `num_levels`,
             `num_points`, `dropout`) and `ffn_cfg` (`feedforward_channels`, `ffn_drop`).
-            What is not given is mmdetection's default.
+            Others default to mmdetection's.
         positional_encoding: `normalize` and `offset` of sine positions, as there.
-        norm_cfg, act_cfg: accepted as mmdetection's defaults.
+        norm_cfg, act_cfg: only mmdetection's defaults are accepted.
         init_cfg: mmengine initialization.
 
     Forward:
         Takes maps (B, C_i, H_i, W_i) from the finest on. Returns mask features
-        (B, E, H_0, W_0) and a list of maps (B, C, H_i, W_i) from the coarsest on. Under
-        autocast, too, all is computed in the dtype of the weights, which is float32.
+        (B, E, H_0, W_0) and a list of maps (B, C, H_i, W_i) from the coarsest on. They
+        are computed in the dtype of the weights, float32, under autocast, too.
 
     Raises:
-        ValueError: a setting that this encoder does not have, or counts that disagree.
+        ValueError: a setting is not supported, or the numbers of maps disagree.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Mask2FormerPixelDecoder(Initializable):
                 raise ValueError(f'{name} must be {known}, got {given}')
         if not 1 <= num_outs <= len(in_channels):
             raise ValueError(
-                f'of {len(in_channels)} maps {num_outs} cannot come out: {num_outs=}'
+                f'num_outs must be from 1 to {len(in_channels)}, got {num_outs=}'
             )
         self.num_outs = num_outs
         self.init_cfg = init_cfg
@@ -153,14 +153,14 @@ def without_inplace(settings: Mapping) -> dict:
 
 
 def with_defaults(name: str, given: Mapping) -> dict:
-    """The settings called `name`, where all but `FREE` ones have their defaults."""
+    """Complete the settings `name`; all but those in `FREE` must be the defaults."""
     known = SETTINGS[name]
     for key, value in given.items():
         if isinstance(value, Mapping):
             value = without_inplace(value)
         if key not in known or key not in FREE and value != known[key]:
             raise ValueError(
-                f'Mask2FormerPixelDecoder: {name} cannot have {key}={value!r} here'
+                f'Mask2FormerPixelDecoder: {name} does not support {key}={value!r}'
             )
     return {**known, **given}
 
@@ -168,12 +168,12 @@ def with_defaults(name: str, given: Mapping) -> dict:
 def neck_settings(
     encoder: Mapping, positional_encoding: Mapping, embed_dims: int
 ) -> tuple[int, dict]:
-    """Levels of the encoder and its other settings, from those of mmdetection."""
+    """Return the encoder's number of levels and other settings from mmdetection's."""
     encoder = with_defaults('encoder', encoder)
     layer = with_defaults('layer_cfg', encoder['layer_cfg'])
     attention = with_defaults('self_attn_cfg', layer['self_attn_cfg'])
     feedforward = with_defaults('ffn_cfg', layer['ffn_cfg'])
-    # Without `normalize`, mmdetection's positions are not normalized.
+    # `normalize` defaults to False in mmdetection.
     positions = with_defaults(
         'positional_encoding', {'normalize': False, **positional_encoding}
     )
@@ -186,8 +186,8 @@ def neck_settings(
     for key, (value, expected) in widths.items():
         if value not in (None, expected):
             raise ValueError(
-                f'Mask2FormerPixelDecoder: {key} must be {expected}, as the other '
-                f'settings are, got {value}'
+                f'Mask2FormerPixelDecoder: {key} must be {expected}, as in the other '
+                f'settings, got {value}'
             )
     if encoder['num_cp'] not in (-1, 0, encoder['num_layers']):
         raise ValueError(
@@ -206,7 +206,7 @@ def neck_settings(
 
 
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of mmdetection's pixel decoder, or ours, with our names."""
+    """Convert weights of mmdetection's pixel decoder, or ours, to our names."""
     return {
         next(
             (

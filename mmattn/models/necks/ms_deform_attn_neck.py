@@ -1,9 +1,9 @@
-"""A neck of multi-scale deformable attention and a path down to the finest maps.
+"""Neck of multi-scale deformable attention and a feature pyramid for the finest maps.
 
-The pixel decoder of Cheng et al., "Masked-attention Mask Transformer for Universal
-Image Segmentation", https://arxiv.org/abs/2112.01527, section 3.2.2, without what it
-does for masks: the encoder of Deformable DETR runs on the coarse maps, and finer ones
-take its result up as a feature pyramid does. Official code:
+It is the pixel decoder of Cheng et al., "Masked-attention Mask Transformer for
+Universal Image Segmentation", https://arxiv.org/abs/2112.01527, section 3.2.2, without
+the mask features. The encoder of Deformable DETR runs on the coarse maps, and a feature
+pyramid adds its result to the finer ones. Official code:
 https://github.com/facebookresearch/Mask2Former, MIT.
 """
 
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from mmattn.models.layers import DeformableDETREncoder, Initializable
 from mmattn.registry import MODELS
 
-# Where Mask2Former's encoder is not Deformable DETR's.
+# Settings in which Mask2Former's encoder differs from Deformable DETR's.
 MASK2FORMER_ENCODER = dict(dropout=0.0, position_offset=0.0)
 
 
 def norm_conv(in_channels: int, out_channels: int, **conv) -> nn.Sequential:
-    """Convolution and norm of 32 groups, with Mask2Former's initial weights."""
+    """Build a convolution and a norm of 32 groups, with Mask2Former's weights."""
     layer = nn.Conv2d(in_channels, out_channels, **conv)
     if layer.bias is None:
         nn.init.kaiming_uniform_(layer.weight, a=1)
@@ -32,21 +32,21 @@ def norm_conv(in_channels: int, out_channels: int, **conv) -> nn.Sequential:
 
 @MODELS.register_module()
 class MSDeformAttnNeck(Initializable):
-    """Maps in, maps of one width out; attention on the coarse ones.
+    """Neck that encodes the coarse maps and passes their features to the finer ones.
 
     Args:
-        in_channels: of each map that comes in, from the finest on.
-        out_channels: channels C of all maps that come out, a multiple of 32.
+        in_channels: channels of each input map, from the finest on.
+        out_channels: channels C of all output maps, a multiple of 32.
         num_encoder_levels: how many of the coarsest maps the encoder takes. The finer
             ones have a lateral convolution, to which the next coarser map is added, and
             a 3x3 convolution.
-        num_outs: how many maps come out; None for as many as come in. What is more is
-            made from the coarsest map that comes in by 3x3 convolutions of stride 2, as
-            the fourth level of Deformable DETR, and goes through the encoder.
-        encoder: settings of the `DeformableDETREncoder` that are other than
-            Mask2Former's, which are six layers, no dropout and sine positions without
-            an offset; or a config of another registered encoder, with its `type`. The
-            neck gives `embed_dims` and `num_levels`.
+        num_outs: number of output maps; None for as many as input maps. 3x3
+            convolutions of stride 2 make further maps from the coarsest input map, as
+            Deformable DETR's fourth level. They go through the encoder.
+        encoder: settings of the `DeformableDETREncoder` that differ from Mask2Former's,
+            which are six layers, no dropout and sine positions without an offset; or a
+            config of another registered encoder, with its `type`. The neck sets
+            `embed_dims` and `num_levels`.
         init_cfg: mmengine initialization.
 
     Forward:
@@ -54,8 +54,8 @@ class MSDeformAttnNeck(Initializable):
         tuple of maps (B, C, H_i, W_i) in the same order. There is no padding.
 
     Raises:
-        ValueError: counts that do not fit, channels that are no multiple of 32, another
-            number of maps.
+        ValueError: `num_outs` or `num_encoder_levels` do not fit the maps, channels are
+            no multiple of 32, or the number of maps is wrong.
     """
 
     def __init__(
@@ -74,19 +74,21 @@ class MSDeformAttnNeck(Initializable):
         num_extra = num_outs - len(self.in_channels)
         if not (0 <= num_extra < num_encoder_levels <= num_outs):
             raise ValueError(
-                'needs num_outs of at least the maps that come in, and an encoder on '
-                f'some of those, got in_channels={self.in_channels}, {num_outs=}, '
-                f'{num_encoder_levels=}'
+                'num_outs must be at least the number of input maps, and '
+                'num_encoder_levels must include one of these, got '
+                f'in_channels={self.in_channels}, {num_outs=}, {num_encoder_levels=}'
             )
         if out_channels % 32:
-            raise ValueError(f'norms have 32 groups, got out_channels={out_channels}')
+            raise ValueError(
+                f'out_channels must be a multiple of 32, got {out_channels=}'
+            )
         self.init_cfg = init_cfg
         self.num_fine = num_outs - num_encoder_levels
         fine, coarse = (
             self.in_channels[: self.num_fine],
             self.in_channels[self.num_fine :],
         )
-        # From the coarsest on, as the encoder takes its levels.
+        # The encoder takes its levels from the coarsest on.
         self.input_convs = nn.ModuleList(
             norm_conv(channels, out_channels, kernel_size=1)
             for channels in reversed(coarse)
@@ -139,7 +141,7 @@ def build_encoder(
     given = dict(embed_dims=embed_dims, num_levels=num_levels)
     settings = settings or {}
     if repeated := sorted(given.keys() & settings.keys()):
-        raise ValueError(f'encoder: the neck decides on {repeated}, got {settings}')
+        raise ValueError(f'encoder: the neck sets {repeated}, got {settings}')
     if 'type' in settings:
         return MODELS.build(dict(settings, **given))
     return DeformableDETREncoder(**{**MASK2FORMER_ENCODER, **settings}, **given)

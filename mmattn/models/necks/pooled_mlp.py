@@ -1,12 +1,12 @@
-"""PooledMLP: what stands between CAFormer's last map and its linear classifier.
+"""PooledMLP: the layers between CAFormer's last map and its linear classifier.
 
 The classifier of Yu et al., "MetaFormer Baselines for Vision",
-https://arxiv.org/abs/2210.13452, is an MLP on the mean over the pixels; counting it
-reproduces the parameters of iViT's paper. The last linear layer is mmpretrain's
-`LinearClsHead`, which brings loss and prediction; this module is the part before it, in
-mmpretrain's terms a neck, and needs nothing of mmpretrain itself. Dropout comes right
-before that last layer, as in the official code
-(https://github.com/sail-sg/metaformer, Apache-2.0).
+https://arxiv.org/abs/2210.13452, is an MLP on the mean over the pixels; with it, IViT
+has the parameters that its paper prints. The last linear layer is mmpretrain's
+`LinearClsHead`, which has loss and prediction. This module is the part before it, a
+neck in mmpretrain's terms, and does not require mmpretrain. Dropout comes right before
+the last layer, as in the official code (https://github.com/sail-sg/metaformer,
+Apache-2.0).
 """
 
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class PooledMLP(nn.Module):
-    """Mean over the pixels, norm, linear layer, squared ReLU, norm, dropout.
+    """Neck of mean over the pixels, norm, linear layer, squared ReLU, norm, dropout.
 
     Args:
         in_channels: channels C of the map.

@@ -24,13 +24,13 @@ KERNEL_DOMAINS = ('spatial', 'frequency')
 
 
 def _fit_loaded_kernels(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: fits kernels of another grid, or domain, to the module's.
+    """Hook before loading: fit kernels of another grid or domain to the module's.
 
-    `load_state_dict` reports the shapes of what cannot fit. Half-spectra do not fit
-    spatial kernels: their last side does not tell the grid.
+    `load_state_dict` reports the shapes of kernels that cannot fit. Half-spectra do not
+    fit spatial kernels, since their last side does not determine the grid.
     """
     grid = module.grid
-    for name, shared in (('w_a', 2), ('w_b', 1)):  # axes before those of the grid
+    for name, shared in (('w_a', 2), ('w_b', 1)):  # axes before the grid
         loaded, own = state_dict.get(prefix + name), getattr(module, name)
         if loaded is None or loaded.shape == own.shape:
             continue
@@ -50,13 +50,13 @@ def _fit_loaded_kernels(module: nn.Module, state_dict: dict, prefix: str, *args)
 
 
 def _to_half_spectrum(w: Tensor, old_grid: Sequence[int], grid: Sequence[int]):
-    """Kernels (..., *old_grid) to half-spectra on `grid`, as a parameter has them."""
+    """Convert kernels (..., *old_grid) to half-spectra on `grid`, real numbers."""
     half = rfft_grid(w.to(compute_dtype(w.dtype)), tuple(old_grid))
     return torch.view_as_real(resize_half_spectrum(half, grid))
 
 
 def _as_complex(w: Tensor) -> Tensor:
-    """Real and imaginary parts (..., 2) to complex numbers, of float32 or float64."""
+    """Return real and imaginary parts (..., 2) as complex64 or complex128."""
     return torch.view_as_complex(w.to(compute_dtype(w.dtype)).contiguous())
 
 
@@ -64,12 +64,11 @@ class StructureAwareAttention(nn.Module):
     """Projections around `ops.structure_aware_attention`, and its circular kernels.
 
     From "Lightweight Structure-Aware Attention for Visual Understanding",
-    https://arxiv.org/abs/2211.16289, section 4. That heads share kernels, and where
-    biases are, is inferred from the paper's parameter tables.
+    https://arxiv.org/abs/2211.16289, section 4. The sharing of kernels by the heads and
+    the places of biases are inferred from the paper's parameter tables.
 
-    The kernels stay on the grid they are made for. Another grid gets them resized, at
-    run time and on load. In eval mode without gradients their spectra are kept for the
-    grids seen last.
+    The kernels are made for a grid, and resized for others, at run time and on load. In
+    eval mode without gradients, their spectra are cached for the grids seen last.
 
     Args:
         embed_dims: channels C.
@@ -80,13 +79,13 @@ class StructureAwareAttention(nn.Module):
         kernel_resize: 'zero_embed', 'stretch', 'spectral' or 'gfnet', see
             `ops.circular_kernel_spectrum`.
         kernel_domain: 'spatial' learns the kernels, 'frequency' their half-spectra, as
-            GFNet does: real and imaginary parts (..., H, W // 2 + 1, 2). Spectra start
-            as those of spatial kernels and stand for the same functions; what no real
-            kernel has is ignored. They can only be resized by 'gfnet'. Spatial kernels
-            of any grid can be loaded into them.
+            GFNet does: real and imaginary parts (..., H, W // 2 + 1, 2). Spectra are
+            initialized from spatial kernels and stand for the same functions; the part
+            that no real kernel has is ignored. They require `kernel_resize='gfnet'`.
+            Spatial kernels of any grid can be loaded into them.
         fft_dims: 1 convolves over the tokens in row-major order, as the paper's
             pseudo-code does; None over all sides of the grid.
-        cache_size: number of grids whose spectra are kept; 0 keeps none.
+        cache_size: number of grids whose spectra are cached; 0 caches none.
         backend: backend of the operator; None takes the fastest.
     """
 
@@ -149,7 +148,7 @@ class StructureAwareAttention(nn.Module):
 
     @torch.no_grad()
     def reset_kernels(self):
-        """Convolved values start with the scale of the values."""
+        """Draw kernels that keep the scale of the values."""
         std = prod(self.grid) ** -0.5
         for w in (self.w_a, self.w_b):
             if self.kernel_domain == 'spatial':
@@ -164,10 +163,10 @@ class StructureAwareAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, *grid, C) in and out."""
         B, *sides, C = x.shape
-        if torch.jit.is_tracing():  # as mmengine's FLOP counter; knows no grids
+        if torch.jit.is_tracing():  # mmengine's FLOP counter traces with tensors
             sides = [int(side) for side in sides]
         grid = self._kernel_grid(sides)
-        # In the kernels' dtype: under autocast float32, up to the norm.
+        # The kernels' dtype, which is float32 under autocast, is used up to the norm.
         qkv = self.qkv(x).to(self.w_a.dtype)
         q, k, v = qkv.view(B, prod(sides), 3, self.num_heads, -1).unbind(2)
         w_a, w_b = self.spectra(grid)
@@ -177,7 +176,7 @@ class StructureAwareAttention(nn.Module):
         return self.proj(self.norm(out.reshape(B, *sides, C)))
 
     def spectra(self, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Half-spectra of the kernels on `grid`."""
+        """Return the half-spectra of the kernels on `grid`."""
         kernels = (self.w_a, self.w_b)
         if self.training or not may_keep(kernels):
             return self._make_spectra(kernels, grid)

@@ -1,4 +1,4 @@
-"""What an evaluated layer remembers of its kernels, and when it must not."""
+"""Cache of the spectra of a layer's kernels, for evaluation."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 class SpectrumCache:
     """Spectra of a layer's kernels for the grids seen last; copies start empty.
 
-    Kernels are known again by their storage and version counter and, on a CPU, by
-    value too: the counter misses writes through `.data`, by which for example
-    mmengine's EMA hook swaps weights.
+    Kernels are recognized by their storage and version counter and, on a CPU, by value.
+    The counter misses writes through `.data`, by which mmengine's EMA hook, for
+    example, swaps weights.
     """
 
     def __init__(self, size: int):
@@ -32,13 +32,13 @@ class SpectrumCache:
         self.spectra: OrderedDict[tuple[int, ...], tuple[Tensor, ...]] = OrderedDict()
 
     def get(self, kernels: Sequence[Tensor], grid: tuple[int, ...], make: Callable):
-        """`make(kernels, grid)`, or what it returned for the same kernels before."""
+        """Return `make(kernels, grid)`, from the cache if the kernels are the same."""
         if not self.size:
             return make(kernels, grid)
         if not self._know(kernels):
             self.clear()
             self.sources = [
-                # The alias keeps its storage, whose address is then not used again.
+                # The alias keeps the storage alive, so its address is not reused.
                 (w.detach(), w._version, w.detach().clone() if w.is_cpu else None)
                 for w in kernels
             ]
@@ -61,11 +61,11 @@ class SpectrumCache:
 
 
 def may_keep(kernels: Sequence[Tensor]) -> bool:
-    """Whether spectra made now may be used later.
+    """Return whether spectra made now may be used later.
 
-    Not where gradients are wanted; where a call is compiled, exported, traced or
-    captured in a CUDA graph, which would keep them for ever; and not of tensors that
-    stand in for parameters or have no version counter.
+    They may not if gradients are recorded; if a call is compiled, exported, traced or
+    captured in a CUDA graph, which would keep them forever; or if a kernel is not a
+    parameter or has no version counter.
     """
     recorded = (
         torch.compiler.is_compiling()

@@ -1,12 +1,12 @@
-"""The mixers that the ablations of LiSA put in its place, on a channels-last grid.
+"""Mixers of the ablations of LiSA, on a channels-last grid.
 
 Kwon, Castro, Marin-Jimenez, Guil and Alahari, "Lightweight Structure-Aware Attention
-for Visual Understanding", https://arxiv.org/abs/2211.16289, Table 3. Which projections
-have a bias, and that heads share what is learned of structure, is what the table's
-parameters ask for. They grow with the square of the number of tokens, 'local' excepted.
+for Visual Understanding", https://arxiv.org/abs/2211.16289, Table 3. The places of
+biases and the sharing of tables by the heads are inferred from the table's parameters.
+All but 'local' take time quadratic in the number of tokens.
 
-Tables of relative positions are kept for the grid they are made for. Another grid gets
-them resized (bicubic), at run time and on load.
+Tables of relative positions are made for a grid. They are resized for others (bicubic),
+at run time and on load.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from ..resize import fit_on_load, resize_grid
 
 
 class _Mixer(nn.Module):
-    """Projections around `mix`, and the tables of relative positions it needs."""
+    """Projections around `mix`, with tables of relative positions."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class _Mixer(nn.Module):
         return self.proj(self.norm(out.reshape(B, H, W, C)))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Shape (B, N, M, D) in and out."""
+        """Mix tokens; all shapes are (B, N, M, D)."""
         raise NotImplementedError
 
     def _draw(self, *shape: int, std: float) -> nn.Parameter:
@@ -68,14 +68,14 @@ class _Mixer(nn.Module):
 
 
 class SelfAttention(_Mixer):
-    """Softmax attention, and equation 8 with a table of relative positions.
+    """Softmax attention, or equation 8 with tables of relative positions.
 
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
         grid: height and width that the tables are made for.
         tables: number of tables that are added to the scores: None, 1 for all heads, or
-            M. Without one the projections have biases.
+            M. Without tables the projections have biases.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SelfAttention(_Mixer):
 
 
 class RelativeAttention(_Mixer):
-    """Equation 9, with one table (`tables=1`) or one for each of M heads."""
+    """Attention of equation 9, with 1 table or one for each of M heads."""
 
     def __init__(
         self, embed_dims: int, num_heads: int, grid: Sequence[int], *, tables: int = 1
@@ -119,7 +119,7 @@ class RelativeAttention(_Mixer):
 
 
 class PatternAttention(_Mixer):
-    """Equation 10, or 11 with `hadamard`; K is the number of `patterns`."""
+    """Attention of equation 10, or 11 if `hadamard`, with K `patterns`."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class PatternAttention(_Mixer):
 
 
 class LocalStructureAwareAttention(_Mixer):
-    """LiSA with kernels of R x R pixels, which need no grid; norm and biases as LiSA.
+    """LiSA with kernels of R x R pixels, which are independent of the grid.
 
     Args:
         embed_dims: channels C.
@@ -170,7 +170,7 @@ class LocalStructureAwareAttention(_Mixer):
         return local_structure_aware_attention(q, k, v, *kernels, grid=grid)
 
 
-# Called with channels, heads, grid, patterns and side of local kernels.
+# Functions of channels, heads, grid, patterns and the side of local kernels.
 MIXERS = {
     'self_attention': lambda C, M, grid, K, R: SelfAttention(C, M, grid),
     'self_attention_rpe': lambda C, M, grid, K, R: SelfAttention(C, M, grid, tables=1),
@@ -203,8 +203,8 @@ def _table_size(grid: Sequence[int]) -> tuple[int, int]:
 
 
 def _resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
-    """Resize tables to those of another grid, see `resize_grid`.
+    """Resize tables to those of another grid as Swin does, see `resize_grid`.
 
-    The paper does not resize them; this is how Swin's are.
+    The paper does not resize them.
     """
     return resize_grid(table, _table_size(grid))
