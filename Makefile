@@ -22,10 +22,10 @@ PROSE := configs mmattn/compat mmattn/engine mmattn/models/backbones \
 help:
 	@echo "make demo        train, evaluate and draw Mask R-CNN + IViT on HeLa cell nuclei"
 	@echo "make demo-seg    the same for UperNet + IViT on satellite land cover"
-	@echo "make demo-masks  search, in three trainings, which heads of MaiT to mask"
-	@echo "make test        the tests that take minutes; test-all: the slow ones too"
-	@echo "make bench       times the operators and models beside their peers, on the CPU"
-	@echo "make lint        style, spelling and the rules that the texts follow"
+	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
+	@echo "make test        run the fast tests; test-all: the slow ones too"
+	@echo "make bench       time the operators and models beside their peers, on the CPU"
+	@echo "make lint        check style, spelling, paths and docstrings"
 
 env: $(STAMP)
 
@@ -74,7 +74,7 @@ lint: $(STAMP)
 	$(BIN)/python tools/dev/check_paths.py
 	$(BIN)/python tools/dev/check_prose.py $(PROSE)
 
-# On an otherwise idle machine: the rows of a file were measured in turns.
+# Run it on an otherwise idle machine: the rows of a file are measured in turns.
 bench: $(STAMP)
 	$(BIN)/python tools/benchmark/op.py --csv $(BENCH)/landmark_attention_cpu.csv
 	$(BIN)/python tools/benchmark/op.py structure_aware_attention --rounds 3 \

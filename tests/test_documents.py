@@ -54,6 +54,13 @@ def test_paths_of_contributing_exist():
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
+def test_pre_commit_runs_the_tools_of_the_tests():
+    hooks = (ROOT / '.pre-commit-config.yaml').read_text()
+    tools = re.findall(r"additional_dependencies: \['?(.+?)'?\]", hooks)
+    assert len(tools) == 4
+    assert set(tools) < set((ROOT / 'requirements' / 'tests.txt').read_text().split())
+
+
 def test_versions_agree():
     changes = (ROOT / 'CHANGELOG.md').read_text()
     version, date = re.search(r'^## \[([\d.]+)\] - (\S+)$', changes, re.M).groups()
