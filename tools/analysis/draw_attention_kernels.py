@@ -17,7 +17,14 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from image_in_model import ImageInModel, choose, load_models, make_parser, parse_args
+from image_in_model import (
+    ImageInModel,
+    add_query,
+    choose,
+    load_models,
+    make_parser,
+    parse_args,
+)
 
 from mmattn.analysis import AttentionKernels, attention_kernels
 
@@ -123,14 +130,10 @@ def _box(axis: Axes, cell: tuple[int, int], size: Sequence[float]):
 
 def main(argv: Sequence[str] | None = None):
     parser = make_parser(__doc__, 'attention_kernels.png')
-    parser.add_argument(
-        '--query',
-        nargs=2,
-        type=int,
-        metavar=('Y', 'X'),
+    add_query(
+        parser,
+        'the middle; repeat the option for more rows of panels',
         action='append',
-        help='row and column of a pixel of the image file, default: the middle; repeat '
-        'the option for more rows of panels',
     )
     parser.add_argument(
         '--heads',

@@ -17,7 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
-from image_in_model import ImageInModel, choose, load_model, make_model_parser
+from image_in_model import (
+    ImageInModel,
+    add_query,
+    choose,
+    load_model,
+    make_model_parser,
+)
 
 from mmattn.analysis import SamplingPoints, sampling_points
 
@@ -102,13 +108,7 @@ def _draw_panel(
 def main(argv: Sequence[str] | None = None):
     parser = make_model_parser(__doc__, 'sampling_points.png')
     parser.add_argument('image', help='image file; the test pipeline prepares it')
-    parser.add_argument(
-        '--query',
-        nargs=2,
-        type=int,
-        metavar=('Y', 'X'),
-        help='row and column of a pixel of the image file, default: all queries',
-    )
+    add_query(parser, 'all queries')
     for name, most in (('layer', MAX_LAYERS), ('group', MAX_GROUPS)):
         which = 'evenly spaced' if name == 'layer' else 'the first'
         parser.add_argument(

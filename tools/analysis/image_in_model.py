@@ -171,6 +171,18 @@ def make_model_parser(description: str, out: str) -> argparse.ArgumentParser:
     return parser
 
 
+def add_query(parser: argparse.ArgumentParser, default: str, **options):
+    """Add --query, which takes a pixel of the image file."""
+    parser.add_argument(
+        '--query',
+        nargs=2,
+        type=int,
+        metavar=('Y', 'X'),
+        help=f'row and column of a pixel of the image file, default: {default}',
+        **options,
+    )
+
+
 def _add_cfg_options(parser: argparse.ArgumentParser, name: str, what: str):
     parser.add_argument(
         f'--{name}cfg-options',
