@@ -9,7 +9,7 @@
 namespace mmattn {
 namespace {
 
-// The widest vectors that the processor has and PyTorch's variable allows.
+// Returns the widest vectors that the processor and PyTorch's variable allow.
 Kernels choose_kernels() {
 #ifdef __x86_64__
   const char* const limit = std::getenv("ATEN_CPU_CAPABILITY");

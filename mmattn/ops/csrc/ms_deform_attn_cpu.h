@@ -1,4 +1,4 @@
-// Multi-scale deformable attention on CPUs: what an instruction set's kernels offer.
+// Multi-scale deformable attention on CPUs: interface of the kernels.
 #pragma once
 
 #include "sampling.h"
@@ -16,8 +16,8 @@ struct Call {
   Sizes sizes;
   const int64_t* shapes;  // heights and widths in turn
   Array value, points, weights, reference;
-  Array out;  // of the forward
-  Array grad;  // of the output, and what the backward fills:
+  Array out;  // output of the forward
+  Array grad;  // gradient of the output; the backward fills the rest
   Array grad_points, grad_weights;
   Array grad_reference;  // (B, Q, M, reference levels, 2 or 4), to be summed over M
   Array grad_value;  // (splits, B, S, M, D), to be summed over splits
@@ -25,9 +25,9 @@ struct Call {
 };
 
 struct Kernels {
-  // Rows of B * Q.
+  // Computes some rows of B * Q.
   void (*forward)(const Call&, int64_t begin, int64_t end);
-  // Tasks of splits * B * M: no two write to the same place.
+  // Computes some tasks of splits * B * M, which write to different places.
   void (*backward)(const Call&, int64_t begin, int64_t end);
 };
 

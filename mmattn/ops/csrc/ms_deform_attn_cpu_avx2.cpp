@@ -1,6 +1,6 @@
 // The CPU kernels for x86 processors with AVX2 and FMA.
 #ifdef __x86_64__
-// What others instantiate, too, comes before the instruction set is raised.
+// Headers that other files instantiate precede the change of the instruction set.
 #include <immintrin.h>
 
 #include <cmath>

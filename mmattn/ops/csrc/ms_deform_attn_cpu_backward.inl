@@ -1,4 +1,4 @@
-// The backward of the CPU kernels: of one head at a time.
+// The backward of the CPU kernels, one head at a time.
 #pragma once
 
 #include "ms_deform_attn_cpu_samples.inl"
@@ -6,7 +6,7 @@
 namespace mmattn {
 namespace {
 
-// Products of four pixels with the gradient, which is added to the pixels' own.
+// Multiplies four pixels by the gradient, and adds it to the pixels' gradients.
 template <class A, int kVectors>
 MMATTN_INLINE void scatter_vectors(
     const int64_t (&offsets)[4], const A (&weights)[4], const A* grad, const A* value,
@@ -59,7 +59,7 @@ MMATTN_INLINE void scatter(
   }
 }
 
-// Backward of one head of some rows.
+// Computes the backward of one head of some rows.
 template <class A, class T>
 class Backward {
  public:

@@ -1,5 +1,5 @@
-// What the CPU kernels build on: vectors over channels, and the samples of a query and
-// head. VECTOR_BYTES is the width of a vector.
+// Vectors over channels, and the samples of a query and head, for the CPU kernels.
+// VECTOR_BYTES is the width of a vector.
 #pragma once
 
 #include <cmath>
@@ -71,7 +71,7 @@ MMATTN_INLINE void store_vector(A* to, const Vector<A>& x) {
   std::memcpy(to, &x, sizeof(x));
 }
 
-// Sums of the lanes of four vectors.
+// Sums the lanes of each of four vectors.
 template <class A, int kWidth>
 MMATTN_INLINE void sum_lanes(const A (&lanes)[4][kWidth], A (&sums)[4]) {
   if constexpr (kWidth == 1) {
@@ -92,7 +92,7 @@ MMATTN_INLINE void sum_lanes(const A (&lanes)[4][kWidth], A (&sums)[4]) {
   }
 }
 
-// What a query and head sample, in the type of the arithmetic.
+// Samples of a query and head, in the type of the arithmetic.
 template <class A>
 class Samples {
  public:
@@ -120,7 +120,7 @@ class Samples {
     }
   }
 
-  // Reads what belongs to row b * Q + q and head m, and finds the corners.
+  // Reads the points of row b * Q + q and head m, and finds the corners.
   void read(int64_t row, int64_t head) {
     const int64_t first = (row * sizes_.M + head) * count_;
     load(call_.points.data, call_.points.storage, 2 * first, 2 * count_, points.data());

@@ -55,7 +55,7 @@ void backward(
       current_stream(value));
 }
 
-// Says by being there that the extension was built with this file.
+// Its presence shows that the extension was built with this file.
 bool has_cuda_kernels() {
   return true;
 }

@@ -1,8 +1,7 @@
-// Multi-scale deformable attention on GPUs: the kernels.
-//
-// A group of lanes of one warp takes a query and a head. It finds the samples' pixels
-// and weights once, a sample a lane, and shares them in shared memory; then each lane
-// takes a packet of channels of every pixel, 16 bytes where alignment allows.
+// Multi-scale deformable attention on GPUs: the kernels. A group of lanes of one warp
+// takes a query and a head. Each lane finds the pixels and weights of a sample, in shared
+// memory. Then each lane takes a packet of channels of every pixel, 16 bytes where
+// alignment allows.
 #pragma once
 
 #include "sampling.h"
@@ -11,7 +10,7 @@
 namespace mmattn {
 
 constexpr int kMaxLevels = 16;
-constexpr int kMinLanes = 4;  // what the reduction of four products needs
+constexpr int kMinLanes = 4;  // the reduction of four products requires these
 constexpr int kWarp = 32;
 
 namespace {
@@ -21,12 +20,12 @@ struct Parameters {
   Level<float> levels[kMaxLevels];
   const void *value, *points, *weights, *reference;
   Storage points_storage, weights_storage, reference_storage;
-  void* out;  // of the forward
-  const void* grad;  // of the output, and what the backward fills:
+  void* out;  // output of the forward
+  const void* grad;  // gradient of the output; the backward fills the rest
   float* grad_value;  // contiguous, zeros before
   void *grad_points, *grad_weights;  // stored as points and weights
   float* grad_reference;  // (B, Q, M, reference levels, 2 or 4), to be summed over M
-  int32_t lanes;  // of a group: a power of two
+  int32_t lanes;  // size of a group, a power of two
 };
 
 // Samples of a group in shared memory.
@@ -41,8 +40,7 @@ struct alignas(kWidth * sizeof(T)) Packet {
 };
 
 struct Item {
-  int64_t index;  // of (B, Q, M)
-  int64_t row;  // of (B, Q)
+  int64_t index, row;  // in (B, Q, M) and in (B, Q)
   int64_t image, head;
   int32_t lane;
   bool active;  // the last block has groups without an item, which follow
@@ -94,7 +92,7 @@ __device__ __forceinline__ Reference<float> load_reference(
   return reference;
 }
 
-// Fills the group's samples; kBackward says with what.
+// Fills the group's samples for the forward or the backward.
 template <bool kBackward>
 __device__ __forceinline__ void find_samples(
     const Parameters& p, const Item& item, Sample* samples) {
@@ -163,7 +161,7 @@ __device__ __forceinline__ Packet<T, kWidth> load_packet(const T* from, bool wan
   return packet;
 }
 
-// Each block of the grid's second axis takes as many channels as a group has room for.
+// Each block of the grid's second axis takes as many channels as a group can hold.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(128, 5)
     forward_kernel(const __grid_constant__ Parameters p) {
@@ -192,7 +190,7 @@ __global__ void __launch_bounds__(128, 5)
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      // A weight that is not finite must not meet the zeros of a pixel outside.
+      // A weight that is not finite times 0, of a pixel outside, would be NaN.
       const float weight =
           pixel_of(sample.pixels, k) < 0 ? 0.f : number_of(sample.place, k);
 #pragma unroll
@@ -239,8 +237,8 @@ __device__ __forceinline__ void add_packet(
   }
 }
 
-// Sums four numbers over a group. Lane 2 * (k & 1) + (k >> 1) gets number k, as do those
-// a multiple of four lanes away.
+// Sums four numbers over a group. Lane 2 * (k & 1) + (k >> 1) gets number k, as do
+// those a multiple of four lanes away.
 __device__ __forceinline__ float sum_four(
     float x0, float x1, float x2, float x3, int lane, int lanes) {
   const bool upper = lane & 1, odd = lane & 2;
@@ -256,7 +254,7 @@ __device__ __forceinline__ float sum_four(
   return sum;
 }
 
-// Adds to the gradient of value and leaves the products of pixels and gradient.
+// Adds to the gradient of value and stores the products of pixels and gradient.
 template <class T, int kWidth, bool kOnePass>
 __device__ __forceinline__ void scatter(
     const Parameters& p, const Item& item, const Sample* samples, float4* products) {
@@ -321,13 +319,13 @@ __device__ __forceinline__ void scatter(
   __syncwarp();
 }
 
-// Gradients of points, weights and reference from the products.
+// Writes the gradients of points, weights and reference from the products.
 __device__ __forceinline__ void finish(
     const Parameters& p, const Item& item, Sample* samples, float4* products) {
   const int count = static_cast<int>(p.sizes.L * p.sizes.P);
   const int per_level = static_cast<int>(p.sizes.P);
   const int64_t first = item.index * count;
-  float mean = 0;  // of the gradients of the weights
+  float mean = 0;  // mean of the gradients of the weights
   for (int i = item.lane; i < count; i += p.lanes) {
     const float4 place = samples[i].place;
     const int level = i / per_level;

@@ -1,5 +1,4 @@
-// Multi-scale deformable attention on GPUs: from tensors to kernels. MMATTN_LAUNCH
-// starts one.
+// Multi-scale deformable attention on GPUs: launches. MMATTN_LAUNCH starts a kernel.
 #pragma once
 
 #include <climits>
@@ -47,7 +46,7 @@ bool is_aligned(const void* data) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
 
-// Channels that a lane reads at once: 16 bytes, or one where rows do not start at them.
+// Channels that a lane reads at once: 16 bytes, or one where rows are not aligned.
 int packet_width(const Parameters& p, int64_t item_size, const void* rows) {
   const int64_t width = 16 / item_size;
   bool whole = p.sizes.D % width == 0 && is_aligned(p.value) && is_aligned(rows);
@@ -63,7 +62,7 @@ struct Plan {
   int64_t shared;
 };
 
-// Chooses the lanes of a group, too: as many as its channels or shared memory need.
+// Also chooses the lanes of a group, by its channels and shared memory.
 Plan make_plan(Parameters& p, int width, int64_t bytes_of_sample) {
   const int64_t packets = (p.sizes.D + width - 1) / width;
   const int64_t bytes_of_group = p.sizes.L * p.sizes.P * bytes_of_sample;

@@ -1,5 +1,5 @@
-// Signatures of the extension's operators; the kernels' files implement them. Outputs
-// are given, so that memory is the caller's business.
+// Signatures of the extension's operators, which the kernels' files implement. The
+// caller allocates the outputs.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(mmattn_extension, library) {

@@ -1,5 +1,5 @@
-// Where a point samples and what gradients pass back to it: the arithmetic that the
-// CPU and the CUDA kernels share. Zhu et al., "Deformable DETR", equation 3 and
+// Places of samples and their gradients: the arithmetic that the CPU and the CUDA
+// kernels share. Zhu et al., "Deformable DETR", equation 3 and
 // appendix A.4, https://arxiv.org/abs/2010.04159.
 #pragma once
 
@@ -23,13 +23,13 @@ enum class Form : int32_t {
 // L levels, P points.
 struct Sizes {
   int64_t B, S, M, D, Q, L, P;
-  int64_t value_strides[3];  // of B, S and M; D is contiguous
+  int64_t value_strides[3];  // strides of B, S and M; D is contiguous
   int64_t reference_levels;  // 1 or L
   Form form;
 };
 
-// A unnamed namespace, here and in the kernels: files that are compiled for different
-// instruction sets must not share instances.
+// The namespace is unnamed, here and in the kernels, because files that are compiled for
+// different instruction sets must not share instances.
 namespace {
 
 template <class A>
@@ -49,7 +49,7 @@ template <class A>
 struct Corners {
   int32_t pixel[4];
   A fx, fy;  // distance from corner 00
-  bool inside;  // whether any corner is
+  bool inside;  // whether any corner is inside the map
 
   MMATTN_INLINE A weight(int corner) const {
     return (corner & 1 ? fx : 1 - fx) * (corner & 2 ? fy : 1 - fy);
@@ -74,7 +74,7 @@ MMATTN_INLINE Corners<A> find_corners(
   x -= A(0.5);
   y -= A(0.5);
   Corners<A> corners{{-1, -1, -1, -1}, 0, 0, false};
-  // Not-a-number and infinity fail a comparison, too.
+  // NaN and infinity fail a comparison, too.
   if (!(x > -1 && y > -1 && x < level.width && y < level.height)) {
     return corners;
   }
@@ -94,11 +94,11 @@ MMATTN_INLINE Corners<A> find_corners(
   return corners;
 }
 
-// What a sample passes back, from the products of its pixels with the gradient.
+// Gradients of a sample, from the products of its pixels with the gradient.
 template <class A>
 struct SampleGradient {
-  A value;  // of the sample itself: the gradient of its weight
-  A x, y;  // of the place in pixels, without the weight
+  A value;  // gradient of the weight
+  A x, y;  // gradients of the place in pixels, without the weight
 };
 
 template <class A>
@@ -110,7 +110,7 @@ MMATTN_INLINE SampleGradient<A> sample_gradient(
   return {top + fy * (bottom - top), upper + fy * (lower - upper), bottom - top};
 }
 
-// Gradients of a point and of its reference from that of its place in pixels.
+// Gradients of a point and its reference, from that of its place in pixels.
 template <class A>
 struct PointGradient {
   A x, y;

@@ -1,4 +1,4 @@
-// Types that tensors are stored in, as the kernels read and write them.
+// Storage types of tensors, which the kernels read and write.
 #pragma once
 
 #include <cstdint>

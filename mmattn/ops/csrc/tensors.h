@@ -1,5 +1,5 @@
-// What the operators read of tensors. Python has checked them: shapes, devices, that
-// value's channels and all of the other tensors are contiguous.
+// Access to tensors. Python has checked shapes and devices, and that value's channels
+// and all other tensors are contiguous.
 #pragma once
 
 #include <torch/csrc/stable/library.h>

@@ -17,7 +17,7 @@ OPERATORS = (
 
 
 def load(name: str) -> ModuleType:
-    """One of `OPERATORS`; those of operators alone need no package of OpenMMLab."""
+    """Load one of `OPERATORS`. Plain operators require no package of OpenMMLab."""
     return import_module(f'.{name}', __name__)
 
 

@@ -1,10 +1,10 @@
 """Deformable attention v2 beside its eager definition and attention without a bias.
 
-The stages of DAT++-T, with the table made for the grid ("own table") and with that of
-an image of 224 ("design table"), which is what a detector has. A side is the height and
-width of a stage's map; those of 224 are 56, 28, 14 and 7, those of 800 x 1333 are as
-`HEIGHTS` says. The definition samples the table with `grid_sample`, which needs two
-numbers for each pair of a query and a key, and autograd keeps them.
+The cases are the stages of DAT++-T, with the table made for the grid ("own table") and
+with that of an image of 224 ("design table"), which a detector has. A side is the
+height and width of a stage's map; `HEIGHTS` lists those of images of 224 and 800. The
+definition samples the table with `grid_sample`, which needs two numbers for each pair
+of a query and a key, and autograd keeps them.
 
 The networks are those of "DAT++: Spatially Dynamic Vision Transformer with Deformable
 Attention", https://arxiv.org/abs/2309.01430, table 2.
@@ -29,12 +29,13 @@ WIDTH = 32
 HEIGHTS = {224: (7, 14, 28, 56), 800: (25, 50, 100, 200)}  # of stages 4 to 1
 # Heads, groups, stride of the keys and side of the design table's grid.
 STAGES = (16, 8, 1, 7), (8, 4, 2, 14), (4, 2, 4, 28), (2, 1, 8, 56)
-# Maps of all pairs, and of twice as many numbers for each group, that are held at once.
+# Numbers of maps of all pairs, and of pairs of displacements for each group, held at
+# once.
 MAPS = {'forward': (3, 2), 'forward+backward': (4, 3)}
 
 
 def stage_of(grid: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The entry of `STAGES`; a map of neither image has that of the next larger."""
+    """Return the entry of `STAGES`, or for other maps that of the next larger."""
     heights = HEIGHTS[224] if grid[0] in HEIGHTS[224] else HEIGHTS[800]
     return STAGES[sum(grid[0] > height for height in heights[:-1])]
 

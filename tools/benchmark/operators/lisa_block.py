@@ -38,7 +38,7 @@ PAPER_CONVENTION = 'with norms, without transforms'
 
 
 class MatmulAttention(SelfAttention):
-    """Dense self-attention through its N x N maps."""
+    """Compute dense self-attention through its N x N maps."""
 
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
@@ -47,20 +47,20 @@ class MatmulAttention(SelfAttention):
 
 
 class NoAttention(SelfAttention):
-    """The projections alone, which every block has: none can be faster."""
+    """Apply the projections alone, a lower bound of the time of every block."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(self.qkv(x).chunk(3, dim=-1)[-1])
 
 
 def call(block: nn.Module, x: Tensor, *parameters: Tensor) -> Tensor:
-    """A block with parameters in place of its own, whose order they have."""
+    """Call a block with other parameters, in the order of its own."""
     names = [name for name, _ in block.named_parameters()]
     return functional_call(block, dict(zip(names, parameters, strict=True)), (x,))
 
 
 class OnMaps(nn.Module):
-    """Runs a block on maps of the size of an image, as `count` wants it."""
+    """Run a block on maps of the size of an image, for `count`."""
 
     def __init__(self, block: nn.Module):
         super().__init__()
@@ -86,7 +86,7 @@ def mixers(side: int) -> dict[str, nn.Module]:
 
 
 def make_blocks(side: int) -> dict[str, LiSABlock]:
-    """In evaluation mode, where LiSA keeps its spectra; nothing else depends on it."""
+    """Return blocks in evaluation mode, in which LiSA caches its spectra."""
     mlp = Mlp(CHANNELS, 4 * CHANNELS)
     return {
         method: LiSABlock(CHANNELS, None, mixer, copy.deepcopy(mlp), 0.0).eval()
@@ -96,7 +96,7 @@ def make_blocks(side: int) -> dict[str, LiSABlock]:
 
 @functools.cache
 def columns(side: int) -> dict[str, dict[str, float]]:
-    """By method."""
+    """Return the further columns of each method."""
     result = {}
     for method, block in make_blocks(side).items():
         flops = count(OnMaps(block).to('meta'), (side, side))

@@ -1,10 +1,10 @@
 """Masked attention beside its dense definition, full attention and an unfold form.
 
-Stage 1 of H-MaiT-T: 96 channels in 3 heads, all masked, 3 x 3. q, k and v are views of
-one packed tensor, as a model's projection leaves them, and every method takes and
-returns (B, N, M, D). A soft mask lets all tokens in, so it is quadratic, as are the
-definition and the peers without a mask. Those run on a CPU up to `CPU_TOKENS` only:
-above, one call takes minutes. FlexAttention has no backward there.
+The shape is stage 1 of H-MaiT-T: 96 channels in 3 heads, all masked, 3 x 3. q, k and v
+are views of one packed tensor, as a model's projection leaves them, and every method
+takes and returns (B, N, M, D). A soft mask admits all tokens, so it is quadratic, as
+are the definition and the peers without a mask. On a CPU those run up to `CPU_TOKENS`
+only, since one call on larger maps takes minutes. FlexAttention has no backward there.
 
 The network is that of "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, section 5.4.
@@ -36,15 +36,15 @@ UNFOLD_COPIES = {'forward': 20, 'forward+backward': 39}
 
 
 def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The hard mask in linear time with nine copies of k and of v.
+    """Compute the hard mask in linear time with nine copies of k and of v.
 
-    Weights are relative to e^0, which every token has: the sum of all values carries
-    those outside the mask.
+    Weights are relative to e^0, the weight of every token, so the sum of all values
+    carries those outside the mask.
     """
     B, N, M, D = q.shape
 
     def neighbors(x: Tensor) -> Tensor:
-        """(B, N, ..) to (B, .., R * R, N), 0 outside the map."""
+        """Unfold (B, N, ..) to (B, .., R * R, N), 0 outside the map."""
         maps = x.flatten(2).transpose(1, 2).unflatten(2, grid)
         taps = F.unfold(maps, KERNEL, padding=KERNEL // 2)
         return taps.view(B, *x.shape[2:], KERNEL**2, N)
@@ -95,7 +95,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         return {which: count * size for which, count in counts.items()}
 
     def quadratic(method, call, tensors, maps=None, **kwargs):
-        """A map is in float32 at least."""
+        """Return a case with maps in float32 at least."""
         map_bytes = needs(maps or {}, pairs * max(4, dtype.itemsize))
         kwargs |= dict(needs=map_bytes, exponentials=exponentials)
         return Case(method, call, tensors, grad, **kwargs)

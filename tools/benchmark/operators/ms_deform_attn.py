@@ -40,7 +40,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
 def cases_of_queries(
     side: Side, batch: int, device: str, dtype: torch.dtype, *, queries: int | None
 ) -> list[Case]:
-    """Those of so many queries anywhere, or of one at each pixel."""
+    """Return cases of some queries at random places, or of one at each pixel."""
     maps = [grid_of(side)]
     while len(maps) < LEVELS:
         maps.append(tuple(-(-length // 2) for length in maps[-1]))
@@ -98,7 +98,7 @@ def cases_of_queries(
 def make_centers(
     maps: list[tuple[int, int]], queries: int | None, generator: torch.Generator
 ) -> Tensor:
-    """Places of queries in the image, (x, y) from 0 to 1, shape (Q, 2)."""
+    """Return the places of queries in the image, (x, y) in [0, 1], shape (Q, 2)."""
     if queries is not None:
         return torch.rand(queries, 2, generator=generator)
     centers = [
@@ -121,7 +121,7 @@ def fused_call(maps, backend: str) -> Callable[..., Tensor]:
 
 
 def mmcv_calls(maps, device: str) -> dict[str, Callable[..., Tensor]]:
-    """What mmcv has, by method; it gives points and weights value's dtype."""
+    """Return mmcv's methods, which give points and weights value's dtype."""
     if importlib.util.find_spec('mmcv') is None:
         return {}
     module = importlib.import_module('mmcv.ops.multi_scale_deform_attn')

@@ -13,7 +13,7 @@ POOLED_SIDE = 14  # of the keys, where the map is not smaller
 
 
 class Pool(nn.Module):
-    """Strided depthwise 3 x 3 convolution that heads share, then a layer norm."""
+    """Apply a strided depthwise 3 x 3 convolution shared by heads, and a norm."""
 
     def __init__(self, head_dims: int, stride: int):
         super().__init__()
@@ -23,14 +23,14 @@ class Pool(nn.Module):
         self.norm = nn.LayerNorm(head_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, H, W, M, D) to (B, M, h, w, D)."""
+        """Pool (B, H, W, M, D) to (B, M, h, w, D)."""
         B, _, _, M, _ = x.shape
         x = self.conv(x.permute(0, 3, 4, 1, 2).flatten(0, 1))  # (B M, D, h, w)
         return self.norm(x.unflatten(0, (B, M)).permute(0, 1, 3, 4, 2))
 
 
 class RelativePositions(nn.Module):
-    """Embeddings (side, pooled side, D) of the offsets along one axis."""
+    """Look up embeddings (side, pooled side, D) of the offsets along one axis."""
 
     def __init__(self, head_dims: int, side: int, stride: int):
         super().__init__()
@@ -45,7 +45,7 @@ class RelativePositions(nn.Module):
 
 
 class PooledAttention(nn.Module):
-    """Self-attention with pooled keys and values; shape (B, H, W, C) in and out.
+    """Attend to pooled keys and values; shape (B, H, W, C) in and out.
 
     Scores get decomposed relative positions, and the output q, as in MViTv2.
     """

@@ -24,7 +24,7 @@ WIDTH = 16  # of a head, in every network of the paper
 
 
 def dft_flops(side: int, batch: int, channels: int, patterns: int) -> dict[str, int]:
-    """FLOPs of the transforms as products with DFT matrices, by pass.
+    """Return the FLOPs of the transforms as products with DFT matrices, by pass.
 
     A half-spectrum takes `side` complex products along one axis and real ones along the
     other. The forward has one transform of k and of v and K of the products of each;
@@ -45,7 +45,7 @@ def operator_cases(
     channels: int,
     patterns: int,
 ) -> list[Case]:
-    """The operator as it is dispatched, and its definition."""
+    """Return cases of the operator as dispatched, and of its definition."""
     inputs = make_structure_aware_inputs(
         grid=(side, side),
         B=batch,
