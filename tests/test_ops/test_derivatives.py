@@ -180,7 +180,7 @@ def test_a_named_kernel_refuses(case):
     def on_reference(*tensors):
         return operator(*tensors, backend='reference')
 
-    message = "'cpu' supports neither forward-mode .* take None or 'reference'"
+    message = "'cpu' supports neither forward-mode .* use None or 'reference'"
     with pytest.raises(ValueError, match=message):
         torch.func.jvp(on_kernel, inputs, tangents)
     with pytest.raises(ValueError, match=message):
