@@ -23,7 +23,7 @@ from mmattn.ops.neighborhood_attention.reference import (
     neighborhood_attention_reference,
 )
 from mmattn.ops.testing import assert_close, run_with_grads
-from mmattn.ops.testing import make_neighborhood_inputs as example_inputs
+from mmattn.ops.testing import make_neighborhood_inputs as make_inputs
 
 
 @pytest.fixture(params=FORMS)
@@ -33,7 +33,7 @@ def every_form(request, monkeypatch):
 
 def test_reference_gradcheck():
     shape = dict(grid=(4, 3), K=3, B=1, M=2, D=2)
-    inputs = [x.requires_grad_() for x in example_inputs(**shape, dtype=torch.float64)]
+    inputs = [x.requires_grad_() for x in make_inputs(**shape, dtype=torch.float64)]
     assert torch.autograd.gradcheck(neighborhood_attention_reference, inputs)
     assert torch.autograd.gradgradcheck(backend('reference'), inputs)
 
@@ -42,7 +42,7 @@ def test_reference_gradcheck():
 def test_reference_against_loops(shape):
     check_operator(
         by_loops,
-        example_inputs(**shape, dtype=torch.float64),
+        make_inputs(**shape, dtype=torch.float64),
         expected=neighborhood_attention_reference,
     )
 
@@ -50,7 +50,7 @@ def test_reference_against_loops(shape):
 @every_shape
 @pytest.mark.usefixtures('every_form')
 def test_every_form_in_float64(shape):
-    inputs = example_inputs(**shape, dtype=torch.float64)
+    inputs = make_inputs(**shape, dtype=torch.float64)
     check_operator(backend('cpu'), inputs)
 
 
@@ -58,20 +58,20 @@ def test_every_form_in_float64(shape):
 @pytest.mark.parametrize('form', FORMS)
 def test_every_form_in_every_dtype(monkeypatch, form, dtype):
     choose_form(monkeypatch, form)
-    inputs = example_inputs(grid=(13, 9), K=7, dtype=dtype)
+    inputs = make_inputs(grid=(13, 9), K=7, dtype=dtype)
     check_operator(backend('cpu'), inputs)
 
 
 @every_shape
 def test_tiles_on_maps_of_any_size(monkeypatch, shape):
     monkeypatch.setattr(stencil, 'TILED_PIXELS', 0)
-    check_operator(backend('tiles'), example_inputs(**shape))
+    check_operator(backend('tiles'), make_inputs(**shape))
 
 
 def test_all_forms_agree_on_a_large_map(monkeypatch):
     """Take more than two tiles a side, the last ones incomplete."""
     shape = dict(grid=(31, 44), K=7, B=1, M=1, D=3)
-    inputs = example_inputs(**shape, dtype=torch.float64)
+    inputs = make_inputs(**shape, dtype=torch.float64)
     for form in FORMS:
         choose_form(monkeypatch, form)
         check_operator(backend('cpu'), inputs)
@@ -88,12 +88,12 @@ def test_form_depends_on_the_size(monkeypatch):
     for module in (tiles_impl, stencil):
         monkeypatch.setattr(module, 'attend_part', attend_part)
     for grid in ((14, 14), (28, 28), (56, 56)):
-        neighborhood_attention(*example_inputs(grid=grid, K=7, B=1, M=1, D=1))
+        neighborhood_attention(*make_inputs(grid=grid, K=7, B=1, M=1, D=1))
     assert forms == [('map', 1), ('map', 4), ('rows', 2), ('columns', 4)]
 
 
 def test_inner_queries_have_the_clipped_window_of_masked_attention():
-    q, k, v, rpb = example_inputs(grid=(9, 12), K=7, dtype=torch.float64)
+    q, k, v, rpb = make_inputs(grid=(9, 12), K=7, dtype=torch.float64)
     out = neighborhood_attention(q, k, v, rpb)
     mask = neighborhood_mask((9, 12), 7)
     offsets = torch.arange(9 * 12)
@@ -109,7 +109,7 @@ def test_inner_queries_have_the_clipped_window_of_masked_attention():
 
 
 def test_a_window_of_the_map_is_plain_attention(every_form):
-    q, k, v, rpb = example_inputs(grid=(7, 7), K=7, dtype=torch.float64)
+    q, k, v, rpb = make_inputs(grid=(7, 7), K=7, dtype=torch.float64)
     out = neighborhood_attention(q, k, v, torch.zeros_like(rpb))
     q, k, v = (x.flatten(1, 2).transpose(1, 2) for x in (q, k, v))
     expected = ((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v).transpose(1, 2)
@@ -117,7 +117,7 @@ def test_a_window_of_the_map_is_plain_attention(every_form):
 
 
 def test_batch_of_zero(every_form):
-    out, grads = run_with_grads(backend('cpu'), example_inputs(B=0))
+    out, grads = run_with_grads(backend('cpu'), make_inputs(B=0))
     assert out.shape == (0, 9, 8, 3, 8)
     assert all(grad.abs().sum() == 0 for grad in grads)
 
@@ -125,11 +125,11 @@ def test_batch_of_zero(every_form):
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(every_form, wanted):
     requires_grad = [name == wanted for name in NAMES]
-    check_operator(backend('cpu'), example_inputs(), requires_grad)
+    check_operator(backend('cpu'), make_inputs(), requires_grad)
 
 
 def test_inputs_of_any_strides(every_form):
-    inputs = example_inputs()
+    inputs = make_inputs()
     inputs = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
     inputs[1] = inputs[1][..., ::2].repeat_interleave(2, -1)
     inputs[2] = inputs[2][:, :1].expand_as(inputs[1])
@@ -139,14 +139,14 @@ def test_inputs_of_any_strides(every_form):
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_biases_in_half_precision(every_form, dtype):
-    *qkv, rpb = example_inputs(dtype=dtype)
+    *qkv, rpb = make_inputs(dtype=dtype)
     check_operator(backend('cpu'), [*qkv, rpb.to(dtype)])
 
 
 @every_dtype
 @pytest.mark.parametrize('name', ['cpu', 'tiles', 'reference'])
 def test_large_scores_stay_finite(every_form, name, dtype):
-    q, k, v, rpb = example_inputs(dtype=dtype)
+    q, k, v, rpb = make_inputs(dtype=dtype)
     out, grads = run_with_grads(backend(name), [q * 100, k * 100, v, rpb * 100])
     assert all(x.isfinite().all() for x in (out, *grads))
 
@@ -156,7 +156,7 @@ def test_nan_stays_in_its_window(pixel):
     """By the definition a NaN in a key or value is in the queries that see it."""
     y, x = pixel
     for position in range(3):
-        inputs = example_inputs(K=5)
+        inputs = make_inputs(K=5)
         support = torch.zeros(9, 8, dtype=torch.bool)
         if position == 0:
             support[y, x] = True
@@ -185,7 +185,7 @@ def test_nan_stays_in_its_tiles(monkeypatch, form, position):
     """A NaN query is in its row alone, a NaN key or value in the tiles that hold it."""
     choose_form(monkeypatch, form)
     monkeypatch.setattr(tiles, 'BORDER_TILE', 4)
-    inputs = example_inputs(grid=(25, 27), K=5)
+    inputs = make_inputs(grid=(25, 27), K=5)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 2, 1] = float('nan')
     out, grads = run_with_grads(backend('cpu'), inputs)
@@ -201,7 +201,7 @@ def test_nan_stays_in_its_tiles(monkeypatch, form, position):
 
 
 def test_two_runs_are_equal(every_form):
-    inputs = example_inputs(grid=(30, 40), B=3)
+    inputs = make_inputs(grid=(30, 40), B=3)
     torch.use_deterministic_algorithms(True)
     try:
         first, second = (run_with_grads(backend('cpu'), inputs) for _ in range(2))
@@ -213,7 +213,7 @@ def test_two_runs_are_equal(every_form):
 
 @pytest.mark.parametrize('grid', [(40, 40), (60, 50)], ids=['tiles', 'stencil'])
 def test_nothing_of_pixels_by_neighbors_is_kept(grid):
-    inputs = example_inputs(grid=grid, K=7, B=1, D=16)
+    inputs = make_inputs(grid=grid, K=7, B=1, D=16)
     sizes = []
     pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731
     leaves = [x.detach().requires_grad_() for x in inputs]
@@ -226,7 +226,7 @@ def test_memory_of_a_large_map_is_linear():
     def largest(grid):
         leaves = [
             x.detach().requires_grad_()
-            for x in example_inputs(grid=grid, K=7, B=1, M=1, D=32)
+            for x in make_inputs(grid=grid, K=7, B=1, M=1, D=32)
         ]
         with LargestTensor() as watch:
             neighborhood_attention(*leaves).sum().backward()

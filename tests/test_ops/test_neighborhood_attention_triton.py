@@ -9,7 +9,7 @@ from neighborhood_cases import (
 from operator_checks import check_operator
 from triton_devices import every_device, every_dtype, outer_run, run_under_interpreter
 
-from mmattn.ops.testing import make_neighborhood_inputs as example_inputs
+from mmattn.ops.testing import make_neighborhood_inputs as make_inputs
 from mmattn.ops.testing import run_with_grads
 
 pytest.importorskip('triton')
@@ -31,7 +31,7 @@ def test_under_interpreter():
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 def test_stencil(monkeypatch, shape, device):
     choose_form(monkeypatch, 'stencil')
-    check_operator(backend('triton'), example_inputs(**shape, device=device))
+    check_operator(backend('triton'), make_inputs(**shape, device=device))
 
 
 @every_device
@@ -39,14 +39,14 @@ def test_stencil(monkeypatch, shape, device):
 @pytest.mark.parametrize('form', ['dense', 'tiles', 'stencil'])
 def test_every_dtype(monkeypatch, form, dtype, device):
     choose_form(monkeypatch, form)
-    inputs = example_inputs(**SMALL, dtype=dtype, device=device)
+    inputs = make_inputs(**SMALL, dtype=dtype, device=device)
     check_operator(backend('triton'), inputs)
 
 
 @every_device
 def test_it_is_the_fastest(monkeypatch, device):
     choose_form(monkeypatch, 'stencil')
-    inputs = example_inputs(**SMALL, device=device)
+    inputs = make_inputs(**SMALL, device=device)
     chosen, named = (run_with_grads(backend(name), inputs) for name in (None, 'triton'))
     assert torch.equal(chosen[0], named[0])
 
@@ -56,6 +56,6 @@ def test_it_is_the_fastest(monkeypatch, device):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize('grid', [(14, 14), (28, 28), (60, 50)], ids=str)
 def test_tiles_on_a_gpu(grid, dtype):
-    inputs = example_inputs(grid=grid, K=7, B=1, dtype=dtype, device='cuda')
+    inputs = make_inputs(grid=grid, K=7, B=1, dtype=dtype, device='cuda')
     check_operator(backend('tiles'), inputs)
     check_operator(backend(None), inputs)
