@@ -14,9 +14,9 @@ def _forget(kind: type):
 
 @pytest.fixture(scope='session')
 def forget_instances():
-    """Drops the visualizers, loggers and the like that mmengine keeps by name.
+    """Drop the visualizers, loggers and the like that mmengine keeps by name.
 
-    A run after another in one process would write into the folder of the first.
+    Otherwise a second run in one process would write into the folder of the first.
     """
     from mmengine.utils import ManagerMixin
 
@@ -25,7 +25,7 @@ def forget_instances():
 
 @pytest.fixture(autouse=True)
 def no_default_scope():
-    """mmengine's default scope outlives its runner; no test inherits one."""
+    """Clear mmengine's default scope, which outlives its runner, after each test."""
     yield
     if 'mmengine.registry' in sys.modules:
         sys.modules['mmengine.registry'].DefaultScope._instance_dict.clear()
@@ -33,6 +33,6 @@ def no_default_scope():
 
 @pytest.fixture(autouse=True)
 def no_collection_for_each_data_set():
-    """mmengine collects garbage for each, among all that the packages have loaded."""
+    """Skip the garbage collection of mmengine's datasets: it visits all packages."""
     if module := sys.modules.get('mmengine.dataset.base_dataset'):
         module.gc = SimpleNamespace(collect=lambda: 0)

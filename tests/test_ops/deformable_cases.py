@@ -1,4 +1,4 @@
-"""What the tests of deformable attention on a CPU run on, and compare by."""
+"""Shapes and settings for the tests of deformable attention."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def blocks(monkeypatch):
 
 
 def setup(name='cpu', *, align_corners=True, **shape):
-    """The operator as a function of its five tensors, and these."""
+    """Return the operator as a function of its five tensors, and the tensors."""
     grid = shape.get('grid', GRID)
 
     def function(q, k, v, positions, table, backend=name):

@@ -1,4 +1,4 @@
-"""What the tests of masked attention on a CPU run on, and compare by."""
+"""Shapes and kinds of masks for the tests of masked attention."""
 
 import pytest
 
@@ -37,7 +37,7 @@ every_kind = pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS.keys())
 
 
 def setup(name, *, mask_fill='zero', **shape):
-    """The operator as a function of its five tensors, and these."""
+    """Return the operator as a function of its five tensors, and the tensors."""
     inputs = make_masked_inputs(**shape)
     stencil = dict(
         grid=shape.get('grid', (7, 5)),

@@ -1,4 +1,4 @@
-"""What the tests of multi-scale deformable attention run on, and compare by."""
+"""Shapes and forms for the tests of multi-scale deformable attention."""
 
 import pytest
 
@@ -30,7 +30,7 @@ every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys(
 
 
 def setup(name, **settings):
-    """The operator as a function of its four tensors, and these."""
+    """Return the operator as a function of its four tensors, and the tensors."""
     levels = settings.get('shapes', LEVELS)
 
     def function(value, points, weights, reference, backend=name):

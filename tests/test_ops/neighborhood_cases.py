@@ -1,4 +1,4 @@
-"""What the tests of neighborhood attention share: shapes, forms and an oracle."""
+"""Shapes, forms and an oracle for the tests of neighborhood attention."""
 
 from functools import partial
 from itertools import product

@@ -35,10 +35,10 @@ outer_run = pytest.mark.skipif(INTERPRETED, reason='this is the inner run')
 
 
 def opcheck(operator, inputs, device: str):
-    """Of an operator that takes the backend's name, as `torch.library.opcheck`.
+    """Run `torch.library.opcheck` on an operator that takes the backend's name.
 
-    How it is traced for a compiler is the same for all backends, so it is not tested
-    anew under the slow interpreter.
+    All backends are traced alike for a compiler, so the slow interpreter skips that
+    test.
     """
     tests = ['test_schema', 'test_faketensor']
     if device == 'cuda':
@@ -47,10 +47,10 @@ def opcheck(operator, inputs, device: str):
 
 
 def patch_language_once():
-    """Triton's interpreter patches its language at each call within a kernel.
+    """Let Triton's interpreter patch its language once for each function.
 
-    That takes a third of the time, and only the first changes what the launch of the
-    kernel has not patched: the language as Triton's own functions know it.
+    By default it does so at each call within a kernel, which takes a third of the time;
+    only the first call changes anything.
     """
     from triton.runtime.interpreter import InterpretedFunction, _patch_lang
 
