@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from installed import ROOT, build, copy_checkout, install, make_environment, pip
 
+import mmattn
+
 MIM = (
     '.mim/model-index.yml',
     '.mim/configs/_base_/models/mask_rcnn_fpn.py',
@@ -101,7 +103,8 @@ def test_every_interpreter_starts_with_the_hook(kind, tmp_path, request):
         source = copy_checkout(tmp_path / "it's a source")
         install(python, '--editable', source)
         module = source / 'mmattn_startup.py'
-        expected = "['__editable___mmattn_0_1_0_finder', 'mmattn_startup']"
+        version = mmattn.__version__.replace('.', '_')
+        expected = f"['__editable___mmattn_{version}_finder', 'mmattn_startup']"
     assert started(python) == expected
 
     text = module.read_text()
