@@ -128,17 +128,9 @@ def make_structure_aware_inputs(
 
 
 def make_masked_inputs(
-    *,
-    grid=(7, 5),
-    num_special=1,
-    B=2,
-    M=3,
-    D=8,
-    kernel_size=3,
-    bias=False,
-    alpha=False,
-    **options,
-) -> list[Tensor | None]:
+    *, grid=(7, 5), num_special=1, B=2, M=3, D=8, kernel_size=3, bias=False,
+    alpha=False, **options,
+) -> list[Tensor | None]:  # fmt: skip
     """Return q, k, v, bias and alpha of `masked_attention`.
 
     q, k and v are views of one packed tensor, as a model's projection leaves them.
@@ -207,18 +199,9 @@ def make_deformable_v2_inputs(
 
 
 def make_ms_deform_inputs(
-    *,
-    shapes=((7, 5), (4, 3), (1, 1)),
-    Q=13,
-    B=2,
-    M=3,
-    D=8,
-    P=2,
-    fused=False,
-    boxes=False,
-    points_dtype=None,
-    **options,
-) -> list[Tensor | None]:
+    *, shapes=((7, 5), (4, 3), (1, 1)), Q=13, B=2, M=3, D=8, P=2, fused=False,
+    boxes=False, points_dtype=None, **options,
+) -> list[Tensor | None]:  # fmt: skip
     """Return value, points, weights and reference of `ms_deform_attn`.
 
     Args:

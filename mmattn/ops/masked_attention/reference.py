@@ -45,13 +45,7 @@ def neighborhood_mask(
 
 
 def attention_under_mask(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    bias: Tensor | None = None,
-    alpha: Tensor | None = None,
-    mask_fill: str = 'zero',
+    q, k, v, mask, bias=None, alpha=None, mask_fill='zero'
 ) -> Tensor:
     """Attend with scores that are multiplied by any mask before the softmax.
 

@@ -42,8 +42,7 @@ def unsupported(value, points, weights, reference) -> str | None:
 def forward(value, points, weights, reference, *, shapes):
     """Return the output (B, Q, M, D)."""
     B, _, M, D = value.shape
-    Q = points.shape[1]
-    out = torch.empty(B, Q, M, D, dtype=value.dtype, device=value.device)
+    out = torch.empty(B, points.shape[1], M, D, dtype=value.dtype, device=value.device)
     if out.numel():
         tensors = _contiguous(value, points, weights, reference)
         OPERATORS.ms_deform_attn_forward(*tensors, shapes, out)

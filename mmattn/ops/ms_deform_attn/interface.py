@@ -112,8 +112,7 @@ def fused_ms_deform_attn(
         logits; deterministic on request, as in `ms_deform_attn`.
 
     Raises:
-        ValueError: shapes, dtypes or devices disagree, or `backend` does not support
-            the call.
+        ValueError: as `ms_deform_attn` does.
 
     Example:
         >>> import torch
