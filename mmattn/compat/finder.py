@@ -54,20 +54,14 @@ WITH_MMATTN = AT_START | {
 }
 
 
-class _ServedOpsLoader:
-    """Fill `mmcv._ext` from the implementation, which imports torch, on loading."""
+class _FillingLoader:
+    """Fill an empty module with `fill` when it is imported."""
 
-    def __init__(self, load: Callable):
-        self._load = load
+    def __init__(self, fill: Callable):
+        self.exec_module = fill
 
     def create_module(self, spec):
         return None
-
-    def exec_module(self, module):
-        ops = self._load(IMPLEMENTATION)
-        vars(module).update({name: getattr(ops, name) for name in ops.__all__})
-        module.__doc__ = ops.__doc__
-        module.__getattr__ = ops.__getattr__
 
 
 class _ServedOpsFinder:
@@ -79,7 +73,13 @@ class _ServedOpsFinder:
     def find_spec(self, fullname, path=None, target=None):
         if fullname != SERVED_MODULE:
             return None
-        return ModuleSpec(fullname, _ServedOpsLoader(self.load), origin=IMPLEMENTATION)
+        return ModuleSpec(fullname, _FillingLoader(self.fill), origin=IMPLEMENTATION)
+
+    def fill(self, module):
+        ops = self.load(IMPLEMENTATION)  # which imports torch
+        vars(module).update({name: getattr(ops, name) for name in ops.__all__})
+        module.__doc__ = ops.__doc__
+        module.__getattr__ = ops.__getattr__
 
 
 class _CorrectingLoader:
@@ -123,21 +123,6 @@ class _CorrectingFinder:
         getattr(self.load(ours), function)(module)
 
 
-class _MovedModuleLoader:
-    """Fill a module under its old name with the contents of the new one."""
-
-    def __init__(self, new_name: str):
-        self._new_name = new_name
-
-    def create_module(self, spec):
-        return None
-
-    def exec_module(self, module):
-        moved = vars(importlib.import_module(self._new_name))
-        vars(module).update({k: v for k, v in moved.items() if k[:2] != '__'})
-        module.__doc__ = f'Moved to `{self._new_name}`.'
-
-
 class _MovedModuleFinder:
     """Find modules of ours by the names that they had before they moved."""
 
@@ -147,8 +132,15 @@ class _MovedModuleFinder:
     def find_spec(self, fullname, path=None, target=None):
         if fullname not in self.moved:
             return None
-        new_name = self.moved[fullname]
-        return ModuleSpec(fullname, _MovedModuleLoader(new_name), origin=new_name)
+        return ModuleSpec(
+            fullname, _FillingLoader(self.fill), origin=self.moved[fullname]
+        )
+
+    def fill(self, module):
+        new_name = self.moved[module.__name__]
+        moved = vars(importlib.import_module(new_name))
+        vars(module).update({k: v for k, v in moved.items() if k[:2] != '__'})
+        module.__doc__ = f'Moved to `{new_name}`.'
 
 
 _SERVED_OPS, _CORRECTING = _ServedOpsFinder(), _CorrectingFinder()
