@@ -25,7 +25,6 @@ from mmattn.models.layers import (
     PointwiseLinear,
     SeparableConv,
     StarReLU,
-    init_linear_and_conv,
 )
 from mmattn.registry import MODELS
 
@@ -192,10 +191,7 @@ class IViT(Pyramid):
         self.downsamplings = nn.ModuleList(stage.downsample for stage in stages)
         self.blocks = nn.ModuleList(stage.blocks for stage in stages)
         self.out_norms = self.build_out_norms(layer_norm, out_norm)
-        self.apply(init_linear_and_conv)
-        # With a bias of 0, padded pixels would reach every norm as zeros, and each norm
-        # would multiply their gradient by 1000.
-        nn.init.trunc_normal_(self.downsamplings[0].conv.bias, std=0.02)
+        self.init_parameters(self.downsamplings[0].conv)
         self.freeze(frozen_stages)
 
     def parts(self):

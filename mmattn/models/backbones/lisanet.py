@@ -30,7 +30,6 @@ from mmattn.models.layers import (
     StructureAwareAttention,
     fit_on_load,
     grid_of,
-    init_linear_and_conv,
     pad_to_patches,
     pos_embed_map,
 )
@@ -245,10 +244,7 @@ class LiSANet(Pyramid):
         self.patch_embeds = nn.ModuleList(stage.downsample for stage in stages)
         self.blocks = nn.ModuleList(stage.blocks for stage in stages)
         self.out_norms = self.build_out_norms(layer_norm, out_norm)
-        self.apply(init_linear_and_conv)
-        # With a bias of 0, padded pixels would reach every norm as zeros, and each norm
-        # would multiply their gradient by 1000.
-        nn.init.trunc_normal_(self.patch_embeds[0].conv.bias, std=0.02)
+        self.init_parameters(self.patch_embeds[0].conv)
         self.register_parameter('pos_embed', None)
         if self.plain:
             self.grid_size = grids[0]

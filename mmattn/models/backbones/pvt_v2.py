@@ -27,7 +27,6 @@ from mmattn.models.layers import (
     LinearSpatialReductionAttention,
     PointwiseLinear,
     SpatialReductionAttention,
-    init_linear_and_conv,
 )
 from mmattn.registry import MODELS
 
@@ -152,11 +151,7 @@ class PVTv2(Pyramid):
         for layer, channels in zip(self.layers, embed_dims, strict=False):
             layer.norm = nn.LayerNorm(channels, eps=EPSILON)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm=False)
-        self.apply(init_linear_and_conv)
-        self.apply(init_conv)
-        # With a bias of 0, padded pixels would reach every norm as zeros, and each norm
-        # would multiply their gradient by 300.
-        nn.init.trunc_normal_(self.patch_embed.proj.bias, std=0.02)
+        self.init_parameters(self.patch_embed.proj, init_conv)
         self.register_load_state_dict_pre_hook(take_any_layout)
         self.freeze(frozen_stages)
 
