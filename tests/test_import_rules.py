@@ -1,4 +1,4 @@
-"""Which way imports go, how light the package is, and what it works without."""
+"""The direction of imports, the weight of the package, and its requirements."""
 
 import ast
 import subprocess

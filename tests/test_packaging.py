@@ -1,4 +1,4 @@
-"""What a wheel and an sdist carry, and that a wheel alone is enough."""
+"""The contents of a wheel and an sdist; a wheel alone is enough."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
 
 
 def compiled_operators(wanted: str, **environment: str) -> str:
-    """What setup.py says of a wish that it cannot fulfill."""
+    """Return the errors of setup.py for a value of MMATTN_BUILD_OPS."""
     done = subprocess.run(
         [sys.executable, 'setup.py', '--version'],
         cwd=ROOT,
@@ -85,7 +85,7 @@ def test_editable_install_links_mim(entry):
 
 
 def started(python: Path) -> str:
-    """What a plain interpreter has loaded of ours, and what it says of errors."""
+    """Return the modules of ours that a plain interpreter loads, and its errors."""
     code = "import sys; print([name for name in sys.modules if 'mmattn' in name])"
     done = subprocess.run([python, '-I', '-c', code], capture_output=True, text=True)
     return done.stdout.strip() + done.stderr

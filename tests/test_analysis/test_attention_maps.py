@@ -186,7 +186,7 @@ def test_masked_kernels_are_never_a_matrix(sizes):
 
 @pytest.mark.parametrize('masking', ['sch1', 'soft', [(0, 2), (1,)]], ids=str)
 def test_kernels_of_masked_layers_have_all_heads_in_order(masking):
-    """Of which the operator gets some at a time."""
+    """The operator gets some of them at a time."""
     torch.manual_seed(0)
     backbone = MaiT(VIT, masking=masking, img_size=64).double().eval()
     for block in backbone.blocks:

@@ -1,4 +1,4 @@
-"""What deformable and neighborhood attention, and learned proposals, count."""
+"""Count deformable and neighborhood attention, and learned proposals."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ from mmattn.ops.testing import assert_close
 
 
 def norm(x):
-    """Of (B, H, W, C), written out."""
+    """Compute the norms of a map (B, H, W, C), written out."""
     return x[0].double().square().sum(-1).sqrt().float()
 
 
@@ -56,7 +56,7 @@ def test_norms_are_those_of_the_blocks_one_by_one(make, expect):
 
 
 def test_channels_as_many_as_rows_and_columns_are_channels():
-    """Of our maps nothing is guessed."""
+    """Nothing is guessed about our own maps."""
     torch.manual_seed(0)
     backbone = ViT(dict(embed_dims=32, depth=2, num_heads=2), patch_size=4).eval()
     image = torch.randn(1, 3, 128, 128)

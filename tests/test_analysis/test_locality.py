@@ -24,7 +24,7 @@ from mmattn.ops.testing import assert_close
 
 
 def score_by_loops(weights, grid, kernel_size):
-    """Of one matrix: equation 3, patch by patch."""
+    """Compute equation 3 for one matrix, patch by patch."""
     H, W = grid
     num_special = len(weights) - H * W
     total = 0.0
@@ -175,7 +175,7 @@ def test_a_head_that_leaves_out_the_rest_spends_all_but_the_class_token_on_neigh
 
 
 def test_a_new_models_masked_heads_are_almost_an_average():
-    """Which the paper's zeros that stay in the softmax make of them."""
+    """The paper's zeros stay in the softmax, which makes heads average at first."""
     torch.manual_seed(0)
     layer = MaskedAttention(75, 3, 3, num_special=1)
     nn.init.normal_(layer.qkv.weight, std=1e-4)

@@ -1,4 +1,4 @@
-"""What is known of a backbone's masks: its layers, their widths and alphas."""
+"""A backbone's masks: its masked layers, their widths and alphas."""
 
 import pytest
 import torch

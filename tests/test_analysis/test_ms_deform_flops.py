@@ -1,4 +1,4 @@
-"""What multi-scale deformable attention, and what is built on it, counts."""
+"""Count multi-scale deformable attention and the modules built on it."""
 
 from math import ceil
 from pathlib import Path

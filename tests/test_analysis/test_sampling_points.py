@@ -68,7 +68,7 @@ def image():
 
 
 def hats(place, side):
-    """What each pixel of a side has in a bilinear sample at a place, shape (side,)."""
+    """Return each pixel's weight in a bilinear sample of one axis, shape (side,)."""
     return (1 - (place - torch.arange(side)).abs()).clamp(min=0)
 
 
@@ -144,7 +144,7 @@ def test_scores_of_some_queries_at_a_time(monkeypatch):
 
 
 def test_the_grid_before_the_offsets():
-    """Of 2 x 3 pixels, whose outer centers are 32 pixels apart."""
+    """The map has 2 x 3 pixels, whose outer centers are 32 pixels apart."""
     model = build('dat')
     for layer in layers(model):
         torch.nn.init.zeros_(layer.conv_offset[-1].weight)

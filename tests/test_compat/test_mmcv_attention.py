@@ -83,7 +83,7 @@ def test_mmcv_is_corrected_once(calls):
 
 @if_served
 class TestDerivatives:
-    """What mmcv's own function can do, ours must not lose."""
+    """Ours must keep every ability of mmcv's own function."""
 
     @pytest.fixture
     def tensors(self):

@@ -1,4 +1,4 @@
-"""Which annotations are counted, checked or left alone before a run."""
+"""The annotations that are counted, checked or left alone before a run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is said about loaded weights, and when loading is refused."""
+"""Reports about loaded weights, and weights that are refused."""
 
 import logging
 import re
@@ -36,7 +36,7 @@ def save(tmp_path, **content):
 
 @pytest.fixture
 def messages():
-    """What mmengine's current logger says, level and text."""
+    """Collect level and text of the messages of mmengine's current logger."""
     said = []
 
     class Listen(logging.Handler):

@@ -1,4 +1,4 @@
-"""What the process group and DDP are started with where there is no GPU."""
+"""The arguments of the process group and of DDP on a machine without a GPU."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What the main process draws in an iteration depends on its place in the run."""
+"""The main process draws numbers that depend on the iteration alone."""
 
 import random
 from types import SimpleNamespace

@@ -69,7 +69,7 @@ class Noisy(BaseMetric):
 
 
 class Stopped(Exception):
-    """What the process dies of."""
+    """Stand for the death of the process."""
 
 
 class StopAt(Hook):
@@ -88,7 +88,7 @@ class StopAt(Hook):
 
 
 class Record(Hook):
-    """What an outside observer sees of each iteration."""
+    """Record each iteration as an outside observer sees it."""
 
     priority = 'LOWEST'
 

@@ -1,4 +1,4 @@
-"""What mmengine's runner can do, ours can."""
+"""Our runner has every ability of mmengine's."""
 
 import math
 

@@ -31,7 +31,7 @@ def golden(name: str) -> dict[str, dict]:
 
 
 def hashed(name: str, shape: Sequence[int]) -> Tensor:
-    """What the hash makes of a name, in [-1, 1), float64."""
+    """Hash a name to numbers in [-1, 1), float64."""
     x = np.arange(prod(shape), dtype=np.uint64) + np.uint64(zlib.crc32(name.encode()))
     for factor in (2654435761, 0x45D9F3B):
         x = (x & np.uint64(0xFFFFFFFF)) * np.uint64(factor) & np.uint64(0xFFFFFFFF)
@@ -59,7 +59,7 @@ def hashed_parameters(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def record_of(x: Tensor) -> dict:
-    """What the golden files keep of a tensor."""
+    """Return the digest of a tensor that the golden files keep."""
     x = x.detach().double().contiguous()
     flat = x.flatten()
     return {

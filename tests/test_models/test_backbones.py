@@ -1,4 +1,4 @@
-"""What every registered backbone promises; a new one is tested the day it appears."""
+"""Promises of every registered backbone; a new one is tested the day it appears."""
 
 import copy
 
@@ -127,7 +127,7 @@ def image(*shape, dtype=torch.float32):
 
 
 def gradients(model, x):
-    """Of a random projection of the maps: norms make a sum of squares constant."""
+    """Project the maps randomly: norms would make a sum of squares constant."""
     outs = model(x)
     sum((out * image(*out.shape)).sum() for out in outs).backward()
     return {name: p.grad for name, p in model.named_parameters()}

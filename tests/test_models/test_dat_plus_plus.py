@@ -234,7 +234,7 @@ def test_deformable_attention_is_the_official_one(sides, settings):
     ids=['classifier', 'detector'],
 )
 def test_maps_and_gradients_are_the_official_ones(detector, size):
-    """Of another size than the tables' as well, with maps smaller than windows."""
+    """Images have another size than the tables, and maps are smaller than windows."""
     weights = official_weights(detector=detector)
     model = DATPlusPlus(ARCH, img_size=64, out_indices=None if detector else 3)
     report = load_weights(model.double(), weights)
@@ -261,7 +261,7 @@ def test_maps_and_gradients_are_the_official_ones(detector, size):
 
 @pytest.mark.parametrize('arch', PARAMETERS)
 def test_parameters_and_official_names(arch):
-    """Of a classifier of 1000 classes."""
+    """The keys are those of a classifier of 1000 classes."""
     with torch.device('meta'):
         model = DATPlusPlus(arch, out_indices=3)
         shapes = official_shapes(model.arch_zoo[arch], side=224, num_classes=1000)

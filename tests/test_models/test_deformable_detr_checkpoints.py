@@ -167,7 +167,7 @@ def test_names_of_transformers_4_and_its_files_without_tied_weights(form, peers)
 
 
 def official_names(form):
-    """Of the official code with our small sizes, by its constructors."""
+    """List the official code's names with our small sizes, by its constructors."""
     attention = 'sampling_offsets', 'attention_weights', 'value_proj', 'output_proj'
     both = 'weight', 'bias'
     shared = ['linear1', 'linear2', 'norm1', 'norm2']

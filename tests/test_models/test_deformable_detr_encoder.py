@@ -51,7 +51,7 @@ def test_encoder_is_its_definition(padded):
 
 
 def test_padded_image_is_encoded_as_it_would_be_alone():
-    """What fills the padding does not matter, either."""
+    """The values in the padding do not matter, either."""
     encoder, feats = build_encoder(), maps()
     outs = encoder(feats, padding_masks())
     crops = [

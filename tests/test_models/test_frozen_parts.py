@@ -1,4 +1,4 @@
-"""Which parameters `frozen_stages` freezes, by their names.
+"""The parameters that `frozen_stages` freezes, by their names.
 
 0 freezes the stem, with all that is added to its map; n freezes the first n stages as
 well, each with what leads to it. Norms that only end returned maps stay trained.

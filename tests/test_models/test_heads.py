@@ -31,7 +31,7 @@ def test_forward_is_the_formula():
 
 
 def test_dropout_follows_the_last_norm():
-    """What training keeps of the output is scaled; no norm sees what it drops."""
+    """Training scales the outputs that it keeps; no norm sees those that it drops."""
     torch.manual_seed(0)
     head = PooledMLP(48, head_dropout=0.4)
     maps = (torch.randn(8, 48, 3, 5),)

@@ -170,7 +170,7 @@ def test_options_reach_the_attention():
 
 @pytest.mark.parametrize('position', ['relative', 'full', 'absolute', 'none'])
 def test_position_makes_pixels_differ(position):
-    """Of a constant image, without masks, where borders tell nothing."""
+    """The image is constant and there are no masks, so borders tell nothing."""
     model = randomize(
         build(
             position=position,

@@ -143,7 +143,7 @@ def test_resized_tables_keep_the_middle_and_the_extent():
 
 @pytest.mark.parametrize('name', [n for n in MIXERS if n != 'local'])
 def test_checkpoints_of_another_grid(name):
-    """What is loaded computes what the other layer computes at run time."""
+    """The loaded layer computes the same as the other layer at run time."""
     layer, x = build(name), draw(6, 3)
     state = layer.state_dict()
     kept = {key: value.clone() for key, value in state.items()}

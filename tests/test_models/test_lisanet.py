@@ -43,7 +43,7 @@ def mixers(model, kind=StructureAwareAttention):
 
 @pytest.mark.parametrize('arch', MILLIONS)
 def test_parameters(arch):
-    """Of the pyramids the paper prints whole millions; biases are not decided."""
+    """The paper prints whole millions for the pyramids, which leaves biases open."""
     plain = arch == 'isotropic'
     C = LiSANet.arch_zoo[arch]['embed_dims'][-1]
     with torch.device('meta'):
@@ -116,7 +116,7 @@ def test_grids_of_an_image_size(img_size):
 @pytest.mark.parametrize('resize', ['zero_embed', 'stretch', 'spectral', 'gfnet'])
 @pytest.mark.parametrize('size', [(96, 96), (128, 160), (37, 50)], ids=str)
 def test_a_checkpoint_of_another_size_is_the_network_of_that_size(arch, resize, size):
-    """What is resized on load equals what is resized at run time."""
+    """Kernels resized on load equal kernels resized at run time."""
     small = build(arch, img_size=64, kernel_resize=resize).double()
     other = build(arch, img_size=size, kernel_resize=resize).double()
     for param in small.parameters():

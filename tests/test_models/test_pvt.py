@@ -177,7 +177,7 @@ def test_a_class_tokens_position_is_not_invented():
 
 
 def huggingface_names(official):
-    """Of `PvtForImageClassification`, from the official code's."""
+    """Rename the official code's weights to those of `PvtForImageClassification`."""
     renamed = {}
     for name, value in official.items():
         first, *rest = name.split('.')

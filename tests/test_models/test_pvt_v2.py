@@ -145,7 +145,7 @@ def test_mmdets_weights():
 
 
 def huggingface_names(official):
-    """Of `PvtV2ForImageClassification`, from the official code's."""
+    """Rename the official code's weights to those of `PvtV2ForImageClassification`."""
     renamed = {}
     for name, value in official.items():
         for theirs, ours in (

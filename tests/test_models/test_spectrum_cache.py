@@ -141,7 +141,7 @@ def test_kept_spectra_never_outlive_their_kernels(change):
 
 
 def test_kept_spectra_never_outlive_a_storage():
-    """Where values are not compared, as on a GPU, storage and version decide."""
+    """Storage and version decide if values are not compared, as on a GPU."""
     layer = build().eval()
     kernels = (layer.w_a, layer.w_b)
     layer.cache.get(kernels, (7, 6), layer._make_spectra)

@@ -23,7 +23,7 @@ STABLE_ABI = '-DTORCH_TARGET_VERSION=0x020a000000000000'  # as in setup.py
 
 
 def run(command, **environment) -> str:
-    """What a command printed."""
+    """Return the output of a command."""
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -82,7 +82,7 @@ def load_emulation():
 
 
 def cuda_home() -> str:
-    """Where nvcc lies, which may be on the path as a link or a script."""
+    """Return the folder of nvcc, which may be on the path as a link or a script."""
     printed = run(['nvcc', '--dryrun', '-x', 'cu', '-c', os.devnull, '-o', os.devnull])
     top = re.search(r'TOP=(\S+)', printed).group(1)
     return str(Path(top).resolve())

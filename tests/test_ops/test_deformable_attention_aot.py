@@ -53,7 +53,7 @@ PAIRS = [
 
 
 def launches_of(shape, dtype):
-    """What forward and backward start, once each but for alignments of addresses."""
+    """List the launches of forward and backward, once for each alignment."""
     inputs = make_deformable_v2_inputs(**shape, dtype=dtype)
     inputs = [x.to('meta') for x in inputs]
     settings = dict(grid=shape['grid'], align_corners=True)

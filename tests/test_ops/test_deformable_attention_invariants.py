@@ -1,4 +1,4 @@
-"""What deformable attention v2 on the CPU keeps, whatever the numbers are."""
+"""Properties of deformable attention v2 on the CPU, whatever the numbers are."""
 
 import pytest
 import torch

@@ -70,7 +70,7 @@ PAIRS = [
 
 
 def launches_of(shape, dtype):
-    """What forward and backward start, once each."""
+    """List the launches of forward and backward, once each."""
     shape = dict(grid=(7, 5), num_special=1, kernel_size=3) | shape
     stencil = {key: shape[key] for key in ('grid', 'num_special', 'kernel_size')}
     inputs = make_masked_inputs(**shape, dtype=dtype)

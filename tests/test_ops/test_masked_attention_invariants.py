@@ -1,4 +1,4 @@
-"""What masked attention on the CPU keeps, whatever the numbers are."""
+"""Properties of masked attention on the CPU, whatever the numbers are."""
 
 import importlib
 

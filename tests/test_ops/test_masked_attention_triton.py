@@ -236,7 +236,7 @@ def test_nan_reaches_neighbors_only(where, device):
 @pytest.mark.parametrize('kind', [{}, dict(alpha=True)], ids=['hard', 'soft'])
 @pytest.mark.parametrize('where', ['q', 'k'])
 def test_nan_reaches_rows_that_see_it_only(where, kind, device):
-    """Of out, with the paper's mask; v is in a sum over all tokens."""
+    """A NaN in v is left out: with the paper's mask v is in a sum over all tokens."""
     shape = dict(grid=(4, 5), num_special=0, B=2, M=1, D=3)
     triton, inputs = setup('triton', **shape, **kind, device=device)
     clean, clean_grads = run_with_grads(triton, inputs)

@@ -67,7 +67,7 @@ PAIRS = [
 
 
 def launches_of(shape, dtype, order='atomics'):
-    """What forward and backward start, each once."""
+    """List the launches of forward and backward, once each."""
     inputs = make_ms_deform_inputs(**shape, dtype=dtype)
     inputs = [x if x is None else x.to('meta') for x in inputs]
     shapes = [side for level in shape['shapes'] for side in level]
@@ -119,7 +119,7 @@ def test_no_spill_and_no_local_memory(shape, dtype, order, capability):
     ids=['locations', 'points', 'boxes'],
 )
 def test_a_launch_each_way_for_images_of_any_size(form):
-    """What is compiled does not depend on sides of levels and numbers of queries."""
+    """Compilation does not depend on sides of levels and numbers of queries."""
     compiled = set()
     for sides, Q in (((7, 5), 31), ((16, 32), 64), ((1, 1), 1)):
         shape = dict(shapes=(sides,), Q=Q, B=1, M=3, D=8, **form)

@@ -1,4 +1,4 @@
-"""What the compiled kernels of multi-scale deformable attention compute.
+"""Results of the compiled kernels of multi-scale deformable attention.
 
 The extension is built here for the CPU; the CUDA kernels run on a CPU, too, where there
 is no GPU.
@@ -144,7 +144,7 @@ def test_references_that_are_nowhere_read_nothing(kernels, number):
 
 
 def test_pixels_out_of_reach_do_not_matter(kernels):
-    """What is not a number where nothing samples stays there."""
+    """A NaN that nothing samples stays where it is."""
     levels = ((9, 9),)
     function, (value, points, weights, _) = kernels(shapes=levels)
     value.unflatten(1, levels[0])[:, :4] = float('nan')

@@ -19,7 +19,7 @@ from mmattn.ops.testing import make_ms_deform_inputs
 
 
 def on_cuda(**settings):
-    """What dispatch reads of tensors that are on a GPU."""
+    """Stand for a tensor on a GPU with what dispatch reads of it."""
     value, points, weights, _ = make_ms_deform_inputs(device='meta', **settings)
     return *(
         SimpleNamespace(

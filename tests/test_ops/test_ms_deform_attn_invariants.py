@@ -1,4 +1,4 @@
-"""What multi-scale deformable attention on the CPU keeps, whatever the numbers are."""
+"""Properties of multi-scale deformable attention on the CPU for all numbers."""
 
 import importlib
 
@@ -157,7 +157,7 @@ def test_order_of_queries_and_points_does_not_matter(name):
 
 @both_names
 def test_a_constant_map_is_its_constant(name):
-    """Where all samples are inside and weights sum to 1."""
+    """All samples are inside, and weights sum to 1."""
     function, (value, points, weights, _) = setup(name, dtype=torch.float64)
     value = torch.full_like(value, 3.0)
     for level, (H, W) in enumerate(LEVELS):

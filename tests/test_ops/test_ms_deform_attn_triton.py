@@ -164,7 +164,7 @@ def test_none_of(size, form, device):
 @every_device
 @every_order
 def test_places_on_and_between_pixels_and_outside(order, device):
-    """Where gradients have two sides, only output and gradient of value are compared;
+    """At kinks of the gradients, only output and gradient of value are compared;
     sides of 4 and 8 make all places exact."""
     side = torch.tensor([-1e9, -1, -0.125, 0, 0.0625, 0.125, 0.5, 0.9375, 1, 1.125, 7])
     points = torch.cartesian_prod(side, side).to(device)[None, :, None, None, None]

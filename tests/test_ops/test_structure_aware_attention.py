@@ -207,7 +207,7 @@ def test_half_spectra_are_as_good_as_kernels(name, grid):
     'grid', [(7, 5), (6, 4), (8,), (9, 8), (70,), (3, 5, 6)], ids=str
 )
 def test_arbitrary_complex_half_spectra(grid):
-    """Of what no real kernel has, all backends use the part that `irfftn` uses."""
+    """All backends use the part of a spectrum that `irfftn` uses."""
     *qkv, w_a, w_b, bias = make_structure_aware_inputs(grid=grid, dtype=torch.float64)
     generator = torch.Generator().manual_seed(2)
     halves = [

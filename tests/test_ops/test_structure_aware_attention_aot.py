@@ -69,7 +69,7 @@ PAIRS = [
 
 
 def launches_of(grid, B, M, D, K, dtype):
-    """What forward and backward start, once each."""
+    """List the launches of forward and backward, once each."""
     inputs = make_structure_aware_inputs(grid=grid, B=1, M=M, D=D, K=K, dtype=dtype)
     q, k, v, w_a, w_b, bias = (x.to('meta') for x in inputs)
     q, k, v = (x.new_empty(B, 3, *x.shape[1:]).unbind(1)[0] for x in (q, k, v))

@@ -1,4 +1,4 @@
-"""What structure-aware attention must do to inputs whose answer is known."""
+"""Structure-aware attention of inputs whose answer is known."""
 
 import pytest
 import torch

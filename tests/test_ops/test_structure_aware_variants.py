@@ -168,7 +168,7 @@ def test_eq10_is_eq11_with_a_table_for_all_channels(grid):
 
 
 def periodic_table(w, grid):
-    """Of the circular kernel, whose taps count from the value to the query."""
+    """The kernel is circular; its taps count from the value to the query."""
     for dim, side in ((-2, grid[0]), (-1, grid[1])):
         offsets = torch.arange(side - 1, -side, -1)
         w = w.index_select(dim, offsets.remainder(side))

@@ -1,4 +1,4 @@
-"""Where tests of Triton kernels run: on a GPU, and under Triton's interpreter.
+"""Devices for tests of Triton kernels: a GPU, and Triton's interpreter.
 
 The interpreter has to be chosen before Triton is imported, so `run_under_interpreter`
 runs a test file once more in a process that has TRITON_INTERPRET=1.

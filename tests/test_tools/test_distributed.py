@@ -285,7 +285,7 @@ def test_without_cuda_torchrun_runs_on_gloo_and_says_so(killed):
 
 @linux
 def test_two_processes_have_the_gradients_of_one(work, killed):
-    """Of the same global batch; SGD's momentum after one step is the gradient.
+    """The global batch is the same; SGD's momentum after one step is the gradient.
 
     Augmentation, drop path and mixup are off: their random numbers differ by rank.
     """

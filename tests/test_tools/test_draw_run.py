@@ -1,4 +1,4 @@
-"""What is drawn of detections."""
+"""Pictures of detections."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where pixels of an image file are after a config's test pipeline."""
+"""Places of an image file's pixels after a config's test pipeline."""
 
 import numpy as np
 import pytest

@@ -81,7 +81,7 @@ CONFIGS = {
 
 
 def run(script: Path, *args, cwd: Path, python=sys.executable, **environment) -> str:
-    """What a command printed."""
+    """Return the output of a command."""
     done = subprocess.run(
         [python, str(script), *map(str, args)],
         cwd=cwd,
