@@ -3,10 +3,12 @@
 from importlib import import_module
 
 import pytest
+import torch
 
 import mmattn.models
 import mmattn.ops
 from mmattn.compat.moved_modules import MOVED
+from mmattn.models.layers import fit_loaded_pos_embed
 from mmattn.registry import MODELS
 
 NEEDS = {
@@ -48,3 +50,12 @@ def test_detr_has_its_old_spelling(kind):
 
 def test_neighborhood_mask_has_its_old_spelling():
     assert mmattn.ops.neighbourhood_mask is mmattn.ops.neighborhood_mask
+
+
+def test_the_hook_of_position_embeddings_still_resizes():
+    module = mmattn.models.ViT('tiny', img_size=64)
+    loaded = dict(pos_embed=torch.randn(1, 36, 192))
+    expected = dict(loaded)
+    fit_loaded_pos_embed(module, loaded, '')
+    module.load_state_dict(expected, strict=False)
+    assert torch.equal(loaded['pos_embed'], module.pos_embed)

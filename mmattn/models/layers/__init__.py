@@ -19,6 +19,7 @@ from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
     embed_patches,
+    fit_loaded_pos_embed,
     grid_of,
     pad_to_patches,
     pos_embed_map,
@@ -59,6 +60,7 @@ __all__ = [
     'StructureAwareAttention',
     'WindowAttention',
     'embed_patches',
+    'fit_loaded_pos_embed',
     'fit_on_load',
     'grid_of',
     'init_linear_and_conv',

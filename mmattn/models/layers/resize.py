@@ -77,10 +77,10 @@ def fit_on_load(
     """
     settings = dict(name=name, size=size, dim=dim, num_special=num_special, mode=mode)
     # A partial can be pickled with the module; a closure cannot.
-    module.register_load_state_dict_pre_hook(partial(_fit_loaded, **settings))
+    module.register_load_state_dict_pre_hook(partial(fit_loaded, **settings))
 
 
-def _fit_loaded(
+def fit_loaded(
     module: nn.Module,
     state_dict: dict,
     prefix: str,
@@ -91,6 +91,7 @@ def _fit_loaded(
     num_special: int,
     mode: str,
 ):
+    """Resize one entry of a state dict to a parameter; see `fit_on_load`."""
     key, own = prefix + name, module.get_parameter(name)
     loaded = state_dict.get(key)
     if loaded is None or loaded.dim() != own.dim() or loaded.shape == own.shape:
