@@ -5,18 +5,21 @@ import functools
 import pytest
 import torch
 from largest_tensor import LargestTensor
-from ms_deform_cases import NAMES, every_form, setup
+from ms_deform_cases import FORMS, NAMES, every_form, setup
 from operator_checks import (
     check_empty,
     check_operator,
     check_repeatable,
 )
 from triton_devices import (
+    each_of,
     every_device,
     every_dtype,
     opcheck,
     outer_run,
     run_under_interpreter,
+    seldom,
+    seldom_interpreted,
 )
 
 from mmattn.ops import ms_deform_attn
@@ -44,8 +47,21 @@ SHAPES = {
 }
 
 every_order = pytest.mark.parametrize('order', ['atomics', 'in order'], indirect=True)
-half = pytest.mark.parametrize(
-    'dtype', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16']
+every_form_and_order = pytest.mark.parametrize(
+    'form, order',
+    [
+        seldom(form, order, id=f'{name}, {order}')
+        if (name, order)
+        in (
+            ('locations', 'in order'),
+            ('offsets from points', 'atomics'),
+            ('offsets in boxes', 'in order'),
+        )
+        else pytest.param(form, order, id=f'{name}, {order}')
+        for name, form in FORMS.items()
+        for order in ('atomics', 'in order')
+    ],
+    indirect=['order'],
 )
 
 
@@ -57,20 +73,22 @@ def order(request):
 
 
 @outer_run
-def test_under_interpreter():
-    run_under_interpreter(__file__)
+def test_under_interpreter(cases):
+    run_under_interpreter(__file__, cases)
 
 
 @every_device
-@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize(
+    'shape',
+    each_of(SHAPES, 'width 8', 'width 32', 'width 48', 'width 64', 'width 128'),
+)
 def test_against_reference(shape, device):
     triton, inputs = setup('triton', **shape, device=device)
     check_operator(triton, inputs)
 
 
 @every_device
-@every_form
-@every_order
+@every_form_and_order
 def test_forms(form, order, device):
     shape = dict(shapes=((3, 4), (2, 1), (1, 1)), Q=7, B=2, M=1, D=6, P=3)
     triton, inputs = setup('triton', **shape, **form, device=device)
@@ -100,16 +118,33 @@ def test_softmax_in_parts(monkeypatch, device):
 
 
 @every_device
-@half
-@every_order
+@pytest.mark.parametrize(
+    'dtype, order',
+    [
+        (torch.float16, 'atomics'),
+        seldom(torch.float16, 'in order'),
+        seldom(torch.bfloat16, 'atomics'),
+        (torch.bfloat16, 'in order'),
+    ],
+    indirect=['order'],
+)
 def test_half_precision(dtype, order, device):
     triton, inputs = setup('triton', **SMALL, fused=True, dtype=dtype, device=device)
     check_operator(triton, inputs)
 
 
 @every_device
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize('wanted', ['value', 'points', 'reference'])
+@pytest.mark.parametrize(
+    'wanted, dtype',
+    [
+        seldom('value', torch.bfloat16),
+        ('value', torch.float64),
+        ('points', torch.bfloat16),
+        seldom('points', torch.float64),
+        ('reference', torch.bfloat16),
+        ('reference', torch.float64),
+    ],
+)
 def test_dtype_of_points_and_requires_grad_subset(wanted, dtype, device):
     storage = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
     shape = dict(SMALL, fused=True, boxes=True, dtype=storage, points_dtype=dtype)
@@ -176,8 +211,7 @@ def test_places_on_and_between_pixels_and_outside(order, device):
 
 
 @every_device
-@every_form
-@every_order
+@every_form_and_order
 def test_places_that_are_not_finite(form, order, device):
     """They give and get nothing; so it is as if their values were 0."""
     shape = dict(SMALL, Q=6, P=2)
@@ -259,6 +293,7 @@ def test_parts():
     assert list(triton_impl._parts(1, 2, 0)) == [(0, 1, 0, 1), (0, 1, 1, 1)]
 
 
+@seldom_interpreted
 @every_device
 def test_two_runs_are_equal(device):
     """All points of 20 queries near one pixel, so that its sum has many terms."""

@@ -41,13 +41,13 @@ def table_size(grid):
     return tuple(2 * side - 1 for side in grid)
 
 
-def make_qkv(grid, dtype=torch.float64, B=B):
+def make_qkv(grid, dtype=torch.float64, B=B, M=M, D=D):
     """Views of one packed tensor, as a projection leaves them."""
     return list(draw(B, prod(grid), 3, M, D, dtype=dtype).unbind(2))
 
 
-def make_inputs(name, grid, dtype=torch.float64, B=B):
-    qkv, size = make_qkv(grid, dtype, B), table_size(grid)
+def make_inputs(name, grid, dtype=torch.float64, B=B, M=M, D=D):
+    qkv, size = make_qkv(grid, dtype, B, M, D), table_size(grid)
     shapes = {
         'eq9': [size],
         'eq9 per head': [(M, *size)],
@@ -115,7 +115,8 @@ def test_against_loops(name, grid):
 @every_operator
 def test_gradcheck(name):
     grid = (2, 3)
-    inputs = [x.clone().requires_grad_() for x in make_inputs(name, grid, B=1)]
+    inputs = make_inputs(name, grid, B=1, M=2, D=2)
+    inputs = [x.clone().requires_grad_() for x in inputs]
     assert torch.autograd.gradcheck(operator(name, grid), inputs)
     assert torch.autograd.gradgradcheck(operator(name, grid), inputs)
 

@@ -31,7 +31,31 @@ every_device = pytest.mark.parametrize('device', DEVICES)
 every_dtype = pytest.mark.parametrize(
     'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=lambda d: str(d)[6:]
 )
-outer_run = pytest.mark.skipif(INTERPRETED, reason='this is the inner run')
+# What only the slow run interprets, and a GPU runs always.
+seldom_interpreted = pytest.mark.slow if INTERPRETED else lambda test: test
+_not_within = pytest.mark.skipif(INTERPRETED, reason='this is the inner run')
+_every_run = pytest.mark.parametrize(
+    'cases', ['not slow', pytest.param('slow', marks=pytest.mark.slow)]
+)
+
+
+def outer_run(test):
+    return _not_within(_every_run(test))
+
+
+def seldom(*values, id: str | None = None):
+    """Return a parameter that only the slow run interprets."""
+    marks = [pytest.mark.slow] if INTERPRETED else []
+    return pytest.param(*values, marks=marks, id=id)
+
+
+def each_of(cases: dict[str, object], *rare: str) -> list:
+    """Return parameters, of which only the slow run interprets those named."""
+    assert cases.keys() >= set(rare)
+    return [
+        seldom(case, id=name) if name in rare else pytest.param(case, id=name)
+        for name, case in cases.items()
+    ]
 
 
 def opcheck(operator, inputs, device: str):
@@ -67,9 +91,9 @@ if INTERPRETED:
     patch_language_once()
 
 
-def run_under_interpreter(file: str):
+def run_under_interpreter(file: str, cases: str):
     run = subprocess.run(
-        [sys.executable, '-m', 'pytest', file, '-q', '-m', 'not slow and not gpu'],
+        [sys.executable, '-m', 'pytest', file, '-q', '-m', f'{cases} and not gpu'],
         env=os.environ | {'TRITON_INTERPRET': '1', 'CUDA_VISIBLE_DEVICES': ''},
         capture_output=True,
         text=True,
