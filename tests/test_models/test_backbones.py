@@ -6,7 +6,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmattn.models import DAT, PVT, DATPlusPlus, HMaiT, LiSANet, MaiT, PVTv2, ViT
+from mmattn.models import (
+    DAT,
+    PVT,
+    DATPlusPlus,
+    HMaiT,
+    IViT,
+    LiSANet,
+    MaiT,
+    MaskedCaiT,
+    PVTv2,
+    ViT,
+)
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
@@ -57,6 +68,7 @@ ARCHS = [
     for arch in cls.arch_zoo
 ]
 SHAPES = (32, 32), (33, 47), (224, 224), (800, 1333)
+ODD_SHAPES = ((33, 1333),)  # of the other presets, which differ in widths
 SINGLE = dict(rtol=1e-5, atol=1e-6)  # where a part computes in float32
 BF16_RMS_ERROR = 0.1  # relative, of a whole network
 
@@ -82,10 +94,11 @@ def all_indices(cls, **kwargs):
         return range(len(build(cls, **kwargs).stages()) - 1)
 
 
-# Four stages of these compile for half a minute; two have all kinds of their blocks. Of
-# H-MaiT's the first has masked heads alone, the second has a global one as well; DAT's
-# have shifted windows and deformable attention, DAT++'s its two kinds of attention.
-TWO_STAGES = {
+# All blocks of these compile for half a minute; those left are of all kinds. H-MaiT has
+# a stage with masked heads alone and one with a global head. DAT has shifted windows
+# and deformable attention, DAT++ its two kinds of attention, IViT and LiSANet
+# convolutions and attention. Blocks of the plain networks are alike.
+FEW_BLOCKS = {
     DAT: dict(
         arch=dict(
             embed_dims=(32, 64), depths=(1, 1), num_heads=(1, 2), num_groups=(0, 1)
@@ -99,17 +112,40 @@ TWO_STAGES = {
             embed_dims=(32, 64), depths=(1, 1), num_heads=(1, 2), masked_heads=(1, 1)
         )
     ),
+    IViT: dict(arch=shallow_arch(IViT) | dict(depths=(1, 0, 1, 1)), out_indices=(0, 2)),
+    LiSANet: dict(
+        arch=dict(
+            embed_dims=(32, 64),
+            depths=(1, 1),
+            mlp_ratios=(4, 4),
+            conv_stages=1,
+            patterns=8,
+        )
+    ),
     PVT: dict(out_indices=1),
     PVTv2: dict(out_indices=1),
+    PlainLiSANet: dict(arch=shallow_arch(PlainLiSANet) | dict(depths=(1,))),
+    **{
+        cls: dict(arch=shallow_arch(cls) | dict(depth=1))
+        for cls in (DistilledMaiT, MaiT, MaskedCaiT, MaskedViT, ViT)
+    },
 }
 COMPILED_SLOWLY = DistilledMaiT, MaskedViT  # MaiT, masked CaiT and ViT have their parts
+COMPILED = [
+    pytest.param(
+        cls,
+        id=cls.__name__,
+        marks=pytest.mark.slow if cls in COMPILED_SLOWLY else (),
+    )
+    for cls in BACKBONES
+]
 SHALLOW_AND_SMALLEST = [
     pytest.param(cls, kwargs, id=f'{cls.__name__}-{name}', marks=marks)
     for cls in BACKBONES
     for name, kwargs, marks in (
         (
             'shallow',
-            TWO_STAGES.get(cls, {}),
+            FEW_BLOCKS.get(cls, {}),
             pytest.mark.slow if cls in COMPILED_SLOWLY else (),
         ),
         (
@@ -126,25 +162,32 @@ def image(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=generator, dtype=dtype)
 
 
-def gradients(model, x):
-    """Project the maps randomly: norms would make a sum of squares constant."""
+def maps_and_gradients(model, x):
+    """Return maps and gradients of their random projection.
+
+    Norms would make a sum of squares constant.
+    """
     outs = model(x)
     sum((out * image(*out.shape)).sum() for out in outs).backward()
-    return {name: p.grad for name, p in model.named_parameters()}
+    return outs, {name: p.grad for name, p in model.named_parameters()}
+
+
+def gradients(model, x):
+    return maps_and_gradients(model, x)[1]
 
 
 def rms(x):
     return x.float().square().mean().sqrt()
 
 
-@pytest.mark.parametrize('cls, arch', ARCHS)
-def test_maps_have_the_size_of_their_stride(cls, arch):
+@pytest.mark.parametrize('cls, preset', ARCHS)
+def test_maps_have_the_size_of_their_stride(cls, preset):
     with torch.device('meta'):
-        cls(arch)
-        arch = shallow_arch(cls, arch)
+        cls(preset)
+        arch = shallow_arch(cls, preset)
         model = cls(arch, out_indices=tuple(all_indices(cls, arch=arch)))
         strides = [224 // out.shape[-1] for out in model(torch.empty(1, 3, 224, 224))]
-        for H, W in SHAPES:
+        for H, W in SHAPES if preset == next(iter(cls.arch_zoo)) else ODD_SHAPES:
             outs = model(torch.empty(2, 3, H, W))
             for out, stride in zip(outs, strides, strict=True):
                 assert out.shape[0] == 2
@@ -262,7 +305,7 @@ def test_frozen_drop_paths_are_off(cls):
     ids=lambda value: str(value) if isinstance(value, dict) else '',
 )
 def test_wrong_arguments(cls, kwargs, error, message):
-    with pytest.raises(error, match=message):
+    with torch.device('meta'), pytest.raises(error, match=message):
         MODELS.build(dict(type=cls, **kwargs))
 
 
@@ -322,9 +365,29 @@ def test_images_of_a_batch_do_not_mix(cls):
     assert_close(model(x), tuple(map(torch.cat, zip(*singles, strict=True))))
 
 
-@pytest.mark.parametrize(
-    'compiler', ['eager', pytest.param('aot_eager', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('cls', COMPILED)
+def test_one_graph_serves_all_sizes(cls):
+    """Compile for images of any size; a fixed side is an error."""
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = build(cls, **FEW_BLOCKS.get(cls, {})).double()
+    eager = copy.deepcopy(model)
+    model.compile(fullgraph=True, backend=backend)
+    for shape in ((97, 135), (128, 160)):
+        x = image(2, 3, *shape, dtype=torch.float64)
+        torch._dynamo.mark_dynamic(x, (2, 3))
+        actual, expected = maps_and_gradients(model, x), maps_and_gradients(eager, x)
+        assert_close(actual, expected, **SINGLE)
+    assert len(graphs) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('compiler', ['eager', 'aot_eager'])
 @pytest.mark.parametrize('cls, kwargs', SHALLOW_AND_SMALLEST)
 def test_compiles_to_one_graph(cls, kwargs, compiler):
     """Compile for inference at one size, then for training at another.

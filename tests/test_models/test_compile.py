@@ -2,14 +2,14 @@
 
 import copy
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from test_backbones import FEW_BLOCKS
 from torch.testing import assert_close
 
-from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, PVTv2, ViT
+from mmattn.models import DAT, HMaiT, IViT, ViT
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
@@ -25,17 +25,18 @@ SINGLE = dict(rtol=1e-5, atol=1e-6)  # where a part computes in float32
 every_backbone = pytest.mark.parametrize('cls', BACKBONES, ids=lambda cls: cls.__name__)
 
 
-def some_are_slow(fast: Callable[[type], bool]):
-    """Parametrize over all backbones, of which some are fast tests."""
-    params = [
-        pytest.param(cls, id=cls.__name__, marks=() if fast(cls) else pytest.mark.slow)
-        for cls in BACKBONES
-    ]
-    return pytest.mark.parametrize('cls', params)
-
-
 # The base class compiles and checkpoints blocks; H-MaiT checkpoints heads as well.
-of_each_kind = some_are_slow(lambda cls: cls in (HMaiT, IViT, ViT))
+of_each_kind = pytest.mark.parametrize(
+    'cls',
+    [
+        pytest.param(
+            cls,
+            id=cls.__name__,
+            marks=() if cls in (HMaiT, IViT, ViT) else pytest.mark.slow,
+        )
+        for cls in BACKBONES
+    ],
+)
 
 
 def counting_backend():
@@ -62,7 +63,14 @@ def build(cls, **kwargs):
     arch = next(iter(cls.arch_zoo.values()))
     shallow = dict(depths=(1,) * len(arch.get('depths', ())), depth=2)
     arch = {key: shallow.get(key, value) for key, value in arch.items()}
-    return MODELS.build(dict(type=cls.__name__, arch=arch, **kwargs)).double()
+    cfg = dict(type=cls.__name__, arch=arch) | kwargs
+    return MODELS.build(cfg).double()
+
+
+def build_few_blocks(cls, **kwargs):
+    """Fewer stages compile sooner; plain networks keep a block beside a frozen one."""
+    plain = 'depth' in next(iter(cls.arch_zoo.values()))
+    return build(cls, **({} if plain else FEW_BLOCKS.get(cls, {})), **kwargs)
 
 
 def image(size, batch=2):
@@ -89,8 +97,10 @@ def maps_and_gradients(model, x):
     ],
 )
 def test_maps_and_gradients_are_the_eager_ones(cls, kwargs):
-    compiled = build(cls, compile=dict(backend='eager'), **kwargs)
-    eager = build(cls, **kwargs)
+    compiled = build_few_blocks(
+        cls, compile=dict(backend='eager', fullgraph=True), **kwargs
+    )
+    eager = build_few_blocks(cls, **kwargs)
     assert eager._compiled_call_impl is None
     x = image((64, 96))
     for model in (compiled, eager):
@@ -102,7 +112,8 @@ def test_maps_and_gradients_are_the_eager_ones(cls, kwargs):
         assert_close(compiled.eval()(x), eager.eval()(x), **SINGLE)
 
 
-@some_are_slow(lambda cls: cls not in (DAT, DATPlusPlus, HMaiT, PVTv2))
+@pytest.mark.slow
+@every_backbone
 def test_changing_sizes_compile_few_graphs(cls):
     """One for the first size and one for all others, unless a grid has few pixels.
 
@@ -118,7 +129,8 @@ def test_changing_sizes_compile_few_graphs(cls):
 @of_each_kind
 def test_names_stay_and_copies_are_compiled(cls):
     backend, graphs = counting_backend()
-    model, eager = build(cls, compile=dict(backend='eager')), build(cls)
+    model = build_few_blocks(cls, compile=dict(backend='eager'))
+    eager = build_few_blocks(cls)
     assert list(model.state_dict()) == list(eager.state_dict())
     x = image((64, 64))
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
