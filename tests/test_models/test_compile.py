@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_backbones import FEW_BLOCKS
+from test_backbone_graphs import FEW_BLOCKS
 from torch.testing import assert_close
 
 from mmattn.models import DAT, HMaiT, IViT, ViT
