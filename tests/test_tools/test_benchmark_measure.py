@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -122,3 +123,40 @@ def test_peak_memory_is_the_resident_memory():
     assert len(lines) == 6
     for peak, resident, method in lines:
         assert int(peak) == pytest.approx(int(resident), rel=0.15, abs=2 * UNIT), method
+
+
+MKL = 'MKL_VERBOSE oneMKL 2024.0 Intel(R) Advanced Vector Extensions {}, Lnx 2.30GHz'
+ONEDNN = 'onednn_verbose,v1,info,cpu,isa:Intel {}'
+
+
+@pytest.mark.parametrize(
+    ('aten', 'log', 'expected'),
+    [
+        ('AVX512', [], 'AVX512'),
+        ('AVX512', [ONEDNN.format('AVX 10.1')], 'AVX512'),
+        ('AVX2', [ONEDNN.format('AVX2'), MKL.format('2 (Intel(R) AVX2)')], 'AVX2'),
+        (
+            'AVX512',
+            [ONEDNN.format('AVX-512 with BF16'), MKL.format('2 (Intel(R) AVX2)')],
+            'ATen:AVX512 oneDNN:AVX512 MKL:AVX2',
+        ),
+        ('SVE256', [ONEDNN.format('SVE (256 bits)')], 'SVE'),
+        ('DEFAULT', [ONEDNN.format('SSE4.1')], 'other'),
+    ],
+)
+def test_instruction_set_of_the_libraries(monkeypatch, aten, log, expected):
+    monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: aten)
+    monkeypatch.setattr(measure, 'log_of_libraries', lambda: '\n'.join(log))
+    assert measure.isa.__wrapped__() == expected
+
+
+@pytest.mark.skipif(platform.machine() != 'x86_64', reason='needs AVX2')
+def test_instruction_set_follows_the_environment():
+    libraries = {'ONEDNN_MAX_CPU_ISA': 'AVX2', 'MKL_ENABLE_INSTRUCTIONS': 'AVX2'}
+    result = subprocess.run(
+        [sys.executable, '-c', 'import measure; print("a"); print(measure.isa())'],
+        capture_output=True,
+        text=True,
+        env={'ATEN_CPU_CAPABILITY': 'avx2', 'PYTHONPATH': str(FOLDER), **libraries},
+    )
+    assert result.stdout == 'a\nAVX2\n', result.stderr

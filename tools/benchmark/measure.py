@@ -7,12 +7,16 @@ a round.
 """
 
 import argparse
+import contextlib
 import csv
+import ctypes
+import functools
 import importlib
 import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +39,12 @@ DTYPES = ('float32', 'float16', 'bfloat16')
 QUICK = dict(rounds=2, seconds=1e-3)
 MIB = 2**20
 MIN_WIDTH = 160  # a narrower table would break its figures
+EPILOG = """
+The column isa of a csv is the instruction set in use on the CPU, such as AVX512, or
+that of each library where they differ. To measure as on a CPU without AVX-512, set
+ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2. The last
+of the three alone measures as on a CPU of AMD with AVX-512, which MKL does not use.
+"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,8 @@ def synchronize(device: str):
 
 def about(device: str, *packages: str, **settings) -> dict:
     """Return machine, versions, commit and day as columns of a csv."""
-    row = {'machine': machine(device), 'threads': torch.get_num_threads(), **settings}
+    row = {'machine': machine(device), 'isa': isa() if device == 'cpu' else ''}
+    row |= {'threads': torch.get_num_threads(), **settings}
     for package in ('torch', 'triton', *packages, 'mmattn'):
         found = importlib.util.find_spec(package) is not None
         row[package] = importlib.import_module(package).__version__ if found else ''
@@ -142,6 +153,53 @@ def machine(device: str) -> str:
         names = [value.strip() for key, _, value in fields if 'model name' in key]
         name = names[0] if names else name
     return f'{name}, {os.cpu_count()} cores'
+
+
+@functools.cache
+def isa() -> str:
+    """Return the instruction set in use, of each library by name where they differ.
+
+    ATen, oneDNN and the BLAS choose theirs separately, and MKL chooses by the vendor of
+    the CPU too. oneDNN and MKL say theirs in the first line that they log.
+    """
+    found = {'ATen': set_named_in(torch.backends.cpu.get_cpu_capability())}
+    log = log_of_libraries()
+    for library, line in {
+        'oneDNN': r'onednn_verbose,.*,cpu,isa:(.*)',
+        'MKL': r'MKL_VERBOSE oneMKL (.*)',
+    }.items():
+        if match := re.search(line, log):
+            found[library] = set_named_in(match[1])
+    if len(set(found.values())) == 1:
+        return found['ATen']
+    return ' '.join(f'{library}:{name}' for library, name in found.items())
+
+
+def set_named_in(text: str) -> str:
+    sets = {r'AVX-?512|AVX ?10': 'AVX512', r'AVX-?2': 'AVX2', r'SVE': 'SVE'}
+    return next((name for key, name in sets.items() if re.search(key, text)), 'other')
+
+
+def log_of_libraries() -> str:
+    """Return what oneDNN and MKL log while each runs an operation."""
+    flush, stdout = ctypes.CDLL(None).fflush, os.dup(1)
+    images, weight = torch.ones(16, 16, 8, 8), torch.ones(16, 16, 1, 1)
+    sys.stdout.flush()
+    flush(None)
+    with tempfile.TemporaryFile() as file, contextlib.ExitStack() as stack:
+        for library in (torch.backends.mkldnn, torch.backends.mkl):
+            if library.is_available():
+                stack.enter_context(library.verbose(1))
+        os.dup2(file.fileno(), 1)  # the libraries know nothing of `sys.stdout`
+        try:
+            torch.conv2d(images, weight)
+            weight[..., 0, 0] @ weight[..., 0, 0]
+            flush(None)
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
+        file.seek(0)
+        return file.read().decode(errors='replace')
 
 
 def commit() -> str:
@@ -195,7 +253,9 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """Add arguments of every benchmark; `seconds` is None if a round is one call."""
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
     parser.add_argument('--rounds', type=int, default=rounds)
