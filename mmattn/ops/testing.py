@@ -39,18 +39,35 @@ def assert_close(
             the operator's inputs where a result of higher precision depends on them.
     """
     assert actual.shape == expected.shape, f'{name}: {actual.shape}, {expected.shape}'
+    tolerance = TOLERANCES[dtype or actual.dtype]
+    assert actual.detach().isfinite().all(), f'{name}: not finite'
+    for kind, error, allowed in _errors(expected, actual, tolerance):
+        assert error <= allowed, f'{name}: {kind} {error:.2e} > {allowed:.2e}'
+
+
+def error_in_tolerances(
+    expected: Tensor, actual: Tensor, dtype: torch.dtype | None = None
+) -> float:
+    """Return the error over what `assert_close` allows; infinity if not finite."""
+    if not actual.detach().isfinite().all():
+        return float('inf')
+    tolerance = TOLERANCES[dtype or actual.dtype]
+    errors = _errors(expected, actual, tolerance)
+    return max((error / allowed for _, error, allowed in errors), default=0.0)
+
+
+def _errors(expected: Tensor, actual: Tensor, tolerance: Tolerance) -> list[tuple]:
+    """Return name, error and allowed error, for the RMS and for the largest error."""
     if actual.numel() == 0:
-        return
-    expected, tolerance = expected.detach().double(), TOLERANCES[dtype or actual.dtype]
-    actual = actual.detach().to(expected)
-    assert actual.isfinite().all(), f'{name}: not finite'
-    error = actual - expected
+        return []
+    expected = expected.detach().double()
+    error = actual.detach().to(expected) - expected
     rms, rms_error = (x.square().mean().sqrt().item() for x in (expected, error))
     high, high_error = (x.abs().max().item() for x in (expected, error))
-    allowed = tolerance.rms * rms + tolerance.absolute
-    assert rms_error <= allowed, f'{name}: RMS error {rms_error:.2e} > {allowed:.2e}'
-    allowed = tolerance.maximum * high + tolerance.absolute
-    assert high_error <= allowed, f'{name}: error {high_error:.2e} > {allowed:.2e}'
+    return [
+        ('RMS error', rms_error, tolerance.rms * rms + tolerance.absolute),
+        ('error', high_error, tolerance.maximum * high + tolerance.absolute),
+    ]
 
 
 class Draw:

@@ -3,15 +3,11 @@
 import pytest
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
+from mmattn.ops.real_shapes import FORMS
 from mmattn.ops.testing import make_ms_deform_inputs
 
 LEVELS = ((7, 5), (4, 3), (1, 1))
 NAMES = 'value points weights reference'.split()
-FORMS = {
-    'locations': dict(),
-    'offsets from points': dict(fused=True),
-    'offsets in boxes': dict(fused=True, boxes=True),
-}
 SHAPES = {
     'three levels': dict(),
     'one level, one point': dict(shapes=((6, 7),), P=1),

@@ -7,12 +7,13 @@ for it: the backend under test.
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
+from mmattn.ops.real_shapes import Call, real_calls
 from mmattn.ops.testing import assert_close, run_with_grads
 
 DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
@@ -82,6 +83,17 @@ def check_operator(
             if e is not None:
                 assert a.dtype == x.dtype, name
                 assert_close(f'grad of {name}', e, a, dtype)
+
+
+def every_real_call(operator: str):
+    """Parametrize over the calls at the shapes of real models."""
+    return pytest.mark.parametrize('call', real_calls(operator), ids=str)
+
+
+def check_call(call: Call, backend: str, dtype: torch.dtype, device: str):
+    with deterministic() if call.deterministic else nullcontext():
+        tensors = call.make_tensors(dtype=dtype, device=device)
+        check_operator(call.run_on(backend), tensors)
 
 
 def check_empty(operator: Callable, inputs: Sequence[Tensor | None], shape=None):

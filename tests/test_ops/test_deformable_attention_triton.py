@@ -6,7 +6,13 @@ import pytest
 import torch
 from deformable_cases import NAMES, setup
 from largest_tensor import LargestTensor
-from operator_checks import check_empty, check_operator, check_repeatable
+from operator_checks import (
+    check_call,
+    check_empty,
+    check_operator,
+    check_repeatable,
+    every_real_call,
+)
 from triton_devices import (
     each_of,
     every_device,
@@ -315,24 +321,9 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA devic
 @pytest.mark.gpu
 @on_gpu
 @every_dtype
-@every_alignment
-@pytest.mark.parametrize(
-    'shape',
-    [
-        dict(grid=(56, 56), K=49, B=4, M=2, G=1, D=32),
-        dict(grid=(14, 14), K=49, B=32, M=8, G=4, D=32),
-        dict(grid=(7, 7), K=49, B=8, M=16, G=8, D=32),
-        dict(grid=(50, 84), K=1050, B=1, M=8, G=4, D=32, table_size=(27, 27)),
-        dict(grid=(25, 42), K=1050, B=2, M=4, G=4, D=64, table_size=(13, 13)),
-        dict(grid=(28, 28), K=196, B=2, M=3, G=3, D=48),
-        dict(grid=(9, 130), K=70, B=2, M=2, G=1, D=16),
-    ],
-    ids=lambda shape: f'{shape["grid"]}, keys {shape["K"]}, width {shape["D"]}',
-)
-def test_real_shapes(shape, align_corners, dtype):
-    shape = dict(shape, align_corners=align_corners, dtype=dtype)
-    triton, inputs = setup('triton', **shape, device='cuda')
-    check_operator(triton, inputs)
+@every_real_call('deformable_attention_v2')
+def test_real_shapes(call, dtype):
+    check_call(call, 'triton', dtype, 'cuda')
 
 
 @pytest.mark.gpu

@@ -5,10 +5,12 @@ import functools
 import pytest
 import torch
 from operator_checks import (
+    check_call,
     check_empty,
     check_nan_stays_in_its_image,
     check_operator,
     check_repeatable,
+    every_real_call,
     names_of,
 )
 from triton_devices import (
@@ -169,14 +171,9 @@ def test_opcheck(device):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 @every_dtype
-@pytest.mark.parametrize('B, N, L', [(128, 196, 49), (2, 4200, 49), (1, 67, 300)])
-@pytest.mark.parametrize('M, D, E', [(10, 32, 10), (10, 32, None), (32, 128, 64)])
-def test_real_shapes(B, N, L, M, D, E, dtype):
-    B = B if M == 10 else 1
-    inputs = make_landmark_inputs(
-        B=B, N=N, L=L, M=M, D=D, E=E, dtype=dtype, device='cuda'
-    )
-    check_operator(triton, inputs)
+@every_real_call('landmark_attention')
+def test_real_shapes(call, dtype):
+    check_call(call, 'triton', dtype, 'cuda')
 
 
 @pytest.mark.gpu

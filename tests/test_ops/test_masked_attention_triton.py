@@ -5,7 +5,13 @@ import functools
 import pytest
 import torch
 from masked_cases import NAMES, setup
-from operator_checks import check_empty, check_operator, check_repeatable
+from operator_checks import (
+    check_call,
+    check_empty,
+    check_operator,
+    check_repeatable,
+    every_real_call,
+)
 from triton_devices import (
     each_of,
     every_device,
@@ -61,7 +67,6 @@ SOFT = {
 }
 SMALL = dict(grid=(4, 5), B=1, M=1, D=4)
 
-every_fill = pytest.mark.parametrize('mask_fill', ['zero', 'neg_inf'])
 every_kind = pytest.mark.parametrize(
     'kind', [dict(bias=True), dict(alpha=True)], ids=['hard', 'soft']
 )
@@ -317,44 +322,9 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA devic
 @pytest.mark.gpu
 @on_gpu
 @every_dtype
-@every_fill
-@pytest.mark.parametrize('R', [3, 5, 7])
-@pytest.mark.parametrize(
-    'grid, S, B, M, D',
-    [
-        ((56, 56), 0, 8, 3, 32),
-        ((14, 14), 1, 32, 3, 64),
-        ((14, 14), 2, 4, 3, 48),
-        ((14, 14), 1, 4, 3, 96),
-        ((25, 42), 0, 1, 4, 128),
-        ((64, 83), 0, 1, 1, 32),
-    ],
-)
-def test_real_shapes_of_hard_masks(grid, S, B, M, D, R, mask_fill, dtype):
-    shape = dict(grid=grid, num_special=S, B=B, M=M, D=D, kernel_size=R)
-    triton, inputs = setup(
-        'triton', **shape, bias=True, dtype=dtype, device='cuda', mask_fill=mask_fill
-    )
-    check_operator(triton, inputs)
-
-
-@pytest.mark.gpu
-@on_gpu
-@every_dtype
-@pytest.mark.parametrize(
-    'grid, S, B, M, D',
-    [
-        ((14, 14), 1, 32, 3, 64),
-        ((14, 14), 2, 4, 3, 48),
-        ((14, 14), 1, 4, 3, 96),
-        ((28, 28), 0, 4, 6, 128),
-        ((50, 84), 0, 1, 1, 32),
-    ],
-)
-def test_real_shapes_of_soft_masks(grid, S, B, M, D, dtype):
-    shape = dict(grid=grid, num_special=S, B=B, M=M, D=D)
-    triton, inputs = setup('triton', **shape, alpha=True, dtype=dtype, device='cuda')
-    check_operator(triton, inputs)
+@every_real_call('masked_attention')
+def test_real_shapes(call, dtype):
+    check_call(call, 'triton', dtype, 'cuda')
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from aot import instructions, record_launches, resources  # noqa: E402
 
 from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.ms_deform_attn import triton_bwd, triton_impl  # noqa: E402
+from mmattn.ops.real_shapes import PYRAMID  # noqa: E402
 from mmattn.ops.testing import make_ms_deform_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -19,7 +20,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x
-PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
 DETR = dict(shapes=PYRAMID, Q=300, B=1, M=8, D=32, P=4)
 FAST = {
     ('Deformable DETR, bfloat16, atomics', 90),

@@ -7,9 +7,11 @@ import torch
 from largest_tensor import LargestTensor
 from ms_deform_cases import FORMS, NAMES, every_form, setup
 from operator_checks import (
+    check_call,
     check_empty,
     check_operator,
     check_repeatable,
+    every_real_call,
 )
 from triton_devices import (
     each_of,
@@ -361,24 +363,11 @@ def test_opcheck(device):
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
-PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
 
 
 @pytest.mark.gpu
 @on_gpu
 @every_dtype
-@every_form
-@every_order
-@pytest.mark.parametrize(
-    'shape',
-    [
-        dict(shapes=PYRAMID, Q=300, B=2, M=8, D=32, P=4),
-        dict(shapes=PYRAMID, Q=22223, B=1, M=8, D=32, P=4),
-        dict(shapes=((63, 51), (1, 1)), Q=997, B=3, M=5, D=71, P=3),
-        dict(shapes=((40, 40),), Q=1600, B=2, M=12, D=64, P=4),
-    ],
-    ids=lambda shape: f'queries {shape["Q"]}, width {shape["D"]}',
-)
-def test_real_shapes(shape, order, form, dtype):
-    triton, inputs = setup('triton', **shape, **form, dtype=dtype, device='cuda')
-    check_operator(triton, inputs)
+@every_real_call('ms_deform_attn')
+def test_real_shapes(call, dtype):
+    check_call(call, 'triton', dtype, 'cuda')

@@ -6,7 +6,7 @@ from neighborhood_cases import (
     backend,
     choose_form,
 )
-from operator_checks import check_operator
+from operator_checks import check_call, check_operator, every_real_call
 from triton_devices import (
     each_of,
     every_device,
@@ -71,8 +71,7 @@ def test_it_is_the_fastest(monkeypatch, device):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize('grid', [(14, 14), (28, 28), (60, 50)], ids=str)
-def test_tiles_on_a_gpu(grid, dtype):
-    inputs = make_inputs(grid=grid, K=7, B=1, dtype=dtype, device='cuda')
-    check_operator(backend('tiles'), inputs)
-    check_operator(backend(None), inputs)
+@every_real_call('neighborhood_attention')
+def test_real_shapes(call, dtype):
+    check_call(call, 'tiles', dtype, 'cuda')
+    check_call(call, None, dtype, 'cuda')

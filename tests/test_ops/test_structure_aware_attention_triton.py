@@ -5,10 +5,12 @@ import functools
 import pytest
 import torch
 from operator_checks import (
+    check_call,
     check_empty,
     check_nan_stays_in_its_image,
     check_operator,
     check_repeatable,
+    every_real_call,
 )
 from triton_devices import (
     each_of,
@@ -191,26 +193,9 @@ def test_opcheck(grid, device):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 @every_dtype
-@pytest.mark.parametrize(
-    'grid, B, M',
-    [
-        ((7, 7), 32, 24),
-        ((14, 14), 32, 20),
-        ((28, 28), 8, 8),
-        ((56, 56), 8, 4),
-        ((64, 64), 1, 2),
-        ((64, 33), 1, 2),
-        ((84, 84), 2, 4),
-        ((50, 84), 1, 20),
-        ((4, 14, 14), 2, 12),
-    ],
-)
-@pytest.mark.parametrize('K', [8, 16])
-def test_real_shapes(grid, B, M, K, dtype):
-    inputs = make_structure_aware_inputs(
-        grid=grid, B=B, M=M, D=16, K=K, dtype=dtype, device='cuda'
-    )
-    check_operator(triton, inputs)
+@every_real_call('structure_aware_attention')
+def test_real_shapes(call, dtype):
+    check_call(call, 'triton', dtype, 'cuda')
 
 
 @pytest.mark.gpu

@@ -1,0 +1,242 @@
+"""Calls of operators at the shapes of real models, for tests and reports on a GPU."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+from torch import Tensor
+
+from . import (
+    deformable_attention_v2,
+    fused_ms_deform_attn,
+    landmark_attention,
+    masked_attention,
+    ms_deform_attn,
+    neighborhood_attention,
+    structure_aware_attention,
+)
+from .testing import (
+    make_deformable_v2_inputs,
+    make_landmark_inputs,
+    make_masked_inputs,
+    make_ms_deform_inputs,
+    make_neighborhood_inputs,
+    make_structure_aware_inputs,
+)
+
+PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
+FORMS = {
+    'locations': dict(),
+    'offsets from points': dict(fused=True),
+    'offsets in boxes': dict(fused=True, boxes=True),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """Describe a call of an operator.
+
+    Args:
+        operator: name of the operator that runs, as in `torch.ops.mmattn`.
+        function: takes the tensors by position, and `backend`.
+        make_tensors: returns the tensors; takes `dtype`, `device` and `seed`.
+        shape: sizes, for the name.
+        deterministic: whether to run with `torch.use_deterministic_algorithms`.
+    """
+
+    operator: str
+    function: Callable[..., Tensor]
+    make_tensors: Callable[..., list[Tensor | None]]
+    shape: dict[str, Any]
+    deterministic: bool = False
+
+    def __str__(self) -> str:
+        shape = ', '.join(f'{key} {value}' for key, value in self.shape.items())
+        return f'{shape}, deterministic' if self.deterministic else shape
+
+    def run_on(self, backend: str | None) -> Callable[..., Tensor]:
+        """Return the function with another default of `backend`."""
+        return partial(self.function, backend=backend)
+
+
+def _landmark(**shape) -> Call:
+    make = partial(make_landmark_inputs, **shape)
+    return Call('landmark_attention', landmark_attention, make, shape)
+
+
+def _masked(mask: str, *, grid, num_special, kernel_size=3, **shape) -> Call:
+    """Return a call with the mask 'soft', 'zero' or 'neg_inf'."""
+    soft = mask == 'soft'
+    settings = dict(grid=grid, kernel_size=kernel_size, num_special=num_special)
+
+    def function(q, k, v, bias, alpha, backend=None):
+        return masked_attention(
+            q, k, v, bias=bias, alpha=alpha, backend=backend,
+            mask_fill='zero' if soft else mask, **settings,
+        )  # fmt: skip
+
+    shape = settings | shape
+    make = partial(make_masked_inputs, **shape, alpha=soft, bias=not soft)
+    return Call('masked_attention', function, make, shape | dict(mask=mask))
+
+
+def _structure_aware(**shape) -> Call:
+    make = partial(make_structure_aware_inputs, **shape)
+    return Call('structure_aware_attention', structure_aware_attention, make, shape)
+
+
+def _ms_deform(form: str, deterministic: bool, *, shapes, **shape) -> Call:
+    def function(value, points, weights, reference, backend=None):
+        if reference is None:
+            return ms_deform_attn(value, shapes, points, weights, backend=backend)
+        return fused_ms_deform_attn(
+            value, shapes, reference, points, weights, backend=backend
+        )
+
+    make = partial(make_ms_deform_inputs, shapes=shapes, **shape, **FORMS[form])
+    named = dict(levels=len(shapes)) | shape | dict(form=form)
+    return Call('ms_deform_attn', function, make, named, deterministic)
+
+
+def _deformable(align_corners: bool, **shape) -> Call:
+    def function(q, k, v, positions, table, backend=None):
+        return deformable_attention_v2(
+            q, k, v, shape['grid'], positions, table,
+            align_corners=align_corners, backend=backend,
+        )  # fmt: skip
+
+    make = partial(make_deformable_v2_inputs, **shape)
+    named = shape | dict(align_corners=align_corners)
+    return Call('deformable_attention_v2', function, make, named)
+
+
+def _neighborhood(**shape) -> Call:
+    make = partial(make_neighborhood_inputs, **shape)
+    return Call('neighborhood_attention', neighborhood_attention, make, shape)
+
+
+def _real_landmark() -> list[Call]:
+    sizes = (128, 196, 49), (2, 4200, 49), (1, 67, 300)
+    heads = (10, 32, 10), (10, 32, None), (32, 128, 64)
+    return [
+        _landmark(B=B if M == 10 else 1, N=N, L=L, M=M, D=D, E=E)
+        for (B, N, L), (M, D, E) in product(sizes, heads)
+    ]
+
+
+def _real_masked() -> list[Call]:
+    both = [
+        dict(grid=(14, 14), num_special=1, B=32, M=3, D=64),
+        dict(grid=(14, 14), num_special=2, B=4, M=3, D=48),
+        dict(grid=(14, 14), num_special=1, B=4, M=3, D=96),
+    ]
+    hard = [
+        dict(grid=(56, 56), num_special=0, B=8, M=3, D=32),
+        *both,
+        dict(grid=(25, 42), num_special=0, B=1, M=4, D=128),
+        dict(grid=(64, 83), num_special=0, B=1, M=1, D=32),
+    ]
+    soft = [
+        *both,
+        dict(grid=(28, 28), num_special=0, B=4, M=6, D=128),
+        dict(grid=(50, 84), num_special=0, B=1, M=1, D=32),
+    ]
+    return [
+        *(_masked('soft', **shape) for shape in soft),
+        *(
+            _masked(fill, kernel_size=R, **shape)
+            for R, fill, shape in product((3, 5, 7), ('zero', 'neg_inf'), hard)
+        ),
+    ]
+
+
+def _real_structure_aware() -> list[Call]:
+    sizes = [
+        ((7, 7), 32, 24),
+        ((14, 14), 32, 20),
+        ((28, 28), 8, 8),
+        ((56, 56), 8, 4),
+        ((64, 64), 1, 2),
+        ((64, 33), 1, 2),
+        ((84, 84), 2, 4),
+        ((50, 84), 1, 20),
+        ((4, 14, 14), 2, 12),
+    ]
+    return [
+        _structure_aware(grid=grid, B=B, M=M, D=16, K=K)
+        for K, (grid, B, M) in product((8, 16), sizes)
+    ]
+
+
+def _real_ms_deform() -> list[Call]:
+    sizes = [
+        dict(shapes=PYRAMID, Q=300, B=2, M=8, D=32, P=4),
+        dict(shapes=PYRAMID, Q=22223, B=1, M=8, D=32, P=4),
+        dict(shapes=((63, 51), (1, 1)), Q=997, B=3, M=5, D=71, P=3),
+        dict(shapes=((40, 40),), Q=1600, B=2, M=12, D=64, P=4),
+    ]
+    return [
+        _ms_deform(form, deterministic, **shape)
+        for shape, form, deterministic in product(sizes, FORMS, (False, True))
+    ]
+
+
+def _real_deformable() -> list[Call]:
+    sizes = [
+        dict(grid=(56, 56), K=49, B=4, M=2, G=1, D=32),
+        dict(grid=(14, 14), K=49, B=32, M=8, G=4, D=32),
+        dict(grid=(7, 7), K=49, B=8, M=16, G=8, D=32),
+        dict(grid=(50, 84), K=1050, B=1, M=8, G=4, D=32, table_size=(27, 27)),
+        dict(grid=(25, 42), K=1050, B=2, M=4, G=4, D=64, table_size=(13, 13)),
+        dict(grid=(28, 28), K=196, B=2, M=3, G=3, D=48),
+        dict(grid=(9, 130), K=70, B=2, M=2, G=1, D=16),
+    ]
+    return [
+        _deformable(align_corners, **shape)
+        for align_corners, shape in product((True, False), sizes)
+    ]
+
+
+def _real_neighborhood() -> list[Call]:
+    grids = (14, 14), (28, 28), (60, 50), (112, 112)
+    return [_neighborhood(grid=grid, K=7, B=1) for grid in grids]
+
+
+REAL = {
+    'deformable_attention_v2': _real_deformable,
+    'landmark_attention': _real_landmark,
+    'masked_attention': _real_masked,
+    'ms_deform_attn': _real_ms_deform,
+    'neighborhood_attention': _real_neighborhood,
+    'structure_aware_attention': _real_structure_aware,
+}
+OPERATORS = tuple(REAL)
+
+
+def real_calls(operator: str) -> list[Call]:
+    """Return an operator's calls at the shapes of real models.
+
+    Raises:
+        ValueError: `operator` is not one of `OPERATORS`.
+    """
+    if operator not in REAL:
+        raise ValueError(f'`operator` must be one of {OPERATORS}, got {operator!r}')
+    return REAL[operator]()
+
+
+def small_calls(operator: str) -> list[Call]:
+    """Return calls that Triton's interpreter runs in seconds, one of each kind."""
+    small = dict(B=1, M=1, D=4)
+    calls = [
+        _deformable(True, grid=(3, 4), K=5, G=1, **small),
+        _landmark(N=20, L=5, E=2, **small),
+        _masked('zero', grid=(4, 5), num_special=1, **small),
+        _masked('soft', grid=(4, 5), num_special=0, **small),
+        _ms_deform('locations', False, shapes=((3, 4), (1, 1)), Q=5, P=2, **small),
+        _ms_deform('offsets in boxes', True, shapes=((3, 4),), Q=5, P=2, **small),
+        _neighborhood(grid=(6, 5), K=3, **small),
+        _structure_aware(grid=(5, 7), K=2, **small),
+    ]
+    return [call for call in calls if call.operator == operator]
