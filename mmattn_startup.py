@@ -18,9 +18,13 @@ COMPAT = 'mmattn.compat'
 OPERATORS = (
     'deform_conv_points',
     'mmcv_deform',
+    'mmcv_boxes',
     'mmcv_focal_loss',
+    'mmcv_masked_conv',
     'mmcv_nms',
+    'mmcv_psa_mask',
     'mmcv_roi_align',
+    'mmcv_sync_bn',
 )
 # The modules of `mmattn.compat` that are loaded alone.
 PARTS = (

@@ -9,6 +9,7 @@ compiled operator's.
 float16 and bfloat16 are storage formats: the arithmetic is float32.
 """
 
+from mmattn.compat.mmcv_boxes import bbox_overlaps, line_nms_forward
 from mmattn.compat.mmcv_deform import (
     deform_conv_backward_input,
     deform_conv_backward_parameters,
@@ -24,21 +25,36 @@ from mmattn.compat.mmcv_focal_loss import (
     softmax_focal_loss_backward,
     softmax_focal_loss_forward,
 )
+from mmattn.compat.mmcv_masked_conv import masked_col2im_forward, masked_im2col_forward
 from mmattn.compat.mmcv_nms import nms, nms_match, softnms
+from mmattn.compat.mmcv_psa_mask import psamask_backward, psamask_forward
 from mmattn.compat.mmcv_roi_align import roi_align_backward, roi_align_forward
+from mmattn.compat.mmcv_sync_bn import (
+    sync_bn_backward_data,
+    sync_bn_backward_param,
+    sync_bn_forward_mean,
+    sync_bn_forward_output,
+    sync_bn_forward_var,
+)
 
 __all__ = [
+    'bbox_overlaps',
     'deform_conv_backward_input',
     'deform_conv_backward_parameters',
     'deform_conv_forward',
     'get_compiler_version',
     'get_compiling_cuda_version',
+    'line_nms_forward',
+    'masked_col2im_forward',
+    'masked_im2col_forward',
     'modulated_deform_conv_backward',
     'modulated_deform_conv_forward',
     'ms_deform_attn_backward',
     'ms_deform_attn_forward',
     'nms',
     'nms_match',
+    'psamask_backward',
+    'psamask_forward',
     'roi_align_backward',
     'roi_align_forward',
     'sigmoid_focal_loss_backward',
@@ -46,6 +62,11 @@ __all__ = [
     'softmax_focal_loss_backward',
     'softmax_focal_loss_forward',
     'softnms',
+    'sync_bn_backward_data',
+    'sync_bn_backward_param',
+    'sync_bn_forward_mean',
+    'sync_bn_forward_output',
+    'sync_bn_forward_var',
 ]
 
 BUILD_COMMAND = (

@@ -1,21 +1,13 @@
 """Fixtures for the tests of the operators that stand in for mmcv's compiled ones."""
 
 import importlib
+import pkgutil
 
 import pytest
 
 from mmattn.compat import activate
 
 activate()
-
-MODULES = [
-    'deform_conv',
-    'focal_loss',
-    'modulated_deform_conv',
-    'multi_scale_deform_attn',
-    'nms',
-    'roi_align',
-]
 
 
 @pytest.fixture
@@ -24,7 +16,9 @@ def served_ops(monkeypatch):
     pytest.importorskip('mmcv')
     from mmattn.compat import mmcv_ops
 
-    for name in MODULES:
-        module = importlib.import_module(f'mmcv.ops.{name}')
-        monkeypatch.setattr(module, 'ext_module', mmcv_ops)
+    package = importlib.import_module('mmcv.ops')
+    for found in pkgutil.iter_modules(package.__path__, 'mmcv.ops.'):
+        module = importlib.import_module(found.name)
+        if hasattr(module, 'ext_module'):
+            monkeypatch.setattr(module, 'ext_module', mmcv_ops)
     return mmcv_ops
