@@ -19,6 +19,7 @@ OPERATORS = (
     'deform_conv_points',
     'mmcv_deform',
     'mmcv_boxes',
+    'mmcv_carafe',
     'mmcv_focal_loss',
     'mmcv_masked_conv',
     'mmcv_nms',

@@ -10,6 +10,12 @@ float16 and bfloat16 are storage formats: the arithmetic is float32.
 """
 
 from mmattn.compat.mmcv_boxes import bbox_overlaps, line_nms_forward
+from mmattn.compat.mmcv_carafe import (
+    carafe_backward,
+    carafe_forward,
+    carafe_naive_backward,
+    carafe_naive_forward,
+)
 from mmattn.compat.mmcv_deform import (
     deform_conv_backward_input,
     deform_conv_backward_parameters,
@@ -39,6 +45,10 @@ from mmattn.compat.mmcv_sync_bn import (
 
 __all__ = [
     'bbox_overlaps',
+    'carafe_backward',
+    'carafe_forward',
+    'carafe_naive_backward',
+    'carafe_naive_forward',
     'deform_conv_backward_input',
     'deform_conv_backward_parameters',
     'deform_conv_forward',
