@@ -18,6 +18,7 @@ COMPAT = 'mmattn.compat'
 OPERATORS = (
     'deform_conv_points',
     'mmcv_deform',
+    'mmcv_samples',
     'mmcv_boxes',
     'mmcv_carafe',
     'mmcv_focal_loss',
@@ -25,6 +26,7 @@ OPERATORS = (
     'mmcv_nms',
     'mmcv_psa_mask',
     'mmcv_roi_align',
+    'mmcv_roi_pool',
     'mmcv_sync_bn',
 )
 # The modules of `mmattn.compat` that are loaded alone.

@@ -35,6 +35,15 @@ from mmattn.compat.mmcv_masked_conv import masked_col2im_forward, masked_im2col_
 from mmattn.compat.mmcv_nms import nms, nms_match, softnms
 from mmattn.compat.mmcv_psa_mask import psamask_backward, psamask_forward
 from mmattn.compat.mmcv_roi_align import roi_align_backward, roi_align_forward
+from mmattn.compat.mmcv_roi_pool import (
+    deform_roi_pool_backward,
+    deform_roi_pool_forward,
+    prroi_pool_backward,
+    prroi_pool_coor_backward,
+    prroi_pool_forward,
+    roi_pool_backward,
+    roi_pool_forward,
+)
 from mmattn.compat.mmcv_sync_bn import (
     sync_bn_backward_data,
     sync_bn_backward_param,
@@ -52,6 +61,8 @@ __all__ = [
     'deform_conv_backward_input',
     'deform_conv_backward_parameters',
     'deform_conv_forward',
+    'deform_roi_pool_backward',
+    'deform_roi_pool_forward',
     'get_compiler_version',
     'get_compiling_cuda_version',
     'line_nms_forward',
@@ -63,10 +74,15 @@ __all__ = [
     'ms_deform_attn_forward',
     'nms',
     'nms_match',
+    'prroi_pool_backward',
+    'prroi_pool_coor_backward',
+    'prroi_pool_forward',
     'psamask_backward',
     'psamask_forward',
     'roi_align_backward',
     'roi_align_forward',
+    'roi_pool_backward',
+    'roi_pool_forward',
     'sigmoid_focal_loss_backward',
     'sigmoid_focal_loss_forward',
     'softmax_focal_loss_backward',

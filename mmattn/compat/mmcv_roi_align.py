@@ -8,32 +8,10 @@ import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
 
 from mmattn.compat.mmcv_deform import widen
+from mmattn.compat.mmcv_samples import bilinear
 
 NO_ARGMAX = -1.0
 """mmcv's position of the maximum of a bin without samples."""
-
-
-def _bilinear(y: torch.Tensor, x: torch.Tensor, height: int, width: int):
-    """Return flat positions and weights of the four pixels around each point.
-
-    A point up to one pixel outside the map takes the border's value. Further out, all
-    its weights are 0. Both have shape (4, ...).
-    """
-    inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
-    y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
-    top, left = y.floor(), x.floor()
-    dy, dx = y - top, x - left
-    bottom, right = (top + 1).clamp(max=height - 1), (left + 1).clamp(max=width - 1)
-    positions = torch.stack(
-        [
-            top * width + left,
-            top * width + right,
-            bottom * width + left,
-            bottom * width + right,
-        ]
-    ).long()
-    weights = torch.stack([(1 - dy) * (1 - dx), (1 - dy) * dx, dy * (1 - dx), dy * dx])
-    return positions, weights * inside
 
 
 def _bin_samples(start, end, bins: int, sampling_ratio: int, aligned: bool):
@@ -99,7 +77,7 @@ def roi_align_forward(
         if y.size(2) == 0:
             output[n], argmax_y[n], argmax_x[n] = 0, NO_ARGMAX, NO_ARGMAX
             continue
-        positions, weights = _bilinear(y, x, H, W)
+        positions, weights = bilinear(y, x, H, W)
         image = features[int(rois[n, 0])].flatten(1)  # (C, H * W)
         values, best = (image[:, positions] * weights).sum(1).max(-1)
         output[n] = values
@@ -140,7 +118,7 @@ def roi_align_backward(
         )
         grad_input.copy_(gradient)
         return
-    positions, weights = _bilinear(widen(argmax_y), widen(argmax_x), H, W)
+    positions, weights = bilinear(widen(argmax_y), widen(argmax_x), H, W)
     weights = weights * (argmax_y != NO_ARGMAX)
     planes = rois[:, 0].long()[:, None] * C + torch.arange(C, device=grad.device)
     positions = positions + planes[..., None, None] * (H * W)
