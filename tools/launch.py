@@ -4,7 +4,9 @@ import argparse
 import os
 from pathlib import Path
 
+import cpu_threads  # before torch
 from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner as MMEngineRunner
 
@@ -107,6 +109,8 @@ def amended_dataloader(
 
 
 def build_runner(cfg: Config) -> MMEngineRunner:
-    if 'runner_type' in cfg:
-        return RUNNERS.build(cfg)
-    return Runner.from_cfg(cfg)
+    message = cpu_threads.limit_threads()
+    build = RUNNERS.build if 'runner_type' in cfg else Runner.from_cfg
+    runner = build(cfg)
+    print_log(message, logger='current')
+    return runner

@@ -3,12 +3,12 @@
 import warnings
 from pathlib import Path
 
-import mmengine
 from launch import build_runner, load_config, make_parser
 from mmengine.config import Config, ConfigDict
 from mmengine.device import is_cuda_available
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
+from mmengine.fileio import dump
 from mmengine.hooks import Hook
 
 PREDICTION_SUFFIXES = ('.pkl', '.pickle')
@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None):
         runner.test_evaluator.metrics.append(dump_metric(cfg.default_scope, args.out))
     metrics = runner.test()
     if args.out_item == 'metrics' and is_main_process():
-        mmengine.dump(metrics, args.out)
+        dump(metrics, args.out)
 
 
 if __name__ == '__main__':

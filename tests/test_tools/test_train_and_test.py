@@ -48,6 +48,7 @@ def log_of(run_dir: Path) -> str:
 def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, trained):
     run_dir, checkpoint = trained, trained / 'epoch_1.pth'
     assert checkpoint.is_file()
+    assert 'OMP_NUM_THREADS=1 is set' in log_of(run_dir)
 
     options = ('--resume', '--cfg-options', 'train_cfg.max_epochs=2')
     tool('train', 'detector.py', *options)
