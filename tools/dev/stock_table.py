@@ -1,0 +1,265 @@
+"""Name the reasons why a model fails, and write the page of results."""
+
+import csv
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+# Reasons that lie outside of mmattn and of mmcv's operators.
+ELSEWHERE = {
+    'dependency': 'needs a package that is not installed',
+    'download': 'downloads weights or a vocabulary, which the sweep does not',
+    'memory': 'needs more memory than the sweep allows',
+    'time': 'needs more time than the sweep allows',
+    'config': 'cannot be read by mmengine, so there is no model to build',
+}
+OURS = {
+    'operator': 'calls an operator of mmcv that mmattn does not provide',
+    'error': 'fails otherwise',
+    'killed': 'ends its process',
+}
+NOT_REACHED = 'not reached'
+STAGES = {'build': 'builds', 'step': 'steps', 'predict': 'predicts'}
+DETAIL = 160
+OPERATOR = re.compile(r"mmattn does not provide '(\w+)'")
+MODULE = re.compile(r"No module named '([\w.]+)'")
+INSTALL = (
+    re.compile(r'pip install (?:-\S+ )*"?([\w.-]+)'),
+    re.compile(r'([\w.-]+) is not installed'),
+    re.compile(r'[Pp]lease install ([\w.-]+)'),
+)
+DOWNLOAD = re.compile(
+    r'the sweep downloads nothing, got host ([\w.-]+)|offline|t connect|t load|Hub'
+)
+# Parts of messages that do not name what is missing.
+SIGNS = {
+    'has no attribute batch_encode_plus': 'transformers<5',
+    'To use VPD model': 'ldm',
+}
+MEMORY = re.compile(r"can't allocate memory|not enough memory|DefaultCPUAllocator")
+DESIGN = re.compile(r'train `detector` and `reid` models firstly')
+
+
+def classify(error: Exception) -> tuple[str, str]:
+    """Return the reason for a failure, and what it says about it."""
+    text = ' '.join(str(error).split())
+    detail = f'{type(error).__name__}: {text}'[:300]
+    if match := OPERATOR.search(text):
+        return 'operator', match[1]
+    for sign, dependency in SIGNS.items():
+        if sign in text:
+            return 'dependency', dependency
+    if DESIGN.search(text):
+        return 'design', detail
+    if match := MODULE.search(text):
+        return 'dependency', match[1].partition('.')[0]
+    if isinstance(error, OSError) and (match := DOWNLOAD.search(text)):
+        return 'download', match[1] or detail
+    if isinstance(error, ImportError | RuntimeError):
+        for match in filter(None, (pattern.search(text) for pattern in INSTALL)):
+            return 'dependency', match[1]
+    if isinstance(error, MemoryError) or MEMORY.search(text):
+        return 'memory', detail
+    return 'error', detail
+
+
+def gathered(lines: Iterable[dict]) -> dict:
+    """Return one result from all that a trial reported, at whichever size it passed."""
+    result: dict = {'passed': []}
+    for line in lines:
+        stage = line.pop('stage', None)
+        if stage and stage not in result['passed']:
+            result['passed'].append(stage)
+        result.update(line)
+    if 'predict' in result['passed']:
+        for key in ('reason', 'detail', 'trace', 'failed_at'):
+            result.pop(key, None)
+    return result
+
+
+def rows_of(entries: Iterable[dict], done: dict[str, dict]) -> list[dict]:
+    """Return one row for each distinct model of a method, tried or not."""
+    rows = []
+    for entry in entries:
+        result = done.get(entry['model'], {'reason': NOT_REACHED})
+        millions = result.get('parameters', 0) / 1e6
+        methods: dict[str, list[str]] = {}
+        for path in entry['configs']:
+            methods.setdefault(path.partition('/')[0], []).append(path)
+        for method, paths in methods.items():
+            row = {
+                'model': entry['model'],
+                'package': entry['package'],
+                'method': method,
+                'configs': len(paths),
+                'parameters_m': f'{millions:.1f}' if millions else '',
+                'size': result.get('size', ''),
+            }
+            for stage, column in STAGES.items():
+                row[column] = int(stage in result.get('passed', ()))
+            if 'untrained' in result:
+                row['steps'] = ''
+            row['reason'] = result.get('reason', '')
+            row['detail'] = result.get('detail', '')[:DETAIL]
+            row['first_config'] = paths[0]
+            row['on'] = result.get('on', '')
+            rows.append({key: str(value) for key, value in row.items()})
+    return sorted(rows, key=lambda row: (row['package'], row['first_config']))
+
+
+def count(rows: Iterable[dict]) -> int:
+    """Return the number of configs that the rows stand for."""
+    return sum(int(row['configs']) for row in rows)
+
+
+def where(rows: Iterable[dict], **values: str) -> list[dict]:
+    """Return the rows that have these values."""
+    return [row for row in rows if all(row[k] == v for k, v in values.items())]
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share, rounded down so that 100 % means all."""
+    return f'{int(1000 * part / whole) / 10:.1f} %' if whole else ''
+
+
+def table(head: Iterable[str], lines: Iterable[Iterable]) -> str:
+    """Return a table of Markdown."""
+    head = list(head)
+    cells = [head, ['---'] * len(head), *lines]
+    return ''.join(f'| {" | ".join(map(str, line))} |\n' for line in cells)
+
+
+def groups(rows: Iterable[dict], *keys: str) -> dict[tuple[str, ...], list[dict]]:
+    """Return the rows by the values of some columns, in order."""
+    found: dict[tuple[str, ...], list[dict]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return dict(sorted(found.items()))
+
+
+def stages(rows: list[dict]) -> list[str]:
+    """Return how many configs pass each stage; `-` where no model has the stage."""
+    counts = []
+    for column in STAGES.values():
+        have = [row for row in rows if row[column]]
+        counts.append(str(count(where(have, **{column: '1'}))) if have else '-')
+    return counts
+
+
+def summary(rows: list[dict]) -> str:
+    """Return the table with a line for each package and one for all."""
+    lines = []
+    for name, group in [*groups(rows, 'package').items(), (('all',), rows)]:
+        tried = [row for row in group if row['reason'] != NOT_REACHED]
+        able = [row for row in tried if row['reason'] not in ELSEWHERE]
+        good = count(where(tried, reason=''))
+        line = [*name, count(group), count(tried), *stages(group), good]
+        line += [percent(good, count(tried)), count(able), percent(good, count(able))]
+        lines.append(line)
+    head = ['package', 'configs', 'tried', *STAGES.values(), 'pass', 'of tried']
+    return table(head + ['with dependencies', 'of these'], lines)
+
+
+def explained(row: dict) -> str:
+    """Return why a model did not pass, as a cell of a table."""
+    detail = re.sub(r'[|<>`]', ' ', row['detail'])
+    if row['reason'] in ('dependency', 'operator', 'error', 'config', 'download'):
+        return f'{row["reason"]}: {detail[:100]}'
+    return row['reason']
+
+
+def reasons(rows: list[dict]) -> str:
+    """Return the table of reasons, the frequent ones first."""
+    failed = [row for row in rows if row['reason']]
+    words = {**ELSEWHERE, **OURS, NOT_REACHED: 'waits for the next run'}
+    lines = [
+        (name, count(group), words[name], ', '.join(details(name, group)))
+        for (name,), group in groups(failed, 'reason').items()
+    ]
+    lines.sort(key=lambda line: -line[1])
+    return table(['reason', 'configs', 'the model', 'which'], lines)
+
+
+def details(reason: str, rows: list[dict]) -> list[str]:
+    """Return the packages or operators that are missing, with their counts."""
+    if reason not in ('dependency', 'operator'):
+        return []
+    return [
+        f'`{name}` ({count(group)})'
+        for (name,), group in groups(rows, 'detail').items()
+    ]
+
+
+def methods(rows: list[dict]) -> str:
+    """Return the table with a line for each method of each package."""
+    lines = []
+    for (package, method), group in groups(rows, 'package', 'method').items():
+        failed = [row for row in group if row['reason']]
+        why: dict[str, int] = {}
+        for row in failed:
+            why[explained(row)] = why.get(explained(row), 0) + int(row['configs'])
+        text = '; '.join(f'{number} x {reason}' for reason, number in why.items())
+        lines.append((package, method, count(group), *stages(group), text))
+    return table(['package', 'method', 'configs', *STAGES.values(), 'why not'], lines)
+
+
+PAGE = """# Stock configs without a compiled mmcv
+
+`python tools/dev/sweep_stock_configs.py` takes every config of mmdet, mmseg and
+mmpretrain, builds its model, trains for one step and predicts. mmcv is installed
+without compiled operators: `mmattn.compat` provides them. With `--table` the tool
+writes this page and `stock_configs.csv`, which has one row for each distinct model of a
+method.
+
+- Models that are equal but for their weights are tried once: {models} models stand for
+  {configs} configs. Files without a model, which other configs inherit, are left out.
+- Weights and images are random. Images have 64 to 256 pixels a side, or the config's
+  own size where the model accepts no other. Proposals and samples are few.
+- A config passes if its model builds, trains one step with finite losses, and predicts.
+  The model's own data preprocessor, loss and test step run.
+- Self-supervised models extract features instead of predicting. `-` in the column of
+  steps means that the models have no loss by design.
+- BERT, which GLIP and Grounding DINO download, is an untrained one with two layers.
+- The sweep does not show that results are right. The tests of `mmattn.compat` do.
+
+{summary}
+The columns from `with dependencies` on leave out configs that fail for a reason outside
+of the operators: a missing package, a download, memory, time, or a config that mmengine
+cannot read.
+
+## Reasons
+
+{reasons}
+## Methods
+
+{methods}
+Measured with {environments}.
+"""
+
+
+def page(rows: list[dict]) -> str:
+    """Return the page as Markdown."""
+    return PAGE.format(
+        models=len({row['model'] for row in rows}),
+        configs=count(rows),
+        summary=summary(rows),
+        reasons=reasons(rows),
+        methods=methods(rows),
+        environments='; '.join(sorted({row['on'] for row in rows} - {''})),
+    )
+
+
+def write(docs: Path, entries: Iterable[dict], done: dict[str, dict]):
+    """Write the csv, and the page from it."""
+    rows = rows_of(entries, done)
+    with (docs / 'stock_configs.csv').open('w', newline='') as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(rows)
+    (docs / 'stock_configs.md').write_text(page(read(docs / 'stock_configs.csv')))
+
+
+def read(path: Path) -> list[dict]:
+    """Return the rows of the csv."""
+    with path.open(newline='') as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,122 @@
+"""Build one stock model, train it for a step and predict, on random data."""
+
+import copy
+import gc
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import OptimWrapper
+from mmengine.registry import MODELS, init_default_scope
+from stock_data import batches, is_self_supervised, values_of
+from stock_models import SIZES, load, model_of
+from stock_table import classify
+from stock_text import reads_bert, with_bert, write_bert
+
+# Their `init_weights` fails unless it reads a checkpoint.
+FROM_CHECKPOINT = {'MultimodalEncoderDecoder'}
+MAX_PARAMETERS = 1_000_000_000
+
+
+def sizes_to_try(package: str, config: Config) -> Iterable[int]:
+    """Return image sizes, the small ones first and the config's own one last."""
+    sizes = list(SIZES[package])
+    pipeline = (config.get('test_dataloader') or {}).get('dataset') or {}
+    own = [config.get('crop_size'), *values_of(pipeline, 'crop_size')]
+    own += values_of((config.get('test_dataloader') or {}), 'scale')
+    own += values_of(config.model, 'img_size')
+    for value in own:
+        value = value[0] if isinstance(value, list | tuple) and value else value
+        if isinstance(value, int) and value > 0:
+            sizes.append(min(value, 640))
+            break
+    return dict.fromkeys(sizes)
+
+
+def build(package: str, model: dict) -> torch.nn.Module:
+    torch.manual_seed(0)
+    init_default_scope(package)
+    built = MODELS.build(ConfigDict(copy.deepcopy(model)))
+    built = revert_sync_batchnorm(built)
+    if model['type'] in FROM_CHECKPOINT:
+        for parameter in built.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.02)
+    else:
+        built.init_weights()
+    return built
+
+
+def train_one_step(model: torch.nn.Module, batch: dict):
+    """Run the model's own training step and require finite losses."""
+    model.train()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=1e-5)
+    losses = model.train_step(batch, OptimWrapper(optimizer))
+    for name, loss in losses.items():
+        if not torch.isfinite(torch.as_tensor(loss)).all():
+            raise FloatingPointError(f'{name} is {loss}')
+
+
+def predict(model: torch.nn.Module, batch: dict):
+    """Run the model's own test step. Self-supervised models return features."""
+    model.eval()
+    with torch.no_grad():
+        if is_self_supervised(type(model).__name__):
+            inputs = model.data_preprocessor(batch)['inputs']
+            first = inputs[0] if isinstance(inputs, list) else inputs
+            return model(first, mode='tensor')
+        if hasattr(model, 'prototype_inited'):
+            # Search among the batch itself instead of a dataset.
+            inputs = model.data_preprocessor(batch)['inputs']
+            model.prototype = model.extract_feat(inputs)
+        return model.test_step(batch)
+
+
+def attempt(package: str, config: Config, size: int, report: Callable[..., Any]):
+    """Try a model at one image size. `report` receives each stage that passed."""
+    model = model_of(package, config, size)
+    with tempfile.TemporaryDirectory() as folder:
+        if reads_bert(model):
+            write_bert(Path(folder))
+            model = with_bert(model, Path(folder))
+        built = build(package, model)
+    parameters = sum(p.numel() for p in built.parameters())
+    report(stage='build', parameters=parameters, size=size)
+    if parameters > MAX_PARAMETERS:
+        raise MemoryError(f'not run: {parameters / 1e6:.0f} million parameters')
+    torch.manual_seed(1)
+    trained, tested = batches(package, config, model, size)
+    try:
+        train_one_step(built, copy.deepcopy(trained))
+    except NotImplementedError as error:
+        reason, detail = classify(error)
+        if reason != 'design':
+            raise
+        report(untrained=detail)
+    else:
+        report(stage='step')
+    predict(built, tested)
+    report(stage='predict')
+
+
+def try_model(package: str, path: str, report: Callable[..., Any]):
+    """Try a model at the sizes that might suit it, until one does."""
+    config = load(package, path)
+    for size in sizes_to_try(package, config):
+        try:
+            return attempt(package, config, size, report)
+        # A model can fail in any way, and the sweep records which.
+        except Exception as error:  # noqa: BLE001
+            reason, detail = classify(error)
+            trace = traceback.format_exc(limit=-3)
+            report(reason=reason, detail=detail, failed_at=size, trace=trace)
+            if reason != 'error':
+                return None
+        gc.collect()
+    return None
