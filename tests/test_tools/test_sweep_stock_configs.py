@@ -1,0 +1,257 @@
+"""The sweep over stock configs: models, resumption, limits, reasons, table, sample."""
+
+import copy
+import json
+import time
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tool_runs import ROOT
+
+DEV = ROOT / 'tools/dev'
+SAMPLE = {
+    'mmdet': ['retinanet/retinanet_r18_fpn_1x_coco.py'],
+    'mmseg': ['bisenetv1/bisenetv1_r18-d32_4xb4-160k_cityscapes-1024x1024.py'],
+    'mmpretrain': ['mobilenet_v2/mobilenet-v2_8xb32_in1k.py', 'lenet/lenet5_mnist.py'],
+}
+MODEL = {
+    'type': 'Detector',
+    'backbone': {
+        'depth': 50,
+        'norm_cfg': {'type': 'SyncBN'},
+        'init_cfg': {'type': 'Pretrained', 'checkpoint': 'a'},
+    },
+    'pretrained': 'b',
+    'test_cfg': {'nms_pre': 1000, 'max_per_img': 20, 'score_thr': 0.05},
+}
+
+
+@pytest.fixture(scope='module')
+def tools():
+    """The modules of the sweep."""
+    names = 'stock_models', 'stock_table', 'sweep_stock_configs'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DEV))
+        yield SimpleNamespace(**{name: import_module(name) for name in names})
+
+
+def entry(name, *configs, package='mmdet'):
+    return {'model': name, 'package': package, 'configs': list(configs)}
+
+
+def test_weights_and_synchronization_do_not_distinguish_models(tools):
+    other = copy.deepcopy(MODEL)
+    del other['pretrained'], other['backbone']['init_cfg']
+    other['backbone']['norm_cfg']['type'] = 'BN'
+    deeper = copy.deepcopy(MODEL)
+    deeper['backbone']['depth'] = 101
+
+    def name(model):
+        model = tools.stock_models.prepared(model, 64, Path())
+        return tools.stock_models.digest('mmdet', model)
+
+    assert name(MODEL) == name(other) != name(deeper)
+    prepared = tools.stock_models.prepared(MODEL, 64, Path())
+    assert tools.stock_models.digest('mmseg', prepared) != name(MODEL)
+    assert prepared['test_cfg'] == {'nms_pre': 100, 'max_per_img': 20, 'score_thr': 0.0}
+    assert MODEL['pretrained'] == 'b'
+
+
+def test_first_model_of_each_method_comes_first(tools):
+    entries = [entry(name, f'{name[0]}/{name}.py') for name in ('a1', 'a2', 'b1', 'a3')]
+    ordered = tools.stock_models.breadth_first(entries)
+    assert [one['model'] for one in ordered] == ['a1', 'b1', 'a2', 'a3']
+
+
+def test_second_run_continues_and_retries(tools, tmp_path):
+    sweep = tools.sweep_stock_configs
+    results = tmp_path / 'results.jsonl'
+    sweep.append(results, {'model': 'a', 'passed': ['build'], 'reason': 'error'})
+    sweep.append(results, {'model': 'b', 'passed': [], 'reason': 'operator'})
+    sweep.append(results, {'model': 'c', 'reason': 'error'})
+    sweep.append(results, {'model': 'c', 'passed': ['build', 'step', 'predict']})
+    with results.open('a') as file:
+        file.write('{"model": "d", "pas')  # as a killed run leaves it
+    done = sweep.latest(results)
+    entries = [entry(name, f'{name}/{name}.py') for name in 'abcde']
+
+    def names(retry=(), patterns=(), chunk=None):
+        chosen = sweep.to_do(entries, done, list(retry), list(patterns), chunk)
+        return ''.join(one['model'] for one in chosen)
+
+    assert names() == 'de'
+    assert names(retry=['operator']) == 'bde'
+    assert names(retry=['failed']) == 'abde'
+    assert names(['failed'], ['mmdet/b/*', 'mmdet/c/*']) == 'b'
+    assert [names(['failed'], chunk=f'{index}/2') for index in (1, 2)] == ['ae', 'bd']
+
+
+def test_result_after_a_cut_line_is_read(tools, tmp_path):
+    results = tmp_path / 'results.jsonl'
+    results.write_text('{"model": "d", "pas')
+    tools.sweep_stock_configs.append(results, {'model': 'e'})
+    assert list(tools.sweep_stock_configs.latest(results)) == ['e']
+
+
+@pytest.mark.parametrize(
+    ('error', 'reason', 'detail'),
+    [
+        (
+            NotImplementedError("mmattn does not provide 'carafe_forward'. Build"),
+            'operator',
+            'carafe_forward',
+        ),
+        (ModuleNotFoundError("No module named 'ldm.util'"), 'dependency', 'ldm'),
+        (
+            RuntimeError('lap is not installed, please install it by: pip install lap'),
+            'dependency',
+            'lap',
+        ),
+        (ImportError('Please install detectron2 first'), 'dependency', 'detectron2'),
+        (
+            AttributeError('BertTokenizer has no attribute batch_encode_plus'),
+            'dependency',
+            'transformers<5',
+        ),
+        (
+            OSError("We couldn't connect to 'https://huggingface.co' to load"),
+            'download',
+            'OSError: We',
+        ),
+        (
+            OSError('the sweep downloads nothing, got host mmassets.onedl.ai'),
+            'download',
+            'mmassets.onedl.ai',
+        ),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            'memory',
+            'RuntimeError: Def',
+        ),
+        (
+            NotImplementedError('Please train `detector` and `reid` models firstly'),
+            'design',
+            'NotImpl',
+        ),
+        (NotImplementedError('later'), 'error', 'NotImplementedError: later'),
+        (RuntimeError('shapes\ndiffer'), 'error', 'RuntimeError: shapes differ'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_reasons(tools, error, reason, detail):
+    found = tools.stock_table.classify(error)
+    assert found[0] == reason
+    assert found[1].startswith(detail)
+
+
+def test_trial_that_passes_at_a_second_size_passes(tools):
+    lines = [
+        {'stage': 'build', 'size': 64},
+        {'reason': 'error', 'detail': 'too small', 'trace': ''},
+        {'stage': 'build', 'size': 224},
+        {'stage': 'step'},
+    ]
+    result = tools.stock_table.gathered(map(dict, lines))
+    assert result['passed'] == ['build', 'step']
+    assert result['reason'] == 'error'
+    result = tools.stock_table.gathered([*lines, {'stage': 'predict'}])
+    assert result == {'passed': ['build', 'step', 'predict'], 'size': 224}
+
+
+def busy(report):
+    report(stage='build')
+    while True:
+        time.process_time()
+
+
+def hungry(report):
+    report(stage='build')
+    return bytearray(1 << 31)
+
+
+def curious(report):
+    import urllib.request
+
+    try:
+        urllib.request.urlopen('http://example.com/weights.pth', timeout=2)
+    except OSError as error:
+        report(reason='error', detail=str(error))
+
+
+@pytest.mark.parametrize(
+    ('work', 'reason', 'detail'),
+    [
+        (busy, 'time', 'more than 1 s of CPU time'),
+        (hungry, 'memory', ''),
+        (curious, 'error', 'the sweep downloads nothing, got host example.com'),
+    ],
+    ids=lambda value: getattr(value, '__name__', ''),
+)
+def test_limits(tools, work, reason, detail):
+    result = tools.sweep_stock_configs.in_child(work, (0.5, 1))
+    assert result['reason'] == reason
+    assert detail in result['detail']
+    assert result['passed'] == ([] if work is curious else ['build'])
+
+
+def test_table_counts_configs(tools):
+    table = tools.stock_table
+    entries = [
+        entry('good', 'fcos/a.py', 'fcos/b.py', 'gfl/c.py'),
+        entry('served', 'carafe/d.py'),
+        entry('lap', 'bytetrack/e.py'),
+        entry('sort', 'sort/f.py'),
+        entry('later', 'yolo/g.py'),
+    ]
+    every = ['build', 'step', 'predict']
+    done = {
+        'good': {'passed': every, 'parameters': 32_000_000, 'size': 128, 'on': 'a CPU'},
+        'served': {'passed': ['build'], 'reason': 'operator', 'detail': 'carafe'},
+        'lap': {'passed': [], 'reason': 'dependency', 'detail': 'lap'},
+        'sort': {'passed': ['build', 'predict'], 'untrained': 'no loss'},
+    }
+    rows = table.rows_of(entries, done)
+    assert table.count(rows) == 7
+    text = table.page(rows)
+    assert '5 models stand for\n  7 configs' in text
+    # tried, builds, steps, predicts, passing and shares of 6 tried and of 5 able
+    assert '| mmdet | 7 | 6 | 5 | 3 | 4 | 4 | 66.6 % | 5 | 80.0 % |' in text
+    assert '| mmdet | fcos | 2 | 2 | 2 | 2 |  |' in text
+    assert '| mmdet | gfl | 1 | 1 | 1 | 1 |  |' in text
+    assert '| mmdet | carafe | 1 | 1 | 0 | 0 | 1 x operator: carafe |' in text
+    assert '| mmdet | sort | 1 | 1 | - | 1 |  |' in text
+    assert '| mmdet | yolo | 1 | 0 | 0 | 0 | 1 x not reached |' in text
+    assert '| operator | 1 |' in text and '`carafe` (1)' in text
+    assert 'a CPU' in text
+
+
+def run_sweep(tools, folder, *arguments) -> list[dict]:
+    results = folder / 'stock_configs.jsonl'
+    assert tools.sweep_stock_configs.main(['--results', str(results), *arguments]) == 0
+    return list(tools.sweep_stock_configs.latest(results).values())
+
+
+def test_sample_of_stock_configs(tools, tmp_path):
+    plan = tmp_path / 'stock_configs_plan.jsonl'
+    entries = [
+        entry(path, path, package=package)
+        for package, paths in SAMPLE.items()
+        for path in paths
+    ]
+    plan.write_text(''.join(json.dumps(one) + '\n' for one in entries))
+    results = run_sweep(tools, tmp_path)
+    assert [one.get('reason') for one in results] == [None] * len(entries), results
+    assert all(one['passed'] == ['build', 'step', 'predict'] for one in results)
+    run_sweep(tools, tmp_path, '--table', '--docs', str(tmp_path))
+    assert '100.0 %' in (tmp_path / 'stock_configs.md').read_text()
+
+
+@pytest.mark.slow
+def test_all_stock_configs(tools, tmp_path):
+    results = run_sweep(tools, tmp_path)
+    rows = tools.stock_table.rows_of(results, {one['model']: one for one in results})
+    able = [row for row in rows if row['reason'] not in tools.stock_table.ELSEWHERE]
+    good = [row for row in able if not row['reason']]
+    assert tools.stock_table.count(good) >= 0.99 * tools.stock_table.count(able)
