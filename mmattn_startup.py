@@ -19,6 +19,7 @@ OPERATORS = (
     'deform_conv_points',
     'mmcv_deform',
     'mmcv_samples',
+    'mmcv_polygons',
     'mmcv_boxes',
     'mmcv_carafe',
     'mmcv_focal_loss',
@@ -27,6 +28,7 @@ OPERATORS = (
     'mmcv_psa_mask',
     'mmcv_roi_align',
     'mmcv_roi_pool',
+    'mmcv_rotated_boxes',
     'mmcv_sync_bn',
 )
 # The modules of `mmattn.compat` that are loaded alone.

@@ -44,6 +44,13 @@ from mmattn.compat.mmcv_roi_pool import (
     roi_pool_backward,
     roi_pool_forward,
 )
+from mmattn.compat.mmcv_rotated_boxes import (
+    box_iou_quadri,
+    box_iou_rotated,
+    nms_quadri,
+    nms_rotated,
+    points_in_polygons_forward,
+)
 from mmattn.compat.mmcv_sync_bn import (
     sync_bn_backward_data,
     sync_bn_backward_param,
@@ -54,6 +61,8 @@ from mmattn.compat.mmcv_sync_bn import (
 
 __all__ = [
     'bbox_overlaps',
+    'box_iou_quadri',
+    'box_iou_rotated',
     'carafe_backward',
     'carafe_forward',
     'carafe_naive_backward',
@@ -74,6 +83,9 @@ __all__ = [
     'ms_deform_attn_forward',
     'nms',
     'nms_match',
+    'nms_quadri',
+    'nms_rotated',
+    'points_in_polygons_forward',
     'prroi_pool_backward',
     'prroi_pool_coor_backward',
     'prroi_pool_forward',
