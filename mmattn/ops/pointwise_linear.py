@@ -1,4 +1,9 @@
-"""A linear layer over the last axis, by the fastest matrix product."""
+"""A linear layer over the last axis, by the faster of two matrix products."""
+
+import functools
+import os
+import platform
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -6,13 +11,24 @@ from torch import Tensor
 
 from .testing import with_grad
 
+# The convolution is faster from so many tokens and multiplications on. It reorders its
+# weight, and in the backward the gradient of that too, at the same cost for few tokens.
+LEAST = {
+    'inference': dict(tokens=192, tokens_on_one_thread=384, multiplications=2e7),
+    'training': dict(tokens=512, tokens_on_one_thread=768, multiplications=4e7),
+}
+MIN_IMAGES = 16  # oneDNN runs a convolution on one thread only if it has as many
+
 
 def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `F.linear`, in float32 on a CPU as the equivalent 1x1 convolution.
+    """Compute `F.linear`, as the equivalent 1x1 convolution where that is faster.
 
     A token grid with its channels last has the memory layout of a channels_last image.
-    oneDNN's convolution on it uses the widest vectors of any CPU, which the BLAS under
-    `F.linear` may not use.
+    oneDNN's convolution on it takes half the time of `F.linear` on a CPU whose AVX-512
+    the BLAS does not use, which is so for MKL on CPUs of AMD. The convolution is used
+    there, for enough tokens in float32. Elsewhere `F.linear` is as fast or faster.
+    Compiled and exported graphs have `F.linear`, so they do not depend on the CPU that
+    traced them.
 
     Args:
         x: shape (..., C).
@@ -22,25 +38,65 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         Shape (..., C_out).
     """
-    in_float32 = x.dtype == torch.float32 and not torch.is_autocast_enabled('cpu')
-    if x.device.type != 'cpu' or not in_float32 or not x.numel():
+    if torch.compiler.is_compiling() or (shape := _image_shape(x, weight)) is None:
         return F.linear(x, weight, bias)
-    C = x.shape[-1]
-    images = x.reshape(*_image_shape(x.numel() // C), C)
-    out = F.conv2d(images.permute(0, 3, 1, 2), weight[:, :, None, None], bias)
+    images = x.reshape(*shape, x.shape[-1]).permute(0, 3, 1, 2)
+    out = F.conv2d(images, weight[:, :, None, None], bias)
     return out.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
 
 
-def _image_shape(num_tokens: int) -> tuple[int, int, int]:
+def _image_shape(x: Tensor, weight: Tensor) -> tuple[int, int, int] | None:
     """Return number, height and width of the images that tokens are laid out as.
 
-    oneDNN with one thread requires at least 16 images. The backward of a single image
-    is fast if it is a row, and not always if it is a column.
+    Returns:
+        None where `F.linear` is not slower.
     """
-    if torch.compiler.is_compiling():  # a changing size has no fixed divisor
+    if x.dtype != torch.float32 or x.device.type != 'cpu' or not blas_lacks_avx512():
+        return None
+    if torch.is_autocast_enabled('cpu'):
+        return None
+    num_tokens, one_thread = x.shape[:-1].numel(), torch.get_num_threads() == 1
+    trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    least = LEAST['training' if trains else 'inference']
+    if num_tokens < least['tokens_on_one_thread' if one_thread else 'tokens']:
+        return None
+    if num_tokens * weight.numel() < least['multiplications']:
+        return None
+    if not one_thread:
         return 1, 1, num_tokens
-    count = next((n for n in range(16, 33) if num_tokens % n == 0), None)
-    return (1, 1, num_tokens) if count is None else (count, num_tokens // count, 1)
+    counts = range(MIN_IMAGES, 2 * MIN_IMAGES + 1)
+    count = next((n for n in counts if num_tokens % n == 0), None)
+    return None if count is None else (count, num_tokens // count, 1)
+
+
+@functools.cache
+def blas_lacks_avx512() -> bool:
+    """Return whether oneDNN uses AVX-512 on this CPU and PyTorch's BLAS, MKL, does not.
+
+    MKL chooses by the vendor of the CPU. Both libraries read a limit from the
+    environment when they start. An unknown CPU counts as one of Intel.
+    """
+    onednn = os.environ.get('ONEDNN_MAX_CPU_ISA', '').upper()
+    onednn_has_it = (
+        torch.backends.mkldnn.is_available()
+        and torch.backends.cpu.get_cpu_capability() == 'AVX512'
+        and not onednn.startswith(('SSE', 'AVX2'))
+        and onednn != 'AVX'
+    )
+    mkl = os.environ.get('MKL_ENABLE_INSTRUCTIONS', '').upper()
+    mkl_lacks_it = torch.backends.mkl.is_available() and (
+        mkl.startswith(('SSE', 'AVX2')) or mkl == 'AVX' or 'AuthenticAMD' in _cpu()
+    )
+    return onednn_has_it and mkl_lacks_it
+
+
+def _cpu() -> str:
+    """Return a description of the CPU that contains its vendor."""
+    try:
+        with Path('/proc/cpuinfo').open() as file:
+            return file.read(2048)  # that of the first core
+    except OSError:
+        return platform.processor()
 
 
 def example_inputs(device='cpu', dtype=torch.float32, requires_grad=False):

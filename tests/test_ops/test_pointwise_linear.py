@@ -1,12 +1,16 @@
 """`pointwise_linear` is `F.linear`, whatever it goes through."""
 
+import importlib
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from mmattn.models.layers import PointwiseLinear
 from mmattn.ops import pointwise_linear
 from mmattn.ops.testing import assert_close, run_with_grads
 
+module = importlib.import_module('mmattn.ops.pointwise_linear')  # the function hides it
 SHAPES = [(63,), (2, 7, 5), (1, 1), (4, 16), (0, 3, 3), (2, 56, 56), ()]
 
 
@@ -18,6 +22,29 @@ def threads(request):
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def narrow_blas(monkeypatch):
+    """Imitate a BLAS without AVX-512, however few the tokens."""
+    least = dict(tokens=1, tokens_on_one_thread=1, multiplications=0)
+    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: True)
+    monkeypatch.setattr(module, 'LEAST', {'training': least, 'inference': least})
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """List the names of the two functions in the order of their calls."""
+    names = []
+    for name in ('linear', 'conv2d'):
+        function = getattr(F, name)
+
+        def record(*args, name=name, function=function):
+            names.append(name)
+            return function(*args)
+
+        monkeypatch.setattr(F, name, record)
+    return names
+
+
 def make(shape, dtype, channels=12, out_channels=20):
     generator = torch.Generator().manual_seed(0)
     sizes = [(*shape, channels), (out_channels, channels), (out_channels,)]
@@ -27,7 +54,7 @@ def make(shape, dtype, channels=12, out_channels=20):
 @pytest.mark.parametrize('bias', [True, False], ids=['bias', 'no bias'])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize('shape', SHAPES, ids=str)
-def test_output_and_gradients(shape, dtype, bias, threads):
+def test_output_and_gradients(shape, dtype, bias, threads, narrow_blas):
     tensors = make(shape, dtype)[: 3 if bias else 2]
     expected, expected_grads = run_with_grads(F.linear, tensors, dtype=torch.float64)
     out, grads = run_with_grads(pointwise_linear, tensors)
@@ -40,7 +67,7 @@ def test_output_and_gradients(shape, dtype, bias, threads):
 
 
 @pytest.mark.parametrize('view', ['transposed', 'sliced', 'expanded'])
-def test_views(view, threads):
+def test_views(view, threads, narrow_blas):
     x, weight, bias = make((4, 6, 8), torch.float32)
     x = {
         'transposed': x.transpose(0, 1),
@@ -50,18 +77,126 @@ def test_views(view, threads):
     assert_close('out', F.linear(x, weight, bias), pointwise_linear(x, weight, bias))
 
 
-def test_float32_on_a_cpu_is_a_convolution(monkeypatch):
-    x, weight, bias = make((8, 8), torch.float32)
-    monkeypatch.setattr(F, 'linear', None)
+def test_second_derivatives_of_the_convolution(narrow_blas):
+    x, weight, bias = make((4, 6), torch.float32)
+    x.requires_grad_()
+
+    def penalty(function):
+        (grad,) = torch.autograd.grad(
+            function(x, weight, bias).pow(3).sum(), x, create_graph=True
+        )
+        return torch.autograd.grad(grad.pow(2).sum(), x)[0]
+
+    assert_close('grad', penalty(F.linear), penalty(pointwise_linear))
+
+
+def test_linear_where_the_blas_has_the_widest_vectors(monkeypatch, called):
+    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: False)
+    pointwise_linear(*make((4096,), torch.float32, 128, 512))
+    assert called == ['linear']
+
+
+@pytest.mark.parametrize(
+    ('num_tokens', 'channels', 'num_threads', 'trains', 'expected'),
+    [
+        (196, 320, 2, False, 'conv2d'),
+        (196, 320, 2, True, 'linear'),
+        (392, 640, 2, True, 'linear'),
+        (784, 320, 2, True, 'conv2d'),
+        (191, 640, 2, False, 'linear'),  # few tokens
+        (784, 128, 2, False, 'linear'),  # few multiplications
+        (784, 192, 2, False, 'conv2d'),
+        (784, 192, 2, True, 'linear'),
+        (1049, 320, 2, True, 'conv2d'),
+        (1049, 320, 1, True, 'linear'),  # no divisor from 16 to 32
+        (196, 320, 1, False, 'linear'),
+        (392, 320, 1, False, 'conv2d'),
+        (576, 320, 1, True, 'linear'),
+        (784, 320, 1, True, 'conv2d'),
+    ],
+)
+def test_convolution_where_it_is_faster(
+    monkeypatch, called, num_tokens, channels, num_threads, trains, expected
+):
+    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: True)
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: num_threads)
+    x, weight, bias = make((1, num_tokens), torch.float32, channels, channels)
+    weight.requires_grad_(trains)
     pointwise_linear(x, weight, bias)
-    with pytest.raises(TypeError):
-        pointwise_linear(x.double(), weight.double(), bias.double())
-    with torch.autocast('cpu', torch.float16), pytest.raises(TypeError):
+    assert called == [expected]
+
+
+def test_no_gradients_count_as_inference(monkeypatch, called):
+    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: True)
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: 2)
+    x, weight, bias = make((196,), torch.float32, 320, 320)
+    with torch.no_grad():
+        pointwise_linear(x, weight.requires_grad_(), bias)
+    assert called == ['conv2d']
+
+
+def test_linear_in_other_dtypes_and_in_graphs(narrow_blas, called):
+    x, weight, bias = make((8, 8), torch.float32)
+    pointwise_linear(x.double(), weight.double(), bias.double())
+    with torch.autocast('cpu', torch.float16):
         pointwise_linear(x, weight, bias)
+    assert called == ['linear', 'linear']
+    linear = PointwiseLinear(12, 20)
+    graph = torch.export.export(linear, (x,)).graph
+    assert 'linear' in str(graph)
+    assert 'conv' not in str(graph)
+
+
+@pytest.mark.parametrize(('num_threads', 'shape'), [(1, (16, 45, 1)), (2, (1, 1, 720))])
+def test_images_that_onednn_takes(monkeypatch, narrow_blas, num_threads, shape):
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: num_threads)
+    x, weight, _ = make((720,), torch.float32)
+    assert module._image_shape(x, weight) == shape
+
+
+LIMITS = 'ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA', 'MKL_ENABLE_INSTRUCTIONS'
+
+
+@pytest.mark.parametrize(
+    ('aten', 'vendor', 'limits', 'expected'),
+    [
+        ('AVX512', 'AuthenticAMD', {}, True),
+        ('AVX512', 'GenuineIntel', {}, False),
+        ('AVX512', 'unknown', {}, False),
+        ('AVX2', 'AuthenticAMD', {}, False),
+        ('AVX512', 'GenuineIntel', {'MKL_ENABLE_INSTRUCTIONS': 'AVX2'}, True),
+        ('AVX512', 'GenuineIntel', {'MKL_ENABLE_INSTRUCTIONS': 'AVX'}, True),
+        ('AVX512', 'GenuineIntel', {'MKL_ENABLE_INSTRUCTIONS': 'AVX512'}, False),
+        ('AVX512', 'AuthenticAMD', {'MKL_ENABLE_INSTRUCTIONS': 'AVX512'}, True),
+        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'avx2'}, False),
+        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'SSE41'}, False),
+        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'AVX'}, False),
+        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'AVX10_1_512'}, True),
+    ],
+)
+def test_rule_of_the_instruction_sets(monkeypatch, aten, vendor, limits, expected):
+    for name in LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    for name, limit in limits.items():
+        monkeypatch.setenv(name, limit)
+    monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: aten)
+    monkeypatch.setattr(torch.backends.mkldnn, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.backends.mkl, 'is_available', lambda: True)
+    monkeypatch.setattr(module, '_cpu', lambda: f'vendor_id : {vendor}')
+    assert module.blas_lacks_avx512.__wrapped__() is expected
+
+
+@pytest.mark.parametrize('missing', ['mkl', 'mkldnn'])
+def test_rule_of_the_instruction_sets_without_a_library(monkeypatch, missing):
+    monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: 'AVX512')
+    monkeypatch.setattr(module, '_cpu', lambda: 'AuthenticAMD')
+    library = getattr(torch.backends, missing)
+    monkeypatch.setattr(library, 'is_available', lambda: False)
+    assert not module.blas_lacks_avx512.__wrapped__()
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_autocast_computes_in_the_lower_dtype(dtype):
+def test_autocast_computes_in_the_lower_dtype(dtype, narrow_blas):
     x, weight, bias = make((8, 8), torch.float32)
     with torch.autocast('cpu', dtype):
         out, expected = pointwise_linear(x, weight, bias), F.linear(x, weight, bias)
@@ -69,7 +204,7 @@ def test_autocast_computes_in_the_lower_dtype(dtype):
     assert_close('out', expected, out)
 
 
-def test_compiles_once_for_changing_sizes():
+def test_compiles_once_for_changing_sizes(narrow_blas):
     compiled = torch.compile(
         pointwise_linear, fullgraph=True, dynamic=True, backend='aot_eager'
     )
