@@ -249,12 +249,19 @@ def test_step_rows_are_complete(step_csv):
             for phase in ('data', 'forward', 'backward', 'optimizer')
         ]
         assert min(phases) > 0
-        # With two rounds a median is a mean, so the parts add up.
         assert sum(phases) == pytest.approx(float(row['step_ms']), rel=0.01)
         assert float(row['peak_mib']) > float(row['params_m']) * 4e6 / 2**20
         assert row.keys() >= ABOUT | {'mmdet', 'size', 'batch'}
     assert float(rows[1]['speedup']) == 1
     assert float(rows[0]['params_m']) > float(rows[1]['params_m'])
+
+
+def test_phases_are_those_of_the_step_of_median_length():
+    pytest.importorskip('mmdet')
+    tool = importlib.import_module('train_step')
+    steps = [[1, 5], [4, 1], [2, 1], [0, 9]]
+    assert tool.step_of_median_length(steps) == [4, 1]
+    assert tool.step_of_median_length(steps[:3]) == [4, 1]
 
 
 def test_peer_differs_by_its_backbone_only():
@@ -286,36 +293,6 @@ def test_operator_csv_is_drawn(operator_csv):
 @pytest.mark.parametrize('source', ['model_csv', 'step_csv'])
 def test_csv_is_drawn(request, source):
     assert_drawn(request.getfixturevalue(source))
-
-
-def test_lines_show_the_csv(operator_csv):
-    rows = read(operator_csv)
-    figure = plot.draw_scaling(rows)
-    times, peaks = figure.axes[:2], figure.axes[2:]
-    for axes, column in ((times, 'ms'), (peaks, 'peak_mib')):
-        for axis, which in zip(axes, operators.PASSES, strict=True):
-            for line in axis.lines:
-                expected = [
-                    float(row[column])
-                    for row in rows
-                    if (row['method'], row['pass']) == (line.get_label(), which)
-                ]
-                assert list(line.get_ydata()) == expected and expected
-                ours = ('landmark', 'masked', 'ms_deform', 'neighborhood')
-                ours += ('structure_aware', 'lisa')
-                is_ours = line.get_label().startswith(ours)
-                assert (line.get_linestyle() == '-') == is_ours
-    plot.plt.close(figure)
-
-
-def test_another_csv_is_refused(tmp_path):
-    path = tmp_path / 'other.csv'
-    path.write_text('a,b\n1,2\n')
-    with pytest.raises(SystemExit, match='not the csv of a benchmark'):
-        plot.main([str(path)])
-    path.write_text('tokens,ms\n')
-    with pytest.raises(SystemExit, match='not the csv of a benchmark'):
-        plot.main([str(path)])
 
 
 @pytest.mark.parametrize(

@@ -30,3 +30,13 @@ def test_instances_are_drawn_with_the_masks_that_they_have(boxes, masked):
         edge = drawn[top - 1 : top + 2, left + 4 : right - 4]
         assert edge.any(axis=0).all() == bool(len(boxes))
         assert inside.all() == (masked and bool(len(boxes)))
+
+
+def test_a_run_that_logged_no_loss_is_named(work, tool):
+    run_dir = work / 'work_dirs/detector'
+    scalars = run_dir / '20260102_030405/vis_data/scalars.json'
+    scalars.parent.mkdir(parents=True)
+    scalars.write_text('{"coco/bbox_mAP": 0.5, "step": 4}\n')
+    (run_dir / 'last_checkpoint').write_text('epoch_1.pth')
+    with pytest.raises(ValueError, match='scalars.json has no training loss'):
+        tool('analysis/draw_run', 'detector.py')

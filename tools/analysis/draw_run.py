@@ -166,6 +166,11 @@ def main():
     if checkpoint is None or not scalars:
         raise ValueError(f'{work_dir} holds no finished run')
     records = [json.loads(line) for line in scalars[-1].read_text().splitlines()]
+    if not any('loss' in record for record in records):
+        raise ValueError(
+            f'{scalars[-1]} has no training loss: the run was shorter than '
+            'the interval of its log, default_hooks.logger.interval'
+        )
     metrics = METRICS.get(cfg.default_scope, ())
     summary = summarize(args.config, scalars[-1].parents[1], records, metrics)
     (work_dir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')

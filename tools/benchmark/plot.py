@@ -3,7 +3,10 @@
     python tools/benchmark/plot.py docs/benchmarks/*.csv
 
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
-method; what `model.py` and `train_step.py` wrote becomes bars.
+method; what `model.py` and `train_step.py` wrote becomes bars. The rows of `x_cpu.csv`
+and those of `x_cpu_avx2.csv`, measured with AVX2 only, share the picture `x_cpu.png`.
+Ratios are those of the drawn values. Models of several sizes have a second picture,
+`x_cpu_params.png`: images a second against the parameters.
 """
 
 import argparse
@@ -15,8 +18,13 @@ import matplotlib
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
+SECOND_SET = '_avx2'
 MAX_LABEL = 40  # longer ones stand in two columns
 # timm's PVT v2 is `pvt_v2_`.
 OUR_NAMES = (
@@ -25,12 +33,19 @@ OUR_NAMES = (
 )
 OURS = '#b5312f'
 PEERS = '#6f7f8f'
+OUR_COLORS = ('#b5312f', '#e08214', '#7b3294', '#c51b7d', '#8c510a', '#f1a340')
+PEER_COLORS = ('#2166ac', '#1b7837', '#35978f', '#67a9cf', '#542788', '#4d4d4d')
+MARKERS = 'osD^vPX*<>'
 # In the order in which they run.
 PHASES = {
     'data_ms': '#c9c9c9',
     'forward_ms': '#5b8db8',
     'backward_ms': '#2f4b7c',
     'optimizer_ms': '#d39b3a',
+}
+NOTES = {
+    'deformable_attention': 'scaled_dot_product_attention adds no position bias, '
+    'unlike the other methods.'
 }
 
 
@@ -42,45 +57,102 @@ def is_ours(model: str) -> bool:
     return any(name in model for name in OUR_NAMES)
 
 
+def is_our_method(method: str, operator: str) -> bool:
+    """Tell our backends and definitions from peers: their names begin alike."""
+    name = method.split()[0]
+    return name.startswith(operator) or operator.startswith(name)
+
+
+def text_of(value: float) -> str:
+    """Format a measured number with three digits, or as an integer above 1000."""
+    return f'{value:,.0f}' if abs(value) >= 999.5 else f'{value:.3g}'
+
+
+def isa_of(rows: list[dict]) -> str:
+    return rows[0].get('isa', '')
+
+
+def titled(title: str, rows: list[dict]) -> str:
+    return ', '.join(filter(None, (title, isa_of(rows))))
+
+
 def caption(row: dict) -> str:
     """Describe the machine and the versions that the numbers come from."""
+    isa = f', {row["isa"]}' if row.get('isa') else ''
     return (
-        f'{row["machine"]}, {row["threads"]} threads, {row["dtype"]}, '
+        f'{row["machine"]}{isa}, {row["threads"]} threads, {row["dtype"]}, '
         f'batch {row["batch"]}, torch {row["torch"]}, commit {row["commit"]}, '
         f'{row["date"]}'
     )
 
 
-def draw_scaling(rows: list[dict]) -> Figure:
-    """Time and memory against the tokens, for each pass."""
-    passes = list(dict.fromkeys(row['pass'] for row in rows))
-    methods = list(dict.fromkeys(row['method'] for row in rows))
-    measured = {'ms': 'time (ms)', 'peak_mib': 'peak memory (MiB)'}
-    figure, axes = plt.subplots(
-        len(measured), len(passes), figsize=(10, 7.5), sharex=True, sharey='row'
+def captions(sets: list[list[dict]]) -> str:
+    lines = [caption(rows[0]) for rows in sets]
+    lines.append(NOTES.get(sets[0][0].get('operator'), ''))
+    return '\n'.join(dict.fromkeys(filter(None, lines)))
+
+
+def styles_of(methods: list[str], operator: str) -> dict[str, dict]:
+    """Return line styles: ours solid, peers dashed, and the first ones wide below.
+
+    A line that coincides with another stays visible, as a wide or as a narrow one.
+    """
+    styles, ours, peers = {}, iter(OUR_COLORS * 2), iter(PEER_COLORS * 2)
+    for i, method in enumerate(methods):
+        mine, last = is_our_method(method, operator), len(methods) - 1
+        styles[method] = dict(
+            color=next(ours if mine else peers),
+            linestyle='-' if mine else (2.5 * i, (4, 2)),
+            linewidth=1.2 + 2.8 * (last - i) / max(last, 1),
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=4 + 4 * (last - i) / max(last, 1),
+            markeredgecolor='white',
+            markeredgewidth=0.5,
+            zorder=2 + i,
+        )
+    return styles
+
+
+def label_log(axis: Axis):
+    """Label 1, 2 and 5 times each power of ten, as plain numbers."""
+    axis.set_major_formatter(lambda value, _: text_of(value))
+    axis.set_minor_formatter(
+        lambda value, _: text_of(value) if f'{value:e}'[0] in '25' else ''
     )
-    for line, (column, label) in zip(axes, measured.items(), strict=True):
+    axis.set_tick_params(which='minor', labelsize=7)
+
+
+def draw_lines(axis: Axes, rows: list[dict], column: str, styles: dict[str, dict]):
+    for method, style in styles.items():
+        found = [row for row in rows if row['method'] == method and row[column]]
+        x, y = numbers(found, 'tokens'), numbers(found, column)
+        axis.plot(x, y, label=method, **style)
+    axis.set(xscale='log', yscale='log')
+    axis.grid(which='major', alpha=0.3)
+    label_log(axis.yaxis)
+
+
+def draw_scaling(sets: list[list[dict]]) -> Figure:
+    """Draw time of each instruction set, and memory, against the tokens."""
+    passes = list(dict.fromkeys(row['pass'] for row in sets[0]))
+    methods = list(dict.fromkeys(row['method'] for rows in sets for row in rows))
+    styles = styles_of(methods, sets[0][0]['operator'])
+    panels = [(rows, 'ms', titled('time (ms)', rows)) for rows in sets]
+    panels.append((sets[0], 'peak_mib', 'peak memory (MiB)'))
+    figure, axes = plt.subplots(
+        len(panels),
+        len(passes),
+        figsize=(10, 1.5 + 3 * len(panels)),
+        sharex=True,
+        sharey='row',
+        squeeze=False,
+    )
+    for line, (rows, column, label) in zip(axes, panels, strict=True):
         for axis, which in zip(line, passes, strict=True):
-            for i, method in enumerate(methods):
-                found = [
-                    row
-                    for row in rows
-                    if (row['method'], row['pass']) == (method, which) and row[column]
-                ]
-                ours = method.split()[0] in rows[0]['operator']
-                axis.plot(
-                    numbers(found, 'tokens'),
-                    numbers(found, column),
-                    label=method,
-                    marker='o' if ours else 's',
-                    markersize=4,
-                    linestyle='-' if ours else '--',
-                    color=f'C{i}',
-                )
-            axis.set(xscale='log', yscale='log')
-            axis.grid(which='major', alpha=0.3)
+            of_pass = [row for row in rows if row['pass'] == which]
+            draw_lines(axis, of_pass, column, styles)
         line[0].set_ylabel(label)
-    tokens = sorted({int(row['tokens']) for row in rows})
+    tokens = sorted({int(row['tokens']) for rows in sets for row in rows})
     for axis, which in zip(axes[0], passes, strict=True):
         axis.set_title(which)
     for axis in axes[-1]:
@@ -88,64 +160,135 @@ def draw_scaling(rows: list[dict]) -> Figure:
         axis.set_xticks(tokens, [f'{n:,}' for n in tokens], rotation=30)
         axis.minorticks_off()
     handles, labels = axes[0, 0].get_legend_handles_labels()
+    handles += [
+        Line2D([], [], color='0.2'),
+        Line2D([], [], color='0.2', linestyle=(0, (4, 2))),
+    ]
+    labels += ['solid: mmattn', 'dashed: peers']
     ncols = 3 if max(map(len, labels)) < MAX_LABEL else 2
-    figure.legend(handles, labels, loc='outside upper center', ncols=ncols)
+    figure.legend(
+        handles, labels, loc='outside upper center', ncols=ncols, handlelength=4
+    )
     return figure
 
 
-def draw_throughput(rows: list[dict]) -> Figure:
-    """Draw images per second of each model and pass, and the speedups."""
-    passes = list(dict.fromkeys(row['pass'] for row in rows))
-    models = list(dict.fromkeys(row['model'] for row in rows))
+def with_ratio(value: float, baseline: float | None, text: str) -> str:
+    """Append the speed beside the baseline, where there is one."""
+    return text if baseline is None else f'{text}  ({value / baseline:.2f}x)'
+
+
+def add_owners(figure: Figure):
+    """Say which color is whose."""
+    owners = [Patch(color=OURS, label='mmattn'), Patch(color=PEERS, label='peers')]
+    figure.legend(handles=owners, loc='outside upper center', ncols=2)
+
+
+def draw_throughput(sets: list[list[dict]]) -> Figure:
+    """Draw images per second of each model, pass and instruction set."""
+    passes = list(dict.fromkeys(row['pass'] for row in sets[0]))
+    models = {row['model'] for rows in sets for row in rows}
     figure, axes = plt.subplots(
-        1, len(passes), figsize=(11, 1 + 0.45 * len(models)), sharey=True
+        len(sets),
+        len(passes),
+        figsize=(11, 1 + len(sets) * (0.7 + 0.32 * len(models))),
+        sharey='row',
+        sharex='col',
+        squeeze=False,
     )
-    for axis, which in zip(axes, passes, strict=True):
-        found = [row for row in rows if row['pass'] == which]
-        names = [row['model'] for row in found]
-        bars = axis.barh(
-            names,
-            numbers(found, 'images_per_s'),
-            color=[OURS if is_ours(name) else PEERS for name in names],
-        )
-        axis.bar_label(
-            bars,
-            [
-                f'{row["images_per_s"]}'
-                + (f'  ({row["speedup"]}x)' if row['speedup'] else '')
-                for row in found
-            ],
-            padding=3,
-            fontsize=8,
-        )
-        axis.margins(x=0.25)
-        axis.set(title=f'{which}, {found[0]["size"]} x {found[0]["size"]}')
+    for line, rows in zip(axes, sets, strict=True):
+        for axis, which in zip(line, passes, strict=True):
+            found = [row for row in rows if row['pass'] == which]
+            names = [row['model'] for row in found]
+            speeds = numbers(found, 'images_per_s')
+            colors = [OURS if is_ours(name) else PEERS for name in names]
+            bars = axis.barh(names, speeds, color=colors)
+            baseline = dict(zip(names, speeds, strict=True)).get(found[0]['baseline'])
+            labels = [with_ratio(speed, baseline, text_of(speed)) for speed in speeds]
+            axis.bar_label(bars, labels, padding=3, fontsize=8)
+            axis.margins(x=0.25)
+            size = found[0]['size']
+            axis.set_title(titled(f'{which}, {size} x {size}', rows))
+        line[0].invert_yaxis()
+    for axis in axes[-1]:
         axis.set_xlabel('images a second')
-    axes[0].invert_yaxis()
+    add_owners(figure)
     return figure
 
 
-def draw_phases(rows: list[dict]) -> Figure:
-    """Draw the phases of a training step as a stacked bar."""
-    figure, axis = plt.subplots(figsize=(10, 1.4 + 0.6 * len(rows)))
-    names, start = [row['config'] for row in rows], [0.0] * len(rows)
-    for column, color in PHASES.items():
-        width = numbers(rows, column)
-        label = column.removesuffix('_ms')
-        bars = axis.barh(names, width, left=start, color=color, label=label)
-        start = [a + b for a, b in zip(start, width, strict=True)]
-    axis.bar_label(
-        bars,
-        [f'{row["step_ms"]} ms  ({row["speedup"]}x)' for row in rows],
-        padding=3,
-        fontsize=8,
+def draw_sizes(sets: list[list[dict]]) -> Figure:
+    """Draw images per second against the parameters of each model."""
+    passes = list(dict.fromkeys(row['pass'] for row in sets[0]))
+    figure, axes = plt.subplots(
+        len(sets), len(passes), figsize=(11, 4.5 * len(sets)), squeeze=False
     )
-    axis.margins(x=0.25)
-    axis.invert_yaxis()
-    size = rows[0]['size']
+    for line, rows in zip(axes, sets, strict=True):
+        for axis, which in zip(line, passes, strict=True):
+            found = [row for row in rows if row['pass'] == which]
+            x, y = numbers(found, 'params_m'), numbers(found, 'images_per_s')
+            ours = [is_ours(row['model']) for row in found]
+            axis.scatter(x, y, color=[OURS if mine else PEERS for mine in ours])
+            axis.plot(
+                *zip(*sorted(family_line(found)), strict=True),
+                color=PEERS,
+                linewidth=1,
+                zorder=0,
+            )
+            for row, mine, *point in zip(found, ours, x, y, strict=True):
+                color = OURS if mine else PEERS
+                label = row['model'].split('_patch')[0]
+                place = dict(textcoords='offset points', xytext=(5, 3), fontsize=8)
+                axis.annotate(label, point, color=color, **place)
+            axis.set(xscale='log', yscale='log', ylabel='images a second')
+            axis.set_title(titled(which, rows))
+            axis.set_xlabel('parameters (millions)')
+            axis.margins(x=0.2)
+            label_log(axis.xaxis)
+            label_log(axis.yaxis)
+            axis.grid(which='both', alpha=0.2)
+    add_owners(figure)
+    return figure
+
+
+def family_line(rows: list[dict]) -> list[tuple[float, float]]:
+    """Return the points of the baseline's family, by which others are compared."""
+    family = rows[0]['baseline'].split('_')[0]
+    rows = [row for row in rows if row['model'].split('_')[0] == family]
+    return list(
+        zip(numbers(rows, 'params_m'), numbers(rows, 'images_per_s'), strict=True)
+    )
+
+
+def draw_phases(sets: list[list[dict]]) -> Figure:
+    """Draw the phases of a training step as a stacked bar."""
+    figure, axes = plt.subplots(
+        len(sets),
+        figsize=(10, 1 + len(sets) * (0.6 + 0.5 * len(sets[0]))),
+        sharex=True,
+        squeeze=False,
+    )
+    for axis, rows in zip(axes[:, 0], sets, strict=True):
+        names, start = [row['config'] for row in rows], [0.0] * len(rows)
+        for column, color in PHASES.items():
+            width = numbers(rows, column)
+            label = column.removesuffix('_ms')
+            bars = axis.barh(names, width, left=start, color=color, label=label)
+            start = [a + b for a, b in zip(start, width, strict=True)]
+        steps = dict(zip(names, start, strict=True))
+        baseline = steps.get(rows[0]['baseline'])
+        labels = [
+            with_ratio(1 / step, baseline and 1 / baseline, f'{text_of(step)} ms')
+            for step in start
+        ]
+        axis.bar_label(bars, labels, padding=3, fontsize=8)
+        axis.margins(x=0.25)
+        axis.invert_yaxis()
+        axis.set_title(isa_of(rows))
+        axis.xaxis.set_major_formatter('{x:,.0f}')
+    size = sets[0][0]['size']
     size = size if 'x' in size else f'{size} x {size}'
-    axis.set_xlabel(f'milliseconds of a training step, {size}')
-    figure.legend(loc='outside upper center', ncols=len(PHASES))
+    axes[-1, 0].set_xlabel(f'milliseconds of a training step, {size}')
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside upper center', ncols=len(PHASES))
     return figure
 
 
@@ -157,24 +300,37 @@ KINDS = {
 }
 
 
-def draw(path: Path) -> Path:
-    """Draw one csv file, and return the path of the png.
-
-    Raises:
-        ValueError: the file has no rows, or none of the benchmarks wrote it.
-    """
+def read(path: Path) -> list[dict]:
     with path.open(newline='') as file:
         rows = list(csv.DictReader(file))
-    kinds = [kind for column, kind in KINDS.items() if rows and column in rows[0]]
-    if not kinds:
+    if not rows or not KINDS.keys() & rows[0].keys():
         raise ValueError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
-    figure = kinds[0](rows)
+    return rows
+
+
+def save(figure: Figure, note: str, path: Path) -> Path:
     figure.set_layout_engine('constrained')
-    figure.supxlabel(caption(rows[0]), fontsize=8, color='0.4')
-    out_file = path.with_suffix('.png')
-    figure.savefig(out_file, dpi=120)
+    figure.supxlabel(note, fontsize=8, color='0.4')
+    figure.savefig(path, dpi=120)
     plt.close(figure)
-    return out_file
+    return path
+
+
+def draw(path: Path) -> list[Path]:
+    """Draw one csv file with that of the second set, and return the paths of the pngs.
+
+    Raises:
+        ValueError: a file has no rows, or none of the benchmarks wrote it.
+    """
+    first = path.with_stem(path.stem.removesuffix(SECOND_SET))
+    paths = [first, first.with_stem(first.stem + SECOND_SET)]
+    sets = [read(each) for each in paths if each == path or each.is_file()]
+    kind = next(kind for column, kind in KINDS.items() if column in sets[0][0])
+    drawn = [save(kind(sets), captions(sets), first.with_suffix('.png'))]
+    if any(row.get('speedup_at_params') for row in sets[0]):
+        out_file = first.with_name(f'{first.stem}_params.png')
+        drawn.append(save(draw_sizes(sets), captions(sets), out_file))
+    return drawn
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -184,7 +340,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument('csv', nargs='+', type=Path)
     for path in parser.parse_args(argv).csv:
         try:
-            print(f'wrote {draw(path)}')
+            print('wrote', *draw(path))
         except (OSError, ValueError) as error:
             sys.exit(f'plot: {error}')
     return 0

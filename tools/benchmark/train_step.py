@@ -18,7 +18,7 @@ order and from the same random seed.
 
 `data_ms` is the time to load a batch in the training process, which the workers of a
 real run hide; the toy files are small, so it is less than with COCO. `step_ms` is the
-median of the sums, not the sum of the medians.
+lower median of all steps, and the phases are those of that step.
 """
 
 import argparse
@@ -181,6 +181,11 @@ def trainings_of(cfgs: dict[str, Config], device: str) -> dict[str, Training]:
     return trainings
 
 
+def step_of_median_length(steps: list[list[float]]) -> list[float]:
+    """Return the phases of the median step, which add up to its length."""
+    return sorted(steps, key=sum)[(len(steps) - 1) // 2]
+
+
 def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
     trainings = trainings_of(cfgs, args.device)
     names = list(trainings)
@@ -193,20 +198,22 @@ def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
         taken[names[i]].append(trainings[names[i]].step())
         total = sum(taken[names[i]][-1])
         measure.progress(f'{names[i]}, step {len(taken[names[i]])}: {total:.2f} s')
-    steps = {n: measure.Timing([sum(s) for s in taken[n]]) for n in names}
+    typical = {name: step_of_median_length(taken[name]) for name in names}
+    baseline = sum(typical[names[1]])
     for name, training in trainings.items():
-        phases = map(measure.Timing, zip(*taken[name], strict=True))
+        step = sum(typical[name])
+        spread = measure.Timing([sum(phases) for phases in taken[name]]).spread
         peak = measure.peak_memory(training.step, args.device)
         parameters = sum(p.numel() for p in training.model.parameters())
         yield {
             'config': name,
             **{
-                f'{phase}_ms': measure.rounded(1e3 * timing.median)
-                for phase, timing in zip(PHASES, phases, strict=True)
+                f'{phase}_ms': measure.rounded(1e3 * seconds)
+                for phase, seconds in zip(PHASES, typical[name], strict=True)
             },
-            'step_ms': measure.rounded(1e3 * steps[name].median),
-            'spread_percent': measure.rounded(100 * steps[name].spread, 2),
-            'speedup': measure.rounded(steps[name].speedup_over(steps[names[1]]), 3),
+            'step_ms': measure.rounded(1e3 * step),
+            'spread_percent': measure.rounded(100 * spread, 2),
+            'speedup': measure.rounded(baseline / step, 3),
             'peak_mib': measure.rounded(peak / measure.MIB),
             'params_m': measure.rounded(parameters / 1e6),
         }

@@ -1,0 +1,141 @@
+"""Pictures of the benchmarks: what is drawn is what the csv says."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+for name in ('rich', 'matplotlib'):
+    pytest.importorskip(name)
+
+import operators  # noqa: E402
+import plot  # noqa: E402
+
+ABOUT = dict(machine='M', threads=2, dtype='float32', batch=1, torch='2', date='today')
+ABOUT |= dict(commit='abc', size=224)
+OUR_METHODS = ('landmark_', 'masked_', 'ms_deform_attn', 'neighborhood_')
+OUR_METHODS += ('structure_aware_', 'deformable_', 'lisa')
+
+
+def write(path: Path, rows: list[dict], **about) -> list[dict]:
+    rows = [row | ABOUT | about for row in rows]
+    with path.open('w', newline='') as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return plot.read(path)
+
+
+def operator_rows(methods: list[str], scale: float = 1) -> list[dict]:
+    return [
+        dict(method=m, tokens=n, ms=scale * i * n, peak_mib=i + n) | {'pass': which}
+        for i, m in enumerate(methods, start=1)
+        for n in (49, 3136)
+        for which in operators.PASSES
+    ]
+
+
+def texts(axis) -> list[str]:
+    return [text.get_text() for text in axis.texts]
+
+
+@pytest.mark.parametrize('operator', operators.OPERATORS)
+def test_ours_are_solid_and_peers_dashed(operator):
+    cases = operators.load(operator).cases(5, 1, 'cpu', torch.float32)
+    methods = [case.method for case in cases]
+    styles = plot.styles_of(methods, operator)
+    for method in methods:
+        assert (styles[method]['linestyle'] == '-') == method.startswith(OUR_METHODS)
+    looks = {(style['color'], style['marker']) for style in styles.values()}
+    assert len(looks) == len(methods)
+    # The upper line of two that coincide leaves an edge of the lower one.
+    widths = [style['linewidth'] for style in styles.values()]
+    assert widths == sorted(set(widths), reverse=True)
+
+
+def test_lines_show_both_instruction_sets(tmp_path):
+    methods = ['deformable_attention_v2 (cpu)', 'scaled_dot_product_attention']
+    about = dict(operator='deformable_attention')
+    sets = [
+        write(tmp_path / name, operator_rows(methods, scale), isa=isa, **about)
+        for name, scale, isa in (('a.csv', 1, 'AVX512'), ('b.csv', 7, 'AVX2'))
+    ]
+    figure = plot.draw_scaling(sets)
+    panels = [(sets[0], 'ms'), (sets[1], 'ms'), (sets[0], 'peak_mib')]
+    assert len(figure.axes) == 6
+    for i, axis in enumerate(figure.axes):
+        rows, column = panels[i // 2]
+        for line in axis.lines:
+            expected = [
+                float(row[column])
+                for row in rows
+                if row['method'] == line.get_label()
+                and row['pass'] == operators.PASSES[i % 2]
+            ]
+            assert list(line.get_ydata()) == expected and len(expected) == 2
+    labels = [axis.get_ylabel() for axis in figure.axes[::2]]
+    assert labels == ['time (ms), AVX512', 'time (ms), AVX2', 'peak memory (MiB)']
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == [*methods, 'solid: mmattn', 'dashed: peers']
+    lines = plot.captions(sets).splitlines()
+    assert ['AVX512' in lines[0], 'AVX2' in lines[1]] == [True, True]
+    assert 'adds no position bias' in lines[2]
+    plot.plt.close(figure)
+
+
+def test_ratios_are_those_of_the_bars(tmp_path):
+    rows = [
+        dict(model='ivit_t', images_per_s=24.76, speedup=2.06, params_m=27),
+        dict(model='swin', images_per_s=12.98, speedup=1, params_m=28),
+    ]
+    rows = [row | {'pass': which} for which in 'ab' for row in rows]
+    figure = plot.draw_throughput([write(tmp_path / 'm.csv', rows, baseline='swin')])
+    for axis in figure.axes:
+        assert texts(axis) == ['24.8  (1.91x)', '13  (1.00x)']
+    owners = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert owners == ['mmattn', 'peers']
+    bars = figure.axes[0].patches
+    assert [plot.matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars] == [
+        plot.OURS,
+        plot.PEERS,
+    ]
+    plot.plt.close(figure)
+
+
+def test_a_step_is_labeled_with_the_length_of_its_bar(tmp_path):
+    phases = ('data_ms', 'forward_ms', 'backward_ms', 'optimizer_ms')
+    rows = [
+        dict(zip(phases, (5, 2000, 6000, 1000.4), strict=True), config='ours'),
+        dict(zip(phases, (5, 4000, 7000, 900), strict=True), config='theirs'),
+    ]
+    rows = [row | {'step_ms': 10000.0, 'speedup': 1.01} for row in rows]
+    figure = plot.draw_phases([write(tmp_path / 's.csv', rows, baseline='theirs')])
+    labels = texts(figure.axes[0])
+    assert labels == ['9,005 ms  (1.32x)', '11,905 ms  (1.00x)']
+    plot.plt.close(figure)
+
+
+def test_the_second_set_has_no_picture_of_its_own(tmp_path):
+    methods = ['landmark_attention (cpu)', 'unfold']
+    about = dict(operator='landmark_attention')
+    first, second = tmp_path / 'x_cpu.csv', tmp_path / 'x_cpu_avx2.csv'
+    write(second, operator_rows(methods), **about)
+    assert plot.draw(second) == [tmp_path / 'x_cpu.png']
+    write(first, operator_rows(methods), **about)
+    assert plot.draw(first) == plot.draw(second) == [tmp_path / 'x_cpu.png']
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'), [(9005.0, '9,005'), (999.7, '1,000'), (0.51234, '0.512')]
+)
+def test_numbers_have_no_false_digits(value, text):
+    assert plot.text_of(value) == text
+
+
+def test_another_csv_is_refused(tmp_path):
+    path = tmp_path / 'other.csv'
+    for text in ('a,b\n1,2\n', 'tokens,ms\n'):
+        path.write_text(text)
+        with pytest.raises(SystemExit, match='not the csv of a benchmark'):
+            plot.main([str(path)])
