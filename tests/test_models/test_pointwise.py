@@ -65,6 +65,13 @@ def test_star_relu_in_forward_mode_and_func_grad():
     torch.testing.assert_close(gradient, expected)
 
 
+def test_star_relu_under_vmap():
+    act, x = star_relu(), torch.randn(2, 3, 4)
+    with torch.no_grad():
+        out = torch.func.vmap(act)(x.clone())
+    assert_close('out', formula(act, x), out)
+
+
 def test_star_relu_under_autocast_keeps_the_dtype_of_the_layer_before():
     act, linear = star_relu(), PointwiseLinear(4, 8)
     with torch.autocast('cpu', torch.bfloat16):

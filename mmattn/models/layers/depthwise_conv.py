@@ -1,10 +1,22 @@
 """Depthwise convolution of a channels-last grid."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
+
+from mmattn.ops.backend import needs_reference
+
+LARGE_KERNEL = 5  # oneDNN computes the gradients of smaller ones fast
+MAX_PIXELS_OF_KERNEL = 600  # a gradient that serves as a kernel is slow beyond
 
 
 class DepthwiseConv(nn.Conv2d):
-    """Depthwise convolution with zero padding; shape (B, H, W, C) in and out."""
+    """Depthwise convolution with zero padding; shape (B, H, W, C) in and out.
+
+    On a CPU, in float32, the gradients of kernels of 5 x 5 or more are composed of
+    convolutions that oneDNN has fast code for.
+    """
 
     def __init__(self, embed_dims: int, kernel_size: int, *, bias: bool = True):
         super().__init__(
@@ -17,4 +29,85 @@ class DepthwiseConv(nn.Conv2d):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._has_slow_gradients(x):
+            return _LargeDepthwiseConv.apply(x, self.weight, self.bias)
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+    def _has_slow_gradients(self, x: Tensor) -> bool:
+        K = self.kernel_size[0]
+        return (
+            K >= LARGE_KERNEL
+            and K % 2 == 1
+            and x.device.type == 'cpu'
+            and x.dtype == self.weight.dtype == torch.float32
+            and x.numel() > 0
+            and torch.is_grad_enabled()
+            and not torch.is_autocast_enabled('cpu')
+            and not torch.compiler.is_compiling()
+            and not torch._C._are_functorch_transforms_active()
+            and not needs_reference(x, self.weight, self.bias)
+        )
+
+
+class _LargeDepthwiseConv(torch.autograd.Function):
+    """Depthwise convolution with stride 1 that keeps the size of the grid."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None):
+        ctx.save_for_backward(x, weight)
+        return _convolve(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        x, weight = ctx.saved_tensors
+        dx = dweight = dbias = None
+        if ctx.needs_input_grad[0]:
+            dx = _convolve(grad, weight.flip(2, 3))
+        if ctx.needs_input_grad[1]:
+            dweight = _weight_gradient(x, grad, weight.shape[-1])
+        if ctx.needs_input_grad[2]:
+            dbias = grad.sum((0, 1, 2))
+        return dx, dweight, dbias
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    out = F.conv2d(
+        x.permute(0, 3, 1, 2),
+        weight,
+        bias,
+        padding=weight.shape[-1] // 2,
+        groups=len(weight),
+    )
+    return out.permute(0, 2, 3, 1)
+
+
+def _weight_gradient(x: Tensor, grad: Tensor, kernel_size: int) -> Tensor:
+    """Return the gradient of the weight, shape (C, 1, K, K).
+
+    oneDNN's own for such kernels computes all pairs of 8 or 16 channels.
+    """
+    B, H, W, C = x.shape
+    pad = kernel_size // 2
+    if H * W <= MAX_PIXELS_OF_KERNEL:
+        # Images become channels, and each map of gradients is the kernel of its map.
+        images = x.permute(1, 2, 0, 3).reshape(1, H, W, B * C)
+        kernels = grad.permute(0, 3, 1, 2).reshape(B * C, 1, H, W)
+        maps = F.conv2d(
+            images.permute(0, 3, 1, 2),
+            kernels,
+            padding=pad,
+            groups=B * C,
+        )
+        return maps.view(B, C, 1, kernel_size, kernel_size).sum(0)
+    # Strips of three columns are narrow enough for the code of small kernels.
+    padded, strips = F.pad(x, (0, 0, pad, pad, pad, pad)), []
+    for first in range(0, kernel_size, 3):
+        width = min(3, kernel_size - first)
+        strip = conv2d_weight(
+            padded[:, :, first : first + W + width - 1].permute(0, 3, 1, 2),
+            (C, 1, kernel_size, width),
+            grad.permute(0, 3, 1, 2),
+            groups=C,
+        )
+        strips.append(strip)
+    return torch.cat(strips, -1)

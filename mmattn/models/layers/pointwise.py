@@ -33,8 +33,7 @@ class _StarReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, scale)
-        relu = x.relu()
-        return relu.mul_(relu).mul_(scale).add_(bias)
+        return _scale_square(x.relu(), scale, bias)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -43,6 +42,14 @@ class _StarReLU(torch.autograd.Function):
         dscale = _inner_product(product, x).to(scale.dtype).view_as(scale)
         dbias = grad.sum(dtype=scale.dtype).view_as(scale)
         return product.mul_(2 * scale), dscale, dbias
+
+
+def _scale_square(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Overwrite `x` with `scale * x^2 + bias`."""
+    in_one_pass = x.device.type == 'cpu' and x.dtype == scale.dtype  # else a GPU waits
+    if not in_one_pass or torch._C._are_functorch_transforms_active():
+        return x.square_().mul_(scale).add_(bias)
+    return torch.addcmul(bias, x, x, value=scale.item(), out=x)
 
 
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
@@ -70,5 +77,5 @@ class StarReLU(nn.Module):
             # Compilers fuse this formula.
             return self.scale * x.relu().square() + self.bias
         if not torch.is_grad_enabled():
-            return x.relu_().square_().mul_(self.scale).add_(self.bias)
+            return _scale_square(x.relu_(), self.scale, self.bias)
         return _StarReLU.apply(x, self.scale, self.bias)

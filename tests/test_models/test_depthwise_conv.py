@@ -1,0 +1,133 @@
+"""The depthwise convolution is `nn.Conv2d`, and so are its gradients."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from mmattn.models.layers import DepthwiseConv, depthwise_conv
+from mmattn.ops.testing import assert_close, run_with_grads
+
+CHANNELS = 6
+
+
+def make(shape, kernel_size, bias=True):
+    torch.manual_seed(0)
+    conv = DepthwiseConv(CHANNELS, kernel_size, bias=bias)
+    return conv, torch.randn(*shape, CHANNELS)
+
+
+def plain(conv, x, weight, bias=None):
+    out = nn.functional.conv2d(
+        x.permute(0, 3, 1, 2), weight, bias, padding=conv.padding, groups=CHANNELS
+    )
+    return out.permute(0, 2, 3, 1)
+
+
+def ours(conv, x, weight, bias=None):
+    parameters = {'weight': weight} | ({} if bias is None else {'bias': bias})
+    return torch.func.functional_call(conv, parameters, (x,))
+
+
+@pytest.fixture(params=['as kernels', 'in strips'])
+def weight_gradient(request, monkeypatch):
+    if request.param == 'in strips':
+        monkeypatch.setattr(depthwise_conv, 'MAX_PIXELS_OF_KERNEL', 0)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Count the calls of the function with its own gradients."""
+    function, counted = depthwise_conv._LargeDepthwiseConv, []
+
+    class Counting(function):
+        @staticmethod
+        def forward(ctx, *args):
+            counted.append(1)
+            return function.forward(ctx, *args)
+
+    monkeypatch.setattr(depthwise_conv, '_LargeDepthwiseConv', Counting)
+    return counted
+
+
+@pytest.mark.parametrize('kernel_size', [3, 5, 7, 9])
+@pytest.mark.parametrize('shape', [(2, 7, 5), (1, 1, 1), (3, 2, 11), (0, 4, 4)])
+@pytest.mark.parametrize('bias', [True, False], ids=['bias', 'no bias'])
+def test_output_and_gradients(shape, kernel_size, bias, weight_gradient, calls):
+    conv, x = make(shape, kernel_size, bias)
+    tensors = [x, *(p.detach() for p in conv.parameters())]
+    expected, expected_grads = run_with_grads(
+        partial(plain, conv), tensors, dtype=torch.float64
+    )
+    out, grads = run_with_grads(partial(ours, conv), tensors)
+    assert len(calls) == (kernel_size >= 5 and shape[0] > 0)
+    assert_close('out', expected, out)
+    for name, want, got in zip(
+        ('x', 'weight', 'bias'), expected_grads, grads, strict=False
+    ):
+        assert_close(f'grad of {name}', want, got)
+
+
+def test_each_pixel_limit_has_its_gradient(monkeypatch):
+    seen = []
+    conv2d_weight = depthwise_conv.conv2d_weight
+
+    def record(x, size, *args, **kwargs):
+        seen.append(size[-1])
+        return conv2d_weight(x, size, *args, **kwargs)
+
+    monkeypatch.setattr(depthwise_conv, 'conv2d_weight', record)
+    for width in (24, 26):
+        conv, x = make((1, 25, width), 7)
+        conv(x).sum().backward()
+        assert seen == ([] if width == 24 else [3, 3, 1])
+
+
+def test_views_of_wider_maps(weight_gradient):
+    conv, x = make((2, 6, 5), 5)
+    wide = torch.cat([x, x, x], -1).requires_grad_()
+    conv(wide[..., CHANNELS : 2 * CHANNELS]).square().sum().backward()
+    other = x.clone().requires_grad_()
+    plain(conv, other, conv.weight, conv.bias).square().sum().backward()
+    assert_close('grad', other.grad, wide.grad[..., CHANNELS : 2 * CHANNELS])
+
+
+def test_second_derivatives(weight_gradient, calls):
+    conv, x = make((2, 6, 5), 5)
+    x.requires_grad_()
+
+    def penalty(function):
+        out = function(x, conv.weight, conv.bias).pow(3).sum()
+        grads = torch.autograd.grad(out, [x, conv.weight], create_graph=True)
+        norm = sum(grad.square().sum() for grad in grads)
+        return torch.autograd.grad(norm, [x, conv.weight])
+
+    expected, actual = penalty(partial(plain, conv)), penalty(partial(ours, conv))
+    assert calls
+    for want, got in zip(expected, actual, strict=True):
+        assert_close('second derivative', want, got)
+
+
+def test_only_the_needed_gradients_are_computed(monkeypatch):
+    conv, x = make((2, 6, 5), 5)
+    conv.requires_grad_(False)
+    monkeypatch.setattr(depthwise_conv, '_weight_gradient', None)
+    conv(x.requires_grad_()).sum().backward()
+    assert x.grad is not None
+
+
+def test_transforms_graphs_and_autocast_see_a_convolution(calls):
+    conv, x = make((2, 6, 5), 5)
+    expected = plain(conv, x, conv.weight, conv.bias)
+    assert_close('vmap', expected, torch.func.vmap(lambda x: conv(x[None])[0])(x))
+    tangent = torch.func.jvp(conv, (x,), (x,))[1]
+    assert_close('jvp', expected - conv.bias, tangent)
+    compiled = torch.compile(conv, fullgraph=True, backend='aot_eager')
+    assert_close('compiled', expected, compiled(x))
+    with torch.autocast('cpu', torch.bfloat16):
+        assert conv(x).dtype == torch.bfloat16
+    conv.double()(x.double())
+    with torch.no_grad():
+        conv.float()(x)
+    assert not calls
