@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmattn.ops import landmark_attention, triton_launch
-from mmattn.ops.landmark_attention import triton_impl
+from mmattn.ops.landmark_attention import cpu_impl, triton_impl
 from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
 
 
@@ -70,6 +70,29 @@ def test_backend_that_cannot_run_says_why():
 def test_limits_of_triton(monkeypatch, shape, message):
     monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
     assert message in triton_impl.unsupported(*make_landmark_inputs(**shape))
+
+
+@pytest.mark.parametrize('E', [None, 6])
+def test_small_maps_with_gradients_take_the_definition(monkeypatch, E):
+    inputs = make_landmark_inputs(E=E)
+    inputs[4].requires_grad_()
+    elements = 2 * (E or 3) * 9 * 63
+    for limit, by_kernel in ((elements, False), (elements - 1, True)):
+        monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', limit)
+        graph = landmark_attention(*inputs, backend='cpu').grad_fn.name()
+        assert ('landmark_attention' in graph) == by_kernel
+
+
+def test_calls_without_gradients_never_take_the_definition(monkeypatch):
+    def fail(*tensors):
+        raise AssertionError
+
+    monkeypatch.setattr(cpu_impl, 'prefers_definition', fail)
+    inputs = make_landmark_inputs()
+    landmark_attention(*inputs)
+    inputs[0].requires_grad_()
+    with torch.no_grad():
+        landmark_attention(*inputs)
 
 
 def test_backend_from_the_environment(monkeypatch):

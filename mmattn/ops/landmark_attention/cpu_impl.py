@@ -11,14 +11,25 @@ from torch import Tensor
 
 from ..checks import device_reason
 from ..precision import compute_dtype
+from ..workspace import heads_first, product, take
 
 CHUNK_ELEMENTS = 1 << 18  # of one (E, rows, S) map: 1 MiB in float32
 MIN_ROWS = 16  # products of fewer rows are slower than a miss of the cache
+# Up to so many elements of the (B, E, L, N) maps, autograd of the definition is faster
+# than a backward that computes them again.
+DEFINITION_ELEMENTS = 700_000
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
     """Return why this backend does not support a call, or None."""
     return device_reason(q, 'cpu', 'meta')
+
+
+def prefers_definition(q: Tensor, k_landmarks: Tensor, w1_q: Tensor | None) -> bool:
+    """Return whether a forward and a backward of the definition are faster."""
+    heads = q.shape[2] if w1_q is None else len(w1_q)
+    elements = q.shape[0] * heads * k_landmarks.shape[1] * q.shape[1]
+    return elements <= DEFINITION_ELEMENTS
 
 
 def num_statistics(q: Tensor, k_landmarks: Tensor, w1_q, w1_k) -> int:
@@ -68,11 +79,6 @@ def _slices(count: int, num_elements: int, minimum: int = 1) -> list[slice]:
     return [slice(i, i + step) for i in range(0, count, step)]
 
 
-def _heads_first(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Reshape (b, r, M, D) to (b * M, r, D) in the dtype of the arithmetic."""
-    return x.to(dtype).transpose(1, 2).flatten(0, 1)
-
-
 def _tokens_first(x: Tensor, num_images: int) -> Tensor:
     """Reshape (b * M, r, D) to (b, r, M, D)."""
     return x.unflatten(0, (num_images, -1)).transpose(1, 2)
@@ -83,12 +89,28 @@ def _per_image(maps: Tensor, num_images: int) -> Tensor:
     return maps.view(num_images, -1, maps.shape[1] * maps.shape[2])
 
 
-def _mix(w: Tensor | None, maps: Tensor, num_images: int) -> Tensor:
+def _mix(name: str, w: Tensor | None, maps: Tensor, num_images: int) -> Tensor:
     """Multiply (E, M) by (b * M, r, S) over the head axis."""
     if w is None:
         return maps
-    mixed = w.expand(num_images, -1, -1).bmm(_per_image(maps, num_images))
+    maps_b = _per_image(maps, num_images)
+    mixed = product(name, w.expand(num_images, -1, -1), maps_b)
     return mixed.view(-1, *maps.shape[1:])
+
+
+def _mixing_gradient(dy: Tensor, x: Tensor, num_images: int) -> Tensor:
+    """Return the gradient of the weights that mix maps `x`."""
+    return _per_image(dy, num_images).bmm(_per_image(x, num_images).mT).sum(0)
+
+
+def _scores(name: str, rows: Tensor, columns: Tensor, scale: float = 1.0):
+    """Multiply rows (n, r, D) by columns (n, S, D); the longer side is the last axis.
+
+    Return the products and the axis of the columns.
+    """
+    if columns.shape[1] >= rows.shape[1]:
+        return product(name, rows, columns.mT, scale), 2
+    return product(name, columns, rows.mT, scale), 1
 
 
 def _mixed_forward(q, k, v, w1, w2, *, out):
@@ -98,42 +120,57 @@ def _mixed_forward(q, k, v, w1, w2, *, out):
     row_elements = k.shape[1] * (M if w1 is None else len(w1))
     for images in _slices(B, R * row_elements):
         b = len(q[images])
-        k_b, v_b = (_heads_first(x[images], dtype) for x in (k, v))  # (b * M, S, D)
+        k_b, v_b = (  # (b * M, S, D)
+            heads_first(name, x[images], dtype) for name, x in (('k', k), ('v', v))
+        )
         for rows in _slices(R, b * row_elements, MIN_ROWS):
-            q_r = _heads_first(q[images, rows], dtype) * D**-0.5  # (b * M, r, D)
-            scores = q_r.bmm(k_b.transpose(1, 2))  # (b * M, r, S)
-            attn = _mix(w2, _mix(w1, scores, b).softmax(dim=-1), b)
-            out[images, rows] = _tokens_first(attn.bmm(v_b), b)
+            q_r = heads_first('q', q[images, rows], dtype)  # (b * M, r, D)
+            scores, axis = _scores('scores', q_r, k_b, D**-0.5)
+            prob = _mix('prob', w1, scores, b)
+            torch.softmax(prob, axis, out=prob)
+            attn = _mix('scores', w2, prob, b)
+            attn = attn if axis == 2 else attn.mT  # (b * M, r, S)
+            out[images, rows] = _tokens_first(product('out', attn, v_b), b)
 
 
 def _mixed_backward(grad, q, k, v, w1, w2):
     """Return the gradients of q, k, v, w1 and w2, given that of the output."""
     B, R, M, D = q.shape
-    dtype = compute_dtype(q.dtype)
+    dtype, scale = compute_dtype(q.dtype), D**-0.5
     row_elements = k.shape[1] * (M if w1 is None else len(w1))
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     dw1, dw2 = (None if w is None else torch.zeros_like(w) for w in (w1, w2))
     for images in _slices(B, R * row_elements):
         b = len(q[images])
-        k_b, v_b = (_heads_first(x[images], dtype) for x in (k, v))  # (b * M, S, D)
-        dk_b, dv_b = (torch.zeros(x.shape, dtype=dtype) for x in (k_b, v_b))
+        k_b, v_b = (  # (b * M, S, D)
+            heads_first(name, x[images], dtype) for name, x in (('k', k), ('v', v))
+        )
+        dk_b, dv_b = (
+            take(name, *k_b.shape, dtype=dtype).zero_() for name in ('dk', 'dv')
+        )
         for rows in _slices(R, b * row_elements, MIN_ROWS):
-            q_r = _heads_first(q[images, rows], dtype) * D**-0.5  # (b * M, r, D)
-            grad_r = _heads_first(grad[images, rows], dtype)
-            scores = q_r.bmm(k_b.transpose(1, 2))  # (b * M, r, S)
-            prob = _mix(w1, scores, b).softmax(dim=-1)  # (b * E, r, S)
-            dattn = grad_r.bmm(v_b.transpose(1, 2))
-            dv_b.baddbmm_(_mix(w2, prob, b).transpose(1, 2), grad_r)
+            q_r = heads_first('q', q[images, rows], dtype)  # (b * M, r, D)
+            grad_r = heads_first('grad', grad[images, rows], dtype)
+            scores, axis = _scores('scores', q_r, k_b, scale)
+            prob = _mix('prob', w1, scores, b)
+            torch.softmax(prob, axis, out=prob)
+            dattn, _ = _scores('dattn', grad_r, v_b)
             dprob = dattn
             if w2 is not None:
-                dw2 += _per_image(dattn, b).bmm(_per_image(prob, b).mT).sum(0)
-                dprob = _mix(w2.T, dattn, b)
-            dscores = torch._softmax_backward_data(dprob, prob, -1, dtype)
+                dw2 += _mixing_gradient(dattn, prob, b)
+                dprob = _mix('dprob', w2.T, dattn, b)
+            attn = _mix('dattn', w2, prob, b)
+            dv_b.baddbmm_(attn.mT if axis == 2 else attn, grad_r)
+            dscores = torch._softmax_backward_data(
+                dprob, prob, axis, dtype, grad_input=dprob
+            )
             if w1 is not None:
-                dw1 += _per_image(dscores, b).bmm(_per_image(scores, b).mT).sum(0)
-                dscores = _mix(w1.T, dscores, b)
-            dq[images, rows] = _tokens_first(dscores.bmm(k_b), b) * D**-0.5
-            dk_b.baddbmm_(dscores.transpose(1, 2), q_r)
+                dw1 += _mixing_gradient(dscores, scores, b)
+                dscores = _mix('scores', w1.T, dscores, b)
+            dscores = dscores if axis == 2 else dscores.mT  # (b * M, r, S)
+            dq_r = product('dq', dscores, k_b, scale)
+            dq[images, rows] = _tokens_first(dq_r, b)
+            dk_b.baddbmm_(dscores.mT, q_r, alpha=scale)
         dk[images] = _tokens_first(dk_b, b)
         dv[images] = _tokens_first(dv_b, b)
     return dq, dk, dv, dw1, dw2

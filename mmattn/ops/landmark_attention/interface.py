@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..autograd import register
-from ..backend import select_backend
+from ..backend import REFERENCE, select_backend
 from ..checks import (
     check_dims,
     check_not_empty,
@@ -51,7 +51,8 @@ def landmark_attention(
             w1 and w2 of one side must both be given or both be None.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
             supports the call. Only 'reference' supports second derivatives. None takes
-            it in forward mode and under `torch.func.grad`.
+            it in forward mode and under `torch.func.grad`. 'cpu' takes it where small
+            maps need gradients.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast the five attention tensors are
@@ -72,7 +73,15 @@ def landmark_attention(
     mixing = (w1_q, w2_q, w1_k, w2_k)
     _check(attention, mixing)
     backend = select_backend(OPERATOR, backend, BACKENDS, *attention, *mixing)
+    if backend == 'cpu' and _needs_gradient(*attention, *mixing):
+        if cpu_impl.prefers_definition(q, k_landmarks, w1_q):
+            backend = REFERENCE
     return _attend(*attention, *mixing, backend=backend)
+
+
+def _needs_gradient(*tensors):
+    requires_grad = any(x is not None and x.requires_grad for x in tensors)
+    return requires_grad and torch.is_grad_enabled()
 
 
 def _check(attention, mixing):

@@ -6,8 +6,8 @@ from ..checks import device_reason
 from . import cpu_dense, cpu_soft, cpu_stencil
 
 # Up to this many tokens, N x N products are the fastest.
-DENSE_TOKENS = 64
-SOFT_DENSE_TOKENS = 128
+DENSE_TOKENS = 256
+SOFT_DENSE_TOKENS = 600
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
@@ -27,7 +27,7 @@ def forward(q, k, v, bias, alpha, **stencil):
 def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
     """Return the gradients of q, k, v, bias and alpha."""
     if _is_small(q, alpha, **stencil):
-        grads = cpu_dense.backward(grad, lse, q, k, v, bias, alpha, **stencil)
+        grads = cpu_dense.backward(grad, out, lse, q, k, v, bias, alpha, **stencil)
     elif alpha is not None:
         grads = cpu_soft.backward(grad, out, lse, q, k, v, alpha, **stencil)
     else:
