@@ -29,6 +29,7 @@ OPERATORS = (
     'mmcv_roi_align',
     'mmcv_roi_pool',
     'mmcv_rotated_boxes',
+    'mmcv_rotated_pool',
     'mmcv_sync_bn',
 )
 # The modules of `mmattn.compat` that are loaded alone.

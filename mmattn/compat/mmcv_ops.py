@@ -47,9 +47,20 @@ from mmattn.compat.mmcv_roi_pool import (
 from mmattn.compat.mmcv_rotated_boxes import (
     box_iou_quadri,
     box_iou_rotated,
+    diff_iou_rotated_sort_vertices_forward,
     nms_quadri,
     nms_rotated,
     points_in_polygons_forward,
+)
+from mmattn.compat.mmcv_rotated_pool import (
+    active_rotated_filter_backward,
+    active_rotated_filter_forward,
+    riroi_align_rotated_backward,
+    riroi_align_rotated_forward,
+    roi_align_rotated_backward,
+    roi_align_rotated_forward,
+    rotated_feature_align_backward,
+    rotated_feature_align_forward,
 )
 from mmattn.compat.mmcv_sync_bn import (
     sync_bn_backward_data,
@@ -60,6 +71,8 @@ from mmattn.compat.mmcv_sync_bn import (
 )
 
 __all__ = [
+    'active_rotated_filter_backward',
+    'active_rotated_filter_forward',
     'bbox_overlaps',
     'box_iou_quadri',
     'box_iou_rotated',
@@ -72,6 +85,7 @@ __all__ = [
     'deform_conv_forward',
     'deform_roi_pool_backward',
     'deform_roi_pool_forward',
+    'diff_iou_rotated_sort_vertices_forward',
     'get_compiler_version',
     'get_compiling_cuda_version',
     'line_nms_forward',
@@ -91,10 +105,16 @@ __all__ = [
     'prroi_pool_forward',
     'psamask_backward',
     'psamask_forward',
+    'riroi_align_rotated_backward',
+    'riroi_align_rotated_forward',
     'roi_align_backward',
     'roi_align_forward',
+    'roi_align_rotated_backward',
+    'roi_align_rotated_forward',
     'roi_pool_backward',
     'roi_pool_forward',
+    'rotated_feature_align_backward',
+    'rotated_feature_align_forward',
     'sigmoid_focal_loss_backward',
     'sigmoid_focal_loss_forward',
     'softmax_focal_loss_backward',

@@ -79,7 +79,7 @@ def roi_align_forward(
             continue
         positions, weights = bilinear(y, x, H, W)
         image = features[int(rois[n, 0])].flatten(1)  # (C, H * W)
-        values, best = (image[:, positions] * weights).sum(1).max(-1)
+        values, best = (image[:, positions] * weights).sum(-1).max(-1)
         output[n] = values
         argmax_y[n] = y.expand(C, *y.shape).gather(3, best[..., None])[..., 0]
         argmax_x[n] = x.expand(C, *x.shape).gather(3, best[..., None])[..., 0]
@@ -119,9 +119,9 @@ def roi_align_backward(
         grad_input.copy_(gradient)
         return
     positions, weights = bilinear(widen(argmax_y), widen(argmax_x), H, W)
-    weights = weights * (argmax_y != NO_ARGMAX)
+    weights = weights * (argmax_y != NO_ARGMAX)[..., None]
     planes = rois[:, 0].long()[:, None] * C + torch.arange(C, device=grad.device)
-    positions = positions + planes[..., None, None] * (H * W)
+    positions = positions + planes[..., None, None, None] * (H * W)
     gradient = grad.new_zeros(grad_input.numel())
-    gradient.index_add_(0, positions.flatten(), (weights * grad).flatten())
+    gradient.index_add_(0, positions.flatten(), (weights * grad[..., None]).flatten())
     grad_input.copy_(gradient.view_as(grad_input))

@@ -8,12 +8,14 @@ import torch
 
 from mmattn.compat.mmcv_deform import widen
 from mmattn.compat.mmcv_samples import (
+    bin_corners,
     boxes_first,
     gradients,
-    place_samples,
+    pool_bins,
     pool_pixels,
-    pool_samples,
+    samples_per_bin,
     starts_of,
+    write_gradient,
 )
 
 NO_ARGMAX = -1
@@ -44,8 +46,7 @@ def _bin_edges(start, sides, bins):
         start: y and x of the boxes' first corner, shape (N, 2).
         sides: height and width of the boxes, shape (N, 2).
     """
-    steps = torch.cartesian_prod(*(torch.arange(n) for n in bins)).to(sides)
-    low = steps.view(*bins, 2)
+    low = bin_corners(bins, sides).view(*bins, 2)
     size = (sides / sides.new_tensor(bins))[:, None, None]
     start = start[:, None, None]
     return start + low * size, start + (low + 1) * size
@@ -110,15 +111,15 @@ def _deform_roi_pool(features, rois, offset, bins, spatial_scale, ratio, gamma):
     """Return the pooled bins, shape (N, C, *bins); see `deform_roi_pool_forward`."""
     rois = rois.to(features.dtype)
     start, end = (rois[:, [2, 1, 4, 3]] * spatial_scale - 0.5).split(2, 1)
-    sides = end - start
-    samples = place_samples(sides, bins, ratio)
-    moved = start[:, None].expand(-1, bins[0] * bins[1], -1).flatten(0, 1)
+    low, high = _bin_edges(start, end - start, bins)
+    size, low = (high - low).flatten(0, 2), low.flatten(0, 2)
     if offset.numel():
         shift = offset.to(features.dtype).flatten(2).mT.flip(2)  # (N, bins, 2), y and x
-        moved = moved + (gamma * sides[:, None] * shift).flatten(0, 1)
-    size = (sides / sides.new_tensor(bins))[samples.box]
-    positions = torch.stack([samples.y, samples.x], 1) * size + moved[samples.bin]
-    pooled = pool_samples(features, rois[:, 0].long(), *positions.unbind(1), samples)
+        low = low + (gamma * (end - start)[:, None] * shift).flatten(0, 1)
+    images = rois[:, 0].long().repeat_interleave(bins[0] * bins[1])
+    down, right = size * size.new_tensor([1, 0]), size * size.new_tensor([0, 1])
+    samples = samples_per_bin(size, ratio)
+    pooled = pool_bins(features, images, low, down, right, samples, ratio)
     return boxes_first(pooled, bins)
 
 
@@ -224,11 +225,12 @@ def prroi_pool_backward(
     grad_output, rois, grad_input, pooled_height, pooled_width, spatial_scale
 ):
     """Write the gradient of the feature map; see `prroi_pool_forward`."""
-    with torch.enable_grad():
-        features = torch.zeros_like(grad_input, requires_grad=True)
-        bins = pooled_height, pooled_width
-        output = _prroi_pool(features, rois.detach(), bins, spatial_scale)
-        grad_input.copy_(gradients(output, [features], grad_output)[0])
+    bins = pooled_height, pooled_width
+    write_gradient(
+        lambda features: _prroi_pool(features, rois.detach(), bins, spatial_scale),
+        grad_output,
+        grad_input,
+    )
 
 
 def prroi_pool_coor_backward(

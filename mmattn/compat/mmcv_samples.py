@@ -1,13 +1,12 @@
 """Sampling of feature maps in boxes, shared by mmcv's pooling operators.
 
-A box has bins, and a bin has samples. Each sample is a weighted sum of four pixels, and
-a bin is a weighted sum of its samples. So a bin is one bag of pixels, and PyTorch's
-embedding bags compute all bins at once, whatever the number of samples of each.
+A box has bins, and a bin has a grid of samples. Each sample is a weighted sum of four
+pixels, and a bin is the mean of its samples. So a bin is one bag of pixels, and
+PyTorch's embedding bags compute all bins at once, whatever their numbers of samples.
 
-Shapes: B batch, C channels, H W height and width of a feature map, N boxes.
+Shapes: B batch, C channels, H W height and width of a feature map, N boxes, R bins of
+all boxes. Points are (y, x).
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,41 +17,20 @@ def bilinear(y: Tensor, x: Tensor, height: int, width: int):
     """Return flat positions and weights of the four pixels around each point.
 
     A point up to one pixel outside the map takes the border's value. Further out, all
-    its weights are 0. Both have shape (4, ...).
+    its weights are 0. Both have the points' shape and a last dimension of 4.
     """
     inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
     y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
     top, left = y.detach().floor(), x.detach().floor()
     dy, dx = y - top, x - left
-    bottom, right = (top + 1).clamp(max=height - 1), (left + 1).clamp(max=width - 1)
-    positions = torch.stack(
-        [
-            top * width + left,
-            top * width + right,
-            bottom * width + left,
-            bottom * width + right,
-        ]
-    ).long()
-    weights = torch.stack([(1 - dy) * (1 - dx), (1 - dy) * dx, dy * (1 - dx), dy * dx])
-    return positions, weights * inside
-
-
-@dataclass
-class BinSamples:
-    """Samples of all bins of all boxes, ordered by bin.
-
-    Attributes:
-        box: index of each sample's box.
-        bin: index of each sample's bin, over all boxes.
-        y, x: position of each sample in its box, from 0 to the number of bins.
-        counts: number of samples of each bin, over all boxes.
-    """
-
-    box: Tensor
-    bin: Tensor
-    y: Tensor
-    x: Tensor
-    counts: Tensor
+    top, left = top.long(), left.long()
+    rows = torch.stack([top, (top + 1).clamp(max=height - 1)], -1) * width
+    columns = torch.stack([left, (left + 1).clamp(max=width - 1)], -1)
+    of_rows = torch.stack([1 - dy, dy], -1) * inside[..., None]
+    of_columns = torch.stack([1 - dx, dx], -1)
+    positions = rows[..., None] + columns[..., None, :]
+    weights = of_rows[..., None] * of_columns[..., None, :]
+    return positions.flatten(-2), weights.flatten(-2)
 
 
 def starts_of(counts: Tensor) -> Tensor:
@@ -60,30 +38,22 @@ def starts_of(counts: Tensor) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-def place_samples(sides: Tensor, bins: tuple[int, int], ratio: int) -> BinSamples:
-    """Spread samples evenly over the bins of boxes.
+def bin_corners(bins: tuple[int, int], like: Tensor) -> Tensor:
+    """Return the first corner of each bin of a box, in units of bins, (bins, 2)."""
+    sides = [torch.arange(n, device=like.device) for n in bins]
+    return torch.cartesian_prod(*sides).view(-1, 2).to(like.dtype)
+
+
+def samples_per_bin(sides: Tensor, ratio: int) -> Tensor:
+    """Return the number of samples of bins along y and x.
 
     Args:
-        sides: height and width of the boxes in pixels, shape (N, 2).
-        bins: number of bins of a box along y and x.
-        ratio: samples per bin and axis; 0 takes about one per pixel.
+        sides: height and width of the bins in pixels, shape (R, 2).
+        ratio: samples per axis; 0 takes about one per pixel.
     """
-    grid = sides.new_tensor(bins)
     if ratio > 0:
-        samples = torch.full_like(sides, ratio)
-    else:
-        samples = (sides.detach() / grid).ceil().clamp(min=0)
-    samples = samples.long()  # (N, 2)
-    number = bins[0] * bins[1]
-    counts = samples.prod(1).repeat_interleave(number)
-    bin = torch.repeat_interleave(counts)
-    box = bin // number
-    place = torch.arange(bin.numel(), device=bin.device) - starts_of(counts)[bin]
-    rows, columns = samples[box].unbind(1)
-    bin_y, bin_x = bin % number // bins[1], bin % bins[1]
-    y = bin_y + ((place // columns).to(sides) + 0.5) / rows
-    x = bin_x + ((place % columns).to(sides) + 0.5) / columns
-    return BinSamples(box, bin, y, x, counts)
+        return torch.full_like(sides, ratio, dtype=torch.long)
+    return sides.detach().ceil().clamp(min=0).long()
 
 
 def pool_pixels(
@@ -99,29 +69,59 @@ def pool_pixels(
     """
     table = features.permute(0, 2, 3, 1).reshape(-1, features.size(1))
     return F.embedding_bag(
-        positions, table, starts_of(counts), mode='sum', per_sample_weights=weights
+        positions.flatten(),
+        table,
+        starts_of(counts),
+        mode='sum',
+        per_sample_weights=weights.flatten(),
     )
 
 
-def pool_samples(
-    features: Tensor, images: Tensor, y: Tensor, x: Tensor, samples: BinSamples
+def pool_bins(
+    features: Tensor,
+    images: Tensor,
+    corner: Tensor,
+    down: Tensor,
+    right: Tensor,
+    samples: Tensor,
+    ratio: int,
 ) -> Tensor:
-    """Return the average of each bin's samples, shape (number of bins, C).
+    """Return the mean of each bin's samples, shape (R, C).
 
-    The result is differentiable in features, y and x. A bin without samples is 0.
+    The result is differentiable in the features and in the bins' geometry. A bin
+    without samples is 0.
 
     Args:
         features: shape (B, C, H, W).
-        images: index of each box's image, shape (N,).
-        y, x: position of each sample in its feature map.
+        images: index of each bin's image, shape (R,).
+        corner: the point where each bin begins, shape (R, 2).
+        down, right: the sides of each bin, which samples divide evenly, shape (R, 2).
+        samples: number of samples along both sides, shape (R, 2).
+        ratio: this number if it is the same everywhere, otherwise 0.
     """
     H, W = features.shape[2:]
-    positions, weights = bilinear(y, x, H, W)  # (4, samples)
-    positions = positions + images[samples.box] * (H * W)
-    weights = weights / samples.counts[samples.bin]
-    return pool_pixels(
-        features, positions.T.flatten(), weights.T.flatten(), 4 * samples.counts
+    counts = samples.prod(1)
+    shares = torch.cat([down, right], 1) / samples.repeat_interleave(2, 1)
+    start = corner + (shares[:, :2] + shares[:, 2:]) / 2
+    table = torch.cat([start, shares], 1).T.contiguous()
+    images, scale = images * (H * W), 1 / counts
+    if ratio > 0:
+        bin_values = [column[:, None, None] for column in (*table, images, scale)]
+        j = torch.arange(ratio, device=corner.device)
+        i = j[:, None]
+    else:
+        bin = torch.repeat_interleave(counts)
+        place = torch.arange(bin.numel(), device=bin.device) - starts_of(counts)[bin]
+        columns = samples[:, 1][bin]
+        i = place // columns
+        j = place - i * columns
+        bin_values = [column[bin] for column in (*table, images, scale)]
+    y, x, down_y, down_x, right_y, right_x, images, scale = bin_values
+    positions, weights = bilinear(
+        y + i * down_y + j * right_y, x + i * down_x + j * right_x, H, W
     )
+    positions, weights = positions + images[..., None], weights * scale[..., None]
+    return pool_pixels(features, positions, weights.to(features.dtype), 4 * counts)
 
 
 def boxes_first(pooled: Tensor, bins: tuple[int, int]) -> Tensor:
@@ -134,3 +134,14 @@ def gradients(output: Tensor, inputs: list[Tensor], grad_output: Tensor):
     return torch.autograd.grad(
         output, inputs, grad_output.to(output.dtype), materialize_grads=True
     )
+
+
+def write_gradient(pool, grad_output: Tensor, grad_input: Tensor):
+    """Write the gradient of `pool`, a linear function of the feature map."""
+    dtype = torch.promote_types(grad_input.dtype, torch.float32)
+    with torch.enable_grad():
+        features = torch.zeros_like(
+            grad_input, dtype=dtype, memory_format=torch.channels_last
+        )
+        features.requires_grad_()
+        grad_input.copy_(gradients(pool(features), [features], grad_output)[0])
