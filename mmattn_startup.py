@@ -20,6 +20,7 @@ OPERATORS = (
     'mmcv_deform',
     'mmcv_samples',
     'mmcv_polygons',
+    'mmcv_border_align',
     'mmcv_boxes',
     'mmcv_carafe',
     'mmcv_focal_loss',

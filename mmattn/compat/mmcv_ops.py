@@ -9,6 +9,12 @@ compiled operator's.
 float16 and bfloat16 are storage formats: the arithmetic is float32.
 """
 
+from mmattn.compat.mmcv_border_align import (
+    bezier_align_backward,
+    bezier_align_forward,
+    border_align_backward,
+    border_align_forward,
+)
 from mmattn.compat.mmcv_boxes import bbox_overlaps, line_nms_forward
 from mmattn.compat.mmcv_carafe import (
     carafe_backward,
@@ -74,6 +80,10 @@ __all__ = [
     'active_rotated_filter_backward',
     'active_rotated_filter_forward',
     'bbox_overlaps',
+    'bezier_align_backward',
+    'bezier_align_forward',
+    'border_align_backward',
+    'border_align_forward',
     'box_iou_quadri',
     'box_iou_rotated',
     'carafe_backward',
