@@ -26,6 +26,7 @@ OPERATORS = (
     'mmcv_focal_loss',
     'mmcv_masked_conv',
     'mmcv_nms',
+    'mmcv_point_sets',
     'mmcv_psa_mask',
     'mmcv_roi_align',
     'mmcv_roi_pool',

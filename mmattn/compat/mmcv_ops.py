@@ -39,6 +39,13 @@ from mmattn.compat.mmcv_focal_loss import (
 )
 from mmattn.compat.mmcv_masked_conv import masked_col2im_forward, masked_im2col_forward
 from mmattn.compat.mmcv_nms import nms, nms_match, softnms
+from mmattn.compat.mmcv_point_sets import (
+    chamfer_distance_backward,
+    chamfer_distance_forward,
+    convex_giou,
+    convex_iou,
+    min_area_polygons,
+)
 from mmattn.compat.mmcv_psa_mask import psamask_backward, psamask_forward
 from mmattn.compat.mmcv_roi_align import roi_align_backward, roi_align_forward
 from mmattn.compat.mmcv_roi_pool import (
@@ -90,6 +97,10 @@ __all__ = [
     'carafe_forward',
     'carafe_naive_backward',
     'carafe_naive_forward',
+    'chamfer_distance_backward',
+    'chamfer_distance_forward',
+    'convex_giou',
+    'convex_iou',
     'deform_conv_backward_input',
     'deform_conv_backward_parameters',
     'deform_conv_forward',
@@ -101,6 +112,7 @@ __all__ = [
     'line_nms_forward',
     'masked_col2im_forward',
     'masked_im2col_forward',
+    'min_area_polygons',
     'modulated_deform_conv_backward',
     'modulated_deform_conv_forward',
     'ms_deform_attn_backward',

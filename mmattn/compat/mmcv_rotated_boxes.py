@@ -5,6 +5,8 @@ from the x axis to the width, positive towards the y axis. A quadrilateral is
 (x1, y1, ..., x4, y4), convex.
 """
 
+import math
+
 import torch
 
 from mmattn.compat.mmcv_deform import widen
@@ -23,12 +25,37 @@ MIN_AREA = 1e-14
 BOXES_AT_ONCE = 128
 """Boxes per step of NMS."""
 
+SAME_CORNER = 1e-6
+"""Distance, relative to the polygon, below which two corners are one."""
+
 
 def _ratio(intersection, first_area, second_area, mode):
     """Return intersection over union in mode 0, over the first area in mode 1."""
     whole = first_area if mode else first_area + second_area - intersection
     has_area = (first_area >= MIN_AREA) & (second_area >= MIN_AREA)
     return torch.where(has_area, intersection / whole, 0)
+
+
+def _rotated_corners(x, y, width, height, angle):
+    """Return x and y of the corners of rotated boxes, each of shape (4, ...)."""
+    cos, sin = angle.cos() / 2, angle.sin() / 2
+    wide_x, wide_y, high_x, high_y = (
+        cos * width,
+        sin * width,
+        -sin * height,
+        cos * height,
+    )
+    turns = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+    corners_x = torch.stack([x + i * wide_x + j * high_x for i, j in turns])
+    corners_y = torch.stack([y + i * wide_y + j * high_y for i, j in turns])
+    return corners_x, corners_y
+
+
+def _corners(boxes):
+    """Return x and y of the corners of either shape, each of shape (4, ...)."""
+    if boxes.size(-1) == 5:
+        return _rotated_corners(*boxes.unbind(-1))
+    return boxes[..., ::2].movedim(-1, 0), boxes[..., 1::2].movedim(-1, 0)
 
 
 def _rotated_overlaps(first, second, mode):
@@ -38,33 +65,14 @@ def _rotated_overlaps(first, second, mode):
     # The second box in the frame of the first, whose corner is the origin.
     x, y, cos, sin = x2 - x1, y2 - y1, a1.cos(), a1.sin()
     center_x, center_y = x * cos + y * sin + w1 / 2, y * cos - x * sin + h1 / 2
-    cos, sin = (a2 - a1).cos() / 2, (a2 - a1).sin() / 2
-    wide_x, wide_y, high_x, high_y = cos * w2, sin * w2, -sin * h2, cos * h2
-    corners_x = torch.stack(
-        [
-            center_x - wide_x - high_x,
-            center_x + wide_x - high_x,
-            center_x + wide_x + high_x,
-            center_x - wide_x + high_x,
-        ]
-    )
-    corners_y = torch.stack(
-        [
-            center_y - wide_y - high_y,
-            center_y + wide_y - high_y,
-            center_y + wide_y + high_y,
-            center_y - wide_y + high_y,
-        ]
-    )
-    inside = intersection_with_rectangles(corners_x, corners_y, w1, h1)
+    corners = _rotated_corners(center_x, center_y, w2, h2, a2 - a1)
+    inside = intersection_with_rectangles(*corners, w1, h1)
     return _ratio(inside, w1 * h1, w2 * h2, mode)
 
 
 def _quadrilateral_overlaps(first, second, mode):
     """Return the overlaps of quadrilaterals of shape (..., 8), which broadcast."""
-    corners = [
-        [boxes[..., i::2].movedim(-1, 0) for i in range(2)] for boxes in (first, second)
-    ]
+    corners = [_corners(boxes) for boxes in (first, second)]
     inside = intersection_with_quadrilaterals(*corners[1], *corners[0])
     return _ratio(inside, area(*corners[0]), area(*corners[1]), mode)
 
@@ -110,15 +118,22 @@ def box_iou_quadri(boxes1, boxes2, ious, mode_flag, aligned):
 def _nms(overlaps, boxes, order, iou_threshold, labels):
     """Return the indices of the kept boxes, best first.
 
-    Boxes are taken in steps. A step compares its boxes with all that remain, and then
-    decides about them one after the other, without more arithmetic.
+    Boxes are taken in steps. A step compares its boxes with all that remain, where the
+    upright rectangles around them meet. It then decides about its boxes one after the
+    other, without more arithmetic.
     """
     boxes, kept = widen(boxes), []
+    corners = torch.stack(_corners(boxes), -1)
+    low, high = corners.amin(0), corners.amax(0)
     if boxes.dtype != torch.float64:
         iou_threshold = torch.tensor(iou_threshold, dtype=boxes.dtype).item()
     while order.numel():
         step = order[:BOXES_AT_ONCE]
-        removes = overlaps(boxes[step, None], boxes[None, order], 0) > iou_threshold
+        meets = (low[step, None] <= high[order]) & (low[order] <= high[step, None])
+        first, second = meets.all(2).nonzero().unbind(1)
+        removes = torch.full(meets.shape[:2], iou_threshold < 0, device=boxes.device)
+        pairs = boxes[step[first]], boxes[order[second]]
+        removes[first, second] = overlaps(*pairs, 0) > iou_threshold
         if labels is not None:
             removes &= labels[step, None] == labels[order]
         own = removes[:, : len(step)].cpu().numpy()
@@ -177,3 +192,36 @@ def points_in_polygons_forward(points, polygons, output):
         crosses = (y1 < y) != (y2 < y)
         is_inside ^= crosses & (x2 + (y - y2) * (x1 - x2) / (y1 - y2) > x)
     output.copy_(is_inside)
+
+
+def diff_iou_rotated_sort_vertices_forward(vertices, mask, num_valid):
+    """Return the order of the corners of intersections around their centers.
+
+    Corners that coincide with another count once.
+
+    Args:
+        vertices: shape (B, N, 24, 2), relative to the centers: the corners of two
+            boxes, and the points where edges cross.
+        mask: shape (B, N, 24), which vertices are corners of the intersection.
+        num_valid: shape (B, N), how many; ignored, as the mask says it.
+
+    Returns:
+        indices, shape (B, N, 9): the corners in order, the first again, and then an
+        index that is no corner. With fewer than 3 corners, all are that index.
+    """
+    x, y = vertices.detach().unbind(3)
+    distance = [(v[..., None] - v[..., None, :]).abs() for v in (x, y)]
+    size = vertices.detach().abs().amax((2, 3))[..., None, None]
+    is_same = torch.maximum(*distance) <= SAME_CORNER * size
+    is_earlier = torch.ones_like(is_same[0, 0]).tril(-1)
+    mask = mask.bool()
+    is_corner = mask & ~(is_same & is_earlier & mask[..., None, :]).any(3)
+    angle = torch.atan2(y, x).remainder(2 * math.pi)
+    order = angle.masked_fill(~is_corner, math.inf).argsort(stable=True, dim=2)
+    number = is_corner.sum(2, keepdim=True)
+    # Crossings begin at 8. At most 8 of the 16 are corners.
+    absent = 8 + mask[..., 8:].int().argmin(2, keepdim=True)
+    places = torch.arange(9, device=vertices.device)
+    result = torch.where(places < number, order[..., :9], absent)
+    result = torch.where((places == number), order[..., :1], result)
+    return torch.where(number < 3, absent, result).int()

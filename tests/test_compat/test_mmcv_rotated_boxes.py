@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from polygon_loops import clip, polygon_area, side
 
 mmcv_ops = pytest.importorskip('mmcv.ops')
 pytestmark = pytest.mark.usefixtures('served_ops')
@@ -30,33 +31,6 @@ def corners_of(box):
         )
         for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))
     ]
-
-
-def side(a, b, p):
-    return (b[0] - a[0]) * (p[1] - a[1]) - (b[1] - a[1]) * (p[0] - a[0])
-
-
-def polygon_area(corners):
-    origin = (0, 0)
-    pairs = zip(corners, corners[1:] + corners[:1], strict=True)
-    return abs(sum(side(origin, a, b) for a, b in pairs)) / 2 if corners else 0
-
-
-def clip(polygon, window):
-    """Cut a polygon by one edge of a convex window after the other."""
-    for i in range(4):
-        a, b = window[i - 1], window[i]
-        inside = side(a, b, window[i - 2])  # the sign of the window's own side
-        cut = []
-        for p, q in zip(polygon, polygon[1:] + polygon[:1], strict=True):
-            dp, dq = (side(a, b, point) * inside for point in (p, q))
-            if dp >= 0:
-                cut.append(p)
-            if (dp > 0) != (dq > 0) and dp != dq:
-                t = dp / (dp - dq)
-                cut.append(tuple(u + t * (v - u) for u, v in zip(p, q, strict=True)))
-        polygon = cut
-    return polygon
 
 
 def overlap(first, second, mode='iou'):
@@ -190,3 +164,21 @@ def test_points_in_polygons(dtype):
     ]
     assert 0 < inside.sum() < inside.numel()
     assert inside.tolist() == torch.tensor(expected).float().tolist()
+
+
+def test_diff_iou_rotated(served_ops):
+    first, second = random_boxes(30)[0], random_boxes(30, seed=1)[0]
+    second[:4] = first[:4]
+    second[4:8] = first[4:8] * torch.tensor([1, 1, 0.5, 0.5, 1])
+    second[8, :2] += 50
+    second[9] = first[9] + torch.tensor([0, 0, 0, 0, math.pi / 4])
+    first, second = first[None].requires_grad_(), second[None].requires_grad_()
+    ious = mmcv_ops.diff_iou_rotated_2d(first, second)
+    corners = [[corners_of(b) for b in boxes[0].tolist()] for boxes in (first, second)]
+    expected = [overlap(a, b) for a, b in zip(*corners, strict=True)]
+    torch.testing.assert_close(ious[0].tolist(), expected, rtol=1e-5, atol=1e-5)
+    inputs = first[:, 20:23].detach(), second[:, 20:23].detach()
+    inputs = [boxes.clone().requires_grad_() for boxes in inputs]
+    assert torch.autograd.gradcheck(
+        mmcv_ops.diff_iou_rotated_2d, inputs, eps=1e-5, atol=1e-3
+    )
