@@ -8,6 +8,7 @@ called, because `mmattn_startup` loads this file without `mmattn`. The arithmeti
 float32 for float16 and bfloat16 storage.
 """
 
+import math
 import weakref
 from collections.abc import Sequence
 
@@ -31,12 +32,19 @@ def widen(tensor: Tensor) -> Tensor:
 def _tensors(
     input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor
 ) -> list[Tensor]:
-    """Return tensor arguments for torchvision, with zeros for absent ones."""
+    """Return tensor arguments for torchvision, with zeros for absent ones.
+
+    torchvision reads outside the map where an offset is NaN. mmcv counts such points as
+    outside, and so do we.
+    """
     if mask is None:
         mask = input.new_zeros(input.size(0), 1)
     if bias.numel() == 0:
         bias = input.new_zeros(weight.size(0))
-    return [widen(tensor) for tensor in (input, weight, offset, mask, bias)]
+    tensors = [widen(tensor) for tensor in (input, weight, offset, mask, bias)]
+    outside = math.inf
+    tensors[2] = tensors[2].nan_to_num(outside, posinf=outside, neginf=-outside)
+    return tensors
 
 
 def _backward(

@@ -14,6 +14,11 @@ NO_ARGMAX = -1.0
 """mmcv's position of the maximum of a bin without samples."""
 
 
+def _finite(boxes: torch.Tensor) -> torch.Tensor:
+    """Return the boxes, with 0 for NaN and infinity, which torchvision cannot read."""
+    return boxes.nan_to_num(posinf=0, neginf=0)
+
+
 def _bin_samples(start, end, bins: int, sampling_ratio: int, aligned: bool):
     """Return the samples of each bin along one axis, shape (bins, samples)."""
     size = end - start if aligned else (end - start).clamp(min=1)
@@ -54,7 +59,8 @@ def roi_align_forward(
         pool_mode: 0 for the maximum of a bin's samples, 1 for their average.
         aligned: whether pixel centers are at half-integers.
     """
-    features, rois = widen(input), rois.to(widen(input).dtype)
+    features = widen(input)
+    rois = _finite(rois.to(features.dtype))
     if pool_mode == 1:
         pooled = torch.ops.torchvision.roi_align(
             features,
@@ -101,7 +107,7 @@ def roi_align_backward(
     """Write the gradient of the feature map; see `roi_align_forward`."""
     B, C, H, W = grad_input.shape
     grad = widen(grad_output)
-    rois = rois.to(grad.dtype)
+    rois = _finite(rois.to(grad.dtype))
     if pool_mode == 1:
         gradient = torch.ops.torchvision._roi_align_backward(
             grad,

@@ -7,6 +7,7 @@ and width of a feature map, N boxes.
 import math
 
 import torch
+from torch.nn import functional as F
 
 from mmattn.compat.mmcv_deform import widen
 from mmattn.compat.mmcv_samples import (
@@ -230,22 +231,23 @@ def active_rotated_filter_forward(input, indices, output):
     Args:
         input: shape (O, I, orientations, kH, kW).
         indices: shape (orientations, kH, kW, R), the place from 1 of each weight in
-            the filter after each turn.
+            the filter after each turn. Places that no weight takes become 0.
         output: shape (O * R, I * orientations, kH, kW), written.
     """
-    filters, channels = input.shape[:2]
-    weights = input.flatten(2).permute(2, 0, 1)  # whole rows move
-    rows = weights.repeat(indices.size(3), 1, 1)
-    turned = torch.zeros_like(rows).index_copy_(0, _turned_entries(indices), rows)
-    turned = turned.view(indices.size(3), -1, filters, channels)
-    output.copy_(turned.permute(2, 0, 3, 1).reshape(output.shape))
+    filters, turns = input.size(0), indices.size(3)
+    weights = F.pad(input.flatten(2).flatten(0, 1), (0, 1))  # a last entry of 0
+    entries = weights.size(1) - 1
+    sources = torch.full((turns * entries,), entries, device=input.device)
+    own = torch.arange(entries, device=input.device).repeat(turns)
+    sources.index_copy_(0, _turned_entries(indices), own)
+    turned = weights.index_select(1, sources).view(filters, -1, turns, entries)
+    output.view(filters, turns, -1, entries).copy_(turned.transpose(1, 2))
 
 
 def active_rotated_filter_backward(grad_out, indices, grad_in):
     """Write the gradient of the filters; see `active_rotated_filter_forward`."""
-    filters, channels = grad_in.shape[:2]
-    turned = grad_out.reshape(filters, indices.size(3), channels, -1)
-    rows = turned.permute(1, 3, 0, 2).flatten(0, 1)
-    rows = rows.index_select(0, _turned_entries(indices))
-    weights = rows.view(indices.size(3), -1, filters, channels).sum(0)
-    grad_in.copy_(weights.permute(1, 2, 0).view_as(grad_in))
+    filters, turns = grad_in.size(0), indices.size(3)
+    turned = grad_out.reshape(filters, turns, grad_in.size(1), -1).transpose(1, 2)
+    weights = turned.flatten(2).flatten(0, 1)
+    weights = weights.index_select(1, _turned_entries(indices))
+    grad_in.copy_(weights.view(*grad_in.shape[:2], turns, -1).sum(2).view_as(grad_in))

@@ -16,10 +16,12 @@ from torch.nn import functional as F
 def bilinear(y: Tensor, x: Tensor, height: int, width: int):
     """Return flat positions and weights of the four pixels around each point.
 
-    A point up to one pixel outside the map takes the border's value. Further out, all
-    its weights are 0. Both have the points' shape and a last dimension of 4.
+    A point up to one pixel outside the map takes the border's value. Further out, and
+    where a coordinate is NaN, all its weights are 0. Both have the points' shape and a
+    last dimension of 4.
     """
     inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
+    y, x = (v.where(inside, 0) for v in (y, x))
     y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
     top, left = y.detach().floor(), x.detach().floor()
     dy, dx = y - top, x - left
@@ -49,11 +51,13 @@ def samples_per_bin(sides: Tensor, ratio: int) -> Tensor:
 
     Args:
         sides: height and width of the bins in pixels, shape (R, 2).
-        ratio: samples per axis; 0 takes about one per pixel.
+        ratio: samples per axis; 0 takes about one per pixel, and none in a bin
+            that is not finite.
     """
     if ratio > 0:
         return torch.full_like(sides, ratio, dtype=torch.long)
-    return sides.detach().ceil().clamp(min=0).long()
+    sides = sides.detach().nan_to_num(posinf=0)
+    return sides.ceil().clamp(min=0).long()
 
 
 def pool_pixels(

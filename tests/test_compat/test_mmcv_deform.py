@@ -1,5 +1,6 @@
 """Deformable convolution and attention through mmcv's own functions, against loops."""
 
+import math
 from itertools import product
 
 import pytest
@@ -267,3 +268,26 @@ def test_ms_deform_attn():
     )
     expected = loop_ms_deform_attn(value, shapes, locations, weights)
     assert_same_with_gradients(output, expected, tensors)
+
+
+@pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+def test_points_that_are_not_finite_are_outside(version):
+    """torchvision alone would read outside the map and may crash."""
+    t = conv_inputs(**PADDED[0])
+    tensors = t['x'], t['offset'], t['weight']
+    lost = (
+        torch.rand(t['offset'].shape, generator=torch.Generator().manual_seed(7)) < 0.2
+    )
+    results = []
+    for value in (math.nan, -math.inf, 1e6):
+        offset = t['offset'].detach().masked_fill(lost, value).requires_grad_()
+        tensors = [t['x'], offset, t['weight']]
+        arguments = positional(**PADDED[0])
+        if version == 1:
+            output = mmcv_ops.deform_conv2d(*tensors, *arguments)
+        else:
+            tensors.insert(2, t['mask'])
+            output = mmcv_ops.modulated_deform_conv2d(*tensors, None, *arguments)
+        results.append([output, *torch.autograd.grad(output.sum(), tensors)])
+    torch.testing.assert_close(results[0], results[2])
+    torch.testing.assert_close(results[1], results[2])

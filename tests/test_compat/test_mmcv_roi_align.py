@@ -100,3 +100,15 @@ def test_box_without_area_gives_zero(mode):
     output = mmcv_ops.roi_align(features, rois, BINS, SCALE, 0, mode, True)
     assert not output.any()
     assert not gradient(output, features).any()
+
+
+@pytest.mark.parametrize('mode', ['avg', 'max'])
+@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
+def test_box_that_is_not_finite_changes_no_other(value, mode):
+    features, rois = inputs()
+    expected = mmcv_ops.roi_align(features, rois, BINS, SCALE, 0, mode, True)
+    broken = torch.cat([torch.full((1, 5), value), rois])
+    broken[0, 0] = 0
+    output = mmcv_ops.roi_align(features, broken, BINS, SCALE, 0, mode, True)
+    torch.testing.assert_close(output[1:], expected)
+    assert gradient(output, features).isfinite().all()

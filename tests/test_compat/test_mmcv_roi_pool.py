@@ -198,3 +198,12 @@ def test_pools_of_channels_last_maps(name):
     output = POOLS[name](features.to(memory_format=torch.channels_last), rois)
     torch.testing.assert_close(output, expected)
     assert_same_gradients(output, expected, features)
+
+
+@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize('pool', POOLS.values(), ids=POOLS)
+def test_box_that_is_not_finite_changes_no_other(pool, value):
+    features, rois, _ = inputs(torch.float32)
+    broken = torch.cat([torch.full((1, 5), value), rois])
+    broken[0, 0] = 0
+    torch.testing.assert_close(pool(features, broken)[1:], pool(features, rois))
