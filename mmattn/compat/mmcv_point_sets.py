@@ -70,9 +70,7 @@ def min_area_polygons(pointsets, polygons):
         [reduce(side, 1) for side in sides] for reduce in (torch.amin, torch.amax)
     )
     size = (high[0] - low[0]) * (high[1] - low[1])
-    is_edge = (edge_x != 0) | (edge_y != 0)
-    is_point = ~is_edge.any(0)
-    best = torch.where(is_edge | is_point, size, math.inf).argmin(0, keepdim=True)
+    best = size.argmin(0, keepdim=True)
     cos, sin, (x1, y1), (x2, y2) = (
         cos[:, 0].gather(0, best),
         sin[:, 0].gather(0, best),

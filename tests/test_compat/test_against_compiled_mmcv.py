@@ -220,6 +220,96 @@ def test_modulated_deform_conv(compiled, device, geometry, offsets, larger, with
     assert_same_outputs(call, compiled)
 
 
+def rotated_boxes(number, device):
+    scale = torch.tensor([30.0, 30, 20, 12, 3])
+    base = torch.tensor([0.0, 0, 2, 2, 0])
+    return (random(number, 5).abs() * scale + base).to(device)
+
+
+@pytest.mark.parametrize('mode', [0, 1], ids=['iou', 'iof'])
+def test_box_iou_rotated(compiled, device, mode):
+    boxes = rotated_boxes(60, device)
+    others = rotated_boxes(80, device)[20:].flip(1)[:, [3, 4, 2, 1, 0]].contiguous()
+
+    def call(ops):
+        ious = boxes.new_zeros(60 * 60)
+        ops.box_iou_rotated(boxes, others, ious, mode_flag=mode, aligned=False)
+        return ious
+
+    torch.testing.assert_close(call(mmcv_ops), call(compiled), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('ratio', [0, 2])
+@pytest.mark.parametrize('aligned', [True, False])
+def test_roi_align_rotated(compiled, device, aligned, ratio):
+    features = random(2, 3, 20, 30, device=device)
+    images = torch.arange(20, device=device)[:, None] % 2
+    rois = torch.cat([images, rotated_boxes(20, device)], 1)
+    geometry = {
+        **{'pooled_height': 7, 'pooled_width': 5, 'spatial_scale': 0.5},
+        **{'sampling_ratio': ratio, 'aligned': aligned, 'clockwise': True},
+    }
+
+    def call(ops):
+        output, grad = features.new_zeros(20, 3, 7, 5), torch.zeros_like(features)
+        ops.roi_align_rotated_forward(features, rois, output, **geometry)
+        direction = random(*output.shape, seed=3, device=device)
+        ops.roi_align_rotated_backward(direction, rois, grad, **geometry)
+        return output, grad
+
+    torch.testing.assert_close(call(mmcv_ops), call(compiled), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('points', [1, 5])
+def test_rotated_feature_align(compiled, device, points):
+    features = random(1, 3, 10, 12, device=device)
+    boxes = rotated_boxes(120, device).view(1, 10, 12, 5)
+    settings = {'spatial_scale': 0.25, 'points': points}
+
+    def call(ops):
+        output, grad = torch.zeros_like(features), torch.zeros_like(features)
+        ops.rotated_feature_align_forward(features, boxes, output, **settings)
+        ops.rotated_feature_align_backward(features, boxes, grad, **settings)
+        return output, grad
+
+    torch.testing.assert_close(call(mmcv_ops), call(compiled), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('kind', [0, 1], ids=['collect', 'distribute'])
+@pytest.mark.parametrize('side', [5, 11], ids=['small', 'large'])
+def test_psa_mask(compiled, device, side, kind):
+    masks = random(2, side * 7, 6, 4, device=device)
+    settings = {
+        **{'psa_type': kind, 'num_': 2, 'h_feature': 6, 'w_feature': 4},
+        **{'h_mask': side, 'w_mask': 7},
+        **{'half_h_mask': (side - 1) // 2, 'half_w_mask': 3},
+    }
+
+    def call(ops):
+        output, grad = masks.new_zeros(2, 24, 6, 4), torch.zeros_like(masks)
+        ops.psamask_forward(masks, output, **settings)
+        direction = random(*output.shape, seed=3, device=device)
+        ops.psamask_backward(direction, grad, **settings)
+        return output, grad
+
+    assert_same_outputs(call, compiled)
+
+
+def test_active_rotated_filter(compiled, device):
+    filters = random(3, 2, 4, 3, 3, device=device)
+    generator = torch.Generator().manual_seed(0)
+    places = [torch.randperm(36, generator=generator) for _ in range(5)]
+    indices = (torch.stack(places, 1) + 1).int().view(4, 3, 3, 5).to(device)
+
+    def call(ops):
+        output, grad = filters.new_zeros(15, 8, 3, 3), torch.zeros_like(filters)
+        ops.active_rotated_filter_forward(filters, indices, output)
+        ops.active_rotated_filter_backward(output, indices, grad)
+        return output, grad
+
+    assert_same_outputs(call, compiled)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 @pytest.mark.parametrize('weighted', [False, True], ids=['plain', 'weighted'])

@@ -102,6 +102,21 @@ def test_line_nms_ignores_lanes_without_common_rows():
     assert keep[:count].tolist() == [0, 1, 2]
 
 
+def test_line_nms_of_lanes_that_begin_below_the_image():
+    lanes = torch.zeros(2, 77)
+    lanes[:, 2], lanes[:, 4] = -0.5, 60
+    keep, count, _ = mmcv_ops.line_nms(lanes, torch.tensor([0.9, 0.8]), 1.0, 5)
+    assert keep[:count].tolist() == [0, 1]
+
+
+def test_line_nms_removes_a_lane_once():
+    lanes = torch.zeros(3, 77)
+    lanes[:, 4], lanes[:, 5:] = 72, torch.tensor([[0.0], [1], [2]])
+    scores = torch.tensor([0.9, 0.8, 0.7])
+    keep, count, parents = mmcv_ops.line_nms(lanes, scores, 1.5, 5)
+    assert keep[:count].tolist() == [0, 2] and parents.tolist() == [1, 1, 2]
+
+
 def test_line_nms_refuses_other_lanes():
     with pytest.raises(ValueError, match=r'\(N, 77\), got \(2, 70\)'):
         mmcv_ops.line_nms(torch.zeros(2, 70), torch.zeros(2), 1.0, 5)

@@ -73,7 +73,7 @@ def max_of_bin(image, n, box, bin_y, bin_x):
 
 def test_roi_pool():
     features, rois, _ = inputs()
-    no_area = torch.tensor([[1, 4.0, 4, 3, 9]], dtype=rois.dtype)
+    no_area = torch.tensor([[1, 4.6, 4, 3.2, 9]], dtype=rois.dtype)
     rois = torch.cat([rois, no_area])
     output = mmcv_ops.RoIPool(BINS, SCALE)(features, rois)
     expected = loop_over_bins(features, rois.tolist(), max_of_bin)
@@ -207,3 +207,16 @@ def test_box_that_is_not_finite_changes_no_other(pool, value):
     broken = torch.cat([torch.full((1, 5), value), rois])
     broken[0, 0] = 0
     torch.testing.assert_close(pool(features, broken)[1:], pool(features, rois))
+
+
+@pytest.mark.parametrize('value', [math.nan, math.inf])
+def test_offset_that_is_not_finite_moves_its_bin_outside(value):
+    features, rois, offset = inputs(torch.float32)
+    offset = offset.detach()
+    settings = BINS, SCALE, 2, 0.1
+    expected = mmcv_ops.deform_roi_pool(features, rois, offset, *settings)
+    offset[0, :, 1, 2] = value
+    output = mmcv_ops.deform_roi_pool(features, rois, offset, *settings)
+    assert not output[0, :, 1, 2].any()
+    output.data[0, :, 1, 2] = expected.data[0, :, 1, 2]
+    torch.testing.assert_close(output, expected)

@@ -93,6 +93,7 @@ def test_boxes_without_area_overlap_nothing():
     box = torch.tensor([[5.0, 5, 4, 4, 0]])
     others = torch.tensor([[5.0, 5, 0, 4, 0], [5, 5, 0, 0, 0], [5, 5, 4, 4, 1]])
     assert (mmcv_ops.box_iou_rotated(others, box) > 0).tolist() == [[0], [0], [1]]
+    assert mmcv_ops.box_iou_rotated(others, box, 'iof').isfinite().all()
     quads = torch.tensor([[1.0, 1, 1, 1, 1, 1, 1, 1], [0, 0, 2, 2, 4, 4, 2, 2]])
     assert not mmcv_ops.box_iou_quadri(quads, quads).any()
 
@@ -107,6 +108,12 @@ def test_box_iou_quadri(N, M, mode):
     number = min(N, M)
     overlaps = mmcv_ops.box_iou_quadri(first[:number], second[:number], mode, True)
     torch.testing.assert_close(overlaps, expected.diag())
+
+
+def test_quadrilateral_with_a_notch():
+    dart = torch.tensor([[0.0, 0, 2, 1, 4, 0, 2, 4]])
+    square = torch.tensor([[0.0, 0, 4, 0, 4, 4, 0, 4]])
+    assert mmcv_ops.box_iou_quadri(dart, square).item() == pytest.approx(6 / 16)
 
 
 def loop_nms(corners, scores, threshold, labels):
@@ -141,8 +148,7 @@ def test_nms(served_ops, monkeypatch, number, labeled, at_once):
 
 def test_nms_keeps_an_overlap_of_exactly_the_threshold():
     boxes = torch.tensor([[2.0, 1, 4, 2, 0], [3, 1, 4, 2, 0]])
-    threshold = mmcv_ops.box_iou_rotated(*boxes[:, None])[0, 0].item()
-    _, kept = mmcv_ops.nms_rotated(boxes, torch.tensor([0.9, 0.8]), threshold)
+    _, kept = mmcv_ops.nms_rotated(boxes, torch.tensor([0.9, 0.8]), 3 / 5)
     assert kept.tolist() == [0, 1]
 
 
@@ -172,6 +178,9 @@ def test_diff_iou_rotated(served_ops):
     second[4:8] = first[4:8] * torch.tensor([1, 1, 0.5, 0.5, 1])
     second[8, :2] += 50
     second[9] = first[9] + torch.tensor([0, 0, 0, 0, math.pi / 4])
+    second[10:12] = first[10:12] + torch.tensor(
+        [[0, 0, 0, 0, 1e-6], [0, 0, 0, 0, 1e-7]]
+    )
     first, second = first[None].requires_grad_(), second[None].requires_grad_()
     ious = mmcv_ops.diff_iou_rotated_2d(first, second)
     corners = [[corners_of(b) for b in boxes[0].tolist()] for boxes in (first, second)]
