@@ -105,6 +105,10 @@ bench-cpu bench-cpu-avx2: $(STAMP)
 		--csv $(BENCH)/models_mait_$(SET).csv
 	$(BIN)/python tools/benchmark/model.py --set pvt_dat --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_pvt_dat_$(SET).csv
+	$(BIN)/python tools/benchmark/model.py --set sizes --batch 4 --rounds 3 \
+		--csv $(BENCH)/models_sizes_$(SET).csv
+	$(BIN)/python tools/benchmark/model.py --set compiled --compile --batch 4 --rounds 3 \
+		--csv $(BENCH)/models_compiled_$(SET).csv
 	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_$(SET).csv
 	$(BIN)/python tools/benchmark/train_step.py --size 800 1333 --batch 1 --rounds 3 \
 		--config configs/deformable_detr/r50_50e_coco.py --whole-models \

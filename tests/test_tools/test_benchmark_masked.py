@@ -44,9 +44,10 @@ def methods(side, device='cpu'):
 def test_quadratic_methods_end_where_a_call_takes_minutes(monkeypatch):
     ours, definition = 'masked_attention', 'masked_attention (definition)'
     linear = {ours, 'unfold'}
-    full = linear | {definition, masked.BASELINE}
+    full = linear | {definition, masked.BASELINE, 'flex_attention'}
     monkeypatch.setattr(masked, 'CPU_TOKENS', {'full': 36, 'soft': 20})
-    assert methods((4, 5)) == full | {f'{ours}, soft', f'{definition}, soft'}
+    soft = {f'{name}, soft' for name in (ours, definition, 'flex_attention')}
+    assert methods((4, 5)) == full | soft
     assert methods(5) == methods(6) == full
     assert methods((6, 7)) == linear
 
@@ -107,7 +108,7 @@ def test_floors():
 def test_soft_mask_has_the_exponentials_of_all_pairs():
     cases = masked.cases(8, 1, 'cpu', torch.float32)
     soft = [case for case in cases if ', soft' in case.method]
-    assert len(soft) == 2
+    assert len(soft) == 3
     for case in soft:
         assert case.exponentials['forward'] == 3 * 64**2
         assert len(case.tensors) == 4

@@ -14,13 +14,17 @@ backward, without an optimizer.
 Every model, ours too, gets the memory format that is faster for it, in either pass, by
 a short trial before; --memory-format sets one for all, --compile compiles all with
 torch.compile, --amp-dtype runs all under autocast. On CUDA, cuDNN tries its kernels.
-`speedup` is the speed over that of the baseline. FLOPs are multiply-accumulates of one
-image (`mmattn.analysis`), with hard masks credited.
+`speedup` is the speed over that of the baseline. `speedup_at_params` is that over the
+baseline's family at the same number of parameters, between whose sizes the logarithm of
+the speed is interpolated. It is empty with one size, or more than a quarter beyond the
+sizes. FLOPs are multiply-accumulates of one image (`mmattn.analysis`), with hard masks
+credited.
 """
 
 import argparse
 import contextlib
 import functools
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -47,7 +51,26 @@ SETS = {
         'caformer_s18',
         'convnext_tiny',
         'pvt_v2_b2',
+        'maxvit_tiny_tf_224',
+        'davit_tiny',
+        'efficientvit_b2',
+        'fastvit_sa12',
         'resnet50',
+    ],
+    # Three sizes, for speed at equal parameters.
+    'sizes': [
+        *('ivit_t', 'ivit_s', 'ivit_b', 'hmait_t', 'hmait_s'),
+        *('lisanet_s', 'lisanet_b', 'hylisanet_s', 'hylisanet_b'),
+        'swin_tiny_patch4_window7_224',
+        'swin_small_patch4_window7_224',
+        'swin_base_patch4_window7_224',
+        *('convnext_tiny', 'convnext_small', 'convnext_base'),
+    ],
+    # Few enough to compile them all.
+    'compiled': [
+        *('ivit_t', 'hmait_t', 'lisanet_s', 'pvtv2_b2'),
+        'swin_tiny_patch4_window7_224',
+        *('convnext_tiny', 'pvt_v2_b2', 'resnet50'),
     ],
     # Table 5 of MaiT's paper.
     'mait': [
@@ -78,6 +101,7 @@ FORMATS = {
 NUM_CLASSES = 1000
 DROP_PATH = 0.1
 QUICK_SIZE = 64
+REACH = 1.25  # beyond the sizes of a family
 
 
 def config_of(name: str) -> Path | None:
@@ -154,6 +178,21 @@ def fastest_format(workload: Workload, which: str, seconds: float) -> str:
     return min(taken, key=lambda name: taken[name].median)
 
 
+def seconds_at(params: int, family: list[tuple[int, float]]) -> float | None:
+    """Return the time at a number of parameters, by the (params, seconds) of a family.
+
+    Logarithms are interpolated, and extrapolated by a quarter.
+    """
+    family = sorted(family)
+    if len(family) < 2:
+        return None
+    if not family[0][0] / REACH <= params <= family[-1][0] * REACH:
+        return None
+    index = max(1, min(sum(p < params for p, _ in family), len(family) - 1))
+    (p0, t0), (p1, t1) = family[index - 1 : index + 1]
+    return t0 * (t1 / t0) ** (math.log(params / p0) / math.log(p1 / p0))
+
+
 def rows(args: argparse.Namespace) -> Iterator[dict]:
     workloads, sizes = {}, {}
     for name in args.models:
@@ -171,6 +210,11 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
         calls = {name: workload.run(which) for name, workload in workloads.items()}
         measure.progress(f'all in turns, {which}')
         times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
+        family = [
+            (sizes[name].params, times[name].median)
+            for name in times
+            if name.split('_')[0] == args.baseline.split('_')[0]
+        ]
         for name, workload in workloads.items():
             workload.model.zero_grad(set_to_none=True)
             peak = measure.peak_memory(calls[name], args.device)
@@ -181,6 +225,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
                 'images_per_s': measure.rounded(args.batch / times[name].median),
                 'spread_percent': measure.rounded(100 * times[name].spread, 2),
                 'speedup': '',
+                'speedup_at_params': '',
                 'peak_mib': measure.rounded(peak / measure.MIB),
                 'params_m': measure.rounded(sizes[name].params / 1e6),
                 'flops_g': measure.rounded(sizes[name].flops / 1e9),
@@ -189,6 +234,10 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
             if args.baseline in times:
                 speedup = times[name].speedup_over(times[args.baseline])
                 row['speedup'] = measure.rounded(speedup, 3)
+            equal = seconds_at(sizes[name].params, family)
+            if equal is not None:
+                speedup = equal / times[name].median
+                row['speedup_at_params'] = measure.rounded(speedup, 3)
             yield row
 
 

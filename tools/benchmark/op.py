@@ -7,7 +7,8 @@
 in one run (see `measure.py`). A method whose maps would exceed --memory-limit is listed
 as skipped, with what it needs. Results that ought to be equal are compared before they
 are timed. `speedup` is the speed over that of the baseline, empty where the baseline
-was skipped.
+was skipped. 'compiled definition' is what torch.compile makes of the definition. It and
+FlexAttention need a C++ compiler on the CPU, and are left out without one.
 
 On CUDA, `ms` is the time per call of a saturated queue, `graph_ms` that of a CUDA graph
 on the same tensors and `graph_cold_ms` that of one which finds no input in the cache.
@@ -22,7 +23,10 @@ themselves, as the device takes them beside the products.
 """
 
 import argparse
+import dataclasses
 import functools
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -37,6 +41,29 @@ from mmattn.ops.testing import assert_close
 
 GIB = 2**30
 QUICK_SIDES = [5, 8]
+DEFINITION = '(definition)'
+
+
+def cases_of(operator: ModuleType, which: str, problem: tuple) -> list[Case]:
+    """Return the cases that support a pass, with the compiled definitions."""
+    cases = list(operator.cases(*problem))
+    # Inductor generates no code for the complex numbers of Fourier transforms.
+    for case in cases[:]:
+        if DEFINITION in case.method and 'structure_aware' not in case.method:
+            changes = dict(
+                method=f'compiled definition{case.method.partition(DEFINITION)[2]}',
+                call=torch.compile(case.call, dynamic=False),
+                same_as=case.method,
+                compiled=True,
+            )
+            cases.append(dataclasses.replace(case, **changes))
+    device = problem[2]
+    compiler = device != 'cpu' or shutil.which(os.environ.get('CXX', 'g++'))
+    return [
+        case
+        for case in cases
+        if which in case.passes and (compiler or not case.compiled)
+    ]
 
 
 def check(cases: list[Case], which: str, dtype: torch.dtype):
@@ -83,7 +110,7 @@ def on_device(
     copies = [cases]
     inputs = max(case.least_bytes('forward') for case in cases)
     while len(copies) < graphs.num_copies(inputs):
-        again = {case.method: case for case in operator.cases(*problem)}
+        again = {case.method: case for case in cases_of(operator, which, problem)}
         copies.append([again[case.method] for case in cases])
     warm = {
         case.method: graphs.capture(
@@ -132,7 +159,8 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
         height, width = grid_of(side)
         problem = (side, args.batch, args.device, dtype)
         for which in PASSES:
-            cases = operator.cases(*problem)
+            torch.compiler.reset()  # there is a limit to the shapes of a function
+            cases = cases_of(operator, which, problem)
             needs = {case.method: case.needs.get(which, 0) for case in cases}
             run = [c for c in cases if needs[c.method] <= args.memory_limit * GIB]
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
@@ -206,7 +234,9 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     operator = load(args.operator)
-    measured = list(rows(operator, args))
+    # Compiling takes longer than a quick run.
+    with torch.compiler.set_stance('force_eager' if args.quick else 'default'):
+        measured = list(rows(operator, args))
     about = measure.about(
         args.device,
         operator=args.operator,

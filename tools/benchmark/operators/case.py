@@ -35,6 +35,8 @@ class Case:
             by pass, where a kernel may compute them so.
         exponentials: least number of exponentials, by pass, where they may bound it.
         columns: further columns of its rows.
+        passes: the passes that it supports.
+        compiled: whether it needs a compiler, on the CPU that of C++.
     """
 
     method: str
@@ -46,6 +48,8 @@ class Case:
     dft_flops: Mapping[str, int] = field(default_factory=dict)
     exponentials: Mapping[str, int] = field(default_factory=dict)
     columns: Mapping[str, float] = field(default_factory=dict)
+    passes: tuple[str, ...] = PASSES
+    compiled: bool = False
 
     def run(self, which: str) -> tuple[Tensor, ...]:
         """Return the output, and with 'forward+backward' the gradients."""

@@ -19,6 +19,7 @@ from mmattn.ops.backend import select_backend
 from mmattn.ops.deformable_attention import BACKENDS, OPERATOR
 from mmattn.ops.testing import make_deformable_v2_inputs
 
+from . import flex
 from .case import Case, Side, grid_of
 from .dense import sdpa
 
@@ -95,6 +96,14 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
                 **common,
             ),
             Case(definition, run('reference'), tensors, needs=needs, **common),
+            Case(
+                flex.METHOD + label,
+                flex.deformable(grid),
+                tensors,
+                same_as=definition,
+                **common,
+                **flex.options(device),
+            ),
         ]
     plain = Case('scaled_dot_product_attention', sdpa, tensors[:3], **common)
     return [*made, plain]

@@ -5,6 +5,7 @@ are views of one packed tensor, as a model's projection leaves them, and every m
 takes and returns (B, N, M, D). A soft mask admits all tokens, so it is quadratic, as
 are the definition and the peers without a mask. On a CPU those run up to `CPU_TOKENS`
 only, since one call on larger maps takes minutes. FlexAttention has no backward there.
+It computes all scores, since the tokens outside the mask take part.
 
 The network is that of "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, section 5.4.
@@ -21,6 +22,7 @@ from mmattn.ops.backend import select_backend
 from mmattn.ops.masked_attention import BACKENDS, OPERATOR
 from mmattn.ops.testing import make_masked_inputs
 
+from . import flex
 from .case import Case, Side, grid_of
 from .dense import sdpa
 
@@ -100,6 +102,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         kwargs |= dict(needs=map_bytes, exponentials=exponentials)
         return Case(method, call, tensors, grad, **kwargs)
 
+    by_flex, flex_options = flex.masked(grid, KERNEL), flex.options(device)
     ours, definition = f'{OPERATOR} ({backend})', f'{OPERATOR} (definition)'
     qkv, soft = [q, k, v], [q, k, v, alpha]
     copies = needs(UNFOLD_COPIES, q.numel() * dtype.itemsize)
@@ -111,11 +114,15 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         made += [
             quadratic(definition, run('reference'), qkv, HARD_MAPS),
             quadratic(BASELINE, sdpa, qkv),
+            quadratic(flex.METHOD, by_flex, qkv, same_as=definition, **flex_options),
         ]
     if device != 'cpu' or N <= CPU_TOKENS['soft']:
         same_as = f'{definition}, soft'
         made += [
             quadratic(f'{ours}, soft', run(backend), soft, same_as=same_as),
             quadratic(same_as, run('reference'), soft, SOFT_MAPS),
+            quadratic(
+                f'{flex.METHOD}, soft', by_flex, soft, same_as=same_as, **flex_options
+            ),
         ]
     return made

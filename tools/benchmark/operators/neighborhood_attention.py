@@ -21,6 +21,7 @@ from mmattn.ops.backend import select_backend
 from mmattn.ops.neighborhood_attention import BACKENDS, OPERATOR, windows
 from mmattn.ops.testing import make_neighborhood_inputs
 
+from . import flex
 from .case import Case, Side, grid_of
 
 SIDES = (14, 28, 56, (200, 334))
@@ -92,7 +93,16 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     ]
     if device != 'cpu' or N <= CPU_TOKENS:
         pairs = batch * HEADS * N**2
-        made.append(
+        exponentials = {'forward': pairs, 'forward+backward': 2 * pairs}
+        made += [
+            Case(
+                flex.METHOD,
+                flex.neighborhood(grid, (tensors[3].shape[1] + 1) // 2, device),
+                tensors,
+                grad,
+                same_as=definition,
+                **flex.options(device),
+            ),
             Case(
                 BASELINE,
                 sdpa_under_mask,
@@ -100,7 +110,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
                 grad,
                 same_as=definition,
                 needs=needs(MAPS, pairs),
-                exponentials={'forward': pairs, 'forward+backward': 2 * pairs},
-            )
-        )
+                exponentials=exponentials,
+            ),
+        ]
     return made
