@@ -1,6 +1,7 @@
 """Tolerances, inputs and gradients for tests and benchmarks of operators."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import NamedTuple
 
@@ -251,6 +252,17 @@ def with_grad(
     return tuple(
         None if x is None else x.detach().requires_grad_(requires_grad) for x in tensors
     )
+
+
+@contextmanager
+def deterministic(mode: bool = True) -> Iterator[None]:
+    """Set `torch.use_deterministic_algorithms` for a while."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(mode)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def run_with_grads(

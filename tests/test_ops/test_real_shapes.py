@@ -1,5 +1,7 @@
 """The calls that tests and reports share, and the unit that errors are given in."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from operator_checks import check_call
@@ -31,6 +33,21 @@ def test_a_backend_is_named_to_the_operator():
         tensors = call.make_tensors()
         with pytest.raises(ValueError, match='got .nowhere.'):
             call.run_on('nowhere')(*tensors)
+
+
+def test_the_reference_need_not_be_deterministic():
+    """PyTorch refuses the backward of `grid_sample` on a GPU."""
+    call = small_calls('ms_deform_attn')[1]
+    seen = {}
+
+    def function(value, points, weights, reference, backend=None):
+        seen[backend] = torch.are_deterministic_algorithms_enabled()
+        tensors = value, points, weights, reference
+        return call.function(*tensors, backend='reference')
+
+    check_call(replace(call, function=function), 'any', torch.float32, 'cpu')
+    assert call.deterministic and seen == {'reference': False, 'any': True}
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_unknown_operator():
