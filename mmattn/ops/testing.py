@@ -49,8 +49,11 @@ def assert_close(
 def error_in_tolerances(
     expected: Tensor, actual: Tensor, dtype: torch.dtype | None = None
 ) -> float:
-    """Return the error over what `assert_close` allows; infinity if not finite."""
-    if not actual.detach().isfinite().all():
+    """Return the error over what `assert_close` allows.
+
+    It is infinite where the shapes differ or a number is not finite.
+    """
+    if actual.shape != expected.shape or not actual.detach().isfinite().all():
         return float('inf')
     tolerance = TOLERANCES[dtype or actual.dtype]
     errors = _errors(expected, actual, tolerance)

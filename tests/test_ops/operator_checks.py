@@ -107,8 +107,6 @@ def check_empty(operator: Callable, inputs: Sequence[Tensor | None], shape=None)
         assert grad is None or (grad.shape == x.shape and not grad.any())
 
 
-
-
 def assert_equal(results, others):
     """Assert that two results of `run_with_grads` are equal bit by bit."""
     assert torch.equal(results[0], others[0])
