@@ -16,7 +16,15 @@ from types import ModuleType
 
 from .log import Log, Settings, read
 
-PARTS = ('device', 'correctness', 'rates', 'speed')
+PARTS = (
+    'device',
+    'correctness',
+    'races',
+    'rates',
+    'speed',
+    'models',
+    'detector',
+)
 
 
 def load(part: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""What a task writes: one line of JSON for each thing that happens, at once."""
+"""Write what a task does: one line of JSON for each thing that happens, at once."""
 
 import json
 import os

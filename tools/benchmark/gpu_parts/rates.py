@@ -1,4 +1,4 @@
-"""What the device reaches: a large copy, large matrix products, exponentials."""
+"""Measure what the device reaches: a copy, matrix products, exponentials."""
 
 from functools import partial
 
