@@ -38,16 +38,15 @@ def log(tmp_path):
 
 
 def test_dry_run(tmp_path):
-    parts = ('correctness', 'rates', 'speed')
-    done = dry_run(
-        tmp_path, '--parts', *parts, '--tasks', 'rates', 'neighborhood_attention'
-    )
+    parts = ('correctness', 'races', 'speed')
+    done = dry_run(tmp_path, '--parts', *parts, '--tasks', 'neighborhood_attention')
     assert done.returncode == 0, done.stdout + done.stderr
     report = report_of(tmp_path)
     assert not report['errors'] and not report['wrong']
     rows = report['tables']['correctness']
     assert {row['backend'] for row in rows} == {'triton', 'tiles'}
     assert all(row['passed'] and 0 <= row['error'] <= 1 for row in rows)
+    assert all(row['passed'] for row in report['tables']['races'])
     with (tmp_path / 'neighborhood_attention_gpu.csv').open(newline='') as file:
         times = list(csv.DictReader(file))
     assert {row['pass'] for row in times} == {'forward', 'forward+backward'}
@@ -229,3 +228,53 @@ def test_every_part_has_what_the_report_needs(tmp_path):
         part = gpu_parts.load(name)
         assert part.TITLE and part.SHARE > 0
         assert part.tasks(Settings(tmp_path, dry_run=True))
+
+
+def test_runs_that_differ_are_found(monkeypatch):
+    from gpu_parts import races
+
+    results = iter([[torch.zeros(2)], [torch.zeros(2)], [torch.tensor([0.0, 1e-9])]])
+    monkeypatch.setattr(races, 'repeat', lambda *args: list(results))
+    call = races.small_calls('masked_attention')[0]
+    ((table, row),) = races.repeated(call, torch.float32, 'cpu')
+    assert table == 'races' and row['passed'] is False
+
+
+def fake_sanitizer(tmp_path, monkeypatch, text: str):
+    path = tmp_path / 'compute-sanitizer'
+    path.write_text(f'#!/bin/sh\n{text}\n')
+    path.chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    'text, passed, note',
+    [
+        ('exit 0', True, ''),
+        ('echo "Race reported"; exit 99', False, 'Race reported'),
+        ('echo "Device not supported" >&2; exit 1', None, 'Device not supported'),
+        (None, None, 'not on PATH'),
+    ],
+)
+def test_sanitizer(tmp_path, monkeypatch, log, text, passed, note):
+    from gpu_parts import races
+
+    monkeypatch.setenv('PATH', str(tmp_path))
+    if text is not None:
+        fake_sanitizer(tmp_path, monkeypatch, text)
+    ((_, row),) = races.sanitized('masked_attention', 'memcheck', log)
+    assert row.get('passed') is passed and note in row.get('note', '')
+
+
+@pytest.mark.slow
+def test_dry_run_of_all_parts(tmp_path):
+    done = dry_run(tmp_path, '--minutes', '30')
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = report_of(tmp_path)
+    assert not report['errors']
+    tables = {'device', 'correctness', 'races', 'rates', 'models_gpu'}
+    assert report['tables'].keys() >= tables
+    assert {row['operator'] for row in report['tables']['correctness']} >= {
+        'masked_attention',
+        'ms_deform_attn',
+    }

@@ -75,7 +75,7 @@ def pack_checkout(folder: Path):
 
 
 def repack(name: str, folder: Path) -> Path | None:
-    """Write the wheel of an installed distribution, or return None if it is not pure."""
+    """Write the wheel of a pure distribution that is installed, or return None."""
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -140,8 +140,12 @@ def fill(folder: Path, pythons: list[str], limit: int) -> Iterator[str]:
 def runs_here(wheel: Path) -> bool:
     """Return whether a wheel is made for this Python."""
     python, abi, _ = wheel.stem.split('-')[-3:]
-    own = f'cp{sys.version_info.major}{sys.version_info.minor}'
-    return 'py3' in python.split('.') or python == own or abi == 'abi3'
+    if 'py3' in python.split('.'):
+        return True
+    # cp312 is made for Python 3.12, and with the stable ABI also for newer ones.
+    version = int(python[2]), int(python[3:])
+    own = sys.version_info[:2]
+    return own == version or (abi == 'abi3' and own > version)
 
 
 def unpack(kit: Path):

@@ -1,4 +1,4 @@
-"""Every operator, forward and backward, against its definition in float64."""
+"""Compare every operator, forward and backward, with its definition in float64."""
 
 import inspect
 from functools import partial

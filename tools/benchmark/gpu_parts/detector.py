@@ -1,4 +1,4 @@
-"""One training step of Mask R-CNN, where mmdetection is installed."""
+"""Time one training step of Mask R-CNN, where mmdetection is installed."""
 
 import csv
 import importlib.util

@@ -1,4 +1,4 @@
-"""The device and the versions."""
+"""List the device and the versions."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Whether two runs are equal bit by bit, and compute-sanitizer's verdict."""
+"""Check that runs are equal bit by bit, also with compute-sanitizer."""
 
 import os
 import shutil

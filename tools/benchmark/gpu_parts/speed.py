@@ -1,4 +1,4 @@
-"""Every operator at its paper's shapes and on maps of 200 x 334, beside its peers."""
+"""Time every operator at its paper's shapes and at 200 x 334, beside its peers."""
 
 import contextlib
 import functools
