@@ -5,6 +5,9 @@ Kernels are in other files, which import Triton and are imported by the first la
 
 import importlib.util
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +18,47 @@ HAS_TRITON = importlib.util.find_spec('triton') is not None
 INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's sake
+
+
+class TileTable(dict):
+    """Hold sizes of tiles and numbers of warps by the key of a launch.
+
+    Launchers look them up as in a dict. A search learns from `used` which keys a call
+    needs, and replaces sizes by `trial`.
+
+    Args:
+        name: operator and name of the table.
+        sizes: tuples of sizes, the last of which is the number of warps.
+    """
+
+    def __init__(self, name: str, sizes: Mapping[Any, tuple[int, ...]]):
+        super().__init__(sizes)
+        self.name, self.used = name, set()
+        TILE_TABLES[name] = self
+
+    def __getitem__(self, key: Any) -> tuple[int, ...]:
+        self.used.add(key)
+        return super().__getitem__(key)
+
+    @contextmanager
+    def trial(self, key: Any, sizes: tuple[int, ...]) -> Iterator[None]:
+        """Launch with other sizes for a while."""
+        before = self[key]
+        self[key] = sizes
+        try:
+            yield
+        finally:
+            self[key] = before
+
+
+TILE_TABLES: dict[str, TileTable] = {}
+
+
+def tables_by_dtype(name: str, sizes: Mapping) -> dict[torch.dtype, TileTable]:
+    """Return a table for each dtype, `name[dtype]`."""
+    return {
+        dtype: TileTable(f'{name}[{dtype}]', table) for dtype, table in sizes.items()
+    }
 
 
 def reason(x: Tensor, max_head_width: int) -> str | None:

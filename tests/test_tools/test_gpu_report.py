@@ -159,7 +159,7 @@ def run_fake(tmp_path, monkeypatch, bad: str, critical=False, minutes=10.0) -> i
     'bad, message',
     [
         ('os.abort()', 'the process ended with status -6'),
-        ('1 / 0', 'ZeroDivisionError'),
+        pytest.param('1 / 0', 'ZeroDivisionError', marks=pytest.mark.slow),
     ],
     ids=['abort', 'error'],
 )
@@ -178,6 +178,7 @@ def test_a_crash_of_one_case(tmp_path, monkeypatch, bad, message):
     assert message in error['message'] and 'bad' in error['case']
 
 
+@pytest.mark.slow
 def test_a_case_that_hangs_is_killed(tmp_path, monkeypatch):
     bad = 'time.sleep(600)'
     assert run_fake(tmp_path, monkeypatch, bad, minutes=0.1) == 0

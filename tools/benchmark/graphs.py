@@ -1,5 +1,6 @@
 """Device times through CUDA graphs, and the rates that bound them."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -38,15 +39,18 @@ def matmul_rate(dtype: torch.dtype, precision: str = 'high') -> float:
 
 
 def exponential_rate() -> float:
-    """Return exponentials per second of all special-function units at the top clock."""
-    properties = torch.cuda.get_device_properties()
-    clock = 1e3 * properties.clock_rate  # in kHz
+    """Return exponentials per second of all special-function units at the top clock.
+
+    It is infinite where PyTorch does not know the clock.
+    """
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    clock = 1e3 * getattr(properties, 'clock_rate', math.inf)  # in kHz
     return EXPONENTIALS_PER_CLOCK * properties.multi_processor_count * clock
 
 
 def num_copies(num_bytes: int) -> int:
     """Return how many inputs of a size a graph must visit to miss the cache."""
-    cache = torch.cuda.get_device_properties().L2_cache_size
+    cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     return max(1, min(MAX_COPIES, -(-4 * cache // num_bytes)))
 
 

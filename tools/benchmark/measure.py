@@ -28,8 +28,6 @@ from statistics import median
 os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # the profiler logs each start
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
@@ -222,6 +220,9 @@ def rounded(value: float, digits: int = 4) -> float:
 
 def report(rows: list[dict], about_run: dict, path: Path | None, *, title: str):
     """Print the rows as a table, and write them as csv if there is a path."""
+    from rich.console import Console  # the other functions do without it
+    from rich.table import Table
+
     columns = list(dict.fromkeys(column for row in rows for column in row))
     table = Table(title=title, title_justify='left', box=None, pad_edge=False)
     for column in columns:

@@ -16,21 +16,30 @@ MAX_HEAD_WIDTH = 64
 
 # Queries and keys of a tile, and warps, by the padded head width. They are chosen from
 # the compiler's reports, so that nothing spills.
-FORWARD_TILES = {
-    torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 16, 8)},
-    torch.float16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
-    torch.bfloat16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
-}
-QUERIES_TILES = {
-    torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (32, 32, 8)},
-    torch.float16: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 32, 8)},
-    torch.bfloat16: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 32, 8)},
-}
-KEYS_TILES = {
-    torch.float32: {16: (16, 64, 4), 32: (16, 64, 4), 64: (32, 32, 8)},
-    torch.float16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (32, 32, 8)},
-    torch.bfloat16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (16, 64, 8)},
-}
+FORWARD_TILES = launch.tables_by_dtype(
+    'deformable_attention_v2.FORWARD_TILES',
+    {
+        torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 16, 8)},
+        torch.float16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
+        torch.bfloat16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
+    },
+)
+QUERIES_TILES = launch.tables_by_dtype(
+    'deformable_attention_v2.QUERIES_TILES',
+    {
+        torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (32, 32, 8)},
+        torch.float16: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 32, 8)},
+        torch.bfloat16: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 32, 8)},
+    },
+)
+KEYS_TILES = launch.tables_by_dtype(
+    'deformable_attention_v2.KEYS_TILES',
+    {
+        torch.float32: {16: (16, 64, 4), 32: (16, 64, 4), 64: (32, 32, 8)},
+        torch.float16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (32, 32, 8)},
+        torch.bfloat16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (16, 64, 8)},
+    },
+)
 TABLE_TILE = dict(BH=16, BW=32, num_warps=4, num_stages=1)
 MAX_CELLS = 64  # of a program along each axis
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64

@@ -16,16 +16,16 @@ MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 
 # (short side, long side, warps) by the mixed heads of a tile and whether a tile has all
 # mixed heads and channels. Chosen from the compiler's reports, so that nothing spills.
-FORWARD_TILES = {
+FORWARD_TILES = launch.TileTable('landmark_attention.FORWARD_TILES', {
     (1, True): (32, 64, 4), (1, False): (16, 64, 4),
     (8, True): (16, 64, 8), (8, False): (16, 64, 8),
     (16, True): (16, 64, 8), (16, False): (16, 32, 8),
-}  # fmt: skip
-BACKWARD_TILES = {
+})  # fmt: skip
+BACKWARD_TILES = launch.TileTable('landmark_attention.BACKWARD_TILES', {
     (1, True): (32, 32, 4), (1, False): (32, 32, 4),
     (8, True): (16, 32, 8), (8, False): (16, 32, 8),
     (16, True): (16, 32, 8), (16, False): (16, 16, 8),
-}  # fmt: skip
+})  # fmt: skip
 NUM_STAGES = 2
 TARGET_PROGRAMS = 132  # a loop is split over programs until there are this many
 REDUCE_BLOCK = 256

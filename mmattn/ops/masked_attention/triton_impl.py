@@ -13,23 +13,51 @@ from .. import triton_launch as launch
 MAX_HEAD_WIDTH = 128
 
 # By the padded head width. Chosen from the compiler's reports, so that nothing spills.
-FORWARD_TILES = {  # height and width of a tile of patches, warps
-    16: (8, 8, 4),
-    32: (8, 8, 4),
-    64: (4, 8, 4),
-    128: (4, 8, 8),
-}
-BACKWARD_TILES = {16: (8, 8, 4), 32: (4, 8, 4), 64: (4, 8, 4), 128: (4, 8, 8)}
-SOFT_FORWARD_TILES = {  # rows of a program, rows it takes at a time, warps
-    torch.float32: {w: (64, 32, 4 if w <= 32 else 8) for w in (16, 32, 64, 128)},
-    torch.float16: {w: (64, 32, 4 if w <= 64 else 8) for w in (16, 32, 64, 128)},
-    torch.bfloat16: {w: (128, 64 if w <= 64 else 32, 8) for w in (16, 32, 64, 128)},
-}
-SOFT_BACKWARD_TILES = {
-    torch.float32: {16: (64, 32, 4), 32: (64, 32, 4), 64: (32, 32, 8), 128: (32, 32, 8)},
-    torch.float16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8), 128: (32, 32, 8)},
-    torch.bfloat16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8), 128: (64, 32, 8)},
-}  # fmt: skip
+FORWARD_TILES = launch.TileTable(
+    'masked_attention.FORWARD_TILES',
+    {  # height and width of a tile of patches, warps
+        16: (8, 8, 4),
+        32: (8, 8, 4),
+        64: (4, 8, 4),
+        128: (4, 8, 8),
+    },
+)
+BACKWARD_TILES = launch.TileTable(
+    'masked_attention.BACKWARD_TILES',
+    {16: (8, 8, 4), 32: (4, 8, 4), 64: (4, 8, 4), 128: (4, 8, 8)},
+)
+# Rows of a program, rows it takes at a time, warps.
+SOFT_FORWARD_TILES = launch.tables_by_dtype(
+    'masked_attention.SOFT_FORWARD_TILES',
+    {
+        torch.float32: {w: (64, 32, 4 if w <= 32 else 8) for w in (16, 32, 64, 128)},
+        torch.float16: {w: (64, 32, 4 if w <= 64 else 8) for w in (16, 32, 64, 128)},
+        torch.bfloat16: {w: (128, 64 if w <= 64 else 32, 8) for w in (16, 32, 64, 128)},
+    },
+)
+SOFT_BACKWARD_TILES = launch.tables_by_dtype(
+    'masked_attention.SOFT_BACKWARD_TILES',
+    {
+        torch.float32: {
+            16: (64, 32, 4),
+            32: (64, 32, 4),
+            64: (32, 32, 8),
+            128: (32, 32, 8),
+        },
+        torch.float16: {
+            16: (64, 32, 4),
+            32: (64, 32, 4),
+            64: (64, 32, 8),
+            128: (32, 32, 8),
+        },
+        torch.bfloat16: {
+            16: (64, 32, 4),
+            32: (64, 32, 4),
+            64: (64, 32, 8),
+            128: (64, 32, 8),
+        },
+    },
+)
 WIDE, CHUNK = 32, 16  # wider heads in fp32 are read in chunks of channels
 ROWS_OF_SPLIT = {16: 64, 32: 64, 64: 32, 128: 32}
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64

@@ -19,16 +19,16 @@ MAX_SIDE, MAX_HEAD_WIDTH = 64, 128
 
 # By rows and columns of a half-spectrum's tile. Chosen from the compiler's reports, so
 # that nothing spills.
-CONTRACT_TILES = {  # blocks, rows of output, warps
+CONTRACT_TILES = launch.TileTable('structure_aware_attention.CONTRACT_TILES', {  # blocks, rows of output, warps
     (16, 16): (4, 16, 4), (16, 32): (2, 16, 4), (16, 64): (1, 16, 4),
     (32, 16): (2, 32, 4), (32, 32): (2, 32, 4), (32, 64): (1, 32, 8),
     (64, 16): (1, 32, 4), (64, 32): (1, 32, 8), (64, 64): (1, 32, 8),
-}  # fmt: skip
-FORWARD_TILES = {  # of forward transforms: blocks, columns, warps
+})  # fmt: skip
+FORWARD_TILES = launch.TileTable('structure_aware_attention.FORWARD_TILES', {  # of forward transforms: blocks, columns, warps
     (16, 16): (4, 16, 4), (16, 32): (2, 32, 4), (16, 64): (2, 32, 4),
     (32, 16): (2, 16, 4), (32, 32): (1, 32, 4), (32, 64): (1, 32, 8),
     (64, 16): (1, 16, 4), (64, 32): (1, 32, 8), (64, 64): (1, 32, 8),
-}  # fmt: skip
+})  # fmt: skip
 READ_ROWS = 16  # rows read at a time
 MAX_COLUMNS = 64
 NUM_STAGES = 2

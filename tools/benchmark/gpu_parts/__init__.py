@@ -22,6 +22,7 @@ PARTS = (
     'races',
     'rates',
     'speed',
+    'tiles',
     'models',
     'detector',
 )

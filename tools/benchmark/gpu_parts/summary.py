@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from . import log as lines_of
+from . import tiles
 
 MAX_ROWS = 400  # of a table in report.md
 MAX_TRACE = 3000  # characters of a traceback in report.md
@@ -92,6 +93,9 @@ def markdown(report: dict) -> Iterator[str]:
     for name, rows in report['tables'].items():
         yield from ('', f'## {name}', '')
         yield from as_table(summarized(name, rows)[:MAX_ROWS])
+        if name == 'tiles':
+            entries = list(tiles.advice(rows)) or ['no other tiles are faster']
+            yield from ('', 'To put into the launchers:', '', '```', *entries, '```')
     if report['left out']:
         yield from ('', '## Left out', '')
         for line in report['left out']:
