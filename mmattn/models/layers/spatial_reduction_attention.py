@@ -1,11 +1,15 @@
 """Attention to a reduced map: PVT's, and the linear one of PVT v2."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from mmattn.ops.pointwise_linear import blas_lacks_avx512
 
 from .pointwise import PointwiseLinear
 
 POOLED_SIDE = 7  # side of the map that linear attention attends to
+MAX_PATCH_SIDE = 4  # copying larger patches can take as long as a product saves
 
 
 class SpatialReductionAttention(nn.Module):
@@ -55,12 +59,38 @@ class SpatialReductionAttention(nn.Module):
         if H < self.sr_ratio or W < self.sr_ratio:
             pad_h, pad_w = (max(0, self.sr_ratio - side) for side in (H, W))
             x = F.pad(x, (0, 0, 0, pad_w, 0, pad_h))
+        if self._is_faster_as_product(x):
+            return self.norm(_convolve_patches(self.sr, x))
         return self.norm(self.sr(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+
+    def _is_faster_as_product(self, x: Tensor) -> bool:
+        """Return whether gradients follow on a CPU whose BLAS is as fast as oneDNN."""
+        return (
+            self.sr_ratio <= MAX_PATCH_SIDE
+            and x.device.type == 'cpu'
+            and x.dtype == torch.float32
+            and torch.is_grad_enabled()
+            and self.sr.weight.requires_grad
+            and not torch.compiler.is_compiling()
+            and not torch.is_autocast_enabled('cpu')
+            and not blas_lacks_avx512()
+        )
 
     def _heads(self, x: Tensor) -> Tensor:
         """Return (B, ..., C) as heads (B, M, N, D), a view."""
         x = x.flatten(1, -2)
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def _convolve_patches(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """Apply a convolution whose stride is its kernel to (B, H, W, C), as a product."""
+    B, H, W, C = x.shape
+    R = conv.stride[0]
+    h, w = H // R, W // R
+    patches = x[:, : h * R, : w * R].unflatten(2, (w, R)).unflatten(1, (h, R))
+    patches = patches.transpose(2, 3).reshape(B, h, w, R * R * C)
+    weight = conv.weight.permute(0, 2, 3, 1).flatten(1)
+    return F.linear(patches, weight, conv.bias)
 
 
 class LinearSpatialReductionAttention(SpatialReductionAttention):

@@ -1,0 +1,73 @@
+"""The reduction of `SpatialReductionAttention` is its convolution, on every path."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmattn.models.layers import SpatialReductionAttention, spatial_reduction_attention
+from mmattn.ops.testing import assert_close, run_with_grads
+
+
+def make(sr_ratio, shape=(2, 9, 6)):
+    torch.manual_seed(0)
+    return SpatialReductionAttention(8, 2, sr_ratio), torch.randn(*shape, 8)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """Imitate a BLAS as fast as oneDNN, and count the reductions by products."""
+    function, calls = spatial_reduction_attention._convolve_patches, []
+
+    def count(*args):
+        calls.append(1)
+        return function(*args)
+
+    monkeypatch.setattr(spatial_reduction_attention, '_convolve_patches', count)
+    monkeypatch.setattr(spatial_reduction_attention, 'blas_lacks_avx512', lambda: False)
+    return calls
+
+
+@pytest.mark.parametrize('sr_ratio', [2, 3, 4])
+@pytest.mark.parametrize('shape', [(2, 9, 6), (1, 12, 24), (2, 3, 8)])
+def test_reduction_and_its_gradients(sr_ratio, shape, products):
+    layer, x = make(sr_ratio, shape)
+    layer.forward = layer.reduce
+    pad = max(0, sr_ratio - shape[1])
+
+    def ours(x, weight, bias):
+        parameters = {'sr.weight': weight, 'sr.bias': bias}
+        return torch.func.functional_call(layer, parameters, (x,))
+
+    def convolution(x, weight, bias):
+        maps = F.pad(x, (0, 0, 0, 0, 0, pad)).permute(0, 3, 1, 2)
+        maps = F.conv2d(maps, weight, bias, stride=sr_ratio)
+        return F.layer_norm(maps.permute(0, 2, 3, 1), (8,))
+
+    tensors = [x, layer.sr.weight.detach(), layer.sr.bias.detach()]
+    expected, expected_grads = run_with_grads(convolution, tensors, dtype=torch.float64)
+    out, grads = run_with_grads(ours, tensors)
+    assert products
+    assert_close('out', expected, out)
+    for name, want, got in zip(
+        ('x', 'weight', 'bias'), expected_grads, grads, strict=True
+    ):
+        assert_close(f'grad of {name}', want, got)
+
+
+def test_product_only_where_it_is_faster(monkeypatch, products):
+    layer, x = make(2)
+    layer(x)
+    assert products.pop()
+    with torch.no_grad():
+        layer(x)
+    layer.sr.requires_grad_(False)
+    layer(x)
+    layer.sr.requires_grad_()
+    with torch.autocast('cpu', torch.bfloat16):
+        layer(x)
+    layer.double()(x.double())
+    torch.compile(layer.float(), fullgraph=True, backend='aot_eager')(x)
+    make(5)[0](x)
+    monkeypatch.setattr(spatial_reduction_attention, 'blas_lacks_avx512', lambda: True)
+    layer(x)
+    assert not products
