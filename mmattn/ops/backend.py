@@ -3,7 +3,7 @@
 import functools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 
 import torch
@@ -67,6 +67,21 @@ def select_backend(
             return name
         rejected.append(f'{name}: {reason}')
     raise ValueError(f'{operator}: no backend can run this call: {rejected}')
+
+
+def choose_by_size(
+    backend: str, prefers_definition: Callable[[], bool], *tensors: Tensor | None
+) -> str:
+    """Return the reference in place of 'cpu' where its gradients are faster.
+
+    Calls without gradients and compiled graphs, which serve all sizes, keep the kernel.
+    """
+    if backend != 'cpu' or not torch.is_grad_enabled():
+        return backend
+    requires_grad = any(x is not None and x.requires_grad for x in tensors)
+    if not requires_grad or torch.compiler.is_compiling():
+        return backend
+    return REFERENCE if prefers_definition() else backend
 
 
 def needs_reference(*tensors: Tensor | None) -> bool:

@@ -30,8 +30,9 @@ def _filling(function):
 
 
 @pytest.fixture(autouse=True)
-def landmarks_never_take_the_definition(monkeypatch):
-    monkeypatch.setattr(landmark_cpu_impl, 'DEFINITION_ELEMENTS', -1)
+def small_maps_do_not_take_the_definition(monkeypatch):
+    for module in (landmark_cpu_impl, cpu_impl):
+        monkeypatch.setattr(module, 'DEFINITION_ELEMENTS', -1)
 
 
 @pytest.fixture

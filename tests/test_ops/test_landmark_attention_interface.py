@@ -83,6 +83,15 @@ def test_small_maps_with_gradients_take_the_definition(monkeypatch, E):
         assert ('landmark_attention' in graph) == by_kernel
 
 
+def test_compiled_calls_never_take_the_definition(monkeypatch):
+    monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', 10**9)
+    inputs = make_landmark_inputs()
+    inputs[0].requires_grad_()
+    compiled = torch.compile(landmark_attention, fullgraph=True, backend='eager')
+    graph = compiled(*inputs).grad_fn.name()
+    assert 'landmark_attention' in graph
+
+
 def test_calls_without_gradients_never_take_the_definition(monkeypatch):
     def fail(*tensors):
         raise AssertionError

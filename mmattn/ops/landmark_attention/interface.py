@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..autograd import register
-from ..backend import REFERENCE, select_backend
+from ..backend import choose_by_size, select_backend
 from ..checks import (
     check_dims,
     check_not_empty,
@@ -73,15 +73,13 @@ def landmark_attention(
     mixing = (w1_q, w2_q, w1_k, w2_k)
     _check(attention, mixing)
     backend = select_backend(OPERATOR, backend, BACKENDS, *attention, *mixing)
-    if backend == 'cpu' and _needs_gradient(*attention, *mixing):
-        if cpu_impl.prefers_definition(q, k_landmarks, w1_q):
-            backend = REFERENCE
+    backend = choose_by_size(
+        backend,
+        lambda: cpu_impl.prefers_definition(q, k_landmarks, w1_q),
+        *attention,
+        *mixing,
+    )
     return _attend(*attention, *mixing, backend=backend)
-
-
-def _needs_gradient(*tensors):
-    requires_grad = any(x is not None and x.requires_grad for x in tensors)
-    return requires_grad and torch.is_grad_enabled()
 
 
 def _check(attention, mixing):

@@ -9,6 +9,15 @@ from . import cpu_dense, cpu_soft, cpu_stencil
 DENSE_TOKENS = 256
 SOFT_DENSE_TOKENS = 600
 
+# Up to so many elements of the (B, M, N, N) maps, autograd of the definition is faster.
+DEFINITION_ELEMENTS = 150_000
+
+
+def prefers_definition(q: Tensor) -> bool:
+    """Return whether a forward and a backward of the definition are faster."""
+    B, N, M, _ = q.shape
+    return B * M * N**2 <= DEFINITION_ELEMENTS
+
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
     """Return why this backend does not support a call, or None."""

@@ -43,11 +43,14 @@ def backward(grad, out, lse, q, k, v, alpha, **stencil):
     dtype, num_special = lse.dtype, stencil['num_special']
     alpha = alpha.to(dtype)
     delta = (grad.to(dtype) * out.to(dtype)).sum(-1).mT  # (B, M, N)
-    canceled = cpu_stencil.weight_taken_out(q, k, lse, alpha, **stencil) > CANCELED
+    lse_flash = lse.clone()
+    lse_flash[..., :num_special] = float('inf')  # gives rows no weight
+    dense = Dense(alpha, delta=delta, limit=CANCELED)
+    *local, _, dalpha = cpu_stencil.backward(
+        grad, lse_flash, q, k, v, None, dense, **stencil
+    )
+    canceled = lse_flash == float('inf')
     canceled[..., :num_special] = False
-    elsewhere = canceled.clone()
-    elsewhere[..., :num_special] = True  # the stencil computes these
-    lse_flash = lse.masked_fill(elsewhere, float('inf'))  # gives them no weight
     q_flash, k_flash, v_flash = _flash_inputs(q, k, v, alpha)
     grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad.to(dtype).transpose(1, 2),
@@ -60,13 +63,9 @@ def backward(grad, out, lse, q, k, v, alpha, **stencil):
         False,
     )
     dq, dk, dv = (x.transpose(1, 2) for x in grads)
-    dalpha = torch.einsum('bnmd,bnmd->m', q.to(dtype), dq)
+    dalpha += (q * dq).sum((0, 1, 3))
     dq = dq * alpha[:, None]
-    *local, _, dalpha_local = cpu_stencil.backward(
-        grad, lse_flash, q, k, v, None, Dense(alpha, delta=delta), **stencil
-    )
-    dalpha += dalpha_local
-    dq, dk, dv = (x + y for x, y in zip((dq, dk, dv), local, strict=True))
+    dq, dk, dv = (x + y for x, y in zip(local, (dq, dk, dv), strict=True))
     scale = q.shape[-1] ** -0.5
     for b, h, rows, near in _rows_by_head(canceled, stencil):
         scores, plain = _row_scores(q, k, alpha, b, h, rows, near, dtype)

@@ -25,6 +25,9 @@ class Dense(NamedTuple):
     out: Tensor | None = None  # (B, N, M, D)
     lse: Tensor | None = None  # (B, M, N)
     delta: Tensor | None = None  # (B, M, N), product of the final out and its gradient
+    limit: float = (
+        math.inf
+    )  # of the sum over a row's neighbors of e^(alpha score - lse)
 
 
 def forward(
@@ -81,7 +84,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Do what `cpu_impl.backward` does.
 
-    For a soft mask, return what is to be added to the gradients through `Dense`.
+    For a soft mask, return what is to be added to the gradients through `Dense`. Rows
+    above its limit are left out, and their `lse` is set to inf.
     """
     D, dtype, scale = q.shape[-1], lse.dtype, q.shape[-1] ** -0.5
     planes = Planes(*grid, kernel_size, num_special)
@@ -118,8 +122,15 @@ def backward(
                 ds, weights = _hard_gradients(s, da, lse_r, g_r, sums)
             else:
                 alpha = _per_plane(dense.alpha[heads], P)
+                p_dense = (s * alpha).sub_(lse_r).exp_()
+                canceled = p_dense.sum(0) > dense.limit
+                planes.ends(canceled).fill_(False)
+                if canceled.any():
+                    lse_r.masked_fill_(canceled, math.inf)
+                    p_dense.masked_fill_(canceled, 0)
+                    planes.write(lse.mT[chunk].unsqueeze(-1), band, lse_r[:, None])
                 da -= _rows(dense.delta, images, heads, planes, band)
-                ds, weights, share = _soft_gradients(s, da, lse_r, alpha)
+                ds, weights, share = _soft_gradients(s, da, lse_r, alpha, p_dense)
                 share = planes.patches(share).sum((0, 2, 3))
                 dalpha[heads] -= _over_images(share, images)
             planes.ends(ds).zero_()
@@ -165,33 +176,6 @@ def backward(
             planes.write(out[chunk], planes.rows, planes.whole(y_p))
             planes.store_special(out[chunk], y_s)
     return dq, dk, dv, None if bias is None else dbias.view(bias.shape), dalpha
-
-
-def weight_taken_out(
-    q, k, lse, alpha, *, grid, kernel_size, num_special, mask_fill
-) -> Tensor:
-    """Return the sum over a row's neighbors of e^(alpha score - lse), (B, M, N).
-
-    The sum is inf where lse is -inf. Special tokens are not set.
-    """
-    dtype = lse.dtype
-    planes = Planes(*grid, kernel_size, num_special)
-    out = torch.zeros_like(lse)
-    for images, heads in planes.groups(q):
-        chunk = images, slice(None), heads
-        k_p, k_s = planes.load(k[chunk], dtype)
-        P, D, _ = k_p.shape
-        for band in planes.bands(P * D):
-            size = planes.length(band)
-            q_r = planes.blank(P, D, size, dtype=dtype)
-            planes.read(q[chunk], band, q_r)
-            s = torch.empty(kernel_size**2 + num_special, P, size, dtype=dtype)
-            tmp = torch.empty_like(q_r)
-            _scores(q_r, k_p, k_s, None, planes, band, mask_fill, tmp, s)
-            s.mul_(_per_plane(alpha[heads], P))
-            s.sub_(_rows(lse, images, heads, planes, band)).exp_()
-            planes.write(out.mT[chunk].unsqueeze(-1), band, s.sum(0)[:, None])
-    return out
 
 
 def _scores(q, k_p, k_s, bias, planes, band, mask_fill, tmp, out):
@@ -263,12 +247,11 @@ def _hard_gradients(s, da, lse, grad, sums):
     return da.sub_(delta).mul_(p), p.sub_(u)
 
 
-def _soft_gradients(s, da, lse, alpha):
+def _soft_gradients(s, da, lse, alpha, p_dense):
     """Return gradients of scores, weights and the share of dalpha, less `Dense`.
 
-    The caller has subtracted delta from `da`.
+    The caller has subtracted delta from `da`. `p_dense` are the weights of `Dense`.
     """
-    p_dense = (s * alpha).sub_(lse).exp_()
     ds_dense = p_dense * da
     share = s * ds_dense
     p = s.sub_(lse).exp_()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..autograd import out_and_lse, register
-from ..backend import needs_reference, select_backend
+from ..backend import choose_by_size, needs_reference, select_backend
 from ..checks import check_one_device, check_qkv, check_shape
 from ..precision import cast_under_autocast
 from . import cpu_impl, reference, triton_impl
@@ -66,7 +66,8 @@ def masked_attention(
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
             supports the call. It computes the masked heads; global heads go through
             PyTorch's `scaled_dot_product_attention`. Only 'reference' supports second
-            derivatives. None takes it in forward mode and under `torch.func.grad`.
+            derivatives. None takes it in forward mode and under `torch.func.grad`, and
+            'cpu' where very small maps need gradients.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -96,7 +97,13 @@ def masked_attention(
         views = [x[:, :, heads] for x in (q, k, v)]
         if is_masked:
             extras = [None if x is None else x[rank] for x in (bias, alpha)]
-            outs.append(_attend(*views, *extras, backend=backend, **stencil))
+            chosen = choose_by_size(
+                backend,
+                lambda q=views[0]: cpu_impl.prefers_definition(q),
+                *views,
+                *extras,
+            )
+            outs.append(_attend(*views, *extras, backend=chosen, **stencil))
         else:
             extra = None if global_bias is None else global_bias[rank]
             outs.append(_global_heads(*views, extra, backend))

@@ -5,6 +5,7 @@ bias of -inf excludes the others. All tiles of a map are one batch. The backward
 computes the weights again, so the forward keeps none of them.
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -74,14 +75,19 @@ def table_index(queries: Tensor, keys: Tensor, side: int, K: int) -> Tensor:
 def cut_part(part: str, q: Tensor, rpb: Tensor) -> tuple[Tiles, Tiles]:
     """Return the tiles of the rows and of the columns of a part; see `attend_part`."""
     H, W = q.shape[1:3]
-    K = window_width(rpb)
+    return _cut_part(part, H, W, window_width(rpb), DENSE_PIXELS, BORDER_TILE, q.device)
+
+
+@functools.lru_cache(maxsize=32)
+def _cut_part(part, H, W, K, dense_pixels, border_tile, device):
     R = K // 2
-    if part == 'rows':
-        return ends(H, K, q.device), cut(0, W, BORDER_TILE, W, K, q.device)
-    if part == 'columns':
-        return cut(R, H - R, BORDER_TILE, H, K, q.device), ends(W, K, q.device)
-    size = max(H, W) if H * W <= DENSE_PIXELS else K
-    return cut(0, H, size, H, K, q.device), cut(0, W, size, W, K, q.device)
+    with torch.inference_mode(False):  # the next call may be outside of it
+        if part == 'rows':
+            return ends(H, K, device), cut(0, W, border_tile, W, K, device)
+        if part == 'columns':
+            return cut(R, H - R, border_tile, H, K, device), ends(W, K, device)
+        size = max(H, W) if H * W <= dense_pixels else K
+        return cut(0, H, size, H, K, device), cut(0, W, size, W, K, device)
 
 
 def to_tiles(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -101,15 +107,23 @@ def from_tiles(x: Tensor, rows: Tensor, columns: Tensor, M: int) -> Tensor:
 
 
 def gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Copy the pixels of a map (B, H, W, M, D) into tiles."""
+    """Copy the pixels of a map (B, H, W, M, D) into tiles; one whole map is a view."""
+    if _is_whole(x, rows, columns):
+        return x.flatten(1, 2).transpose(1, 2)
     lines = x.index_select(1, rows.flatten()).index_select(2, columns.flatten())
     return to_tiles(lines, rows, columns)
+
+
+def _is_whole(x: Tensor, rows: Tensor, columns: Tensor) -> bool:
+    return (rows.shape, columns.shape) == ((1, x.shape[1]), (1, x.shape[2]))
 
 
 def scatter(tiles: Tensor, rows: Tensor, columns: Tensor, like: Tensor) -> Tensor:
     """Undo `gather` by sums, into a map of the shape and dtype of `like`."""
     B, H, W, M, D = like.shape
     lines = from_tiles(tiles, rows, columns, M)
+    if _is_whole(like, rows, columns):
+        return lines.to(like.dtype).contiguous()
     out = lines.new_zeros(B, lines.shape[1], W, M, D)
     out.index_add_(2, columns.flatten(), lines)
     out = lines.new_zeros(B, H, W, M, D).index_add_(1, rows.flatten(), out)
