@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import product
+from math import prod
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from mmattn.ops.structure_aware_attention import (
     cpu_circulant,
     cpu_fft,
     cpu_impl,
+    cpu_products,
     irfft_grid,
     rfft_grid,
     structure_aware_attention_circulant,
@@ -56,9 +58,20 @@ SHAPES = {
 }
 
 every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
-both_forms = pytest.mark.parametrize(
-    'grid', [(7, 5), (9, 8)], ids=['circulant', 'transforms']
-)
+FORMS = {
+    'circulant': (cpu_circulant, (7, 5)),
+    'fft': (cpu_fft, (9, 8)),
+    'products': (cpu_products, (7, 6)),
+}
+every_form = pytest.mark.parametrize('grid', FORMS, indirect=True)
+
+
+@pytest.fixture
+def grid(request, monkeypatch):
+    """Make a form that of the `cpu` backend, and return a grid to test it on."""
+    form, grid = FORMS[request.param]
+    monkeypatch.setattr(cpu_impl, '_form', lambda q, grid: form)
+    return grid
 
 
 def backend(name, grid=None):
@@ -124,20 +137,37 @@ def test_cpu_backend_against_circulant_matrices(shape, dtype):
     check_operator(backend('cpu'), inputs, expected=structure_aware_attention_circulant)
 
 
-@pytest.mark.parametrize('form', [cpu_circulant, cpu_fft], ids=['circulant', 'fft'])
+@every_form
 @pytest.mark.parametrize('chunk', [1, 300, 1000])
-def test_cpu_backend_in_several_chunks(monkeypatch, form, chunk):
-    tokens = 10**6 if form is cpu_circulant else 0
-    monkeypatch.setattr(cpu_impl, 'CIRCULANT_TOKENS', tokens)
-    monkeypatch.setattr(form, 'CHUNK_ELEMENTS', chunk)
+def test_cpu_backend_in_several_chunks(monkeypatch, grid, chunk):
     inputs = make_structure_aware_inputs(grid=(3, 4), B=3, M=4, D=3, K=5)
+    monkeypatch.setattr(cpu_impl._form(inputs[0], grid), 'CHUNK_ELEMENTS', chunk)
     check_operator(backend('cpu'), inputs)
 
 
 @pytest.mark.parametrize(
+    'form, shapes',
+    [
+        (cpu_circulant, [(8, 7, 7, 2), (2, 5, 5, 60), (2, 3, 8, 8), (2, 49, 3)]),
+        (
+            cpu_products,
+            [(8, 7, 7, 6), (8, 14, 14, 6), (1, 14, 32, 48), (4, 2, 7, 7, 12)],
+        ),
+        (cpu_fft, [(8, 14, 14, 5), (8, 15, 14, 6), (1, 14, 33, 48), (9, 70, 1, 12)]),
+        (cpu_fft, [(2, 65, 48), (4, 3, 5, 7, 12)]),
+    ],
+    ids=['circulant', 'products', 'fft', 'fft, other sides'],
+)
+def test_choice_of_the_form(form, shapes):
+    for B, *grid, M in shapes:
+        q = torch.empty(B, prod(grid), M, 16, device='meta')
+        assert cpu_impl._form(q, tuple(grid)) is form, (B, grid, M)
+
+
+@pytest.mark.parametrize(
     'form, grid',
-    [(cpu_circulant, (4, 4)), (cpu_fft, (14, 14))],
-    ids=['circulant', 'fft'],
+    [(cpu_circulant, (4, 4)), (cpu_fft, (14, 14)), (cpu_products, (14, 14))],
+    ids=FORMS,
 )
 def test_cpu_backend_never_has_a_whole_map(monkeypatch, form, grid):
     monkeypatch.setattr(form, 'CHUNK_ELEMENTS', 1 << 13)
@@ -153,21 +183,21 @@ def test_cpu_backend_never_has_a_whole_map(monkeypatch, form, grid):
 
 
 @every_shape
-def test_both_forms_of_the_cpu_backend(monkeypatch, shape):
+def test_every_form_of_the_cpu_backend(monkeypatch, shape):
     inputs = make_structure_aware_inputs(**shape)
-    for tokens in (0, 10**6):
-        monkeypatch.setattr(cpu_impl, 'CIRCULANT_TOKENS', tokens)
+    for form, _ in FORMS.values():
+        monkeypatch.setattr(cpu_impl, '_form', lambda q, grid, form=form: form)
         check_operator(backend('cpu'), inputs)
 
 
-@both_forms
+@every_form
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16], ids=str)
 def test_weights_in_half_precision(grid, dtype):
     inputs = make_structure_aware_inputs(grid=grid, dtype=dtype, weight_dtype=dtype)
     check_operator(backend('cpu'), inputs)
 
 
-@both_forms
+@every_form
 def test_views(grid):
     """Expanded, permuted, sliced and reversed views, and an expanded cotangent."""
     q, k, v, w_a, w_b, bias = make_structure_aware_inputs(grid=grid, B=2, M=4)
@@ -184,7 +214,7 @@ def test_views(grid):
     check_expanded_cotangent(backend('cpu'), [q, k, v, w_a, w_b, bias], 2)
 
 
-@both_forms
+@every_form
 @pytest.mark.parametrize('name', ['cpu', 'reference'])
 def test_half_spectra_are_as_good_as_kernels(name, grid):
     *qkv, w_a, w_b, bias = make_structure_aware_inputs(grid=grid, dtype=torch.float64)
@@ -227,13 +257,13 @@ def test_arbitrary_complex_half_spectra(grid):
     check_operator(function, inputs)
 
 
-@both_forms
+@every_form
 def test_batch_of_zero(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=0)
     check_empty(backend('cpu'), inputs)
 
 
-@both_forms
+@every_form
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(wanted, grid):
     requires_grad = [name == wanted for name in NAMES]
@@ -245,7 +275,7 @@ def test_no_gradient_leaves_no_graph():
     assert not structure_aware_attention(*make_structure_aware_inputs()).requires_grad
 
 
-@both_forms
+@every_form
 @every_dtype
 def test_large_inputs_stay_finite(dtype, grid):
     q, k, *rest = make_structure_aware_inputs(grid=grid, dtype=dtype)
@@ -253,14 +283,14 @@ def test_large_inputs_stay_finite(dtype, grid):
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
-@both_forms
+@every_form
 def test_zero_queries_and_keys_have_finite_gradients(grid):
     q, k, *rest = make_structure_aware_inputs(grid=grid)
     inputs = [torch.zeros_like(q), torch.zeros_like(k), *rest]
     check_operator(backend('cpu'), inputs)
 
 
-@both_forms
+@every_form
 def test_nan_stays_in_its_batch_element(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=3)
     clean, clean_grads = run_with_grads(backend('cpu'), inputs)
@@ -272,13 +302,13 @@ def test_nan_stays_in_its_batch_element(grid):
         assert torch.equal(x[::2], expected[::2])
 
 
-@both_forms
+@every_form
 def test_two_runs_are_equal(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=3, M=4)
     check_repeatable(backend('cpu'), inputs)
 
 
-@both_forms
+@every_form
 @pytest.mark.parametrize('name', ['cpu', 'reference'])
 def test_autocast_changes_nothing(name, grid):
     inputs = make_structure_aware_inputs(grid=grid)
@@ -294,7 +324,7 @@ def test_autocast_changes_nothing(name, grid):
     assert all(map(torch.equal, expected_grads, grads))
 
 
-@both_forms
+@every_form
 def test_backward_under_autocast(grid):
     inputs = make_structure_aware_inputs(grid=grid)
     expected = run_with_grads(backend('cpu'), inputs)[1]
