@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip('triton')
+for name in ('triton', 'matplotlib'):
+    pytest.importorskip(name)
 
-import gpu_parts
-import gpu_report
-from gpu_parts import Log, Settings, read, summary
+import gpu_parts  # noqa: E402
+import gpu_report  # noqa: E402
+import plot  # noqa: E402
+from gpu_parts import Log, Settings, read, summary  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/benchmark/gpu_report.py'
@@ -51,6 +53,8 @@ def test_dry_run(tmp_path):
         times = list(csv.DictReader(file))
     assert {row['pass'] for row in times} == {'forward', 'forward+backward'}
     assert all(float(row['ms']) > 0 for row in times) and len(times) == 6
+    assert plot.main([str(tmp_path / 'report.json')]) == 0
+    assert (tmp_path / 'neighborhood_attention_gpu.png').is_file()
     assert '| neighborhood_attention | tiles |' in (tmp_path / 'report.md').read_text()
 
 
@@ -279,3 +283,10 @@ def test_dry_run_of_all_parts(tmp_path):
         'masked_attention',
         'ms_deform_attn',
     }
+
+
+def test_a_report_without_times_is_not_drawn(tmp_path):
+    path = tmp_path / 'report.json'
+    path.write_text('{"tables": {"device": [{"name": "os"}]}}')
+    with pytest.raises(SystemExit, match='no tables to draw'):
+        plot.main([str(path)])

@@ -11,6 +11,7 @@ Ratios are those of the drawn values. Models of several sizes have a second pict
 
 import argparse
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -333,14 +334,30 @@ def draw(path: Path) -> list[Path]:
     return drawn
 
 
+def tables_of(report: Path) -> list[Path]:
+    """Return the csv files of a GPU report that can be drawn.
+
+    Raises:
+        ValueError: the file is not a report, or nothing was timed.
+    """
+    tables = json.loads(report.read_text()).get('tables', {})
+    names = [name for name, rows in tables.items() if KINDS.keys() & rows[0].keys()]
+    if not names:
+        raise ValueError(f'{report} has no tables to draw: none has {list(KINDS)}')
+    return [report.with_name(f'{name}.csv') for name in names]
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('csv', nargs='+', type=Path)
+    parser.add_argument(
+        'csv', nargs='+', type=Path, help='csv files, or the report.json of a GPU'
+    )
     for path in parser.parse_args(argv).csv:
         try:
-            print('wrote', *draw(path))
+            for each in tables_of(path) if path.suffix == '.json' else [path]:
+                print('wrote', *draw(each))
         except (OSError, ValueError) as error:
             sys.exit(f'plot: {error}')
     return 0

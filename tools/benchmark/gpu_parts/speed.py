@@ -93,9 +93,8 @@ def timed(task: str, problem: Problem, case: Case, which: str, rates: dict) -> I
         'tokens': height * width,
         'height': height,
         'width': width,
-        'batch': problem.batch,
+        'images': problem.batch,
         'pass': which,
-        'baseline': problem.module.BASELINE,
     }
     need = case.needs.get(which, 0)
     if problem.device == 'cuda':
@@ -115,7 +114,14 @@ def timed(task: str, problem: Problem, case: Case, which: str, rates: dict) -> I
     if problem.device == 'cuda':
         columns, failure = graph_times(problem, case, which, rates)
         row, note = row | columns, '; '.join(filter(None, (note, failure)))
-    yield f'{task}_gpu', row | {'note': note}
+    about = measure.about(
+        problem.device,
+        operator=task,
+        batch='/'.join(str(batch) for _, batch in SHAPES[task]),
+        dtype=str(DTYPE).removeprefix('torch.'),
+        baseline=problem.module.BASELINE,
+    )
+    yield f'{task}_gpu', row | {'note': note} | about
 
 
 def seconds_of(call: Callable[[], object], device: str) -> measure.Timing:
