@@ -198,6 +198,7 @@ def test_a_case_that_hangs_is_killed(tmp_path, monkeypatch):
         (dict(), 'RuntimeError: any', False, 0),
         (dict(), 'RuntimeError: any', True, 1),
         (dict(), 'AssertionError: out', False, 1),
+        (dict(), 'stopped: it went on after its time', True, 0),
     ],
 )
 def test_what_makes_the_report_fail(tmp_path, row, error, critical, wrong):

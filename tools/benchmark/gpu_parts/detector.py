@@ -14,7 +14,9 @@ def tasks(settings: Settings) -> list[str]:
 
 
 def run(task: str, settings: Settings, log: Log):
-    missing = [n for n in ('mmdet', 'mmcv') if importlib.util.find_spec(n) is None]
+    missing = [
+        n for n in ('mmdet', 'mmcv', 'cv2') if importlib.util.find_spec(n) is None
+    ]
     if missing:
         why = f'{" and ".join(missing)} are not installed'
         log.write('left out', case='Mask R-CNN', why=why)

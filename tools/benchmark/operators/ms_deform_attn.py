@@ -122,7 +122,8 @@ def fused_call(maps, backend: str) -> Callable[..., Tensor]:
 
 def mmcv_calls(maps, device: str) -> dict[str, Callable[..., Tensor]]:
     """Return mmcv's methods, which give points and weights value's dtype."""
-    if importlib.util.find_spec('mmcv') is None:
+    # mmcv requires OpenCV, which a kit for GPUs lacks.
+    if any(importlib.util.find_spec(name) is None for name in ('mmcv', 'cv2')):
         return {}
     module = importlib.import_module('mmcv.ops.multi_scale_deform_attn')
     # `mmattn.compat` may have put our operator in its place.
