@@ -10,7 +10,7 @@ DENSE_TOKENS = 256
 SOFT_DENSE_TOKENS = 600
 
 # Up to so many elements of the (B, M, N, N) maps, autograd of the definition is faster.
-DEFINITION_ELEMENTS = 150_000
+DEFINITION_ELEMENTS = 300_000
 
 
 def prefers_definition(q: Tensor) -> bool:
