@@ -50,6 +50,9 @@ def run(task: str, settings: Settings, log: Log):
             continue
         for which in PASSES:
             for case in problem.cases.values():
+                # A dry run compiles nothing: that takes longer than all else.
+                if which not in case.passes or (settings.dry_run and case.compiled):
+                    continue
                 work = functools.partial(timed, task, problem, case, which, rates)
                 log.attempt(f'{name}, {which}, {case.method}', work)
 
