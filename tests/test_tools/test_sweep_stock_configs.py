@@ -24,7 +24,7 @@ MODEL = {
         'init_cfg': {'type': 'Pretrained', 'checkpoint': 'a'},
     },
     'pretrained': 'b',
-    'test_cfg': {'nms_pre': 1000, 'max_per_img': 20, 'score_thr': 0.05},
+    'test_cfg': {'nms_pre': 1000, 'max_per_img': 15, 'score_thr': 0.05},
 }
 
 
@@ -55,7 +55,7 @@ def test_weights_and_synchronization_do_not_distinguish_models(tools):
     assert name(MODEL) == name(other) != name(deeper)
     prepared = tools.stock_models.prepared(MODEL, 64, Path())
     assert tools.stock_models.digest('mmseg', prepared) != name(MODEL)
-    assert prepared['test_cfg'] == {'nms_pre': 100, 'max_per_img': 20, 'score_thr': 0.0}
+    assert prepared['test_cfg'] == {'nms_pre': 50, 'max_per_img': 15, 'score_thr': 0.0}
     assert MODEL['pretrained'] == 'b'
 
 
@@ -109,7 +109,7 @@ def test_result_after_a_cut_line_is_read(tools, tmp_path):
             'dependency',
             'lap',
         ),
-        (ImportError('Please install detectron2 first'), 'dependency', 'detectron2'),
+        (ImportError('please install Detectron2.'), 'dependency', 'detectron2'),
         (
             AttributeError('BertTokenizer has no attribute batch_encode_plus'),
             'dependency',

@@ -12,16 +12,16 @@ from typing import Any
 from mmengine.config import Config
 
 PACKAGES = ('mmdet', 'mmseg', 'mmpretrain')
-SIZES = {'mmdet': (128, 256), 'mmseg': (64, 128), 'mmpretrain': (64, 224)}
+SIZES = {'mmdet': (64, 128, 256), 'mmseg': (64, 128), 'mmpretrain': (64, 224)}
 # Keys that only say which weights to start from, or where to find them.
 WEIGHTS = ('init_cfg', 'pretrained', 'teacher_ckpt')
 # Numbers of candidates and samples, which set the work of a step and nothing else.
 COUNTS = {
-    'max_num': 50,
-    'max_per_img': 50,
-    'nms_post': 50,
-    'nms_pre': 100,
-    'num': 32,
+    'max_num': 20,
+    'max_per_img': 20,
+    'nms_post': 20,
+    'nms_pre': 50,
+    'num': 16,
 }
 SYNCHRONIZED = ('SyncBN', 'MMSyncBN', 'NaiveSyncBN')
 

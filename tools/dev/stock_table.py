@@ -24,9 +24,9 @@ DETAIL = 160
 OPERATOR = re.compile(r"mmattn does not provide '(\w+)'")
 MODULE = re.compile(r"No module named '([\w.]+)'")
 INSTALL = (
-    re.compile(r'pip install (?:-\S+ )*"?([\w.-]+)'),
-    re.compile(r'([\w.-]+) is not installed'),
-    re.compile(r'[Pp]lease install ([\w.-]+)'),
+    re.compile(r'pip install (?:-\S+ )*"?([\w-]+)'),
+    re.compile(r'([\w-]+) is not installed'),
+    re.compile(r'[Pp]lease install ([\w-]+)'),
 )
 DOWNLOAD = re.compile(
     r'the sweep downloads nothing, got host ([\w.-]+)|offline|t connect|t load|Hub'
@@ -34,6 +34,8 @@ DOWNLOAD = re.compile(
 # Parts of messages that do not name what is missing.
 SIGNS = {
     'has no attribute batch_encode_plus': 'transformers<5',
+    # mmdet's fusion layers derive from `object` where their import failed.
+    'object.__init__() takes exactly one argument': 'transformers<5',
     'To use VPD model': 'ldm',
 }
 MEMORY = re.compile(r"can't allocate memory|not enough memory|DefaultCPUAllocator")
@@ -57,7 +59,7 @@ def classify(error: Exception) -> tuple[str, str]:
         return 'download', match[1] or detail
     if isinstance(error, ImportError | RuntimeError):
         for match in filter(None, (pattern.search(text) for pattern in INSTALL)):
-            return 'dependency', match[1]
+            return 'dependency', match[1].lower()
     if isinstance(error, MemoryError) or MEMORY.search(text):
         return 'memory', detail
     return 'error', detail

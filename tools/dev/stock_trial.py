@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
+from mmengine.logging import MessageHub
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, init_default_scope
@@ -21,6 +22,8 @@ from stock_text import reads_bert, with_bert, write_bert
 # Their `init_weights` fails unless it reads a checkpoint.
 FROM_CHECKPOINT = {'MultimodalEncoderDecoder'}
 MAX_PARAMETERS = 1_000_000_000
+LARGEST = 640
+MANY_QUERIES = 300
 
 
 def sizes_to_try(package: str, config: Config) -> Iterable[int]:
@@ -33,8 +36,12 @@ def sizes_to_try(package: str, config: Config) -> Iterable[int]:
     for value in own:
         value = value[0] if isinstance(value, list | tuple) and value else value
         if isinstance(value, int) and value > 0:
-            sizes.append(min(value, 640))
+            sizes.append(min(value, LARGEST))
             break
+    # Two-stage DETRs select that many tokens of the image.
+    queries = [n for n in values_of(config.model, 'num_queries') if isinstance(n, int)]
+    if max(queries, default=0) > MANY_QUERIES:
+        sizes = [size for size in sizes if size >= 256]
     return dict.fromkeys(sizes)
 
 
@@ -55,6 +62,10 @@ def build(package: str, model: dict) -> torch.nn.Module:
 def train_one_step(model: torch.nn.Module, batch: dict):
     """Run the model's own training step and require finite losses."""
     model.train()
+    for module in model.modules():
+        # One step must do for the statistics, or the predictions overflow.
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.momentum = 1.0
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=1e-5)
     losses = model.train_step(batch, OptimWrapper(optimizer))
@@ -108,6 +119,9 @@ def attempt(package: str, config: Config, size: int, report: Callable[..., Any])
 def try_model(package: str, path: str, report: Callable[..., Any]):
     """Try a model at the sizes that might suit it, until one does."""
     config = load(package, path)
+    # As in the first iteration of a runner; some losses warm up.
+    MessageHub.get_current_instance().update_info_dict({'iter': 0, 'epoch': 0})
+    failures = set()
     for size in sizes_to_try(package, config):
         try:
             return attempt(package, config, size, report)
@@ -116,7 +130,9 @@ def try_model(package: str, path: str, report: Callable[..., Any]):
             reason, detail = classify(error)
             trace = traceback.format_exc(limit=-3)
             report(reason=reason, detail=detail, failed_at=size, trace=trace)
-            if reason != 'error':
+            # The same failure twice does not depend on the size.
+            if reason != 'error' or detail in failures:
                 return None
+            failures.add(detail)
         gc.collect()
     return None

@@ -14,6 +14,7 @@ to `--results` as they come, so a second run continues where the first stopped.
 """
 
 import argparse
+import faulthandler
 import fnmatch
 import gc
 import importlib
@@ -23,6 +24,7 @@ import resource
 import select
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -38,6 +40,7 @@ RESULTS = ROOT / 'work_dirs/stock_configs.jsonl'
 MEMORY_GIB = 8
 CPU_SECONDS = 240
 GIB = 1 << 30
+TRACE = 3000
 IMPORTED = (
     'mmdet.datasets',
     'mmdet.models',
@@ -145,6 +148,7 @@ def limited(memory_gib: float, cpu_seconds: int):
 def in_child(work: Callable[[Callable], None], limits: tuple[float, int]) -> dict:
     """Run `work(report)` in a forked process and return all that it reported."""
     read, write = os.pipe()
+    errors = tempfile.TemporaryFile()
     child = os.fork()
     if child == 0:
         status = 1
@@ -152,7 +156,8 @@ def in_child(work: Callable[[Callable], None], limits: tuple[float, int]) -> dic
             os.close(read)
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
-            os.dup2(silence, 2)
+            os.dup2(errors.fileno(), 2)
+            faulthandler.enable(errors.fileno())
             limited(*limits)
             work(lambda **line: os.write(write, json.dumps(line).encode() + b'\n'))
             status = 0
@@ -178,12 +183,15 @@ def in_child(work: Callable[[Callable], None], limits: tuple[float, int]) -> dic
         late = number in (signal.SIGXCPU, signal.SIGKILL) and (
             result['cpu_seconds'] >= limits[1] - 1
         )
+        errors.seek(0)
+        result['trace'] = errors.read(TRACE).decode(errors='replace')
         result['reason'] = 'time' if late else 'killed'
         result['detail'] = (
             f'more than {limits[1]} s of CPU time'
             if late
             else f'signal {signal.Signals(number).name}'
         )
+    errors.close()
     return result
 
 
