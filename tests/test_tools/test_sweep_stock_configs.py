@@ -227,6 +227,11 @@ def test_table_counts_configs(tools):
     assert 'a CPU' in text
 
 
+def test_committed_page_follows_from_its_csv(tools):
+    rows = tools.stock_table.read(ROOT / 'docs/stock_configs.csv')
+    assert (ROOT / 'docs/stock_configs.md').read_text() == tools.stock_table.page(rows)
+
+
 def run_sweep(tools, folder, *arguments) -> list[dict]:
     results = folder / 'stock_configs.jsonl'
     assert tools.sweep_stock_configs.main(['--results', str(results), *arguments]) == 0

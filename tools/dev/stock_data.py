@@ -40,7 +40,7 @@ def images(number: int, size: int, channels: int = 3) -> list[torch.Tensor]:
 
 
 def detection(model: dict, size: int) -> dict:
-    """Draw images with boxes, masks, semantic maps and proposals."""
+    """Draw images with boxes, masks, and semantic maps; proposals for Fast R-CNN."""
     from mmdet.testing import demo_mm_inputs
 
     classes = fewest(model, 'num_classes', 'num_things_classes', default=80)

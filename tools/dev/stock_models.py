@@ -24,6 +24,8 @@ COUNTS = {
     'num': 16,
 }
 SYNCHRONIZED = ('SyncBN', 'MMSyncBN', 'NaiveSyncBN')
+# Their position biases fit one image size.
+WHOLE_WINDOWS = ('BEiT', 'MAE')
 
 
 def config_folder(package: str) -> Path:
@@ -74,6 +76,8 @@ def prepared(node: Any, size: int, folder: Path) -> Any:
         node['random_size_range'] = size, size
     elif kind == 'SegDataPreProcessor' and node.get('size') is not None:
         node['size'] = size, size
+    elif kind in WHOLE_WINDOWS and 'img_size' in node:
+        node['img_size'] = size, size
     for key, limit in COUNTS.items():
         if isinstance(node.get(key), int) and node[key] > limit:
             node[key] = limit

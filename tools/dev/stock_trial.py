@@ -119,10 +119,14 @@ def attempt(package: str, config: Config, size: int, report: Callable[..., Any])
 def try_model(package: str, path: str, report: Callable[..., Any]):
     """Try a model at the sizes that might suit it, until one does."""
     config = load(package, path)
+    # Some configs of mmdet train a backbone with mmpretrain.
+    package = config.get('default_scope', package)
     # As in the first iteration of a runner; some losses warm up.
     MessageHub.get_current_instance().update_info_dict({'iter': 0, 'epoch': 0})
     failures = set()
-    for size in sizes_to_try(package, config):
+    sizes = list(sizes_to_try(package, config))
+    while sizes:
+        size = sizes.pop(0)
         try:
             return attempt(package, config, size, report)
         # A model can fail in any way, and the sweep records which.
@@ -130,9 +134,11 @@ def try_model(package: str, path: str, report: Callable[..., Any]):
             reason, detail = classify(error)
             trace = traceback.format_exc(limit=-3)
             report(reason=reason, detail=detail, failed_at=size, trace=trace)
-            # The same failure twice does not depend on the size.
-            if reason != 'error' or detail in failures:
+            if reason != 'error':
                 return None
+            # A failure that stays the same leaves the config's own size to try.
+            if detail in failures:
+                del sizes[:-1]
             failures.add(detail)
         gc.collect()
     return None
