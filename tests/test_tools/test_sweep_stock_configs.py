@@ -167,8 +167,15 @@ def busy(report):
 
 
 def hungry(report):
+    try:
+        bytearray(1 << 31)
+    except MemoryError:
+        report(reason='memory', detail='')
+
+
+def broken(report):
     report(stage='build')
-    return bytearray(1 << 31)
+    raise SystemExit('no model')
 
 
 def curious(report):
@@ -185,6 +192,7 @@ def curious(report):
     [
         (busy, 'time', 'more than 1 s of CPU time'),
         (hungry, 'memory', ''),
+        (broken, 'killed', 'exit status 1'),
         (curious, 'error', 'the sweep downloads nothing, got host example.com'),
     ],
     ids=lambda value: getattr(value, '__name__', ''),
@@ -193,7 +201,8 @@ def test_limits(tools, work, reason, detail):
     result = tools.sweep_stock_configs.in_child(work, (0.5, 1))
     assert result['reason'] == reason
     assert detail in result['detail']
-    assert result['passed'] == ([] if work is curious else ['build'])
+    assert result['passed'] == (['build'] if work in (busy, broken) else [])
+    assert ('no model' in result.get('trace', '')) == (work is broken)
 
 
 def test_table_counts_configs(tools):

@@ -26,6 +26,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -40,6 +41,7 @@ RESULTS = ROOT / 'work_dirs/stock_configs.jsonl'
 MEMORY_GIB = 8
 CPU_SECONDS = 240
 GIB = 1 << 30
+OUT_OF_TIME = signal.SIGXCPU, signal.SIGKILL
 TRACE = 3000
 IMPORTED = (
     'mmdet.datasets',
@@ -161,9 +163,8 @@ def in_child(work: Callable[[Callable], None], limits: tuple[float, int]) -> dic
             limited(*limits)
             work(lambda **line: os.write(write, json.dumps(line).encode() + b'\n'))
             status = 0
-        except MemoryError as error:
-            line = {'reason': 'memory', 'detail': str(error)}
-            os.write(write, json.dumps(line).encode() + b'\n')
+        except BaseException:  # noqa: BLE001  the parent reads it as a trace
+            os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(status)
     os.close(write)
@@ -178,19 +179,14 @@ def in_child(work: Callable[[Callable], None], limits: tuple[float, int]) -> dic
     result = stock_table.gathered(map(json.loads, text.splitlines()))
     result['cpu_seconds'] = round(usage.ru_utime + usage.ru_stime, 1)
     result['gib'] = round(usage.ru_maxrss / (1 << 20), 2)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        late = number in (signal.SIGXCPU, signal.SIGKILL) and (
-            result['cpu_seconds'] >= limits[1] - 1
-        )
+    if code := os.waitstatus_to_exitcode(status):
         errors.seek(0)
         result['trace'] = errors.read(TRACE).decode(errors='replace')
-        result['reason'] = 'time' if late else 'killed'
-        result['detail'] = (
-            f'more than {limits[1]} s of CPU time'
-            if late
-            else f'signal {signal.Signals(number).name}'
-        )
+        if -code in OUT_OF_TIME and result['cpu_seconds'] >= limits[1] - 1:
+            result.update(reason='time', detail=f'more than {limits[1]} s of CPU time')
+        else:
+            name = signal.Signals(-code).name if code < 0 else f'exit status {code}'
+            result.update(reason='killed', detail=name)
     errors.close()
     return result
 
