@@ -109,6 +109,11 @@ def test_result_after_a_cut_line_is_read(tools, tmp_path):
             'dependency',
             'lap',
         ),
+        (
+            ImportError('install it by `pip install "mmpretrain[multimodal]"`'),
+            'dependency',
+            'mmpretrain[multimodal]',
+        ),
         (ImportError('please install Detectron2.'), 'dependency', 'detectron2'),
         (
             AttributeError('BertTokenizer has no attribute batch_encode_plus'),

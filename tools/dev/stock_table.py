@@ -24,7 +24,7 @@ DETAIL = 160
 OPERATOR = re.compile(r"mmattn does not provide '(\w+)'")
 MODULE = re.compile(r"No module named '([\w.]+)'")
 INSTALL = (
-    re.compile(r'pip install (?:-\S+ )*"?([\w-]+)'),
+    re.compile(r'pip install (?:-\S+ )*"?([\w-]+(?:\[\w+\])?)'),
     re.compile(r'([\w-]+) is not installed'),
     re.compile(r'[Pp]lease install ([\w-]+)'),
 )
@@ -39,7 +39,9 @@ SIGNS = {
     'To use VPD model': 'ldm',
 }
 MEMORY = re.compile(r"can't allocate memory|not enough memory|DefaultCPUAllocator")
-DESIGN = re.compile(r'train `detector` and `reid` models firstly')
+DESIGN = re.compile(
+    r"train `detector` and `reid` models firstly|doesn't support to train"
+)
 
 
 def classify(error: Exception) -> tuple[str, str]:
@@ -219,8 +221,8 @@ method.
   own size where the model accepts no other. Proposals and samples are few.
 - A config passes if its model builds, trains one step with finite losses, and predicts.
   The model's own data preprocessor, loss and test step run.
-- Self-supervised models extract features instead of predicting. `-` in the column of
-  steps means that the models have no loss by design.
+- Self-supervised models and backbones without a head extract features instead of
+  predicting. `-` in the column of steps: the models have no loss by design.
 - BERT, which GLIP and Grounding DINO download, is an untrained one with two layers.
 - The sweep does not show that results are right. The tests of `mmattn.compat` do.
 

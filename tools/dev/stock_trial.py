@@ -74,18 +74,24 @@ def train_one_step(model: torch.nn.Module, batch: dict):
             raise FloatingPointError(f'{name} is {loss}')
 
 
+def is_headless(model: torch.nn.Module) -> bool:
+    """Return whether a model of mmpretrain is a backbone to take features from."""
+    return getattr(model, 'head', model) is None
+
+
 def predict(model: torch.nn.Module, batch: dict):
-    """Run the model's own test step. Self-supervised models return features."""
+    """Run the model's own test step, or extract features where it has none."""
     model.eval()
     with torch.no_grad():
-        if is_self_supervised(type(model).__name__):
+        if is_self_supervised(type(model).__name__) or is_headless(model):
             inputs = model.data_preprocessor(batch)['inputs']
             first = inputs[0] if isinstance(inputs, list) else inputs
             return model(first, mode='tensor')
         if hasattr(model, 'prototype_inited'):
             # Search among the batch itself instead of a dataset.
             inputs = model.data_preprocessor(batch)['inputs']
-            model.prototype = model.extract_feat(inputs)
+            features = model.extract_feat(inputs)
+            model.prototype = features[-1] if isinstance(features, tuple) else features
         return model.test_step(batch)
 
 
@@ -104,14 +110,16 @@ def attempt(package: str, config: Config, size: int, report: Callable[..., Any])
     torch.manual_seed(1)
     trained, tested = batches(package, config, model, size)
     try:
-        train_one_step(built, copy.deepcopy(trained))
+        if is_headless(built):
+            report(untrained='no head')
+        else:
+            train_one_step(built, copy.deepcopy(trained))
+            report(stage='step')
     except NotImplementedError as error:
         reason, detail = classify(error)
         if reason != 'design':
             raise
         report(untrained=detail)
-    else:
-        report(stage='step')
     predict(built, tested)
     report(stage='predict')
 
