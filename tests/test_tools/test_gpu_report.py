@@ -291,3 +291,15 @@ def test_a_report_without_times_is_not_drawn(tmp_path):
     path.write_text('{"tables": {"device": [{"name": "os"}]}}')
     with pytest.raises(SystemExit, match='no tables to draw'):
         plot.main([str(path)])
+
+
+@pytest.mark.parametrize('name', gpu_parts.load('speed').SHAPES)
+def test_operators_take_the_shapes_of_the_report(name):
+    """Sides with a height and a width, where the report has some; small ones here."""
+    import operators
+
+    module, shapes = operators.load(name), gpu_parts.load('speed').SHAPES[name]
+    if any(isinstance(side, tuple) for side, _ in shapes):
+        assert module.RECTANGLES
+        cases = module.cases((3, 4), 1, 'cpu', torch.float32)
+        assert cases[0].run('forward')[0].isfinite().all()

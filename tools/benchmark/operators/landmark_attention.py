@@ -7,24 +7,28 @@ Complexity", https://arxiv.org/abs/2402.17507; it times a block of ViT-S with it
 projections, this the attention alone.
 """
 
+from math import prod
+
 from mmattn.ops import landmark_attention
 from mmattn.ops.backend import select_backend
 from mmattn.ops.landmark_attention import BACKENDS, OPERATOR
 from mmattn.ops.testing import make_landmark_inputs
 
-from .case import Case
+from .case import Case, Side, grid_of
 from .dense import dense_attention, map_bytes, sdpa
 
 SIDES = (14, 28, 42, 56, 84, 128)
+RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, LANDMARKS = 10, 32, 49
 EXPAND = 2  # mixed heads of a head: the default of `InteractiveAttention`
 
 
-def cases(side: int, batch: int, device: str, dtype) -> list[Case]:
+def cases(side: Side, batch: int, device: str, dtype) -> list[Case]:
+    N = prod(grid_of(side))
     inputs = make_landmark_inputs(
         B=batch,
-        N=side**2,
+        N=N,
         M=HEADS,
         D=WIDTH,
         L=LANDMARKS,
@@ -40,9 +44,9 @@ def cases(side: int, batch: int, device: str, dtype) -> list[Case]:
         w[:HEADS, :HEADS].detach().to(dtype).requires_grad_() for w in inputs[5:7]
     ]
     grad = make_landmark_inputs(
-        B=batch, N=side**2, M=HEADS, D=WIDTH, dtype=dtype, device=device, seed=1
+        B=batch, N=N, M=HEADS, D=WIDTH, dtype=dtype, device=device, seed=1
     )[0].contiguous()
-    maps = (batch, side**2, HEADS, dtype)
+    maps = (batch, N, HEADS, dtype)
     backend = select_backend(OPERATOR, None, BACKENDS, *inputs)
 
     def run(backend):

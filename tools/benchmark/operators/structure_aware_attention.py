@@ -6,6 +6,8 @@ returns (B, N, M, D). The definition transforms all patterns at once and holds t
 of N x C x K numbers. Kernels are transformed in every call, as in training.
 """
 
+from math import prod
+
 import torch
 
 from mmattn.ops import structure_aware_attention
@@ -13,31 +15,33 @@ from mmattn.ops.backend import select_backend
 from mmattn.ops.structure_aware_attention import BACKENDS, OPERATOR
 from mmattn.ops.testing import make_structure_aware_inputs
 
-from .case import Case
+from .case import Case, Side, grid_of
 from .dense import dense_attention, map_bytes, sdpa
 
 SIDES = (7, 14, 28, 56, 84)
 DEFINITION = 'structure_aware_attention (definition)'
+RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
 CHANNELS, PATTERNS = 192, 16
 WIDTH = 16  # of a head, in every network of the paper
 
 
-def dft_flops(side: int, batch: int, channels: int, patterns: int) -> dict[str, int]:
+def dft_flops(side: Side, batch: int, channels: int, patterns: int) -> dict[str, int]:
     """Return the FLOPs of the transforms as products with DFT matrices, by pass.
 
-    A half-spectrum takes `side` complex products along one axis and real ones along the
+    A half-spectrum takes H complex products along one axis and W real ones along the
     other. The forward has one transform of k and of v and K of the products of each;
     the backward as many, if none were computed twice.
     """
-    half = side // 2 + 1
+    H, W = grid_of(side)
+    half = W // 2 + 1
     transforms = batch * channels * (2 + 2 * patterns)
-    forward = 2 * transforms * side**2 * half * (4 + 2)
+    forward = 2 * transforms * H * half * (4 * H + 2 * W)
     return {'forward': forward, 'forward+backward': 2 * forward}
 
 
 def operator_cases(
-    side: int,
+    side: Side,
     batch: int,
     device: str,
     dtype: torch.dtype,
@@ -47,7 +51,7 @@ def operator_cases(
 ) -> list[Case]:
     """Return cases of the operator as dispatched, and of its definition."""
     inputs = make_structure_aware_inputs(
-        grid=(side, side),
+        grid=grid_of(side),
         B=batch,
         M=channels // WIDTH,
         D=WIDTH,
@@ -77,12 +81,12 @@ def operator_cases(
     ]
 
 
-def cases(side: int, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
+def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
     ours, definition = operator_cases(
         side, batch, device, dtype, channels=CHANNELS, patterns=PATTERNS
     )
     qkv, grad = ours.tensors[:3], ours.grad
-    needs = map_bytes(batch, side**2, CHANNELS // WIDTH, dtype)
+    needs = map_bytes(batch, prod(grid_of(side)), CHANNELS // WIDTH, dtype)
     return [
         ours,
         definition,
