@@ -31,7 +31,7 @@ MODEL = {
 @pytest.fixture(scope='module')
 def tools():
     """The modules of the sweep."""
-    names = 'stock_models', 'stock_table', 'sweep_stock_configs'
+    names = 'stock_data', 'stock_models', 'stock_table', 'sweep_stock_configs'
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DEV))
         yield SimpleNamespace(**{name: import_module(name) for name in names})
@@ -244,6 +244,14 @@ def test_table_counts_configs(tools):
 def test_committed_page_follows_from_its_csv(tools):
     rows = tools.stock_table.read(ROOT / 'docs/stock_configs.csv')
     assert (ROOT / 'docs/stock_configs.md').read_text() == tools.stock_table.page(rows)
+
+
+@pytest.mark.parametrize('kind', ['FastRCNN', 'FasterRCNN'])
+def test_detectors_with_an_rpn_get_no_proposals(tools, kind):
+    batch = tools.stock_data.detection({'type': kind, 'num_classes': 1}, 64)
+    for sample in batch['data_samples']:
+        assert ('proposals' in sample) == (kind == 'FastRCNN')
+        assert set(sample.gt_instances.labels.tolist()) == {0}
 
 
 def run_sweep(tools, folder, *arguments) -> list[dict]:

@@ -61,10 +61,10 @@ def detection(model: dict, size: int) -> dict:
     for sample in batch['data_samples']:
         labels = torch.arange(len(sample.gt_instances)) % min(classes, 2)
         sample.gt_instances.labels = labels
-        boxes = sample.gt_instances.bboxes.tensor
-        sample.proposals = InstanceData(
-            bboxes=boxes.clone(), scores=boxes[:, 0] * 0 + 1
-        )
+        # Other detectors would skip their RPN in prediction.
+        if kind == 'FastRCNN':
+            boxes = sample.gt_instances.bboxes.tensor.clone()
+            sample.proposals = InstanceData(bboxes=boxes, scores=torch.ones(len(boxes)))
         sample.set_metainfo({'batch_input_shape': (size, size)})
     return batch
 
