@@ -59,6 +59,15 @@ def test_weights_and_synchronization_do_not_distinguish_models(tools):
     assert MODEL['pretrained'] == 'b'
 
 
+def test_learned_proposals_give_a_detection_each(tools):
+    test_cfg = {'rpn': None, 'rcnn': {'max_per_img': 300}}
+    config = tools.stock_models.Config(
+        {'model': {'rpn_head': {'num_proposals': 300}, 'test_cfg': test_cfg}}
+    )
+    model = tools.stock_models.model_of('mmdet', config, 64)
+    assert model['test_cfg']['rcnn']['max_per_img'] == 300
+
+
 def test_first_model_of_each_method_comes_first(tools):
     entries = [entry(name, f'{name[0]}/{name}.py') for name in ('a1', 'a2', 'b1', 'a3')]
     ordered = tools.stock_models.breadth_first(entries)

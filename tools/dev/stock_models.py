@@ -98,7 +98,11 @@ def model_of(package: str, config: Config, size: int) -> dict:
     # mmengine's runner does the same.
     if 'data_preprocessor' in config:
         model.setdefault('data_preprocessor', config.data_preprocessor.to_dict())
-    return prepared(model, size, config_folder(package))
+    small = prepared(model, size, config_folder(package))
+    # With learned proposals, as in Sparse R-CNN, each one gives a detection.
+    if number := (small.get('rpn_head') or {}).get('num_proposals'):
+        small['test_cfg']['rcnn']['max_per_img'] = number
+    return small
 
 
 def digest(package: str, model: dict) -> str:
