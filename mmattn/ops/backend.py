@@ -69,14 +69,23 @@ def select_backend(
     raise ValueError(f'{operator}: no backend can run this call: {rejected}')
 
 
+def is_chosen(requested: str | None) -> bool:
+    """Return whether `select_backend` chooses, rather than obeys a request."""
+    return not (requested or os.environ.get(BACKEND_VARIABLE))
+
+
 def choose_by_size(
-    backend: str, prefers_definition: Callable[[], bool], *tensors: Tensor | None
+    requested: str | None,
+    backend: str,
+    prefers_definition: Callable[[], bool],
+    *tensors: Tensor | None,
 ) -> str:
     """Return the reference in place of 'cpu' where its gradients are faster.
 
-    Calls without gradients and compiled graphs, which serve all sizes, keep the kernel.
+    An explicit request, calls without gradients, and compiled graphs, which serve all
+    sizes, keep the kernel.
     """
-    if backend != 'cpu' or not torch.is_grad_enabled():
+    if backend != 'cpu' or not is_chosen(requested) or not torch.is_grad_enabled():
         return backend
     requires_grad = any(x is not None and x.requires_grad for x in tensors)
     if not requires_grad or torch.compiler.is_compiling():

@@ -105,12 +105,12 @@ def test_mmcv_is_content_with_what_is_served():
 
 def test_other_operators_say_how_to_get_them(served_ops, monkeypatch):
     import torch
-    from mmcv.ops import carafe
+    from mmcv.ops import tin_shift
 
-    # `mmcv.ops.carafe` is the function; the module is only in sys.modules.
-    monkeypatch.setattr(sys.modules['mmcv.ops.carafe'], 'ext_module', served_ops)
-    with pytest.raises(NotImplementedError, match="'carafe_forward'.*pip install"):
-        carafe(torch.ones(1, 1, 4, 4), torch.ones(1, 9, 8, 8), 3, 1, 2)
+    # `mmcv.ops.tin_shift` is the function; the module is only in sys.modules.
+    monkeypatch.setattr(sys.modules['mmcv.ops.tin_shift'], 'ext_module', served_ops)
+    with pytest.raises(NotImplementedError, match="'tin_shift_forward'.*pip install"):
+        tin_shift(torch.ones(1, 2, 4, 4), torch.ones(1, 2))
 
 
 def test_only_operators_are_stood_in_for(served_ops):

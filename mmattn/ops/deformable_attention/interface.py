@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..autograd import out_and_lse, register
-from ..backend import REFERENCE, select_backend
+from ..backend import REFERENCE, is_chosen, select_backend
 from ..checks import (
     check_dims,
     check_not_empty,
@@ -56,8 +56,8 @@ def deformable_attention_v2(
             of the outer pixels at -1 and 1, as DAT++ does, and False their outer edges,
             as DAT does. The only pixel of a side lies at 0.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
-            supports the call. None takes 'reference' in forward mode and under
-            `torch.func.grad`.
+            supports the call. None takes 'reference' for small maps on CPUs, in forward
+            mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -77,10 +77,10 @@ def deformable_attention_v2(
     """
     tensors = q, k, v, positions, table
     grid = _check(*tensors, grid)
-    backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    if backend == 'cpu' and cpu_impl.prefers_definition(q, k):
-        backend = REFERENCE
-    return _attend(*tensors, backend=backend, grid=grid, align_corners=align_corners)
+    selected = select_backend(OPERATOR, backend, BACKENDS, *tensors)
+    if selected == 'cpu' and is_chosen(backend) and cpu_impl.prefers_definition(q, k):
+        selected = REFERENCE
+    return _attend(*tensors, backend=selected, grid=grid, align_corners=align_corners)
 
 
 def _check(q, k, v, positions, table, grid):

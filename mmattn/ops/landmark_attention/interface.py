@@ -51,8 +51,8 @@ def landmark_attention(
             w1 and w2 of one side must both be given or both be None.
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
             supports the call. Only 'reference' supports second derivatives. None takes
-            it in forward mode and under `torch.func.grad`. 'cpu' takes it where small
-            maps need gradients.
+            it in forward mode and under `torch.func.grad`, and on CPUs where small maps
+            need gradients.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast the five attention tensors are
@@ -72,14 +72,14 @@ def landmark_attention(
     attention = (q, k, v, q_landmarks, k_landmarks)
     mixing = (w1_q, w2_q, w1_k, w2_k)
     _check(attention, mixing)
-    backend = select_backend(OPERATOR, backend, BACKENDS, *attention, *mixing)
-    backend = choose_by_size(
+    chosen = choose_by_size(
         backend,
+        select_backend(OPERATOR, backend, BACKENDS, *attention, *mixing),
         lambda: cpu_impl.prefers_definition(q, k_landmarks, w1_q),
         *attention,
         *mixing,
     )
-    return _attend(*attention, *mixing, backend=backend)
+    return _attend(*attention, *mixing, backend=chosen)
 
 
 def _check(attention, mixing):

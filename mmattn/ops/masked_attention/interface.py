@@ -66,8 +66,8 @@ def masked_attention(
         backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
             supports the call. It computes the masked heads; global heads go through
             PyTorch's `scaled_dot_product_attention`. Only 'reference' supports second
-            derivatives. None takes it in forward mode and under `torch.func.grad`, and
-            'cpu' where very small maps need gradients.
+            derivatives. On CPUs None takes it where very small maps need gradients;
+            anywhere, in forward mode and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -88,7 +88,7 @@ def masked_attention(
     masked = [head in masked_heads for head in range(q.shape[2])]
     _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill)
     check_one_device(q, k, v, bias, global_bias, alpha)
-    backend = select_backend(OPERATOR, backend, BACKENDS, q, k, v, bias, alpha)
+    selected = select_backend(OPERATOR, backend, BACKENDS, q, k, v, bias, alpha)
     stencil = dict(
         grid=grid, kernel_size=kernel_size, num_special=num_special, mask_fill=mask_fill
     )
@@ -99,6 +99,7 @@ def masked_attention(
             extras = [None if x is None else x[rank] for x in (bias, alpha)]
             chosen = choose_by_size(
                 backend,
+                selected,
                 lambda q=views[0]: cpu_impl.prefers_definition(q),
                 *views,
                 *extras,
@@ -106,7 +107,7 @@ def masked_attention(
             outs.append(_attend(*views, *extras, backend=chosen, **stencil))
         else:
             extra = None if global_bias is None else global_bias[rank]
-            outs.append(_global_heads(*views, extra, backend))
+            outs.append(_global_heads(*views, extra, selected))
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
 

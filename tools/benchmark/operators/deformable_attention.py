@@ -90,7 +90,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         made += [
             Case(
                 f'{OPERATOR} ({backend}){label}',
-                run(backend),
+                run(None),
                 tensors,
                 same_as=definition,
                 **common,

@@ -107,7 +107,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     qkv, soft = [q, k, v], [q, k, v, alpha]
     copies = needs(UNFOLD_COPIES, q.numel() * dtype.itemsize)
     made = [
-        Case(ours, run(backend), qkv, grad, same_as=definition),
+        Case(ours, run(None), qkv, grad, same_as=definition),
         Case('unfold', unfold, qkv, grad, needs=copies, same_as=ours),
     ]
     if device != 'cpu' or N <= CPU_TOKENS['full']:
@@ -119,7 +119,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     if device != 'cpu' or N <= CPU_TOKENS['soft']:
         same_as = f'{definition}, soft'
         made += [
-            quadratic(f'{ours}, soft', run(backend), soft, same_as=same_as),
+            quadratic(f'{ours}, soft', run(None), soft, same_as=same_as),
             quadratic(same_as, run('reference'), soft, SOFT_MAPS),
             quadratic(
                 f'{flex.METHOD}, soft', by_flex, soft, same_as=same_as, **flex_options
