@@ -82,6 +82,9 @@ def test_small_maps_with_gradients_take_the_definition(monkeypatch, E):
         for backend, expected in ((None, by_kernel), ('cpu', True)):
             graph = landmark_attention(*inputs, backend=backend).grad_fn.name()
             assert ('landmark_attention' in graph) == expected
+    monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', elements)
+    monkeypatch.setenv('MMATTN_BACKEND', 'cpu')  # a request, too
+    assert 'landmark_attention' in landmark_attention(*inputs).grad_fn.name()
 
 
 def test_compiled_calls_never_take_the_definition(monkeypatch):
