@@ -17,6 +17,7 @@ SHAPES = {
     'grid 9x11, width 5': dict(grid=(9, 11), kernel_size=5),
     'grid 9x11, width 7, two special': dict(grid=(9, 11), kernel_size=7, num_special=2),
     'width 1': dict(grid=(4, 6), kernel_size=1),
+    'grid 8x12, in tiles': dict(grid=(8, 12), num_special=0),
     'one head, batch 1': dict(grid=(9, 8), B=1, M=1),
     'odd width of a head': dict(grid=(5, 14), D=5, num_special=0),
     'map inside the mask': dict(grid=(2, 3), kernel_size=7),

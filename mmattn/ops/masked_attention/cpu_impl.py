@@ -1,9 +1,9 @@
-"""Masked attention on CPUs, dense on small maps and by the stencil on others."""
+"""Masked attention on CPUs: dense on small maps, by tiles or the stencil on others."""
 
 from torch import Tensor
 
 from ..checks import device_reason
-from . import cpu_dense, cpu_soft, cpu_stencil
+from . import cpu_dense, cpu_soft, cpu_stencil, cpu_tiles
 
 # Up to this many tokens, N x N products are the fastest.
 DENSE_TOKENS = 256
@@ -30,7 +30,8 @@ def forward(q, k, v, bias, alpha, **stencil):
         return cpu_dense.forward(q, k, v, bias, alpha, **stencil)
     if alpha is not None:
         return cpu_soft.forward(q, k, v, alpha, **stencil)
-    return cpu_stencil.forward(q, k, v, bias, **stencil)
+    form = cpu_tiles if cpu_tiles.serves(**stencil) else cpu_stencil
+    return form.forward(q, k, v, bias, **stencil)
 
 
 def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
