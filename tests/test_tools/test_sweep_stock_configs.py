@@ -291,3 +291,9 @@ def test_all_stock_configs(tools, tmp_path):
     able = [row for row in rows if row['reason'] not in tools.stock_table.ELSEWHERE]
     good = [row for row in able if not row['reason']]
     assert tools.stock_table.count(good) >= 0.99 * tools.stock_table.count(able)
+
+
+def test_paths_in_messages_begin_at_the_package(tools, tmp_path):
+    folder = tmp_path / 'site-packages/mmdet'
+    found = tools.stock_table.without_folders(f"no file '{folder}/a.py' or '/b'")
+    assert found == "no file 'mmdet/a.py' or '/b'"

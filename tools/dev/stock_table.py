@@ -104,7 +104,7 @@ def rows_of(entries: Iterable[dict], done: dict[str, dict]) -> list[dict]:
             if 'untrained' in result:
                 row['steps'] = ''
             row['reason'] = result.get('reason', '')
-            row['detail'] = result.get('detail', '')[:DETAIL]
+            row['detail'] = without_folders(result.get('detail', ''))[:DETAIL]
             row['first_config'] = paths[0]
             row['on'] = result.get('on', '')
             rows.append({key: str(value) for key, value in row.items()})
@@ -182,6 +182,11 @@ def reasons(rows: list[dict]) -> str:
     ]
     lines.sort(key=lambda line: -line[1])
     return table(['reason', 'configs', 'the model', 'which'], lines)
+
+
+def without_folders(message: str) -> str:
+    """Drop the folder that packages are installed in from the paths of a message."""
+    return re.sub(r"/[^\s']*/site-packages/", '', message)
 
 
 def details(reason: str, rows: list[dict]) -> list[str]:
