@@ -297,3 +297,10 @@ def test_paths_in_messages_begin_at_the_package(tools, tmp_path):
     folder = tmp_path / 'site-packages/mmdet'
     found = tools.stock_table.without_folders(f"no file '{folder}/a.py' or '/b'")
     assert found == "no file 'mmdet/a.py' or '/b'"
+
+
+@pytest.mark.parametrize('kind', ['RetinaNet', 'SoftTeacher'])
+def test_detectors_predict_one_image(tools, kind):
+    model = {'type': kind, 'num_classes': 1}
+    _, tested = tools.stock_data.batches('mmdet', None, model, 64)
+    assert len(tested['inputs']) == len(tested['data_samples']) == 1

@@ -198,7 +198,7 @@ def batches(package: str, config: Config, model: dict, size: int) -> tuple[dict,
     elif kind == 'BaseReID':
         drawn = reidentification(model, size)
     elif kind == 'SoftTeacher':
-        return semi_supervised(model, size), detection(model, size)
+        return semi_supervised(model, size), one_image(detection(model, size))
     elif any(values_of(model, 'use_det_processor')):
         # Trackers that train the detector inside them on single images.
         return detection(model, size), video(model, size)
@@ -206,7 +206,13 @@ def batches(package: str, config: Config, model: dict, size: int) -> tuple[dict,
         drawn = video(model, size)
     else:
         drawn = detection(model, size)
+        return drawn, one_image(drawn)
     return drawn, drawn
+
+
+def one_image(batch: dict) -> dict:
+    """Return the first image of a batch, since mmdet's test loaders have one."""
+    return {key: values[:1] for key, values in batch.items()}
 
 
 def is_self_supervised(kind: str) -> bool:
