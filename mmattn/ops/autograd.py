@@ -13,6 +13,8 @@ from torch import Tensor
 from .backend import REFERENCE, check_cotangent
 from .precision import compute_dtype
 
+DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable] = {}
+
 
 def register(
     name: str,
@@ -24,6 +26,7 @@ def register(
     outputs: Callable[..., Tensor | tuple[Tensor, ...]],
     saved: Sequence[str] = (),
     double_backward: tuple[Callable, Callable] | None = None,
+    decomposition: Callable[..., Tensor] | None = None,
 ) -> Callable[..., Tensor]:
     """Register `torch.ops.mmattn.<name>` and `torch.ops.mmattn.<name>_backward`.
 
@@ -44,6 +47,8 @@ def register(
             `setup_context`. With it the backward operator returns a gradient for each
             tensor, an empty one where the tensor is None. Without it optional tensors
             make the backward operator return a list of those that are not None.
+        decomposition: the operator in plain PyTorch operators for exported graphs,
+            called as `forward`. It returns the output. Defaults to the definition.
 
     Returns:
         A function `(*tensors, backend, **settings)` that returns the output.
@@ -97,6 +102,16 @@ def register(
         return tuple(
             inputs[0].new_empty(0) if x is None else _empty_like(x) for x in inputs
         )
+
+    # The ONNX exporter reads PyTorch's table, and we pass ours to torch.export.
+    @torch._decomp.register_decomposition(forward._opoverload)
+    @torch._decomp.register_decomposition(forward._opoverload, DECOMPOSITIONS)
+    def decompose(*args):
+        inputs, values, _ = parse(args, num_tensors)
+        out = (decomposition or definition)(*inputs, **values)
+        # What only a backward pass reads is dead code here.
+        unread = [out.new_empty(0) for _ in range(num_outputs - 1)]
+        return (out, *unread) if unread else out
 
     operator = getattr(torch.ops.mmattn, name)
     backward_operator = getattr(torch.ops.mmattn, f'{name}_backward')

@@ -1,0 +1,25 @@
+"""Our operators in the operators of PyTorch."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..ops.autograd import DECOMPOSITIONS
+
+
+def decompositions() -> dict[torch._ops.OperatorBase, Callable]:
+    """Return PyTorch's default decompositions and those of our operators.
+
+    The ONNX exporter finds ours by itself.
+
+    Example:
+        >>> import torch
+        >>> import mmattn.export
+        >>> from mmattn.models import IViT
+        >>> image = torch.randn(1, 3, 64, 64)
+        >>> program = torch.export.export(IViT('nano').eval(), (image,))
+        >>> program = program.run_decompositions(mmattn.export.decompositions())
+        >>> any('mmattn' in str(node.target) for node in program.graph.nodes)
+        False
+    """
+    return torch.export.default_decompositions() | DECOMPOSITIONS
