@@ -219,7 +219,7 @@ CASES = {
     'iterations': dict(loop=ITER_LOOP, sampler='InfiniteSampler', checkpoint=EVERY_4),
     'iterations-of-passes': dict(loop=ITER_LOOP, checkpoint=EVERY_4),
 }
-WITH_WORKERS = 'inside-epochs', 'iterations'  # each loop, in the middle of a pass
+WITH_WORKERS = ('inside-epochs',)
 
 
 @pytest.mark.parametrize(

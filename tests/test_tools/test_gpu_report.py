@@ -40,7 +40,7 @@ def log(tmp_path):
 
 
 def test_dry_run(tmp_path):
-    parts = ('correctness', 'races', 'speed')
+    parts = ('correctness', 'speed')
     done = dry_run(tmp_path, '--parts', *parts, '--tasks', 'neighborhood_attention')
     assert done.returncode == 0, done.stdout + done.stderr
     report = report_of(tmp_path)
@@ -48,7 +48,6 @@ def test_dry_run(tmp_path):
     rows = report['tables']['correctness']
     assert {row['backend'] for row in rows} == {'triton', 'tiles'}
     assert all(row['passed'] and 0 <= row['error'] <= 1 for row in rows)
-    assert all(row['passed'] for row in report['tables']['races'])
     with (tmp_path / 'neighborhood_attention_gpu.csv').open(newline='') as file:
         times = list(csv.DictReader(file))
     assert {row['pass'] for row in times} == {'forward', 'forward+backward'}
@@ -162,8 +161,10 @@ def run_fake(tmp_path, monkeypatch, bad: str, critical=False, minutes=10.0) -> i
 @pytest.mark.parametrize(
     'bad, message',
     [
-        ('os.abort()', 'the process ended with status -6'),
-        pytest.param('1 / 0', 'ZeroDivisionError', marks=pytest.mark.slow),
+        pytest.param(
+            'os.abort()', 'the process ended with status -6', marks=pytest.mark.slow
+        ),
+        ('1 / 0', 'ZeroDivisionError'),
     ],
     ids=['abort', 'error'],
 )
@@ -280,6 +281,7 @@ def test_dry_run_of_all_parts(tmp_path):
     assert not report['errors']
     tables = {'device', 'correctness', 'races', 'rates', 'models_gpu'}
     assert report['tables'].keys() >= tables
+    assert all(row['passed'] for row in report['tables']['races'])
     assert {row['operator'] for row in report['tables']['correctness']} >= {
         'masked_attention',
         'ms_deform_attn',

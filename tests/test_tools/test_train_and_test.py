@@ -83,6 +83,7 @@ def test_mmdets_own_tool_trains_with_our_backbone(work):
     assert 'coco/bbox_mAP' in run(stock, 'stock.py', cwd=work)
 
 
+@pytest.mark.slow
 def test_mmdets_own_tool_tests_what_ours_has_trained(trained, run_plainly):
     files = trained / 'as_trained.py', trained / 'epoch_1.pth'
     printed = run_plainly(MMDET_TOOLS / 'test.py', *files)
