@@ -1,5 +1,23 @@
-"""Write models as torch.export programs and ONNX files."""
+"""Write models as torch.export programs and ONNX files.
 
-from .decompositions import decompositions
+Names are imported when they are used, since files run where PyTorch is not installed.
+"""
 
-__all__ = ['decompositions']
+from importlib import import_module
+
+HOMES = {
+    'ExportError': 'errors',
+    'Metadata': 'metadata',
+    'decompositions': 'decompositions',
+    'export_model': 'api',
+}
+__all__ = list(HOMES)
+
+
+def __getattr__(name: str):
+    if name not in HOMES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    # A function may be called as its module, which importing the module would hide.
+    value = getattr(import_module(f'.{HOMES[name]}', __name__), name)
+    globals()[name] = value
+    return value

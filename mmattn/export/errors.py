@@ -1,0 +1,8 @@
+"""The error of exports."""
+
+
+class ExportError(ValueError):
+    """A model, or a setting of it, cannot be exported.
+
+    The message names the part that cannot. A wrong export is never written instead.
+    """

@@ -1,0 +1,68 @@
+"""Logits or labels of a semantic segmentor."""
+
+import torch.nn.functional as F
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from torch import Tensor, nn
+
+from ..errors import ExportError
+
+OUTPUTS = ('logits', 'labels')
+
+
+class Segmentor(nn.Module):
+    """Return logits (B, classes, H, W), or labels (B, H, W), at the size of the image.
+
+    Auxiliary heads are left out.
+
+    Args:
+        model: an `EncoderDecoder` of mmseg in mode 'whole', whose decode head makes one
+            map that is resized to the image, such as `UPerHead`, `FPNHead`, `FCNHead`.
+        output: 'logits' or 'labels'. With one output channel, logits are before the
+            sigmoid, and labels are 1 above the head's threshold.
+
+    Raises:
+        ExportError: the head predicts in another way, or slides a window.
+        ValueError: another `output`.
+    """
+
+    task = 'segmentation'
+    input_names = ('image',)
+
+    def __init__(self, model: nn.Module, output: str = 'logits'):
+        super().__init__()
+        if output not in OUTPUTS:
+            raise ValueError(f'`output` must be one of {OUTPUTS}, got {output!r}')
+        head = model.decode_head
+        for name in ('predict', 'predict_by_feat'):
+            if getattr(type(head), name, None) is not getattr(BaseDecodeHead, name):
+                raise ExportError(
+                    f'the decode head {type(head).__name__} cannot be exported, since '
+                    'it does not predict as BaseDecodeHead of mmseg does'
+                )
+        mode = model.test_cfg.get('mode', 'whole')
+        if mode != 'whole':
+            raise ExportError(
+                f"test_cfg.mode must be 'whole', got {mode!r}: a graph has no sliding "
+                'window. Set model.test_cfg.mode=whole'
+            )
+        self.backbone = model.backbone
+        self.neck = model.neck if model.with_neck else None
+        self.decode_head = head
+        self.output_names = (output,)
+        self.metadata = dict(align_corners=bool(head.align_corners))
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        features = self.backbone(image)
+        if self.neck is not None:
+            features = self.neck(features)
+        logits = F.interpolate(
+            self.decode_head(features),
+            image.shape[-2:],
+            mode='bilinear',
+            align_corners=self.decode_head.align_corners,
+        )
+        if self.output_names == ('logits',):
+            return (logits,)
+        if logits.shape[1] > 1:
+            return (logits.argmax(1),)
+        return ((logits.sigmoid() > self.decode_head.threshold).squeeze(1).long(),)

@@ -1,0 +1,88 @@
+"""Describe an exported file, so that it runs without the config that it came from."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+KEY = 'mmattn'  # of the description in an ONNX file
+PT2_FILE = 'mmattn.json'  # the description inside a pt2 file
+TASKS = ('features', 'classification', 'segmentation', 'detection')
+
+
+@dataclass
+class Metadata:
+    """Describe the model in a file, and how to prepare images for it.
+
+    Attributes:
+        task: one of `TASKS`.
+        inputs: names of the inputs.
+        outputs: names of the outputs.
+        shape: height and width of the images that the graph was made for.
+        batch: images in a batch.
+        dynamic: None, 'batch', or 'size' (batch, height and width; detectors keep
+            their batch).
+        mean: mean of each channel, of values from 0 to 255.
+        std: standard deviation of each channel.
+        channel_order: 'rgb' or 'bgr'; the order of the input, `mean` and `std`.
+        normalized: whether the graph subtracts `mean` and divides by `std`.
+        input_dtype: 'float32' or 'uint8'.
+        resize: None if images keep their size. Otherwise `interpolation` and `backend`
+            ('cv2' or 'pillow') with one of: `scale` [width, height] and `keep_ratio`
+            as in mmcv's Resize; `short_side`, the new length of the shorter side.
+        crop: None, or height and width of the crop from the center.
+        pad: `divisor` of height and width, and `value` after normalization. Padding is
+            below and to the right.
+        classes: names of the classes, or None.
+        palette: colors of the classes for segmentation, or None.
+        align_corners: how a segmentor's logits are resized.
+        score_threshold: detections with a lower score are left out.
+        mask_threshold: probability from which a pixel belongs to a mask.
+        version: version of mmattn.
+        config: path of the config.
+        checkpoint_sha256: hash of the checkpoint, or None for random weights.
+    """
+
+    task: str
+    inputs: list[str]
+    outputs: list[str]
+    shape: list[int]
+    batch: int = 1
+    dynamic: str | None = None
+    mean: list[float] = field(default_factory=lambda: [0.0] * 3)
+    std: list[float] = field(default_factory=lambda: [1.0] * 3)
+    channel_order: str = 'rgb'
+    normalized: bool = False
+    input_dtype: str = 'float32'
+    resize: dict[str, Any] | None = None
+    crop: list[int] | None = None
+    pad: dict[str, Any] = field(default_factory=lambda: dict(divisor=1, value=0))
+    classes: list[str] | None = None
+    palette: list[list[int]] | None = None
+    align_corners: bool = False
+    score_threshold: float | None = None
+    mask_threshold: float | None = None
+    version: str = ''
+    config: str | None = None
+    checkpoint_sha256: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> 'Metadata':
+        """Read a description, ignoring keys of newer versions.
+
+        Raises:
+            ValueError: the text is no description.
+        """
+        try:
+            values = json.loads(text)
+            known = {item.name for item in fields(cls)}
+            metadata = cls(**{k: v for k, v in values.items() if k in known})
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f'the metadata must be an object written by mmattn, got {text[:80]!r}'
+            ) from error
+        if metadata.task not in TASKS:
+            raise ValueError(f'`task` must be one of {TASKS}, got {metadata.task!r}')
+        return metadata

@@ -1,0 +1,190 @@
+"""export_model: files, metadata, checkpoints, and refusals."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from mmpretrain.structures import DataSample
+from small_models import classifier_config
+
+import mmattn
+from mmattn.export import ExportError, Metadata, export_model
+from mmattn.export import api as module
+from mmattn.export.metadata import KEY, PT2_FILE
+
+onnxruntime = pytest.importorskip('onnxruntime')
+SHAPE = (37, 50)
+
+
+@pytest.fixture(scope='module')
+def cfg():
+    return classifier_config()
+
+
+@pytest.fixture(scope='module')
+def checkpoint(cfg, tmp_path_factory):
+    torch.manual_seed(0)
+    model, _ = module.build_model(cfg, None)
+    path = tmp_path_factory.mktemp('checkpoint') / 'model.pth'
+    torch.save(dict(state_dict=model.state_dict()), path)
+    return path
+
+
+@pytest.fixture(scope='module')
+def onnx_file(cfg, checkpoint, tmp_path_factory):
+    path = tmp_path_factory.mktemp('export') / 'model.onnx'
+    images = torch.randint(0, 256, (2, 3, *SHAPE)).to(torch.uint8)
+    export_model(
+        cfg,
+        checkpoint,
+        path,
+        shape=SHAPE,
+        dynamic='batch',
+        normalize=True,
+        input_dtype='uint8',
+        verify=[images],
+    )
+    return path
+
+
+def predicted(cfg, checkpoint, images):
+    """Return the scores of mmpretrain's own prediction for RGB images."""
+    model, _ = module.build_model(cfg, checkpoint)
+    samples = [DataSample() for _ in images]
+    data = dict(inputs=list(images.flip(1)), data_samples=samples)  # BGR, as loaded
+    with torch.no_grad():
+        samples = model.test_step(data)
+    return torch.stack([sample.pred_score for sample in samples])
+
+
+def test_file_predicts_as_mmpretrain(cfg, checkpoint, onnx_file):
+    session = onnxruntime.InferenceSession(onnx_file)
+    for batch in (1, 3):
+        images = torch.randint(0, 256, (batch, 3, *SHAPE)).to(torch.uint8)
+        (scores,) = session.run(['scores'], {'image': images.numpy()})
+        expected = predicted(cfg, checkpoint, images)
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_metadata(cfg, checkpoint, onnx_file):
+    session = onnxruntime.InferenceSession(onnx_file)
+    text = session.get_modelmeta().custom_metadata_map[KEY]
+    metadata = Metadata.from_json(text)
+    assert metadata.task == 'classification'
+    assert metadata.inputs == ['image'] and metadata.outputs == ['scores']
+    assert metadata.classes == [f'class {i}' for i in range(5)]
+    assert metadata.mean == [123, 116, 103] and metadata.std == [58, 57, 56]
+    assert metadata.channel_order == 'rgb'
+    assert metadata.normalized and metadata.input_dtype == 'uint8'
+    assert metadata.shape == [*SHAPE] and metadata.dynamic == 'batch'
+    assert metadata.resize['short_side'] == 72 and metadata.crop == [64, 64]
+    assert metadata.resize['interpolation'] == 'bicubic'
+    assert metadata.version == mmattn.__version__
+    assert len(metadata.checkpoint_sha256) == 64
+
+
+def test_metadata_of_something_else():
+    with pytest.raises(ValueError, match='written by mmattn'):
+        Metadata.from_json('[1]')
+    with pytest.raises(ValueError, match="got 'dancing'"):
+        text = json.dumps(dict(task='dancing', inputs=[], outputs=[], shape=[]))
+        Metadata.from_json(text)
+
+
+def test_pt2_file_has_a_json_beside_it(cfg, checkpoint, tmp_path):
+    out = tmp_path / 'model.pt2'
+    metadata = export_model(
+        cfg, checkpoint, out, shape=(32, 32), verify=[torch.randn(1, 3, 32, 32)]
+    )
+    assert Metadata.from_json((tmp_path / 'model.pt2.json').read_text()) == metadata
+    held = {PT2_FILE: ''}
+    program = torch.export.load(out, extra_files=held)
+    assert Metadata.from_json(held[PT2_FILE]) == metadata
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert any('mmattn.landmark_attention' in target for target in targets)
+
+
+def test_onnx_file_loads_without_torch(onnx_file):
+    code = (
+        'import sys; sys.modules["torch"] = None\n'
+        'import numpy, onnxruntime\n'
+        f'session = onnxruntime.InferenceSession({str(onnx_file)!r})\n'
+        f'image = numpy.zeros((1, 3, {SHAPE[0]}, {SHAPE[1]}), numpy.uint8)\n'
+        'print(session.run(None, dict(image=image))[0].sum())'
+    )
+    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert float(found.stdout) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    'name, suffix, settings, message',
+    [
+        ('three sides', '.onnx', dict(shape=(3, 64, 64)), 'height and a width'),
+        ('no side', '.onnx', dict(shape=(0, 64)), r'got \(0, 64\)'),
+        ('unknown format', '.onnx', dict(format='tflite'), "got 'tflite'"),
+        ('unknown suffix', '.engine', {}, "got 'engine'"),
+        ('dynamic', '.onnx', dict(dynamic='height'), "got 'height'"),
+        ('part', '.onnx', dict(part='neck'), "got 'neck'"),
+        ('batch', '.onnx', dict(batch=0), 'got 0'),
+        ('raw bytes', '.onnx', dict(input_dtype='uint8'), 'requires `normalize`'),
+        ('dtype', '.onnx', dict(input_dtype='int8'), "got 'int8'"),
+    ],
+)
+def test_bad_arguments(cfg, checkpoint, tmp_path, name, suffix, settings, message):
+    settings = dict(shape=(32, 32)) | settings
+    with pytest.raises(ValueError, match=message):
+        export_model(cfg, checkpoint, tmp_path / f'model{suffix}', **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoint_of_another_model(checkpoint, tmp_path):
+    with pytest.raises(ValueError, match=r'does not match(.|\n)*head\.fc\.weight'):
+        other = classifier_config(num_classes=6)
+        export_model(other, checkpoint, tmp_path / 'model.onnx', shape=(32, 32))
+    assert not list(tmp_path.iterdir())
+
+
+def test_existing_file_is_kept(cfg, checkpoint, tmp_path):
+    out = tmp_path / 'model.pt2'
+    beside = tmp_path / 'model.pt2.json'
+    beside.write_text('mine')
+    with pytest.raises(FileExistsError, match='--force'):
+        export_model(cfg, checkpoint, out, shape=(32, 32))
+    assert beside.read_text() == 'mine' and not out.exists()
+
+
+def test_difference_from_pytorch_is_refused(cfg, checkpoint, tmp_path, monkeypatch):
+    def wrong(content, format):
+        return lambda image: [torch.full((1, 5), 0.2)]
+
+    monkeypatch.setattr(module, 'open_session', wrong)
+    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
+    with pytest.raises(ExportError, match='differs from PyTorch'):
+        export_model(
+            cfg,
+            checkpoint,
+            tmp_path / 'model.onnx',
+            shape=(32, 32),
+            verify=[torch.randn(1, 3, 32, 32)],
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_disk_leaves_nothing(cfg, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'serialize', lambda *_: bytes(1 << 20))
+    out = tmp_path / 'model.onnx'
+    out.write_bytes(b'before')
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, old[1]))
+    try:
+        with pytest.raises(OSError, match=r'model\.onnx'):
+            export_model(cfg, checkpoint, out, shape=(32, 32), force=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert [path.name for path in tmp_path.iterdir()] == ['model.onnx']
+    assert out.read_bytes() == b'before'

@@ -1,0 +1,124 @@
+"""Write the model of a config as an ONNX file or a torch.export program.
+
+The file holds the names of the classes, the normalization and the size of images, so
+that `mmattn.export.load` runs it without the config. ONNX files need no PyTorch.
+
+The checkpoint must match the model exactly. An existing file is kept unless --force.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.config import DictAction
+from PIL import Image
+
+import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
+from mmattn.engine import trusted_checkpoints
+from mmattn.export.api import DTYPES, DYNAMIC, export_model
+from mmattn.export.graphs import PARTS
+from mmattn.export.write import FORMATS
+
+MEGA = 1e6
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('--out', type=Path, required=True, help='file to write')
+    parser.add_argument(
+        '--format', choices=FORMATS, help='default: the suffix of --out'
+    )
+    parser.add_argument(
+        '--shape', nargs=2, type=int, required=True, metavar=('HEIGHT', 'WIDTH')
+    )
+    parser.add_argument('--batch', type=int, default=1, help='default: 1')
+    parser.add_argument(
+        '--dynamic',
+        choices=DYNAMIC[1:],
+        help='let the batch vary, or batch, height and width; default: fixed',
+    )
+    parser.add_argument(
+        '--part', choices=PARTS, default='model', help='default: the whole model'
+    )
+    parser.add_argument(
+        '--output', choices=['logits', 'labels'], help='of a segmentor, default: logits'
+    )
+    parser.add_argument(
+        '--normalize', action='store_true', help='normalize images inside the file'
+    )
+    parser.add_argument(
+        '--input-dtype', choices=DTYPES, default='float32', help='default: float32'
+    )
+    parser.add_argument(
+        '--verify',
+        type=Path,
+        metavar='IMAGE_OR_FOLDER',
+        help='compare the outputs for these images with those of PyTorch, and write '
+        'nothing if they differ by more than 0.001 of the largest value',
+    )
+    parser.add_argument('--force', action='store_true', help='overwrite the file')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='config entries to override, key=value',
+    )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let the checkpoint run the code that it contains while it is read',
+    )
+    args = parser.parse_args(argv)
+    if args.verify is not None and not args.verify.exists():
+        parser.error(f'--verify: no image or folder at {args.verify}')
+    return args
+
+
+def batches(path: Path, args: argparse.Namespace) -> Iterator[torch.Tensor]:
+    """Yield the images of a file or a folder, resized to the shape of the graph."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    H, W = args.shape
+    for file in files:
+        image = Image.open(file).convert('RGB').resize((W, H))
+        image = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+        yield image.expand(args.batch, -1, -1, -1).contiguous()
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    images = () if args.verify is None else batches(args.verify, args)
+    try:
+        with trusted_checkpoints(args.trust_checkpoint):
+            metadata = export_model(
+                args.config,
+                args.checkpoint,
+                args.out,
+                shape=args.shape,
+                format=args.format,
+                batch=args.batch,
+                dynamic=args.dynamic,
+                part=args.part,
+                output=args.output,
+                normalize=args.normalize,
+                input_dtype=args.input_dtype,
+                verify=images,
+                force=args.force,
+                cfg_options=args.cfg_options,
+            )
+    except (ValueError, OSError) as error:
+        print(f'{type(error).__name__}: {error}', file=sys.stderr)
+        return 1
+    size = args.out.stat().st_size / MEGA
+    print(f'{args.out}: {metadata.task}, {", ".join(metadata.outputs)}, {size:.1f} MB')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
