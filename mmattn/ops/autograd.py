@@ -108,7 +108,8 @@ def register(
     @torch._decomp.register_decomposition(forward._opoverload, DECOMPOSITIONS)
     def decompose(*args):
         inputs, values, _ = parse(args, num_tensors)
-        out = (decomposition or definition)(*inputs, **values)
+        # Exported graphs view outputs, whose strides are those of the operator.
+        out = (decomposition or definition)(*inputs, **values).contiguous()
         # What only a backward pass reads is dead code here.
         unread = [out.new_empty(0) for _ in range(num_outputs - 1)]
         return (out, *unread) if unread else out
