@@ -9,6 +9,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from .backend import REFERENCE, check_cotangent
 from .precision import compute_dtype
@@ -107,7 +108,10 @@ def register(
     @torch._decomp.register_decomposition(forward._opoverload)
     @torch._decomp.register_decomposition(forward._opoverload, DECOMPOSITIONS)
     def decompose(*args):
-        inputs, values, _ = parse(args, num_tensors)
+        inputs, values, backend = parse(args, num_tensors)
+        if get_proxy_mode() is None:
+            # With symbolic sizes PyTorch asks this table for shapes and strides.
+            return outputs(*inputs, backend=backend, **values)
         # Exported graphs view outputs, whose strides are those of the operator.
         out = (decomposition or definition)(*inputs, **values).contiguous()
         # What only a backward pass reads is dead code here.
