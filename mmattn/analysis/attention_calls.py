@@ -234,7 +234,9 @@ class _Operators(TorchFunctionMode):
         )
 
     def _see_structure_aware(self, q, k, v, w_a, w_b, bias, grid, backend):
-        w_a, w_b = irfft_grid(w_a, tuple(grid)), irfft_grid(w_b, tuple(grid))
+        w_a, w_b = (
+            irfft_grid(torch.view_as_complex(w), tuple(grid)) for w in (w_a, w_b)
+        )
         self._add(
             q,
             lambda rows: structure_aware_kernels(

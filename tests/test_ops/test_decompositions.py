@@ -16,6 +16,7 @@ EXAMPLES = {
     'landmark_attention': 'landmark_attention.example_inputs',
     'ms_deform_attn': 'ms_deform_attn.example_inputs',
     'neighborhood_attention': 'neighborhood_attention.example_inputs',
+    'structure_aware_attention': 'structure_aware_attention.example_inputs',
 }
 
 

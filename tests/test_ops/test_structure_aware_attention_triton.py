@@ -181,7 +181,9 @@ def test_opcheck(grid, device):
     *qkv, w_a, w_b, bias = make_structure_aware_inputs(
         grid=grid, B=1, M=1, D=2, K=1, device=device
     )
-    w_a, w_b = (circular_kernel_spectrum(w, grid) for w in (w_a, w_b))
+    w_a, w_b = (
+        torch.view_as_real(circular_kernel_spectrum(w, grid)) for w in (w_a, w_b)
+    )
     inputs = [x.detach().requires_grad_() for x in (*qkv, w_a, w_b, bias)]
     opcheck(
         torch.ops.mmattn.structure_aware_attention,

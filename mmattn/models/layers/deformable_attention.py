@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.ops import deformable_attention_v2
+from mmattn.ops.exporting import is_known
 
 from .checks import check_heads
 from .pointwise import PointwiseLinear
@@ -153,7 +154,7 @@ class DeformableAttention(nn.Module):
     def reference_points(self, side: int, like: Tensor) -> Tensor:
         """Return the reference points of one side of the keys' grid, as `like`."""
         i = torch.arange(side, dtype=like.dtype, device=like.device)
-        if self.version == 1 or side == 1:
+        if self.version == 1 or is_known(side == 1):
             return (2 * i + 1 - side) / side
         return (2 * i + 2 - side) / (side - 1)
 

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.ops.exporting import is_same_size
+
 from .resize import fit_loaded, resize_flat_grid
 
 
@@ -49,7 +51,7 @@ def pos_embed_map(
     mode: str = 'bicubic',
 ) -> Tensor:
     """Return a position embedding (1, N, C) of `old_grid` as a map (1, *grid, C)."""
-    if tuple(grid) != tuple(old_grid):
+    if not is_same_size(grid, old_grid):
         pos_embed = resize_pos_embed(pos_embed, old_grid, grid, mode=mode)
     return pos_embed.unflatten(1, tuple(grid))
 
@@ -81,7 +83,7 @@ def pos_embed_tokens(
 
     Special tokens come first; their positions stay as they are.
     """
-    if tuple(grid) == tuple(old_grid):
+    if is_same_size(grid, old_grid):
         return pos_embed
     special, patches = pos_embed[:, :num_special], pos_embed[:, num_special:]
     patches = resize_pos_embed(patches, old_grid, grid, mode=mode)

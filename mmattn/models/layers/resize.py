@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.ops.exporting import is_same_size
+
 
 def resize_grid(x: Tensor, size: Sequence[int], *, mode: str = 'bicubic') -> Tensor:
     """Resize the last two axes of `x`, shape (..., H, W), to `size`.
@@ -24,7 +26,7 @@ def resize_grid(x: Tensor, size: Sequence[int], *, mode: str = 'bicubic') -> Ten
         size: the new (H, W).
         mode: 'bicubic' or 'bilinear', as in `F.interpolate`.
     """
-    if tuple(x.shape[-2:]) == tuple(size):
+    if is_same_size(x.shape[-2:], size):
         return x
     dtype = torch.promote_types(x.dtype, torch.float32)
     maps = x.to(dtype).reshape(1, -1, *x.shape[-2:])

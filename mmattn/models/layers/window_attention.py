@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.ops.exporting import is_known
+
 from .checks import check_heads
 from .offset_tables import spread_table
 from .pointwise import PointwiseLinear
@@ -64,11 +66,12 @@ class WindowAttention(nn.Module):
         padding = [
             n * w - side for n, w, side in zip(counts, window, sides, strict=True)
         ]
+        is_padded = not all(is_known(p == 0) for p in padding)
         bias = self.bias(window)[None]  # (1, M, N, N)
-        if any(shift) or any(padding):
+        if any(shift) or is_padded:
             visible = same_part(sides, counts, window, shift, x.device)
             bias = torch.where(visible[:, None], bias, -torch.inf).repeat(B, 1, 1, 1)
-        if any(padding):
+        if is_padded:
             x = F.pad(x, (0, 0, 0, padding[1], 0, padding[0]))
         if any(shift):
             x = x.roll([-s for s in shift], dims=(1, 2))

@@ -1,5 +1,6 @@
 from .examples import example_inputs
 from .interface import BACKENDS, OPERATOR, structure_aware_attention
+from .real_transforms import irfft_parts, rfft_parts
 from .reference import (
     attention_kernels,
     l2_normalize,
@@ -35,6 +36,7 @@ __all__ = [
     'half_spectrum',
     'hermitian_part',
     'irfft_grid',
+    'irfft_parts',
     'l2_normalize',
     'local_structure_aware_attention',
     'pattern_attention',
@@ -42,6 +44,7 @@ __all__ = [
     'resize_circular_kernel',
     'resize_half_spectrum',
     'rfft_grid',
+    'rfft_parts',
     'structure_aware_attention',
     'structure_aware_attention_circulant',
     'structure_aware_attention_reference',

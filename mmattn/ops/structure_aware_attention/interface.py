@@ -1,16 +1,20 @@
 """Contract, checks and dispatch of structure-aware attention."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from ..autograd import register
-from ..backend import select_backend
+from ..backend import REFERENCE, select_backend
 from ..checks import check_one_device, check_qkv, dtype_name
+from ..exporting import is_exporting
 from ..precision import cast_under_autocast, compute_dtype
 from . import cpu_impl, reference, triton_impl
+from .decomposition import structure_aware_attention_decomposition
+from .real_transforms import rfft_parts
 from .spectrum import rfft_grid
 
 OPERATOR = 'structure_aware_attention'
@@ -75,15 +79,22 @@ def structure_aware_attention(
     grid = _check(q, k, v, w_a, w_b, bias, grid)
     dtype = compute_dtype(q.dtype)
     bias = bias.to(dtype)
-    if w_a.is_complex():
-        # Not dtype.to_complex(), which PyTorch does not compile.
-        dtype = torch.promote_types(dtype, torch.complex64)
-        w_a, w_b = (w.to(dtype) for w in (w_a, w_b))
-    else:
-        w_a, w_b = (rfft_grid(w.to(dtype), grid) for w in (w_a, w_b))
+    w_a, w_b = (_parts(w, dtype, grid) for w in (w_a, w_b))
     tensors = (q, k, v, w_a, w_b, bias)
     backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
     return _attend(*tensors, backend=backend, grid=grid)
+
+
+def _parts(w: Tensor, dtype: torch.dtype, grid: tuple[int, ...]) -> Tensor:
+    """Return real and imaginary parts (..., *half, 2) of kernels or half-spectra."""
+    if w.is_complex():
+        # Not dtype.to_complex(), which PyTorch does not compile.
+        half = w.to(torch.promote_types(dtype, torch.complex64))
+    elif is_exporting():
+        return rfft_parts(w.to(dtype), grid).movedim(-1 - len(grid), -1)
+    else:
+        half = rfft_grid(w.to(dtype), grid)
+    return torch.view_as_real(half.resolve_conj())
 
 
 def _check(q, k, v, w_a, w_b, bias, grid):
@@ -123,12 +134,36 @@ def _outputs(q, k, v, w_a, w_b, bias, **settings):
     )
 
 
+def _on_spectra(function: Callable) -> Callable:
+    """Call `function` with complex half-spectra, and return its gradients as parts.
+
+    Tensors of the operator are real, so that exported graphs are.
+    """
+
+    def call(*tensors, grid):
+        *others, w_a, w_b, bias = tensors
+        spectra = (torch.view_as_complex(w.contiguous()) for w in (w_a, w_b))
+        out = function(*others, *spectra, bias, grid=grid)
+        if isinstance(out, Tensor):
+            return out
+        return tuple(torch.view_as_real(x) if x.is_complex() else x for x in out)
+
+    return call
+
+
 _attend = register(
     OPERATOR,
-    BACKENDS,
-    reference.structure_aware_attention_reference,
+    {
+        name: SimpleNamespace(
+            forward=_on_spectra(kernels.forward), backward=_on_spectra(kernels.backward)
+        )
+        for name, kernels in BACKENDS.items()
+        if name != REFERENCE
+    },
+    _on_spectra(reference.structure_aware_attention_reference),
     tensors='Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias',
     settings='SymInt[] grid',
     outputs=_outputs,
     saved=('patterns',),
+    decomposition=structure_aware_attention_decomposition,
 )

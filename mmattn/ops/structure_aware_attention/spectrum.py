@@ -1,10 +1,12 @@
 """Spectra of circular kernels: on their own grid, or resized to another."""
 
 from collections.abc import Callable, Sequence
+from math import pi
 
 import torch
 from torch import Tensor
 
+from ..exporting import is_same_size
 from ..precision import compute_dtype
 
 RESIZES = ('zero_embed', 'stretch', 'spectral', 'gfnet')
@@ -100,41 +102,28 @@ def circular_kernel_spectrum(
     """
     grid, old_grid = tuple(grid), _grid_of(w, grid, resize)
     w = w.to(compute_dtype(w.dtype))
-    if resize == 'gfnet' and grid != old_grid:
+    if resize == 'gfnet' and not is_same_size(grid, old_grid):
         half = resize_half_spectrum(rfft_grid(w, old_grid), grid)
         return hermitian_part(half, grid)
-    if resize == 'spectral' and grid != old_grid:
-        spectrum = torch.fft.fftn(w, dim=tuple(range(-len(grid), 0)))
-        matrices = [
-            _periodic_matrix(*sides, like=w).to(spectrum.dtype)
-            for sides in zip(old_grid, grid, strict=True)
-        ]
-        return _along_grid(spectrum, matrices)[..., : grid[-1] // 2 + 1]
     return rfft_grid(resize_circular_kernel(w, grid, resize=resize), grid)
 
 
 def resize_circular_kernel(w: Tensor, grid: Sequence[int], *, resize: str) -> Tensor:
     """Return the kernels (..., *grid) that `circular_kernel_spectrum` transforms."""
     grid, old_grid = tuple(grid), _grid_of(w, grid, resize)
-    if grid == old_grid:
+    if is_same_size(grid, old_grid):
         return w
-    if resize in ('spectral', 'gfnet'):
+    if resize == 'gfnet':
         return irfft_grid(circular_kernel_spectrum(w, grid, resize=resize), grid)
-    if resize == 'zero_embed':
-        for dim, (old, new) in enumerate(zip(old_grid, grid, strict=True)):
-            dim -= len(grid)
-            kept = min(old, new)
-            offsets = torch.arange(-(kept // 2), kept - kept // 2, device=w.device)
-            taps = w.index_select(dim, offsets.remainder(old))
-            shape = [*w.shape]
-            shape[dim] = new
-            w = w.new_zeros(shape).index_copy(dim, offsets.remainder(new), taps)
-        return w
-    matrices = [
-        _periodic_matrix(*sides, like=w) * (sides[0] / sides[1])
-        for sides in zip(old_grid, grid, strict=True)
-    ]
-    return _along_grid(w, matrices)
+    matrix = {
+        'zero_embed': _embedding_matrix,
+        'stretch': _stretching_matrix,
+        'spectral': _spectral_matrix,
+    }[resize]
+    wide = w.to(compute_dtype(w.dtype))
+    sides = zip(old_grid, grid, strict=True)
+    matrices = [matrix(old, new, like=wide) for old, new in sides]
+    return _along_grid(wide, matrices).to(w.dtype)
 
 
 def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
@@ -194,6 +183,39 @@ def _along_grid(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     for dim, matrix in enumerate(matrices, start=-len(matrices)):
         x = (x.movedim(dim, -1) @ matrix.mT).movedim(-1, dim)
     return x
+
+
+def waves(side: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the angle of each frequency and place, (side, side)."""
+    index = torch.arange(side, device=like.device)
+    turns = (index[:, None] * index).remainder(side)
+    # Small angles have small rounding errors.
+    turns = torch.where(2 * turns > side, turns - side, turns)
+    angle = turns.to(like.dtype) * (2 * pi / side)
+    return angle.cos(), angle.sin()
+
+
+def _embedding_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
+    """Return the matrix that keeps each tap at its offset in pixels."""
+    offsets, old_offsets = (_offsets(side, like.device) for side in (new, old))
+    return (offsets[:, None] == old_offsets).to(like.dtype)
+
+
+def _offsets(side: int, device: torch.device) -> Tensor:
+    """Return the offset of each tap of a side; the second half is negative."""
+    index = torch.arange(side, device=device)
+    return torch.where(index < (side + 1) // 2, index, index - side)
+
+
+def _stretching_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
+    return _periodic_matrix(old, new, like=like) * (old / new)
+
+
+def _spectral_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
+    """Return the matrix from taps to taps that interpolates spectra. It is real."""
+    matrix = _periodic_matrix(old, new, like=like)
+    pairs = zip(waves(new, like), waves(old, like), strict=True)
+    return sum(back @ matrix @ there for back, there in pairs) / new
 
 
 def _periodic_matrix(old: int, new: int, *, like: Tensor) -> Tensor:

@@ -7,13 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
+from mmattn.ops.exporting import is_exporting
 from mmattn.ops.precision import compute_dtype
 from mmattn.ops.structure_aware_attention import (
     RESIZES,
     hermitian_part,
+    irfft_parts,
     resize_circular_kernel,
     resize_half_spectrum,
     rfft_grid,
+    rfft_parts,
 )
 
 from ..checks import check_heads
@@ -169,11 +172,24 @@ class StructureAwareAttention(nn.Module):
         # The kernels' dtype, which is float32 under autocast, is used up to the norm.
         qkv = self.qkv(x).to(self.w_a.dtype)
         q, k, v = qkv.view(B, prod(sides), 3, self.num_heads, -1).unbind(2)
-        w_a, w_b = self.spectra(grid)
+        w_a, w_b = self.kernels(grid) if is_exporting() else self.spectra(grid)
         out = structure_aware_attention(
             q, k, v, w_a, w_b, self.bias, grid=grid, backend=self.backend
         )  # (B, N, M, D)
         return self.proj(self.norm(out.reshape(B, *sides, C)))
+
+    def kernels(self, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return the kernels on `grid`, without complex numbers on the way."""
+        return tuple(self._resize_kernel(w, grid) for w in (self.w_a, self.w_b))
+
+    def _resize_kernel(self, w: Tensor, grid: tuple[int, ...]) -> Tensor:
+        if self.kernel_domain == 'frequency':
+            parts = w.to(compute_dtype(w.dtype)).movedim(-1, -1 - len(grid))
+        elif self.kernel_resize == 'gfnet':
+            parts = rfft_parts(w, self.grid)
+        else:
+            return resize_circular_kernel(w, grid, resize=self.kernel_resize)
+        return irfft_parts(resize_half_spectrum(parts, grid), grid)
 
     def spectra(self, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the half-spectra of the kernels on `grid`."""

@@ -1,0 +1,30 @@
+"""Decisions that differ while torch.export records a graph."""
+
+from collections.abc import Sequence
+
+import torch
+
+
+def is_exporting() -> bool:
+    """Return whether torch.export records the call, also for the ONNX exporter."""
+    # PyTorch 2.6 lacks the function.
+    return getattr(torch.compiler, 'is_exporting', torch.compiler.is_compiling)()
+
+
+def is_known(condition: bool | torch.SymBool) -> bool:
+    """Return whether a condition on sizes holds, for all sizes of an exported graph.
+
+    A graph for sizes of a range must not depend on a condition that holds for some of
+    them. Elsewhere this is `bool`.
+    """
+    if isinstance(condition, bool) or not is_exporting():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)
+
+
+def is_same_size(size: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether two sizes are equal, for all sizes of an exported graph."""
+    sides = zip(size, other, strict=True)
+    return all(is_known(side == other_side) for side, other_side in sides)
