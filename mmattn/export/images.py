@@ -1,0 +1,153 @@
+"""Read and resize images as mmcv does, with numpy and Pillow alone."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+COEFFICIENT = 2048  # OpenCV resizes uint8 in fixed-point arithmetic of 11 bits
+CUBIC = -0.75  # OpenCV's parameter of the cubic kernel
+CV2 = ('nearest', 'bilinear', 'bicubic')
+PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
+
+
+def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
+    """Return an image as an array of shape (H, W, 3), uint8 RGB.
+
+    Files are turned as their EXIF orientation says. Gray is repeated in three channels,
+    transparency is dropped, and of 16 bits the upper 8 are kept, as in OpenCV.
+
+    Raises:
+        ValueError: it is no image, or an array of another shape or type.
+    """
+    if isinstance(image, np.ndarray):
+        return _from_array(image)
+    if isinstance(image, Image.Image):
+        return _from_pillow(image)
+    if not isinstance(image, (str, Path)):
+        raise ValueError(
+            'an image must be a path, a PIL image or an array, '
+            f'got {type(image).__name__}'
+        )
+    try:
+        with Image.open(image) as opened:
+            return _from_pillow(opened)
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    # Pillow raises SyntaxError and OSError for broken files.
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f'{image} cannot be read as an image: {error}') from error
+
+
+def _from_array(array: np.ndarray) -> np.ndarray:
+    shape = array.shape
+    if array.ndim == 2:
+        array = array[:, :, None]
+    channels = array.shape[2] if array.ndim == 3 else 0
+    if array.dtype != np.uint8 or channels not in (1, 3, 4) or not array.size:
+        raise ValueError(
+            'an array must be uint8 of shape (H, W), (H, W, 3) in RGB or (H, W, 4) in '
+            f'RGBA, got {array.dtype} of shape {shape}'
+        )
+    return np.repeat(array, 3, 2) if channels == 1 else array[:, :, :3]
+
+
+def _from_pillow(image: Image.Image) -> np.ndarray:
+    if image.mode.startswith('I;16'):
+        pixels = np.asarray(image).astype(np.uint16) >> 8
+        image = Image.fromarray(pixels.astype(np.uint8))
+    elif image.mode in ('I', 'F'):
+        raise ValueError(f'images of 32 bits are not supported, got mode {image.mode}')
+    image = ImageOps.exif_transpose(image)
+    return np.asarray(image.convert('RGB'))
+
+
+def check_interpolation(interpolation: str, backend: str):
+    """Raise a ValueError for an interpolation that `resize` does not have."""
+    supported = dict(cv2=CV2, pillow=PILLOW)
+    if interpolation not in supported.get(backend, ()):
+        raise ValueError(
+            f'interpolations must be of {supported}, got {interpolation!r} of '
+            f'{backend!r}'
+        )
+
+
+def resize(
+    image: np.ndarray,
+    size: tuple[int, int],
+    interpolation: str = 'bilinear',
+    backend: str = 'cv2',
+) -> np.ndarray:
+    """Return an image of another size, as `mmcv.imresize` does.
+
+    Args:
+        image: shape (H, W, 3), uint8.
+        size: new width and height.
+        interpolation: its name in mmcv.
+        backend: 'cv2', which does not smooth, or 'pillow', which does.
+    """
+    check_interpolation(interpolation, backend)
+    if backend == 'pillow':
+        method = Image.Resampling[interpolation.upper()]
+        return np.asarray(Image.fromarray(image).resize(size, method))
+    if image.shape[1::-1] == tuple(size):
+        return image
+    if interpolation == 'nearest':
+        rows, columns = (
+            nearest(image.shape[0], size[1]),
+            nearest(image.shape[1], size[0]),
+        )
+        return image[rows[:, None], columns]
+    make = _linear if interpolation == 'bilinear' else _cubic
+    indices, weights = make(image.shape[1], size[0])
+    weights = [each[:, None] for each in weights]
+    lines = sum(
+        image[:, index].astype(np.int32) * weight
+        for index, weight in zip(indices, weights, strict=True)
+    )
+    indices, weights = make(image.shape[0], size[1], rows=True)
+    weights = [each[:, None, None] for each in weights]
+    pairs = list(zip(indices, weights, strict=True))
+    if interpolation == 'bilinear':
+        # OpenCV drops low bits, so that the products fit into 32 bits.
+        lines >>= 4
+        total = sum((lines[index] * weight) >> 16 for index, weight in pairs)
+        return ((total + 2) >> 2).astype(np.uint8)
+    total = sum(lines[index] * (weight / COEFFICIENT**2) for index, weight in pairs)
+    return np.rint(total).clip(0, 255).astype(np.uint8)
+
+
+def nearest(old: int, new: int) -> np.ndarray:
+    """Return the index of the old pixel that each new one copies."""
+    return np.minimum((np.arange(new) * (1 / (new / old))).astype(int), old - 1)
+
+
+def _positions(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pixel before the center of each new one, and the distance to it."""
+    scale = 1 / (new / old)  # not old / new, whose last bit may differ from OpenCV's
+    center = ((np.arange(new) + 0.5) * scale - 0.5).astype(np.float32)
+    before = np.floor(center)
+    return before.astype(int), center - before
+
+
+def _fixed(weights: list[np.ndarray]) -> list[np.ndarray]:
+    return [np.rint(each * COEFFICIENT).astype(np.int32) for each in weights]
+
+
+def _linear(old: int, new: int, rows: bool = False):
+    before, far = _positions(old, new)
+    if not rows:  # OpenCV rounds the borders of columns and of rows differently
+        far = np.where((before < 0) | (before >= old - 1), np.float32(0), far)
+    indices = [np.clip(before + i, 0, old - 1) for i in (0, 1)]
+    return indices, _fixed([1 - far, far])
+
+
+def _cubic(old: int, new: int, rows: bool = False):
+    before, far = _positions(old, new)
+    first = ((CUBIC * (far + 1) - 5 * CUBIC) * (far + 1) + 8 * CUBIC) * (far + 1)
+    first -= 4 * CUBIC
+    second = ((CUBIC + 2) * far - (CUBIC + 3)) * far * far + 1
+    third = ((CUBIC + 2) * (1 - far) - (CUBIC + 3)) * (1 - far) * (1 - far) + 1
+    weights = [first, second, third, 1 - first - second - third]
+    indices = [np.clip(before + i, 0, old - 1) for i in (-1, 0, 1, 2)]
+    return indices, _fixed(weights)

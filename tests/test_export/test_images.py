@@ -1,0 +1,123 @@
+"""Images and their resizing beside OpenCV, Pillow and mmcv."""
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.export.images import read_image, resize
+
+SIZES = [
+    ((60, 97), (133, 200)),
+    ((45, 70), (31, 24)),
+    ((1, 5), (9, 3)),
+    ((8, 6), (4, 3)),
+]
+
+
+def noise(*shape, dtype=np.uint8, seed=0):
+    high = np.iinfo(dtype).max + 1
+    return np.random.default_rng(seed).integers(0, high, shape, dtype)
+
+
+@pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic', 'nearest'])
+@pytest.mark.parametrize('old, new', SIZES)
+def test_resize_equals_opencv(old, new, interpolation):
+    image = noise(*old, 3)
+    expected = mmcv.imresize(image, new[::-1], interpolation=interpolation)
+    found = resize(image, new[::-1], interpolation)
+    difference = np.abs(found.astype(int) - expected)
+    assert found.shape == expected.shape and found.dtype == np.uint8
+    # OpenCV may compute the vertical cubic in float.
+    share = 0.1 if interpolation == 'bicubic' else 0.001
+    assert difference.max() <= 1 and (difference > 0).mean() < share
+
+
+@pytest.mark.parametrize('interpolation', ['bilinear', 'bicubic'])
+def test_resize_equals_pillow(interpolation):
+    image = noise(60, 97, 3)
+    settings = dict(interpolation=interpolation, backend='pillow')
+    expected = mmcv.imresize(image, (40, 31), **settings)
+    np.testing.assert_array_equal(resize(image, (40, 31), **settings), expected)
+
+
+@pytest.mark.parametrize('name', ['area', 'lanczos', 'cubic'])
+def test_resize_refuses_other_interpolations(name):
+    with pytest.raises(ValueError, match=f'{name}'):
+        resize(noise(4, 4, 3), (2, 2), name)
+
+
+@pytest.mark.parametrize(
+    'suffix, shape, dtype',
+    [
+        ('.png', (9, 7, 3), np.uint8),
+        ('.png', (9, 7), np.uint8),
+        ('.png', (9, 7, 4), np.uint8),
+        ('.png', (9, 7), np.uint16),
+        ('.jpg', (40, 56, 3), np.uint8),
+        ('.tif', (9, 7, 3), np.uint8),
+    ],
+    ids=['png', 'gray', 'alpha', '16_bits', 'jpeg', 'tiff'],
+)
+def test_files_are_read_as_mmcv_reads_them(tmp_path, suffix, shape, dtype):
+    path = tmp_path / f'image{suffix}'
+    assert cv2.imwrite(str(path), noise(*shape, dtype=dtype))
+    expected = mmcv.imread(str(path), channel_order='rgb')
+    np.testing.assert_array_equal(read_image(path), expected)
+
+
+@pytest.mark.parametrize('orientation', range(1, 9))
+def test_orientation_is_that_of_mmcv(tmp_path, orientation):
+    path = tmp_path / 'image.png'
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(noise(6, 9, 3)).save(path, exif=exif)
+    expected = mmcv.imread(str(path), channel_order='rgb')
+    np.testing.assert_array_equal(read_image(path), expected)
+    with Image.open(path) as opened:
+        np.testing.assert_array_equal(read_image(opened), expected)
+
+
+def test_palettes_are_read_as_colors(tmp_path):
+    image = Image.fromarray(noise(6, 9, 3)).quantize(4)
+    image.save(tmp_path / 'image.png')
+    expected = mmcv.imread(str(tmp_path / 'image.png'), channel_order='rgb')
+    np.testing.assert_array_equal(read_image(tmp_path / 'image.png'), expected)
+
+
+def test_arrays():
+    color, gray = noise(6, 9, 4), noise(6, 9)
+    np.testing.assert_array_equal(read_image(color), color[:, :, :3])
+    np.testing.assert_array_equal(read_image(gray)[:, :, 2], gray)
+    np.testing.assert_array_equal(read_image(gray[:, :, None]), read_image(gray))
+
+
+@pytest.mark.parametrize(
+    'array',
+    [
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((3, 4, 5), np.uint8),
+        np.zeros((1, 4, 4, 3), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+    ],
+    ids=['float', 'channels_first', 'batch', 'empty'],
+)
+def test_other_arrays_are_refused(array):
+    with pytest.raises(ValueError, match='must be uint8 of shape'):
+        read_image(array)
+
+
+def test_what_is_no_image_is_refused(tmp_path):
+    (tmp_path / 'text.jpg').write_text('no image')
+    Image.fromarray(noise(60, 90, 3)).save(tmp_path / 'whole.jpg')
+    (tmp_path / 'half.jpg').write_bytes((tmp_path / 'whole.jpg').read_bytes()[:900])
+    for name in ('text.jpg', 'half.jpg'):
+        with pytest.raises(ValueError, match=name):
+            read_image(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        read_image(tmp_path / 'missing.jpg')
+    with pytest.raises(ValueError, match='got int'):
+        read_image(3)
+    with pytest.raises(ValueError, match='mode F'):
+        read_image(Image.fromarray(np.zeros((4, 4), np.float32)))
