@@ -10,6 +10,7 @@ HOMES = {
     'Metadata': 'metadata',
     'decompositions': 'decompositions',
     'export_model': 'api',
+    'load': 'runner',
 }
 __all__ = list(HOMES)
 

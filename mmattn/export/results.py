@@ -1,0 +1,204 @@
+"""Results of exported models, in the pixels of the original image."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .images import nearest
+from .inputs import Prepared
+from .metadata import Metadata
+
+MAX_VALUES = 2**24  # resized logits that are held at a time
+
+
+@dataclass
+class Detections:
+    """Objects in an image, best first.
+
+    Attributes:
+        boxes: shape (n, 4), float32: x1, y1, x2, y2 in pixels of the original image.
+        scores: shape (n,), float32.
+        labels: shape (n,), int64.
+        names: class of each object; its label as text if the file has no classes.
+        masks: shape (n, H, W), bool, in the size of the original image, or None.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    names: list[str]
+    masks: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def above(self, score: float) -> 'Detections':
+        """Return the objects with at least this score."""
+        keep = np.flatnonzero(self.scores >= score)
+        return replace(
+            self,
+            boxes=self.boxes[keep],
+            scores=self.scores[keep],
+            labels=self.labels[keep],
+            names=[self.names[i] for i in keep],
+            masks=None if self.masks is None else self.masks[keep],
+        )
+
+
+@dataclass
+class Segmentation:
+    """The class of each pixel.
+
+    Attributes:
+        labels: shape (H, W), uint8 or int64, in the size of the original image.
+        classes: names of the classes, or None.
+        palette: color of each class, or None.
+    """
+
+    labels: np.ndarray
+    classes: list[str] | None = None
+    palette: list[list[int]] | None = None
+
+    def colors(self) -> np.ndarray:
+        """Return an RGB image of shape (H, W, 3) in the colors of the classes.
+
+        Raises:
+            ValueError: the file has no palette.
+        """
+        if self.palette is None:
+            raise ValueError('the exported file has no palette')
+        return np.array(self.palette, np.uint8)[self.labels]
+
+
+@dataclass
+class Classification:
+    """The probability of each class.
+
+    Attributes:
+        scores: shape (classes,), float32.
+        classes: names of the classes, or None.
+    """
+
+    scores: np.ndarray
+    classes: list[str] | None = None
+
+    def top(self, count: int = 5) -> list[tuple[str, float]]:
+        """Return the names and scores of the best classes, best first."""
+        best = np.argsort(-self.scores, kind='stable')[:count]
+        return [(_name(self.classes, i), float(self.scores[i])) for i in best]
+
+
+def _name(classes: Sequence[str] | None, label: int) -> str:
+    return str(label) if classes is None else classes[label]
+
+
+def detections(
+    outputs: Sequence[np.ndarray], image: Prepared, metadata: Metadata
+) -> Detections:
+    """Return the objects that a detector found in one image."""
+    dets, labels, *masks = outputs
+    keep = labels >= 0
+    if metadata.score_threshold is not None:
+        keep &= dets[:, 4] >= metadata.score_threshold
+    dets, labels = dets[keep], labels[keep]
+    boxes = dets[:, :4] / np.array([*image.scale, *image.scale], np.float32)
+    pasted = None
+    if masks:
+        threshold = metadata.mask_threshold
+        threshold = 0.5 if threshold is None else threshold
+        pasted = paste_masks(masks[0][keep], boxes, image.original, threshold)
+    names = [_name(metadata.classes, i) for i in labels]
+    return Detections(boxes, dets[:, 4], labels, names, pasted)
+
+
+def paste_masks(
+    masks: np.ndarray, boxes: np.ndarray, size: tuple[int, int], threshold: float = 0.5
+) -> np.ndarray:
+    """Return masks in the size of the image, sampled at the centers of its pixels.
+
+    Args:
+        masks: probabilities, shape (n, h, w).
+        boxes: shape (n, 4), in pixels of the image. A box without area gives no pixel.
+        size: height and width of the image.
+        threshold: lowest probability of a pixel in the mask.
+
+    Returns:
+        Shape (n, H, W), bool.
+    """
+    pasted = np.zeros((len(masks), *size), bool)
+    for mask, (x1, y1, x2, y2), out in zip(masks, boxes, pasted, strict=True):
+        rows, down = _bilinear(y1, y2, size[0], mask.shape[0])
+        columns, across = _bilinear(x1, x2, size[1], mask.shape[1])
+        out[rows, columns] = down @ mask @ across.T >= threshold
+    return pasted
+
+
+def _bilinear(
+    start: np.float32, end: np.float32, length: int, cells: int
+) -> tuple[slice, np.ndarray]:
+    """Return the pixels around a side of a box, and their weights of the mask's cells.
+
+    The mask is 0 outside of the box.
+    """
+    if not end > start:
+        return slice(0), np.zeros((0, cells), np.float32)
+    first = max(int(np.floor(start)) - 1, 0)
+    last = max(min(int(np.ceil(end)) + 1, length), first)
+    center = np.arange(first, last, dtype=np.float32) + np.float32(0.5)
+    position = (center - start) / (end - start) * cells - np.float32(0.5)
+    distance = np.abs(position[:, None] - np.arange(cells, dtype=np.float32))
+    return slice(first, last), np.maximum(1 - distance, 0)
+
+
+def segmentation(
+    outputs: Sequence[np.ndarray], image: Prepared, metadata: Metadata
+) -> Segmentation:
+    """Return the classes that a segmentor gave to the pixels of one image."""
+    output = outputs[0][..., : image.size[0], : image.size[1]]
+    if output.ndim == 2:  # labels
+        rows = nearest(output.shape[0], image.original[0])
+        columns = nearest(output.shape[1], image.original[1])
+        labels = output[rows[:, None], columns]
+    else:
+        threshold = metadata.mask_threshold
+        threshold = 0.5 if threshold is None else threshold
+        labels = _labels(output, image.original, metadata.align_corners, threshold)
+    return Segmentation(labels, metadata.classes, metadata.palette)
+
+
+def _labels(
+    logits: np.ndarray, size: tuple[int, int], align_corners: bool, threshold: float
+) -> np.ndarray:
+    """Resize logits of shape (C, h, w) bilinearly and return the best class.
+
+    A single class is chosen where its probability is above the threshold.
+    """
+    C = logits.shape[0]
+    top, bottom, far = _neighbors(logits.shape[1], size[0], align_corners)
+    left, right, across = _neighbors(logits.shape[2], size[1], align_corners)
+    labels = np.empty(size, np.int64)
+    step = max(MAX_VALUES // (C * size[1]), 1)
+    for start in range(0, size[0], step):
+        part = slice(start, start + step)
+        rows = logits[:, top[part]] * (1 - far[part, None])
+        rows += logits[:, bottom[part]] * far[part, None]
+        values = rows[:, :, left] * (1 - across) + rows[:, :, right] * across
+        if C > 1:
+            labels[part] = values.argmax(0)
+        else:
+            labels[part] = 1 / (1 + np.exp(-values[0])) > threshold
+    return labels
+
+
+def _neighbors(old: int, new: int, align_corners: bool):
+    """Return the cells before and after each new pixel, and the part of the latter."""
+    index = np.arange(new, dtype=np.float32)
+    if align_corners:
+        position = index * np.float32((old - 1) / max(new - 1, 1))
+    else:
+        position = (index + np.float32(0.5)) * np.float32(old / new) - np.float32(0.5)
+        position = np.maximum(position, 0)
+    before = np.minimum(position.astype(int), old - 1)
+    after = np.minimum(before + 1, old - 1)
+    return before, after, position - before.astype(np.float32)

@@ -1,0 +1,204 @@
+"""Run exported files on images, without the packages that the models came from."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from PIL import Image
+
+from .images import check_interpolation, read_image
+from .inputs import Prepared, prepare, stack
+from .metadata import KEY, PT2_FILE, Metadata
+from .results import (
+    Classification,
+    Detections,
+    Segmentation,
+    detections,
+    segmentation,
+)
+
+Result = Detections | Segmentation | Classification | list[np.ndarray]
+FORMATS = ('.onnx', '.pt2')
+PROVIDERS = ('CPUExecutionProvider',)
+# Errors of ONNX Runtime, which have no common base, for files that it cannot load.
+UNREADABLE = (
+    'Fail',
+    'InvalidArgument',
+    'InvalidGraph',
+    'InvalidProtobuf',
+    'NoModel',
+    'NotImplemented',
+    'RuntimeException',
+)
+
+
+def load(
+    file: str | Path,
+    *,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+) -> 'Runner':
+    """Return a runner of a file that `export_model` or `tools/export.py` wrote.
+
+    An .onnx file requires numpy, Pillow and onnxruntime. A .pt2 file requires PyTorch.
+
+    Args:
+        file: an .onnx or a .pt2 file.
+        threads: threads of ONNX Runtime; it chooses by itself by default. PyTorch's are
+            set by `torch.set_num_threads`.
+        providers: execution providers of ONNX Runtime; the CPU by default.
+
+    Raises:
+        ValueError: the file has another suffix, cannot be read, or was not written by
+            mmattn.
+        ImportError: onnxruntime or torch is not installed.
+
+    Example:
+        >>> import mmattn.export
+        >>> runner = mmattn.export.load('model.onnx')  # doctest: +SKIP
+        >>> runner('image.jpg').above(0.5).boxes  # doctest: +SKIP
+    """
+    file = Path(file)
+    if file.suffix not in FORMATS:
+        raise ValueError(f'the file must end with one of {FORMATS}, got {file}')
+    if not file.is_file():
+        raise FileNotFoundError(f'{file} does not exist')
+    if file.suffix == '.onnx':
+        return Runner(*_open_onnx(file, threads, providers or PROVIDERS))
+    if threads is not None or providers is not None:
+        raise ValueError(f'`threads` and `providers` are for .onnx files, got {file}')
+    return Runner(*_open_pt2(file))
+
+
+def _metadata(text: str | None, file: Path) -> Metadata:
+    if not text:
+        raise ValueError(
+            f'{file} has no metadata of mmattn; tools/export.py writes files that do'
+        )
+    return Metadata.from_json(text)
+
+
+def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            f'{file} requires ONNX Runtime: pip install onnxruntime'
+        ) from error
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    state = onnxruntime.capi.onnxruntime_pybind11_state
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, list(providers))
+    except tuple(getattr(state, name) for name in UNREADABLE) as error:
+        raise ValueError(f'ONNX Runtime cannot load {file}: {error}') from error
+    names = [each.name for each in session.get_inputs()]
+
+    def run(*inputs: np.ndarray) -> list[np.ndarray]:
+        return session.run(None, dict(zip(names, inputs, strict=True)))
+
+    text = session.get_modelmeta().custom_metadata_map.get(KEY)
+    return run, _metadata(text, file)
+
+
+def _open_pt2(file: Path):
+    try:
+        with ZipFile(file) as archive:
+            names = [x for x in archive.namelist() if x.endswith(f'/extra/{PT2_FILE}')]
+            text = archive.read(names[0]).decode() if names else None
+    except BadZipFile as error:
+        raise ValueError(f'{file} is no torch.export program') from error
+    # Read this before torch runs what is in the file.
+    metadata = _metadata(text, file)
+    import torch
+    import torchvision  # noqa: F401  registers its operators
+
+    import mmattn.ops  # noqa: F401  registers ours
+
+    module = torch.export.load(file).module()
+
+    def run(*inputs: np.ndarray) -> list[np.ndarray]:
+        with torch.no_grad():
+            return [out.numpy() for out in module(*map(torch.from_numpy, inputs))]
+
+    return run, metadata
+
+
+class Runner:
+    """Prepare images, run a model on them, and return what it found in them.
+
+    Args:
+        run: maps the arrays of the graph's inputs to those of its outputs.
+        metadata: how images are prepared.
+
+    Attributes:
+        metadata: the description in the file.
+    """
+
+    def __init__(self, run: Callable[..., list[np.ndarray]], metadata: Metadata):
+        if metadata.resize is not None:
+            kinds = metadata.resize['interpolation'], metadata.resize['backend']
+            check_interpolation(*kinds)
+        self.run = run
+        self.metadata = metadata
+
+    def __call__(self, images) -> Result | list[Result]:
+        """Return the result of an image, or of each image of a list.
+
+        Args:
+            images: an image or a list of images. An image is a path, a PIL image, or a
+                uint8 array of shape (H, W, 3) in RGB. Files and PIL images are turned
+                as their EXIF orientation says.
+
+        Returns:
+            `Detections`, `Segmentation`, `Classification`, or for a backbone the list
+            of its feature maps, each of shape (C, H, W).
+
+        Raises:
+            ValueError: an image cannot be read.
+        """
+        if isinstance(images, (str, Path, Image.Image, np.ndarray)):
+            return self([images])[0]
+        if not isinstance(images, (list, tuple)):
+            raise ValueError(
+                f'`images` must be an image or a list, got {type(images).__name__}'
+            )
+        results = []
+        for start in range(0, len(images), self.batch):
+            chunk = images[start : start + self.batch]
+            results += self._batch(
+                [prepare(read_image(x), self.metadata) for x in chunk]
+            )
+        return results
+
+    @property
+    def batch(self) -> int:
+        """Return how many images the graph takes at a time.
+
+        A graph of dynamic size takes one: each image has its own size.
+        """
+        metadata = self.metadata
+        takes_any = metadata.dynamic is not None and 'image_size' not in metadata.inputs
+        return 1 if takes_any else metadata.batch
+
+    def _batch(self, images: list[Prepared]) -> list[Result]:
+        # The last batch may have fewer images than a fixed graph.
+        filled = images + [images[-1]] * (self.batch - len(images))
+        inputs = [stack(filled, self.metadata)]
+        if 'image_size' in self.metadata.inputs:
+            inputs.append(np.array([each.size for each in filled], np.int64))
+        outputs = self.run(*inputs)
+        rows = [[out[i] for out in outputs] for i in range(len(images))]
+        return [self._result(*pair) for pair in zip(rows, images, strict=True)]
+
+    def _result(self, outputs: list[np.ndarray], image: Prepared) -> Result:
+        metadata = self.metadata
+        if metadata.task == 'detection':
+            return detections(outputs, image, metadata)
+        if metadata.task == 'segmentation':
+            return segmentation(outputs, image, metadata)
+        if metadata.task == 'classification':
+            return Classification(outputs[0], metadata.classes)
+        return outputs

@@ -1,0 +1,205 @@
+"""Files of exported models, run without the packages that they came from."""
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import mmattn.export
+from mmattn.export import load
+from mmattn.export.metadata import KEY, PT2_FILE, Metadata
+
+RESIZE = dict(scale=[96, 64], keep_ratio=True, interpolation='bilinear', backend='cv2')
+# The text format of ONNX, for graphs that need no exporter.
+DETECTOR = """
+<ir_version: 9, opset_import: ["" : 20]>
+detector (float[2, 3, 64, 96] image, int64[2, 2] image_size)
+    => (float[2, K, 5] dets, int64[2, K] labels) {
+    size = Cast <to = 1> (image_size)
+    height, width = Split <axis = 1, num_outputs = 2> (size)
+    zero = Sub (height, height)
+    mean = ReduceMean <keepdims = 0> (image)
+    score = Add (zero, mean)
+    row = Concat <axis = 1> (zero, zero, width, height, score)
+    axis = Constant <value_ints = [1]> ()
+    first = Unsqueeze (row, axis)
+    minus = Constant <value_float = -1.0> ()
+    ones = Sub (first, first)
+    empty = Add (ones, minus)
+    dets = Concat <axis = 1> (first, empty)
+    last = Constant <value_ints = [4]> ()
+    scores = Gather <axis = 2> (dets, last)
+    last_axis = Constant <value_ints = [2]> ()
+    flat = Squeeze (scores, last_axis)
+    labels = Cast <to = 7> (flat)
+}
+"""
+FEATURES = """
+<ir_version: 9, opset_import: ["" : 20]>
+features (float[B, 3, H, W] image) => (float[B, 3, h, w] feature0) {
+    feature0 = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (image)
+}
+"""
+SCORES = """
+<ir_version: 9, opset_import: ["" : 20]>
+scores (float[B, 3, 64, 96] image) => (float[B, 3] scores) {
+    axes = Constant <value_ints = [2, 3]> ()
+    scores = ReduceMean <keepdims = 0> (image, axes)
+}
+"""
+
+
+def write(path, text, task, inputs=('image',), **settings):
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model)
+    described = Metadata(task, list(inputs), [], [64, 96], **settings)
+    onnx.helper.set_model_props(model, {KEY: described.to_json()})
+    onnx.save(model, path)
+    return path
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (*shape, 3), np.uint8)
+
+
+@pytest.fixture
+def detector(tmp_path):
+    return write(
+        tmp_path / 'detector.onnx',
+        DETECTOR,
+        'detection',
+        ('image', 'image_size'),
+        batch=2,
+        resize=RESIZE,
+        classes=['a'],
+        std=[1e6] * 3,
+    )
+
+
+def test_detectors_run_on_lists_of_any_length(detector, tmp_path):
+    Image.fromarray(noise(30, 80)).save(tmp_path / 'c.png')
+    images = [noise(128, 100), Image.fromarray(noise(50, 50)), str(tmp_path / 'c.png')]
+    found = load(detector, threads=1)(images)
+    sizes = [(100, 128), (50, 50), (80, 30)]
+    for each, (width, height) in zip(found, sizes, strict=True):
+        np.testing.assert_allclose(each.boxes, [[0, 0, width, height]], rtol=1e-6)
+        assert each.names == ['a'] and each.masks is None
+    alone = load(detector)(images[2])
+    np.testing.assert_array_equal(alone.boxes, found[2].boxes)
+
+
+def test_features_of_any_size(tmp_path):
+    file = write(
+        tmp_path / 'f.onnx',
+        FEATURES,
+        'features',
+        dynamic='size',
+        pad=dict(divisor=16, value=0),
+    )
+    runner = load(file)
+    images = [noise(40, 64), noise(16, 90)]
+    (first,), (second,) = runner(images)
+    assert first.shape == (3, 6, 8) and second.shape == (3, 2, 12)
+    expected = images[0][:8, :8].mean((0, 1))
+    np.testing.assert_allclose(first[:, 0, 0], expected, rtol=1e-5)
+
+
+def test_classifiers(tmp_path):
+    file = write(tmp_path / 'c.onnx', SCORES, 'classification', dynamic='batch')
+    image = noise(64, 96)
+    found = load(file)(image)
+    np.testing.assert_allclose(found.scores, image.mean((0, 1)), rtol=1e-5)
+    assert load(file)([]) == []
+
+
+def test_graphs_of_a_fixed_batch(tmp_path):
+    text = SCORES.replace('B, 3, 64', '2, 3, 64').replace('[B, 3]', '[2, 3]')
+    file = write(tmp_path / 'c.onnx', text, 'classification', batch=2)
+    images = [noise(64, 96, seed=i) for i in range(3)]
+    found = load(file)(images)
+    assert [list(x.scores) for x in found] == [
+        list(load(file)(x).scores) for x in images
+    ]
+    assert found[0].scores[0] != found[2].scores[0]
+
+
+class Labels(nn.Module):
+    def forward(self, image):
+        return (image.argmax(1),)
+
+
+def test_programs_of_torch(tmp_path):
+    described = Metadata('segmentation', ['image'], ['labels'], [64, 96])
+    program = torch.export.export(Labels(), (torch.rand(1, 3, 64, 96),))
+    file, other = tmp_path / 'model.pt2', tmp_path / 'other.pt2'
+    torch.export.save(program, file, extra_files={PT2_FILE: described.to_json()})
+    image = noise(50, 96)
+    found = load(file)(image)
+    np.testing.assert_array_equal(found.labels, image.argmax(2))
+    with pytest.raises(ValueError, match='are for .onnx files'):
+        load(file, threads=1)
+    torch.export.save(program, other)
+    with pytest.raises(ValueError, match='other.pt2 has no metadata'):
+        load(other)
+
+
+def test_files_that_cannot_be_run_are_refused(tmp_path, detector):
+    other = tmp_path / 'other.onnx'
+    model = onnx.load(detector)
+    del model.metadata_props[:]
+    onnx.save(model, other)
+    broken, empty, zipped = (tmp_path / n for n in ('b.onnx', 'e.onnx', 'z.pt2'))
+    broken.write_bytes(detector.read_bytes()[:300])
+    empty.touch()
+    zipped.write_bytes(b'no zip')
+    for file in (other, broken, empty, zipped):
+        with pytest.raises(ValueError, match=file.name):
+            load(file)
+    with pytest.raises(ValueError, match='got model.pth'):
+        load('model.pth')
+    with pytest.raises(FileNotFoundError, match='missing.onnx'):
+        load(tmp_path / 'missing.onnx')
+
+
+def test_interpolations_of_newer_versions_are_refused(tmp_path):
+    resize = RESIZE | dict(interpolation='area')
+    file = write(tmp_path / 'f.onnx', FEATURES, 'features', resize=resize)
+    with pytest.raises(ValueError, match="got 'area'"):
+        load(file)
+
+
+def test_one_image_that_is_none(detector):
+    with pytest.raises(ValueError, match='got NoneType'):
+        load(detector)(None)
+
+
+WITHOUT = """
+import sys
+for name in ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmdet', 'cv2', 'onnx'):
+    sys.modules[name] = None
+import mmattn.export
+found = mmattn.export.load(sys.argv[1])(sys.argv[2])
+print(found.boxes.round(3).tolist(), found.names)
+"""
+
+
+def test_onnx_files_run_where_only_numpy_and_pillow_are(detector, tmp_path):
+    Image.fromarray(noise(128, 100)).save(tmp_path / 'a.png')
+    result = subprocess.run(
+        [sys.executable, '-c', WITHOUT, detector, tmp_path / 'a.png'],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "[[0.0, 0.0, 100.0, 128.0]] ['a']\n"
+
+
+def test_names_are_imported_when_they_are_used():
+    assert mmattn.export.load is load
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        mmattn.export.lode  # noqa: B018

@@ -1,0 +1,141 @@
+"""Results in the original image, beside mmdet and mmseg."""
+
+import mmcv
+import numpy as np
+import pytest
+import torch
+from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+from torch.nn.functional import interpolate
+
+from mmattn.export import results
+from mmattn.export.inputs import Prepared
+from mmattn.export.metadata import Metadata
+from mmattn.export.results import Detections, detections, paste_masks, segmentation
+
+NAMES = ['cat', 'dog']
+
+
+def metadata(task, **settings):
+    return Metadata(task, [], [], [64, 96], **settings)
+
+
+def prepared(size, original):
+    return Prepared(np.zeros((3, *size), np.float32), original)
+
+
+def test_masks_are_pasted_as_mmdet_pastes_them():
+    generator = torch.Generator().manual_seed(0)
+    size = (53, 75)
+    start = torch.rand(40, 2, generator=generator) * torch.tensor([80.0, 60.0]) - 5
+    sides = torch.rand(40, 2, generator=generator) ** 3 * 70 + 0.1
+    boxes = torch.cat([start, start + sides], 1).clamp(min=0)
+    boxes = boxes.minimum(torch.tensor([75.0, 53.0, 75.0, 53.0]))
+    boxes = boxes[(boxes[:, 2:] > boxes[:, :2]).all(1)]
+    count = len(boxes)
+    assert count > 30
+    masks = torch.rand(count, 28, 28, generator=generator)
+    expected = np.zeros((count, *size), bool)
+    for i in range(count):
+        pasted, region = _do_paste_mask(masks[i, None, None], boxes[i, None], *size)
+        expected[(i, *region)] = pasted[0].numpy() >= 0.5
+    found = paste_masks(masks.numpy(), boxes.numpy(), size)
+    assert expected.any() and (found != expected).mean() < 1e-4
+
+
+def test_boxes_without_area_give_no_pixel():
+    boxes = [[3.5, 3, 3.5, 9], [9, 8, 4, 3], [-9, -9, -2, -2], [90, 0, 99, 5]]
+    boxes = np.array(boxes, np.float32)
+    with np.errstate(all='raise'):
+        assert not paste_masks(np.ones((4, 28, 28)), boxes, (20, 30)).any()
+
+
+def test_detections_are_in_the_original_image():
+    dets = np.array([[[10, 5, 30, 20, 0.9], [0, 0, 4, 4, 0.3], [-1] * 5]], np.float32)
+    labels = np.array([[1, 0, -1]])
+    image = prepared((40, 60), (80, 30))  # half as high, twice as wide
+    outputs = [dets[0], labels[0], np.ones((3, 28, 28), np.float32)]
+    found = detections(outputs, image, metadata('detection', classes=NAMES))
+    np.testing.assert_array_equal(found.boxes, [[5, 10, 15, 40], [0, 0, 2, 8]])
+    np.testing.assert_array_equal(found.scores, dets[0, :2, 4])
+    assert found.names == ['dog', 'cat'] and list(found.labels) == [1, 0]
+    assert found.masks.shape == (2, 80, 30)
+    assert found.masks[0, 10:40, 5:15].all() and found.masks[0].sum() == 300
+
+
+@pytest.mark.parametrize('threshold, pixels', [(None, 16), (0.6, 0), (0.4, 16)])
+def test_the_threshold_of_masks_is_that_of_the_file(threshold, pixels):
+    outputs = [np.array([[4, 4, 8, 8, 0.9]], np.float32), np.array([0])]
+    outputs.append(np.full((1, 28, 28), 0.5, np.float32))
+    ours = metadata('detection', mask_threshold=threshold)
+    found = detections(outputs, prepared((20, 20), (20, 20)), ours)
+    assert found.masks.sum() == pixels and found.names == ['0']
+
+
+def test_detections_below_the_threshold_of_the_file_are_left_out():
+    outputs = [np.array([[0, 0, 9, 9, s] for s in (0.9, 0.5, 0.2)]), np.zeros(3, int)]
+    ours = metadata('detection', score_threshold=0.5)
+    found = detections(outputs, prepared((20, 20), (20, 20)), ours)
+    assert list(found.scores) == [0.9, 0.5] and found.masks is None
+
+
+def test_above():
+    masks = np.arange(3)[:, None, None] > np.zeros((1, 2, 2))
+    boxes = np.arange(12.0).reshape(3, 4)
+    all_of_them = Detections(
+        boxes, np.array([0.9, 0.2, 0.5]), np.array([0, 1, 0]), ['a', 'b', 'a'], masks
+    )
+    found = all_of_them.above(0.5)
+    assert (
+        len(found) == 2 and found.names == ['a', 'a'] and list(found.labels) == [0, 0]
+    )
+    np.testing.assert_array_equal(found.boxes, boxes[[0, 2]])
+    np.testing.assert_array_equal(found.masks, masks[[0, 2]])
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize('original', [(64, 96), (117, 50), (9, 201), (1, 1)], ids=str)
+@pytest.mark.parametrize('classes', [1, 5])
+def test_logits_are_resized_as_mmseg_resizes_them(
+    original, align_corners, classes, monkeypatch
+):
+    monkeypatch.setattr(results, 'MAX_VALUES', 4000)  # several parts
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(classes, 64, 96, generator=generator)
+    inside = logits[None, :, :48, :90]
+    expected = interpolate(
+        inside, original, mode='bilinear', align_corners=align_corners
+    )[0]
+    if classes == 1:
+        expected = (expected.sigmoid() > 0.6)[0].long()
+    else:
+        expected = expected.argmax(0)
+    ours = metadata(
+        'segmentation', align_corners=align_corners, mask_threshold=0.6, classes=NAMES
+    )
+    image = prepared((48, 90), original)
+    found = segmentation([logits.numpy()], image, ours)
+    assert found.labels.shape == original
+    assert (found.labels != expected.numpy()).mean() < 1e-3
+    assert found.classes == NAMES
+
+
+def test_labels_are_resized_to_the_nearest():
+    labels = np.random.default_rng(0).integers(0, 9, (64, 96))
+    ours = metadata('segmentation', palette=[[i, 2 * i, 0] for i in range(9)])
+    found = segmentation([labels], prepared((48, 90), (31, 200)), ours)
+    inside = labels[:48, :90].astype(np.uint8)
+    expected = mmcv.imresize(inside, (200, 31), interpolation='nearest')
+    np.testing.assert_array_equal(found.labels, expected)
+    np.testing.assert_array_equal(found.colors()[..., 1], 2 * found.labels)
+
+
+def test_colors_require_a_palette():
+    found = results.Segmentation(np.zeros((2, 2), int))
+    with pytest.raises(ValueError, match='no palette'):
+        found.colors()
+
+
+def test_best_classes():
+    found = results.Classification(np.array([0.1, 0.7, 0.2]), ['a', 'b', 'c'])
+    assert found.top(2) == [('b', 0.7), ('c', 0.2)]
+    assert results.Classification(found.scores).top(1) == [('1', 0.7)]
