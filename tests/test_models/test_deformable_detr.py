@@ -2,7 +2,6 @@
 
 import copy
 import re
-from functools import partial
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ pytest.importorskip('mmdet')
 
 from mmengine.structures import InstanceData
 from small_deformable_detr import (
-    ASSIGNER,
     BACKBONE,
     CLASSES,
     FORMS,
@@ -25,9 +23,10 @@ from small_deformable_detr import (
     config,
     detector,
     images,
+    mmdet_config,
+    mmdet_detector,
     neck,
     samples,
-    with_random_weights,
 )
 
 from mmattn.analysis.flops import build
@@ -42,44 +41,9 @@ each_form = pytest.mark.parametrize('form', FORMS)
 FULL = (IMAGES, IMAGES)  # shapes of images without padding
 
 
-def mmdet_config(form):
-    def layer(**attention):
-        cfg = dict(embed_dims=WIDTH, num_heads=4, dropout=0.0)
-        return {name: cfg | changes for name, changes in attention.items()}
-
-    ffn = dict(embed_dims=WIDTH, feedforward_channels=48, ffn_drop=0.0)
-    encoder = layer(self_attn_cfg=dict(batch_first=True, num_points=3))
-    decoder = layer(
-        self_attn_cfg=dict(batch_first=True),
-        cross_attn_cfg=dict(batch_first=True, num_points=2),
-    )
-    cfg = dict(
-        type='mmdet.DeformableDETR',
-        num_queries=QUERIES,
-        backbone=BACKBONE,
-        neck=neck(bias='auto'),  # none before a norm
-        encoder=dict(num_layers=LAYERS, layer_cfg=dict(**encoder, ffn_cfg=ffn)),
-        decoder=dict(
-            num_layers=LAYERS,
-            return_intermediate=True,
-            post_norm_cfg=None,
-            layer_cfg=dict(**decoder, ffn_cfg=ffn),
-        ),
-        positional_encoding=dict(num_feats=WIDTH // 2, normalize=True, offset=-0.5),
-        bbox_head=HEAD,
-        train_cfg=dict(assigner=ASSIGNER),
-        test_cfg=dict(max_per_img=6),
-        **FORMS[form],
-    )
-    return copy.deepcopy(cfg)
-
-
 @each_form
 def test_outputs_losses_and_predictions_are_those_of_mmdet(form):
-    peer = with_random_weights(MODELS.build(mmdet_config(form))).double()
-    peer.get_proposal_pos_embed = partial(  # the default is for 256 channels
-        peer.get_proposal_pos_embed, num_pos_feats=WIDTH // 2
-    )
+    peer = mmdet_detector(form).double()
     ours = MODELS.build(config(form)).double()
     ours.load_state_dict(peer.state_dict())
     x = images()

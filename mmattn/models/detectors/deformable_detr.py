@@ -11,7 +11,6 @@ can replace either. Branches, matching, losses and predictions are those of mmde
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from mmdet.models.detectors import BaseDetector
 from mmdet.registry import MODELS as MMDET_MODELS
 from mmdet.structures import DetDataSample
@@ -209,7 +208,31 @@ def padding_masks(
     shapes = [tuple(sample.img_shape[:2]) for sample in batch_data_samples]
     if all(shape == batch_shape for shape in shapes):
         return None
-    mask = feats[0].new_ones((1, len(shapes), *batch_shape), dtype=torch.uint8)
-    for index, (H, W) in enumerate(shapes):
-        mask[0, index, :H, :W] = 0
-    return [F.interpolate(mask, size=feat.shape[-2:])[0].bool() for feat in feats]
+    image_size = torch.tensor(shapes, device=feats[0].device)
+    return masks_of_sizes(feats, image_size, batch_shape)
+
+
+def masks_of_sizes(
+    feats: Sequence[Tensor], image_size: Tensor, batch_shape: Sequence[int]
+) -> list[Tensor]:
+    """Return the masks (B, H, W) of maps, True at padding.
+
+    Args:
+        feats: maps of shape (B, C, H, W).
+        image_size: height and width of each image without padding, shape (B, 2).
+        batch_shape: height and width with padding.
+    """
+    masks = []
+    for feat in feats:
+        beyond = []  # (B, H) and (B, W)
+        for axis, (full, side) in enumerate(
+            zip(batch_shape, feat.shape[-2:], strict=True)
+        ):
+            # The pixel of the image that nearest interpolation takes, as `interpolate`
+            # computes it.
+            index = torch.arange(side, dtype=torch.float32, device=feat.device)
+            index = (index * (full / side)).to(image_size.dtype)
+            beyond.append(index >= image_size[:, axis, None])
+        rows, columns = beyond
+        masks.append(rows[:, :, None] | columns[:, None])
+    return masks

@@ -192,7 +192,7 @@ def on_levels(reference: Tensor, ratios: Tensor | None) -> Tensor:
 
 def inverse_sigmoid(x: Tensor) -> Tensor:
     """Return the logits of numbers in [0, 1], limited to those of `EPSILON`."""
-    return (x.clamp(EPSILON, 1) / (1 - x).clamp(EPSILON, 1)).log()
+    return (x.clamp(EPSILON, 1.0) / (1 - x).clamp(EPSILON, 1.0)).log()
 
 
 def box_proposals(

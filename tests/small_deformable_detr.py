@@ -1,6 +1,7 @@
 """A Deformable DETR small enough for tests, its images and targets, and its peers."""
 
 import copy
+from functools import partial
 
 import torch
 from mmdet.structures import DetDataSample
@@ -100,6 +101,47 @@ def config(form='one-stage', **changes):
 def detector(form='one-stage', **changes):
     """Ours, with random weights."""
     return with_random_weights(MODELS.build(config(form, **changes)))
+
+
+def mmdet_config(form):
+    def layer(**attention):
+        cfg = dict(embed_dims=WIDTH, num_heads=4, dropout=0.0)
+        return {name: cfg | changes for name, changes in attention.items()}
+
+    ffn = dict(embed_dims=WIDTH, feedforward_channels=48, ffn_drop=0.0)
+    encoder = layer(self_attn_cfg=dict(batch_first=True, num_points=3))
+    decoder = layer(
+        self_attn_cfg=dict(batch_first=True),
+        cross_attn_cfg=dict(batch_first=True, num_points=2),
+    )
+    cfg = dict(
+        type='mmdet.DeformableDETR',
+        num_queries=QUERIES,
+        backbone=BACKBONE,
+        neck=neck(bias='auto'),  # none before a norm
+        encoder=dict(num_layers=LAYERS, layer_cfg=dict(**encoder, ffn_cfg=ffn)),
+        decoder=dict(
+            num_layers=LAYERS,
+            return_intermediate=True,
+            post_norm_cfg=None,
+            layer_cfg=dict(**decoder, ffn_cfg=ffn),
+        ),
+        positional_encoding=dict(num_feats=WIDTH // 2, normalize=True, offset=-0.5),
+        bbox_head=HEAD,
+        train_cfg=dict(assigner=ASSIGNER),
+        test_cfg=dict(max_per_img=6),
+        **FORMS[form],
+    )
+    return copy.deepcopy(cfg)
+
+
+def mmdet_detector(form='one-stage', **changes):
+    """mmdet's, with random weights."""
+    model = MODELS.build(mmdet_config(form) | changes)
+    model.get_proposal_pos_embed = partial(  # the default is for 256 channels
+        model.get_proposal_pos_embed, num_pos_feats=WIDTH // 2
+    )
+    return with_random_weights(model)
 
 
 @torch.no_grad()
