@@ -16,7 +16,12 @@ ALLOWED = {
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
     'mmattn.engine': {'mmattn.registry', 'mmattn.models.backbones'},
-    'mmattn.export': {'mmattn.ops', 'mmattn.registry', 'mmattn.engine'},
+    'mmattn.export': {
+        'mmattn.ops',
+        'mmattn.registry',
+        'mmattn.engine',
+        'mmattn.models',
+    },
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.checkpoints': set(),
     'mmattn.models.backbones': {

@@ -17,6 +17,11 @@ GRAPHS = {
         'segmentor',
         'Segmentor',
     ),
+    'mmattn.models.detectors.deformable_detr.DeformableDETR': (
+        'detr',
+        'DeformableDETR',
+    ),
+    'mmdet.models.detectors.deformable_detr.DeformableDETR': ('detr', 'DeformableDETR'),
 }
 PARTS = ('model', 'backbone')
 

@@ -1,0 +1,148 @@
+"""Deformable DETR, ours and mmdet's, as a graph, a program and an ONNX file."""
+
+import pytest
+import torch
+from export_checks import OnnxSession, decomposed
+from torch.testing import assert_close
+
+pytest.importorskip('mmdet')
+
+from mmengine.registry import MODELS as MMENGINE_MODELS
+from small_deformable_detr import (
+    FORMS,
+    HEAD,
+    IMAGES,
+    SHAPES,
+    config,
+    detector,
+    images,
+    mmdet_config,
+    mmdet_detector,
+    samples,
+)
+
+from mmattn.export.errors import ExportError
+from mmattn.export.graphs.detr import DeformableDETR
+from mmattn.registry import MODELS
+
+each_form = pytest.mark.parametrize('form', FORMS)
+DETECTORS = {'mmattn': detector, 'mmdet': mmdet_detector}
+each_detector = pytest.mark.parametrize('build', DETECTORS.values(), ids=DETECTORS)
+SOFTMAX = HEAD | dict(loss_cls=dict(type='mmdet.CrossEntropyLoss'))
+
+
+def case(model, count=2, shapes=SHAPES):
+    """Return a graph, its inputs, and the detections that `predict` returns."""
+    model = model.requires_grad_(False).eval()
+    x, given = images(torch.float32)[:count], samples(shapes, torch.float32)[:count]
+    model.predict(x, given, rescale=False)
+    found = [sample.pred_instances for sample in given]
+    dets = [torch.cat([x.bboxes, x.scores[:, None]], dim=-1) for x in found]
+    labels = torch.stack([x.labels for x in found])
+    return DeformableDETR(model).eval(), (x, torch.tensor(shapes)[:count]), dets, labels
+
+
+def check(outputs, dets, labels):
+    assert_close(outputs[0][..., :4], torch.stack(dets)[..., :4], rtol=1e-5, atol=1e-4)
+    assert_close(outputs[0][..., 4], torch.stack(dets)[..., 4], rtol=1e-5, atol=1e-6)
+    assert torch.equal(outputs[1], labels)
+
+
+@each_form
+@each_detector
+def test_graph_predicts_as_the_detector(build, form):
+    graph, inputs, *expected = case(build(form))
+    check(graph(*inputs), *expected)
+    assert expected[0][0].shape == (6, 5)
+
+
+def test_without_padding_and_with_padding_of_one_side():
+    model = detector('refine')
+    for shapes in ((IMAGES, IMAGES), ((96, 77), (96, 128))):
+        graph, inputs, *expected = case(model, shapes=shapes)
+        check(graph(*inputs), *expected)
+
+
+def test_head_with_softmax_and_no_limit():
+    graph, inputs, *expected = case(detector(bbox_head=SOFTMAX, test_cfg={}))
+    check(graph(*inputs), *expected)
+
+
+def test_odd_size_and_one_image_in_torch_export():
+    graph, (image, _), *_ = case(detector('two-stage', test_cfg=dict(max_per_img=3)), 1)
+    inputs = image[..., :93, :101].contiguous(), torch.tensor([[93, 90]])
+    program = torch.export.export(graph, inputs).module()
+    for found, expected in zip(program(*inputs), graph(*inputs), strict=True):
+        assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@each_form
+@each_detector
+def test_program_and_onnx_file(build, form):
+    graph, inputs, *expected = case(build(form))
+    check(decomposed(graph, inputs)(*inputs), *expected)
+    session = OnnxSession(graph, inputs)
+    check(session(*inputs), *expected)
+    # Padding is an input, not a constant of the graph.
+    sizes = torch.tensor([IMAGES, (61, 99)])
+    found, wanted = session(inputs[0], sizes), graph(inputs[0], sizes)
+    check(found, list(wanted[0]), wanted[1])
+
+
+@pytest.mark.slow
+def test_onnx_file_of_one_image_of_odd_size():
+    graph, (image, _), *_ = case(detector('two-stage'), 1)
+    inputs = image[..., :93, :101].contiguous(), torch.tensor([[87, 101]])
+    dets, labels = graph(*inputs)
+    check(OnnxSession(graph, inputs)(*inputs), list(dets), labels)
+
+
+def transformer_layers(**changes):
+    """Return mmdet's config with changes in the decoder's layers."""
+    cfg = mmdet_config('one-stage')
+    for name, values in changes.items():
+        cfg['decoder']['layer_cfg'][name].update(values)
+    return cfg
+
+
+class OtherHead(MMENGINE_MODELS.get('mmdet.DeformableDETRHead')):
+    """Might predict in another way."""
+
+
+REFUSED = {
+    'activation': (
+        transformer_layers(ffn_cfg=dict(act_cfg=dict(type='GELU'))),
+        'GELU in the transformer',
+    ),
+    'heads': (
+        transformer_layers(self_attn_cfg=dict(num_heads=2)),
+        'same num_heads, got 2 and 4',
+    ),
+    'residual': (
+        transformer_layers(ffn_cfg=dict(add_identity=False)),
+        'add_identity=True only, got False',
+    ),
+    'positions': (
+        mmdet_config('one-stage')
+        | dict(
+            positional_encoding=dict(
+                num_feats=16, normalize=True, offset=-0.5, temperature=20
+            )
+        ),
+        'temperature=10000 only, got 20',
+    ),
+    'head': (config(bbox_head=HEAD | dict(type=OtherHead)), 'the head OtherHead'),
+}
+
+
+@pytest.mark.parametrize('cfg, message', REFUSED.values(), ids=REFUSED)
+def test_refusals(cfg, message):
+    with pytest.raises(ExportError, match=message):
+        DeformableDETR(MODELS.build(cfg))
+
+
+def test_more_detections_than_predictions():
+    graph = DeformableDETR(detector(test_cfg=dict(max_per_img=56)).eval())
+    with pytest.raises(ExportError, match='from 1 to 55.*got 56'):
+        graph(images(torch.float32), torch.tensor(SHAPES))
