@@ -23,6 +23,14 @@ GRAPHS = {
     ),
     'mmdet.models.detectors.deformable_detr.DeformableDETR': ('detr', 'DeformableDETR'),
 }
+DETECTORS = {
+    'dense_detector.DenseDetector': ('retinanet.RetinaNet', 'atss.ATSS', 'gfl.GFL'),
+}
+GRAPHS |= {
+    f'mmdet.models.detectors.{model}': tuple(graph.split('.'))
+    for graph, models in DETECTORS.items()
+    for model in models
+}
 PARTS = ('model', 'backbone')
 
 

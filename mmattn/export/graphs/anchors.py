@@ -1,0 +1,80 @@
+"""Check heads with anchors, and read their anchors and scores."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from ..errors import ExportError
+
+CODERS = ('DeltaXYWHBBoxCoder', 'DistancePointBBoxCoder')
+
+
+def check_type(part: object, accepted: Sequence[str]):
+    """Raise an ExportError unless a part's class is one of mmdet's of these names.
+
+    Subclasses are refused, since they may predict in another way.
+    """
+    kind = type(part)
+    if kind.__name__ not in accepted or not kind.__module__.startswith('mmdet.'):
+        raise ExportError(
+            f'{kind.__name__} cannot be exported; accepted are {", ".join(accepted)} '
+            'of mmdet'
+        )
+
+
+def check_predict(model: nn.Module, base: type):
+    """Raise an ExportError unless a detector predicts as the class `base` does."""
+    names = 'predict', 'extract_feat'
+    if any(getattr(type(model), n, None) is not getattr(base, n) for n in names):
+        raise ExportError(
+            f'{type(model).__name__} cannot be exported; it does not predict as '
+            f'{base.__name__} does'
+        )
+
+
+def check_boxes(head: nn.Module):
+    """Raise an ExportError if a head has other boxes or scores than the stock heads."""
+    check_type(head.bbox_coder, CODERS)
+    if head.bbox_coder.use_box_type:
+        raise ExportError(f'{type(head).__name__}: `use_box_type` cannot be exported')
+    if getattr(head.loss_cls, 'custom_cls_channels', False):
+        raise ExportError(
+            f'{type(head).__name__}: {type(head.loss_cls).__name__} has scores that '
+            'cannot be exported'
+        )
+
+
+def check_anchors(head: nn.Module):
+    """Raise an ExportError if the anchors of a head cannot be exported."""
+    check_type(head.prior_generator, ['AnchorGenerator'])
+    check_boxes(head)
+
+
+def level_anchors(head: nn.Module, maps: Sequence[Tensor]) -> list[Tensor]:
+    """Return the anchors of each level, shape (N, 4).
+
+    Args:
+        head: a head with anchors.
+        maps: one map of each level, shape (..., H, W).
+    """
+    sizes = [x.shape[-2:] for x in maps]
+    return head.prior_generator.grid_priors(sizes, maps[0].dtype, maps[0].device)
+
+
+def rows(x: Tensor, width: int) -> Tensor:
+    """Return an image's map (C, H, W) as rows, those of one position in sequence."""
+    return x.permute(1, 2, 0).reshape(-1, width)
+
+
+def class_scores(head: nn.Module, x: Tensor) -> Tensor:
+    """Return the probabilities of an image's map, shape (N, classes)."""
+    x = rows(x, head.cls_out_channels)
+    return x.sigmoid() if head.use_sigmoid_cls else x.softmax(-1)[:, :-1]
+
+
+def is_large(boxes: Tensor, config: Mapping) -> Tensor:
+    """Return whether each box is larger than `min_bbox_size` of a `test_cfg`."""
+    limit = config.get('min_bbox_size', -1)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    # A negative limit accepts all boxes, also those whose corners are exchanged.
+    return (sides > (limit if limit >= 0 else float('-inf'))).all(1)
