@@ -5,10 +5,11 @@ Names are imported when they are used, since files run where PyTorch is not inst
 
 from importlib import import_module
 
+# A module must not have the name of a function, which importing it would hide.
 HOMES = {
     'ExportError': 'errors',
     'Metadata': 'metadata',
-    'decompositions': 'decompositions',
+    'decompositions': 'decomposition_table',
     'export_model': 'api',
     'load': 'runner',
 }
@@ -18,7 +19,6 @@ __all__ = list(HOMES)
 def __getattr__(name: str):
     if name not in HOMES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    # A function may be called as its module, which importing the module would hide.
     value = getattr(import_module(f'.{HOMES[name]}', __name__), name)
     globals()[name] = value
     return value

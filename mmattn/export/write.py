@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._dynamo.exc import UserError
 from torch.export import ExportedProgram
 
-from .decompositions import ADAPTIVE_POOL
+from .decomposition_table import ADAPTIVE_POOL
 from .errors import ExportError
 from .metadata import KEY, PT2_FILE, Metadata
 

@@ -121,6 +121,15 @@ def test_onnx_file_loads_without_torch(onnx_file):
     assert float(found.stdout) == pytest.approx(1, abs=1e-5)
 
 
+def test_functions_are_not_hidden_by_modules():
+    code = (
+        'import mmattn.export.api, mmattn.export as e\n'
+        'print(*map(callable, (e.export_model, e.decompositions, e.load)))'
+    )
+    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert found.stdout.split() == ['True'] * 3, found.stderr
+
+
 @pytest.mark.parametrize(
     'name, suffix, settings, message',
     [
