@@ -14,6 +14,7 @@ from mmattn.ops.testing import assert_close
 EXAMPLES = {
     'deformable_attention_v2': 'deformable_attention.v2_example_inputs',
     'landmark_attention': 'landmark_attention.example_inputs',
+    'masked_attention': 'masked_attention.example_inputs',
     'ms_deform_attn': 'ms_deform_attn.example_inputs',
     'neighborhood_attention': 'neighborhood_attention.example_inputs',
     'structure_aware_attention': 'structure_aware_attention.example_inputs',
@@ -29,12 +30,16 @@ class Call(nn.Module):
         room = importlib.import_module(f'mmattn.ops.{room}')
         self.args, self.settings = getattr(room, function)()
         self.operator = getattr(ops, name)
-        self.tensors = tuple(x for x in self.args if isinstance(x, torch.Tensor))
+        values = (*self.args, *self.settings.values())
+        self.tensors = tuple(x for x in values if isinstance(x, torch.Tensor))
 
     def forward(self, *tensors):
         tensors = iter(tensors)
-        args = [next(tensors) if isinstance(x, torch.Tensor) else x for x in self.args]
-        return self.operator(*args, **self.settings)
+        args, values = (
+            [next(tensors) if isinstance(x, torch.Tensor) else x for x in given]
+            for given in (self.args, self.settings.values())
+        )
+        return self.operator(*args, **dict(zip(self.settings, values, strict=True)))
 
 
 def test_every_operator_has_a_decomposition():

@@ -226,7 +226,7 @@ class MaiT(BaseBackbone):
         x = self.patch_embed(pad_to_patches(x, self.patch_size))  # (B, C, H, W)
         grid = x.shape[2:]
         x = x.flatten(2).transpose(1, 2)  # (B, N, C)
-        special = [token.expand(len(x), -1, -1) for token in self._special_tokens()]
+        special = [token.expand(x.shape[0], -1, -1) for token in self._special_tokens()]
         x = torch.cat([*special, x], dim=1)
         x = x + pos_embed_tokens(self.pos_embed, self.grid_size, grid, self.num_special)
         outs = []

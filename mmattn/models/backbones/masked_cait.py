@@ -238,7 +238,7 @@ class MaskedCaiT(BaseBackbone):
 
     def _class_token(self, x: Tensor) -> Tensor:
         """Return the class token (B, C) of the tokens (B, N, C)."""
-        token = self.cls_token.expand(len(x), -1, -1)
+        token = self.cls_token.expand(x.shape[0], -1, -1)
         for block in self.blocks_token_only:
             token = run_block(block, x, self.with_cp, token)
         return token.squeeze(1)

@@ -237,7 +237,7 @@ class PVT(Pyramid):
         grid = x.shape[1:3]
         if not self._has_token(stage):
             return x + pos_embed_map(table, old_grid, grid, mode='bilinear')
-        token = self.cls_token.expand(len(x), -1, -1)
+        token = self.cls_token.expand(x.shape[0], -1, -1)
         x = torch.cat([token, x.flatten(1, 2)], dim=1)
         return x + pos_embed_tokens(table, old_grid, grid, 1, mode='bilinear')
 

@@ -12,6 +12,7 @@ from ..backend import choose_by_size, needs_reference, select_backend
 from ..checks import check_one_device, check_qkv, check_shape
 from ..precision import cast_under_autocast
 from . import cpu_impl, reference, triton_impl
+from .decomposition import masked_attention_decomposition
 
 OPERATOR = 'masked_attention'
 BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
@@ -185,4 +186,5 @@ _attend = register(
     settings='SymInt[] grid, SymInt kernel_size, SymInt num_special, str mask_fill',
     outputs=out_and_lse,
     saved=('out', 'lse'),
+    decomposition=masked_attention_decomposition,
 )

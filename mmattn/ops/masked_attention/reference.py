@@ -39,9 +39,7 @@ def neighborhood_mask(
         )
     )
     near = [(p[:, None] - p).abs() <= kernel_size // 2 for p in (y, x)]
-    mask = torch.ones([num_special + H * W] * 2, dtype=torch.bool, device=device)
-    mask[num_special:, num_special:] = near[0] & near[1]
-    return mask
+    return F.pad(near[0] & near[1], (num_special, 0, num_special, 0), value=True)
 
 
 def attention_under_mask(
@@ -96,14 +94,13 @@ def stencil_offsets(
     outside the R x R square, or has a special token.
     """
     H, W = grid
-    R, N = kernel_size, num_special + H * W
+    R = kernel_size
     y, x = (torch.arange(side, device=device) for side in (H, W))
     rows = (y - y[:, None] + R // 2).repeat_interleave(W, 0).repeat_interleave(W, 1)
     columns = (x - x[:, None] + R // 2).repeat(H, H)
     near = neighborhood_mask(grid, R, device=device)
-    offsets = torch.full((N, N), R * R, device=device)
-    offsets[num_special:, num_special:] = (R * rows + columns).where(near, R * R)
-    return offsets
+    offsets = (R * rows + columns).where(near, R * R)
+    return F.pad(offsets, (num_special, 0, num_special, 0), value=R * R)
 
 
 def spread_bias(bias: Tensor, grid: Sequence[int], num_special: int = 0) -> Tensor:
