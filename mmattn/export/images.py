@@ -93,10 +93,8 @@ def resize(
     if image.shape[1::-1] == tuple(size):
         return image
     if interpolation == 'nearest':
-        rows, columns = (
-            nearest(image.shape[0], size[1]),
-            nearest(image.shape[1], size[0]),
-        )
+        rows = nearest(image.shape[0], size[1])
+        columns = nearest(image.shape[1], size[0])
         return image[rows[:, None], columns]
     make = _linear if interpolation == 'bilinear' else _cubic
     indices, weights = make(image.shape[1], size[0])
@@ -105,7 +103,7 @@ def resize(
         image[:, index].astype(np.int32) * weight
         for index, weight in zip(indices, weights, strict=True)
     )
-    indices, weights = make(image.shape[0], size[1], rows=True)
+    indices, weights = make(image.shape[0], size[1])
     weights = [each[:, None, None] for each in weights]
     pairs = list(zip(indices, weights, strict=True))
     if interpolation == 'bilinear':
@@ -134,15 +132,13 @@ def _fixed(weights: list[np.ndarray]) -> list[np.ndarray]:
     return [np.rint(each * COEFFICIENT).astype(np.int32) for each in weights]
 
 
-def _linear(old: int, new: int, rows: bool = False):
+def _linear(old: int, new: int):
     before, far = _positions(old, new)
-    if not rows:  # OpenCV rounds the borders of columns and of rows differently
-        far = np.where((before < 0) | (before >= old - 1), np.float32(0), far)
     indices = [np.clip(before + i, 0, old - 1) for i in (0, 1)]
     return indices, _fixed([1 - far, far])
 
 
-def _cubic(old: int, new: int, rows: bool = False):
+def _cubic(old: int, new: int):
     before, far = _positions(old, new)
     first = ((CUBIC * (far + 1) - 5 * CUBIC) * (far + 1) + 8 * CUBIC) * (far + 1)
     first -= 4 * CUBIC

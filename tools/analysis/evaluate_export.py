@@ -1,0 +1,153 @@
+"""Evaluate an exported detector or segmentor with labeled images.
+
+    python tools/analysis/evaluate_export.py model.onnx \
+        data/hela/annotations/instances_val.json data/hela/val
+    python tools/analysis/evaluate_export.py model.onnx \
+        data/landcover/annotations/validation data/landcover/images/validation
+
+runs the file by `mmattn.export.load`. A detector needs the annotations of COCO as json,
+and gets its average precision for boxes and, if it has them, masks. A segmentor needs a
+folder of label maps, named as the images, and gets its mIoU and accuracy.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from pycocotools import mask as coco_masks
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from mmattn.export import load
+from mmattn.export.results import Detections
+from mmattn.export.runner import Runner
+
+IGNORED = 255
+
+
+def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
+    """Return bbox_mAP, and segm_mAP of a detector with masks.
+
+    Raises:
+        ValueError: the annotations lack a class of the model.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(annotations)
+    categories = {each['name']: key for key, each in truth.cats.items()}
+    classes = runner.metadata.classes or []
+    missing = set(classes) - set(categories)
+    if missing or not classes:
+        raise ValueError(
+            f'{annotations} must have the classes of the file, {classes}, got '
+            f'{sorted(categories)}'
+        )
+    boxes, masks = [], []
+    for key, image in truth.imgs.items():
+        found = runner(images / image['file_name'])
+        kinds = [categories[name] for name in found.names]
+        for entry, mask in _entries(found, key, kinds):
+            boxes.append(entry)
+            if mask is not None:
+                shared = {k: v for k, v in entry.items() if k != 'bbox'}
+                masks.append(shared | dict(segmentation=mask))
+    categories = [categories[name] for name in classes]
+    metrics = dict(bbox_mAP=_precision(truth, boxes, 'bbox', categories))
+    if 'masks' in runner.metadata.outputs:
+        metrics['segm_mAP'] = _precision(truth, masks, 'segm', categories)
+    return metrics
+
+
+def _entries(found: Detections, image: int, kinds: list[int]):
+    for i, (x1, y1, x2, y2) in enumerate(found.boxes.tolist()):
+        mask = None
+        if found.masks is not None:
+            mask = coco_masks.encode(np.asfortranarray(found.masks[i], np.uint8))
+        box = [x1, y1, x2 - x1, y2 - y1]
+        score = float(found.scores[i])
+        yield dict(image_id=image, category_id=kinds[i], bbox=box, score=score), mask
+
+
+def _precision(truth: COCO, entries: list[dict], kind: str, categories: list) -> float:
+    if not entries:
+        return 0.0
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = COCOeval(truth, truth.loadRes(entries), kind)
+        evaluation.params.catIds = categories
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return float(evaluation.stats[0])
+
+
+def evaluate_segmentor(
+    runner: Runner, annotations: Path, images: Path, reduce_zero_label: bool = False
+) -> dict:
+    """Return mIoU and aAcc in percent.
+
+    Classes that occur neither in the labels nor in the predictions are left out. Pixels
+    of the label 255 are ignored.
+    """
+    classes = len(runner.metadata.classes)
+    paths = {path.stem: path for path in sorted(images.iterdir())}
+    counts = np.zeros((classes, classes), np.int64)  # (label, prediction)
+    for path in sorted(annotations.glob('*.png')):
+        if path.stem not in paths:
+            raise ValueError(f'{images} has no image for {path}')
+        labels = np.asarray(Image.open(path)).astype(np.int64)
+        if reduce_zero_label:
+            labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
+        found = runner(paths[path.stem]).labels
+        valid = labels != IGNORED
+        index = labels[valid] * classes + found[valid]
+        counts += np.bincount(index, minlength=classes**2).reshape(classes, classes)
+    hits = counts.diagonal()
+    union = counts.sum(0) + counts.sum(1) - hits
+    return dict(
+        mIoU=100 * float((hits[union > 0] / union[union > 0]).mean()),
+        aAcc=100 * float(hits.sum() / counts.sum()),
+    )
+
+
+def evaluate(
+    file: Path, annotations: Path, images: Path, reduce_zero_label: bool = False
+) -> dict:
+    """Return the metrics of an exported file by name.
+
+    Raises:
+        ValueError: the file is no detector and no segmentor, or the data do not fit it.
+    """
+    runner = load(file)
+    task = runner.metadata.task
+    if task == 'detection':
+        return evaluate_detector(runner, annotations, images)
+    if task == 'segmentation':
+        return evaluate_segmentor(runner, annotations, images, reduce_zero_label)
+    raise ValueError(f'{file} must be a detector or a segmentor, got {task}')
+
+
+def main(argv: list[str] | None = None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('file', type=Path, help='exported .onnx or .pt2 file')
+    parser.add_argument('annotations', type=Path, help='json of COCO, or label maps')
+    parser.add_argument('images', type=Path, help='folder of images')
+    parser.add_argument(
+        '--reduce-zero-label',
+        action='store_true',
+        help='ignore the label 0 and count the others from it, as for ADE20K',
+    )
+    args = parser.parse_args(argv)
+    try:
+        metrics = evaluate(**vars(args))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f'evaluate_export: {error}') from error
+    print(json.dumps(metrics))
+
+
+if __name__ == '__main__':
+    main()
