@@ -25,6 +25,11 @@ GRAPHS = {
 }
 DETECTORS = {
     'dense_detector.DenseDetector': ('retinanet.RetinaNet', 'atss.ATSS', 'gfl.GFL'),
+    'roi_detector.RoIDetector': (
+        'faster_rcnn.FasterRCNN',
+        'mask_rcnn.MaskRCNN',
+        'cascade_rcnn.CascadeRCNN',
+    ),
 }
 GRAPHS |= {
     f'mmdet.models.detectors.{model}': tuple(graph.split('.'))

@@ -1,0 +1,131 @@
+"""Graphs of two-stage detectors equal mmdet's predictions."""
+
+import pytest
+import torch
+
+from mmattn.compat import activate
+
+activate()
+pytest.importorskip('mmdet')
+
+from small_detectors import (  # noqa: E402
+    EXPORTS,
+    IMAGES,
+    SMALLER,
+    check_equals_mmdet,
+    detector,
+    third_score,
+)
+
+from mmattn.export.errors import ExportError  # noqa: E402
+from mmattn.export.graphs import graph_of  # noqa: E402
+from mmattn.export.graphs.roi_detector import RoIDetector  # noqa: E402
+from mmattn.export.graphs.roi_pool import pool  # noqa: E402
+
+NAMES = 'mask_rcnn_fpn', 'cascade_mask_rcnn_fpn'
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_detections_equal_mmdet(name):
+    found = check_equals_mmdet(RoIDetector, detector(name), *IMAGES)
+    assert min(found) > 3, 'the images have few objects'
+
+
+def test_graph_of_finds_the_class():
+    model = detector('mask_rcnn_fpn')
+    graph = graph_of(model)
+    assert type(graph) is RoIDetector
+    assert graph.metadata == dict(score_threshold=0.05, mask_threshold=0.5)
+
+
+def test_faster_rcnn_has_no_masks():
+    model = detector('mask_rcnn_fpn')
+    model.roi_head.mask_head = None
+    assert RoIDetector(model).output_names == ('dets', 'labels')
+    assert min(check_equals_mmdet(RoIDetector, model, *IMAGES)) > 0
+
+
+def test_few_and_no_detections():
+    model = detector('mask_rcnn_fpn')
+    model.roi_head.test_cfg.score_thr = third_score(model)
+    assert sum(check_equals_mmdet(RoIDetector, model, *IMAGES)) == 2
+    model.roi_head.test_cfg.score_thr = 1
+    assert check_equals_mmdet(RoIDetector, model, *IMAGES) == [0, 0]
+    model.rpn_head.test_cfg.min_bbox_size = 1000
+    assert check_equals_mmdet(RoIDetector, model, *IMAGES) == [0, 0]
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_heads_that_ignore_classes(name):
+    model = detector(name)
+    box_heads, mask_heads = model.roi_head.bbox_head, model.roi_head.mask_head
+    single = not isinstance(box_heads, torch.nn.ModuleList)
+    for head in [box_heads] if single else box_heads:
+        head.reg_class_agnostic = True
+        head.fc_reg = torch.nn.Linear(head.fc_reg.in_features, 4)
+    for head in [mask_heads] if single else mask_heads:
+        head.class_agnostic = True
+        head.conv_logits = torch.nn.Conv2d(head.conv_logits.in_channels, 1, 1)
+    assert min(check_equals_mmdet(RoIDetector, model, *IMAGES)) > 0
+
+
+def test_regions_at_the_bounds_of_levels():
+    """Squares of 112, 224 and 448 pixels belong to the coarser level."""
+    extractor = detector('mask_rcnn_fpn').roi_head.bbox_roi_extractor
+    sides = torch.tensor([0, 111.99, 112, 223.99, 224, 447.9, 448, 900])
+    boxes = torch.stack([sides * 0, sides * 0, sides, sides], 1)
+    features = [torch.full((1, 1, 256 >> i, 256 >> i), float(i)) for i in range(4)]
+    extractor.out_channels = 1
+    regions = torch.cat([boxes[:, :1], boxes], 1)
+    levels = pool(extractor, features, boxes[None])
+    assert levels.amax((1, 2, 3)).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    torch.testing.assert_close(levels, extractor(features, regions))
+
+
+def refused(message: str, model):
+    with pytest.raises(ExportError, match=message):
+        RoIDetector(model)
+
+
+def test_other_heads_and_settings_are_refused():
+    model = detector('mask_rcnn_fpn')
+    head = model.roi_head
+    head.test_cfg.nms.max_num = 5
+    refused(r"StandardRoIHead: \['max_num'\] of NMS", model)
+    head.test_cfg.nms = dict(type='soft_nms', iou_threshold=0.5)
+    refused("StandardRoIHead .* got 'soft_nms'", model)
+    model.rpn_head.test_cfg.nms = None
+    refused('RPNHead .* got None', model)
+    head.mask_head.upsample_method = 'carafe'
+    refused('carafe', model)
+    head.mask_head.__class__ = type('GridHead', (torch.nn.Module,), {})
+    refused('GridHead cannot be exported', model)
+    head.bbox_head.with_reg = False
+    refused('with_reg=False', model)
+    head.bbox_head.loss_cls.custom_cls_channels = True
+    refused('CrossEntropyLoss has scores', model)
+    head.bbox_head.bbox_coder.use_box_type = True
+    refused('`use_box_type` cannot be exported', model)
+    head.bbox_roi_extractor.roi_layers[0].pool_mode = 'max'
+    refused("got 'max'", model)
+    head.bbox_roi_extractor.roi_layers[0] = torch.nn.Identity()
+    refused('got Identity', model)
+    head.bbox_roi_extractor = torch.nn.Identity()
+    refused('Identity cannot be exported', model)
+    head.shared_head = torch.nn.Identity()
+    refused('`shared_head`', model)
+    model.rpn_head = torch.nn.Identity()
+    refused('Identity cannot be exported; accepted are RPNHead', model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('run', EXPORTS)
+@pytest.mark.parametrize('name', NAMES)
+def test_exports_equal_mmdet(name, run):
+    model = detector(name)
+    program = EXPORTS[run](RoIDetector(model), IMAGES)
+    for images in IMAGES, SMALLER:
+        check_equals_mmdet(lambda _: program, model, *images)
+    model.roi_head.test_cfg.score_thr = 1
+    program = EXPORTS[run](RoIDetector(model), IMAGES)
+    assert check_equals_mmdet(lambda _: program, model, *IMAGES) == [0, 0]
