@@ -9,16 +9,28 @@ from torch import nn
 
 from mmattn import ops
 from mmattn.ops.autograd import DECOMPOSITIONS
-from mmattn.ops.testing import assert_close
+from mmattn.ops.ms_deform_attn.decomposition import ms_deform_attn_decomposition
+from mmattn.ops.ms_deform_attn.reference import ms_deform_attn_reference
+from mmattn.ops.structure_aware_attention.decomposition import (
+    structure_aware_attention_decomposition,
+)
+from mmattn.ops.testing import (
+    assert_close,
+    make_ms_deform_inputs,
+    make_structure_aware_inputs,
+)
 
 EXAMPLES = {
+    'deformable_attention': 'deformable_attention.example_inputs',
     'deformable_attention_v2': 'deformable_attention.v2_example_inputs',
+    'fused_ms_deform_attn': 'ms_deform_attn.fused_example_inputs',
     'landmark_attention': 'landmark_attention.example_inputs',
     'masked_attention': 'masked_attention.example_inputs',
     'ms_deform_attn': 'ms_deform_attn.example_inputs',
     'neighborhood_attention': 'neighborhood_attention.example_inputs',
     'structure_aware_attention': 'structure_aware_attention.example_inputs',
 }
+REFERENCE = dict(backend='reference')
 
 
 class Call(nn.Module):
@@ -41,6 +53,11 @@ class Call(nn.Module):
         )
         return self.operator(*args, **dict(zip(self.settings, values, strict=True)))
 
+    def expected(self):
+        """Return the definition's output, where the operator chooses a backend."""
+        choice = {} if self.operator is ops.deformable_attention else REFERENCE
+        return self.operator(*self.args, **self.settings, **choice)
+
 
 def test_every_operator_has_a_decomposition():
     forwards = {
@@ -54,13 +71,46 @@ def test_every_operator_has_a_decomposition():
 @pytest.mark.parametrize('name', EXAMPLES)
 def test_decomposed_operator(name):
     call = Call(name)
-    expected = call.operator(*call.args, **call.settings, backend='reference')
-    assert_close('out', expected, decomposed(call, call.tensors)(*call.tensors))
+    assert_close('out', call.expected(), decomposed(call, call.tensors)(*call.tensors))
 
 
 @pytest.mark.parametrize('name', EXAMPLES)
 def test_operator_in_onnx_runtime(name):
     call = Call(name)
-    expected = call.operator(*call.args, **call.settings, backend='reference')
     (out,) = OnnxSession(call, call.tensors)(*call.tensors)
+    assert_close('out', call.expected(), out)
+
+
+@pytest.mark.parametrize('boxes', [False, True])
+@pytest.mark.parametrize('fused', [False, True])
+@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
+def test_gathered_pixels(fused, boxes, dtype):
+    """Compare with the definition, also far outside the map and on its borders."""
+    shapes = [(7, 5), (4, 3), (1, 1)]
+    tensors = make_ms_deform_inputs(
+        shapes=shapes, fused=fused, boxes=boxes, dtype=dtype, B=2
+    )
+    points = tensors[1]
+    places = torch.tensor([0, 1, -9, 9, 1e30, torch.inf, -torch.inf, torch.nan])
+    points[0, : len(places), 0, :, 0, 0] = places[:, None].to(points)
+    points[1, : len(places), 1, :, 1, 1] = places[:, None].to(points)
+    sides = [side for shape in shapes for side in shape]
+    expected = ms_deform_attn_reference(*tensors, shapes=sides)
+    out = ms_deform_attn_decomposition(*tensors, shapes=sides)
+    assert_close('out', expected, out)
+
+
+@pytest.mark.parametrize(
+    'grid', [(1,), (70,), (1, 1), (7, 5), (9, 8), (8, 9), (2, 3, 4), (3, 5, 6)], ids=str
+)
+def test_real_transforms(grid):
+    """Compare with the backend of complex transforms, in float64."""
+    tensors = make_structure_aware_inputs(grid=grid, dtype=torch.float64)
+    *tokens, w_a, w_b, bias = (x.double() for x in tensors)
+    expected = ops.structure_aware_attention(
+        *tokens, w_a, w_b, bias, grid=grid, backend='reference'
+    )
+    dims = tuple(range(-len(grid), 0))
+    w_a, w_b = (torch.view_as_real(torch.fft.rfftn(w, dim=dims)) for w in (w_a, w_b))
+    out = structure_aware_attention_decomposition(*tokens, w_a, w_b, bias, grid=grid)
     assert_close('out', expected, out)

@@ -11,6 +11,7 @@ from ..checks import check_dims, check_not_empty, check_one_device, check_shape
 from ..precision import cast_under_autocast
 from . import cpp_impl, cpu_impl, cuda_impl, triton_impl
 from . import reference as definition
+from .decomposition import ms_deform_attn_decomposition
 from .double_backward import backward_reference, double_backward, setup_context
 
 OPERATOR = 'ms_deform_attn'
@@ -215,4 +216,5 @@ _operator = register(
     settings='SymInt[] shapes',
     outputs=_outputs,
     double_backward=(double_backward, setup_context),
+    decomposition=ms_deform_attn_decomposition,
 )

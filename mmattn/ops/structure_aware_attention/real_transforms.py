@@ -8,6 +8,8 @@ Spectra have real and imaginary parts as an axis of 2 before those of the grid: 
 *grid[:-1], grid[-1] // 2 + 1). Sides may be symbolic.
 """
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -18,13 +20,14 @@ def rfft_parts(x: Tensor, grid: tuple[int, ...]) -> Tensor:
     """Return the parts of the half-spectrum of real values (..., *grid)."""
     lead, (*rows, width) = x.shape[: -len(grid)], grid
     columns = width // 2 + 1
-    cos, sin = waves(width, x)
-    x = x @ torch.cat([cos[:, :columns], -sin[:, :columns]], 1)
+    cos, sin = waves(width, columns, x)
+    x = x @ torch.cat([cos, -sin]).mT
     for i, side in reversed(list(enumerate(rows))):
-        cos, sin = waves(side, x)
+        cos, sin = waves(side, side, x)
         top, bottom = torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)
         matrix = torch.cat([top.flatten(1), bottom.flatten(1)])  # to (2, side)
-        x = matrix @ x.reshape(*lead, *rows[:i], 2 * side, -1)
+        rest = prod(rows[i + 1 :]) * columns
+        x = matrix @ x.reshape(*lead, *rows[:i], 2 * side, rest)
     return x.reshape(*lead, 2, *rows, columns)
 
 
@@ -34,11 +37,12 @@ def irfft_parts(parts: Tensor, grid: tuple[int, ...]) -> Tensor:
     columns = width // 2 + 1
     x = parts
     for i, side in enumerate(rows):
-        cos, sin = waves(side, x)
+        cos, sin = waves(side, side, x)
         top, bottom = torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)
         matrix = torch.stack([top, bottom], 1).flatten(0, 1) / side  # to (side, 2)
-        x = matrix @ x.reshape(*lead, *rows[:i], 2 * side, -1)
-    cos, sin = waves(width, x)
+        rest = prod(rows[i + 1 :]) * columns
+        x = matrix @ x.reshape(*lead, *rows[:i], 2 * side, rest)
+    cos, sin = waves(width, columns, x)
     weights = column_weights((width,), x)[:, None]
-    matrix = torch.cat([cos[:columns] * weights, -sin[:columns] * weights])
+    matrix = torch.cat([cos * weights, -sin * weights])
     return (x.reshape(*lead, *rows, 2 * columns) @ matrix).reshape(*lead, *grid)

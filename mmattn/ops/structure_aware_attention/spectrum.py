@@ -185,10 +185,12 @@ def _along_grid(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     return x
 
 
-def waves(side: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the angle of each frequency and place, (side, side)."""
-    index = torch.arange(side, device=like.device)
-    turns = (index[:, None] * index).remainder(side)
+def waves(side: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of `count` frequencies at all places, (count, side)."""
+    place = torch.arange(side, device=like.device)
+    turns = torch.arange(count, device=like.device)[:, None] * place
+    # A tensor, since the ONNX exporter supports no symbolic divisor.
+    turns = turns.remainder(torch.full((), side, device=like.device))
     # Small angles have small rounding errors.
     turns = torch.where(2 * turns > side, turns - side, turns)
     angle = turns.to(like.dtype) * (2 * pi / side)
@@ -214,7 +216,7 @@ def _stretching_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
 def _spectral_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
     """Return the matrix from taps to taps that interpolates spectra. It is real."""
     matrix = _periodic_matrix(old, new, like=like)
-    pairs = zip(waves(new, like), waves(old, like), strict=True)
+    pairs = zip(waves(new, new, like), waves(old, old, like), strict=True)
     return sum(back @ matrix @ there for back, there in pairs) / new
 
 
