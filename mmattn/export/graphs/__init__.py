@@ -36,6 +36,13 @@ GRAPHS |= {
     for graph, models in DETECTORS.items()
     for model in models
 }
+# Decode heads that segment in their own way.
+HEADS = {
+    'mmseg.models.decode_heads.mask2former_head.Mask2FormerHead': (
+        'mask2former',
+        'Mask2Former',
+    ),
+}
 PARTS = ('model', 'backbone')
 
 
@@ -54,13 +61,14 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
     """
     if part not in PARTS:
         raise ValueError(f'`part` must be one of {PARTS}, got {part!r}')
-    kind = f'{type(model).__module__}.{type(model).__qualname__}'
+    kind = _class_name(model)
     if part == 'backbone':
         if not hasattr(model, 'backbone'):
             raise ExportError(f'{kind} has no backbone to export')
         model, found = model.backbone, ('backbone', 'Backbone')
     elif kind in GRAPHS:
-        found = GRAPHS[kind]
+        head = _class_name(getattr(model, 'decode_head', None))
+        found = HEADS.get(head, GRAPHS[kind])
     else:
         raise ExportError(
             f'{kind} cannot be exported; the models that can be are '
@@ -69,3 +77,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
     module, name = found
     graph = getattr(import_module(f'.{module}', __name__), name)
     return graph(model.eval(), **settings).eval()
+
+
+def _class_name(module: nn.Module | None) -> str:
+    return f'{type(module).__module__}.{type(module).__qualname__}'
