@@ -8,13 +8,9 @@ The checkpoint must match the model exactly. An existing file is kept unless --f
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import torch
 from mmengine.config import DictAction
-from PIL import Image
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.engine import trusted_checkpoints
@@ -81,19 +77,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def batches(path: Path, args: argparse.Namespace) -> Iterator[torch.Tensor]:
-    """Yield the images of a file or a folder, resized to the shape of the graph."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    H, W = args.shape
-    for file in files:
-        image = Image.open(file).convert('RGB').resize((W, H))
-        image = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
-        yield image.expand(args.batch, -1, -1, -1).contiguous()
+def images_at(path: Path | None) -> list[Path]:
+    """Return the files of a folder, or the file itself."""
+    if path is None:
+        return []
+    return sorted(path.iterdir()) if path.is_dir() else [path]
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    images = () if args.verify is None else batches(args.verify, args)
     try:
         with trusted_checkpoints(args.trust_checkpoint):
             metadata = export_model(
@@ -108,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
                 output=args.output,
                 normalize=args.normalize,
                 input_dtype=args.input_dtype,
-                verify=images,
+                verify=images_at(args.verify),
                 force=args.force,
                 cfg_options=args.cfg_options,
             )

@@ -18,6 +18,8 @@ from ..engine.checkpoints.weights import find_weights, load_weights
 from .errors import ExportError
 from .graphs import graph_of
 from .graphs.normalized import Normalized
+from .images import read_image
+from .inputs import prepare, stack
 from .metadata import Metadata
 from .preprocessing import class_names, image_steps, normalization
 from .write import FORMATS, difference, export_program, open_session, serialize
@@ -40,7 +42,7 @@ def export_model(
     output: str | None = None,
     normalize: bool = False,
     input_dtype: str = 'float32',
-    verify: Iterable[Tensor] = (),
+    verify: Iterable[Tensor | str | Path] = (),
     force: bool = False,
     cfg_options: Mapping | None = None,
 ) -> Metadata:
@@ -60,8 +62,8 @@ def export_model(
         output: of a segmentor: 'logits' or 'labels'.
         normalize: normalize images inside the graph. Otherwise they are normalized.
         input_dtype: 'float32', or 'uint8' together with `normalize`.
-        verify: batches of images as the graph takes them. The serialized model must
-            give PyTorch's outputs for them.
+        verify: paths of images, or batches as the graph takes them. The serialized
+            model must give PyTorch's outputs for them.
         force: overwrite an existing file.
         cfg_options: entries of the config to override.
 
@@ -137,7 +139,7 @@ def export_graph(
     graph: nn.Module,
     metadata: Metadata,
     format: str,
-    verify: Iterable[Tensor] = (),
+    verify: Iterable[Tensor | str | Path] = (),
 ) -> tuple[bytes, Metadata]:
     """Return the content of a file with a graph, and its metadata with the outputs.
 
@@ -161,7 +163,8 @@ def export_graph(
     metadata = replace(metadata, outputs=list(names))
     program = export_program(graph, inputs, metadata.dynamic)
     content = serialize(program, metadata, format)
-    verify_content(content, format, graph, verify)
+    batches = (verification_inputs(each, graph, metadata) for each in verify)
+    verify_content(content, format, graph, batches)
     return content, metadata
 
 
@@ -188,8 +191,21 @@ def with_sizes(graph: nn.Module, image: Tensor) -> tuple[Tensor, ...]:
     return image, torch.tensor([image.shape[-2:]] * len(image))
 
 
+def verification_inputs(
+    image: Tensor | str | Path, graph: nn.Module, metadata: Metadata
+) -> tuple[Tensor, ...]:
+    """Return the inputs of a graph for a batch, or for an image as the runner does."""
+    if isinstance(image, Tensor):
+        return with_sizes(graph, image)
+    prepared = [prepare(read_image(image), metadata)] * metadata.batch
+    inputs = (torch.from_numpy(stack(prepared, metadata)),)
+    if 'image_size' in graph.input_names:
+        inputs += (torch.tensor([each.size for each in prepared]),)
+    return inputs
+
+
 def verify_content(
-    content: bytes, format: str, graph: nn.Module, images: Iterable[Tensor]
+    content: bytes, format: str, graph: nn.Module, batches: Iterable[Sequence[Tensor]]
 ) -> float:
     """Return the largest difference between serialized content and PyTorch.
 
@@ -197,15 +213,14 @@ def verify_content(
         content: content of a file.
         format: 'onnx' or 'pt2'.
         graph: the graph that was exported.
-        images: batches as the graph takes them.
+        batches: inputs of the graph.
 
     Raises:
         ExportError: an output differs by more than 1e-3 of its largest value.
     """
     largest, session = 0.0, None
-    for image in images:
+    for inputs in batches:
         session = session or open_session(content, format)
-        inputs = with_sizes(graph, image)
         with torch.no_grad():
             expected = graph(*inputs)
         for i, pair in enumerate(zip(session(*inputs), expected, strict=True)):

@@ -1,0 +1,82 @@
+"""tools/export.py writes a file, verifies it on images, and says what is wrong."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_models import classifier_config
+
+import mmattn.export
+from mmattn.export import api
+from mmattn.export.metadata import Metadata
+
+pytest.importorskip('onnxruntime')
+TOOL = Path(__file__).parents[2] / 'tools' / 'export.py'
+
+
+@pytest.fixture(scope='module')
+def tool():
+    spec = importlib.util.spec_from_file_location('export_tool', TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a config, a checkpoint, a folder with an image, and the image."""
+    torch.manual_seed(0)
+    cfg = classifier_config()
+    cfg.dump(tmp_path / 'config.py')
+    model, _ = api.build_model(cfg, None)
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'model.pth')
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 100, 3), np.uint8)
+    (tmp_path / 'images').mkdir()
+    Image.fromarray(pixels).save(tmp_path / 'images/image.png')
+    return tmp_path, pixels
+
+
+@pytest.mark.slow
+def test_command_writes_a_file_that_the_runner_runs(tool, files, capsys):
+    folder, pixels = files
+    out = folder / 'model.onnx'
+    command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
+    command += ['--out', str(out), '--verify', f'{folder}/images']
+    assert tool.main(command) == 0
+    assert 'classification, scores' in capsys.readouterr().out
+    result = mmattn.export.load(out)(pixels)
+    assert result.scores.shape == (5,)
+    assert tool.main(command) == 1
+    assert 'exists; `force` (--force)' in capsys.readouterr().err
+    assert tool.main([*command, '--force', '--part', 'backbone']) == 0
+    assert 'features, feature0' in capsys.readouterr().out
+
+
+def test_images_are_prepared_as_by_the_runner(files):
+    folder, pixels = files
+    metadata = Metadata(
+        *('classification', ['image'], ['scores'], [64, 64]),
+        mean=[128.0, 64.0, 32.0],
+        std=[2.0, 4.0, 8.0],
+        channel_order='bgr',
+        batch=2,
+    )
+    graph = torch.nn.Module()
+    graph.input_names = ('image',)
+    small = Image.fromarray(pixels[:64, :64])
+    small.save(folder / 'small.png')
+    (image,) = api.verification_inputs(folder / 'small.png', graph, metadata)
+    expected = torch.from_numpy(pixels[:64, :64, ::-1].copy()).permute(2, 0, 1)
+    mean, std = (torch.tensor(x)[:, None, None] for x in (metadata.mean, metadata.std))
+    torch.testing.assert_close(image, ((expected - mean) / std).expand(2, -1, -1, -1))
+
+
+def test_missing_image_is_refused(tool, files, capsys):
+    folder, _ = files
+    command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
+    with pytest.raises(SystemExit):
+        tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/none'])
+    assert 'no image or folder' in capsys.readouterr().err
