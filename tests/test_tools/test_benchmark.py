@@ -224,6 +224,14 @@ def test_models_exist(which):
         assert plot.is_ours(name) != tool.timm.is_model(name), name
 
 
+def test_peers_are_built():
+    tool = importlib.import_module('model')
+    for name in {name for names in tool.SETS.values() for name in names}:
+        if not plot.is_ours(name):
+            with torch.device('meta'):
+                tool.create(name, 224)
+
+
 @pytest.mark.parametrize(
     'params, seconds', [(10, 1.0), (20, 2.0), (40, 4.0), (45, 4.5), (9, 0.9)]
 )

@@ -100,6 +100,7 @@ FORMATS = {
 }
 NUM_CLASSES = 1000
 DROP_PATH = 0.1
+WITHOUT_DROP_PATH = ('efficientvit_b2',)  # timm's has no such argument
 QUICK_SIZE = 64
 REACH = 1.25  # beyond the sizes of a family
 
@@ -129,7 +130,9 @@ def create(name: str, size: int) -> nn.Module:
         )
     fixed = timm.get_pretrained_cfg(name).fixed_input_size
     options = {'img_size': size} if fixed else {}
-    return timm.create_model(name, drop_path_rate=DROP_PATH, **options)
+    if name not in WITHOUT_DROP_PATH:
+        options['drop_path_rate'] = DROP_PATH
+    return timm.create_model(name, **options)
 
 
 class Workload:
