@@ -10,6 +10,7 @@ import pytest
 import torch
 from mmpretrain.structures import DataSample
 from small_models import classifier_config
+from torch import nn
 
 import mmattn
 from mmattn.export import ExportError, Metadata, export_model
@@ -182,6 +183,61 @@ def test_difference_from_pytorch_is_refused(cfg, checkpoint, tmp_path, monkeypat
             verify=[torch.randn(1, 3, 32, 32)],
         )
     assert not list(tmp_path.iterdir())
+
+
+class Doubled(nn.Module):
+    task, input_names, output_names = 'features', ('image',), ('map',)
+
+    def forward(self, image):
+        return (2 * image,)
+
+
+@pytest.mark.parametrize(
+    'dynamic, wrong_at',
+    [
+        (None, None),
+        ('batch', 1),
+        ('batch', 3),
+        ('size', (98, 115)),
+        ('size', (32, 83)),
+    ],
+)
+def test_other_sizes_are_tried(monkeypatch, dynamic, wrong_at):
+    """An error of 1e-4 at another batch or size than the example's is refused."""
+    seen = []
+
+    def session(image):
+        seen.append(tuple(image.shape))
+        wrong = wrong_at in (len(image), tuple(image.shape[2:]))
+        return [2 * image * (1 + 1e-4 * wrong)]
+
+    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
+    monkeypatch.setattr(module, 'open_session', lambda *_: session)
+    metadata = Metadata(
+        task='features',
+        inputs=['image'],
+        outputs=[],
+        shape=[61, 96],
+        batch=1,
+        dynamic=dynamic,
+    )
+    if wrong_at is None:
+        module.export_graph(Doubled(), metadata, 'onnx')
+        assert not seen
+    else:
+        with pytest.raises(ExportError, match=r'by 1\.0e-04 of .* images of shape'):
+            module.export_graph(Doubled(), metadata, 'onnx')
+
+
+def test_a_file_that_fails_at_another_size_is_refused(monkeypatch):
+    def session(image):
+        raise IndexError('invalid expand shape')
+
+    monkeypatch.setattr(module, 'open_session', lambda *_: session)
+    batches = [(torch.zeros(3, 3, 8, 9),)]
+    with pytest.raises(ExportError, match=r'shape \(3, 3, 8, 9\): invalid expand'):
+        module.verify_content(b'', 'onnx', Doubled(), batches)
 
 
 def test_full_disk_leaves_nothing(cfg, checkpoint, tmp_path, monkeypatch):
