@@ -64,22 +64,25 @@ def join(tiles: Tensor, n: int, m: int, T: int, U: int) -> Tensor:
     return tiles.reshape(B, n * T, m * U, M, D)
 
 
-def spread(table: Tensor, T: int, U: int, fill: float) -> Tensor:
+def spread(
+    table: Tensor, T: int, U: int, fill: float, radius: int | None = None
+) -> Tensor:
     """Spread a table of offsets (M, R, R) to a tile's pairs, (M, T * U, S * V).
-
-    The keys of the tile are those at most R // 2 rows and columns from its queries.
 
     Args:
         table: entry [m, R // 2 + dy, R // 2 + dx] is for a key at (dy, dx) from its
             query.
         T, U: rows and columns of the tile's queries.
         fill: value of the pairs outside of the table.
+        radius: distance of the tile's outermost keys from its queries, R // 2 if None.
     """
     M, R, _ = table.shape
+    radius = R // 2 if radius is None else radius
     table = F.pad(table, (0, 1, 0, 1), value=fill)
     for dim, size in ((1, T), (3, U)):
         query = torch.arange(size, device=table.device)[:, None]
-        key = torch.arange(size + R - 1, device=table.device)
-        entry = torch.where((key >= query) & (key < query + R), key - query, R)
+        key = torch.arange(size + 2 * radius, device=table.device)
+        entry = key - query + (R // 2 - radius)
+        entry = torch.where((entry >= 0) & (entry < R), entry, R)
         table = table.index_select(dim, entry.flatten()).unflatten(dim, entry.shape)
     return table.permute(0, 1, 3, 2, 4).reshape(M, T * U, -1)  # of (M, T, S, U, V)

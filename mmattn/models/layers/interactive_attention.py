@@ -122,8 +122,31 @@ class InteractiveAttention(nn.Module):
         """Average-pool (B, H, W, 2C) to two sets of landmarks (B, L, M, D)."""
         B, H, W, _ = qk.shape
         size = (min(self.landmarks, H), min(self.landmarks, W))
-        pooled = F.adaptive_avg_pool2d(qk.permute(0, 3, 1, 2), size)  # (B, 2C, h, w)
-        pooled = pooled.permute(0, 2, 3, 1).reshape(
-            B, size[0] * size[1], 2, self.num_heads, -1
-        )
+        if torch.compiler.is_exporting():
+            # The ONNX exporter would write the example's cells for every size.
+            pooled = _pool_by_products(qk, size)
+        else:
+            pooled = F.adaptive_avg_pool2d(qk.permute(0, 3, 1, 2), size)
+            pooled = pooled.permute(0, 2, 3, 1)  # (B, h, w, 2C)
+        pooled = pooled.reshape(B, size[0] * size[1], 2, self.num_heads, -1)
         return pooled.to(qk.dtype).unbind(2)
+
+
+def _pool_by_products(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Average-pool (B, H, W, C) to (B, *size, C) by a matrix product for each axis."""
+    B, H, W, C = x.shape
+    rows, columns = (
+        _pooling_matrix(side, count, x)
+        for side, count in zip((H, W), size, strict=True)
+    )
+    x = (rows @ x.reshape(B, H, W * C)).reshape(B * size[0], W, C)
+    return (columns @ x).reshape(B, *size, C)
+
+
+def _pooling_matrix(side: int, count: int, like: Tensor) -> Tensor:
+    """Return the weights (count, side) of `F.adaptive_avg_pool1d`."""
+    cell = torch.arange(count, device=like.device)[:, None]
+    start, end = cell * side // count, ((cell + 1) * side + count - 1) // count
+    pixel = torch.arange(side, device=like.device)
+    is_in = (pixel >= start) & (pixel < end)
+    return is_in.to(like.dtype) / (end - start).to(like.dtype)
