@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.ops import landmark_attention
+from mmattn.ops.exporting import is_exporting
 
 from .checks import check_heads
 from .depthwise_conv import DepthwiseConv
@@ -122,9 +123,9 @@ class InteractiveAttention(nn.Module):
         """Average-pool (B, H, W, 2C) to two sets of landmarks (B, L, M, D)."""
         B, H, W, _ = qk.shape
         size = (min(self.landmarks, H), min(self.landmarks, W))
-        if torch.compiler.is_exporting():
+        if is_exporting():
             # The ONNX exporter would write the example's cells for every size.
-            pooled = _pool_by_products(qk, size)
+            pooled = pool_by_products(qk, size)
         else:
             pooled = F.adaptive_avg_pool2d(qk.permute(0, 3, 1, 2), size)
             pooled = pooled.permute(0, 2, 3, 1)  # (B, h, w, 2C)
@@ -132,7 +133,7 @@ class InteractiveAttention(nn.Module):
         return pooled.to(qk.dtype).unbind(2)
 
 
-def _pool_by_products(x: Tensor, size: tuple[int, int]) -> Tensor:
+def pool_by_products(x: Tensor, size: tuple[int, int]) -> Tensor:
     """Average-pool (B, H, W, C) to (B, *size, C) by a matrix product for each axis."""
     B, H, W, C = x.shape
     rows, columns = (

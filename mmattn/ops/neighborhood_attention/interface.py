@@ -1,11 +1,11 @@
 """Contract, checks and dispatch of neighborhood attention."""
 
-import torch
 from torch import Tensor
 
 from ..autograd import out_and_lse, register
 from ..backend import select_backend
 from ..checks import check_not_empty, check_one_device, check_one_dtype, check_shape
+from ..exporting import is_exporting
 from ..precision import cast_under_autocast
 from . import cpu_impl, reference, stencil, tiles_impl, triton_impl
 from .decomposition import neighborhood_attention_decomposition
@@ -86,7 +86,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor):
 def _outputs(q: Tensor, *tensors: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     """Return empty tensors for the output and the statistics."""
     out, lse = out_and_lse(q.flatten(1, 2))
-    if torch.compiler.is_exporting():  # a program for all sizes; nothing reads them
+    if is_exporting():  # a program for all sizes; nothing reads them
         return out.view(q.shape), lse.new_empty(0)
     has_statistics = backend != 'tiles' and stencil.is_large(q)
     return out.view(q.shape), lse if has_statistics else lse.new_empty(0)
