@@ -64,6 +64,16 @@ def join(tiles: Tensor, n: int, m: int, T: int, U: int) -> Tensor:
     return tiles.reshape(B, n * T, m * U, M, D)
 
 
+def crop(x: Tensor, H: int, W: int) -> Tensor:
+    """Return the first rows and columns of a map (B, H', W', M, D)."""
+    if isinstance(H, int) and isinstance(W, int):
+        return x[:, :H, :W]
+    # Whether a slice can be viewed in another shape depends on the size.
+    for dim, side in ((1, H), (2, W)):
+        x = x.index_select(dim, torch.arange(side, device=x.device))
+    return x
+
+
 def spread(
     table: Tensor, T: int, U: int, fill: float, radius: int | None = None
 ) -> Tensor:

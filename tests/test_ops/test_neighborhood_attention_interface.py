@@ -6,7 +6,7 @@ import importlib
 import pytest
 import torch
 from neighborhood_cases import NAMES, choose_form
-from torch._inductor import config as inductor_config
+from torch._inductor.utils import fresh_inductor_cache
 
 from mmattn.ops import neighborhood_attention, triton_launch
 from mmattn.ops.neighborhood_attention import triton_impl
@@ -103,10 +103,9 @@ def test_opcheck(monkeypatch, name, form, dtype):
     'compiler', ['aot_eager', pytest.param('inductor', marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize('form', FORMS)
+@fresh_inductor_cache()  # the one on disk does not know which form is chosen here
 def test_compile_with_dynamic_shapes(monkeypatch, form, compiler):
     choose_form(monkeypatch, form)
-    # The compiler's cache on disk does not know which form was chosen.
-    monkeypatch.setattr(inductor_config, 'force_disable_caches', True)
 
     def function(*inputs):
         return neighborhood_attention(*(x * 1.5 for x in inputs))

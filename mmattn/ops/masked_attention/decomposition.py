@@ -9,7 +9,16 @@ values.
 import torch
 from torch import Tensor
 
-from ..map_tiles import count_tiles, even_size, gather, join, positions, split, spread
+from ..map_tiles import (
+    count_tiles,
+    crop,
+    even_size,
+    gather,
+    join,
+    positions,
+    split,
+    spread,
+)
 from ..precision import compute_dtype
 from .reference import masked_attention_reference
 
@@ -86,7 +95,8 @@ def _attend(q, k, v, special_k, special_v, bias, R, mask_fill):
         all_scores.append(count.log().expand(*q.shape[:-1], 1))
         all_values.append(mean)
     weights = torch.cat(all_scores, -1).softmax(-1)
-    return join(weights @ torch.cat(all_values, -2), n, m, T, U)[:, :H, :W]
+    out = join(weights @ torch.cat(all_values, -2), n, m, T, U)
+    return crop(out, H, W)
 
 
 def _sum_tokens(v):
