@@ -62,6 +62,7 @@ test-all: $(STAMP)
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)
+	! git grep -nE '^(<<<<<<<|>>>>>>>) '
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
