@@ -304,3 +304,11 @@ def test_detectors_predict_one_image(tools, kind):
     model = {'type': kind, 'num_classes': 1}
     _, tested = tools.stock_data.batches('mmdet', None, model, 64)
     assert len(tested['inputs']) == len(tested['data_samples']) == 1
+
+
+@pytest.mark.parametrize('head', ['RTMDetSepBNHead', 'RTMDetInsSepBNHead'])
+def test_rtmdet_has_masks_for_instance_segmentation_alone(tools, head):
+    model = {'type': 'RTMDet', 'bbox_head': {'type': head, 'num_classes': 1}}
+    batch, _ = tools.stock_data.batches('mmdet', None, model, 64)
+    instances = batch['data_samples'][0].gt_instances
+    assert ('masks' in instances) == (head == 'RTMDetInsSepBNHead')
