@@ -68,6 +68,7 @@ def test_head_with_softmax_and_no_limit():
     check(graph(*inputs), *expected)
 
 
+@pytest.mark.slow
 def test_odd_size_and_one_image_in_torch_export():
     graph, (image, _), *_ = case(detector('two-stage', test_cfg=dict(max_per_img=3)), 1)
     inputs = image[..., :93, :101].contiguous(), torch.tensor([[93, 90]])

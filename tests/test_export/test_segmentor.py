@@ -55,7 +55,7 @@ def test_graph_predicts_as_mmseg(name):
 @pytest.mark.parametrize(
     'name, dynamic',
     [
-        ('uper', None),
+        pytest.param('uper', None, marks=pytest.mark.slow),
         pytest.param('fpn', None, marks=pytest.mark.slow),
         pytest.param('fcn', 'batch', marks=pytest.mark.slow),
         pytest.param('uper', 'size', marks=pytest.mark.slow),
