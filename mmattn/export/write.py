@@ -78,6 +78,7 @@ def serialize(program: ExportedProgram, metadata: Metadata, format: str) -> byte
 
 def _onnx(program: ExportedProgram, metadata: Metadata) -> bytes:
     import onnx
+    from onnx_ir.passes import PassError
 
     if any('adaptive_avg_pool2d' in str(node.target) for node in program.graph.nodes):
         program = program.run_decompositions(ADAPTIVE_POOL)
@@ -91,7 +92,7 @@ def _onnx(program: ExportedProgram, metadata: Metadata) -> bytes:
                 output_names=metadata.outputs,
                 verbose=False,
             )
-    except torch.onnx.OnnxExporterError as error:
+    except (torch.onnx.OnnxExporterError, PassError) as error:
         raise ExportError(
             f'torch.onnx cannot convert the model: {_reason(error)}'
         ) from error

@@ -17,6 +17,7 @@ from mmattn.export import ExportError, Metadata, export_model
 from mmattn.export import api as module
 from mmattn.export.metadata import KEY, PT2_FILE
 
+onnx_ir = pytest.importorskip('onnx_ir')
 onnxruntime = pytest.importorskip('onnxruntime')
 SHAPE = (37, 50)
 
@@ -235,6 +236,16 @@ def test_a_file_that_fails_at_another_size_is_refused(monkeypatch):
     batches = [(torch.zeros(3, 3, 8, 9),)]
     with pytest.raises(ExportError, match=r'shape \(3, 3, 8, 9\): invalid expand'):
         module.verify_content(b'', 'onnx', Doubled(), batches)
+
+
+def test_errors_of_the_optimizer_are_refusals(monkeypatch):
+    def fails(*args, **kwargs):
+        raise onnx_ir.passes.PassError('step 0')
+
+    monkeypatch.setattr(torch.onnx, 'export', fails)
+    metadata = Metadata(task='features', inputs=['image'], outputs=[], shape=[8, 9])
+    with pytest.raises(ExportError, match='cannot convert the model: step 0'):
+        module.export_graph(Doubled(), metadata, 'onnx')
 
 
 def test_full_disk_leaves_nothing(cfg, checkpoint, tmp_path, monkeypatch):

@@ -67,7 +67,8 @@ class Transforms:
     def convolve(self, x: Tensor, kernels: tuple[Tensor, Tensor]) -> Tensor:
         """Convolve (..., N) with what `flat_parts` returns, which is broadcast."""
         x = self.forward(x)
-        swapped = torch.cat(x.chunk(2, -1)[::-1], -1)
+        half = x.shape[-1] // 2
+        swapped = torch.cat([x[..., half:], x[..., :half]], -1)
         same, crossed = kernels
         return self.inverse(x * same + swapped * crossed)
 
