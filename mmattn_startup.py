@@ -14,34 +14,8 @@ __all__ = ['install']
 
 MM_PACKAGES = frozenset(('mmcv', 'mmengine', 'mmpretrain'))
 COMPAT = 'mmattn.compat'
-# The modules that `mmcv_ops` imports; each needs only those before it.
-OPERATORS = (
-    'deform_conv_points',
-    'mmcv_deform',
-    'mmcv_samples',
-    'mmcv_polygons',
-    'mmcv_border_align',
-    'mmcv_boxes',
-    'mmcv_carafe',
-    'mmcv_focal_loss',
-    'mmcv_masked_conv',
-    'mmcv_nms',
-    'mmcv_point_sets',
-    'mmcv_psa_mask',
-    'mmcv_roi_align',
-    'mmcv_roi_pool',
-    'mmcv_rotated_boxes',
-    'mmcv_rotated_pool',
-    'mmcv_sync_bn',
-)
-# The modules of `mmattn.compat` that are loaded alone.
-PARTS = (
-    'finder',
-    'mmengine_scopes',
-    'mmpretrain_multimodal',
-    *OPERATORS,
-    'mmcv_ops',
-)
+# The modules and packages of `mmattn.compat` that are loaded alone.
+PARTS = ('finder', 'mmengine_scopes', 'mmpretrain_multimodal', 'mmcv_ops')
 
 
 class _Watch:
@@ -73,28 +47,26 @@ def _repair():
 
 
 def _file_of(part: str) -> str | None:
-    """Return the file of a module of `mmattn.compat`, None if it does not exist."""
+    """Return the file of a part of `mmattn.compat`, None if it does not exist."""
     from importlib.util import find_spec
     from os.path import isfile, join
 
     spec = find_spec('mmattn')
     for folder in (spec and spec.submodule_search_locations) or ():
-        path = join(folder, 'compat', f'{part}.py')
-        if isfile(path):
-            return path
+        for name in (f'{part}.py', join(part, '__init__.py')):
+            path = join(folder, 'compat', name)
+            if isfile(path):
+                return path
     return None
 
 
 def _load(name: str):
-    """Import a module of `mmattn.compat` without its parent packages."""
+    """Import a part of `mmattn.compat` without its parent packages."""
     from importlib import import_module
     from importlib.util import module_from_spec, spec_from_file_location
 
     if name in sys.modules or 'mmattn' in sys.modules:
         return import_module(name)
-    if name == f'{COMPAT}.mmcv_ops':
-        for part in OPERATORS:
-            _load(f'{COMPAT}.{part}')
     spec = spec_from_file_location(name, _file_of(name.rpartition('.')[2]))
     module = sys.modules[name] = module_from_spec(spec)
     try:

@@ -64,7 +64,7 @@ def test_an_mmcv_without_operators_gets_ours(tmp_path):
         'print(mmcv._ext.nms.__module__)\n'
     )
     ours = compat.IMPLEMENTATION
-    assert run_python(code, tmp_path) == [ours, 'False', 'mmattn.compat.mmcv_nms']
+    assert run_python(code, tmp_path) == [ours, 'False', 'mmattn.compat.mmcv_ops.nms']
 
 
 @pytest.mark.parametrize('first', ['mmattn', 'mmcv'])

@@ -11,8 +11,9 @@ import torch
 pytest.importorskip('mmcv.ops')
 from mmcv.ops import multi_scale_deform_attn as mmcv_module
 
-from mmattn.compat import IMPLEMENTATION, mmcv_deform
+from mmattn.compat import IMPLEMENTATION
 from mmattn.compat.mmcv_attention import correct_attention
+from mmattn.compat.mmcv_ops import deform
 from mmattn.ops.ms_deform_attn import interface as operator
 from mmattn.ops.testing import assert_close, make_ms_deform_inputs
 
@@ -189,7 +190,7 @@ def test_levels_must_follow_one_another(served_ops):
 class TestLevelsThatAreKept:
     @pytest.fixture(autouse=True)
     def elsewhere(self, monkeypatch):
-        monkeypatch.setattr(mmcv_deform, '_is_elsewhere', lambda tensor: True)
+        monkeypatch.setattr(deform, '_is_elsewhere', lambda tensor: True)
 
     @pytest.fixture
     def reads(self, monkeypatch):
@@ -202,35 +203,35 @@ class TestLevelsThatAreKept:
     def test_all_layers_read_once(self, reads):
         shapes, starts = SHAPES.clone(), STARTS.clone()
         for _ in range(6):
-            assert mmcv_deform.levels_of(shapes, starts) == LEVELS
+            assert deform.levels_of(shapes, starts) == LEVELS
         assert len(reads) == 1
 
     def test_what_is_new_is_read(self, reads):
         shapes, starts = SHAPES.clone(), STARTS.clone()
-        mmcv_deform.levels_of(shapes, starts)
-        mmcv_deform.levels_of(shapes, STARTS.clone())
-        mmcv_deform.levels_of(shapes.clone(), starts)
+        deform.levels_of(shapes, starts)
+        deform.levels_of(shapes, STARTS.clone())
+        deform.levels_of(shapes.clone(), starts)
         assert len(reads) == 3
         shapes[1, 1] = 6
-        assert mmcv_deform.levels_of(shapes, starts) == [[7, 5], [4, 6]]
+        assert deform.levels_of(shapes, starts) == [[7, 5], [4, 6]]
         starts[1] = 34
         with pytest.raises(ValueError, match='must follow'):
-            mmcv_deform.levels_of(shapes, starts)
+            deform.levels_of(shapes, starts)
 
     def test_inference_tensors_are_read_each_time(self, reads):
         with torch.inference_mode():
             shapes, starts = SHAPES.clone(), STARTS.clone()
-            mmcv_deform.levels_of(shapes, starts)
+            deform.levels_of(shapes, starts)
             shapes[1, 1] = 6
-            assert mmcv_deform.levels_of(shapes, starts)[1] == [4, 6]
+            assert deform.levels_of(shapes, starts)[1] == [4, 6]
 
     def test_nothing_outlives_the_tensors(self):
         shapes, starts = SHAPES.clone(), STARTS.clone()
-        mmcv_deform.levels_of(shapes, starts)
-        before = len(mmcv_deform._LEVELS)
+        deform.levels_of(shapes, starts)
+        before = len(deform._LEVELS)
         del shapes
         gc.collect()
-        assert len(mmcv_deform._LEVELS) == before - 1
+        assert len(deform._LEVELS) == before - 1
 
     def test_a_backward_reads_what_the_forward_did(self, served_ops, reads):
         shapes, starts = SHAPES.clone(), STARTS.clone()

@@ -13,7 +13,7 @@ padding is dropped.
 import torch
 from torch.nn import functional as F
 
-from mmattn.compat.mmcv_deform import widen
+from .deform import widen
 
 
 def _padded(features, radius):

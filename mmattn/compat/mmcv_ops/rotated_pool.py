@@ -9,8 +9,8 @@ import math
 import torch
 from torch.nn import functional as F
 
-from mmattn.compat.mmcv_deform import widen
-from mmattn.compat.mmcv_samples import (
+from .deform import widen
+from .samples import (
     bilinear,
     bin_corners,
     boxes_first,

@@ -9,8 +9,8 @@ import math
 
 import torch
 
-from mmattn.compat.mmcv_deform import widen
-from mmattn.compat.mmcv_polygons import (
+from .deform import widen
+from .polygons import (
     area,
     intersection_with_quadrilaterals,
     intersection_with_rectangles,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
 
-from mmattn.compat.mmcv_deform import widen
+from .deform import widen
 
 
 def nms(boxes, scores, iou_threshold, offset):

@@ -7,8 +7,8 @@ feature map, N boxes.
 import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
 
-from mmattn.compat.mmcv_deform import widen
-from mmattn.compat.mmcv_samples import bilinear
+from .deform import widen
+from .samples import bilinear
 
 NO_ARGMAX = -1.0
 """mmcv's position of the maximum of a bin without samples."""

@@ -4,25 +4,26 @@ The functions have the names, keyword arguments and in-place outputs that `mmcv.
 expects of its extension `mmcv._ext`. `mmattn.compat` serves them under that name when
 mmcv was installed without it. They were written from those conventions and from the
 operators' published definitions. A docstring says where its result can differ from the
-compiled operator's.
+compiled operator's. The modules here import each other relatively, and nothing else of
+mmattn at the top, because `mmattn_startup` loads this package without `mmattn`.
 
 float16 and bfloat16 are storage formats: the arithmetic is float32.
 """
 
-from mmattn.compat.mmcv_border_align import (
+from .border_align import (
     bezier_align_backward,
     bezier_align_forward,
     border_align_backward,
     border_align_forward,
 )
-from mmattn.compat.mmcv_boxes import bbox_overlaps, line_nms_forward
-from mmattn.compat.mmcv_carafe import (
+from .boxes import bbox_overlaps, line_nms_forward
+from .carafe import (
     carafe_backward,
     carafe_forward,
     carafe_naive_backward,
     carafe_naive_forward,
 )
-from mmattn.compat.mmcv_deform import (
+from .deform import (
     deform_conv_backward_input,
     deform_conv_backward_parameters,
     deform_conv_forward,
@@ -31,24 +32,24 @@ from mmattn.compat.mmcv_deform import (
     ms_deform_attn_backward,
     ms_deform_attn_forward,
 )
-from mmattn.compat.mmcv_focal_loss import (
+from .focal_loss import (
     sigmoid_focal_loss_backward,
     sigmoid_focal_loss_forward,
     softmax_focal_loss_backward,
     softmax_focal_loss_forward,
 )
-from mmattn.compat.mmcv_masked_conv import masked_col2im_forward, masked_im2col_forward
-from mmattn.compat.mmcv_nms import nms, nms_match, softnms
-from mmattn.compat.mmcv_point_sets import (
+from .masked_conv import masked_col2im_forward, masked_im2col_forward
+from .nms import nms, nms_match, softnms
+from .point_sets import (
     chamfer_distance_backward,
     chamfer_distance_forward,
     convex_giou,
     convex_iou,
     min_area_polygons,
 )
-from mmattn.compat.mmcv_psa_mask import psamask_backward, psamask_forward
-from mmattn.compat.mmcv_roi_align import roi_align_backward, roi_align_forward
-from mmattn.compat.mmcv_roi_pool import (
+from .psa_mask import psamask_backward, psamask_forward
+from .roi_align import roi_align_backward, roi_align_forward
+from .roi_pool import (
     deform_roi_pool_backward,
     deform_roi_pool_forward,
     prroi_pool_backward,
@@ -57,7 +58,7 @@ from mmattn.compat.mmcv_roi_pool import (
     roi_pool_backward,
     roi_pool_forward,
 )
-from mmattn.compat.mmcv_rotated_boxes import (
+from .rotated_boxes import (
     box_iou_quadri,
     box_iou_rotated,
     diff_iou_rotated_sort_vertices_forward,
@@ -65,7 +66,7 @@ from mmattn.compat.mmcv_rotated_boxes import (
     nms_rotated,
     points_in_polygons_forward,
 )
-from mmattn.compat.mmcv_rotated_pool import (
+from .rotated_pool import (
     active_rotated_filter_backward,
     active_rotated_filter_forward,
     riroi_align_rotated_backward,
@@ -75,7 +76,7 @@ from mmattn.compat.mmcv_rotated_pool import (
     rotated_feature_align_backward,
     rotated_feature_align_forward,
 )
-from mmattn.compat.mmcv_sync_bn import (
+from .sync_bn import (
     sync_bn_backward_data,
     sync_bn_backward_param,
     sync_bn_forward_mean,

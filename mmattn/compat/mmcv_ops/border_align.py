@@ -6,8 +6,8 @@ N curves.
 
 import torch
 
-from mmattn.compat.mmcv_deform import widen
-from mmattn.compat.mmcv_samples import (
+from .deform import widen
+from .samples import (
     bilinear,
     boxes_first,
     pool_bins,

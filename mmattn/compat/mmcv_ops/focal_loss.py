@@ -6,7 +6,7 @@ Shapes: N rows, K classes.
 import torch
 from torch.nn import functional as F
 
-from mmattn.compat.mmcv_deform import widen
+from .deform import widen
 
 
 def _class_weight(weight, target):

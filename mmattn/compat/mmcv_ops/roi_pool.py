@@ -6,8 +6,8 @@ feature map, N boxes.
 
 import torch
 
-from mmattn.compat.mmcv_deform import widen
-from mmattn.compat.mmcv_samples import (
+from .deform import widen
+from .samples import (
     bin_corners,
     boxes_first,
     gradients,

@@ -129,9 +129,9 @@ def loop_nms(corners, scores, threshold, labels):
 @pytest.mark.parametrize('labeled', [False, True], ids=['one-class', 'labels'])
 @pytest.mark.parametrize('at_once', [128, 3], ids=['one-step', 'steps'])
 def test_nms(served_ops, monkeypatch, number, labeled, at_once):
-    from mmattn.compat import mmcv_rotated_boxes
+    from mmattn.compat.mmcv_ops import rotated_boxes
 
-    monkeypatch.setattr(mmcv_rotated_boxes, 'BOXES_AT_ONCE', at_once)
+    monkeypatch.setattr(rotated_boxes, 'BOXES_AT_ONCE', at_once)
     boxes, scores = random_boxes(number)
     labels = torch.arange(number) % 3 if labeled else torch.zeros(number)
     given = labels if labeled else None

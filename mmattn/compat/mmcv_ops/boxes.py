@@ -6,7 +6,7 @@ Boxes are (x1, y1, x2, y2). A lane has 77 numbers. Number 2 is its first row, fr
 
 import torch
 
-from mmattn.compat.mmcv_deform import widen
+from .deform import widen
 
 LANE_ROWS = 72
 LANE_SIZE = LANE_ROWS + 5

@@ -2,10 +2,9 @@
 
 The convolutions run on torchvision's operator, which is defined as mmcv's: offsets are
 ordered (y, x) within each kernel position, kernel positions within each deform group,
-and the feature map is zero outside. `mmattn.compat.deform_conv_points` corrects the
-differences. Attention runs on `mmattn.ops.ms_deform_attn`. It is imported when it is
-called, because `mmattn_startup` loads this file without `mmattn`. The arithmetic is
-float32 for float16 and bfloat16 storage.
+and the feature map is zero outside. `deform_conv_points.py` corrects the differences.
+Attention runs on `mmattn.ops.ms_deform_attn`, which is imported when it is called. The
+arithmetic is float32 for float16 and bfloat16 storage.
 """
 
 import math
@@ -17,7 +16,7 @@ import torchvision  # noqa: F401  defines torch.ops.torchvision
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mmattn.compat.deform_conv_points import (
+from .deform_conv_points import (
     drop_outside,
     first_elements,
     write_first_elements,

@@ -8,8 +8,8 @@ import math
 
 import torch
 
-from mmattn.compat.mmcv_deform import widen
-from mmattn.compat.mmcv_polygons import area, cross, intersection_with_quadrilaterals
+from .deform import widen
+from .polygons import area, cross, intersection_with_quadrilaterals
 
 SETS_AT_ONCE = 2**12
 """Pairs per step, so that temporary tensors stay in the cache."""
