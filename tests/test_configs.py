@@ -204,3 +204,21 @@ def test_readme_tables_are_up_to_date(readme):
     assert model_zoo.with_tables(readme) == readme.read_text(), (
         'run tools/dev/generate_model_zoo.py'
     )
+
+
+def test_the_table_of_speeds_has_the_lower_of_two_sets(tmp_path):
+    head = 'model,pass,params_m,speedup\n'
+    (tmp_path / 'm.csv').write_text(
+        f'{head}ours,inference,5.04,1.2\npeer,inference,6,1.3\nours,training,5.04,0.9\n'
+        'peer,training,6,1\n'
+    )
+    (tmp_path / 'm_avx2.csv').write_text(
+        f'{head}ours,inference,5.04,1.4\npeer,inference,6,1.1\nours,training,5.04,0.8\n'
+        'peer,training,6,1\n'
+    )
+    assert model_zoo.table(tmp_path / 'm.csv', tmp_path).splitlines() == [
+        '| model | parameters (M) | inference | training |',
+        '| --- | --- | --- | --- |',
+        '| `ours` | 5.0 | 1.20 | 0.80 |',
+        '| `peer` | 6.0 | 1.10 | 1.00 |',
+    ]

@@ -115,5 +115,5 @@ def test_other_operators_say_how_to_get_them(served_ops, monkeypatch):
 
 def test_only_operators_are_stood_in_for(served_ops):
     assert served_ops.any_operator.__name__ == 'any_operator'
-    with pytest.raises(AttributeError, match='__path__'):
-        _ = served_ops.__path__
+    with pytest.raises(AttributeError, match='__wrapped__'):
+        _ = served_ops.__wrapped__

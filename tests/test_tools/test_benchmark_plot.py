@@ -141,20 +141,26 @@ def test_another_csv_is_refused(tmp_path):
             plot.main([str(path)])
 
 
-def test_models_of_several_sizes_have_a_second_picture(tmp_path):
-    speeds = {'ivit_t': (27, 20), 'swin_small_x': (50, 9), 'swin_tiny_x': (28, 15)}
+def test_three_sizes_of_the_baseline_have_a_second_picture(tmp_path):
+    speeds = {
+        'ivit_t': (27, 20),
+        'swin_small_x': (50, 9),
+        'swin_tiny_x': (28, 15),
+        'swin_base_x': (88, 6),
+    }
     rows = [
-        dict(model=name, params_m=params, images_per_s=speed, speedup_at_params=1.3)
+        {'model': name, 'params_m': params, 'images_per_s': speed, 'pass': 'inference'}
         for name, (params, speed) in speeds.items()
     ]
     path = tmp_path / 'm_cpu.csv'
-    rows = [row | {'pass': 'inference'} for row in rows]
+    write(path, rows[:3], baseline='swin_tiny_x')
+    assert plot.draw(path) == [tmp_path / 'm_cpu.png']
     sets = [write(path, rows, baseline='swin_tiny_x')]
     assert plot.draw(path) == [tmp_path / 'm_cpu.png', tmp_path / 'm_cpu_params.png']
     (axis,) = plot.draw_sizes(sets).axes
     assert axis.collections[0].get_offsets().tolist() == [
         list(p) for p in speeds.values()
     ]
-    assert sorted(axis.lines[0].get_xdata()) == [28, 50]  # only the baseline's family
+    assert sorted(axis.lines[0].get_xdata()) == [28, 50, 88]  # only the baseline's family
     assert texts(axis) == list(speeds)
     plot.plt.close('all')

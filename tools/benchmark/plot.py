@@ -5,8 +5,8 @@
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
 method; what `model.py` and `train_step.py` wrote becomes bars. The rows of `x_cpu.csv`
 and those of `x_cpu_avx2.csv`, measured with AVX2 only, share the picture `x_cpu.png`.
-Ratios are those of the drawn values. Models of several sizes have a second picture,
-`x_cpu_params.png`: images a second against the parameters.
+Ratios are those of the drawn values. Where the baseline's family has three sizes, there
+is a second picture, `x_cpu_params.png`: images a second against the parameters.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 SECOND_SET = '_avx2'
+MIN_SIZES = 3  # of a family, for a picture of speed against size
 MAX_LABEL = 40  # longer ones stand in two columns
 # timm's PVT v2 is `pvt_v2_`.
 OUR_NAMES = (
@@ -326,9 +327,9 @@ def draw(path: Path) -> list[Path]:
     first = path.with_stem(path.stem.removesuffix(SECOND_SET))
     paths = [first, first.with_stem(first.stem + SECOND_SET)]
     sets = [read(each) for each in paths if each == path or each.is_file()]
-    kind = next(kind for column, kind in KINDS.items() if column in sets[0][0])
-    drawn = [save(kind(sets), captions(sets), first.with_suffix('.png'))]
-    if any(row.get('speedup_at_params') for row in sets[0]):
+    draw_sets = next(kind for column, kind in KINDS.items() if column in sets[0][0])
+    drawn = [save(draw_sets(sets), captions(sets), first.with_suffix('.png'))]
+    if draw_sets is draw_throughput and len(dict(family_line(sets[0]))) >= MIN_SIZES:
         out_file = first.with_name(f'{first.stem}_params.png')
         drawn.append(save(draw_sizes(sets), captions(sets), out_file))
     return drawn

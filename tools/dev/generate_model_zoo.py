@@ -9,11 +9,12 @@ transforms has a second count, `FLOPs without Transforms`; one with hard attenti
 masks has `FLOPs without Masks`.
 
 A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
-the README. It is a metafile, the folder `papers`, or a folder with the `summary.json`
-files that `draw_run.py` writes.
+the README. It is a metafile, the folder `papers`, a folder with the `summary.json`
+files that `draw_run.py` writes, or a csv file that `tools/benchmark/model.py` writes.
 """
 
 import argparse
+import csv
 import functools
 import json
 import os
@@ -233,6 +234,7 @@ def metrics(model: dict, kind: str) -> dict[str, float]:
 
 def readmes() -> list[Path]:
     return [
+        ROOT / 'docs/benchmarks/README.md',
         ROOT / 'docs/demos.md',
         ROOT / 'docs/model_zoo.md',
         ROOT / 'docs/mask_search.md',
@@ -294,6 +296,26 @@ def model_table(metafile: Path, folder: Path) -> str:
     return markdown(rows)
 
 
+def speed_table(path: Path) -> str:
+    """Return a table of speeds over the baseline's, from the csv file of a benchmark.
+
+    A figure is the lower of those with both instruction sets.
+    """
+    speeds, params = {}, {}
+    for each in (path, path.with_stem(f'{path.stem}_avx2')):
+        with each.open(newline='') as file:
+            for row in csv.DictReader(file):
+                params[row['model']] = float(row['params_m'])
+                key = row['model'], row['pass']
+                speeds.setdefault(key, []).append(float(row['speedup']))
+    passes = list(dict.fromkeys(which for _, which in speeds))
+    rows = [['model', 'parameters (M)', *passes]]
+    for model in sorted(params, key=lambda model: -min(speeds[model, passes[0]])):
+        figures = [f'{min(speeds[model, which]):.2f}' for which in passes]
+        rows.append([f'`{model}`', f'{params[model]:.1f}', *figures])
+    return markdown(rows)
+
+
 def agreement_table() -> str:
     """Return a table that counts the figures of ours that equal a paper's."""
     counts = {}
@@ -322,6 +344,8 @@ def table(path: Path, folder: Path) -> str:
         return agreement_table()
     if path.is_dir():
         return run_table(path)
+    if path.suffix == '.csv':
+        return speed_table(path)
     return model_table(path, folder)
 
 
