@@ -161,6 +161,6 @@ def test_three_sizes_of_the_baseline_have_a_second_picture(tmp_path):
     assert axis.collections[0].get_offsets().tolist() == [
         list(p) for p in speeds.values()
     ]
-    assert sorted(axis.lines[0].get_xdata()) == [28, 50, 88]  # only the baseline's family
+    assert sorted(axis.lines[0].get_xdata()) == [28, 50, 88]  # the baseline's
     assert texts(axis) == list(speeds)
     plot.plt.close('all')
