@@ -27,7 +27,7 @@ env: $(STAMP)
 
 $(STAMP): pyproject.toml setup.py $(wildcard requirements/*.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_ARGS) --editable ".[mm,export,tests]"
+	$(BIN)/python -m pip install $(PIP_ARGS) --editable ".[mm,export,predict,tests]"
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
 import mmattn
 
-from ..engine.checkpoints import read_checkpoint
 from ..engine.checkpoints.atomic_files import write_atomically
-from ..engine.checkpoints.weights import find_weights, load_weights
+from ..engine.model import build_model
+from ..images import read_image
 from .errors import ExportError
 from .graphs import graph_of
 from .graphs.normalized import Normalized
-from .images import read_image
 from .inputs import prepare, stack
 from .metadata import Metadata
 from .preprocessing import class_names, image_steps, normalization
@@ -118,27 +116,6 @@ def export_model(
     if format == 'pt2':
         write_atomically(files[1], metadata.to_json().encode())
     return metadata
-
-
-def build_model(
-    cfg: Config, checkpoint: str | Path | None
-) -> tuple[nn.Module, Mapping | None]:
-    """Return the model of a config in evaluation mode, and the checkpoint's content.
-
-    Raises:
-        ValueError: the checkpoint does not match the model exactly.
-    """
-    model_cfg = cfg.model.copy()
-    if 'data_preprocessor' in cfg:  # mmpretrain's runner moves it too
-        model_cfg.setdefault('data_preprocessor', cfg.data_preprocessor)
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        model = MODELS.build(model_cfg)
-    loaded = None
-    if checkpoint is not None:
-        loaded = read_checkpoint(checkpoint, 'cpu')
-        report = load_weights(model, find_weights(loaded, str(checkpoint)))
-        report.check(str(checkpoint), exact=True)
-    return model.requires_grad_(False).eval(), loaded
 
 
 def export_graph(

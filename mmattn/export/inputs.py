@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .images import resize
+from ..images import resize
 from .metadata import Metadata
 
 
@@ -113,6 +113,9 @@ def _pipeline_size(
     if 'short_side' in settings:
         side = round(settings['short_side'] * grown)
         return (int(side * H / W), side) if W < H else (side, int(side * W / H))
+    if 'factor' in settings:  # mmcv rounds it to a `scale`
+        scale = _scaled(size, settings['factor'])
+        return _scaled(size, min(max(scale) / max(size), min(scale) / min(size)))
     if 'scale' not in settings:
         return size
     if not settings['keep_ratio']:

@@ -1,96 +1,16 @@
-"""Results of exported models, in the pixels of the original image."""
+"""Read the results of an image from the outputs of an exported model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .images import nearest
+from ..images import nearest
+from ..results import Detections, Segmentation
+from ..results.names import class_names, label_type
 from .inputs import Prepared
 from .metadata import Metadata
 
 MAX_VALUES = 2**24  # resized logits that are held at a time
-
-
-@dataclass
-class Detections:
-    """Objects in an image, best first.
-
-    Attributes:
-        boxes: shape (n, 4), float32: x1, y1, x2, y2 in pixels of the original image.
-        scores: shape (n,), float32.
-        labels: shape (n,), int64.
-        names: class of each object; its label as text if the file has no classes.
-        masks: shape (n, H, W), bool, in the size of the original image, or None.
-    """
-
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
-    names: list[str]
-    masks: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def above(self, score: float) -> 'Detections':
-        """Return the objects with at least this score."""
-        keep = np.flatnonzero(self.scores >= score)
-        return replace(
-            self,
-            boxes=self.boxes[keep],
-            scores=self.scores[keep],
-            labels=self.labels[keep],
-            names=[self.names[i] for i in keep],
-            masks=None if self.masks is None else self.masks[keep],
-        )
-
-
-@dataclass
-class Segmentation:
-    """The class of each pixel.
-
-    Attributes:
-        labels: shape (H, W), uint8 or int64, in the size of the original image.
-        classes: names of the classes, or None.
-        palette: color of each class, or None.
-    """
-
-    labels: np.ndarray
-    classes: list[str] | None = None
-    palette: list[list[int]] | None = None
-
-    def colors(self) -> np.ndarray:
-        """Return an RGB image of shape (H, W, 3) in the colors of the classes.
-
-        Raises:
-            ValueError: the file has no palette.
-        """
-        if self.palette is None:
-            raise ValueError('the exported file has no palette')
-        return np.array(self.palette, np.uint8)[self.labels]
-
-
-@dataclass
-class Classification:
-    """The probability of each class.
-
-    Attributes:
-        scores: shape (classes,), float32.
-        classes: names of the classes, or None.
-    """
-
-    scores: np.ndarray
-    classes: list[str] | None = None
-
-    def top(self, count: int = 5) -> list[tuple[str, float]]:
-        """Return the names and scores of the best classes, best first."""
-        best = np.argsort(-self.scores, kind='stable')[:count]
-        return [(_name(self.classes, i), float(self.scores[i])) for i in best]
-
-
-def _name(classes: Sequence[str] | None, label: int) -> str:
-    return str(label) if classes is None else classes[label]
 
 
 def detections(
@@ -108,8 +28,8 @@ def detections(
         threshold = metadata.mask_threshold
         threshold = 0.5 if threshold is None else threshold
         pasted = paste_masks(masks[0][keep], boxes, image.original, threshold)
-    names = [_name(metadata.classes, i) for i in labels]
-    return Detections(boxes, dets[:, 4], labels, names, pasted)
+    names = class_names(metadata.classes, labels)
+    return Detections(boxes, dets[:, 4], labels, names, pasted, size=image.original)
 
 
 def paste_masks(
@@ -177,7 +97,7 @@ def _labels(
     C = logits.shape[0]
     top, bottom, far = _neighbors(logits.shape[1], size[0], align_corners)
     left, right, across = _neighbors(logits.shape[2], size[1], align_corners)
-    labels = np.empty(size, np.int64)
+    labels = np.empty(size, label_type(C))
     step = max(MAX_VALUES // (C * size[1]), 1)
     for start in range(0, size[0], step):
         part = slice(start, start + step)

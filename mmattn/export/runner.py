@@ -7,16 +7,11 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from PIL import Image
 
-from .images import check_interpolation, read_image
+from ..images import check_interpolation, read_image
+from ..results import Classification, Detections, Segmentation
 from .inputs import Prepared, prepare, stack
 from .metadata import KEY, PT2_FILE, Metadata
-from .results import (
-    Classification,
-    Detections,
-    Segmentation,
-    detections,
-    segmentation,
-)
+from .results import detections, segmentation
 
 Result = Detections | Segmentation | Classification | list[np.ndarray]
 FORMATS = ('.onnx', '.pt2')
@@ -168,9 +163,11 @@ class Runner:
         results = []
         for start in range(0, len(images), self.batch):
             chunk = images[start : start + self.batch]
-            results += self._batch(
-                [prepare(read_image(x), self.metadata) for x in chunk]
-            )
+            prepared = [prepare(read_image(x), self.metadata) for x in chunk]
+            for image, result in zip(chunk, self._batch(prepared), strict=True):
+                if isinstance(image, (str, Path)) and not isinstance(result, list):
+                    result.source = str(image)
+                results.append(result)
         return results
 
     @property
@@ -200,5 +197,5 @@ class Runner:
         if metadata.task == 'segmentation':
             return segmentation(outputs, image, metadata)
         if metadata.task == 'classification':
-            return Classification(outputs[0], metadata.classes)
+            return Classification(outputs[0], metadata.classes, size=image.original)
         return outputs

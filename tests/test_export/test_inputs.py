@@ -9,9 +9,9 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import DefaultScope
 from PIL import Image
 
-from mmattn.export.images import read_image
 from mmattn.export.inputs import prepare, stack, target_size
 from mmattn.export.metadata import Metadata
+from mmattn.images import read_image
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 SCALE = dict(scale=[133, 80], keep_ratio=True, interpolation='bilinear', backend='cv2')

@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 from mmattn.export import results
 from mmattn.export.inputs import Prepared
 from mmattn.export.metadata import Metadata
-from mmattn.export.results import Detections, detections, paste_masks, segmentation
+from mmattn.export.results import detections, paste_masks, segmentation
 
 NAMES = ['cat', 'dog']
 
@@ -78,20 +78,6 @@ def test_detections_below_the_threshold_of_the_file_are_left_out():
     assert list(found.scores) == [0.9, 0.5] and found.masks is None
 
 
-def test_above():
-    masks = np.arange(3)[:, None, None] > np.zeros((1, 2, 2))
-    boxes = np.arange(12.0).reshape(3, 4)
-    all_of_them = Detections(
-        boxes, np.array([0.9, 0.2, 0.5]), np.array([0, 1, 0]), ['a', 'b', 'a'], masks
-    )
-    found = all_of_them.above(0.5)
-    assert (
-        len(found) == 2 and found.names == ['a', 'a'] and list(found.labels) == [0, 0]
-    )
-    np.testing.assert_array_equal(found.boxes, boxes[[0, 2]])
-    np.testing.assert_array_equal(found.masks, masks[[0, 2]])
-
-
 @pytest.mark.parametrize('align_corners', [False, True])
 @pytest.mark.parametrize('original', [(64, 96), (117, 50), (9, 201), (1, 1)], ids=str)
 @pytest.mark.parametrize('classes', [1, 5])
@@ -127,15 +113,3 @@ def test_labels_are_resized_to_the_nearest():
     expected = mmcv.imresize(inside, (200, 31), interpolation='nearest')
     np.testing.assert_array_equal(found.labels, expected)
     np.testing.assert_array_equal(found.colors()[..., 1], 2 * found.labels)
-
-
-def test_colors_require_a_palette():
-    found = results.Segmentation(np.zeros((2, 2), int))
-    with pytest.raises(ValueError, match='no palette'):
-        found.colors()
-
-
-def test_best_classes():
-    found = results.Classification(np.array([0.1, 0.7, 0.2]), ['a', 'b', 'c'])
-    assert found.top(2) == [('b', 0.7), ('c', 0.2)]
-    assert results.Classification(found.scores).top(1) == [('1', 0.7)]

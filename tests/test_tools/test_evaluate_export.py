@@ -13,7 +13,7 @@ from pycocotools import mask as coco_masks
 from tool_runs import load_tool
 
 from mmattn.export.metadata import Metadata
-from mmattn.export.results import Detections, Segmentation
+from mmattn.results import Detections, Segmentation
 
 CLASSES = ['dog', 'cat']
 IDS = {'cat': 3, 'dog': 8}

@@ -18,12 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from mmattn.export import load
-from mmattn.export.results import Detections
 from mmattn.export.runner import Runner
 
 IGNORED = 255
@@ -48,10 +46,10 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
     boxes, masks = [], []
     for key, image in truth.imgs.items():
         found = runner(images / image['file_name'])
-        kinds = [categories[name] for name in found.names]
-        for entry, mask in _entries(found, key, kinds):
+        for entry in found.to_coco(key, categories):
+            mask = entry.pop('segmentation', None)
             boxes.append(entry)
-            if mask is not None:
+            if mask is not None:  # with a box, COCO would take its area
                 shared = {k: v for k, v in entry.items() if k != 'bbox'}
                 masks.append(shared | dict(segmentation=mask))
     categories = [categories[name] for name in classes]
@@ -59,16 +57,6 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
     if 'masks' in runner.metadata.outputs:
         metrics['segm_mAP'] = _precision(truth, masks, 'segm', categories)
     return metrics
-
-
-def _entries(found: Detections, image: int, kinds: list[int]):
-    for i, (x1, y1, x2, y2) in enumerate(found.boxes.tolist()):
-        mask = None
-        if found.masks is not None:
-            mask = coco_masks.encode(np.asfortranarray(found.masks[i], np.uint8))
-        box = [x1, y1, x2 - x1, y2 - y1]
-        score = float(found.scores[i])
-        yield dict(image_id=image, category_id=kinds[i], bbox=box, score=score), mask
 
 
 def _precision(truth: COCO, entries: list[dict], kind: str, categories: list) -> float:

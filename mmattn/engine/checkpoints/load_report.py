@@ -114,6 +114,7 @@ class LoadReport:
         part: str = '',
         partial: bool = False,
         taker: str | None = None,
+        advice: str | None = ALLOW_PARTIAL,
     ):
         """Apply the rules of `mmattn.engine.checkpoints.weights`.
 
@@ -122,6 +123,7 @@ class LoadReport:
             part: prefix of the backbone in the model, such as 'backbone.'.
             partial: raise only if nothing matched.
             taker: config of a backbone that accepts the whole file, if one is known.
+            advice: how to load what matches; None where that is not possible.
 
         Raises:
             ValueError: the rule is broken. The message has the file, the counts, names
@@ -135,8 +137,8 @@ class LoadReport:
             lines.append(f'the file has the names of DeiT, which {taker} takes')
         elif (prefix := self.likely_prefix()) is not None:
             lines.append(prefix)
-        if self.matched and taker is None:
-            lines.append(ALLOW_PARTIAL)
+        if self.matched and taker is None and advice is not None:
+            lines.append(advice)
         raise ValueError('\n  '.join(lines))
 
     def _problem(self, exact: bool, part: str, partial: bool) -> str | None:

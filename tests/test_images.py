@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.export.images import read_image, resize
+from mmattn.images import read_image, resize
 
 SIZES = [
     ((60, 97), (133, 200)),

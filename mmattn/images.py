@@ -1,6 +1,8 @@
 """Read and resize images as mmcv does, with numpy and Pillow alone."""
 
+import io
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -11,20 +13,26 @@ CV2 = ('nearest', 'bilinear', 'bicubic')
 PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
 
 
-def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
+def read_image(
+    image: str | Path | BinaryIO | Image.Image | np.ndarray, name: str | None = None
+) -> np.ndarray:
     """Return an image as an array of shape (H, W, 3), uint8 RGB.
 
     Files are turned as their EXIF orientation says. Gray is repeated in three channels,
     transparency is dropped, and of 16 bits the upper 8 are kept, as in OpenCV.
 
+    Args:
+        image: a path, an open file, a PIL image or an array.
+        name: of the image in errors; it defaults to the path.
+
     Raises:
-        ValueError: it is no image, or an array of another shape or type.
+        ValueError: it is no image, too large, or an array of another shape or type.
     """
     if isinstance(image, np.ndarray):
         return _from_array(image)
     if isinstance(image, Image.Image):
         return _from_pillow(image)
-    if not isinstance(image, (str, Path)):
+    if not isinstance(image, (str, Path, io.IOBase)):
         raise ValueError(
             'an image must be a path, a PIL image or an array, '
             f'got {type(image).__name__}'
@@ -35,8 +43,15 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     # Pillow raises SyntaxError and OSError for broken files.
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f'{image} cannot be read as an image: {error}') from error
+    except (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        SyntaxError,
+    ) as error:
+        raise ValueError(
+            f'{name or image} cannot be read as an image: {error}'
+        ) from error
 
 
 def _from_array(array: np.ndarray) -> np.ndarray:

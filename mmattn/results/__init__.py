@@ -1,0 +1,18 @@
+"""Results of models in the pixels of the original image, as plain arrays.
+
+`mmattn.apis.Predictor` and `mmattn.export.load` return them. They require numpy alone;
+a conversion or a drawing says what it needs besides.
+"""
+
+from .classification import Classification
+from .coco import CocoDocument, coco_document
+from .detections import Detections
+from .segmentation import Segmentation
+
+__all__ = [
+    'Classification',
+    'CocoDocument',
+    'Detections',
+    'Segmentation',
+    'coco_document',
+]

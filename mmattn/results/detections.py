@@ -1,0 +1,122 @@
+"""Objects that a detector found in an image."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image
+
+from .coco import encode_mask
+from .drawing import draw_detections, open_picture
+from .optional import import_supervision
+
+
+@dataclass
+class Detections:
+    """Objects in an image, best first.
+
+    Attributes:
+        boxes: shape (n, 4), float32: x1, y1, x2, y2 in pixels of the original image.
+        scores: shape (n,), float32.
+        labels: shape (n,), int64.
+        names: class of each object; its label as text if the classes are unknown.
+        masks: shape (n, H, W), bool, in the size of the original image, or None. Those
+            of a tiled image are a `supervision.CompactMask`, which numpy.asarray makes
+            an array.
+        source: path or address of the image, None for an array.
+        size: height and width of the original image, None if they are unknown.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    names: list[str]
+    masks: np.ndarray | None = None
+    source: str | None = None
+    size: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, index) -> 'Detections':
+        """Return the objects of a slice, a mask or a list of indices."""
+        keep = np.arange(len(self))[index]
+        if keep.ndim != 1:
+            raise IndexError(f'the index must select a list of objects, got {index!r}')
+        return replace(
+            self,
+            boxes=self.boxes[keep],
+            scores=self.scores[keep],
+            labels=self.labels[keep],
+            names=[self.names[i] for i in keep],
+            masks=None if self.masks is None else self.masks[keep],
+        )
+
+    def name_of(self, label: int) -> str:
+        """Return the name of a class that occurs."""
+        return self.names[self.labels.tolist().index(label)]
+
+    def above(self, score: float) -> 'Detections':
+        """Return the objects with at least this score."""
+        return self[self.scores >= score]
+
+    def to_supervision(self):
+        """Return `supervision.Detections` with the names under `class_name`."""
+        return import_supervision().Detections(
+            xyxy=self.boxes.astype(np.float32),
+            mask=self.masks,
+            confidence=self.scores,
+            class_id=self.labels.astype(int),
+            data={'class_name': np.array(self.names, str)},
+        )
+
+    def to_coco(
+        self, image_id: int = 1, category_ids: Mapping[str, int] | None = None
+    ) -> list[dict]:
+        """Return annotations of COCO with a `score`, as its evaluation reads them.
+
+        Masks are encoded as compressed run lengths, which requires pycocotools.
+
+        Args:
+            image_id: id of the image.
+            category_ids: id of each class by its name; by default the label plus 1.
+        """
+        found = []
+        for i, (x1, y1, x2, y2) in enumerate(self.boxes.tolist()):
+            category = int(self.labels[i]) + 1
+            if category_ids is not None:
+                category = category_ids[self.names[i]]
+            entry = dict(
+                image_id=image_id,
+                category_id=category,
+                bbox=[x1, y1, x2 - x1, y2 - y1],
+                area=(x2 - x1) * (y2 - y1),
+                iscrowd=0,
+                score=float(self.scores[i]),
+            )
+            if self.masks is not None:
+                mask = self.masks[i]
+                entry |= dict(segmentation=encode_mask(mask), area=int(mask.sum()))
+            found.append(entry)
+        return found
+
+    def draw(
+        self,
+        image: np.ndarray | Image.Image | None = None,
+        *,
+        score: float = 0.3,
+        with_text: bool | None = None,
+    ) -> np.ndarray:
+        """Return the image with boxes, masks, names and scores, RGB uint8.
+
+        This requires supervision.
+
+        Args:
+            image: the original image; by default it is read again from `source`.
+            score: lowest score that is drawn.
+            with_text: whether to write names and scores. By default they are written
+                for at most 30 objects.
+        """
+        return draw_detections(
+            open_picture(image, self.source), self.above(score), with_text
+        )

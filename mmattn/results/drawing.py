@@ -1,0 +1,129 @@
+"""Draw results on images."""
+
+import colorsys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from ..images import read_image
+from .optional import import_supervision
+
+MAX_TEXTS = 30  # objects that are named by default
+MASK_OPACITY = 0.4
+GOLDEN = 0.618033988749895  # successive hues are far apart
+TEXT_SHARE = 1 / 40  # of the image's shorter side
+MIN_TEXT = 10  # pixels
+
+
+def open_picture(
+    image: np.ndarray | Image.Image | None, source: str | None
+) -> np.ndarray:
+    """Return the image to draw on as an RGB array.
+
+    Raises:
+        ValueError: there is no image, and `source` is no file.
+    """
+    if image is None:
+        if source is None or not Path(source).is_file():
+            raise ValueError(
+                f'draw() requires the image of this result, whose source is {source!r}:'
+                ' pass it as `image`'
+            )
+        image = source
+    return read_image(image)
+
+
+def class_colors(count: int) -> list[list[int]]:
+    """Return a distinct RGB color for each label."""
+    hues = (i * GOLDEN % 1 for i in range(count))
+    colors = (colorsys.hsv_to_rgb(hue, 0.75, 0.95) for hue in hues)
+    return [[round(255 * channel) for channel in color] for color in colors]
+
+
+def draw_detections(
+    picture: np.ndarray, found, with_text: bool | None = None
+) -> np.ndarray:
+    """Return a picture with objects.
+
+    Args:
+        picture: shape (H, W, 3), RGB uint8.
+        found: `Detections`.
+        with_text: see `Detections.draw`.
+    """
+    sv = import_supervision()
+    if found.masks is not None and found.masks.shape[1:] != picture.shape[:2]:
+        raise ValueError(
+            'the image must be the original one, of height and width '
+            f'{found.masks.shape[1:]}, got {picture.shape[:2]}'
+        )
+    objects = found.to_supervision()
+    scene = np.ascontiguousarray(picture[:, :, ::-1])  # supervision draws on BGR
+    size = picture.shape[1::-1]
+    thickness = sv.calculate_optimal_line_thickness(resolution_wh=size)
+    if found.masks is not None:
+        scene = sv.MaskAnnotator(opacity=MASK_OPACITY).annotate(scene, objects)
+    scene = sv.BoxAnnotator(thickness=thickness).annotate(scene, objects)
+    if with_text or (with_text is None and len(found) <= MAX_TEXTS):
+        texts = [
+            f'{name} {score:.2f}'
+            for name, score in zip(found.names, found.scores, strict=True)
+        ]
+        scale = sv.calculate_optimal_text_scale(resolution_wh=size)
+        scene = sv.LabelAnnotator(text_scale=scale).annotate(scene, objects, texts)
+    return np.ascontiguousarray(scene[:, :, ::-1])
+
+
+def draw_labels(
+    picture: np.ndarray,
+    colors: np.ndarray,
+    opacity: float,
+    legend: Sequence[tuple[str, Sequence[int]]],
+) -> np.ndarray:
+    """Return a picture under colors, with a legend in the upper left corner.
+
+    Args:
+        picture: shape (H, W, 3), RGB uint8.
+        colors: the same shape and type.
+        opacity: of the colors, from 0 to 1.
+        legend: name and color of each class.
+    """
+    if colors.shape != picture.shape:
+        raise ValueError(
+            'the image must be the original one, of height and width '
+            f'{colors.shape[:2]}, got {picture.shape[:2]}'
+        )
+    if not 0 <= opacity <= 1:
+        raise ValueError(f'`opacity` must be from 0 to 1, got {opacity}')
+    blend = Image.blend(Image.fromarray(picture), Image.fromarray(colors), opacity)
+    return _write(blend, legend)
+
+
+def draw_lines(picture: np.ndarray, lines: Sequence[str]) -> np.ndarray:
+    """Return a picture with lines of text in the upper left corner."""
+    return _write(Image.fromarray(picture), [(line, None) for line in lines])
+
+
+def _write(
+    canvas: Image.Image, entries: Sequence[tuple[str, Sequence[int] | None]]
+) -> np.ndarray:
+    """Write lines on a dark ground, each behind a square of its color if it has one."""
+    if not entries:
+        return np.array(canvas)
+    size = max(MIN_TEXT, round(min(canvas.size) * TEXT_SHARE))
+    font, gap = ImageFont.load_default(size), size // 3
+    squares = any(color is not None for _, color in entries)
+    left = 2 * gap + size if squares else gap
+    width = left + max(int(font.getlength(text)) for text, _ in entries) + gap
+    ground = Image.new('RGB', (width, len(entries) * (size + gap) + gap), (20, 20, 20))
+    draw = ImageDraw.Draw(ground)
+    for i, (text, color) in enumerate(entries):
+        top = gap + i * (size + gap)
+        if color is not None:
+            box = (gap, top, gap + size, top + size)
+            draw.rectangle(box, fill=tuple(map(int, color)))
+        draw.text((left, top), text, (255, 255, 255), font)
+    canvas = canvas.convert('RGB')
+    canvas.paste(ground, (0, 0))
+    return np.array(canvas)

@@ -1,0 +1,18 @@
+"""Import libraries of the extra `predict` when they are used."""
+
+from types import ModuleType
+
+
+def import_supervision() -> ModuleType:
+    """Return the module supervision.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import supervision
+    except ImportError as error:
+        raise ImportError(
+            'this requires supervision: pip install "mmattn[predict]"'
+        ) from error
+    return supervision

@@ -1,0 +1,141 @@
+"""Objects as arrays, as supervision's, as COCO's and drawn."""
+
+import copy
+import io
+import json
+from contextlib import redirect_stdout
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_masks
+from pycocotools.coco import COCO
+
+from mmattn.results import Detections, coco_document
+
+SIZE = (40, 60)
+
+
+@pytest.fixture
+def found():
+    boxes = [[5, 10, 25, 30], [30, 4, 50, 20], [0, 0, 4, 4]]
+    masks = np.zeros((3, *SIZE), bool)
+    masks[0, 12:28, 6:20] = True
+    masks[1, 4:20, 30:50] = True
+    return Detections(
+        np.array(boxes, np.float32),
+        np.array([0.9, 0.5, 0.2], np.float32),
+        np.array([0, 1, 0]),
+        ['cat', 'dog', 'cat'],
+        masks,
+        'image.png',
+        SIZE,
+    )
+
+
+def test_above(found):
+    kept = found.above(0.5)
+    assert len(kept) == 2 and kept.names == ['cat', 'dog']
+    np.testing.assert_array_equal(kept.boxes, found.boxes[:2])
+    np.testing.assert_array_equal(kept.masks, found.masks[:2])
+    assert kept.source == 'image.png' and kept.size == SIZE
+
+
+@pytest.mark.parametrize(
+    'index, kept',
+    [
+        ([2, 0], [2, 0]),
+        (slice(1, None), [1, 2]),
+        (np.array([True, False, True]), [0, 2]),
+    ],
+    ids=['list', 'slice', 'mask'],
+)
+def test_objects_are_selected_by_index(found, index, kept):
+    some = found[index]
+    np.testing.assert_array_equal(some.scores, found.scores[kept])
+    assert some.names == [found.names[i] for i in kept]
+    with pytest.raises(IndexError, match='list of objects, got 1'):
+        found[1]
+
+
+def test_supervision_gets_all(found):
+    sv = pytest.importorskip('supervision')
+    objects = found.to_supervision()
+    np.testing.assert_array_equal(objects.xyxy, found.boxes)
+    np.testing.assert_array_equal(objects.mask, found.masks)
+    np.testing.assert_array_equal(objects.confidence, found.scores)
+    np.testing.assert_array_equal(objects.class_id, [0, 1, 0])
+    assert list(objects.data['class_name']) == found.names
+    assert len(objects[objects.confidence > 0.4]) == 2
+    assert isinstance(found.above(0.95).to_supervision(), sv.Detections)
+
+
+def test_coco_reads_the_document(found, tmp_path):
+    other = found[[1]]
+    other.source = None
+    document = coco_document([found, other], ['cat', 'dog', 'owl'])
+    path = tmp_path / 'predictions.json'
+    path.write_text(json.dumps(document))
+    with redirect_stdout(io.StringIO()):
+        coco = COCO(path)
+        loaded = coco.loadRes(copy.deepcopy(document['annotations']))
+    assert [image['file_name'] for image in coco.imgs.values()] == ['image.png', '2']
+    assert {each['name'] for each in coco.cats.values()} == {'cat', 'dog', 'owl'}
+    assert len(loaded.getAnnIds(imgIds=1)) == 3 and len(loaded.anns) == 4
+    first, *_, last = document['annotations']
+    assert first['bbox'] == [5, 10, 20, 20] and first['category_id'] == 1
+    assert coco.cats[last['category_id']]['name'] == 'dog' and last['image_id'] == 2
+    np.testing.assert_array_equal(
+        coco_masks.decode(first['segmentation']), found.masks[0]
+    )
+    assert first['area'] == 16 * 14 and first['score'] == pytest.approx(0.9)
+
+
+def test_category_ids_are_those_of_a_data_set(found):
+    entries = found.to_coco(7, {'cat': 17, 'dog': 18})
+    assert [each['category_id'] for each in entries] == [17, 18, 17]
+    assert {each['image_id'] for each in entries} == {7}
+
+
+def test_boxes_without_masks_have_their_area(found):
+    found.masks = None
+    entry = found.to_coco()[1]
+    assert entry['area'] == 20 * 16 and 'segmentation' not in entry
+
+
+def test_drawings(found):
+    pytest.importorskip('supervision')
+    image = np.full((*SIZE, 3), 100, np.uint8)
+    drawn = found.draw(image, with_text=False)
+    assert drawn.shape == image.shape and (image == 100).all()
+    changed = (drawn != 100).any(2)
+    assert changed[12:28, 6:20].all() and changed[10, 5:25].all()
+    assert not changed[2:3, 2:3].any()  # the third is below 0.3
+    assert found.draw(image, score=0.1, with_text=False)[2:3, 0:4].max() > 100
+    assert not changed[32:, :].any()
+    with_text = found.draw(image)
+    assert (with_text != drawn).any()
+
+
+def test_colors_are_not_swapped(found):
+    """supervision draws on BGR, and our arrays are RGB."""
+    sv = pytest.importorskip('supervision')
+    image = np.zeros((*SIZE, 3), np.uint8)
+    drawn = found.draw(image, with_text=False)
+    color = sv.ColorPalette.DEFAULT.by_idx(0)
+    red, green, blue = drawn[20, 12].astype(int)
+    assert (red > blue) == (color.r > color.b)
+    order = np.argsort([red, green, blue])
+    np.testing.assert_array_equal(order, np.argsort([color.r, color.g, color.b]))
+
+
+def test_images_of_another_size_are_refused(found):
+    pytest.importorskip('supervision')
+    with pytest.raises(ValueError, match=r'must be the original one.* \(40, 60\)'):
+        found.draw(np.zeros((60, 40, 3), np.uint8))
+
+
+@pytest.mark.parametrize('source', [None, 'https://example.org/a.png', 'clip.avi#3'])
+def test_drawing_requires_the_image(found, source):
+    found.source = source
+    with pytest.raises(ValueError, match='pass it as `image`'):
+        found.draw()
