@@ -15,7 +15,13 @@ __all__ = ['install']
 MM_PACKAGES = frozenset(('mmcv', 'mmengine', 'mmpretrain'))
 COMPAT = 'mmattn.compat'
 # The modules and packages of `mmattn.compat` that are loaded alone.
-PARTS = ('finder', 'mmengine_scopes', 'mmpretrain_multimodal', 'mmcv_ops')
+PARTS = (
+    'finder',
+    'mmengine_scopes',
+    'mmengine_names',
+    'mmpretrain_multimodal',
+    'mmcv_ops',
+)
 
 
 class _Watch:
@@ -67,6 +73,8 @@ def _load(name: str):
 
     if name in sys.modules or 'mmattn' in sys.modules:
         return import_module(name)
+    if name == f'{COMPAT}.mmengine_names':
+        _load(f'{COMPAT}.mmengine_scopes')
     spec = spec_from_file_location(name, _file_of(name.rpartition('.')[2]))
     module = sys.modules[name] = module_from_spec(spec)
     try:

@@ -29,6 +29,8 @@ IMPLEMENTATION = 'mmattn.compat.mmcv_ops'
 AT_START = {
     'mmengine.config.utils': ('mmattn.compat.mmengine_scopes', 'correct_table'),
     'mmengine.config.config': ('mmattn.compat.mmengine_scopes', 'correct_bases'),
+    'mmengine.infer.infer': ('mmattn.compat.mmengine_names', 'correct_inferencer'),
+    'mmpretrain.apis.model': ('mmattn.compat.mmengine_names', 'correct_model_hub'),
     'mmpretrain.utils.dependency': (
         'mmattn.compat.mmpretrain_multimodal',
         'correct_dependency',

@@ -119,6 +119,8 @@ def correct_initializer(weight_init):
 
 def correct_inferencer(infer):
     """Correct `mmengine.infer.infer`."""
+    from mmattn.compat.mmengine_names import correct_inferencer as correct_names
+
     original = infer.BaseInferencer._init_model
     if original.__module__ == __name__:
         return
@@ -138,3 +140,4 @@ def correct_inferencer(infer):
         return original(self, cfg, weights, device)
 
     infer.BaseInferencer._init_model = _init_model
+    correct_names(infer)
