@@ -1,0 +1,189 @@
+"""Find the config and the weights of a model by a path, a work dir or a name."""
+
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmengine.config import Config
+
+from ..compat.mmengine_scopes import SCOPE, find_config
+
+EXPORTED = ('.onnx', '.pt2')
+CHECKPOINTS = ('.pth', '.pt', '.safetensors')
+RANDOM = 'random'
+CHOICES = ('best', 'last')
+# How mmengine's hooks name what they save.
+NUMBERED = re.compile(r'(?:epoch|iter)_(\d+)\.pth')
+
+
+@dataclass
+class Found:
+    """A model that can be built or loaded.
+
+    Attributes:
+        name: what the user gave, as text.
+        cfg: the config; None for an exported file.
+        weights: path or address of the checkpoint, or of the exported file; None keeps
+            random weights.
+    """
+
+    name: str
+    cfg: Config | None
+    weights: str | None
+
+
+def find_model(
+    model: str | Path | Config,
+    weights: str | Path | None = None,
+    cfg_options: Mapping | None = None,
+) -> Found:
+    """Return the config and the weights of a model.
+
+    Args:
+        model: a config, its path, the name of one of our configs
+            ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), one of another
+            package ('mmdet::...'), the work dir of a run, a checkpoint in a work dir,
+            or an exported .onnx or .pt2 file.
+        weights: a checkpoint; for a work dir also 'best' or 'last', and by default the
+            best one, else the last. 'random' keeps random weights.
+        cfg_options: entries of the config to override.
+
+    Raises:
+        FileNotFoundError: there is no such config, run or checkpoint.
+        ValueError: several configs have the name, or there are no weights.
+    """
+    weights = None if weights is None else str(weights)
+    if isinstance(model, Config):
+        cfg, default = deepcopy(model), None
+        name = Path(model.filename).name if model.filename else 'the config'
+    else:
+        name = str(model)
+        path = Path(model).expanduser()
+        if path.suffix in EXPORTED:
+            return _exported(path, weights, cfg_options)
+        if path.is_file() and path.suffix in CHECKPOINTS:
+            weights, path = weights or str(path), path.parent
+        if path.is_dir():
+            return _finished(name, path, weights, cfg_options)
+        cfg, default = _config(name, path)
+    if cfg_options:
+        cfg.merge_from_dict(dict(cfg_options))
+    return Found(name, cfg, _checked(name, weights or default))
+
+
+def _checked(name: str, weights: str | None) -> str | None:
+    """Return the weights of a config, None for random ones."""
+    if weights is None:
+        raise ValueError(
+            f'{name} comes without weights: pass `weights` (--weights), which is a '
+            "checkpoint's path or address, or pass the work dir of a run in place of "
+            f"the config. weights='{RANDOM}' tries the model without training"
+        )
+    if weights == RANDOM:
+        return None
+    if weights in CHOICES:
+        raise ValueError(f'weights={weights!r} requires a work dir, got {name}')
+    if '://' not in weights and not Path(weights).expanduser().is_file():
+        raise FileNotFoundError(f'there is no checkpoint at {weights}')
+    return weights
+
+
+def _exported(path: Path, weights: str | None, cfg_options: Mapping | None) -> Found:
+    given = {'weights': weights, 'cfg_options': cfg_options}
+    if used := [key for key, value in given.items() if value]:
+        raise ValueError(
+            f'an exported file holds its weights and settings: leave out '
+            f'{" and ".join(used)} for {path}'
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f'there is no exported file at {path}')
+    return Found(str(path), None, str(path))
+
+
+def _config(name: str, path: Path) -> tuple[Config, str | None]:
+    """Return the config of a path or a name, and the weights that its package gives."""
+    scope, prefixed, below = name.partition('::')
+    if prefixed and scope != SCOPE:
+        from mmengine.hub import get_config
+
+        cfg = get_config(name)
+        return cfg, None
+    if path.is_file() and path.suffix != '.py':
+        raise ValueError(
+            f'a model is a config (.py), a work dir, a checkpoint {CHECKPOINTS} or an '
+            f'exported file {EXPORTED}, got {name}'
+        )
+    found = path if path.is_file() else find_config(below if prefixed else name)
+    return Config.fromfile(found), None
+
+
+def _finished(
+    name: str, folder: Path, weights: str | None, cfg_options: Mapping | None
+) -> Found:
+    cfg = Config.fromfile(run_config(folder))
+    if cfg_options:
+        cfg.merge_from_dict(dict(cfg_options))
+    if weights is None or weights in CHOICES:
+        weights = str(run_checkpoint(folder, weights))
+    return Found(name, cfg, _checked(name, weights))
+
+
+def run_config(folder: Path) -> Path:
+    """Return the config that a run wrote into its work dir.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: there are several.
+    """
+    found = sorted(folder.glob('*.py'))
+    if not found:  # a run that another tool started
+        found = sorted(folder.glob('*/vis_data/config.py'))[-1:]
+    if not found:
+        raise FileNotFoundError(
+            f'{folder} is no work dir: it has no config (*.py), which training writes'
+        )
+    if len(found) > 1:
+        names = ', '.join(path.name for path in found)
+        raise ValueError(
+            f'{folder} has several configs, {names}: pass one of them as the model, '
+            'and its checkpoint as `weights`'
+        )
+    return found[0]
+
+
+def run_checkpoint(folder: Path, which: str | None = None) -> Path:
+    """Return a checkpoint of a run.
+
+    Args:
+        folder: work dir.
+        which: 'best', 'last', or None for the best one if there is one, else the last.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    best = sorted(folder.glob('best_*.pth'), key=lambda path: path.stat().st_mtime)
+    if best and which != 'last':
+        return best[-1]
+    if which == 'best':
+        raise FileNotFoundError(
+            f"{folder} has no best checkpoint (best_*.pth): pass weights='last', or "
+            "train with default_hooks.checkpoint.save_best='auto'"
+        )
+    named = folder / 'last_checkpoint'
+    if named.is_file():
+        # The folder may have moved since the path was written.
+        last = folder / Path(named.read_text().strip()).name
+        if last.is_file():
+            return last
+    numbered = [
+        (int(match[1]), path)
+        for path in folder.glob('*.pth')
+        if (match := NUMBERED.fullmatch(path.name))
+    ]
+    if not numbered:
+        raise FileNotFoundError(
+            f'{folder} has no checkpoint yet (best_*.pth, epoch_*.pth, iter_*.pth)'
+        )
+    return max(numbered)[1]

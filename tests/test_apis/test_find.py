@@ -1,0 +1,117 @@
+"""Models by path, by name and by work dir, and what is said where there is none."""
+
+import pytest
+
+pytest.importorskip('mmengine')
+from mmengine.config import Config
+
+from mmattn.apis import find_model
+from mmattn.apis.find import run_checkpoint, run_config
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'mmattn::mask_rcnn/ivit_t_3x_coco.py',
+        'mmattn::mask_rcnn/ivit_t_3x_coco',
+        'mmattn::ivit_t_3x_coco',
+        'ivit_t_3x_coco',
+        'mask_rcnn/ivit_t_3x_coco.py',
+    ],
+)
+def test_our_configs_are_found_by_name(name):
+    found = find_model(name, 'random', {'model.test_cfg.rcnn.max_per_img': 7})
+    assert found.cfg.model.type == 'MaskRCNN' and found.weights is None
+    assert found.cfg.model.backbone.type == 'mmattn.IViT'
+    assert found.cfg.model.test_cfg.rcnn.max_per_img == 7 and found.name == name
+
+
+def test_configs_of_other_packages_are_found_by_prefix():
+    pytest.importorskip('mmdet')
+    name = 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py'
+    assert find_model(name, 'random').cfg.model.type == 'RetinaNet'
+
+
+@pytest.mark.parametrize(
+    'name, message',
+    [
+        ('ivit_t_3x_cocoo', 'closest are mask_rcnn/ivit_t_3x_coco.py'),
+        ('mmattn::mask_rcn/ivit_t_3x_coco.py', 'mask_rcnn/ivit_t_3x_coco.py'),
+        ('pvt_t_1x_coco', 'mmattn::mask_rcnn/pvt_t_1x_coco.py, mmattn::retinanet/pvt'),
+        ('no/such/config.py', 'does not exist'),
+    ],
+)
+def test_misspelled_names(name, message):
+    with pytest.raises(FileNotFoundError, match=message):
+        find_model(name, 'random')
+
+
+def test_a_config_keeps_its_own_copy(tmp_path):
+    cfg = Config(dict(model=dict(type='A'), default_scope='mmdet'))
+    found = find_model(cfg, 'random', {'model.type': 'B'})
+    assert (found.cfg.model.type, cfg.model.type) == ('B', 'A')
+
+
+@pytest.mark.parametrize(
+    'weights, message',
+    [
+        (None, 'comes without weights'),
+        ('best', "weights='best' requires a work dir"),
+        ('missing.pth', 'no checkpoint at missing.pth'),
+    ],
+)
+def test_weights_that_are_not_there(weights, message):
+    with pytest.raises((FileNotFoundError, ValueError), match=message):
+        find_model('ivit_t_3x_coco', weights)
+
+
+def test_addresses_of_weights_are_kept():
+    address = 'https://example.org/weights.pth'
+    assert find_model('ivit_t_3x_coco', address).weights == address
+
+
+def test_exported_files(tmp_path):
+    (tmp_path / 'model.onnx').touch()
+    found = find_model(tmp_path / 'model.onnx')
+    assert found.cfg is None and found.weights == str(tmp_path / 'model.onnx')
+    with pytest.raises(ValueError, match='leave out weights'):
+        find_model(tmp_path / 'model.onnx', 'a.pth')
+    with pytest.raises(FileNotFoundError, match='no exported file'):
+        find_model(tmp_path / 'other.pt2')
+
+
+def test_files_that_are_no_model(tmp_path):
+    (tmp_path / 'image.png').touch()
+    with pytest.raises(ValueError, match='a model is a config'):
+        find_model(tmp_path / 'image.png')
+
+
+def test_work_dirs_without_a_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match='is no work dir'):
+        run_config(tmp_path)
+    with pytest.raises(FileNotFoundError, match='no checkpoint yet'):
+        run_checkpoint(tmp_path)
+    (tmp_path / 'epoch_1.pth').touch()
+    with pytest.raises(FileNotFoundError, match='no best checkpoint'):
+        run_checkpoint(tmp_path, 'best')
+    (tmp_path / 'a.py').touch()
+    (tmp_path / 'b.py').touch()
+    with pytest.raises(ValueError, match='several configs, a.py, b.py'):
+        run_config(tmp_path)
+
+
+def test_the_config_of_a_run_that_another_tool_started(tmp_path):
+    for time in ('20260101_000000', '20260102_000000'):
+        (tmp_path / time / 'vis_data').mkdir(parents=True)
+        (tmp_path / time / 'vis_data/config.py').touch()
+    assert run_config(tmp_path).parts[-3] == '20260102_000000'
+
+
+def test_the_last_checkpoint_is_the_one_of_most_steps(tmp_path):
+    for name in ('iter_900.pth', 'iter_1000.pth', 'other.pth'):
+        (tmp_path / name).touch()
+    assert run_checkpoint(tmp_path).name == 'iter_1000.pth'
+    (tmp_path / 'last_checkpoint').write_text('gone/iter_900.pth\n')
+    assert run_checkpoint(tmp_path).name == 'iter_900.pth'
+    (tmp_path / 'last_checkpoint').write_text('gone/iter_800.pth\n')
+    assert run_checkpoint(tmp_path).name == 'iter_1000.pth'
