@@ -16,12 +16,24 @@ ALLOWED = {
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
     'mmattn.engine': {'mmattn.registry', 'mmattn.models.backbones'},
+    'mmattn.images': set(),
+    'mmattn.results': {'mmattn.images'},
     'mmattn.export': {
         'mmattn.ops',
         'mmattn.registry',
         'mmattn.engine',
         'mmattn.models',
+        'mmattn.images',
+        'mmattn.results',
     },
+    'mmattn.apis': {
+        'mmattn.compat',
+        'mmattn.engine',
+        'mmattn.export',
+        'mmattn.images',
+        'mmattn.results',
+    },
+    'mmattn.cli': {'mmattn.apis', 'mmattn.compat'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.checkpoints': set(),
     'mmattn.models.backbones': {

@@ -1,0 +1,173 @@
+"""Run the model of a config on images, by its test pipeline."""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.device import get_device
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import TRANSFORMS, DefaultScope
+
+from ..engine.model import build_model
+from ..export.preprocessing import class_names
+from .find import Found
+from .samples import as_result
+
+TASKS = {
+    'mmdet': 'detection',
+    'mmpretrain': 'classification',
+    'mmseg': 'segmentation',
+}
+RESIZES = (
+    'FixScaleResize',
+    'FixShapeResize',
+    'Resize',
+    'ResizeEdge',
+    'ResizeShortestEdge',
+    'ResizeToMultiple',
+)
+
+
+# The default scope of mmengine is one for all threads.
+LOCK = threading.RLock()
+
+
+class ConfigModel:
+    """The model of a config with its weights, and its test pipeline.
+
+    Images of the same size after the pipeline run as one batch, so that no padding
+    depends on their neighbors. Threads take turns.
+
+    Args:
+        found: config and weights.
+        device: such as 'cpu' or 'cuda:0'; None selects a GPU if there is one.
+
+    Attributes:
+        task: 'detection', 'segmentation' or 'classification'.
+        classes: names of the classes, or None.
+        palette: colors of the classes, or None.
+        model: the module, in evaluation mode.
+        cfg: the config.
+
+    Raises:
+        ValueError: the weights do not match the model exactly, or the config has no
+            test pipeline that can run on arrays.
+    """
+
+    def __init__(self, found: Found, device: str | None = None):
+        self.cfg = found.cfg
+        self.scope = self.cfg.get('default_scope')
+        if self.scope not in TASKS:
+            raise ValueError(
+                f'default_scope of {found.name} must be one of {list(TASKS)}, got '
+                f'{self.scope!r}'
+            )
+        self.task = TASKS[self.scope]
+        self.steps, self.to_float32 = _steps(self.cfg, found.name)
+        self._pipelines = {}
+        self.device = device or get_device()
+        with self._default_scope():
+            model, loaded = build_model(self.cfg, found.weights)
+            names = class_names(self.cfg, loaded)
+        self.model = revert_sync_batchnorm(model).to(self.device)
+        self.classes, self.palette = names['classes'], names['palette']
+
+    def __call__(
+        self, images: Sequence[np.ndarray], scale: float | None = None
+    ) -> list:
+        """Return the result of each image.
+
+        Args:
+            images: each of shape (H, W, 3), uint8 RGB.
+            scale: factor of the sides, in place of the pipeline's resize.
+        """
+        packed = [self.prepare(image, scale) for image in images]
+        results = []
+        for _, group in groupby(packed, lambda each: each['inputs'].shape):
+            results += self._run(list(group))
+        pairs = zip(results, images, strict=True)
+        return [
+            as_result(each, self.classes, self.palette, image.shape[:2])
+            for each, image in pairs
+        ]
+
+    @contextmanager
+    def _default_scope(self):
+        with LOCK, DefaultScope.overwrite_default_scope(self.scope):
+            yield
+
+    def _run(self, packed: list[dict]) -> list:
+        with torch.no_grad(), self._default_scope():
+            return self.model.test_step(pseudo_collate(packed))
+
+    def prepare(self, image: np.ndarray, scale: float | None = None) -> dict:
+        """Return `inputs` and `data_samples` of an image, as a data set does."""
+        image = np.ascontiguousarray(image[:, :, ::-1])  # the pipelines read BGR
+        size = image.shape[:2]
+        packed = dict(
+            img=image.astype(np.float32) if self.to_float32 else image,
+            img_path=None,
+            img_id=0,
+            img_shape=size,
+            ori_shape=size,
+            scale_factor=(1.0, 1.0),
+            seg_fields=[],
+        )
+        with self._default_scope():
+            for step in self._pipeline(scale):
+                packed = step(packed)
+        return packed
+
+    def prepared_size(
+        self, image: np.ndarray, scale: float | None = None
+    ) -> tuple[int, int]:
+        """Return the height and width that the model sees, without padding."""
+        return tuple(self.prepare(image, scale)['inputs'].shape[-2:])
+
+    def _pipeline(self, scale: float | None) -> list:
+        if scale not in self._pipelines:
+            steps = self.steps if scale is None else list(_scaled(self.steps, scale))
+            self._pipelines[scale] = [TRANSFORMS.build(dict(step)) for step in steps]
+        return self._pipelines[scale]
+
+
+def _kind(step: Mapping) -> str:
+    kind = step['type']
+    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
+
+
+def _steps(cfg: Config, name: str) -> tuple[list[Mapping], bool]:
+    """Return the test pipeline without loading, and whether it loads float32."""
+    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
+    while 'dataset' in dataset:
+        dataset = dataset['dataset']
+    if not dataset.get('pipeline'):
+        raise ValueError(f'{name} has no test_dataloader.dataset.pipeline')
+    loading = [step for step in dataset['pipeline'] if _kind(step).startswith('Load')]
+    images = [step for step in loading if _kind(step) == 'LoadImageFromFile']
+    colors = {step.get('color_type', 'color') for step in images}
+    if colors - {'color'}:
+        raise ValueError(
+            f'the test pipeline of {name} reads images of color_type '
+            f"{colors.pop()!r}; only 'color' is supported"
+        )
+    steps = [step for step in dataset['pipeline'] if step not in loading]
+    return steps, any(step.get('to_float32', False) for step in images)
+
+
+def _scaled(steps: Sequence[Mapping], scale: float) -> Iterable[Mapping]:
+    """Yield the steps with a factor in place of what resizes images."""
+    resizes = [step for step in steps if _kind(step) in RESIZES]
+    if scale != 1:
+        interpolation = {}
+        if resizes and 'interpolation' in resizes[0]:
+            interpolation = dict(interpolation=resizes[0]['interpolation'])
+        yield dict(
+            type='Resize', scale_factor=float(scale), keep_ratio=True, **interpolation
+        )
+    yield from (step for step in steps if step not in resizes)

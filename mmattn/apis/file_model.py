@@ -1,0 +1,68 @@
+"""Run an exported file on images."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..export.inputs import target_size
+from ..export.runner import Runner, load
+
+CUDA = ('CUDAExecutionProvider', 'CPUExecutionProvider')
+
+
+class FileModel:
+    """An .onnx or .pt2 file; see `ConfigModel`.
+
+    Args:
+        file: path of the file.
+        device: 'cpu' by default; an .onnx file supports 'cuda' with onnxruntime-gpu.
+
+    Raises:
+        ValueError: the file cannot be read, is a backbone alone, or does not support
+            the device.
+    """
+
+    def __init__(self, file: str, device: str | None = None):
+        kind = (device or 'cpu').partition(':')[0]
+        if kind not in ('cpu', 'cuda') or (kind == 'cuda' and file.endswith('.pt2')):
+            raise ValueError(f'{file} does not support the device {device!r}')
+        runner = load(file, providers=CUDA if kind == 'cuda' else None)
+        metadata = runner.metadata
+        self.task = metadata.task
+        if self.task == 'features':
+            raise ValueError(
+                f'{file} is a backbone, which predicts nothing: export the whole '
+                'model, or read its maps by mmattn.export.load'
+            )
+        self.classes, self.palette = metadata.classes, metadata.palette
+        self.device = device or 'cpu'
+        self._name = file
+        self._runners = {None: runner}
+
+    def __call__(
+        self, images: Sequence[np.ndarray], scale: float | None = None
+    ) -> list:
+        """Return the result of each image; see `ConfigModel`."""
+        return self._runner(scale)(list(images))
+
+    def prepared_size(
+        self, image: np.ndarray, scale: float | None = None
+    ) -> tuple[int, int]:
+        """Return the height and width that the model sees, without padding."""
+        metadata = self._runner(scale).metadata
+        return target_size(image.shape[:2], metadata)[0]
+
+    def _runner(self, scale: float | None) -> Runner:
+        if scale not in self._runners:
+            first = self._runners[None]
+            metadata = first.metadata
+            if metadata.dynamic != 'size':
+                raise ValueError(
+                    f'{self._name} takes images of {metadata.shape} alone, so that '
+                    '`scale` cannot change: export it with --dynamic size, or pass '
+                    f'`tile={tuple(metadata.shape)}`'
+                )
+            resize = dict(interpolation='bilinear', backend='cv2', factor=scale)
+            self._runners[scale] = Runner(first.run, replace(metadata, resize=resize))
+        return self._runners[scale]

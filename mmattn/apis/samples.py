@@ -1,0 +1,74 @@
+"""Turn the data samples of mmdet, mmseg and mmpretrain into results."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from mmengine.structures import BaseDataElement
+
+from ..results import Classification, Detections, Segmentation
+from ..results.names import class_names, label_type
+
+
+def as_result(
+    sample: BaseDataElement,
+    classes: list[str] | None,
+    palette: list[list[int]] | None,
+    size: tuple[int, int],
+) -> Detections | Segmentation | Classification:
+    """Return the prediction in a data sample.
+
+    Args:
+        sample: what `test_step` returns for an image.
+        classes: names of the classes, or None.
+        palette: colors of the classes, or None.
+        size: height and width of the original image.
+
+    Raises:
+        ValueError: the prediction is of another kind.
+    """
+    if 'pred_instances' in sample:
+        return _detections(sample.pred_instances.numpy(), classes, size)
+    if 'pred_sem_seg' in sample:
+        labels = sample.pred_sem_seg.data[0].cpu().numpy()
+        labels = labels.astype(label_type(len(classes or palette or ()) or 2**8))
+        return Segmentation(labels, classes, palette)
+    if 'pred_score' in sample:
+        scores = sample.pred_score.float().cpu().numpy()
+        return Classification(scores, classes, size=size)
+    raise ValueError(
+        'the model must predict objects, a label map or a class, got '
+        f'{", ".join(sorted(sample.keys())) or "nothing"}'
+    )
+
+
+def _detections(
+    found, classes: Sequence[str] | None, size: tuple[int, int]
+) -> Detections:
+    order = np.argsort(-found.scores, kind='stable')
+    masks = None
+    if 'masks' in found:
+        masks = found.masks
+        masks = getattr(masks, 'masks', masks)  # of mmdet's BitmapMasks
+        masks = np.asarray(masks, bool)[order].reshape(len(order), *size)
+    boxes = found.bboxes[order] if 'bboxes' in found else np.zeros((len(order), 4))
+    if masks is not None and not boxes.any():  # detectors without boxes, as SOLO
+        boxes = _boxes_of(masks)
+    labels = found.labels[order].astype(np.int64)
+    return Detections(
+        boxes.astype(np.float32),
+        found.scores[order].astype(np.float32),
+        labels,
+        class_names(classes, labels),
+        masks,
+        size=size,
+    )
+
+
+def _boxes_of(masks: np.ndarray) -> np.ndarray:
+    """Return the smallest boxes around masks of shape (n, H, W)."""
+    boxes = np.zeros((len(masks), 4), np.float32)
+    for box, mask in zip(boxes, masks, strict=True):
+        rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+        if rows.size:
+            box[:] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+    return boxes

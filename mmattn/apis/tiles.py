@@ -1,0 +1,186 @@
+"""Predict a large image tile by tile, and merge the results.
+
+sahi cuts the image. Objects that neighboring tiles have in common are merged by sahi's
+greedy non-maximum merging: of a class, an object joins a better one if they share half
+of the smaller box. The merged object is the union of both. A pixel of a label map comes
+from the tile whose border is farthest from it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..results import Detections, Segmentation
+from ..results.optional import import_supervision
+
+MATCH = dict(match_metric='IOS', match_threshold=0.5)
+
+
+def tile_boxes(
+    size: tuple[int, int], tile: int | tuple[int, int], overlap: float
+) -> list[list[int]]:
+    """Return x1, y1, x2, y2 of the tiles of an image.
+
+    Tiles at the right and lower border are moved inward, so that all have the same
+    size. An image that is smaller than a tile is one tile.
+
+    Args:
+        size: height and width of the image.
+        tile: side of the tiles, or their height and width.
+        overlap: share of a tile that it has in common with the next.
+
+    Raises:
+        ValueError: an argument is out of range.
+        ImportError: sahi is not installed.
+    """
+    sides = tuple(tile) if isinstance(tile, (list, tuple)) else (tile, tile)
+    if len(sides) != 2 or any(type(side) is not int or side < 1 for side in sides):
+        raise ValueError(
+            f'`tile` must be a positive number or a height and a width, got {tile}'
+        )
+    if not 0 <= overlap < 1:
+        raise ValueError(f'`overlap` must be at least 0 and less than 1, got {overlap}')
+    try:
+        from sahi.slicing import get_slice_bboxes
+    except ImportError as error:
+        message = '`tile` requires sahi: pip install "mmattn[predict]"'
+        raise ImportError(message) from error
+    height, width = (min(pair) for pair in zip(size, sides, strict=True))
+    overlaps = dict(overlap_height_ratio=overlap, overlap_width_ratio=overlap)
+    return get_slice_bboxes(*size, height, width, False, **overlaps)
+
+
+def predict_tiles(
+    model: Callable,
+    image: np.ndarray,
+    tile: int | tuple[int, int],
+    overlap: float = 0.2,
+    *,
+    scale: float | None = None,
+    batch_size: int = 1,
+) -> Detections | Segmentation:
+    """Return the result of an image that a model sees tile by tile.
+
+    Args:
+        model: `ConfigModel` or `FileModel`.
+        image: shape (H, W, 3), uint8 RGB.
+        tile: see `tile_boxes`.
+        overlap: see `tile_boxes`.
+        scale: factor of a tile's sides, in place of the resize of the test pipeline.
+        batch_size: tiles that run at a time.
+    """
+    boxes = tile_boxes(image.shape[:2], tile, overlap)
+    parts = []
+    for start in range(0, len(boxes), batch_size):
+        chunk = boxes[start : start + batch_size]
+        results = model([image[y1:y2, x1:x2] for x1, y1, x2, y2 in chunk], scale)
+        pairs = zip(results, chunk, strict=True)
+        parts += [_placed(each, box, image.shape[:2]) for each, box in pairs]
+    if isinstance(parts[0], Segmentation):
+        return merge_label_maps(parts, boxes, image.shape[:2])
+    return merge_objects(parts)
+
+
+def _placed(
+    found: Detections | Segmentation, tile: Sequence[int], size: tuple[int, int]
+) -> Detections | Segmentation:
+    """Return a tile's objects in the whole image, with compact masks."""
+    if isinstance(found, Segmentation):
+        return found
+    x, y = tile[:2]
+    masks = found.masks
+    if masks is not None:
+        masks = _compact(masks).with_offset(x, y, size)
+    boxes = found.boxes + np.array([x, y, x, y], np.float32)
+    return replace(found, boxes=boxes, masks=masks, size=size)
+
+
+def merge_label_maps(
+    parts: Sequence[Segmentation], tiles: Sequence[Sequence[int]], size: tuple[int, int]
+) -> Segmentation:
+    """Return the label map of an image from those of its tiles.
+
+    Args:
+        parts: label map of each tile.
+        tiles: x1, y1, x2, y2 of each tile.
+        size: height and width of the image.
+    """
+    labels = np.zeros(size, parts[0].labels.dtype)
+    depth = np.full(size, -1, np.int32)  # distance to the border of the pixel's tile
+    for part, (x1, y1, x2, y2) in zip(parts, tiles, strict=True):
+        inside = np.minimum.outer(
+            _to_border(y2 - y1, y1 == 0, y2 == size[0]),
+            _to_border(x2 - x1, x1 == 0, x2 == size[1]),
+        )
+        better = inside > depth[y1:y2, x1:x2]
+        labels[y1:y2, x1:x2][better] = part.labels[better]
+        depth[y1:y2, x1:x2][better] = inside[better]
+    return replace(parts[0], labels=labels)
+
+
+def _to_border(length: int, first: bool, last: bool) -> np.ndarray:
+    """Return the distance of pixels to the ends of a side, where the image goes on."""
+    before, after = np.arange(length), np.arange(length)[::-1]
+    far = np.full(length, length)
+    return np.minimum(far if first else before, far if last else after)
+
+
+def _compact(masks: np.ndarray):
+    """Return masks of shape (n, H, W) as `supervision.CompactMask`."""
+    sv = import_supervision()
+    # Pasted masks may leave their boxes by a pixel.
+    boxes = sv.mask_to_xyxy(masks) if len(masks) else np.zeros((0, 4))
+    return sv.CompactMask.from_dense(masks, boxes, masks.shape[1:])
+
+
+def merge_objects(parts: Sequence[Detections]) -> Detections:
+    """Return the objects of all tiles, best first, each once.
+
+    Args:
+        parts: objects of each tile, in the whole image.
+    """
+    from sahi.postprocess.combine import batched_greedy_nmm
+
+    found = _joined(parts)
+    if not len(found):
+        return found
+    rows = np.column_stack([found.boxes, found.scores, found.labels])
+    joining = batched_greedy_nmm(rows.astype(np.float64), **MATCH)
+    order = sorted(joining, key=lambda i: (-found.scores[i], i))
+    groups = [[i, *joining[i]] for i in order]
+    merged = found[order]
+    for box, group in zip(merged.boxes, groups, strict=True):
+        box[:2] = found.boxes[group, :2].min(0)
+        box[2:] = found.boxes[group, 2:].max(0)
+    if found.masks is not None:
+        masks = [_union(found.masks[group]) for group in groups]
+        merged.masks = type(found.masks).merge(masks)
+    return merged
+
+
+def _joined(parts: Sequence[Detections]) -> Detections:
+    masks = None
+    if parts[0].masks is not None:
+        masks = type(parts[0].masks).merge([part.masks for part in parts])
+    return replace(
+        parts[0],
+        boxes=np.concatenate([part.boxes for part in parts]),
+        scores=np.concatenate([part.scores for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        names=[name for part in parts for name in part.names],
+        masks=masks,
+    )
+
+
+def _union(masks):
+    """Return compact masks as one, whose memory is that of the box around them."""
+    if len(masks) == 1:
+        return masks
+    x1, y1 = masks.bbox_xyxy[:, :2].min(0)
+    x2, y2 = masks.bbox_xyxy[:, 2:].max(0) + 1
+    union = np.zeros((1, y2 - y1, x2 - x1), bool)
+    for i, (x, y) in enumerate(masks.offsets - (x1, y1)):
+        crop = masks.crop(i)
+        union[0, y : y + crop.shape[0], x : x + crop.shape[1]] |= crop
+    return _compact(union).with_offset(int(x1), int(y1), masks.image_shape)

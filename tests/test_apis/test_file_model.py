@@ -1,0 +1,102 @@
+"""Exported files behind the predictor, beside the config that they came from."""
+
+import numpy as np
+import onnx
+import pytest
+
+from mmattn.apis import Predictor
+from mmattn.export.metadata import KEY, Metadata
+
+SEGMENTOR = """
+<ir_version: 9, opset_import: ["" : 20]>
+segmentor (float[B, 3, H, W] image) => (float[B, 3, H, W] logits) {
+    logits = Identity (image)
+}
+"""
+SCORES = """
+<ir_version: 9, opset_import: ["" : 20]>
+scores (float[1, 3, 32, 48] image) => (float[1, 3] scores) {
+    axes = Constant <value_ints = [2, 3]> ()
+    scores = ReduceMean <keepdims = 0> (image, axes)
+}
+"""
+RESIZE = dict(scale=[32, 32], keep_ratio=True, interpolation='bilinear', backend='cv2')
+
+
+def write(path, text, task, **settings):
+    model = onnx.parser.parse_model(text)
+    described = Metadata(task, ['image'], [], [32, 48], **settings)
+    onnx.helper.set_model_props(model, {KEY: described.to_json()})
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def segmentor(tmp_path):
+    """A file whose label is the brightest channel of a pixel."""
+    return write(
+        tmp_path / 'model.onnx',
+        SEGMENTOR,
+        'segmentation',
+        dynamic='size',
+        resize=RESIZE,
+        classes=['red', 'green', 'blue'],
+    )
+
+
+def color_blocks():
+    image = np.zeros((64, 96, 3), np.uint8)
+    image[:32, :, 0] = image[32:, :48, 1] = image[32:, 48:, 2] = 200
+    return image
+
+
+def test_a_file_gives_the_same_types(segmentor):
+    predictor = Predictor(segmentor)
+    assert (predictor.task, predictor.classes[2]) == ('segmentation', 'blue')
+    found = predictor(color_blocks())
+    expected = np.zeros((64, 96), np.uint8)
+    expected[32:, :48], expected[32:, 48:] = 1, 2
+    assert (found.labels != expected).mean() < 0.05 and found.labels.dtype == np.uint8
+    assert predictor.model.prepared_size(color_blocks()) == (21, 32)
+    assert repr(str(segmentor)) in repr(predictor)
+
+
+def test_a_scale_replaces_the_resize_of_the_file(segmentor):
+    predictor = Predictor(segmentor)
+    image = color_blocks()
+    for scale, size in ((1, (64, 96)), (0.5, (32, 48)), (1.5, (96, 144))):
+        assert predictor.model.prepared_size(image, scale) == size
+    assert not (predictor(image, scale=1).labels != image.argmax(2)).any()
+
+
+def test_files_run_on_tiles(segmentor):
+    pytest.importorskip('sahi')
+    image = color_blocks()
+    found = Predictor(segmentor)(image, tile=32, overlap=0.25)
+    np.testing.assert_array_equal(found.labels, image.argmax(2))
+
+
+def test_files_of_a_fixed_shape_have_no_scale(tmp_path):
+    file = write(tmp_path / 'f.onnx', SCORES, 'segmentation')
+    with pytest.raises(ValueError, match=r'takes images of \[32, 48\] alone'):
+        Predictor(file)(color_blocks(), scale=1)
+
+
+def test_classifiers(tmp_path):
+    file = write(tmp_path / 'c.onnx', SCORES, 'classification', classes=list('rgb'))
+    found = Predictor(file)([color_blocks()] * 3, batch_size=2)
+    assert [each.top(1)[0][0] for each in found] == ['r'] * 3
+    assert found[0].size == (64, 96)
+
+
+def test_backbones_predict_nothing(tmp_path):
+    file = write(tmp_path / 'b.onnx', SEGMENTOR, 'features', dynamic='size')
+    with pytest.raises(ValueError, match='is a backbone'):
+        Predictor(file)
+
+
+@pytest.mark.parametrize('name', ['a.pt2', 'a.onnx'])
+def test_devices(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="does not support the device 'mps'"):
+        Predictor(tmp_path / name, device='mps')

@@ -1,0 +1,149 @@
+"""Tiles of large images, and how their results are merged."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip('sahi')
+pytest.importorskip('supervision')
+
+from predictor_models import noise
+
+from mmattn.apis.tiles import merge_label_maps, predict_tiles, tile_boxes
+from mmattn.results import Detections, Segmentation
+
+
+@pytest.mark.parametrize('overlap', [0, 0.2, 0.5])
+@pytest.mark.parametrize(
+    'size, tile',
+    [((100, 230), 64), ((100, 230), (50, 70)), ((64, 64), 64), ((30, 200), 64)],
+    ids=str,
+)
+def test_tiles_cover_the_image_and_have_one_size(size, tile, overlap):
+    boxes = tile_boxes(size, tile, overlap)
+    covered = np.zeros(size, int)
+    sides = (tile, tile) if isinstance(tile, int) else tile
+    for x1, y1, x2, y2 in boxes:
+        assert (y2 - y1, x2 - x1) == tuple(map(min, sides, size))
+        covered[y1:y2, x1:x2] += 1
+    assert covered.min() == 1 and len({tuple(box) for box in boxes}) == len(boxes)
+
+
+@pytest.mark.parametrize(
+    'tile, overlap, message',
+    [
+        (0, 0.2, '`tile` must be a positive number'),
+        ((3, 4, 5), 0.2, '`tile` must be'),
+        (8.5, 0.2, '`tile` must be'),
+        (8, 1, '`overlap` must be at least 0 and less than 1, got 1'),
+    ],
+)
+def test_tiles_that_make_no_sense(tile, overlap, message):
+    with pytest.raises(ValueError, match=message):
+        tile_boxes((9, 9), tile, overlap)
+
+
+def bright_squares(images, scale=None):
+    """Detect white squares, as boxes and masks in each image."""
+    from scipy import ndimage
+
+    results = []
+    for image in images:
+        components, _ = ndimage.label(image[..., 0] == 255)
+        found = ndimage.find_objects(components)
+        boxes = np.array([[x.start, y.start, x.stop, y.stop] for y, x in found])
+        masks = [components == i + 1 for i in range(len(found))]
+        area = [mask.sum() for mask in masks]
+        order = np.argsort(area)[::-1]
+        results.append(
+            Detections(
+                boxes.reshape(-1, 4).astype(np.float32)[order],
+                np.array(area, np.float32)[order] / 1000,
+                np.zeros(len(found), int),
+                ['square'] * len(found),
+                np.array(masks, bool).reshape(-1, *image.shape[:2])[order],
+                size=image.shape[:2],
+            )
+        )
+    return results
+
+
+def test_objects_of_overlapping_tiles_are_merged():
+    image = np.zeros((150, 200, 3), np.uint8)
+    squares = [(5, 5, 15), (55, 58, 12), (100, 44, 14), (60, 150, 16), (130, 180, 20)]
+    for y, x, side in squares:
+        image[y : y + side, x : x + side] = 255
+    found = predict_tiles(bright_squares, image, 64, 0.4, batch_size=3)
+    (whole,) = bright_squares([image])
+    assert len(found) == len(squares) and found.size == (150, 200)
+    assert (np.diff(found.scores) <= 0).all()
+    expected = {tuple(box) for box in whole.boxes.tolist()}
+    assert {tuple(box) for box in found.boxes.tolist()} == expected
+    for box, mask in zip(found.boxes.astype(int), found.masks, strict=True):
+        x1, y1, x2, y2 = box
+        assert mask.shape == (150, 200)
+        assert mask[y1:y2, x1:x2].all() and mask.sum() == (y2 - y1) * (x2 - x1)
+
+
+def test_an_object_larger_than_the_overlap_is_the_union_of_its_parts():
+    image = np.zeros((40, 100, 3), np.uint8)
+    image[10:30, 20:80] = 255
+    found = predict_tiles(bright_squares, image, (40, 64), 0.5)
+    assert found.boxes[0].tolist() == [20, 10, 80, 30]
+    assert np.asarray(found.masks)[0].sum() == 20 * 60
+
+
+def test_objects_of_other_classes_stay():
+    def model(images, scale):
+        boxes = np.array([[1, 1, 9, 9], [2, 2, 9, 9]], np.float32)
+        scores, labels = np.array([0.9, 0.8]), np.array([0, 1])
+        return [Detections(boxes, scores, labels, ['a', 'b'])] * len(images)
+
+    found = predict_tiles(model, noise(16, 16), 16)
+    assert found.names == ['a', 'b'] and found.masks is None
+    np.testing.assert_array_equal(found.boxes, [[1, 1, 9, 9], [2, 2, 9, 9]])
+
+
+def test_images_without_objects():
+    found = predict_tiles(bright_squares, np.zeros((70, 90, 3), np.uint8), 32)
+    assert len(found) == 0 and found.boxes.shape == (0, 4)
+    assert found.size == (70, 90) and len(found.masks) == 0
+    assert found.masks.shape == (0, 70, 90)
+
+
+def test_tiled_objects_are_drawn_and_written(tmp_path):
+    image = np.zeros((100, 120, 3), np.uint8)
+    image[40:60, 50:70] = 255
+    found = predict_tiles(bright_squares, image, 64, 0.4)
+    drawn = found.draw(image, with_text=False)
+    assert (drawn[45:55, 55:65] != 255).any() and not drawn[80:, 90:].any()
+    (entry,) = found.above(0.1).to_coco()
+    assert entry['area'] == 400 and entry['bbox'] == [50, 40, 20, 20]
+    assert found.to_supervision().mask.area.tolist() == [400]
+
+
+def test_label_maps_are_those_of_a_model_that_sees_only_pixels():
+    def model(images, scale):
+        return [Segmentation(image[..., 0] // 64, list('abcd')) for image in images]
+
+    image = noise(150, 203)
+    found = predict_tiles(model, image, 64, 0.3, batch_size=2)
+    np.testing.assert_array_equal(found.labels, image[..., 0] // 64)
+    assert found.classes == list('abcd') and found.labels.dtype == np.uint8
+
+
+def test_a_pixel_is_that_of_the_tile_with_the_farthest_border():
+    tiles = [[0, 0, 10, 4], [6, 0, 16, 4]]
+    parts = [Segmentation(np.full((4, 10), i, np.uint8)) for i in range(2)]
+    found = merge_label_maps(parts, tiles, (4, 16))
+    assert found.labels[2].tolist() == [0] * 8 + [1] * 8
+
+
+def test_the_options_reach_the_model():
+    called = []
+
+    def model(images, scale):
+        called.append((len(images), scale))
+        return [Segmentation(np.zeros(image.shape[:2], int)) for image in images]
+
+    predict_tiles(model, noise(64, 160), 64, 0, scale=1.5, batch_size=2)
+    assert called == [(2, 1.5), (1, 1.5)]
