@@ -1,0 +1,141 @@
+"""Write predictions into a folder: pictures, videos, label maps and JSON."""
+
+import ast
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..results import Classification, CocoDocument, Detections, Segmentation
+from .predictor import Predictor
+from .sources import VIDEOS, video_facts
+
+FILE = 'predictions.json'
+TOP = 5  # classes that are written of a classification
+FPS = 25.0  # of videos whose file does not say
+CODEC = 'mp4v'
+
+
+def parse_options(options: Iterable[str]) -> dict[str, Any]:
+    """Return entries of a config from texts such as 'model.test_cfg.mode=slide'.
+
+    Raises:
+        ValueError: a text has no '='.
+    """
+    found = {}
+    for option in options:
+        key, equals, value = option.partition('=')
+        if not equals or not key:
+            raise ValueError(f'--cfg-options must be key=value, got {option!r}')
+        try:
+            found[key] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            found[key] = value
+    return found
+
+
+def write_predictions(
+    predictor: Predictor,
+    images: Sequence[Any],
+    out: Path,
+    *,
+    score: float = 0.3,
+    draw: bool = True,
+    **options,
+) -> str:
+    """Predict images and write the results; return a line about what was written.
+
+    Args:
+        predictor: the model.
+        images: see `Predictor.__call__`.
+        out: folder. It gets `predictions.json`, `drawn/` with pictures and videos, and
+            for segmentation `labels/` with a PNG file of labels for each image.
+        score: objects with a lower score are left out.
+        draw: whether to write `drawn/`.
+        **options: see `Predictor.stream`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    names, objects, count = _Names(), 0, 0
+    document = CocoDocument(predictor.classes)
+    classified = []
+    with ExitStack() as stack:
+        videos = _Videos(out / 'drawn', stack)
+        for image, result in predictor.stream(list(images), **options):
+            if isinstance(result, Detections):
+                result = result.above(score)
+                objects += len(result)
+            video, _, frame = (result.source or '').rpartition('#')
+            is_frame = frame.isdigit() and Path(video).suffix.lower() in VIDEOS
+            name = names.free(result.source, is_frame and f'_{int(frame):06d}')
+            if isinstance(result, Segmentation):
+                _save(result.labels, out / 'labels' / f'{name}.png')
+            if draw and is_frame:
+                videos.write(Path(video), result.draw(image))
+            elif draw:
+                _save(result.draw(image), out / 'drawn' / f'{name}.png')
+            count += 1
+            if isinstance(result, Classification):
+                best = [dict(name=n, score=round(s, 6)) for n, s in result.top(TOP)]
+                classified.append(dict(file_name=result.source, classes=best))
+            else:
+                document.add(result)
+    if not count:
+        raise ValueError('none of the images could be read')
+    (out / FILE).write_text(json.dumps(classified or document.as_dict()))
+    what = {
+        'detection': f'{objects} objects with a score of at least {score} in ',
+        'segmentation': 'label maps of ',
+        'classification': 'classes of ',
+    }[predictor.task]
+    return f'{what}{count} images: {out / FILE}' + (
+        f', {out / "drawn"}' if draw else ''
+    )
+
+
+def _save(pixels: np.ndarray, path: Path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+class _Names:
+    """Give each image a file name of its own."""
+
+    def __init__(self):
+        self.used = set()
+
+    def free(self, source: str | None, suffix: str | bool = '') -> str:
+        stem = Path((source or 'image').rpartition('#')[0] or source or 'image').stem
+        name = stem = f'{stem}{suffix or ""}'
+        number = 1
+        while name in self.used:
+            number += 1
+            name = f'{stem}_{number}'
+        self.used.add(name)
+        return name
+
+
+class _Videos:
+    """Write frames into a video for each video that they come from."""
+
+    def __init__(self, folder: Path, stack: ExitStack):
+        self.folder, self.stack, self.writers = folder, stack, {}
+
+    def write(self, source: Path, frame: np.ndarray):
+        if source not in self.writers:
+            import cv2
+
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f'{source.stem}.mp4'
+            rate = video_facts(source)[1] or FPS
+            codec = cv2.VideoWriter_fourcc(*CODEC)
+            size = frame.shape[1::-1]
+            writer = cv2.VideoWriter(str(path), codec, rate, size)
+            if not writer.isOpened():
+                raise OSError(f'OpenCV cannot write the video {path}')
+            self.stack.callback(writer.release)
+            self.writers[source] = writer
+        self.writers[source].write(np.ascontiguousarray(frame[:, :, ::-1]))

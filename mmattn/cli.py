@@ -1,0 +1,234 @@
+"""The console command `mmattn`.
+
+The commands that train, test, export and count run the tools of `tools/`, with the same
+options. An installation carries these as `mmattn/.mim/tools`.
+"""
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mmattn
+
+PACKAGE = Path(mmattn.__file__).parent
+FORWARDED = dict(
+    add_help_option=False,
+    context_settings=dict(
+        allow_extra_args=True, ignore_unknown_options=True, help_option_names=[]
+    ),
+)
+app = typer.Typer(
+    name='mmattn',
+    help='Train and run efficient-attention detectors, segmentors and classifiers.',
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help='Check and convert data sets.', no_args_is_help=True)
+app.add_typer(data, name='data')
+
+
+def tool_path(name: str) -> Path:
+    """Return a tool's file, of an installation or of a plain clone.
+
+    Raises:
+        FileNotFoundError: mmattn came without its tools.
+    """
+    places = [PACKAGE / '.mim' / 'tools' / name, PACKAGE.parent / 'tools' / name]
+    for path in places:
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f'mmattn came without its tools: there is no {places[0]} and no {places[1]}. '
+        'Install mmattn with pip, or put a whole clone on PYTHONPATH'
+    )
+
+
+def run_tool(name: str, arguments: Sequence[str]):
+    """Run a tool as a script in this process."""
+    path = tool_path(name)
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.parent))
+    runpy.run_path(str(path), run_name='__main__')
+
+
+def with_config(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the path of one of our configs in place of its name."""
+    arguments = list(arguments)
+    if arguments and not arguments[0].startswith('-'):
+        given = arguments[0]
+        if not Path(given).exists():
+            from mmattn.compat.mmengine_scopes import SCOPE, find_config
+
+            name = given.removeprefix(f'{SCOPE}::')
+            try:
+                arguments[0] = str(find_config(name))
+            except FileNotFoundError as error:
+                fail(error)
+    return arguments
+
+
+def fail(error: Exception):
+    """Print an error of the user, and exit with 1."""
+    typer.echo(f'{type(error).__name__}: {error}', err=True)
+    raise typer.Exit(1)
+
+
+@app.command()
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help='Work dir of a run, config, name of a config, checkpoint in a work '
+            'dir, or exported .onnx or .pt2 file.'
+        ),
+    ],
+    images: Annotated[
+        list[str],
+        typer.Argument(help='Images, videos, folders, patterns or addresses.'),
+    ],
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint; of a work dir also 'best' or 'last'."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help='Folder of the results.')] = Path(
+        'predictions'
+    ),
+    score: Annotated[
+        float, typer.Option(help='Lowest score of an object.', min=0, max=1)
+    ] = 0.3,
+    device: Annotated[
+        str | None, typer.Option(help="Such as 'cpu' or 'cuda:0'.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help='Images at a time.', min=1)] = 1,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Factor of an image's sides in place of the config's resize."
+        ),
+    ] = None,
+    tile: Annotated[
+        int | None, typer.Option(help='Cut images into tiles of this side.', min=1)
+    ] = None,
+    overlap: Annotated[
+        float, typer.Option(help='Share of a tile in common with the next.')
+    ] = 0.2,
+    draw: Annotated[bool, typer.Option(help='Draw the results.')] = True,
+    skip_broken: Annotated[
+        bool, typer.Option('--skip-broken', help='Warn of files that are no image.')
+    ] = False,
+    cfg_options: Annotated[
+        list[str] | None,
+        typer.Option(help='Entry of the config to override, key=value; repeatable.'),
+    ] = None,
+    trust_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            '--trust-checkpoint',
+            help='Let the checkpoint run the code that it contains.',
+        ),
+    ] = False,
+):
+    """Predict objects, label maps or classes, and draw them.
+
+    Writes drawn images or videos, and `predictions.json`: annotations of COCO for
+    detection and segmentation, the best classes for classification. Label maps are also
+    written as PNG files.
+    """
+    try:
+        from mmattn.apis.predictor import Predictor
+        from mmattn.apis.writing import parse_options, write_predictions
+    except ImportError as error:
+        fail(error)
+    try:
+        predictor = Predictor(
+            model,
+            weights,
+            device,
+            cfg_options=parse_options(cfg_options or ()),
+            trust_checkpoint=trust_checkpoint,
+        )
+        summary = write_predictions(
+            predictor,
+            images,
+            out,
+            score=score,
+            draw=draw,
+            batch_size=batch_size,
+            scale=scale,
+            tile=tile,
+            overlap=overlap,
+            skip_broken=skip_broken,
+            progress=sys.stderr.isatty(),
+        )
+    except (ImportError, OSError, ValueError) as error:
+        fail(error)
+    typer.echo(summary)
+
+
+@app.command(**FORWARDED)
+def train(context: typer.Context):
+    """Train the model of a config. `mmattn train --help` lists the options."""
+    run_tool('train.py', with_config(context.args))
+
+
+@app.command(**FORWARDED)
+def test(context: typer.Context):
+    """Evaluate a checkpoint. `mmattn test --help` lists the options."""
+    run_tool('test.py', with_config(context.args))
+
+
+@app.command(**FORWARDED)
+def export(context: typer.Context):
+    """Write an ONNX file or a torch.export program."""
+    run_tool('export.py', with_config(context.args))
+
+
+@app.command(**FORWARDED)
+def flops(context: typer.Context):
+    """Print parameters and FLOPs, module by module."""
+    run_tool('analysis/get_flops.py', with_config(context.args))
+
+
+@app.command(**FORWARDED)
+def env(context: typer.Context):
+    """Print versions, backends and problems of this environment."""
+    run_tool('analysis/collect_env.py', context.args)
+
+
+@data.command(**FORWARDED)
+def check(context: typer.Context):
+    """Check the data sets of a config as training does."""
+    run_tool('datasets/check.py', with_config(context.args))
+
+
+@app.command()
+def models(
+    search: Annotated[
+        str | None,
+        typer.Option(help='List names, tasks or papers with this text only.'),
+    ] = None,
+    names: Annotated[
+        bool, typer.Option('--names', help='Print one name a line, and nothing else.')
+    ] = False,
+):
+    """List the configs with their parameters, FLOPs and papers' results."""
+    from mmattn.apis.model_index import list_models, models_table
+
+    found = list_models(search)
+    if not found:
+        fail(ValueError(f'no model matches {search!r}; `mmattn models` lists all'))
+    if names:
+        typer.echo('\n'.join(model.name for model in found))
+        return
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 160).print(models_table(found))
+
+
+def main():
+    """Run the command."""
+    app()

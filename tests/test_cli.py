@@ -1,0 +1,224 @@
+"""The console command: its commands, its tools and its errors."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import mmattn
+from mmattn import cli
+
+ROOT = Path(mmattn.__file__).parents[1]
+MAX_SECONDS = 1.0
+HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'supervision')
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Run the command in this process; returns its output."""
+    monkeypatch.setattr(sys, 'argv', sys.argv)
+    monkeypatch.setattr(sys, 'path', sys.path[:])
+
+    def call(*arguments, status=0) -> str:
+        result = CliRunner().invoke(cli.app, [*map(str, arguments)])
+        assert result.exit_code == status, result.output + repr(result.exception)
+        return result.output
+
+    return call
+
+
+def test_help_is_fast_and_light():
+    code = (
+        'import sys, mmattn.cli\n'
+        'try:\n    mmattn.cli.main()\n'
+        'except SystemExit:\n    pass\n'
+        f'print([name for name in {HEAVY} if name in sys.modules])'
+    )
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, '-c', code, '--help'],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+        times.append(time.perf_counter() - start)
+    for name in (
+        'predict',
+        'train',
+        'test',
+        'export',
+        'flops',
+        'models',
+        'env',
+        'data',
+    ):
+        assert f' {name} ' in done.stdout, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith('[]')
+    assert min(times) < MAX_SECONDS
+
+
+def test_the_module_runs_the_command():
+    done = subprocess.run(
+        [sys.executable, '-m', 'mmattn', 'data', '--help'],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0 and 'check' in done.stdout
+
+
+@pytest.mark.parametrize(
+    'command, tool, arguments',
+    [
+        (['train'], 'train.py', ['--work-dir', 'a', '--amp']),
+        (['test'], 'test.py', ['a.pth', '--tta', '--help']),
+        (['export'], 'export.py', ['a.pth', '--shape', '8', '9', '--out=b.onnx']),
+        (['flops'], 'analysis/get_flops.py', ['--shape', '8']),
+        (['data', 'check'], 'datasets/check.py', ['--decode']),
+    ],
+    ids=lambda value: '-'.join(value) if isinstance(value, list) else None,
+)
+def test_tools_get_the_arguments_and_the_path_of_a_config(
+    run, monkeypatch, command, tool, arguments
+):
+    called = []
+    monkeypatch.setattr(
+        cli.runpy, 'run_path', lambda path, run_name: called.append((path, sys.argv))
+    )
+    run(*command, 'ivit_t_3x_coco', *arguments)
+    ((path, argv),) = called
+    assert Path(path).resolve() == ROOT / 'tools' / tool
+    assert argv[0] == path and argv[2:] == arguments
+    assert Path(argv[1]).resolve() == ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
+    assert sys.path[0] == str(Path(path).parent)
+
+
+def test_a_file_is_not_taken_for_a_name(tmp_path, monkeypatch):
+    (tmp_path / 'ivit_t_3x_coco').touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli.with_config(['ivit_t_3x_coco']) == ['ivit_t_3x_coco']
+    assert cli.with_config(['--help']) == ['--help'] and cli.with_config([]) == []
+
+
+def test_misspelled_configs(run):
+    output = run('train', 'ivit_t_3x_cocoo', status=1)
+    assert 'mask_rcnn/ivit_t_3x_coco.py' in output
+
+
+def test_a_tool_runs_in_this_process(run, capsys):
+    """Its directory is on the path, and its exit status is that of the command."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.run_tool('train.py', ['--help'])
+    assert stopped.value.code == 0
+    assert 'usage: train.py' in capsys.readouterr().out
+
+
+def test_a_clone_without_tools(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, 'PACKAGE', tmp_path / 'mmattn')
+    with pytest.raises(FileNotFoundError, match='came without its tools'):
+        cli.tool_path('train.py')
+    (tmp_path / 'tools').mkdir()
+    (tmp_path / 'tools/train.py').touch()
+    assert cli.tool_path('train.py') == tmp_path / 'tools/train.py'
+
+
+def test_models(run):
+    table = run('models', '--search', 'mask_rcnn/ivit')
+    assert 'mask_rcnn/ivit_t_3x_coco' in table and '44.5 M' in table
+    assert 'box AP 48.7' in table and 'retinanet' not in table
+    names = run('models', '--names').splitlines()
+    assert 'demo/mask_rcnn_ivit_n_hela' in names and len(names) > 100
+    found = run('models', '--search', 'leverage ATTENTION masks', '--names')
+    assert 'mask_rcnn/hmait_t_1x_coco' in found and 'pvt' not in found
+    assert "no model matches 'nothing'" in run('models', '--search=nothing', status=1)
+
+
+def test_predict(run, tmp_path, monkeypatch):
+    for package in ('mmdet', 'mmseg', 'mmpretrain'):
+        pytest.importorskip(package)
+    pytest.importorskip('supervision')
+    from predictor_models import noise, write_run
+
+    monkeypatch.chdir(tmp_path)
+    Path('images/below').mkdir(parents=True)
+    for name in ('a.png', 'b.png', 'below/a.png'):
+        Image.fromarray(noise(60, 80)).save(Path('images', name))
+    write_run(Path('runs/detection'), 'detection')
+    out = ['--device', 'cpu', '--out']
+    said = run(
+        'predict', 'runs/detection', 'images', 'images/below', '--score', 0, *out, 'd'
+    )
+    assert '18 objects' in said and '3 images' in said
+    assert sorted(path.name for path in Path('d/drawn').iterdir()) == [
+        'a.png',
+        'a_2.png',
+        'b.png',
+    ]
+    document = json.loads(Path('d/predictions.json').read_text())
+    assert len(document['images']) == 3 and len(document['annotations']) == 18
+    assert [each['id'] for each in document['annotations']] == [*range(1, 19)]
+    assert document['categories'] == [dict(id=1, name='nucleus')]
+
+    write_run(Path('runs/segmentation'), 'segmentation')
+    run('predict', 'runs/segmentation', 'images/a.png', '--no-draw', *out, 's')
+    labels = np.asarray(Image.open('s/labels/a.png'))
+    assert labels.shape == (60, 80) and not Path('s/drawn').exists()
+
+    write_run(Path('runs/classification'), 'classification')
+    run('predict', 'runs/classification', 'images/*.png', *out, 'c')
+    (first, second) = json.loads(Path('c/predictions.json').read_text())
+    assert first['file_name'] == 'images/a.png' and len(first['classes']) == 3
+    assert first['classes'] == second['classes'] and Path('c/drawn/b.png').is_file()
+
+    output = run('predict', 'runs/classification', 'images/c.png', status=1)
+    assert 'FileNotFoundError: there is no image at images/c.png' in output
+    output = run('predict', 'runs', 'images', status=1)
+    assert 'is no work dir' in output
+    options = ['--cfg-options', 'model.head.num_classes']
+    assert 'must be key=value' in run('predict', 'runs', 'images', *options, status=1)
+
+
+def test_predicted_videos_are_videos(run, tmp_path, monkeypatch):
+    cv2 = pytest.importorskip('cv2')
+    for package in ('mmdet', 'mmseg', 'mmpretrain'):
+        pytest.importorskip(package)
+    from predictor_models import noise, write_run
+
+    monkeypatch.chdir(tmp_path)
+    codec = cv2.VideoWriter_fourcc(*'MJPG')
+    writer = cv2.VideoWriter('clip.avi', codec, 12.0, (64, 48))
+    for seed in range(3):
+        writer.write(noise(48, 64, seed))
+    writer.release()
+    write_run(Path('run'), 'segmentation')
+    said = run('predict', 'run', 'clip.avi', '--device', 'cpu')
+    assert '3 images' in said
+    drawn = cv2.VideoCapture('predictions/drawn/clip.mp4')
+    assert int(drawn.get(cv2.CAP_PROP_FRAME_COUNT)) == 3
+    assert drawn.get(cv2.CAP_PROP_FPS) == 12 and drawn.read()[1].shape == (48, 64, 3)
+    assert len(list(Path('predictions/labels').iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    'text, expected',
+    [
+        ('a.b=3', {'a.b': 3}),
+        ('a=[1, 2]', {'a': [1, 2]}),
+        ('a=slide', {'a': 'slide'}),
+        ('a=b=c', {'a': 'b=c'}),
+        ('a=None', {'a': None}),
+    ],
+)
+def test_options_of_the_config(text, expected):
+    pytest.importorskip('mmengine')
+    from mmattn.apis.writing import parse_options
+
+    assert parse_options([text]) == expected
