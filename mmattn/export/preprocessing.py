@@ -39,8 +39,14 @@ def image_steps(cfg: Mapping) -> dict:
 
 
 def _resize(step: Mapping) -> dict:
+    factor = step.get('scale_factor')
+    if step.get('scale') is None and isinstance(factor, float):
+        return dict(factor=factor, **_interpolation(step))
     if step.get('scale') is None:
-        raise ExportError(f'Resize must have a `scale`, got {dict(step)}')
+        raise ExportError(
+            'Resize must have a `scale` or one number as `scale_factor`, got '
+            f'{dict(step)}'
+        )
     scale = step['scale']
     scale = [scale, scale] if isinstance(scale, int) else list(scale)
     keep = bool(step.get('keep_ratio', False))

@@ -9,6 +9,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import DefaultScope
 from PIL import Image
 
+from mmattn.export import preprocessing
 from mmattn.export.inputs import prepare, stack, target_size
 from mmattn.export.metadata import Metadata
 from mmattn.images import read_image
@@ -16,6 +17,7 @@ from mmattn.images import read_image
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 SCALE = dict(scale=[133, 80], keep_ratio=True, interpolation='bilinear', backend='cv2')
 STRETCH = SCALE | dict(keep_ratio=False)
+FACTOR = dict(factor=0.61, interpolation='bilinear', backend='cv2')
 EDGE = dict(short_side=64, interpolation='bicubic', backend='pillow')
 
 
@@ -36,14 +38,19 @@ def pipeline(scope, *steps):
         return Compose([dict(type='LoadImageFromFile'), *steps])
 
 
+RESIZES = {
+    'fit': (dict(scale=(133, 80), keep_ratio=True), SCALE),
+    'stretch': (dict(scale=(133, 80), keep_ratio=False), STRETCH),
+    'keep size': (dict(scale_factor=1.0, keep_ratio=True), FACTOR | dict(factor=1.0)),
+    'factor': (dict(scale_factor=0.61, keep_ratio=True), FACTOR),
+}
+
+
 @pytest.mark.parametrize('channel_order', ['rgb', 'bgr'])
-@pytest.mark.parametrize('keep_ratio', [True, False])
-def test_detectors_get_the_images_of_mmdet(file, keep_ratio, channel_order):
-    steps = pipeline(
-        'mmdet',
-        dict(type='Resize', scale=(133, 80), keep_ratio=keep_ratio),
-        dict(type='PackDetInputs'),
-    )
+@pytest.mark.parametrize('step, resize', RESIZES.values(), ids=RESIZES)
+def test_detectors_get_the_images_of_mmdet(file, step, resize, channel_order):
+    steps = pipeline('mmdet', dict(type='Resize', **step), dict(type='PackDetInputs'))
+    assert preprocessing._resize(step) == resize
     batch = pseudo_collate([steps(dict(img_path=str(file), img_id=0))])
     preprocessor = DetDataPreprocessor(
         MEAN, STD, bgr_to_rgb=channel_order == 'rgb', pad_size_divisor=32, pad_value=1
@@ -54,7 +61,7 @@ def test_detectors_get_the_images_of_mmdet(file, keep_ratio, channel_order):
         dynamic='size',
         pad=dict(divisor=32, value=1),
         channel_order=channel_order,
-        resize=SCALE if keep_ratio else STRETCH,
+        resize=resize,
     )
     image = prepare(read_image(file), ours)
     assert image.size == meta['img_shape'] and image.original == meta['ori_shape']
