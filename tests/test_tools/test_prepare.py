@@ -1,0 +1,337 @@
+"""tools/datasets/prepare.py: downloads from a local server, and their folders."""
+
+import hashlib
+import http.server
+import io
+import re
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import download as downloads
+import numpy as np
+import prepare as tool
+import pytest
+from scipy.io import savemat
+
+CONTENT = bytes(range(256)) * 40_000  # 10 MB, ten blocks
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serve `files`; `faults` are what goes wrong in the next requests."""
+
+    def __init__(self):
+        super().__init__(('127.0.0.1', 0), Handler)
+        self.files, self.faults, self.requests = {}, [], []
+
+    def url(self, name: str) -> str:
+        return f'http://127.0.0.1:{self.server_port}/{name}'
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        wanted = self.headers.get('Range')
+        self.server.requests.append(wanted)
+        fault = self.server.faults.pop(0) if self.server.faults else None
+        content = self.server.files.get(self.path.lstrip('/'))
+        if content is None or isinstance(fault, int):
+            self.send_error(fault or 404)
+            return
+        start = 0
+        if wanted and fault != 'no ranges':
+            start = int(re.fullmatch(r'bytes=(\d+)-', wanted)[1])
+        if start >= len(content) > 0 and start:
+            self.send_response(416)
+            self.send_header('Content-Range', f'bytes */{len(content)}')
+            self.send_header('Content-Length', '0')
+            self.end_headers()
+            return
+        self.send_response(206 if start else 200)
+        self.send_header('Content-Length', str(len(content) - start))
+        self.end_headers()
+        end = start + 3_000_000 if fault == 'break off' else len(content)
+        self.wfile.write(content[start:end])
+
+
+@pytest.fixture
+def server():
+    with Server() as server:
+        thread = threading.Thread(
+            target=server.serve_forever, args=(0.01,), daemon=True
+        )
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def get(server, folder: Path, **options) -> Path:
+    server.files['file.zip'] = CONTENT
+    return downloads.download(
+        server.url('file.zip'), folder / 'file.zip', MD5, wait=0.0, **options
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_downloaded_once(server, tmp_path):
+    assert get(server, tmp_path / 'new').read_bytes() == CONTENT
+    get(server, tmp_path / 'new')
+    assert server.requests == [None]
+    assert names(tmp_path / 'new') == ['file.zip']
+
+
+def test_a_broken_connection_is_continued(server, tmp_path):
+    server.faults = ['break off', 'break off', 503, 'break off']
+    assert get(server, tmp_path, attempts=2).read_bytes() == CONTENT
+    assert server.requests == [
+        None,
+        'bytes=3000000-',
+        'bytes=6000000-',
+        'bytes=6000000-',
+        'bytes=9000000-',
+    ]
+
+
+def test_another_call_continues(server, tmp_path):
+    server.faults = ['break off', 503, 503]
+    with pytest.raises(downloads.DownloadError, match=r'keeps 3000000 bytes; run the'):
+        get(server, tmp_path, attempts=2)
+    assert names(tmp_path) == ['file.zip.part']
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.requests[-1] == 'bytes=3000000-'
+
+
+def test_a_server_without_ranges_starts_again(server, tmp_path):
+    server.faults = ['break off', 'no ranges']
+    assert get(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_a_complete_part_needs_no_byte(server, tmp_path):
+    (tmp_path / 'file.zip.part').write_bytes(CONTENT)
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.requests == [f'bytes={len(CONTENT)}-']
+
+
+def test_a_part_of_a_longer_file_is_dropped(server, tmp_path):
+    (tmp_path / 'file.zip.part').write_bytes(CONTENT + b'more')
+    assert get(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_a_changed_file_is_discarded(server, tmp_path):
+    (tmp_path / 'file.zip.part').write_bytes(b'another beginning')
+    with pytest.raises(downloads.DownloadError, match=f'expected {MD5}; it was'):
+        get(server, tmp_path)
+    assert names(tmp_path) == []
+    assert get(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_a_foreign_file_is_kept(server, tmp_path):
+    (tmp_path / 'file.zip').write_bytes(b'mine')
+    with pytest.raises(downloads.DownloadError, match='remove the file to download'):
+        get(server, tmp_path)
+    assert (tmp_path / 'file.zip').read_bytes() == b'mine'
+    assert server.requests == []
+
+
+def test_a_missing_file_is_not_tried_again(server, tmp_path):
+    with pytest.raises(downloads.DownloadError, match='404'):
+        downloads.download(server.url('none'), tmp_path / 'none', MD5)
+    assert server.requests == [None]
+
+
+def test_no_server(server, tmp_path):
+    url = server.url('file.zip').replace(str(server.server_port), '9')
+    with pytest.raises(downloads.DownloadError, match=r'\(2 attempts\)'):
+        downloads.download(url, tmp_path / 'file', MD5, attempts=2, wait=0.0)
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, 'w') as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def coco(server, monkeypatch):
+    """A COCO of five images, under the names of the publisher's files."""
+    server.files = {
+        'annotations_trainval2017.zip': zipped(
+            {'annotations/instances_val2017.json': b'{}'}
+        ),
+        'val2017.zip': zipped({f'val2017/{i}.jpg': b'v' for i in range(2)}),
+        'train2017.zip': zipped(
+            {'train2017/': b''} | {f'train2017/{i}.jpg': b't' for i in range(3)}
+        ),
+    }
+    out, archives = tool.DATA_SETS['coco']
+    small = [
+        tool.Archive(
+            **vars(archive)
+            | {
+                'md5': hashlib.md5(server.files[Path(archive.url).name]).hexdigest(),
+                'images': {f: 2 if 'val' in f else 3 for f in archive.images},
+                'gigabytes': 1e-6,
+            }
+        )
+        for archive in archives
+    ]
+    monkeypatch.setitem(tool.DATA_SETS, 'coco', (out, small))
+    return server.url('')
+
+
+def run(folder: Path, *args: str):
+    tool.main([*args, '--out', f'{folder}/coco', '--archives', f'{folder}/cache'])
+
+
+def tree(folder: Path) -> list[str]:
+    files = (path for path in folder.rglob('*') if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def test_coco_is_laid_out_as_the_configs_expect(coco, tmp_path, capsys):
+    from mmengine.config import Config
+
+    run(tmp_path, 'coco', '--mirror', coco)
+    assert tree(tmp_path / 'coco') == [
+        'annotations/instances_val2017.json',
+        *(f'train2017/{i}.jpg' for i in range(3)),
+        *(f'val2017/{i}.jpg' for i in range(2)),
+    ]
+    assert names(tmp_path / 'coco') == ['annotations', 'train2017', 'val2017']
+    assert tree(tmp_path / 'cache') == []
+    path = Path(tool.__file__).parents[2] / 'configs/_base_/datasets/coco_instance.py'
+    cfg = Config.fromfile(path)
+    val = cfg.val_dataloader.dataset
+    assert Path(val.data_root) == Path(tool.DATA_SETS['coco'][0])
+    for name in (val.ann_file, val.data_prefix.img):
+        assert (tmp_path / 'coco' / name).exists()
+
+
+def test_complete_parts_are_not_fetched_again(coco, server, tmp_path):
+    run(tmp_path, 'coco', '--mirror', coco, '--parts', 'val', '--keep')
+    assert names(tmp_path / 'cache') == ['val2017.zip']
+    asked = len(server.requests)
+    run(tmp_path, 'coco', '--mirror', coco, '--parts', 'val')
+    assert len(server.requests) == asked
+    run(tmp_path, 'coco', '--mirror', coco)
+    assert len(server.requests) == asked + 2
+
+
+def test_a_lost_image_is_reported(coco, tmp_path):
+    run(tmp_path, 'coco', '--mirror', coco)
+    (tmp_path / 'coco/train2017/1.jpg').unlink()
+    with pytest.raises(SystemExit, match=r'train2017 has 2 files, expected 3; remove'):
+        run(tmp_path, 'coco', '--mirror', coco)
+
+
+def test_unknown_parts(tmp_path):
+    with pytest.raises(SystemExit, match=r"must be among .*, got \['test'\]"):
+        run(tmp_path, 'coco', '--parts', 'test')
+
+
+def test_a_full_disk_is_noticed_before_the_download(coco, server, tmp_path):
+    out, archives = tool.DATA_SETS['coco']
+    huge = tool.Archive(**vars(archives[0]) | {'gigabytes': 1e9})
+    with pytest.raises(ValueError, match='choose another disk with --out'):
+        tool.prepare([huge], tmp_path / 'coco', tmp_path / 'cache')
+    assert server.requests == []
+
+
+def test_an_interrupted_extraction_leaves_no_folder(coco, tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, 'extract', interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, 'coco', '--mirror', coco)
+    assert names(tmp_path / 'coco') == []
+    run(tmp_path, 'coco', '--mirror', coco)
+
+
+def test_an_archive_with_another_folder_is_refused(tmp_path):
+    path = tmp_path / 'a.zip'
+    path.write_bytes(zipped({'val2014/0.jpg': b''}))
+    with pytest.raises(ValueError, match=r"must hold val2017/ only, got \['val2014'\]"):
+        tool.unpack(path, 'val2017', tmp_path / 'coco')
+
+
+def test_imagenet_names_the_file_to_get(tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, 'check_space', lambda *args: None)
+    with pytest.raises(SystemExit, match='ILSVRC2012_devkit_t12.tar.gz'):
+        tool.main(
+            ['imagenet', '--out', f'{tmp_path}/in', '--archives', f'{tmp_path}/tars']
+        )
+
+
+def tarred(path: Path, files: dict[str, bytes]) -> str:
+    """Write a tar file and return its MD5."""
+    mode = 'w:gz' if path.suffix == '.gz' else 'w'
+    with tarfile.open(path, mode) as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def imagenet(tmp_path, monkeypatch):
+    """The three files of an ImageNet of two classes and five images."""
+    from torchvision.datasets import imagenet
+
+    folder = tmp_path / 'tars'
+    folder.mkdir()
+    synsets = np.array(
+        [(1, 'n02', 'b', '', 0), (2, 'n01', 'a', '', 0), (3, 'n00', 'top', '', 2)],
+        dtype=[(name, object) for name in ('id', 'WNID', 'words', 'gloss', 'children')],
+    )
+    meta = io.BytesIO()
+    savemat(meta, {'synsets': synsets})
+    images = {}
+    for name in ('n01', 'n02'):
+        path = tmp_path / f'{name}.tar'
+        tarred(path, {f'{name}_{i}.JPEG': b'image' for i in range(2)})
+        images[path.name] = path.read_bytes()
+    truth = 'ILSVRC2012_validation_ground_truth.txt'
+    root = 'ILSVRC2012_devkit_t12/data'
+    contents = {
+        'train': images,
+        'val': {f'ILSVRC2012_val_{i}.JPEG': b'image' for i in range(3)},
+        'devkit': {f'{root}/meta.mat': meta.getvalue(), f'{root}/{truth}': b'2\n1\n2'},
+    }
+    for kind, files in contents.items():
+        name = imagenet.ARCHIVE_META[kind][0]
+        md5 = tarred(folder / name, files)
+        monkeypatch.setitem(imagenet.ARCHIVE_META, kind, (name, md5))
+    monkeypatch.setattr(tool, 'check_space', lambda *args: None)
+    monkeypatch.setattr(tool, 'IMAGENET_IMAGES', {'train': 4, 'val': 3})
+    return ['imagenet', '--out', f'{tmp_path}/in', '--archives', str(folder)]
+
+
+def test_imagenet_is_sorted_into_classes(imagenet, tmp_path):
+    tool.main(imagenet)
+    assert tree(tmp_path / 'in') == [
+        *('train/n01/n01_0.JPEG', 'train/n01/n01_1.JPEG'),
+        *('train/n02/n02_0.JPEG', 'train/n02/n02_1.JPEG'),
+        *('val/n01/ILSVRC2012_val_0.JPEG', 'val/n01/ILSVRC2012_val_2.JPEG'),
+        'val/n02/ILSVRC2012_val_1.JPEG',
+    ]
+    tool.main(imagenet)
+
+
+def test_a_damaged_file_of_imagenet_is_named(imagenet, tmp_path):
+    (tmp_path / 'tars/ILSVRC2012_img_val.tar').write_bytes(b'')
+    with pytest.raises(SystemExit, match='ILSVRC2012_img_val.tar'):
+        tool.main(imagenet)
+    assert names(tmp_path / 'in') == ['train']
