@@ -1,0 +1,351 @@
+"""tools/datasets/convert.py: formats, splits, messages, and the configs it writes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip('mmdet')
+pytest.importorskip('mmseg')
+pytest.importorskip('supervision')
+
+import check
+import convert
+import cv2
+import own_config
+import own_data
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from pycocotools import mask as coco_mask
+
+SIZE = 40, 60
+
+
+def draw(objects: list[tuple[int, int, int, int, int]]) -> np.ndarray:
+    """Return a mask with a rectangle (y, x, height, width, number) for each object."""
+    mask = np.zeros(SIZE, np.uint8)
+    for y, x, height, width, number in objects:
+        mask[y : y + height, x : x + width] = number
+    return mask
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with five images and masks of two objects that touch."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for kind in ('images', 'masks'):
+        Path(kind).mkdir()
+    for index in range(5):
+        image = rng.integers(0, 256, (*SIZE, 3), np.uint8)
+        cv2.imwrite(f'images/{index}.png', image)
+        cv2.imwrite(
+            f'masks/{index}.png', draw([(5, 10, 10, 8, 1), (5, 18, 10, 8 + index, 7)])
+        )
+    return tmp_path
+
+
+def run(*args: str) -> None:
+    convert.main([*args, '--out', 'data/cells'])
+
+
+def annotations(split: str) -> dict:
+    path = Path(f'data/cells/annotations/instances_{split}.json')
+    return json.loads(path.read_text())
+
+
+def test_numbers_of_a_mask_are_objects(here):
+    run('masks', 'images', 'masks', '--classes', 'cell', '--val-images', '4*')
+    content = annotations('val')
+    assert [image['file_name'] for image in content['images']] == ['4.png']
+    assert content['categories'] == [{'id': 1, 'name': 'cell'}]
+    assert [a['bbox'] for a in content['annotations']] == [
+        [10, 5, 8, 10],
+        [18, 5, 12, 10],
+    ]
+    assert [a['area'] for a in content['annotations']] == [80, 120]
+    decoded = coco_mask.decode(content['annotations'][1]['segmentation'])
+    np.testing.assert_array_equal(decoded, draw([(5, 18, 10, 12, 1)]))
+    assert len(annotations('train')['images']) == 4
+    assert sorted(p.name for p in Path('data/cells/val').iterdir()) == ['4.png']
+
+
+def test_connected_parts_of_black_and_white_masks_are_objects(here, capsys):
+    for index in range(5):
+        objects = [(0, 0, 9, 9, 255), (20, 20, 9, 9, 255), (35, 50, 1, 2, 255)]
+        cv2.imwrite(f'masks/{index}.png', draw(objects))
+    run('masks', 'images', 'masks')
+    assert 'connected pixels are objects' in capsys.readouterr().out
+    sizes = [annotation['area'] for annotation in annotations('train')['annotations']]
+    assert sizes == [81, 81] * 4  # two pixels are dust
+
+
+def test_folders_are_classes(here):
+    for name in ('nucleus', 'body'):
+        shutil.copytree('masks', f'both/{name}')
+    run('masks', 'images', 'both')
+    content = annotations('val')
+    assert [c['name'] for c in content['categories']] == ['body', 'nucleus']
+    assert [a['category_id'] for a in content['annotations']] == [1, 1, 2, 2]
+
+
+def test_the_split_depends_on_the_seed_alone(here):
+    def names(*args):
+        run('masks', 'images', 'masks', '--val', '0.4', '--force', *args)
+        return [image['file_name'] for image in annotations('val')['images']]
+
+    assert len(names()) == 2 and names() == names()
+    assert len({tuple(names('--seed', str(seed))) for seed in range(6)}) > 1
+
+
+def boxes(split: str = 'train') -> list[list[float]]:
+    return [a['bbox'] for a in annotations(split)['annotations']]
+
+
+def test_yolo(here):
+    Path('labels').mkdir()
+    for index in range(5):
+        Path(f'labels/{index}.txt').write_text('1 0.5 0.5 0.2 0.5\n')
+    Path('data.yaml').write_text('nc: 2\nnames: [car, bus]\n')
+    run('yolo', 'images', 'labels', '--yaml', 'data.yaml')
+    assert boxes()[0] == pytest.approx([24, 10, 12, 20], abs=1)
+    assert {a['category_id'] for a in annotations('train')['annotations']} == {2}
+    assert Path('data/faster_rcnn_ivit_n_cells.py').exists()
+
+
+def test_voc(here):
+    Path('xml').mkdir()
+    text = (
+        '<annotation><filename>{}.png</filename><size><width>60</width><height>40'
+        '</height><depth>3</depth></size><object><name>bird</name><bndbox><xmin>11'
+        '</xmin><ymin>6</ymin><xmax>30</xmax><ymax>26</ymax></bndbox></object>'
+        '</annotation>'
+    )
+    for index in range(5):
+        Path(f'xml/{index}.xml').write_text(text.format(index))
+    run('voc', 'images', 'xml')
+    assert boxes()[0] == pytest.approx([10, 5, 20, 21], abs=1)
+    assert annotations('train')['categories'] == [{'id': 1, 'name': 'bird'}]
+
+
+def test_labelme_with_boxes_and_outlines(here):
+    """Boxes become masks where other images have outlines."""
+    Path('json').mkdir()
+    box = dict(label='leaf', shape_type='rectangle', points=[[10, 5], [30, 25]])
+    outline = dict(
+        label='stem',
+        shape_type='polygon',
+        points=[[40, 5], [50, 5], [50, 15], [40, 15]],
+    )
+    for index in range(5):
+        content = dict(
+            shapes=[box] if index else [box, outline],
+            imagePath=f'{index}.png',
+            imageWidth=60,
+            imageHeight=40,
+        )
+        Path(f'json/{index}.json').write_text(json.dumps(content))
+    run('labelme', 'images', 'json', '--val-images', '4*')
+    content = annotations('train')
+    assert [c['name'] for c in content['categories']] == ['leaf', 'stem']
+    assert len(content['annotations']) == 5
+    assert all('segmentation' in a for a in content['annotations'])
+    assert Path('data/mask_rcnn_ivit_n_cells.py').exists()
+
+
+def test_coco_is_divided(here):
+    run('masks', 'images', 'masks', '--classes', 'cell')
+    Path('data/cells').rename('first')
+    path = Path('first/annotations/instances_train.json')
+    content = json.loads(path.read_text())
+    for annotation in content['annotations'][1::2]:
+        annotation['iscrowd'] = 1
+    path.write_text(json.dumps(content))
+    run('coco', 'first/train', str(path))
+    assert len(annotations('train')['images']) == 3
+    assert [a['iscrowd'] for a in annotations('train')['annotations']] == [0, 1] * 3
+    assert boxes()[0] == [10, 5, 8, 10]
+    assert annotations('train')['annotations'][0]['area'] == 80
+
+
+def test_label_maps(here):
+    args = ['labels', 'images', 'masks', '--classes', *'abcdefgh', '--val', '0.2']
+    run(*args)
+    maps = sorted(Path('data/cells/labels/train').iterdir())
+    assert len(maps) == 4
+    name = maps[0].name
+    np.testing.assert_array_equal(
+        cv2.imread(str(maps[0]), -1), cv2.imread(f'masks/{name}', -1)
+    )
+    card = json.loads(Path('data/cells/dataset.json').read_text())
+    assert set(card['counts']['train']['shares']) == set('abcdefgh')
+
+
+BAD = {
+    'no folder': (
+        lambda: None,
+        ('masks', 'image', 'masks'),
+        'image is no folder',
+    ),
+    'no image': (
+        lambda: Path('image').mkdir(),
+        ('masks', 'image', 'masks'),
+        'image has no image; accepted suffixes: .png',
+    ),
+    'a mask is missing': (
+        lambda: Path('masks/2.png').unlink(),
+        ('masks', 'images', 'masks'),
+        "masks: 1 images without a mask, such as '2'",
+    ),
+    'an image is missing': (
+        lambda: Path('images/2.png').unlink(),
+        ('masks', 'images', 'masks'),
+        "masks: 1 masks without an image, such as '2'",
+    ),
+    'no image file': (
+        lambda: Path('images/2.png').write_text('text'),
+        ('masks', 'images', 'masks'),
+        'images/2.png cannot be read as an image',
+    ),
+    'another size': (
+        lambda: cv2.imwrite('masks/2.png', np.zeros((40, 61), np.uint8)),
+        ('masks', 'images', 'masks'),
+        'masks/2.png has 40 x 61 pixels, but its image has 40 x 60',
+    ),
+    'a colored mask': (
+        lambda: cv2.imwrite('masks/2.png', np.eye(3, dtype=np.uint8)[None]),
+        ('masks', 'images', 'masks'),
+        'masks/2.png is a color image',
+    ),
+    'too many names': (
+        lambda: None,
+        ('masks', 'images', 'masks', '--classes', 'cell', 'dirt'),
+        '--classes has 2 names, but masks has 1 classes: object',
+    ),
+    'no objects': (
+        lambda: [cv2.imwrite(f'masks/{i}.png', draw([])) for i in range(5)],
+        ('masks', 'images', 'masks'),
+        'masks has no object in 5 images',
+    ),
+    'no validation image': (
+        lambda: None,
+        ('masks', 'images', 'masks', '--val-images', 'day3*'),
+        "of 5 images none is left for val ('day3*')",
+    ),
+    'a label without a name': (
+        lambda: None,
+        ('labels', 'images', 'masks', '--classes', 'background', 'cell'),
+        'has the number 7, but there are 2 classes, 0 to 1 (background, cell)',
+    ),
+    'labels without names': (
+        lambda: None,
+        ('labels', 'images', 'masks'),
+        'labels needs --classes',
+    ),
+    'yolo without names': (
+        lambda: None,
+        ('yolo', 'images', 'masks'),
+        'yolo needs --yaml',
+    ),
+}
+
+
+@pytest.mark.parametrize('spoil, args, message', BAD.values(), ids=BAD)
+def test_bad_data(here, spoil, args, message):
+    spoil()
+    with pytest.raises(SystemExit) as error:
+        run(*args)
+    assert str(error.value).startswith('convert: ') and message in str(error.value)
+    assert not Path('data/cells').exists()
+
+
+def test_the_config_of_objects_checks_and_builds(here, capsys):
+    run('masks', 'images', 'masks', '--classes', 'cell')
+    path = 'data/mask_rcnn_ivit_n_cells.py'
+    assert check.main([path]) == 0
+    assert 'cell' in capsys.readouterr().out
+    cfg = Config.fromfile(path)
+    init_default_scope('mmdet')
+    assert cfg.model.roi_head.mask_head.num_classes == 1
+    assert cfg.train_cfg.max_iters == cfg.param_scheduler[1].end == 300
+    Path(path).write_text('# mine')
+    run('masks', 'images', 'masks', '--classes', 'cell', '--force')
+    assert Path(path).read_text() == '# mine'
+    assert 'is kept as it is' in capsys.readouterr().out
+
+
+def test_the_config_of_boxes_has_no_masks(here):
+    Path('labels').mkdir()
+    for index in range(5):
+        Path(f'labels/{index}.txt').write_text('0 0.5 0.5 0.2 0.5\n')
+    Path('data.yaml').write_text('nc: 1\nnames: [car]\n')
+    run('yolo', 'images', 'labels', '--yaml', 'data.yaml')
+    assert check.main(['data/faster_rcnn_ivit_n_cells.py']) == 0
+    cfg = Config.fromfile('data/faster_rcnn_ivit_n_cells.py')
+    assert cfg.model.type == 'FasterRCNN' and cfg.model.roi_head.mask_head is None
+    assert cfg.val_evaluator.metric == 'bbox'
+
+
+def test_the_config_of_label_maps_checks(here):
+    run('labels', 'images', 'masks', '--classes', *'abcdefgh')
+    assert check.main(['data/upernet_ivit_n_cells.py', '--decode']) == 0
+    cfg = Config.fromfile('data/upernet_ivit_n_cells.py')
+    assert cfg.model.decode_head.num_classes == 8
+    assert cfg.train_dataloader.dataset.reduce_zero_label is False
+    assert cfg.train_dataloader.dataset.metainfo.classes == tuple('abcdefgh')
+
+
+def test_channels_are_those_of_the_backbone():
+    import torch
+
+    from mmattn.analysis.flops import build
+
+    for arch, channels in own_config.CHANNELS.items():
+        backbone = build(dict(type='mmattn.IViT', arch=arch), 'meta').eval()
+        maps = backbone(torch.empty(1, 3, 64, 64, device='meta'))
+        assert tuple(m.shape[1] for m in maps) == channels
+
+
+@pytest.mark.parametrize(
+    'sizes, factor', [([(800, 1333), (10, 10)], 1.0), ([(1600, 1000)], 0.8)]
+)
+def test_images_beyond_the_limit_are_shrunk(sizes, factor):
+    assert own_config.shrinking(sizes)[0] == factor
+
+
+@pytest.mark.parametrize(
+    'sides, scale', [([45.3], 4), ([3, 5], 2), ([90, 91], 8), ([900], 16)]
+)
+def test_anchors_follow_the_objects(sides, scale):
+    assert own_config.anchor_scale(np.array(sides)) == scale
+
+
+def test_the_sizes_of_images_are_those_that_mm_packages_see(tmp_path):
+    """OpenCV turns images as their EXIF orientation says, in mm packages too."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.new('RGB', (30, 20)).save(tmp_path / 'turned.jpg', exif=exif)
+    assert own_data.image_size(tmp_path / 'turned.jpg') == (30, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['objects', 'labels'])
+def test_training_on_the_written_config(here, kind, forget_instances):
+    """A training of two steps with its evaluation ends in a checkpoint."""
+    from tool_runs import load_tool
+
+    if kind == 'objects':
+        run('masks', 'images', 'masks', '--classes', 'cell')
+        path = 'data/mask_rcnn_ivit_n_cells.py'
+    else:
+        run('labels', 'images', 'masks', '--classes', *'abcdefgh')
+        path = 'data/upernet_ivit_n_cells.py'
+    forget_instances()
+    options = ['train_cfg.max_iters=2', 'train_cfg.val_interval=2']
+    options += ['default_hooks.checkpoint.interval=2', 'scale_schedule=True']
+    load_tool('train').main([path, '--cfg-options', *options])
+    assert list(Path('work_dirs').glob('*/iter_2.pth'))

@@ -1,0 +1,286 @@
+"""Read annotated images of common formats, and write them as mm packages read them."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cv2
+import numpy as np
+from pycocotools import mask as coco_mask
+from tqdm import tqdm
+
+IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
+MIN_AREA = 4  # pixels; a smaller part of a mask is dust
+IGNORED = 255  # the label that losses and metrics of segmentation ignore
+
+
+@dataclass
+class Picture:
+    """An image and its objects.
+
+    Attributes:
+        path: file of the image.
+        size: height and width.
+        labels: index of the class of each object.
+        boxes: x, y, width and height of each object.
+        masks: run-length encoding of each object; empty if there are boxes only.
+        crowds: indices of the objects that are groups, which training leaves out.
+    """
+
+    path: Path
+    size: tuple[int, int]
+    labels: list[int] = field(default_factory=list)
+    boxes: list[list[float]] = field(default_factory=list)
+    masks: list[dict] = field(default_factory=list)
+    crowds: set[int] = field(default_factory=set)
+
+
+def image_files(folder: Path) -> dict[str, Path]:
+    """Return the images of a folder by their names without suffix, in order.
+
+    Raises:
+        ValueError: there is none, or two have one name.
+    """
+    if not folder.is_dir():
+        raise ValueError(f'{folder} is no folder')
+    files = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in IMAGE_SUFFIXES:
+            continue
+        if path.stem in files:
+            raise ValueError(
+                f'{files[path.stem]} and {path} have one name; rename one of them'
+            )
+        files[path.stem] = path
+    if not files:
+        raise ValueError(
+            f'{folder} has no image; accepted suffixes: {", ".join(IMAGE_SUFFIXES)}'
+        )
+    return files
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return height and width, as OpenCV reads them: turned by the EXIF orientation.
+
+    Raises:
+        ValueError: the file is no image.
+    """
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if image is None:
+        raise ValueError(f'{path} cannot be read as an image')
+    return image.shape[:2]
+
+
+def read_mask(path: Path, size: tuple[int, int]) -> np.ndarray:
+    """Return a mask of one channel, of the size of its image.
+
+    Raises:
+        ValueError: it is no image, has colors, or another size.
+    """
+    mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    if mask is None:
+        raise ValueError(f'{path} cannot be read as an image')
+    if mask.ndim == 3 and (mask[..., :3] == mask[..., :1]).all():
+        mask = mask[..., 0]  # gray, saved as color
+    if mask.ndim != 2:
+        raise ValueError(
+            f'{path} is a color image; a mask has one channel whose numbers are '
+            'objects or classes'
+        )
+    if mask.shape != size:
+        raise ValueError(
+            f'{path} has {mask.shape[0]} x {mask.shape[1]} pixels, but its image has '
+            f'{size[0]} x {size[1]}'
+        )
+    return mask
+
+
+def encode(mask: np.ndarray) -> tuple[dict, list[float]]:
+    """Return the run-length encoding and the box of a binary mask (H, W)."""
+    rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
+    box = coco_mask.toBbox(rle).tolist()
+    rle['counts'] = rle['counts'].decode('ascii')
+    return rle, box
+
+
+def matching(images: dict[str, Path], folder: Path) -> dict[str, Path]:
+    """Return the masks of a folder by the names of images.
+
+    Raises:
+        ValueError: an image has no mask, or a mask no image.
+    """
+    masks = image_files(folder)
+    for kind, missing in (
+        ('images without a mask', images.keys() - masks.keys()),
+        ('masks without an image', masks.keys() - images.keys()),
+    ):
+        if missing:
+            raise ValueError(
+                f'{folder}: {len(missing)} {kind}, such as {min(missing)!r}; an image '
+                'and its mask have the same name, apart from the suffix'
+            )
+    return masks
+
+
+def instances(mask: np.ndarray, is_binary: bool) -> Iterator[np.ndarray]:
+    """Yield a binary mask of each object of a mask with numbers, 0 for none.
+
+    Args:
+        mask: shape (H, W).
+        is_binary: whether connected pixels are an object, instead of equal numbers.
+    """
+    if is_binary:
+        _, mask = cv2.connectedComponents((mask > 0).astype(np.uint8))
+    for number in np.unique(mask[mask > 0]):
+        yield mask == number
+
+
+def from_masks(images: Path, masks: Path) -> tuple[list[Picture], list[str]]:
+    """Read images with masks in which each object has a number.
+
+    `masks` has a mask for each image, or a folder of such masks for each class. Where
+    all masks of a class have one number, its objects are the connected parts.
+
+    Returns:
+        Pictures, and the names of the folders of classes; one name for a single class.
+    """
+    files = image_files(images)
+    folders = sorted(path for path in masks.iterdir() if path.is_dir())
+    classes = [folder.name for folder in folders] or ['object']
+    pictures = {name: Picture(p, image_size(p)) for name, p in files.items()}
+    for label, folder in enumerate(folders or [masks]):
+        found = {
+            name: read_mask(path, pictures[name].size)
+            for name, path in tqdm(matching(files, folder).items(), classes[label])
+        }
+        largest = max(np.unique(mask[mask > 0]).size for mask in found.values())
+        if largest == 1:
+            print(f'{folder}: the masks have one number; connected pixels are objects')
+        for name, mask in found.items():
+            picture = pictures[name]
+            for instance in instances(mask, largest == 1):
+                if instance.sum() < MIN_AREA:
+                    continue
+                rle, box = encode(instance)
+                picture.labels.append(label)
+                picture.boxes.append(box)
+                picture.masks.append(rle)
+    return list(pictures.values()), classes
+
+
+def from_supervision(dataset) -> tuple[list[Picture], list[str]]:
+    """Read a `supervision.DetectionDataset`."""
+    pictures = []
+    for path, image, found in tqdm(dataset, 'read', total=len(dataset)):
+        if image is None:
+            raise ValueError(f'{path} cannot be read as an image')
+        picture = Picture(Path(path), image.shape[:2])
+        crowds = found.data.get('iscrowd', np.zeros(len(found)))
+        picture.crowds = set(np.flatnonzero(crowds).tolist())
+        for index, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
+            picture.labels.append(int(found.class_id[index]))
+            if found.mask is None:
+                picture.boxes.append([x1, y1, x2 - x1, y2 - y1])
+                continue
+            rle, box = encode(found.mask[index])
+            picture.boxes.append(box)
+            picture.masks.append(rle)
+        pictures.append(picture)
+    return pictures, list(dataset.classes)
+
+
+def coco_dict(pictures: Sequence[Picture], classes: Sequence[str]) -> dict:
+    """Return pictures in COCO's format."""
+    content = {
+        'info': {},
+        'licenses': [],
+        'images': [],
+        'annotations': [],
+        'categories': [{'id': i + 1, 'name': name} for i, name in enumerate(classes)],
+    }
+    for number, picture in enumerate(pictures, 1):
+        height, width = picture.size
+        content['images'].append(
+            dict(id=number, file_name=picture.path.name, width=width, height=height)
+        )
+        for index, (label, box) in enumerate(
+            zip(picture.labels, picture.boxes, strict=True)
+        ):
+            annotation = dict(
+                id=len(content['annotations']) + 1,
+                image_id=number,
+                category_id=label + 1,
+                bbox=box,
+                area=box[2] * box[3],
+                iscrowd=int(index in picture.crowds),
+            )
+            if picture.masks:
+                rle = picture.masks[index]
+                annotation['segmentation'] = rle
+                annotation['area'] = int(coco_mask.area(rle))
+            content['annotations'].append(annotation)
+    return content
+
+
+def write_coco(
+    splits: dict[str, list[Picture]], classes: Sequence[str], folder: Path
+) -> dict:
+    """Write `SPLIT/` and `annotations/instances_SPLIT.json` of each split.
+
+    Returns:
+        The number of images and of objects of each split.
+    """
+    (folder / 'annotations').mkdir()
+    counts = {}
+    for split, pictures in splits.items():
+        (folder / split).mkdir()
+        for picture in tqdm(pictures, f'write {split}'):
+            shutil.copyfile(picture.path, folder / split / picture.path.name)
+        content = coco_dict(pictures, classes)
+        path = folder / 'annotations' / f'instances_{split}.json'
+        path.write_text(json.dumps(content))
+        objects = len(content['annotations'])
+        counts[split] = {'images': len(pictures), 'objects': objects}
+    return counts
+
+
+def write_label_maps(
+    splits: dict[str, list[tuple[Path, Path]]], classes: Sequence[str], folder: Path
+) -> dict:
+    """Write `images/SPLIT/` and `labels/SPLIT/` of pairs of an image and a label map.
+
+    Raises:
+        ValueError: a label map has a number that is no class.
+    """
+    counts = {}
+    for split, pairs in splits.items():
+        for kind in ('images', 'labels'):
+            (folder / kind / split).mkdir(parents=True)
+        pixels = np.zeros(len(classes), np.int64)
+        for image, labels in tqdm(pairs, f'write {split}'):
+            mask = read_mask(labels, image_size(image))
+            numbers, sizes = np.unique(mask, return_counts=True)
+            for number, size in zip(numbers.tolist(), sizes.tolist(), strict=True):
+                if number < len(classes):
+                    pixels[number] += size
+                elif number != IGNORED:
+                    raise ValueError(
+                        f'{labels} has the number {number}, but there are '
+                        f'{len(classes)} classes, 0 to {len(classes) - 1} '
+                        f'({", ".join(classes)}); {IGNORED} is ignored'
+                    )
+            target = folder / 'images' / split / image.name
+            shutil.copyfile(image, target)
+            out = folder / 'labels' / split / f'{image.stem}.png'
+            if not cv2.imwrite(str(out), mask.astype(np.uint8)):
+                raise OSError(f'could not write {out}')
+        shares = pixels / max(pixels.sum(), 1)
+        counts[split] = {
+            'images': len(pairs),
+            'shares': {
+                n: round(float(s), 4) for n, s in zip(classes, shares, strict=True)
+            },
+        }
+    return counts
