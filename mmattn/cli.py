@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help='Check and convert data sets.', no_args_is_help=True)
+data = typer.Typer(help='Check, convert and download data sets.', no_args_is_help=True)
 app.add_typer(data, name='data')
 
 
@@ -203,6 +203,18 @@ def env(context: typer.Context):
 def check(context: typer.Context):
     """Check the data sets of a config as training does."""
     run_tool('datasets/check.py', with_config(context.args))
+
+
+@data.command(**FORWARDED)
+def convert(context: typer.Context):
+    """Turn your own annotated images into a data set with a config."""
+    run_tool('datasets/convert.py', context.args)
+
+
+@data.command(**FORWARDED)
+def prepare(context: typer.Context):
+    """Download COCO or ADE20K, or lay out ImageNet."""
+    run_tool('datasets/prepare.py', context.args)
 
 
 @app.command()

@@ -101,6 +101,18 @@ def test_tools_get_the_arguments_and_the_path_of_a_config(
     assert sys.path[0] == str(Path(path).parent)
 
 
+@pytest.mark.parametrize('name', ['convert', 'prepare'])
+def test_tools_of_data_sets_get_their_arguments(run, monkeypatch, name):
+    called = []
+    monkeypatch.setattr(
+        cli.runpy, 'run_path', lambda path, run_name: called.append(sys.argv)
+    )
+    run('data', name, 'coco', '--out', 'data/coco')
+    ((path, *arguments),) = called
+    assert Path(path).resolve() == ROOT / f'tools/datasets/{name}.py'
+    assert arguments == ['coco', '--out', 'data/coco']
+
+
 def test_a_file_is_not_taken_for_a_name(tmp_path, monkeypatch):
     (tmp_path / 'ivit_t_3x_coco').touch()
     monkeypatch.chdir(tmp_path)

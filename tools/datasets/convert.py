@@ -102,7 +102,7 @@ def load_supervision(args: argparse.Namespace, force_masks: bool):
         import supervision as sv
     except ImportError as error:
         raise ValueError(
-            f'{args.format} is read by supervision: pip install supervision'
+            f'{args.format} is read by supervision: pip install "mmattn[predict]"'
         ) from error
     images, annotations = str(args.images), str(args.annotations)
     reader = sv.DetectionDataset
@@ -193,9 +193,9 @@ def write_config(text: str, path: Path) -> None:
         path.write_text(text)
     print(
         'next:\n'
-        f'  python tools/datasets/check.py {path}\n'
-        f'  python tools/train.py {path}\n'
-        f'  python tools/analysis/draw_run.py {path}'
+        f'  mmattn data check {path}\n'
+        f'  mmattn train {path}\n'
+        f'  mmattn predict work_dirs/{path.stem} IMAGES'
     )
 
 
