@@ -117,7 +117,8 @@ BEFORE_TRAINING = {
         'mmdet',
         None,
         dict(data_root='cocoo/'),
-        f'{KEY}.data_root: cocoo/ does not exist',
+        f'{KEY}.data_root: cocoo/ does not exist; docs/datasets.md says how to get and '
+        'lay out data sets',
     ),
     'no annotation file': (
         'mmdet',

@@ -14,6 +14,8 @@ OPTIONAL_NAMES = {'background'}
 SHOWN = 5
 
 
+ADVICE = 'docs/datasets.md says how to get and lay out data sets'
+
 def build_dataset(cfg: dict, key: str):
     """Build the data set of a config and read its annotations.
 
@@ -88,12 +90,12 @@ def _missing_path(cfg: dict, key: str) -> str | None:
         if not path or '://' in f'{root}{path}':
             continue
         if root and not os.path.exists(root):
-            return f'{key}.data_root: {root} does not exist'
+            return f'{key}.data_root: {root} does not exist; {ADVICE}'
         joined = os.path.join(root, path)
         if not os.path.exists(joined):
             return f'{key}.{name}: {joined} does not exist'
     if root and '://' not in root and not os.path.exists(root):
-        return f'{key}.data_root: {root} does not exist'
+        return f'{key}.data_root: {root} does not exist; {ADVICE}'
     return None
 
 
