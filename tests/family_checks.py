@@ -53,6 +53,9 @@ def documents_problem(root: Path, name: str, cls: str) -> str | None:
     for page in ('README.md', 'docs/citations.md'):
         if f'`{cls}`' not in (root / page).read_text():
             return f'{cls} is not in {page}'
+    page = root / f'docs/models/{name}.md'
+    if not page.is_file() or f'<!-- sizes {cls} -->' not in page.read_text():
+        return f'{cls} has no page'
     return None
 
 

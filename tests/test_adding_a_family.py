@@ -105,6 +105,11 @@ ADDITIONS = {
     ),
     'README.md': ('README.md', '| `ToyNet` |\n', '| `PVT`'),
     'docs/citations.md': ('docs/citations.md', '| `ToyNet` |\n', '| `PVT`'),
+    'docs/models/<family>.md': (
+        'docs/models/toynet.md',
+        '<!-- sizes ToyNet -->\n',
+        None,
+    ),
 }
 
 
@@ -152,7 +157,8 @@ def test_page_lists_at_most_ten_places():
 def test_each_place_is_needed_and_none_is_missing(checkout):
     """The first tree has the family everywhere, each of the others lacks one place."""
     files = [with_addition(checkout, place) for place in places()]
-    (checkout / 'tests/test_models').mkdir()
+    for folder in ('tests/test_models', 'docs/models'):
+        (checkout / folder).mkdir()
     for file, _, text in files:
         (checkout / file).write_text(text)
     trees = [[], *([[file, text]] for file, text, _ in files)]

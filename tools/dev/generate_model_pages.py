@@ -1,0 +1,377 @@
+"""Write the tables and diagrams of `docs/models`, or check them.
+
+    python tools/dev/generate_model_pages.py
+    python tools/dev/generate_model_pages.py --check
+
+A page asks for a table with a line `<!-- KIND ARGUMENTS -->`, which `<!-- end of KIND
+-->` closes. Parameters, FLOPs and the papers' results come from the metafiles, times
+from the csv files of `docs/benchmarks`, channels and diagrams from the models.
+
+    channels                the maps of every backbone in every size
+    sizes CLASS             the presets of a backbone
+    configs PATTERN ...     rows of the metafiles whose names match
+    speed NAME ...          rows of the benchmarks of models
+    recipes PATTERN ...     how the papers trained
+    weights                 published files that load
+    training PATTERN ...    how long trainings take
+"""
+
+import argparse
+import csv
+import fnmatch
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Container
+from functools import cache
+from html import escape
+from pathlib import Path
+
+import torch
+from generate_model_zoo import ROOT, load, markdown, metafiles, metrics, read_models
+from torch import nn
+
+import mmattn.models
+from mmattn.analysis.flops import build
+from mmattn.analysis.paper_tables import recipes
+from mmattn.models.backbones import __all__ as BACKBONES
+
+DOCS = ROOT / 'docs'
+BENCHMARKS = DOCS / 'benchmarks'
+DIAGRAMS = DOCS / 'images' / 'models'
+BLOCK = re.compile(
+    r'(?P<begin><!-- (?P<kind>[a-z]+)(?P<arguments>[^>]*?) -->\n).*?'
+    r'(?P<end><!-- end of (?P=kind) -->\n)',
+    re.DOTALL,
+)
+SIDE = 224  # pixels of the images in channels and diagrams
+NOT_BLOCKS = ('Norm', 'Drop', 'Identity', 'LayerScale')
+COCO, COCO_WITH_OBJECTS = 118_287, 117_266  # training images
+WIDTH, ROW, GAP = 640, 62, 26  # of diagrams
+
+
+@cache
+def maps_of(name: str, arch: str) -> tuple[tuple[int, int], ...]:
+    """Return channels and strides of the maps that a backbone returns by default."""
+    backbone = backbone_of(name, arch)
+    with torch.no_grad():
+        maps = backbone(torch.empty(1, 3, SIDE, SIDE, device='meta'))
+    return tuple((each.shape[1], round(SIDE / each.shape[2])) for each in maps)
+
+
+@cache
+def backbone_of(name: str, arch: str) -> nn.Module:
+    return build(dict(type=f'mmattn.{name}', arch=arch), 'meta').eval()
+
+
+def listed(values) -> str:
+    """Return the entries of a preset as text."""
+    if isinstance(values, (tuple, list)):
+        return ', '.join(map(str, values))
+    return str(values)
+
+
+def channels(_: list[str]) -> str:
+    """Return the table of the maps of all backbones."""
+    rows = [['backbone', '`arch`', 'channels', 'strides']]
+    for name in BACKBONES:
+        for arch in getattr(mmattn.models, name).arch_zoo:
+            maps = maps_of(name, arch)
+            rows.append(
+                [
+                    f'`{name}`',
+                    f"`'{arch}'`",
+                    *(listed(x) for x in zip(*maps, strict=True)),
+                ]
+            )
+    return markdown(rows)
+
+
+def sizes(arguments: list[str]) -> str:
+    """Return the presets of a backbone."""
+    (name,) = arguments
+    zoo = getattr(mmattn.models, name).arch_zoo
+    keys = list(next(iter(zoo.values())))
+    rows = [['`arch`', *(f'`{key}`' for key in keys), 'channels', 'strides']]
+    for arch, preset in zoo.items():
+        maps = (listed(x) for x in zip(*maps_of(name, arch), strict=True))
+        rows.append([f"`'{arch}'`", *(listed(preset[key]) for key in keys), *maps])
+    return markdown(rows)
+
+
+@cache
+def all_models() -> tuple[dict, ...]:
+    """Return the models of all metafiles."""
+    return tuple(model for path in metafiles() for model in read_models(path))
+
+
+def matching(patterns: list[str]) -> list[dict]:
+    """Return the models of the metafiles whose names match a pattern."""
+    return [
+        model
+        for model in all_models()
+        if any(fnmatch.fnmatch(model['Name'], pattern) for pattern in patterns)
+    ]
+
+
+def configs(patterns: list[str]) -> str:
+    """Return parameters, FLOPs and the papers' results of the matching configs."""
+    rows = [['config', 'height x width', 'parameters (M)', 'FLOPs (G)', 'the paper']]
+    for model in matching(patterns):
+        config, metadata = model['Config'], model['Metadata']
+        link = os.path.relpath(ROOT / config, DOCS / 'models')
+        found = metrics(model, 'Paper Results')
+        rows.append(
+            [
+                f'[{config.removeprefix("configs/").removesuffix(".py")}]({link})',
+                '{} x {}'.format(*metadata['Image Size']),
+                f'{metadata["Parameters"] / 1e6:.2f}',
+                f'{metadata["FLOPs"] / 1e9:.2f}',
+                ', '.join(f'{key} {value}' for key, value in found.items()),
+            ]
+        )
+    if len(rows) == 1:
+        raise ValueError(f'no config matches {patterns}')
+    return markdown(rows)
+
+
+@cache
+def measurements() -> tuple[dict, ...]:
+    """Return the rows of the benchmarks of models, each with its file's name."""
+    rows = []
+    for path in sorted(BENCHMARKS.glob('models*_cpu*.csv')):
+        with open(path, newline='') as file:
+            rows += [row | {'file': path.name} for row in csv.DictReader(file)]
+    return tuple(row for row in rows if row.get('compiled') != 'True')
+
+
+def speed(names: list[str]) -> str:
+    """Return the measured images per second of models, beside the baseline's."""
+    found = {}
+    for row in measurements():
+        if row['model'] in names:
+            key = row['file'], row['model'], row['size'], row['machine'], row['date']
+            found.setdefault(key, {})[row['pass']] = row
+    if not found:
+        raise ValueError(f'the benchmarks have none of {names}')
+    head = ['model', 'pixels', 'inference (images/s)', 'beside Swin-T']
+    head += ['training step (images/s)', 'beside Swin-T', 'on', 'file']
+    rows = [head]
+    for (file, model, size, machine, date), passes in found.items():
+        first = next(iter(passes.values()))
+        row = [model, f'{size} x {size}']
+        for name in ('inference', 'training step'):
+            measured = passes.get(name, {})
+            row += [measured.get('images_per_s', ''), measured.get('speedup', '')]
+        isa = f', {first["isa"]}' if first.get('isa') else ''
+        link = f'[{file}](../benchmarks/{file})'
+        rows.append([*row, f'{machine}{isa}, {date}', link])
+    return markdown(rows)
+
+
+def training_recipes(patterns: list[str]) -> str:
+    """Return how the papers trained the matching configs."""
+    rows = [['config', 'optimizer', 'learning rate', 'weight decay', 'batch', 'length']]
+    shown = set()
+    for name, recipe in recipes().items():
+        if not any(fnmatch.fnmatch(name.partition('/')[2], p) for p in patterns):
+            continue
+        length = recipe['length']
+        unit = 'iterations' if length >= 10_000 else 'epochs'
+        row = [recipe[key] for key in ('optimizer', 'lr', 'weight_decay', 'batch')]
+        row = [*map(str, row), f'{length:,} {unit}']
+        key = (name.partition('/')[0], *row)
+        if key not in shown:  # sizes of a model share a recipe
+            shown.add(key)
+            rows.append([f'`{name}`', *row])
+    return markdown(rows)
+
+
+def weights(_: list[str]) -> str:
+    """Return the published files that our configs' models read."""
+    rows = [['file', 'model', 'config']]
+    for model in matching(['*']):
+        url = model.get('Published Weights')
+        if url is None:
+            continue
+        link = os.path.relpath(ROOT / model['Config'], DOCS)
+        cfg = load(ROOT / model['Config']).model
+        backbone = {k: v for k, v in cfg.backbone.items() if k in ('type', 'arch')}
+        kind = backbone if 'mmattn.' in cfg.backbone.type else dict(type=cfg.type)
+        text = ', '.join(f'{key}={value!r}' for key, value in kind.items())
+        name = f'[{model["Config"].removeprefix("configs/").removesuffix(".py")}]'
+        rows.append(
+            [f'[{Path(url).name}]({url})', f'`dict({text})`', f'{name}({link})']
+        )
+    return markdown(rows)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that gives it one to three digits."""
+    for size, unit in ((86400, 'days'), (3600, 'hours'), (60, 'minutes')):
+        if seconds >= 2 * size:
+            return f'{seconds / size:.0f} {unit}'
+    return f'{seconds:.0f} seconds'
+
+
+def training(patterns: list[str]) -> str:
+    """Return measured steps times the iterations of the schedule, with the product."""
+    rows = [['config', 'step', 'images', 'epochs', 'steps', 'time', 'on']]
+    for path in sorted(BENCHMARKS.glob('train_step*_cpu*.csv')):
+        with open(path, newline='') as file:
+            measured = list(csv.DictReader(file))
+        for row in measured:
+            name = row['config']
+            found = [m for m in matching([name]) if m['Config'].startswith('configs/')]
+            if not found or not any(fnmatch.fnmatch(name, p) for p in patterns):
+                continue
+            cfg = load(ROOT / found[0]['Config'])
+            epochs, batch = cfg.train_cfg.max_epochs, int(row['batch'])
+            keeps = cfg.train_dataloader.dataset.get('filter_cfg') or {}
+            images = COCO_WITH_OBJECTS if keeps.get('filter_empty_gt') else COCO
+            steps = images * epochs / batch
+            step = float(row['step_ms']) / 1e3
+            rows.append(
+                [
+                    f'`{name}`, {row["size"]} pixels',
+                    f'{step:.2f} s',
+                    str(batch),
+                    str(epochs),
+                    f'{images:,} x {epochs} / {batch} = {steps:,.0f}',
+                    f'{step:.2f} s x {steps:,.0f} = {duration(step * steps)}',
+                    f'{row["machine"]}, {row["threads"]} threads, {row["date"]}',
+                ]
+            )
+    return markdown(rows)
+
+
+TABLES = {
+    'channels': channels,
+    'sizes': sizes,
+    'configs': configs,
+    'speed': speed,
+    'recipes': training_recipes,
+    'weights': weights,
+    'training': training,
+}
+
+
+def parts_of(block: nn.Module) -> str:
+    """Return the names of a block's layers, without norms and drop paths."""
+    names = [type(part).__name__ for part in block.children()]
+    return ' + '.join(n for n in names if not any(word in n for word in NOT_BLOCKS))
+
+
+def stage_rows(name: str, arch: str) -> list[tuple[str, str, str]]:
+    """Return size of the map, channels and blocks of each stage of a backbone."""
+    backbone = backbone_of(name, arch)
+    maps = maps_of(name, arch)
+    groups = [
+        [block for part in stage if isinstance(part, nn.ModuleList) for block in part]
+        for stage in backbone.stages()[1:]
+    ]
+    groups = [group for group in groups if group]
+    if len(groups) != len(maps):  # an isotropic network returns one map
+        groups = [[block for group in groups for block in group]]
+    rows = []
+    for group, (width, stride) in zip(groups, maps, strict=True):
+        kinds = Counter(map(parts_of, group))
+        text = ', '.join(f'{count} x ({kind})' for kind, count in kinds.items())
+        side = round(SIDE / stride)
+        rows.append((f'{side} x {side}', f'{width} channels, stride {stride}', text))
+    return rows
+
+
+def diagram(name: str, arch: str) -> str:
+    """Return an SVG of the stages of a backbone, with the sizes for an image."""
+    rows = [
+        (f'{SIDE} x {SIDE}', 'image', '3 channels'),
+        *stage_rows(name, arch),
+    ]
+    height = len(rows) * (ROW + GAP) - GAP + 4
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'font-family="sans-serif" font-size="15" role="img">',
+        f'<title>Stages of {escape(name)}, {escape(arch)}</title>',
+        '<defs><marker id="a" markerWidth="8" markerHeight="8" refX="6" refY="4" '
+        'orient="auto"><path d="M0 0 8 4 0 8z" fill="#666"/></marker></defs>',
+    ]
+    largest = SIDE
+    for index, (size, first, second) in enumerate(rows):
+        y = 2 + index * (ROW + GAP)
+        if index:
+            parts.append(
+                f'<path d="M{WIDTH / 2} {y - GAP}V{y - 1}" stroke="#666" '
+                'stroke-width="1.5" marker-end="url(#a)"/>'
+            )
+        fill = '#f2f2f2' if index == 0 else '#e3eefc'
+        parts.append(
+            f'<rect x="2" y="{y}" width="{WIDTH - 4}" height="{ROW}" rx="8" '
+            f'fill="{fill}" stroke="#8aa6c8"/>'
+        )
+        side = max(4, 46 * (int(size.split()[0]) / largest) ** 0.5)
+        parts.append(
+            f'<rect x="{36 - side / 2:.1f}" y="{y + ROW / 2 - side / 2:.1f}" '
+            f'width="{side:.1f}" height="{side:.1f}" fill="#8aa6c8"/>'
+        )
+        parts.append(
+            f'<text x="76" y="{y + 25}" fill="#111"><tspan font-weight="bold">'
+            f'{escape(size)}</tspan>  {escape(first)}</text>'
+            f'<text x="76" y="{y + 47}" fill="#333">{escape(second)}</text>'
+        )
+    return '\n'.join([*parts, '</svg>', ''])
+
+
+def diagrams() -> dict[Path, str]:
+    """Return the diagrams that pages show, by path."""
+    found = {}
+    for page in sorted((DOCS / 'models').glob('*.md')):
+        for name, arch in re.findall(
+            r'\]\(\.\./images/models/(\w+?)_([\w-]+)\.svg\)', page.read_text()
+        ):
+            found[DIAGRAMS / f'{name}_{arch}.svg'] = diagram(name, arch)
+    return found
+
+
+def filled(page: Path, kinds: Container[str] = TABLES) -> str:
+    """Return a page's text with the tables of these kinds that it asks for."""
+
+    def fill(found: re.Match) -> str:
+        if found['kind'] not in kinds:
+            return found.group()
+        table = TABLES[found['kind']](found['arguments'].split())
+        return f'{found["begin"]}\n{table}\n{found["end"]}'
+
+    return BLOCK.sub(fill, page.read_text())
+
+
+def pages() -> list[Path]:
+    """Return the pages that may ask for tables."""
+    found = sorted((DOCS / 'models').glob('*.md'))
+    return [*found, DOCS / 'training_time.md', DOCS / 'weights.md']
+
+
+def outputs() -> dict[Path, str]:
+    """Return what the pages and diagrams should be, by path."""
+    return {page: filled(page) for page in pages()} | diagrams()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--check', action='store_true', help='write nothing')
+    args = parser.parse_args()
+    stale = []
+    for path, text in outputs().items():
+        if path.is_file() and path.read_text() == text:
+            continue
+        stale.append(f'{path.relative_to(ROOT)} is not up to date')
+        if not args.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    print('\n'.join(stale) or 'all pages are up to date')
+    return int(args.check and bool(stale))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
