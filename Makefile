@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 BENCH := docs/benchmarks
 STAMP := $(VENV)/.mmattn-installed
 
-.PHONY: help env demo demo-seg demo-masks test test-all lint bench bench-cpu bench-cpu-avx2 clean
+.PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu bench-cpu-avx2 clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,13 +21,14 @@ help:
 	@echo "make test        run the fast tests; test-all: the slow ones too"
 	@echo "make bench       time the operators and models beside their peers, on the CPU, with"
 	@echo "                 its instructions (bench-cpu) and with AVX2 only (bench-cpu-avx2)"
+	@echo "make docs        build the documentation, build/docs/index.html, and run its tutorials"
 	@echo "make lint        check style, spelling, paths and docstrings"
 
 env: $(STAMP)
 
 $(STAMP): pyproject.toml setup.py $(wildcard requirements/*.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_ARGS) --editable ".[mm,export,predict,tests]"
+	$(BIN)/python -m pip install $(PIP_ARGS) --editable ".[mm,export,predict,tests,docs]"
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -60,6 +61,13 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
+
+# NOTEBOOKS=off does not run the tutorials, which takes minutes and downloads 50 MB.
+NOTEBOOKS ?= cache
+
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -b html -W --keep-going -d build/doctrees \
+		-D nb_execution_mode=$(NOTEBOOKS) docs build/docs
 
 lint: $(STAMP)
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '
@@ -116,6 +124,7 @@ bench-cpu bench-cpu-avx2: $(STAMP)
 		--peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py \
 		--csv $(BENCH)/train_step_deformable_detr_$(SET).csv
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_$(SET).csv
+	$(BIN)/python tools/dev/generate_model_pages.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info mmattn/.mim

@@ -1,0 +1,58 @@
+"""Settings of the documentation site; `make docs` builds it into `build/docs`."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / 'docs' / '_ext')]
+
+import mmattn  # noqa: E402
+
+project = 'mmattn'
+author = 'The mmattn developers'
+project_copyright = author
+version = release = mmattn.__version__
+
+extensions = [
+    'myst_nb',
+    'sphinx.ext.autodoc',
+    'sphinx.ext.napoleon',
+    'sphinx_copybutton',
+    'sphinx_design',
+    'checkout_links',
+    'mathml',
+    'plain_docstrings',
+]
+exclude_patterns = ['_ext']
+default_role = 'literal'  # of docstrings, whose code is in single backticks
+nitpicky = False
+
+# Fences and headings are GitHub's, so that pages can be read there too.
+myst_enable_extensions = ['colon_fence', 'dollarmath']
+myst_fence_as_directive = ['math']
+myst_heading_anchors = 3
+suppress_warnings = ['myst.header']  # a tutorial may begin with its second level
+
+# Tutorials run when their text changes; `-D nb_execution_mode=off` skips them.
+nb_execution_mode = 'cache'
+nb_execution_cache_path = str(ROOT / 'build' / 'notebooks')
+nb_execution_raise_on_error = True
+nb_execution_timeout = 1200
+nb_merge_streams = True
+
+autodoc_typehints = 'signature'
+autodoc_inherit_docstrings = False
+autodoc_member_order = 'bysource'
+napoleon_custom_sections = [
+    'Forward',
+    ('Other settings of the pyramids', 'params_style'),
+]
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+html_theme = 'furo'
+html_title = f'mmattn {release}'
+html_static_path = ['_static']
+html_css_files = ['site.css']
+html_show_sphinx = False
+copybutton_exclude = '.linenos, .gp, .go'
