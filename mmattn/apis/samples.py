@@ -49,7 +49,9 @@ def _detections(
     if 'masks' in found:
         masks = found.masks
         masks = getattr(masks, 'masks', masks)  # of mmdet's BitmapMasks
-        masks = np.asarray(masks, bool)[order].reshape(len(order), *size)
+        masks = np.asarray(masks, bool).reshape(len(order), *size)
+        if (np.diff(order) != 1).any():  # a copy may need gigabytes
+            masks = masks[order]
     boxes = found.bboxes[order] if 'bboxes' in found else np.zeros((len(order), 4))
     if masks is not None and not boxes.any():  # detectors without boxes, as SOLO
         boxes = _boxes_of(masks)

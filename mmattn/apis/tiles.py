@@ -1,9 +1,12 @@
 """Predict a large image tile by tile, and merge the results.
 
-sahi cuts the image. Objects that neighboring tiles have in common are merged by sahi's
-greedy non-maximum merging: of a class, an object joins a better one if they share half
-of the smaller box. The merged object is the union of both. A pixel of a label map comes
-from the tile whose border is farthest from it.
+sahi cuts the image. An object is whole in a tile, unless its box ends at a border of
+the tile beyond which the image goes on. Of whole objects that overlap, the best one
+stays, as in the detector's own non-maximum suppression. A part that lies in a whole
+object by half its area is dropped. The parts that remain are larger than the overlap of
+the tiles: sahi's greedy non-maximum merging joins them.
+
+A pixel of a label map comes from the tile whose border is farthest from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +17,9 @@ import numpy as np
 from ..results import Detections, Segmentation
 from ..results.optional import import_supervision
 
-MATCH = dict(match_metric='IOS', match_threshold=0.5)
+SAME = dict(match_metric='IOU', match_threshold=0.5)
+PART = dict(match_metric='IOS', match_threshold=0.5)  # over the smaller box
+EDGE = 2  # pixels from the border in which a box ends there
 
 
 def tile_boxes(
@@ -79,7 +84,7 @@ def predict_tiles(
         parts += [_placed(each, box, image.shape[:2]) for each, box in pairs]
     if isinstance(parts[0], Segmentation):
         return merge_label_maps(parts, boxes, image.shape[:2])
-    return merge_objects(parts)
+    return merge_objects(parts, boxes)
 
 
 def _placed(
@@ -134,29 +139,66 @@ def _compact(masks: np.ndarray):
     return sv.CompactMask.from_dense(masks, boxes, masks.shape[1:])
 
 
-def merge_objects(parts: Sequence[Detections]) -> Detections:
+def merge_objects(
+    parts: Sequence[Detections], tiles: Sequence[Sequence[int]]
+) -> Detections:
     """Return the objects of all tiles, best first, each once.
 
     Args:
         parts: objects of each tile, in the whole image.
+        tiles: x1, y1, x2, y2 of each tile.
     """
-    from sahi.postprocess.combine import batched_greedy_nmm
+    from sahi.postprocess.combine import batched_greedy_nmm, batched_nms
 
     found = _joined(parts)
-    if not len(found):
-        return found
+    cut = np.concatenate(
+        [_is_cut(part, tile) for part, tile in zip(parts, tiles, strict=True)]
+    )
     rows = np.column_stack([found.boxes, found.scores, found.labels])
-    joining = batched_greedy_nmm(rows.astype(np.float64), **MATCH)
-    order = sorted(joining, key=lambda i: (-found.scores[i], i))
-    groups = [[i, *joining[i]] for i in order]
-    merged = found[order]
+    rows = rows.astype(np.float64)
+    whole = np.flatnonzero(~cut)
+    if len(whole):
+        whole = whole[batched_nms(rows[whole], **SAME)]
+    rest = np.flatnonzero(cut)
+    rest = rest[~_lies_in(rows[rest], rows[whole])]
+    groups = [[i] for i in whole]
+    if len(rest):
+        joining = batched_greedy_nmm(rows[rest], **PART)
+        groups += [rest[[i, *others]].tolist() for i, others in joining.items()]
+    groups.sort(key=lambda group: (-found.scores[group[0]], group[0]))
+    merged = found[[group[0] for group in groups]]
     for box, group in zip(merged.boxes, groups, strict=True):
         box[:2] = found.boxes[group, :2].min(0)
         box[2:] = found.boxes[group, 2:].max(0)
-    if found.masks is not None:
+    if found.masks is not None and groups:
         masks = [_union(found.masks[group]) for group in groups]
         merged.masks = type(found.masks).merge(masks)
     return merged
+
+
+def _is_cut(part: Detections, tile: Sequence[int]) -> np.ndarray:
+    """Return which boxes end at a border of their tile that is not the image's."""
+    height, width = part.size
+    x1, y1, x2, y2 = tile
+    ends = part.boxes <= np.array([x1, y1, -np.inf, -np.inf]) + EDGE
+    ends |= part.boxes >= np.array([np.inf, np.inf, x2, y2]) - EDGE
+    return (ends & [x1 > 0, y1 > 0, x2 < width, y2 < height]).any(1)
+
+
+def _lies_in(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return which parts have half their area in a whole object of their class.
+
+    Args:
+        parts: shape (n, 6): box, score and label.
+        whole: shape (m, 6).
+    """
+    first = np.maximum(parts[:, None, :2], whole[None, :, :2])
+    last = np.minimum(parts[:, None, 2:4], whole[None, :, 2:4])
+    shared = np.clip(last - first, 0, None).prod(2)
+    area = (parts[:, 2:4] - parts[:, :2]).prod(1)
+    same = parts[:, None, 5] == whole[None, :, 5]
+    enough = shared >= PART['match_threshold'] * area[:, None]
+    return (same & enough).any(1)
 
 
 def _joined(parts: Sequence[Detections]) -> Detections:

@@ -12,6 +12,8 @@ from .optional import import_supervision
 
 MAX_TEXTS = 30  # objects that are named by default
 MASK_OPACITY = 0.4
+TEXT_PADDING = 6  # pixels of a text of scale 1
+MIN_SCALE = 0.35  # of a text that can be read
 GOLDEN = 0.618033988749895  # successive hues are far apart
 TEXT_SHARE = 1 / 40  # of the image's shorter side
 MIN_TEXT = 10  # pixels
@@ -59,19 +61,27 @@ def draw_detections(
             f'{found.masks.shape[1:]}, got {picture.shape[:2]}'
         )
     objects = found.to_supervision()
+    one_class = len(set(found.labels.tolist())) < 2  # then objects differ in color
+    colors = dict(
+        color_lookup=sv.ColorLookup.INDEX if one_class else sv.ColorLookup.CLASS
+    )
     scene = np.ascontiguousarray(picture[:, :, ::-1])  # supervision draws on BGR
     size = picture.shape[1::-1]
     thickness = sv.calculate_optimal_line_thickness(resolution_wh=size)
     if found.masks is not None:
-        scene = sv.MaskAnnotator(opacity=MASK_OPACITY).annotate(scene, objects)
-    scene = sv.BoxAnnotator(thickness=thickness).annotate(scene, objects)
+        scene = sv.MaskAnnotator(opacity=MASK_OPACITY, **colors).annotate(
+            scene, objects
+        )
+    scene = sv.BoxAnnotator(thickness=thickness, **colors).annotate(scene, objects)
     if with_text or (with_text is None and len(found) <= MAX_TEXTS):
         texts = [
             f'{name} {score:.2f}'
             for name, score in zip(found.names, found.scores, strict=True)
         ]
-        scale = sv.calculate_optimal_text_scale(resolution_wh=size)
-        scene = sv.LabelAnnotator(text_scale=scale).annotate(scene, objects, texts)
+        scale = max(sv.calculate_optimal_text_scale(resolution_wh=size), MIN_SCALE)
+        padding = round(TEXT_PADDING * scale)
+        write = sv.LabelAnnotator(text_scale=scale, text_padding=padding, **colors)
+        scene = write.annotate(scene, objects, texts)
     return np.ascontiguousarray(scene[:, :, ::-1])
 
 

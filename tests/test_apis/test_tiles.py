@@ -8,7 +8,12 @@ pytest.importorskip('supervision')
 
 from predictor_models import noise
 
-from mmattn.apis.tiles import merge_label_maps, predict_tiles, tile_boxes
+from mmattn.apis.tiles import (
+    merge_label_maps,
+    merge_objects,
+    predict_tiles,
+    tile_boxes,
+)
 from mmattn.results import Detections, Segmentation
 
 
@@ -92,15 +97,61 @@ def test_an_object_larger_than_the_overlap_is_the_union_of_its_parts():
     assert np.asarray(found.masks)[0].sum() == 20 * 60
 
 
-def test_objects_of_other_classes_stay():
-    def model(images, scale):
-        boxes = np.array([[1, 1, 9, 9], [2, 2, 9, 9]], np.float32)
-        scores, labels = np.array([0.9, 0.8]), np.array([0, 1])
-        return [Detections(boxes, scores, labels, ['a', 'b'])] * len(images)
+def objects(boxes, scores, labels=None, size=(100, 160)):
+    labels = [0] * len(boxes) if labels is None else labels
+    return Detections(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(scores, np.float32),
+        np.array(labels, int),
+        [str(label) for label in labels],
+        size=size,
+    )
 
-    found = predict_tiles(model, noise(16, 16), 16)
-    assert found.names == ['a', 'b'] and found.masks is None
-    np.testing.assert_array_equal(found.boxes, [[1, 1, 9, 9], [2, 2, 9, 9]])
+
+TILES = [[0, 0, 100, 100], [60, 0, 160, 100]]
+
+
+def test_objects_of_other_classes_stay():
+    left = objects(
+        [[65, 10, 90, 40], [66, 10, 90, 40], [80, 50, 99, 70]], [9, 8, 7], [0, 1, 1]
+    )
+    right = objects([[80, 50, 120, 70]], [6], [0])
+    found = merge_objects([left, right], TILES)
+    assert found.names == ['0', '1', '1', '0'] and found.masks is None
+    np.testing.assert_array_equal(found.scores, [9, 8, 7, 6])
+
+
+def test_of_whole_objects_the_best_stays_as_it_is():
+    left = objects([[62, 10, 90, 40], [10, 10, 20, 20]], [0.8, 0.5])
+    right = objects([[64, 12, 92, 41]], [0.9])
+    found = merge_objects([left, right], TILES)
+    np.testing.assert_array_equal(found.boxes, [[64, 12, 92, 41], [10, 10, 20, 20]])
+
+
+def test_whole_objects_of_one_tile_stay_where_they_overlap_a_little():
+    """A small one within a large one is what the detector means."""
+    left = objects([[5, 5, 55, 55], [10, 10, 20, 20]], [0.9, 0.8])
+    assert len(merge_objects([left, objects([], [])], TILES)) == 2
+
+
+@pytest.mark.parametrize('score', [0.1, 0.99])
+def test_a_part_gives_way_to_the_whole_object_whatever_its_score(score):
+    left = objects([[80, 50, 99, 70]], [score])
+    right = objects([[80, 50, 120, 70]], [0.5])
+    found = merge_objects([left, right], TILES)
+    np.testing.assert_array_equal(found.boxes, [[80, 50, 120, 70]])
+
+
+def test_boxes_at_the_border_of_the_image_are_whole():
+    left = objects([[0, 0, 30, 30], [0, 60, 40, 100]], [0.9, 0.8])
+    right = objects([[120, 70, 160, 100]], [0.7])
+    assert len(merge_objects([left, right], TILES)) == 3
+
+
+def test_parts_that_share_little_stay_apart():
+    left = objects([[50, 50, 100, 70]], [0.9])
+    right = objects([[60, 80, 80, 100]], [0.8])
+    assert len(merge_objects([left, right], TILES)) == 2
 
 
 def test_images_without_objects():

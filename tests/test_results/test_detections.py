@@ -128,6 +128,16 @@ def test_colors_are_not_swapped(found):
     np.testing.assert_array_equal(order, np.argsort([color.r, color.g, color.b]))
 
 
+def test_objects_of_one_class_differ_in_color(found):
+    pytest.importorskip('supervision')
+    image = np.zeros((*SIZE, 3), np.uint8)
+    two_classes = found.draw(image, score=0, with_text=False)
+    assert (two_classes[0, 1] == two_classes[11, 5]).all()  # two cats
+    assert (two_classes[11, 5] != two_classes[4, 40]).any()
+    cats = found[[0, 2]].draw(image, score=0, with_text=False)
+    assert (cats[0, 1] != cats[11, 5]).any()
+
+
 def test_images_of_another_size_are_refused(found):
     pytest.importorskip('supervision')
     with pytest.raises(ValueError, match=r'must be the original one.* \(40, 60\)'):
