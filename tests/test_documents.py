@@ -93,3 +93,10 @@ def test_readme_config_builds(tmp_path):
     path.write_text(BLOCK.findall(README)[0])
     model = build(Config.fromfile(path))
     assert type(model.backbone).__name__ == 'IViT'
+
+
+def test_readme_quotes_the_lower_speed():
+    quoted = re.search(r'IViT-T has ([\d.]+) times.*?([\d.]+) times', README, re.S)
+    table = (ROOT / 'docs/benchmarks/README.md').read_text()
+    row = re.search(r'^\| `ivit_t` \| [\d.]+ \| ([\d.]+) \| ([\d.]+) \|$', table, re.M)
+    assert quoted.groups() == row.groups()
