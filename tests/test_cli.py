@@ -178,6 +178,9 @@ def test_predict(run, tmp_path, monkeypatch):
     assert len(document['images']) == 3 and len(document['annotations']) == 18
     assert [each['id'] for each in document['annotations']] == [*range(1, 19)]
     assert document['categories'] == [dict(id=1, name='nucleus')]
+    said = run('predict', 'runs/detection', 'images/a.png', '--score', 1, *out, 'n')
+    assert '0 objects' in said
+    assert json.loads(Path('n/predictions.json').read_text())['annotations'] == []
 
     write_run(Path('runs/segmentation'), 'segmentation')
     run('predict', 'runs/segmentation', 'images/a.png', '--no-draw', *out, 's')

@@ -143,9 +143,9 @@ def test_a_part_gives_way_to_the_whole_object_whatever_its_score(score):
 
 
 def test_boxes_at_the_border_of_the_image_are_whole():
-    left = objects([[0, 0, 30, 30], [0, 60, 40, 100]], [0.9, 0.8])
-    right = objects([[120, 70, 160, 100]], [0.7])
-    assert len(merge_objects([left, right], TILES)) == 3
+    left = objects([[0, 0, 50, 50], [0, 10, 20, 30]], [0.9, 0.8])
+    right = objects([[110, 60, 160, 100], [140, 80, 160, 100]], [0.7, 0.6])
+    assert len(merge_objects([left, right], TILES)) == 4
 
 
 def test_parts_that_share_little_stay_apart():

@@ -81,6 +81,7 @@ def test_coco_reads_the_document(found, tmp_path):
     assert [image['file_name'] for image in coco.imgs.values()] == ['image.png', '2']
     assert {each['name'] for each in coco.cats.values()} == {'cat', 'dog', 'owl'}
     assert len(loaded.getAnnIds(imgIds=1)) == 3 and len(loaded.anns) == 4
+    assert [each['id'] for each in document['annotations']] == [1, 2, 3, 4]
     first, *_, last = document['annotations']
     assert first['bbox'] == [5, 10, 20, 20] and first['category_id'] == 1
     assert coco.cats[last['category_id']]['name'] == 'dog' and last['image_id'] == 2
