@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from mmattn.engine import LayerDecayOptimWrapperConstructor
 from mmattn.models import LiSANet, PooledMLP
+from mmattn.models.backbones.lisanet import MIXERS
 from mmattn.models.layers import SeparableConv, StructureAwareAttention
-from mmattn.models.layers.structure_aware.variants import MIXERS
 
 HYBRID = dict(
     embed_dims=(16, 32, 48, 32),

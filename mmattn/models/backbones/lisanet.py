@@ -33,12 +33,14 @@ from mmattn.models.layers import (
     pad_to_patches,
     pos_embed_map,
 )
-from mmattn.models.layers.structure_aware.variants import MIXERS, SelfAttention
+from mmattn.models.layers.structure_aware.comparators import COMPARATORS
+from mmattn.models.layers.structure_aware.variants import VARIANTS, SelfAttention
 from mmattn.registry import MODELS
 
 from .base_backbone import NO_WEIGHT_DECAY, presets
 from .pyramid import Pyramid
 
+MIXERS = VARIANTS | COMPARATORS
 HEAD_DIMS = 16
 PATCH_SIZE = 16  # in the plain network
 ACTIVATIONS = {'gelu': nn.GELU, 'star_relu': StarReLU}
@@ -117,8 +119,11 @@ class LiSANet(Pyramid):
             has a position embedding and no convolutions in its blocks.
         mixer: mixer of the blocks that are no convolution blocks. 'lisa' is
             `StructureAwareAttention`. The others are the ablations of the paper's Table
-            3, see `mmattn.models.layers.structure_aware.variants`; only the plain
+            3 and the operators that it compares LiSA with, see `variants` and
+            `comparators` in `mmattn.models.layers.structure_aware`. Only the plain
             network supports them.
+        embed_dims: channels of the plain network; None takes the arch's.
+        num_heads: heads of the plain network; None gives one to 16 channels.
         img_size: image side, or (height, width), that kernels and position embedding
             are made for. They are resized for other sizes, at run time and on load.
         patterns: structural patterns K; None takes the arch's.
@@ -160,6 +165,8 @@ class LiSANet(Pyramid):
         arch: str | Mapping = 'small',
         *,
         mixer: str = 'lisa',
+        embed_dims: int | None = None,
+        num_heads: int | None = None,
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
         kernel_resize: str = 'zero_embed',
@@ -186,26 +193,33 @@ class LiSANet(Pyramid):
             )
         act_layer = ACTIVATIONS[activation]
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        self.plain = len(self.arch['depths']) == 1
+        if not self.plain and (embed_dims, num_heads) != (None, None):
+            raise ValueError(
+                'LiSANet: embed_dims and num_heads are for a network of one stage, got '
+                f'{embed_dims} and {num_heads} for {arch!r}'
+            )
+        if embed_dims is not None:
+            self.arch = dict(self.arch, embed_dims=(embed_dims,))
         arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        if any(channels % HEAD_DIMS for channels in embed_dims):
+        if num_heads is None and any(channels % HEAD_DIMS for channels in embed_dims):
             raise ValueError(
-                f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, '
-                f'got {embed_dims}'
+                f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, or num_heads '
+                f'given, got {embed_dims}'
             )
-        self.plain = len(depths) == 1
         strides = [PATCH_SIZE if self.plain else 4 << i for i in range(len(depths))]
         grids = [grid_of(img_size, stride) for stride in strides]
         patterns = arch['patterns'] if patterns is None else patterns
         self._check_mixer(mixer)
 
         def attention(channels: int, grid: tuple[int, int]) -> nn.Module:
-            num_heads = channels // HEAD_DIMS
+            heads = channels // HEAD_DIMS if num_heads is None else num_heads
             if mixer != 'lisa':
-                return MIXERS[mixer](channels, num_heads, grid, patterns, local_kernel)
+                return MIXERS[mixer](channels, heads, grid, patterns, local_kernel)
             return StructureAwareAttention(
                 channels,
-                num_heads,
+                heads,
                 grid,
                 patterns=patterns,
                 qkv_bias=qkv_bias,

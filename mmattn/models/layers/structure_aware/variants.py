@@ -28,7 +28,7 @@ from ..pointwise import PointwiseLinear
 from ..resize import fit_on_load, resize_grid
 
 
-class _Mixer(nn.Module):
+class Mixer(nn.Module):
     """Projections around `mix`, with tables of relative positions."""
 
     def __init__(
@@ -67,7 +67,7 @@ class _Mixer(nn.Module):
         fit_on_load(self, name)
 
 
-class SelfAttention(_Mixer):
+class SelfAttention(Mixer):
     """Softmax attention, or equation 8 with tables of relative positions.
 
     Args:
@@ -97,12 +97,12 @@ class SelfAttention(_Mixer):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
         bias = None
         if self.table is not None:
-            bias = block_toeplitz(_resize_table(self.table, grid)).to(q.dtype)
+            bias = block_toeplitz(resize_table(self.table, grid)).to(q.dtype)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return out.transpose(1, 2)
 
 
-class RelativeAttention(_Mixer):
+class RelativeAttention(Mixer):
     """Attention of equation 9, with 1 table or one for each of M heads."""
 
     def __init__(
@@ -114,11 +114,11 @@ class RelativeAttention(_Mixer):
         self._draw_table('table', tables, grid=grid, std=std)
 
     def mix(self, q, k, v, grid):
-        table = _resize_table(self.table, grid)
+        table = resize_table(self.table, grid)
         return relative_attention(q, k, v, table[0] if len(table) == 1 else table)
 
 
-class PatternAttention(_Mixer):
+class PatternAttention(Mixer):
     """Attention of equation 10, or 11 if `hadamard`, with K `patterns`."""
 
     def __init__(
@@ -138,11 +138,11 @@ class PatternAttention(_Mixer):
         self.bias = self._draw(self.head_dims, patterns, std=0.02)
 
     def mix(self, q, k, v, grid):
-        tables = (_resize_table(table, grid) for table in (self.table_a, self.table_b))
+        tables = (resize_table(table, grid) for table in (self.table_a, self.table_b))
         return pattern_attention(q, k, v, *tables, self.bias)
 
 
-class LocalStructureAwareAttention(_Mixer):
+class LocalStructureAwareAttention(Mixer):
     """LiSA with kernels of R x R pixels, which are independent of the grid.
 
     Args:
@@ -171,7 +171,7 @@ class LocalStructureAwareAttention(_Mixer):
 
 
 # Functions of channels, heads, grid, patterns and the side of local kernels.
-MIXERS = {
+VARIANTS = {
     'self_attention': lambda C, M, grid, K, R: SelfAttention(C, M, grid),
     'self_attention_rpe': lambda C, M, grid, K, R: SelfAttention(C, M, grid, tables=1),
     'self_attention_rpes': lambda C, M, grid, K, R: SelfAttention(C, M, grid, tables=M),
@@ -202,7 +202,7 @@ def _table_size(grid: Sequence[int]) -> tuple[int, int]:
     return 2 * H - 1, 2 * W - 1
 
 
-def _resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
+def resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
     """Resize tables to those of another grid as Swin does, see `resize_grid`.
 
     The paper does not resize them.

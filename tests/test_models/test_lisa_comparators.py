@@ -1,0 +1,247 @@
+"""The operators that LiSA is compared with: parameters, equations, other grids."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmattn.models import LiSANet
+from mmattn.models.layers.structure_aware.comparators import (
+    COMPARATORS,
+    InceptionMixer,
+)
+from mmattn.ops.structure_aware_attention import block_toeplitz
+from mmattn.ops.testing import assert_close
+
+C, M, K = 24, 2, 3
+D = C // M
+GRID = (4, 5)
+GRIDS = [(4, 5), (1, 1), (3, 7)]
+every_mixer = pytest.mark.parametrize('name', COMPARATORS)
+
+
+def build(name, grid=GRID, dtype=torch.float64):
+    """With weights large enough that all parts matter."""
+    torch.manual_seed(0)
+    layer = COMPARATORS[name](C, M, grid, K, 7)
+    for param in layer.parameters():
+        torch.nn.init.normal_(param, std=0.3)
+    return layer.to(dtype)
+
+
+def draw(*grid, B=2, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(B, *grid, C, generator=generator, dtype=torch.float64)
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize(
+    'name, channels, parameters',
+    [
+        ('depthwise', 192, 192**2 + 49 * 192),
+        ('global_filter', 192, 192**2 + 2 * 14 * 8 * 192),
+        ('lambda', 192, 3 * 192**2 + 16 * 27**2),
+        ('convolutional_attention', 192, 4 * 192**2 + 4 * 192 + 27 * 192),
+        # 96 channels attend and 120 do not.
+        (
+            'inception',
+            216,
+            3 * 96 * 97 + (2 * 60 + 10) * 120 + 9 * 336 + 337 * 216,
+        ),
+        ('rsa', 192, 4 * 192**2 + (16 * 16 + 2 * 16) * 27**2 + 2 * 16 * 16),
+    ],
+)
+def test_parameters_of_the_papers_network(name, channels, parameters):
+    with torch.device('meta'):
+        layer = COMPARATORS[name](channels, 12, (14, 14), 16, 7)
+    assert sum(p.numel() for p in layer.parameters()) == parameters
+
+
+def heads_of(layer, x):
+    """Return q, k and v of shape (B, N, M, D)."""
+    qkv = F.linear(x, layer.qkv.weight, layer.qkv.bias)
+    return qkv.flatten(1, 2).unflatten(-1, (3, M, D)).unbind(2)
+
+
+def unit(x):
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def depthwise(layer, x):
+    conv, proj = layer
+    out = F.conv2d(x.permute(0, 3, 1, 2), conv.weight, padding=3, groups=C)
+    return out.permute(0, 2, 3, 1) @ proj.weight.t()
+
+
+def global_filter(layer, x):
+    """Convolve with the kernels whose half-spectra the filters are."""
+    H, W = GRID
+    kernels = torch.fft.irfft2(torch.view_as_complex(layer.weight.data), s=GRID)
+    out = torch.zeros_like(x)
+    for a in range(H):
+        for b in range(W):
+            out += kernels[:, a, b] * x.roll((a, b), (1, 2))
+    return out @ layer.proj.weight.t()
+
+
+def lambdas(layer, x):
+    """Weigh values by the queries' products with keys and with positions."""
+    q, k, v = heads_of(layer, x)
+    weights = torch.einsum('bimk,bjmk->bmij', q, k.softmax(1))
+    positions = block_toeplitz(layer.table)  # (D, N, N)
+    weights = weights + torch.einsum('bimk,kij->bmij', q, positions)
+    out = torch.einsum('bmij,bjmv->bimv', weights, v)
+    return out.reshape(x.shape)
+
+
+def convolutional_attention(layer, x):
+    qkv = F.linear(x, layer.qkv.weight, layer.qkv.bias).permute(0, 3, 1, 2)
+    weight = torch.cat([conv.weight for conv in layer.convs])
+    qkv = F.conv2d(qkv, weight, padding=1, groups=3 * C).flatten(2)
+    q, k, v = qkv.unflatten(1, (3, M, D)).unbind(1)  # (B, M, D, N)
+    weights = (q.mT @ k / math.sqrt(D)).softmax(-1)
+    out = (v @ weights.mT).flatten(1, 2).mT.reshape(x.shape)
+    return F.linear(out, layer.proj.weight, layer.proj.bias)
+
+
+def inception(layer, x):
+    maps = x.permute(0, 3, 1, 2)
+
+    def pointwise(linear, x):
+        return F.conv2d(x, linear.weight[..., None, None], linear.bias)
+
+    a, b, c = maps[:, :4], maps[:, 4:8], maps[:, 8:]
+    a = F.conv2d(pointwise(layer.conv_in, a), layer.conv.weight, padding=1, groups=8)
+    padded = F.pad(b, (1, 1, 1, 1), value=-math.inf)
+    windows = padded.unfold(2, 3, 1).unfold(3, 3, 1)
+    b = pointwise(layer.pool_in, windows.amax((-2, -1)))
+    q, k, v = pointwise(layer.qkv, c).flatten(2).chunk(3, 1)  # one head of 16 channels
+    c = (v @ (q.mT @ k / 4).softmax(-1).mT).view_as(c)
+    out = torch.cat([F.gelu(a), F.gelu(b), c], 1)
+    out = out + F.conv2d(out, layer.fuse.weight, padding=1, groups=32)
+    return pointwise(layer.proj, out).permute(0, 2, 3, 1)
+
+
+def rsa(layer, x):
+    """Compute the kernel of each query, and transform what it gathers."""
+    q, k, v = (unit(t) for t in heads_of(layer, x))
+    h1, h2, g = (
+        block_toeplitz(table)
+        for table in (layer.table_h1, layer.table_h2, layer.table_g)
+    )
+    correlation = torch.einsum('bimc,bnmc->bmcin', q, k)
+    p = torch.einsum('bmcin,ckin->bmki', correlation, h1)
+    p = p + torch.einsum('bimc,ck->bmki', q, layer.kernel)
+    kernels = torch.einsum('bmki,kin->bmin', p, h2)
+    z = torch.einsum('bmin,bnmv->bimv', kernels, v)
+    context = torch.einsum('bimv,bnmv->bmin', z, v)
+    out = torch.einsum('bmin,win->bimw', context, g) + z @ layer.identity
+    return out.reshape(x.shape) @ layer.proj.weight.t()
+
+
+EQUATIONS = {
+    'depthwise': depthwise,
+    'global_filter': global_filter,
+    'lambda': lambdas,
+    'convolutional_attention': convolutional_attention,
+    'inception': inception,
+    'rsa': rsa,
+}
+
+
+@every_mixer
+def test_mixer_is_its_equation(name):
+    layer, x = build(name), draw(*GRID)
+    assert_close('out', EQUATIONS[name](layer, x), layer(x))
+
+
+@every_mixer
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_any_grid_and_every_parameter_gets_a_gradient(name, grid):
+    layer, x = build(name), draw(*grid).requires_grad_()
+    out = layer(x)
+    assert out.shape == x.shape and out.isfinite().all()
+    out.square().sum().backward()
+    unseen = 'softmax of one score' if grid == (1, 1) else ''
+    for param_name, param in [('x', x), *layer.named_parameters()]:
+        assert param.grad is not None, param_name
+        if not unseen:
+            assert param.grad.abs().max() > 0, param_name
+
+
+@pytest.mark.parametrize('name', ['global_filter', 'lambda', 'rsa'])
+def test_checkpoints_of_another_grid(name):
+    """The loaded layer computes the same as the other layer at run time."""
+    layer, x = build(name), draw(6, 3)
+    other = build(name, grid=(6, 3))
+    other.load_state_dict(layer.state_dict())
+    assert_close('out', layer(x), other(x), torch.float32)
+
+
+def test_filters_of_other_channels_are_an_error():
+    layer = build('global_filter')
+    other = COMPARATORS['global_filter'](C // 2, M, (6, 3), K, 7)
+    with pytest.raises(RuntimeError, match='size mismatch for weight'):
+        other.load_state_dict(layer.state_dict())
+
+
+@pytest.mark.parametrize('side, stride', [(14, 1), (28, 2), (56, 4), (84, 6)])
+def test_convolutional_attention_reduces_keys_of_large_grids(side, stride):
+    with torch.device('meta'):
+        layer = COMPARATORS['convolutional_attention'](C, M, GRID, K, 7)
+        x = torch.empty(1, side * side, M, D)
+        q = layer._convolve(layer.convs[0], x, (side, side), 1)
+        k = layer._convolve(layer.convs[1], x, (side, side), (stride, stride))
+        assert q.shape == (1, M, side**2, D) and k.shape == (1, M, 196, D)
+        shapes = []
+        layer._convolve = lambda conv, x, grid, stride: shapes.append(stride) or x
+        layer.mix(x, x, x, (side, side))
+    assert shapes == [1, [stride] * 2, [stride] * 2]
+
+
+@every_mixer
+def test_autocast(name):
+    layer, x = build(name, dtype=torch.float32), draw(*GRID, dtype=torch.float32)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = layer(x)
+        out.float().square().mean().backward()
+    assert out.dtype == torch.bfloat16
+    expected = layer(x)
+    assert (out - expected).norm() < 0.03 * expected.norm()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@every_mixer
+def test_compiles_in_one_graph(name):
+    layer, x = build(name, dtype=torch.float32), draw(*GRID, dtype=torch.float32)
+    torch.compiler.reset()  # mixers share a forward, whose graphs are limited in number
+    compiled = torch.compile(layer, backend='eager', fullgraph=True)
+    assert_close('out', layer(x), compiled(x))
+
+
+def test_widths_of_the_plain_network():
+    """Heads need not have 16 channels, and the classifier's width follows."""
+    kwargs = dict(img_size=32, mixer='convolutional_attention')
+    net = LiSANet('isotropic', embed_dims=36, num_heads=3, **kwargs)
+    assert {block.mixer.num_heads for block in net.blocks[0]} == {3}
+    assert net(torch.randn(1, 3, 32, 48))[0].shape == (1, 36, 2, 3)
+    wide = LiSANet('isotropic', embed_dims=32, img_size=32)
+    assert {block.mixer.num_heads for block in wide.blocks[0]} == {2}
+    assert net.out_norms['0'].normalized_shape == (36,)
+
+
+@pytest.mark.parametrize(
+    'make, match',
+    [
+        (lambda: LiSANet('isotropic', embed_dims=36), 'num_heads given, got .36'),
+        (lambda: LiSANet('small', embed_dims=32), 'one stage, got 32 and None'),
+        (lambda: LiSANet('small', num_heads=4), 'one stage, got None and 4'),
+        (lambda: LiSANet('small', mixer='rsa'), "must be one of .'lisa'., got 'rsa'"),
+        (lambda: InceptionMixer(33, 2), '16 and an even number more .* got 33'),
+    ],
+    ids=['heads', 'channels', 'pyramid-heads', 'pyramid', 'inception'],
+)
+def test_errors(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
