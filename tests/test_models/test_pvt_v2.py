@@ -69,6 +69,42 @@ def test_official_maps(arch):
         assert_golden(out, expected)
 
 
+@pytest.mark.parametrize(
+    'switch, added',
+    [
+        ('overlap', 33 * 3 * 32 + 5 * (32 * 64 + 64 * 160 + 160 * 256)),
+        ('conv_mlp', 10 * (256 + 2 * 512 + 640 + 1024)),
+    ],
+)
+def test_switches_of_the_ablation(switch, added):
+    """Table 6 of the paper; parameters without a part keep their names."""
+    whole, model = build(), build(**{switch: False})
+    names = dict(model.named_parameters())
+    counts = [sum(p.numel() for p in m.parameters()) for m in (whole, model)]
+    assert counts[0] - counts[1] == added
+    missing = dict(whole.named_parameters()).keys() - names
+    assert all('dwconv' in name for name in missing)
+    assert bool(missing) == (switch == 'conv_mlp')
+    outs = model(image(64, 96))
+    assert [out.shape[2:] for out in outs] == [(16 >> i, 24 >> i) for i in range(4)]
+
+
+def test_linear_attention_is_the_arch_s_or_the_argument_s():
+    linear, plain = build(linear=True), build(dict(SHALLOW, linear=True), linear=False)
+    for model, is_linear in ((linear, True), (plain, False), (build(), False)):
+        block = model.layers[0].blocks[0]
+        assert isinstance(block.attn, LinearSpatialReductionAttention) == is_linear
+        assert isinstance(block.mlp.relu, nn.ReLU) == is_linear
+
+
+def test_patches_without_overlap_are_convolutions_of_whole_patches():
+    model, x = build(overlap=False), image(64, 64)
+    stem = model.patch_embed.proj
+    patches = F.unfold(x, 4, stride=4).mT  # (B, N, 48)
+    expected = F.linear(patches, stem.weight.flatten(1), stem.bias)
+    assert_close(stem(x).flatten(2).mT, expected, **EXACT)
+
+
 def test_zero_padding_does_not_blow_up_gradients():
     """Detectors pad images with zeros; a norm of exact zeros multiplies by 300."""
     torch.manual_seed(0)

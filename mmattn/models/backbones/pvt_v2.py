@@ -26,6 +26,7 @@ from mmattn.models.layers import (
     DepthwiseConv,
     LinearSpatialReductionAttention,
     PointwiseLinear,
+    PointwiseMlp,
     SpatialReductionAttention,
 )
 from mmattn.registry import MODELS
@@ -70,6 +71,12 @@ class PVTv2(Pyramid):
         arch: 'b0' to 'b5', 'b2-li', or a dict with `embed_dims`, `depths`, `num_heads`,
             `mlp_ratios` and `sr_ratios` of the stages and `linear`: whether attention
             is to maps pooled to 7 x 7, which ignores `sr_ratios`.
+        linear: attention to pooled maps; None takes the arch's.
+        overlap: whether patches overlap, 7 x 7 at stride 4 and 3 x 3 at stride 2. PVT's
+            are 4 x 4 and 2 x 2. They ignore pixels beyond a multiple of the stride, and
+            images then need 32 or more pixels a side.
+        conv_mlp: whether MLPs have a depthwise convolution. Without it, and without
+            `overlap`, the network knows no positions, since it has no tables of them.
         drop_path_rate, out_indices, frozen_stages, with_cp, compile, init_cfg: see
             `Pyramid`.
 
@@ -114,6 +121,9 @@ class PVTv2(Pyramid):
         self,
         arch: str | Mapping = 'b2',
         *,
+        linear: bool | None = None,
+        overlap: bool = True,
+        conv_mlp: bool = True,
         drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,
         frozen_stages: int = -1,
@@ -124,17 +134,21 @@ class PVTv2(Pyramid):
         super().__init__(arch, out_indices, with_cp, compile, init_cfg)
         arch = self.arch
         embed_dims = arch['embed_dims']
+        linear = arch['linear'] if linear is None else linear
 
         def attention(stage: int) -> nn.Module:
             shape = embed_dims[stage], arch['num_heads'][stage]
-            if arch['linear']:
+            if linear:
                 return LinearSpatialReductionAttention(*shape)
             return SpatialReductionAttention(*shape, arch['sr_ratios'][stage])
 
         def block(stage: int, index: int, drop_path: float) -> nn.Module:
             channels = embed_dims[stage]
-            mlp = ConvMlp(
-                channels, arch['mlp_ratios'][stage] * channels, relu=arch['linear']
+            hidden_dims = arch['mlp_ratios'][stage] * channels
+            mlp = (
+                ConvMlp(channels, hidden_dims, relu=linear)
+                if conv_mlp
+                else PointwiseMlp(channels, hidden_dims)
             )
             return PVTBlock(channels, attention(stage), mlp, drop_path)
 
@@ -142,11 +156,14 @@ class PVTv2(Pyramid):
             if stage == 0:
                 return None
             shape = embed_dims[stage - 1 : stage + 1]
-            return PatchEmbed(*shape, kernel_size=3, stride=2, padding=1)
+            return PatchEmbed(*shape, **patches(2))
 
-        self.patch_embed = PatchEmbed(
-            3, embed_dims[0], kernel_size=7, stride=4, padding=3
-        )
+        def patches(stride: int) -> dict[str, int]:
+            if not overlap:
+                return dict(kernel_size=stride, stride=stride)
+            return dict(kernel_size=2 * stride - 1, stride=stride, padding=stride - 1)
+
+        self.patch_embed = PatchEmbed(3, embed_dims[0], **patches(4))
         self.layers = self.build_layers(downsample, block, drop_path_rate)
         for layer, channels in zip(self.layers, embed_dims, strict=False):
             layer.norm = nn.LayerNorm(channels, eps=EPSILON)
