@@ -108,9 +108,8 @@ def _points(
         )
     q = layer.proj_q(x)
     positions = layer.positions(q)
-    sides = layer.offsets(q).shape[1:3]  # of the keys' grid
     references = torch.cartesian_prod(
-        *(layer.reference_points(side, positions) for side in sides)
+        *(layer.reference_points(side, positions) for side in layer.key_grid(grid))
     ).flip(-1)
     return SamplingPoints(
         name,
@@ -147,11 +146,16 @@ def mean_attention(
     queries = query_positions(
         grid, layer.version == 2, dtype=positions.dtype, device=positions.device
     )
-    tables = layer.rpe_table.to(positions.dtype).unflatten(0, (G, M // G))
+    fixed = layer.bias(grid, positions)
+    tables = positions.new_zeros(G, M // G, 1, 1)
+    if layer.position == 'table':
+        tables = layer.rpe_table.to(positions.dtype).unflatten(0, (G, M // G))
     total = positions.new_zeros(M, len(k))
     for some in rows.split(max(1, MAX_SCORES // total.numel())):
         displacement = (queries[some, None] - positions[0, :, None]) / 2
         bias = F.grid_sample(tables, displacement, align_corners=True).flatten(0, 1)
+        if fixed is not None:
+            bias = fixed.reshape(M, *fixed.shape[-2:])[:, some].to(positions.dtype)
         scores = torch.einsum('nmd,kmd->mnk', q[some], k) * q.shape[2] ** -0.5
         total += (scores + bias).softmax(dim=-1).sum(dim=1)
     return total.unflatten(0, (G, M // G)).mean(dim=1) / len(rows)

@@ -7,13 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.ops import deformable_attention_v2
+from mmattn.ops.deformable_attention import query_positions
 from mmattn.ops.exporting import is_known
 
 from .checks import check_heads
+from .deformable_positions import (
+    POSITIONS,
+    fixed_bias,
+    log_displacement_bias,
+    log_displacement_net,
+)
+from .depthwise_conv import DepthwiseConv
 from .pointwise import PointwiseLinear
 from .resize import fit_on_load
 
-OFFSET_RANGE = 2  # of version 1, in steps of the keys' grid
+OFFSET_RANGES = {1: 2.0, 2: -1.0}  # of the versions, in steps of the keys' grid
 
 
 class DeformableAttention(nn.Module):
@@ -26,8 +34,8 @@ class DeformableAttention(nn.Module):
 
     Version 1 is "Vision Transformer with Deformable Attention",
     https://arxiv.org/abs/2201.00520. Its points are the centers of the cells of the
-    keys' grid, whose outer edges are the map's, and offsets are within `OFFSET_RANGE`
-    steps of that grid. Samples outside of the map are zero. Version 2 is "DAT++",
+    keys' grid, whose outer edges are the map's, and offsets are within two steps of
+    that grid. Samples outside of the map are zero. Version 2 is "DAT++",
     https://arxiv.org/abs/2309.01430. Its points lie half a step right and below,
     offsets have any size, and their sums are clamped to the map. In both, the only
     point of a side of one cell lies in the middle; version 2's formula would divide by
@@ -44,6 +52,15 @@ class DeformableAttention(nn.Module):
         kernel_size, stride: settings of the offset network's depthwise convolution. One
             key stands for each `stride` x `stride` pixels.
         version: 1 (DAT) or 2 (DAT++); see above.
+        offsets: whether points move. Without offsets, and their network, they stay
+            where the uniform grid has them.
+        offset_range: how many steps of the keys' grid an offset may reach; -1 for
+            offsets of any size, whose sums are clamped to the map. None takes the
+            version's: 2 in version 1, -1 in version 2.
+        position: 'table' for the table of relative positions; 'fixed' for a number for
+            each head, query and key, wherever the key lies; 'log-cpb' for a network of
+            the displacement; 'dwc' for a depthwise convolution of the queries that is
+            added to the result; or 'none'. All but the first are ablations.
         backend: backend of the operator; None takes the fastest.
 
     Raises:
@@ -60,6 +77,9 @@ class DeformableAttention(nn.Module):
         kernel_size: int,
         stride: int = 1,
         version: int = 2,
+        offsets: bool = True,
+        offset_range: float | None = None,
+        position: str = 'table',
         backend: str | None = None,
     ):
         super().__init__()
@@ -75,32 +95,63 @@ class DeformableAttention(nn.Module):
             )
         if version not in (1, 2):
             raise ValueError(f'version must be 1 or 2, got {version!r}')
+        if position not in POSITIONS:
+            raise ValueError(f'position must be one of {POSITIONS}, got {position!r}')
         self.num_heads = num_heads
         self.num_groups = num_groups
         self.version = version
+        self.position = position
+        self.offset_range = (
+            OFFSET_RANGES[version] if offset_range is None else offset_range
+        )
+        self.kernel_size, self.stride = kernel_size, stride
+        self.padding = 0 if kernel_size == stride else kernel_size // 2
         self.backend = backend
         group_dims = embed_dims // num_groups
         self.proj_q = PointwiseLinear(embed_dims, embed_dims)
-        self.conv_offset = nn.Sequential(
-            nn.Conv2d(
-                group_dims,
-                group_dims,
-                kernel_size,
-                stride,
-                padding=0 if kernel_size == stride else kernel_size // 2,
-                groups=group_dims,
-            ),
-            nn.LayerNorm(group_dims),
-            nn.GELU(),
-            PointwiseLinear(group_dims, 2, bias=False),
-        )
+        self.conv_offset = None
+        if offsets:
+            self.conv_offset = nn.Sequential(
+                nn.Conv2d(
+                    group_dims,
+                    group_dims,
+                    kernel_size,
+                    stride,
+                    padding=self.padding,
+                    groups=group_dims,
+                ),
+                nn.LayerNorm(group_dims),
+                nn.GELU(),
+                PointwiseLinear(group_dims, 2, bias=False),
+            )
         self.proj_k = PointwiseLinear(embed_dims, embed_dims)
         self.proj_v = PointwiseLinear(embed_dims, embed_dims)
         self.proj_out = PointwiseLinear(embed_dims, embed_dims)
-        rows, columns = (2 * side - 1 for side in table_grid)
-        self.rpe_table = nn.Parameter(torch.empty(num_heads, rows, columns))
-        nn.init.trunc_normal_(self.rpe_table, std=0.01)
-        fit_on_load(self, 'rpe_table')
+        self.table_grids = tuple(table_grid), self.key_grid(table_grid)
+        self.rpe_table = self._positions()
+        if isinstance(self.rpe_table, nn.Parameter):
+            nn.init.trunc_normal_(self.rpe_table, std=0.01)
+        if position == 'table':
+            fit_on_load(self, 'rpe_table')
+
+    def _positions(self) -> nn.Parameter | nn.Module | None:
+        """Return what `position` has in the place of the table."""
+        M, grids = self.num_heads, self.table_grids
+        match self.position:
+            case 'none':
+                return None
+            case 'dwc':
+                return DepthwiseConv(self.proj_q.in_features, 3)
+            case 'log-cpb':
+                return log_displacement_net(M // self.num_groups)
+            case 'fixed':
+                return nn.Parameter(torch.empty(M, *(H * W for H, W in grids)))
+        return nn.Parameter(torch.empty(M, *(2 * side - 1 for side in grids[0])))
+
+    def key_grid(self, grid: Sequence[int]) -> tuple[int, int]:
+        """Return the height and width of the keys' grid on a map of `grid`."""
+        beyond = 2 * self.padding - self.kernel_size
+        return tuple(max(0, side + beyond) // self.stride + 1 for side in grid)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
@@ -114,17 +165,47 @@ class DeformableAttention(nn.Module):
             tokens.view(B, -1, self.num_heads, C // self.num_heads)
             for tokens in (q, self.proj_k(samples), self.proj_v(samples))
         )
-        out = deformable_attention_v2(
-            q,
-            k,
-            v,
-            (H, W),
-            positions,
-            self.rpe_table,
-            align_corners=self.version == 2,
-            backend=self.backend,
-        )  # (B, N, M, D)
+        out = self.attend(q, k, v, (H, W), positions)  # (B, N, M, D)
         return self.proj_out(out.reshape(B, H, W, C))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int], positions: Tensor
+    ) -> Tensor:
+        """Attend from q (B, N, M, D) on `grid` to k and v (B, K, M, D)."""
+        if self.position == 'table':
+            return deformable_attention_v2(
+                q,
+                k,
+                v,
+                grid,
+                positions,
+                self.rpe_table,
+                align_corners=self.version == 2,
+                backend=self.backend,
+            )
+        bias = self.bias(grid, positions)
+        bias = None if bias is None else bias.to(q.dtype)
+        heads = (x.transpose(1, 2) for x in (q, k, v))
+        out = F.scaled_dot_product_attention(*heads, attn_mask=bias).transpose(1, 2)
+        if self.position == 'dwc':
+            maps = self.rpe_table(q.flatten(2).unflatten(1, grid))  # (B, H, W, C)
+            out = out + maps.reshape(out.shape)
+        return out
+
+    def bias(self, grid: tuple[int, int], positions: Tensor) -> Tensor | None:
+        """Return the bias of the scores of `fixed` and `log-cpb`; None for others.
+
+        Its shape is (M, N, K) for `fixed`, (B, M, N, K) for `log-cpb`.
+        """
+        if self.position == 'fixed':
+            grids = grid, self.key_grid(grid)
+            return fixed_bias(self.rpe_table, self.table_grids, grids)
+        if self.position == 'log-cpb':
+            queries = query_positions(
+                grid, self.version == 2, dtype=positions.dtype, device=positions.device
+            )
+            return log_displacement_bias(self.rpe_table, queries, positions)
+        return None
 
     def sampled_positions(self, x: Tensor) -> Tensor:
         """Return where the keys of a map (B, H, W, C) lie, shape (B, G, K, 2).
@@ -136,18 +217,23 @@ class DeformableAttention(nn.Module):
 
     def positions(self, q: Tensor) -> Tensor:
         """Return `sampled_positions` of queries (B, H, W, C), in float32 at least."""
-        offsets = self.offsets(q)  # (B, Hk, Wk, G, 2)
+        if self.conv_offset is None:
+            grid = self.key_grid(q.shape[1:3])
+            offsets = q.new_zeros(q.shape[0], *grid, self.num_groups, 2)
+        else:
+            offsets = self.offsets(q)  # (B, Hk, Wk, G, 2)
         offsets = offsets.to(torch.promote_types(offsets.dtype, torch.float32))
         Hk, Wk = offsets.shape[1:3]
         dy, dx = offsets.unbind(-1)
-        if self.version == 1:
+        if self.offset_range >= 0:
             dy, dx = (
-                d.tanh() * (OFFSET_RANGE / side) for d, side in ((dy, Hk), (dx, Wk))
+                d.tanh() * (self.offset_range / self._steps(side))
+                for d, side in ((dy, Hk), (dx, Wk))
             )
         y = self.reference_points(Hk, dy)[:, None, None] + dy
         x = self.reference_points(Wk, dx)[:, None] + dx
         points = torch.stack([x, y], dim=-1)
-        if self.version == 2:
+        if self.offset_range < 0:
             points = points.clamp(-1, 1)
         return points.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
@@ -157,6 +243,10 @@ class DeformableAttention(nn.Module):
         if self.version == 1 or is_known(side == 1):
             return (2 * i + 1 - side) / side
         return (2 * i + 2 - side) / (side - 1)
+
+    def _steps(self, side: int) -> int:
+        """Return the number by which the code divides offsets, by the keys' side."""
+        return side if self.version == 1 else max(1, side - 1)
 
     def offsets(self, q: Tensor) -> Tensor:
         """Return the offset (y, x) of each group at each key, (B, Hk, Wk, G, 2).
