@@ -9,7 +9,7 @@ and the tables of the deformable attention are read at normalized displacements.
 Channels come last inside the network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from timm.layers import DropPath
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from mmattn.models.checkpoints import layouts
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
+    NeighborhoodAttention,
     PointwiseMlp,
     WindowAttention,
     grid_of,
@@ -30,6 +31,46 @@ from .pyramid import Pyramid
 
 PATCH_SIZE = 4
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
+BLOCKS = 'LSND'  # window, shifted window, neighborhood and deformable attention
+
+
+def block_kinds(blocks: Sequence[str], depths: Sequence[int]) -> list[str]:
+    """Return the letter of each block, by stage; a stage repeats its letters.
+
+    Raises:
+        ValueError: a letter is not of `BLOCKS`, or there is no entry for each stage.
+    """
+    if len(blocks) != len(depths) or not all(
+        kinds and set(kinds) <= set(BLOCKS) for kinds in blocks
+    ):
+        raise ValueError(
+            f'blocks must have letters of {BLOCKS!r} for each of {len(depths)} stages, '
+            f'got {blocks}'
+        )
+    return [
+        (kinds * depth)[:depth] for kinds, depth in zip(blocks, depths, strict=True)
+    ]
+
+
+def build_attention(
+    kind: str,
+    embed_dims: int,
+    num_heads: int,
+    *,
+    window_size: int,
+    backend: str | None,
+    deformable: Callable[[], nn.Module],
+) -> nn.Module:
+    """Build the attention of a block by its letter of `BLOCKS`."""
+    match kind:
+        case 'L':
+            return WindowAttention(embed_dims, num_heads, window_size)
+        case 'S':
+            shift = (window_size + 1) // 2
+            return WindowAttention(embed_dims, num_heads, window_size, shift)
+        case 'N':
+            return NeighborhoodAttention(embed_dims, num_heads, backend=backend)
+    return deformable()
 
 
 class DATBlock(nn.Module):
@@ -78,6 +119,13 @@ class DAT(Pyramid):
             displacements. Loaded tables of another size are resized (bicubic).
         window_size: pixels of a window's side, 12 in the official 'base' at 384. Loaded
             tables of another size are resized (bicubic).
+        blocks: letters of the blocks of each stage, which repeat: 'L' for windows, 'S'
+            for shifted ones, 'D' for deformable and 'N' for neighborhood attention. 'D'
+            needs a number of groups. None takes the paper's.
+        offset_strides: pixels a side for each key of the deformable attention, by
+            stage.
+        offsets, offset_range, position: settings of the deformable attention, which the
+            paper's ablations change; see `DeformableAttention`.
         backend: backend of the deformable attention; None takes the fastest.
         drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
             init_cfg: see `Pyramid`.
@@ -111,6 +159,11 @@ class DAT(Pyramid):
         *,
         img_size: int | tuple[int, int] = 224,
         window_size: int = 7,
+        blocks: Sequence[str] | None = None,
+        offset_strides: Sequence[int] = (1, 1, 1, 1),
+        offsets: bool = True,
+        offset_range: float | None = None,
+        position: str = 'table',
         drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
@@ -125,20 +178,39 @@ class DAT(Pyramid):
         embed_dims, depths = arch['embed_dims'], arch['depths']
         num_heads, num_groups = arch['num_heads'], arch['num_groups']
         grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]
+        if blocks is None:  # a stage ends with shifted windows or deformable attention
+            last = ['D' if groups else 'S' for groups in num_groups]
+            blocks = [
+                (f'L{kind}' * depth)[-depth:]
+                for kind, depth in zip(last, depths, strict=True)
+            ]
+        kinds = block_kinds(blocks, depths)
+        for stage, groups in enumerate(num_groups):
+            if 'D' in kinds[stage] and not groups:
+                raise ValueError(
+                    f"DAT: blocks 'D' of stage {stage} need a number of groups, got "
+                    f'{num_groups=}'
+                )
 
         def attention(stage: int, block: int) -> nn.Module:
             shape = embed_dims[stage], num_heads[stage]
-            if (depths[stage] - block) % 2 == 0:
-                return WindowAttention(*shape, window_size)
-            if num_groups[stage] == 0:
-                return WindowAttention(*shape, window_size, (window_size + 1) // 2)
-            return DeformableAttention(
+            return build_attention(
+                kinds[stage][block],
                 *shape,
-                num_groups[stage],
-                grids[stage],
-                kernel_size=OFFSET_KERNELS[stage],
-                version=1,
+                window_size=window_size,
                 backend=backend,
+                deformable=lambda: DeformableAttention(
+                    *shape,
+                    num_groups[stage],
+                    grids[stage],
+                    kernel_size=OFFSET_KERNELS[stage],
+                    stride=offset_strides[stage],
+                    version=1,
+                    offsets=offsets,
+                    offset_range=offset_range,
+                    position=position,
+                    backend=backend,
+                ),
             )
 
         def downsample(stage: int) -> nn.Module | None:

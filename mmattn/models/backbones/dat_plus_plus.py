@@ -9,7 +9,7 @@ does not.
 Channels come last inside the network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from timm.layers import DropPath
 from torch import Tensor, nn
@@ -19,18 +19,20 @@ from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
     DepthwiseConv,
-    NeighborhoodAttention,
     PointwiseLinear,
+    PointwiseMlp,
     grid_of,
 )
 from mmattn.registry import MODELS
 
 from .base_backbone import NO_WEIGHT_DECAY, presets
-from .dat import convert_name
+from .dat import PatchEmbed as PlainPatchEmbed
+from .dat import block_kinds, build_attention, convert_name
 from .pyramid import Pyramid
 
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
 OFFSET_STRIDES = 8, 4, 2, 1
+WINDOW_SIZE = 7  # of blocks 'L' and 'S', which the paper's networks do not have
 
 
 class ConvNorm(nn.Module):
@@ -77,19 +79,31 @@ class ResidualConvMlp(nn.Module):
 
 
 class DATPlusPlusBlock(nn.Module):
-    """Local perception unit, attention and MLP; shape (B, H, W, C) in and out."""
+    """Local perception unit, if any, attention and MLP; (B, H, W, C) in and out."""
 
-    def __init__(self, embed_dims: int, attn: nn.Module, drop_path: float):
+    def __init__(
+        self,
+        embed_dims: int,
+        attn: nn.Module,
+        drop_path: float,
+        lpu: bool = True,
+        conv_mlp: bool = True,
+    ):
         super().__init__()
-        self.lpu = DepthwiseConv(embed_dims, 3)
+        self.lpu = DepthwiseConv(embed_dims, 3) if lpu else None
         self.norm1 = nn.LayerNorm(embed_dims)
         self.attn = attn
         self.norm2 = nn.LayerNorm(embed_dims)
-        self.mlp = ResidualConvMlp(embed_dims)
+        self.mlp = (
+            ResidualConvMlp(embed_dims)
+            if conv_mlp
+            else PointwiseMlp(embed_dims, 4 * embed_dims)
+        )
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.lpu(x)
+        if self.lpu is not None:
+            x = x + self.lpu(x)
         x = x + self.drop_path(self.attn(self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
@@ -106,6 +120,18 @@ class DATPlusPlus(Pyramid):
         img_size: image side, or (height, width), that the tables of the deformable
             attention are made for. Other sizes read the same tables, at normalized
             displacements. Loaded tables of another size are resized (bicubic).
+        blocks: letters of the blocks of each stage, which repeat: 'N' for neighborhood
+            and 'D' for deformable attention, 'L' for windows and 'S' for shifted ones.
+            None takes the paper's.
+        offset_strides: pixels a side for each key of the deformable attention, by
+            stage.
+        offsets, offset_range, position: settings of the deformable attention; see
+            `DeformableAttention`.
+        lpu: whether blocks begin with a local perception unit, a depthwise convolution.
+        conv_mlp: whether MLPs have a depthwise convolution.
+        conv_stem: whether patches overlap, in the stem and between stages. Patches
+            without overlap are padded right and below. The paper's DAT+ has neither of
+            these three.
         backend: backend of the operators; None takes the fastest.
         drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
             init_cfg: see `Pyramid`.
@@ -138,6 +164,14 @@ class DATPlusPlus(Pyramid):
         arch: str | Mapping = 'tiny',
         *,
         img_size: int | tuple[int, int] = 224,
+        blocks: Sequence[str] | None = None,
+        offset_strides: Sequence[int] = OFFSET_STRIDES,
+        offsets: bool = True,
+        offset_range: float | None = None,
+        position: str = 'table',
+        lpu: bool = True,
+        conv_mlp: bool = True,
+        conv_stem: bool = True,
         drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
@@ -156,29 +190,48 @@ class DATPlusPlus(Pyramid):
                 f'got {depths=}'
             )
 
+        kinds = block_kinds(
+            ('ND', 'ND', 'ND', 'D') if blocks is None else blocks, depths
+        )
+
         def attention(stage: int, block: int) -> nn.Module:
             shape = embed_dims[stage], arch['num_heads'][stage]
-            if stage < len(depths) - 1 and block % 2 == 0:
-                return NeighborhoodAttention(*shape, backend=backend)
-            return DeformableAttention(
+            return build_attention(
+                kinds[stage][block],
                 *shape,
-                arch['num_groups'][stage],
-                grid_of(img_size, 4 << stage),
-                kernel_size=OFFSET_KERNELS[stage],
-                stride=OFFSET_STRIDES[stage],
-                version=2,
+                window_size=WINDOW_SIZE,
                 backend=backend,
+                deformable=lambda: DeformableAttention(
+                    *shape,
+                    arch['num_groups'][stage],
+                    grid_of(img_size, 4 << stage),
+                    kernel_size=OFFSET_KERNELS[stage],
+                    stride=offset_strides[stage],
+                    version=2,
+                    offsets=offsets,
+                    offset_range=offset_range,
+                    position=position,
+                    backend=backend,
+                ),
             )
 
         def downsample(stage: int) -> nn.Module | None:
+            if stage == 0:
+                return None
             dims = embed_dims[stage - 1 : stage + 1]
-            return ConvNorm(*dims, bias=False) if stage else None
+            if conv_stem:
+                return ConvNorm(*dims, bias=False)
+            return PlainPatchEmbed(*dims, 2, bias=False)
 
         def block(stage: int, index: int, drop_path: float) -> nn.Module:
             attn = attention(stage, index)
-            return DATPlusPlusBlock(embed_dims[stage], attn, drop_path)
+            return DATPlusPlusBlock(embed_dims[stage], attn, drop_path, lpu, conv_mlp)
 
-        self.patch_embed = PatchEmbed(embed_dims[0])
+        self.patch_embed = (
+            PatchEmbed(embed_dims[0])
+            if conv_stem
+            else PlainPatchEmbed(3, embed_dims[0], 4, bias=True)
+        )
         self.layers = self.build_layers(downsample, block, drop_path_rate)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.register_load_state_dict_pre_hook(take_official_names)
