@@ -15,9 +15,12 @@ TYPES = {
     'mait': 'MaiT',
     'hmait': 'HMaiT',
     'masked_cait': 'MaskedCaiT',
+    'deit': 'MaiT',
+    'cait': 'MaskedCaiT',
     'pvt': 'PVT',
     'pvtv2': 'PVTv2',
     'dat': 'DAT',
+    'datp': 'DATPlusPlus',
     'datpp': 'DATPlusPlus',
 }
 LAST_MAP = dict(out_indices=3)
@@ -37,8 +40,13 @@ SETTINGS = {
     'classification/hmait_*': LAST_MAP,
     'classification/pvtv2_*': LAST_MAP,
     'classification/dat*': LAST_MAP,
+    'classification/datp_*': dict(lpu=False, conv_mlp=False, conv_stem=False),
     'classification/mait_*': CLASS_TOKEN,
     'classification/masked_cait_*': CLASS_TOKEN | dict(masking='sch1'),
+    'classification/deit_*': CLASS_TOKEN | dict(masking='none'),
+    'classification/deit_*_12l_*': dict(depth=12),
+    'classification/deit_*_36l_*': dict(depth=36),
+    'classification/cait_*': CLASS_TOKEN | dict(masking='none'),
     'classification/pvt_*': CLASS_TOKEN,
     'classification/mait_xt*': dict(masking='soft'),
     'classification/mait_xt_400e_*': SCALED,
@@ -53,6 +61,7 @@ SETTINGS = {
     'classification/mait_*_12l_*': dict(depth=12),
     'classification/mait_*_r5_*': dict(kernel_size=5),
     'classification/mait_t_36l_*': dict(depth=36, masking=(3,) * 12 + (1,) * 24),
+    'classification/mait_t_36l_sch1_*': dict(masking='sch1'),
     'classification/mait_t_random_mask_*': dict(masking='sch1', random_mask_seed=0),
     # Windows grow in proportion from 7 pixels at 224.
     'classification/dat_b_384_*': dict(img_size=384, window_size=12),
@@ -64,6 +73,7 @@ SETTINGS = {
     'classification/vit_*_672_*': dict(img_size=672),
     'classification/vit_*_896_*': dict(img_size=896),
     'retinanet/dat*': dict(out_indices=(1, 2, 3)),
+    'detr/*': dict(out_indices=(3,)),
     'deformable_detr/*': dict(out_indices=(1, 2, 3)),
     # About 196 landmarks reproduce the FLOPs of Table 7 of iViT, 49 do not.
     'upernet/ivit_*': dict(landmarks=14),
@@ -94,7 +104,7 @@ def named(leaf: str) -> dict:
     family, size = NAME.match(leaf).groups()
     if family == 'vit':
         size = SIZES[size[0]]
-    elif family == 'mait':
+    elif family in ('mait', 'deit'):
         size = MAIT_SIZES[size]
     elif family == 'hylisanet':
         size = f'hybrid-{SIZES[size]}'

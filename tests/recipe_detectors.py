@@ -3,9 +3,9 @@
 The sources are configs of mmdetection 3, whose heads PVT, DAT, DAT++ and Swin use:
 `mask-rcnn_r50_fpn`, `cascade-mask-rcnn_r50_fpn` with the box heads of Swin's
 `cascade_mask_rcnn_swin_*`, `retinanet_r50_fpn`, `atss_r50_fpn`, `gfl_r50_fpn`,
-`sparse-rcnn_r50_fpn_300-proposals` and `deformable-detr_r50`; the settings of the last
-are also those of the authors' `main.py`. DAT-Detection and PVT print the same numbers
-in their own configs.
+`sparse-rcnn_r50_fpn_300-proposals`, `detr_r50` and `deformable-detr_r50`; the settings
+of the last are also those of the authors' `main.py`. DAT-Detection and PVT print the
+same numbers in their own configs.
 """
 
 # The mean and the deviation of ImageNet's pixels in RGB are the same for all.
@@ -305,6 +305,49 @@ GFL = dict(
     ),
     train_cfg=NEAREST_NINE,
     test_cfg=dense_test(0.6),
+)
+ATTENTION = dict(embed_dims=256, num_heads=8, dropout=0.1, batch_first=True)
+DETR_LAYER = dict(
+    self_attn_cfg=ATTENTION,
+    ffn_cfg=dict(
+        embed_dims=256,
+        feedforward_channels=2048,
+        num_fcs=2,
+        ffn_drop=0.1,
+        act_cfg=RELU | dict(inplace=True),
+    ),
+)
+# As in PVT's `detr_pvt_s_8x2_50ep_coco`, which pads to multiples of 32.
+DETR = dict(
+    type='DETR',
+    num_queries=100,
+    data_preprocessor=detector(),
+    encoder=dict(num_layers=6, layer_cfg=DETR_LAYER),
+    decoder=dict(
+        num_layers=6,
+        layer_cfg=DETR_LAYER | dict(cross_attn_cfg=ATTENTION),
+        return_intermediate=True,
+    ),
+    positional_encoding=dict(num_feats=128, normalize=True),
+    bbox_head=dict(
+        type='DETRHead',
+        num_classes=80,
+        embed_dims=256,
+        loss_cls=SOFTMAX | dict(bg_cls_weight=0.1, loss_weight=1, class_weight=1),
+        loss_bbox=L1 | dict(loss_weight=5),
+        loss_iou=giou(2),
+    ),
+    train_cfg=dict(
+        assigner=HUNGARIAN
+        | dict(
+            match_costs=(
+                dict(type='ClassificationCost', weight=1),
+                dict(type='BBoxL1Cost', weight=5, box_format='xywh'),
+                dict(type='IoUCost', iou_mode='giou', weight=2),
+            )
+        )
+    ),
+    test_cfg=dict(max_per_img=100),
 )
 DEFORMABLE_LAYERS = dict(
     embed_dims=256,

@@ -67,9 +67,12 @@ def resize_to(*scales: tuple[int, int]) -> dict:
     return dict(type='RandomChoiceResize', scales=scales, keep_ratio=True)
 
 
-def coco_steps(masks: bool, long_side: int | None) -> tuple[dict, ...]:
+def coco_steps(
+    masks: bool, long_side: int | None, short_side: int = 800
+) -> tuple[dict, ...]:
     """Return steps at (1333, 800), or at several scales with a crop in between.
 
+    `short_side` is 640 in PVT's Table 11, and the long one in proportion.
     `long_side` bounds images before the crop: at 1333 pixels in Sparse R-CNN and Swin,
     and above all of COCO's images in DETR.
     """
@@ -78,7 +81,8 @@ def coco_steps(masks: bool, long_side: int | None) -> tuple[dict, ...]:
         load['with_mask'] = True
     flip = dict(type='RandomFlip', prob=0.5)
     if long_side is None:
-        scales = (dict(type='Resize', scale=(1333, 800), keep_ratio=True), flip)
+        scale = short_side * 5 // 3, short_side
+        scales = (dict(type='Resize', scale=scale, keep_ratio=True), flip)
     else:
         crop = dict(
             type='RandomCrop',
@@ -93,9 +97,16 @@ def coco_steps(masks: bool, long_side: int | None) -> tuple[dict, ...]:
     return LOAD, load, *scales, dict(type='PackDetInputs')
 
 
-def coco_test(masks: bool) -> tuple[dict, ...]:
-    load, annotations, resize, _, pack = coco_steps(masks, None)
+def coco_test(masks: bool, short_side: int = 800) -> tuple[dict, ...]:
+    load, annotations, resize, _, pack = coco_steps(masks, None, short_side)
     return load, resize, annotations, pack
+
+
+def detr_steps() -> tuple[dict, ...]:
+    """Return the steps of PVT's DETR, with short sides of 640 to 800 and no crop."""
+    load, annotations, _, flip, pack = coco_steps(False, None)
+    several = resize_to(*((1333, side) for side in range(640, 801, 32)))
+    return load, annotations, several, flip, pack
 
 
 LABELS = dict(type='LoadAnnotations', reduce_zero_label=True)
@@ -141,6 +152,8 @@ REPEATED = {
     'classification/*lisanet_*': True,
     'classification/mait_*': True,
     'classification/masked_cait_*': True,
+    'classification/deit_*': True,
+    'classification/cait_*': True,
     'classification/pvt*': True,
 }
 SIDES = {f'classification/*_{side}_30e_in1k': side for side in (384, 448, 672, 896)}
@@ -192,8 +205,12 @@ def detection_data(name: str, batch: int) -> dict:
         )
 
     kept = dict(filter_empty_gt=False) if detr else kept
-    train = split('train', coco_steps(masks, long_side), filter_cfg=kept)
-    test = split('val', coco_test(masks), test_mode=True)
+    side = 640 if '_640_' in name else 800
+    steps = coco_steps(masks, long_side, side)
+    if name.startswith('detr/'):
+        steps = detr_steps()
+    train = split('train', steps, filter_cfg=kept)
+    test = split('val', coco_test(masks, side), test_mode=True)
     return dict(
         train_dataloader=loader(
             SHUFFLED,

@@ -31,6 +31,7 @@ OURS = dict(constructor='mmattn.LayerDecayOptimWrapperConstructor')
 NORMS = dict(paramwise_cfg=dict(norm_decay_mult=0))
 TENTH = dict(lr_mult=0.1)
 NO_DECAY = dict(decay_mult=0)
+BACKBONE_TENTH = dict(paramwise_cfg=dict(custom_keys=dict(backbone=TENTH)))
 DETR = dict(
     paramwise_cfg=dict(
         custom_keys=dict(backbone=TENTH, sampling_offsets=TENTH, reference_points=TENTH)
@@ -95,7 +96,8 @@ SCHEDULES = {
     'classification/dat*': (1e-3, None, SWINS, OURS | clip(5)),
     'classification/pvt_[ml]_*': (1e-3, None, DEITS, OURS | clip(1)),
     'classification/pvtv2_b[345]_*': (1e-3, None, DEITS, OURS | clip(1)),
-    'classification/*': (1e-3, None, DEITS, OURS),  # PVT, MaiT and masked CaiT
+    'classification/*': (1e-3, None, DEITS, OURS),  # PVT, MaiT, DeiT and CaiT
+    'detr/*': (None, 0, steps(33), BACKBONE_TENTH | clip(0.1, norm_type=2)),
     'deformable_detr/*': (None, 0, steps(40), DETR | clip(0.1, norm_type=2)),
     'sparse_rcnn/pvtv2_*': (1e-3, 500, THREE_X, dict(paramwise_cfg=None) | clip(1)),
     '*/pvt*_1x_coco': (1e-3, 500, ONE_X, {}),

@@ -36,6 +36,8 @@ MAPPER = dict(
     act_cfg=None,
     num_outs=4,
 )
+PLAIN_MAPPER = {k: v for k, v in MAPPER.items() if k != 'bias'}
+PLAIN_MAPPER |= dict(norm_cfg=None, num_outs=1)
 POOL = dict(type='GlobalAveragePooling')
 MLP = dict(type='mmattn.PooledMLP')
 # By pattern; the first that matches counts. The channels are the backbone's.
@@ -49,6 +51,7 @@ NECKS = {
     'gfl/*': FPN | OUTPUT | SECOND,
     'sparse_rcnn/*': FPN | dict(num_outs=4),
     'sem_fpn/*': FPN | dict(num_outs=4),
+    'detr/*': PLAIN_MAPPER,
     'deformable_detr/*_single_scale_*': MAPPER | dict(num_outs=1),
     'deformable_detr/*': MAPPER,
     'upernet/*': None,
@@ -58,6 +61,8 @@ NECKS = {
     'classification/*lisanet_*': MLP,
     'classification/mait_*': None,  # they end with a class token
     'classification/masked_cait_*': None,
+    'classification/deit_*': None,
+    'classification/cait_*': None,
     'classification/pvt_*': None,
     'classification/*': POOL,
 }
@@ -66,6 +71,7 @@ STRIDES = {
     'retinanet/*': 8,
     'atss/*': 8,
     'gfl/*': 8,
+    'detr/*': 32,
     'deformable_detr/*_dc5_*': 16,
     'deformable_detr/*_single_scale_*': 32,
     'deformable_detr/*': 8,

@@ -74,6 +74,8 @@ MASKS = {
     'mait_xs_sch2': (24, SCH2_T, False, 3, False, False),
     'mait_xs_soft': (24, SOFT, True, 3, False, False),
     'mait_t_36l': (36, [3] * 12 + [1] * 24, False, 3, False, False),
+    'mait_t_36l_sch1': (36, [1] * 36, False, 3, False, False),
+    'deit_t_36l': (36, [0] * 36, False, 3, False, False),
     'mait_t_12l_soft': (12, [3] * 11 + [0], True, 3, False, False),
     'mait_s_12l_soft': (12, [6] * 11 + [0], True, 3, False, False),
     'mait_t_12l_sch1': (12, [1] * 12, False, 3, False, False),

@@ -154,6 +154,7 @@ slow = pytest.mark.slow
         ('atss/pvtv2_b2_3x_coco', 'coco/bbox_mAP'),
         ('gfl/pvtv2_b2_li_3x_coco', 'coco/bbox_mAP'),
         ('sparse_rcnn/pvtv2_b2_3x_coco', 'coco/bbox_mAP'),
+        pytest.param('detr/pvt_s_50e_coco', 'coco/bbox_mAP', marks=slow),
         ('deformable_detr/pvtv2_b2_two_stage_50e_coco', 'coco/bbox_mAP'),
         pytest.param('deformable_detr/ivit_t_50e_coco', 'coco/bbox_mAP', marks=slow),
         pytest.param(

@@ -60,7 +60,7 @@ TASKS = {
 }
 DATASETS = {'mmpretrain': 'ImageNet-1k', 'mmdet': 'COCO', 'mmseg': 'ADE20K'}
 # Height and width at which FLOPs are counted. Classifiers have that of their training.
-IMAGE_SIZES = {'mmdet': [800, 1280], 'mmseg': [512, 2048]}
+SEGMENTORS_IMAGE_SIZE = [512, 2048]
 METHODS_IMAGE_SIZES = {'deformable_detr': [800, 1333], 'mask2former': [512, 512]}
 # A measurement of this project needs all of these.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
@@ -116,7 +116,13 @@ def image_size(path: Path) -> list[int]:
         steps = cfg.train_dataloader.dataset.pipeline
         (crop,) = (step for step in steps if step.type == 'RandomResizedCrop')
         return [crop.scale, crop.scale]
-    return METHODS_IMAGE_SIZES.get(path.parent.name, IMAGE_SIZES[cfg.default_scope])
+    if path.parent.name in METHODS_IMAGE_SIZES:
+        return METHODS_IMAGE_SIZES[path.parent.name]
+    if cfg.default_scope == 'mmseg':
+        return SEGMENTORS_IMAGE_SIZE
+    steps = cfg.test_dataloader.dataset.pipeline
+    (short,) = (min(step.scale) for step in steps if step.type == 'Resize')
+    return [short, short * 8 // 5]  # 800 x 1280, as the papers count
 
 
 def paper_results(facts: dict, dataset: str, source: str | None) -> list[dict]:

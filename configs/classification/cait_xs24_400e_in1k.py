@@ -1,0 +1,2 @@
+_base_ = './cait_xxs24_400e_in1k.py'
+model = dict(backbone=dict(arch='xs24'), head=dict(in_channels=288))

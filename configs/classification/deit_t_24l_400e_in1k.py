@@ -1,0 +1,2 @@
+_base_ = './mait_t_400e_in1k.py'
+model = dict(backbone=dict(masking='none'))
