@@ -31,7 +31,8 @@ nitpicky = False
 myst_enable_extensions = ['colon_fence', 'dollarmath']
 myst_fence_as_directive = ['math']
 myst_heading_anchors = 3
-suppress_warnings = ['myst.header']  # a tutorial may begin with its second level
+# A tutorial may begin with its second level, and print what no lexer knows.
+suppress_warnings = ['myst.header', 'misc.highlighting_failure']
 
 # Tutorials run when their text changes; `-D nb_execution_mode=off` skips them.
 nb_execution_mode = 'cache'
@@ -39,6 +40,7 @@ nb_execution_cache_path = str(ROOT / 'build' / 'notebooks')
 nb_execution_raise_on_error = True
 nb_execution_timeout = 1200
 nb_merge_streams = True
+nb_output_stderr = 'remove'  # progress bars and warnings; an error ends the build
 
 autodoc_typehints = 'signature'
 autodoc_inherit_docstrings = False

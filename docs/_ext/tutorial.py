@@ -1,0 +1,44 @@
+"""Start a tutorial: go to the root of the checkout, and run shell commands there.
+
+A tutorial's first cell is `%run ../_ext/tutorial.py`.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from IPython.core.magic import register_cell_magic
+
+ROOT = Path(__file__).resolve().parents[2]
+# Lines that mmdetection and pycocotools print in each program.
+NOISE = (
+    'Could not import OneDL',
+    'Done (t=',
+    'Loads checkpoint by',
+    'creating index',
+    'index created',
+    'loading annotations',
+)
+
+os.chdir(ROOT)
+sys.path.insert(0, str(ROOT))
+os.environ['PYTHONPATH'] = str(ROOT)
+os.environ['PATH'] = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ['PATH']]
+)
+
+
+@register_cell_magic
+def bash(line: str, cell: str):
+    """Run commands in bash, and print their output when they have ended.
+
+    Raises:
+        RuntimeError: a command failed; the message ends with its errors.
+    """
+    command = ['bash', '-e', '-o', 'pipefail', '-c', cell]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    print('\n'.join(line for line in lines if line and not line.startswith(NOISE)))
+    if done.returncode:
+        raise RuntimeError(f'exit status {done.returncode}\n{done.stderr[-3000:]}')
