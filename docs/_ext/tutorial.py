@@ -23,10 +23,10 @@ NOISE = (
 
 os.chdir(ROOT)
 sys.path.insert(0, str(ROOT))
-os.environ['PYTHONPATH'] = str(ROOT)
-os.environ['PATH'] = os.pathsep.join(
-    [str(Path(sys.executable).parent), os.environ['PATH']]
-)
+PATHS = [str(Path(sys.executable).parent), os.environ['PATH']]
+os.environ |= {'PYTHONPATH': str(ROOT), 'PATH': os.pathsep.join(PATHS), 'NO_COLOR': '1'}
+for name in ('FORCE_COLOR', 'CLICOLOR_FORCE'):  # which Jupyter sets
+    os.environ.pop(name, None)
 
 
 @register_cell_magic
