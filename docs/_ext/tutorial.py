@@ -38,7 +38,11 @@ def bash(line: str, cell: str):
     """
     command = ['bash', '-e', '-o', 'pipefail', '-c', cell]
     done = subprocess.run(command, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    print('\n'.join(line for line in lines if line and not line.startswith(NOISE)))
+    before = ''
+    for line in done.stdout.splitlines():
+        is_noise = line.startswith(NOISE) or (not line and before.startswith(NOISE))
+        if not is_noise:
+            print(line)
+        before = line
     if done.returncode:
         raise RuntimeError(f'exit status {done.returncode}\n{done.stderr[-3000:]}')
