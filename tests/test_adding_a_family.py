@@ -154,6 +154,7 @@ def test_page_lists_at_most_ten_places():
     assert places() == list(ADDITIONS)
 
 
+@pytest.mark.slow  # 11 s
 def test_each_place_is_needed_and_none_is_missing(checkout):
     """The first tree has the family everywhere, each of the others lacks one place."""
     files = [with_addition(checkout, place) for place in places()]

@@ -27,7 +27,6 @@ SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x
 FAST = {
     ('7x7, K 8, bfloat16', 80),
     ('14x14, K 8, float32', 90),
-    ('56x56, K 8, float32', 80),
 }
 SHAPES = {
     f'{"x".join(map(str, grid))}, K {K}, {str(dtype)[6:]}': (grid, B, M, 16, K, dtype)
