@@ -26,6 +26,11 @@ def detector() -> Config:
     cfg = Config.fromfile(
         Path(__file__).parents[1] / 'configs/demo/mask_rcnn_ivit_n_hela.py'
     )
+    resize = dict(type='Resize', scale=(160, 120), keep_ratio=True)
+    steps = cfg.test_dataloader.dataset.pipeline
+    cfg.test_dataloader.dataset.pipeline = [
+        resize if step.type == 'Resize' else step for step in steps
+    ]
     regions = dict(out_channels=8)
     cfg.merge_from_dict(
         dict(

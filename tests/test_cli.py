@@ -1,9 +1,9 @@
 """The console command: its commands, its tools and its errors."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,11 @@ def run(monkeypatch):
     return call
 
 
+def cpu_seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_fast_and_light():
     code = (
         'import sys, mmattn.cli\n'
@@ -42,14 +47,14 @@ def test_help_is_fast_and_light():
     )
     times = []
     for _ in range(2):
-        start = time.perf_counter()
+        start = cpu_seconds_of_children()
         done = subprocess.run(
             [sys.executable, '-c', code, '--help'],
             capture_output=True,
             text=True,
             cwd=ROOT,
         )
-        times.append(time.perf_counter() - start)
+        times.append(cpu_seconds_of_children() - start)
     for name in (
         'predict',
         'train',

@@ -33,4 +33,5 @@ def build_model(
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), 'cpu')
         report = load_weights(model, find_weights(loaded, str(checkpoint)))
         report.check(str(checkpoint), exact=True, advice=None)
+        report.log(str(checkpoint))
     return model.requires_grad_(False).eval(), loaded
