@@ -1,9 +1,11 @@
 """Run the model of a config on images, by its test pipeline."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +14,12 @@ from mmengine.dataset import pseudo_collate
 from mmengine.device import get_device
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import TRANSFORMS, DefaultScope
+from torch import Tensor, nn
 
 from ..engine.model import build_model
 from ..export.preprocessing import class_names
 from .find import Found
+from .placement import RESIZES, Placement, picture_of, transform_name
 from .samples import as_result
 
 TASKS = {
@@ -23,18 +27,27 @@ TASKS = {
     'mmpretrain': 'classification',
     'mmseg': 'segmentation',
 }
-RESIZES = (
-    'FixScaleResize',
-    'FixShapeResize',
-    'Resize',
-    'ResizeEdge',
-    'ResizeShortestEdge',
-    'ResizeToMultiple',
-)
 
 
 # The default scope of mmengine is one for all threads.
 LOCK = threading.RLock()
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An image as the backbone sees it.
+
+    Attributes:
+        tensor: normalized and padded, shape (1, 3, H, W).
+        picture: the same before normalization, RGB uint8, shape (H, W, 3).
+        size: height and width without padding.
+        place: maps pixels of the image to those of `tensor`.
+    """
+
+    tensor: Tensor
+    picture: np.ndarray
+    size: tuple[int, int]
+    place: Placement
 
 
 class ConfigModel:
@@ -107,6 +120,40 @@ class ConfigModel:
 
     def prepare(self, image: np.ndarray, scale: float | None = None) -> dict:
         """Return `inputs` and `data_samples` of an image, as a data set does."""
+        return self._prepare(image, scale)[0]
+
+    def inspect(
+        self, image: np.ndarray, read: Callable[[nn.Module, ModelInput], Any]
+    ) -> Any:
+        """Return what `read` returns for the backbone and the prepared image.
+
+        No other thread runs the model meanwhile, so that `read` may add hooks to it.
+
+        Args:
+            image: shape (H, W, 3), uint8 RGB.
+            read: takes the backbone, in evaluation mode, and its input.
+
+        Raises:
+            ValueError: the pipeline moves pixels in a way that is not known, or the
+                model has no backbone.
+        """
+        if not hasattr(self.model, 'backbone'):
+            raise ValueError(f'{type(self.model).__name__} has no backbone')
+        packed, changes = self._prepare(image, None)
+        place = Placement(image.shape[:2], image.shape[:2])
+        for transform, size in changes:
+            place.follow(transform, size)
+        with torch.no_grad(), self._default_scope():
+            batch = pseudo_collate([packed])
+            tensor = self.model.data_preprocessor(batch, False)['inputs']
+            picture = picture_of(packed['inputs'], tensor.shape[-2:])
+            size = tuple(packed['inputs'].shape[-2:])
+            return read(self.model.backbone, ModelInput(tensor, picture, size, place))
+
+    def _prepare(
+        self, image: np.ndarray, scale: float | None
+    ) -> tuple[dict, list[tuple[str, tuple[int, int]]]]:
+        """Return what the pipeline packs, and the transforms that changed the size."""
         image = np.ascontiguousarray(image[:, :, ::-1])  # the pipelines read BGR
         size = image.shape[:2]
         packed = dict(
@@ -118,10 +165,15 @@ class ConfigModel:
             scale_factor=(1.0, 1.0),
             seg_fields=[],
         )
+        changes = []
         with self._default_scope():
             for step in self._pipeline(scale):
                 packed = step(packed)
-        return packed
+                moved = packed.get('flip', False)
+                if 'img' in packed and (moved or packed['img'].shape[:2] != size):
+                    size = packed['img'].shape[:2]
+                    changes.append((type(step).__name__, size))
+        return packed, changes
 
     def prepared_size(
         self, image: np.ndarray, scale: float | None = None
@@ -136,11 +188,6 @@ class ConfigModel:
         return self._pipelines[scale]
 
 
-def _kind(step: Mapping) -> str:
-    kind = step['type']
-    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
-
-
 def _steps(cfg: Config, name: str) -> tuple[list[Mapping], bool]:
     """Return the test pipeline without loading, and whether it loads float32."""
     dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
@@ -148,21 +195,21 @@ def _steps(cfg: Config, name: str) -> tuple[list[Mapping], bool]:
         dataset = dataset['dataset']
     if not dataset.get('pipeline'):
         raise ValueError(f'{name} has no test_dataloader.dataset.pipeline')
-    loading = [step for step in dataset['pipeline'] if _kind(step).startswith('Load')]
-    images = [step for step in loading if _kind(step) == 'LoadImageFromFile']
+    named = [(transform_name(step), step) for step in dataset['pipeline']]
+    images = [step for name, step in named if name == 'LoadImageFromFile']
     colors = {step.get('color_type', 'color') for step in images}
     if colors - {'color'}:
         raise ValueError(
             f'the test pipeline of {name} reads images of color_type '
             f"{colors.pop()!r}; only 'color' is supported"
         )
-    steps = [step for step in dataset['pipeline'] if step not in loading]
+    steps = [step for name, step in named if not name.startswith('Load')]
     return steps, any(step.get('to_float32', False) for step in images)
 
 
 def _scaled(steps: Sequence[Mapping], scale: float) -> Iterable[Mapping]:
     """Yield the steps with a factor in place of what resizes images."""
-    resizes = [step for step in steps if _kind(step) in RESIZES]
+    resizes = [step for step in steps if transform_name(step) in RESIZES]
     if scale != 1:
         interpolation = {}
         if resizes and 'interpolation' in resizes[0]:

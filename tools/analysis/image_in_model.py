@@ -16,61 +16,9 @@ from torch import Tensor, nn
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis.flops import build
+from mmattn.apis.placement import Placement, picture_of, transform_name
 from mmattn.engine import trusted_checkpoints
 from mmattn.engine.checkpoints.weights import find_weights, load_weights
-
-RESIZES = (
-    'FixScaleResize',
-    'FixShapeResize',
-    'Resize',
-    'ResizeEdge',
-    'ResizeShortestEdge',
-    'ResizeToMultiple',
-)
-
-
-@dataclass
-class Placement:
-    """Map the pixels of an image file to the pipeline's output."""
-
-    image_size: tuple[int, int]
-    size: tuple[int, int]
-    scale: tuple[float, float] = (1.0, 1.0)
-    offset: tuple[float, float] = (0.0, 0.0)
-
-    def follow(self, transform: str, size: tuple[int, int]):
-        """Follow a transform that changes the size of the image."""
-        if transform in RESIZES:
-            factors = [new / old for new, old in zip(size, self.size, strict=True)]
-            self.scale = tuple(np.multiply(self.scale, factors))
-            self.offset = tuple(np.multiply(self.offset, factors))
-        elif transform == 'CenterCrop' and np.less_equal(size, self.size).all():
-            starts = [round((o - n) / 2) for o, n in zip(self.size, size, strict=True)]
-            self.offset = tuple(np.subtract(self.offset, starts))
-        elif transform != 'Pad':  # padding on the right and below moves no pixel
-            raise ValueError(
-                f'transforms that change the size must be {", ".join(RESIZES)}, '
-                f'CenterCrop or Pad, got {transform}'
-            )
-        self.size = size
-
-    def __call__(self, y: int, x: int) -> tuple[float, float]:
-        """Return the middle of a pixel of the file, in pixels of the output.
-
-        Raises:
-            ValueError: the file has no such pixel, or the pipeline cropped it away.
-        """
-        if not (0 <= y < self.image_size[0] and 0 <= x < self.image_size[1]):
-            height, width = self.image_size
-            raise ValueError(f'query {y} {x} is outside the {height}x{width} image')
-        place = np.multiply((y + 0.5, x + 0.5), self.scale) + self.offset
-        if (place < 0).any() or (place >= self.size).any():
-            height, width = self.size
-            raise ValueError(
-                f'query {y} {x} is not in the middle {height}x{width} pixels that the '
-                f'pipeline crops the image to'
-            )
-        return tuple(place)
 
 
 @dataclass(frozen=True)
@@ -111,7 +59,7 @@ class LoadedModel:
             packed, place = _run_pipeline(self.cfg, self.name, image)
         batch = pseudo_collate([packed])
         inputs = self.model.data_preprocessor(batch, False)['inputs']
-        picture = _picture(packed['inputs'], inputs.shape[-2:])
+        picture = picture_of(packed['inputs'], inputs.shape[-2:])
         return ImageInModel(self.label, self.backbone, inputs, picture, place)
 
 
@@ -267,7 +215,7 @@ def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement
         raise ValueError(f'{config} has no test_dataloader.dataset.pipeline') from None
     if not Path(image).is_file() or mmcv.imread(image) is None:
         raise ValueError(f'there is no readable image at {image}')
-    names = [_name(transform) for transform in pipeline]
+    names = [transform_name(transform) for transform in pipeline]
     if 'LoadImageFromFile' not in names:
         pipeline, names = (
             [dict(type='LoadImageFromFile'), *pipeline],
@@ -288,16 +236,3 @@ def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement
         elif size != place.size:
             place.follow(name, size)
     return results, place
-
-
-def _name(transform: dict) -> str:
-    kind = transform['type']
-    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
-
-
-def _picture(image: Tensor, size: Sequence[int]) -> np.ndarray:
-    """Turn BGR (C, h, w) into RGB (H, W, 3), padded with white."""
-    image = image.flip(0).permute(1, 2, 0).numpy().clip(0, 255).astype(np.uint8)
-    picture = np.full((*size, 3), 255, np.uint8)
-    picture[: image.shape[0], : image.shape[1]] = image
-    return picture

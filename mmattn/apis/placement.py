@@ -1,0 +1,74 @@
+"""Follow the pixels of an image through a test pipeline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+RESIZES = (
+    'FixScaleResize',
+    'FixShapeResize',
+    'Resize',
+    'ResizeEdge',
+    'ResizeShortestEdge',
+    'ResizeToMultiple',
+)
+
+
+@dataclass
+class Placement:
+    """Map the pixels of an image file to the pipeline's output."""
+
+    image_size: tuple[int, int]
+    size: tuple[int, int]
+    scale: tuple[float, float] = (1.0, 1.0)
+    offset: tuple[float, float] = (0.0, 0.0)
+
+    def follow(self, transform: str, size: tuple[int, int]):
+        """Follow a transform that changes the size of the image."""
+        if transform in RESIZES:
+            factors = [new / old for new, old in zip(size, self.size, strict=True)]
+            self.scale = tuple(np.multiply(self.scale, factors))
+            self.offset = tuple(np.multiply(self.offset, factors))
+        elif transform == 'CenterCrop' and np.less_equal(size, self.size).all():
+            starts = [round((o - n) / 2) for o, n in zip(self.size, size, strict=True)]
+            self.offset = tuple(np.subtract(self.offset, starts))
+        elif transform != 'Pad':  # padding on the right and below moves no pixel
+            raise ValueError(
+                f'transforms that change the size must be {", ".join(RESIZES)}, '
+                f'CenterCrop or Pad, got {transform}'
+            )
+        self.size = size
+
+    def __call__(self, y: int, x: int) -> tuple[float, float]:
+        """Return the middle of a pixel of the file, in pixels of the output.
+
+        Raises:
+            ValueError: the file has no such pixel, or the pipeline cropped it away.
+        """
+        if not (0 <= y < self.image_size[0] and 0 <= x < self.image_size[1]):
+            height, width = self.image_size
+            raise ValueError(f'query {y} {x} is outside the {height}x{width} image')
+        place = np.multiply((y + 0.5, x + 0.5), self.scale) + self.offset
+        if (place < 0).any() or (place >= self.size).any():
+            height, width = self.size
+            raise ValueError(
+                f'query {y} {x} is not in the middle {height}x{width} pixels that the '
+                f'pipeline crops the image to'
+            )
+        return tuple(place)
+
+
+def transform_name(transform: Mapping) -> str:
+    """Return the name of a transform's class, without its scope."""
+    kind = transform['type']
+    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
+
+
+def picture_of(image: Tensor, size: Sequence[int]) -> np.ndarray:
+    """Return BGR of shape (C, h, w) as RGB of shape (H, W, 3), padded with white."""
+    image = image.flip(0).permute(1, 2, 0).numpy().clip(0, 255).astype(np.uint8)
+    picture = np.full((*size, 3), 255, np.uint8)
+    picture[: image.shape[0], : image.shape[1]] = image
+    return picture
