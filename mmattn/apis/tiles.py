@@ -96,7 +96,7 @@ def _placed(
     x, y = tile[:2]
     masks = found.masks
     if masks is not None:
-        masks = _compact(masks).with_offset(x, y, size)
+        masks = compact_masks(masks).with_offset(x, y, size)
     boxes = found.boxes + np.array([x, y, x, y], np.float32)
     return replace(found, boxes=boxes, masks=masks, size=size)
 
@@ -131,7 +131,7 @@ def _to_border(length: int, first: bool, last: bool) -> np.ndarray:
     return np.minimum(far if first else before, far if last else after)
 
 
-def _compact(masks: np.ndarray):
+def compact_masks(masks: np.ndarray):
     """Return masks of shape (n, H, W) as `supervision.CompactMask`."""
     sv = import_supervision()
     # Pasted masks may leave their boxes by a pixel.
@@ -225,4 +225,4 @@ def _union(masks):
     for i, (x, y) in enumerate(masks.offsets - (x1, y1)):
         crop = masks.crop(i)
         union[0, y : y + crop.shape[0], x : x + crop.shape[1]] |= crop
-    return _compact(union).with_offset(int(x1), int(y1), masks.image_shape)
+    return compact_masks(union).with_offset(int(x1), int(y1), masks.image_shape)

@@ -106,6 +106,8 @@ class Detections:
         *,
         score: float = 0.3,
         with_text: bool | None = None,
+        with_boxes: bool = True,
+        with_masks: bool = True,
     ) -> np.ndarray:
         """Return the image with boxes, masks, names and scores, RGB uint8.
 
@@ -116,7 +118,13 @@ class Detections:
             score: lowest score that is drawn.
             with_text: whether to write names and scores. By default they are written
                 for at most 30 objects.
+            with_boxes: whether to draw boxes.
+            with_masks: whether to draw masks, if there are any.
         """
         return draw_detections(
-            open_picture(image, self.source), self.above(score), with_text
+            open_picture(image, self.source),
+            self.above(score),
+            with_text,
+            with_boxes=with_boxes,
+            with_masks=with_masks,
         )

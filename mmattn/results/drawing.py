@@ -45,7 +45,12 @@ def class_colors(count: int) -> list[list[int]]:
 
 
 def draw_detections(
-    picture: np.ndarray, found, with_text: bool | None = None
+    picture: np.ndarray,
+    found,
+    with_text: bool | None = None,
+    *,
+    with_boxes: bool = True,
+    with_masks: bool = True,
 ) -> np.ndarray:
     """Return a picture with objects.
 
@@ -53,6 +58,8 @@ def draw_detections(
         picture: shape (H, W, 3), RGB uint8.
         found: `Detections`.
         with_text: see `Detections.draw`.
+        with_boxes: see `Detections.draw`.
+        with_masks: see `Detections.draw`.
     """
     sv = import_supervision()
     if found.masks is not None and found.masks.shape[1:] != picture.shape[:2]:
@@ -68,11 +75,12 @@ def draw_detections(
     scene = np.ascontiguousarray(picture[:, :, ::-1])  # supervision draws on BGR
     size = picture.shape[1::-1]
     thickness = sv.calculate_optimal_line_thickness(resolution_wh=size)
-    if found.masks is not None:
+    if with_masks and found.masks is not None:
         scene = sv.MaskAnnotator(opacity=MASK_OPACITY, **colors).annotate(
             scene, objects
         )
-    scene = sv.BoxAnnotator(thickness=thickness, **colors).annotate(scene, objects)
+    if with_boxes:
+        scene = sv.BoxAnnotator(thickness=thickness, **colors).annotate(scene, objects)
     if with_text or (with_text is None and len(found) <= MAX_TEXTS):
         texts = [
             f'{name} {score:.2f}'
