@@ -33,7 +33,13 @@ ALLOWED = {
         'mmattn.images',
         'mmattn.results',
     },
-    'mmattn.cli': {'mmattn.apis', 'mmattn.compat'},
+    'mmattn.web': {
+        'mmattn.analysis',
+        'mmattn.apis',
+        'mmattn.images',
+        'mmattn.results',
+    },
+    'mmattn.cli': {'mmattn.apis', 'mmattn.compat', 'mmattn.web'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.checkpoints': set(),
     'mmattn.models.backbones': {

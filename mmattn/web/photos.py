@@ -1,0 +1,118 @@
+"""Read images of users, within limits."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from ..apis.sources import IMAGES
+from ..images import read_image
+
+# Pillow's other readers run other programs, or are for formats that nobody drops.
+FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
+SHOWN_SIDE = 1600  # pixels of the longer side that the browser gets
+CLEAR_SIDE = 640  # pixels that the longer side of a small image is enlarged to
+
+
+@dataclass(frozen=True)
+class Photo:
+    """An image that a user dropped or chose.
+
+    Attributes:
+        name: of the file, without folders.
+        pixels: shape (H, W, 3), uint8 RGB.
+    """
+
+    name: str
+    pixels: np.ndarray
+
+    @property
+    def enlarged(self) -> int:
+        """Return how many times a small image is enlarged to be clear."""
+        return max(1, CLEAR_SIDE // max(self.pixels.shape[:2]))
+
+    @property
+    def factor(self) -> float:
+        """Return how many pixels of the image one pixel of `shown` stands for."""
+        return max(1 / self.enlarged, max(self.pixels.shape[:2]) / SHOWN_SIDE)
+
+    def shown(self) -> np.ndarray:
+        """Return the image as the browser gets it."""
+        return shrunk(enlarged(self.pixels, self.enlarged))
+
+    def pixel(self, x: float, y: float) -> tuple[int, int]:
+        """Return the row and column of a pixel of `shown` in the image."""
+        last = (side - 1 for side in self.pixels.shape[:2])
+        return tuple(
+            min(int((place + 0.5) * self.factor), end)
+            for place, end in zip((y, x), last, strict=True)
+        )
+
+
+def enlarged(picture: np.ndarray, times: int) -> np.ndarray:
+    """Return an array whose pixels are repeated on both sides."""
+    return picture if times == 1 else picture.repeat(times, 0).repeat(times, 1)
+
+
+def shrunk(picture: np.ndarray) -> np.ndarray:
+    """Return a picture that is at most as large as the browser gets it."""
+    height, width = picture.shape[:2]
+    if max(height, width) <= SHOWN_SIDE:
+        return picture
+    factor = max(height, width) / SHOWN_SIDE
+    size = tuple(max(1, round(side / factor)) for side in (width, height))
+    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
+
+
+def read_photo(path: str | Path, max_pixels: int) -> Photo:
+    """Return an image file that a user sent.
+
+    Args:
+        path: of the file.
+        max_pixels: height times width. It is compared before any pixel is decoded.
+
+    Raises:
+        ValueError: the file is no image, broken or too large.
+    """
+    name = Path(path).name
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise ValueError(
+                    f'{name} has {width} x {height} = {width * height / 1e6:.1f} '
+                    f'million pixels; at most {max_pixels / 1e6:g} million are '
+                    'accepted: send a smaller image, or start the page with '
+                    '--max-megapixels'
+                )
+            return Photo(name, np.ascontiguousarray(read_image(image)))
+    except UnidentifiedImageError as error:
+        raise ValueError(
+            f'{name} is no image that can be read; supported are {", ".join(FORMATS)}'
+        ) from error
+    # Pillow raises these for broken files.
+    except (Image.DecompressionBombError, OSError, SyntaxError) as error:
+        raise ValueError(f'{name} is broken: {error}') from error
+
+
+def images_in(folder: Path) -> dict[str, Path]:
+    """Return the image files of a folder by name.
+
+    Links that lead out of the folder are left out.
+
+    Raises:
+        ValueError: there are none.
+    """
+    root = folder.expanduser().resolve()
+    if not root.is_dir():
+        raise ValueError(f'there is no folder {folder}')
+    found = {
+        path.name: path.resolve()
+        for path in sorted(root.iterdir())
+        if path.suffix.lower() in IMAGES and path.is_file()
+    }
+    found = {name: path for name, path in found.items() if path.is_relative_to(root)}
+    if not found:
+        raise ValueError(f'{folder} has no images ({", ".join(sorted(IMAGES))})')
+    return found

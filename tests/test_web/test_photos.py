@@ -1,0 +1,107 @@
+"""Images of users: limits, broken files and places in shown pictures."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip('mmengine')
+
+from mmattn.web import photos
+from mmattn.web.photos import Photo, images_in, read_photo
+
+
+def write(path, height=4, width=6):
+    pixels = np.arange(height * width * 3, dtype=np.uint8).reshape(height, width, 3)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+@pytest.mark.parametrize('suffix', ['png', 'bmp', 'tif', 'ppm'])
+def test_formats(tmp_path, suffix):
+    pixels = write(tmp_path / f'a.{suffix}')
+    photo = read_photo(tmp_path / f'a.{suffix}', max_pixels=24)
+    assert photo.name == f'a.{suffix}'
+    np.testing.assert_array_equal(photo.pixels, pixels)
+
+
+def test_pixels_are_limited_before_they_are_decoded(tmp_path, monkeypatch):
+    write(tmp_path / 'a.png')
+    monkeypatch.setattr(photos, 'read_image', None)
+    with pytest.raises(ValueError, match='6 x 4 = .* --max-megapixels'):
+        read_photo(tmp_path / 'a.png', max_pixels=23)
+
+
+def test_a_small_file_of_many_pixels_is_refused(tmp_path):
+    def chunk(kind, data):
+        content = kind + data
+        return (
+            struct.pack('>I', len(data))
+            + content
+            + struct.pack('>I', zlib.crc32(content))
+        )
+
+    header = struct.pack('>IIBBBBB', 60_000, 60_000, 8, 2, 0, 0, 0)
+    content = b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', b'')
+    (tmp_path / 'bomb.png').write_bytes(content)
+    with pytest.raises(ValueError, match='bomb.png is broken: .*decompression bomb'):
+        read_photo(tmp_path / 'bomb.png', max_pixels=10**7)
+
+
+def truncated():
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((90, 90, 3), np.uint8)).save(buffer, 'jpeg')
+    return buffer.getvalue()[:500]
+
+
+@pytest.mark.parametrize(
+    'content, message',
+    [
+        (b'', 'a.png is no image'),
+        (b'plain text', 'a.png is no image'),
+        (b'\x89PNG\r\n\x1a\nnothing', 'a.png is (no image|broken)'),
+        (truncated(), 'a.png is broken: '),
+        (b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n', 'a.png is no image'),
+    ],
+    ids=['empty', 'text', 'png', 'truncated', 'postscript'],
+)
+def test_files_that_are_no_image(tmp_path, content, message):
+    (tmp_path / 'a.png').write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_photo(tmp_path / 'a.png', max_pixels=10**6)
+
+
+def test_places_in_pictures_that_are_shown_in_another_size():
+    photo = Photo('a', np.zeros((900, 1600, 3), np.uint8))
+    assert photo.shown() is photo.pixels and photo.pixel(39, 29) == (29, 39)
+    large = Photo('a', np.zeros((800, 4000, 3), np.uint8))
+    assert large.shown().shape == (320, 1600, 3)
+    assert large.pixel(0, 0) == (1, 1)  # the middle of 2.5 x 2.5 pixels
+    assert large.pixel(1599, 319) == (798, 3998)
+    assert large.pixel(9999, 9999) == (799, 3999)
+    pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
+    small = Photo('a', pixels)
+    assert small.shown().shape == (480, 640, 3)
+    np.testing.assert_array_equal(small.shown()[::160, ::160], pixels)
+    for x, y in ((0, 0), (159, 0), (160, 159), (639, 479)):
+        np.testing.assert_array_equal(pixels[small.pixel(x, y)], small.shown()[y, x])
+
+
+def test_images_of_a_folder(tmp_path):
+    folder = tmp_path / 'images'
+    (folder / 'below').mkdir(parents=True)
+    for path in ('b.png', 'a.JPG', 'below/c.png', '../secret.png'):
+        write(folder / path)
+    (folder / 'notes.txt').write_text('')
+    (folder / 'link.png').symlink_to(tmp_path / 'secret.png')
+    (folder / 'inner.png').symlink_to(folder / 'below/c.png')
+    found = images_in(folder)
+    assert list(found) == ['a.JPG', 'b.png', 'inner.png']
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(ValueError, match='has no images'):
+        images_in(tmp_path / 'empty')
+    with pytest.raises(ValueError, match='there is no folder'):
+        images_in(tmp_path / 'missing')
