@@ -1,0 +1,133 @@
+"""Compare what a clicked pixel attends to with the functions that read it."""
+
+import numpy as np
+import pytest
+import torch
+
+for package in ('mmdet', 'mmseg', 'mmpretrain'):
+    pytest.importorskip(package)
+
+from mmengine.dataset import pseudo_collate  # noqa: E402
+from predictor_models import classifier, noise, segmentor  # noqa: E402
+from torch.testing import assert_close  # noqa: E402
+
+from mmattn.analysis import (  # noqa: E402
+    AttentionKernels,
+    SamplingPoints,
+    attention_kernels,
+    sampling_points,
+)
+from mmattn.apis import Predictor  # noqa: E402
+from mmattn.web.inside import Inside, look_inside, panels  # noqa: E402
+
+DAT = dict(
+    type='mmattn.DATPlusPlus',
+    arch=dict(
+        embed_dims=(8, 8, 16, 16),
+        depths=(2, 1, 1, 1),
+        num_heads=(2, 1, 2, 4),
+        num_groups=(2, 1, 1, 2),
+    ),
+    img_size=64,
+)
+
+
+def test_the_layers_of_a_pixel():
+    cfg = segmentor()
+    cfg.merge_from_dict(dict(model=dict(backbone=dict(_delete_=True, **DAT))))
+    cfg.model.decode_head.in_channels = 16
+    predictor = Predictor(cfg, 'random', 'cpu')
+    image = noise(60, 80)
+    found = look_inside(predictor, image, 30, 20)
+    # The pipeline resizes by 0.8, and the preprocessor pads to 64 x 64.
+    assert found.size == (48, 64) and found.picture.shape == (64, 64, 3)
+    place = (30.5 * 0.8, 20.5 * 0.8)
+    model = predictor.model.model
+    batch = pseudo_collate([predictor.model.prepare(image)])
+    tensor = model.data_preprocessor(batch, False)['inputs']
+    kernels = attention_kernels(model.backbone, tensor, [place])
+    points = sampling_points(model.backbone, tensor, place)
+    assert len(points) == 2 and kernels
+    assert len(found.layers) == len(kernels) + len(points)
+    for name, layer in zip(found.layers, kernels + points, strict=True):
+        other = found.layers[name]
+        assert type(other) is type(layer) and other.layer == layer.layer
+        if isinstance(layer, SamplingPoints):
+            assert ' points of ' in name and other.query == pytest.approx(layer.query)
+            assert_close(other.points, layer.points)
+            assert_close(other.weights, layer.weights)
+        else:
+            assert other.cells == layer.cells
+            assert_close(other.kernels, layer.kernels)
+        drawn = panels(found, name)
+        weights = layer.weights if ' points of ' in name else layer.kernels[0]
+        assert len(drawn) == len(weights)
+        assert all(picture.shape == (360, 480, 3) for picture, _ in drawn)
+        assert found.legend(name)
+    with pytest.raises(ValueError, match='the layer must be one of .*, got none'):
+        panels(found, 'none')
+
+
+def test_pixels_that_the_pipeline_crops_away_are_named():
+    predictor = Predictor(classifier(), 'random', 'cpu')
+    image = noise(40, 100)  # its middle 32 x 32 pixels are seen
+    look_inside(predictor, image, 20, 50)
+    with pytest.raises(ValueError, match='query 20 2 is not in the middle 32x32'):
+        look_inside(predictor, image, 20, 2)
+
+
+def test_models_without_attention_and_exported_files_are_named():
+    cfg = segmentor()
+    cfg.model.backbone = dict(type='mmseg.ResNetV1c', depth=18, base_channels=8)
+    predictor = Predictor(cfg, 'random', 'cpu')
+    with pytest.raises(ValueError, match='called no attention .* no DeformableAttent'):
+        look_inside(predictor, noise(40, 40), 9, 9)
+    predictor.model = None
+    with pytest.raises(ValueError, match='is an exported file, whose layers'):
+        look_inside(predictor, noise(40, 40), 9, 9)
+
+
+def view(layer):
+    return Inside({'layer': layer}, np.full((48, 96, 3), 50, np.uint8), (48, 80))
+
+
+def is_red(pixel):
+    return pixel[0] > 200 and pixel[1] < 60 and pixel[2] < 60
+
+
+@pytest.mark.parametrize('least', [0.0, -1.0], ids=['softmax', 'signed'])
+def test_kernels_lie_over_the_image(least):
+    kernels = torch.zeros(1, 2, 4, 8)
+    kernels[0, 1, 1, 5] = 1
+    kernels[0, 1, 3, 0] = least
+    (_, first), (panel, second) = panels(
+        view(AttentionKernels('a', kernels, ((2, 3),))), 'layer'
+    )
+    assert first == 'head 1: all 0'
+    assert second == f'head 2: {32 if least == 0 else 16}x'
+    assert panel.shape == (240, 400, 3)  # 5 x 5 pixels for each one without padding
+    # A cell of the grid has 60 x 60 pixels: the middle of (1, 5), and of others.
+    peak, low, none = (
+        panel[y, x].astype(int) for y, x in ((90, 330), (210, 30), (30, 90))
+    )
+    if least == 0:
+        assert peak.sum() > none.sum() + 200 and (low == none).all()
+    else:  # green, violet and white
+        assert peak[1] > peak[0] + 40 and low[0] > low[1] + 40
+        assert none.min() > 150
+    for y, x in ((120, 180), (120, 239), (179, 180), (150, 180)):
+        assert is_red(panel[y, x])
+    assert not is_red(panel[150, 210])
+
+
+def test_points_lie_over_the_image():
+    points = torch.tensor([[[12.0, 20.0], [36.0, 60.0]]])
+    weights = torch.tensor([[0.9, 0.1]])
+    layer = SamplingPoints('a', points[0], points, weights, (24.0, 40.0))
+    ((panel, caption),) = panels(view(layer), 'layer')
+    assert caption == 'group 1: 1.8x'
+    strong, weak = panel[60, 100].astype(int), panel[180, 300].astype(int)
+    assert strong.sum() > weak.sum() + 200
+    assert (panel[60, 106] == 255).all()  # the outline
+    assert is_red(panel[120, 200])
+    assert (panel[20, 20] == 30).all()  # the image, darker
