@@ -1,0 +1,88 @@
+"""Refuse requests that the page never sends, before Gradio reads them."""
+
+import json
+import re
+
+MAX_BODY = 10**6  # bytes of a request that is no upload
+UPLOAD = '/gradio_api/upload'
+ADDRESS = re.compile(r'\s*[a-z][a-z0-9+.-]*:/', re.IGNORECASE)
+# Gradio would fetch these for the browser.
+FETCHED = re.compile(r'/(file|proxy)=\s*[a-z][a-z0-9+.-]*:/', re.IGNORECASE)
+
+
+class Guard:
+    """ASGI middleware that limits bodies and keeps Gradio from opening addresses.
+
+    Gradio limits each uploaded file, but not their number, and not the body of other
+    requests. It downloads files that a request names by an address.
+
+    Args:
+        app: the application.
+        max_upload: bytes of an upload.
+    """
+
+    def __init__(self, app, max_upload: int):
+        self.app, self.max_upload = app, max_upload
+
+    async def __call__(self, scope, receive, send):
+        if scope['type'] != 'http':
+            return await self.app(scope, receive, send)
+        if FETCHED.search(scope['path']):
+            return await _refuse(send, 403, 'addresses are not opened')
+        if scope['method'] != 'POST':
+            return await self.app(scope, receive, send)
+        if scope['path'] == UPLOAD:
+            length = dict(scope['headers']).get(b'content-length', b'')
+            if not length.isdigit():
+                return await _refuse(send, 411, 'uploads require a Content-Length')
+            # The form around the file is short.
+            if int(length) > self.max_upload + MAX_BODY:
+                message = (
+                    f'an upload may have {self.max_upload} bytes, got {int(length)}'
+                )
+                return await _refuse(send, 413, message)
+            return await self.app(scope, receive, send)
+        body = b''
+        more = True
+        while more:
+            message = await receive()
+            if message['type'] == 'http.disconnect':
+                return
+            body += message.get('body', b'')
+            more = message.get('more_body', False)
+            if len(body) > MAX_BODY:
+                text = f'a request may have {MAX_BODY} bytes'
+                return await _refuse(send, 413, text)
+        if _names_address(body):
+            return await _refuse(send, 403, 'addresses are not opened: upload the file')
+        pending = [dict(type='http.request', body=body, more_body=False)]
+
+        async def replay():
+            return pending.pop() if pending else await receive()
+
+        return await self.app(scope, replay, send)
+
+
+def _names_address(body: bytes) -> bool:
+    """Return whether a JSON body has a file whose path is an address."""
+    try:
+        found = [json.loads(body)]
+    except (UnicodeDecodeError, ValueError):
+        return False
+    while found:
+        value = found.pop()
+        if isinstance(value, dict):
+            path = value.get('path')
+            if isinstance(path, str) and ADDRESS.match(path):
+                return True
+            found.extend(value.values())
+        elif isinstance(value, list):
+            found.extend(value)
+    return False
+
+
+async def _refuse(send, status: int, reason: str):
+    body = json.dumps(dict(detail=reason)).encode()
+    headers = [(b'content-type', b'application/json'), (b'connection', b'close')]
+    await send(dict(type='http.response.start', status=status, headers=headers))
+    await send(dict(type='http.response.body', body=body))
