@@ -1,0 +1,133 @@
+"""The components of the page. `page` connects them."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import gradio as gr
+
+from ..apis.sources import IMAGES
+from ..results import Detections
+from . import views
+
+MAX_RUNS = 20
+COMPARED = ['model', 'first run, s', 'median, s', 'fastest, s', 'result']
+
+
+def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNamespace:
+    """Return what all tabs have in common: the image, the model and the style."""
+    gr.Markdown('## mmattn')
+    return SimpleNamespace(
+        upload=gr.File(
+            label='Image: drop it here, or click',
+            file_types=sorted(IMAGES),
+            height=150,
+            elem_id='upload',
+        ),
+        chosen=gr.Dropdown(
+            list(images),
+            value=None,
+            label='or choose one',
+            visible=bool(images),
+            elem_id='chosen',
+        ),
+        model=gr.Dropdown(
+            list(models), value=models[0], label='Model', elem_id='model'
+        ),
+        style=[
+            gr.Slider(0, 1, 0.3, step=0.01, label='Lowest score', elem_id='score'),
+            gr.Radio(
+                list(views.DRAWN), value=views.DRAWN[0], label='Draw', elem_id='drawn'
+            ),
+            gr.Checkbox(True, label='Names and scores of up to 30', elem_id='written'),
+            gr.Slider(
+                0,
+                1,
+                0.5,
+                step=0.05,
+                label='Opacity of the label map',
+                visible=False,
+                elem_id='opacity',
+            ),
+        ],
+    )
+
+
+def prediction() -> list:
+    """Return the picture, line, table and files of a result."""
+    picture = _picture('Result', 'picture')
+    line = gr.Markdown(elem_id='line')
+    with gr.Row():
+        document = gr.DownloadButton(
+            'Download JSON (COCO)', visible=False, size='sm', elem_id='json'
+        )
+        labels = gr.DownloadButton('Download label map (PNG)', visible=False, size='sm')
+    table = gr.Dataframe(
+        headers=views.COLUMNS[Detections],
+        interactive=False,
+        label='Results',
+        elem_id='table',
+        max_height=360,
+    )
+    return [picture, line, table, document, labels]
+
+
+def attention() -> SimpleNamespace:
+    """Return the picture to click on, the place and the panels of a layer."""
+    gr.Markdown('Click a pixel of the image to see what it attends to.')
+    with gr.Row():
+        with gr.Column(scale=2):
+            clicked = _picture('Image', 'clicked')
+            with gr.Row():
+                place = [gr.Number(label=x, precision=0, min_width=80) for x in 'xy']
+        with gr.Column(scale=3):
+            layer = gr.Dropdown(label='Layer', visible=False, elem_id='layer')
+            legend = gr.Markdown(elem_id='legend')
+            gallery = gr.Gallery(
+                label='Heads',
+                columns=3,
+                height=480,
+                object_fit='contain',
+                format='png',
+                buttons=['download', 'fullscreen'],
+                elem_id='gallery',
+            )
+    return SimpleNamespace(
+        clicked=clicked, place=place, layer=layer, legend=legend, gallery=gallery
+    )
+
+
+def comparison(models: Sequence[str]) -> SimpleNamespace:
+    """Return two models to choose, their pictures and times."""
+    with gr.Row():
+        pair = [
+            gr.Dropdown(list(models), value=value, label=f'Model {side}')
+            for side, value in zip('AB', (models[0], models[:2][-1]), strict=True)
+        ]
+        runs = gr.Slider(1, MAX_RUNS, 3, step=1, label='Runs of each')
+    with gr.Row():
+        start = gr.Button('Compare', variant='primary', elem_id='compare')
+        stop = gr.Button('Stop', elem_id='stop')
+    verdict = gr.Markdown(elem_id='verdict')
+    with gr.Row():
+        pictures = [_picture('A', 'a'), _picture('B', 'b')]
+    times = gr.Dataframe(
+        headers=COMPARED, interactive=False, label='Times', elem_id='times'
+    )
+    return SimpleNamespace(
+        pair=pair,
+        runs=runs,
+        start=start,
+        stop=stop,
+        shown=[*pictures, times, verdict],
+    )
+
+
+def _picture(label: str, name: str) -> gr.Image:
+    return gr.Image(
+        label=label,
+        show_label=len(label) == 1,  # else it hides the legend of a label map
+        interactive=False,
+        format='png',
+        elem_id=name,
+        buttons=['download', 'fullscreen'],
+    )

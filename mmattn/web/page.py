@@ -1,0 +1,322 @@
+"""The page: its components, and what happens when they are used."""
+
+import html
+import json
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import gradio as gr
+import numpy as np
+from PIL import Image, ImageDraw
+
+from ..results import Segmentation
+from . import layout, views
+from .inside import RED, Inside, look_inside, panels
+from .layout import MAX_RUNS
+from .models import Models
+from .photos import Photo, read_photo
+from .timing import Timed, time_in_turns
+
+DOWNLOADS = 64  # files that are kept for users to download
+KEPT_SECONDS = 3600  # of what a user sees after the last request
+WAITING = 32  # requests, beside the one that runs
+# Values of the components that show an attention, and a comparison.
+NO_ATTENTION = (None, [], '')
+NO_COMPARISON = (None, None, [], '')
+# One model runs at a time, whoever asks.
+HEAVY = dict(concurrency_id='model', concurrency_limit=1)
+LIGHT = dict(concurrency_id='drawing', concurrency_limit=2)
+
+
+@contextmanager
+def told():
+    """Turn errors of users, of models and of a full memory into messages."""
+    try:
+        yield
+    except (ImportError, MemoryError, OSError, RuntimeError, ValueError) as error:
+        text = html.escape(f'{error}' or type(error).__name__)
+        raise gr.Error(text, duration=15, print_exception=False) from error
+
+
+class Page:
+    """Functions behind the page. `blocks` lays it out.
+
+    Args:
+        models: that the user chooses from.
+        images: files that the user chooses from, by name.
+        max_pixels: of an image.
+        folder: where files to download are written.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        images: Mapping[str, Path],
+        max_pixels: int,
+        folder: Path,
+    ):
+        self.models, self.images, self.max_pixels = models, dict(images), max_pixels
+        self.folder = folder
+        self._written = deque()
+
+    def load(self, path: str | None):
+        """Read an uploaded image; return it, and the picture to click on.
+
+        What the tabs show of the image before is cleared, and so is the other way to
+        choose one.
+        """
+        if path is None:
+            return None, None, None, *NO_ATTENTION, *NO_COMPARISON, None
+        with told():
+            photo = read_photo(path, self.max_pixels)
+        return photo, photo.shown(), None, *NO_ATTENTION, *NO_COMPARISON, None
+
+    def choose(self, name: str | None):
+        """Read one of the images that the page was started with."""
+        with told():
+            if name not in self.images:
+                raise ValueError(f'there is no image {name!r} to choose')
+        return self.load(str(self.images[name]))
+
+    def predict(
+        self,
+        photo: Photo | None,
+        model: str,
+        score: float,
+        drawn: str,
+        names: bool,
+        opacity: float,
+    ):
+        """Run a model; return the result and what shows it."""
+        with told():
+            if photo is None:
+                raise ValueError('drop or choose an image first')
+            predictor = self.models[model]
+            found = views.predict(predictor, photo)
+        boxes, labels = (
+            predictor.task == task for task in ('detection', 'segmentation')
+        )
+        return (
+            found,
+            *self.redraw(photo, found, score, drawn, names, opacity),
+            *[gr.update(visible=boxes)] * 3,
+            gr.update(visible=labels),
+        )
+
+    def switch(self, photo: Photo | None, *values):
+        """Run another model on the image, if there is one yet."""
+        return gr.skip() if photo is None else self.predict(photo, *values)
+
+    def redraw(
+        self,
+        photo: Photo | None,
+        found: views.Prediction | None,
+        score: float,
+        drawn: str,
+        names: bool,
+        opacity: float,
+    ):
+        """Return what shows a result: picture, line, table and files."""
+        if photo is None or found is None:
+            return None, '', gr.update(), gr.update(), gr.update()
+        with told():
+            style = views.Style(score, drawn, names, opacity)
+            result, stem = found.result, Path(photo.name).stem
+            document = views.document(result, score, found.classes)
+            file = self._file(f'{stem}.json', json.dumps(document).encode())
+            labels = gr.update(visible=False)
+            if isinstance(result, Segmentation):
+                path = self._file(f'{stem}_labels.png')
+                Image.fromarray(result.labels).save(path)
+                labels = gr.update(value=path, visible=True)
+            seen = 'The model sees {1} x {0} pixels.'.format(*found.seen)
+            return (
+                views.draw(result, photo, style),
+                f'{views.describe(result, score)}. {seen}',
+                gr.update(
+                    value=views.rows(result, score),
+                    headers=views.COLUMNS[type(result)],
+                ),
+                gr.update(value=file, visible=True),
+                labels,
+            )
+
+    def look(self, photo: Photo | None, model: str, x: float, y: float, layer: str):
+        """Return what a pixel of the shown picture attends to."""
+        with told():
+            if photo is None:
+                raise ValueError('drop or choose an image first')
+            if x is None or y is None:
+                raise ValueError('click on a pixel, or write its x and y')
+            row, column = photo.pixel(x, y)
+            inside = look_inside(self.models[model], photo.pixels, row, column)
+        names = list(inside.layers)
+        layer = layer if layer in names else names[-1]
+        choices = gr.update(choices=names, value=layer, visible=True)
+        return choices, _marked(photo, x, y), inside, *self.show(inside, layer)
+
+    def show(self, inside: Inside | None, layer: str | None):
+        """Return the panels of a layer, and what they mean."""
+        if inside is None or layer is None:
+            return [], ''
+        with told():
+            return panels(inside, layer), inside.legend(layer)
+
+    def compare(
+        self, photo: Photo | None, first: str, second: str, score: float, runs: int
+    ) -> Iterator:
+        """Run two models in turns; yield pictures and times after each run."""
+        with told():
+            if photo is None:
+                raise ValueError('drop or choose an image first')
+            if not 1 <= runs <= MAX_RUNS:
+                raise ValueError(f'runs must be from 1 to {MAX_RUNS}, got {runs}')
+            style = views.Style(score)
+            names = (first, second)
+            predictors = [self.models[name] for name in names]
+            drawn = [None, None]
+            for times in time_in_turns(predictors, photo.pixels, int(runs)):
+                for i, each in enumerate(times):
+                    if drawn[i] is None and each.result is not None:
+                        drawn[i] = views.draw(each.result, photo, style)
+                rows = [
+                    _compared(*pair, score) for pair in zip(names, times, strict=True)
+                ]
+                yield *drawn, rows, _verdict(times)
+
+    def _file(self, name: str, content: bytes = b'') -> str:
+        """Write a file to download, and remove the oldest of many."""
+        path = Path(tempfile.mkdtemp(dir=self.folder)) / name
+        path.write_bytes(content)
+        self._written.append(path)
+        while len(self._written) > DOWNLOADS:
+            old = self._written.popleft()
+            old.unlink(missing_ok=True)
+            old.parent.rmdir()
+        return str(path)
+
+    def blocks(self) -> gr.Blocks:
+        """Return the page. The browser is told of no more than names."""
+        with gr.Blocks(
+            title='mmattn',
+            analytics_enabled=False,
+            delete_cache=(KEPT_SECONDS // 6, KEPT_SECONDS),
+            fill_width=True,
+        ) as page:
+            with gr.Row():
+                with gr.Column(scale=1, min_width=300):
+                    common = layout.image_and_model(self.models.names, [*self.images])
+                with gr.Column(scale=4), gr.Tabs():
+                    with gr.Tab('Predict'):
+                        view = layout.prediction()
+                    with gr.Tab('Attention'):
+                        looked = layout.attention()
+                    with gr.Tab('Compare'):
+                        compared = layout.comparison(self.models.names)
+            self._connect(common, view, looked, compared)
+        return page.queue(max_size=WAITING)
+
+    def _connect(self, common, view, looked, compared):
+        """Say which function runs when a component is used.
+
+        Args:
+            common: of `layout.image_and_model`.
+            view: of `layout.prediction`.
+            looked: of `layout.attention`.
+            compared: of `layout.comparison`.
+        """
+        private = dict(api_visibility='private')  # repeats what another event does
+        photo, result, inside = (gr.State(time_to_live=KEPT_SECONDS) for _ in range(3))
+        predicting = dict(
+            fn=self.predict,
+            inputs=[photo, common.model, *common.style],
+            outputs=[result, *view, *common.style],
+            show_progress_on=view[0],
+            **HEAVY,
+        )
+        panel = [inside, looked.gallery, looked.legend]
+        loaded = [photo, looked.clicked, result, *panel, *compared.shown]
+        common.upload.upload(
+            self.load, common.upload, [*loaded, common.chosen], **LIGHT
+        ).success(**predicting)
+        common.chosen.input(
+            self.choose, common.chosen, [*loaded, common.upload], **LIGHT
+        ).success(**predicting, **private)
+        common.upload.clear(
+            lambda: (*self.load(None), None, ''),
+            outputs=[*loaded, common.chosen, *view[:2]],
+            **private,
+        )
+        common.model.input(**predicting | dict(fn=self.switch), **private)
+        common.model.input(lambda: NO_ATTENTION, outputs=panel, **private)
+
+        score, drawn, written, opacity = common.style
+        redrawing = dict(
+            fn=self.redraw, inputs=[photo, result, *common.style], outputs=view, **LIGHT
+        )
+        score.release(**redrawing)
+        for event in (drawn.input, written.input, opacity.release):
+            event(**redrawing, **private)
+
+        looking = dict(
+            fn=self.look,
+            inputs=[photo, common.model, *looked.place, looked.layer],
+            outputs=[looked.layer, looked.clicked, *panel],
+            show_progress_on=looked.gallery,
+            **HEAVY,
+        )
+        looked.clicked.select(_place, outputs=looked.place, **private).success(
+            **looking
+        )
+        for number in looked.place:
+            number.submit(**looking, **private)
+        looked.layer.input(self.show, [inside, looked.layer], panel[1:], **LIGHT)
+
+        running = compared.start.click(
+            self.compare,
+            [photo, *compared.pair, score, compared.runs],
+            compared.shown,
+            **HEAVY,
+        )
+        compared.stop.click(None, cancels=running)
+
+
+def _place(event: gr.SelectData):
+    return event.index[0], event.index[1]
+
+
+def _marked(photo: Photo, x: float, y: float) -> np.ndarray:
+    """Return the picture to click on with a cross at a pixel."""
+    picture = Image.fromarray(photo.shown())
+    arm = max(8, max(picture.size) // 50)
+    draw = ImageDraw.Draw(picture)
+    for ends in ((x - arm, y, x + arm, y), (x, y - arm, x, y + arm)):
+        draw.line(ends, fill=RED, width=max(3, arm // 4))
+    return np.asarray(picture)
+
+
+def _compared(name: str, timed: Timed, score: float) -> list:
+    fastest = min(timed.seconds, default=None)
+    seconds = [
+        '' if value is None else f'{value:.3f}'
+        for value in (timed.first, timed.median, fastest)
+    ]
+    line = '' if timed.result is None else views.describe(timed.result, score)
+    return [name, *seconds, line]
+
+
+def _verdict(times: list[Timed]) -> str:
+    """Say which model is faster, once both have run."""
+    medians = [each.median for each in times]
+    if None in medians:
+        return 'The first run prepares a model and is not counted.'
+    (fast, slow) = sorted(range(2), key=lambda i: medians[i])
+    runs = min(len(each.seconds) for each in times)
+    side = 'AB'
+    return (
+        f'{side[slow]} takes {medians[slow] / medians[fast]:.2f} times as long as '
+        f'{side[fast]}, by the median of {runs} runs in turns.'
+    )
