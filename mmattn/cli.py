@@ -15,6 +15,7 @@ import typer
 import mmattn
 
 PACKAGE = Path(mmattn.__file__).parent
+RUNS = 'work_dirs'  # where training writes
 FORWARDED = dict(
     add_help_option=False,
     context_settings=dict(
@@ -167,6 +168,96 @@ def predict(
     except (ImportError, OSError, ValueError) as error:
         fail(error)
     typer.echo(summary)
+
+
+@app.command()
+def web(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help='Work dir of a run, a folder of work dirs, config, name of a config, '
+            'or exported .onnx or .pt2 file.'
+        ),
+    ] = RUNS,
+    weights: Annotated[
+        str | None,
+        typer.Argument(help="Checkpoint; of a work dir also 'best' or 'last'."),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(help='Another model to choose, like MODEL; repeatable.'),
+    ] = None,
+    compare_weights: Annotated[
+        list[str] | None,
+        typer.Option(help='Checkpoint of --compare, in the same order.'),
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(help='Folder of images to choose from.')
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Such as 'cpu' or 'cuda:0'.")
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(help='Address to listen on; 0.0.0.0 opens the page to others.'),
+    ] = '127.0.0.1',
+    port: Annotated[
+        int | None,
+        typer.Option(help='Port; by default the first free one from 7860.', min=1),
+    ] = None,
+    max_megapixels: Annotated[
+        float, typer.Option(help='Largest image, in millions of pixels.', min=0.01)
+    ] = 32.0,
+    max_megabytes: Annotated[
+        int, typer.Option(help='Largest upload, in millions of bytes.', min=1)
+    ] = 64,
+    trust_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            '--trust-checkpoint',
+            help='Let the checkpoint run the code that it contains.',
+        ),
+    ] = False,
+):
+    """Open a page in the browser: predict, look inside, compare two models.
+
+    The page listens on this machine alone unless --host says otherwise.
+    """
+    try:
+        from mmattn.web.models import Models, Source, offered_models
+        from mmattn.web.photos import images_in
+        from mmattn.web.server import check_installed, serve
+
+        check_installed()
+    except ImportError as error:
+        fail(error)
+    try:
+        if model == RUNS and not Path(model).is_dir():
+            raise FileNotFoundError(
+                f'there is no folder {RUNS}: pass a work dir, a config with its '
+                'weights, or an exported file'
+            )
+        others, checkpoints = compare or [], compare_weights or []
+        if checkpoints and len(checkpoints) != len(others):
+            raise ValueError(
+                f'--compare-weights must be given as often as --compare, got '
+                f'{len(checkpoints)} and {len(others)}'
+            )
+        checkpoints = checkpoints or [None] * len(others)
+        sources = [Source(model, weights)]
+        sources += [Source(*pair) for pair in zip(others, checkpoints, strict=True)]
+        models = Models(offered_models(sources), device, trust_checkpoint)
+        models[models.names[0]]  # tells of a wrong path now rather than in the browser
+        serve(
+            models,
+            images_in(images) if images else None,
+            host=host,
+            port=port,
+            max_megapixels=max_megapixels,
+            max_megabytes=max_megabytes,
+        )
+    except (ImportError, OSError, ValueError) as error:
+        fail(error)
 
 
 @app.command(**FORWARDED)

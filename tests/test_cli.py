@@ -206,6 +206,39 @@ def test_predict(run, tmp_path, monkeypatch):
     assert 'must be key=value' in run('predict', 'runs', 'images', *options, status=1)
 
 
+def test_web(run, tmp_path, monkeypatch):
+    for package in ('mmdet', 'mmseg', 'mmpretrain', 'supervision', 'sahi'):
+        pytest.importorskip(package)
+    from predictor_models import noise, write_run
+
+    from mmattn.web import server
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(server, 'find_spec', lambda name: None)
+    assert 'pip install "mmattn[web]"' in run('web', status=1)
+    served = []
+    monkeypatch.setattr(server, 'find_spec', lambda name: name)
+    monkeypatch.setattr(server, 'serve', lambda *args, **kw: served.append((args, kw)))
+    assert 'there is no folder work_dirs' in run('web', status=1)
+    Path('images').mkdir()
+    write_run(Path('work_dirs/cells'), 'detection')
+    assert 'images has no images' in run('web', '--images=images', status=1)
+    Image.fromarray(noise(9, 9)).save('images/a.png')
+    config, weights = 'work_dirs/cells/detection.py', 'work_dirs/cells/epoch_2.pth'
+    run('web', '--device=cpu')
+    run('web', config, weights, '--compare', 'x.onnx', '--images', 'images', '--port=9')
+    ((first,), options), ((second, images), others) = (
+        (tuple(each for each in args if each is not None), kw) for args, kw in served
+    )
+    assert first.names == ['cells'] and first['cells'].weights == weights
+    assert options['host'] == '127.0.0.1' and options['port'] is None
+    assert second.names == ['detection', 'x.onnx'] and second['detection']
+    assert list(images) == ['a.png'] and others['port'] == 9
+    said = run('web', config, weights, '--compare-weights', 'a.pth', status=1)
+    assert 'as often as --compare, got 1 and 0' in said
+    assert 'there is no exported file' in run('web', 'x.onnx', status=1)
+
+
 def test_predicted_videos_are_videos(run, tmp_path, monkeypatch):
     cv2 = pytest.importorskip('cv2')
     for package in ('mmdet', 'mmseg', 'mmpretrain'):
