@@ -43,7 +43,6 @@ LIMITS = (
     'model.test_cfg.rpn.max_per_img',
     'model.test_cfg.rcnn.max_per_img',
 )
-FOR_512 = dict(zip(LIMITS, (2000, 1200, 400), strict=True))
 FOR_ALL = dict(zip(LIMITS, (20000, 4000, 2000), strict=True))
 
 
@@ -161,9 +160,6 @@ CASES = {
             'whole, shrunk to 256 x 140': dict(scale=0.1),
             'whole, in its own size': dict(scale=1.0, cfg_options=FOR_ALL),
             'tiles of 256, overlap 0.25': dict(tile=256, overlap=0.25),
-            'tiles of 512, overlap 0.125': dict(
-                tile=512, overlap=0.125, scale=1.0, cfg_options=FOR_512
-            ),
         },
     ),
     'landcover': Case(
