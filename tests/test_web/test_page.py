@@ -339,7 +339,7 @@ def test_a_request_that_its_user_leaves(site, client, ready):
     assert not job.done()
     site['gate'].open.set()
     line = job.result(60)[1]
-    assert 'objects' in line and line.endswith('The model sees 80 x 60 pixels.')
+    assert 'objects' in line and line.endswith('The model sees 160 x 120 pixels.')
 
 
 def test_a_comparison_that_is_stopped(site, client, ready):
