@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.testing import assert_close
 
 from mmattn.models.layers import InteractiveAttention
-from mmattn.models.layers.interactive_attention import pool_by_products
 
 ROOT = Path(__file__).parents[2]
 AS_PRINTED = dict(interact_expand=1, local_kernel=None, gate=False)
@@ -199,11 +197,3 @@ def test_an_expansion_of_2_fits_the_tables_best():
     assert len(default) == 18
     assert sum(map(equals_as_printed, default)) == 16
     assert sum(map(equals_as_printed, single)) == 10
-
-
-@pytest.mark.parametrize('grid', GRIDS)
-def test_landmarks_of_exported_graphs_are_average_pooled(grid):
-    x = torch.randn(2, *grid, 5, dtype=torch.float64)
-    size = tuple(min(7, side) for side in grid)
-    expected = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
-    assert_close(pool_by_products(x, size), expected)

@@ -3,8 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from export_checks import OnnxSession
 
-from mmattn.models.layers import SpatialReductionAttention, spatial_reduction_attention
+from mmattn.models.layers import (
+    LinearSpatialReductionAttention,
+    SpatialReductionAttention,
+    spatial_reduction_attention,
+)
 from mmattn.ops.testing import assert_close, run_with_grads
 
 
@@ -71,3 +76,15 @@ def test_product_only_where_it_is_faster(monkeypatch, products):
     monkeypatch.setattr(spatial_reduction_attention, 'blas_lacks_avx512', lambda: True)
     layer(x)
     assert not products
+
+
+def test_linear_attention_of_any_size_in_onnx_runtime():
+    """PyTorch's pooling would be written with the bins of the example's size."""
+    torch.manual_seed(0)
+    layer, sides = LinearSpatialReductionAttention(8, 2).eval(), (1, 2)
+    dynamic = (dict.fromkeys(sides, torch.export.Dim.DYNAMIC),)
+    session = OnnxSession(layer, (torch.randn(1, 20, 31, 8),), dynamic)
+    for grid in ((20, 31), (9, 50), (33, 6)):
+        x = torch.randn(1, *grid, 8)
+        with torch.no_grad():
+            assert_close('out', layer(x), session(x)[0])

@@ -1,11 +1,10 @@
 """Interactive multi-head self-attention (iMHSA) on a channels-last grid."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.ops import landmark_attention
-from mmattn.ops.exporting import is_exporting
+from mmattn.ops.adaptive_pool import adaptive_avg_pool
 
 from .checks import check_heads
 from .depthwise_conv import DepthwiseConv
@@ -123,31 +122,6 @@ class InteractiveAttention(nn.Module):
         """Average-pool (B, H, W, 2C) to two sets of landmarks (B, L, M, D)."""
         B, H, W, _ = qk.shape
         size = (min(self.landmarks, H), min(self.landmarks, W))
-        if is_exporting():
-            # The ONNX exporter would write the example's cells for every size.
-            pooled = pool_by_products(qk, size)
-        else:
-            pooled = F.adaptive_avg_pool2d(qk.permute(0, 3, 1, 2), size)
-            pooled = pooled.permute(0, 2, 3, 1)  # (B, h, w, 2C)
+        pooled = adaptive_avg_pool(qk, size)  # (B, h, w, 2C)
         pooled = pooled.reshape(B, size[0] * size[1], 2, self.num_heads, -1)
         return pooled.to(qk.dtype).unbind(2)
-
-
-def pool_by_products(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """Average-pool (B, H, W, C) to (B, *size, C) by a matrix product for each axis."""
-    B, H, W, C = x.shape
-    rows, columns = (
-        _pooling_matrix(side, count, x)
-        for side, count in zip((H, W), size, strict=True)
-    )
-    x = (rows @ x.reshape(B, H, W * C)).reshape(B * size[0], W, C)
-    return (columns @ x).reshape(B, *size, C)
-
-
-def _pooling_matrix(side: int, count: int, like: Tensor) -> Tensor:
-    """Return the weights (count, side) of `F.adaptive_avg_pool1d`."""
-    cell = torch.arange(count, device=like.device)[:, None]
-    start, end = cell * side // count, ((cell + 1) * side + count - 1) // count
-    pixel = torch.arange(side, device=like.device)
-    is_in = (pixel >= start) & (pixel < end)
-    return is_in.to(like.dtype) / (end - start).to(like.dtype)

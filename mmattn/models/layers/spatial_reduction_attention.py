@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.ops.adaptive_pool import adaptive_avg_pool
 from mmattn.ops.pointwise_linear import blas_lacks_avx512
 
 from .pointwise import PointwiseLinear
@@ -107,5 +108,6 @@ class LinearSpatialReductionAttention(SpatialReductionAttention):
         self.norm = nn.LayerNorm(embed_dims)
 
     def reduce(self, x: Tensor) -> Tensor:
-        pooled = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), POOLED_SIDE)
-        return F.gelu(self.norm(self.sr(pooled).permute(0, 2, 3, 1)))
+        pooled = adaptive_avg_pool(x, (POOLED_SIDE, POOLED_SIDE))
+        reduced = self.sr(pooled.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return F.gelu(self.norm(reduced))

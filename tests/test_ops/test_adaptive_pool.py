@@ -1,0 +1,43 @@
+"""Adaptive pooling by products equals PyTorch's, also in graphs for all sizes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from mmattn.ops.adaptive_pool import (
+    adaptive_avg_pool,
+    adaptive_avg_pool2d_decomposition,
+)
+
+GRIDS = [(14, 14), (21, 9), (7, 7), (3, 5), (1, 1), (23, 50)]
+
+
+class Pool(nn.Module):
+    def forward(self, x):
+        return adaptive_avg_pool(x, (7, 5))
+
+
+def noise(*shape):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize('grid', GRIDS, ids=str)
+def test_decomposition(grid):
+    x = noise(2, 5, *grid)
+    expected = F.adaptive_avg_pool2d(x, (7, 5))
+    assert_close(adaptive_avg_pool2d_decomposition(x, (7, 5)), expected)
+
+
+def test_exported_pool_of_any_size():
+    sides = dict.fromkeys((1, 2), torch.export.Dim.DYNAMIC)
+    program = torch.export.export(
+        Pool(), (noise(2, 20, 31, 3),), dynamic_shapes=(sides,)
+    ).module()
+    for grid in GRIDS[:4]:
+        x = noise(2, *grid, 3)
+        expected = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), (7, 5))
+        assert_close(program(x), expected.permute(0, 2, 3, 1))
+        assert_close(Pool()(x), expected.permute(0, 2, 3, 1))
