@@ -6,6 +6,8 @@ from golden import assert_golden, golden, hashed_input, hashed_parameters
 from resampling import resized
 from torch.testing import assert_close
 
+from mmattn.export.metadata import Metadata
+from mmattn.export.write import open_session, serialize
 from mmattn.models.layers import WindowAttention
 
 
@@ -116,3 +118,20 @@ def test_loaded_tables_are_resized():
 def test_wrong_settings(args, message):
     with pytest.raises(ValueError, match=message):
         WindowAttention(*args)
+
+
+@pytest.mark.parametrize('shift', [0, 3])
+@torch.no_grad()
+def test_exported_for_any_size(shift):
+    """An example of one window yields programs for shifted and padded windows."""
+    layer = build(4, shift).float().eval().requires_grad_(False)
+    x = random(2, 4, 4, 8).float()
+    sides = dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)
+    program = torch.export.export(layer, (x,), dynamic_shapes=(sides,))
+    metadata = Metadata('features', ['image'], ['feature0'], [4, 4])
+    session = open_session(serialize(program, metadata, 'onnx'), 'onnx')
+    program = program.module()
+    for grid in ((4, 4), (3, 9), (5, 2), (8, 12), (11, 7)):
+        x = random(3, *grid, 8).float()
+        for found in (program(x), *session(x)):
+            assert_close(found, layer(x), rtol=1e-5, atol=1e-5)

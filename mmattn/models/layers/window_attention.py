@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops.exporting import is_known
+from mmattn.ops.exporting import is_exporting, is_known
 
 from .checks import check_heads
 from .offset_tables import spread_table
@@ -60,6 +60,8 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
         B, *sides, C = x.shape
+        if is_exporting() and not all(isinstance(side, int) for side in sides):
+            return self.forward_any_size(x)
         window = [min(self.window_size, side) for side in sides]
         shift = [self.shift if side > self.window_size else 0 for side in sides]
         counts = [(side + w - 1) // w for side, w in zip(sides, window, strict=True)]
@@ -81,6 +83,38 @@ class WindowAttention(nn.Module):
             x = x.roll(shift, dims=(1, 2))
         return x[:, : sides[0], : sides[1]]
 
+    def forward_any_size(self, x: Tensor) -> Tensor:
+        """Return `forward` without a branch on the size, which may be symbolic.
+
+        Pixels of all images are in one axis, since PyTorch asks whether axes have one
+        element.
+        """
+        B, H, W, C = x.shape
+        w, N = self.window_size, self.window_size**2
+        n, m = ((side + w - 1) // w for side in (H, W))
+        # A side that fits into one window is not shifted.
+        down, right = (
+            self.shift * (torch.arange(count * w, device=x.device)[-1:] >= w)
+            for count in (n, m)
+        )
+        i = torch.arange(B * n * m * N, device=x.device)  # pixels of windows
+        row = modulo(modulo(i // (m * N), n) * w + i // w % w + down, n * w)
+        column = modulo(modulo(i // N, m) * w + i % w + right, m * w)
+        part = 3 * ((row < down) + 2 * (row >= H))
+        part = (part + (column < right) + 2 * (column >= W)).view(-1, N)
+        visible = part[:, :, None] == part[:, None]  # (B * windows, N, N)
+        bias = torch.where(visible[:, None], self.bias((w, w)), -torch.inf)
+        pixels = (i // (n * m * N) * H + row.clamp(max=H - 1)) * W
+        pixels = pixels + column.clamp(max=W - 1)
+        x = x.reshape(-1, C).index_select(0, pixels).view(-1, N, C)
+        x = self.attend(x, bias).reshape(-1, C)
+        i = torch.arange(B * H * W, device=x.device)  # pixels of maps
+        row = modulo(modulo(i // W, H) + n * w - down, n * w)
+        column = modulo(modulo(i, W) + m * w - right, m * w)
+        window = (i // (H * W) * n + row // w) * m + column // w
+        pixels = window * N + row % w * w + column % w
+        return x.index_select(0, pixels).view(B, H, W, C)
+
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         """Attend inside all windows of N pixels; (B * windows, N, C) in and out."""
         B, N, C = x.shape
@@ -96,6 +130,11 @@ class WindowAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f'window_size={self.window_size}, shift={self.shift}'
+
+
+def modulo(i: Tensor, size: int) -> Tensor:
+    """Return `i % size`, which onnxscript supports for a constant size alone."""
+    return i - i // size * size
 
 
 def to_windows(x: Tensor, counts: Sequence[int], window: Sequence[int]) -> Tensor:

@@ -35,7 +35,9 @@ def query_positions(
         / (max(side - 1, 1) if align_corners else side)
         for side in (H, W)
     )
-    return torch.stack([x.repeat(H), y.repeat_interleave(W)], dim=-1)
+    # Not `repeat_interleave`, which onnxscript writes wrongly for symbolic sides.
+    y, x = torch.meshgrid(y, x, indexing='ij')
+    return torch.stack([x, y], dim=-1).flatten(0, 1)
 
 
 def sampled_bias(

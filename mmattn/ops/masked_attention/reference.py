@@ -96,10 +96,10 @@ def stencil_offsets(
     H, W = grid
     R = kernel_size
     y, x = (torch.arange(side, device=device) for side in (H, W))
-    rows = (y - y[:, None] + R // 2).repeat_interleave(W, 0).repeat_interleave(W, 1)
-    columns = (x - x[:, None] + R // 2).repeat(H, H)
+    rows, columns = (i - i[:, None] + R // 2 for i in (y, x))  # (H, H) and (W, W)
+    offsets = R * rows[:, None, :, None] + columns[:, None]  # (H, W, H, W)
     near = neighborhood_mask(grid, R, device=device)
-    offsets = (R * rows + columns).where(near, R * R)
+    offsets = offsets.flatten(2).flatten(0, 1).where(near, R * R)
     return F.pad(offsets, (num_special, 0, num_special, 0), value=R * R)
 
 
