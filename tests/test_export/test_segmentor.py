@@ -47,8 +47,12 @@ def test_graph_predicts_as_mmseg(name):
     image = torch.randn(2, 3, *SHAPE)
     logits, labels = predicted(model, image)
     assert len(labels.unique()) > 1
+    graph = graph_of(model)
+    threshold = dict(mask_threshold=0.45) if name == 'fcn' else {}
+    align_corners = model.decode_head.align_corners
+    assert graph.metadata == dict(align_corners=align_corners, **threshold)
     with torch.no_grad():
-        assert_close(graph_of(model)(image)[0], logits)
+        assert_close(graph(image)[0], logits)
         assert_close(graph_of(model, output='labels')(image)[0], labels)
 
 

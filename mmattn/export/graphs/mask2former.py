@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from mmattn.models.necks import Mask2FormerPixelDecoder
 
 from ..errors import ExportError
+from .segmentor import Segmentor
 
-OUTPUTS = ('logits', 'labels')
 
-
-class Mask2Former(nn.Module):
+class Mask2Former(Segmentor):
     """Return scores (B, classes, H, W), or labels (B, H, W), at the size of the image.
 
     Args:
@@ -25,14 +24,8 @@ class Mask2Former(nn.Module):
         ValueError: another `output`.
     """
 
-    task = 'segmentation'
-    input_names = ('image',)
-
-    def __init__(self, model: nn.Module, output: str = 'logits'):
-        super().__init__()
-        if output not in OUTPUTS:
-            raise ValueError(f'`output` must be one of {OUTPUTS}, got {output!r}')
-        head = model.decode_head
+    def check_head(self, head: nn.Module):
+        """Raise an ExportError for another head or pixel decoder."""
         if type(head) is not Mask2FormerHead:
             raise ExportError(
                 f'the decode head must be a Mask2FormerHead, got {type(head).__name__}'
@@ -43,21 +36,10 @@ class Mask2Former(nn.Module):
                 'exported; mmattn.Mask2FormerPixelDecoder takes its settings and '
                 'weights'
             )
-        mode = model.test_cfg.get('mode', 'whole')
-        if mode != 'whole':
-            raise ExportError(
-                f"test_cfg.mode must be 'whole', got {mode!r}: a graph has no sliding "
-                'window. Set model.test_cfg.mode=whole'
-            )
-        self.backbone = model.backbone
-        self.neck = model.neck if model.with_neck else nn.Identity()
-        self.decode_head = head
-        self.output_names = (output,)
-        self.metadata = dict(align_corners=bool(model.align_corners))
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        logits, masks = self.decode_head(self.neck(self.backbone(image)), None)
-        masks = F.interpolate(masks[-1], image.shape[-2:], mode='bilinear').sigmoid()
+    def logits(self, features: tuple[Tensor, ...], size: tuple[int, int]) -> Tensor:
+        """Return the scores of the classes that the queries vote for."""
+        logits, masks = self.decode_head(features, None)
+        masks = F.interpolate(masks[-1], size, mode='bilinear').sigmoid()
         classes = logits[-1].softmax(-1)[..., :-1]
-        scores = torch.einsum('bqk,bqhw->bkhw', classes, masks)
-        return (scores if self.output_names == ('logits',) else scores.argmax(1),)
+        return torch.einsum('bqk,bqhw->bkhw', classes, masks)

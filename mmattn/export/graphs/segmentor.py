@@ -21,7 +21,7 @@ class Segmentor(nn.Module):
             sigmoid, and labels are 1 above the head's threshold.
 
     Raises:
-        ExportError: the head predicts in another way, or slides a window.
+        ExportError: the head predicts in another way, or the model slides a window.
         ValueError: another `output`.
     """
 
@@ -32,13 +32,7 @@ class Segmentor(nn.Module):
         super().__init__()
         if output not in OUTPUTS:
             raise ValueError(f'`output` must be one of {OUTPUTS}, got {output!r}')
-        head = model.decode_head
-        for name in ('predict', 'predict_by_feat'):
-            if getattr(type(head), name, None) is not getattr(BaseDecodeHead, name):
-                raise ExportError(
-                    f'the decode head {type(head).__name__} cannot be exported, since '
-                    'it does not predict as BaseDecodeHead of mmseg does'
-                )
+        self.check_head(model.decode_head)
         mode = model.test_cfg.get('mode', 'whole')
         if mode != 'whole':
             raise ExportError(
@@ -46,23 +40,36 @@ class Segmentor(nn.Module):
                 'window. Set model.test_cfg.mode=whole'
             )
         self.backbone = model.backbone
-        self.neck = model.neck if model.with_neck else None
-        self.decode_head = head
+        self.neck = model.neck if model.with_neck else nn.Identity()
+        self.decode_head = model.decode_head
         self.output_names = (output,)
-        self.metadata = dict(align_corners=bool(head.align_corners))
+        self.metadata = dict(align_corners=bool(model.align_corners))
+        if model.out_channels == 1:
+            self.metadata['mask_threshold'] = self.decode_head.threshold
+
+    def check_head(self, head: nn.Module):
+        """Raise an ExportError unless the graph predicts as the head does."""
+        for name in ('predict', 'predict_by_feat'):
+            if getattr(type(head), name, None) is not getattr(BaseDecodeHead, name):
+                raise ExportError(
+                    f'the decode head {type(head).__name__} cannot be exported, since '
+                    'it does not predict as BaseDecodeHead of mmseg does'
+                )
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        features = self.backbone(image)
-        if self.neck is not None:
-            features = self.neck(features)
-        logits = F.interpolate(
-            self.decode_head(features),
-            image.shape[-2:],
-            mode='bilinear',
-            align_corners=self.decode_head.align_corners,
-        )
+        features = self.neck(self.backbone(image))
+        logits = self.logits(features, image.shape[-2:])
         if self.output_names == ('logits',):
             return (logits,)
         if logits.shape[1] > 1:
             return (logits.argmax(1),)
         return ((logits.sigmoid() > self.decode_head.threshold).squeeze(1).long(),)
+
+    def logits(self, features: tuple[Tensor, ...], size: tuple[int, int]) -> Tensor:
+        """Return the logits of the decode head, resized to height and width."""
+        return F.interpolate(
+            self.decode_head(features),
+            size,
+            mode='bilinear',
+            align_corners=self.decode_head.align_corners,
+        )
