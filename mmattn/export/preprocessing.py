@@ -14,7 +14,8 @@ def image_steps(cfg: Mapping) -> dict:
     """Return `resize` and `crop` of the metadata, from the config's test pipeline.
 
     Raises:
-        ExportError: a step of the pipeline that the runner does not have.
+        ExportError: the runner does not have a step of the pipeline, or not at its
+            place. It resizes once, and then crops once.
     """
     dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
     while 'dataset' in dataset:
@@ -22,11 +23,12 @@ def image_steps(cfg: Mapping) -> dict:
     found = dict(resize=None, crop=None)
     for step in dataset.get('pipeline') or ():
         kind = step['type'].rpartition('.')[2]
-        if kind == 'Resize' and found['resize'] is None:
+        is_first = not any(found.values())
+        if kind == 'Resize' and is_first:
             found['resize'] = _resize(step)
-        elif kind == 'ResizeEdge' and step.get('edge', 'short') == 'short':
+        elif kind == 'ResizeEdge' and is_first and step.get('edge', 'short') == 'short':
             found['resize'] = dict(short_side=step['scale'], **_interpolation(step))
-        elif kind == 'CenterCrop':
+        elif kind == 'CenterCrop' and not (found['crop'] or step.get('auto_pad')):
             size = step['crop_size']
             crop = [size, size] if isinstance(size, int) else [size[1], size[0]]
             found['crop'] = crop
@@ -99,7 +101,8 @@ def _padding(preprocessor: nn.Module) -> dict:
 def class_names(cfg: Mapping, checkpoint: Mapping | None) -> dict:
     """Return `classes` and `palette` of the metadata; None where they are unknown.
 
-    They come from the checkpoint, else from the data set of the config.
+    They come from the checkpoint, else from the data set of the config. A palette has
+    one color for each class, or is left out.
     """
     dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
     while 'dataset' in dataset:
@@ -113,17 +116,20 @@ def class_names(cfg: Mapping, checkpoint: Mapping | None) -> dict:
     classes, palette = found['classes'], found['palette']
     if classes is not None:
         classes = [classes] if isinstance(classes, str) else list(map(str, classes))
-    if palette is not None:
-        palette = [list(map(int, color)) for color in palette]
+    # mmdet also takes the name of a palette, and classes of a user have no colors.
+    is_list = not isinstance(palette, str | None)
+    if not is_list or (classes is not None and len(palette) != len(classes)):
+        return dict(classes=classes, palette=None)
+    palette = [list(map(int, color)) for color in palette]
     return dict(classes=classes, palette=palette)
 
 
 def _metainfo(dataset: Mapping, scope: str | None) -> Mapping:
     """Return what the class of the data set says of it."""
-    from mmengine.registry import DATASETS, DefaultScope
+    from mmengine.registry import DATASETS
 
     if not isinstance(dataset.get('type'), str):
         return {}
-    with DefaultScope.overwrite_default_scope(scope):
-        found = DATASETS.get(dataset['type'])
+    with DATASETS.switch_scope_and_registry(scope) as registry:
+        found = registry.get(dataset['type'])
     return getattr(found, 'METAINFO', {})
