@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 COEFFICIENT = 2048  # OpenCV resizes uint8 in fixed-point arithmetic of 11 bits
 CUBIC = -0.75  # OpenCV's parameter of the cubic kernel
 CV2 = ('nearest', 'bilinear', 'bicubic')
 PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
+# Errors of Pillow for broken files, and for huge images.
+BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 def read_image(
@@ -42,13 +44,7 @@ def read_image(
             return _from_pillow(opened)
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
-    # Pillow raises SyntaxError and OSError for broken files.
-    except (
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-        OSError,
-        SyntaxError,
-    ) as error:
+    except BROKEN as error:
         raise ValueError(
             f'{name or image} cannot be read as an image: {error}'
         ) from error

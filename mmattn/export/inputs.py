@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from ..images import resize
-from .metadata import Metadata
+from .metadata import Metadata, check_pixels
 
 
 @dataclass
@@ -41,6 +42,8 @@ def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
     """
     original = image.shape[:2]
     size, crop = target_size(original, metadata)
+    # Resizing makes rows of the new width first.
+    check_pixels(max(size[0], original[0]) * size[1], f'an image of size {size}')
     settings = metadata.resize or {}
     image = resize(
         image,
@@ -69,6 +72,13 @@ def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
         shape = [-(-int(side) // divisor) * divisor for side in largest]
     else:
         shape = metadata.shape
+    check_pixels(len(images) * prod(shape), 'a batch')
+    least = metadata.least or (1, 1)
+    if shape[0] < least[0] or shape[1] < least[1]:
+        raise ValueError(
+            f'the exported file takes images from {tuple(least)} on, got '
+            f'{tuple(shape)}; enlarge them, or export a file with a smaller `shape`'
+        )
     value = np.full((3, 1, 1), metadata.pad['value'], np.float32)
     if metadata.normalized:
         value = value * _channels(metadata.std) + _channels(metadata.mean)

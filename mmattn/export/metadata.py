@@ -2,11 +2,24 @@
 
 import json
 from dataclasses import asdict, dataclass, field, fields
+from math import prod
+from reprlib import repr as short
 from typing import Any
+
+from .metadata_rules import RULES
 
 KEY = 'mmattn'  # of the description in an ONNX file
 PT2_FILE = 'mmattn.json'  # the description inside a pt2 file
-TASKS = ('features', 'classification', 'segmentation', 'detection')
+MAX_TEXT = 2**24  # characters
+MAX_PIXELS = 2**28  # 3 GiB in float32
+
+
+def check_pixels(count: int, what: str):
+    """Raise a ValueError for more pixels than memory may have room for."""
+    if count > MAX_PIXELS:
+        raise ValueError(
+            f'{what} would have {count} pixels; at most {MAX_PIXELS} are supported'
+        )
 
 
 @dataclass
@@ -14,13 +27,15 @@ class Metadata:
     """Describe the model in a file, and how to prepare images for it.
 
     Attributes:
-        task: one of `TASKS`.
+        task: 'features', 'classification', 'segmentation' or 'detection'.
         inputs: names of the inputs.
         outputs: names of the outputs.
         shape: height and width of the images that the graph was made for.
         batch: images in a batch.
         dynamic: None, 'batch', or 'size' (batch, height and width; detectors keep
             their batch).
+        least: None, or with a dynamic size the least height and width that the graph
+            is valid for.
         mean: mean of each channel, of values from 0 to 255.
         std: standard deviation of each channel.
         channel_order: 'rgb' or 'bgr'; the order of the input, `mean` and `std`.
@@ -37,9 +52,10 @@ class Metadata:
         palette: colors of the classes for segmentation, or None.
         align_corners: how a segmentor's logits are resized.
         score_threshold: detections with a lower score are left out.
-        mask_threshold: probability from which a pixel belongs to a mask.
+        mask_threshold: probability from which a pixel belongs to a mask, or above which
+            it belongs to the only class of a segmentor.
         version: version of mmattn.
-        config: path of the config.
+        config: file name of the config.
         checkpoint_sha256: hash of the checkpoint, or None for random weights.
     """
 
@@ -49,6 +65,7 @@ class Metadata:
     shape: list[int]
     batch: int = 1
     dynamic: str | None = None
+    least: list[int] | None = None
     mean: list[float] = field(default_factory=lambda: [0.0] * 3)
     std: list[float] = field(default_factory=lambda: [1.0] * 3)
     channel_order: str = 'rgb'
@@ -76,14 +93,27 @@ class Metadata:
         Raises:
             ValueError: the text is no description.
         """
+        if len(text) > MAX_TEXT:
+            raise ValueError(
+                f'the metadata must have at most {MAX_TEXT} characters, got {len(text)}'
+            )
         try:
             values = json.loads(text)
             known = {item.name for item in fields(cls)}
             metadata = cls(**{k: v for k, v in values.items() if k in known})
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(
-                f'the metadata must be an object written by mmattn, got {text[:80]!r}'
+                f'the metadata must be an object written by mmattn, got {short(text)}'
             ) from error
-        if metadata.task not in TASKS:
-            raise ValueError(f'`task` must be one of {TASKS}, got {metadata.task!r}')
+        metadata.check()
         return metadata
+
+    def check(self):
+        """Raise a ValueError if an attribute cannot be that of an exported model."""
+        for name, (is_valid, accepted) in RULES.items():
+            value = getattr(self, name)
+            if not is_valid(value):
+                raise ValueError(
+                    f'`{name}` of the metadata must be {accepted}, got {short(value)}'
+                )
+        check_pixels(self.batch * prod(self.shape), 'a batch')

@@ -1,6 +1,6 @@
 """Images prepared for a graph, beside the pipelines of the mm packages."""
 
-import mmpretrain.datasets.transforms  # noqa: F401
+import mmpretrain.datasets.transforms
 import numpy as np
 import pytest
 import torch
@@ -9,6 +9,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import DefaultScope
 from PIL import Image
 
+from mmattn.export import metadata as metadata_module
 from mmattn.export import preprocessing
 from mmattn.export.inputs import prepare, stack, target_size
 from mmattn.export.metadata import Metadata
@@ -100,6 +101,8 @@ def test_classifiers_get_the_images_of_mmpretrain(file):
         ((300, 200), dict(shape=[96, 160]), ((96, 64), None)),
         ((10, 300), dict(shape=[96, 100]), ((3, 100), None)),
         ((500, 7), dict(shape=[96, 100]), ((96, 1), None)),
+        ((900, 2), dict(shape=[96, 100]), ((96, 1), None)),
+        ((2, 900), dict(shape=[96, 100]), ((1, 100), None)),
         ((50, 70), dict(resize=None), ((50, 70), None)),
         ((500, 700), dict(resize=None), ((96, 134), None)),
         ((50, 70), dict(resize=STRETCH), ((96, 160), None)),
@@ -118,6 +121,21 @@ def test_images_fit_into_the_graph(size, settings, expected):
     if size == (300, 200) and not settings:
         settings = dict(shape=[160, 160])
     assert target_size(size, metadata(**settings)) == expected
+
+
+@pytest.mark.parametrize('size', [(9, 8), (10, 13), (11, 10), (5, 4)], ids=str)
+@pytest.mark.parametrize('crop', [(8, 8), (7, 4), (6, 7)], ids=str)
+def test_odd_margins_of_crops_are_split_as_in_mmpretrain(size, crop):
+    """Half pixels are rounded to even, on both sides."""
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    step = mmpretrain.datasets.transforms.CenterCrop(crop_size=crop[::-1])
+    expected = step(dict(img=image))['img']
+    ours = metadata(
+        **dict(dynamic='size', resize=None, crop=[*crop]),
+        **dict(mean=[0.0] * 3, std=[1.0] * 3),
+    )
+    found = prepare(image, ours).pixels.transpose(1, 2, 0)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize('dtype', ['uint8', 'float32'])
@@ -139,6 +157,15 @@ def test_graphs_that_normalize_get_padding_of_the_same_value(dtype):
     np.testing.assert_allclose((found - mean) / std, expected, atol=tolerance)
 
 
+def test_batches_that_would_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(metadata_module, 'MAX_PIXELS', 100)
+    ours = metadata(dynamic='size', resize=None)
+    image = prepare(np.zeros((9, 7, 3), np.uint8), ours)
+    assert len(stack([image], ours)) == 1
+    with pytest.raises(ValueError, match='a batch would have 126 pixels; at most 100'):
+        stack([image] * 2, ours)
+
+
 def test_images_of_a_batch_are_padded_to_the_largest():
     ours = metadata(dynamic='size', resize=None, pad=dict(divisor=8, value=-1))
     images = [
@@ -148,3 +175,12 @@ def test_images_of_a_batch_are_padded_to_the_largest():
     assert batch.shape == (2, 3, 16, 24)
     assert (batch[0, :, :9, :4] != -1).all() and (batch[0, :, 9:] == -1).all()
     assert (batch[1, :, :5, :17] != -1).all() and (batch[1, :, :, 17:] == -1).all()
+
+
+def test_images_that_are_too_small_for_the_graph():
+    ours = metadata(dynamic='size', resize=None, least=[9, 7])
+    image = np.zeros((9, 7, 3), np.uint8)
+    assert stack([prepare(image, ours)], ours).shape == (1, 3, 9, 7)
+    for small in (image[1:], image[:, 1:]):
+        with pytest.raises(ValueError, match=r'takes images from \(9, 7\) on, got'):
+            stack([prepare(small, ours)], ours)

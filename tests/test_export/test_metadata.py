@@ -1,0 +1,116 @@
+"""Metadata of files, which may come from anywhere."""
+
+import json
+
+import pytest
+
+from mmattn.export.metadata import MAX_TEXT, Metadata
+
+RESIZE = dict(scale=[96, 64], keep_ratio=True, interpolation='bilinear', backend='cv2')
+FACTOR = dict(factor=0.5, interpolation='bilinear', backend='cv2')
+EDGE = dict(short_side=64, interpolation='bicubic', backend='pillow')
+
+
+def described(**changes):
+    """Return the JSON of valid metadata with changes."""
+    valid = Metadata('detection', ['image', 'image_size'], ['dets', 'labels'], [64, 96])
+    return json.dumps(json.loads(valid.to_json()) | changes)
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        dict(resize=RESIZE, crop=[1, 2], batch=3, dynamic='size'),
+        dict(resize=RESIZE | dict(scale=[99999, 640])),
+        dict(resize=FACTOR),
+        dict(resize=EDGE, classes=['a'], palette=[[0, 128, 255]], std=[1, 2, 0.5]),
+        dict(pad=dict(divisor=32, value=-1.5), score_threshold=0, mask_threshold=1),
+        dict(of_a_newer_version={}),
+    ],
+    ids=str,
+)
+def test_valid(changes):
+    found = json.loads(Metadata.from_json(described(**changes)).to_json())
+    changes.pop('of_a_newer_version', None)
+    assert found == json.loads(described(**changes))
+
+
+# The bounds of sides and numbers, and each type that JSON has, where another is due.
+INVALID = {
+    'task': ['dancing', None, ['detection'], 3],
+    'inputs': ['image', [], ['image', 'size'], [1], {}, None],
+    'outputs': ['dets', [1], {}, None],
+    'shape': [[64], [64, 96, 3], [0, 96], [-64, 96], [64.0, 96], ['64', 96], 64, None],
+    'batch': [0, -1, 1.0, True, '1', None],
+    'dynamic': ['height', True, 0, ['size']],
+    'least': [[0, 5], [5], 5, 'no'],
+    'mean': [[1, 2], [1, 2, '3'], [1, 2, 1e300], [1, 2, 10**400], 5, None],
+    'std': [[1, 2, 0], [1, 2, -3], [1, 2, None], 'abc', None],
+    'channel_order': ['gbr', None, 1],
+    'normalized': [1, 'yes', None],
+    'input_dtype': ['float64', 'O', None],
+    'resize': [
+        {},
+        [96, 64],
+        RESIZE | dict(scale=[96]),
+        RESIZE | dict(scale=[96, -64]),
+        RESIZE | dict(scale=[96, 2**20 + 1]),
+        RESIZE | dict(keep_ratio=1),
+        RESIZE | dict(interpolation=None),
+        RESIZE | dict(short_side=3),
+        EDGE | dict(short_side=0),
+        FACTOR | dict(factor=0),
+        FACTOR | dict(factor='1'),
+        EDGE | dict(backend=[]),
+    ],
+    'crop': [[0, 5], [5], 5, [5, '5'], [5, -5]],
+    'pad': [{}, dict(divisor=0, value=0), dict(divisor=1, value=[0]), 8, None],
+    'classes': ['cat', [1], {}, True],
+    'palette': [[[0, 0]], [[0, 0, 256]], [[0, 0, -1]], [0, 0, 0], 'red'],
+    'align_corners': [0, None, 'no'],
+    'score_threshold': ['0.5', [0.5], True],
+    'mask_threshold': [-1, 1.5, '0.5', False],
+    'version': [1, None],
+    'config': [1, []],
+    'checkpoint_sha256': [0, {}],
+}
+
+
+@pytest.mark.parametrize('name', INVALID)
+def test_invalid(name):
+    for value in INVALID[name]:
+        with pytest.raises(ValueError, match=f'`{name}` of the metadata must be '):
+            Metadata.from_json(described(**{name: value}))
+            pytest.fail(f'{value!r} passed')
+
+
+def test_every_attribute_is_checked():
+    assert set(INVALID) == set(json.loads(described()))
+
+
+@pytest.mark.parametrize('number', ['NaN', 'Infinity', '-Infinity', '1e999'])
+def test_numbers_that_are_not_finite(number):
+    text = described(pad=dict(divisor=1, value='here')).replace('"here"', number)
+    with pytest.raises(ValueError, match='`pad` of the metadata'):
+        Metadata.from_json(text)
+
+
+def test_more_pixels_than_memory():
+    with pytest.raises(ValueError, match='a batch would have 536870912 pixels'):
+        Metadata.from_json(described(shape=[2**14, 2**14], batch=2))
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['', '[1]', 'null', '3', '{"task": ', '{}', '[' * 10**5, '{"a":' * 10**5, '\x00'],
+    ids=lambda text: repr(text[:9]),
+)
+def test_what_is_no_description(text):
+    with pytest.raises(ValueError, match='must be an object written by mmattn') as info:
+        Metadata.from_json(text)
+    assert len(str(info.value)) < 200
+
+
+def test_long_texts():
+    with pytest.raises(ValueError, match='at most 16777216 characters'):
+        Metadata.from_json(' ' * (MAX_TEXT + 1))
