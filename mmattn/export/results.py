@@ -13,6 +13,33 @@ from .metadata import Metadata
 MAX_VALUES = 2**24  # resized logits that are held at a time
 
 
+def check_outputs(
+    outputs: Sequence[np.ndarray], shape: Sequence[int], metadata: Metadata
+):
+    """Raise a ValueError unless a graph's outputs are those that its metadata tells.
+
+    Args:
+        outputs: outputs of the graph.
+        shape: that of its images, (B, 3, H, W).
+        metadata: the metadata of the file.
+    """
+    (B, _, H, W), shapes = shape, [out.shape for out in outputs]
+    match metadata.task, shapes:
+        case 'detection', [(_, K, 5), (_, N), *masks]:
+            fits = N == K and all(len(x) == 4 and x[1] == K for x in masks)
+        case 'segmentation', [(_, h, w) | (_, _, h, w)]:
+            fits = (h, w) == (H, W)
+        case ('classification', [(_, _)]) | ('features', _):
+            fits = True
+        case _:
+            fits = False
+    if not fits or [x[:1] for x in shapes] != [(B,)] * len(metadata.outputs):
+        raise ValueError(
+            f'outputs of shapes {shapes} do not fit images of shape {tuple(shape)} and '
+            f'the task {metadata.task!r} with the outputs {metadata.outputs}'
+        )
+
+
 def detections(
     outputs: Sequence[np.ndarray], image: Prepared, metadata: Metadata
 ) -> Detections:
@@ -59,9 +86,9 @@ def _bilinear(
 ) -> tuple[slice, np.ndarray]:
     """Return the pixels around a side of a box, and their weights of the mask's cells.
 
-    The mask is 0 outside of the box.
+    The mask is 0 outside of the box. A box that is not finite gives no pixel.
     """
-    if not end > start:
+    if not (end > start and np.isfinite(end - start)):
         return slice(0), np.zeros((0, cells), np.float32)
     first = max(int(np.floor(start)) - 1, 0)
     last = max(min(int(np.ceil(end)) + 1, length), first)

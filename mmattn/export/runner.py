@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 from PIL import Image
@@ -11,21 +11,13 @@ from ..images import check_interpolation, read_image
 from ..results import Classification, Detections, Segmentation
 from .inputs import Prepared, prepare, stack
 from .metadata import KEY, PT2_FILE, Metadata
-from .results import detections, segmentation
+from .results import check_outputs, detections, segmentation
 
 Result = Detections | Segmentation | Classification | list[np.ndarray]
 FORMATS = ('.onnx', '.pt2')
 PROVIDERS = ('CPUExecutionProvider',)
-# Errors of ONNX Runtime, which have no common base, for files that it cannot load.
-UNREADABLE = (
-    'Fail',
-    'InvalidArgument',
-    'InvalidGraph',
-    'InvalidProtobuf',
-    'NoModel',
-    'NotImplemented',
-    'RuntimeException',
-)
+# Errors of zipfile for damaged archives.
+UNREADABLE = (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 
 def load(
@@ -36,7 +28,8 @@ def load(
 ) -> 'Runner':
     """Return a runner of a file that `export_model` or `tools/export.py` wrote.
 
-    An .onnx file requires numpy, Pillow and onnxruntime. A .pt2 file requires PyTorch.
+    An .onnx file requires numpy, Pillow and onnxruntime. A .pt2 file requires PyTorch,
+    which may run code that the file contains: load one only if you trust its source.
 
     Args:
         file: an .onnx or a .pt2 file.
@@ -45,7 +38,7 @@ def load(
         providers: execution providers of ONNX Runtime; the CPU by default.
 
     Raises:
-        ValueError: the file has another suffix, cannot be read, or was not written by
+        ValueError: the file has another suffix, is damaged, or was not written by
             mmattn.
         ImportError: onnxruntime or torch is not installed.
 
@@ -71,7 +64,10 @@ def _metadata(text: str | None, file: Path) -> Metadata:
         raise ValueError(
             f'{file} has no metadata of mmattn; tools/export.py writes files that do'
         )
-    return Metadata.from_json(text)
+    try:
+        return Metadata.from_json(text)
+    except ValueError as error:
+        raise ValueError(f'{file}: {error}') from error
 
 
 def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
@@ -83,28 +79,55 @@ def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
         ) from error
     options = onnxruntime.SessionOptions()
     if threads is not None:
+        if threads < 1:
+            raise ValueError(f'`threads` must be positive, got {threads}')
         options.intra_op_num_threads = threads
-    state = onnxruntime.capi.onnxruntime_pybind11_state
     try:
         session = onnxruntime.InferenceSession(str(file), options, list(providers))
-    except tuple(getattr(state, name) for name in UNREADABLE) as error:
+        text = session.get_modelmeta().custom_metadata_map.get(KEY)
+    except Exception as error:  # those of ONNX Runtime have no common base
         raise ValueError(f'ONNX Runtime cannot load {file}: {error}') from error
-    names = [each.name for each in session.get_inputs()]
+    metadata = _metadata(text, file)
+    _check_graph(session, metadata, file)
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
-        return session.run(None, dict(zip(names, inputs, strict=True)))
+        return session.run(None, dict(zip(metadata.inputs, inputs, strict=True)))
 
-    text = session.get_modelmeta().custom_metadata_map.get(KEY)
-    return run, _metadata(text, file)
+    return run, metadata
+
+
+def _check_graph(session, metadata: Metadata, file: Path):
+    """Raise a ValueError unless a graph's inputs and outputs are those described."""
+    B, (H, W) = metadata.batch, metadata.shape
+    kind = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}
+    expected = [('image', kind[metadata.input_dtype], (B, 3, H, W))]
+    if 'image_size' in metadata.inputs:
+        expected.append(('image_size', 'tensor(int64)', (B, 2)))
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    found = [(each.name, each.type, tuple(each.shape)) for each in inputs]
+    if len(found) != len(expected) or not all(map(_fits, found, expected)):
+        raise ValueError(f'{file} has the inputs {found}, and its metadata {expected}')
+    names = [each.name for each in outputs]
+    if names != metadata.outputs:
+        raise ValueError(
+            f'{file} has the outputs {names}, and its metadata {metadata.outputs}'
+        )
+
+
+def _fits(found: tuple, expected: tuple) -> bool:
+    """Return whether an input has a name, type and shape; a symbol fits every side."""
+    if found[:2] != expected[:2] or len(found[2]) != len(expected[2]):
+        return False
+    sides = zip(found[2], expected[2], strict=True)
+    return all(not isinstance(side, int) or side == other for side, other in sides)
 
 
 def _open_pt2(file: Path):
     try:
         with ZipFile(file) as archive:
-            names = [x for x in archive.namelist() if x.endswith(f'/extra/{PT2_FILE}')]
-            text = archive.read(names[0]).decode() if names else None
-    except BadZipFile as error:
-        raise ValueError(f'{file} is no torch.export program') from error
+            text = _described(archive)
+    except UNREADABLE as error:
+        raise ValueError(f'{file} is no torch.export program: {error}') from error
     # Read this before torch runs what is in the file.
     metadata = _metadata(text, file)
     import torch
@@ -112,7 +135,10 @@ def _open_pt2(file: Path):
 
     import mmattn.ops  # noqa: F401  registers ours
 
-    module = torch.export.load(file).module()
+    try:
+        module = torch.export.load(file).module()
+    except Exception as error:  # those of torch.export have no common base
+        raise ValueError(f'torch.export cannot load {file}: {error}') from error
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
@@ -121,8 +147,24 @@ def _open_pt2(file: Path):
     return run, metadata
 
 
+def _described(archive: ZipFile) -> str | None:
+    """Return the metadata of a .pt2 file after a check of all its entries."""
+    if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
+        raise BadZipFile('it has compressed entries, which torch.export does not write')
+    if damaged := archive.testzip():
+        raise BadZipFile(f'its entry {damaged} is damaged')
+    names = [x for x in archive.namelist() if x.endswith(f'/extra/{PT2_FILE}')]
+    return archive.read(names[0]).decode() if names else None
+
+
 class Runner:
     """Prepare images, run a model on them, and return what it found in them.
+
+    Images are resized, padded and normalized as the test pipeline of the config does.
+    A graph of a fixed size gets no larger images: those that the pipeline makes larger
+    are shrunk to fit. With 800 x 1333, a portrait of 640 x 480 becomes 800 x 600, where
+    the pipeline makes 1067 x 800 of it. A dynamic size, or 1333 x 1333, keeps the sizes
+    of the pipeline.
 
     Args:
         run: maps the arrays of the graph's inputs to those of its outputs.
@@ -186,7 +228,13 @@ class Runner:
         inputs = [stack(filled, self.metadata)]
         if 'image_size' in self.metadata.inputs:
             inputs.append(np.array([each.size for each in filled], np.int64))
-        outputs = self.run(*inputs)
+        try:
+            outputs = self.run(*inputs)
+        except Exception as error:  # those of the runtimes have no common base
+            raise ValueError(
+                f'the graph fails with images of shape {inputs[0].shape}: {error}'
+            ) from error
+        check_outputs(outputs, inputs[0].shape, self.metadata)
         rows = [[out[i] for out in outputs] for i in range(len(images))]
         return [self._result(*pair) for pair in zip(rows, images, strict=True)]
 

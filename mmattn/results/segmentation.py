@@ -53,12 +53,17 @@ class Segmentation:
         """Return an RGB image of shape (H, W, 3) in the colors of the classes.
 
         Raises:
-            ValueError: there is no palette.
+            ValueError: there is no palette, or no color for a class.
         """
         if self.palette is None:
             raise ValueError(
                 'the result has no palette, because neither the exported file nor the '
                 'config has one; draw() chooses colors'
+            )
+        if (label := int(self.labels.max())) >= len(self.palette):
+            raise ValueError(
+                f'the palette has {len(self.palette)} colors, and none for the class '
+                f'{label}'
             )
         return np.array(self.palette, np.uint8)[self.labels]
 

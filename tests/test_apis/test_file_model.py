@@ -25,7 +25,8 @@ RESIZE = dict(scale=[32, 32], keep_ratio=True, interpolation='bilinear', backend
 
 def write(path, text, task, **settings):
     model = onnx.parser.parse_model(text)
-    described = Metadata(task, ['image'], [], [32, 48], **settings)
+    outputs = [each.name for each in model.graph.output]
+    described = Metadata(task, ['image'], outputs, [32, 48], **settings)
     onnx.helper.set_model_props(model, {KEY: described.to_json()})
     onnx.save(model, path)
     return path

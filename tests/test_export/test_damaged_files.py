@@ -1,0 +1,254 @@
+"""Files that are damaged, or made to do harm, are refused with a ValueError."""
+
+import json
+import warnings
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from small_files import DETECTOR, FEATURES, RESIZE, SCORES, noise, write
+from torch import nn
+
+from mmattn.export import load
+from mmattn.export.metadata import KEY, PT2_FILE, Metadata
+from mmattn.export.runner import Runner
+
+onnxruntime = pytest.importorskip('onnxruntime')
+
+
+@pytest.fixture
+def onnx_file(tmp_path):
+    return write(tmp_path / 'model.onnx', SCORES, 'classification', dynamic='batch')
+
+
+class Labels(nn.Module):
+    def forward(self, image):
+        return (image.argmax(1),)
+
+
+@pytest.fixture(scope='module')
+def program_file(tmp_path_factory):
+    described = Metadata('segmentation', ['image'], ['labels'], [64, 96])
+    program = torch.export.export(Labels(), (torch.rand(1, 3, 64, 96),))
+    path = tmp_path_factory.mktemp('program') / 'model.pt2'
+    torch.export.save(program, path, extra_files={PT2_FILE: described.to_json()})
+    return path
+
+
+def check_damage(content: bytes, path, image, seed):
+    """Flip bytes and cut the end; a file either runs or is refused."""
+    rng, refused = np.random.default_rng(seed), 0
+    for _ in range(40):
+        damaged = bytearray(content)
+        for place in rng.integers(0, len(damaged), rng.integers(1, 4)):
+            damaged[place] ^= int(rng.integers(1, 256))
+        if rng.random() < 0.3:
+            del damaged[rng.integers(1, len(damaged)) :]
+        path.write_bytes(damaged)
+        try:
+            load(path)(image)
+        except ValueError:
+            refused += 1
+    return refused
+
+
+def test_damaged_onnx_files(onnx_file, tmp_path):
+    # Most damage is to a name or a number, which no reader can notice.
+    assert check_damage(onnx_file.read_bytes(), tmp_path / 'd.onnx', noise(64, 96), 0)
+
+
+def test_damaged_programs(program_file, tmp_path):
+    content, path = program_file.read_bytes(), tmp_path / 'd.pt2'
+    assert check_damage(content, path, noise(64, 96), 0) > 30
+
+
+def test_programs_without_a_part(program_file, tmp_path):
+    """Leave out each entry of the archive, or replace it by other bytes."""
+    with ZipFile(program_file) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    assert len(entries) > 5
+    path, refused = tmp_path / 'changed.pt2', []
+    for changed in entries:
+        for content in (None, b'{}', b'\x00' * 99):
+            with ZipFile(path, 'w') as archive:
+                for name, value in (entries | {changed: content}).items():
+                    if value is not None:
+                        archive.writestr(name, value)
+            try:
+                load(path)(noise(64, 96))
+            except ValueError as error:
+                refused.append(changed)
+                assert str(path) in str(error)
+    assert {name.rpartition('/')[2] for name in refused} >= {'model.json', PT2_FILE}
+
+
+def test_compressed_archives(program_file, tmp_path):
+    """A small one could fill the memory."""
+    path = tmp_path / 'compressed.pt2'
+    with ZipFile(program_file) as archive, ZipFile(path, 'w', ZIP_DEFLATED) as packed:
+        for name in archive.namelist():
+            packed.writestr(name, archive.read(name))
+    with pytest.raises(ValueError, match='compressed entries'):
+        load(path)
+
+
+def with_metadata(path, text):
+    """Return a copy of a file with other metadata."""
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, {KEY: text})
+    other = path.with_name('other.onnx')
+    onnx.save(model, other)
+    return other
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(batch=3), r'has the inputs .*\(1, 3, 64, 96\).*\(3, 3, 64, 96\)'),
+        (dict(shape=[64, 97]), r'has the inputs .*64, 97'),
+        (dict(input_dtype='uint8', normalized=True), 'has the inputs .*tensor.uint8'),
+        (dict(inputs=['image', 'image_size']), 'has the inputs .*image_size'),
+        (dict(outputs=['labels']), r"has the outputs \['scores'\], and .*\['labels'\]"),
+        (dict(resize=RESIZE | dict(interpolation='area')), "got 'area'"),
+        (dict(std=[0, 0, 0]), r'other\.onnx: `std` of the metadata'),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_metadata_that_do_not_fit_the_graph(tmp_path, changes, message):
+    file = write(tmp_path / 'model.onnx', SCORES.replace('B', '1'), 'classification')
+    metadata = json.loads(onnx.load(file).metadata_props[0].value)
+    other = with_metadata(file, json.dumps(metadata | changes))
+    with pytest.raises(ValueError, match=message):
+        load(other)
+
+
+@pytest.mark.parametrize(
+    'old, new',
+    [('image', 'picture'), ('B, 3, 64, 96', '3, 64, 96')],
+    ids=['name', 'rank'],
+)
+def test_graphs_of_another_input(tmp_path, old, new):
+    text = SCORES.replace('[2, 3]', '[-2, -1]').replace(old, new)
+    text = text.replace('float[B, 3] scores', 'float[N, M] scores')
+    if old != 'image':
+        text = text.replace('float[N, M] scores', 'float[N] scores')
+    model = onnx.parser.parse_model(text)
+    described = Metadata('classification', ['image'], ['scores'], [64, 96])
+    onnx.helper.set_model_props(model, {KEY: described.to_json()})
+    onnx.save(model, tmp_path / 'm.onnx')
+    with pytest.raises(ValueError, match=r'm\.onnx has the inputs '):
+        load(tmp_path / 'm.onnx')
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        dict(resize=RESIZE | dict(scale=[2**20, 2**20])),
+        dict(resize=RESIZE | dict(scale=[2**20, 1], keep_ratio=False)),
+        dict(resize=dict(short_side=2**20, interpolation='bilinear', backend='cv2')),
+        dict(pad=dict(divisor=2**20, value=0)),
+    ],
+    ids=str,
+)
+def test_images_that_would_fill_the_memory(tmp_path, changes):
+    settings = dict(dynamic='size') | changes
+    runner = load(write(tmp_path / 'f.onnx', FEATURES, 'features', **settings))
+    with pytest.raises(ValueError, match='pixels; at most 268435456 are supported'):
+        runner(noise(500, 700))
+
+
+def test_long_thin_images():
+    """An edge is resized to 2 million pixels to keep the ratio."""
+    edge = dict(short_side=224, interpolation='bilinear', backend='cv2')
+    crop = dict(crop=[224, 224], resize=edge)
+    runner = Runner(None, Metadata('features', ['image'], [], [224, 224], **crop))
+    with pytest.raises(ValueError, match='pixels; at most'):
+        runner(noise(1, 10000))
+
+
+def runner(task, *outputs, **settings):
+    """Return a runner whose graph returns the same for all images."""
+    inputs = ['image', 'image_size'] if task == 'detection' else ['image']
+    names = [f'output{i}' for i in range(len(outputs))]
+    names = settings.pop('outputs', names)
+    metadata = Metadata(task, inputs, names, [64, 96], **settings)
+    return Runner(lambda *_: [np.asarray(out) for out in outputs], metadata)
+
+
+DETS = np.array([[[1, 2, 30, 40, 0.9]]], np.float32)
+
+
+@pytest.mark.parametrize(
+    'task, outputs',
+    [
+        ('detection', [DETS]),
+        ('detection', [DETS, np.zeros((1, 2), int)]),
+        ('detection', [DETS[..., :4], np.zeros((1, 1), int)]),
+        ('detection', [DETS, np.zeros((1, 1), int), np.zeros((1, 28, 28))]),
+        ('detection', [DETS, np.zeros((1, 1), int), np.zeros((1, 1, 28))]),
+        ('detection', [DETS, np.zeros((1, 1), int), np.zeros((1, 2, 28, 28))]),
+        ('detection', [DETS.repeat(2, 0), np.zeros((2, 1), int)]),
+        ('segmentation', [np.zeros((1, 5, 32, 48))]),
+        ('segmentation', [np.zeros((1, 1, 5, 64, 96))]),
+        ('classification', [np.zeros(5)]),
+        ('features', [np.float32(3)]),
+    ],
+    ids=lambda value: (
+        value if isinstance(value, str) else str([x.shape for x in value])
+    ),
+)
+def test_outputs_of_other_shapes(task, outputs):
+    with pytest.raises(ValueError, match='do not fit images of shape .1, 3, 64, 96.'):
+        runner(task, *outputs)(noise(64, 96))
+
+
+def test_fewer_outputs_than_described():
+    found = runner('features', np.zeros((1, 2)), outputs=['a', 'b'])
+    with pytest.raises(ValueError, match=r"with the outputs \['a', 'b'\]"):
+        found(noise(64, 96))
+
+
+def test_classes_without_a_color():
+    found = runner('segmentation', np.full((1, 64, 96), 2), palette=[[0, 0, 0]] * 2)
+    with pytest.raises(ValueError, match='2 colors, and none for the class 2'):
+        found(noise(64, 96)).colors()
+
+
+def test_boxes_that_are_not_finite():
+    values = [np.nan, np.inf, -np.inf, 3e38]
+    boxes = [
+        [a, b, c, d]
+        for a, b, c, d in zip(*[values[i:] + values[:i] for i in range(4)], strict=True)
+    ]
+    dets = np.array([[*box, 0.9] for box in boxes], np.float32)[None]
+    masks = np.ones((1, 4, 28, 28), np.float32)
+    with warnings.catch_warnings(), np.errstate(all='ignore'):
+        found = runner('detection', dets, np.zeros((1, 4), int), masks)(noise(64, 96))
+    assert len(found) == 4 and not found.masks.any()
+
+
+def test_graphs_that_fail():
+    def fails(*_):
+        raise IndexError('out of bounds')
+
+    metadata = Metadata('features', ['image'], [], [64, 96])
+    with pytest.raises(ValueError, match=r'\(1, 3, 64, 96\): out of bounds'):
+        Runner(fails, metadata)(noise(64, 96))
+
+
+def test_threads(tmp_path):
+    file = write(tmp_path / 'f.onnx', FEATURES, 'features')
+    with pytest.raises(ValueError, match='`threads` must be positive, got 0'):
+        load(file, threads=0)
+
+
+def test_detectors_are_checked_with_sizes(tmp_path):
+    settings = dict(batch=2, classes=['a'], std=[1e6] * 3)
+    inputs = ('image', 'image_size')
+    file = write(tmp_path / 'd.onnx', DETECTOR, 'detection', inputs, **settings)
+    assert len(load(file)(noise(64, 96))) == 1
+    other = DETECTOR.replace('int64[2, 2] image_size', 'int64[2, K] image_size')
+    other = write(tmp_path / 'o.onnx', other, 'detection', inputs, **settings)
+    assert len(load(other)(noise(64, 96))) == 1
