@@ -102,6 +102,20 @@ def _onnx(program: ExportedProgram, metadata: Metadata) -> bytes:
     return model.SerializeToString()
 
 
+def described(
+    content: bytes, program: ExportedProgram, metadata: Metadata, format: str
+) -> bytes:
+    """Return the content of a program's file with other metadata."""
+    if format == 'pt2':
+        return serialize(program, metadata, format)
+    import onnx
+
+    model = onnx.load_from_string(content)
+    (entry,) = (each for each in model.metadata_props if each.key == KEY)
+    entry.value = metadata.to_json()
+    return model.SerializeToString()
+
+
 def open_session(content: bytes, format: str) -> Callable[..., list[Tensor]]:
     """Return a function that runs serialized content, from tensors to tensors."""
     if format == 'pt2':
@@ -127,11 +141,14 @@ def difference(output: Tensor, expected: Tensor) -> float:
     """Return the largest difference, relative to the largest expected value.
 
     For integers it is the share of elements that differ.
+
+    Raises:
+        ExportError: the shapes differ.
     """
     if output.shape != expected.shape:
-        raise ValueError(
-            f'the outputs have the shapes {tuple(output.shape)} and '
-            f'{tuple(expected.shape)}'
+        raise ExportError(
+            f'an output of the exported model has the shape {tuple(output.shape)}, and '
+            f'that of PyTorch has {tuple(expected.shape)}'
         )
     if not expected.is_floating_point():
         return (output != expected).double().mean().item()

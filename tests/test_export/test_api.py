@@ -1,6 +1,5 @@
 """export_model: files, metadata, checkpoints, and refusals."""
 
-import json
 import resource
 import subprocess
 import sys
@@ -8,7 +7,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmpretrain.structures import DataSample
+from small_files import SCORES, write
 from small_models import classifier_config
 from torch import nn
 
@@ -16,7 +17,9 @@ import mmattn
 from mmattn.export import ExportError, Metadata, export_model
 from mmattn.export import api as module
 from mmattn.export.metadata import KEY, PT2_FILE
+from mmattn.export.write import described
 
+onnx = pytest.importorskip('onnx')
 onnx_ir = pytest.importorskip('onnx_ir')
 onnxruntime = pytest.importorskip('onnxruntime')
 SHAPE = (37, 50)
@@ -89,14 +92,6 @@ def test_metadata(cfg, checkpoint, onnx_file):
     assert len(metadata.checkpoint_sha256) == 64
 
 
-def test_metadata_of_something_else():
-    with pytest.raises(ValueError, match='written by mmattn'):
-        Metadata.from_json('[1]')
-    with pytest.raises(ValueError, match="got 'dancing'"):
-        text = json.dumps(dict(task='dancing', inputs=[], outputs=[], shape=[]))
-        Metadata.from_json(text)
-
-
 def test_pt2_file_has_a_json_beside_it(cfg, checkpoint, tmp_path):
     out = tmp_path / 'model.pt2'
     metadata = export_model(
@@ -133,6 +128,7 @@ def test_functions_are_not_hidden_by_modules():
     'name, suffix, settings, message',
     [
         ('three sides', '.onnx', dict(shape=(3, 64, 64)), 'height and a width'),
+        ('one number', '.onnx', dict(shape=64), 'got 64'),
         ('no side', '.onnx', dict(shape=(0, 64)), r'got \(0, 64\)'),
         ('unknown format', '.onnx', dict(format='tflite'), "got 'tflite'"),
         ('unknown suffix', '.engine', {}, "got 'engine'"),
@@ -166,6 +162,65 @@ def test_existing_file_is_kept(cfg, checkpoint, tmp_path):
     assert beside.read_text() == 'mine' and not out.exists()
 
 
+def test_files_that_cannot_be_written(cfg, tmp_path):
+    """The export, which takes minutes, does not begin."""
+    settings = dict(shape=(32, 32), force=True)
+    with pytest.raises(FileNotFoundError, match='the folder .*none does not exist'):
+        export_model(None, None, tmp_path / 'none/model.onnx', **settings)
+    (tmp_path / 'model.pt2.json').mkdir()
+    with pytest.raises(IsADirectoryError, match=r'pt2\.json is a folder'):
+        export_model(None, None, tmp_path / 'model.pt2', **settings)
+
+
+def test_config_without_a_model(tmp_path):
+    with pytest.raises(ValueError, match='must have a `model`'):
+        export_model(Config(), None, tmp_path / 'model.onnx', shape=(32, 32))
+
+
+def test_json_that_cannot_be_written(cfg, tmp_path, monkeypatch):
+    """The program stays, which has the metadata, too."""
+    out, beside = tmp_path / 'model.pt2', tmp_path / 'model.pt2.json'
+
+    def serialize(*_):
+        beside.mkdir()
+        return b'program'
+
+    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    monkeypatch.setattr(module, 'serialize', serialize)
+    with pytest.raises(OSError, match=r'model\.pt2\.json'):
+        export_model(cfg, None, out, shape=(32, 32))
+    assert out.read_bytes() == b'program'
+    assert sorted(tmp_path.iterdir()) == [out, beside]
+
+
+def test_other_shapes_than_pytorch(cfg, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
+    monkeypatch.setattr(
+        module, 'open_session', lambda *_: lambda image: [torch.ones(1, 4)]
+    )
+    image, out = torch.randn(1, 3, 32, 32), tmp_path / 'model.onnx'
+    with pytest.raises(ExportError, match=r'shape \(1, 4\), and .* \(1, 5\)'):
+        export_model(cfg, None, out, shape=(32, 32), verify=image)
+
+
+def test_models_that_fail_at_a_shape():
+    class Large(Doubled):
+        def forward(self, image):
+            return (nn.functional.conv2d(image, torch.ones(1, 3, 9, 9)),)
+
+    metadata = Metadata(task='features', inputs=['image'], outputs=[], shape=[8, 9])
+    with pytest.raises(ExportError, match='fixed sizes: .*[Kk]ernel size'):
+        module.export_graph(Large(), metadata, 'onnx')
+
+
+def test_metadata_that_no_file_may_have(monkeypatch):
+    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    metadata = Metadata('features', ['image'], [], [8, 9], mask_threshold=-1)
+    with pytest.raises(ValueError, match='`mask_threshold` .* got -1'):
+        module.export_graph(Doubled(), metadata, 'onnx')
+
+
 def test_difference_from_pytorch_is_refused(cfg, checkpoint, tmp_path, monkeypatch):
     def wrong(content, format):
         return lambda image: [torch.full((1, 5), 0.2)]
@@ -196,7 +251,7 @@ class Doubled(nn.Module):
         (None, None),
         ('batch', 1),
         ('batch', 3),
-        ('size', (98, 115)),
+        ('size', (97, 115)),
         ('size', (32, 83)),
     ],
 )
@@ -210,13 +265,14 @@ def test_other_sizes_are_tried(monkeypatch, dynamic, wrong_at):
         return [2 * image * (1 + 1e-4 * wrong)]
 
     monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    monkeypatch.setattr(module, 'described', lambda content, *_: content)
     monkeypatch.setattr(module, 'serialize', lambda *_: b'')
     monkeypatch.setattr(module, 'open_session', lambda *_: session)
     metadata = Metadata(
         task='features',
         inputs=['image'],
         outputs=[],
-        shape=[61, 96],
+        shape=[60, 96],
         batch=1,
         dynamic=dynamic,
     )
@@ -228,14 +284,37 @@ def test_other_sizes_are_tried(monkeypatch, dynamic, wrong_at):
             module.export_graph(Doubled(), metadata, 'onnx')
 
 
-def test_a_file_that_fails_at_another_size_is_refused(monkeypatch):
+def test_least_size_is_in_the_file(monkeypatch):
+    def session(image):
+        return [2 * image * (1 + 1e-4 * (min(image.shape[2:]) < 50))]
+
+    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
+    monkeypatch.setattr(module, 'open_session', lambda *_: session)
+    monkeypatch.setattr(
+        module, 'described', lambda content, program, *described: described
+    )
+    metadata = Metadata('features', ['image'], [], [90, 120], dynamic='size')
+    (written, format), metadata = module.export_graph(Doubled(), metadata, 'onnx')
+    assert written.least == [50, 50] and metadata == written and format == 'onnx'
+
+
+def test_metadata_are_replaced(tmp_path):
+    old = onnx.load(write(tmp_path / 'a.onnx', SCORES, 'classification'))
+    metadata = Metadata('features', ['image'], ['scores'], [64, 96], least=[3, 4])
+    new = described(old.SerializeToString(), None, metadata, 'onnx')
+    new = onnx.load_from_string(new)
+    assert Metadata.from_json(new.metadata_props[0].value) == metadata
+    assert new.graph == old.graph and len(new.metadata_props) == 1
+
+
+def test_a_file_that_fails_at_another_size_is_refused():
     def session(image):
         raise IndexError('invalid expand shape')
 
-    monkeypatch.setattr(module, 'open_session', lambda *_: session)
     batches = [(torch.zeros(3, 3, 8, 9),)]
     with pytest.raises(ExportError, match=r'shape \(3, 3, 8, 9\): invalid expand'):
-        module.verify_content(b'', 'onnx', Doubled(), batches)
+        module.verify_session(lambda: session, Doubled(), batches)
 
 
 def test_errors_of_the_optimizer_are_refusals(monkeypatch):
@@ -249,13 +328,14 @@ def test_errors_of_the_optimizer_are_refusals(monkeypatch):
 
 
 def test_full_disk_leaves_nothing(cfg, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'export_program', lambda *_: None)
     monkeypatch.setattr(module, 'serialize', lambda *_: bytes(1 << 20))
     out = tmp_path / 'model.onnx'
     out.write_bytes(b'before')
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, old[1]))
     try:
-        with pytest.raises(OSError, match=r'model\.onnx'):
+        with pytest.raises(OSError, match='previous content is untouched.*model'):
             export_model(cfg, checkpoint, out, shape=(32, 32), force=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
