@@ -91,9 +91,9 @@ class Spread:
             return layer(*inputs)
 
 
-def predict(model: nn.Module, image: Tensor, image_size: Tensor) -> list[list[Tensor]]:
-    """Return boxes with scores, labels and mask probabilities that mmdet predicts."""
-    samples = [
+def image_samples(image: Tensor, image_size: Tensor) -> list[DetDataSample]:
+    """Return mmdet's descriptions of images with padding."""
+    return [
         DetDataSample(
             metainfo=dict(
                 img_shape=size,
@@ -104,6 +104,11 @@ def predict(model: nn.Module, image: Tensor, image_size: Tensor) -> list[list[Te
         )
         for size in map(tuple, image_size.tolist())
     ]
+
+
+def predict(model: nn.Module, image: Tensor, image_size: Tensor) -> list[list[Tensor]]:
+    """Return boxes with scores, labels and mask probabilities that mmdet predicts."""
+    samples = image_samples(image, image_size)
     found = []
     for i, sample in enumerate(model.predict(image, samples, rescale=False)):
         instances = sample.pred_instances
@@ -161,6 +166,35 @@ def check_equals_mmdet(export, model, image: Tensor, image_size: Tensor) -> list
             assert (actual[i, count:] == -1).all(), 'places are not empty'
             torch.testing.assert_close(actual[i, :count], values, rtol=1e-4, atol=1e-4)
     return counts
+
+
+def check_few_and_none(export, model: nn.Module, config):
+    """Compare with mmdet where two objects are found, and where none is.
+
+    Args:
+        export: see `check_equals_mmdet`.
+        config: the settings of `model` that have `score_thr`, which ends as 1.
+    """
+    config.score_thr = third_score(model)
+    assert sum(check_equals_mmdet(export, model, *IMAGES)) == 2
+    config.score_thr = 1
+    assert check_equals_mmdet(export, model, *IMAGES) == [0, 0]
+
+
+def check_exported(run: str, graph, model: nn.Module, config):
+    """Compare with mmdet what one of `EXPORTS` returns, with and without objects.
+
+    Args:
+        run: a key of `EXPORTS`.
+        graph: returns the graph of a model.
+        config: see `check_few_and_none`.
+    """
+    program = EXPORTS[run](graph(model), IMAGES)
+    for images in IMAGES, SMALLER:
+        check_equals_mmdet(lambda _: program, model, *images)
+    config.score_thr = 1
+    program = EXPORTS[run](graph(model), IMAGES)
+    assert check_equals_mmdet(lambda _: program, model, *IMAGES) == [0, 0]
 
 
 def reload_program(graph, images):

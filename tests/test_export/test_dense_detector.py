@@ -12,10 +12,10 @@ from mmdet.models.dense_heads import FCOSHead  # noqa: E402
 from small_detectors import (  # noqa: E402
     EXPORTS,
     IMAGES,
-    SMALLER,
     check_equals_mmdet,
+    check_exported,
+    check_few_and_none,
     detector,
-    third_score,
 )
 
 from mmattn.export.errors import ExportError  # noqa: E402
@@ -32,10 +32,7 @@ def test_detections_equal_mmdet(name):
 
 def test_few_and_no_detections():
     model = detector('retinanet_fpn')
-    model.bbox_head.test_cfg.score_thr = third_score(model)
-    assert sum(check_equals_mmdet(DenseDetector, model, *IMAGES)) == 2
-    model.bbox_head.test_cfg.score_thr = 1
-    assert check_equals_mmdet(DenseDetector, model, *IMAGES) == [0, 0]
+    check_few_and_none(DenseDetector, model, model.bbox_head.test_cfg)
 
 
 def test_boxes_may_leave_the_image_and_small_ones_are_dropped():
@@ -85,9 +82,4 @@ def test_subclasses_are_refused():
 @pytest.mark.parametrize('name', NAMES)
 def test_exports_equal_mmdet(name, run):
     model = detector(name)
-    program = EXPORTS[run](DenseDetector(model), IMAGES)
-    for images in IMAGES, SMALLER:
-        check_equals_mmdet(lambda _: program, model, *images)
-    model.bbox_head.test_cfg.score_thr = 1
-    program = EXPORTS[run](DenseDetector(model), IMAGES)
-    assert check_equals_mmdet(lambda _: program, model, *IMAGES) == [0, 0]
+    check_exported(run, DenseDetector, model, model.bbox_head.test_cfg)

@@ -3,10 +3,14 @@
 import pytest
 import torch
 from export_checks import OnnxSession, decomposed
+from torch import nn
 from torch.testing import assert_close
 
 pytest.importorskip('mmdet')
 
+from mmcv.cnn.bricks.transformer import FFN, MultiheadAttention
+from mmcv.ops import MultiScaleDeformableAttention
+from mmdet.models.layers import LearnedPositionalEncoding, SinePositionalEncoding
 from mmengine.registry import MODELS as MMENGINE_MODELS
 from small_deformable_detr import (
     FORMS,
@@ -63,8 +67,27 @@ def test_without_padding_and_with_padding_of_one_side():
         check(graph(*inputs), *expected)
 
 
+def test_position_offset_of_mmdet():
+    cfg = mmdet_config('one-stage')['positional_encoding'] | dict(offset=0.25)
+    graph, inputs, *expected = case(mmdet_detector(positional_encoding=cfg))
+    assert graph.encoder.position_offset == 0.25
+    check(graph(*inputs), *expected)
+
+
+def test_without_encoder_and_neck():
+    """The neck may encode the maps, and the backbone may have what a neck does."""
+    model = detector(encoder=None)
+    model.backbone = nn.Sequential(model.backbone, model.neck)
+    del model.neck
+    graph, inputs, *expected = case(model)
+    check(graph(*inputs), *expected)
+
+
 def test_head_with_softmax_and_no_limit():
-    graph, inputs, *expected = case(detector(bbox_head=SOFTMAX, test_cfg={}))
+    model = detector(bbox_head=SOFTMAX, test_cfg={})
+    for branch in model.bbox_head.cls_branches:
+        branch.bias.data[-1] = 2  # background often has the highest score
+    graph, inputs, *expected = case(model)
     check(graph(*inputs), *expected)
 
 
@@ -143,7 +166,39 @@ def test_refusals(cfg, message):
         DeformableDETR(MODELS.build(cfg))
 
 
-def test_more_detections_than_predictions():
-    graph = DeformableDETR(detector(test_cfg=dict(max_per_img=56)).eval())
-    with pytest.raises(ExportError, match='from 1 to 55.*got 56'):
+SETTINGS = [
+    (FFN, 'num_fcs', 3),
+    (MultiScaleDeformableAttention, 'batch_first', False),
+    (MultiheadAttention, 'batch_first', False),
+    (nn.MultiheadAttention, 'add_zero_attn', True),
+    (nn.LayerNorm, 'eps', 1e-6),
+    (nn.LayerNorm, 'elementwise_affine', False),
+    (SinePositionalEncoding, 'normalize', False),
+    (SinePositionalEncoding, 'scale', 1.0),
+    (SinePositionalEncoding, 'eps', 1e-5),
+]
+
+
+@pytest.mark.parametrize('kind, name, value', SETTINGS)
+def test_settings_that_our_transformer_lacks(kind, name, value, monkeypatch):
+    model = mmdet_detector()
+    parts = model.encoder, model.decoder, model.positional_encoding
+    modules = [x for part in parts for x in part.modules() if type(x) is kind]
+    monkeypatch.setattr(modules[-1], name, value)
+    message = f'{kind.__name__} of a Deformable DETR .*{name}=.* got {value}'
+    with pytest.raises(ExportError, match=message):
+        DeformableDETR(model)
+
+
+def test_other_positions():
+    model = mmdet_detector()
+    model.positional_encoding = LearnedPositionalEncoding(16)
+    with pytest.raises(ExportError, match='LearnedPositionalEncoding cannot be'):
+        DeformableDETR(model)
+
+
+@pytest.mark.parametrize('limit', [0, 56])
+def test_more_or_fewer_detections_than_predictions(limit):
+    graph = DeformableDETR(detector(test_cfg=dict(max_per_img=limit)).eval())
+    with pytest.raises(ExportError, match=f'from 1 to 55.*got {limit}'):
         graph(images(torch.float32), torch.tensor(SHAPES))

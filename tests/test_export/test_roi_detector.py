@@ -11,10 +11,11 @@ pytest.importorskip('mmdet')
 from small_detectors import (  # noqa: E402
     EXPORTS,
     IMAGES,
-    SMALLER,
     check_equals_mmdet,
+    check_exported,
+    check_few_and_none,
     detector,
-    third_score,
+    image_samples,
 )
 
 from mmattn.export.errors import ExportError  # noqa: E402
@@ -47,12 +48,26 @@ def test_faster_rcnn_has_no_masks():
 
 def test_few_and_no_detections():
     model = detector('mask_rcnn_fpn')
-    model.roi_head.test_cfg.score_thr = third_score(model)
-    assert sum(check_equals_mmdet(RoIDetector, model, *IMAGES)) == 2
-    model.roi_head.test_cfg.score_thr = 1
-    assert check_equals_mmdet(RoIDetector, model, *IMAGES) == [0, 0]
+    check_few_and_none(RoIDetector, model, model.roi_head.test_cfg)
+
+
+def test_no_proposals():
+    model = detector('mask_rcnn_fpn')
     model.rpn_head.test_cfg.min_bbox_size = 1000
     assert check_equals_mmdet(RoIDetector, model, *IMAGES) == [0, 0]
+
+
+@torch.no_grad()
+def test_proposals_of_levels_do_not_suppress_each_other():
+    model = detector('mask_rcnn_fpn')
+    model.rpn_head.test_cfg.nms.iou_threshold = 0.3
+    features = model.extract_feat(IMAGES[0])
+    found = RoIDetector(model)._proposals(features, IMAGES[1].unbind())
+    expected = model.rpn_head.predict(features, image_samples(*IMAGES), rescale=False)
+    for proposals, each in zip(found, expected, strict=True):
+        dets = torch.cat([each.bboxes, each.scores[:, None]], 1)
+        torch.testing.assert_close(proposals[: len(dets)], dets)
+        assert (proposals[len(dets) :] == -1).all()
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -123,9 +138,4 @@ def test_other_heads_and_settings_are_refused():
 @pytest.mark.parametrize('name', NAMES)
 def test_exports_equal_mmdet(name, run):
     model = detector(name)
-    program = EXPORTS[run](RoIDetector(model), IMAGES)
-    for images in IMAGES, SMALLER:
-        check_equals_mmdet(lambda _: program, model, *images)
-    model.roi_head.test_cfg.score_thr = 1
-    program = EXPORTS[run](RoIDetector(model), IMAGES)
-    assert check_equals_mmdet(lambda _: program, model, *IMAGES) == [0, 0]
+    check_exported(run, RoIDetector, model, model.roi_head.test_cfg)

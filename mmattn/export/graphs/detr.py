@@ -195,7 +195,7 @@ def converted_transformer(
     )
     weights = convert_state_dict(model.state_dict())
     for name, part in (('encoder', encoder), ('decoder', decoder)):
-        part.to(next(model.parameters())).eval().load_state_dict(
+        part.to(next(model.parameters())).load_state_dict(
             {
                 key.removeprefix(f'{name}.'): value
                 for key, value in weights.items()

@@ -28,9 +28,8 @@ class NMS:
             raise ExportError(
                 f"{owner} can be exported with NMS of type 'nms', got {kind!r}"
             )
-        config.pop(
-            'split_thr', None
-        )  # changes the memory that NMS needs, not the boxes
+        # It changes the memory that NMS requires, not the boxes.
+        config.pop('split_thr', None)
         self.class_agnostic = config.pop('class_agnostic', False)
         # mmcv and ONNX Runtime compare in float32, torchvision in float64.
         self.iou_threshold = torch.tensor(config.pop('iou_threshold')).item()
@@ -56,8 +55,8 @@ class NMS:
             shapes (K, 5) and (K,), where K is at most `limit`.
         """
         # Distant boxes of different classes do not overlap. The offset is mmcv's, since
-        # it decides how coordinates are rounded. The two empty places keep maxima and
-        # the result from being empty; programs reject fewer than two kept boxes.
+        # it decides how coordinates are rounded. Two empty places are added, since the
+        # maximum requires a box, and torch.export at least two kept ones.
         empty = boxes.new_tensor([[-3, -3, -2, -2], [-6, -6, -5, -5]])
         if self.class_agnostic:
             offsets = torch.zeros_like(scores)

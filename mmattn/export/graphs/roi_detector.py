@@ -121,8 +121,7 @@ class RoIDetector(nn.Module):
             index = indices(is_large(boxes, self.model.rpn_head.test_cfg))
             numbers = torch.cat(numbers)[index]
             dets, _ = self.rpn_nms(boxes[index], scores[index], numbers)
-            # Fewer candidates than places need no more places than candidates.
-            proposals.append(pad(dets, min(self.rpn_nms.limit, len(scores))))
+            proposals.append(pad(dets, self.rpn_nms.limit))
         return proposals
 
     def _candidates(self, class_map, delta_map, anchors) -> tuple[Tensor, Tensor]:
