@@ -32,7 +32,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--format', choices=FORMATS, help='default: the suffix of --out'
     )
     parser.add_argument(
-        '--shape', nargs=2, type=int, required=True, metavar=('HEIGHT', 'WIDTH')
+        '--shape',
+        nargs=2,
+        type=int,
+        required=True,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='size of the images. Those that the test pipeline makes larger, such as '
+        'portraits at 800 x 1333, are shrunk to fit, unless --dynamic is size',
     )
     parser.add_argument('--batch', type=int, default=1, help='default: 1')
     parser.add_argument(
@@ -74,6 +80,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.verify is not None and not args.verify.exists():
         parser.error(f'--verify: no image or folder at {args.verify}')
+    if args.verify is not None and not images_at(args.verify):
+        parser.error(f'--verify: no files in {args.verify}')
     return args
 
 
@@ -81,7 +89,9 @@ def images_at(path: Path | None) -> list[Path]:
     """Return the files of a folder, or the file itself."""
     if path is None:
         return []
-    return sorted(path.iterdir()) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.is_file())
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -80,3 +80,7 @@ def test_missing_image_is_refused(tool, files, capsys):
     with pytest.raises(SystemExit):
         tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/none'])
     assert 'no image or folder' in capsys.readouterr().err
+    (folder / 'empty/folder').mkdir(parents=True)
+    with pytest.raises(SystemExit):
+        tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/empty'])
+    assert 'no files in' in capsys.readouterr().err

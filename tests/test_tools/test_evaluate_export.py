@@ -166,3 +166,36 @@ def test_other_files_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tool, 'evaluate_segmentor', lambda *args: dict(mIoU=args[-1]))
     tool.main(['a.onnx', 'labels', 'images', '--reduce-zero-label'])
     assert json.loads(capsys.readouterr().out) == dict(mIoU=True)
+
+
+def test_empty_annotations_are_refused(tmp_path):
+    tool = load_tool('analysis/evaluate_export')
+    path = tmp_path / 'truth.json'
+    categories = [dict(id=1, name=name) for name in CLASSES]
+    path.write_text(json.dumps(dict(images=[], annotations=[], categories=categories)))
+    with pytest.raises(ValueError, match='no annotations of objects'):
+        tool.evaluate_detector(FakeRunner('detection', {}), path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    'labels, classes, message',
+    [
+        (np.full(SIZE, 255), CLASSES, 'no labels to compare with'),
+        (np.full(SIZE, 2), CLASSES, 'labels up to 2, and the file 2 classes'),
+        (np.zeros((40, 49)), CLASSES, r'the size \(40, 49\), and its image \(40, 50\)'),
+        (np.zeros(SIZE), None, 'no names of classes'),
+        (None, CLASSES, 'no labels to compare with'),
+    ],
+    ids=['ignored', 'other class', 'other size', 'no names', 'no files'],
+)
+def test_labels_that_do_not_fit_are_refused(tmp_path, labels, classes, message):
+    tool = load_tool('analysis/evaluate_export')
+    for folder in ('images', 'labels'):
+        (tmp_path / folder).mkdir()
+    (tmp_path / 'images/a.jpg').touch()
+    if labels is not None:
+        Image.fromarray(labels.astype(np.uint8)).save(tmp_path / 'labels/a.png')
+    found = dict(a=Segmentation(np.zeros(SIZE, np.int64)))
+    runner = FakeRunner('segmentation', found, classes=classes)
+    with pytest.raises(ValueError, match=message):
+        tool.evaluate_segmentor(runner, tmp_path / 'labels', tmp_path / 'images')

@@ -5,9 +5,9 @@
     python tools/analysis/evaluate_export.py model.onnx \
         data/landcover/annotations/validation data/landcover/images/validation
 
-runs the file by `mmattn.export.load`. A detector needs the annotations of COCO as json,
-and gets its average precision for boxes and, if it has them, masks. A segmentor needs a
-folder of label maps, named as the images, and gets its mIoU and accuracy.
+A detector requires the annotations of COCO as json. The result is the average precision
+of its boxes and, if it has any, of its masks. A segmentor requires a folder of label
+maps, named as the images. The result is its mIoU and accuracy.
 """
 
 import argparse
@@ -31,10 +31,12 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
     """Return bbox_mAP, and segm_mAP of a detector with masks.
 
     Raises:
-        ValueError: the annotations lack a class of the model.
+        ValueError: there are no annotations, or they lack a class of the model.
     """
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(annotations)
+    if not truth.anns:
+        raise ValueError(f'{annotations} has no annotations of objects')
     categories = {each['name']: key for key, each in truth.cats.items()}
     classes = runner.metadata.classes or []
     missing = set(classes) - set(categories)
@@ -78,7 +80,13 @@ def evaluate_segmentor(
 
     Classes that occur neither in the labels nor in the predictions are left out. Pixels
     of the label 255 are ignored.
+
+    Raises:
+        ValueError: the file has no class names, an image is missing, or labels have
+            another size than their image or no class.
     """
+    if not runner.metadata.classes:
+        raise ValueError('the file has no names of classes, which must be counted')
     classes = len(runner.metadata.classes)
     paths = {path.stem: path for path in sorted(images.iterdir())}
     counts = np.zeros((classes, classes), np.int64)  # (label, prediction)
@@ -89,9 +97,20 @@ def evaluate_segmentor(
         if reduce_zero_label:
             labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
         found = runner(paths[path.stem]).labels
+        if found.shape != labels.shape:
+            raise ValueError(
+                f'{path} has the size {labels.shape}, and its image {found.shape}'
+            )
         valid = labels != IGNORED
+        if (largest := max(labels[valid].max(initial=0), found.max())) >= classes:
+            raise ValueError(
+                f'{path} and its prediction have labels up to {largest}, and the file '
+                f'{classes} classes'
+            )
         index = labels[valid] * classes + found[valid]
         counts += np.bincount(index, minlength=classes**2).reshape(classes, classes)
+    if not counts.any():
+        raise ValueError(f'{annotations} has no labels to compare with')
     hits = counts.diagonal()
     union = counts.sum(0) + counts.sum(1) - hits
     return dict(
@@ -122,7 +141,9 @@ def main(argv: list[str] | None = None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('file', type=Path, help='exported .onnx or .pt2 file')
-    parser.add_argument('annotations', type=Path, help='json of COCO, or label maps')
+    parser.add_argument(
+        'annotations', type=Path, help='json of COCO, or folder of label maps'
+    )
     parser.add_argument('images', type=Path, help='folder of images')
     parser.add_argument(
         '--reduce-zero-label',
