@@ -3,6 +3,7 @@
 import csv
 
 import onnx_model
+import onnx_operators
 import plot
 import pytest
 
@@ -33,3 +34,16 @@ def test_exporting_only_requires_a_folder(capsys):
     with pytest.raises(SystemExit):
         onnx_model.main(['--export-only'])
     assert 'requires --files' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_operators_are_measured_beside_those_of_onnx(tmp_path):
+    path = tmp_path / 'operators.csv'
+    assert onnx_operators.main(['--quick', '--csv', str(path)]) == 0
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 9 and len({row['case'] for row in rows}) == 3
+    for ours, other, torch in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert other['speedup'] == '1.0' and torch['operator'] == 'PyTorch'
+        ratio = float(other['ms']) / float(ours['ms'])
+        assert float(ours['speedup']) == pytest.approx(ratio, rel=0.02)
