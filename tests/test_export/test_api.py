@@ -135,6 +135,7 @@ def test_functions_are_not_hidden_by_modules():
         ('dynamic', '.onnx', dict(dynamic='height'), "got 'height'"),
         ('part', '.onnx', dict(part='neck'), "got 'neck'"),
         ('batch', '.onnx', dict(batch=0), 'got 0'),
+        ('output', '.onnx', dict(output='labels'), 'output is for segmentors'),
         ('raw bytes', '.onnx', dict(input_dtype='uint8'), 'requires `normalize`'),
         ('dtype', '.onnx', dict(input_dtype='int8'), "got 'int8'"),
     ],

@@ -6,41 +6,34 @@ from torch import nn
 
 from ..errors import ExportError
 
-# Classes are compared exactly: a subclass may predict in another way.
-GRAPHS = {
-    'mmpretrain.models.classifiers.image.ImageClassifier': ('classifier', 'Classifier'),
-    'mmattn.models.classifiers.distilled.DistilledClassifier': (
-        'classifier',
-        'Classifier',
+# The models of each graph. Classes are compared exactly: a subclass may predict in
+# another way.
+MODELS = {
+    'classifier.Classifier': (
+        'mmattn.models.classifiers.distilled.DistilledClassifier',
+        'mmpretrain.models.classifiers.image.ImageClassifier',
     ),
-    'mmseg.models.segmentors.encoder_decoder.EncoderDecoder': (
-        'segmentor',
-        'Segmentor',
+    'segmentor.Segmentor': ('mmseg.models.segmentors.encoder_decoder.EncoderDecoder',),
+    'detr.DeformableDETR': (
+        'mmattn.models.detectors.deformable_detr.DeformableDETR',
+        'mmdet.models.detectors.deformable_detr.DeformableDETR',
     ),
-    'mmattn.models.detectors.deformable_detr.DeformableDETR': (
-        'detr',
-        'DeformableDETR',
+    'dense_detector.DenseDetector': (
+        'mmdet.models.detectors.atss.ATSS',
+        'mmdet.models.detectors.gfl.GFL',
+        'mmdet.models.detectors.retinanet.RetinaNet',
     ),
-    'mmdet.models.detectors.deformable_detr.DeformableDETR': ('detr', 'DeformableDETR'),
-}
-DETECTORS = {
-    'dense_detector.DenseDetector': ('retinanet.RetinaNet', 'atss.ATSS', 'gfl.GFL'),
     'roi_detector.RoIDetector': (
-        'faster_rcnn.FasterRCNN',
-        'mask_rcnn.MaskRCNN',
-        'cascade_rcnn.CascadeRCNN',
+        'mmdet.models.detectors.cascade_rcnn.CascadeRCNN',
+        'mmdet.models.detectors.faster_rcnn.FasterRCNN',
+        'mmdet.models.detectors.mask_rcnn.MaskRCNN',
     ),
 }
-GRAPHS |= {
-    f'mmdet.models.detectors.{model}': tuple(graph.split('.'))
-    for graph, models in DETECTORS.items()
-    for model in models
-}
-# Decode heads that segment in their own way.
+GRAPHS = {model: graph for graph, models in MODELS.items() for model in models}
+# Graphs of decode heads that segment in their own way.
 HEADS = {
     'mmseg.models.decode_heads.mask2former_head.Mask2FormerHead': (
-        'mask2former',
-        'Mask2Former',
+        'mask2former.Mask2Former'
     ),
 }
 PARTS = ('model', 'backbone')
@@ -57,7 +50,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
 
     Raises:
         ExportError: the model or a setting of it cannot be exported.
-        ValueError: another `part`.
+        ValueError: another `part`, or settings of another graph.
     """
     if part not in PARTS:
         raise ValueError(f'`part` must be one of {PARTS}, got {part!r}')
@@ -65,7 +58,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
     if part == 'backbone':
         if not hasattr(model, 'backbone'):
             raise ExportError(f'{kind} has no backbone to export')
-        model, found = model.backbone, ('backbone', 'Backbone')
+        model, found = model.backbone, 'backbone.Backbone'
     elif kind in GRAPHS:
         head = _class_name(getattr(model, 'decode_head', None))
         found = HEADS.get(head, GRAPHS[kind])
@@ -74,8 +67,10 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
             f'{kind} cannot be exported; the models that can be are '
             f'{", ".join(GRAPHS)}. `part="backbone"` exports its backbone alone'
         )
-    module, name = found
+    module, _, name = found.partition('.')
     graph = getattr(import_module(f'.{module}', __name__), name)
+    if settings and graph.task != 'segmentation':
+        raise ValueError(f'{", ".join(settings)} is for segmentors, got {kind}')
     return graph(model.eval(), **settings).eval()
 
 
