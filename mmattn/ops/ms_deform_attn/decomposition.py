@@ -19,8 +19,7 @@ def ms_deform_attn_decomposition(
 ) -> Tensor:
     """Return `ms_deform_attn_reference` of the same arguments.
 
-    In ONNX Runtime 1.32, with two threads, this takes half the time of `grid_sample` in
-    the encoder of Deformable DETR, and 0.75 of it in the decoder.
+    This is faster in ONNX Runtime than `GridSample`, see the README.
     """
     dtype = torch.promote_types(value.dtype, torch.float32)
     points, weights = points.to(dtype), weights.to(dtype)
