@@ -87,18 +87,33 @@ def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.n
 def draw_sample(image: np.ndarray, sample, visualizer: Visualizer, score_thr: float):
     """Return two pictures of one image: its ground truth and its prediction."""
     if 'gt_instances' in sample:
-        found = sample.pred_instances
-        found = found[found.scores > score_thr]
-        return [
-            draw_instances(image, instances, visualizer)
-            for instances in (sample.gt_instances, found)
-        ]
-    pictures = []
-    for which in ('draw_gt', 'draw_pred'):
-        shown = dict(draw_gt=False, draw_pred=False) | {which: True}
-        visualizer.add_datasample('', image, sample, with_labels=False, **shown)
-        pictures.append(visualizer.get_image())
-    return pictures
+        truth = draw_instances(image, sample.gt_instances, visualizer)
+    else:
+        truth = draw_labels(image, sample, visualizer, 'draw_gt')
+    return [truth, draw_prediction(image, sample, visualizer, score_thr)]
+
+
+def draw_prediction(
+    image: np.ndarray, sample, visualizer: Visualizer, score_thr: float
+) -> np.ndarray:
+    """Return the image with the instances or the classes that were predicted."""
+    if 'pred_instances' not in sample:
+        return draw_labels(image, sample, visualizer, 'draw_pred')
+    found = sample.pred_instances
+    return draw_instances(image, found[found.scores > score_thr], visualizer)
+
+
+def draw_labels(
+    image: np.ndarray, sample, visualizer: Visualizer, which: str
+) -> np.ndarray:
+    """Return the image in the colors of its classes.
+
+    Args:
+        which: 'draw_gt' or 'draw_pred'.
+    """
+    shown = dict(draw_gt=False, draw_pred=False) | {which: True}
+    visualizer.add_datasample('', image, sample, with_labels=False, **shown)
+    return visualizer.get_image()
 
 
 @torch.no_grad()
