@@ -28,3 +28,13 @@ def is_same_size(size: Sequence[int], other: Sequence[int]) -> bool:
     """Return whether two sizes are equal, for all sizes of an exported graph."""
     sides = zip(size, other, strict=True)
     return all(is_known(side == other_side) for side, other_side in sides)
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous copy in an exported graph, and x itself elsewhere.
+
+    `scaled_dot_product_attention` with a bias that requires gradients changes its
+    memory layout when the ONNX exporter decomposes it. A view of its output that was
+    recorded before then fails.
+    """
+    return x.clone(memory_format=torch.contiguous_format) if is_exporting() else x

@@ -3,9 +3,15 @@
 import pytest
 import torch
 from export_checks import OnnxSession, decomposed
+from torch import nn
 
-from mmattn.models import DAT, PVT, LiSANet, PVTv2
-from mmattn.models.layers import StructureAwareAttention
+from mmattn.models import DAT, PVT, HMaiT, LiSANet, PVTv2
+from mmattn.models.layers import (
+    RelativeMaskedAttention,
+    StructureAwareAttention,
+    WindowAttention,
+)
+from mmattn.models.layers.structure_aware.variants import SelfAttention
 from mmattn.ops.testing import assert_close
 
 MODELS = {
@@ -13,6 +19,7 @@ MODELS = {
     'HyLiSANet': lambda: LiSANet('hybrid-nano', img_size=64),
     'LiSANet plain': lambda: LiSANet('isotropic', img_size=64),
     'DAT': lambda: DAT('nano', img_size=64),
+    'HMaiT': lambda: HMaiT('nano', img_size=64),
     'PVT': lambda: PVT('nano', img_size=64),
     'PVTv2': lambda: PVTv2('b0'),
     'PVTv2 linear': lambda: PVTv2('b2-li'),
@@ -40,6 +47,34 @@ def test_structure_aware_attention_has_real_numbers_alone(settings):
     assert not any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
     with torch.no_grad():
         assert_close('out', layer(x), program(x))
+
+
+class OnMap(nn.Module):
+    """A layer of tokens on a map (B, H, W, C)."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x.flatten(1, 2), x.shape[1:3]).view_as(x)
+
+
+@pytest.mark.parametrize(
+    'layer',
+    [
+        lambda: WindowAttention(8, 2, window_size=3),
+        lambda: OnMap(RelativeMaskedAttention(8, 2, 1, table_grid=(6, 5))),
+        lambda: SelfAttention(8, 2, (6, 5), tables=2),
+    ],
+    ids=['windows', 'masks', 'tables'],
+)
+def test_biases_that_require_gradients_in_onnx_runtime(layer):
+    torch.manual_seed(0)
+    layer, x = layer().eval(), torch.randn(2, 6, 5, 8)
+    session = OnnxSession(layer, (x,))
+    with torch.no_grad():
+        assert_close('out', layer(x), session(x)[0])
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops.exporting import is_exporting, is_known
+from mmattn.ops.exporting import copied, is_exporting, is_known
 
 from .checks import check_heads
 from .offset_tables import spread_table
@@ -121,7 +121,7 @@ class WindowAttention(nn.Module):
         qkv = self.proj_qkv(x).view(B, N, 3, self.num_heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B * windows, M, N, D)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
-        return self.proj_out(out.transpose(1, 2).reshape(B, N, C))
+        return self.proj_out(copied(out.transpose(1, 2)).reshape(B, N, C))
 
     def bias(self, window: Sequence[int]) -> Tensor:
         """Return the bias (M, N, N) of a window's queries and keys."""

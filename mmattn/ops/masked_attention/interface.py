@@ -10,6 +10,7 @@ from torch import Tensor
 from ..autograd import out_and_lse, register
 from ..backend import choose_by_size, needs_reference, select_backend
 from ..checks import check_one_device, check_qkv, check_shape
+from ..exporting import copied
 from ..precision import cast_under_autocast
 from . import cpu_impl, reference, triton_impl
 from .decomposition import masked_attention_decomposition
@@ -119,7 +120,7 @@ def _global_heads(q, k, v, bias, backend):
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
     if bias is not None:
         bias = bias[None].to(q.dtype)  # three dimensions would be slow on CPUs
-    return F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2)
+    return copied(F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2))
 
 
 def resolve_heads(heads: int | Sequence[int] | None, num_heads: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.ops.exporting import copied
 from mmattn.ops.structure_aware_attention import (
     block_toeplitz,
     local_structure_aware_attention,
@@ -99,7 +100,7 @@ class SelfAttention(Mixer):
         if self.table is not None:
             bias = block_toeplitz(resize_table(self.table, grid)).to(q.dtype)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        return out.transpose(1, 2)
+        return copied(out.transpose(1, 2))
 
 
 class RelativeAttention(Mixer):
