@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 BENCH := docs/benchmarks
 STAMP := $(VENV)/.mmattn-installed
 
-.PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu bench-cpu-avx2 clean
+.PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu bench-cpu-avx2 \
+	bench-onnx clean
 .DELETE_ON_ERROR:
 
 help:
@@ -80,8 +81,9 @@ lint: $(STAMP)
 	$(BIN)/python tools/dev/check_prose.py
 
 # Run it on an otherwise idle machine: the rows of a file are measured in turns. The speed
-# of a method beside another depends on the instruction set, so all runs twice.
-bench: bench-cpu bench-cpu-avx2
+# of a method beside another depends on the instruction set, so all of PyTorch runs twice. No
+# variable limits the instructions of ONNX Runtime.
+bench: bench-cpu bench-cpu-avx2 bench-onnx
 
 bench-cpu: SET := cpu
 bench-cpu-avx2: SET := cpu_avx2
@@ -125,6 +127,14 @@ bench-cpu bench-cpu-avx2: $(STAMP)
 		--csv $(BENCH)/train_step_deformable_detr_$(SET).csv
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_$(SET).csv
 	$(BIN)/python tools/dev/generate_model_pages.py
+
+bench-onnx: $(STAMP)
+	$(BIN)/python tools/benchmark/onnx_model.py --csv $(BENCH)/onnx_models_cpu.csv
+	$(BIN)/python tools/benchmark/onnx_model.py --set detectors --rounds 2 \
+		--memory-format channels_last --csv $(BENCH)/onnx_detectors_cpu.csv
+	$(BIN)/python tools/benchmark/onnx_memory.py --csv $(BENCH)/onnx_memory.csv
+	$(BIN)/python tools/benchmark/plot.py $(BENCH)/onnx_models_cpu.csv \
+		$(BENCH)/onnx_detectors_cpu.csv
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info mmattn/.mim

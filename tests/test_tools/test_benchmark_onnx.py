@@ -1,11 +1,19 @@
-"""The benchmark of exported models."""
+"""The benchmarks of exported models."""
 
 import csv
 
+import onnx_memory
 import onnx_model
 import onnx_operators
 import plot
 import pytest
+from tool_runs import DETECTOR
+from torch import nn
+
+
+def read(path) -> list[dict]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
@@ -18,8 +26,7 @@ def test_both_runtimes_are_measured_and_drawn(tmp_path):
     assert len(list(files.iterdir())) == 2 and not path.exists()
     command += ['--baseline', 'resnet18', '--csv', str(path)]
     assert onnx_model.main(command) == 0
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read(path)
     assert [(r['model'], r['pass']) for r in rows] == [
         (model, runtime) for runtime in ('ONNX Runtime', 'PyTorch') for model in models
     ]
@@ -30,10 +37,63 @@ def test_both_runtimes_are_measured_and_drawn(tmp_path):
     assert [each.name for each in plot.draw(path)] == ['onnx_cpu.png']
 
 
-def test_exporting_only_requires_a_folder(capsys):
+@pytest.mark.slow
+def test_detectors_do_the_work_of_trained_ones(tmp_path):
+    pytest.importorskip('onnxscript')
+    (tmp_path / 'small.py').write_text(DETECTOR)
+    path = tmp_path / 'onnx_cpu.csv'
+    command = ['--set', 'detectors', '--models', str(tmp_path / 'small.py')]
+    command += ['--quick', '--size', '96', '120', '--baseline', 'small']
+    assert onnx_model.main([*command, '--csv', str(path)]) == 0
+    onnx, pytorch = read(path)
+    assert (onnx['model'], onnx['pass'], pytorch['pass']) == (
+        'small',
+        'ONNX Runtime',
+        'PyTorch',
+    )
+    assert float(onnx['difference']) < 1e-3 and onnx['speedup'] == '1.0'
+    assert onnx['size'] == '96 x 120'
+    workload = onnx_model.DetectorWorkload(str(tmp_path / 'small.py'), (96, 120))
+    assert tuple(workload.inputs[0].shape) == (1, 3, 96, 128)
+    assert (workload.inputs[0][..., 120:] == 0).all()
+    assert workload.inputs[1].tolist() == [[96, 120]]
+    scores = workload.scores(workload.inference())
+    assert (scores > 0).all() and scores.max() - scores.min() > 0.01
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (['--export-only'], 'requires --files'),
+        (['--models', 'resnet18', 'a.py'], 'all classifiers or all detectors'),
+        (['--set', 'detectors', '--batch', '2'], 'must be 1 for detectors, got 2'),
+        (['--size', '64', '96'], 'must be a side'),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit(options, message, capsys):
     with pytest.raises(SystemExit):
-        onnx_model.main(['--export-only'])
-    assert 'requires --files' in capsys.readouterr().err
+        onnx_model.main(options)
+    assert message in capsys.readouterr().err
+
+
+class Dense(nn.Module):
+    def forward(self, x):
+        tokens = x.flatten(1, 2)
+        return ((tokens @ tokens.mT).softmax(-1) @ tokens).view_as(x)
+
+
+@pytest.mark.slow
+def test_memory_of_exported_layers_grows_linearly(tmp_path, monkeypatch):
+    pytest.importorskip('onnxscript')
+    monkeypatch.setitem(onnx_memory.LAYERS, 'dense', Dense)
+    path = tmp_path / 'memory.csv'
+    assert onnx_memory.main(['--quick', '--csv', str(path)]) == 0
+    rows = read(path)
+    assert [row['growth'] for row in rows[::2]] == ['1.0'] * len(onnx_memory.LAYERS)
+    growth = {row['layer']: float(row['growth']) for row in rows[1::2]}
+    assert growth.pop('dense') > 4
+    assert all(0.5 < value < 1.5 for value in growth.values()), growth
 
 
 @pytest.mark.slow

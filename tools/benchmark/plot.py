@@ -70,6 +70,12 @@ def text_of(value: float) -> str:
     return f'{value:,.0f}' if abs(value) >= 999.5 else f'{value:.3g}'
 
 
+def size_of(row: dict) -> str:
+    """Return height and width of the images; one number is that of both."""
+    size = row['size']
+    return size if 'x' in size else f'{size} x {size}'
+
+
 def isa_of(rows: list[dict]) -> str:
     return rows[0].get('isa', '')
 
@@ -208,8 +214,7 @@ def draw_throughput(sets: list[list[dict]]) -> Figure:
             labels = [with_ratio(speed, baseline, text_of(speed)) for speed in speeds]
             axis.bar_label(bars, labels, padding=3, fontsize=8)
             axis.margins(x=0.25)
-            size = found[0]['size']
-            axis.set_title(titled(f'{which}, {size} x {size}', rows))
+            axis.set_title(titled(f'{which}, {size_of(found[0])}', rows))
         line[0].invert_yaxis()
     for axis in axes[-1]:
         axis.set_xlabel('images a second')
@@ -286,8 +291,7 @@ def draw_phases(sets: list[list[dict]]) -> Figure:
         axis.invert_yaxis()
         axis.set_title(isa_of(rows))
         axis.xaxis.set_major_formatter('{x:,.0f}')
-    size = sets[0][0]['size']
-    size = size if 'x' in size else f'{size} x {size}'
+    size = size_of(sets[0][0])
     axes[-1, 0].set_xlabel(f'milliseconds of a training step, {size}')
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside upper center', ncols=len(PHASES))
@@ -329,7 +333,8 @@ def draw(path: Path) -> list[Path]:
     sets = [read(each) for each in paths if each == path or each.is_file()]
     draw_sets = next(kind for column, kind in KINDS.items() if column in sets[0][0])
     drawn = [save(draw_sets(sets), captions(sets), first.with_suffix('.png'))]
-    if draw_sets is draw_throughput and len(dict(family_line(sets[0]))) >= MIN_SIZES:
+    has_params = draw_sets is draw_throughput and 'params_m' in sets[0][0]
+    if has_params and len(dict(family_line(sets[0]))) >= MIN_SIZES:
         out_file = first.with_name(f'{first.stem}_params.png')
         drawn.append(save(draw_sizes(sets), captions(sets), out_file))
     return drawn
