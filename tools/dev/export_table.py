@@ -1,7 +1,9 @@
 """Export every backbone and write docs/export.csv and the tables of docs/export.md.
 
-Each model is exported at two sizes, one of them odd, with random weights. A difference
-is the largest one of any feature map, relative to the map's largest value in PyTorch.
+The smaller presets are exported at two sizes, one of them odd, and with dynamic sizes.
+The largest preset of each family is exported at the odd size alone. All have random
+weights. A difference is the largest one of any feature map, relative to the map's
+largest value in PyTorch.
 
 The csv is written after each row, and rows in it are kept: delete them, or pass
 --again, to measure them anew.
@@ -49,6 +51,21 @@ CASES = {
     'ViT tiny, mhsa': dict(type='ViT', arch='tiny', attention='mhsa'),
     'ViT tiny, imhsa': dict(type='ViT', arch='tiny', attention='imhsa'),
 }
+# The largest preset of each family.
+LARGE = {
+    'DAT base': dict(type='DAT', arch='base'),
+    'DATPlusPlus base': dict(type='DATPlusPlus', arch='base'),
+    'HMaiT small': dict(type='HMaiT', arch='small'),
+    'IViT base': dict(type='IViT', arch='base'),
+    'LiSANet base': dict(type='LiSANet', arch='base'),
+    'LiSANet hybrid-base': dict(type='LiSANet', arch='hybrid-base'),
+    'MaiT small, sch1': dict(type='MaiT', arch='small', masking='sch1'),
+    'MaskedCaiT s24, sch1': dict(type='MaskedCaiT', arch='s24', masking='sch1'),
+    'PVT large': dict(type='PVT', arch='large'),
+    'PVTv2 b5': dict(type='PVTv2', arch='b5'),
+    'ViT small, imhsa': dict(type='ViT', arch='small', attention='imhsa'),
+}
+CASES |= LARGE
 SIZES = ((224, 224), (205, 235))
 NOISE = 0.02  # added to parameters, since some start at 0
 FIELDS = (
@@ -78,6 +95,11 @@ def built(case: dict) -> nn.Module:
     return Backbone(model).requires_grad_(False).eval()
 
 
+def sizes_of(name: str) -> tuple[tuple[int, int], ...]:
+    """Return the sizes that a model is exported at."""
+    return SIZES[1:] if name in LARGE else SIZES
+
+
 def largest(run: Callable, expected: Iterable[Tensor], *inputs: Tensor) -> str:
     """Return the largest difference of the maps that a function returns."""
     pairs = zip(run(*inputs), expected, strict=True)
@@ -92,19 +114,16 @@ def measure(name: str, size: tuple[int, int]) -> dict:
         f'PyTorch {torch.__version__}, ONNX Runtime {onnxruntime.__version__}'
     )
     image = torch.randn(1, 3, *size)
-    double = copy.deepcopy(graph).double()
     with torch.no_grad():
-        expected, expected64 = graph(image), double(image.double())
+        expected = graph(image)
     metadata = Metadata(
         'features', ['image'], [f'feature{i}' for i in range(len(expected))], [*size]
     )
     try:
         program = export_program(graph, (image,))
         row['torch.export'] = largest(decomposed(program), expected, image)
-        program64 = export_program(double, (image.double(),))
-        row['torch.export float64'] = largest(
-            decomposed(program64), expected64, image.double()
-        )
+        if name not in LARGE:
+            row['torch.export float64'] = difference64(graph, image.double())
         content = serialize(program, metadata, 'pt2')
         row['pt2'] = largest(open_session(content, 'pt2'), expected, image)
         content = serialize(program, metadata, 'onnx')
@@ -112,10 +131,19 @@ def measure(name: str, size: tuple[int, int]) -> dict:
         row['ONNX Runtime'] = largest(open_session(content, 'onnx'), expected, image)
     except (ExportError, RuntimeError, ValueError) as error:
         row['refused'] = str(error)
-    if size == SIZES[0]:
+    if size == SIZES[0] and name not in LARGE:
         for dynamic in ('batch', 'size'):
             row[f'dynamic {dynamic}'] = dynamic_result(graph, metadata, dynamic)
     return row
+
+
+def difference64(graph: nn.Module, image: Tensor) -> str:
+    """Return the difference of torch.export in float64."""
+    double = copy.deepcopy(graph).double()
+    with torch.no_grad():
+        expected = double(image)
+    program = export_program(double, (image,))
+    return largest(decomposed(program), expected, image)
 
 
 def decomposed(program: torch.export.ExportedProgram) -> Callable:
@@ -154,7 +182,7 @@ def tables(rows: list[dict]) -> str:
     head = ('model', 'size', *SHOWN, 'ONNX nodes')
     fixed = [
         [row['model'], f'{row["height"]} x {row["width"]}']
-        + [row[name] or 'refused' for name in (*SHOWN, 'ONNX nodes')]
+        + [row[name] or missing(row) for name in (*SHOWN, 'ONNX nodes')]
         for row in rows
     ]
     dynamic, reasons = [], []
@@ -175,6 +203,11 @@ def tables(rows: list[dict]) -> str:
     text += '\nFiles with a dynamic batch or size, run at other sizes:\n\n'
     text += table(('model', 'dynamic batch', 'dynamic size'), dynamic)
     return text + ('\nRefused:\n\n' + ''.join(reasons) if reasons else '')
+
+
+def missing(row: dict) -> str:
+    """Return what stands where a row has no number."""
+    return 'refused' if row['refused'] else 'not tried'
 
 
 def cell(text: str) -> str:
@@ -217,7 +250,7 @@ def main(argv: list[str] | None = None):
         if row['model'] not in args.again
     }
     for name in args.models:
-        for size in SIZES:
+        for size in sizes_of(name):
             if (name, *size) not in rows:
                 row = rows[name, size[0], size[1]] = measure(name, size)
                 print({key: str(value)[:150] for key, value in row.items()}, flush=True)
