@@ -222,3 +222,22 @@ def test_the_table_of_speeds_has_the_lower_of_two_sets(tmp_path):
         '| `ours` | 5.0 | 1.20 | 0.80 |',
         '| `peer` | 6.0 | 1.10 | 1.00 |',
     ]
+
+
+def test_tables_of_exported_models_and_of_their_memory(tmp_path):
+    (tmp_path / 'runtimes.csv').write_text(
+        'model,pass,images_per_s,speedup,over_pytorch,difference\n'
+        'slow,ONNX Runtime,2.5,0.5,1.25,1e-06\nfast,ONNX Runtime,10.0,2.0,0.8,2e-06\n'
+        'slow,PyTorch,2.0,0.4,,\nfast,PyTorch,12.5,2.5,,\n'
+    )
+    assert model_zoo.table(tmp_path / 'runtimes.csv', tmp_path).splitlines()[2:] == [
+        '| `fast` | 10.0 | 12.5 | 0.8 | 2.0 | 2e-06 |',
+        '| `slow` | 2.5 | 2.0 | 1.25 | 0.5 | 1e-06 |',
+    ]
+    (tmp_path / 'memory.csv').write_text(
+        'layer,height,width,tokens,session_mib,peak_mib,growth,peak_arena_mib\n'
+        'masks,40,50,2000,64.0,9.5,1.0,11.0\n'
+    )
+    assert model_zoo.table(tmp_path / 'memory.csv', tmp_path).splitlines()[2:] == [
+        '| masks | 40 x 50 | 2,000 | 9.5 | 1.0 | 11.0 |'
+    ]

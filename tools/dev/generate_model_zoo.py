@@ -10,7 +10,8 @@ masks has `FLOPs without Masks`.
 
 A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
 the README. It is a metafile, the folder `papers`, a folder with the `summary.json`
-files that `draw_run.py` writes, or a csv file that `tools/benchmark/model.py` writes.
+files that `draw_run.py` writes, or a csv file of `model.py`, `onnx_model.py` or
+`onnx_memory.py` in `tools/benchmark`.
 """
 
 import argparse
@@ -242,6 +243,7 @@ def readmes() -> list[Path]:
     return [
         ROOT / 'docs/benchmarks/README.md',
         ROOT / 'docs/demos.md',
+        ROOT / 'docs/export.md',
         ROOT / 'docs/model_zoo.md',
         ROOT / 'docs/mask_search.md',
         *(path.with_name('README.md') for path in metafiles()),
@@ -322,6 +324,41 @@ def speed_table(path: Path) -> str:
     return markdown(rows)
 
 
+def runtime_table(rows: list[dict]) -> str:
+    """Return a table of exported models, from rows of `onnx_model.py`."""
+    times = {(row['model'], row['pass']): row for row in rows}
+    table = [['model', 'ONNX Runtime', 'PyTorch', 'ratio', 'over Swin-T', 'difference']]
+    exported = [row for row in rows if row['over_pytorch']]
+    for row in sorted(exported, key=lambda row: -float(row['images_per_s'])):
+        in_pytorch = times[row['model'], 'PyTorch']['images_per_s']
+        columns = 'images_per_s', 'over_pytorch', 'speedup', 'difference'
+        speed, ratio, speedup, difference = (row[column] for column in columns)
+        cells = [speed, in_pytorch, ratio, speedup, difference]
+        table.append([f'`{row["model"]}`', *cells])
+    return markdown(table)
+
+
+def memory_table(rows: list[dict]) -> str:
+    """Return a table of memory, from rows of `onnx_memory.py`."""
+    table = [['layer', 'map', 'tokens', 'MiB', 'growth', 'MiB with arena']]
+    for row in rows:
+        place = f'{row["height"]} x {row["width"]}', f'{int(row["tokens"]):,}'
+        columns = 'peak_mib', 'growth', 'peak_arena_mib'
+        table.append([row['layer'], *place, *(row[column] for column in columns)])
+    return markdown(table)
+
+
+def csv_table(path: Path) -> str:
+    """Return the table of a benchmark's csv file."""
+    with path.open(newline='') as file:
+        rows = list(csv.DictReader(file))
+    if 'over_pytorch' in rows[0]:
+        return runtime_table(rows)
+    if 'peak_arena_mib' in rows[0]:
+        return memory_table(rows)
+    return speed_table(path)
+
+
 def agreement_table() -> str:
     """Return a table that counts the figures of ours that equal a paper's."""
     counts = {}
@@ -351,7 +388,7 @@ def table(path: Path, folder: Path) -> str:
     if path.is_dir():
         return run_table(path)
     if path.suffix == '.csv':
-        return speed_table(path)
+        return csv_table(path)
     return model_table(path, folder)
 
 
