@@ -10,15 +10,17 @@ from test_backbones import (
     every_backbone,
     image,
 )
-from timm.layers import DropPath
+from timm.layers import DropPath as TimmDropPath
 from torch.testing import assert_close
 
 from mmattn.models import MaskedCaiT
+from mmattn.models.layers import DropPath
 
 # CaiT (https://arxiv.org/abs/2103.17239) drops with one rate in all layers, and so does
 # MaiT-S, as Table 8 of https://arxiv.org/abs/2207.03006 notes. All others, DeiT among
 # them, grow linearly.
 CONSTANT = MaskedCaiT, DistilledMaiT
+DROP_PATHS = DropPath, TimmDropPath  # MaskedCaiT has timm's
 DEPTHS = 1, 2, 2, 1
 RATE = 0.6
 
@@ -47,12 +49,12 @@ def dropping_blocks(model):
     return [
         module
         for module in model.modules()
-        if any(isinstance(child, DropPath) for child in module.children())
+        if any(isinstance(child, DROP_PATHS) for child in module.children())
     ]
 
 
 def rates_of(block):
-    return {m.drop_prob for m in block.modules() if isinstance(m, DropPath)}
+    return {m.drop_prob for m in block.modules() if isinstance(m, DROP_PATHS)}
 
 
 def depthwise(conv, x):
@@ -97,7 +99,7 @@ def test_a_dropped_block_is_its_residual_path(cls):
     seen = {}
     for block in blocks:
         for module in block.modules():
-            if isinstance(module, DropPath):
+            if isinstance(module, DROP_PATHS):
                 module.drop_prob = 1.0
         block.register_forward_hook(
             lambda block, args, out: seen.update({block: (args[0], out)})
@@ -117,7 +119,7 @@ def test_images_are_dropped_alone_and_survivors_scaled_up(cls):
     model = build(cls, drop_path_rate=0.5).train()
     seen = []
     for module in model.modules():
-        if isinstance(module, DropPath):
+        if isinstance(module, DROP_PATHS):
             module.drop_prob = 0.5
             module.register_forward_hook(lambda m, args, out: seen.append((*args, out)))
     torch.manual_seed(0)

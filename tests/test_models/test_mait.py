@@ -3,13 +3,13 @@
 import pytest
 import timm
 import torch
-from timm.layers import DropPath
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from torch.testing import assert_close
 
 from mmattn.models import MaiT
+from mmattn.models.layers import DropPath
 from mmattn.models.layers.patches import resize_pos_embed
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)

@@ -11,13 +11,13 @@ Channels come last inside the network.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.models.checkpoints import layouts
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
+    DropPath,
     NeighborhoodAttention,
     PointwiseMlp,
     WindowAttention,

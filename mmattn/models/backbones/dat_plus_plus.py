@@ -11,7 +11,6 @@ Channels come last inside the network.
 
 from collections.abc import Mapping, Sequence
 
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.models.checkpoints import layouts
@@ -19,6 +18,7 @@ from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
     DepthwiseConv,
+    DropPath,
     PointwiseLinear,
     PointwiseMlp,
     grid_of,

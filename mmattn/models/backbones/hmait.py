@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
+    DropPath,
     MaskedAttention,
     PointwiseLinear,
     PointwiseMlp,

@@ -17,10 +17,10 @@ and depthwise convolutions see PyTorch's channels_last memory format.
 from collections.abc import Mapping
 
 import torch
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
+    DropPath,
     InteractiveAttention,
     PointwiseLinear,
     SeparableConv,

@@ -19,12 +19,13 @@ from collections.abc import Mapping
 from math import prod
 
 import torch
-from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
     DepthwiseConv,
+    DropPath,
     PointwiseLinear,
+    PointwiseMlp,
     SeparableConv,
     StarReLU,
     StructureAwareAttention,
@@ -238,7 +239,7 @@ class LiSANet(Pyramid):
                 mix = SeparableConv(channels, 7, act_layer)
             else:
                 mix = attention(channels, grids[stage])
-            position, mlp = None, Mlp(channels, hidden_dims, act_layer=act_layer)
+            position, mlp = None, PointwiseMlp(channels, hidden_dims, act_layer)
             if not self.plain:
                 position = DepthwiseConv(channels, 3)
                 mlp = ConvMlp(channels, hidden_dims, act_layer)

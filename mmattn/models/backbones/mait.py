@@ -19,10 +19,10 @@ from functools import partial
 from math import isqrt, prod
 
 import torch
-from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
+    DropPath,
     MaskedAttention,
     PointwiseMlp,
     RandomMaskedAttention,
@@ -39,6 +39,17 @@ from mmattn.registry import MODELS
 from .base_backbone import BaseBackbone, drop_path_rates, run_block
 
 OUT_TYPES = 'featmap', 'cls_token'
+
+
+class LayerScale(nn.Module):
+    """Learned factor of each channel, with the name of timm's parameter."""
+
+    def __init__(self, embed_dims: int, init_value: float):
+        super().__init__()
+        self.gamma = nn.Parameter(init_value * torch.ones(embed_dims))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
 
 
 class MaiTBlock(nn.Module):

@@ -15,7 +15,6 @@ mixes masked and global weights, so attention stays dense, N x N.
 from collections.abc import Mapping, Sequence
 
 import torch
-from timm.models.cait import Cait, TalkingHeadAttn
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
@@ -34,18 +33,20 @@ from .base_backbone import BaseBackbone, run_block
 from .mait import OUT_TYPES
 
 
-class MaskedTalkingHeads(TalkingHeadAttn):
-    """timm's talking-heads attention with masked heads; shape (B, H, W, C) in and out.
+class MaskedTalkingHeads(nn.Module):
+    """CaiT's talking-heads attention with masked heads; (B, H, W, C) in and out.
 
     Args:
-        dim, num_heads, qkv_bias: timm's.
+        embed_dims: channels C.
+        num_heads: heads; `embed_dims` is a multiple.
+        qkv_bias: whether queries, keys and values have biases.
         masked_heads: indices of the masked heads among the mixed scores.
         soft, alpha_init, kernel_size, mask_fill: see `MaskedAttention`.
     """
 
     def __init__(
         self,
-        dim: int,
+        embed_dims: int,
         num_heads: int,
         qkv_bias: bool = True,
         *,
@@ -55,8 +56,14 @@ class MaskedTalkingHeads(TalkingHeadAttn):
         kernel_size: int = 3,
         mask_fill: str = 'zero',
     ):
-        super().__init__(dim, num_heads, qkv_bias)
+        super().__init__()
         check_mask(kernel_size, mask_fill, soft)
+        self.num_heads = num_heads
+        self.scale = (embed_dims // num_heads) ** -0.5
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.proj_l = nn.Linear(num_heads, num_heads)
+        self.proj_w = nn.Linear(num_heads, num_heads)
         self.masked_heads = resolve_heads(masked_heads, num_heads)
         self.kernel_size = kernel_size
         self.mask_fill = mask_fill
@@ -165,6 +172,9 @@ class MaskedCaiT(BaseBackbone):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
+        # Here, since it imports all of timm's models.
+        from timm.models.cait import Cait
+
         super().__init__(init_cfg, compile)
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']

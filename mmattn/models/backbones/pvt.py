@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from math import isqrt, prod
 
 import torch
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.models.checkpoints.pvt import (
@@ -26,6 +25,7 @@ from mmattn.models.checkpoints.pvt import (
     to_official_state_dict,
 )
 from mmattn.models.layers import (
+    DropPath,
     PointwiseMlp,
     SpatialReductionAttention,
     fit_on_load,

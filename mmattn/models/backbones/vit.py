@@ -12,10 +12,10 @@ from math import prod
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.models.layers import (
+    DropPath,
     InteractiveAttention,
     MaskedAttention,
     PointwiseLinear,

@@ -7,6 +7,7 @@ from .deformable_detr import (
     DeformableDetrEncoder,
 )
 from .depthwise_conv import DepthwiseConv
+from .drop_path import DropPath
 from .initialization import Initializable, init_linear_and_conv
 from .interactive_attention import InteractiveAttention
 from .masked import (
@@ -44,6 +45,7 @@ __all__ = [
     'DeformableDetrDecoder',
     'DeformableDetrEncoder',
     'DepthwiseConv',
+    'DropPath',
     'Initializable',
     'InteractiveAttention',
     'LinearSpatialReductionAttention',

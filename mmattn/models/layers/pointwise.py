@@ -17,10 +17,15 @@ class PointwiseLinear(nn.Linear):
 class PointwiseMlp(nn.Module):
     """timm's `Mlp` with `PointwiseLinear`: the same parameters and function."""
 
-    def __init__(self, embed_dims: int, hidden_dims: int):
+    def __init__(
+        self,
+        embed_dims: int,
+        hidden_dims: int,
+        act_layer: type[nn.Module] = nn.GELU,
+    ):
         super().__init__()
         self.fc1 = PointwiseLinear(embed_dims, hidden_dims)
-        self.act = nn.GELU()
+        self.act = act_layer()
         self.fc2 = PointwiseLinear(hidden_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,34 @@
+"""Stochastic depth.
+
+timm has this layer, too, but importing any part of timm imports all of its models,
+which takes longer than all of ours.
+"""
+
+from torch import Tensor, nn
+
+
+class DropPath(nn.Module):
+    """Drop a branch in training, for each image alone; scale up the ones that are kept.
+
+    From Huang et al., "Deep Networks with Stochastic Depth",
+    https://arxiv.org/abs/1603.09382.
+
+    Args:
+        drop_prob: probability that the branch of an image is dropped.
+    """
+
+    def __init__(self, drop_prob: float = 0.0):
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.drop_prob == 0 or not self.training:
+            return x
+        keep_prob = 1 - self.drop_prob
+        kept = x.new_empty(x.shape[:1] + (1,) * (x.dim() - 1)).bernoulli_(keep_prob)
+        if keep_prob > 0:
+            kept.div_(keep_prob)
+        return x * kept
+
+    def extra_repr(self) -> str:
+        return f'drop_prob={self.drop_prob:.3f}'
