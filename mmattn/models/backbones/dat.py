@@ -127,8 +127,8 @@ class DAT(Pyramid):
         offsets, offset_range, position: settings of the deformable attention, which the
             paper's ablations change; see `DeformableAttention`.
         backend: backend of the deformable attention; None takes the fastest.
-        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
-            init_cfg: see `Pyramid`.
+        in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
+            compile, init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a
@@ -157,6 +157,7 @@ class DAT(Pyramid):
         self,
         arch: str | Mapping = 'tiny',
         *,
+        in_channels: int = 3,
         img_size: int | tuple[int, int] = 224,
         window_size: int = 7,
         blocks: Sequence[str] | None = None,
@@ -173,7 +174,7 @@ class DAT(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
         arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         num_heads, num_groups = arch['num_heads'], arch['num_groups']
@@ -220,7 +221,7 @@ class DAT(Pyramid):
         def block(stage: int, index: int, drop_path: float) -> nn.Module:
             return DATBlock(embed_dims[stage], attention(stage, index), drop_path)
 
-        self.patch_embed = PatchEmbed(3, embed_dims[0], PATCH_SIZE, bias=True)
+        self.patch_embed = PatchEmbed(in_channels, embed_dims[0], PATCH_SIZE, bias=True)
         self.layers = self.build_layers(downsample, block, drop_path_rate)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.register_load_state_dict_pre_hook(take_official_names)

@@ -51,11 +51,11 @@ class ConvNorm(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Two strided convolutions: (B, H, W, 3) to (B, ceil(H / 4), ceil(W / 4), C)."""
+    """Two strided convolutions: (B, H, W, C) to (B, ceil(H / 4), ceil(W / 4), C')."""
 
-    def __init__(self, embed_dims: int):
+    def __init__(self, in_channels: int, embed_dims: int):
         super().__init__()
-        self.conv1 = ConvNorm(3, embed_dims // 2, bias=True)
+        self.conv1 = ConvNorm(in_channels, embed_dims // 2, bias=True)
         self.act = nn.GELU()
         self.conv2 = ConvNorm(embed_dims // 2, embed_dims, bias=True)
 
@@ -133,8 +133,8 @@ class DATPlusPlus(Pyramid):
             without overlap are padded right and below. The paper's DAT+ has neither of
             these three.
         backend: backend of the operators; None takes the fastest.
-        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
-            init_cfg: see `Pyramid`.
+        in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
+            compile, init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size and returns a tuple of maps
@@ -144,6 +144,7 @@ class DATPlusPlus(Pyramid):
         ValueError: unknown arch, stage index or setting.
     """
 
+    stem_conv = 'patch_embed.conv1.proj'
     arch_zoo = presets(
         ('embed_dims', 'depths', 'num_heads', 'num_groups'),
         {
@@ -163,6 +164,7 @@ class DATPlusPlus(Pyramid):
         self,
         arch: str | Mapping = 'tiny',
         *,
+        in_channels: int = 3,
         img_size: int | tuple[int, int] = 224,
         blocks: Sequence[str] | None = None,
         offset_strides: Sequence[int] = OFFSET_STRIDES,
@@ -181,7 +183,7 @@ class DATPlusPlus(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
         arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         if len(depths) != len(OFFSET_STRIDES):
@@ -227,11 +229,11 @@ class DATPlusPlus(Pyramid):
             attn = attention(stage, index)
             return DATPlusPlusBlock(embed_dims[stage], attn, drop_path, lpu, conv_mlp)
 
-        self.patch_embed = (
-            PatchEmbed(embed_dims[0])
-            if conv_stem
-            else PlainPatchEmbed(3, embed_dims[0], 4, bias=True)
-        )
+        if conv_stem:
+            self.patch_embed = PatchEmbed(in_channels, embed_dims[0])
+        else:
+            self.stem_conv = 'patch_embed.proj'
+            self.patch_embed = PlainPatchEmbed(in_channels, embed_dims[0], 4, bias=True)
         self.layers = self.build_layers(downsample, block, drop_path_rate)
         self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
         self.register_load_state_dict_pre_hook(take_official_names)

@@ -63,11 +63,11 @@ class HMaiTBlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Patches (B, ceil(H / 4), ceil(W / 4), C) of images (B, H, W, 3), with a norm."""
+    """Normed patches (B, ceil(H / 4), ceil(W / 4), C') of images (B, H, W, C)."""
 
-    def __init__(self, embed_dims: int):
+    def __init__(self, in_channels: int, embed_dims: int):
         super().__init__()
-        self.proj = nn.Conv2d(3, embed_dims, PATCH_SIZE, stride=PATCH_SIZE)
+        self.proj = nn.Conv2d(in_channels, embed_dims, PATCH_SIZE, stride=PATCH_SIZE)
         self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,8 +110,8 @@ class HMaiT(Pyramid):
         img_size: image side, or (height, width), that 'full' and 'absolute' are made
             for. They are resized for other sizes, at run time and on load.
         backend: backend of the operator; None takes the fastest.
-        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
-            init_cfg: see `Pyramid`.
+        in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
+            compile, init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a
@@ -134,6 +134,7 @@ class HMaiT(Pyramid):
         self,
         arch: str | Mapping = 'tiny',
         *,
+        in_channels: int = 3,
         masked_heads: Sequence[int] | None = None,
         kernel_size: int = 3,
         mask_fill: str = 'zero',
@@ -148,7 +149,7 @@ class HMaiT(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
         arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         num_heads = arch['num_heads']
@@ -186,7 +187,7 @@ class HMaiT(Pyramid):
         def block(stage: int, index: int, drop_path: float) -> nn.Module:
             return HMaiTBlock(embed_dims[stage], attention(stage), drop_path)
 
-        self.patch_embed = PatchEmbed(embed_dims[0])
+        self.patch_embed = PatchEmbed(in_channels, embed_dims[0])
         self.register_parameter('pos_embed', None)
         if position == 'absolute':
             self.grid_size = grids[0]

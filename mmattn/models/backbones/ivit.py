@@ -115,7 +115,7 @@ class IViT(Pyramid):
             printed is `interact_expand=1, local_kernel=None, gate=False`.
         conv_kernel: depthwise kernel of the convolution blocks in stages 1 and 2.
         backend: backend of the operator; None takes the fastest.
-        drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
+        in_channels, drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
             `Pyramid`.
 
     Forward:
@@ -127,6 +127,7 @@ class IViT(Pyramid):
         ValueError: unknown arch, stage index or operator setting.
     """
 
+    stem_conv = 'downsamplings.0.conv'
     arch_zoo = presets(
         ('embed_dims', 'depths', 'num_heads'),
         {
@@ -141,6 +142,7 @@ class IViT(Pyramid):
         self,
         arch: str | Mapping = 'tiny',
         *,
+        in_channels: int = 3,
         drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] = (0, 1, 2, 3),
         out_norm: bool = True,
@@ -155,7 +157,7 @@ class IViT(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
         arch = self.arch
         embed_dims = arch['embed_dims']
 
@@ -174,7 +176,7 @@ class IViT(Pyramid):
 
         def downsample(stage: int) -> nn.Module:
             return Downsampling(
-                3 if stage == 0 else embed_dims[stage - 1],
+                in_channels if stage == 0 else embed_dims[stage - 1],
                 embed_dims[stage],
                 kernel_size=7 if stage == 0 else 3,
                 stride=4 if stage == 0 else 2,
@@ -193,6 +195,9 @@ class IViT(Pyramid):
         self.out_norms = self.build_out_norms(layer_norm, out_norm)
         self.init_parameters(self.downsamplings[0].conv)
         self.freeze(frozen_stages)
+
+    def level_lists(self):
+        return [self.downsamplings, self.blocks]
 
     def parts(self):
         return list(zip(self.downsamplings, self.blocks, strict=True))

@@ -137,8 +137,8 @@ class LiSANet(Pyramid):
         kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: settings of
             mixer 'lisa', see `StructureAwareAttention`. At 384 pixels, kernels in the
             domain 'frequency' have the parameters that the paper prints.
-        drop_path_rate, out_indices, out_norm, frozen_stages, with_cp, compile,
-            init_cfg: see `Pyramid`.
+        in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
+            compile, init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size (the plain network pads right and below to
@@ -149,6 +149,7 @@ class LiSANet(Pyramid):
         ValueError: unknown arch, mixer, stage index or setting.
     """
 
+    stem_conv = 'patch_embeds.0.conv'
     arch_zoo = presets(
         ('embed_dims', 'depths', 'mlp_ratios', 'conv_stages', 'patterns'),
         {
@@ -165,6 +166,7 @@ class LiSANet(Pyramid):
         self,
         arch: str | Mapping = 'small',
         *,
+        in_channels: int = 3,
         mixer: str = 'lisa',
         embed_dims: int | None = None,
         num_heads: int | None = None,
@@ -193,7 +195,7 @@ class LiSANet(Pyramid):
                 f'got {activation!r}'
             )
         act_layer = ACTIVATIONS[activation]
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
         self.plain = len(self.arch['depths']) == 1
         if not self.plain and (embed_dims, num_heads) != (None, None):
             raise ValueError(
@@ -249,9 +251,11 @@ class LiSANet(Pyramid):
             channels = embed_dims[stage]
             if self.plain:
                 patches = dict(kernel_size=PATCH_SIZE, stride=PATCH_SIZE)
-                return PatchEmbed(3, channels, norm=False, **patches)
+                return PatchEmbed(in_channels, channels, norm=False, **patches)
             if stage == 0:
-                return PatchEmbed(3, channels, kernel_size=7, stride=4, padding=3)
+                return PatchEmbed(
+                    in_channels, channels, kernel_size=7, stride=4, padding=3
+                )
             dims = embed_dims[stage - 1 : stage + 1]
             return PatchEmbed(*dims, kernel_size=3, stride=2, padding=1)
 
@@ -295,8 +299,17 @@ class LiSANet(Pyramid):
             stages[0].append(self.pos_embed)
         return stages
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return super().forward(pad_to_patches(x, PATCH_SIZE) if self.plain else x)
+    def levels(self):
+        if self.plain:
+            return [(self.arch['embed_dims'][0], PATCH_SIZE)]
+        return super().levels()
+
+    def level_lists(self):
+        return [self.patch_embeds, self.blocks]
+
+    def walk(self, x, indices, take):
+        x = pad_to_patches(x, PATCH_SIZE) if self.plain else x
+        return super().walk(x, indices, take)
 
     def add_positions(self, x: Tensor, stage: int) -> Tensor:
         if not self.plain:

@@ -36,7 +36,8 @@ from mmattn.models.layers import (
 from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .base_backbone import drop_path_rates, run_block
+from .plain import Plain
 
 OUT_TYPES = 'featmap', 'cls_token'
 
@@ -81,7 +82,7 @@ class MaiTBlock(nn.Module):
 
 
 @MODELS.register_module()
-class MaiT(BaseBackbone):
+class MaiT(Plain):
     """Masked attention image Transformer; without masks, DeiT.
 
     Args:
@@ -100,6 +101,8 @@ class MaiT(BaseBackbone):
         layer_scale: initial value of LayerScale, None for no LayerScale. The paper's
             Table 7 has it on 'xtiny', 'xsmall' and 'small'; 1e-5 is our choice.
         distilled: whether a distillation token follows the class token.
+        in_channels: channels of the images. Pretrained weights of RGB images are
+            adapted to others on load.
         patch_size: side of a patch.
         img_size: image side, or (height, width), that the position embedding is made
             for. It is resized for other grids (bicubic), at run time and on load,
@@ -148,6 +151,7 @@ class MaiT(BaseBackbone):
         random_mask_seed: int | None = None,
         layer_scale: float | None = None,
         distilled: bool = False,
+        in_channels: int = 3,
         patch_size: int = 16,
         img_size: int | tuple[int, int] = 224,
         drop_path_rate: float = 0.0,
@@ -160,7 +164,7 @@ class MaiT(BaseBackbone):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
+        super().__init__(init_cfg, compile, in_channels)
         arch = self.resolve_arch(arch)
         embed_dims = arch['embed_dims']
         depth = arch['depth'] if depth is None else depth
@@ -174,7 +178,7 @@ class MaiT(BaseBackbone):
         self.num_special = 2 if distilled else 1
         self.grid_size = grid_of(img_size, patch_size)
 
-        projection = nn.Conv2d(3, embed_dims, patch_size, stride=patch_size)
+        projection = nn.Conv2d(in_channels, embed_dims, patch_size, stride=patch_size)
         self.patch_embed = nn.Sequential(OrderedDict(proj=projection))
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims))
         dist_token = nn.Parameter(torch.empty(1, 1, embed_dims)) if distilled else None
@@ -233,7 +237,7 @@ class MaiT(BaseBackbone):
         stem = [self.patch_embed, *self._embeddings()]
         return [stem, *([block] for block in self.blocks)]
 
-    def forward(self, x: Tensor) -> tuple[Tensor | tuple[Tensor, Tensor], ...]:
+    def walk(self, x, indices, take):
         x = self.patch_embed(pad_to_patches(x, self.patch_size))  # (B, C, H, W)
         grid = x.shape[2:]
         x = x.flatten(2).transpose(1, 2)  # (B, N, C)
@@ -241,20 +245,42 @@ class MaiT(BaseBackbone):
         x = torch.cat([*special, x], dim=1)
         x = x + pos_embed_tokens(self.pos_embed, self.grid_size, grid, self.num_special)
         outs = []
-        for i, block in enumerate(self.blocks):
-            x = run_block(block, x, self.with_cp, grid)
-            if i in self.out_indices:
-                is_last = i == self.out_indices[-1]
-                norm = self.norm if is_last else self.out_norms[str(i)]
-                outs.append(self._output(x, grid, norm))
+        for i in range(max(indices) + 1):
+            x = run_block(self.blocks[i], x, self.with_cp, grid)
+            if i in indices:
+                outs.append(take((x, grid), i))
         return tuple(outs)
 
-    def _output(self, x: Tensor, grid: Sequence[int], norm: nn.Module):
+    def output(
+        self, state: tuple[Tensor, Sequence[int]], index: int
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        x, grid = state
+        start = self.num_special
+        x = x[:, start:] if self.out_type == 'featmap' else x[:, :start]
+        if str(index) in self.out_norms:
+            x = self.out_norms[str(index)](x)
+        elif index == len(self.blocks) - 1:
+            x = self.norm(x)
         if self.out_type == 'featmap':
-            patches = norm(x[:, self.num_special :])
-            return patches.transpose(1, 2).unflatten(2, tuple(grid))  # (B, C, H, W)
-        tokens = norm(x[:, : self.num_special]).unbind(1)
-        return tokens[0] if self.num_special == 1 else tokens
+            return _as_map(x, grid)
+        return x[:, 0] if start == 1 else x.unbind(1)
+
+    def raw_map(self, state: tuple[Tensor, Sequence[int]]) -> Tensor:
+        x, grid = state
+        return _as_map(x[:, self.num_special :], grid)
+
+    def ends_in_norm(self):
+        return super().ends_in_norm() or not isinstance(self.norm, nn.Identity)
+
+    def prune(self, last: int, keep_norms: bool = True):
+        if not keep_norms or last < len(self.blocks) - 1:
+            self.norm = nn.Identity()
+        super().prune(last, keep_norms)
+
+
+def _as_map(x: Tensor, grid: Sequence[int]) -> Tensor:
+    """Return the map (B, C, H, W) of patches (B, N, C)."""
+    return x.transpose(1, 2).unflatten(2, tuple(grid))
 
 
 def taker_of(weights: Mapping[str, Tensor]) -> str | None:

@@ -29,8 +29,9 @@ from mmattn.ops import neighborhood_mask
 from mmattn.ops.masked_attention import resolve_heads
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, run_block
+from .base_backbone import run_block
 from .mait import OUT_TYPES
+from .plain import Plain
 
 
 class MaskedTalkingHeads(nn.Module):
@@ -110,7 +111,7 @@ def _mix_heads(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 @MODELS.register_module()
-class MaskedCaiT(BaseBackbone):
+class MaskedCaiT(Plain):
     """CaiT with masked heads; without masks, timm's CaiT.
 
     Args:
@@ -122,6 +123,8 @@ class MaskedCaiT(BaseBackbone):
         kernel_size: width of the masks in patches.
         mask_fill: 'zero' or 'neg_inf'; see `ops.masked_attention`.
         layer_scale: initial value of LayerScale; CaiT's at 24 layers is 1e-5.
+        in_channels: channels of the images. Pretrained weights of RGB images are
+            adapted to others on load.
         patch_size: side of a patch.
         img_size: image side, or (height, width), that the position embedding is made
             for. It is resized for other grids (bicubic), at run time and on load.
@@ -162,6 +165,7 @@ class MaskedCaiT(BaseBackbone):
         kernel_size: int = 3,
         mask_fill: str = 'zero',
         layer_scale: float = 1e-5,
+        in_channels: int = 3,
         patch_size: int = 16,
         img_size: int | tuple[int, int] = 224,
         drop_path_rate: float = 0.0,
@@ -175,7 +179,7 @@ class MaskedCaiT(BaseBackbone):
         # Here, since it imports all of timm's models.
         from timm.models.cait import Cait
 
-        super().__init__(init_cfg, compile)
+        super().__init__(init_cfg, compile, in_channels)
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
         self.out_indices = self.resolve_out_indices(out_indices, depth)
@@ -209,6 +213,7 @@ class MaskedCaiT(BaseBackbone):
         cait = Cait(
             img_size=tuple(side * patch_size for side in self.grid_size),
             patch_size=patch_size,
+            in_chans=in_channels,
             num_classes=0,
             embed_dim=embed_dims,
             # Blocks above the last returned one would never get a gradient.
@@ -235,16 +240,31 @@ class MaskedCaiT(BaseBackbone):
     def stages(self):
         return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+    def walk(self, x, indices, take):
         x = embed_patches(x, self.patch_embed.proj, self.pos_embed, self.grid_size)
         outs = []
-        for i, block in enumerate(self.blocks):
-            x = run_block(block, x, self.with_cp)
-            if str(i) in self.out_norms:
-                outs.append(self.out_norms[str(i)](x).permute(0, 3, 1, 2))
+        for i in range(max(indices) + 1):
+            x = run_block(self.blocks[i], x, self.with_cp)
+            if i in indices:
+                outs.append(take(x, i))
+        return tuple(outs)
+
+    def output(self, x: Tensor, index: int) -> Tensor:
         if self.out_type == 'cls_token':
-            return (self.norm(self._class_token(x.flatten(1, 2))),)
-        return *outs, self.norm(x).permute(0, 3, 1, 2)  # (B, C, H, W)
+            return self.norm(self._class_token(x.flatten(1, 2)))
+        if str(index) in self.out_norms:
+            x = self.out_norms[str(index)](x)
+        elif index == len(self.blocks) - 1:
+            x = self.norm(x)
+        return x.permute(0, 3, 1, 2)  # (B, C, H, W)
+
+    def ends_in_norm(self):
+        return super().ends_in_norm() or not isinstance(self.norm, nn.Identity)
+
+    def prune(self, last: int, keep_norms: bool = True):
+        if not keep_norms or last < len(self.blocks) - 1:
+            self.norm = nn.Identity()
+        super().prune(last, keep_norms)
 
     def _class_token(self, x: Tensor) -> Tensor:
         """Return the class token (B, C) of the tokens (B, N, C)."""

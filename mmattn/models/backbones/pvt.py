@@ -102,7 +102,7 @@ class PVT(Pyramid):
             stage's map.
         out_indices: stages whose maps are returned; None returns all, or the class
             token alone.
-        drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
+        in_channels, drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
             `Pyramid`.
 
     Forward:
@@ -144,6 +144,7 @@ class PVT(Pyramid):
         self,
         arch: str | Mapping = 'tiny',
         *,
+        in_channels: int = 3,
         img_size: int | tuple[int, int] = 224,
         out_type: str = 'featmap',
         drop_path_rate: float = 0.0,
@@ -160,7 +161,8 @@ class PVT(Pyramid):
         with_token = out_type == 'cls_token'
         if with_token and out_indices is None:
             out_indices = -1
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
+        self.out_type = out_type
         arch = self.arch
         embed_dims, last = arch['embed_dims'], len(arch['depths']) - 1
         if with_token and (self.out_indices[-1] != last or arch['sr_ratios'][-1] != 1):
@@ -190,7 +192,9 @@ class PVT(Pyramid):
             mlp = PointwiseMlp(channels, arch['mlp_ratios'][stage] * channels)
             return PVTBlock(channels, attn, mlp, drop_path)
 
-        self.patch_embed = PatchEmbed(3, embed_dims[0], kernel_size=4, stride=4)
+        self.patch_embed = PatchEmbed(
+            in_channels, embed_dims[0], kernel_size=4, stride=4
+        )
         self.layers = self.build_layers(downsample, block, drop_path_rate)
         for i, layer in enumerate(self.layers):
             num_tokens = prod(self.grid_sizes[i]) + (with_token and i == last)

@@ -77,8 +77,8 @@ class PVTv2(Pyramid):
             images then need 32 or more pixels a side.
         conv_mlp: whether MLPs have a depthwise convolution. Without it, and without
             `overlap`, the network knows no positions, since it has no tables of them.
-        drop_path_rate, out_indices, frozen_stages, with_cp, compile, init_cfg: see
-            `Pyramid`.
+        in_channels, drop_path_rate, out_indices, frozen_stages, with_cp, compile,
+            init_cfg: see `Pyramid`.
 
     Forward:
         Takes images (B, 3, H, W) of any size and returns a tuple of maps (B, C_i, H_i,
@@ -121,6 +121,7 @@ class PVTv2(Pyramid):
         self,
         arch: str | Mapping = 'b2',
         *,
+        in_channels: int = 3,
         linear: bool | None = None,
         overlap: bool = True,
         conv_mlp: bool = True,
@@ -131,7 +132,7 @@ class PVTv2(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg)
+        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
         arch = self.arch
         embed_dims = arch['embed_dims']
         linear = arch['linear'] if linear is None else linear
@@ -163,7 +164,7 @@ class PVTv2(Pyramid):
                 return dict(kernel_size=stride, stride=stride)
             return dict(kernel_size=2 * stride - 1, stride=stride, padding=stride - 1)
 
-        self.patch_embed = PatchEmbed(3, embed_dims[0], **patches(4))
+        self.patch_embed = PatchEmbed(in_channels, embed_dims[0], **patches(4))
         self.layers = self.build_layers(downsample, block, drop_path_rate)
         for layer, channels in zip(self.layers, embed_dims, strict=False):
             layer.norm = nn.LayerNorm(channels, eps=EPSILON)
@@ -179,6 +180,9 @@ class PVTv2(Pyramid):
             stem,
             *([*stage, norm] for stage, norm in zip(stages, norms, strict=True)),
         ]
+
+    def ends_in_norm(self):
+        return True
 
     def end_stage(self, x: Tensor, stage: int) -> Tensor:
         return self.layers[stage].norm(x)

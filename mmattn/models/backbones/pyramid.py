@@ -3,7 +3,8 @@
 Each file of a backbone has its own blocks. Channels come last inside the network.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -33,6 +34,8 @@ class Pyramid(BaseBackbone):
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
         init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        in_channels: channels of the images, 3 by default. Pretrained weights of RGB
+            images are adapted to others on load.
 
     Other settings of the pyramids:
         drop_path_rate: stochastic depth of the last block, growing linearly from 0.
@@ -48,8 +51,9 @@ class Pyramid(BaseBackbone):
         with_cp: bool,
         compile: bool | Mapping,
         init_cfg: dict | list[dict] | None,
+        in_channels: int = 3,
     ):
-        super().__init__(init_cfg, compile)
+        super().__init__(init_cfg, compile, in_channels)
         self.arch = self.resolve_arch(arch)
         count = len(self.arch['depths'])
         if out_indices is None:
@@ -113,16 +117,25 @@ class Pyramid(BaseBackbone):
         (stem, first), *rest = self.parts()
         return [[stem], [first], *(list(part) for part in rest)]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = x.permute(0, 2, 3, 1)  # (B, H, W, 3)
+    def levels(self):
+        count = len(self.parts())
+        return [(c, 4 << i) for i, c in enumerate(self.arch['embed_dims'][:count])]
+
+    def level_lists(self):
+        return [self.layers]
+
+    def walk(
+        self, x: Tensor, indices: Collection[int], take: Callable[[Tensor, int], Any]
+    ) -> tuple:
+        x = x.permute(0, 2, 3, 1)  # (B, H, W, C)
         outs = []
-        for stage, (before, blocks) in enumerate(self.parts()):
+        for stage, (before, blocks) in enumerate(self.parts()[: max(indices) + 1]):
             x = self.add_positions(before(x), stage)
             for block in blocks:
                 x = run_block(block, x, self.with_cp)
             x = self.end_stage(x, stage)
-            if stage in self.out_indices:
-                outs.append(self.output(x, stage))
+            if stage in indices:
+                outs.append(take(x, stage))
         return tuple(outs)
 
     def add_positions(self, x: Tensor, stage: int) -> Tensor:
@@ -134,7 +147,6 @@ class Pyramid(BaseBackbone):
         return x
 
     def output(self, x: Tensor, stage: int) -> Tensor:
-        """Return the map (B, C, H, W) of (B, H, W, C), after its norm, if any."""
-        if self.out_norms:
+        if str(stage) in self.out_norms:
             x = self.out_norms[str(stage)](x)
         return x.permute(0, 3, 1, 2)

@@ -29,7 +29,8 @@ from mmattn.models.layers import (
 from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, drop_path_rates, run_block
+from .base_backbone import drop_path_rates, run_block
+from .plain import Plain
 
 
 class SelfAttention(nn.Module):
@@ -73,7 +74,7 @@ class TransformerBlock(nn.Module):
 
 
 @MODELS.register_module()
-class ViT(BaseBackbone):
+class ViT(Plain):
     """Plain ViT without class token.
 
     Args:
@@ -81,6 +82,8 @@ class ViT(BaseBackbone):
         attention: 'mhsa' (dense, through PyTorch's SDPA), 'imhsa'
             (`InteractiveAttention`) or 'masked' (`MaskedAttention`). 'mhsa' and
             'masked' can load each other's weights.
+        in_channels: channels of the images. Pretrained weights of RGB images are
+            adapted to others on load.
         patch_size: side of a patch; 16 and 8 in the paper.
         img_size: image side, or (height, width), that the position embedding is made
             for. It is resized for other grids (bicubic), at run time and on load.
@@ -108,6 +111,7 @@ class ViT(BaseBackbone):
         ValueError: unknown arch, attention or block index.
     """
 
+    stem_conv = 'patch_embed'
     arch_zoo = {
         'tiny': dict(embed_dims=192, depth=12, num_heads=3),
         'small': dict(embed_dims=384, depth=12, num_heads=6),
@@ -118,6 +122,7 @@ class ViT(BaseBackbone):
         arch: str | Mapping = 'small',
         attention: str = 'imhsa',
         *,
+        in_channels: int = 3,
         patch_size: int = 16,
         img_size: int | tuple[int, int] = 224,
         drop_path_rate: float = 0.0,
@@ -136,7 +141,7 @@ class ViT(BaseBackbone):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile)
+        super().__init__(init_cfg, compile, in_channels)
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
         num_heads = arch['num_heads']
@@ -177,7 +182,9 @@ class ViT(BaseBackbone):
         self.with_cp = with_cp
         self.patch_size = patch_size
         self.grid_size = grid_of(img_size, patch_size)
-        self.patch_embed = nn.Conv2d(3, embed_dims, patch_size, stride=patch_size)
+        self.patch_embed = nn.Conv2d(
+            in_channels, embed_dims, patch_size, stride=patch_size
+        )
         self.pos_embed = nn.Parameter(torch.empty(1, prod(self.grid_size), embed_dims))
         self.blocks = nn.ModuleList(
             TransformerBlock(embed_dims, attentions[attention](layer), rate)
@@ -196,12 +203,16 @@ class ViT(BaseBackbone):
     def stages(self):
         return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+    def walk(self, x, indices, take):
         x = embed_patches(x, self.patch_embed, self.pos_embed, self.grid_size)
         outs = []
-        for i, block in enumerate(self.blocks):
-            x = run_block(block, x, self.with_cp)
-            if i in self.out_indices:
-                out = self.out_norms[str(i)](x)
-                outs.append(out.permute(0, 3, 1, 2))  # (B, C, H, W)
+        for i in range(max(indices) + 1):
+            x = run_block(self.blocks[i], x, self.with_cp)
+            if i in indices:
+                outs.append(take(x, i))
         return tuple(outs)
+
+    def output(self, x: Tensor, index: int) -> Tensor:
+        if str(index) in self.out_norms:
+            x = self.out_norms[str(index)](x)
+        return x.permute(0, 3, 1, 2)

@@ -20,6 +20,7 @@ from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
     embed_patches,
+    fit_image_channels,
     fit_loaded_pos_embed,
     grid_of,
     pad_to_patches,
@@ -62,6 +63,7 @@ __all__ = [
     'StructureAwareAttention',
     'WindowAttention',
     'embed_patches',
+    'fit_image_channels',
     'fit_loaded_pos_embed',
     'fit_on_load',
     'grid_of',

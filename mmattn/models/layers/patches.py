@@ -21,6 +21,24 @@ def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
     return F.pad(x, (0, pad_w, 0, pad_h))
 
 
+def fit_image_channels(weight: Tensor, channels: int) -> Tensor:
+    """Adapt the loaded weight of a convolution of RGB images to other images.
+
+    As in timm, one channel gets the sum over RGB, which treats a gray image like three
+    equal channels. Others repeat R, G, B, times 3 / channels.
+
+    Args:
+        weight: shape (O, 3, h, w). Other shapes are returned as they are.
+        channels: channels of the images.
+    """
+    if weight.dim() != 4 or weight.shape[1] != 3 or channels == 3:
+        return weight
+    if channels == 1:
+        return weight.float().sum(1, keepdim=True).to(weight.dtype)
+    repeated = weight.repeat(1, -(-channels // 3), 1, 1)[:, :channels]
+    return repeated * (3 / channels)
+
+
 def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
     """Return the (H, W) of an image's map at a stride, rounded up.
 
