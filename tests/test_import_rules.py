@@ -12,6 +12,9 @@ HEAVY = ('torch', 'torchvision', 'timm', 'numpy', 'triton', 'mmengine', 'mmcv')
 # What each part of the package may import of ours, beside itself. `mmattn` alone is
 # the package's own light file.
 ALLOWED = {
+    'mmattn.timm': {'mmattn.models'},
+    'mmattn.torchvision': {'mmattn.models'},
+    'mmattn.transformers': {'mmattn.models'},
     'mmattn.ops': set(),
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
@@ -54,7 +57,11 @@ ALLOWED = {
         'mmattn.models.layers',
         'mmattn.registry',
     },
-    'mmattn.models.classifiers': {'mmattn.registry'},
+    'mmattn.models.classifiers': {
+        'mmattn.models.backbones',
+        'mmattn.models.layers',
+        'mmattn.registry',
+    },
     'mmattn.models.detectors': {
         'mmattn.models.checkpoints',
         'mmattn.models.layers',
@@ -201,9 +208,24 @@ def test_operators_need_torch_alone():
     run(without(*others) + RUN_OPERATOR)
 
 
-def test_backbones_need_no_mm_package():
+def test_backbones_need_torch_alone():
+    """Importing timm would import all of its models, which takes longer than ours."""
     mm = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
-    run(without(*mm) + RUN_BACKBONES)
+    run(without('timm', 'torchvision', *mm) + RUN_BACKBONES)
+
+
+def test_names_of_the_package_are_imported_on_demand():
+    out = run(
+        'import mmattn, sys\n'
+        'assert "torch" not in sys.modules\n'
+        'from mmattn import models\n'
+        'names = {*models.backbones.__all__, "create_model", "list_models"}\n'
+        'assert all(getattr(mmattn, n) is getattr(models, n) for n in names)\n'
+        'assert {*names, "torchvision_fpn"} <= set(dir(mmattn))\n'
+        'try:\n    mmattn.IVit\n'
+        'except AttributeError as error:\n    print(error)\n'
+    )
+    assert out == "module 'mmattn' has no attribute 'IVit'\n"
 
 
 def test_backbones_never_touch_mmcv():

@@ -10,6 +10,7 @@ from .backbones import (
     PVTv2,
     ViT,
 )
+from .classifiers import PooledClassifier
 from .layers import (
     DeformableDETRDecoder,
     DeformableDetrDecoder,
@@ -18,6 +19,7 @@ from .layers import (
     MSDeformAttention,
 )
 from .necks import Mask2FormerPixelDecoder, MSDeformAttnNeck, PooledMLP
+from .presets import create_model, list_models
 
 __all__ = [
     'DAT',
@@ -36,6 +38,9 @@ __all__ = [
     'MaskedCaiT',
     'PVT',
     'PVTv2',
+    'PooledClassifier',
     'PooledMLP',
     'ViT',
+    'create_model',
+    'list_models',
 ]

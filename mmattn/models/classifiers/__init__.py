@@ -1,5 +1,13 @@
-"""Classifiers. They require mmpretrain, so `mmattn.models` imports them on demand."""
+"""Classifiers. `DistilledClassifier` requires mmpretrain and is imported on demand."""
 
-from .distilled import DistilledClassifier
+from .pooled import PooledClassifier
 
-__all__ = ['DistilledClassifier']
+__all__ = ['DistilledClassifier', 'PooledClassifier']
+
+
+def __getattr__(name: str):
+    if name == 'DistilledClassifier':
+        from .distilled import DistilledClassifier
+
+        return DistilledClassifier
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
