@@ -1,0 +1,191 @@
+"""Our models through timm's registry."""
+
+import sys
+from importlib import import_module
+
+import pytest
+import timm
+import torch
+from timm.models import save_for_hf
+from timm.models._features import FeatureGetterNet
+from timm.optim import create_optimizer_v2
+from torch.testing import assert_close
+
+import mmattn.timm
+from mmattn.models import backbones
+from mmattn.models.presets import all_presets
+
+# The first preset of each family.
+NAMES = {
+    cls: name
+    for name, (cls, arch) in all_presets().items()
+    if arch == next(iter(cls.arch_zoo))
+}
+every_family = pytest.mark.parametrize('name', NAMES.values())
+
+
+def build(name, **kwargs):
+    if name.startswith('mait_'):
+        kwargs = dict(depth=3) | kwargs
+    torch.manual_seed(0)
+    return timm.create_model(f'mmattn_{name}', **kwargs)
+
+
+def image(batch=1, channels=3, side=64):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(batch, channels, side, side, generator=generator)
+
+
+def test_each_preset_is_a_model_of_timm():
+    assert set(timm.list_models('mmattn_*')) == {f'mmattn_{n}' for n in all_presets()}
+    assert len(NAMES) == len(backbones.__all__)
+    assert mmattn.timm.mmattn_ivit_nano is timm.model_entrypoint('mmattn_ivit_nano')
+
+
+@every_family
+def test_parts_have_the_names_of_the_default_cfg(name):
+    with torch.device('meta'):
+        model = build(name)
+        features = model.forward_features(torch.empty(1, 3, 224, 224))
+    cfg = model.default_cfg
+    assert model.get_submodule(cfg['first_conv']).in_channels == 3
+    assert model.get_submodule(cfg['classifier']).out_features == 1000
+    assert features.shape[2:] == cfg['pool_size'] and cfg['architecture'].endswith(name)
+    assert features.shape[1] == model.num_features == model.head_hidden_size
+    info = timm.models.FeatureInfo(model.feature_info, len(model.feature_info))
+    assert info.channels()[-1] == model.num_features
+
+
+@every_family
+def test_a_classifier_trains(name):
+    model = build(name, num_classes=5, in_chans=4, drop_path_rate=0.1).train()
+    scores = model(image(2, channels=4))
+    assert scores.shape == (2, 5)
+    scores.square().sum().backward()
+    assert all(param.grad is not None for param in model.parameters())
+
+
+@every_family
+def test_features_are_the_maps_of_the_whole_model(name):
+    whole, features = build(name).eval(), build(name, features_only=True).eval()
+    assert isinstance(features, FeatureGetterNet)
+    count = len(whole.feature_info)
+    taken = [*range(count)] if count <= 4 else [*range(count - 3, count)]
+    unknown = features.model.load_state_dict(whole.state_dict(), strict=False)
+    assert not unknown.missing_keys
+    maps = features(image())
+    _, expected = whole.forward_intermediates(image())
+    assert_close(maps, [expected[i] for i in taken])
+    assert [m.shape[1] for m in maps] == features.feature_info.channels()
+    assert [64 // m.shape[3] for m in maps] == features.feature_info.reduction()
+    sum(m.sum() for m in maps).backward()
+    assert all(param.grad is not None for param in features.parameters())
+
+
+def test_features_end_at_the_last_index():
+    model = build('ivit_nano', features_only=True, out_indices=(0, -2), landmarks=3)
+    assert [tuple(m.shape[1:]) for m in model(image())] == [(32, 16, 16), (160, 4, 4)]
+    assert len(model.model.backbone.blocks) == 3
+    assert model.feature_info.reduction() == [4, 16]
+
+
+def test_the_head_is_replaced():
+    model = build('pvt_nano', num_classes=7, drop_rate=0.5).eval()
+    x = image()
+    features = model.forward_features(x)
+    pooled = model.forward_head(features, pre_logits=True)
+    assert pooled.shape == (1, 256)
+    assert_close(model.get_classifier()(pooled), model(x))
+    model.reset_classifier(3)
+    assert model(x).shape == (1, 3) and model.num_classes == 3
+    model.reset_classifier(0)
+    assert_close(model(x), pooled)
+    model.reset_classifier(5, '')
+    assert model(x).shape == (1, 5, 2, 2)
+    with pytest.raises(ValueError, match="must be 'avg' or '', got 'max'"):
+        model.reset_classifier(5, 'max')
+
+
+def test_heads_are_initialized_and_follow_the_dtype():
+    model = build('ivit_nano', num_classes=7).double()
+    assert model.head.weight.std() < 0.03 and not model.head.bias.any()
+    model.reset_classifier(4)
+    assert model.head.weight.dtype == torch.float64
+
+
+def test_timms_weights_give_timms_scores(tmp_path):
+    source = timm.create_model('pvt_v2_b0').eval()
+    path = tmp_path / 'pvt.pth'
+    torch.save(source.state_dict(), path)
+    options = dict(pretrained=True, pretrained_cfg_overlay=dict(file=str(path)))
+    model = build('pvt_v2_b0', **options).eval()
+    assert_close(model(image()), source(image()), rtol=1e-4, atol=1e-5)
+    gray = build('pvt_v2_b0', in_chans=1, num_classes=9, **options).eval()
+    x = image(channels=1)
+    expected = source.forward_features(x.expand(-1, 3, -1, -1))
+    assert_close(gray.forward_features(x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_weights_of_mmpretrains_classifiers_fit():
+    model = build('hmait_nano', num_classes=5)
+    weights = model.state_dict()
+    theirs = {name.replace('head.', 'head.fc.'): v for name, v in weights.items()}
+    theirs['neck.weight'] = torch.ones(1)
+    assert mmattn.timm.filter_weights(theirs, model).keys() == weights.keys()
+    alone = model.backbone.state_dict()
+    filtered = mmattn.timm.filter_weights(alone, model)
+    assert filtered.keys() == {n for n in weights if n.startswith('backbone.')}
+
+
+def test_there_is_nothing_to_download():
+    assert not timm.list_pretrained('mmattn_*')
+    with pytest.raises(RuntimeError, match='No pretrained weights exist'):
+        build('ivit_nano', pretrained=True)
+
+
+def test_a_saved_model_is_built_again(tmp_path):
+    model = build('hmait_nano', num_classes=3, in_chans=4).eval()
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    again = timm.create_model(f'local-dir:{tmp_path}', pretrained=True).eval()
+    x = image(channels=4)
+    assert_close(again(x), model(x))
+
+
+def test_layers_have_their_learning_rates():
+    model = build('lisanet_hybrid_nano', num_classes=3)
+    optimizer = create_optimizer_v2(model, 'adamw', weight_decay=0.1, layer_decay=0.5)
+    scales = {}
+    decays = {}
+    names = {param: name for name, param in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for param in group['params']:
+            scales[names[param]] = group['lr_scale']
+            decays[names[param]] = group['weight_decay']
+    assert scales['head.weight'] == 1
+    blocks = 2 + 2 + 6 + 2
+    assert scales['backbone.patch_embeds.0.conv.weight'] == 0.5 ** (blocks + 1)
+    assert scales['backbone.blocks.1.0.norm1.weight'] == 0.5 ** (blocks - 2)
+    assert decays['head.weight'] == 0.1 and decays['head.bias'] == 0
+    coarse = model.group_matcher(coarse=True)
+    assert coarse('backbone.blocks.1.0.norm1.weight') == 2
+    assert coarse('head.weight') == 5
+
+
+def test_tokens_and_positions_do_not_decay():
+    model = build('mait_xtiny')
+    names = {'backbone.cls_token', 'backbone.pos_embed'}
+    assert model.no_weight_decay() == names
+
+
+def test_activations_are_recomputed():
+    model = build('mait_xtiny')
+    assert not model.backbone.with_cp
+    model.set_grad_checkpointing()
+    assert model.backbone.with_cp
+
+
+def test_without_timm_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'timm.data', None)
+    monkeypatch.delitem(sys.modules, 'mmattn.timm')
+    with pytest.raises(ImportError, match='requires timm.*pip install "timm>='):
+        import_module('mmattn.timm')
