@@ -5,6 +5,8 @@ loaders replace those of its `CheckpointLoader` through its extension point; the
 with `mmattn.engine.checkpoints.reader`. `load_from_http` is also replaced by name,
 because the loaders of `torchvision://` and `mmcls://` call it. This covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
+Two kinds of names are new: `timm://` and `hf://`, the weights of timm and files of the
+Hugging Face hub.
 
 mmengine also runs text of a checkpoint as a Python config: `meta['config']` when a run
 resumes, and the config saved by training if an inferencer gets no other. Our loaders
@@ -64,6 +66,20 @@ def load_from_openmmlab(filename, map_location=None):
     return load_from_local(os.path.join(home, models[name]), map_location)
 
 
+def load_from_timm(filename, map_location=None):
+    from mmattn.engine.checkpoints.hub import timm_checkpoint
+
+    path = timm_checkpoint(filename)
+    return _read(path, map_location, f'{filename} (kept at {path})')
+
+
+def load_from_hf(filename, map_location=None):
+    from mmattn.engine.checkpoints.hub import hf_checkpoint
+
+    path = hf_checkpoint(filename)
+    return _read(path, map_location, f'{filename} (kept at {path})')
+
+
 def load_from_ceph(filename, map_location=None, backend='petrel'):
     from mmengine.fileio import get_file_backend
 
@@ -86,6 +102,8 @@ def load_from_pavi(filename, map_location=None):
 LOADERS = {
     load_from_local: '',
     load_from_http: ('http://', 'https://'),
+    load_from_timm: 'timm://',
+    load_from_hf: 'hf://',
     load_from_openmmlab: ('open-mmlab://', 'openmmlab://'),
     load_from_ceph: (r'(\S+\:)?s3://', r'(\S+\:)?petrel://'),
     load_from_pavi: 'pavi://',
