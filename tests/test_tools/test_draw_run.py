@@ -1,4 +1,8 @@
-"""Pictures of detections."""
+"""Pictures of detections, and of runs that are not finished."""
+
+import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -32,11 +36,66 @@ def test_instances_are_drawn_with_the_masks_that_they_have(boxes, masked):
         assert inside.all() == (masked and bool(len(boxes)))
 
 
-def test_a_run_that_logged_no_loss_is_named(work, tool):
-    run_dir = work / 'work_dirs/detector'
-    scalars = run_dir / '20260102_030405/vis_data/scalars.json'
-    scalars.parent.mkdir(parents=True)
-    scalars.write_text('{"coco/bbox_mAP": 0.5, "step": 4}\n')
-    (run_dir / 'last_checkpoint').write_text('epoch_1.pth')
-    with pytest.raises(ValueError, match='scalars.json has no training loss'):
-        tool('analysis/draw_run', 'detector.py')
+RECORDS = [
+    {'loss': 2.0, 'step': 1},
+    {'loss': 1.0, 'step': 2},
+    {'coco/bbox_mAP': 0.5, 'step': 2},
+]
+
+
+@pytest.fixture
+def unfinished(work, tool):
+    """Draw a run that has written a log, a checkpoint, or neither."""
+
+    def draw(log: str = '', checkpoint: bool = False) -> tuple[Path, list]:
+        run_dir = work / 'work_dirs/detector'
+        shutil.rmtree(run_dir, ignore_errors=True)
+        scalars = run_dir / '20260102_030405/vis_data/scalars.json'
+        scalars.parent.mkdir(parents=True)
+        scalars.write_text(log)
+        if checkpoint:
+            (run_dir / 'epoch_1.pth').touch()
+            (run_dir / 'last_checkpoint').write_text(str(run_dir / 'epoch_1.pth'))
+        calls = []
+        patched = dict(draw_predictions=lambda *args: calls.append(args))
+        tool('analysis/draw_run', 'detector.py', patched=patched)
+        return run_dir, calls
+
+    return draw
+
+
+def text(records, end='\n'):
+    return '\n'.join(map(json.dumps, records)) + end
+
+
+def test_a_run_without_a_checkpoint_has_curves(unfinished, capsys):
+    run_dir, calls = unfinished(text(RECORDS[:2]) + '{"loss": 0.')
+    assert (run_dir / 'curves.png').stat().st_size > 5_000
+    assert json.loads((run_dir / 'summary.json').read_text())['iterations'] == 2
+    assert not calls and 'no checkpoint yet' in capsys.readouterr().out
+
+
+def test_a_run_without_a_log_has_predictions(unfinished, capsys):
+    run_dir, calls = unfinished('', checkpoint=True)
+    assert not (run_dir / 'curves.png').exists()
+    assert calls[0][1] == str(run_dir / 'epoch_1.pth')
+    assert 'no record yet' in capsys.readouterr().out
+
+
+def test_a_run_that_logged_no_loss_has_a_curve_of_its_metrics(unfinished):
+    run_dir, calls = unfinished(text(RECORDS[2:]), checkpoint=True)
+    assert (run_dir / 'curves.png').is_file() and len(calls) == 1
+    summary = json.loads((run_dir / 'summary.json').read_text())
+    assert (summary['iterations'], summary['metrics']) == (0, {'coco/bbox_mAP': 0.5})
+
+
+def test_a_checkpoint_that_is_gone_is_not_drawn(unfinished):
+    run_dir, calls = unfinished(text(RECORDS), checkpoint=True)
+    assert len(calls) == 1
+    (run_dir / 'epoch_1.pth').unlink()
+    assert draw_run.latest_checkpoint(run_dir) is None
+
+
+def test_a_folder_without_a_run_is_named(unfinished):
+    with pytest.raises(ValueError, match='detector holds no run: neither'):
+        unfinished()

@@ -1,10 +1,11 @@
-"""Draw a finished run: its curves, and predictions beside the ground truth.
+"""Draw a run, finished or not: its curves, and predictions beside the ground truth.
 
     python tools/analysis/draw_run.py configs/demo/mask_rcnn_ivit_n_hela.py
 
 reads the work dir of that config, and writes `curves.png`, `predictions.png` and
-`summary.json` there. The summary holds the last metrics, the minutes that the run took,
-and the machine.
+`summary.json` there. The summary holds the last metrics, the minutes that the run
+took, and the machine. What a run does not have yet is left out: curves before the first
+record of its log, predictions before the first checkpoint.
 """
 
 import argparse
@@ -37,7 +38,8 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
     """Plot the loss and the metrics of a run over its iterations."""
     figure, loss_axis = plt.subplots(figsize=(7, 4), layout='constrained')
     losses = [(r['step'], r['loss']) for r in records if 'loss' in r]
-    loss_axis.plot(*zip(*losses, strict=True), color='0.5', label='training loss')
+    if losses:
+        loss_axis.plot(*zip(*losses, strict=True), color='0.5', label='training loss')
     loss_axis.set(xlabel='iteration', ylabel='training loss', yscale='log')
     metric_axis = loss_axis.twinx()
     metric_axis.set(ylabel='validation metric')
@@ -59,12 +61,31 @@ def summarize(config: str, run: Path, records: list[dict], metrics: tuple[str, .
     return {
         'config': config,
         'metrics': last,
-        'iterations': max(r['step'] for r in records if 'loss' in r),
+        'iterations': max((r['step'] for r in records if 'loss' in r), default=0),
         'minutes': round((ended - started).total_seconds() / 60, 1),
         'date': started.date().isoformat(),
         'machine': f'{os.cpu_count()} CPU cores, {platform.machine()}',
         'torch': torch.__version__,
     }
+
+
+def latest_checkpoint(work_dir: Path) -> str | None:
+    """Return the checkpoint that was saved last, None if there is none yet."""
+    found = find_latest_checkpoint(str(work_dir))
+    return found if found and Path(found).is_file() else None
+
+
+def read_records(work_dir: Path) -> tuple[list[dict], Path | None]:
+    """Return the records of the last run that has some, and its folder.
+
+    A run may be writing: a last line without an end is left out.
+    """
+    for scalars in sorted(work_dir.glob(f'*/{SCALARS}'), reverse=True):
+        lines = scalars.read_text().splitlines(keepends=True)
+        records = [json.loads(line) for line in lines if line.endswith('\n')]
+        if records:
+            return records, scalars.parents[1]
+    return [], None
 
 
 def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.ndarray:
@@ -176,24 +197,32 @@ def main():
     cfg = Config.fromfile(args.config)
     init_default_scope(cfg.default_scope)
     work_dir = Path(args.work_dir or Path('work_dirs', Path(args.config).stem))
-    checkpoint = find_latest_checkpoint(str(work_dir))
-    scalars = sorted(work_dir.glob(f'*/{SCALARS}'))
-    if checkpoint is None or not scalars:
-        raise ValueError(f'{work_dir} holds no finished run')
-    records = [json.loads(line) for line in scalars[-1].read_text().splitlines()]
-    if not any('loss' in record for record in records):
+    checkpoint = latest_checkpoint(work_dir)
+    records, run = read_records(work_dir)
+    if checkpoint is None and not records:
         raise ValueError(
-            f'{scalars[-1]} has no training loss: the run was shorter than '
-            'the interval of its log, default_hooks.logger.interval'
+            f'{work_dir} holds no run: neither a checkpoint nor a record of a log; '
+            f'train first, or pass --work-dir'
         )
     metrics = METRICS.get(cfg.default_scope, ())
-    summary = summarize(args.config, scalars[-1].parents[1], records, metrics)
-    (work_dir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
-    curves, predictions = work_dir / 'curves.png', work_dir / 'predictions.png'
-    draw_curves(records, metrics, curves)
-    draw_predictions(cfg, checkpoint, args.num_images, args.score_thr, predictions)
-    print(', '.join(f'{name} {value}' for name, value in summary['metrics'].items()))
-    print(f'curves: {curves}, predictions beside ground truth: {predictions}')
+    drawn = []
+    if records:
+        summary = summarize(args.config, run, records, metrics)
+        (work_dir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+        print(
+            ', '.join(f'{name} {value}' for name, value in summary['metrics'].items())
+        )
+        draw_curves(records, metrics, work_dir / 'curves.png')
+        drawn.append(f'curves: {work_dir / "curves.png"}')
+    else:
+        drawn.append('no curves: the log has no record yet')
+    if checkpoint is not None:
+        predictions = work_dir / 'predictions.png'
+        draw_predictions(cfg, checkpoint, args.num_images, args.score_thr, predictions)
+        drawn.append(f'predictions beside ground truth: {predictions}')
+    else:
+        drawn.append('no predictions: the run has no checkpoint yet')
+    print(', '.join(drawn))
 
 
 if __name__ == '__main__':
