@@ -79,8 +79,16 @@ def test_readme_examples_are_short():
 
 def test_readme_example_in_plain_pytorch(capsys):
     exec(BLOCK.findall(README)[1], {})
-    sizes = [tuple(shape[2:]) for shape in eval(capsys.readouterr().out)]
-    assert sizes == [(64, 64), (32, 32), (16, 16), (8, 8)]
+    assert capsys.readouterr().out == '(64, 128, 320, 512) (4, 8, 16, 32)\n'
+
+
+def test_examples_in_other_libraries(capsys):
+    for name in ('timm', 'torchvision', 'transformers'):
+        pytest.importorskip(name)
+    blocks = BLOCK.findall((ROOT / 'docs/other_libraries.md').read_text())
+    for block in blocks:
+        exec(block, {})
+    assert len(blocks) == 5 and '[64, 256] [8, 32]' in capsys.readouterr().out
 
 
 def test_readme_config_builds(tmp_path):
