@@ -1,2 +1,2 @@
-_base_ = './cait_xxs24_400e_in1k.py'
-model = dict(backbone=dict(arch='xs24'), head=dict(in_channels=288))
+_base_ = './masked_cait_xxs24_400e_in1k.py'
+model = dict(backbone=dict(arch='xs24', masking='none'), head=dict(in_channels=288))

@@ -1,4 +1,5 @@
-_base_ = './pvt_s_1x_coco.py'
+_base_ = './pvt_t_1x_coco.py'
+model = dict(backbone=dict(arch='small'))
 _base_.train_pipeline[2].scale = (1066, 640)
 _base_.test_pipeline[1].scale = (1066, 640)
 train_dataloader = dict(dataset=dict(pipeline=_base_.train_pipeline))
