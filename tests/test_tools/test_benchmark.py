@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import functools
 import importlib
+import os
+import runpy
 from pathlib import Path
 
 import pytest
@@ -353,3 +355,14 @@ def test_device_times_and_floors(tmp_path):
         assert 0 < float(row['floor_fraction']) < 1
         assert float(row['graph_ms']) <= 1.5 * float(row['ms'])
         assert row['bound'] in ('bytes', 'flops')
+
+
+@pytest.mark.parametrize('capability', [None, 'avx2'])
+def test_each_instruction_set_has_its_compiled_code(monkeypatch, capability):
+    for name in ('TORCHINDUCTOR_CACHE_DIR', 'ATEN_CPU_CAPABILITY'):
+        monkeypatch.delenv(name, raising=False)
+    if capability is not None:
+        monkeypatch.setenv('ATEN_CPU_CAPABILITY', capability)
+    runpy.run_path(str(FOLDER / 'measure.py'))
+    found = os.environ.pop('TORCHINDUCTOR_CACHE_DIR', None)
+    assert found is None if capability is None else found.endswith('inductor_avx2')

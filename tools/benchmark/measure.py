@@ -26,6 +26,15 @@ from pathlib import Path
 from statistics import median
 
 os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # the profiler logs each start
+if 'ATEN_CPU_CAPABILITY' in os.environ:
+    # Inductor's cache does not tell instruction sets apart: what it compiled for
+    # AVX-512 computed garbage with AVX2.
+    os.environ.setdefault(
+        'TORCHINDUCTOR_CACHE_DIR',
+        os.path.join(
+            tempfile.gettempdir(), f'inductor_{os.environ["ATEN_CPU_CAPABILITY"]}'
+        ),
+    )
 
 import torch
 from torch.profiler import ProfilerActivity, profile
