@@ -26,6 +26,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 SECOND_SET = '_avx2'
+SIDES = 'left', 'right'  # that labels of peers and of ours are aligned to
 MIN_SIZES = 3  # of a family, for a picture of speed against size
 MAX_LABEL = 40  # longer ones stand in two columns
 # timm's PVT v2 is `pvt_v2_`.
@@ -243,12 +244,13 @@ def draw_sizes(sets: list[list[dict]]) -> Figure:
             for row, mine, *point in zip(found, ours, x, y, strict=True):
                 color = OURS if mine else PEERS
                 label = row['model'].split('_patch')[0]
-                place = dict(textcoords='offset points', xytext=(5, 3), fontsize=8)
+                side = dict(xytext=(-6 if mine else 6, -3), ha=SIDES[mine])
+                place = dict(textcoords='offset points', fontsize=8, **side)
                 axis.annotate(label, point, color=color, **place)
             axis.set(xscale='log', yscale='log', ylabel='images a second')
             axis.set_title(titled(which, rows))
             axis.set_xlabel('parameters (millions)')
-            axis.margins(x=0.2)
+            axis.margins(x=0.25)
             label_log(axis.xaxis)
             label_log(axis.yaxis)
             axis.grid(which='both', alpha=0.2)
