@@ -29,7 +29,8 @@ from html import escape
 from pathlib import Path
 
 import torch
-from generate_model_zoo import ROOT, load, markdown, metafiles, metrics, read_models
+from generate_model_zoo import ROOT, load, metafiles, metrics, read_models
+from readme_tables import markdown
 from torch import nn
 
 import mmattn.models

@@ -15,9 +15,7 @@ files that `draw_run.py` writes, or a csv file of `model.py`, `onnx_model.py` or
 """
 
 import argparse
-import csv
 import functools
-import json
 import os
 import re
 import sys
@@ -26,6 +24,7 @@ from pathlib import Path
 
 import yaml
 from mmengine.config import Config
+from readme_tables import csv_table, markdown, run_table
 
 import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.analysis.paper_tables import (
@@ -250,25 +249,6 @@ def readmes() -> list[Path]:
     ]
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """Return a table in Markdown, with the first row as its head."""
-    rows = [rows[0], ['---'] * len(rows[0]), *rows[1:]]
-    return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
-
-
-def run_table(folder: Path) -> str:
-    """Return a table with one row for each summary of a run in the folder."""
-    runs = [json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))]
-    names = list(dict.fromkeys(name for run in runs for name in run['metrics']))
-    rows = [['run', *names, 'iterations', 'minutes', 'on']]
-    for run in runs:
-        values = [f'{run["metrics"].get(name, "")}' for name in names]
-        facts = [str(run.get(key, '')) for key in ('iterations', 'minutes')]
-        on = [run[key] for key in ('machine', 'torch') if key in run]
-        rows.append([f'`{run["config"]}`', *values, *facts, ', torch '.join(on)])
-    return markdown(rows)
-
-
 def model_table(metafile: Path, folder: Path) -> str:
     """Return a table with one row for each model.
 
@@ -302,61 +282,6 @@ def model_table(metafile: Path, folder: Path) -> str:
         row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
         rows.append(row)
     return markdown(rows)
-
-
-def speed_table(path: Path) -> str:
-    """Return a table of speeds over the baseline's, from the csv file of a benchmark.
-
-    A figure is the lower of those with both instruction sets.
-    """
-    speeds, params = {}, {}
-    for each in (path, path.with_stem(f'{path.stem}_avx2')):
-        with each.open(newline='') as file:
-            for row in csv.DictReader(file):
-                params[row['model']] = float(row['params_m'])
-                key = row['model'], row['pass']
-                speeds.setdefault(key, []).append(float(row['speedup']))
-    passes = list(dict.fromkeys(which for _, which in speeds))
-    rows = [['model', 'parameters (M)', *passes]]
-    for model in sorted(params, key=lambda model: -min(speeds[model, passes[0]])):
-        figures = [f'{min(speeds[model, which]):.2f}' for which in passes]
-        rows.append([f'`{model}`', f'{params[model]:.1f}', *figures])
-    return markdown(rows)
-
-
-def runtime_table(rows: list[dict]) -> str:
-    """Return a table of exported models, from rows of `onnx_model.py`."""
-    times = {(row['model'], row['pass']): row for row in rows}
-    table = [['model', 'ONNX Runtime', 'PyTorch', 'ratio', 'over Swin-T', 'difference']]
-    exported = [row for row in rows if row['over_pytorch']]
-    for row in sorted(exported, key=lambda row: -float(row['images_per_s'])):
-        in_pytorch = times[row['model'], 'PyTorch']['images_per_s']
-        columns = 'images_per_s', 'over_pytorch', 'speedup', 'difference'
-        speed, ratio, speedup, difference = (row[column] for column in columns)
-        cells = [speed, in_pytorch, ratio, speedup, difference]
-        table.append([f'`{row["model"]}`', *cells])
-    return markdown(table)
-
-
-def memory_table(rows: list[dict]) -> str:
-    """Return a table of memory, from rows of `onnx_memory.py`."""
-    table = [['layer', 'map', 'tokens', 'MiB', 'growth', 'MiB with arena']]
-    for row in rows:
-        place = f'{row["height"]} x {row["width"]}', f'{int(row["tokens"]):,}'
-        columns = 'peak_mib', 'growth', 'peak_arena_mib'
-        table.append([row['layer'], *place, *(row[column] for column in columns)])
-    return markdown(table)
-
-
-def csv_table(path: Path) -> str:
-    """Return the table of a benchmark's csv file."""
-    with path.open(newline='') as file:
-        rows = list(csv.DictReader(file))
-    if 'over_pytorch' in rows[0]:
-        return runtime_table(rows)
-    if 'peak_arena_mib' in rows[0]:
-        return memory_table(rows)
-    return speed_table(path)
 
 
 def agreement_table() -> str:
