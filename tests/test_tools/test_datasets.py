@@ -13,6 +13,7 @@ for name in ('cv2', 'pycocotools', 'tqdm'):
 import hela  # noqa: E402
 import landcover  # noqa: E402
 import package_data  # noqa: E402
+import pixel_forest  # noqa: E402
 import toy  # noqa: E402
 from coco_pipeline import LOAD_COCO  # noqa: E402
 
@@ -287,19 +288,56 @@ def test_landcover_loads_in_mmseg(landcover_folder):
 
 
 def test_landcover_baseline_learns_colors(landcover_folder):
-    result = landcover.baseline(landcover_folder, pixels=50, trees=5, depth=8)
+    result = pixel_forest.baseline(landcover_folder, 17, pixels=50, trees=5, depth=8)
     assert result['aAcc'] > 99
     present = np.isfinite(result['IoU'])
     assert present[[10, 12]].all() and not present[1]
 
 
-def test_landcover_scores_agree_with_mmseg():
+def test_forest_uses_the_place_where_colors_tell_nothing(landcover_folder):
+    black = np.zeros((192, 192, 3), dtype=np.uint8)
+    for path in (landcover_folder / 'images').glob('*/*.jpg'):
+        package_data.write_image(path, black)
+        annotation = Path(str(path).replace('images', 'annotations'))
+        label = 3 if 'y00' in path.name else 12
+        package_data.write_image(annotation.with_suffix('.png'), black[..., 0] + label)
+    size = dict(pixels=50, trees=5, depth=8)
+
+    def places(name, pixels):  # many columns, as a split tries few of them
+        return np.tile(landcover.place(name, pixels), 40)
+
+    blind = pixel_forest.baseline(landcover_folder, 17, **size)
+    placed = pixel_forest.baseline(landcover_folder, 17, extra=places, **size)
+    assert blind['aAcc'] == 50 and placed['aAcc'] > 99
+
+
+def test_place_is_that_of_the_pixel_on_the_map():
+    rows = np.arange(3 * 192)[:, None].repeat(3 * 192, 1)
+    for index, each in enumerate((rows, rows.T)):
+        tile = landcover.crop(each, 2, 1)
+        found = landcover.place('tile_y02_x01', tile.size)[:, index]
+        assert np.array_equal(found, tile.ravel())
+
+
+def test_truth_at_a_stride_loses_single_pixels_alone():
+    labels = np.full((32, 32), 3, dtype=np.uint8)
+    labels[:16] = 7
+    assert np.array_equal(landcover.shrink_and_grow(labels, 4), labels)
+    speckled = labels.copy()
+    cells = np.arange(0, 32, 8)
+    for y, x in np.ndindex(4, 4):  # every place in a cell of 4 x 4 pixels
+        speckled[cells[y] + y, cells[x] + x] = 1
+    assert np.array_equal(landcover.shrink_and_grow(speckled, 4), labels)
+    assert np.array_equal(landcover.shrink_and_grow(speckled, 1), speckled)
+
+
+def test_scores_agree_with_mmseg():
     torch = pytest.importorskip('torch')
     evaluation = pytest.importorskip('mmseg.evaluation')
     rng = np.random.default_rng(0)
     truth, predicted = rng.integers(0, 5, (2, 40, 30))
-    confusion = np.zeros((6, 6), dtype=np.int64)  # class 5 never occurs
-    np.add.at(confusion, (truth, predicted), 1)
+    confusion = pixel_forest.confusion_matrix([(truth, predicted)], 6)
+    assert not confusion[5].any() and not confusion[:, 5].any()
     metric = evaluation.IoUMetric()
     metric.dataset_meta = {'classes': list('abcdef')}
     sample = {
@@ -308,7 +346,7 @@ def test_landcover_scores_agree_with_mmseg():
     }
     metric.process({}, [sample])
     expected = metric.evaluate(1)
-    result = landcover.scores(confusion)
+    result = pixel_forest.scores(confusion)
     assert result['aAcc'] == pytest.approx(expected['aAcc'], abs=0.01)
     assert result['mIoU'] == pytest.approx(expected['mIoU'], abs=0.01)
 

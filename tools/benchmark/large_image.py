@@ -132,12 +132,12 @@ def average_precision(found, truth: np.ndarray) -> dict[str, float]:
 
 
 def mean_iou(found, truth: np.ndarray) -> dict[str, float]:
-    from landcover import CLASSES, scores
+    from landcover import CLASSES
+    from pixel_forest import confusion_matrix, scores
 
     inside = truth >= 0
-    index = truth[inside] * len(CLASSES) + found.labels[inside]
-    counts = np.bincount(index, minlength=len(CLASSES) ** 2)
-    result = scores(counts.reshape(len(CLASSES), -1))
+    pairs = [(truth[inside], found.labels[inside])]
+    result = scores(confusion_matrix(pairs, len(CLASSES)))
     return {name: result[name] for name in ('mIoU', 'aAcc')}
 
 

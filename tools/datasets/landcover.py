@@ -10,7 +10,7 @@ take `reduce_zero_label=False`. Validation tiles are spread over the globe and t
 training tiles without overlap.
 
 `--baseline` fits a random forest on the color of single pixels and their surroundings:
-what a network has to beat.
+what a network has to beat. `--limits` measures what holds both back.
 
 Cite: Friedl and Sulla-Menashe, MCD12C1 v006 (2015),
 https://doi.org/10.5067/MODIS/MCD12C1.006
@@ -24,6 +24,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from package_data import Package, build, make_parser, read_images, write_image
+from pixel_forest import baseline, confusion_matrix, load_split, report, scores
 from tqdm import tqdm
 
 BASEMAP = Package(
@@ -140,67 +141,40 @@ def convert(wheels: list[Path], folder: Path) -> dict:
     return convert_maps(*read_maps(wheels), folder)
 
 
-def pixel_features(image: np.ndarray) -> np.ndarray:
-    """Return each pixel's color, and mean and deviation around it, (H * W, 27)."""
-    image = image.astype(np.float32)
-    maps = [image]
-    for size in (3, 7, 15, 31):
-        mean = cv2.blur(image, (size, size))
-        variance = cv2.blur(image**2, (size, size)) - mean**2
-        maps += [mean, np.sqrt(np.maximum(variance, 0))]
-    return np.concatenate(maps, axis=2).reshape(image.shape[0] * image.shape[1], -1)
+def place(name: str, pixels: int) -> np.ndarray:
+    """Return row and column on the map of each of the pixels of a tile, (pixels, 2)."""
+    iy, ix = (int(part[1:]) for part in name.split('_')[1:])
+    rows, columns = np.divmod(np.arange(pixels), TILE)
+    return np.stack([iy * TILE + rows, ix * TILE + columns], axis=1).astype(np.float32)
 
 
-def load_split(folder: Path, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for path in sorted((folder / 'images' / split).glob('*.jpg')):
-        annotation = folder / 'annotations' / split / f'{path.stem}.png'
-        image = cv2.imread(str(path))
-        yield image, cv2.imread(str(annotation), cv2.IMREAD_UNCHANGED)
+def shrink_and_grow(labels: np.ndarray, stride: int) -> np.ndarray:
+    """Return labels (H, W) after averaging each class over `stride` x `stride` pixels.
 
-
-def scores(confusion: np.ndarray) -> dict:
-    """Return pixel accuracy and IoU in percent of a matrix (truth, prediction).
-
-    As in mmseg's IoUMetric, a class that occurs in neither is left out of the mean.
+    The shares of the classes are interpolated linearly and the largest one wins, as in
+    a network that predicts one value per `stride` pixels.
     """
-    hits = np.diag(confusion).astype(float)
-    union = confusion.sum(0) + confusion.sum(1) - hits
-    iou = np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0)
-    return {
-        'aAcc': 100 * hits.sum() / confusion.sum(),
-        'mIoU': 100 * np.nanmean(iou),
-        'IoU': 100 * iou,
-    }
+    shares = np.eye(len(CLASSES), dtype=np.float32)[labels]
+    size = labels.shape[::-1]
+    small = tuple(length // stride for length in size)
+    shares = cv2.resize(shares, small, interpolation=cv2.INTER_AREA)
+    # cv2 interpolates up to four channels.
+    grown = [cv2.resize(share, size) for share in np.moveaxis(shares, 2, 0)]
+    return np.argmax(grown, axis=0)
 
 
-def baseline(
-    folder: Path, *, pixels: int = 700, trees: int = 50, depth: int = 20
-) -> dict:
-    """Fit a random forest on `pixels` of the training tiles; return validation
-    `scores`.
+def limits(folder: Path) -> dict[str, dict]:
+    """Return validation `scores` of what knows more than the pixels around a pixel.
 
-    The forest sees neither position nor shape. It is OpenCV's, with a fixed seed.
+    `place` is the random forest with the place on the map as well; `stride 4` and
+    `stride 2` are the truth itself, see `shrink_and_grow`.
     """
-    cv2.setRNGSeed(0)
-    rng = np.random.default_rng(0)
-    features, targets = [], []
-    for image, labels in load_split(folder, 'training'):
-        chosen = rng.choice(labels.size, pixels, replace=False)
-        features.append(pixel_features(image)[chosen])
-        targets.append(labels.reshape(-1)[chosen].astype(np.int32))
-    forest = cv2.ml.RTrees.create()
-    forest.setMaxDepth(depth)
-    forest.setMinSampleCount(5)
-    forest.setTermCriteria((cv2.TERM_CRITERIA_MAX_ITER, trees, 0))
-    forest.train(np.concatenate(features), cv2.ml.ROW_SAMPLE, np.concatenate(targets))
-
-    classes = len(CLASSES)
-    confusion = np.zeros((classes, classes), dtype=np.int64)
-    for image, labels in tqdm(list(load_split(folder, 'validation')), 'forest'):
-        predicted = forest.predict(pixel_features(image))[1].reshape(-1).astype(int)
-        pairs = labels.reshape(-1).astype(int) * classes + predicted
-        confusion += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
-    return scores(confusion)
+    found = {'place': baseline(folder, len(CLASSES), extra=place)}
+    truth = [labels for *_, labels in load_split(folder, 'validation')]
+    for stride in (4, 2):
+        pairs = ((labels, shrink_and_grow(labels, stride)) for labels in truth)
+        found[f'stride {stride}'] = scores(confusion_matrix(pairs, len(CLASSES)))
+    return found
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -210,6 +184,12 @@ def main(argv: list[str] | None = None) -> None:
         action='store_true',
         help='then fit a random forest on single pixels, print its scores and write '
         'them to baseline.json',
+    )
+    parser.add_argument(
+        '--limits',
+        action='store_true',
+        help='then score a forest that knows the place on the map, and the truth at '
+        'strides of 4 and 2, and write limit_*.json',
     )
     args = parser.parse_args(argv)
     try:
@@ -222,15 +202,14 @@ def main(argv: list[str] | None = None) -> None:
         )
     except (OSError, RuntimeError, ValueError) as error:
         sys.exit(f'landcover: {error}')
+    command = 'tools/datasets/landcover.py'
     if args.baseline:
-        result = baseline(args.out)
-        for name, iou in zip(CLASSES, result['IoU'], strict=True):
-            print(f'{name:28} IoU {iou:6.2f}')
-        metrics = {name: round(result[name], 2) for name in ('mIoU', 'aAcc')}
-        print('random forest: ' + ', '.join(f'{k} {v}' for k, v in metrics.items()))
-        command = 'tools/datasets/landcover.py --baseline'
-        summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
-        (args.out / 'baseline.json').write_text(summary + '\n')
+        result = baseline(args.out, len(CLASSES))
+        report(result, CLASSES, f'{command} --baseline', args.out / 'baseline.json')
+    if args.limits:
+        for name, result in limits(args.out).items():
+            out = args.out / f'limit_{name.replace(" ", "_")}.json'
+            report(result, CLASSES, f'{command} --limits: {name}', out)
 
 
 if __name__ == '__main__':
