@@ -27,6 +27,7 @@ LAST_MAP = dict(out_indices=3)
 CLASS_TOKEN = dict(out_type='cls_token')
 # The MLP of CAFormer's classifier has a norm of its own.
 WITHOUT_NORM = LAST_MAP | dict(out_norm=False)
+PRINTED = dict(attention='imhsa', interact_expand=1, local_kernel=None, gate=False)
 SCALED = dict(layer_scale=1e-5)  # CaiT's for 24 layers
 # Settings by pattern; all that match apply. Sources are sections 5.2 to 5.6 and Tables
 # 3 to 7 of MaiT, and the needs of classifiers.
@@ -35,6 +36,12 @@ SETTINGS = {
     'classification/*lisanet_[sb]_*': WITHOUT_NORM,
     'classification/vit_*_mhsa_*': dict(attention='mhsa'),
     'classification/vit_*_imhsa_*': dict(attention='imhsa'),
+    # The factors of Table 8 alone: equations 5, 6 and 7 as printed.
+    'classification/vit_*_interaction_*': dict(
+        attention='mhsa_interaction', interact_expand=1
+    ),
+    'classification/vit_*_decomposition_*': PRINTED | dict(interact_expand=None),
+    'classification/vit_*_decomposition_interaction_*': PRINTED,
     'classification/vit_[ts]16_*': dict(patch_size=16),
     'classification/vit_t8_*': dict(patch_size=8),
     'classification/hmait_*': LAST_MAP,

@@ -26,6 +26,7 @@ def test_learning_rates_from_in21k_fall_to_those_of_convnext(size):
     [
         'classification/ivit_t_300e_in1k',
         'classification/vit_t16_imhsa_300e_in1k',
+        'classification/vit_t16_interaction_300e_in1k',
         'classification/lisanet_i_150e_in1k',
         'classification/hylisanet_s_90e_in21k',
         'mask_rcnn/ivit_t_3x_coco',
@@ -48,7 +49,7 @@ def test_weight_decay_spares_norms_biases_scales_tables_and_mixing_weights(name)
     model, groups = parameter_groups(cfg)
     for parameter_name, parameter in model.named_parameters():
         exempt = re.search(
-            r'\.(pos_embed|bias|w[12]_[qk]|(cls|dist)_token|\w+_bias_table|rpe_table|rpb)$',
+            r'\.(pos_embed|bias|w[12](_[qk])?|(cls|dist)_token|\w+_bias_table|rpe_table|rpb)$',
             parameter_name,
         )
         spared = parameter.ndim <= 1 or exempt

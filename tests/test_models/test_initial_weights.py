@@ -78,7 +78,7 @@ STAR_RELU = (
 )
 # Ours. Mixtures of heads add noise to the identity, whatever its scale; a stem's bias
 # keeps zero-padded pixels from being zeros that a norm divides by.
-MIXING = ((r'.*\.w[12]_[qk]', normal(0.02)),)
+MIXING = ((r'.*\.w[12](_[qk])?', normal(0.02)),)
 STEM_BIAS = (
     (r'(patch_embed\.proj|(downsamplings|patch_embeds)\.0\.conv)\.bias', normal(0.02)),
 )
@@ -187,6 +187,7 @@ CASES |= {
         partial(build, ViT, interact_expand=1, local_kernel=None, gate=False),
         TABLE[ViT],
     ),
+    'ViT-equation-5': (partial(build, ViT, attention='mhsa_interaction'), TABLE[ViT]),
     'HMaiT-absolute': (partial(build, HMaiT, position='absolute'), TABLE[HMaiT]),
     'HMaiT-full': (partial(build, HMaiT, position='full'), TABLE[HMaiT]),
     # More heads have larger tables, whose deviation is known better.

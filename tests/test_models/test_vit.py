@@ -1,14 +1,17 @@
 """ViT: against timm's, its position embedding, patches, padding, its attentions."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
+from torch.func import functional_call
 from torch.testing import assert_close
 
 from mmattn.models import ViT
-from mmattn.models.backbones.vit import SelfAttention
+from mmattn.models.backbones.vit import InteractiveSelfAttention, SelfAttention
 from mmattn.models.layers import MaskedAttention, pos_embed_map
+from mmattn.models.layers.interactive_attention import reset_mixing_weights
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)
 
@@ -62,6 +65,95 @@ def test_dense_attention_is_softmax_attention(grid):
     assert_close(attention(x), expected)
 
 
+def interaction(expand=1, std=1.0, embed_dims=24):
+    """Return a layer of equation 5 whose heads are far from independent."""
+    torch.manual_seed(0)
+    layer = InteractiveSelfAttention(embed_dims, 3, expand)
+    reset_mixing_weights(layer.w1, layer.w2, std)
+    torch.nn.init.normal_(layer.qkv.weight, std=0.3)
+    return layer.double()
+
+
+def tokens(*grid):
+    torch.manual_seed(1)
+    return torch.randn(2, *grid, 24, dtype=torch.float64)
+
+
+@pytest.mark.parametrize('expand', [1, 2])
+@pytest.mark.parametrize('grid', [(7, 5), (1, 1)], ids=str)
+def test_interaction_is_equation_5_of_each_pair_of_tokens(expand, grid):
+    layer, x = interaction(expand), tokens(*grid)
+    w = {name: value.detach().numpy() for name, value in layer.named_parameters()}
+    for image, out in zip(x.flatten(1, 2).numpy(), layer(x).flatten(1, 2), strict=True):
+        q, k, v = np.split(image @ w['qkv.weight'].T + w['qkv.bias'], 3, axis=1)
+        scores = [
+            q[:, 8 * m : 8 * m + 8] @ k[:, 8 * m : 8 * m + 8].T / 8**0.5
+            for m in range(3)
+        ]
+        mixed = []
+        for row in w['w1']:
+            exp = np.exp(sum(row[m] * scores[m] for m in range(3)))
+            mixed.append(exp / exp.sum(1, keepdims=True))
+        heads = [
+            sum(row[e] * mixed[e] for e in range(3 * expand)) @ v[:, 8 * m : 8 * m + 8]
+            for m, row in enumerate(w['w2'])
+        ]
+        expected = np.concatenate(heads, 1) @ w['proj.weight'].T + w['proj.bias']
+        assert_close(out, torch.from_numpy(expected))
+
+
+def test_interaction_is_a_sum_of_attentions_with_all_channels():
+    """Both mixings fold into queries and values, so no step crosses heads."""
+    layer, x = interaction(expand=2), tokens(4, 6)
+    q, k, v = layer.qkv(x.flatten(1, 2)).chunk(3, -1)
+    w1, w2 = (w.repeat_interleave(8, 1) for w in (layer.w1, layer.w2.T))
+    out = sum(
+        F.scaled_dot_product_attention(q * w1[e], k, v * w2[e], scale=8**-0.5)
+        for e in range(6)
+    )
+    assert_close(layer(x), layer.proj(out).view_as(x))
+
+
+def test_gradients_of_interaction():
+    layer = interaction(embed_dims=6)
+    x = tokens(2, 3)[:1, ..., :6].clone().requires_grad_()
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+
+    def call(x, *values):
+        return functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(call, (x, *parameters))
+
+
+@pytest.mark.parametrize('expand', [1, 3])
+def test_interaction_without_noise_is_dense_attention(expand):
+    layer, plain = interaction(expand, std=0), SelfAttention(24, 3).double()
+    missing, unexpected = plain.load_state_dict(layer.state_dict(), strict=False)
+    assert not missing and set(unexpected) == {'w1', 'w2'}
+    assert_close(layer(tokens(4, 6)), plain(tokens(4, 6)))
+
+
+def test_noise_parts_the_copies_of_an_interacting_head():
+    layer = interaction(expand=2, std=0.02)
+    layer(tokens(4, 6)).square().mean().backward()
+    for weight, dim in ((layer.w1, 0), (layer.w2, 1)):
+        first, second = weight.grad.chunk(2, dim)
+        assert not torch.allclose(first, second)
+
+
+def test_interaction_in_one_graph():
+    layer, x = interaction(), tokens(3, 4)
+    compiled = torch.compile(layer, backend='eager', fullgraph=True)
+    assert_close(compiled(x), layer(x))
+    assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
+@pytest.mark.parametrize('expand', [None, 0])
+def test_dense_interaction_needs_mixed_heads(expand):
+    with pytest.raises(ValueError, match=f'interact_expand .* got {expand}'):
+        build(attention='mhsa_interaction', interact_expand=expand)
+
+
 def test_weights_of_dense_attention_are_those_of_masked():
     """The same function without masks, and where a map is inside the stencil."""
     dense = build()
@@ -108,7 +200,7 @@ def test_masks_of_each_block():
     assert_close(torch.stack(alphas[:6]), torch.full((6, 3), 0.25))
 
 
-@pytest.mark.parametrize('attention', ['mhsa', 'imhsa', 'masked'])
+@pytest.mark.parametrize('attention', ['mhsa', 'mhsa_interaction', 'imhsa', 'masked'])
 @pytest.mark.parametrize('patch_size', [8, 16])
 @pytest.mark.parametrize('shape', [(33, 47), (32, 48), (5, 70)], ids=str)
 def test_images_are_padded_right_and_below(attention, patch_size, shape):

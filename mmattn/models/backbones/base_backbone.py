@@ -21,6 +21,8 @@ NO_WEIGHT_DECAY = frozenset(
         'pos_embed',
         'bias_table',
         'rpe_table',
+        'attention.w1',
+        'attention.w2',
         'w1_q',
         'w2_q',
         'w1_k',

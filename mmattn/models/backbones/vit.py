@@ -1,6 +1,6 @@
 """ViT: plain vision transformer with dense, interactive or masked attention.
 
-The network of Tables 2 to 4 of Kang, Yang and Ryu, "Interactive Multi-Head
+The network of Tables 2 to 4 and 8 of Kang, Yang and Ryu, "Interactive Multi-Head
 Self-Attention with Linear Complexity", https://arxiv.org/abs/2402.17507: DeiT-T and
 DeiT-S (Touvron et al., https://arxiv.org/abs/2012.12877) without a class token, which
 the paper's FLOPs exclude; features are the mean of the tokens. `MaiT` has a class token
@@ -26,7 +26,12 @@ from mmattn.models.layers import (
     init_linear_and_conv,
     resolve_masking,
 )
+from mmattn.models.layers.interactive_attention import (
+    mixing_weights,
+    reset_mixing_weights,
+)
 from mmattn.models.layers.masked.masking import LayerEntry
+from mmattn.ops.landmark_attention import mixed_attention_reference
 from mmattn.registry import MODELS
 
 from .base_backbone import drop_path_rates, run_block
@@ -48,6 +53,30 @@ class SelfAttention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, M, N, D)
         out = F.scaled_dot_product_attention(q, k, v)
         return self.proj(out.transpose(1, 2).reshape(B, H, W, C))
+
+
+class InteractiveSelfAttention(SelfAttention):
+    """Dense self-attention whose heads interact; shape (B, H, W, C) in and out.
+
+    Equation 5 of the paper, interaction without decomposition: the attention matrix is
+    `w2 softmax(w1 q k^T / sqrt(D))`, where w1 (E, M) and w2 (M, E) mix the heads and
+    E = interact_expand * M. The paper's E is M. All matrices are in memory, so it grows
+    with N^2; `InteractiveAttention` decomposes the matrix to avoid this.
+
+    Raises:
+        ValueError: `interact_expand` is None or less than 1.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, interact_expand: int | None):
+        super().__init__(embed_dims, num_heads)
+        self.w1, self.w2 = mixing_weights(num_heads, interact_expand)
+        reset_mixing_weights(self.w1, self.w2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, H, W, C = x.shape
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        out = mixed_attention_reference(*qkv.unbind(2), self.w1, self.w2)
+        return self.proj(out.reshape(B, H, W, C))
 
 
 class MaskedSelfAttention(MaskedAttention):
@@ -79,7 +108,8 @@ class ViT(Plain):
 
     Args:
         arch: 'tiny', 'small', or a dict with `embed_dims`, `depth`, `num_heads`.
-        attention: 'mhsa' (dense, through PyTorch's SDPA), 'imhsa'
+        attention: 'mhsa' (dense, through PyTorch's SDPA), 'mhsa_interaction' (dense
+            with interaction between heads, equation 5), 'imhsa'
             (`InteractiveAttention`) or 'masked' (`MaskedAttention`). 'mhsa' and
             'masked' can load each other's weights.
         in_channels: channels of the images. Pretrained weights of RGB images are
@@ -95,7 +125,8 @@ class ViT(Plain):
         with_cp: recompute each block's activations in the backward.
         compile: whether calls go through `torch.compile`, or a dict of its options.
         landmarks, interact_expand, local_kernel, gate: settings of 'imhsa', see
-            `InteractiveAttention`.
+            `InteractiveAttention`. 'mhsa_interaction' has `interact_expand`, which must
+            not be None there.
         masking: setting of 'masked': 'none', 'sch1', 'sch2', 'soft', or a list with an
             entry for each layer; see
             `mmattn.models.layers.masked.masking.resolve_masking`.
@@ -108,7 +139,8 @@ class ViT(Plain):
         and returns a tuple of maps (B, C, ceil(H / patch_size), ceil(W / patch_size)).
 
     Raises:
-        ValueError: unknown arch, attention or block index.
+        ValueError: unknown arch, attention or block index, or 'mhsa_interaction'
+            without interaction.
     """
 
     stem_conv = 'patch_embed'
@@ -149,6 +181,9 @@ class ViT(Plain):
         def mhsa(layer: int) -> nn.Module:
             return SelfAttention(embed_dims, num_heads)
 
+        def mhsa_interaction(layer: int) -> nn.Module:
+            return InteractiveSelfAttention(embed_dims, num_heads, interact_expand)
+
         def imhsa(layer: int) -> nn.Module:
             return InteractiveAttention(
                 embed_dims,
@@ -173,7 +208,9 @@ class ViT(Plain):
                 backend=backend,
             )
 
-        attentions = dict(mhsa=mhsa, imhsa=imhsa, masked=masked)
+        attentions = dict(
+            mhsa=mhsa, mhsa_interaction=mhsa_interaction, imhsa=imhsa, masked=masked
+        )
         if attention not in attentions:
             raise ValueError(
                 f'ViT: attention must be one of {list(attentions)}, got {attention!r}'

@@ -11,6 +11,35 @@ from .depthwise_conv import DepthwiseConv
 from .pointwise import PointwiseLinear
 
 
+def mixing_weights(
+    num_heads: int, expand: int | None
+) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return uninitialized w1 (E, M) and w2 (M, E), where E is `expand` times M.
+
+    Raises:
+        ValueError: `expand` is None or less than 1.
+    """
+    if expand is None or expand < 1:
+        raise ValueError(f'interact_expand must be at least 1, got {expand}')
+    mixed = expand * num_heads
+    return (
+        nn.Parameter(torch.empty(mixed, num_heads)),
+        nn.Parameter(torch.empty(num_heads, mixed)),
+    )
+
+
+@torch.no_grad()
+def reset_mixing_weights(w1: Tensor, w2: Tensor, std: float = 0.02):
+    """Set `w2 w1` to the identity plus noise.
+
+    Without the noise the copies of a head would always get equal gradients.
+    """
+    copies = w1.shape[0] // w1.shape[1]
+    eye = torch.eye(w1.shape[1]).repeat(copies, 1)
+    w1.copy_(eye + std * torch.randn_like(eye))
+    w2.copy_(eye.T / copies + std * torch.randn_like(eye.T))
+
+
 class InteractiveAttention(nn.Module):
     """Projections, landmarks and local branch around `ops.landmark_attention`.
 
@@ -59,13 +88,12 @@ class InteractiveAttention(nn.Module):
         self.landmarks = landmarks
         self.backend = backend
         self.qkv = PointwiseLinear(embed_dims, 3 * embed_dims)
-        for name in ('w1_q', 'w2_q', 'w1_k', 'w2_k'):
-            weight = None
+        for side in 'qk':
+            w1, w2 = None, None
             if interact_expand is not None:
-                mixed = interact_expand * num_heads
-                shape = (mixed, num_heads) if 'w1' in name else (num_heads, mixed)
-                weight = nn.Parameter(torch.empty(shape))
-            self.register_parameter(name, weight)
+                w1, w2 = mixing_weights(num_heads, interact_expand)
+            self.register_parameter(f'w1_{side}', w1)
+            self.register_parameter(f'w2_{side}', w2)
         self.local = None
         if local_kernel is not None:
             self.local = DepthwiseConv(embed_dims, local_kernel)
@@ -82,17 +110,11 @@ class InteractiveAttention(nn.Module):
 
     @torch.no_grad()
     def reset_mixing(self, std: float = 0.02):
-        """Start near the plain decomposition: w2 w1 is the identity plus noise.
-
-        Without the noise the copies of a head would always get equal gradients.
-        """
+        """Start near the plain decomposition; see `reset_mixing_weights`."""
         if self.w1_q is None:
             return
         for w1, w2 in ((self.w1_q, self.w2_q), (self.w1_k, self.w2_k)):
-            copies = w1.shape[0] // self.num_heads
-            eye = torch.eye(self.num_heads).repeat(copies, 1)
-            w1.copy_(eye + std * torch.randn_like(eye))
-            w2.copy_(eye.T / copies + std * torch.randn_like(eye.T))
+            reset_mixing_weights(w1, w2, std)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""

@@ -3,7 +3,9 @@ from .interface import BACKENDS, OPERATOR, landmark_attention
 from .reference import (
     landmark_attention_folded,
     landmark_attention_reference,
+    mix_heads,
     mixed_attention_reference,
+    mixed_attention_weights,
 )
 
 __all__ = [
@@ -13,5 +15,7 @@ __all__ = [
     'landmark_attention',
     'landmark_attention_folded',
     'landmark_attention_reference',
+    'mix_heads',
     'mixed_attention_reference',
+    'mixed_attention_weights',
 ]

@@ -14,29 +14,37 @@ def unsupported(*tensors: Tensor | None) -> str | None:
     return None
 
 
-def mixed_attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, w1: Tensor | None, w2: Tensor | None
+def mix_heads(weights: Tensor, mixing: Tensor | None) -> Tensor:
+    """Mix the heads of (B, M, R, S) by `mixing` (E, M); None is the identity."""
+    if mixing is None:
+        return weights
+    return (mixing @ weights.flatten(2)).unflatten(2, (weights.shape[2], -1))
+
+
+def mixed_attention_weights(
+    q: Tensor, k: Tensor, w1: Tensor | None, w2: Tensor | None
 ) -> Tensor:
-    """Return `(w2 softmax(w1 q k^T / sqrt(D))) v`, equation 5 applied to `v`.
+    """Return `w2 softmax(w1 q k^T / sqrt(D))`, the matrix A of equation 5.
 
     Args:
         q: shape (B, R, M, D).
-        k, v: shape (B, S, M, D).
+        k: shape (B, S, M, D).
         w1: shape (E, M), mixes the heads of the scores; None is the identity.
         w2: shape (M, E), mixes the heads of the softmax; None is the identity.
 
     Returns:
-        Shape (B, R, M, D).
+        Shape (B, M, R, S).
     """
-    B, R, M, D = q.shape
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, R or S, D)
-    attn = q @ k.transpose(-2, -1) * D**-0.5  # (B, M, R, S)
-    if w1 is not None:
-        attn = (w1 @ attn.flatten(2)).unflatten(2, (R, -1))  # (B, E, R, S)
-    attn = attn.softmax(dim=-1)
-    if w2 is not None:
-        attn = (w2 @ attn.flatten(2)).unflatten(2, (R, -1))  # (B, M, R, S)
-    return (attn @ v).transpose(1, 2)
+    q, k = (x.transpose(1, 2) for x in (q, k))  # (B, M, R or S, D)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, M, R, S)
+    return mix_heads(mix_heads(scores, w1).softmax(dim=-1), w2)
+
+
+def mixed_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, w1: Tensor | None, w2: Tensor | None
+) -> Tensor:
+    """Return the matrix of equation 5 times `v` (B, S, M, D), shape (B, R, M, D)."""
+    return (mixed_attention_weights(q, k, w1, w2) @ v.transpose(1, 2)).transpose(1, 2)
 
 
 def landmark_attention_reference(
