@@ -8,6 +8,13 @@ from .attention_maps import (
 )
 from .feature_norms import feature_norms
 from .flops import CONVENTIONS, Complexity, count
+from .head_diversity import (
+    HeadDiversity,
+    head_diversity,
+    head_similarity,
+    head_variance,
+    map_variance,
+)
 from .locality import attention_locality, locality_by_layer, locality_score, pad_heads
 from .masks import mask_alphas, mask_layers
 from .paper_tables import equals_as_printed, omitted_rows, paper_rows
@@ -19,6 +26,7 @@ __all__ = [
     'AttentionKernels',
     'AttentionMap',
     'Complexity',
+    'HeadDiversity',
     'SamplingPoints',
     'attention_kernels',
     'attention_locality',
@@ -26,10 +34,14 @@ __all__ = [
     'count',
     'equals_as_printed',
     'feature_norms',
+    'head_diversity',
+    'head_similarity',
+    'head_variance',
     'layer_similarity',
     'locality_by_layer',
     'locality_score',
     'map_similarity',
+    'map_variance',
     'mask_alphas',
     'mask_layers',
     'omitted_rows',

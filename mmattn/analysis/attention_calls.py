@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from mmattn.ops.landmark_attention import mix_heads
 from mmattn.ops.structure_aware_attention import irfft_grid
 
 from .kernel_rows import (
@@ -208,13 +209,22 @@ class _Operators(TorchFunctionMode):
             ),
         )
 
-    def _see_softmax(self, scores: Tensor):
-        """Keep scores (B, M, N, N); `_add` skips those that are no token grid's."""
-        if scores.dim() == 4 and scores.shape[2] == scores.shape[3]:
-            self._add(
-                scores.transpose(1, 2),
-                lambda rows: scores[0, :, list(rows)].transpose(0, 1),
-            )
+    def _see_softmax(self, weights: Tensor):
+        """Keep weights (B, M, N, N); `_add` skips those that are no token grid's.
+
+        A module with `softmax_mixing` (M, E) mixes the heads of its weights (B, E, N,
+        N) afterwards.
+        """
+        if weights.dim() != 4 or weights.shape[2] != weights.shape[3]:
+            return
+        module = self._caller(weights.shape[2])[0].module
+        mixing = getattr(module, 'softmax_mixing', None)
+        weights = mix_heads(weights, mixing)
+        self._add(
+            weights.transpose(1, 2),
+            lambda rows: weights[0, :, list(rows)].transpose(0, 1),
+            is_softmax=mixing is None,
+        )
 
     def _see_masked(
         self, q, k, v, bias, alpha, grid, kernel_size, num_special, mask_fill, backend
@@ -245,10 +255,13 @@ class _Operators(TorchFunctionMode):
             is_softmax=False,
         )
 
-    def _see_landmark(self, q, k, v, *others):
+    def _see_landmark(self, q, k, v, q_landmarks, k_landmarks, *others):
+        mixing = others[:4]
         self._add(
             q,
-            lambda rows: landmark_kernels(q, k, v, *others, rows=rows),
+            lambda rows: landmark_kernels(
+                q, k, q_landmarks, k_landmarks, *mixing, rows=rows
+            ),
             is_softmax=False,
         )
 

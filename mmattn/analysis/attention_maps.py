@@ -35,12 +35,12 @@ class AttentionKernels:
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The attention matrices of one layer's heads, after the softmax.
+    """The attention matrices of one layer's heads, which multiply the values.
 
     Attributes:
         layer: name of the module that called the operator.
         weights: shape (M, N, N), N = num_special + H * W, special tokens first. Row i
-            weighs the values for token i, and sums up to 1.
+            weighs the values for token i. The rows of a softmax sum up to 1.
         num_special: tokens before the grid, such as a class token.
         grid: H and W of the others.
     """
@@ -82,25 +82,38 @@ def attention_kernels(
     return watch_attention(backbone, image, read)
 
 
-def attention_maps(backbone: nn.Module, image: Tensor) -> list[AttentionMap]:
+def attention_maps(
+    backbone: nn.Module, image: Tensor, *, effective: bool = False
+) -> list[AttentionMap]:
     """Run a backbone and return the map of every softmax attention, in order.
 
     Args:
         backbone: as in `attention_kernels`.
         image: shape (1, 3, H, W).
+        effective: whether to include attention whose map is no softmax: the product
+            A_Q A_K of landmark attention, the mixed softmax of dense attention with
+            interaction, and the kernels of structure-aware attention. Such rows may
+            have negative weights and need not sum up to 1. Branches around an operator,
+            such as the convolution and the gate of `InteractiveAttention`, are no part
+            of its map.
 
     Raises:
         ValueError: there is not one image, a layer has more than 4096 tokens, or no
-            softmax attention can be read.
+            attention of the kinds asked for can be read.
     """
+    return watch_attention(backbone, image, whole_map, softmax_only=not effective)
 
-    def read(call: AttentionCall) -> AttentionMap:
-        if call.num_tokens > MAX_TOKENS:
-            raise ValueError(
-                f'attention maps support at most {MAX_TOKENS} tokens, got '
-                '{} on a grid of {}x{}'.format(call.num_tokens, *call.grid)
-            )
-        weights = call.rows(range(call.num_tokens)).transpose(0, 1)
-        return AttentionMap(call.caller.name, weights, call.num_special, call.grid)
 
-    return watch_attention(backbone, image, read, softmax_only=True)
+def whole_map(call: AttentionCall) -> AttentionMap:
+    """Return all rows of an attention.
+
+    Raises:
+        ValueError: it has more than 4096 tokens.
+    """
+    if call.num_tokens > MAX_TOKENS:
+        raise ValueError(
+            f'attention maps support at most {MAX_TOKENS} tokens, got '
+            '{} on a grid of {}x{}'.format(call.num_tokens, *call.grid)
+        )
+    weights = call.rows(range(call.num_tokens)).transpose(0, 1)
+    return AttentionMap(call.caller.name, weights, call.num_special, call.grid)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmattn.ops.landmark_attention import mixed_attention_weights
 from mmattn.ops.neighborhood_attention import windows
 from mmattn.ops.structure_aware_attention import l2_normalize
 
@@ -166,23 +167,31 @@ def neighborhood_kernels(
 
 
 def landmark_kernels(
-    q: Tensor, k: Tensor, v: Tensor, *others, rows: Sequence[int]
+    q: Tensor,
+    k: Tensor,
+    q_landmarks: Tensor,
+    k_landmarks: Tensor,
+    w1_q: Tensor | None,
+    w2_q: Tensor | None,
+    w1_k: Tensor | None,
+    w2_k: Tensor | None,
+    rows: Sequence[int],
 ) -> Tensor:
-    """Return kernels of landmark attention, which is linear in the values.
-
-    So its kernels are gradients of the output. Mixing heads mixes their kernels, since
-    the output of a head depends only on its own values.
+    """Return rows of `A_Q A_K`, the effective matrix of landmark attention.
 
     Args:
-        q, k, v: shape (1, N, M, D).
-        others: the other arguments of `torch.ops.mmattn.landmark_attention`.
+        q, k: shape (1, N, M, D).
+        q_landmarks, k_landmarks: shape (1, L, M, D).
+        w1_q, w1_k, w2_q, w2_k: mixtures of heads, as given to the operator.
 
     Returns:
         Shape (len(rows), M, N).
     """
-    with torch.enable_grad():
-        v = torch.zeros_like(v).requires_grad_()
-        out = torch.ops.mmattn.landmark_attention(q, k, v, *others)[0]
-        channel = [out[0, i, :, 0].sum() for i in rows]
-        grads = [torch.autograd.grad(x, v, retain_graph=True)[0] for x in channel]
-    return torch.stack([grad[0, :, :, 0].T for grad in grads])
+    tensors = q, k, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    q, k, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k = (
+        None if x is None else x.to(dtype) for x in tensors
+    )
+    a_q = mixed_attention_weights(q[:, list(rows)], k_landmarks, w1_q, w2_q)
+    a_k = mixed_attention_weights(q_landmarks, k, w1_k, w2_k)  # (1, M, L, N)
+    return (a_q @ a_k)[0].transpose(0, 1)

@@ -11,12 +11,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.analysis import attention_kernels, attention_maps
 from mmattn.analysis.kernel_rows import (
+    landmark_kernels,
     masked_kernels,
     softmax_kernels,
     structure_aware_kernels,
 )
 from mmattn.models import IViT, LiSANet, MaiT, ViT
 from mmattn.models.layers import NeighborhoodAttention
+from mmattn.ops import landmark_attention
 from mmattn.ops.masked_attention import (
     attention_scores,
     neighborhood_mask,
@@ -65,6 +67,7 @@ BACKBONES = {
     ),
     'neighborhoods': Neighborhoods,
     'vit': lambda: ViT(VIT, 'mhsa'),
+    'vit-interaction': lambda: ViT(VIT, 'mhsa_interaction'),
     'vit-landmarks': lambda: ViT(VIT, 'imhsa', landmarks=2, **WITHOUT_BRANCHES),
     'vit-landmarks-alone': lambda: ViT(
         VIT, 'imhsa', landmarks=2, interact_expand=None, **WITHOUT_BRANCHES
@@ -207,6 +210,44 @@ def test_maps_are_of_softmax_attention_alone(caplog):
     with pytest.raises(ValueError, match='IViT called no attention'):
         attention_maps(backbone, torch.randn(1, 3, 64, 64))
     assert 'mixer: its kernels are no softmax' in caplog.text
+    with pytest.raises(ValueError, match='ViT called no attention'):
+        attention_maps(make('vit-interaction').float(), torch.randn(1, 3, 64, 64))
+    assert 'blocks.0.attention: its kernels are no softmax' in caplog.text
+
+
+@pytest.mark.parametrize(
+    'name', ['vit', 'vit-interaction', 'vit-landmarks', 'vit-landmarks-alone', 'lisa']
+)
+def test_effective_maps_have_all_kernels(name):
+    backbone = make(name)
+    image = torch.randn(1, 3, *IMAGE, dtype=torch.float64)
+    found = attention_kernels(backbone, image, QUERIES)
+    maps = attention_maps(backbone, image, effective=True)
+    assert [m.layer for m in maps] == [kernels.layer for kernels in found]
+    for kernels, whole in zip(found, maps, strict=True):
+        rows = [y * whole.grid[1] + x for y, x in kernels.cells]
+        expected = kernels.kernels.flatten(2).transpose(0, 1)
+        assert_close('rows', expected, whole.weights[:, rows])
+
+
+@pytest.mark.parametrize('mixed', [None, 3, 4], ids=['none', 'as-printed', 'wider'])
+def test_landmark_kernels_are_gradients_by_the_values(mixed):
+    """The operator is linear in the values, and a head's output is of its own ones."""
+    N, L, M, D = 15, 4, 3, 5
+    q, k = torch.randn(2, 1, N, M, D, dtype=torch.float64).unbind()
+    landmarks = torch.randn(2, 1, L, M, D, dtype=torch.float64).unbind()
+    weights = [None] * 4
+    if mixed:
+        shapes = 2 * [(mixed, M), (M, mixed)]
+        weights = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    value = torch.zeros_like(q)
+    jacobian = torch.autograd.functional.jacobian(
+        lambda v: landmark_attention(q, k, v, *landmarks, *weights)[0, ..., 0], value
+    )
+    expected = jacobian[:, :, 0, ..., 0].diagonal(dim1=1, dim2=3)  # (N, N, M)
+    rows = [0, 7, 14]
+    kernels = landmark_kernels(q, k, *landmarks, *weights, rows=rows)
+    assert_close('kernels', expected[rows].transpose(1, 2), kernels)
 
 
 @pytest.mark.parametrize('masking', ['none', 'float', 'boolean', 'per-head'])

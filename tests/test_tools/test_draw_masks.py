@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 
 from mmattn.analysis import (  # noqa: E402
     attention_locality,
+    head_diversity,
     layer_similarity,
     mask_layers,
 )
@@ -236,7 +237,44 @@ def test_similarity_is_that_of_the_checkpoint_averaged_over_images(draw, work, l
     assert f'{means[2]:.3f}' in printed and f'{means.mean():.3f}' in printed
 
 
+def test_diversity_of_heads_is_that_of_the_checkpoints(draw, work):
+    rows, _, printed = draw(
+        'draw_head_diversity', 'hard.py', *IMAGES, '--checkpoint', 'hard.pth'
+    )
+    Path('out/picture.csv').rename('hard.csv')
+    expected = head_diversity(loaded(work, 'hard'), inputs(work))
+    for row, layer in zip(rows, expected, strict=True):
+        assert (row['layer'], row['num_heads']) == (layer.layer, '3')
+        for key in ('head_variance', 'map_variance', 'similarity'):
+            assert float(row[key]) == pytest.approx(getattr(layer, key), rel=1e-4)
+        assert f'{layer.similarity:.3f}' in printed
+    assert {row['model'] for row in rows} == {'hard, hard.pth'}
+    pyramid, figure, _ = draw(
+        'draw_head_diversity', 'detector.py', 'wide.png', '--label', 'pyramid',
+        '--with', 'hard.csv',
+    )  # fmt: skip
+    assert {row['model'] for row in pyramid} == {'pyramid'}
+    variances, similarities = figure.axes
+    assert {'pyramid', 'hard, hard.pth'} <= set(texts(figure))
+    heads, means = variances.lines[0].get_data()
+    assert list(heads) == [3]
+    mean = np.mean([layer.head_variance for layer in expected])
+    np.testing.assert_allclose(means, mean, rtol=1e-4)
+    heads, _ = variances.lines[1].get_data()
+    assert list(heads) == sorted({int(row['num_heads']) for row in pyramid})
+    drawn = similarities.lines[0].get_ydata()
+    np.testing.assert_allclose(drawn, [h.similarity for h in expected], rtol=1e-4)
+
+
 WRONG = {
+    'no-csv': (
+        ['draw_head_diversity', 'hard.py', 'wide.png', '--with', 'no.csv'],
+        '--with must be a csv file of this tool, got no.csv',
+    ),
+    'other-csv': (
+        ['draw_head_diversity', 'hard.py', 'wide.png', '--with', 'hard.py'],
+        r"hard.py must have the columns \['model', 'layer'",
+    ),
     'no-alphas': (['draw_mask_alphas', 'hard.py'], 'MaiT has no soft masks'),
     'last': (
         ['draw_layer_similarity', 'hard.py', 'wide.png', '--last', 4],

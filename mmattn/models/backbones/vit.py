@@ -72,6 +72,11 @@ class InteractiveSelfAttention(SelfAttention):
         self.w1, self.w2 = mixing_weights(num_heads, interact_expand)
         reset_mixing_weights(self.w1, self.w2)
 
+    @property
+    def softmax_mixing(self) -> Tensor:
+        """Weights (M, E) that mix the softmax's heads; `mmattn.analysis` reads them."""
+        return self.w2
+
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
         qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
