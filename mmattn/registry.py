@@ -11,7 +11,9 @@ from importlib import import_module
 from importlib.util import find_spec
 
 __all__ = [
+    'DATASETS',
     'HOOKS',
+    'METRICS',
     'MODELS',
     'OPTIM_WRAPPERS',
     'OPTIM_WRAPPER_CONSTRUCTORS',
@@ -62,6 +64,8 @@ if find_spec('mmengine') is not None:
         )
 
     MODELS = _child(root.MODELS, 'mmattn.models')
+    DATASETS = _child(root.DATASETS, 'mmattn.evaluation')
+    METRICS = _child(root.METRICS, 'mmattn.evaluation')
     HOOKS = _child(root.HOOKS, 'mmattn.engine')
     OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS, 'mmattn.engine')
     OPTIM_WRAPPER_CONSTRUCTORS = _child(
@@ -81,6 +85,5 @@ else:
                 f'building {cfg!r} needs mmengine: pip install "mmattn[mm]"'
             )
 
-    MODELS = HOOKS = OPTIM_WRAPPERS = OPTIM_WRAPPER_CONSTRUCTORS = RUNNERS = (
-        _NoRegistry()
-    )
+    MODELS = DATASETS = METRICS = HOOKS = RUNNERS = _NoRegistry()
+    OPTIM_WRAPPERS = OPTIM_WRAPPER_CONSTRUCTORS = _NoRegistry()

@@ -18,6 +18,7 @@ ALLOWED = {
     'mmattn.ops': set(),
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
+    'mmattn.evaluation': {'mmattn.registry'},
     'mmattn.engine': {'mmattn.registry', 'mmattn.models.backbones'},
     'mmattn.images': set(),
     'mmattn.results': {'mmattn.images'},

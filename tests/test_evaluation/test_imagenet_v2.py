@@ -1,0 +1,127 @@
+"""ImageNetV2 on imitations of the published folders, whole and damaged."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+for name in ('mmpretrain', 'cv2'):
+    pytest.importorskip(name)
+
+import cv2  # noqa: E402
+from mmengine.config import Config, DictAction  # noqa: E402
+from mmengine.registry import DATASETS, DefaultScope  # noqa: E402
+
+from mmattn.evaluation import ImageNetV2, imagenet_v2  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+FOLDER = 'imagenetv2-matched-frequency-format-val'
+
+
+@pytest.fixture
+def few_classes(monkeypatch):
+    monkeypatch.setattr(imagenet_v2, 'NUM_CLASSES', 12)
+
+
+def make(root, classes, folder=FOLDER):
+    for label in classes:
+        path = root / folder / str(label)
+        path.mkdir(parents=True)
+        for name in ('b.jpeg', 'a.jpeg'):
+            (path / name).touch()
+    return root / folder
+
+
+def labels(dataset):
+    return [dataset.get_data_info(i)['gt_label'] for i in range(len(dataset))]
+
+
+def test_labels_are_the_names_of_the_folders(tmp_path):
+    """In alphabetical order, folder 10 would come before folder 2."""
+    make(tmp_path, range(1000))
+    dataset = ImageNetV2(str(tmp_path), test_mode=True)
+    assert labels(dataset) == [label for label in range(1000) for _ in 'ab']
+    for index in range(0, 2000, 499):
+        path = Path(dataset.get_data_info(index)['img_path'])
+        assert path.parent.name == str(index // 2) and path.is_file()
+        assert path.name == 'ab'[index % 2] + '.jpeg'
+    assert dataset.metainfo['classes'][:2] == ImageNetV2.METAINFO['classes'][:2]
+    assert len(dataset.metainfo['classes']) == 1000
+
+
+def test_other_files_are_skipped(tmp_path, few_classes):
+    folder = make(tmp_path, range(12))
+    (folder / '0/notes.txt').touch()
+    (folder / 'README').touch()
+    assert len(ImageNetV2(str(tmp_path))) == 24
+
+
+def test_splits_and_folders_of_other_names(tmp_path, few_classes):
+    make(tmp_path, range(12), 'imagenetv2-top-images-format-val')
+    make(tmp_path, range(12), 'mine')
+    dataset = ImageNetV2(str(tmp_path), split='top-images')
+    assert 'top-images-format-val' in dataset.get_data_info(0)['img_path']
+    assert len(ImageNetV2(str(tmp_path), data_prefix='mine')) == 24
+
+
+def a_class_is_missing(folder):
+    for path in (folder / '7').iterdir():
+        path.unlink()
+    (folder / '7').rmdir()
+
+
+def a_class_is_empty(folder):
+    for path in (folder / '7').iterdir():
+        path.unlink()
+
+
+def folders_have_names(folder):
+    (folder / '7').rename(folder / 'n01440764')
+
+
+@pytest.mark.parametrize(
+    'damage, message',
+    [
+        (a_class_is_missing, r'no image of 1 of 12 classes, such as \[7\]'),
+        (a_class_is_empty, r'no image of 1 of 12 classes, such as \[7\]'),
+        (folders_have_names, r"indices 0 to 11, got \['n01440764'\]"),
+    ],
+)
+def test_a_damaged_folder_is_refused(tmp_path, few_classes, damage, message):
+    damage(make(tmp_path, range(12)))
+    with pytest.raises(ValueError, match=message):
+        ImageNetV2(str(tmp_path))
+
+
+def test_a_missing_folder_and_an_unknown_split_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=f'no folder {tmp_path}.*{FOLDER}'):
+        ImageNetV2(str(tmp_path))
+    with pytest.raises(ValueError, match="split must be one of .*, got 'val'"):
+        ImageNetV2(str(tmp_path), split='val')
+
+
+def documented_options(page, name):
+    """Return the --cfg-options of the command of a page that names a class."""
+    commands = (ROOT / page).read_text().replace('\\\n', ' ').splitlines()
+    (line,) = (s for s in commands if s.startswith('    python') and name in s)
+    options = shlex.split(line)
+    options = options[options.index('--cfg-options') + 1 :]
+    split = (option.split('=', 1) for option in options)
+    return {key: DictAction._parse_iterable(value) for key, value in split}
+
+
+def test_a_config_tests_on_it_with_the_documented_options(
+    tmp_path, few_classes, monkeypatch
+):
+    for path in make(tmp_path / 'data/imagenetv2', range(12)).glob('*/*'):
+        cv2.imwrite(str(path), np.full((30, 40, 3), int(path.parent.name)))
+    monkeypatch.chdir(tmp_path)
+    cfg = Config.fromfile(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
+    cfg.merge_from_dict(documented_options('docs/datasets.md', 'ImageNetV2'))
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        dataset = DATASETS.build(cfg.test_dataloader.dataset)
+    sample = dataset[2 * 10]
+    assert sample['inputs'].shape == (3, 224, 224)
+    assert sample['inputs'].float().mean() == pytest.approx(10, abs=1)
+    assert sample['data_samples'].gt_label.item() == 10
