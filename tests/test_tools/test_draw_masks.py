@@ -41,6 +41,11 @@ test_dataloader = dict(dataset=dict(pipeline=[
 """
 CONFIGS = {
     'hard': CLASSIFIER.format(settings='masking=[2, (1,), 0]'),
+    'folder': CLASSIFIER.format(settings='masking=[2, (1,), 0]').replace(
+        'dataset=dict(',
+        "dataset=dict(_delete_=True, type='CustomDataset', data_root='.', "
+        "ann_file='images.txt', with_label=False, ",
+    ),
     'soft': CLASSIFIER.format(settings="masking='soft', depth=8"),
     'random': CLASSIFIER.format(settings="masking='sch1', random_mask_seed=3"),
     'detector': """
@@ -78,6 +83,7 @@ def work(tmp_path_factory):
     folder = tmp_path_factory.mktemp('work')
     for name, text in CONFIGS.items():
         (folder / f'{name}.py').write_text(text)
+    (folder / 'images.txt').write_text('high.png\nwide.png\n')
     rng = np.random.default_rng(0)
     for name, size in IMAGES.items():
         cv2.imwrite(str(folder / name), rng.integers(0, 255, (*size, 3)))
@@ -266,6 +272,17 @@ def test_diversity_of_heads_is_that_of_the_checkpoints(draw, work):
     np.testing.assert_allclose(drawn, [h.similarity for h in expected], rtol=1e-4)
 
 
+@pytest.mark.parametrize('tool', ['head_diversity', 'layer_similarity'])
+def test_samples_of_the_test_data_set_are_its_first_images(draw, work, tool):
+    weights = '--checkpoint', 'hard.pth'
+    rows, *_ = draw(f'draw_{tool}', 'folder.py', '--samples', 1, *weights)
+    expected, *_ = draw(f'draw_{tool}', 'hard.py', 'high.png', *weights)
+    keys = {'similarity', 'head_variance'} & set(rows[0])
+    assert len(rows) == len(expected) and keys
+    for row, other in zip(rows, expected, strict=True):
+        assert {key: row[key] for key in keys} == {key: other[key] for key in keys}
+
+
 WRONG = {
     'no-csv': (
         ['draw_head_diversity', 'hard.py', 'wide.png', '--with', 'no.csv'],
@@ -283,6 +300,18 @@ WRONG = {
     'pyramid': (
         ['draw_layer_similarity', 'detector.py', 'wide.png'],
         'layers that are compared must be alike',
+    ),
+    'no-images': (
+        ['draw_head_diversity', 'hard.py'],
+        'either image files or --samples',
+    ),
+    'images-and-samples': (
+        ['draw_layer_similarity', 'hard.py', 'wide.png', '--samples', 1],
+        'either image files or --samples',
+    ),
+    'samples': (
+        ['draw_attention_locality', 'folder.py', '--samples', 3],
+        '--samples must be between 1 and 2, the images of test_dataloader',
     ),
     'image': (
         ['draw_attention_locality', 'hard.py', 'wide.png', 'no.png'],

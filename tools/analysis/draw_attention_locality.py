@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None):
     )
     args = parser.parse_args(argv)
     model = load_model(args)
-    images = [model.put(image).inputs[0] for image in args.images]
+    images = model.inputs_of(args)
     layers, scores = zip(
         *locality_by_layer(model.backbone, images, args.kernel_size), strict=True
     )

@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None):
     label = args.label or model.label
     if label in models:
         raise ValueError(f'--with has a model {label!r} already: pass another --label')
-    images = [model.put(image).inputs[0] for image in args.images]
+    images = model.inputs_of(args)
     layers = head_diversity(model.backbone, images)
     models[label] = layers
     table = Table('layer', 'heads', 'variance between', 'in a map', 'similarity')

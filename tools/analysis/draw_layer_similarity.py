@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None):
     )
     args = parser.parse_args(argv)
     model = load_model(args)
-    images = [model.put(image).inputs[0] for image in args.images]
+    images = model.inputs_of(args)
     similarity = layer_similarity(model.backbone, images)
     L, _, M = similarity.shape
     last = min(LAST, L) if args.last is None else args.last

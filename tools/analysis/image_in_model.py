@@ -19,6 +19,7 @@ from mmattn.analysis.flops import build
 from mmattn.apis.placement import Placement, picture_of, transform_name
 from mmattn.engine import trusted_checkpoints
 from mmattn.engine.checkpoints.weights import find_weights, load_weights
+from mmattn.engine.data import build_dataset
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,41 @@ class LoadedModel:
     def backbone(self) -> nn.Module:
         return self.model.backbone
 
+    def inputs_of(self, args: argparse.Namespace) -> list[Tensor]:
+        """Return what the model gets for the images of `make_images_parser`.
+
+        Each has the shape (3, H, W).
+
+        Raises:
+            ValueError: there are neither image files nor --samples, or both, or the
+                test data set has fewer images.
+        """
+        if bool(args.images) == (args.samples is not None):
+            raise ValueError('pass either image files or --samples')
+        if args.images:
+            return [self.put(image).inputs[0] for image in args.images]
+        with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
+            key = 'test_dataloader.dataset'
+            dataset = build_dataset(self.cfg.test_dataloader.dataset, key)
+            if not 1 <= args.samples <= len(dataset):
+                raise ValueError(
+                    f'--samples must be between 1 and {len(dataset)}, the images of '
+                    f'{key}, got {args.samples}'
+                )
+            packed = [dataset[index] for index in range(args.samples)]
+        return [self._preprocess(sample)[0] for sample in packed]
+
     def put(self, image: str) -> ImageInModel:
         """Prepare an image file by the model's test pipeline and preprocessor."""
         with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
             packed, place = _run_pipeline(self.cfg, self.name, image)
-        batch = pseudo_collate([packed])
-        inputs = self.model.data_preprocessor(batch, False)['inputs']
+        inputs = self._preprocess(packed)
         picture = picture_of(packed['inputs'], inputs.shape[-2:])
         return ImageInModel(self.label, self.backbone, inputs, picture, place)
+
+    def _preprocess(self, packed: dict) -> Tensor:
+        batch = pseudo_collate([packed])
+        return self.model.data_preprocessor(batch, False)['inputs']
 
 
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:
@@ -88,9 +116,15 @@ def make_images_parser(description: str, out: str) -> argparse.ArgumentParser:
     parser = make_model_parser(description, out)
     parser.add_argument(
         'images',
-        nargs='+',
+        nargs='*',
         metavar='IMAGE',
         help='image files to average over; the test pipeline prepares them',
+    )
+    parser.add_argument(
+        '--samples',
+        type=int,
+        metavar='N',
+        help="average over the first N images of the config's test data set instead",
     )
     return parser
 
