@@ -197,3 +197,44 @@ def test_an_expansion_of_2_fits_the_tables_best():
     assert len(default) == 18
     assert sum(map(equals_as_printed, default)) == 16
     assert sum(map(equals_as_printed, single)) == 10
+
+
+def factor_flops(depth, grid, heads, landmarks, expand, patch_size, C=192):
+    """Return FLOPs in G of a ViT by equations 7, 6 and 5, in the order of Table 8."""
+    N, pairs = grid**2, heads**2 * expand  # numbers in w1 or w2
+    body = N * (12 * C**2 * depth + 3 * patch_size**2 * C) + 1000 * C
+    decomposed = body + 4 * N * landmarks * C * depth
+    both = decomposed + 4 * N * landmarks * pairs * depth
+    dense = body + 2 * N**2 * (C + pairs) * depth
+    return both / 1e9, decomposed / 1e9, dense / 1e9
+
+
+def test_no_vit_of_12_blocks_has_the_flops_of_table_8():
+    """As the note of its rows says, and at 384 and 416 pixels."""
+    from mmattn.analysis import paper_rows
+
+    rows = [row for row in paper_rows() if row['name'].startswith('vit_t_')]
+    ours, printed = ([row['flops'][k] for row in rows] for k in ('ours', 'paper'))
+    assert ours == pytest.approx(factor_flops(12, 14, 3, 49, 1, 16), abs=5e-4)
+    note = ' '.join(rows[0]['note'].split())
+    for grid, text in ((24, '{:.3f}, {:.3f} and {:.3f}'), (26, '{2:.3f} for inter')):
+        assert text.format(*factor_flops(12, grid, 3, 49, 1, 16)) in note
+    sides = np.array([4, 5, 6, 7, 8, 10, 12, 14])
+    depth, *others = np.meshgrid(
+        np.arange(4, 25),
+        np.arange(7, 61),
+        np.array([2, 3, 4, 6, 8, 12, 16, 24]),
+        sides**2,
+        np.array([1, 2]),
+        np.array([4, 8, 14, 16]),
+        indexing='ij',
+        sparse=True,
+    )
+    near = [
+        np.abs(flops - figure) <= 0.05
+        for flops, figure in zip(factor_flops(depth, *others), printed, strict=True)
+    ]
+    assert printed == [3.3, 3.3, 5.8]
+    all_near = near[0] & near[1] & near[2]  # depth comes first
+    fits = depth.ravel()[all_near.any((1, 2, 3, 4, 5))]
+    assert fits.tolist() == [5, 6, 7, 8, 9]
