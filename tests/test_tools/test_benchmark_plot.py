@@ -103,6 +103,18 @@ def test_ratios_are_those_of_the_bars(tmp_path):
     plot.plt.close(figure)
 
 
+def test_titles_do_not_overlap_where_libraries_use_different_sets(tmp_path):
+    row = dict(model='ivit_t', images_per_s=24.76, speedup=2.06, params_m=27)
+    rows = [row | {'pass': which} for which in ('inference', 'training step')]
+    about = dict(baseline='swin', isa='ATen:AVX512 oneDNN:AVX512 MKL:other')
+    figure = plot.draw_throughput([write(tmp_path / 'm.csv', rows, **about)])
+    figure.tight_layout()
+    left, right = (axis.title.get_window_extent() for axis in figure.axes)
+    assert left.x1 < right.x0
+    assert all(about['isa'] in axis.get_title() for axis in figure.axes)
+    plot.plt.close(figure)
+
+
 def test_a_step_is_labeled_with_the_length_of_its_bar(tmp_path):
     phases = ('data_ms', 'forward_ms', 'backward_ms', 'optimizer_ms')
     rows = [

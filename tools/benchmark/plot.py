@@ -82,7 +82,9 @@ def isa_of(rows: list[dict]) -> str:
 
 
 def titled(title: str, rows: list[dict]) -> str:
-    return ', '.join(filter(None, (title, isa_of(rows))))
+    isa = isa_of(rows)
+    several = ' ' in isa  # one for each library, too long for the same line
+    return ('\n' if several else ', ').join(filter(None, (title, isa)))
 
 
 def caption(row: dict) -> str:
