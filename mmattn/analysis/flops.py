@@ -113,7 +113,7 @@ class Complexity:
 
 
 def count(
-    model: nn.Module | Mapping, shape: tuple[int, int], *, device: str = 'meta'
+    model: nn.Module | Mapping, shape: tuple[int, ...], *, device: str = 'meta'
 ) -> Complexity:
     """Count one forward pass of one image in evaluation mode.
 
@@ -130,7 +130,8 @@ def count(
     Args:
         model: a module, which runs on its own device, or a config of mmengine (a whole
             one, or its `model`), which is built and run on `device`.
-        shape: height and width of the image, padding included.
+        shape: height and width of the image, padding included, or channels, height and
+            width. Images have 3 channels by default.
         device: 'meta' takes no memory and no time. A model that reads numbers out of
             tensors, as mmdetection's Deformable DETR does, needs 'cpu'.
 
@@ -141,7 +142,9 @@ def count(
     if not isinstance(model, nn.Module):
         model = build(model, device)
     task = InferencePass(model)
-    image = torch.zeros(1, 3, *shape, device=next(model.parameters()).device)
+    channels = () if len(shape) == 3 else (3,)
+    device = next(model.parameters()).device
+    image = torch.zeros(1, *channels, *shape, device=device)
     counter = FlopCounterMode(display=False, custom_mapping=NORM_RULES)
     dense = FlopCounterMode(display=False, custom_mapping=DENSE_RULES)
     with torch.no_grad(), _evaluation(task), _chosen_backends(model):

@@ -229,18 +229,22 @@ def test_widths_of_the_plain_network():
     wide = LiSANet('isotropic', embed_dims=32, img_size=32)
     assert {block.mixer.num_heads for block in wide.blocks[0]} == {2}
     assert net.out_norms['0'].normalized_shape == (36,)
+    fine = LiSANet('isotropic', embed_dims=32, img_size=28, patch_size=2)
+    assert fine(torch.randn(1, 3, 27, 14))[0].shape == (1, 32, 14, 7)
+    assert fine.strides == (2,)
 
 
 @pytest.mark.parametrize(
     'make, match',
     [
         (lambda: LiSANet('isotropic', embed_dims=36), 'num_heads given, got .36'),
-        (lambda: LiSANet('small', embed_dims=32), 'one stage, got 32 and None'),
-        (lambda: LiSANet('small', num_heads=4), 'one stage, got None and 4'),
+        (lambda: LiSANet('small', embed_dims=32), 'one stage, got 32, None and'),
+        (lambda: LiSANet('small', num_heads=4), 'one stage, got None, 4 and'),
+        (lambda: LiSANet('small', patch_size=4), 'None and 4 for .small.'),
         (lambda: LiSANet('small', mixer='rsa'), "must be one of .'lisa'., got 'rsa'"),
         (lambda: InceptionMixer(33, 2), '16 and an even number more .* got 33'),
     ],
-    ids=['heads', 'channels', 'pyramid-heads', 'pyramid', 'inception'],
+    ids=['heads', 'channels', 'pyramid-heads', 'patches', 'pyramid', 'inception'],
 )
 def test_errors(make, match):
     with pytest.raises(ValueError, match=match):

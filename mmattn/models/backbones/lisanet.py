@@ -43,7 +43,7 @@ from .pyramid import Pyramid
 
 MIXERS = VARIANTS | COMPARATORS
 HEAD_DIMS = 16
-PATCH_SIZE = 16  # in the plain network
+PATCH_SIZE = 16  # in the paper's plain network
 ACTIVATIONS = {'gelu': nn.GELU, 'star_relu': StarReLU}
 
 
@@ -125,6 +125,7 @@ class LiSANet(Pyramid):
             network supports them.
         embed_dims: channels of the plain network; None takes the arch's.
         num_heads: heads of the plain network; None gives one to 16 channels.
+        patch_size: side of a patch of the plain network; None is the paper's 16.
         img_size: image side, or (height, width), that kernels and position embedding
             are made for. They are resized for other sizes, at run time and on load.
         patterns: structural patterns K; None takes the arch's.
@@ -143,7 +144,7 @@ class LiSANet(Pyramid):
     Forward:
         Takes images (B, 3, H, W) of any size (the plain network pads right and below to
         whole patches) and returns a tuple of maps (B, C_i, H_i, W_i) at strides 4, 8,
-        16 and 32, or 16 for the plain network.
+        16 and 32, or `patch_size` for the plain network.
 
     Raises:
         ValueError: unknown arch, mixer, stage index or setting.
@@ -170,6 +171,7 @@ class LiSANet(Pyramid):
         mixer: str = 'lisa',
         embed_dims: int | None = None,
         num_heads: int | None = None,
+        patch_size: int | None = None,
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
         kernel_resize: str = 'zero_embed',
@@ -197,11 +199,14 @@ class LiSANet(Pyramid):
         act_layer = ACTIVATIONS[activation]
         super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
         self.plain = len(self.arch['depths']) == 1
-        if not self.plain and (embed_dims, num_heads) != (None, None):
+        given = embed_dims, num_heads, patch_size
+        if not self.plain and given != (None, None, None):
             raise ValueError(
-                'LiSANet: embed_dims and num_heads are for a network of one stage, got '
-                f'{embed_dims} and {num_heads} for {arch!r}'
+                'LiSANet: embed_dims, num_heads and patch_size are for a network of '
+                f'one stage, got {embed_dims}, {num_heads} and {patch_size} for '
+                f'{arch!r}'
             )
+        self.patch_size = PATCH_SIZE if patch_size is None else patch_size
         if embed_dims is not None:
             self.arch = dict(self.arch, embed_dims=(embed_dims,))
         arch = self.arch
@@ -211,7 +216,9 @@ class LiSANet(Pyramid):
                 f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, or num_heads '
                 f'given, got {embed_dims}'
             )
-        strides = [PATCH_SIZE if self.plain else 4 << i for i in range(len(depths))]
+        strides = [
+            self.patch_size if self.plain else 4 << i for i in range(len(depths))
+        ]
         grids = [grid_of(img_size, stride) for stride in strides]
         patterns = arch['patterns'] if patterns is None else patterns
         self._check_mixer(mixer)
@@ -250,7 +257,7 @@ class LiSANet(Pyramid):
         def embed(stage: int) -> nn.Module:
             channels = embed_dims[stage]
             if self.plain:
-                patches = dict(kernel_size=PATCH_SIZE, stride=PATCH_SIZE)
+                patches = dict(kernel_size=self.patch_size, stride=self.patch_size)
                 return PatchEmbed(in_channels, channels, norm=False, **patches)
             if stage == 0:
                 return PatchEmbed(
@@ -301,14 +308,14 @@ class LiSANet(Pyramid):
 
     def levels(self):
         if self.plain:
-            return [(self.arch['embed_dims'][0], PATCH_SIZE)]
+            return [(self.arch['embed_dims'][0], self.patch_size)]
         return super().levels()
 
     def level_lists(self):
         return [self.patch_embeds, self.blocks]
 
     def walk(self, x, indices, take):
-        x = pad_to_patches(x, PATCH_SIZE) if self.plain else x
+        x = pad_to_patches(x, self.patch_size) if self.plain else x
         return super().walk(x, indices, take)
 
     def add_positions(self, x: Tensor, stage: int) -> Tensor:
