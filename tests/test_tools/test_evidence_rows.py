@@ -1,0 +1,147 @@
+"""tools/evidence: rows of runs, and verdicts from differences."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+for name in ('mmengine', 'scipy'):
+    pytest.importorskip(name)
+
+import paired_tests  # noqa: E402
+import run_rows  # noqa: E402
+from evidence_claims import METRIC, make_run  # noqa: E402
+from paired_tests import FAILS, HOLDS, UNDECIDED, combined, decide  # noqa: E402
+
+
+def test_rows_are_read_as_written_and_replaced_by_their_key(tmp_path):
+    path = tmp_path / 'folder' / 'a.csv'
+    first, second = make_run(), make_run(seed=1, other=0.25)
+    assert run_rows.read_runs(path) == []
+    for run in (first, second):
+        run_rows.add_run(path, run)
+    assert run_rows.read_runs(path) == [first, second]
+    again = make_run(**{METRIC: 90.0})
+    run_rows.add_run(path, again)
+    assert run_rows.read_runs(path) == [again, second]
+    assert [p.name for p in path.parent.iterdir()] == ['a.csv']
+
+
+def test_rows_of_processes_at_once_are_all_kept(tmp_path):
+    path = tmp_path / 'a.csv'
+    threads = [
+        threading.Thread(target=run_rows.add_run, args=(path, make_run(seed=seed)))
+        for seed in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {run.key[1] for run in run_rows.read_runs(path)} == set(range(12))
+
+
+def test_an_interrupted_write_leaves_the_rows_of_before(tmp_path, monkeypatch):
+    path = tmp_path / 'a.csv'
+    run_rows.add_run(path, make_run())
+    before = path.read_bytes()
+
+    def interrupted(*paths):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_rows.os, 'replace', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_rows.add_run(path, make_run(seed=1))
+    assert path.read_bytes() == before
+
+
+def test_a_curve_replaces_that_of_the_same_run(tmp_path):
+    path = tmp_path / 'a.csv'
+    run_rows.add_curve(path, make_run(), [(20, 2.0), (40, 1.5)])
+    run_rows.add_curve(path, make_run(seed=1), [(20, 1.75)])
+    run_rows.add_curve(path, make_run(), [(20, 1.0)])
+    read = [(p['seed'], p['iteration'], p['loss']) for p in run_rows.read_curves(path)]
+    assert read == [(1, 20, 1.75), (0, 20, 1.0)]
+
+
+@pytest.mark.parametrize(
+    'damage, message',
+    [
+        (lambda text: text.replace('seed,', 'sead,'), r"line 1: .*\['seed'\]"),
+        (lambda text: text[: text.rindex(',')] + '\n', 'line 3: not as many values'),
+        (
+            lambda text: text.replace('eight,1,', 'eight,x,'),
+            "seed must be int, got 'x'",
+        ),
+        (lambda text: text.replace('80.5', '8o.5'), "top1 must be float, got '8o.5'"),
+        (lambda text: text.replace('eight,1,', 'eight,0,'), 'are there twice'),
+        (lambda text: '', 'line 1: the columns'),
+    ],
+    ids=['header', 'cut', 'seed', 'metric', 'twice', 'empty'],
+)
+def test_a_damaged_table_is_refused_and_kept(tmp_path, damage, message):
+    path = tmp_path / 'a.csv'
+    for seed in (0, 1):
+        run_rows.add_run(path, make_run(seed=seed))
+    path.write_text(damage(path.read_text()))
+    damaged = path.read_text()
+    with pytest.raises(run_rows.DamagedTable, match=message) as caught:
+        run_rows.add_run(path, make_run(seed=2))
+    assert str(path) in str(caught.value)
+    assert path.read_text() == damaged
+
+
+@pytest.mark.parametrize('values', [[0.1, 0.7, 0.4], [-1.0, 2.0, 0.5, 0.75, 3.0]])
+def test_intervals_are_those_of_other_formulations(values):
+    """All resamples stand for random ones; the quantiles of t come from a table."""
+    means = [np.mean(c) for c in itertools.product(values, repeat=len(values))]
+    expected = np.quantile(means, [0.025, 0.975], method='inverted_cdf')
+    found = paired_tests.bootstrap_interval(values)
+    assert found == pytest.approx(expected, abs=0.06)
+    quantile = {3: 4.30265, 5: 2.77645}[len(values)]
+    half = quantile * (np.var(values) / (len(values) - 1)) ** 0.5
+    expected = np.mean(values) - half, np.mean(values) + half
+    assert paired_tests.student_interval(values) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    'differences, smallest, verdict',
+    [
+        ([1.0, 1.1, 0.9], 0.0, HOLDS),
+        ([-1.0, -1.1, -0.9], 0.0, FAILS),
+        # The bootstrap alone would decide both.
+        ([0.1, 1.0, 2.0], 0.0, UNDECIDED),
+        ([-0.1, -1.0, -2.0], 0.0, UNDECIDED),
+        ([0.0, 0.01, -0.01], 0.0, UNDECIDED),
+        ([0.0, 0.01, -0.01], 0.5, FAILS),
+        ([0.1, 0.11, 0.09], 0.5, HOLDS),
+        ([0.5, 0.5, 0.5], 0.0, HOLDS),
+        ([1.0, 1.1], 0.0, UNDECIDED),
+        ([1.0], 0.0, UNDECIDED),
+        ([], 0.0, UNDECIDED),
+    ],
+)
+def test_verdicts(differences, smallest, verdict):
+    found = decide(differences, smallest)
+    assert found.verdict == verdict and found.seeds == len(differences)
+
+
+def test_a_loss_may_be_allowed():
+    assert decide([-0.5, -0.6, -0.4], allowed=1.0).verdict == HOLDS
+    assert decide([-1.5, -1.6, -1.4], allowed=1.0).verdict == FAILS
+    assert decide([-0.9, -1.1, -1.0], allowed=1.0).verdict == UNDECIDED
+    assert decide([-0.5, -0.6, -0.4], allowed=1.0).mean == pytest.approx(-0.5)
+
+
+def test_no_difference_rarely_holds():
+    """Of differences without a mean, at most one in forty holds, however few."""
+    draws = np.random.default_rng(0).normal(size=(300, 3))
+    held = [decide(row).verdict == HOLDS for row in draws]
+    assert np.mean(held) < 0.045
+
+
+def test_verdict_of_a_claim():
+    assert combined([HOLDS, HOLDS]) == HOLDS
+    assert combined([HOLDS, UNDECIDED]) == UNDECIDED
+    assert combined([HOLDS, UNDECIDED, FAILS]) == FAILS
+    assert combined([]) == UNDECIDED
