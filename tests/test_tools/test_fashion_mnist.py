@@ -14,11 +14,7 @@ pytest.importorskip('cv2')
 
 import fashion_mnist
 import package_data
-
-
-def idx(array: np.ndarray) -> bytes:
-    head = np.array([0x800 + array.ndim, *array.shape], dtype='>i4')
-    return head.tobytes() + array.astype(np.uint8).tobytes()
+from idx_files import idx
 
 
 def tar(files: dict[str, bytes]) -> bytes:

@@ -1,0 +1,31 @@
+"""Offsets and positions help deformable attention."""
+
+from claim import Claim, Comparison, Variant
+
+
+def dat(**backbone) -> Variant:
+    options = {f'model.backbone.{key}': value for key, value in backbone.items()}
+    return Variant('configs/evidence/dat_n_fashion_mnist.py', options)
+
+
+claim = Claim(
+    statement='Deformable attention is more accurate with learned offsets than with a '
+    'fixed grid of points, and with relative positions than without.',
+    source='DAT, https://arxiv.org/abs/2201.00520, ablations',
+    image_shape=(1, 56, 56),
+    variants={
+        'dat': dat(),
+        'fixed_points': dat(offsets=False),
+        'no_positions': dat(position='none'),
+    },
+    alike=(('dat', 'fixed_points', 'no_positions'),),
+    tolerance=0.08,
+    comparisons=(
+        Comparison('offsets against a fixed grid', 'dat', 'fixed_points', smallest=0.2),
+        Comparison(
+            'relative positions against none', 'dat', 'no_positions', smallest=0.2
+        ),
+    ),
+    notes='One stage of four blocks, two of windows and two of deformable attention, '
+    'with 14 x 14 queries and 7 x 7 keys, and 400 iterations of 32 images.',
+)

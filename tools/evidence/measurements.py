@@ -1,0 +1,50 @@
+"""Measure a trained network beyond the metrics of its evaluator.
+
+    python tools/evidence/measurements.py CONFIG head_diversity --checkpoint FILE \
+        --out metrics.json
+
+`run.py` calls it for claims with `measurements`. Images are evenly spaced in the
+validation data.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'analysis'))
+import torch
+from image_in_model import LoadedModel, load_model, make_model_parser
+from mask_search import load_images
+
+NUM_IMAGES = 64
+
+
+def head_diversity(loaded: LoadedModel) -> dict[str, float]:
+    """Return variances and similarity of the heads, averaged over the layers."""
+    from mmattn.analysis import head_diversity
+
+    images = load_images(loaded.cfg, loaded.model, 'val', NUM_IMAGES)
+    layers = head_diversity(loaded.backbone, images)
+    return {
+        name: mean(getattr(layer, name) for layer in layers)
+        for name in ('head_variance', 'map_variance', 'similarity')
+    }
+
+
+MEASUREMENTS = {'head_diversity': head_diversity}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_model_parser(__doc__, 'metrics.json')
+    parser.add_argument('measurement', choices=MEASUREMENTS)
+    args = parser.parse_args(argv)
+    loaded = load_model(args)
+    with torch.no_grad():
+        found = MEASUREMENTS[args.measurement](loaded)
+    args.out.write_text(json.dumps(found) + '\n')
+
+
+if __name__ == '__main__':
+    main()
