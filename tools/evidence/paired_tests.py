@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 HOLDS, FAILS, UNDECIDED = 'holds', 'does not hold', 'undecided at this scale'
+NOT_RUN = 'not run yet'
 RESAMPLES, LEVEL = 10000, 0.95
 FEWEST = 3  # seeds for a verdict
 
@@ -25,7 +26,7 @@ class Decision:
         seeds: number of differences.
         mean: their mean; NaN without any.
         bootstrap, student: intervals of the mean, None with fewer than two seeds.
-        verdict: one of `HOLDS`, `FAILS`, `UNDECIDED`.
+        verdict: one of `HOLDS`, `FAILS`, `UNDECIDED`, `NOT_RUN`.
     """
 
     seeds: int
@@ -67,9 +68,10 @@ def decide(
     `FEWEST` seeds, it is undecided. `allowed` lowers both bounds.
     """
     n = len(differences)
-    if n < 2:
-        mean = float(differences[0]) if n else float('nan')
-        return Decision(n, mean, None, None, UNDECIDED)
+    if n == 0:
+        return Decision(0, float('nan'), None, None, NOT_RUN)
+    if n == 1:
+        return Decision(1, float(differences[0]), None, None, UNDECIDED)
     intervals = bootstrap_interval(differences), student_interval(differences)
     verdict = UNDECIDED
     if n >= FEWEST:
@@ -85,8 +87,10 @@ def combined(verdicts: Sequence[str]) -> str:
 
     The claim holds if all of them do, and does not hold if one does not.
     """
+    if all(verdict == NOT_RUN for verdict in verdicts):
+        return NOT_RUN
     if FAILS in verdicts:
         return FAILS
-    if verdicts and all(verdict == HOLDS for verdict in verdicts):
+    if all(verdict == HOLDS for verdict in verdicts):
         return HOLDS
     return UNDECIDED

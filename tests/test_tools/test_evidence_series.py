@@ -1,0 +1,184 @@
+"""tools/evidence: claims, and series of runs that are interrupted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+for name in ('mmpretrain', 'scipy'):
+    pytest.importorskip(name)
+
+import paired_tests  # noqa: E402
+import report  # noqa: E402
+import run as runner  # noqa: E402
+import run_rows  # noqa: E402
+from claim import Comparison, Variant, claim_names, load_claim  # noqa: E402
+from evidence_claims import METRIC, VIT, make_claim, make_run  # noqa: E402
+
+
+def test_an_unknown_claim_lists_the_claims():
+    with pytest.raises(SystemExit, match='locality_masks.*got .gravity.'):
+        runner.main(['gravity'])
+
+
+@pytest.mark.parametrize('name', claim_names())
+def test_claims_load_and_their_variants_differ(name):
+    claim = load_claim(name)
+    hashes = [claim.config_hash(variant) for variant in claim.variants]
+    assert len(set(hashes)) == len(hashes)
+    assert len(claim.seeds) >= paired_tests.FEWEST
+
+
+def test_a_comparison_of_an_unknown_variant_is_refused():
+    with pytest.raises(ValueError, match=r"\['nine'\].*\['two', 'eight'\]"):
+        make_claim(comparisons=(Comparison('', 'nine', 'two'),))
+
+
+def test_the_hash_is_of_what_decides():
+    def hash_of(**options) -> str:
+        variants = {'a': Variant(VIT, options)}
+        return make_claim(variants=variants, comparisons=(), alike=()).config_hash('a')
+
+    plain = hash_of()
+    assert hash_of(**{'randomness.seed': 7, 'work_dir': 'x'}) == plain
+    assert hash_of(**{'default_hooks.logger.interval': 7}) == plain
+    changed = {
+        'optim_wrapper.optimizer.lr': 1.0,
+        'model.backbone.arch.depth': 3,
+        'train_dataloader.batch_size': 8,
+        'train_cfg.max_iters': 8,
+    }
+    hashes = {hash_of(**{key: value}) for key, value in changed.items()}
+    assert len(hashes | {plain}) == 5
+
+
+def test_networks_of_unequal_size_are_refused(monkeypatch, tmp_path):
+    deep = Variant(VIT, {'model.backbone.arch.depth': 5})
+    claim = make_claim(variants=dict(two=deep, eight=Variant(VIT)))
+    monkeypatch.setattr(runner, 'load_claim', lambda name: claim)
+    with pytest.raises(SystemExit, match="within 5% .*'two': .*'eight'"):
+        runner.main(['x', '--tables', str(tmp_path)])
+
+
+class Trainer:
+    """Stand in for train.py: log two losses and a metric, or end at once."""
+
+    def __init__(self):
+        self.commands, self.fails = [], 0
+
+    def __call__(self, series, command, log):
+        self.commands.append(command)
+        work_dir = Path(command[command.index('--work-dir') + 1])
+        lines = [dict(step=20 * i, loss=2 / i, time=0.1 * i) for i in (1, 2)]
+        if not self.fails:
+            lines += [{METRIC: 80 + len(self.commands), 'time': 1, 'step': 400}]
+        folder = work_dir / f'{len(self.commands)}' / 'vis_data'
+        folder.mkdir(parents=True)
+        text = ''.join(json.dumps(line) + '\n' for line in lines)
+        (folder / 'scalars.json').write_text(text + '{"step": 4')
+        (work_dir / 'last_checkpoint').write_text('a.pth')
+        if self.fails:
+            self.fails -= 1
+            raise runner.FailedRun('killed')
+
+
+@pytest.fixture
+def series(tmp_path, monkeypatch):
+    """Return a call of run.py, of the claim above, and its trainer."""
+    trainer = Trainer()
+    monkeypatch.setattr(runner, 'load_claim', lambda name: make_claim())
+    monkeypatch.setattr(report, 'load_claim', lambda name: make_claim())
+    monkeypatch.setattr(runner.Series, 'start', lambda *args: trainer(*args))
+    about = dict(commit='abc', machine='M', torch='2', date='today')
+    monkeypatch.setattr(runner, 'about_runs', lambda *args: about)
+
+    def call(*args):
+        folders = ['--tables', str(tmp_path), '--work-dirs', str(tmp_path / 'runs')]
+        runner.main(['x', *folders, *map(str, args)])
+
+    return call, trainer
+
+
+def keys(folder: Path) -> list[tuple[str, int]]:
+    return [run.key[:2] for run in run_rows.read_runs(folder / 'x.csv')]
+
+
+def test_a_series_pairs_the_seeds_and_is_done_once(series, tmp_path, capsys):
+    call, trainer = series
+    call('--seeds', 0, 1)
+    order = [('two', 0), ('eight', 0), ('two', 1), ('eight', 1)]
+    assert keys(tmp_path) == order
+    call('--seeds', 0, 1)
+    assert len(trainer.commands) == 4 and keys(tmp_path) == order
+    assert '0 runs done, 0 left of x' in capsys.readouterr().out
+    first, *_ = run_rows.read_runs(tmp_path / 'x.csv')
+    assert first.metrics == {METRIC: 81}
+    facts = first.facts
+    assert facts['seconds_per_iteration'] == 0.2 and facts['iterations'] == 400
+    assert facts['parameters'] == 123322 and facts['torch']
+    curve = run_rows.read_curves(tmp_path / 'x_curves.csv')
+    assert [(p['iteration'], p['loss']) for p in curve[:2]] == [(20, 2.0), (40, 1.0)]
+
+
+def test_only_the_seed_differs_between_the_configs_of_a_variant(series, tmp_path):
+    from mmengine.config import Config
+
+    call, trainer = series
+    call('--seeds', 3, 4, '--variants', 'two')
+    first, second = (
+        Config.fromfile(command[1]).to_dict() for command in trainer.commands
+    )
+    assert first['model']['backbone']['arch']['num_heads'] == 2
+    assert [each.pop('randomness')['seed'] for each in (first, second)] == [3, 4]
+    assert first == second
+
+
+def test_a_killed_series_resumes_its_run(series, tmp_path):
+    call, trainer = series
+    trainer.fails = 1
+    with pytest.raises(SystemExit, match='run: killed'):
+        call('--seeds', 0)
+    assert keys(tmp_path) == []
+    call('--seeds', 0)
+    assert keys(tmp_path) == [('two', 0), ('eight', 0)]
+    assert ['--resume' in command for command in trainer.commands] == [0, 1, 0]
+    assert trainer.commands[0][1] == trainer.commands[1][1]
+
+
+def test_a_run_that_ended_before_its_row_is_not_trained_again(series, tmp_path):
+    call, trainer = series
+    call('--seeds', 0)
+    (tmp_path / 'x.csv').unlink()
+    call('--seeds', 0)
+    assert len(trainer.commands) == 2
+    assert keys(tmp_path) == [('two', 0), ('eight', 0)]
+
+
+def test_no_run_begins_after_the_budget(series, tmp_path, capsys):
+    call, trainer = series
+    call('--budget', 0)
+    assert trainer.commands == []
+    assert '0 runs done, 6 left of x' in capsys.readouterr().out
+
+
+def test_jobs_at_a_time_leave_the_same_rows(series, tmp_path):
+    call, trainer = series
+    call('--jobs', 2, '--seeds', 0, 1, 2)
+    assert sorted(keys(tmp_path)) == [
+        (v, s) for v in ('eight', 'two') for s in range(3)
+    ]
+
+
+def test_stale_rows_are_reported_and_not_used(series, tmp_path, capsys):
+    call, trainer = series
+    run_rows.add_run(tmp_path / 'x.csv', make_run(config_hash='earlier'))
+    call('--seeds', 0)
+    assert "stale: ('eight', 0, 'earlier')" in capsys.readouterr().out
+    results = report.load_results('x', tmp_path)
+    assert results.values('eight', METRIC) == {0: 82} and results.stale == 1
+    assert '1 rows of earlier configs' in report.provenance(results)
+
+
+def test_unknown_variants_are_refused(series):
+    with pytest.raises(SystemExit, match=r"among \['two', 'eight'\], got \['nine'\]"):
+        series[0]('--variants', 'nine')
