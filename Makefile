@@ -32,16 +32,22 @@ $(STAMP): pyproject.toml setup.py $(wildcard requirements/*.txt)
 	$(BIN)/python -m pip install $(PIP_ARGS) --editable ".[mm,export,predict,tests,docs]"
 	touch $(STAMP)
 
+PUBLISH := $(BIN)/python tools/converters/publish_model.py --force
+
 demo: $(STAMP)
 	$(BIN)/python tools/datasets/hela.py
 	$(BIN)/python tools/train.py configs/demo/mask_rcnn_ivit_n_hela.py
 	$(BIN)/python tools/analysis/draw_run.py configs/demo/mask_rcnn_ivit_n_hela.py
+	$(PUBLISH) work_dirs/mask_rcnn_ivit_n_hela \
+		work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors
 
 demo-seg: $(STAMP)
 	$(BIN)/python tools/datasets/landcover.py
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_landcover.py
 	$(BIN)/python tools/datasets/landcover.py --baseline
 	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_landcover.py
+	$(PUBLISH) work_dirs/upernet_ivit_n_landcover \
+		work_dirs/upernet_ivit_n_landcover/landcover-ivit-n.safetensors
 
 SEARCH := $(BIN)/python tools/analysis/mask_search.py
 PATCHES := mait_n_landcover_patches

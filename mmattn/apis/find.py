@@ -14,6 +14,17 @@ EXPORTED = ('.onnx', '.pt2')
 CHECKPOINTS = ('.pth', '.pt', '.safetensors')
 RANDOM = 'random'
 CHOICES = ('best', 'last')
+# Where the demos leave their weights, and the command that trains them.
+DEMOS = {
+    'mmattn/hela-ivit-n': (
+        'make demo',
+        'work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors',
+    ),
+    'mmattn/landcover-ivit-n': (
+        'make demo-seg',
+        'work_dirs/upernet_ivit_n_landcover/landcover-ivit-n.safetensors',
+    ),
+}
 # How mmengine's hooks name what they save.
 NUMBERED = re.compile(r'(?:epoch|iter)_(\d+)\.pth')
 
@@ -45,7 +56,8 @@ def find_model(
         model: a config, its path, the name of one of our configs
             ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), one of another
             package ('mmdet::...'), the work dir of a run, a checkpoint in a work dir,
-            or an exported .onnx or .pt2 file.
+            an exported .onnx or .pt2 file, or the name of a demo's weights
+            ('mmattn/hela-ivit-n').
         weights: a checkpoint; for a work dir also 'best' or 'last', and by default the
             best one, else the last. 'random' keeps random weights.
         cfg_options: entries of the config to override.
@@ -61,6 +73,8 @@ def find_model(
     else:
         name = str(model)
         path = Path(model).expanduser()
+        if name.startswith(f'{SCOPE}/') and not path.exists():
+            path = demo_weights(name)
         if path.suffix in EXPORTED:
             return _exported(path, weights, cfg_options)
         if path.is_file() and path.suffix in CHECKPOINTS:
@@ -71,6 +85,28 @@ def find_model(
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     return Found(name, cfg, _checked(name, weights or default))
+
+
+def demo_weights(name: str) -> Path:
+    """Return the file of a demo's weights, `mmattn/hela-ivit-n` for example.
+
+    It is in the work dir of the demo, below the current folder.
+
+    Raises:
+        FileNotFoundError: there is no such name, or the demo has not run here.
+    """
+    if name not in DEMOS:
+        raise FileNotFoundError(
+            f'there are no weights named {name}: the names are {", ".join(DEMOS)}'
+        )
+    command, file = DEMOS[name]
+    path = Path(file)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f'{name} is not trained yet: there is no {path.absolute()}. Run '
+            f'`{command}` in a clone of mmattn, and stay in its folder'
+        )
+    return path
 
 
 def _checked(name: str, weights: str | None) -> str | None:
