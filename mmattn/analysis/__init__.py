@@ -17,6 +17,7 @@ from .head_diversity import (
 )
 from .locality import attention_locality, locality_by_layer, locality_score, pad_heads
 from .masks import mask_alphas, mask_layers
+from .multi_scale_points import MultiScalePoints, multi_scale_points
 from .paper_tables import equals_as_printed, omitted_rows, paper_rows
 from .sampling_points import SamplingPoints, sampling_points
 from .similarity import layer_similarity, map_similarity, similarity_among
@@ -27,6 +28,7 @@ __all__ = [
     'AttentionMap',
     'Complexity',
     'HeadDiversity',
+    'MultiScalePoints',
     'SamplingPoints',
     'attention_kernels',
     'attention_locality',
@@ -44,6 +46,7 @@ __all__ = [
     'map_variance',
     'mask_alphas',
     'mask_layers',
+    'multi_scale_points',
     'omitted_rows',
     'pad_heads',
     'paper_rows',

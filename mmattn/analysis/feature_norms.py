@@ -50,7 +50,7 @@ def feature_norms(backbone: nn.Module, image: Tensor) -> dict[str, Tensor]:
             norms[names[block]] = torch.linalg.vector_norm(features[0], dim=-1)
 
     blocks = _our_blocks(backbone) if ours else _listed_blocks(backbone)
-    run_with_hooks(backbone, image, dict.fromkeys(blocks, keep))
+    run_with_hooks(lambda: backbone(image), dict.fromkeys(blocks, keep))
     if not norms:
         raise ValueError(
             f'{type(backbone).__name__} has no blocks whose output is a grid; its '

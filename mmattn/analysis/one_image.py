@@ -14,15 +14,13 @@ def check_one_image(image: Tensor):
         raise ValueError(f'image must have shape (1, 3, H, W), got {shape}')
 
 
-def run_with_hooks(
-    backbone: nn.Module, image: Tensor, hooks: Mapping[nn.Module, Callable]
-):
-    """Run a backbone without `torch.compile`, with forward hooks on some modules."""
+def run_with_hooks(run: Callable[[], object], hooks: Mapping[nn.Module, Callable]):
+    """Run a model without `torch.compile`, with forward hooks on some modules."""
     with ExitStack() as stack:
         for module, hook in hooks.items():
             stack.callback(module.register_forward_hook(hook).remove)
         stack.enter_context(torch.compiler.set_stance('force_eager'))
-        backbone(image)
+        run()
 
 
 def module_kinds(backbone: nn.Module) -> str:

@@ -84,7 +84,7 @@ def sampling_points(
     def read(layer, args, out):
         found.append(_points(names[layer], layer, args[0], size, query))
 
-    run_with_hooks(backbone, image, dict.fromkeys(names, read))
+    run_with_hooks(lambda: backbone(image), dict.fromkeys(names, read))
     return found
 
 
