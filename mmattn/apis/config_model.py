@@ -35,19 +35,21 @@ LOCK = threading.RLock()
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An image as the backbone sees it.
+    """An image as the model sees it.
 
     Attributes:
         tensor: normalized and padded, shape (1, 3, H, W).
         picture: the same before normalization, RGB uint8, shape (H, W, 3).
         size: height and width without padding.
         place: maps pixels of the image to those of `tensor`.
+        run: runs the whole model on the image.
     """
 
     tensor: Tensor
     picture: np.ndarray
     size: tuple[int, int]
     place: Placement
+    run: Callable[[], list]
 
 
 class ConfigModel:
@@ -125,13 +127,13 @@ class ConfigModel:
     def inspect(
         self, image: np.ndarray, read: Callable[[nn.Module, ModelInput], Any]
     ) -> Any:
-        """Return what `read` returns for the backbone and the prepared image.
+        """Return what `read` returns for the model and the prepared image.
 
         No other thread runs the model meanwhile, so that `read` may add hooks to it.
 
         Args:
             image: shape (H, W, 3), uint8 RGB.
-            read: takes the backbone, in evaluation mode, and its input.
+            read: takes the model, in evaluation mode, and its input.
 
         Raises:
             ValueError: the pipeline moves pixels in a way that is not known, or the
@@ -148,7 +150,8 @@ class ConfigModel:
             tensor = self.model.data_preprocessor(batch, False)['inputs']
             picture = picture_of(packed['inputs'], tensor.shape[-2:])
             size = tuple(packed['inputs'].shape[-2:])
-            return read(self.model.backbone, ModelInput(tensor, picture, size, place))
+            view = ModelInput(tensor, picture, size, place, lambda: self._run([packed]))
+            return read(self.model, view)
 
     def _prepare(
         self, image: np.ndarray, scale: float | None

@@ -10,8 +10,10 @@ from torch import nn
 
 from ..analysis import (
     AttentionKernels,
+    MultiScalePoints,
     SamplingPoints,
     attention_kernels,
+    multi_scale_points,
     sampling_points,
 )
 from ..apis import Predictor
@@ -21,6 +23,15 @@ PANEL_SIDE = 480  # pixels of the longer side of a panel
 HEAT = 0.7  # opacity of a kernel over the image
 RED = (255, 0, 0)
 WHITE = (255, 255, 255)
+# Colors of the maps on which multi-scale attention samples, the finest map first.
+LEVELS = {
+    'yellow': (255, 225, 60),
+    'cyan': (60, 220, 255),
+    'magenta': (255, 90, 230),
+    'green': (90, 230, 90),
+    'orange': (255, 150, 40),
+}
+Layer = AttentionKernels | MultiScalePoints | SamplingPoints
 
 
 @dataclass(frozen=True)
@@ -33,14 +44,26 @@ class Inside:
         size: its height and width without padding.
     """
 
-    layers: dict[str, AttentionKernels | SamplingPoints]
+    layers: dict[str, Layer]
     picture: np.ndarray
     size: tuple[int, int]
 
     def legend(self, layer: str) -> str:
         """Return what the colors of a layer's panels mean."""
         found = self.layers[layer]
-        if isinstance(found, SamplingPoints):
+        if isinstance(found, MultiScalePoints):
+            maps = ', '.join(
+                f'{color} {height} x {width}'
+                for color, (height, width) in zip(
+                    LEVELS, sorted(found.sizes, reverse=True), strict=False
+                )
+            )
+            colors = (
+                'Dots are the places that each head samples for the query at the red '
+                f'cross. Their color is the map: {maps} pixels. The larger a dot, the '
+                'more the query attends to it.'
+            )
+        elif isinstance(found, SamplingPoints):
             colors = (
                 'Dots are the keys that each group samples for the whole image. The '
                 'brighter a dot, the more the clicked pixel (red cross) attends to it.'
@@ -62,7 +85,9 @@ class Inside:
 
 
 def look_inside(predictor: Predictor, image: np.ndarray, y: int, x: int) -> Inside:
-    """Run the backbone and return what a pixel attends to in all layers.
+    """Run the model and return what a pixel attends to in all layers.
+
+    In a decoder, the query is the one whose reference is nearest to the pixel.
 
     Args:
         predictor: the model.
@@ -79,12 +104,14 @@ def look_inside(predictor: Predictor, image: np.ndarray, y: int, x: int) -> Insi
             'the page with the work dir or the config and its weights'
         )
 
-    def read(backbone: nn.Module, view: ModelInput) -> Inside:
-        query = view.place(y, x)
+    def read(model: nn.Module, view: ModelInput) -> Inside:
+        query, backbone = view.place(y, x), model.backbone
         kernels, no_kernels = _try(attention_kernels, backbone, view.tensor, [query])
         points, no_points = _try(sampling_points, backbone, view.tensor, query)
-        if not kernels and not points:
-            raise ValueError(f'{no_kernels}; {no_points}')
+        size = view.tensor.shape[-2:]
+        samples, no_samples = _try(multi_scale_points, model, view.run, size, query)
+        if not kernels and not points and not samples:
+            raise ValueError(f'{no_kernels}; {no_points}; {no_samples}')
         layers = {}
         for i, layer in enumerate(kernels):
             heads, height, width = layer.kernels.shape[1:]
@@ -94,6 +121,10 @@ def look_inside(predictor: Predictor, image: np.ndarray, y: int, x: int) -> Insi
             groups, keys = layer.weights.shape
             name = f'{i + 1}. points of {_block(layer.layer)}'
             layers[f'{name}: {groups} groups, {keys} keys'] = layer
+        for i, layer in enumerate(samples):
+            heads, maps, keys = layer.weights.shape
+            name = f'{i + 1}. points of {_block(layer.layer)}'
+            layers[f'{name}: {heads} heads, {keys} on each of {maps} maps'] = layer
         return Inside(layers, view.picture, view.size)
 
     return predictor.model.inspect(image, read)
@@ -124,8 +155,11 @@ def panels(inside: Inside, layer: str) -> list[tuple[np.ndarray, str]]:
     if layer not in inside.layers:
         raise ValueError(f'the layer must be one of {list(inside.layers)}, got {layer}')
     found = inside.layers[layer]
-    draw = _kernel_panel if isinstance(found, AttentionKernels) else _points_panel
-    kind = 'head' if isinstance(found, AttentionKernels) else 'group'
+    draw, kind = {
+        AttentionKernels: (_kernel_panel, 'head'),
+        MultiScalePoints: (_multi_scale_panel, 'head'),
+        SamplingPoints: (_points_panel, 'group'),
+    }[type(found)]
     weights = _weights(found)
     signed = bool((weights < 0).any())
     return [
@@ -134,7 +168,7 @@ def panels(inside: Inside, layer: str) -> list[tuple[np.ndarray, str]]:
     ]
 
 
-def _weights(found: AttentionKernels | SamplingPoints) -> np.ndarray:
+def _weights(found: Layer) -> np.ndarray:
     weights = found.kernels[0] if isinstance(found, AttentionKernels) else found.weights
     return weights.float().cpu().numpy()
 
@@ -172,24 +206,57 @@ def _points_panel(
     inside: Inside, found: SamplingPoints, group: int, signed: bool
 ) -> np.ndarray:
     """Draw where a group samples; brighter points get more attention."""
-    size, factor = _panel_size(inside)
-    gray = Image.fromarray(inside.picture).convert('L').convert('RGB').resize(size)
-    panel = gray.point(lambda value: value * 0.6)
-    draw = ImageDraw.Draw(panel)
+    panel, draw, factor = _dark_panel(inside)
     weights = _weights(found)[group]
     places = found.points[group].float().cpu().numpy() * factor
-    radius = max(1.5, 0.25 * (size[0] * size[1] / len(places)) ** 0.5)
+    radius = max(1.5, 0.25 * (panel.width * panel.height / len(places)) ** 0.5)
     radius = min(radius, 6.0)
     colors = matplotlib.colormaps['inferno'](weights / weights.max())[:, :3] * 255
     for i in np.argsort(weights):  # the strongest on top
-        y, x = places[i]
-        box = (x - radius, y - radius, x + radius, y + radius)
-        draw.ellipse(box, fill=tuple(colors[i].astype(int)), outline=WHITE)
+        _dot(draw, places[i], radius, tuple(colors[i].astype(int)))
     if found.query is not None:
-        y, x = np.array(found.query) * factor
-        for dx, dy in ((7, 7), (7, -7)):
-            draw.line((x - dx, y - dy, x + dx, y + dy), fill=RED, width=3)
+        _cross(draw, np.array(found.query) * factor)
     return _without_padding(panel, inside, factor)
+
+
+def _multi_scale_panel(
+    inside: Inside, found: MultiScalePoints, head: int, signed: bool
+) -> np.ndarray:
+    """Draw where a head samples on each map; larger dots get more attention."""
+    panel, draw, factor = _dark_panel(inside)
+    weights = _weights(found)[head]
+    places = found.points[head].float().cpu().numpy() * factor
+    finest_first = sorted(found.sizes, reverse=True)
+    palette = [*LEVELS.values()]
+    for i in np.argsort(-weights, axis=None):  # small dots on top
+        level, point = np.unravel_index(i, weights.shape)
+        color = palette[finest_first.index(found.sizes[level]) % len(palette)]
+        radius = max(1.5, 9 * (weights[level, point] / weights.max()) ** 0.5)
+        _dot(draw, places[level, point], radius, color)
+    _cross(draw, np.array(found.query) * factor)
+    return _without_padding(panel, inside, factor)
+
+
+def _dark_panel(inside: Inside) -> tuple[Image.Image, ImageDraw.ImageDraw, float]:
+    """Return a gray panel, what draws on it, and its pixels for one of the model's."""
+    size, factor = _panel_size(inside)
+    gray = Image.fromarray(inside.picture).convert('L').convert('RGB').resize(size)
+    panel = gray.point(lambda value: value * 0.6)
+    return panel, ImageDraw.Draw(panel), factor
+
+
+def _dot(
+    draw: ImageDraw.ImageDraw, place: np.ndarray, radius: float, color: tuple[int, ...]
+):
+    y, x = place
+    box = (x - radius, y - radius, x + radius, y + radius)
+    draw.ellipse(box, fill=color, outline=WHITE)
+
+
+def _cross(draw: ImageDraw.ImageDraw, place: np.ndarray):
+    y, x = place
+    for dx, dy in ((7, 7), (7, -7)):
+        draw.line((x - dx, y - dy, x + dx, y + dy), fill=RED, width=3)
 
 
 def _panel_size(inside: Inside) -> tuple[tuple[int, int], float]:

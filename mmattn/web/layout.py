@@ -52,6 +52,17 @@ def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNames
     )
 
 
+def tiles() -> gr.Dropdown:
+    """Return the choice between the whole image and sizes of tiles."""
+    choices = [(f'in tiles of {side} x {side} pixels', side) for side in views.TILES]
+    return gr.Dropdown(
+        [('whole', 0), *choices],
+        value=0,
+        label='Run the image',
+        elem_id='tile',
+    )
+
+
 def prediction() -> list:
     """Return the picture, line, table and files of a result."""
     picture = _picture('Result', 'picture')

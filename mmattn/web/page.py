@@ -23,7 +23,8 @@ from .timing import Timed, time_in_turns
 DOWNLOADS = 64  # files that are kept for users to download
 KEPT_SECONDS = 3600  # of what a user sees after the last request
 WAITING = 32  # requests, beside the one that runs
-# Values of the components that show an attention, and a comparison.
+# Values of the components that hold and show a result, an attention, a comparison.
+NO_RESULT = (None, None, '', gr.update(value=[]), *[gr.update(visible=False)] * 2)
 NO_ATTENTION = (None, [], '')
 NO_COMPARISON = (None, None, [], '')
 # One model runs at a time, whoever asks.
@@ -68,11 +69,12 @@ class Page:
         What the tabs show of the image before is cleared, and so is the other way to
         choose one.
         """
-        if path is None:
-            return None, None, None, *NO_ATTENTION, *NO_COMPARISON, None
-        with told():
-            photo = read_photo(path, self.max_pixels)
-        return photo, photo.shown(), None, *NO_ATTENTION, *NO_COMPARISON, None
+        photo = shown = None
+        if path is not None:
+            with told():
+                photo = read_photo(path, self.max_pixels)
+            shown = photo.shown()
+        return photo, shown, *NO_RESULT, *NO_ATTENTION, *NO_COMPARISON, None
 
     def choose(self, name: str | None):
         """Read one of the images that the page was started with."""
@@ -89,13 +91,15 @@ class Page:
         drawn: str,
         names: bool,
         opacity: float,
+        tile: int,
     ):
         """Run a model; return the result and what shows it."""
         with told():
             if photo is None:
                 raise ValueError('drop or choose an image first')
             predictor = self.models[model]
-            found = views.predict(predictor, photo)
+            cut = predictor.task != 'classification'
+            found = views.predict(predictor, photo, tile if cut else 0)
         boxes, labels = (
             predictor.task == task for task in ('detection', 'segmentation')
         )
@@ -104,10 +108,11 @@ class Page:
             *self.redraw(photo, found, score, drawn, names, opacity),
             *[gr.update(visible=boxes)] * 3,
             gr.update(visible=labels),
+            gr.update(visible=cut),
         )
 
     def switch(self, photo: Photo | None, *values):
-        """Run another model on the image, if there is one yet."""
+        """Run again with another model or tile, if there is an image yet."""
         return gr.skip() if photo is None else self.predict(photo, *values)
 
     def redraw(
@@ -121,7 +126,7 @@ class Page:
     ):
         """Return what shows a result: picture, line, table and files."""
         if photo is None or found is None:
-            return None, '', gr.update(), gr.update(), gr.update()
+            return NO_RESULT[1:]
         with told():
             style = views.Style(score, drawn, names, opacity)
             result, stem = found.result, Path(photo.name).stem
@@ -132,10 +137,9 @@ class Page:
                 path = self._file(f'{stem}_labels.png')
                 Image.fromarray(result.labels).save(path)
                 labels = gr.update(value=path, visible=True)
-            seen = 'The model sees {1} x {0} pixels.'.format(*found.seen)
             return (
                 views.draw(result, photo, style),
-                f'{views.describe(result, score)}. {seen}',
+                f'{views.describe(result, score)}. {found.seen}',
                 gr.update(
                     value=views.rows(result, score),
                     headers=views.COLUMNS[type(result)],
@@ -211,19 +215,21 @@ class Page:
                     common = layout.image_and_model(self.models.names, [*self.images])
                 with gr.Column(scale=4), gr.Tabs():
                     with gr.Tab('Predict'):
+                        tile = layout.tiles()
                         view = layout.prediction()
                     with gr.Tab('Attention'):
                         looked = layout.attention()
                     with gr.Tab('Compare'):
                         compared = layout.comparison(self.models.names)
-            self._connect(common, view, looked, compared)
+            self._connect(common, tile, view, looked, compared)
         return page.queue(max_size=WAITING)
 
-    def _connect(self, common, view, looked, compared):
+    def _connect(self, common, tile, view, looked, compared):
         """Say which function runs when a component is used.
 
         Args:
             common: of `layout.image_and_model`.
+            tile: of `layout.tiles`.
             view: of `layout.prediction`.
             looked: of `layout.attention`.
             compared: of `layout.comparison`.
@@ -232,26 +238,27 @@ class Page:
         photo, result, inside = (gr.State(time_to_live=KEPT_SECONDS) for _ in range(3))
         predicting = dict(
             fn=self.predict,
-            inputs=[photo, common.model, *common.style],
-            outputs=[result, *view, *common.style],
+            inputs=[photo, common.model, *common.style, tile],
+            outputs=[result, *view, *common.style, tile],
             show_progress_on=view[0],
             **HEAVY,
         )
         panel = [inside, looked.gallery, looked.legend]
-        loaded = [photo, looked.clicked, result, *panel, *compared.shown]
-        common.upload.upload(
-            self.load, common.upload, [*loaded, common.chosen], **LIGHT
-        ).success(**predicting)
-        common.chosen.input(
-            self.choose, common.chosen, [*loaded, common.upload], **LIGHT
-        ).success(**predicting, **private)
-        common.upload.clear(
-            lambda: (*self.load(None), None, ''),
-            outputs=[*loaded, common.chosen, *view[:2]],
-            **private,
-        )
-        common.model.input(**predicting | dict(fn=self.switch), **private)
+        loaded = [photo, looked.clicked, result, *view, *panel, *compared.shown]
+        uploading, choosing = [*loaded, common.chosen], [*loaded, common.upload]
+        emptying = dict(fn=lambda: self.load(None), **private)
+        uploaded = common.upload.upload(self.load, common.upload, uploading, **LIGHT)
+        uploaded.success(**predicting)
+        uploaded.failure(**emptying, outputs=uploading)
+        chosen = common.chosen.input(self.choose, common.chosen, choosing, **LIGHT)
+        chosen.success(**predicting, **private)
+        chosen.failure(**emptying, outputs=choosing)
+        common.upload.clear(**emptying, outputs=uploading)
         common.model.input(lambda: NO_ATTENTION, outputs=panel, **private)
+        for choice in (common.model, tile):
+            choice.input(**predicting | dict(fn=self.switch), **private).failure(
+                lambda: NO_RESULT, outputs=[result, *view], **private
+            )
 
         score, drawn, written, opacity = common.style
         redrawing = dict(

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..apis import Predictor
-from ..apis.tiles import compact_masks
+from ..apis.tiles import compact_masks, tile_boxes
 from ..results import Classification, Detections, Segmentation, coco_document
 from .photos import Photo, enlarged, shrunk
 
 Result = Detections | Segmentation | Classification
 DRAWN = ('masks and boxes', 'masks', 'boxes')
 MAX_ROWS = 300
+TILES = (128, 192, 256, 384, 512, 768, 1024)  # sides to choose from
+OVERLAP = 0.2  # share of a tile that it has in common with the next
+MAX_TILES = 400  # of an image
 TOP = 10
 COLUMNS = {
     Detections: ['class', 'score', 'x', 'y', 'width', 'height', 'area'],
@@ -28,20 +31,40 @@ class Prediction:
     Attributes:
         result: with masks that shrink to their boxes.
         classes: names of the model's classes, or None.
-        seen: height and width that the model sees.
+        seen: what the model sees, as text.
     """
 
     result: Result
     classes: list[str] | None
-    seen: tuple[int, int]
+    seen: str
 
 
-def predict(predictor: Predictor, photo: Photo) -> Prediction:
-    """Return what a model finds in an image."""
-    found = replace(predictor(photo.pixels), source=photo.name)
+def predict(predictor: Predictor, photo: Photo, tile: int = 0) -> Prediction:
+    """Return what a model finds in an image.
+
+    Args:
+        predictor: the model.
+        photo: the image.
+        tile: side of the tiles that the image is cut into; 0 runs it whole.
+
+    Raises:
+        ValueError: there would be too many tiles.
+    """
+    part, seen = photo.pixels, 'The model sees {1} x {0} pixels.'
+    if tile:
+        boxes = tile_boxes(part.shape[:2], tile, OVERLAP)
+        if len(boxes) > MAX_TILES:
+            raise ValueError(
+                f'{len(boxes)} tiles of {tile} x {tile} pixels are too many, at most '
+                f'{MAX_TILES}: choose larger ones'
+            )
+        part = part[:tile, :tile]
+        seen = f'The model sees {{1}} x {{0}} pixels of each of {len(boxes)} tiles.'
+    options = dict(tile=tile, overlap=OVERLAP) if tile else {}
+    found = replace(predictor(photo.pixels, **options), source=photo.name)
     if isinstance(found, Detections) and isinstance(found.masks, np.ndarray):
         found.masks = compact_masks(found.masks) if len(found) else None
-    seen = predictor.model.prepared_size(photo.pixels)
+    seen = seen.format(*predictor.model.prepared_size(part))
     return Prediction(found, predictor.classes, seen)
 
 

@@ -7,18 +7,21 @@ import torch
 for package in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(package)
 
+import small_deformable_detr  # noqa: E402
 from mmengine.dataset import pseudo_collate  # noqa: E402
-from predictor_models import classifier, noise, segmentor  # noqa: E402
+from predictor_models import classifier, detector, noise, segmentor  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 from mmattn.analysis import (  # noqa: E402
     AttentionKernels,
+    MultiScalePoints,
     SamplingPoints,
     attention_kernels,
+    multi_scale_points,
     sampling_points,
 )
 from mmattn.apis import Predictor  # noqa: E402
-from mmattn.web.inside import Inside, look_inside, panels  # noqa: E402
+from mmattn.web.inside import LEVELS, Inside, look_inside, panels  # noqa: E402
 
 DAT = dict(
     type='mmattn.DATPlusPlus',
@@ -68,6 +71,29 @@ def test_the_layers_of_a_pixel():
         panels(found, 'none')
 
 
+def test_the_layers_of_a_deformable_detr():
+    cfg = detector()
+    cfg.model = small_deformable_detr.config()
+    cfg.model.data_preprocessor = dict(type='DetDataPreprocessor', pad_size_divisor=32)
+    predictor = Predictor(cfg, 'random', 'cpu')
+    image = noise(60, 80)
+    found = look_inside(predictor, image, 30, 20)
+    model = predictor.model.model
+    expected = multi_scale_points(
+        model, lambda: predictor(image), (128, 160), (30.5 * 2, 20.5 * 2)
+    )
+    assert len(expected) == len(found.layers) == 4
+    for name, layer in zip(found.layers, expected, strict=True):
+        assert isinstance(found.layers[name], MultiScalePoints)
+        assert_close(found.layers[name].points, layer.points)
+        assert 'yellow 16 x 20, cyan 8 x 10' in found.legend(name)
+        drawn = panels(found, name)
+        assert [text.partition(':')[0] for _, text in drawn] == [
+            f'head {i}' for i in range(1, 5)
+        ]
+        assert all(picture.shape == (360, 480, 3) for picture, _ in drawn)
+
+
 def test_pixels_that_the_pipeline_crops_away_are_named():
     predictor = Predictor(classifier(), 'random', 'cpu')
     image = noise(40, 100)  # its middle 32 x 32 pixels are seen
@@ -80,7 +106,7 @@ def test_models_without_attention_and_exported_files_are_named():
     cfg = segmentor()
     cfg.model.backbone = dict(type='mmseg.ResNetV1c', depth=18, base_channels=8)
     predictor = Predictor(cfg, 'random', 'cpu')
-    with pytest.raises(ValueError, match='called no attention .* no DeformableAttent'):
+    with pytest.raises(ValueError, match='no attention .* no MSDeformAttent'):
         look_inside(predictor, noise(40, 40), 9, 9)
     predictor.model = None
     with pytest.raises(ValueError, match='is an exported file, whose layers'):
@@ -131,3 +157,17 @@ def test_points_lie_over_the_image():
     assert (panel[60, 106] == 255).all()  # the outline
     assert is_red(panel[120, 200])
     assert (panel[20, 20] == 30).all()  # the image, darker
+
+
+def test_multi_scale_points_have_the_color_of_their_map_and_the_size_of_their_weight():
+    points = torch.tensor([[[[12.0, 20.0]], [[36.0, 60.0]]]])  # of a coarse map first
+    weights = torch.tensor([[[0.9], [0.1]]])
+    sizes = ((6, 12), (12, 24))
+    layer = MultiScalePoints('a', points, weights, sizes, (24.0, 40.0))
+    ((panel, caption),) = panels(view(layer), 'layer')
+    assert caption == 'head 1: 1.8x'
+    coarse, fine = LEVELS['cyan'], LEVELS['yellow']
+    assert tuple(panel[60, 100]) == coarse and tuple(panel[180, 300]) == fine
+    widths = [(panel == color).all(-1).sum(1).max() for color in (coarse, fine)]
+    assert widths[0] == pytest.approx(3 * widths[1], abs=4) and widths[1] >= 3
+    assert is_red(panel[120, 200])

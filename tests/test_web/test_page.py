@@ -139,6 +139,13 @@ def test_the_slider_does_not_run_the_model_again(site, client):
     assert line.startswith('6 objects') and not site['gate'].reached.is_set()
 
 
+def test_images_run_in_tiles(site, client):
+    line = load(client, site['root'] / 'cells.png', model='detection', tile=128)[1]
+    assert line.endswith('The model sees 160 x 120 pixels of each of 1 tiles.')
+    with pytest.raises(AppError):
+        client.predict(model='detection', tile=5, api_name='/predict')
+
+
 def test_attention_of_a_pixel(site, client):
     load(client, site['root'] / 'cells.png', model='segmentation')
     layer, picture, gallery, legend = client.predict(
@@ -326,7 +333,7 @@ def ready(site):
 def test_a_request_that_its_user_leaves(site, client, ready):
     client.predict(handle_file(site['root'] / 'cells.png'), api_name='/load')
     site['gate'].hold()
-    style = [SCORE, 'masks and boxes', True, 0.5]
+    style = [SCORE, 'masks and boxes', True, 0.5, 0]
     session = dict(session_hash=ready.session_hash)
     with httpx.Client(base_url=site['url'], timeout=60) as http:
         join(http, site, 'predict', ready.session_hash, None, 'detection', *style)

@@ -29,7 +29,8 @@ def kept(result):
             return result
 
     found = views.predict(Predictor(), PHOTO)
-    assert found.classes == ['a', 'b'] and found.seen == (30, 50)
+    assert found.classes == ['a', 'b']
+    assert found.seen == 'The model sees 50 x 30 pixels.'
     return found.result
 
 
@@ -45,6 +46,29 @@ def detections(with_masks=True):
         masks if with_masks else None,
         size=(40, 60),
     )
+
+
+def test_tiles(monkeypatch):
+    given, shapes = [], []
+
+    class Predictor:
+        classes = None
+        model = SimpleNamespace(
+            prepared_size=lambda pixels: shapes.append(pixels.shape) or (60, 50)
+        )
+
+        def __call__(self, pixels, **options):
+            given.append(options)
+            return detections()
+
+    found = views.predict(Predictor(), PHOTO, 25)
+    assert given == [dict(tile=25, overlap=0.2)] and shapes == [(25, 25, 3)]
+    # At 0 and 15 of 40 rows, and at 0, 20 and 35 of 60 columns.
+    assert found.seen == 'The model sees 50 x 60 pixels of each of 6 tiles.'
+    monkeypatch.setattr(views, 'MAX_TILES', 5)
+    with pytest.raises(ValueError, match='6 tiles of 25 x 25 pixels are too many, .*5'):
+        views.predict(Predictor(), PHOTO, 25)
+    assert len(given) == 1
 
 
 @pytest.mark.parametrize('with_masks', [True, False], ids=['masks', 'boxes'])
