@@ -84,7 +84,8 @@ def predict(
         str,
         typer.Argument(
             help='Work dir of a run, config, name of a config, checkpoint in a work '
-            'dir, or exported .onnx or .pt2 file.'
+            "dir, exported .onnx or .pt2 file, or a demo's weights "
+            '(mmattn/hela-ivit-n).'
         ),
     ],
     images: Annotated[
@@ -176,7 +177,7 @@ def web(
         str,
         typer.Argument(
             help='Work dir of a run, a folder of work dirs, config, name of a config, '
-            'or exported .onnx or .pt2 file.'
+            "exported .onnx or .pt2 file, or a demo's weights (mmattn/hela-ivit-n)."
         ),
     ] = RUNS,
     weights: Annotated[
@@ -334,4 +335,4 @@ def models(
 
 def main():
     """Run the command."""
-    app()
+    app(prog_name='mmattn')  # also as `python -m mmattn`, whose completion has no name

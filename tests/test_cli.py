@@ -1,7 +1,9 @@
 """The console command: its commands, its tools and its errors."""
 
 import json
+import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +80,40 @@ def test_the_module_runs_the_command():
         cwd=ROOT,
     )
     assert done.returncode == 0 and 'check' in done.stdout
+
+
+COMPLETE = """
+eval "$(mmattn --show-completion bash)"
+complete -p mmattn
+complete_words() {
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+    _mmattn_completion mmattn
+    echo "${COMPREPLY[*]}"
+}
+complete_words mmattn pre
+complete_words mmattn data ''
+complete_words mmattn predict --sk
+"""
+
+
+@pytest.mark.skipif(shutil.which('bash') is None, reason='there is no bash')
+def test_bash_completes_commands_and_options(tmp_path):
+    """The script is that of `python -m mmattn --show-completion`, too."""
+    command = tmp_path / 'mmattn'
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m mmattn "$@"\n')
+    command.chmod(0o755)
+    path = f'{tmp_path}{os.pathsep}{os.environ["PATH"]}'
+    env = os.environ | dict(PATH=path, PYTHONPATH=str(ROOT))
+    env |= dict(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION='1')
+    done = subprocess.run(
+        ['bash', '-c', COMPLETE], capture_output=True, text=True, env=env
+    )
+    assert done.stdout.splitlines() == [
+        'complete -o default -F _mmattn_completion mmattn',
+        'predict',
+        'check convert prepare',
+        '--skip-broken',
+    ], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -200,6 +236,10 @@ def test_predict(run, tmp_path, monkeypatch):
 
     output = run('predict', 'runs/classification', 'images/c.png', status=1)
     assert 'FileNotFoundError: there is no image at images/c.png' in output
+    images = ['runs/classification', 'images/*.png']
+    output = run('predict', *images, '--device=cuda:99', status=1)
+    assert "ValueError: `device` 'cuda:99' cannot be used (" in output
+    assert "CUDA GPUs: leave out `device`, or pass 'cpu'" in output
     output = run('predict', 'runs', 'images', status=1)
     assert 'is no work dir' in output
     options = ['--cfg-options', 'model.head.num_classes']

@@ -70,8 +70,8 @@ class ConfigModel:
         cfg: the config.
 
     Raises:
-        ValueError: the weights do not match the model exactly, or the config has no
-            test pipeline that can run on arrays.
+        ValueError: the weights do not match the model exactly, the config has no test
+            pipeline that can run on arrays, or the device cannot be used.
     """
 
     def __init__(self, found: Found, device: str | None = None):
@@ -85,7 +85,7 @@ class ConfigModel:
         self.task = TASKS[self.scope]
         self.steps, self.to_float32 = _steps(self.cfg, found.name)
         self._pipelines = {}
-        self.device = device or get_device()
+        self.device = usable_device(device)
         with self._default_scope():
             model, loaded = build_model(self.cfg, found.weights)
             names = class_names(self.cfg, loaded)
@@ -189,6 +189,26 @@ class ConfigModel:
             steps = self.steps if scale is None else list(_scaled(self.steps, scale))
             self._pipelines[scale] = [TRANSFORMS.build(dict(step)) for step in steps]
         return self._pipelines[scale]
+
+
+def usable_device(device: str | None) -> str:
+    """Return a device on which PyTorch can put tensors; None selects one.
+
+    Raises:
+        ValueError: there is no such device, or this PyTorch does not support it.
+    """
+    device = device or get_device()
+    try:
+        torch.empty(0, device=device)
+    # PyTorch without CUDA raises an AssertionError.
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).strip().partition('\n')[0] or type(error).__name__
+        raise ValueError(
+            f'`device` {device!r} cannot be used ({reason}). This PyTorch '
+            f'{torch.__version__} finds {torch.cuda.device_count()} CUDA GPUs: leave '
+            "out `device`, or pass 'cpu'"
+        ) from error
+    return device
 
 
 def _steps(cfg: Config, name: str) -> tuple[list[Mapping], bool]:

@@ -27,6 +27,12 @@ class FileModel:
         kind = (device or 'cpu').partition(':')[0]
         if kind not in ('cpu', 'cuda') or (kind == 'cuda' and file.endswith('.pt2')):
             raise ValueError(f'{file} does not support the device {device!r}')
+        if kind == 'cuda' and CUDA[0] not in _providers():
+            raise ValueError(
+                f'{file} cannot run on {device!r}: this ONNX Runtime has '
+                f'{", ".join(_providers())}. Install onnxruntime-gpu, leave out '
+                "`device`, or pass 'cpu'"
+            )
         runner = load(file, providers=CUDA if kind == 'cuda' else None)
         metadata = runner.metadata
         self.task = metadata.task
@@ -66,3 +72,11 @@ class FileModel:
             resize = dict(interpolation='bilinear', backend='cv2', factor=scale)
             self._runners[scale] = Runner(first.run, replace(metadata, resize=resize))
         return self._runners[scale]
+
+
+def _providers() -> list[str]:
+    try:
+        import onnxruntime
+    except ImportError:  # `load` says what to install
+        return list(CUDA)
+    return onnxruntime.get_available_providers()

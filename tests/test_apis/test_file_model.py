@@ -83,6 +83,15 @@ def test_files_of_a_fixed_shape_have_no_scale(tmp_path):
         Predictor(file)(color_blocks(), scale=1)
 
 
+def test_cuda_requires_the_onnx_runtime_of_gpus(tmp_path):
+    onnxruntime = pytest.importorskip('onnxruntime')
+    if 'CUDAExecutionProvider' in onnxruntime.get_available_providers():
+        pytest.skip('this ONNX Runtime supports CUDA')
+    (tmp_path / 'a.onnx').touch()
+    with pytest.raises(ValueError, match=r"cannot run on 'cuda:0': .*CPUExecutionProv"):
+        Predictor(tmp_path / 'a.onnx', device='cuda:0')
+
+
 def test_classifiers(tmp_path):
     file = write(tmp_path / 'c.onnx', SCORES, 'classification', classes=list('rgb'))
     found = Predictor(file)([color_blocks()] * 3, batch_size=2)

@@ -198,3 +198,11 @@ def test_scopes_of_other_packages_are_refused():
     cfg.default_scope = 'mmpose'
     with pytest.raises(ValueError, match="must be one of .*'mmdet'.* got 'mmpose'"):
         Predictor(cfg, 'random')
+
+
+@pytest.mark.parametrize('device', ['cuda', 'gpu', 'cuda:99', 'xpu'])
+def test_devices_that_are_not_there(runs, device):
+    if device == 'cuda' and torch.cuda.is_available():
+        pytest.skip('there is a GPU')
+    with pytest.raises(ValueError, match=f"`device` '{device}' cannot be used .*'cpu'"):
+        Predictor(runs[0]['classification'], device=device)
