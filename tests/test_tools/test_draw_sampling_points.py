@@ -12,7 +12,8 @@ for name in ('mmpretrain', 'cv2', 'matplotlib'):
 import cv2  # noqa: E402
 import draw_sampling_points as tool  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.collections import PathCollection  # noqa: E402
+from matplotlib.collections import LineCollection, PathCollection  # noqa: E402
+from matplotlib.colors import to_rgba  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 from mmattn.analysis import sampling_points  # noqa: E402
@@ -75,9 +76,22 @@ def texts(figure):
 
 
 def scattered(axis):
-    """Rows and columns in pixels, and colors, of each kind of mark of a panel."""
+    """Rows and columns in pixels, and areas, of each kind of mark of a panel."""
     marks = [c for c in axis.collections if isinstance(c, PathCollection)]
-    return [(m.get_offsets()[:, ::-1] + 0.5, m.get_array()) for m in marks]
+    return [(m.get_offsets()[:, ::-1] + 0.5, m.get_sizes()) for m in marks]
+
+
+def color_of(axis):
+    """Return the color of a panel's points, which is that of its lines."""
+    (lines,) = (c for c in axis.collections if isinstance(c, LineCollection))
+    _, points, *_ = (c for c in axis.collections if isinstance(c, PathCollection))
+    assert np.array_equal(lines.get_color(), points.get_facecolor())
+    starts_and_ends = [
+        x + 0.5 for x in np.array(lines.get_segments())[..., ::-1].swapaxes(0, 1)
+    ]
+    for marks, expected in zip(scattered(axis), starts_and_ends, strict=False):
+        np.testing.assert_allclose(marks[0], expected)
+    return tuple(points.get_facecolor()[0])
 
 
 def test_points_of_all_layers(draw):
@@ -92,13 +106,15 @@ def test_points_of_all_layers(draw):
     for title in titles:
         points = found[int(title[0])]
         group = int(title[-1])
-        (grid, _), (places, colors) = scattered(panels[title])
+        (grid, _), (places, areas) = scattered(panels[title])
         np.testing.assert_allclose(grid, points.references, rtol=1e-5)
         np.testing.assert_allclose(places, points.points[group], rtol=1e-5)
         weights = points.weights[group]
-        np.testing.assert_allclose(colors, weights / weights.max())
+        np.testing.assert_allclose(areas, 150 * weights / weights.max())
         most = f'max {weights.max() / weights.mean():.3g} x mean'
         assert panels[title].get_xlabel() == most
+        assert color_of(panels[title]) == to_rgba(f'C{group}')
+    assert {'uniform grid', 'sampled point, area: attention'} < set(words)
 
 
 def test_points_of_a_query(draw):
@@ -107,9 +123,12 @@ def test_points_of_a_query(draw):
     figure, (*_, points) = draw('dat.py', 'image.png', *options)
     (panel,) = (axis for axis in figure.axes if 'group' in axis.get_title())
     assert panel.get_title() == '1: layers.3.blocks.1, group 1'
-    _, (places, colors), (star, _) = scattered(panel)
+    _, (places, areas), (star, _) = scattered(panel)
     np.testing.assert_allclose(places, points.points[1], rtol=1e-5)
-    np.testing.assert_allclose(colors, points.weights[1] / points.weights[1].max())
+    np.testing.assert_allclose(
+        areas / areas.max(), points.weights[1] / points.weights[1].max()
+    )
+    assert 'query 20 5' in texts(figure)
     np.testing.assert_allclose(star, [(48, 16)])
     assert points.query == (48, 16)
 

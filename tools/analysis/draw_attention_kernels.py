@@ -36,10 +36,10 @@ from matplotlib.patches import Rectangle
 
 MAX_LAYERS = 6
 MAX_HEADS = 4
-PANEL_INCHES = 1.1
-IMAGE_INCHES = 3.0
+PANEL_INCHES = 1.6
+IMAGE_INCHES = 3.2
 MARGIN_INCHES = 1.0
-SMALL = 7
+SMALL = 9
 
 
 def draw(
@@ -63,10 +63,10 @@ def draw(
     for i, (query, parts) in enumerate(zip(queries, rows, strict=True)):
         _draw_image(parts[0], models[0].picture, query, blocks[0][0][1], i)
         for part, model, block in zip(parts[1:], models, blocks, strict=True):
-            part.suptitle(model.label, fontsize=10)
+            part.suptitle(model.label, fontsize=12)
             _draw_block(part, block, num_heads, i)
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=100)
     plt.close(figure)
 
 

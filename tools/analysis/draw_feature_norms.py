@@ -23,36 +23,40 @@ matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 
 MAX_LAYERS = 8
-PANEL_INCHES = 1.5
-TITLE_INCHES = 0.7
+MAX_COLUMNS = 5
+PANEL_INCHES = 2.2
+TITLE_INCHES = 0.5
 
 
 def draw(models: Sequence[ImageInModel], layers: Sequence[int] | None, out: Path):
-    """Draw one row for each model: the image, then its blocks."""
-    rows = []
+    """Draw the image and the blocks of each model, in rows of five panels."""
+    found = []
     for model in models:
         norms = [*feature_norms(model.backbone, model.inputs).items()]
         chosen = choose(layers, len(norms), f'layers of {model.label}', MAX_LAYERS)
-        rows.append([(index, *norms[index]) for index in chosen])
-    columns = 1 + max(map(len, rows))
-    size = (columns * PANEL_INCHES, len(rows) * (PANEL_INCHES + TITLE_INCHES))
+        found.append([(index, *norms[index]) for index in chosen])
+    most = 1 + max(map(len, found))
+    rows = -(-most // MAX_COLUMNS)
+    columns = -(-most // rows)
+    height = rows * (PANEL_INCHES + TITLE_INCHES) + TITLE_INCHES
+    size = (columns * PANEL_INCHES, len(found) * height)
     figure = plt.figure(figsize=size, layout='constrained')
-    parts = figure.subfigures(len(rows), squeeze=False)[:, 0]
-    for part, model, row in zip(parts, models, rows, strict=True):
-        part.suptitle(model.label, fontsize=10)
-        axes = part.subplots(1, columns)
+    parts = figure.subfigures(len(found), squeeze=False)[:, 0]
+    for part, model, blocks in zip(parts, models, found, strict=True):
+        part.suptitle(model.label, fontsize=12)
+        axes = part.subplots(rows, columns, squeeze=False).ravel()
         for axis in axes:
             axis.set(xticks=[], yticks=[])
-        for axis in axes[1 + len(row) :]:
+        for axis in axes[1 + len(blocks) :]:
             axis.set_axis_off()
         axes[0].imshow(model.picture)
-        axes[0].set_title('image', fontsize=7)
-        for axis, (index, name, norm) in zip(axes[1:], row, strict=False):
+        axes[0].set_title('image', fontsize=10)
+        for axis, (index, name, norm) in zip(axes[1:], blocks, strict=False):
             axis.imshow(norm.numpy())
-            axis.set_title(f'{index}: {name}', fontsize=7)
-            axis.set_xlabel(f'{norm.min():.3g} to {norm.max():.3g}', fontsize=7)
+            axis.set_title(f'{index}: {name}', fontsize=10)
+            axis.set_xlabel(f'{norm.min():.3g} to {norm.max():.3g}', fontsize=10)
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=100)
     plt.close(figure)
 
 

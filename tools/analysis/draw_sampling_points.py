@@ -3,11 +3,12 @@
     draw_sampling_points.py CONFIG IMAGE --checkpoint FILE
 
 writes one panel for each layer (a row) and offset group, as in the figures of "Vision
-Transformer with Deformable Attention" (https://arxiv.org/abs/2201.00520). Small crosses
-are the uniform grid that the offsets start from, and dots are the sampled points. Their
-color is the attention that they receive from all queries, or from the pixel --query,
-which has a red star. Each panel has its own scale. The largest attention is written
-below it, as a multiple of the mean.
+Transformer with Deformable Attention" (https://arxiv.org/abs/2201.00520). Crosses are
+the uniform grid that the offsets start from. Lines lead from there to the sampled
+points, which are dots in the color of their group. The area of a dot is the attention
+that it receives from all queries, or from the pixel --query, which has a red star. Each
+panel has its own scale. The largest attention is written below it, as a multiple of
+the mean.
 
 The config may be of any mm package. Its backbone must use the `DeformableAttention` of
 DAT and DAT++: see mmattn/analysis/sampling_points.py.
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from image_in_model import (
     ImageInModel,
     add_query,
@@ -30,14 +32,17 @@ from mmattn.analysis import SamplingPoints, sampling_points
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
+from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
 
 MAX_LAYERS = 4
 MAX_GROUPS = 4
-PANEL_INCHES = 2.5
-TITLE_INCHES = 0.5
+PANEL_INCHES = 3.2
+TITLE_INCHES = 0.6
 MARGIN_INCHES = 1.0
-SMALL = 7
+LARGEST_DOT = 150  # square points
+ALL_DOTS = 30_000  # square points that they would have together at most
+WHITEST = 400  # of a pixel's 255, so that white is gray
 
 
 def draw(
@@ -73,36 +78,51 @@ def draw(
         axis.set(xticks=[], yticks=[], frame_on=False)
     for line, (index, points, chosen) in zip(axes, rows, strict=True):
         for axis, group in zip(line, chosen, strict=False):
-            drawn = _draw_panel(axis, model, points, group)
+            _draw_panel(axis, model, points, group)
             name = points.layer.removesuffix('.attn')  # the block's
-            axis.set_title(f'{index}: {name}, group {group}', fontsize=SMALL)
-    bar = figure.colorbar(drawn, ax=axes, location='bottom', shrink=0.4, aspect=40)
-    bar.set_ticks([0, 1], labels=['0', 'max'], fontsize=SMALL)
+            axis.set_title(f'{index}: {name}, group {group}', fontsize=10)
+    figure.legend(handles=_legend(query), loc='outside lower center', ncols=3)
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=100)
     plt.close(figure)
 
 
-def _draw_panel(
-    axis: Axes, model: ImageInModel, points: SamplingPoints, group: int
-) -> PathCollection:
+def _draw_panel(axis: Axes, model: ImageInModel, points: SamplingPoints, group: int):
     """Draw one group; points outside the image, which sample zeros, are not clipped."""
-    axis.imshow(model.picture, alpha=0.6)
+    axis.imshow(model.picture.mean(2), cmap='gray', vmin=0, vmax=WHITEST)
     weights = points.weights[group].numpy()
-    size = min(40, 1500 / len(weights))  # the more points, the smaller
+    color = f'C{group % 10}'
+    # Pixels are around integers.
     grid, places = (x.numpy() - 0.5 for x in (points.references, points.points[group]))
-    style = dict(clip_on=False, zorder=2)  # pixels are around integers
-    axis.scatter(
-        *grid.T[::-1], s=size / 2, c='white', marker='+', linewidths=0.5, **style
+    lines = np.stack([grid, places], axis=1)[..., ::-1]
+    axis.add_collection(
+        LineCollection(lines, colors=color, linewidths=1, clip_on=False), autolim=False
     )
-    drawn = axis.scatter(
-        *places.T[::-1], s=size, c=weights / weights.max(), vmin=0, vmax=1, **style
+    style = dict(clip_on=False, zorder=3)
+    axis.scatter(*grid.T[::-1], s=12, c='white', marker='+', linewidths=1, **style)
+    largest = min(LARGEST_DOT, ALL_DOTS / len(weights))
+    sizes = largest * weights / weights.max()
+    axis.scatter(
+        *places.T[::-1], s=sizes, color=color, edgecolor='white', linewidth=0.5, **style
     )
     if points.query is not None:
         y, x = (place - 0.5 for place in points.query)
-        axis.scatter([x], [y], s=60, c='red', marker='*', **style)
-    axis.set_xlabel(f'max {weights.max() / weights.mean():.3g} x mean', fontsize=SMALL)
-    return drawn
+        axis.scatter([x], [y], s=150, c='red', edgecolor='white', marker='*', **style)
+    axis.set_xlabel(f'max {weights.max() / weights.mean():.3g} x mean', fontsize=10)
+
+
+def _legend(query: tuple[int, int] | None) -> list[Line2D]:
+    """Return what the marks mean."""
+    marks = {
+        'uniform grid': dict(marker='+', color='black'),
+        'sampled point, area: attention': dict(marker='o', color='gray'),
+    }
+    if query is not None:
+        marks['query {} {}'.format(*query)] = dict(marker='*', color='red')
+    return [
+        Line2D([], [], linestyle='', label=label, **style)
+        for label, style in marks.items()
+    ]
 
 
 def main(argv: Sequence[str] | None = None):
