@@ -72,6 +72,24 @@ def with_config(arguments: Sequence[str]) -> list[str]:
     return arguments
 
 
+def with_run(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with config and checkpoint in place of a run's work dir.
+
+    The checkpoint is the best one, else the last. Others are those of `with_config`.
+    """
+    if not arguments or not Path(arguments[0]).is_dir():
+        return with_config(arguments)
+    from mmattn.apis.find import run_checkpoint, run_config
+
+    folder = Path(arguments[0])
+    try:
+        config, checkpoint = run_config(folder), run_checkpoint(folder)
+    except (FileNotFoundError, ValueError) as error:
+        fail(error)
+    typer.echo(f'{config}, {checkpoint}', err=True)
+    return [str(config), str(checkpoint), *arguments[1:]]
+
+
 def fail(error: Exception):
     """Print an error of the user, and exit with 1."""
     typer.echo(f'{type(error).__name__}: {error}', err=True)
@@ -269,14 +287,14 @@ def train(context: typer.Context):
 
 @app.command(**FORWARDED)
 def test(context: typer.Context):
-    """Evaluate a checkpoint. `mmattn test --help` lists the options."""
-    run_tool('test.py', with_config(context.args))
+    """Evaluate a work dir, or a config and a checkpoint. `--help` lists the options."""
+    run_tool('test.py', with_run(context.args))
 
 
 @app.command(**FORWARDED)
 def export(context: typer.Context):
-    """Write an ONNX file or a torch.export program."""
-    run_tool('export.py', with_config(context.args))
+    """Write a work dir, or a config and a checkpoint, as ONNX or torch.export."""
+    run_tool('export.py', with_run(context.args))
 
 
 @app.command(**FORWARDED)

@@ -142,6 +142,27 @@ def test_tools_get_the_arguments_and_the_path_of_a_config(
     assert sys.path[0] == str(Path(path).parent)
 
 
+@pytest.mark.parametrize('command', ['test', 'export'])
+def test_a_work_dir_stands_for_its_config_and_checkpoint(
+    run, monkeypatch, tmp_path, command
+):
+    called = []
+    monkeypatch.setattr(
+        cli.runpy, 'run_path', lambda path, run_name: called.append(sys.argv)
+    )
+    monkeypatch.chdir(tmp_path)
+    Path('run').mkdir()
+    assert 'run is no work dir' in run(command, 'run', '--a=b', status=1)
+    Path('run/cells.py').touch()
+    assert 'run has no checkpoint yet' in run(command, 'run', '--a=b', status=1)
+    for name in ('epoch_2.pth', 'best_coco_segm_mAP_epoch_1.pth'):
+        Path('run', name).touch()
+    run(command, 'run', '--a=b')
+    ((_, *arguments),) = called
+    best = 'run/best_coco_segm_mAP_epoch_1.pth'
+    assert arguments == ['run/cells.py', best, '--a=b']
+
+
 @pytest.mark.parametrize('name', ['convert', 'prepare'])
 def test_tools_of_data_sets_get_their_arguments(run, monkeypatch, name):
     called = []
