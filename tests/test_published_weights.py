@@ -24,6 +24,7 @@ def test_all_rows_are_checked():
     assert len(ROWS) == len(TABLE.strip().splitlines()) - 2 == 25
 
 
+@pytest.mark.slow  # 25 networks, half a second each
 @pytest.mark.parametrize(
     'of_timm, of_mmdet, address, backbone', ROWS, ids=[a or b for a, b, *_ in ROWS]
 )
