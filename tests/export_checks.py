@@ -13,10 +13,14 @@ def decomposed(module: nn.Module, args: tuple, dynamic_shapes=None):
     """Return the exported module in PyTorch's operators alone."""
     program = torch.export.export(module, args, dynamic_shapes=dynamic_shapes)
     program = program.run_decompositions(mmattn.export.decompositions())
-    targets = [str(node.target) for node in program.graph.nodes]
-    ours = [target for target in targets if 'mmattn' in target]
-    assert not ours, ours
+    assert not own_operators(program)
     return program.module()
+
+
+def own_operators(program: torch.export.ExportedProgram) -> list[str]:
+    """Return the names of our operators in a program."""
+    targets = [str(node.target) for node in program.graph.nodes]
+    return [target for target in targets if 'mmattn' in target]
 
 
 class OnnxSession:

@@ -27,6 +27,9 @@ from torchvision.ops import deform_conv2d
 
 from mmattn.ops import deformable_attention
 from mmattn.ops.deformable_attention import cpu_impl
+from mmattn.ops.deformable_attention.decomposition import (
+    deformable_attention_v2_decomposition,
+)
 from mmattn.ops.testing import assert_close, run_with_grads
 
 
@@ -112,6 +115,17 @@ def test_v2_against_loops(name, table_size, align_corners):
         dtype=torch.float64,
     )
     assert_close('out', v2_by_loops(*inputs, **settings), function(*inputs))
+
+
+@both_grids
+@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
+@every_shape
+def test_v2_decomposition(shape, dtype, align_corners):
+    settings = dict(align_corners=align_corners)
+    function, inputs = setup('reference', dtype=dtype, **settings, **shape)
+    grid = shape.get('grid', GRID)
+    out = deformable_attention_v2_decomposition(*inputs, grid=grid, **settings)
+    assert_close('out', function(*inputs), out)
 
 
 @both_grids

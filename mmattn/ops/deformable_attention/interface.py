@@ -13,8 +13,10 @@ from ..checks import (
     check_one_dtype,
     check_shape,
 )
+from ..exporting import is_exporting
 from ..precision import cast_under_autocast
 from . import cpu_impl, reference, triton_impl
+from .decomposition import deformable_attention_v2_decomposition
 
 OPERATOR = 'deformable_attention_v2'
 BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
@@ -78,8 +80,9 @@ def deformable_attention_v2(
     tensors = q, k, v, positions, table
     grid = _check(*tensors, grid)
     selected = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    if selected == 'cpu' and is_chosen(backend) and cpu_impl.prefers_definition(q, k):
-        selected = REFERENCE
+    # An exported graph keeps the operator, which serves all sizes.
+    if selected == 'cpu' and is_chosen(backend) and not is_exporting():
+        selected = REFERENCE if cpu_impl.prefers_definition(q, k) else selected
     return _attend(*tensors, backend=selected, grid=grid, align_corners=align_corners)
 
 
@@ -114,4 +117,5 @@ _attend = register(
     settings='SymInt[] grid, bool align_corners',
     outputs=out_and_lse,
     saved=('out', 'lse'),
+    decomposition=deformable_attention_v2_decomposition,
 )

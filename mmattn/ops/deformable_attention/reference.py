@@ -29,15 +29,25 @@ def query_positions(
     As in `grid_sample`, `align_corners` puts the centers of the outer pixels at -1 and
     1, and the only pixel of a side at 0. Without it their outer edges lie at -1 and 1.
     """
-    H, W = grid
     y, x = (
-        (2 * torch.arange(side, dtype=dtype, device=device) + 1 - side)
-        / (max(side - 1, 1) if align_corners else side)
-        for side in (H, W)
+        side_positions(side, align_corners, dtype=dtype, device=device) for side in grid
     )
     # Not `repeat_interleave`, which onnxscript writes wrongly for symbolic sides.
     y, x = torch.meshgrid(y, x, indexing='ij')
     return torch.stack([x, y], dim=-1).flatten(0, 1)
+
+
+def side_positions(
+    side: int,
+    align_corners: bool,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the normalized positions of a side's pixels, see `query_positions`."""
+    # Not `max`, which torch.export replaces by the larger number of its example.
+    steps = torch.sym_max(side - 1, 1) if align_corners else side
+    return (2 * torch.arange(side, dtype=dtype, device=device) + 1 - side) / steps
 
 
 def sampled_bias(
@@ -72,7 +82,12 @@ def deformable_attention_v2_reference(
     dtype = torch.promote_types(q.dtype, torch.float32)
     positions, table = positions.to(dtype), table.to(dtype)
     bias = sampled_bias(table, positions, grid, align_corners=align_corners)
+    return attend(q, k, v, bias)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Return the attention with a bias (B, M, N, K), in whose dtype it is computed."""
     storage = q.dtype
-    q, k, v = (x.to(dtype).transpose(1, 2) for x in (q, k, v))  # (B, M, N or K, D)
+    q, k, v = (x.to(bias.dtype).transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + bias
     return (scores.softmax(dim=-1) @ v).transpose(1, 2).to(storage)
