@@ -138,6 +138,8 @@ bench-onnx: $(STAMP)
 	$(BIN)/python tools/benchmark/onnx_model.py --csv $(BENCH)/onnx_models_cpu.csv
 	$(BIN)/python tools/benchmark/onnx_model.py --set detectors --rounds 2 \
 		--memory-format channels_last --csv $(BENCH)/onnx_detectors_cpu.csv
+	$(BIN)/python tools/benchmark/onnx_operators.py \
+		--csv $(BENCH)/onnx_operators_cpu.csv
 	$(BIN)/python tools/benchmark/onnx_memory.py --csv $(BENCH)/onnx_memory.csv
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/onnx_models_cpu.csv \
 		$(BENCH)/onnx_detectors_cpu.csv

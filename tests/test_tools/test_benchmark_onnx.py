@@ -7,6 +7,7 @@ import onnx_model
 import onnx_operators
 import plot
 import pytest
+import torch
 from tool_runs import DETECTOR
 from torch import nn
 
@@ -100,10 +101,42 @@ def test_memory_of_exported_layers_grows_linearly(tmp_path, monkeypatch):
 def test_operators_are_measured_beside_those_of_onnx(tmp_path):
     path = tmp_path / 'operators.csv'
     assert onnx_operators.main(['--quick', '--csv', str(path)]) == 0
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 9 and len({row['case'] for row in rows}) == 3
-    for ours, other, torch in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        assert other['speedup'] == '1.0' and torch['operator'] == 'PyTorch'
+    rows = read(path)
+    assert len(rows) == 12 and len({row['case'] for row in rows}) == 4
+    for ours, other, pytorch in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert other['speedup'] == '1.0' and pytorch['form'] == 'PyTorch'
         ratio = float(other['ms']) / float(ours['ms'])
         assert float(ours['speedup']) == pytest.approx(ratio, rel=0.02)
+        assert all(0 < float(row['error']) < 1e-5 for row in (ours, other, pytorch))
+
+
+def form(error: float):
+    return lambda: torch.tensor([1.0, 1 + error])
+
+
+@pytest.fixture
+def inexact(monkeypatch):
+    """A function that replaces the cases by one with these errors of its forms."""
+
+    def replace(ours: float, onnx: float):
+        forms = {onnx_operators.OURS: form(ours), onnx_operators.ONNX: form(onnx)}
+        forms[onnx_operators.TORCH] = form(0)
+        case = 'case', forms, torch.ones(2, dtype=torch.float64)
+        monkeypatch.setattr(onnx_operators, 'cases', lambda args: [case])
+
+    return replace
+
+
+def test_an_inexact_operator_of_onnx_is_reported(inexact, tmp_path):
+    inexact(ours=0, onnx=0.25)
+    path = tmp_path / 'operators.csv'
+    assert onnx_operators.main(['--quick', '--csv', str(path)]) == 0
+    assert [float(row['error']) for row in read(path)] == [0, 0.25, 0]
+
+
+def test_a_wrong_operator_of_ours_is_not_measured(inexact, tmp_path):
+    inexact(ours=1e-3, onnx=0)
+    path = tmp_path / 'operators.csv'
+    with pytest.raises(AssertionError, match='case, exported: RMS error'):
+        onnx_operators.main(['--quick', '--csv', str(path)])
+    assert not path.exists()

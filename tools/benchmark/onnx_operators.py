@@ -1,27 +1,35 @@
 """Time operators of exported graphs in ONNX Runtime beside ONNX's own.
 
-    python tools/benchmark/onnx_operators.py
+    python tools/benchmark/onnx_operators.py --csv onnx_operators.csv
 
-Multi-scale deformable attention gathers pixels; ONNX has `GridSample`. Structure-aware
-attention transforms maps by products with real matrices; ONNX has `DFT`. Both forms of
-a case, and what PyTorch runs by itself, get the same random inputs. Their results are
-compared, and they take turns. `speedup` is the speed over ONNX's operator.
+Multi-scale deformable attention gathers pixels, and deformable attention v2 reads its
+bias by products with matrices; ONNX has `GridSample`. Structure-aware attention
+transforms maps by products with real matrices; ONNX has `DFT`. Both forms of a case,
+and what PyTorch runs by itself, get the same random inputs and take turns.
+
+`speedup` is the speed over ONNX's operator. `error` is the largest difference from
+PyTorch in float64, relative to its largest value. Our form must be as exact as the
+tests require of an operator; the others may be less exact.
 """
 
 import argparse
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import measure
 import onnx
 import torch
 from torch import Tensor, nn
 
-from mmattn.export.write import OPSET, open_session
-from mmattn.ops import ms_deform_attn
+from mmattn.export.write import OPSET, difference, open_session
+from mmattn.ops import deformable_attention_v2, ms_deform_attn
 from mmattn.ops.structure_aware_attention.real_transforms import rfft_parts
-from mmattn.ops.testing import assert_close, make_ms_deform_inputs
+from mmattn.ops.testing import (
+    assert_close,
+    make_deformable_v2_inputs,
+    make_ms_deform_inputs,
+)
 
 STRIDES = 8, 16, 32, 64
 IMAGES = (800, 1333), (400, 666)
@@ -29,7 +37,15 @@ QUERIES = 300  # of a decoder; an encoder has one for each pixel
 SHAPE = dict(B=1, M=8, D=32, P=4)
 GRIDS = (56, 56), (64, 64), (200, 334), (256, 256), (1024, 1024)
 MAPS = 16
-QUICK = dict(images=((64, 96),), grids=((12, 10),))
+# The map, keys, heads, groups and table of a stage, and whether queries lie at the
+# corners: DAT-T and DAT++-T at 224, and DAT++-T at 800 x 1333.
+STAGES = (
+    dict(grid=(14, 14), K=196, M=12, G=3, table_size=(27, 27), align_corners=False),
+    dict(grid=(56, 56), K=49, M=2, G=1, table_size=(111, 111), align_corners=True),
+    dict(grid=(14, 14), K=49, M=8, G=4, table_size=(27, 27), align_corners=True),
+    dict(grid=(50, 84), K=1050, M=8, G=4, table_size=(27, 27), align_corners=True),
+)
+QUICK = dict(images=((64, 96),), grids=((12, 10),), stages=STAGES[2:3])
 OURS, ONNX, TORCH = 'exported', 'of ONNX', 'PyTorch'
 DFT = """
 <ir_version: 9, opset_import: ["" : 20]>
@@ -42,15 +58,15 @@ transform (float[N, H, W, 1] maps) => (float[N, H, F, 2] spectra) {
 """
 
 
-class Attention(nn.Module):
-    """Multi-scale deformable attention; the definition samples by `grid_sample`."""
+class Operator(nn.Module):
+    """Call an operator with one of its backends."""
 
-    def __init__(self, shapes: list[tuple[int, int]], backend: str | None):
+    def __init__(self, call: Callable[..., Tensor], backend: str | None):
         super().__init__()
-        self.shapes, self.backend = shapes, backend
+        self.call, self.backend = call, backend
 
-    def forward(self, value: Tensor, points: Tensor, weights: Tensor) -> Tensor:
-        return ms_deform_attn(value, self.shapes, points, weights, backend=self.backend)
+    def forward(self, *tensors: Tensor) -> Tensor:
+        return self.call(*tensors, backend=self.backend)
 
 
 class Transform(nn.Module):
@@ -69,58 +85,100 @@ def exported(module: nn.Module, *tensors: Tensor) -> Callable[..., list[Tensor]]
     return open_session(file.getvalue(), 'onnx')
 
 
-def attention(queries: int | None, image: tuple[int, int]) -> dict[str, Callable]:
-    """Return the forms of deformable attention on the maps of an image."""
-    shapes = [tuple(-(-side // stride) for side in image) for stride in STRIDES]
-    Q = queries or sum(H * W for H, W in shapes)
-    tensors = [
-        x for x in make_ms_deform_inputs(shapes=shapes, Q=Q, **SHAPE) if x is not None
-    ]
+def forms_of(
+    call: Callable[..., Tensor], tensors: Sequence[Tensor]
+) -> tuple[dict[str, Callable], Tensor]:
+    """Return the forms of an operator whose definition samples by `grid_sample`."""
     backends = {OURS: None, ONNX: 'reference'}
     runs = {
-        form: exported(Attention(shapes, backend), *tensors)
+        form: exported(Operator(call, backend), *tensors)
         for form, backend in backends.items()
     }
     calls = {form: lambda run=run: run(*tensors)[0] for form, run in runs.items()}
-    return calls | {TORCH: lambda: Attention(shapes, None)(*tensors)}
+    calls[TORCH] = lambda: call(*tensors, backend=None)
+    return calls, call(*(x.double() for x in tensors), backend='reference')
 
 
-def transform(grid: tuple[int, int]) -> dict[str, Callable]:
-    """Return the forms of a transform over both sides of maps."""
+def attention(
+    queries: int | None, image: tuple[int, int]
+) -> tuple[dict[str, Callable], Tensor]:
+    """Return the forms of attention on the maps of an image, and the exact result."""
+    shapes = [tuple(-(-side // stride) for side in image) for stride in STRIDES]
+    Q = queries or sum(H * W for H, W in shapes)
+    tensors = make_ms_deform_inputs(shapes=shapes, Q=Q, **SHAPE)
+
+    def call(value, points, weights, backend):
+        return ms_deform_attn(value, shapes, points, weights, backend=backend)
+
+    return forms_of(call, tensors[:3])
+
+
+def attention_v2(
+    *, grid: tuple[int, int], align_corners: bool, **sizes
+) -> tuple[dict[str, Callable], Tensor]:
+    """Return the forms of attention to keys that queries share, and the result."""
+    tensors = make_deformable_v2_inputs(grid=grid, B=1, D=32, **sizes)
+
+    def call(q, k, v, positions, table, backend):
+        return deformable_attention_v2(
+            *(q, k, v, grid, positions, table),
+            align_corners=align_corners,
+            backend=backend,
+        )
+
+    return forms_of(call, tensors)
+
+
+def transform(grid: tuple[int, int]) -> tuple[dict[str, Callable], Tensor]:
+    """Return the forms of a transform over both sides, and the exact result."""
     maps = torch.randn(MAPS, *grid, generator=torch.Generator().manual_seed(0))
     ours = exported(Transform(), maps)
     model = onnx.parser.parse_model(DFT)
     onnx.checker.check_model(model)
     dft = open_session(model.SerializeToString(), 'onnx')
-    return {
+    calls = {
         OURS: lambda: ours(maps)[0],
         ONNX: lambda: dft(maps[..., None])[0],
         TORCH: lambda: torch.view_as_real(torch.fft.rfft2(maps)),
     }
+    return calls, torch.view_as_real(torch.fft.rfft2(maps.double()))
 
 
-def cases(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Callable]]]:
+def cases(
+    args: argparse.Namespace,
+) -> Iterator[tuple[str, dict[str, Callable], Tensor]]:
+    """Yield the name of each case, its forms and the exact result."""
     for name, queries in (('encoder', None), ('decoder', QUERIES)):
         for H, W in args.images:
             title = f'ms_deform_attn, {name}, {H} x {W}'
-            yield title, attention(queries, (H, W))
+            yield title, *attention(queries, (H, W))
+    for stage in args.stages:
+        H, W = stage['grid']
+        title = f'deformable_attention_v2, {H} x {W}, {stage["M"]} x {stage["K"]} keys'
+        yield title, *attention_v2(**stage)
     for H, W in args.grids:
-        yield f'transform, {MAPS} maps of {H} x {W}', transform((H, W))
+        yield f'transform, {MAPS} maps of {H} x {W}', *transform((H, W))
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict]:
-    for name, forms in cases(args):
+    """Yield a row of each form of each case.
+
+    Raises:
+        AssertionError: the result of our form is wrong.
+    """
+    for name, forms, exact in cases(args):
         measure.progress(name)
-        for form in (OURS, ONNX):
-            assert_close(f'{name}, {form}', forms[TORCH](), forms[form]())
+        outputs = {form: call().double() for form, call in forms.items()}
+        assert_close(f'{name}, {OURS}', exact, outputs[OURS], torch.float32)
         times = measure.interleave(forms, rounds=args.rounds, seconds=args.seconds)
         for form, timing in times.items():
             yield {
                 'case': name,
-                'operator': form,
+                'form': form,
                 'ms': measure.rounded(1e3 * timing.median),
                 'spread_percent': measure.rounded(100 * timing.spread, 2),
                 'speedup': measure.rounded(timing.speedup_over(times[ONNX]), 3),
+                'error': measure.rounded(difference(outputs[form], exact), 2),
             }
 
 
@@ -129,10 +187,16 @@ def main(argv: list[str] | None = None) -> int:
     args = measure.parse(parser, argv)
     if args.device != 'cpu':
         parser.error('--device must be cpu: ONNX Runtime runs on the CPU here')
-    sizes = QUICK if args.quick else dict(images=IMAGES, grids=GRIDS)
+    sizes = QUICK if args.quick else dict(images=IMAGES, grids=GRIDS, stages=STAGES)
     vars(args).update(sizes)
     measured = list(rows(args))
-    about = measure.about('cpu', 'onnxruntime', dtype='float32', rounds=args.rounds)
+    about = measure.about(
+        'cpu',
+        'onnxruntime',
+        dtype='float32',
+        rounds=args.rounds,
+        seconds=args.seconds,
+    )
     measure.report(measured, about, args.csv, title='Operators in ONNX Runtime')
     return 0
 

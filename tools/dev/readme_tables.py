@@ -68,6 +68,20 @@ def memory_table(rows: list[dict]) -> str:
     return markdown(table)
 
 
+def operator_table(rows: list[dict]) -> str:
+    """Return a table of operators in ONNX Runtime, from rows of `onnx_operators.py`."""
+    forms = list(dict.fromkeys(row['form'] for row in rows))
+    ours, onnx = forms[:2]
+    table = [['case', *(f'{form}, ms' for form in forms), 'speedup', 'error']]
+    table[0].append(f'error {onnx}')
+    found = {(row['case'], row['form']): row for row in rows}
+    for case in dict.fromkeys(row['case'] for row in rows):
+        times = [found[case, form]['ms'] for form in forms]
+        errors = [found[case, form]['error'] for form in (ours, onnx)]
+        table.append([case, *times, found[case, ours]['speedup'], *errors])
+    return markdown(table)
+
+
 def csv_table(path: Path) -> str:
     """Return the table of a benchmark's csv file."""
     with path.open(newline='') as file:
@@ -76,4 +90,6 @@ def csv_table(path: Path) -> str:
         return runtime_table(rows)
     if 'peak_arena_mib' in rows[0]:
         return memory_table(rows)
+    if 'form' in rows[0]:
+        return operator_table(rows)
     return speed_table(path)
