@@ -80,7 +80,7 @@ def exported(module: nn.Module, *tensors: Tensor) -> Callable[..., list[Tensor]]
     """Return a function that runs a module in ONNX Runtime."""
     file = io.BytesIO()
     torch.onnx.export(
-        module, tensors, file, dynamo=True, opset_version=OPSET, verbose=False
+        module.eval(), tensors, file, dynamo=True, opset_version=OPSET, verbose=False
     )
     return open_session(file.getvalue(), 'onnx')
 
