@@ -19,7 +19,7 @@ model = dict(
     train_cfg=None,
 )
 default_hooks = dict(
-    logger=dict(interval=20),
+    logger=dict(interval=20, log_metric_by_epoch=False),
     checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1, save_best=None),
 )
 log_processor = dict(window_size=20, by_epoch=False)

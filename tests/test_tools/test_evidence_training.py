@@ -31,6 +31,7 @@ def claim(tmp_path, monkeypatch):
         'train_cfg': dict(max_iters=6, val_interval=6),
         'default_hooks.checkpoint.interval': 2,
         'default_hooks.logger.interval': 1,
+        'log_processor.window_size': 1,  # of losses that are averaged
         'train_dataloader.batch_size': 4,
         'train_dataloader.dataset.indices': 64,
     }

@@ -139,7 +139,8 @@ def train(series: Series, variant: Variant, work_dir: Path, seed: int) -> list[d
     if final_metrics(records, variant.iterations) is None:
         raise FailedRun(
             f'{work_dir}: the training ended without metrics of iteration '
-            f'{variant.iterations}; its config must validate then'
+            f'{variant.iterations}; its config must validate then, and if it counts '
+            'iterations, set default_hooks.logger.log_metric_by_epoch=False'
         )
     return records
 
