@@ -5,7 +5,7 @@ model = dict(
     backbone=dict(
         _delete_=True,
         type='mmattn.DAT',
-        arch=dict(embed_dims=(48,), depths=(4,), num_heads=(4,), num_groups=(2,)),
+        arch=dict(embed_dims=(32,), depths=(4,), num_heads=(4,), num_groups=(2,)),
         in_channels=1,
         img_size=56,
         offset_strides=(2,),

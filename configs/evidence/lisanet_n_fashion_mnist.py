@@ -5,7 +5,7 @@ model = dict(
         _delete_=True,
         type='mmattn.LiSANet',
         arch=dict(
-            embed_dims=(48,), depths=(4,), mlp_ratios=(4,), conv_stages=0, patterns=8
+            embed_dims=(32,), depths=(3,), mlp_ratios=(4,), conv_stages=0, patterns=8
         ),
         mixer='lisa',
         in_channels=1,

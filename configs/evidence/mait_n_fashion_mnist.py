@@ -4,7 +4,7 @@ model = dict(
     backbone=dict(
         _delete_=True,
         type='mmattn.MaiT',
-        arch=dict(embed_dims=48, depth=4, num_heads=4),
+        arch=dict(embed_dims=32, depth=3, num_heads=4),
         masking='none',
         in_channels=1,
         patch_size=2,

@@ -9,13 +9,13 @@ model = dict(
     data_preprocessor=dict(num_classes=10, mean=[72.94], std=[90.02], to_rgb=False),
     backbone=dict(
         type='mmattn.ViT',
-        arch=dict(embed_dims=48, depth=4, num_heads=8),
+        arch=dict(embed_dims=32, depth=3, num_heads=8),
         attention='mhsa',
         in_channels=1,
         patch_size=2,
         img_size=28,
     ),
-    head=dict(num_classes=10, in_channels=48),
+    head=dict(num_classes=10, in_channels=32),
     train_cfg=None,
 )
 default_hooks = dict(
