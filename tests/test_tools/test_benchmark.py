@@ -334,8 +334,13 @@ def test_csv_is_drawn(request, source):
 
 @pytest.mark.parametrize(
     ('args', 'message'),
-    [(['--rounds', '0'], 'must be positive'), (['--device', 'cuda'], 'no CUDA device')],
-    ids=['rounds', 'device'],
+    [
+        (['--rounds', '0'], 'must be positive'),
+        (['--device', 'cuda'], 'no CUDA device'),
+        (['swin'], "operator: 'swin' is neither a .py file nor one of"),
+        (['swin.py'], "operator: 'swin.py' is neither a .py file nor one of"),
+    ],
+    ids=['rounds', 'device', 'operator', 'file'],
 )
 def test_bad_arguments_are_named(monkeypatch, capsys, args, message):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)

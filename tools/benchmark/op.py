@@ -3,11 +3,12 @@
     python tools/benchmark/op.py --csv docs/benchmarks/landmark_attention_cpu.csv
     python tools/benchmark/op.py lisa_block --device cuda --batch 32 --memory-limit 40
 
-`operators/` says what is timed, at which shapes and beside what. All methods take turns
-in one run (see `measure.py`). A method whose maps would exceed --memory-limit is listed
-as skipped, with what it needs. Results that ought to be equal are compared before they
-are timed. `speedup` is the speed over that of the baseline, empty where the baseline
-was skipped. 'compiled definition' is what torch.compile makes of the definition. It and
+`operators/` says what is timed, at which shapes and beside what. The file of a module
+like those there may take the place of a name. All methods take turns in one run (see
+`measure.py`). A method whose maps would exceed --memory-limit is listed as skipped,
+with what it needs. Results that ought to be equal are compared before they are timed.
+`speedup` is the speed over that of the baseline, empty where the baseline was skipped.
+'compiled definition' is what torch.compile makes of the definition. It and
 FlexAttention need a C++ compiler on the CPU, and are left out without one.
 
 On CUDA, `ms` is the time per call of a saturated queue, `graph_ms` that of a CUDA graph
@@ -29,6 +30,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import measure
@@ -202,7 +204,10 @@ def parse_side(text: str) -> Side:
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=5, seconds=0.2)
     parser.add_argument(
-        'operator', nargs='?', default='landmark_attention', choices=OPERATORS
+        'operator',
+        nargs='?',
+        default='landmark_attention',
+        help=f'one of {", ".join(OPERATORS)}, or a .py file with the same interface',
     )
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
     parser.add_argument('--batch', type=int, default=1)
@@ -222,7 +227,11 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         help='skip what would need more (default: 4)',
     )
     args = measure.parse(parser, argv)
-    operator = load(args.operator)
+    try:
+        operator = load(args.operator)
+    except ValueError as error:
+        parser.error(f'operator: {error}')
+    args.operator, args.module = Path(args.operator).stem, operator
     if args.sides is None:
         args.sides = QUICK_SIDES if args.quick else operator.SIDES
     oblong = [side for side in args.sides if isinstance(side, tuple)]
@@ -233,7 +242,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    operator = load(args.operator)
+    operator = args.module
     # Compiling takes longer than a quick run.
     with torch.compiler.set_stance('force_eager' if args.quick else 'default'):
         measured = list(rows(operator, args))

@@ -61,9 +61,13 @@ def is_ours(model: str) -> bool:
 
 
 def is_our_method(method: str, operator: str) -> bool:
-    """Tell our backends and definitions from peers: their names begin alike."""
+    """Tell our backends, definitions and layers from peers.
+
+    Names of backends and definitions begin like the operator's, those of layers with
+    `mmattn`.
+    """
     name = method.split()[0]
-    return name.startswith(operator) or operator.startswith(name)
+    return name == 'mmattn' or name.startswith(operator) or operator.startswith(name)
 
 
 def text_of(value: float) -> str:

@@ -1,4 +1,6 @@
+import importlib.util
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from .case import PASSES, Case, Side, grid_of
@@ -17,8 +19,22 @@ OPERATORS = (
 
 
 def load(name: str) -> ModuleType:
-    """Load one of `OPERATORS`. Plain operators require no package of OpenMMLab."""
-    return import_module(f'.{name}', __name__)
+    """Load one of `OPERATORS`, or a module with the same interface from a file.
+
+    Plain operators require no package of OpenMMLab.
+
+    Raises:
+        ValueError: the name is neither one of `OPERATORS` nor a file of Python.
+    """
+    if name in OPERATORS:
+        return import_module(f'.{name}', __name__)
+    path = Path(name)
+    if path.suffix != '.py' or not path.is_file():
+        raise ValueError(f'{name!r} is neither a .py file nor one of {OPERATORS}')
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 __all__ = ['OPERATORS', 'PASSES', 'Case', 'Side', 'grid_of', 'load']
