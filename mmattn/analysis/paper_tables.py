@@ -8,10 +8,17 @@ KINDS = 'params', 'flops'
 
 
 def papers() -> list[dict]:
-    """Return the contents of the papers' files, in the order of their positions."""
+    """Return the contents of the papers' files, in the order of their positions.
+
+    `file` is the name of the file, without its suffix.
+    """
     import yaml
 
-    files = [yaml.safe_load(path.read_text()) for path in PAPERS.glob('*.yml')]
+    loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)  # C is ten times faster
+    files = [
+        dict(yaml.load(path.read_text(), loader), file=path.stem)
+        for path in PAPERS.glob('*.yml')
+    ]
     return sorted(files, key=lambda paper: paper['position'])
 
 

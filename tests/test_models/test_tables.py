@@ -5,8 +5,6 @@ printed. A change of a model that moves a figure, even nearer to the paper's, ha
 written down as `ours` in `mmattn/analysis/papers`.
 """
 
-import functools
-import json
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,11 +14,10 @@ pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
-from mmengine.config import Config
 from torch import nn
 
-from mmattn.analysis import count, equals_as_printed, omitted_rows, paper_rows
-from mmattn.analysis.flops import build
+from mmattn.analysis import equals_as_printed, omitted_rows, paper_rows
+from mmattn.analysis.paper_counts import UNITS, count_row, row_model
 from mmattn.analysis.paper_tables import papers, printed_figures
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +29,6 @@ PRINTED = {
     for paper in PAPERS
     for name, figures in printed_figures(paper).items()
 }
-UNITS = {'params': 1e6, 'flops': 1e9}
 # In units of the last decimal of `ours`, which has three or more; six are exact.
 OURS_ROUNDING = 0.6
 DEVIATION_ROUNDING = 0.051  # `deviation` is in per cent, with one decimal
@@ -59,34 +55,9 @@ def deviation(ours, paper):
     return 100 * (ours / paper - 1)
 
 
-@functools.cache
-def model(config, options):
-    cfg = Config.fromfile(ROOT / config)
-    cfg.merge_from_dict(json.loads(options))
-    return build(cfg)
-
-
-@functools.cache
-def complexity(config, options, shape):
-    return count(model(config, options), shape)
-
-
-def counts(row):
-    """Count a row's parameters, and its FLOPs where the paper has them.
-
-    Parameters alone need no forward pass.
-    """
-    given = row['config'], json.dumps(row.get('options', {}))
-    if 'flops' not in row:
-        return {'params': sum(p.numel() for p in model(*given).parameters())}
-    part = complexity(*given, tuple(row['shape'])).part(row.get('part', ''))
-    convention = row.get('convention', 'with transforms')
-    return {'params': part.params, 'flops': part.flops_in(convention)}
-
-
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row['name'])
 def test_counts_are_no_further_from_the_papers_than_today(row):
-    counted = counts(row)
+    counted = count_row(row, ROOT)
     for key, figure in figures(row).items():
         ours = counted[key] / UNITS[key]
         rounding = OURS_ROUNDING * 10 ** -max(3, decimals(figure['ours']))
@@ -186,8 +157,8 @@ def test_model_zoo_says_where_tables_are_not_met(prefixes, key, claim):
 @pytest.mark.parametrize('name', OFFICIAL_DEFORMABLE_DETR)
 def test_deformable_detr_has_the_official_parameters(name):
     config = f'configs/deformable_detr/{name}_50e_coco.py'
-    options = json.dumps({'model.bbox_head.num_classes': 91})
-    detector = model(config, options)
+    options = '{"model.bbox_head.num_classes": 91}'
+    detector = row_model(ROOT / config, options)
     assert detector.neck.convs[0].conv.bias is not None
     norms = [m for m in detector.backbone.modules() if isinstance(m, nn.BatchNorm2d)]
     frozen = sum(p.numel() for norm in norms for p in norm.parameters())

@@ -1,0 +1,102 @@
+"""Count the networks of a paper's tables, and print ours beside the paper's figures.
+
+    compare_papers.py ivit              all tables of mmattn/analysis/papers/ivit.yml
+    compare_papers.py ivit 'Table 5'    one of them
+
+A figure of ours equals the paper's if it rounds to what the paper prints. Notes below
+the tables say what is known about the others. The tool exits with 1 if a count differs
+from the one that the file records as `ours`.
+
+Each network is built on the meta device, so that nothing is downloaded, and large
+detectors take seconds.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import mmattn  # noqa: F401  makes mmcv's operators available
+from mmattn.analysis.paper_counts import UNITS, count_row
+from mmattn.analysis.paper_tables import (
+    PAPERS,
+    equals_as_printed,
+    omitted_rows,
+    paper_rows,
+    papers,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+# Of the last decimal of `ours`, which has three or more.
+ROUNDING = 0.6
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = sorted(path.stem for path in PAPERS.glob('*.yml'))
+    parser.add_argument('paper', choices=names, help='file of the paper')
+    parser.add_argument('tables', nargs='*', metavar='TABLE', help='default: all')
+    args = parser.parse_args(argv)
+    (paper,) = (p for p in papers() if p['file'] == args.paper)
+    printed = [*paper.get('tables', {})]
+    if unknown := [table for table in args.tables if table not in printed]:
+        parser.error(f'no {unknown[0]!r} in {args.paper}.yml; it has {printed}')
+    args.sources = [f'{paper["cited_as"]}, {t}' for t in args.tables or printed]
+    return args
+
+
+def lines(row: Mapping) -> Iterator[tuple[list[str], bool]]:
+    """Yield the cells of each figure of a row, and whether ours is as recorded."""
+    for kind, value in count_row(row, ROOT).items():
+        if kind not in row:
+            continue
+        figure, ours = row[kind], value / UNITS[kind]
+        decimals = max(3, len(str(figure['ours']).partition('.')[2]))
+        deviation = 100 * (ours / figure['paper'] - 1)
+        equal = 'yes' if equals_as_printed(dict(figure, ours=ours)) else 'no'
+        cells = [
+            f'{figure["paper"]}',
+            f'{ours:.{decimals}f}',
+            f'{deviation:+.1f}',
+            equal,
+        ]
+        recorded = abs(ours - figure['ours']) <= ROUNDING * 10**-decimals
+        yield [row['name'], kind, *cells], recorded
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    console = Console()
+    moved = []
+    for source in args.sources:
+        table = Table(
+            'row', 'of', 'paper', 'ours', '%', 'equal', title=source, box=None
+        )
+        notes = {}
+        for row in paper_rows():
+            if row['source'] != source:
+                continue
+            for cells, recorded in lines(row):
+                table.add_row(*cells)
+                moved += [] if recorded else [f'{row["name"]}: {cells[1]}']
+            if 'note' in row:
+                notes.setdefault(row['note'], []).append(row['name'])
+        for row in omitted_rows():
+            if row['source'] == source:
+                table.add_row(row['name'], *['', '-', '-', '', 'left out'])
+                notes.setdefault(row['omitted'], []).append(row['name'])
+        console.print(table)
+        for note, names in notes.items():
+            console.print(f'{", ".join(names)}: {note}', soft_wrap=True)
+    if moved:
+        print('not as recorded:', *moved, sep='\n', file=sys.stderr)
+    return 1 if moved else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
