@@ -9,9 +9,9 @@ transforms has a second count, `FLOPs without Transforms`; one with hard attenti
 masks has `FLOPs without Masks`.
 
 A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
-the README. It is a metafile, the folder `papers`, a folder with the `summary.json`
-files that `draw_run.py` writes, or a csv file of `model.py`, `onnx_model.py` or
-`onnx_memory.py` in `tools/benchmark`.
+the README. It is a metafile, the folder `mmattn/analysis/papers`, a file of
+`docs/papers`, a folder with the `summary.json` files that `draw_run.py` writes, or a
+csv file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from exhibits import exhibit_table
 from mmengine.config import Config
 from readme_tables import csv_table, markdown, run_table
 
@@ -245,6 +246,7 @@ def readmes() -> list[Path]:
         ROOT / 'docs/export.md',
         ROOT / 'docs/model_zoo.md',
         ROOT / 'docs/mask_search.md',
+        ROOT / 'docs/papers.md',
         *(path.with_name('README.md') for path in metafiles()),
     ]
 
@@ -310,6 +312,8 @@ def table(path: Path, folder: Path) -> str:
     """Return the table that a README in `folder` asks for by a path."""
     if path.name == 'papers':
         return agreement_table()
+    if path.parent.name == 'papers':
+        return exhibit_table(path)
     if path.is_dir():
         return run_table(path)
     if path.suffix == '.csv':

@@ -1,0 +1,89 @@
+"""Tables in Markdown of what the papers show, with ours beside it.
+
+A file of `docs/papers` has the tables and figures of a paper, by name:
+
+    shows     what it shows
+    tables    the tables of the paper's file in `mmattn/analysis/papers` with its counts
+    command   a command that makes our side, beside the one that counts
+    state     what is measured, what is missing and why
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from readme_tables import markdown
+
+from mmattn.analysis.paper_tables import (
+    KINDS,
+    equals_as_printed,
+    omitted_rows,
+    paper_rows,
+    papers,
+)
+
+
+def read_exhibits(path: Path) -> dict[str, dict]:
+    """Return the tables and figures of a file of `docs/papers`."""
+    return yaml.safe_load(path.read_text())
+
+
+def exhibit_table(path: Path) -> str:
+    """Return a table with one row for each table and figure of a paper."""
+    (paper,) = (paper for paper in papers() if paper['file'] == path.stem)
+    counted, omitted = paper_rows(), omitted_rows()
+    rows = [['', 'shows', 'command', 'state']]
+    for name, exhibit in read_exhibits(path).items():
+        code = '<br>'.join(f'`{command}`' for command in commands(path.stem, exhibit))
+        tables = exhibit.get('tables', [])
+        sources = [f'{paper["cited_as"]}, {table}' for table in tables]
+        found = [*agreement(sources, counted), *reasons(sources, omitted)]
+        rows.append(
+            [name, exhibit['shows'], code, '; '.join([*found, exhibit['state']])]
+        )
+    return markdown(rows)
+
+
+def commands(paper: str, exhibit: Mapping) -> list[str]:
+    """Return the commands that make our side of a table or figure."""
+    counting = ['python tools/analysis/compare_papers.py', paper]
+    counting += map(shlex.quote, exhibit.get('tables', []))
+    found = [' '.join(counting)] if 'tables' in exhibit else []
+    return found + [exhibit['command']] if 'command' in exhibit else found
+
+
+def agreement(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
+    """Return a phrase on how many counts of ours equal the sources', or none."""
+    figures = [
+        row[kind]
+        for row in rows
+        if row['source'] in sources and 'reading_of' not in row
+        for kind in KINDS
+        if kind in row
+    ]
+    different = [figure for figure in figures if not equals_as_printed(figure)]
+    all_, equal = len(figures), len(figures) - len(different)
+    if not figures:
+        return []
+    if not different:
+        return ['the count is equal' if all_ == 1 else f'all {all_} counts are equal']
+    most = max(abs(figure['deviation']) for figure in different)
+    if all_ == 1:
+        return [f'the count is within {most} %']
+    if not equal:
+        return [f'the {all_} counts are within {most} %']
+    rest = 'the other is' if len(different) == 1 else 'the others are'
+    return [f'{equal} of {all_} counts are equal, {rest} within {most} %']
+
+
+def reasons(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
+    """Return phrases on the rows of the sources that are left out, by reason."""
+    found = {}
+    for row in rows:
+        if row['source'] in sources:
+            found.setdefault(row['omitted'], []).append(row['name'])
+    return [
+        f'{len(names)} {"row" if len(names) == 1 else "rows"} left out ({reason})'
+        for reason, names in found.items()
+    ]
