@@ -1,7 +1,9 @@
 """Our backbones in the stock configs of the mm packages, by name alone."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from mmengine.config import Config  # noqa: E402
 
 import mmattn  # noqa: E402, F401
 from mmattn.analysis.flops import build, count  # noqa: E402
+from mmattn.engine.config_check import check_neck  # noqa: E402
 
 CHANNELS = '[64, 128, 320, 512]'
 IVIT = "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny')"
@@ -114,3 +117,24 @@ def test_a_fresh_process_finds_our_classes_by_their_names(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("<class 'mmattn.models.backbones.ivit.IViT'>") == 3
+
+
+PAGE = Path(__file__).parents[1] / 'docs/plug_in.md'
+DOCUMENTED = re.findall(r'^\| `(.+)` \|', PAGE.read_text().split('## Errors')[1], re.M)
+MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+# A mistake for each row of the table of errors, in its order.
+MISTAKES = [
+    IVIT,
+    "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tinny')",
+    "backbone=dict(_delete_=True, type='mmattn.IVit', arch='tiny')",
+    "backbone=dict(type='mmattn.IViT', arch='tiny')",
+]
+
+
+@pytest.mark.parametrize('documented, mistake', zip(DOCUMENTED, MISTAKES, strict=True))
+def test_documented_errors_are_those_of_the_mistakes(user_config, documented, mistake):
+    """Compare with the messages of the page, where '...' is what it leaves out."""
+    cfg = user_config(MASK_RCNN, mistake)
+    message = '.*'.join(map(re.escape, documented.split('...')))
+    with pytest.raises((KeyError, TypeError, ValueError), match=message):
+        check_neck(cfg.model, build(cfg))
