@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..engine.checkpoints.atomic_files import write_atomically
 from ..results import Classification, CocoDocument, Detections, Segmentation
 from .predictor import Predictor
 from .sources import VIDEOS, video_facts
@@ -57,6 +58,11 @@ def write_predictions(
         score: objects with a lower score are left out.
         draw: whether to write `drawn/`.
         **options: see `Predictor.stream`.
+
+    Raises:
+        OSError: a file cannot be written. A `predictions.json` of an earlier call stays
+            whole.
+        ValueError: none of the images could be read.
     """
     out.mkdir(parents=True, exist_ok=True)
     names, objects, count = _Names(), 0, 0
@@ -85,7 +91,8 @@ def write_predictions(
                 document.add(result)
     if not count:
         raise ValueError('none of the images could be read')
-    (out / FILE).write_text(json.dumps(classified or document.as_dict()))
+    content = json.dumps(classified or document.as_dict())
+    write_atomically(out / FILE, content.encode())
     what = {
         'detection': f'{objects} objects with a score of at least {score} in ',
         'segmentation': 'label maps of ',
