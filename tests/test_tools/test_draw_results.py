@@ -1,0 +1,147 @@
+"""The tools that draw the model zoo's results, and FLOPs against the image's size."""
+
+import csv
+
+import draw_flops
+import draw_results
+import pytest
+import yaml
+
+pytest.importorskip('mmpretrain')
+
+from PIL import Image
+
+CLASSIFIERS = draw_results.ROOT / 'configs/classification'
+MODELS = [
+    dict(
+        Name=name,
+        Config=f'configs/f/{name}.py',
+        Metadata={'Parameters': 1e6, 'FLOPs': gflops * 1e9},
+        **{'Paper Results': [{'Metrics': {'AP': ap}}] if ap else []},
+    )
+    for name, gflops, ap in [('a_s', 3, 51.5), ('a_t', 2, 50.0), ('b_t', 1, None)]
+]
+
+
+@pytest.fixture
+def zoo(tmp_path, monkeypatch):
+    """A folder of configs whose models have a metric, but for one."""
+    folder = tmp_path / 'configs/f'
+    folder.mkdir(parents=True)
+    (folder / 'metafile.yml').write_text(yaml.safe_dump({'Models': MODELS}))
+    monkeypatch.setattr(draw_results, 'ROOT', tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return folder / 'metafile.yml'
+
+
+def rows_of(path):
+    with path.open(newline='') as file:
+        return list(csv.DictReader(file))
+
+
+def run(*args: str):
+    draw_results.main([*args, '--out', 'drawn/r.png'])
+
+
+def test_points_are_in_order_and_name_their_source(zoo, tmp_path):
+    run('--panel', 'f', 'AP', '--x', 'FLOPs', '--series', 'A', 'a_*,b_t')
+    assert [
+        (r['model'], r['FLOPs'], r['value'], r['source'])
+        for r in rows_of(tmp_path / 'drawn/r.csv')
+    ] == [('a_t', '2', '50', 'reported'), ('a_s', '3', '51.5', 'reported')]
+    with Image.open(tmp_path / 'drawn/r.png') as picture:
+        assert picture.size == (374, 352)
+
+
+def test_a_measured_metric_is_taken_before_a_reported_one(zoo, tmp_path):
+    MEASURED = [dict(MODELS[0], Results=[{'Metrics': {'AP': 49.0}}]), *MODELS[1:]]
+    zoo.write_text(yaml.safe_dump({'Models': MEASURED}))
+    run('--panel', 'f', 'AP', '--x', 'FLOPs', '--series', 'A', '*')
+    found = {
+        r['model']: (r['value'], r['source']) for r in rows_of(tmp_path / 'drawn/r.csv')
+    }
+    assert found == {'a_s': ('49', 'measured'), 'a_t': ('50', 'reported')}
+
+
+def test_panels_and_series(zoo, tmp_path):
+    panels = ['--panel', 'f', 'AP', '--panel', 'f', 'Parameters']
+    run(*panels, '--x', 'FLOPs', '--series', 'A', 'a_t', '--series', 'B', 'b_*')
+    found = [
+        (r['quantity'], r['series'], r['model'])
+        for r in rows_of(tmp_path / 'drawn/r.csv')
+    ]
+    assert found == [
+        ('AP', 'A', 'a_t'),
+        ('Parameters', 'A', 'a_t'),
+        ('Parameters', 'B', 'b_t'),
+    ]
+    with Image.open(tmp_path / 'drawn/r.png') as picture:
+        assert picture.size == (748, 352)
+
+
+@pytest.mark.parametrize(
+    'args, match',
+    [
+        (['--panel', 'g', 'AP', '--series', 'A', '*'], r"one of \['f'\], got 'g'"),
+        (['--panel', 'f', 'mAP', '--series', 'A', '*'], r"'mAP'.*are \['AP'\]"),
+        (['--panel', 'f', 'AP', '--series', 'A', 'c*'], r"models are \['a_s', 'a_t'"),
+    ],
+)
+def test_errors_of_results(zoo, tmp_path, args, match):
+    with pytest.raises(ValueError, match=match):
+        run(*args, '--x', 'FLOPs')
+    assert not (tmp_path / 'drawn').exists()
+
+
+@pytest.mark.parametrize(
+    'name, blocks',
+    [
+        ('deit_t_12l_300e_in1k', 12),
+        ('mait_t_36l_400e_in1k', 36),
+        ('cait_xxs24_400e_in1k', 24),
+    ],
+)
+def test_layers_of_plain_networks(name, blocks):
+    assert draw_results.count_layers(CLASSIFIERS / f'{name}.py') == blocks
+
+
+@pytest.mark.parametrize(
+    'name, lists', [('ivit_t_300e_in1k', 0), ('hmait_t_300e_in1k', 4)]
+)
+def test_layers_of_a_pyramid_are_an_error(name, lists):
+    match = f'{name}.py must have one list of blocks, got {lists}'
+    with pytest.raises(ValueError, match=match):
+        draw_results.count_layers(CLASSIFIERS / f'{name}.py')
+
+
+def vit_gflops(size: int, C: int = 192, depth: int = 12) -> float:
+    """Count a ViT-T/16 without a class token by hand."""
+    N = (size // 16) ** 2
+    block = 12 * N * C**2 + 2 * N**2 * C
+    return (N * 16 * 16 * 3 * C + depth * block + 1000 * C) / 1e9
+
+
+def test_flops_at_several_sizes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = str(CLASSIFIERS / 'vit_t16_mhsa_300e_in1k.py')
+    draw_flops.main([config, '--sizes', '320', '160', '160', '--out', 'drawn/f.png'])
+    rows = rows_of(tmp_path / 'drawn/f.csv')
+    assert [row['size'] for row in rows] == ['160', '320']
+    for row in rows:
+        expected = vit_gflops(int(row['size']))
+        assert float(row['gflops']) == pytest.approx(expected, rel=1e-5)
+    with Image.open(tmp_path / 'drawn/f.png') as picture:
+        assert picture.size == (660, 440)
+
+
+@pytest.mark.parametrize(
+    'args, match',
+    [
+        (['a.py', '--sizes', '0'], '--sizes must be positive, got [0]'),
+        (['a/x.py', 'b/x.py'], "configs must have different names, got two of {'x'}"),
+    ],
+)
+def test_errors_of_flops(capsys, args, match):
+    with pytest.raises(SystemExit, match='2'):
+        draw_flops.main(args)
+    assert match in capsys.readouterr().err
