@@ -32,6 +32,7 @@ class ImageInModel:
         inputs: the normalized and padded image, shape (1, 3, H, W).
         picture: the image before normalization, RGB, shape (H, W, 3).
         place: maps pixels of the image file to pixels of `inputs`.
+        samples: the image's sample after the preprocessor, None if there is none.
     """
 
     label: str
@@ -39,6 +40,7 @@ class ImageInModel:
     inputs: Tensor
     picture: np.ndarray
     place: Placement
+    samples: list | None = None
 
 
 @dataclass(frozen=True)
@@ -76,19 +78,19 @@ class LoadedModel:
                     f'{key}, got {args.samples}'
                 )
             packed = [dataset[index] for index in range(args.samples)]
-        return [self._preprocess(sample)[0] for sample in packed]
+        return [self._preprocess(sample)['inputs'][0] for sample in packed]
 
     def put(self, image: str) -> ImageInModel:
         """Prepare an image file by the model's test pipeline and preprocessor."""
         with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
             packed, place = _run_pipeline(self.cfg, self.name, image)
-        inputs = self._preprocess(packed)
+        data = self._preprocess(packed)
+        inputs, samples = data['inputs'], data.get('data_samples')
         picture = picture_of(packed['inputs'], inputs.shape[-2:])
-        return ImageInModel(self.label, self.backbone, inputs, picture, place)
+        return ImageInModel(self.label, self.backbone, inputs, picture, place, samples)
 
-    def _preprocess(self, packed: dict) -> Tensor:
-        batch = pseudo_collate([packed])
-        return self.model.data_preprocessor(batch, False)['inputs']
+    def _preprocess(self, packed: dict) -> dict:
+        return self.model.data_preprocessor(pseudo_collate([packed]), False)
 
 
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:

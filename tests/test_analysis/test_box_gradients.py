@@ -1,0 +1,105 @@
+"""Gradients of a DETR's boxes against finite differences and a known function."""
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip('mmdet')
+
+from small_deformable_detr import detector
+
+from mmattn.analysis.box_gradients import ITEMS, box_gradients
+
+
+class Known(nn.Module):
+    """Two queries, whose outputs are known functions of the image's pixels.
+
+    Query 0 has the box (a, b, c, d) and the logit e of its class 1; query 1 is constant
+    with a lower score.
+    """
+
+    PLACES = (
+        (0, 0, 1),
+        (1, 2, 0),
+        (2, 3, 3),
+        (0, 2, 2),
+        (1, 1, 1),
+    )  # channel, row, column
+    WEIGHTS = 0.1, 0.2, 0.3, 0.4, 0.5
+
+    def forward(self, image, samples, mode):
+        assert mode == 'tensor' and samples is None
+        *box, logit = (
+            weight * image[0, c, y, x]
+            for (c, y, x), weight in zip(self.PLACES, self.WEIGHTS, strict=True)
+        )
+        logits = torch.stack([logit - 9, logit, logit * 0 - 3, logit * 0 - 4])
+        boxes = torch.stack([*box, *[logit * 0 + 0.5] * 4])
+        other = torch.zeros_like(logits)
+        layers = torch.stack([other, logits]).view(2, 1, 2, 2)
+        return layers, torch.stack([boxes * 0, boxes]).view(2, 1, 2, 4)
+
+
+def test_norms_are_those_of_a_known_function():
+    image = torch.ones(1, 3, 4, 6, dtype=torch.float64)
+    first, second = box_gradients(Known(), image, count=2)
+    assert (first.query, first.label, second.query, second.label) == (0, 1, 1, 0)
+    score = 1 / (1 + torch.tensor(-0.5, dtype=torch.float64).exp())
+    assert first.score == pytest.approx(float(score))
+    for row, norm in enumerate(first.norms):
+        _, y, x = Known.PLACES[row]
+        slope = score * (1 - score) if ITEMS[row] == 'class' else 1
+        expected = torch.zeros(4, 6, dtype=torch.float64)
+        expected[y, x] = Known.WEIGHTS[row] * slope
+        torch.testing.assert_close(norm, expected)
+    # x 0.1, y 0.2, width 0.3 and height 0.4 of 6 x 4 pixels
+    assert first.box == pytest.approx((-0.3, 0.0, 1.5, 1.6))
+    assert second.norms.eq(0).all() and not image.requires_grad
+
+
+def test_norms_are_finite_differences():
+    """Without refinement, which detaches the references of each layer."""
+    torch.manual_seed(0)
+    model = detector().double().eval()
+    image = torch.randn(1, 3, 64, 96, dtype=torch.float64)
+    (found,) = box_gradients(model, image)
+    assert found.norms.shape == (len(ITEMS), 64, 96)
+
+    def items(image):
+        with torch.no_grad():
+            logits, boxes = model(image, None, mode='tensor')
+        score = logits[-1, 0, found.query].sigmoid()[found.label]
+        return torch.cat([boxes[-1, 0, found.query], score[None]])
+
+    step = 1e-5
+    for y, x in [(5, 7), (40, 80)]:
+        slopes = []
+        for channel in range(3):
+            moved = torch.zeros_like(image)
+            moved[0, channel, y, x] = step
+            slopes.append((items(image + moved) - items(image - moved)) / (2 * step))
+        expected = torch.stack(slopes).norm(dim=0)
+        kinks = 1e-3 * found.norms.flatten(1).max(dim=1).values
+        assert ((found.norms[:, y, x] - expected).abs() <= kinks).all()
+
+
+@pytest.mark.parametrize(
+    'model, image, count, match',
+    [
+        (Known(), torch.ones(2, 3, 4, 6), 1, r'got \(2, 3, 4, 6\)'),
+        (Known(), torch.ones(1, 3, 4, 6), 3, 'count must be between 1 and 2, got 3'),
+        (Known(), torch.ones(1, 3, 4, 6), 0, 'count must be between 1 and 2, got 0'),
+    ],
+)
+def test_errors(model, image, count, match):
+    with pytest.raises(ValueError, match=match):
+        box_gradients(model, image, count=count)
+
+
+def test_other_detectors_are_refused():
+    class Other(nn.Module):
+        def forward(self, image, samples, mode):
+            return (image,)
+
+    with pytest.raises(ValueError, match='must be a DETR.* got Other'):
+        box_gradients(Other(), torch.ones(1, 3, 4, 6))
