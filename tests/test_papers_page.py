@@ -63,6 +63,9 @@ def test_commands_exist(path):
             cli = (ROOT / 'mmattn/cli.py').read_text()
             assert f'\ndef {words[1]}(' in cli, command
             continue
+        if words[0] == 'make':
+            assert f'\n{words[1]}:' in (ROOT / 'Makefile').read_text(), command
+            continue
         assert words[0] == 'python', command
         script = None if words[1] == '-m' else ROOT / words[1]
         assert script is None or script.is_file(), command
