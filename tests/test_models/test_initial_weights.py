@@ -216,12 +216,12 @@ CASES |= {
 
 def noise_of(name, param):
     """Return a parameter, or what mixtures of heads add to their identities."""
-    if re.fullmatch(r'.*\.w[12]_[qk]', name) is None:
+    if re.fullmatch(r'.*\.w[12](_[qk])?', name) is None:
         return param
-    wide = param.t() if '.w2_' in name else param  # (copies * M, M)
+    wide = param.t() if '.w2' in name else param  # (copies * M, M)
     copies = wide.shape[0] // wide.shape[1]
     eye = torch.eye(wide.shape[1], dtype=param.dtype).repeat(copies, 1)
-    return wide - (eye / copies if '.w2_' in name else eye)
+    return wide - (eye / copies if '.w2' in name else eye)
 
 
 def assert_drawn(z, kind, what):

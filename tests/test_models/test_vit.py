@@ -141,6 +141,7 @@ def test_noise_parts_the_copies_of_an_interacting_head():
         assert not torch.allclose(first, second)
 
 
+@pytest.mark.slow
 def test_interaction_in_one_graph():
     layer, x = interaction(), tokens(3, 4)
     compiled = torch.compile(layer, backend='eager', fullgraph=True)
