@@ -126,7 +126,7 @@ def configs(patterns: list[str]) -> str:
         rows.append(
             [
                 f'[{config.removeprefix("configs/").removesuffix(".py")}]({link})',
-                '{} x {}'.format(*metadata['Image Size']),
+                metadata['Image Size'],
                 f'{metadata["Parameters"] / 1e6:.2f}',
                 f'{metadata["FLOPs"] / 1e9:.2f}',
                 ', '.join(f'{key} {value}' for key, value in found.items()),

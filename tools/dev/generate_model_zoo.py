@@ -172,7 +172,8 @@ def model_entry(collection: dict, folder: str, name: str) -> dict:
         'In Collection': collection['name'],
         'Config': f'configs/{folder}/{name}.py',
         'Metadata': {
-            'Image Size': _OneLine(image_size(path)),
+            # mim takes lists for lists of names.
+            'Image Size': '{} x {}'.format(*image_size(path)),
             **{key: value for key, value in length.items() if value},
             'Batch Size': cfg.auto_scale_lr.base_batch_size,
         },
@@ -276,7 +277,7 @@ def model_table(metafile: Path, folder: Path) -> str:
         path = os.path.relpath(ROOT / model['Config'], folder)
         metadata = model['Metadata']
         row = [f'[{model["Name"]}]({path})']
-        row.append('{} x {}'.format(*metadata['Image Size']))
+        row.append(metadata['Image Size'])
         row.append(f'{metadata["Parameters"] / 1e6:.2f}')
         for field in ('FLOPs', *second_flops):
             flops = metadata.get(field)
