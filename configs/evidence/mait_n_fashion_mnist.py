@@ -1,13 +1,13 @@
-# DeiT with 14 x 14 tokens. tools/evidence/claims sets the masks.
+# DeiT with 7 x 7 tokens. tools/evidence/claims sets the masks.
 _base_ = './vit_n_fashion_mnist.py'
 model = dict(
     backbone=dict(
         _delete_=True,
         type='mmattn.MaiT',
-        arch=dict(embed_dims=32, depth=3, num_heads=4),
+        arch=dict(embed_dims=48, depth=4, num_heads=4),
         masking='none',
         in_channels=1,
-        patch_size=2,
+        patch_size=4,
         img_size=28,
         out_type='cls_token',
     ),

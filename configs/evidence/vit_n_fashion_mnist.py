@@ -1,4 +1,4 @@
-# ViT with 14 x 14 tokens. tools/evidence/claims sets attention and heads.
+# ViT with 7 x 7 tokens. tools/evidence/claims sets attention and heads.
 _base_ = [
     '../_base_/models/classifier.py',
     '../_base_/datasets/fashion_mnist.py',
@@ -9,13 +9,13 @@ model = dict(
     data_preprocessor=dict(num_classes=10, mean=[72.94], std=[90.02], to_rgb=False),
     backbone=dict(
         type='mmattn.ViT',
-        arch=dict(embed_dims=32, depth=3, num_heads=8),
+        arch=dict(embed_dims=48, depth=4, num_heads=8),
         attention='mhsa',
         in_channels=1,
-        patch_size=2,
+        patch_size=4,
         img_size=28,
     ),
-    head=dict(num_classes=10, in_channels=32),
+    head=dict(num_classes=10, in_channels=48),
     train_cfg=None,
 )
 default_hooks = dict(

@@ -71,7 +71,7 @@ class Trainer:
         work_dir = Path(command[command.index('--work-dir') + 1])
         lines = [dict(step=20 * i, loss=2 / i, time=0.1 * i) for i in (1, 2)]
         if not self.fails:
-            lines += [{METRIC: 80 + len(self.commands), 'time': 1, 'step': 300}]
+            lines += [{METRIC: 80 + len(self.commands), 'time': 1, 'step': 800}]
         folder = work_dir / f'{len(self.commands)}' / 'vis_data'
         folder.mkdir(parents=True)
         text = ''.join(json.dumps(line) + '\n' for line in lines)
@@ -114,8 +114,8 @@ def test_a_series_pairs_the_seeds_and_is_done_once(series, tmp_path, capsys):
     first, *_ = run_rows.read_runs(tmp_path / 'x.csv')
     assert first.metrics == {METRIC: 81}
     facts = first.facts
-    assert facts['seconds_per_iteration'] == 0.2 and facts['iterations'] == 300
-    assert facts['parameters'] == 44938 and facts['torch']
+    assert facts['seconds_per_iteration'] == 0.2 and facts['iterations'] == 800
+    assert facts['parameters'] == 116842 and facts['torch']
     curve = run_rows.read_curves(tmp_path / 'x_curves.csv')
     assert [(p['iteration'], p['loss']) for p in curve[:2]] == [(20, 2.0), (40, 1.0)]
 
