@@ -6,6 +6,7 @@ from .attention_maps import (
     attention_kernels,
     attention_maps,
 )
+from .box_gradients import BoxGradients, box_gradients
 from .feature_norms import feature_norms
 from .flops import CONVENTIONS, Complexity, count
 from .head_diversity import (
@@ -26,6 +27,7 @@ __all__ = [
     'CONVENTIONS',
     'AttentionKernels',
     'AttentionMap',
+    'BoxGradients',
     'Complexity',
     'HeadDiversity',
     'MultiScalePoints',
@@ -33,6 +35,7 @@ __all__ = [
     'attention_kernels',
     'attention_locality',
     'attention_maps',
+    'box_gradients',
     'count',
     'equals_as_printed',
     'feature_norms',

@@ -6,7 +6,7 @@ from torch import nn
 
 pytest.importorskip('mmdet')
 
-from small_deformable_detr import detector
+from small_deformable_detr import detector, mmdet_detector, samples
 
 from mmattn.analysis.box_gradients import ITEMS, box_gradients
 
@@ -81,6 +81,23 @@ def test_norms_are_finite_differences():
         expected = torch.stack(slopes).norm(dim=0)
         kinks = 1e-3 * found.norms.flatten(1).max(dim=1).values
         assert ((found.norms[:, y, x] - expected).abs() <= kinks).all()
+
+
+@pytest.mark.parametrize('form', ['one-stage', 'two-stage'])
+def test_the_packages_detector_has_the_same_gradients(form):
+    """It requires samples; these have padding."""
+    torch.manual_seed(0)
+    peer = mmdet_detector(form).double().eval()
+    ours = detector(form).double().eval()
+    ours.load_state_dict(peer.state_dict())
+    image, (sample, _) = torch.randn(1, 3, 96, 128, dtype=torch.float64), samples()
+    (expected,) = box_gradients(peer, image, [sample])
+    (found,) = box_gradients(ours, image, [sample])
+    assert (found.query, found.label) == (expected.query, expected.label)
+    # mmdet computes sine positions in float32.
+    assert found.box == pytest.approx(expected.box, abs=1e-3)
+    bound = 1e-3 * float(expected.norms.max())
+    torch.testing.assert_close(found.norms, expected.norms, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize(
