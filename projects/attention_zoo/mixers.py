@@ -1,7 +1,7 @@
 """Time and memory of the mixers in ViT-T's width beside those of mmattn.
 
     PYTHONPATH=. python tools/benchmark/op.py projects/attention_zoo/mixers.py \\
-        --rounds 3 --csv projects/attention_zoo/mixers_cpu.csv
+        --seconds 0.1 --csv projects/attention_zoo/mixers_cpu.csv
     python tools/benchmark/plot.py projects/attention_zoo/mixers_cpu.csv
 
 A method is a whole layer, with the projections of 192 channels in 3 heads, in

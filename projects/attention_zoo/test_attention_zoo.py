@@ -571,6 +571,20 @@ def test_readme_example():
     assert scope['out'].shape == (1, 28, 28, 192)
 
 
+def test_readme_quotes_the_benchmark():
+    text = complexity.README.read_text().replace('\n', ' ')
+    rows = complexity.read(FOLDER / 'mixers_cpu.csv')
+    rows = [row for row in rows if row['tokens'] == '3136']
+    for which, words in (
+        ('forward', '{:.1f} to {:.1f} times in the forward'),
+        ('forward+backward', '{:.1f} to {:.1f} times with the backward'),
+    ):
+        speeds = sorted(float(r['speedup']) for r in rows if r['pass'] == which)
+        assert words.format(speeds[1], speeds[-1]) in text and speeds[0] == 1
+    spread = max(float(row['spread_percent']) for row in rows)
+    assert f'spread by up to {spread:.0f}%' in text
+
+
 @pytest.mark.slow
 def test_benchmark(tmp_path):
     op, plot = (pytest.importorskip(name) for name in ('op', 'plot'))
