@@ -56,6 +56,13 @@ def test_star_relu_gradcheck():
     assert torch.autograd.gradcheck(_StarReLU.apply, (x, act.scale, act.bias))
 
 
+def test_exported_star_relu_has_no_power():
+    act, x = star_relu(), torch.randn(3, 4)
+    program = torch.export.export(act, (x,)).run_decompositions()
+    assert not [node for node in program.graph.nodes if 'pow' in str(node.target)]
+    assert_close('out', formula(act, x), program.module()(x))
+
+
 def test_star_relu_in_forward_mode_and_func_grad():
     act = star_relu(dtype=torch.float64)
     x, tangent = torch.randn(2, 2, 3, 4, dtype=torch.float64)
