@@ -105,8 +105,10 @@ def test_backbones_predict_nothing(tmp_path):
         Predictor(file)
 
 
-@pytest.mark.parametrize('name', ['a.pt2', 'a.onnx'])
-def test_devices(tmp_path, name):
+@pytest.mark.parametrize(
+    'name, device', [('a.pt2', 'mps'), ('a.pt2', 'cuda'), ('a.onnx', 'mps')]
+)
+def test_devices(tmp_path, name, device):
     (tmp_path / name).touch()
-    with pytest.raises(ValueError, match="does not support the device 'mps'"):
-        Predictor(tmp_path / name, device='mps')
+    with pytest.raises(ValueError, match=f'does not support the device .{device}'):
+        Predictor(tmp_path / name, device=device)

@@ -1,0 +1,61 @@
+"""Predictions of exported models beside those of the runs that they came from."""
+
+import numpy as np
+import pytest
+
+for package in ('mmdet', 'mmseg', 'mmpretrain', 'onnxscript'):
+    pytest.importorskip(package)
+
+from predictor_models import noise, write_run  # noqa: E402
+
+from mmattn.apis import Predictor  # noqa: E402
+from mmattn.export import export_model  # noqa: E402
+from mmattn.results import Classification, Detections  # noqa: E402
+
+SHAPES = dict(detection=(128, 160), segmentation=(64, 64), classification=(32, 32))
+IMAGE = noise(90, 121)
+
+
+def predictors(folder, task, suffix, **settings):
+    """Return the predictors of a run and of a file with its model."""
+    run, file = write_run(folder / 'run', task), folder / f'model.{suffix}'
+    checkpoint = next(run.glob('*.pth'))
+    shape = SHAPES[task]
+    export_model(run / f'{task}.py', checkpoint, file, shape=shape, **settings)
+    return Predictor(run, device='cpu'), Predictor(file)
+
+
+def check_close(found, expected):
+    assert type(found) is type(expected) and found.size == expected.size
+    if isinstance(expected, Detections):
+        assert len(found) == len(expected) and found.names == expected.names
+        np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.01)
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+        assert expected.masks.any() and (found.masks != expected.masks).mean() < 0.01
+    elif isinstance(expected, Classification):
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+        assert found.top(1)[0][0] == expected.top(1)[0][0]
+    else:
+        assert len(expected.present()) > 1
+        assert (found.labels != expected.labels).mean() < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('suffix', ['onnx', 'pt2'])
+@pytest.mark.parametrize('task', SHAPES)
+def test_a_file_predicts_what_its_run_does(task, suffix, tmp_path):
+    run, file = predictors(tmp_path, task, suffix)
+    assert (file.task, file.classes) == (task, run.classes)
+    check_close(file(IMAGE), run(IMAGE))
+    for pair in zip(file([IMAGE] * 3, batch_size=2), run([IMAGE] * 3), strict=True):
+        check_close(*pair)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('suffix', ['onnx', 'pt2'])
+def test_a_file_of_any_size_is_scaled_and_tiled(suffix, tmp_path):
+    pytest.importorskip('sahi')
+    run, file = predictors(tmp_path, 'segmentation', suffix, dynamic='size')
+    check_close(file(IMAGE), run(IMAGE))
+    check_close(file(IMAGE, scale=1), run(IMAGE, scale=1))
+    check_close(file(IMAGE, tile=64), run(IMAGE, tile=64))
