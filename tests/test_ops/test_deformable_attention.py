@@ -1,5 +1,6 @@
 """Both forms of deformable attention on the CPU: definitions, oracles and the paths."""
 
+from functools import partial
 from itertools import product
 from math import floor
 
@@ -115,6 +116,21 @@ def test_v2_against_loops(name, table_size, align_corners):
         dtype=torch.float64,
     )
     assert_close('out', v2_by_loops(*inputs, **settings), function(*inputs))
+
+
+@both_grids
+@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
+@every_shape
+def test_v2_of_small_maps(shape, dtype, align_corners, monkeypatch):
+    monkeypatch.setattr(cpu_impl, 'DEFINITION_PAIRS', 1 << 18)
+    settings = dict(align_corners=align_corners, dtype=dtype)
+    function, inputs = setup('cpu', **settings, **shape)
+    expected = run_with_grads(partial(function, backend='reference'), inputs)
+    out, grads = run_with_grads(function, inputs)
+    assert_close('out', expected[0], out)
+    assert out.is_contiguous()
+    for name, *pair in zip(NAMES, expected[1], grads, strict=True):
+        assert_close(name, *pair, dtype)
 
 
 @both_grids

@@ -13,7 +13,7 @@ from .cpu_blocks import Chunk, Scratch, make_chunks, spans
 from .cpu_taps import TapBias
 from .cpu_unit_step import UnitStepBias
 from .cpu_windows import Axis
-from .reference import query_positions
+from .reference import query_positions, sampled_bias
 
 BLOCK_ELEMENTS = 1 << 18  # of scores: 1 MiB in float32
 GPU_BLOCK_ELEMENTS = 1 << 24
@@ -34,6 +34,8 @@ def prefers_definition(q: Tensor, k: Tensor) -> bool:
 
 def forward(q, k, v, positions, table, *, grid, align_corners):
     """Return the output and each row's log of the sum of exponentials (B, M, N)."""
+    if prefers_definition(q, k):  # in a graph, which keeps the operator for all sizes
+        return _by_definition(q, k, v, positions, table, grid, align_corners)
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, N, M, D = q.shape
     out = torch.empty(B, N, M, D, dtype=q.dtype, device=q.device)
@@ -51,6 +53,18 @@ def forward(q, k, v, positions, table, *, grid, align_corners):
             )
             lse[chunk.images, chunk.heads, queries] = chunk.split(lse_r)[:, :, 0]
     return out, lse
+
+
+def _by_definition(q, k, v, positions, table, grid, align_corners):
+    """Return what `forward` does, from the scores of all pairs."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    positions, table = positions.to(dtype), table.to(dtype)
+    scores = sampled_bias(table, positions, grid, align_corners=align_corners)
+    q_h, k_h, v_h = (x.to(dtype).transpose(1, 2) for x in (q, k, v))
+    scores += (q_h * q.shape[-1] ** -0.5) @ k_h.mT
+    lse = scores.logsumexp(-1)
+    out = scores.sub_(lse[..., None]).exp_() @ v_h
+    return out.transpose(1, 2).contiguous().to(q.dtype), lse
 
 
 def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
