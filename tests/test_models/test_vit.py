@@ -309,3 +309,9 @@ def test_options_reach_masked_attention():
 def test_unknown_attention():
     with pytest.raises(ValueError, match="'linear'"):
         ViT(attention='linear')
+
+
+@pytest.mark.parametrize('attention', ['mhsa', 'mhsa_interaction'])
+def test_dense_attention_has_no_backends(attention):
+    with pytest.raises(ValueError, match=f"'{attention}' has no .* got 'reference'"):
+        build(attention=attention, backend='reference')

@@ -137,6 +137,7 @@ class ViT(Plain):
             `mmattn.models.layers.masked.masking.resolve_masking`.
         alpha_init, kernel_size, mask_fill: settings of 'masked', see `MaskedAttention`.
         backend: backend of the operator of 'imhsa' or 'masked'; None takes the fastest.
+            It must be None for the dense attentions.
         init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
 
     Forward:
@@ -144,8 +145,8 @@ class ViT(Plain):
         and returns a tuple of maps (B, C, ceil(H / patch_size), ceil(W / patch_size)).
 
     Raises:
-        ValueError: unknown arch, attention or block index, or 'mhsa_interaction'
-            without interaction.
+        ValueError: unknown arch, attention or block index, 'mhsa_interaction'
+            without interaction, or dense attention with a backend.
     """
 
     stem_conv = 'patch_embed'
@@ -219,6 +220,11 @@ class ViT(Plain):
         if attention not in attentions:
             raise ValueError(
                 f'ViT: attention must be one of {list(attentions)}, got {attention!r}'
+            )
+        if backend is not None and attention.startswith('mhsa'):
+            raise ValueError(
+                f'ViT: attention={attention!r} has no backends, so `backend` must be '
+                f'None, got {backend!r}'
             )
         self.out_indices = self.resolve_out_indices(out_indices, depth)
         self.with_cp = with_cp
