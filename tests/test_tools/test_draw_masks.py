@@ -270,15 +270,11 @@ def test_diversity_of_heads_is_that_of_the_checkpoints(draw, work):
     np.testing.assert_allclose(drawn, [h.similarity for h in expected], rtol=1e-4)
 
 
-@pytest.mark.parametrize('tool', ['head_diversity', 'layer_similarity'])
-def test_samples_of_the_test_data_set_are_its_first_images(draw, work, tool):
+def test_samples_of_the_test_data_set_are_its_first_images(draw, work):
     weights = '--checkpoint', 'hard.pth'
-    rows, *_ = draw(f'draw_{tool}', 'folder.py', '--samples', 1, *weights)
-    expected, *_ = draw(f'draw_{tool}', 'hard.py', 'high.png', *weights)
-    keys = {'similarity', 'head_variance'} & set(rows[0])
-    assert len(rows) == len(expected) and keys
-    for row, other in zip(rows, expected, strict=True):
-        assert {key: row[key] for key in keys} == {key: other[key] for key in keys}
+    rows, *_ = draw('draw_layer_similarity', 'folder.py', '--samples', 1, *weights)
+    expected, *_ = draw('draw_layer_similarity', 'hard.py', 'high.png', *weights)
+    assert [r['similarity'] for r in rows] == [r['similarity'] for r in expected]
 
 
 WRONG = {
