@@ -179,6 +179,43 @@ def test_checkpoints_of_another_grid(name):
     assert_close('out', layer(x), other(x), torch.float32)
 
 
+@pytest.mark.parametrize('name', ['global_filter', 'lambda', 'rsa'])
+def test_clips_of_one_frame_are_images(name):
+    layer, x = build(name), draw(*GRID)
+    clips = build(name, grid=(1, *GRID))
+    state = {
+        key: value.view(own.shape)
+        for (key, value), own in zip(
+            layer.state_dict().items(), clips.state_dict().values(), strict=True
+        )
+    }
+    clips.load_state_dict(state)
+    assert_close('out', layer(x), clips(x[:, None])[:, 0])
+
+
+@pytest.mark.parametrize('name', ['global_filter', 'lambda', 'rsa'])
+def test_clips(name):
+    """Swapping time and height swaps them in the result of symmetric layers."""
+    layer, x = build(name, grid=(3, 3, 2)), draw(3, 3, 2)
+    for key, table in layer.named_parameters():
+        if 'table' in key:
+            table.data = (table + table.transpose(-3, -2)) / 2
+    if name == 'global_filter':
+        kernels = torch.fft.irfftn(
+            torch.view_as_complex(layer.weight.data), s=(3, 3, 2), dim=(1, 2, 3)
+        )
+        spectra = torch.fft.rfftn(kernels + kernels.transpose(1, 2), dim=(1, 2, 3))
+        layer.weight.data = torch.view_as_real(spectra)
+    swapped = layer(x.transpose(1, 2)).transpose(1, 2)
+    assert_close('out', layer(x), swapped)
+
+
+def test_tables_of_clips_are_made_for_one_grid():
+    layer = build('lambda', grid=(2, *GRID))
+    with pytest.raises(ValueError, match=r'the grid \(2, 4, 5\) .* grid \(3, 4, 5\)'):
+        layer(draw(3, *GRID))
+
+
 def test_filters_of_other_channels_are_an_error():
     layer = build('global_filter')
     other = COMPARATORS['global_filter'](C // 2, M, (6, 3), K, 7)

@@ -132,6 +132,17 @@ def test_toeplitz_matrices_hold_the_relative_position(grid):
         assert matrix[i, j] == row * columns + column
 
 
+@pytest.mark.parametrize('grid', [(2, 3, 2), (1, 2, 3), (4,)], ids=str)
+def test_toeplitz_matrices_of_other_numbers_of_sides(grid):
+    size = table_size(grid)
+    table = torch.arange(2 * prod(size)).view(2, *size)
+    matrix = block_toeplitz(table, dims=len(grid))
+    places = list(product(*(range(side) for side in grid)))
+    for (i, query), (j, key) in product(enumerate(places), repeat=2):
+        entry = tuple(g - 1 + b - a for g, a, b in zip(grid, query, key, strict=True))
+        assert torch.equal(matrix[:, i, j], table[(slice(None), *entry)])
+
+
 @every_grid
 @pytest.mark.parametrize('heads', [(), (M,)], ids=['shared', 'per head'])
 def test_eq9_of_ones_is_attention_without_softmax(grid, heads):

@@ -157,7 +157,7 @@ class BaseBackbone(Initializable):
 
     def raw_map(self, state: Any) -> Tensor:
         """Return the map (B, C, H, W) of a level without its norm."""
-        return state.permute(0, 3, 1, 2)
+        return state.movedim(-1, 1)
 
     def levels(self) -> list[tuple[int, int]]:
         """Return the channels and the stride of the map of each level."""

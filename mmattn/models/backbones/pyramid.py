@@ -127,7 +127,7 @@ class Pyramid(BaseBackbone):
     def walk(
         self, x: Tensor, indices: Collection[int], take: Callable[[Tensor, int], Any]
     ) -> tuple:
-        x = x.permute(0, 2, 3, 1)  # (B, H, W, C)
+        x = x.movedim(1, -1)  # (B, H, W, C), of clips (B, T, H, W, C)
         outs = []
         for stage, (before, blocks) in enumerate(self.parts()[: max(indices) + 1]):
             x = self.add_positions(before(x), stage)
@@ -149,4 +149,4 @@ class Pyramid(BaseBackbone):
     def output(self, x: Tensor, stage: int) -> Tensor:
         if str(stage) in self.out_norms:
             x = self.out_norms[str(stage)](x)
-        return x.permute(0, 3, 1, 2)
+        return x.movedim(-1, 1)

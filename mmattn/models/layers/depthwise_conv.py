@@ -29,24 +29,36 @@ class DepthwiseConv(nn.Conv2d):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._has_slow_gradients(x):
-            return _LargeDepthwiseConv.apply(x, self.weight, self.bias)
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return depthwise_conv2d(x, self.weight, self.bias)
 
-    def _has_slow_gradients(self, x: Tensor) -> bool:
-        K = self.kernel_size[0]
-        return (
-            K >= LARGE_KERNEL
-            and K % 2 == 1
-            and x.device.type == 'cpu'
-            and x.dtype == self.weight.dtype == torch.float32
-            and x.numel() > 0
-            and torch.is_grad_enabled()
-            and not torch.is_autocast_enabled('cpu')
-            and not torch.compiler.is_compiling()
-            and not torch._C._are_functorch_transforms_active()
-            and not needs_reference(x, self.weight, self.bias)
-        )
+
+def depthwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Convolve each channel with its kernel, padding with zeros; see `DepthwiseConv`.
+
+    Args:
+        x: shape (B, H, W, C).
+        weight: shape (C, 1, K, K), with an odd K if the size of the grid is to stay.
+        bias: shape (C,), or None.
+    """
+    if _has_slow_gradients(x, weight, bias):
+        return _LargeDepthwiseConv.apply(x, weight, bias)
+    return _convolve(x, weight, bias)
+
+
+def _has_slow_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    K = weight.shape[-1]
+    return (
+        K >= LARGE_KERNEL
+        and K % 2 == 1
+        and x.device.type == 'cpu'
+        and x.dtype == weight.dtype == torch.float32
+        and x.numel() > 0
+        and torch.is_grad_enabled()
+        and not torch.is_autocast_enabled('cpu')
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and not needs_reference(x, weight, bias)
+    )
 
 
 class _LargeDepthwiseConv(torch.autograd.Function):

@@ -94,9 +94,11 @@ def fit_loaded(
     mode: str,
 ):
     """Resize one entry of a state dict to a parameter; see `fit_on_load`."""
-    key, own = prefix + name, module.get_parameter(name)
-    loaded = state_dict.get(key)
-    if loaded is None or loaded.dim() != own.dim() or loaded.shape == own.shape:
+    key = prefix + name
+    if key not in state_dict:
+        return
+    loaded, own = state_dict[key], module.get_parameter(name)
+    if loaded.dim() != own.dim() or loaded.shape == own.shape:
         return
     if dim is None:
         if loaded.shape[:-2] == own.shape[:-2]:

@@ -25,8 +25,9 @@ class PooledMLP(nn.Module):
         head_dropout: probability with which training sets each output to zero.
 
     Forward:
-        Takes maps (B, C, H, W), as a backbone returns them, and returns the features
-        (B, mlp_ratio * C) of the last one, in a tuple.
+        Takes maps (B, C, H, W), or those of clips (B, C, T, H, W), as a backbone
+        returns them. Returns the features (B, mlp_ratio * C) of the last one, in a
+        tuple.
 
     Raises:
         ValueError: `head_dropout` is not in [0, 1).
@@ -47,6 +48,7 @@ class PooledMLP(nn.Module):
         self.apply(init_linear_and_conv)
 
     def forward(self, feats: tuple[Tensor, ...]) -> tuple[Tensor]:
-        x = feats[-1].mean(dim=(2, 3))  # (B, C)
+        maps = feats[-1]
+        x = maps.mean(dim=tuple(range(2, maps.dim())))  # (B, C)
         x = self.fc(self.norm1(x)).relu().square()  # (B, mlp_ratio * C)
         return (self.dropout(self.norm2(x)),)

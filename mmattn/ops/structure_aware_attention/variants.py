@@ -41,11 +41,17 @@ def _in_compute_dtype(operator):
     return wrapped
 
 
-def block_toeplitz(table: Tensor) -> Tensor:
-    """Return matrices (..., N, N) of tables (..., 2H - 1, 2W - 1); rows are queries."""
-    H, W = ((side + 1) // 2 for side in table.shape[-2:])
-    windows = table.unfold(-2, H, 1).unfold(-2, W, 1)  # (..., H, W, H, W), from the end
-    return windows.flip(-4, -3).flatten(-4, -3).flatten(-2)
+def block_toeplitz(table: Tensor, dims: int = 2) -> Tensor:
+    """Return matrices (..., N, N) of tables (..., 2H - 1, 2W - 1); rows are queries.
+
+    The grid has `dims` sides, and so have the tables, for example (..., 2T - 1, 2H - 1,
+    2W - 1).
+    """
+    windows = table
+    for side in table.shape[-dims:]:
+        windows = windows.unfold(-dims, (side + 1) // 2, 1)  # (..., *grid, *grid)
+    queries = tuple(range(-2 * dims, -dims))  # from the end of the grid
+    return windows.flip(queries).flatten(-2 * dims, -dims - 1).flatten(-dims)
 
 
 @_in_compute_dtype

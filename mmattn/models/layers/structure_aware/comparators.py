@@ -8,6 +8,7 @@ Lambda convolution and RSA have time quadratic in the number of tokens.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 
 from mmattn.ops.precision import compute_dtype
 from mmattn.ops.structure_aware_attention import (
-    block_toeplitz,
     irfft_grid,
     l2_normalize,
     resize_half_spectrum,
@@ -24,7 +24,7 @@ from mmattn.ops.structure_aware_attention import (
 
 from ..depthwise_conv import DepthwiseConv
 from ..pointwise import PointwiseLinear
-from .variants import Mixer, resize_table
+from .variants import Mixer, relative_matrices
 
 HEAD_DIMS = 16
 POOLED_SIDE = 14  # side of the map that convolutional attention attends to
@@ -49,26 +49,25 @@ class GlobalFilter(nn.Module):
 
     Args:
         embed_dims: channels C.
-        grid: height and width that the filters are made for.
+        grid: sides that the filters are made for, two or three.
     """
 
     def __init__(self, embed_dims: int, grid: Sequence[int]):
         super().__init__()
-        H, W = grid
-        filters = torch.empty(embed_dims, H, W // 2 + 1, 2)
+        filters = torch.empty(embed_dims, *grid[:-1], grid[-1] // 2 + 1, 2)
         self.weight = nn.Parameter(nn.init.normal_(filters, std=0.02))
         self.proj = PointwiseLinear(embed_dims, embed_dims, bias=False)
-        self.grid = H, W
+        self.grid = tuple(grid)
         self.register_load_state_dict_pre_hook(_fit_loaded_filters)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (B, H, W, C) in and out."""
-        grid = tuple(x.shape[1:3])
-        maps = x.permute(0, 3, 1, 2).to(compute_dtype(x.dtype))  # (B, C, H, W)
+        """Shape (B, *grid, C) in and out."""
+        grid = tuple(x.shape[1:-1])
+        maps = x.movedim(-1, 1).to(compute_dtype(x.dtype))  # (B, C, *grid)
         filters = self.weight.to(maps.dtype)
         filters = resize_half_spectrum(torch.view_as_complex(filters), grid)
         out = irfft_grid(rfft_grid(maps, grid) * filters, grid)
-        return self.proj(out.permute(0, 2, 3, 1).to(x.dtype))
+        return self.proj(out.movedim(1, -1).to(x.dtype))
 
 
 def _fit_loaded_filters(module: GlobalFilter, state_dict: dict, prefix: str, *args):
@@ -100,7 +99,7 @@ class LambdaConvolution(Mixer):
         self._draw_table('table', self.head_dims, grid=grid, std=0.02)
 
     def mix(self, q, k, v, grid):
-        positions = block_toeplitz(resize_table(self.table, grid)).to(v.dtype)
+        positions = relative_matrices(self.table, grid).to(v.dtype)
         by_content = torch.einsum('bjmk,bjmv->bmkv', k.softmax(1), v)
         by_position = torch.einsum('kij,bjmv->bimkv', positions, v)
         return torch.einsum('bimk,bimkv->bimv', q, by_position + by_content[:, None])
@@ -206,7 +205,7 @@ class RelationalSelfAttention(Mixer):
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
-        grid: height and width that the tables are made for.
+        grid: sides that the tables are made for, two or three.
         patterns: latent channels K of the kernels.
     """
 
@@ -214,7 +213,7 @@ class RelationalSelfAttention(Mixer):
         self, embed_dims: int, num_heads: int, grid: Sequence[int], *, patterns: int
     ):
         super().__init__(embed_dims, num_heads)
-        D, std = self.head_dims, (grid[0] * grid[1]) ** -0.5
+        D, std = self.head_dims, prod(grid) ** -0.5
         self._draw_table('table_h1', D, patterns, grid=grid, std=std)
         self._draw_table('table_h2', patterns, grid=grid, std=std)
         self._draw_table('table_g', D, grid=grid, std=std)
@@ -224,7 +223,7 @@ class RelationalSelfAttention(Mixer):
     def mix(self, q, k, v, grid):
         q, k, v = (l2_normalize(x) for x in (q, k, v))
         h1, h2, g = (
-            block_toeplitz(resize_table(table, grid)).to(v.dtype)
+            relative_matrices(table, grid).to(v.dtype)
             for table in (self.table_h1, self.table_h2, self.table_g)
         )
         related = torch.einsum('bnmc,ckin->bimck', k, h1) + self.kernel

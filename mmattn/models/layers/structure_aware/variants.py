@@ -5,8 +5,8 @@ for Visual Understanding", https://arxiv.org/abs/2211.16289, Table 3. The places
 biases and the sharing of tables by the heads are inferred from the table's parameters.
 All but 'local' take time quadratic in the number of tokens.
 
-Tables of relative positions are made for a grid. They are resized for others (bicubic),
-at run time and on load.
+Tables of relative positions are made for a grid. Those of two sides are resized for
+others (bicubic), at run time and on load.
 """
 
 from collections.abc import Sequence
@@ -49,13 +49,13 @@ class Mixer(nn.Module):
         self.proj = PointwiseLinear(embed_dims, embed_dims, bias=proj_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (B, H, W, C) in and out."""
-        B, H, W, C = x.shape
-        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
-        out = self.mix(*qkv.unbind(2), (H, W))  # (B, N, M, D)
-        return self.proj(self.norm(out.reshape(B, H, W, C)))
+        """Shape (B, *grid, C) in and out."""
+        B, *grid, C = x.shape
+        qkv = self.qkv(x).view(B, prod(grid), 3, self.num_heads, -1)
+        out = self.mix(*qkv.unbind(2), tuple(grid))  # (B, N, M, D)
+        return self.proj(self.norm(out.reshape(B, *grid, C)))
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, ...]) -> Tensor:
         """Mix tokens; all shapes are (B, N, M, D)."""
         raise NotImplementedError
 
@@ -65,7 +65,8 @@ class Mixer(nn.Module):
     def _draw_table(self, name: str, *shape: int, grid: Sequence[int], std: float):
         table = self._draw(*shape, *_table_size(grid), std=std)
         self.register_parameter(name, table)
-        fit_on_load(self, name)
+        if len(grid) == 2:
+            fit_on_load(self, name)
 
 
 class SelfAttention(Mixer):
@@ -74,7 +75,7 @@ class SelfAttention(Mixer):
     Args:
         embed_dims: channels C.
         num_heads: heads M; divides C.
-        grid: height and width that the tables are made for.
+        grid: sides that the tables are made for, two or three.
         tables: number of tables that are added to the scores: None, 1 for all heads, or
             M. Without tables the projections have biases.
     """
@@ -98,7 +99,7 @@ class SelfAttention(Mixer):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
         bias = None
         if self.table is not None:
-            bias = block_toeplitz(resize_table(self.table, grid)).to(q.dtype)
+            bias = relative_matrices(self.table, grid).to(q.dtype)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return copied(out.transpose(1, 2))
 
@@ -198,9 +199,17 @@ def _check_patterns(patterns: int):
         raise ValueError(f'patterns must be at least 1, got {patterns}')
 
 
-def _table_size(grid: Sequence[int]) -> tuple[int, int]:
-    H, W = grid
-    return 2 * H - 1, 2 * W - 1
+def _table_size(grid: Sequence[int]) -> tuple[int, ...]:
+    return tuple(2 * side - 1 for side in grid)
+
+
+def relative_matrices(table: Tensor, grid: Sequence[int]) -> Tensor:
+    """Return matrices (..., N, N) of a grid from tables of relative positions.
+
+    Raises:
+        ValueError: tables of three sides were made for another grid.
+    """
+    return block_toeplitz(resize_table(table, grid), dims=len(grid))
 
 
 def resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
@@ -208,4 +217,13 @@ def resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
 
     The paper does not resize them.
     """
-    return resize_grid(table, _table_size(grid))
+    size = _table_size(grid)
+    if len(grid) == 2:
+        return resize_grid(table, size)
+    if tuple(table.shape[-len(grid) :]) != size:
+        made_for = tuple((side + 1) // 2 for side in table.shape[-len(grid) :])
+        raise ValueError(
+            f'tables of relative positions are made for the grid {made_for} and are '
+            f'resized on grids of two sides only, got the grid {tuple(grid)}'
+        )
+    return table
