@@ -1,0 +1,192 @@
+"""The classifier of clips, its metric, and the configs from data to accuracy."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmengine')
+pytest.importorskip('av')
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.registry import DATASETS, RUNNERS
+
+import mmattn  # noqa: F401  registers the runner's scope
+from mmattn.analysis.flops import build
+from mmattn.models import LiSANet
+from projects.video import arrow_of_time
+from projects.video.classifier import VideoClassifier
+from projects.video.metric import TopKAccuracy
+from projects.video.reader import VideoReader
+from projects.video.video_lisanet import VideoLiSANet
+
+CONFIGS = sorted(Path(__file__).with_name('configs').glob('*.py'))
+ARCH = dict(
+    embed_dims=(16, 32), depths=(1, 1), mlp_ratios=(2, 2), conv_stages=1, patterns=2
+)
+BACKBONE = dict(type=VideoLiSANet, arch=ARCH, num_frames=4, img_size=32)
+NAMES = [config.stem for config in CONFIGS if '_b_' not in config.stem]
+DEMO = ['hylisanet_p_hela_arrow', 'hylisanet_p_frames_hela_arrow']
+
+
+def classifier(**kwargs):
+    torch.manual_seed(0)
+    return VideoClassifier(
+        backbone=BACKBONE,
+        neck=dict(type='AveragePool'),
+        head=dict(type='LinearHead', num_classes=3, in_channels=32),
+        **kwargs,
+    )
+
+
+def views(B=2, V=3):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(B, V, 3, 4, 32, 32, generator=generator)
+
+
+def test_scores_are_the_mean_over_views():
+    model, inputs, labels = classifier().eval(), views(), torch.tensor([2, 0])
+    logits = model(inputs)
+    assert logits.shape == (6, 3)
+    found = model(inputs, labels, mode='predict')
+    for video, sample in enumerate(found):
+        apart = [model(inputs[video, view, None]).softmax(-1)[0] for view in range(3)]
+        assert torch.allclose(sample['scores'], sum(apart) / 3, atol=1e-6)
+        assert sample['label'] == labels[video]
+
+
+def test_views_of_a_training_are_samples():
+    model, inputs, labels = classifier(label_smoothing=0.1).eval(), views(), [2, 0]
+    loss = model(inputs, torch.tensor(labels), mode='loss')['loss']
+    logs = model(inputs).log_softmax(-1).unflatten(0, (2, 3))
+    own = torch.stack([logs[video, :, label] for video, label in enumerate(labels)])
+    assert torch.allclose(loss, -(0.9 * own + 0.1 * logs.mean(-1)).mean())
+
+
+@pytest.mark.parametrize('kind', ['mixup', 'cutmix'])
+def test_mixed_clips_have_mixed_labels(kind):
+    """The share of a label is that of its clip, here of its constant value."""
+    torch.manual_seed(3)
+    model = classifier(**{kind: 1.0})
+    clips = torch.eye(3)[:, :, None, None, None].expand(3, 3, 4, 32, 32)
+    mixed, targets = model._mix(clips, torch.arange(3))
+    assert type(mixed) is torch.Tensor and mixed.shape == clips.shape
+    assert torch.allclose(mixed.mean((2, 3, 4)), targets, atol=1e-5)
+    assert 0 < float(targets[0].max()) < 1
+    assert (mixed == mixed[:, :, :1]).all()  # alike at all times
+
+
+def test_unknown_mode():
+    with pytest.raises(ValueError, match="mode must be .* got 'train'"):
+        classifier()(views(), mode='train')
+
+
+def test_topk():
+    metric = TopKAccuracy((1, 2))
+    rows = [([0.1, 0.7, 0.2], 1), ([0.5, 0.3, 0.2], 1), ([0.6, 0.3, 0.1], 2)]
+    rows.append(([0.4, 0.4, 0.2], 0))  # a tie
+    samples = [dict(scores=torch.tensor(s), label=torch.tensor(y)) for s, y in rows]
+    metric.process({}, samples[:2])
+    metric.process({}, samples[2:])
+    assert metric.evaluate(4) == {'acc/top1': 25.0, 'acc/top2': 75.0}
+    with pytest.raises(ValueError, match='at most 3, the number of classes'):
+        TopKAccuracy((1, 5)).process({}, samples)
+    with pytest.raises(ValueError, match='numbers from 1 on'):
+        TopKAccuracy((0,))
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """Build the demo's data set of random frames, smaller than the demo's."""
+    folder = tmp_path_factory.mktemp('arrow')
+    frames = np.random.default_rng(0).integers(0, 255, (20, 128, 128, 3), np.uint8)
+    counts = arrow_of_time.convert_frames(list(frames), folder)
+    assert counts == {'train': 2, 'val': 8}
+    return folder, frames
+
+
+def test_clips_run_in_both_directions(folder):
+    folder, frames = folder
+    rows = [line.split() for line in (folder / 'val.txt').read_text().splitlines()]
+    assert [label for _, label in rows] == ['0', '1'] * 4
+    for (path, label), (y, x) in zip(rows[2:4], [(0, 64)] * 2, strict=True):
+        expected = frames[12:, y : y + 64, x : x + 64]
+        expected = expected if label == '1' else expected[::-1]
+        assert np.array_equal(VideoReader(folder / path).frames(range(8)), expected)
+
+
+def shrunk(name, folder, work_dir):
+    """Return a config of the demo that is done in seconds."""
+    cfg = Config.fromfile(CONFIGS[0].with_name(f'{name}.py'))
+    loaders = [cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader]
+    for loader in loaders:
+        loader.batch_size = 2
+        loader.dataset.data_root = str(folder)
+    cfg.model.backbone.arch = dict(ARCH)
+    cfg.model.backbone.out_indices = 1
+    cfg.model.neck.in_channels, cfg.model.head.in_channels = 32, 128
+    cfg.train_cfg.max_iters = cfg.train_cfg.val_interval = 2
+    cfg.work_dir = str(work_dir)
+    return cfg
+
+
+@pytest.mark.parametrize('name', DEMO)
+def test_demo_trains_and_evaluates(folder, tmp_path, name):
+    runner = RUNNERS.build(shrunk(name, folder[0], tmp_path))
+    runner.train()
+    accuracy = runner.test()['acc/top1']
+    assert 0 <= accuracy <= 100
+    if 'frames' in name:  # both directions of a clip have the same frames
+        assert accuracy == 50
+
+
+def test_errors_of_a_run_name_the_video(folder, tmp_path):
+    cfg = shrunk('hylisanet_p_hela_arrow', folder[0], tmp_path)
+    (tmp_path / 'train.txt').write_text('broken.mkv 0\n' * 2)
+    (tmp_path / 'broken.mkv').write_bytes(b'no video')
+    cfg.train_dataloader.dataset.data_root = str(tmp_path)
+    with pytest.raises(ValueError, match='of VideoDataset: .*broken.mkv is damaged'):
+        RUNNERS.build(cfg).train()
+    (tmp_path / 'train.txt').write_text('broken.mkv 2\n')
+    with pytest.raises(ValueError, match='has the label 2'):
+        RUNNERS.build(cfg).train()
+
+
+def test_run_starts_from_an_image_network(folder, tmp_path):
+    image = LiSANet(ARCH, img_size=64)
+    state = {f'backbone.{name}': value for name, value in image.state_dict().items()}
+    torch.save(dict(state_dict=state), tmp_path / 'image.pth')
+    cfg = shrunk('hylisanet_p_hela_arrow', folder[0], tmp_path)
+    cfg.model.backbone.init_cfg = dict(
+        type='Pretrained', checkpoint=str(tmp_path / 'image.pth'), prefix='backbone.'
+    )
+    cfg.model.backbone.out_norm = True
+    cfg.train_cfg.max_iters, cfg.optim_wrapper.optimizer.lr = 1, 0.0
+    runner = RUNNERS.build(cfg)
+    runner.train()
+    stem = runner.model.backbone.patch_embeds[0].conv.weight
+    expected = image.patch_embeds[0].conv.weight.unsqueeze(2) / 3
+    assert torch.allclose(stem, expected.expand_as(stem))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_configs_build(name, tmp_path):
+    """Models take what the pipelines make of a video."""
+    cfg = Config.fromfile(CONFIGS[0].with_name(f'{name}.py'))
+    model = build(cfg)
+    num_classes = model.head.num_classes
+    frames = np.random.default_rng(0).integers(0, 255, (20, 64, 64, 3), np.uint8)
+    arrow_of_time.write_video(tmp_path / 'a.mkv', frames)
+    (tmp_path / 'list.txt').write_text(f'a.mkv {num_classes - 1}')
+    shapes = []
+    for key in ('train_dataloader', 'val_dataloader'):
+        dataset = cfg[key].dataset
+        dataset.data_root, dataset.ann_file = str(tmp_path), 'list.txt'
+        dataset.data_prefix = dict(video_path='')
+        sample = DATASETS.build(dataset)[0]
+        assert sample['labels'] == num_classes - 1
+        shapes.append(sample['inputs'].shape)
+        logits = model(sample['inputs'][None].to('meta'))
+        assert logits.shape == (sample['inputs'].shape[0], num_classes)
+    assert shapes[0][1:] == shapes[1][1:]  # but the views
