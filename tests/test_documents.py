@@ -69,6 +69,12 @@ def test_versions_agree():
     assert f'\nversion: {version}\ndate-released: {date}\n' in citation
 
 
+def test_pictures_are_small():
+    from shrink_pictures import large_pictures
+
+    assert not large_pictures(), 'run tools/dev/shrink_pictures.py'
+
+
 def test_readme_has_at_most_900_words():
     assert len(README.split()) <= 900
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 for name in ('rich', 'matplotlib'):
     pytest.importorskip(name)
@@ -136,6 +137,8 @@ def test_the_second_set_has_no_picture_of_its_own(tmp_path):
     assert plot.draw(second) == [tmp_path / 'x_cpu.png']
     write(first, operator_rows(methods), **about)
     assert plot.draw(first) == plot.draw(second) == [tmp_path / 'x_cpu.png']
+    with Image.open(tmp_path / 'x_cpu.png') as picture:
+        assert picture.mode == 'P'
 
 
 @pytest.mark.parametrize(
