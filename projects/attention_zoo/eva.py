@@ -24,8 +24,8 @@ class EVAAttention(LocalAttention):
         embed_dims: channels C.
         num_heads: heads M; divides C.
         window: side of a window.
-        landmarks: number of groups along a side of the map, where it has as many pixels
-            or a multiple of them; else as many groups of equal sides as cover it.
+        landmarks: groups along a side of the map. A group has ceil(side / landmarks)
+            pixels there, so fewer groups may cover the side.
         project: whether the keys and queries of groups are projected and normalized.
             Without, they are means.
 
