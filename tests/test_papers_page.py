@@ -122,8 +122,8 @@ EQUAL, NEAR, FAR = (22.0, 22.04), (22.0, 22.05), (1.3, 1.247)
     [
         ([row('a', params=EQUAL)], ['the count is equal']),
         ([row('a', params=NEAR)], ['the count is within 0.2 %']),
-        ([row('a', params=EQUAL, flops=EQUAL)], ['all 2 counts are equal']),
-        ([row('a', params=NEAR, flops=FAR)], ['the 2 counts are within 4.1 %']),
+        ([row('a', params=EQUAL, flops=EQUAL)], ['both counts are equal']),
+        ([row('a', params=NEAR, flops=FAR)], ['both counts are within 4.1 %']),
         (
             [row('a', params=EQUAL), row('b', flops=NEAR)],
             ['1 of 2 counts are equal, the other is within 0.2 %'],
@@ -132,6 +132,7 @@ EQUAL, NEAR, FAR = (22.0, 22.04), (22.0, 22.05), (1.3, 1.247)
             [row('a', params=EQUAL, flops=FAR), row('b', params=NEAR)],
             ['1 of 3 counts are equal, the others are within 4.1 %'],
         ),
+        ([row(name, params=EQUAL) for name in 'abc'], ['all 3 counts are equal']),
         ([row('a', 'P, Table 2', params=EQUAL)], []),
         ([dict(row('a', params=EQUAL), reading_of='b')], []),
     ],

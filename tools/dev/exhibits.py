@@ -63,18 +63,19 @@ def agreement(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
         if kind in row
     ]
     different = [figure for figure in figures if not equals_as_printed(figure)]
-    all_, equal = len(figures), len(figures) - len(different)
+    equal = len(figures) - len(different)
     if not figures:
         return []
+    all_ = {1: 'the count is', 2: 'both counts are'}.get(
+        len(figures), f'all {len(figures)} counts are'
+    )
     if not different:
-        return ['the count is equal' if all_ == 1 else f'all {all_} counts are equal']
+        return [f'{all_} equal']
     most = max(abs(figure['deviation']) for figure in different)
-    if all_ == 1:
-        return [f'the count is within {most} %']
     if not equal:
-        return [f'the {all_} counts are within {most} %']
+        return [f'{all_} within {most} %']
     rest = 'the other is' if len(different) == 1 else 'the others are'
-    return [f'{equal} of {all_} counts are equal, {rest} within {most} %']
+    return [f'{equal} of {len(figures)} counts are equal, {rest} within {most} %']
 
 
 def reasons(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
