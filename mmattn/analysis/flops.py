@@ -131,7 +131,8 @@ def count(
         model: a module, which runs on its own device, or a config of mmengine (a whole
             one, or its `model`), which is built and run on `device`.
         shape: height and width of the image, padding included, or channels, height and
-            width. Images have 3 channels by default.
+            width, for a clip channels, frames, height and width. Images have 3 channels
+            by default.
         device: 'meta' takes no memory and no time. A model that reads numbers out of
             tensors, as mmdetection's Deformable DETR does, needs 'cpu'.
 
@@ -142,7 +143,7 @@ def count(
     if not isinstance(model, nn.Module):
         model = build(model, device)
     task = InferencePass(model)
-    channels = () if len(shape) == 3 else (3,)
+    channels = (3,) if len(shape) == 2 else ()
     device = next(model.parameters()).device
     image = torch.zeros(1, *channels, *shape, device=device)
     counter = FlopCounterMode(display=False, custom_mapping=NORM_RULES)

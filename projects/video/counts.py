@@ -12,7 +12,7 @@ from mmattn.analysis import count
 from mmattn.analysis.flops import build
 
 CONFIGS = Path(__file__).with_name('configs')
-CLIP = {'k400': (16, 224, 224), 'ssv2': (8, 224, 224)}
+CLIP = {'k400': (3, 16, 224, 224), 'ssv2': (3, 8, 224, 224)}
 CONVENTION = 'with transforms and norms'  # gives Table 14 and HyLiSANet-S as printed
 
 
