@@ -1,0 +1,8 @@
+_base_ = './upernet_ivit_n_fashion_scenes.py'
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='mmattn.HMaiT',
+        arch='nano',
+    ),
+)

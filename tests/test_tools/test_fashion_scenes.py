@@ -1,0 +1,112 @@
+"""tools/datasets/fashion_scenes.py: what a scene shows is what its labels say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+for name in ('cv2', 'mmengine', 'tqdm'):
+    pytest.importorskip(name)
+
+import cv2  # noqa: E402
+import fashion_scenes as scenes  # noqa: E402
+import pixel_forest  # noqa: E402
+from mmengine.config import Config  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def photos():
+    """Three objects on black: a dark one, a bright one, and a bright ring."""
+    photos = np.zeros((3, 28, 28), dtype=np.uint8)
+    photos[0, 4:24, 8:20] = 40
+    photos[1, 4:24, 8:20] = 250
+    cv2.circle(photos[2], (13, 13), 10, 250, 2)
+    return photos
+
+
+def test_outline_fills_holes_and_leaves_the_dark_rim_out(photos):
+    photos[0, 3, 8:20] = scenes.RIM
+    assert np.array_equal(scenes.outline(photos[0]) > 0, photos[0] == 40)
+    rows, columns = np.mgrid[:28, :28] - 13
+    inside = rows**2 + columns**2
+    mask = scenes.outline(photos[2]) > 0
+    assert mask[inside < 9**2].all() and not mask[inside > 12**2].any()
+
+
+@pytest.mark.parametrize('index, sign', [(0, -1), (1, 1)])
+def test_labels_are_where_the_object_is_seen(photos, monkeypatch, index, sign):
+    photos[photos == 0] = scenes.RIM
+    monkeypatch.setattr(scenes, 'GAIN', (1.0, 1.0))
+    monkeypatch.setattr(scenes, 'background', lambda rng: np.full((128, 128), 140.0))
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        image, labels = scenes.compose(photos[index : index + 1], [7], rng)
+        assert image.dtype == labels.dtype == np.uint8
+        assert set(np.unique(labels)) == {0, 7}
+        assert 0.2 * 20 * 12 < (labels == 7).sum() < 4.1 * 20 * 12
+        seen = sign * (image.astype(int) - (195 if index else 90)) > 0
+        assert (seen != (labels == 7)).mean() < 0.005
+        assert abs(image[labels == 0].mean() - 140) < 0.5
+
+
+def test_later_objects_stand_in_front(photos, monkeypatch):
+    def fill(photo, rng):
+        return np.full((128, 128), photo.max(), np.float32), np.ones((128, 128))
+
+    monkeypatch.setattr(scenes, 'place', fill)
+    image, labels = scenes.compose(photos[[1, 0]], [4, 9], np.random.default_rng(0))
+    assert (labels == 9).all() and abs(image.mean() - 40) < 1
+
+
+@pytest.fixture
+def folder(photos, tmp_path):
+    for split, count in {'training': 6, 'validation': 3}.items():
+        repeated = photos.repeat(4, 0), np.arange(1, 4).repeat(4)
+        scenes.write_scenes(*repeated, tmp_path, split, count)
+    found = [labels for *_, labels in pixel_forest.load_split(tmp_path, 'training')]
+    assert set(np.unique(found)) == {0, 1, 2, 3}
+    return tmp_path
+
+
+def test_scenes_differ_and_are_written_alike_twice(photos, folder, tmp_path_factory):
+    again = tmp_path_factory.mktemp('again')
+    scenes.write_scenes(
+        photos.repeat(4, 0), np.arange(1, 4).repeat(4), again, 'training', 2
+    )
+    images = {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob('*.png')
+    }
+    assert len(set(images.values())) == len(images) == 18
+    written = {path.relative_to(again): path for path in again.rglob('*.png')}
+    assert len(written) == 4
+    assert all(images[name] == path.read_bytes() for name, path in written.items())
+
+
+def test_forest_tells_gray_levels_apart(folder):
+    result = pixel_forest.baseline(folder, len(scenes.CLASSES), pixels=300, trees=9)
+    assert result['aAcc'] > 80 and np.isnan(result['IoU'][4:]).all()
+
+
+def test_config_has_the_classes_of_the_data():
+    cfg = Config.fromfile(ROOT / 'configs/demo/upernet_ivit_n_fashion_scenes.py')
+    palette = tuple(color for color, _ in scenes.CLASSES.values())
+    assert cfg.metainfo == dict(classes=tuple(scenes.CLASSES), palette=palette)
+    assert cfg.model.decode_head.num_classes == len(scenes.CLASSES)
+
+
+def test_every_class_of_fashion_mnist_belongs_to_one_kind():
+    kinds = list(scenes.CLASSES)
+    merged = [kinds[label] for label in scenes.merge(np.arange(10))]
+    assert merged[:5] == ['top', 'trousers', 'top', 'dress', 'top']
+    assert merged[5:] == ['shoe', 'top', 'shoe', 'bag', 'shoe']
+
+
+@pytest.mark.slow
+def test_fashion_scenes_download(tmp_path):
+    args = ['--out', str(tmp_path / 'scenes'), '--cache', str(tmp_path / 'cache')]
+    scenes.main(args)
+    card = json.loads((tmp_path / 'scenes' / 'dataset.json').read_text())
+    assert card['counts'] == {'training': 4000, 'validation': 200}
