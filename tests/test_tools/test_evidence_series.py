@@ -2,18 +2,22 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 for name in ('mmpretrain', 'scipy'):
     pytest.importorskip(name)
 
+import measurements  # noqa: E402
 import paired_tests  # noqa: E402
 import report  # noqa: E402
 import run as runner  # noqa: E402
 import run_rows  # noqa: E402
 from claim import Comparison, Variant, claim_names, load_claim  # noqa: E402
 from evidence_claims import METRIC, VIT, make_claim, make_run  # noqa: E402
+
+from mmattn import analysis  # noqa: E402
 
 
 def test_an_unknown_claim_lists_the_claims():
@@ -177,6 +181,19 @@ def test_stale_rows_are_reported_and_not_used(series, tmp_path, capsys):
     results = report.load_results('x', tmp_path)
     assert results.values('eight', METRIC) == {0: 82} and results.stale == 1
     assert '1 rows of earlier configs' in report.provenance(results)
+
+
+def test_head_diversity_is_averaged_over_layers(monkeypatch):
+    layers = [
+        analysis.HeadDiversity('a', 2, 1.0, 3.0, 0.5),
+        analysis.HeadDiversity('b', 2, 3.0, 5.0, 0.25),
+    ]
+    monkeypatch.setattr(analysis, 'head_diversity', lambda backbone, images: layers)
+    monkeypatch.setattr(measurements, 'load_images', lambda *args: [])
+    loaded = SimpleNamespace(cfg=None, model=None, backbone=None)
+    assert measurements.head_diversity(loaded) == dict(
+        head_variance=2.0, map_variance=4.0, similarity=0.375
+    )
 
 
 def test_unknown_variants_are_refused(series):

@@ -44,6 +44,7 @@ def claim(tmp_path, monkeypatch):
         source='nobody',
         image_shape=(1, 28, 28),
         variants={'vit': Variant(config, options, half)},
+        measurements=('head_diversity',),
     )
     monkeypatch.setattr(runner, 'load_claim', lambda name: claim)
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
@@ -63,7 +64,9 @@ def start(tmp_path, name: str) -> tuple[run_rows.Run, list[float]]:
 def test_a_killed_run_continues(claim, tmp_path, monkeypatch):
     run, losses = start(tmp_path, 'whole')
     assert [iteration for iteration, _ in losses] == [1, 2, 3, 4, 5, 6]
-    assert set(run.metrics) == {'accuracy/top1', 'half:accuracy/top1'}
+    diversity = {'head_variance', 'map_variance', 'similarity'}
+    accuracies = {'accuracy/top1', 'half:accuracy/top1'}
+    assert set(run.metrics) == accuracies | diversity
 
     def killed(*args, **kwargs):
         process = popen(*args, **kwargs)
