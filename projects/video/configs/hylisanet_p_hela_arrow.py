@@ -71,7 +71,7 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type='TopKAccuracy', topk=(1,))
 test_evaluator = val_evaluator
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=100)
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
