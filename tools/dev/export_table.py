@@ -152,15 +152,16 @@ def decomposed(program: torch.export.ExportedProgram) -> Callable:
 
 
 def dynamic_result(graph: nn.Module, metadata: Metadata, dynamic: str) -> str:
-    """Return 'yes' if a dynamic ONNX file is written, or the reason if not.
+    """Return what a dynamic ONNX file accepts, or the reason why none is written.
 
-    Writing includes a comparison with PyTorch at other sizes.
+    This is 'yes', or with a dynamic size its least size. Writing includes a comparison
+    with PyTorch at other sizes.
     """
     try:
-        export_graph(graph, replace(metadata, dynamic=dynamic), 'onnx')
+        _, written = export_graph(graph, replace(metadata, dynamic=dynamic), 'onnx')
     except ExportError as error:
         return str(error)
-    return 'yes'
+    return f'from {written.least[0]} x {written.least[1]}' if written.least else 'yes'
 
 
 def read(path: Path) -> list[dict]:
@@ -200,7 +201,10 @@ def tables(rows: list[dict]) -> str:
             if cell(text) == 'refused'
         ]
     text = f'Measured with {rows[0]["versions"]}.\n\n' + table(head, fixed)
-    text += '\nFiles with a dynamic batch or size, run at other sizes:\n\n'
+    text += (
+        '\nFiles with a dynamic batch or size, run at other sizes. The least size is '
+        'given\nwhere it was recorded:\n\n'
+    )
     text += table(('model', 'dynamic batch', 'dynamic size'), dynamic)
     return text + ('\nRefused:\n\n' + ''.join(reasons) if reasons else '')
 
@@ -211,8 +215,8 @@ def missing(row: dict) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a difference or a yes as it is, and 'refused' for a reason."""
-    return text if re.fullmatch(r'[\d.e+-]*|yes', text) else 'refused'
+    """Return what a file accepts as it is, and 'refused' for a reason."""
+    return text if re.fullmatch(r'|yes|from \d+ x \d+', text) else 'refused'
 
 
 def short(text: str) -> str:
