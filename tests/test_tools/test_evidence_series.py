@@ -90,8 +90,9 @@ class Trainer:
 def series(tmp_path, monkeypatch):
     """Return a call of run.py, of the claim above, and its trainer."""
     trainer = Trainer()
-    monkeypatch.setattr(runner, 'load_claim', lambda name: make_claim())
-    monkeypatch.setattr(report, 'load_claim', lambda name: make_claim())
+    claim = make_claim()
+    monkeypatch.setattr(runner, 'load_claim', lambda name: claim)
+    monkeypatch.setattr(report, 'load_claim', lambda name: claim)
     monkeypatch.setattr(runner.Series, 'start', lambda *args: trainer(*args))
     about = dict(commit='abc', machine='M', torch='2', date='today')
     monkeypatch.setattr(runner, 'about_runs', lambda *args: about)
@@ -135,6 +136,8 @@ def test_only_the_seed_differs_between_the_configs_of_a_variant(series, tmp_path
     assert first['model']['backbone']['arch']['num_heads'] == 2
     assert [each.pop('randomness')['seed'] for each in (first, second)] == [3, 4]
     assert first == second
+    # Threads share the claim.
+    assert runner.load_claim('x').variants['two'].resolved.randomness.seed == 0
 
 
 def test_a_killed_series_resumes_its_run(series, tmp_path):
