@@ -24,7 +24,7 @@ DOWNLOADS = 64  # files that are kept for users to download
 KEPT_SECONDS = 3600  # of what a user sees after the last request
 WAITING = 32  # requests, beside the one that runs
 # Values of the components that hold and show a result, an attention, a comparison.
-NO_RESULT = (None, None, '', gr.update(value=[]), *[gr.update(visible=False)] * 2)
+NO_RESULT = (None, None, '', *[gr.update(visible=False)] * 3)
 NO_ATTENTION = (None, [], '')
 NO_COMPARISON = (None, None, [], '')
 # One model runs at a time, whoever asks.
@@ -137,12 +137,14 @@ class Page:
                 path = self._file(f'{stem}_labels.png')
                 Image.fromarray(result.labels).save(path)
                 labels = gr.update(value=path, visible=True)
+            rows = views.rows(result, score)
             return (
                 views.draw(result, photo, style),
                 f'{views.describe(result, score)}. {found.seen}',
                 gr.update(
-                    value=views.rows(result, score),
+                    value=rows,
                     headers=views.COLUMNS[type(result)],
+                    visible=bool(rows),  # an empty table would keep the rows before
                 ),
                 gr.update(value=file, visible=True),
                 labels,

@@ -111,7 +111,7 @@ def picture(page, name):
 
 def wait_for(page, name, text):
     page.wait_for_function(
-        '([name, text]) => document.querySelector(name).innerText.match(text)',
+        '([name, text]) => document.querySelector(name)?.innerText.match(text)',
         arg=[f'#{name}', text],
     )
 
