@@ -47,5 +47,9 @@ claim = Claim(
         ),
     ),
     notes='The trained networks of [interaction](#interaction). Images are enlarged '
-    '(bilinear), so they hold no more detail. MFLOPs are those at 42 pixels.',
+    '(bilinear), so they hold no more detail, and padded from 42 to 44 pixels, a whole '
+    'number of patches. MFLOPs are those at 42 pixels. The result does not contradict '
+    'the paper, whose networks are trained for 30 more epochs at the larger size. It '
+    'says that these networks, which saw one size and few images, need that training. '
+    'What part of the loss comes from the padding was not measured.',
 )
