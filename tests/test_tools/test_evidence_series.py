@@ -181,9 +181,10 @@ def test_stale_rows_are_reported_and_not_used(series, tmp_path, capsys):
     run_rows.add_run(tmp_path / 'x.csv', make_run(config_hash='earlier'))
     call('--seeds', 0)
     assert "stale: ('eight', 0, 'earlier')" in capsys.readouterr().out
+    run_rows.add_run(tmp_path / 'x.csv', make_run(config_hash='another'))
     results = report.load_results('x', tmp_path)
-    assert results.values('eight', METRIC) == {0: 82} and results.stale == 1
-    assert '1 rows of earlier configs' in report.provenance(results)
+    assert results.values('eight', METRIC) == {0: 82} and results.stale == 2
+    assert '2 rows of earlier configs' in report.provenance(results)
 
 
 def test_head_diversity_is_averaged_over_layers(monkeypatch):
