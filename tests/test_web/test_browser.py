@@ -193,9 +193,8 @@ def test_a_broken_file_clears_the_result_before(site, page):
 
 
 def test_removing_an_image_clears_its_result(site, page):
-    page.fill('#score input[type=number]', '0')
     page.set_input_files('#upload input[type=file]', site['root'] / 'cells.png')
-    wait_for(page, 'table', 'nucleus')
+    wait_for(page, 'line', 'objects with a score')
     page.click('#upload button[aria-label="Clear"]')
     wait_for_nothing(page)
 
