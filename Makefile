@@ -17,7 +17,7 @@ STAMP := $(VENV)/.mmattn-installed
 
 help:
 	@echo "make demo        train, evaluate and draw Mask R-CNN + IViT on HeLa cell nuclei"
-	@echo "make demo-seg    the same for UperNet + IViT on satellite land cover"
+	@echo "make demo-seg    the same for UperNet + IViT on scenes of clothes"
 	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
 	@echo "make test        run the fast tests; test-all: the slow ones too"
 	@echo "make bench       time the operators and models beside their peers, on the CPU, with"
@@ -43,12 +43,11 @@ demo: $(STAMP)
 		work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors
 
 demo-seg: $(STAMP)
-	$(BIN)/python tools/datasets/landcover.py
-	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_landcover.py
-	$(BIN)/python tools/datasets/landcover.py --baseline
-	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_landcover.py
-	$(PUBLISH) work_dirs/upernet_ivit_n_landcover \
-		work_dirs/upernet_ivit_n_landcover/landcover-ivit-n.safetensors
+	$(BIN)/python tools/datasets/fashion_scenes.py --baseline
+	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_fashion_scenes.py
+	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_fashion_scenes.py
+	$(PUBLISH) work_dirs/upernet_ivit_n_fashion_scenes \
+		work_dirs/upernet_ivit_n_fashion_scenes/fashion-scenes-ivit-n.safetensors
 
 SEARCH := $(BIN)/python tools/analysis/mask_search.py
 PATCHES := mait_n_landcover_patches

@@ -20,9 +20,9 @@ DEMOS = {
         'make demo',
         'work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors',
     ),
-    'mmattn/landcover-ivit-n': (
+    'mmattn/fashion-scenes-ivit-n': (
         'make demo-seg',
-        'work_dirs/upernet_ivit_n_landcover/landcover-ivit-n.safetensors',
+        'work_dirs/upernet_ivit_n_fashion_scenes/fashion-scenes-ivit-n.safetensors',
     ),
 }
 # How mmengine's hooks name what they save.

@@ -2,12 +2,13 @@
 
     python tools/benchmark/large_image.py hela landcover
 
-requires the work dirs of two demos, `make demo` and `make demo-seg`. The picture of
-`hela` has the validation side of all 20 frames, 2,560 x 1,400 pixels with nuclei. That
-of `landcover` is the Blue Marble, 5,400 x 2,700 pixels; its metric counts the pixels of
-the validation tiles. Each row runs in a process of its own. Its time is the CPU's,
-which other programs disturb less. Its memory is the peak of the resident memory, less
-what is resident before the prediction: model and picture.
+requires the work dirs of `configs/demo/mask_rcnn_ivit_n_hela.py` (`make demo`) and
+`configs/demo/upernet_ivit_n_landcover.py`. The picture of `hela` has the validation
+side of all 20 frames, 2,560 x 1,400 pixels with nuclei. That of `landcover` is the Blue
+Marble, 5,400 x 2,700 pixels; its metric counts the pixels of the validation tiles. Each
+row runs in a process of its own. Its time is the CPU's, which other programs disturb
+less. Its memory is the peak of the resident memory, less what is resident before the
+prediction: model and picture.
 
 The rows are written to `docs/large_images.csv`, and `docs/large_images.md` gets the
 table. Rows that are there already stay; --again measures them anew.

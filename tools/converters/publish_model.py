@@ -8,7 +8,7 @@ because they are small and have the widest range. `Predictor`, `tools/test.py` a
 `load_from` read the file; the parameters of the model stay in float32.
 
 `make demo` and `make demo-seg` write such files, and `mmattn/hela-ivit-n` and
-`mmattn/landcover-ivit-n` name them.
+`mmattn/fashion-scenes-ivit-n` name them.
 """
 
 import argparse
