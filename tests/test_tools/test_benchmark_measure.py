@@ -159,4 +159,6 @@ def test_instruction_set_follows_the_environment():
         text=True,
         env={'ATEN_CPU_CAPABILITY': 'avx2', 'PYTHONPATH': str(FOLDER), **libraries},
     )
-    assert result.stdout == 'a\nAVX2\n', result.stderr
+    # MKL names no set on processors that are not Intel's.
+    expected = 'a\nAVX2\n', 'a\nATen:AVX2 oneDNN:AVX2 MKL:other\n'
+    assert result.stdout in expected, result.stderr

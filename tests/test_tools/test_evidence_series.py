@@ -1,6 +1,8 @@
 """tools/evidence: claims, and series of runs that are interrupted."""
 
+import contextlib
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,6 +125,15 @@ def test_a_series_pairs_the_seeds_and_is_done_once(series, tmp_path, capsys):
     assert facts['parameters'] == 116842 and facts['torch']
     curve = run_rows.read_curves(tmp_path / 'x_curves.csv')
     assert [(p['iteration'], p['loss']) for p in curve[:2]] == [(20, 2.0), (40, 1.0)]
+
+
+@pytest.mark.parametrize('fails', [0, 1])
+def test_the_handler_of_sigterm_is_restored(series, fails):
+    call, trainer = series
+    before, trainer.fails = signal.getsignal(signal.SIGTERM), fails
+    with pytest.raises(SystemExit) if fails else contextlib.nullcontext():
+        call('--seeds', 0, '--variants', 'two')
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_only_the_seed_differs_between_the_configs_of_a_variant(series, tmp_path):

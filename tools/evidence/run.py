@@ -354,7 +354,7 @@ def run_all(series: Series, pending: list[tuple[str, int]], jobs: int) -> int:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     # As Ctrl-C: let the trainings save what they have.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         series, pending = prepare(args)
         done = run_all(series, pending, args.jobs)
@@ -362,6 +362,8 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(f'run: {error}')
     except KeyboardInterrupt:
         sys.exit('run: interrupted; the same command continues')
+    finally:
+        signal.signal(signal.SIGTERM, before)
     left = len(pending) - done
     print(f'{done} runs done, {left} left of {args.claim}')
 
