@@ -1,6 +1,7 @@
 """Pairs of backbones that their papers compare, for detection and segmentation."""
 
-from claim import Comparison
+from claim import Comparison, Variant
+from demos import demo_variant
 
 SOURCE = (
     'MaiT, https://arxiv.org/abs/2207.03006; DAT, https://arxiv.org/abs/2201.00520; '
@@ -48,3 +49,32 @@ IVIT = {
         _delete_=True, embed_dims=IVIT_DIMS, depths=(2, 2, 6, 2), num_heads=(4, 8)
     )
 }
+
+
+def backbone_variants(
+    config: str, channels: str, iterations: int
+) -> dict[str, Variant]:
+    """Return the networks of the pairs.
+
+    Args:
+        config: path of the configs of a demo, with `{}` for the backbone's name.
+        channels: entry of the config that lists the channels of the maps.
+        iterations: see `demo_variant`.
+    """
+    narrow_ivit = IVIT | {channels: list(IVIT_DIMS)}
+    resnet = RESNET | {channels: list(RESNET_DIMS)}
+    changes = {
+        'ivit': ('ivit_n', narrow_ivit),
+        'hylisanet': ('hylisanet_n', {}),
+        'hmait': ('hmait_n', {}),
+        'dat': ('dat_n', {}),
+        'datpp': ('datpp_n', {}),
+        'swin': ('dat_n', SWIN),
+        'pvt': ('pvt_n', {}),
+        'pvtv2': ('pvtv2_b0', {}),
+        'resnet18': ('ivit_n', resnet),
+    }
+    return {
+        name: demo_variant(config.format(base), iterations, options)
+        for name, (base, options) in changes.items()
+    }

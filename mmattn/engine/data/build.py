@@ -61,7 +61,7 @@ def _build(cfg: dict, key: str):
         return dataset
     except DataError:
         raise
-    except Exception as error:
+    except Exception as error:  # a data set of a user may raise anything
         reason = _missing_path(cfg, key) or _emptiness(cfg, key, error)
         if reason is None:
             reason = f'{key} ({name}): {type(error).__name__}: {error}'

@@ -88,7 +88,7 @@ class CheckedPipeline(Compose):
         index = data.get('sample_idx')
         try:
             return self._run(data)
-        except Exception as error:
+        except Exception as error:  # a transform of a user may raise anything
             reason = str(error)
             if not isinstance(error, ValueError):
                 reason = f'{type(error).__name__}: {reason}'
@@ -163,7 +163,7 @@ class CheckedDataset:
             return self._wrapped[index]
         except DataError:
             raise
-        except Exception as error:
+        except Exception as error:  # a data set of a user may raise anything
             if isinstance(error, IndexError) and not -len(self) <= index < len(self):
                 raise  # ends a loop over the data set
             raise DataError(

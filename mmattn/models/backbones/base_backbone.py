@@ -21,12 +21,7 @@ NO_WEIGHT_DECAY = frozenset(
         'pos_embed',
         'bias_table',
         'rpe_table',
-        'attention.w1',
-        'attention.w2',
-        'w1_q',
-        'w2_q',
-        'w1_k',
-        'w2_k',
+        *('attention.w1', 'attention.w2', 'w1_q', 'w2_q', 'w1_k', 'w2_k'),
         'alpha_logit',
     )
 )
