@@ -114,6 +114,14 @@ def test_interaction_is_a_sum_of_attentions_with_all_channels():
     assert_close(layer(x), layer.proj(out).view_as(x))
 
 
+def test_weight_decay_leaves_the_interaction_alone():
+    backbone = ViT('tiny', attention='mhsa_interaction')
+    mixing = {
+        name for name, _ in backbone.named_parameters() if name.endswith(('.w1', '.w2'))
+    }
+    assert len(mixing) == 24 and mixing <= set(backbone.no_weight_decay())
+
+
 def test_gradients_of_interaction():
     layer = interaction(embed_dims=6)
     x = tokens(2, 3)[:1, ..., :6].clone().requires_grad_()

@@ -16,8 +16,10 @@ import paired_tests  # noqa: E402
 import report  # noqa: E402
 import run as runner  # noqa: E402
 import run_rows  # noqa: E402
+import torch  # noqa: E402
 from claim import Comparison, Variant, claim_names, load_claim  # noqa: E402
 from evidence_claims import METRIC, VIT, make_claim, make_run  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 
 from mmattn import analysis  # noqa: E402
 
@@ -33,6 +35,18 @@ def test_claims_load_and_their_variants_differ(name):
     hashes = [claim.config_hash(variant) for variant in claim.variants]
     assert len(set(hashes)) == len(hashes)
     assert len(claim.seeds) >= paired_tests.FEWEST
+
+
+@pytest.mark.parametrize('name', ['ivit', 'swin', 'resnet18'])
+@pytest.mark.parametrize(
+    ('claim', 'reader'),
+    [('backbones_instances', 'neck'), ('backbones_segmentation', 'decode_head')],
+)
+def test_the_next_part_takes_the_channels_of_the_backbone(claim, reader, name):
+    cfg = load_claim(claim).variants[name].resolved
+    init_default_scope(cfg.default_scope)
+    maps = MODELS.build(cfg.model.backbone)(torch.randn(2, 3, 64, 64))
+    assert [x.shape[1] for x in maps] == cfg.model[reader].in_channels
 
 
 def test_a_comparison_of_an_unknown_variant_is_refused():
