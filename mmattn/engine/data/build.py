@@ -12,9 +12,8 @@ from .checked_dataset import DataError
 # Some published files omit this class, although mm's data set lists it.
 OPTIONAL_NAMES = {'background'}
 SHOWN = 5
-
-
 ADVICE = 'docs/datasets.md says how to get and lay out data sets'
+
 
 def build_dataset(cfg: dict, key: str):
     """Build the data set of a config and read its annotations.

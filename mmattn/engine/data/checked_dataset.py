@@ -114,8 +114,8 @@ class CheckedPipeline(Compose):
         labels, shape = data['gt_seg_map'], data.get('ori_shape')
         if shape is not None and labels.shape != tuple(shape[:2]):
             raise ValueError(
-                f'{data["seg_map_path"]} has the shape {labels.shape}, but its image has '
-                f'{tuple(shape[:2])}'
+                f'{data["seg_map_path"]} has the shape {labels.shape}, but its image '
+                f'has {tuple(shape[:2])}'
             )
         if self.num_classes is None:
             return

@@ -12,8 +12,8 @@ from mmengine.model import is_model_wrapper
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from .checked_dataset import CheckedDataset, DataError, leaves, loader
 from .build import build_dataset
+from .checked_dataset import CheckedDataset, DataError, leaves, loader
 
 DETECTION_HEADS = ('bbox_head', 'mask_head', 'roi_head.bbox_head', 'roi_head.mask_head')
 
@@ -212,7 +212,9 @@ def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
                 if number != len(classes) and not getattr(
                     head, 'class_agnostic', False
                 ):
-                    raise DataError(f'{where}, but model.{name}.num_classes is {number}')
+                    raise DataError(
+                        f'{where}, but model.{name}.num_classes is {number}'
+                    )
     if hasattr(dataset, 'reduce_zero_label'):
         for head in _heads(model, 'decode_head'):
             number = head.num_classes

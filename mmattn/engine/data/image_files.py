@@ -40,7 +40,9 @@ def check_image_file(path: str) -> None:
 
 @lru_cache(maxsize=2**16)
 def _decoding_error(path: str, size: int) -> str | None:
-    """Return Pillow's error for a file of this size; it is strict about missing data.
+    """Return Pillow's error for a file of this size, or None.
+
+    Pillow is strict about missing data.
     """
     try:
         with Image.open(path) as image:

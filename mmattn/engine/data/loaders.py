@@ -68,7 +68,8 @@ class PositionedBatchSampler(Sampler):
     """Add positions to the indices of a batch sampler, and start at any batch.
 
     Batches are numbered over all passes; `number` is the next one's. Batches before the
-    one to resume at are drawn from the sampler and dropped, so their data is not loaded.
+    one to resume at are drawn from the sampler and dropped, and their data is not
+    loaded.
 
     Args:
         build: function that makes the batch sampler from a seed.
