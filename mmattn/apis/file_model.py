@@ -17,13 +17,16 @@ class FileModel:
     Args:
         file: path of the file.
         device: 'cpu' by default; an .onnx file supports 'cuda' with onnxruntime-gpu.
+        trust_checkpoint: see `mmattn.export.load`.
 
     Raises:
         ValueError: the file cannot be read, is a backbone alone, or does not support
             the device.
     """
 
-    def __init__(self, file: str, device: str | None = None):
+    def __init__(
+        self, file: str, device: str | None = None, trust_checkpoint: bool = False
+    ):
         kind = (device or 'cpu').partition(':')[0]
         if kind not in ('cpu', 'cuda') or (kind == 'cuda' and file.endswith('.pt2')):
             raise ValueError(f'{file} does not support the device {device!r}')
@@ -33,7 +36,8 @@ class FileModel:
                 f'{", ".join(_providers())}. Install onnxruntime-gpu, leave out '
                 "`device`, or pass 'cpu'"
             )
-        runner = load(file, providers=CUDA if kind == 'cuda' else None)
+        providers = CUDA if kind == 'cuda' else None
+        runner = load(file, providers=providers, trust_checkpoint=trust_checkpoint)
         metadata = runner.metadata
         self.task = metadata.task
         if self.task == 'features':

@@ -37,7 +37,7 @@ class Predictor:
         device: such as 'cpu' or 'cuda:0'; None selects a GPU if there is one.
         cfg_options: entries of the config to override.
         trust_checkpoint: let the checkpoint run the code that it contains while it is
-            read. By default such a checkpoint is refused.
+            read. By default such a checkpoint, and every .pt2 file, is refused.
 
     Attributes:
         task: 'detection', 'segmentation' or 'classification'.
@@ -68,7 +68,7 @@ class Predictor:
     ):
         found = find_model(model, weights, cfg_options)
         with trusted_checkpoints(trust_checkpoint):
-            self.model = _open(found, device)
+            self.model = _open(found, device, trust_checkpoint)
         self.name, self.weights = found.name, found.weights
         self.task = self.model.task
         self.classes, self.palette = self.model.classes, self.model.palette
@@ -189,11 +189,11 @@ class Predictor:
             )
 
 
-def _open(found, device: str | None):
+def _open(found, device: str | None, trust_checkpoint: bool):
     if found.cfg is None:
         from .file_model import FileModel
 
-        return FileModel(found.weights, device)
+        return FileModel(found.weights, device, trust_checkpoint)
     from .config_model import ConfigModel
 
     return ConfigModel(found, device)

@@ -31,6 +31,7 @@ from .write import (
     FORMATS,
     described,
     export_program,
+    first_output,
     open_session,
     serialize,
 )
@@ -160,6 +161,7 @@ def export_graph(
     ]
     metadata = replace(metadata, outputs=list(names))
     metadata.check()
+    metadata.check_classes(first_output(program).shape)
     content = serialize(program, metadata, format)
     session = cache(lambda: open_session(content, format))
     batches = (verification_inputs(each, graph, metadata) for each in verify)

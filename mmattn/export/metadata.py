@@ -1,6 +1,7 @@
 """Describe an exported file, so that it runs without the config that it came from."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import prod
 from reprlib import repr as short
@@ -10,6 +11,7 @@ from .metadata_rules import RULES
 
 KEY = 'mmattn'  # of the description in an ONNX file
 PT2_FILE = 'mmattn.json'  # the description inside a pt2 file
+RANKS = dict(classification=2, segmentation=4)  # of scores and logits
 MAX_TEXT = 2**24  # characters
 MAX_PIXELS = 2**28  # 3 GiB in float32
 
@@ -91,7 +93,7 @@ class Metadata:
         """Read a description, ignoring keys of newer versions.
 
         Raises:
-            ValueError: the text is no description.
+            ValueError: the text is no description, or lacks a key.
         """
         if len(text) > MAX_TEXT:
             raise ValueError(
@@ -99,12 +101,19 @@ class Metadata:
             )
         try:
             values = json.loads(text)
-            known = {item.name for item in fields(cls)}
-            metadata = cls(**{k: v for k, v in values.items() if k in known})
-        except (AttributeError, RecursionError, TypeError, ValueError) as error:
+        except (RecursionError, ValueError):
+            values = None
+        if not isinstance(values, dict):
             raise ValueError(
                 f'the metadata must be an object written by mmattn, got {short(text)}'
-            ) from error
+            )
+        names = [item.name for item in fields(cls)]
+        # A default in place of a lost key could change the results.
+        if missing := [name for name in names if name not in values]:
+            raise ValueError(
+                f'the metadata must have the keys {missing}; export the model again'
+            )
+        metadata = cls(**{name: values[name] for name in names})
         metadata.check()
         return metadata
 
@@ -117,3 +126,21 @@ class Metadata:
                     f'`{name}` of the metadata must be {accepted}, got {short(value)}'
                 )
         check_pixels(self.batch * prod(self.shape), 'a batch')
+
+    def check_classes(self, shape: Sequence):
+        """Raise a ValueError unless each channel of scores or logits has a class.
+
+        Args:
+            shape: shape of the first output, with symbols for dynamic sides. Label maps
+                and detections have no such channels. One channel of logits may stand
+                for two classes.
+        """
+        if self.classes is None or len(shape) != RANKS.get(self.task):
+            return
+        count = shape[1]
+        is_binary = self.task == 'segmentation' and count == 1
+        if isinstance(count, int) and count != len(self.classes) and not is_binary:
+            raise ValueError(
+                f'`classes` of the metadata must have a name for each of the {count} '
+                f'classes of the model, got {len(self.classes)} names'
+            )

@@ -50,6 +50,10 @@ def is_list(value: Any, is_item: Check, length: int | None = None) -> bool:
     return is_long and all(map(is_item, value))
 
 
+def is_names(value: Any) -> bool:
+    return is_list(value, is_text) and len(value) > 0
+
+
 def is_dict(value: Any, checks: dict[str, Check]) -> bool:
     """Return whether a value is a dict of these keys with valid values."""
     same_keys = type(value) is dict and set(value) == set(checks)
@@ -85,7 +89,7 @@ RESIZE = (
 RULES = {
     'task': choice(*TASKS),
     'inputs': choice(['image'], ['image', 'image_size']),
-    'outputs': (partial(is_list, is_item=is_text), 'names'),
+    'outputs': (is_names, 'names'),
     'shape': (is_size, 'a height and a width'),
     'batch': (is_count, 'a positive number'),
     'dynamic': choice(None, 'batch', 'size'),

@@ -38,6 +38,25 @@ def check_outputs(
             f'outputs of shapes {shapes} do not fit images of shape {tuple(shape)} and '
             f'the task {metadata.task!r} with the outputs {metadata.outputs}'
         )
+    if metadata.classes is not None:
+        _check_labels(outputs, metadata)
+
+
+def _check_labels(outputs: Sequence[np.ndarray], metadata: Metadata):
+    """Raise a ValueError for a label without a class."""
+    known = len(metadata.classes)
+    match metadata.task, outputs:
+        case 'detection', [_, labels, *_]:
+            is_known = labels < known
+        case 'segmentation', [labels] if labels.ndim == 3:
+            is_known = labels < max(known, 2)  # one channel decides between two
+        case _:
+            return
+    if not is_known.all():
+        raise ValueError(
+            f'the graph gives the label {labels.max()}, and `classes` of the metadata '
+            f'has {known} names'
+        )
 
 
 def detections(

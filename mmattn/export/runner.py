@@ -25,21 +25,23 @@ def load(
     *,
     threads: int | None = None,
     providers: Sequence[str] | None = None,
+    trust_checkpoint: bool = False,
 ) -> 'Runner':
     """Return a runner of a file that `export_model` or `tools/export.py` wrote.
 
-    An .onnx file requires numpy, Pillow and onnxruntime. A .pt2 file requires PyTorch,
-    which may run code that the file contains: load one only if you trust its source.
+    An .onnx file requires numpy, Pillow and onnxruntime. A .pt2 file requires PyTorch.
 
     Args:
         file: an .onnx or a .pt2 file.
         threads: threads of ONNX Runtime; it chooses by itself by default. PyTorch's are
             set by `torch.set_num_threads`.
         providers: execution providers of ONNX Runtime; the CPU by default.
+        trust_checkpoint: load a .pt2 file, and let PyTorch run the code that it may
+            contain. An .onnx file contains none.
 
     Raises:
-        ValueError: the file has another suffix, is damaged, or was not written by
-            mmattn.
+        ValueError: the file has another suffix, is damaged, was not written by mmattn,
+            or is a .pt2 file that is not trusted.
         ImportError: onnxruntime or torch is not installed.
 
     Example:
@@ -56,7 +58,7 @@ def load(
         return Runner(*_open_onnx(file, threads, providers or PROVIDERS))
     if threads is not None or providers is not None:
         raise ValueError(f'`threads` and `providers` are for .onnx files, got {file}')
-    return Runner(*_open_pt2(file))
+    return Runner(*_open_pt2(file, trust_checkpoint))
 
 
 def _metadata(text: str | None, file: Path) -> Metadata:
@@ -112,6 +114,14 @@ def _check_graph(session, metadata: Metadata, file: Path):
         raise ValueError(
             f'{file} has the outputs {names}, and its metadata {metadata.outputs}'
         )
+    _check_classes(outputs[0].shape, metadata, file)
+
+
+def _check_classes(shape: Sequence, metadata: Metadata, file: Path):
+    try:
+        metadata.check_classes(shape)
+    except ValueError as error:
+        raise ValueError(f'{file}: {error}') from error
 
 
 def _fits(found: tuple, expected: tuple) -> bool:
@@ -122,23 +132,32 @@ def _fits(found: tuple, expected: tuple) -> bool:
     return all(not isinstance(side, int) or side == other for side, other in sides)
 
 
-def _open_pt2(file: Path):
+def _open_pt2(file: Path, trust_checkpoint: bool):
     try:
         with ZipFile(file) as archive:
             text = _described(archive)
     except UNREADABLE as error:
         raise ValueError(f'{file} is no torch.export program: {error}') from error
-    # Read this before torch runs what is in the file.
     metadata = _metadata(text, file)
+    if not trust_checkpoint:
+        raise ValueError(
+            f'{file} is refused: PyTorch runs code that a .pt2 file may contain. If '
+            'you trust the author of the file, pass --trust-checkpoint '
+            '(trust_checkpoint=True in Python). An .onnx file contains no code'
+        )
     import torch
     import torchvision  # noqa: F401  registers its operators
 
     import mmattn.ops  # noqa: F401  registers ours
 
+    from .write import first_output
+
     try:
-        module = torch.export.load(file).module()
+        program = torch.export.load(file)
+        module, shape = program.module(), first_output(program).shape
     except Exception as error:  # those of torch.export have no common base
         raise ValueError(f'torch.export cannot load {file}: {error}') from error
+    _check_classes(shape, metadata, file)
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
@@ -153,7 +172,9 @@ def _described(archive: ZipFile) -> str | None:
         raise BadZipFile('it has compressed entries, which torch.export does not write')
     if damaged := archive.testzip():
         raise BadZipFile(f'its entry {damaged} is damaged')
-    names = [x for x in archive.namelist() if x.endswith(f'/extra/{PT2_FILE}')]
+    # PyTorch 2.6 and 2.7 write the second.
+    places = f'/extra/{PT2_FILE}', f'extra_files/{PT2_FILE}'
+    names = [name for name in archive.namelist() if name.endswith(places)]
     return archive.read(names[0]).decode() if names else None
 
 

@@ -63,6 +63,12 @@ def dynamic_shapes(graph: nn.Module, dynamic: str | None) -> tuple | None:
     return (axes, *({} for _ in graph.input_names[1:]))
 
 
+def first_output(program: ExportedProgram) -> Tensor:
+    """Return a tensor without content that has the shape of the first output."""
+    outputs = program.graph.output_node().args[0]
+    return outputs[0].meta['val']
+
+
 def serialize(program: ExportedProgram, metadata: Metadata, format: str) -> bytes:
     """Return the content of a file with the program and its metadata.
 

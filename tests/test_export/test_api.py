@@ -56,6 +56,13 @@ def onnx_file(cfg, checkpoint, tmp_path_factory):
     return path
 
 
+def without_export(monkeypatch):
+    """Replace the slow steps of an export by ones that do nothing."""
+    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    monkeypatch.setattr(module, 'first_output', lambda _: torch.empty(1, 5))
+    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
+
+
 def predicted(cfg, checkpoint, images):
     """Return the scores of mmpretrain's own prediction for RGB images."""
     model, _ = module.build_model(cfg, checkpoint)
@@ -154,6 +161,14 @@ def test_checkpoint_of_another_model(checkpoint, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_classes_of_another_model(checkpoint, tmp_path):
+    cfg = classifier_config()
+    cfg.test_dataloader.dataset.metainfo.classes = ['a', 'b']
+    with pytest.raises(ValueError, match='`classes` .* the 5 classes .*, got 2 names'):
+        export_model(cfg, checkpoint, tmp_path / 'model.onnx', shape=(32, 32))
+    assert not list(tmp_path.iterdir())
+
+
 def test_existing_file_is_kept(cfg, checkpoint, tmp_path):
     out = tmp_path / 'model.pt2'
     beside = tmp_path / 'model.pt2.json'
@@ -186,7 +201,7 @@ def test_json_that_cannot_be_written(cfg, tmp_path, monkeypatch):
         beside.mkdir()
         return b'program'
 
-    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    without_export(monkeypatch)
     monkeypatch.setattr(module, 'serialize', serialize)
     with pytest.raises(OSError, match=r'model\.pt2\.json'):
         export_model(cfg, None, out, shape=(32, 32))
@@ -195,8 +210,7 @@ def test_json_that_cannot_be_written(cfg, tmp_path, monkeypatch):
 
 
 def test_other_shapes_than_pytorch(cfg, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, 'export_program', lambda *_: None)
-    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
+    without_export(monkeypatch)
     monkeypatch.setattr(
         module, 'open_session', lambda *_: lambda image: [torch.ones(1, 4)]
     )
@@ -216,7 +230,7 @@ def test_models_that_fail_at_a_shape():
 
 
 def test_metadata_that_no_file_may_have(monkeypatch):
-    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    without_export(monkeypatch)
     metadata = Metadata('features', ['image'], [], [8, 9], mask_threshold=-1)
     with pytest.raises(ValueError, match='`mask_threshold` .* got -1'):
         module.export_graph(Doubled(), metadata, 'onnx')
@@ -227,7 +241,6 @@ def test_difference_from_pytorch_is_refused(cfg, checkpoint, tmp_path, monkeypat
         return lambda image: [torch.full((1, 5), 0.2)]
 
     monkeypatch.setattr(module, 'open_session', wrong)
-    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
     with pytest.raises(ExportError, match='differs from PyTorch'):
         export_model(
             cfg,
@@ -265,9 +278,8 @@ def test_other_sizes_are_tried(monkeypatch, dynamic, wrong_at):
         wrong = wrong_at in (len(image), tuple(image.shape[2:]))
         return [2 * image * (1 + 1e-4 * wrong)]
 
-    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    without_export(monkeypatch)
     monkeypatch.setattr(module, 'described', lambda content, *_: content)
-    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
     monkeypatch.setattr(module, 'open_session', lambda *_: session)
     metadata = Metadata(
         task='features',
@@ -289,8 +301,7 @@ def test_least_size_is_in_the_file(monkeypatch):
     def session(image):
         return [2 * image * (1 + 1e-4 * (min(image.shape[2:]) < 50))]
 
-    monkeypatch.setattr(module, 'export_program', lambda *_: None)
-    monkeypatch.setattr(module, 'serialize', lambda *_: b'')
+    without_export(monkeypatch)
     monkeypatch.setattr(module, 'open_session', lambda *_: session)
     monkeypatch.setattr(
         module, 'described', lambda content, program, *described: described
@@ -329,7 +340,7 @@ def test_errors_of_the_optimizer_are_refusals(monkeypatch):
 
 
 def test_full_disk_leaves_nothing(cfg, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, 'export_program', lambda *_: None)
+    without_export(monkeypatch)
     monkeypatch.setattr(module, 'serialize', lambda *_: bytes(1 << 20))
     out = tmp_path / 'model.onnx'
     out.write_bytes(b'before')

@@ -1,7 +1,9 @@
 """Files that are damaged, or made to do harm, are refused with a ValueError."""
 
 import json
+import pickle
 import warnings
+from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from small_files import DETECTOR, FEATURES, RESIZE, SCORES, noise, write
 from torch import nn
 
+from mmattn.apis import Predictor
 from mmattn.export import load
 from mmattn.export.metadata import KEY, PT2_FILE, Metadata
 from mmattn.export.runner import Runner
@@ -21,6 +24,11 @@ onnxruntime = pytest.importorskip('onnxruntime')
 @pytest.fixture
 def onnx_file(tmp_path):
     return write(tmp_path / 'model.onnx', SCORES, 'classification', dynamic='batch')
+
+
+class Logits(nn.Module):
+    def forward(self, image):
+        return (image.log(),)
 
 
 class Labels(nn.Module):
@@ -48,7 +56,7 @@ def check_damage(content: bytes, path, image, seed):
             del damaged[rng.integers(1, len(damaged)) :]
         path.write_bytes(damaged)
         try:
-            load(path)(image)
+            load(path, trust_checkpoint=True)(image)
         except ValueError:
             refused += 1
     return refused
@@ -77,11 +85,47 @@ def test_programs_without_a_part(program_file, tmp_path):
                     if value is not None:
                         archive.writestr(name, value)
             try:
-                load(path)(noise(64, 96))
+                load(path, trust_checkpoint=True)(noise(64, 96))
             except ValueError as error:
                 refused.append(changed)
                 assert str(path) in str(error)
     assert {name.rpartition('/')[2] for name in refused} >= {'model.json', PT2_FILE}
+
+
+class Payload:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_programs_that_run_code(program_file, tmp_path):
+    """PyTorch unpickles the example inputs; then the payload writes a file."""
+    path, written = tmp_path / 'code.pt2', tmp_path / 'written'
+    with ZipFile(program_file) as archive, ZipFile(path, 'w') as changed:
+        for name in archive.namelist():
+            content = archive.read(name)
+            if '/sample_inputs/' in name:
+                content = pickle.dumps(Payload(written))
+            changed.writestr(name, content)
+    with pytest.raises(ValueError, match=r'code\.pt2 is refused: .*trust_checkpoint'):
+        load(path)
+    with pytest.raises(ValueError, match=r'code\.pt2 is refused: .*trust_checkpoint'):
+        Predictor(path)
+    assert not written.exists()
+    with pytest.raises(ValueError, match=r'cannot load .*code\.pt2'):
+        load(path, trust_checkpoint=True)
+    assert written.exists()
+    assert Predictor(program_file, trust_checkpoint=True).task == 'segmentation'
+
+
+def test_programs_of_older_versions_of_pytorch(tmp_path):
+    described = Metadata('features', ['image'], ['feature0'], [64, 96]).to_json()
+    with ZipFile(tmp_path / 'old.pt2', 'w') as archive:
+        archive.writestr(f'extra_files/{PT2_FILE}', described)
+    with pytest.raises(ValueError, match=r'old\.pt2 is refused'):
+        load(tmp_path / 'old.pt2')
 
 
 def test_compressed_archives(program_file, tmp_path):
@@ -101,6 +145,65 @@ def with_metadata(path, text):
     other = path.with_name('other.onnx')
     onnx.save(model, other)
     return other
+
+
+@pytest.mark.parametrize('run', [load, Predictor])
+@pytest.mark.parametrize(
+    'old, new, message',
+    [
+        ('}', '', 'the metadata must be an object written by mmattn'),
+        ('"mean"', '"means"', r"must have the keys \['mean'\]"),
+        ('"mean": [0.0', '"mean": [NaN', '`mean` of the metadata must be three'),
+        ('"shape": [64', '"shape": [-64', '`shape` of the metadata must be a height'),
+        ('"batch": 1', '"batch": "1"', '`batch` of the metadata must be a positive'),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_damaged_metadata(onnx_file, program_file, tmp_path, run, old, new, message):
+    text = Metadata('classification', ['image'], ['scores'], [64, 96]).to_json()
+    assert old in text
+    text = new.join(text.rsplit(old, 1))
+    program = tmp_path / 'other.pt2'
+    with ZipFile(program_file) as archive, ZipFile(program, 'w') as changed:
+        for name in archive.namelist():
+            content = text if name.endswith(PT2_FILE) else archive.read(name)
+            changed.writestr(name, content)
+    for file in (with_metadata(onnx_file, text), program):
+        with pytest.raises(ValueError, match=rf'{file.name}: .*{message}'):
+            run(file)
+
+
+@pytest.mark.parametrize('classes', [['a', 'b'], list('abcd')], ids=len)
+def test_another_number_of_classes(tmp_path, classes):
+    file = write(tmp_path / 'c.onnx', SCORES, 'classification', classes=classes)
+    with pytest.raises(ValueError, match=r'c\.onnx: `classes` .* 3 classes of the mod'):
+        load(file)
+    program = torch.export.export(Logits(), (torch.rand(1, 3, 64, 96),))
+    described = Metadata(
+        *('segmentation', ['image'], ['logits'], [64, 96]), classes=classes
+    )
+    torch.export.save(
+        program, tmp_path / 'c.pt2', extra_files={PT2_FILE: described.to_json()}
+    )
+    with pytest.raises(ValueError, match=r'c\.pt2: `classes` .* 3 classes of the mode'):
+        load(tmp_path / 'c.pt2', trust_checkpoint=True)
+
+
+@pytest.mark.parametrize('outside', ['../weights', '{}/weights', 'link'])
+def test_weights_outside_of_the_folder(tmp_path, outside):
+    """ONNX files may name other files as weights, but none elsewhere."""
+    np.arange(3, dtype=np.float32).tofile(tmp_path / 'weights')
+    (tmp_path / 'model').mkdir()
+    (tmp_path / 'model/link').symlink_to('../weights')
+    file = write(tmp_path / 'model/m.onnx', SCORES, 'classification')
+    model = onnx.load(file)
+    weights = model.graph.initializer.add(name='unused', data_type=1, dims=[3])
+    model.graph.output.append(onnx.helper.make_tensor_value_info('unused', 1, [3]))
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.external_data.add(key='location', value=outside.format(tmp_path))
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(ValueError, match='cannot load .*xternal data'):
+        load(file)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +305,26 @@ DETS = np.array([[[1, 2, 30, 40, 0.9]]], np.float32)
 def test_outputs_of_other_shapes(task, outputs):
     with pytest.raises(ValueError, match='do not fit images of shape .1, 3, 64, 96.'):
         runner(task, *outputs)(noise(64, 96))
+
+
+@pytest.mark.parametrize(
+    'task, outputs, label',
+    [
+        ('detection', [DETS, np.full((1, 1), 1)], 1),
+        ('segmentation', [np.full((1, 64, 96), 2)], 2),
+    ],
+)
+def test_labels_without_a_class(task, outputs, label):
+    message = f'the label {label}, and `classes` .* has 1 names'
+    with pytest.raises(ValueError, match=message):
+        runner(task, *outputs, classes=['a'])(noise(64, 96))
+    known = [chr(ord('a') + i) for i in range(label + 1)]
+    runner(task, *outputs, classes=known)(noise(64, 96))
+
+
+def test_one_channel_decides_between_two_classes():
+    found = runner('segmentation', np.full((1, 64, 96), 1), classes=['a'])
+    assert (found(noise(64, 96)).labels == 1).all()
 
 
 def test_fewer_outputs_than_described():

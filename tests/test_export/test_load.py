@@ -88,7 +88,7 @@ def test_programs_of_torch(tmp_path):
     file, other = tmp_path / 'model.pt2', tmp_path / 'other.pt2'
     torch.export.save(program, file, extra_files={PT2_FILE: described.to_json()})
     image = noise(50, 96)
-    found = load(file)(image)
+    found = load(file, trust_checkpoint=True)(image)
     np.testing.assert_array_equal(found.labels, image.argmax(2))
     with pytest.raises(ValueError, match='are for .onnx files'):
         load(file, threads=1)

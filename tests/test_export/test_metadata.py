@@ -1,6 +1,7 @@
 """Metadata of files, which may come from anywhere."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_valid(changes):
 INVALID = {
     'task': ['dancing', None, ['detection'], 3],
     'inputs': ['image', [], ['image', 'size'], [1], {}, None],
-    'outputs': ['dets', [1], {}, None],
+    'outputs': ['dets', [], [1], {}, None],
     'shape': [[64], [64, 96, 3], [0, 96], [-64, 96], [64.0, 96], ['64', 96], 64, None],
     'batch': [0, -1, 1.0, True, '1', None],
     'dynamic': ['height', True, 0, ['size']],
@@ -88,6 +89,39 @@ def test_every_attribute_is_checked():
     assert set(INVALID) == set(json.loads(described()))
 
 
+@pytest.mark.parametrize('name', INVALID)
+def test_missing(name):
+    """Without its `mean`, a model would run with another normalization."""
+    values = json.loads(described())
+    del values[name]
+    with pytest.raises(ValueError, match=rf"must have the keys \['{name}'\]; export"):
+        Metadata.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    'task, shape, fits',
+    [
+        ('classification', (1, 3), True),
+        ('classification', ('batch', None), True),
+        ('classification', (1, 4), False),
+        ('classification', (1, 1), False),
+        ('segmentation', (1, 2, 64, 96), False),
+        ('segmentation', (1, 1, 64, 96), True),
+        ('segmentation', (1, 64, 96), True),
+        ('detection', (1, 100, 5), True),
+        ('features', (1, 32, 16, 24), True),
+    ],
+    ids=str,
+)
+def test_channels_of_classes(task, shape, fits):
+    metadata = Metadata(task, ['image'], ['out'], [64, 96], classes=['a', 'b', 'c'])
+    replace(metadata, classes=None).check_classes(shape)
+    if fits:
+        return metadata.check_classes(shape)
+    with pytest.raises(ValueError, match=f'each of the {shape[1]} .*, got 3 names'):
+        metadata.check_classes(shape)
+
+
 @pytest.mark.parametrize('number', ['NaN', 'Infinity', '-Infinity', '1e999'])
 def test_numbers_that_are_not_finite(number):
     text = described(pad=dict(divisor=1, value='here')).replace('"here"', number)
@@ -102,7 +136,7 @@ def test_more_pixels_than_memory():
 
 @pytest.mark.parametrize(
     'text',
-    ['', '[1]', 'null', '3', '{"task": ', '{}', '[' * 10**5, '{"a":' * 10**5, '\x00'],
+    ['', '[1]', 'null', '"task"', '{"task": ', '[' * 10**5, '{"a":' * 10**5, '\x00'],
     ids=lambda text: repr(text[:9]),
 )
 def test_what_is_no_description(text):

@@ -157,11 +157,11 @@ def test_iou_is_that_of_mmseg(tmp_path, reduce_zero_label):
 def test_other_files_are_refused(tmp_path, monkeypatch, capsys):
     tool = load_tool('analysis/evaluate_export')
     described = SimpleNamespace(metadata=Metadata('features', [], [], [1, 1]))
-    monkeypatch.setattr(tool, 'load', lambda file: described)
+    monkeypatch.setattr(tool, 'load', lambda file, **_: described)
     with pytest.raises(SystemExit, match='must be a detector or a segmentor'):
         tool.main(['a.onnx', 'labels', 'images'])
     monkeypatch.setattr(
-        tool, 'load', lambda file: FakeRunner('segmentation', {}, classes=['a'])
+        tool, 'load', lambda file, **_: FakeRunner('segmentation', {}, classes=['a'])
     )
     monkeypatch.setattr(tool, 'evaluate_segmentor', lambda *args: dict(mIoU=args[-1]))
     tool.main(['a.onnx', 'labels', 'images', '--reduce-zero-label'])

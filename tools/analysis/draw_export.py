@@ -110,11 +110,16 @@ def main(argv: list[str] | None = None):
     parser.add_argument(
         '--score-thr', type=float, default=0.5, help='lowest score that is drawn'
     )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let a .pt2 file run the code that it contains',
+    )
     args = parser.parse_args(argv)
     cfg = Config.fromfile(args.config)
     init_default_scope(cfg.default_scope)
     try:
-        runner = load(args.file)
+        runner = load(args.file, trust_checkpoint=args.trust_checkpoint)
         pictures = draw(cfg, args.checkpoint, runner, args.num_images, args.score_thr)
     except (OSError, ValueError) as error:
         raise SystemExit(f'draw_export: {error}') from error

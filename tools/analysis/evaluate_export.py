@@ -120,14 +120,18 @@ def evaluate_segmentor(
 
 
 def evaluate(
-    file: Path, annotations: Path, images: Path, reduce_zero_label: bool = False
+    file: Path,
+    annotations: Path,
+    images: Path,
+    reduce_zero_label: bool = False,
+    trust_checkpoint: bool = False,
 ) -> dict:
     """Return the metrics of an exported file by name.
 
     Raises:
         ValueError: the file is no detector and no segmentor, or the data do not fit it.
     """
-    runner = load(file)
+    runner = load(file, trust_checkpoint=trust_checkpoint)
     task = runner.metadata.task
     if task == 'detection':
         return evaluate_detector(runner, annotations, images)
@@ -149,6 +153,11 @@ def main(argv: list[str] | None = None):
         '--reduce-zero-label',
         action='store_true',
         help='ignore the label 0 and count the others from it, as for ADE20K',
+    )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let a .pt2 file run the code that it contains',
     )
     args = parser.parse_args(argv)
     try:
