@@ -7,6 +7,7 @@ pytest.importorskip('onnxruntime')
 
 import export_table as tool
 
+from mmattn.export.graphs import GRAPHS
 from mmattn.models import backbones
 
 ROWS = tool.read(tool.DOCS / 'export.csv')
@@ -30,6 +31,12 @@ def test_exported_backbones_equal_pytorch(row):
 def test_page_has_the_table():
     before, _, rest = (tool.DOCS / 'export.md').read_text().partition(tool.MARKS[0])
     assert before and rest.partition(tool.MARKS[1])[0] == '\n' + tool.tables(ROWS)
+
+
+def test_page_lists_the_models():
+    page = (tool.DOCS / 'export.md').read_text()
+    models = {model.rpartition('.')[2] for model in GRAPHS}
+    assert {name for name in models if f'`{name}`' not in page} == set()
 
 
 @pytest.mark.parametrize(
