@@ -52,7 +52,19 @@ def test_the_page_is_written_once_and_checked(tables):
     assert page.startswith('# Head\n') and page.endswith('tail\n')
     assert '| `two` | 1 | 0.0 | 4 | 77.75 ± 5.3 | 1.00 |' in page
     assert '| eight heads against two | +1 | 3 | +0.9 to +1.1 |' in page
+    assert 'comparisons: holds (1).\n' in page and '| [`x`](#x) | eight' in page
     assert 'Verdict: **holds**.' in page and '![Every seed of x](x.png)' in page
+
+
+def test_further_seeds_are_compared_with_the_first(tables):
+    claim = report.load_claim('x')
+    # 80, 82 and 79 predict 80.33 +- 7.59. Seed 3 has 70.
+    for seed, value in ((4, 87.9), (5, 88.1)):
+        run = make_run('two', seed, claim.config_hash('two'), **{METRIC: value})
+        run_rows.add_run(tables / 'x.csv', run)
+    results = report.load_results('x', tables)
+    text = report.fresh_seeds([results, results])
+    assert '1 of 3 runs' in text and '`x` `two` seed 3, `x` `two` seed 5.' in text
 
 
 def test_a_damaged_table_ends_the_report(tables):

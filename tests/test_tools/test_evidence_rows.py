@@ -102,6 +102,9 @@ def test_intervals_are_those_of_other_formulations(values):
     half = quantile * (np.var(values) / (len(values) - 1)) ** 0.5
     expected = np.mean(values) - half, np.mean(values) + half
     assert paired_tests.student_interval(values) == pytest.approx(expected, abs=1e-4)
+    half *= (len(values) + 1) ** 0.5
+    expected = np.mean(values) - half, np.mean(values) + half
+    assert paired_tests.prediction_interval(values) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(

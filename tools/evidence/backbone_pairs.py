@@ -1,7 +1,10 @@
 """Pairs of backbones that their papers compare, for detection and segmentation."""
 
-from claim import Comparison, Variant
+from collections.abc import Mapping
+
+from claim import ROOT, Comparison, Variant
 from demos import demo_variant
+from mmengine.config import Config
 
 SOURCE = (
     'MaiT, https://arxiv.org/abs/2207.03006; DAT, https://arxiv.org/abs/2201.00520; '
@@ -52,7 +55,11 @@ IVIT = {
 
 
 def backbone_variants(
-    config: str, channels: str, iterations: int
+    config: str,
+    channels: str,
+    iterations: int,
+    side: int,
+    options: Mapping[str, object],
 ) -> dict[str, Variant]:
     """Return the networks of the pairs.
 
@@ -60,6 +67,8 @@ def backbone_variants(
         config: path of the configs of a demo, with `{}` for the backbone's name.
         channels: entry of the config that lists the channels of the maps.
         iterations: see `demo_variant`.
+        side: side of the images. Positions that depend on it are made for it.
+        options: further entries of the config to override.
     """
     narrow_ivit = IVIT | {channels: list(IVIT_DIMS)}
     resnet = RESNET | {channels: list(RESNET_DIMS)}
@@ -74,7 +83,11 @@ def backbone_variants(
         'pvtv2': ('pvtv2_b0', {}),
         'resnet18': ('ivit_n', resnet),
     }
-    return {
-        name: demo_variant(config.format(base), iterations, options)
-        for name, (base, options) in changes.items()
-    }
+    variants = {}
+    for name, (base, own) in changes.items():
+        path = config.format(base)
+        sized = {}
+        if 'img_size' in Config.fromfile(ROOT / path).model.backbone:
+            sized = {'model.backbone.img_size': side}
+        variants[name] = demo_variant(path, iterations, {**own, **sized, **options})
+    return variants

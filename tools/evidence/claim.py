@@ -10,7 +10,7 @@ import json
 import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from mmengine.config import Config
@@ -159,6 +159,7 @@ def claim_names(folder: Path = CLAIMS) -> list[str]:
     return sorted(path.stem for path in folder.glob('*.py'))
 
 
+@cache  # claims are not changed, and some load others
 def load_claim(name: str, folder: Path = CLAIMS) -> Claim:
     """Return a claim by the name of its file.
 

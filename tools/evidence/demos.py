@@ -5,6 +5,33 @@ from collections.abc import Mapping
 from claim import ROOT, Variant
 from mmengine.config import Config
 
+SCENE_SIDE, SCENE_BATCH, SCENE_ITERATIONS = 64, 8, 400
+_RESIZE = dict(type='Resize', scale=(SCENE_SIDE, SCENE_SIDE))
+# Scenes of clothes at half their size, so that objects are about as large as the
+# photographs that they come from.
+SMALL_SCENES = {
+    'train_dataloader.batch_size': SCENE_BATCH,
+    'train_dataloader.dataset.pipeline': [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadAnnotations'),
+        _RESIZE,
+        dict(type='RandomFlip', prob=0.5),
+        dict(type='PackSegInputs'),
+    ],
+    # Predictions are enlarged to the size of the truth.
+    'val_dataloader.dataset.pipeline': [
+        dict(type='LoadImageFromFile'),
+        _RESIZE,
+        dict(type='LoadAnnotations'),
+        dict(type='PackSegInputs'),
+    ],
+}
+SMALL_SCENES_NOTE = (
+    f'Scenes of clothes (`tools/datasets/fashion_scenes.py`) at {SCENE_SIDE} x '
+    f'{SCENE_SIDE} pixels, half their size: {SCENE_ITERATIONS} iterations of '
+    f'{SCENE_BATCH} images from random weights.'
+)
+
 
 def demo_variant(
     config: str, iterations: int, options: Mapping[str, object] | None = None

@@ -16,7 +16,8 @@ from statistics import mean
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'analysis'))
 import torch
 from image_in_model import LoadedModel, load_model, make_model_parser
-from mask_search import load_images
+from larger_images import BATCH, TEST_IMAGES, TUNING_STEPS, accuracies, load
+from mask_search import innermost, load_images
 
 NUM_IMAGES = 64
 
@@ -26,14 +27,27 @@ def head_diversity(loaded: LoadedModel) -> dict[str, float]:
     from mmattn.analysis import head_diversity
 
     images = load_images(loaded.cfg, loaded.model, 'val', NUM_IMAGES)
-    layers = head_diversity(loaded.backbone, images)
+    with torch.no_grad():
+        layers = head_diversity(loaded.backbone, images)
     return {
         name: mean(getattr(layer, name) for layer in layers)
         for name in ('head_variance', 'map_variance', 'similarity')
     }
 
 
-MEASUREMENTS = {'head_diversity': head_diversity}
+def larger_images(loaded: LoadedModel) -> dict[str, float]:
+    """Return accuracies in percent, with one property of larger images at a time."""
+    test = innermost(loaded.cfg.val_dataloader)
+    train = innermost(loaded.cfg.train_dataloader) | {'pipeline': test.pipeline}
+    scope = loaded.cfg.default_scope
+    return accuracies(
+        loaded.model,
+        load(loaded.model, test, scope, TEST_IMAGES),
+        load(loaded.model, train, scope, BATCH * TUNING_STEPS),
+    )
+
+
+MEASUREMENTS = {'head_diversity': head_diversity, 'larger_images': larger_images}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('measurement', choices=MEASUREMENTS)
     args = parser.parse_args(argv)
     loaded = load_model(args)
-    with torch.no_grad():
-        found = MEASUREMENTS[args.measurement](loaded)
+    found = MEASUREMENTS[args.measurement](loaded)
     args.out.write_text(json.dumps(found) + '\n')
 
 

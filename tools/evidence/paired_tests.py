@@ -14,6 +14,7 @@ from scipy import stats
 
 HOLDS, FAILS, UNDECIDED = 'holds', 'does not hold', 'undecided at this scale'
 NOT_RUN = 'not run yet'
+VERDICTS = HOLDS, FAILS, UNDECIDED, NOT_RUN
 RESAMPLES, LEVEL = 10000, 0.95
 FEWEST = 3  # seeds for a verdict
 
@@ -56,6 +57,14 @@ def student_interval(differences: Sequence[float]) -> tuple[float, float]:
     values = np.asarray(differences, dtype=float)
     half = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values)
     return float(values.mean() - half), float(values.mean() + half)
+
+
+def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return Student's interval of one further value, given at least two."""
+    found = np.asarray(values, dtype=float)
+    scale = found.std(ddof=1) * np.sqrt(1 + 1 / len(found))
+    low, high = stats.t.interval(LEVEL, len(found) - 1, found.mean(), scale)
+    return float(low), float(high)
 
 
 def decide(

@@ -11,13 +11,21 @@ the page is not up to date.
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
 
 from claim import ROOT, Claim, Comparison, claim_names, load_claim
-from paired_tests import Decision, combined, decide
+from paired_tests import (
+    FEWEST,
+    VERDICTS,
+    Decision,
+    combined,
+    decide,
+    prediction_interval,
+)
 from run import TABLES, stale_runs
 from run_rows import DamagedTable, Run, read_runs
 
@@ -187,8 +195,7 @@ def summary(all_results: list[Results]) -> str:
     """Return the table of all claims."""
     rows = [['claim', 'comparison', 'difference', '95 %', 'seeds', 'verdict']]
     for results in all_results:
-        title = results.name.replace('_', ' ')
-        link = f'[{title}](#{title.replace(" ", "-")})'
+        link = f'[`{results.name}`](#{results.name.replace("_", "-")})'
         decisions = results.decisions()
         for each, found in zip(results.claim.comparisons, decisions, strict=True):
             difference = f'{found.mean:+.3g}' if found.seeds else DASH
@@ -202,6 +209,48 @@ def summary(all_results: list[Results]) -> str:
     return markdown(rows)
 
 
+def counts(all_results: list[Results]) -> str:
+    """Say how many comparisons have each verdict."""
+    found = Counter(
+        decision.verdict for results in all_results for decision in results.decisions()
+    )
+    listed = ', '.join(
+        f'{verdict} ({found[verdict]})' for verdict in VERDICTS if found[verdict]
+    )
+    return f'Verdicts of the comparisons: {listed}.\n'
+
+
+def fresh_seeds(all_results: list[Results]) -> str:
+    """Say how many runs with further seeds agree with those of the claims' own."""
+    inside, outside, seen = 0, [], set()
+    for results in all_results:
+        own = set(results.claim.seeds)
+        for name, variant in results.claim.variants.items():
+            values = results.values(name, results.claim.metric)
+            first = [value for seed, value in values.items() if seed in own]
+            if len(first) < FEWEST:
+                continue
+            low, high = prediction_interval(first)
+            for seed in sorted(values.keys() - own):
+                # Claims may share a network.
+                if (variant.training_hash, seed) in seen:
+                    continue
+                seen.add((variant.training_hash, seed))
+                if low <= values[seed] <= high:
+                    inside += 1
+                else:
+                    outside.append(f'`{results.name}` `{name}` seed {seed}')
+    if not inside and not outside:
+        return ''
+    text = (
+        f'{inside} of {inside + len(outside)} runs with further seeds lie inside the '
+        "95 percent interval for one more run that follows from the claim's own seeds."
+    )
+    if outside:
+        text += f' Outside: {", ".join(outside)}.'
+    return text + '\n'
+
+
 def page_text(page: str, all_results: list[Results], tables: Path) -> str:
     """Return the page with its written part replaced.
 
@@ -212,7 +261,8 @@ def page_text(page: str, all_results: list[Results], tables: Path) -> str:
         raise ValueError(f'{PAGE} must have the lines {BEGIN!r} and {END!r} once')
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    parts = [summary(all_results), linear_line(tables)]
+    parts = [counts(all_results), summary(all_results), linear_line(tables)]
+    parts += [fresh_seeds(all_results)]
     parts += [section(results, tables) for results in all_results]
     return before + BEGIN + '\n' + '\n'.join(parts) + '\n' + END + after
 

@@ -3,22 +3,27 @@
 from backbone_pairs import ALIKE, PAIRS, SOURCE, TOLERANCE, backbone_variants
 from claim import Claim
 
-ITERATIONS = 150
+ITERATIONS, BATCH, SIDE = 60, 2, 256
 
 claim = Claim(
     statement='In Mask R-CNN, H-MaiT, DAT and DAT++ beat Swin, PVTv2 beats PVT, and '
     'IViT and HyLiSANet beat PVTv2 and a ResNet, at equal size.',
     source=SOURCE,
-    image_shape=(256, 256),
+    image_shape=(SIDE, SIDE),
     metric='coco/segm_mAP',
     variants=backbone_variants(
         'configs/demo/mask_rcnn_{}_hela.py',
         'model.neck.in_channels',
         ITERATIONS,
+        SIDE,
+        {'train_dataloader.batch_size': BATCH},
     ),
     alike=ALIKE,
     tolerance=TOLERANCE,
     comparisons=PAIRS,
-    notes=f'HeLa nuclei (`tools/datasets/hela.py`), {ITERATIONS} iterations of 4 '
-    'images from random weights: half of the demo, to keep a run under six minutes.',
+    notes=f'HeLa nuclei (`tools/datasets/hela.py`), {ITERATIONS} iterations of {BATCH} '
+    'images from random weights. The demo trains for 300 iterations of 4. All are the '
+    'smallest sizes of their families; Swin is DAT with shifted windows throughout. A '
+    'pilot with another seed fixed the length: IViT reached 0.69 mask AP, against 0.82 '
+    'in the demo.',
 )

@@ -1,22 +1,28 @@
 """Moving points and positions help the deformable attention of DAT."""
 
 from claim import Claim, Comparison
-from demos import demo_variant
+from demos import (
+    SCENE_ITERATIONS,
+    SCENE_SIDE,
+    SMALL_SCENES,
+    SMALL_SCENES_NOTE,
+    demo_variant,
+)
 
-ITERATIONS = 600
 CONFIG = 'configs/demo/upernet_dat_n_fashion_scenes.py'
 
 
 def dat(**backbone):
     options = {f'model.backbone.{key}': value for key, value in backbone.items()}
-    return demo_variant(CONFIG, ITERATIONS, options)
+    options['model.backbone.img_size'] = SCENE_SIDE
+    return demo_variant(CONFIG, SCENE_ITERATIONS, options | SMALL_SCENES)
 
 
 claim = Claim(
     statement='DAT is better with points that move than with a fixed grid, and with a '
     'table of relative positions than without positions.',
     source='DAT, https://arxiv.org/abs/2201.00520, ablations',
-    image_shape=(128, 128),
+    image_shape=(SCENE_SIDE, SCENE_SIDE),
     metric='mIoU',
     variants={
         'dat': dat(),
@@ -38,6 +44,5 @@ claim = Claim(
             'convolution_positions',
         ),
     ),
-    notes='UperNet and DAT-nano on scenes of Fashion-MNIST '
-    f'(`tools/datasets/fashion_scenes.py`), {ITERATIONS} iterations of 4 images.',
+    notes=f'UperNet and DAT-nano. {SMALL_SCENES_NOTE}',
 )
