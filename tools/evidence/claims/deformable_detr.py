@@ -3,7 +3,7 @@
 from claim import Claim, Comparison
 from demos import demo_variant
 
-ITERATIONS = 600
+ITERATIONS = 160
 DEFORMABLE = 'configs/demo/deformable_detr_ivit_n_hela.py'
 
 
@@ -64,6 +64,8 @@ claim = Claim(
         ),
     ),
     notes=f'HeLa nuclei (`tools/datasets/hela.py`), {ITERATIONS} iterations of 2 '
-    'images from random weights. IViT-nano, two encoder and three decoder layers, and '
-    '60 queries. The single map has a stride of 16, as has the one of dense attention.',
+    'images from random weights. The demo trains for 1,200. IViT-nano, two encoder and '
+    'three decoder layers, and 60 queries. The single map has a stride of 16, as has '
+    'the one of dense attention. A pilot with another seed fixed the length: with '
+    'refinement, the network reached 0.30 AP.',
 )

@@ -1,4 +1,4 @@
-"""What lowers the accuracy above the resolution of the training."""
+"""Changes of larger images, one at a time, keep the accuracy."""
 
 from claim import Claim, Comparison, load_claim
 
