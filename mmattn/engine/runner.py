@@ -34,6 +34,7 @@ class Runner(MMEngineRunner):
     `scale_schedule` scales `param_scheduler` to the length of the run.
     """
 
+    _built_schedulers = ()
     _load_exactly = False
     _required = ()  # keys of a checkpoint beside its weights
 
@@ -83,11 +84,15 @@ class Runner(MMEngineRunner):
 
     def _build_param_scheduler(self, scheduler, optim_wrapper) -> list:
         run = Length.of_run(self)
-        if self.cfg.get('scale_schedule', False) and run is not None:
-            if not isinstance(scheduler, Sequence):
-                scheduler = [scheduler]
+        if not isinstance(scheduler, Sequence):
+            scheduler = [scheduler]
+        # To resume, mmengine passes the schedulers that it has built before.
+        again = all(each in self._built_schedulers for each in scheduler)
+        if self.cfg.get('scale_schedule', False) and run is not None and not again:
             scheduler = scaled(scheduler, run)
-        return super()._build_param_scheduler(scheduler, optim_wrapper)
+        built = super()._build_param_scheduler(scheduler, optim_wrapper)
+        self._built_schedulers = (*self._built_schedulers, *built)
+        return built
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         self._prepare('val_dataloader')

@@ -242,3 +242,11 @@ def test_a_run_scales_its_schedule(tmp_path, capsys):
     expected = run_cosine(tmp_path / 'a', 8, 8)
     assert run_cosine(tmp_path / 'b', 8, 40, scale_schedule=True) == expected
     assert 'but the run ends at' not in capsys.readouterr().out
+
+
+def test_a_run_that_scales_its_schedule_resumes(tmp_path):
+    keep_all = dict(type='CheckpointHook', interval=1, by_epoch=False)
+    options = dict(scale_schedule=True, default_hooks=dict(checkpoint=keep_all))
+    whole = run_cosine(tmp_path / 'a', 8, 40, **options)
+    options.update(load_from=str(tmp_path / 'a/iter_4.pth'), resume=True)
+    assert run_cosine(tmp_path / 'b', 8, 40, **options) == whole
