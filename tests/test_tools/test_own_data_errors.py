@@ -82,20 +82,21 @@ def quotes() -> list[str]:
     return [' '.join(block.split()) for block in blocks]
 
 
-def message_of(args: list[str], decode: bool, capsys, forget_instances) -> str:
-    """Return the error of check.py, or that of train.py where it finds none."""
+def message_of(case: str, args: list[str], capsys, forget_instances) -> str:
+    """Return the error of check.py; wrong weights are found by train.py."""
     overrides = ['train_cfg.max_iters=1', 'train_dataloader.num_workers=0']
     overrides += ['train_dataloader.persistent_workers=False']
     args = [CONFIG, '--cfg-options', *overrides, *args]
     forget_instances()
-    try:
-        decode = ['--decode', '--num-workers', '0'] if decode else []
-        if check.main([*args[:1], *decode, *args[1:]]) != 0:
-            return capsys.readouterr().err.strip().removeprefix('error: ')
-        load_tool('train').main(args)
-    except Exception as error:  # noqa: BLE001  any error that a user would see
-        return str(error)
-    raise AssertionError('no error')
+    if case == 'weights':
+        with pytest.raises(ValueError) as caught:
+            load_tool('train').main(args)
+        return str(caught.value)
+    decode = ['--decode', '--num-workers', '1'] if case == 'no image' else []
+    assert check.main([*args[:1], *decode, *args[1:]]) == 1
+    message = capsys.readouterr().err
+    assert 'Traceback' not in message
+    return message.partition('error: ')[2]
 
 
 @pytest.mark.parametrize('spoil, options', CASES.values(), ids=CASES)
@@ -103,8 +104,8 @@ def test_the_page_quotes_the_error(
     here, spoil, options, request, capsys, forget_instances
 ):
     spoil()
-    decode = request.node.callspec.id == 'no image'
-    message = message_of(options, decode, capsys, forget_instances)
+    case = request.node.callspec.id
+    message = message_of(case, options, capsys, forget_instances)
     message = ' '.join(message.split())
     found = [quote for quote in quotes() if quote.rstrip('. ') in message]
     assert found, f'docs/own_data.md must quote: {message}'

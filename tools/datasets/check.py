@@ -1,11 +1,11 @@
-"""Check the data sets of a config as training does, and print their contents.
+"""Check a config's data sets and neck as training does, and print what they contain.
 
     python tools/datasets/check.py configs/demo/mask_rcnn_ivit_n_hela.py
     python tools/datasets/check.py configs/demo/upernet_ivit_n_landcover.py --decode
 
 Reads the annotations and the ends of all files of every split, in seconds; with
 --decode it loads every image and annotation as the config does. Exits with 1 where
-something is wrong, after the first error of each split.
+something is wrong, after the first error of the model or of each split.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis.flops import build
+from mmattn.engine.config_check import check_neck, check_scopes
 from mmattn.engine.data.build import build_dataset
 from mmattn.engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from mmattn.engine.data.checks import Summary, check_leaf, ignored_labels
@@ -52,6 +53,28 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help='config entries to override, key=value',
     )
     return parser.parse_args(argv)
+
+
+def build_checked(cfg: Config) -> nn.Module:
+    """Build the model without memory, and check that its neck fits the backbone.
+
+    Raises:
+        KeyError: a `type` is not registered.
+        TypeError: an argument is unknown or missing.
+        ValueError: an argument has a wrong value.
+    """
+    check_scopes(cfg.model, 'model')
+    model = build(cfg)
+    check_neck(cfg.model, model)
+    return model
+
+
+def reason(error: Exception) -> str:
+    """Return an error's text without the traceback of the worker that met it."""
+    text = str(error).strip()
+    if text.startswith('Caught '):
+        text = text.splitlines()[-1].partition(': ')[2]
+    return text
 
 
 def first(samples: list):
@@ -145,7 +168,11 @@ def main(argv: list[str] | None = None) -> int:
     if args.cfg_options is not None:
         cfg.merge_from_dict(args.cfg_options)
     init_default_scope(cfg.get('default_scope', 'mmengine'))
-    model = build(cfg)
+    try:
+        model = build_checked(cfg)
+    except (KeyError, TypeError, ValueError) as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
     summaries, checked, errors = {}, [], []
     for key in SPLITS:
         dataset = (cfg.get(key) or {}).get('dataset')
@@ -155,7 +182,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             summaries.update(check_split(dataset, key, model, args))
         except (DataError, ValueError) as error:
-            errors.append(str(error))
+            errors.append(reason(error))
     console = Console()
     console.width = max(console.width, MIN_WIDTH)
     if summaries:
