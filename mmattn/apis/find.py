@@ -151,8 +151,16 @@ def _config(name: str, path: Path) -> tuple[Config, str | None]:
             f'a model is a config (.py), a work dir, a checkpoint {CHECKPOINTS} or an '
             f'exported file {EXPORTED}, got {name}'
         )
-    found = path if path.is_file() else find_config(below if prefixed else name)
-    return Config.fromfile(found), None
+    if prefixed:
+        path = find_config(below)
+    elif not path.is_file():
+        try:
+            path = find_config(name)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f'there is no file or work dir {name}, and {error}'
+            ) from error
+    return Config.fromfile(path), None
 
 
 def _finished(

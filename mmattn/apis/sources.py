@@ -27,6 +27,7 @@ VIDEOS = frozenset(
 MAX_DOWNLOAD = 2**28  # bytes
 TIMEOUT = 30  # seconds
 LOGGER = logging.getLogger('mmattn')
+SKIP = 'Remove it, or skip such files by skip_broken=True (--skip-broken)'
 
 
 @dataclass
@@ -146,7 +147,9 @@ def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
                 yield _read(item)
         except (OSError, ValueError) as error:
             if not skip_broken:
-                raise
+                if isinstance(error, OSError):
+                    raise
+                raise ValueError(f'{error}. {SKIP}') from error
             LOGGER.warning('skipped: %s', error)
 
 

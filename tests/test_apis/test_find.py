@@ -38,7 +38,10 @@ def test_configs_of_other_packages_are_found_by_prefix():
         ('ivit_t_3x_cocoo', 'closest are mask_rcnn/ivit_t_3x_coco.py'),
         ('mmattn::mask_rcn/ivit_t_3x_coco.py', 'mask_rcnn/ivit_t_3x_coco.py'),
         ('pvt_t_1x_coco', 'mmattn::mask_rcnn/pvt_t_1x_coco.py, mmattn::retinanet/pvt'),
-        ('no/such/config.py', 'does not exist'),
+        (
+            'work_dirs/x',
+            'no file or work dir work_dirs/x, and mmattn::.*does not exist',
+        ),
     ],
 )
 def test_misspelled_names(name, message):

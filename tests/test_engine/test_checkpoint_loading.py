@@ -241,6 +241,7 @@ def test_nothing_is_never_on_purpose(tmp_path):
     with pytest.raises(ValueError, match='nothing in it matches') as error:
         make_runner(tmp_path / 'run', **options).train()
     assert 'allow-partial-load' not in str(error.value)
+    assert 'weights of another model: correct the file in `load_' in str(error.value)
 
 
 def test_weights_alone_are_not_resumed(tmp_path):

@@ -16,6 +16,10 @@ ALLOW_PARTIAL = (
     'pass --allow-partial-load (allow_partial_load = True in the config) to load it '
     'anyway'
 )
+OTHER_MODEL = (
+    'these are the weights of another model: correct the file in `load_from`, in '
+    '`init_cfg` or in the command. docs/weights.md lists public files and their models'
+)
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -137,6 +141,8 @@ class LoadReport:
             lines.append(f'the file has the names of DeiT, which {taker} takes')
         elif (prefix := self.likely_prefix()) is not None:
             lines.append(prefix)
+        elif not self.matched:
+            lines.append(OTHER_MODEL)
         if self.matched and taker is None and advice is not None:
             lines.append(advice)
         raise ValueError('\n  '.join(lines))
