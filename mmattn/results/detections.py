@@ -117,7 +117,7 @@ class Detections:
             image: the original image; by default it is read again from `source`.
             score: lowest score that is drawn.
             with_text: whether to write names and scores. By default they are written
-                for at most 30 objects.
+                for at most 30 objects, if they cover less than half of their boxes.
             with_boxes: whether to draw boxes.
             with_masks: whether to draw masks, if there are any.
         """

@@ -11,6 +11,7 @@ from ..images import read_image
 from .optional import import_supervision
 
 MAX_TEXTS = 30  # objects that are named by default
+MAX_COVER = 0.5  # area of their names and scores, as a share of that of their boxes
 MASK_OPACITY = 0.4
 TEXT_PADDING = 6  # pixels of a text of scale 1
 MIN_SCALE = 0.35  # of a text that can be read
@@ -81,16 +82,33 @@ def draw_detections(
         )
     if with_boxes:
         scene = sv.BoxAnnotator(thickness=thickness, **colors).annotate(scene, objects)
-    if with_text or (with_text is None and len(found) <= MAX_TEXTS):
-        texts = [
-            f'{name} {score:.2f}'
-            for name, score in zip(found.names, found.scores, strict=True)
-        ]
-        scale = max(sv.calculate_optimal_text_scale(resolution_wh=size), MIN_SCALE)
-        padding = round(TEXT_PADDING * scale)
+    texts = [
+        f'{name} {score:.2f}'
+        for name, score in zip(found.names, found.scores, strict=True)
+    ]
+    scale = max(sv.calculate_optimal_text_scale(resolution_wh=size), MIN_SCALE)
+    padding = round(TEXT_PADDING * scale)
+    if with_text or (
+        with_text is None and _leave_objects_visible(texts, found.boxes, scale, padding)
+    ):
         write = sv.LabelAnnotator(text_scale=scale, text_padding=padding, **colors)
         scene = write.annotate(scene, objects, texts)
     return np.ascontiguousarray(scene[:, :, ::-1])
+
+
+def _leave_objects_visible(
+    texts: Sequence[str], boxes: np.ndarray, scale: float, padding: int
+) -> bool:
+    """Return whether the texts are few, and small beside the boxes."""
+    import cv2  # comes with supervision
+
+    if len(texts) > MAX_TEXTS:
+        return False
+    written = 0
+    for text in texts:
+        (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
+        written += (width + 2 * padding) * (height + 2 * padding)
+    return written <= MAX_COVER * (boxes[:, 2:] - boxes[:, :2]).prod(1).sum()
 
 
 def draw_labels(

@@ -38,7 +38,11 @@ def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNames
             gr.Radio(
                 list(views.DRAWN), value=views.DRAWN[0], label='Draw', elem_id='drawn'
             ),
-            gr.Checkbox(True, label='Names and scores of up to 30', elem_id='written'),
+            gr.Checkbox(
+                True,
+                label='Names and scores, unless they hide objects',
+                elem_id='written',
+            ),
             gr.Slider(
                 0,
                 1,
@@ -122,7 +126,7 @@ def comparison(models: Sequence[str]) -> SimpleNamespace:
     with gr.Row():
         pictures = [_picture('A', 'a'), _picture('B', 'b')]
     times = gr.Dataframe(
-        headers=COMPARED, interactive=False, label='Times', elem_id='times'
+        headers=COMPARED, interactive=False, label='Times', elem_id='times', wrap=True
     )
     return SimpleNamespace(
         pair=pair,

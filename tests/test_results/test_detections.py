@@ -113,8 +113,22 @@ def test_drawings(found):
     assert not changed[2:3, 2:3].any()  # the third is below 0.3
     assert found.draw(image, score=0.1, with_text=False)[2:3, 0:4].max() > 100
     assert not changed[32:, :].any()
-    with_text = found.draw(image)
-    assert (with_text != drawn).any()
+    assert (found.draw(image, with_text=True) != drawn).any()
+
+
+@pytest.mark.parametrize('side, copies, named', [(30, 1, 0), (90, 1, 1), (90, 31, 0)])
+def test_names_are_left_out_where_they_would_hide_objects(side, copies, named):
+    pytest.importorskip('supervision')
+    box = [20.0, 40.0, 20.0 + side, 40.0 + side]
+    found = Detections(
+        boxes=np.array([box] * copies, np.float32),
+        scores=np.full(copies, 0.9, np.float32),
+        labels=np.zeros(copies, np.int64),
+        names=['cat'] * copies,
+    )
+    image = np.full((150, 150, 3), 100, np.uint8)
+    differs = (found.draw(image) != found.draw(image, with_text=False)).any()
+    assert differs == bool(named)
 
 
 def test_colors_are_not_swapped(found):
