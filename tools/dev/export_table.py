@@ -202,8 +202,8 @@ def tables(rows: list[dict]) -> str:
         ]
     text = f'Measured with {rows[0]["versions"]}.\n\n' + table(head, fixed)
     text += (
-        '\nFiles with a dynamic batch or size, run at other sizes. The least size is '
-        'given\nwhere it was recorded:\n\n'
+        '\nFiles with a dynamic batch or size, run at other sizes. A dynamic size '
+        'starts from\nthe size in the table:\n\n'
     )
     text += table(('model', 'dynamic batch', 'dynamic size'), dynamic)
     return text + ('\nRefused:\n\n' + ''.join(reasons) if reasons else '')
