@@ -77,6 +77,25 @@ def test_a_black_surrounding_changes_nothing_without_attention(images):
     assert 'more landmarks' not in found
 
 
+def test_the_surrounding_is_black_and_left_out(images, monkeypatch):
+    seen = []
+
+    def accuracy(model, inputs, labels, rim=0):
+        seen.append((model, inputs, rim))
+        return 0.0
+
+    monkeypatch.setattr(larger_images, 'accuracy', accuracy)
+    monkeypatch.setattr(larger_images, 'tuned', lambda model, data: model)
+    model = classifier('mhsa')
+    data = Labeled(images - 0.5, torch.zeros(len(images), dtype=torch.long))
+    larger_images.accuracies(model, data, data)
+    (network, inputs, _), *others = [each for each in seen if each[2] == 2]
+    assert not others and torch.equal(inputs[..., 8:-8, 8:-8], data.images)
+    assert (inputs[..., :8, :] == data.images.min()).all()
+    middle = network.backbone.pos_embed.view(11, 11, -1)[2:-2, 2:-2]
+    assert torch.equal(middle, model.backbone.pos_embed.view(7, 7, -1))
+
+
 def test_landmarks_matter_and_the_model_stays(images):
     model = classifier('imhsa')
     before = {key: value.clone() for key, value in model.state_dict().items()}

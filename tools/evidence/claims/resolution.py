@@ -51,5 +51,5 @@ claim = Claim(
     'number of patches. MFLOPs are those at 42 pixels. The result does not contradict '
     'the paper, whose networks are trained for 30 more epochs at the larger size. It '
     'says that these networks, which saw one size and few images, need that training. '
-    'What part of the loss comes from the padding was not measured.',
+    '[The analysis](resolution.md) says where the loss comes from.',
 )
