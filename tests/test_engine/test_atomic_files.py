@@ -35,6 +35,20 @@ def test_what_a_kill_leaves_is_found_again(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ['iter_1.pth']
 
 
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / 'iter_1.pth'
+    write_atomically(path, b'old')
+
+    def full_disk(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, 'fsync', full_disk)
+    with pytest.raises(OSError, match='previous content is untouched') as caught:
+        write_atomically(path, b'new')
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
+    assert path.read_bytes() == b'old' and list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize('code', [errno.EINVAL, errno.ENOTSUP, errno.EIO])
 def test_only_a_folder_that_cannot_be_synced_is_excused(tmp_path, monkeypatch, code):
     fsync = os.fsync
