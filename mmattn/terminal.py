@@ -1,0 +1,109 @@
+"""Parse numbers, and print tables and errors, for command lines."""
+
+import argparse
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+OURS = PACKAGE, PACKAGE.parent / 'tools'
+EXPECTED = ImportError, OSError, RuntimeError, ValueError
+CONFIG_SUFFIXES = '.py', '.json', '.yml', '.yaml'  # that mmengine reads
+WIDEST = 1000
+
+
+def run_main(main: Callable[[], int | None]):
+    """Run the main function of a tool, and exit with the status that it returns.
+
+    If one of our checks fails or a file cannot be opened, print the message alone and
+    exit with 1. Other errors keep their traceback. `python -X dev` prints all of them.
+    """
+    try:
+        status = main()
+    except EXPECTED as error:
+        if sys.flags.dev_mode or not _is_explained(error):
+            raise
+        sys.exit(f'{Path(sys.argv[0]).stem}: {error}')
+    sys.exit(status)
+
+
+def _is_explained(error: BaseException) -> bool:
+    """Return whether the message of an error is written for users."""
+    if isinstance(error, OSError):
+        return True
+    if _is_raised_by_us(error):
+        # A transform or a data set of a user can fail in any way.
+        return isinstance(error.__cause__, (*EXPECTED, type(None)))
+    # mmengine's registry raises an error of a constructor anew.
+    earlier = error.__context__
+    return type(earlier) is type(error) and _is_explained(earlier)
+
+
+def _is_raised_by_us(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    file = trace.tb_frame.f_code.co_filename
+    if not any(Path(file).resolve().is_relative_to(each) for each in OURS):
+        return False
+    # Compiled functions, such as torch's, raise without a frame of their own.
+    return linecache.getline(file, trace.tb_lineno).lstrip().startswith('raise ')
+
+
+def positive(text: str) -> int:
+    """Return a positive integer, as the `type` of an argument.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is another number or none.
+    """
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'must be a positive integer, got {text!r}')
+    return int(text)
+
+
+def config_file(text: str) -> str:
+    """Return the path of a config file, as the `type` of an argument.
+
+    Raises:
+        argparse.ArgumentTypeError: there is no such file, or it has another suffix.
+    """
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f'there is no config file at {text}')
+    if path.suffix not in CONFIG_SUFFIXES:
+        suffixes = ', '.join(CONFIG_SUFFIXES)
+        raise argparse.ArgumentTypeError(f'must be a file of {suffixes}, got {text}')
+    return text
+
+
+def add_config(parser: argparse.ArgumentParser):
+    """Add the arguments that `config_of` reads: a config, and entries to override."""
+    from mmengine.config import DictAction
+
+    parser.add_argument(
+        'config', type=config_file, help='config file of mmdet, mmseg or mmpretrain'
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='config entries to override, key=value; lists as key="[a,b]"',
+    )
+
+
+def config_of(args: argparse.Namespace):
+    """Return the config of the arguments, with the entries overridden."""
+    from mmengine.config import Config
+
+    cfg = Config.fromfile(args.config)
+    cfg.merge_from_dict(args.cfg_options or {})
+    return cfg
+
+
+def print_table(table):
+    """Print a `rich.table.Table` whose lines may be wider than the terminal."""
+    from rich.console import Console
+
+    needed = Console(width=WIDEST).measure(table).maximum
+    Console(width=max(Console().width, needed)).print(table)

@@ -1,0 +1,128 @@
+"""Errors and tables of command lines."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+import mmattn
+from mmattn import terminal
+from mmattn.terminal import config_file, positive, print_table, run_main
+
+SCRIPT = """
+import numpy as np
+
+def ours(cause=None):
+    raise ValueError(
+        'size must be positive') from cause
+
+def chained(kind):
+    try:
+        kind('of a user')
+        raise kind('of a user')
+    except kind as error:
+        raise ValueError('sample 3: of a user') from error
+
+def missing():
+    open('nosuch.txt')
+
+def compiled():
+    np.zeros(2) + np.zeros(3)
+"""
+# As mmengine's registry, which names the class.
+REGISTRY = """
+def build(constructor):
+    try:
+        constructor()
+    except Exception as error:
+        raise type(error)(f'class Thing: {error}')
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Return the names of a script of ours."""
+    monkeypatch.setattr(terminal, 'OURS', (tmp_path,))
+    monkeypatch.setattr(sys, 'argv', ['tools/a_tool.py'])
+    path = tmp_path / 'a_tool.py'
+    path.write_text(SCRIPT)
+    names = {}
+    exec(compile(SCRIPT, str(path), 'exec'), names)
+    exec(compile(REGISTRY, 'registry.py', 'exec'), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    'name, arguments, message',
+    [
+        ('ours', [], 'a_tool: size must be positive'),
+        ('chained', [ValueError], 'a_tool: sample 3: of a user'),
+        ('missing', [], "a_tool: .*No such file or directory: 'nosuch.txt'"),
+    ],
+)
+def test_explained_errors_are_one_message(script, name, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        run_main(lambda: script[name](*arguments))
+
+
+def test_errors_of_constructors_are_one_message(script):
+    with pytest.raises(SystemExit, match='class Thing: size must be positive'):
+        run_main(lambda: script['build'](script['ours']))
+    with pytest.raises(ValueError, match='class Thing: operands'):
+        run_main(lambda: script['build'](script['compiled']))
+
+
+@pytest.mark.parametrize(
+    'name, arguments, kind',
+    [
+        ('compiled', [], ValueError),  # raised by numpy, called from our file
+        ('chained', [KeyError], ValueError),  # the cause is a bug of a user's code
+    ],
+)
+def test_other_errors_keep_their_traceback(script, name, arguments, kind):
+    with pytest.raises(kind):
+        run_main(lambda: script[name](*arguments))
+
+
+def test_errors_of_other_files_keep_their_traceback(script, monkeypatch):
+    monkeypatch.setattr(terminal, 'OURS', (Path(mmattn.__file__).parent,))
+    with pytest.raises(ValueError, match='size'):
+        run_main(script['ours'])
+
+
+@pytest.mark.parametrize('status', [None, 0, 1])
+def test_status_is_that_of_the_tool(status):
+    with pytest.raises(SystemExit) as caught:
+        run_main(lambda: status)
+    assert caught.value.code == status
+
+
+def test_lines_of_a_table_stay_whole(capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '40')
+    table = Table('one', 'two')
+    table.add_row('a' * 60, 'b' * 30)
+    print_table(table)
+    assert 'a' * 60 + ' │ ' + 'b' * 30 in capsys.readouterr().out
+
+
+def test_positive_numbers():
+    assert positive('12') == 12
+    for text in ('0', '-3', '1.5', 'x', '', '²'):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"positive .*'{text}'"):
+            positive(text)
+
+
+def test_config_files(tmp_path):
+    path = tmp_path / 'config.py'
+    path.touch()
+    assert config_file(str(path)) == str(path)
+    with pytest.raises(argparse.ArgumentTypeError, match='no config file at nosuch.py'):
+        config_file('nosuch.py')
+    with pytest.raises(argparse.ArgumentTypeError, match=f'no config .* {tmp_path}'):
+        config_file(str(tmp_path))
+    other = tmp_path / 'README.md'
+    other.touch()
+    with pytest.raises(argparse.ArgumentTypeError, match='of .py, .*, got .*README'):
+        config_file(str(other))
