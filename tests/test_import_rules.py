@@ -19,10 +19,12 @@ ALLOWED = {
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
     'mmattn.evaluation': {'mmattn.registry'},
-    'mmattn.engine': {'mmattn.registry', 'mmattn.models.backbones'},
+    'mmattn.engine': {'mmattn.files', 'mmattn.registry', 'mmattn.models.backbones'},
+    'mmattn.files': set(),
     'mmattn.images': set(),
     'mmattn.results': {'mmattn.images'},
     'mmattn.export': {
+        'mmattn.files',
         'mmattn.ops',
         'mmattn.registry',
         'mmattn.engine',
@@ -37,6 +39,7 @@ ALLOWED = {
         'mmattn.images',
         'mmattn.results',
     },
+    'mmattn.terminal': set(),
     'mmattn.web': {
         'mmattn.analysis',
         'mmattn.apis',

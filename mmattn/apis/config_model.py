@@ -16,6 +16,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import TRANSFORMS, DefaultScope
 from torch import Tensor, nn
 
+from ..engine.data import innermost_dataset
 from ..engine.model import build_model
 from ..export.preprocessing import class_names
 from .find import Found
@@ -27,8 +28,6 @@ TASKS = {
     'mmpretrain': 'classification',
     'mmseg': 'segmentation',
 }
-
-
 # The default scope of mmengine is one for all threads.
 LOCK = threading.RLock()
 
@@ -213,9 +212,7 @@ def usable_device(device: str | None) -> str:
 
 def _steps(cfg: Config, name: str) -> tuple[list[Mapping], bool]:
     """Return the test pipeline without loading, and whether it loads float32."""
-    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
+    dataset = innermost_dataset(cfg.get('test_dataloader'))
     if not dataset.get('pipeline'):
         raise ValueError(f'{name} has no test_dataloader.dataset.pipeline')
     named = [(transform_name(step), step) for step in dataset['pipeline']]

@@ -68,7 +68,7 @@ def find_model(
     """
     weights = None if weights is None else str(weights)
     if isinstance(model, Config):
-        cfg, default = deepcopy(model), None
+        cfg = deepcopy(model)
         name = Path(model.filename).name if model.filename else 'the config'
     else:
         name = str(model)
@@ -81,10 +81,10 @@ def find_model(
             weights, path = weights or str(path), path.parent
         if path.is_dir():
             return _finished(name, path, weights, cfg_options)
-        cfg, default = _config(name, path)
+        cfg = read_config(name)
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
-    return Found(name, cfg, _checked(name, weights or default))
+    return Found(name, cfg, _checked(name, weights))
 
 
 def demo_weights(name: str) -> Path:
@@ -138,14 +138,19 @@ def _exported(path: Path, weights: str | None, cfg_options: Mapping | None) -> F
     return Found(str(path), None, str(path))
 
 
-def _config(name: str, path: Path) -> tuple[Config, str | None]:
-    """Return the config of a path or a name, and the weights that its package gives."""
+def read_config(name: str) -> Config:
+    """Return the config of a path, or of a name as `find_model` takes it.
+
+    Raises:
+        FileNotFoundError: there is no such config.
+        ValueError: several configs have the name, or the file is no config.
+    """
+    path = Path(name).expanduser()
     scope, prefixed, below = name.partition('::')
     if prefixed and scope != SCOPE:
         from mmengine.hub import get_config
 
-        cfg = get_config(name)
-        return cfg, None
+        return get_config(name)
     if path.is_file() and path.suffix != '.py':
         raise ValueError(
             f'a model is a config (.py), a work dir, a checkpoint {CHECKPOINTS} or an '
@@ -160,7 +165,7 @@ def _config(name: str, path: Path) -> tuple[Config, str | None]:
             raise FileNotFoundError(
                 f'there is no file or work dir {name}, and {error}'
             ) from error
-    return Config.fromfile(path), None
+    return Config.fromfile(path)
 
 
 def _finished(

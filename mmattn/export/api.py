@@ -1,6 +1,5 @@
 """Export the model of a config to a file."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import mmattn
 
 from ..engine.checkpoints.atomic_files import write_atomically
 from ..engine.model import build_model
+from ..files import file_digest
 from .graphs import graph_of
 from .graphs.normalized import Normalized
 from .metadata import Metadata
@@ -118,7 +118,7 @@ def export_model(
         input_dtype=input_dtype,
         version=mmattn.__version__,
         config=cfg.filename and Path(cfg.filename).name,
-        checkpoint_sha256=_hash(checkpoint),
+        checkpoint_sha256=None if checkpoint is None else file_digest(checkpoint),
         **normalization(model),
         **image_steps(cfg),
         **class_names(cfg, loaded),
@@ -206,9 +206,3 @@ def _check(shape, batch, dynamic, normalize, input_dtype):
         raise ValueError(f'`input_dtype` must be one of {DTYPES}, got {input_dtype!r}')
     if input_dtype == 'uint8' and not normalize:
         raise ValueError("`input_dtype='uint8'` requires `normalize`")
-
-
-def _hash(path: str | Path | None) -> str | None:
-    if path is None:
-        return None
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

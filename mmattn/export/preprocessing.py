@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
+from ..engine.data import innermost_dataset
 from .errors import ExportError
 
 # Steps of test pipelines that change no pixel.
@@ -17,9 +18,7 @@ def image_steps(cfg: Mapping) -> dict:
         ExportError: the runner does not have a step of the pipeline, or not at its
             place. It resizes once, and then crops once.
     """
-    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
+    dataset = innermost_dataset(cfg.get('test_dataloader'))
     found = dict(resize=None, crop=None)
     for step in dataset.get('pipeline') or ():
         kind = step['type'].rpartition('.')[2]
@@ -104,9 +103,7 @@ def class_names(cfg: Mapping, checkpoint: Mapping | None) -> dict:
     They come from the checkpoint, else from the data set of the config. A palette has
     one color for each class, or is left out.
     """
-    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
+    dataset = innermost_dataset(cfg.get('test_dataloader'))
     sources = [((checkpoint or {}).get('meta') or {}).get('dataset_meta')]
     sources += [dataset.get('metainfo'), _metainfo(dataset, cfg.get('default_scope'))]
     found = {}

@@ -23,6 +23,8 @@ import torch
 from mmengine.dist import get_dist_info
 from mmengine.logging import print_log
 
+from mmattn.files import file_digest
+
 from .unpickler import load_data
 
 # weights_only=True is unsafe in older versions: a file can run code until 2.5
@@ -208,10 +210,4 @@ def _download(url: str, path: Path, progress: bool):
 def _is_as_named(path: Path) -> bool | None:
     """Return whether the name's digits begin the SHA-256; None if it has no digits."""
     named = re.search(r'-([a-f0-9]{8,})\.\w+$', path.name)
-    if named is None:
-        return None
-    content = hashlib.sha256()
-    with path.open('rb') as file:
-        while chunk := file.read(1 << 20):
-            content.update(chunk)
-    return content.hexdigest().startswith(named[1])
+    return None if named is None else file_digest(path).startswith(named[1])

@@ -3,6 +3,7 @@
 import copy
 import logging
 import os
+from collections.abc import Mapping
 
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
@@ -13,6 +14,18 @@ from .checked_dataset import DataError
 OPTIONAL_NAMES = {'background'}
 SHOWN = 5
 ADVICE = 'docs/datasets.md says how to get and lay out data sets'
+
+
+def innermost_dataset(loader: Mapping | None) -> Mapping:
+    """Return the config of a loader's data set inside its wrappers; empty without one.
+
+    Args:
+        loader: a config's dataloader, or None.
+    """
+    dataset = (loader or {}).get('dataset') or {}
+    while 'dataset' in dataset:
+        dataset = dataset['dataset']
+    return dataset
 
 
 def build_dataset(cfg: dict, key: str):
