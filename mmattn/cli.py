@@ -240,7 +240,7 @@ def web(
 ):
     """Open a page in the browser: predict, look inside, compare two models.
 
-    The page listens on this machine alone unless --host says otherwise.
+    The page is reachable only from this machine unless --host says otherwise.
     """
     try:
         from mmattn.web.models import Models, Source, offered_models

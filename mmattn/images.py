@@ -1,4 +1,4 @@
-"""Read and resize images as mmcv does, with numpy and Pillow alone."""
+"""Read and resize images as mmcv does, with only numpy and Pillow."""
 
 import io
 from pathlib import Path

@@ -6,7 +6,7 @@ each point that it samples. Activations, softmax, pooling, resizing and RoIAlign
 nothing. The papers in `papers/*.yml` do not agree on the transforms, on layer norms
 and on what attention masks leave out, so these are kept apart: see `CONVENTIONS`.
 PyTorch's `FlopCounterMode` counts, two for each multiply-accumulate, with the rules of
-`flop_rules` beside its own. An operator without a rule is an error, not a zero.
+`flop_rules` in addition to its own. An operator without a rule is an error, not a zero.
 """
 
 import copy

@@ -25,7 +25,7 @@ def papers() -> list[dict]:
 def printed_figures(paper: Mapping) -> dict[str, dict[str, str]]:
     """Return a paper's figures as printed, with their source, by row.
 
-    A figure that the table leaves out is absent. One that nobody has read is '?'.
+    A figure that the table leaves out is absent. One that has not been read is '?'.
     """
     rows = {}
     for table, lines in paper.get('tables', {}).items():

@@ -20,7 +20,7 @@ class FileModel:
         trust_checkpoint: see `mmattn.export.load`.
 
     Raises:
-        ValueError: the file cannot be read, is a backbone alone, or does not support
+        ValueError: the file cannot be read, is only a backbone, or does not support
             the device.
     """
 
@@ -69,7 +69,7 @@ class FileModel:
             metadata = first.metadata
             if metadata.dynamic != 'size':
                 raise ValueError(
-                    f'{self._name} takes images of {metadata.shape} alone, so that '
+                    f'{self._name} takes only images of {metadata.shape}, so that '
                     '`scale` cannot change: export it with --dynamic size, or pass '
                     f'`tile={tuple(metadata.shape)}`'
                 )

@@ -5,7 +5,7 @@ finders of `mmattn.compat.finder` in `sys.meta_path` and changes nothing else. T
 
 - serve `mmcv._ext` from `mmattn.compat.mmcv_ops` when mmcv came without its compiled
   operators;
-- make mmpretrain importable beside transformers 5
+- make mmpretrain importable with transformers 5
   (`mmattn.compat.mmpretrain_multimodal`);
 - add the `mmseg::` and `mmattn::` config prefixes (`mmattn.compat.mmengine_scopes`);
 - make mmengine read checkpoints without running them

@@ -1,8 +1,8 @@
 """Names of our configs for the inferencers of mmdet, mmseg and mmpretrain.
 
 `DetInferencer('mmattn::mask_rcnn/ivit_t_3x_coco.py')` and
-`DetInferencer('ivit_t_3x_coco')` find the config, where the packages look into their
-own model index alone. Our index lists no weights, so that the user passes them.
+`DetInferencer('ivit_t_3x_coco')` find the config, although the packages look only into
+their own model index. Our index lists no weights, so that the user passes them.
 
 mmdet and mmseg look up names in mmengine's `BaseInferencer`, mmpretrain in its
 `ModelHub`.

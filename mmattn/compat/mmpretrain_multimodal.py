@@ -1,4 +1,4 @@
-"""Make mmpretrain, and mmdet with it, importable beside transformers 5.
+"""Make mmpretrain, and mmdet with it, importable with transformers 5.
 
 mmpretrain's multimodal models use helpers that transformers 5 no longer has. It accepts
 any version from 4.28, so its import fails with version 5, and so does that of mmdet,

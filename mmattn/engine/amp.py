@@ -75,7 +75,7 @@ class AmpOptimWrapper(MMEngineAmpOptimWrapper):
         )
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load the state of any wrapper. A missing loss scale starts anew."""
+        """Load the state of any wrapper; a missing loss scale keeps its start value."""
         state_dict = dict(state_dict)
         if not state_dict.get('loss_scaler'):  # of a run in float32 or bfloat16
             state_dict.pop('loss_scaler', None)

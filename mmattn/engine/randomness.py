@@ -2,7 +2,7 @@
 
 A generator that is seeded once per run advances with everything that draws from it:
 workers that prefetch, a validation, a restart. Here each place that draws numbers has a
-key, and its generators are seeded anew from the run's seed and that key.
+key, and its generators are seeded again from the run's seed and that key.
 """
 
 import random

@@ -36,7 +36,7 @@ class Runner(MMEngineRunner):
 
     _built_schedulers = ()
     _load_exactly = False
-    _required = ()  # keys of a checkpoint beside its weights
+    _required = ()  # keys of a checkpoint besides its weights
 
     @classmethod
     def from_cfg(cls, cfg: Config | ConfigDict | dict) -> 'Runner':

@@ -150,7 +150,7 @@ class ScheduleHook(Hook):
             schedulers = {None: schedulers}
         for name, part in schedulers.items():
             if not is_seq_of(part, _ParamScheduler):
-                continue  # not built: nobody is training
+                continue  # not built, since the run does not train
             prefix = 'param_scheduler' + ('' if name is None else f'.{name}')
             for mismatch in mismatches(part, run):
                 runner.logger.warning(_message(mismatch, prefix))

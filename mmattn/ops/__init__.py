@@ -1,4 +1,4 @@
-"""Operators, which require torch alone and use Triton where it is installed."""
+"""Operators, which require only torch and use Triton where it is installed."""
 
 from .deformable_attention import deformable_attention, deformable_attention_v2
 from .landmark_attention import landmark_attention

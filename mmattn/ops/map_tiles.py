@@ -2,7 +2,7 @@
 
 All functions accept symbolic sizes of the map and contain no branch on them. Every tile
 of an axis has the same T queries and S = T + 2 * radius keys, so a key's offset to a
-query depends on their places in the tile alone. Positions outside of the map are
+query depends only on their places in the tile. Positions outside of the map are
 clamped, and the caller masks or drops what they yield.
 """
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .testing import with_grad
 
-# The convolution is faster from so many tokens and multiplications on. It reorders its
-# weight, and in the backward the gradient of that too, at the same cost for few tokens.
+# The convolution is faster from this many tokens and multiplications on. It reorders
+# its weight, and in the backward its gradient too, at the same cost for few tokens.
 LEAST = {
     'inference': dict(tokens=192, tokens_on_one_thread=384, multiplications=2e7),
     'training': dict(tokens=512, tokens_on_one_thread=768, multiplications=4e7),

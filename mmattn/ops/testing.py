@@ -75,7 +75,7 @@ def _errors(expected: Tensor, actual: Tensor, tolerance: Tolerance) -> list[tupl
 
 
 class Draw:
-    """Random tensors that depend on the seed alone, not on device and dtype."""
+    """Return random tensors that depend on the seed, not on device and dtype."""
 
     def __init__(self, dtype=torch.float32, device='cpu', seed=0):
         self.dtype, self.device = dtype, device

@@ -25,8 +25,8 @@ def take(name: str, *shape: int, dtype: torch.dtype) -> Tensor:
     """Return an uninitialized tensor in the memory that last had this name.
 
     Each thread has its own memory and keeps it until the thread ends. Tensors of more
-    than `KEPT_ELEMENTS` are allocated anew. Nothing that an operator returns may lie in
-    this memory.
+    than `KEPT_ELEMENTS` are allocated at each call. Nothing that an operator returns
+    may lie in this memory.
     """
     size = math.prod(shape)
     if size > KEPT_ELEMENTS:

@@ -1,6 +1,6 @@
 """Results of models in the pixels of the original image, as plain arrays.
 
-`mmattn.apis.Predictor` and `mmattn.export.load` return them. They require numpy alone;
+`mmattn.apis.Predictor` and `mmattn.export.load` return them. They require only numpy;
 a conversion or a drawing says what it needs besides.
 """
 

@@ -22,12 +22,12 @@ from .timing import Timed, time_in_turns
 
 DOWNLOADS = 64  # files that are kept for users to download
 KEPT_SECONDS = 3600  # of what a user sees after the last request
-WAITING = 32  # requests, beside the one that runs
+WAITING = 32  # requests, besides the one that runs
 # Values of the components that hold and show a result, an attention, a comparison.
 NO_RESULT = (None, None, '', *[gr.update(visible=False)] * 3)
 NO_ATTENTION = (None, [], '')
 NO_COMPARISON = (None, None, [], '')
-# One model runs at a time, whoever asks.
+# One model runs at a time, for all users together.
 HEAVY = dict(concurrency_id='model', concurrency_limit=1)
 LIGHT = dict(concurrency_id='drawing', concurrency_limit=2)
 

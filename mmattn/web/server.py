@@ -32,7 +32,7 @@ def serve(
     Args:
         models: that the user chooses from.
         images: files that the user chooses from, by name.
-        host: address to listen on. 127.0.0.1 is reachable from this machine alone.
+        host: address to listen on. 127.0.0.1 is reachable only from this machine.
         port: to listen on; None takes the first free one from 7860 on.
         max_megapixels: of an image, in millions.
         max_megabytes: of an uploaded file, in millions.
@@ -102,7 +102,7 @@ def check_installed():
 
 
 def is_local(host: str) -> bool:
-    """Return whether an address of version 4 is reachable from this machine alone."""
+    """Return whether an address of version 4 is reachable only from this machine."""
     try:
         address = ip_address(host)
     except ValueError:

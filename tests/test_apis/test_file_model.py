@@ -79,7 +79,7 @@ def test_files_run_on_tiles(segmentor):
 
 def test_files_of_a_fixed_shape_have_no_scale(tmp_path):
     file = write(tmp_path / 'f.onnx', SCORES, 'segmentation')
-    with pytest.raises(ValueError, match=r'takes images of \[32, 48\] alone'):
+    with pytest.raises(ValueError, match=r'takes only images of \[32, 48\]'):
         Predictor(file)(color_blocks(), scale=1)
 
 

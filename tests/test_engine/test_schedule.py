@@ -1,4 +1,4 @@
-"""Schedules end where the run ends; where they do not, that is said or mended.
+"""Schedules end where the run ends; if they do not, a warning or a fix follows.
 
 `tests/test_configs.py` looks at those of all our configs.
 """

@@ -202,7 +202,8 @@ def safe_checkpoint_hook(hooks: dict | None) -> dict:
 def check_last_checkpoint(work_dir: str):
     """Raise if `last_checkpoint` of a run names a file that does not exist.
 
-    Without a `last_checkpoint` there is nothing to resume, and a run starts anew.
+    Without a `last_checkpoint` there is nothing to resume, and a run starts from
+    scratch.
 
     Raises:
         ValueError: the file is missing. The message names it, and a file of the same
@@ -218,6 +219,6 @@ def check_last_checkpoint(work_dir: str):
     moved = (
         f'; was the folder moved? {beside} exists: --resume {beside}'
         if named and beside.is_file()
-        else '; name a checkpoint with --resume, or remove the file to start anew'
+        else '; name a checkpoint with --resume, or remove the file to begin again'
     )
     raise ValueError(f'{pointer} names {named!r}, which does not exist{moved}')

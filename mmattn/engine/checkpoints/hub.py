@@ -1,7 +1,7 @@
 """Files of timm and of the Hugging Face hub, by the names `timm://` and `hf://`.
 
 huggingface_hub downloads the files and keeps them in its cache, which other programs
-share. `HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads it alone.
+share. `HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads nothing else.
 """
 
 from difflib import get_close_matches

@@ -159,7 +159,7 @@ def load_checkpoint(
 
     Args:
         exact: for resuming and testing; otherwise fine-tuning.
-        required: keys that the checkpoint must have beside weights, to be resumed.
+        required: keys that the checkpoint must have besides weights, to be resumed.
         revise_keys: patterns and replacements for names, applied after the hooks.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Data loaders whose samples depend on seed, rank and position in the run alone.
+"""Data loaders whose samples depend only on seed, rank and position in the run.
 
 In mmengine a sample's random crop depends on the worker that loads it and on what that
-worker has loaded before, and a resumed run starts its workers anew. Here every index
+worker has loaded before, and a resumed run starts new workers. Here every index
 comes with its position, from which the data set seeds the generators.
 """
 
@@ -188,7 +188,7 @@ def _function(cfg: dict | Callable) -> Callable:
 def build_dataloader(
     cfg: dict, dataset: Sized, seed: int | None, diff_rank_seed: bool
 ) -> DataLoader:
-    """Build a loader whose samples depend on seed, rank and position alone.
+    """Build a loader whose samples depend only on seed, rank and position.
 
     Args:
         cfg: a config's dataloader, with any key that mmengine supports.

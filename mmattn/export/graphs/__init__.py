@@ -45,7 +45,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
     Args:
         model: a built model of mmdet, mmseg or mmpretrain.
         part: 'model' for all of it, 'backbone' for the feature maps.
-        settings: arguments of the graph beside the model, such as `output` of a
+        settings: arguments of the graph besides the model, such as `output` of a
             segmentor.
 
     Raises:
@@ -65,7 +65,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
     else:
         raise ExportError(
             f'{kind} cannot be exported; the models that can be are '
-            f'{", ".join(GRAPHS)}. `part="backbone"` exports its backbone alone'
+            f'{", ".join(GRAPHS)}. `part="backbone"` exports only its backbone'
         )
     module, _, name = found.partition('.')
     graph = getattr(import_module(f'.{module}', __name__), name)

@@ -215,7 +215,7 @@ class BaseBackbone(Initializable):
                 its `out_indices`.
             stop_early: run no level after the last of `indices`.
             output_fmt: must be 'NCHW'.
-            intermediates_only: return the maps alone.
+            intermediates_only: return only the maps.
 
         Returns:
             The last map with its norm, and the maps (B, C_i, H_i, W_i).

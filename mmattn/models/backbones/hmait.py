@@ -103,7 +103,7 @@ class HMaiT(Pyramid):
             the arch's. The others see the whole map, at quadratic cost.
         kernel_size: width of the mask, odd.
         mask_fill: 'zero' (the paper's: tokens outside the mask keep the weight e^0), or
-            'neg_inf' for neighbors alone.
+            'neg_inf' for only the neighbors.
         position: 'relative' (Swin's table, to which larger offsets are clipped), 'full'
             (a table of all offsets of the stage's map), 'absolute' (an embedding of the
             first map) or 'none' (only the borders of the map tell positions apart).

@@ -3,7 +3,7 @@
 It is the distillation of DeiT, Touvron et al., "Training data-efficient image
 transformers & distillation through attention", https://arxiv.org/abs/2012.12877: a
 second token and a second linear layer learn the teacher's predictions. mmpretrain's
-`DeiTClsHead` supports inference alone; this classifier trains it.
+`DeiTClsHead` supports only inference; this classifier trains it.
 """
 
 import logging
@@ -169,7 +169,7 @@ def _build_teacher(cfg: Mapping, device: torch.device) -> BaseClassifier:
             level=logging.WARNING,
         )
     teacher = MODELS.build(cfg)
-    # Without an `init_cfg`, timm's models would draw their weights anew.
+    # Without an `init_cfg`, timm's models would draw their weights again.
     if teacher.init_cfg:
         teacher.init_weights()
     _normalization(teacher)

@@ -1,7 +1,7 @@
 """PooledClassifier: a backbone, the mean of its last map, and a linear layer.
 
 It has the methods and attributes of timm's models
-(https://github.com/huggingface/pytorch-image-models) and requires torch alone. The
+(https://github.com/huggingface/pytorch-image-models) and requires only torch. The
 classifiers of the papers, some with class tokens or MLPs, are in
 `configs/classification`.
 """

@@ -1,4 +1,4 @@
-"""Ways to tell deformable attention where its keys lie, beside the table of DAT.
+"""Ways to tell deformable attention where its keys lie, other than DAT's table.
 
 The ablations of "Vision Transformer with Deformable Attention",
 https://arxiv.org/abs/2201.00520, and of "DAT++", https://arxiv.org/abs/2309.01430, as

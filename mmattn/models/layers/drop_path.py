@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """Drop a branch in training, for each image alone; scale up the ones that are kept.
+    """Drop a branch in training, image by image; scale up the ones that are kept.
 
     From Huang et al., "Deep Networks with Stochastic Depth",
     https://arxiv.org/abs/1603.09382.

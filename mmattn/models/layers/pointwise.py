@@ -1,4 +1,4 @@
-"""Linear layers and activations that act at each pixel alone."""
+"""Linear layers and activations that act on each pixel separately."""
 
 import torch
 from torch import Tensor, nn

@@ -133,7 +133,7 @@ class WindowAttention(nn.Module):
 
 
 def modulo(i: Tensor, size: int) -> Tensor:
-    """Return `i % size`, which onnxscript supports for a constant size alone."""
+    """Return `i % size`, which onnxscript supports only for a constant size."""
     return i - i // size * size
 
 

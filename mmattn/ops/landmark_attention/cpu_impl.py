@@ -15,7 +15,7 @@ from ..workspace import heads_first, product, take
 
 CHUNK_ELEMENTS = 1 << 18  # of one (E, rows, S) map: 1 MiB in float32
 MIN_ROWS = 16  # products of fewer rows are slower than a miss of the cache
-# Up to so many elements of the (B, E, L, N) maps, autograd of the definition is faster
+# Up to this many elements of the (B, E, L, N) maps, autograd of the definition is faster
 # than a backward that computes them again.
 DEFINITION_ELEMENTS = 700_000
 

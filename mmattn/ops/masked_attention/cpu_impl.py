@@ -9,7 +9,7 @@ from . import cpu_dense, cpu_soft, cpu_stencil, cpu_tiles
 DENSE_TOKENS = 256
 SOFT_DENSE_TOKENS = 600
 
-# Up to so many elements of the (B, M, N, N) maps, autograd of the definition is faster.
+# Up to this many elements of the (B, M, N, N) maps, autograd of the definition is faster.
 DEFINITION_ELEMENTS = 300_000
 
 

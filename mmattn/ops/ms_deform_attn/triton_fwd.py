@@ -3,7 +3,7 @@
 A program takes a block of queries of one head. A row of its tile is a point of a query
 and has all channels, so that a lane reads up to 16 bytes of each of the four pixels
 around a point. The points of a query are summed once, at the end. Triton does not
-specialize on the sides of levels, so images of another size compile nothing anew.
+specialize on the sides of levels, so images of another size need no new compilation.
 """
 
 import triton

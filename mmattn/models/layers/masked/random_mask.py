@@ -24,7 +24,7 @@ class RandomMaskedAttention(MaskedAttention):
     Args:
         embed_dims, num_heads, masked_heads, settings: see `MaskedAttention`. `soft` and
             backends other than 'reference' are not supported for random masks.
-        seed: seed of the mask. Each call draws the mask anew, for any grid; it is not
+        seed: seed of the mask. Each call draws the mask again, for any grid; it is not
             in the state dict.
 
     Raises:
