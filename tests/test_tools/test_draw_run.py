@@ -12,8 +12,10 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 import draw_run  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from mmengine.config import Config  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
 from mmengine.visualization import Visualizer  # noqa: E402
+from training_logs import latest_checkpoint, work_dir_of  # noqa: E402
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
 
@@ -78,7 +80,7 @@ def test_a_run_without_a_checkpoint_has_curves(unfinished, capsys):
 def test_a_run_without_a_log_has_predictions(unfinished, capsys):
     run_dir, calls = unfinished('', checkpoint=True)
     assert not (run_dir / 'curves.png').exists()
-    assert calls[0][1] == str(run_dir / 'epoch_1.pth')
+    assert Path(calls[0][1]).samefile(run_dir / 'epoch_1.pth')
     assert 'no record yet' in capsys.readouterr().out
 
 
@@ -93,9 +95,14 @@ def test_a_checkpoint_that_is_gone_is_not_drawn(unfinished):
     run_dir, calls = unfinished(text(RECORDS), checkpoint=True)
     assert len(calls) == 1
     (run_dir / 'epoch_1.pth').unlink()
-    assert draw_run.latest_checkpoint(run_dir) is None
+    assert latest_checkpoint(run_dir) is None
 
 
 def test_a_folder_without_a_run_is_named(unfinished):
     with pytest.raises(ValueError, match='detector holds no run: neither'):
         unfinished()
+
+
+def test_the_work_dir_is_that_of_the_training():
+    assert work_dir_of('configs/a.py', Config()) == Path('work_dirs/a')
+    assert work_dir_of('a.py', Config(dict(work_dir='runs/b'))) == Path('runs/b')

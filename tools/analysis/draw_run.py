@@ -10,9 +10,6 @@ record of its log, predictions before the first checkpoint.
 
 import argparse
 import json
-import os
-import platform
-from datetime import datetime
 from pathlib import Path
 
 import matplotlib
@@ -22,15 +19,16 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
-from mmengine.runner import find_latest_checkpoint, load_checkpoint
+from mmengine.runner import load_checkpoint
 from mmengine.visualization import Visualizer
+from training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 
 import mmattn  # noqa: F401  makes mmcv's operators available
+from mmattn.terminal import config_file, positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 
-SCALARS = 'vis_data/scalars.json'
 METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc')}
 
 
@@ -51,41 +49,6 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
     figure.legend(loc='outside upper center', ncols=3)
     figure.savefig(out_file, dpi=120)
     plt.close(figure)
-
-
-def summarize(config: str, run: Path, records: list[dict], metrics: tuple[str, ...]):
-    """Return the last metrics, and the wall time of training and validation."""
-    last = {m: round(r[m], 3) for r in records for m in metrics if m in r}
-    started = datetime.strptime(run.name, '%Y%m%d_%H%M%S')
-    ended = datetime.fromtimestamp((run / SCALARS).stat().st_mtime)
-    return {
-        'config': config,
-        'metrics': last,
-        'iterations': max((r['step'] for r in records if 'loss' in r), default=0),
-        'minutes': round((ended - started).total_seconds() / 60, 1),
-        'date': started.date().isoformat(),
-        'machine': f'{os.cpu_count()} CPU cores, {platform.machine()}',
-        'torch': torch.__version__,
-    }
-
-
-def latest_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that was saved last, None if there is none yet."""
-    found = find_latest_checkpoint(str(work_dir))
-    return found if found and Path(found).is_file() else None
-
-
-def read_records(work_dir: Path) -> tuple[list[dict], Path | None]:
-    """Return the records of the last run that has some, and its folder.
-
-    A run may be writing: a last line without an end is left out.
-    """
-    for scalars in sorted(work_dir.glob(f'*/{SCALARS}'), reverse=True):
-        lines = scalars.read_text().splitlines(keepends=True)
-        records = [json.loads(line) for line in lines if line.endswith('\n')]
-        if records:
-            return records, scalars.parents[1]
-    return [], None
 
 
 def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.ndarray:
@@ -180,9 +143,11 @@ def parse_args():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('config', help='config file of the run')
-    parser.add_argument('--work-dir', help='default: work_dirs/<config name>')
-    parser.add_argument('--num-images', type=int, default=4)
+    parser.add_argument('config', type=config_file, help='config file of the run')
+    parser.add_argument(
+        '--work-dir', help="default: the config's, else work_dirs/<config name>"
+    )
+    parser.add_argument('--num-images', type=positive, default=4)
     parser.add_argument(
         '--score-thr',
         type=float,
@@ -196,9 +161,9 @@ def main():
     args = parse_args()
     cfg = Config.fromfile(args.config)
     init_default_scope(cfg.default_scope)
-    work_dir = Path(args.work_dir or Path('work_dirs', Path(args.config).stem))
+    work_dir = Path(args.work_dir or work_dir_of(args.config, cfg))
     checkpoint = latest_checkpoint(work_dir)
-    records, run = read_records(work_dir)
+    records, run = last_log(work_dir)
     if checkpoint is None and not records:
         raise ValueError(
             f'{work_dir} holds no run: neither a checkpoint nor a record of a log; '
@@ -226,4 +191,4 @@ def main():
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -23,15 +23,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from draw_run import SCALARS, summarize
 from image_in_model import load_model
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
-from mmengine.runner import find_latest_checkpoint
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis import (
@@ -43,7 +41,8 @@ from mmattn.analysis import (
 from mmattn.analysis.attention_calls import AttentionCall, watch_attention
 from mmattn.analysis.flops import build
 from mmattn.analysis.masks import mask_width
-from mmattn.engine.data.build import build_dataset
+from mmattn.engine.data import build_dataset, innermost_dataset
+from mmattn.terminal import print_table, run_main
 
 FOLDER = Path('work_dirs/mask_search')
 STEPS = {
@@ -52,7 +51,6 @@ STEPS = {
     'calibrate': 'Step 3: of layers with all heads masked, those that became local.',
 }
 ACCURACY = 'accuracy/top1'
-MAX_WIDTH = 1000
 
 Masks = list[list[int]]
 
@@ -153,8 +151,8 @@ def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[T
     key = f'{split}_dataloader'
     if cfg.get(key) is None or cfg.get('val_dataloader') is None:
         raise ValueError(f'the config must have val_dataloader and {key}')
-    dataset_cfg, validation = innermost(cfg[key]), innermost(cfg.val_dataloader)
-    dataset_cfg = {**dataset_cfg, 'pipeline': validation.pipeline}
+    pipeline = innermost_dataset(cfg.val_dataloader).pipeline
+    dataset_cfg = {**innermost_dataset(cfg[key]), 'pipeline': pipeline}
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         dataset = build_dataset(dataset_cfg, f'{key}.dataset')
         count = min(count, len(dataset))
@@ -163,16 +161,9 @@ def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[T
         return [model.data_preprocessor(batch, False)['inputs'][0] for batch in batches]
 
 
-def innermost(loader) -> dict:
-    """Return the config of a dataloader's data set, inside any wrappers."""
-    while 'dataset' in loader:
-        loader = loader.dataset
-    return loader
-
-
 def measure(args: argparse.Namespace) -> Measured:
     if args.checkpoint is None:
-        args.checkpoint = latest_checkpoint(args.config)
+        args.checkpoint = checkpoint_of(args.config)
     loaded = load_model(args)
     images = load_images(loaded.cfg, loaded.model, args.split, args.num_images)
     scores = dict(locality_by_layer(loaded.backbone, images))
@@ -196,18 +187,14 @@ def uniform_locality(backbone: nn.Module, image: Tensor) -> float:
     return watch_attention(backbone, image[None], read)[0]
 
 
-def latest_checkpoint(config: Path) -> str:
+def checkpoint_of(config: Path) -> str:
     folder = work_dir_of(config, Config.fromfile(config))
-    checkpoint = find_latest_checkpoint(str(folder))
+    checkpoint = latest_checkpoint(folder)
     if checkpoint is None:
         raise ValueError(
             f'no checkpoint in {folder}: train {config}, or pass --checkpoint'
         )
     return checkpoint
-
-
-def work_dir_of(config: Path, cfg: Config) -> Path:
-    return Path(cfg.get('work_dir') or Path('work_dirs', config.stem))
 
 
 def base_of(config: Path) -> Path:
@@ -289,11 +276,6 @@ def table_of(masks: Masks, measured: Measured | None) -> Table:
     return table
 
 
-def show(table: Table):
-    """Print a table without breaking its lines."""
-    Console(width=MAX_WIDTH).print(table)
-
-
 def _heads(heads: Sequence[int]) -> str:
     return ' '.join(map(str, heads)) or '-'
 
@@ -319,7 +301,7 @@ def search(args: argparse.Namespace):
             uniform=round(measured.uniform, 3),
             locality=[[round(x, 3) for x in row] for row in measured.locality.tolist()],
         )
-    show(table_of(masks, measured))
+    print_table(table_of(masks, measured))
     if measured is not None:
         print(f'attention to all tokens alike would score {measured.uniform:.3f}')
     write_config(out, base, masks, facts)
@@ -337,13 +319,14 @@ def report(configs: Sequence[Path], out: Path | None):
     for path in configs:
         cfg = Config.fromfile(path)
         run = work_dir_of(path, cfg)
-        logs = sorted(run.glob(f'*/{SCALARS}'))
-        if not logs:
+        records, folder = last_log(run)
+        if not records:
             raise ValueError(f'{path} was not trained in {run}')
-        records = [json.loads(line) for line in logs[-1].read_text().splitlines()]
-        summary = summarize(str(path), logs[-1].parents[1], records, (ACCURACY,))
+        summary = summarize(str(path), folder, records, (ACCURACY,))
         if ACCURACY not in summary['metrics']:
-            raise ValueError(f'{logs[-1]} has no {ACCURACY}: not a finished classifier')
+            raise ValueError(
+                f'the log in {folder} has no {ACCURACY}: not a finished classifier'
+            )
         masks = masks_of(build_model(cfg, device='meta').backbone)
         summary['metrics']['masked heads'] = sum(map(len, masks))
         summary['masks'] = [_heads(heads) for heads in masks]
@@ -353,7 +336,7 @@ def report(configs: Sequence[Path], out: Path | None):
             out.mkdir(parents=True, exist_ok=True)
             file = out / f'{run.name}.json'
             file.write_text(json.dumps(summary, indent=2) + '\n')
-    show(table)
+    print_table(table)
 
 
 def main(argv: Sequence[str] | None = None):
@@ -365,4 +348,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)
