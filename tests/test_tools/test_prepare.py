@@ -230,12 +230,12 @@ def test_complete_parts_are_not_fetched_again(coco, server, tmp_path):
 def test_a_lost_image_is_reported(coco, tmp_path):
     run(tmp_path, 'coco', '--mirror', coco)
     (tmp_path / 'coco/train2017/1.jpg').unlink()
-    with pytest.raises(SystemExit, match=r'train2017 has 2 files, expected 3; remove'):
+    with pytest.raises(ValueError, match=r'train2017 has 2 files, expected 3; remove'):
         run(tmp_path, 'coco', '--mirror', coco)
 
 
 def test_unknown_parts(tmp_path):
-    with pytest.raises(SystemExit, match=r"must be among .*, got \['test'\]"):
+    with pytest.raises(ValueError, match=r"must be among .*, got \['test'\]"):
         run(tmp_path, 'coco', '--parts', 'test')
 
 
@@ -268,7 +268,7 @@ def test_an_archive_with_another_folder_is_refused(tmp_path):
 
 def test_imagenet_names_the_file_to_get(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, 'check_space', lambda *args: None)
-    with pytest.raises(SystemExit, match='ILSVRC2012_devkit_t12.tar.gz'):
+    with pytest.raises(ValueError, match='ILSVRC2012_devkit_t12.tar.gz'):
         tool.main(
             ['imagenet', '--out', f'{tmp_path}/in', '--archives', f'{tmp_path}/tars']
         )
@@ -332,6 +332,6 @@ def test_imagenet_is_sorted_into_classes(imagenet, tmp_path):
 
 def test_a_damaged_file_of_imagenet_is_named(imagenet, tmp_path):
     (tmp_path / 'tars/ILSVRC2012_img_val.tar').write_bytes(b'')
-    with pytest.raises(SystemExit, match='ILSVRC2012_img_val.tar'):
+    with pytest.raises(ValueError, match='ILSVRC2012_img_val.tar'):
         tool.main(imagenet)
     assert names(tmp_path / 'in') == ['train']

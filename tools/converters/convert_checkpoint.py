@@ -33,7 +33,6 @@ they differ.
 
 import argparse
 import io
-import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -55,6 +54,7 @@ from mmattn.engine.checkpoints.atomic_files import write_atomically
 from mmattn.engine.checkpoints.load_report import LoadReport, list_names
 from mmattn.engine.checkpoints.weights import find_weights, load_weights
 from mmattn.models.checkpoints.coco_classes import OUTPUTS, with_coco_classes
+from mmattn.terminal import run_main
 
 # First names of heads: official and timm's, DAT's, Hugging Face's.
 HEADS = ('head', 'head_dist', 'cls_head', 'classifier')
@@ -291,4 +291,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -2,7 +2,7 @@
 
     publish_model.py work_dirs/mask_rcnn_ivit_n_hela weights.safetensors
 
-keeps the weights alone, without the state of the optimizer. Matrices and kernels are
+keeps only the weights, without the state of the optimizer. Matrices and kernels are
 stored in half precision. Tensors of one dimension, such as norms, keep their dtype,
 because they are small and have the widest range. `Predictor`, `tools/test.py` and
 `load_from` read the file; the parameters of the model stay in float32.
@@ -25,6 +25,7 @@ from mmattn.apis.find import run_checkpoint
 from mmattn.engine import trusted_checkpoints
 from mmattn.engine.checkpoints.atomic_files import write_atomically
 from mmattn.engine.checkpoints.weights import find_weights
+from mmattn.terminal import run_main
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 
@@ -100,4 +101,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

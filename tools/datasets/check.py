@@ -13,9 +13,8 @@ import sys
 from collections import Counter
 
 import numpy as np
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.registry import init_default_scope
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader
@@ -28,16 +27,16 @@ from mmattn.engine.data.build import build_dataset
 from mmattn.engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from mmattn.engine.data.checks import Summary, check_leaf, ignored_labels
 from mmattn.engine.data.image_files import check_image_file
+from mmattn.terminal import add_config, config_of, print_table, run_main
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-MIN_WIDTH = 100  # a narrower table would break its keys
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    add_config(parser)
     parser.add_argument(
         '--decode',
         action='store_true',
@@ -45,12 +44,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--num-workers', type=int, default=2, help='processes of --decode (default: 2)'
-    )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='config entries to override, key=value',
     )
     return parser.parse_args(argv)
 
@@ -164,9 +157,7 @@ def per_class(summaries: dict[str, Summary]) -> Table | None:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    cfg = Config.fromfile(args.config)
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
+    cfg = config_of(args)
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     try:
         model = build_checked(cfg)
@@ -183,17 +174,15 @@ def main(argv: list[str] | None = None) -> int:
             summaries.update(check_split(dataset, key, model, args))
         except (DataError, ValueError) as error:
             errors.append(reason(error))
-    console = Console()
-    console.width = max(console.width, MIN_WIDTH)
     if summaries:
-        console.print(overview(summaries))
+        print_table(overview(summaries))
     table = per_class(summaries)
     if table is not None:
-        console.print(table)
+        print_table(table)
     for error in errors:
         print(f'error: {error}', file=sys.stderr)
     return int(bool(errors))
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -15,7 +15,6 @@ beside the folder and is yours to edit.
 
 import argparse
 import fnmatch
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +22,8 @@ import numpy as np
 import own_config
 import own_data
 from package_data import build
+
+from mmattn.terminal import run_main
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco')
 Pair = tuple[Path, Path]
@@ -201,17 +202,14 @@ def write_config(text: str, path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    try:
-        if args.format == 'labels':
-            text, method = convert_label_maps(args), 'upernet'
-        else:
-            text = convert_objects(args)
-            method = 'mask_rcnn' if 'MaskRCNN' in text else 'faster_rcnn'
-        name = f'{method}_ivit_{args.arch[0]}_{args.out.name}.py'
-        write_config(text, args.out.parent / name)
-    except (OSError, ValueError) as error:
-        sys.exit(f'convert: {error}')
+    if args.format == 'labels':
+        text, method = convert_label_maps(args), 'upernet'
+    else:
+        text = convert_objects(args)
+        method = 'mask_rcnn' if 'MaskRCNN' in text else 'faster_rcnn'
+    name = f'{method}_ivit_{args.arch[0]}_{args.out.name}.py'
+    write_config(text, args.out.parent / name)
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

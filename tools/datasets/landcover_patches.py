@@ -14,7 +14,6 @@ https://doi.org/10.5067/MODIS/MCD12C1.006
 """
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,10 +33,12 @@ from landcover import (
 from package_data import build, make_parser, write_image
 from tqdm import tqdm
 
+from mmattn.terminal import run_main
+
 PATCH, STRIDE = 32, 16
 MIN_COVER = 0.7
 SPLITS = {'training': 'train', 'validation': 'val'}
-# A class with fewer patches is left out; of one with more, so many are kept.
+# A class with fewer patches is left out. Of a class with more, `MOST` are kept.
 FEWEST = {'train': 100, 'val': 40}
 MOST = {'train': 500, 'val': 250}
 
@@ -132,16 +133,13 @@ def main(argv: list[str] | None = None) -> None:
         'it to baseline.json',
     )
     args = parser.parse_args(argv)
-    try:
-        build(
-            convert,
-            args.out,
-            packages=(BASEMAP, MCD12C1),
-            cache=args.cache,
-            force=args.force,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        sys.exit(f'landcover_patches: {error}')
+    build(
+        convert,
+        args.out,
+        packages=(BASEMAP, MCD12C1),
+        cache=args.cache,
+        force=args.force,
+    )
     if args.baseline:
         metrics = {'accuracy/top1': round(baseline(args.out), 2)}
         print(f'random forest: accuracy/top1 {metrics["accuracy/top1"]}')
@@ -151,4 +149,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

