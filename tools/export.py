@@ -7,16 +7,14 @@ The checkpoint must match the model exactly. An existing file is kept unless --f
 """
 
 import argparse
-import sys
 from pathlib import Path
-
-from mmengine.config import DictAction
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.engine import trusted_checkpoints
 from mmattn.export.api import DTYPES, DYNAMIC, export_model
 from mmattn.export.graphs import PARTS
 from mmattn.export.write import FORMATS
+from mmattn.terminal import add_config, positive, run_main
 
 MEGA = 1e6
 
@@ -25,7 +23,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    add_config(parser)
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('--out', type=Path, required=True, help='file to write')
     parser.add_argument(
@@ -34,13 +32,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--shape',
         nargs=2,
-        type=int,
+        type=positive,
         required=True,
         metavar=('HEIGHT', 'WIDTH'),
         help='size of the images. Those that the test pipeline makes larger, such as '
         'portraits at 800 x 1333, are shrunk to fit, unless --dynamic is size',
     )
-    parser.add_argument('--batch', type=int, default=1, help='default: 1')
+    parser.add_argument('--batch', type=positive, default=1, help='default: 1')
     parser.add_argument(
         '--dynamic',
         choices=DYNAMIC[1:],
@@ -67,12 +65,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument('--force', action='store_true', help='overwrite the file')
     parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='config entries to override, key=value',
-    )
-    parser.add_argument(
         '--trust-checkpoint',
         action='store_true',
         help='let the checkpoint run the code that it contains while it is read',
@@ -96,31 +88,27 @@ def images_at(path: Path | None) -> list[Path]:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    try:
-        with trusted_checkpoints(args.trust_checkpoint):
-            metadata = export_model(
-                args.config,
-                args.checkpoint,
-                args.out,
-                shape=args.shape,
-                format=args.format,
-                batch=args.batch,
-                dynamic=args.dynamic,
-                part=args.part,
-                output=args.output,
-                normalize=args.normalize,
-                input_dtype=args.input_dtype,
-                verify=images_at(args.verify),
-                force=args.force,
-                cfg_options=args.cfg_options,
-            )
-    except (ValueError, OSError) as error:
-        print(f'{type(error).__name__}: {error}', file=sys.stderr)
-        return 1
+    with trusted_checkpoints(args.trust_checkpoint):
+        metadata = export_model(
+            args.config,
+            args.checkpoint,
+            args.out,
+            shape=args.shape,
+            format=args.format,
+            batch=args.batch,
+            dynamic=args.dynamic,
+            part=args.part,
+            output=args.output,
+            normalize=args.normalize,
+            input_dtype=args.input_dtype,
+            verify=images_at(args.verify),
+            force=args.force,
+            cfg_options=args.cfg_options,
+        )
     size = args.out.stat().st_size / MEGA
     print(f'{args.out}: {metadata.task}, {", ".join(metadata.outputs)}, {size:.1f} MB')
     return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import cpu_threads  # before torch
-from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner as MMEngineRunner
@@ -13,6 +13,7 @@ from mmengine.runner import Runner as MMEngineRunner
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.engine import Runner
 from mmattn.engine.distributed import join_processes
+from mmattn.terminal import add_config, config_of
 
 OUR_RUNNER = 'mmattn.Runner'
 RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')
@@ -21,14 +22,8 @@ DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 def make_parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    add_config(parser)
     parser.add_argument('--work-dir', help='folder of logs, checkpoints and results')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='config entries to override, key=value; lists as key="[a,b]"',
-    )
     parser.add_argument(
         '--no-pin-memory', action='store_true', help='pin_memory=False in dataloaders'
     )
@@ -56,15 +51,26 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def load_config(args: argparse.Namespace) -> Config:
+def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
     """Return the config with the shared arguments applied.
 
     The argument sets the work dir, else the config, else it is `work_dirs/<config>`.
+
+    Args:
+        args: arguments of `make_parser`.
+        dataloader: key of the dataloader that the run needs.
+
+    Raises:
+        ValueError: the config has no model or not this dataloader, or a flag requires
+            our runner.
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    cfg = Config.fromfile(args.config)
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
+    cfg = config_of(args)
+    if missing := [key for key in ('model', dataloader) if cfg.get(key) is None]:
+        raise ValueError(
+            f'{args.config} has no {" and no ".join(missing)}: pass a whole config, '
+            'not a part that others inherit'
+        )
     cfg.launcher = args.launcher
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir

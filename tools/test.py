@@ -11,6 +11,9 @@ from mmengine.evaluator import DumpResults
 from mmengine.fileio import dump
 from mmengine.hooks import Hook
 
+from mmattn.engine.data import innermost_dataset
+from mmattn.terminal import positive, run_main
+
 PREDICTION_SUFFIXES = ('.pkl', '.pickle')
 METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
 FLIPS = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
@@ -54,9 +57,9 @@ def parse_args(argv: list[str] | None = None):
     )
     parser.add_argument(
         '--interval',
-        type=int,
+        type=positive,
         default=1,
-        help='draw one of so many images; classification alone can leave any out',
+        help='draw every n-th image; only classification can leave images out',
     )
     parser.add_argument(
         '--wait-time', type=float, default=2, help='seconds each image is shown'
@@ -75,8 +78,6 @@ def parse_args(argv: list[str] | None = None):
     args = parser.parse_args(argv)
     if args.out_item is not None and args.out is None:
         parser.error('--out-item needs --out, the file to write')
-    if args.interval < 1:
-        parser.error(f'--interval must be positive, got {args.interval}')
     if not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
         parser.error(f'no checkpoint at {args.checkpoint}')
     return args
@@ -140,9 +141,7 @@ def augment_at_test_time(cfg: Config):
     missing = [key for key in ('tta_model', 'tta_pipeline') if key not in cfg]
     if missing and scope not in TTA_MODELS:
         raise ValueError(f'--tta requires {" and ".join(missing)} in the config')
-    dataset = cfg.test_dataloader.dataset
-    while 'dataset' in dataset:
-        dataset = dataset.dataset
+    dataset = innermost_dataset(cfg.test_dataloader)
     if 'tta_model' in missing:
         cfg.tta_model = TTA_MODELS[scope]
     if 'tta_pipeline' in missing:
@@ -196,7 +195,7 @@ def use_autocast(cfg: Config):
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
-    cfg = load_config(args)
+    cfg = load_config(args, dataloader='test_dataloader')
     cfg.load_from = args.checkpoint
     if args.out is not None:
         check_out(args.out, args.out_item, cfg.default_scope)
@@ -221,4 +220,4 @@ def main(argv: list[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

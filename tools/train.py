@@ -3,6 +3,8 @@
 from launch import build_runner, load_config, make_parser
 from mmengine.config import Config
 
+from mmattn.terminal import run_main
+
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
 AMP_REPLACES = ('OptimWrapper', 'AmpOptimWrapper', AMP_WRAPPER)
 
@@ -64,7 +66,7 @@ def skip_validation(cfg: Config):
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
-    cfg = load_config(args)
+    cfg = load_config(args, dataloader='train_dataloader')
     if args.amp or args.amp_dtype is not None:
         use_mixed_precision(cfg, args.amp_dtype)
     if args.auto_scale_lr:
@@ -78,4 +80,4 @@ def main(argv: list[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

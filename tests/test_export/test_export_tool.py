@@ -49,8 +49,8 @@ def test_command_writes_a_file_that_the_runner_runs(tool, files, capsys):
     assert 'classification, scores' in capsys.readouterr().out
     result = mmattn.export.load(out)(pixels)
     assert result.scores.shape == (5,)
-    assert tool.main(command) == 1
-    assert 'exists; `force` (--force)' in capsys.readouterr().err
+    with pytest.raises(FileExistsError, match=r'exists; `force` \(--force\)'):
+        tool.main(command)
     assert tool.main([*command, '--force', '--part', 'backbone']) == 0
     assert 'features, feature0' in capsys.readouterr().out
 

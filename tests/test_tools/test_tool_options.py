@@ -79,6 +79,7 @@ def test_dataloaders_get_mmpretrains_defaults_and_the_options(
 ):
     (Path('bare.py')).write_text(
         "default_scope = 'mmpretrain'\n"
+        'model = dict()\n'
         'train_dataloader = dict(num_workers=2)\n'
         'test_dataloader = dict(num_workers=0, pin_memory=False)\n'
         'test_cfg = dict()'
@@ -148,7 +149,12 @@ APEX = ['--cfg-options', 'optim_wrapper.type=ApexOptimWrapper', '--amp']
         ('test', 'segmentor', ['any.pth', '--out', 'a.json'], 'must end in .pkl'),
         ('test', 'detector', ['any.pth', '--out-item', 'pred'], 'needs --out'),
         ('test', 'detector', ['any.pth', *METRICS_OUT], 'must end in one of'),
-        ('test', 'detector', ['any.pth', '--interval', '0'], 'must be positive'),
+        (
+            'test',
+            'detector',
+            ['any.pth', '--interval', '0'],
+            'must be a positive integer',
+        ),
         (
             'test',
             'segmentor',
@@ -178,7 +184,10 @@ def test_what_cannot_be_done_is_said_first(
 
 def test_segmentation_has_no_default_augmentation(tool, checkpoint):
     config = Path('plain.py')
-    config.write_text("default_scope = 'mmseg'\ntest_dataloader = dict(dataset=dict())")
+    config.write_text(
+        "default_scope = 'mmseg'\nmodel = dict()\n"
+        'test_dataloader = dict(dataset=dict())'
+    )
     with pytest.raises(ValueError, match='requires tta_model and tta_pipeline'):
         tool('test', config, checkpoint, '--tta')
 
@@ -187,3 +196,12 @@ def test_segmentation_has_no_default_augmentation(tool, checkpoint):
 def test_detection_has_no_amp_on_a_cpu(tool, checkpoint):
     with pytest.raises(ValueError, match='bfloat16'):
         tool('test', 'detector.py', checkpoint, '--amp')
+
+
+@pytest.mark.parametrize('name', ['train', 'test'])
+def test_a_part_of_a_config_is_refused(tool, checkpoint, name):
+    config = Path('part.py')
+    config.write_text("default_scope = 'mmseg'\nmodel = dict()")
+    files = [config] if name == 'train' else [config, checkpoint]
+    with pytest.raises(ValueError, match=f'part.py has no {name}_dataloader: pass a'):
+        tool(name, *files)
