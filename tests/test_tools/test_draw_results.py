@@ -137,7 +137,7 @@ def test_flops_at_several_sizes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     'args, match',
     [
-        (['a.py', '--sizes', '0'], '--sizes must be positive, got [0]'),
+        (['a.py', '--sizes', '0'], "--sizes: must be a positive integer, got '0'"),
         (['a/x.py', 'b/x.py'], "configs must have different names, got two of {'x'}"),
     ],
 )

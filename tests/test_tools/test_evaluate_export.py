@@ -158,7 +158,7 @@ def test_other_files_are_refused(tmp_path, monkeypatch, capsys):
     tool = load_tool('analysis/evaluate_export')
     described = SimpleNamespace(metadata=Metadata('features', [], [], [1, 1]))
     monkeypatch.setattr(tool, 'load', lambda file, **_: described)
-    with pytest.raises(SystemExit, match='must be a detector or a segmentor'):
+    with pytest.raises(ValueError, match='must be a detector or a segmentor'):
         tool.main(['a.onnx', 'labels', 'images'])
     monkeypatch.setattr(
         tool, 'load', lambda file, **_: FakeRunner('segmentation', {}, classes=['a'])

@@ -234,7 +234,7 @@ def test_stock_config(capsys):
 def test_shape_is_needed_without_a_task(tmp_path):
     config = tmp_path / 'backbone.py'
     config.write_text("model = dict(type='mmattn.IViT', arch='nano')")
-    with pytest.raises(SystemExit, match='--shape is needed'):
+    with pytest.raises(ValueError, match='--shape is needed'):
         tool.main([str(config)])
     assert tool.main([str(config), '--shape', '64']) == 0
 

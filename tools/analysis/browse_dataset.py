@@ -10,9 +10,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
 from package_tool import package_of_config, run_tool
+
+from mmattn.terminal import add_config, config_of
 
 # mmseg has another tool in misc/, which draws the classes of the data set's type, not
 # those of the config.
@@ -21,7 +22,7 @@ TOOL = 'analysis_tools/browse_dataset.py'
 
 def browse_classes(argv: list[str]):
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    parser.add_argument('config', help='config file of mmpretrain')
+    add_config(parser)
     parser.add_argument('--output-dir', type=Path, help='folder for the images')
     parser.add_argument('--not-show', action='store_true', help='open no window')
     parser.add_argument('--phase', choices=['train', 'val', 'test'], default='train')
@@ -29,10 +30,8 @@ def browse_classes(argv: list[str]):
     parser.add_argument(
         '--show-interval', type=float, default=2, help='seconds each image is shown'
     )
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction)
     args = parser.parse_args(argv)
-    cfg = Config.fromfile(args.config)
-    cfg.merge_from_dict(args.cfg_options or {})
+    cfg = config_of(args)
     init_default_scope(cfg.default_scope)
     dataset = DATASETS.build(cfg[f'{args.phase}_dataloader'].dataset)
     visualizer = VISUALIZERS.build(cfg.visualizer)

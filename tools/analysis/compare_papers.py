@@ -28,6 +28,7 @@ from mmattn.analysis.paper_tables import (
     paper_rows,
     papers,
 )
+from mmattn.terminal import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of the last decimal of `ours`, which has three or more.
@@ -99,4 +100,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -27,6 +27,7 @@ from image_in_model import (
 )
 
 from mmattn.analysis import AttentionKernels, attention_kernels
+from mmattn.terminal import run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -151,4 +152,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -19,13 +19,14 @@ from image_in_model import load_model, make_images_parser
 from layer_heads import report
 
 from mmattn.analysis import locality_by_layer, pad_heads
+from mmattn.terminal import positive, run_main
 
 
 def main(argv: Sequence[str] | None = None):
     parser = make_images_parser(__doc__, 'attention_locality.png')
     parser.add_argument(
         '--kernel-size',
-        type=int,
+        type=positive,
         help="width of the neighborhood, default: the width of the model's masks, or 3",
     )
     args = parser.parse_args(argv)
@@ -41,4 +42,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -17,6 +17,7 @@ import matplotlib
 from image_in_model import ImageInModel, load_model, make_model_parser
 
 from mmattn.analysis.box_gradients import ITEMS, BoxGradients, box_gradients
+from mmattn.terminal import positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None):
     parser = make_model_parser(__doc__, 'box_gradients.png')
     parser.add_argument('image', help='image file; the test pipeline prepares it')
     parser.add_argument(
-        '--count', type=int, default=3, help='number of detections (default: 3)'
+        '--count', type=positive, default=3, help='number of detections (default: 3)'
     )
     args = parser.parse_args(argv)
     model = load_model(args)
@@ -66,4 +67,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -24,6 +24,7 @@ import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.export import load
 from mmattn.export.results import Detections, Segmentation
 from mmattn.export.runner import Runner
+from mmattn.terminal import config_file, positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -102,11 +103,13 @@ def main(argv: list[str] | None = None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('config', help='config that the file was exported from')
+    parser.add_argument(
+        'config', type=config_file, help='config that the file was exported from'
+    )
     parser.add_argument('checkpoint', help='checkpoint that the file was exported from')
     parser.add_argument('file', type=Path, help='exported .onnx or .pt2 file')
     parser.add_argument('--out', type=Path, required=True, help='picture to write')
-    parser.add_argument('--num-images', type=int, default=2)
+    parser.add_argument('--num-images', type=positive, default=2)
     parser.add_argument(
         '--score-thr', type=float, default=0.5, help='lowest score that is drawn'
     )
@@ -118,14 +121,11 @@ def main(argv: list[str] | None = None):
     args = parser.parse_args(argv)
     cfg = Config.fromfile(args.config)
     init_default_scope(cfg.default_scope)
-    try:
-        runner = load(args.file, trust_checkpoint=args.trust_checkpoint)
-        pictures = draw(cfg, args.checkpoint, runner, args.num_images, args.score_thr)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f'draw_export: {error}') from error
+    runner = load(args.file, trust_checkpoint=args.trust_checkpoint)
+    pictures = draw(cfg, args.checkpoint, runner, args.num_images, args.score_thr)
     save(pictures, ('PyTorch', RUNTIMES[args.file.suffix]), args.out)
     print(f'PyTorch beside {args.file}: {args.out}')
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -18,6 +18,7 @@ import matplotlib
 from image_in_model import ImageInModel, choose, load_models, make_parser, parse_args
 
 from mmattn.analysis import feature_norms
+from mmattn.terminal import run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -67,4 +68,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
-from mmengine.config import Config
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
+from mmattn.apis.find import read_config
+from mmattn.terminal import positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -36,15 +37,13 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--sizes',
         nargs='+',
-        type=int,
+        type=positive,
         default=SIZES,
         metavar='SIDE',
         help=f'sides of the images, default: {" ".join(map(str, SIZES))}',
     )
     parser.add_argument('--out', type=Path, default=Path('flops_by_size.png'))
     args = parser.parse_args(argv)
-    if min(args.sizes) < 1:
-        parser.error(f'--sizes must be positive, got {args.sizes}')
     names = [Path(config).stem for config in args.configs]
     if repeated := {name for name in names if names.count(name) > 1}:
         parser.error(f'configs must have different names, got two of {repeated}')
@@ -53,17 +52,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def curve(config: str, sizes: Sequence[int]) -> list[float]:
     """Return the billions of FLOPs of a config's model at each size."""
-    model = build(load(config))
+    model = build(read_config(config))
     return [count(model, (size, size)).flops / 1e9 for size in sizes]
-
-
-def load(config: str) -> Config:
-    """Read a config file, or the config of a package behind `package::`."""
-    if '::' not in config:
-        return Config.fromfile(config)
-    from mmengine.hub import get_config
-
-    return get_config(config)
 
 
 def write(curves: Mapping[str, Sequence[float]], sizes: Sequence[int], path: Path):
@@ -97,4 +87,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import matplotlib
 from image_in_model import load_model, make_images_parser
-from rich.console import Console
 from rich.table import Table
 
 from mmattn.analysis import HeadDiversity, head_diversity
+from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None):
             f'{layer.map_variance:.3g}',
             f'{layer.similarity:.3f}',
         )
-    Console().print(table)
+    print_table(table)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write(label, layers, args.out.with_suffix('.csv'))
     draw(models, args.out)
@@ -136,4 +136,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import matplotlib
 from image_in_model import load_model, make_images_parser
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from mmattn.analysis import layer_similarity, similarity_among
+from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None):
     for head, mean in enumerate(means):
         table.add_row(str(head), f'{mean:.3f}')
     table.add_row('all', f'{means.mean():.3f}')
-    Console().print(table)
+    print_table(table)
     titles = [f'head {head} (last {last}: {means[head]:.2f})' for head in range(M)]
     draw(similarity, titles, model.label, args.out)
     write(similarity, args.out.with_suffix('.csv'))
@@ -99,4 +99,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -15,6 +15,7 @@ from image_in_model import load_model, make_model_parser
 from layer_heads import report
 
 from mmattn.analysis import mask_alphas, mask_layers
+from mmattn.terminal import run_main
 
 
 def main(argv: Sequence[str] | None = None):
@@ -26,4 +27,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -22,6 +22,8 @@ from pathlib import Path
 import matplotlib
 import yaml
 
+from mmattn.terminal import run_main
+
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 
@@ -194,4 +196,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

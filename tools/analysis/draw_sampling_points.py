@@ -28,6 +28,7 @@ from image_in_model import (
 )
 
 from mmattn.analysis import SamplingPoints, sampling_points
+from mmattn.terminal import run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -145,4 +146,4 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

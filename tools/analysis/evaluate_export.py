@@ -23,6 +23,7 @@ from pycocotools.cocoeval import COCOeval
 
 from mmattn.export import load
 from mmattn.export.runner import Runner
+from mmattn.terminal import run_main
 
 IGNORED = 255
 
@@ -160,12 +161,9 @@ def main(argv: list[str] | None = None):
         help='let a .pt2 file run the code that it contains',
     )
     args = parser.parse_args(argv)
-    try:
-        metrics = evaluate(**vars(args))
-    except (OSError, ValueError) as error:
-        raise SystemExit(f'evaluate_export: {error}') from error
+    metrics = evaluate(**vars(args))
     print(json.dumps(metrics))
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

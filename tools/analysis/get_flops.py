@@ -11,8 +11,8 @@ their counters do not see inside it. FLOPs of a model with hard-masked attention
 printed twice, too: with the pairs of tokens that its masks leave, and with all pairs,
 as papers print models that run it as plain attention.
 
-Multi-scale deformable attention counts, beside its linear layers, five for each channel
-of each point: four pixels and a weight.
+Multi-scale deformable attention counts, besides its linear layers, five for each
+channel of each point: four pixels and a weight.
 """
 
 import argparse
@@ -20,12 +20,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from rich.console import Console
 from rich.table import Table
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis import Complexity, count, paper_rows
+from mmattn.terminal import add_config, config_of, positive, print_table, run_main
 
 CONVENTION = (
     'FLOPs are multiply-accumulates of convolutions, linear layers and matrix products.'
@@ -41,7 +42,6 @@ MASKS = (
 DEFAULT_SHAPES = {'mmpretrain': (224, 224), 'mmdet': (800, 1280), 'mmseg': (512, 2048)}
 # Steps of test pipelines that fix the size, and their key: a side, or width and height.
 SIZES = {'CenterCrop': 'crop_size', 'Resize': 'scale'}
-MIN_WIDTH = 80  # a narrower table would break its figures
 DEVIATION_ROUNDING = 0.05  # per cent, of the deviations in the table file
 
 
@@ -49,11 +49,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('config', help='config file')
+    add_config(parser)
     parser.add_argument(
         '--shape',
         nargs='+',
-        type=int,
+        type=positive,
         metavar='SIDE',
         help='height and width of the image, or one number for both; default: the size '
         "of the config's test pipeline for a classifier (else 224 224), 800 1280 for "
@@ -75,12 +75,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help='meta (the default) computes shapes only; models that read numbers out of '
         "tensors, such as mmdetection's Deformable DETR, need cpu",
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='config entries to override, key=value',
-    )
     args = parser.parse_args(argv)
     if args.shape is not None and len(args.shape) > 2:
         parser.error(f'--shape takes one or two numbers, got {args.shape}')
@@ -93,7 +87,7 @@ def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
         return shape[0], shape[-1]
     scope = cfg.get('default_scope')
     if scope not in DEFAULT_SHAPES:
-        raise SystemExit(
+        raise ValueError(
             f'--shape is needed: default_scope is {scope!r}, and defaults exist for '
             f'{", ".join(DEFAULT_SHAPES)} only'
         )
@@ -191,21 +185,18 @@ def comparison(model: Complexity, row: dict) -> tuple[Table, bool]:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    cfg = Config.fromfile(args.config)
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
+    cfg = config_of(args)
     shape = image_shape(args.shape, cfg)
     if args.compare and args.shape is None:
         shape = compared_shape(args.config, cfg, shape)
     model = count(cfg, shape, device=args.device)
     console = Console()
-    console.width = max(console.width, MIN_WIDTH)
     about = [CONVENTION]
     about += [TRANSFORMS] if model.transforms else []
     about += [MASKS] if model.outside_masks else []
     heading = f'{args.config} at {shape[0]}x{shape[1]}.'
     console.print(heading, *about, soft_wrap=True)
-    console.print(tree(model, args.depth))
+    print_table(tree(model, args.depth))
     if not args.compare:
         return 0
     rows = paper_rows_of(args.config, cfg, shape)
@@ -217,7 +208,7 @@ def main(argv: list[str] | None = None) -> int:
         table, near = comparison(model, row)
         about = [row[key] for key in ('source', 'part', 'convention') if key in row]
         console.print('; '.join(about), soft_wrap=True)
-        console.print(table)
+        print_table(table)
         if 'note' in row:
             console.print(row['note'], soft_wrap=True)
         status = status or int(not near)
@@ -225,4 +216,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

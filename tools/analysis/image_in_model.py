@@ -19,7 +19,8 @@ from mmattn.analysis.flops import build
 from mmattn.apis.placement import Placement, picture_of, transform_name
 from mmattn.engine import trusted_checkpoints
 from mmattn.engine.checkpoints.weights import find_weights, load_weights
-from mmattn.engine.data import build_dataset
+from mmattn.engine.data import build_dataset, innermost_dataset
+from mmattn.terminal import add_config, config_file
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,18 @@ def make_parser(description: str, out: str) -> argparse.ArgumentParser:
     parser = make_model_parser(description, out)
     parser.add_argument('image', help='image file; the test pipeline prepares it')
     parser.add_argument(
-        '--compare', metavar='CONFIG', help='config of a model to draw beside it'
+        '--compare',
+        type=config_file,
+        metavar='CONFIG',
+        help='config of a model to draw beside it',
     )
     parser.add_argument('--compare-checkpoint', metavar='CHECKPOINT')
-    _add_cfg_options(parser, 'compare-', 'config of --compare')
+    parser.add_argument(
+        '--compare-cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='entries of the config of --compare to override, key=value',
+    )
     parser.add_argument(
         '--layers',
         nargs='+',
@@ -136,12 +145,11 @@ def make_model_parser(description: str, out: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('config', help='config file of mmdet, mmseg or mmpretrain')
+    add_config(parser)
     parser.add_argument(
         '--checkpoint', help='checkpoint of the model, default: random weights'
     )
     parser.add_argument('--out', type=Path, default=Path(out), help=f'default: {out}')
-    _add_cfg_options(parser, '', 'config')
     parser.add_argument(
         '--trust-checkpoint',
         action='store_true',
@@ -164,15 +172,6 @@ def add_query(parser: argparse.ArgumentParser, default: str, **options):
         metavar=('Y', 'X'),
         help=f'row and column of a pixel of the image file, default: {default}',
         **options,
-    )
-
-
-def _add_cfg_options(parser: argparse.ArgumentParser, name: str, what: str):
-    parser.add_argument(
-        f'--{name}cfg-options',
-        nargs='+',
-        action=DictAction,
-        help=f'entries of the {what} to override, key=value',
     )
 
 
@@ -245,10 +244,9 @@ def _load(
 
 def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement]:
     """Run the test pipeline on an image file without annotations."""
-    try:
-        pipeline = cfg.test_dataloader.dataset.pipeline
-    except AttributeError:
-        raise ValueError(f'{config} has no test_dataloader.dataset.pipeline') from None
+    pipeline = innermost_dataset(cfg.get('test_dataloader')).get('pipeline')
+    if pipeline is None:
+        raise ValueError(f'{config} has no test_dataloader.dataset.pipeline')
     if not Path(image).is_file() or mmcv.imread(image) is None:
         raise ValueError(f'there is no readable image at {image}')
     names = [transform_name(transform) for transform in pipeline]

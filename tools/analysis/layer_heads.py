@@ -7,11 +7,11 @@ from pathlib import Path
 import matplotlib
 from image_in_model import LoadedModel
 from matplotlib.patches import Rectangle
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from mmattn.analysis import mask_layers
+from mmattn.terminal import print_table
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -19,7 +19,6 @@ from matplotlib import pyplot as plt
 CELL_INCHES = 0.42
 MARGIN_INCHES = 1.6
 SMALL = 7
-MAX_WIDTH = 1000
 
 
 def report(
@@ -64,8 +63,7 @@ def _print(layers, values, masks, title):
             for h in heads
         ]
         table.add_row(str(i), name, *cells)
-    needed = Console(width=MAX_WIDTH).measure(table).maximum
-    Console(width=max(Console().width, needed)).print(table)
+    print_table(table)
 
 
 def _write(layers, values, masks, quantity, path):

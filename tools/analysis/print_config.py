@@ -1,7 +1,7 @@
 """Print a config with its bases merged, by the tool of the config's package.
 
 The tool of mmdet also saves the config (--save-path DIR/FILE). That of mmseg writes
-`example.py` beside printing.
+`example.py` besides printing.
 """
 
 import sys

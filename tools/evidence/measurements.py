@@ -19,6 +19,8 @@ from image_in_model import LoadedModel, load_model, make_model_parser
 from larger_images import BATCH, TEST_IMAGES, TUNING_STEPS, accuracies, load
 from mask_search import innermost, load_images
 
+from mmattn.terminal import run_main
+
 NUM_IMAGES = 64
 
 
@@ -60,4 +62,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

@@ -264,7 +264,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('claim', help=f'one of {", ".join(claim_names())}')
     parser.add_argument('--seeds', nargs='+', type=int, help="default: the claim's")
     parser.add_argument(
-        '--variants', nargs='+', help='run these alone; default: all of the claim'
+        '--variants', nargs='+', help='run only these; default: all of the claim'
     )
     parser.add_argument(
         '--budget', type=float, help='minutes after which no further run begins'
