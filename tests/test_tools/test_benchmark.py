@@ -273,7 +273,7 @@ def test_config_of_a_model(name, config):
 
 def test_unknown_model_is_named(capsys):
     tool = importlib.import_module('model')
-    with pytest.raises(SystemExit, match="no model 'ivit_x'"):
+    with pytest.raises(ValueError, match="no model 'ivit_x'"):
         tool.main(['--quick', '--models', 'ivit_x'])
 
 
@@ -335,7 +335,7 @@ def test_csv_is_drawn(request, source):
 @pytest.mark.parametrize(
     ('args', 'message'),
     [
-        (['--rounds', '0'], 'must be positive'),
+        (['--rounds', '0'], 'must be a positive integer'),
         (['--device', 'cuda'], 'no CUDA device'),
         (['swin'], "operator: 'swin' is neither a .py file nor one of"),
         (['swin.py'], "operator: 'swin.py' is neither a .py file nor one of"),

@@ -152,7 +152,7 @@ def test_another_csv_is_refused(tmp_path):
     path = tmp_path / 'other.csv'
     for text in ('a,b\n1,2\n', 'tokens,ms\n'):
         path.write_text(text)
-        with pytest.raises(SystemExit, match='not the csv of a benchmark'):
+        with pytest.raises(ValueError, match='not the csv of a benchmark'):
             plot.main([str(path)])
 
 

@@ -6,6 +6,7 @@ import torch
 pytest.importorskip('onnxruntime')
 
 import export_table as tool
+from readme_tables import replace_between
 
 from mmattn.export.graphs import GRAPHS
 from mmattn.models import backbones
@@ -30,7 +31,7 @@ def test_exported_backbones_equal_pytorch(row):
 
 def test_page_has_the_table():
     before, _, rest = (tool.DOCS / 'export.md').read_text().partition(tool.MARKS[0])
-    assert before and rest.partition(tool.MARKS[1])[0] == '\n' + tool.tables(ROWS)
+    assert before and rest.partition(tool.MARKS[1])[0] == tool.tables(ROWS)
 
 
 def test_page_lists_the_models():
@@ -65,3 +66,15 @@ def test_differences_are_relative_to_the_largest_value():
     difference = float(tool.largest(run, maps, torch.tensor(0.5)))
     assert difference == pytest.approx(1 / 16, rel=0.1)
     assert float(tool.largest(run, maps, torch.zeros(()))) == 0
+
+
+def test_a_page_without_marks_is_not_changed(tmp_path):
+    page = tmp_path / 'page.md'
+    for text in ('no marks', '<begin> no end', 'no begin <end>'):
+        page.write_text(text)
+        with pytest.raises(ValueError, match="must have the marks '<begin>' and"):
+            replace_between(page, '<begin>', '<end>', 'new')
+        assert page.read_text() == text
+    page.write_text('a <begin> old <end> b <end>')
+    replace_between(page, '<begin>', '<end>', ' new ')
+    assert page.read_text() == 'a <begin> new <end> b <end>'

@@ -291,7 +291,7 @@ def test_dry_run_of_all_parts(tmp_path):
 def test_a_report_without_times_is_not_drawn(tmp_path):
     path = tmp_path / 'report.json'
     path.write_text('{"tables": {"device": [{"name": "os"}]}}')
-    with pytest.raises(SystemExit, match='no tables to draw'):
+    with pytest.raises(ValueError, match='no tables to draw'):
         plot.main([str(path)])
 
 

@@ -30,8 +30,12 @@ from pathlib import Path
 
 import numpy as np
 
+from mmattn.terminal import run_main
+
+sys.path += [str(Path(__file__).resolve().parents[1] / n) for n in ('datasets', 'dev')]
+from readme_tables import markdown, replace_between
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / 'tools/datasets'))
 CACHE = ROOT / 'data/.cache'
 DOCS = ROOT / 'docs'
 MARKS = '<!-- table -->\n', '<!-- end of table -->'
@@ -85,7 +89,7 @@ def _in_rows(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def landcover() -> Picture:
-    """Return the Earth, with labels in the validation tiles alone."""
+    """Return the Earth, with labels only in the validation tiles."""
     import landcover as tool
     from package_data import fetch
 
@@ -241,28 +245,20 @@ def write(path: Path, rows: dict[tuple[str, str], dict]):
 
 def table(rows: dict[tuple[str, str], dict]) -> str:
     """Return the table of the page."""
-    lines = ['| picture | way | CPU time, s | memory, MiB | result |\n']
-    lines.append('| --- | --- | --- | --- | --- |\n')
+    lines = [['picture', 'way', 'CPU time, s', 'memory, MiB', 'result']]
     for row in rows.values():
         metrics = json.loads(row['metrics'])
         result = ', '.join(
             f'{name} {value:.1f}' if name in ('mIoU', 'aAcc') else f'{name} {value:.3g}'
             for name, value in metrics.items()
         )
-        cells = row['picture'], row['how'], row['seconds'], row['memory'], result
-        lines.append(f'| {" | ".join(map(str, cells))} |\n')
+        cells = (row[name] for name in ('picture', 'how', 'seconds', 'memory'))
+        lines.append([*cells, result])
     first = next(iter(rows.values()))
     threads = (
         'one thread' if int(first['threads']) == 1 else f'{first["threads"]} threads'
     )
-    return f'Measured with {threads} of {first["versions"]}.\n\n' + ''.join(lines)
-
-
-def update_page(page: Path, text: str):
-    """Replace what is between the marks of the page."""
-    before, _, rest = page.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    page.write_text(f'{before}{MARKS[0]}{text}{MARKS[1]}{after}')
+    return f'Measured with {threads} of {first["versions"]}.\n\n' + markdown(lines)
 
 
 def main(argv: list[str] | None = None):
@@ -293,8 +289,8 @@ def main(argv: list[str] | None = None):
             rows[name, how] = measure_apart(name, how, work_dir)
             print(rows[name, how], flush=True)
             write(path, rows)
-    update_page(args.docs / 'large_images.md', table(read(path)))
+    replace_between(args.docs / 'large_images.md', *MARKS, table(read(path)))
 
 
 if __name__ == '__main__':
-    main()
+    run_main(main)

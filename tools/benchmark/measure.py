@@ -40,11 +40,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
+from mmattn.terminal import positive, print_table
+
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ('float32', 'float16', 'bfloat16')
 QUICK = dict(rounds=2, seconds=1e-3)
 MIB = 2**20
-MIN_WIDTH = 160  # a narrower table would break its figures
 EPILOG = """
 The column isa of a csv is the instruction set in use on the CPU, such as AVX512, or
 that of each library where they differ. To measure as on a CPU without AVX-512, set
@@ -229,8 +230,7 @@ def rounded(value: float, digits: int = 4) -> float:
 
 def report(rows: list[dict], about_run: dict, path: Path | None, *, title: str):
     """Print the rows as a table, and write them as csv if there is a path."""
-    from rich.console import Console  # the other functions do without it
-    from rich.table import Table
+    from rich.table import Table  # the other functions do without it
 
     columns = list(dict.fromkeys(column for row in rows for column in row))
     table = Table(title=title, title_justify='left', box=None, pad_edge=False)
@@ -239,9 +239,7 @@ def report(rows: list[dict], about_run: dict, path: Path | None, *, title: str):
         table.add_column(column, justify='right' if numeric else 'left', no_wrap=True)
     for row in rows:
         table.add_row(*(str(row.get(column, '')) for column in columns))
-    console = Console()
-    console.width = max(console.width, MIN_WIDTH)
-    console.print(table)
+    print_table(table)
     print(', '.join(f'{name} {value}' for name, value in about_run.items()))
     if path is None:
         return
@@ -267,7 +265,7 @@ def make_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
-    parser.add_argument('--rounds', type=int, default=rounds)
+    parser.add_argument('--rounds', type=positive, default=rounds)
     if seconds is not None:
         parser.add_argument(
             '--seconds', type=float, default=seconds, help='least time of a round'
@@ -287,8 +285,6 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None):
         for name, value in QUICK.items():
             if name in args:
                 setattr(args, name, value)
-    if args.rounds < 1:
-        parser.error(f'--rounds must be positive, got {args.rounds}')
     if args.device == 'cuda' and not torch.cuda.is_available():
         parser.error('--device cuda: PyTorch sees no CUDA device')
     return args

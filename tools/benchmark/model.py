@@ -27,7 +27,6 @@ import contextlib
 import functools
 import math
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,6 +39,7 @@ from torch import nn
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
+from mmattn.terminal import positive, run_main
 
 SETS = {
     'tiny': [
@@ -254,8 +254,8 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument('--set', default='tiny', choices=SETS, help='default: tiny')
     parser.add_argument('--models', nargs='+', help='instead of a set')
     parser.add_argument('--baseline', default=BASELINE, help=f'default: {BASELINE}')
-    parser.add_argument('--size', type=int, default=224, help='side of the images')
-    parser.add_argument('--batch', type=int, default=8)
+    parser.add_argument('--size', type=positive, default=224, help='side of the images')
+    parser.add_argument('--batch', type=positive, default=8)
     parser.add_argument(
         '--memory-format',
         default='best',
@@ -274,10 +274,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     torch.backends.cudnn.benchmark = args.device == 'cuda'
-    try:
-        measured = list(rows(args))
-    except ValueError as error:
-        sys.exit(f'model: {error}')
+    measured = list(rows(args))
     about = measure.about(
         args.device,
         'timm',
@@ -294,4 +291,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -33,6 +33,7 @@ from mmattn.models.layers import (
     MaskedAttention,
     RelativeMaskedAttention,
 )
+from mmattn.terminal import run_main
 
 CHANNELS, HEADS = 96, 3  # those of the first stage of H-MaiT-T
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -123,4 +124,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -20,7 +20,6 @@ largest score. `speedup` is the speed over that of the baseline in the same runt
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from torch import Tensor
 
 from mmattn.export import Metadata
 from mmattn.export.write import export_program, open_session, serialize
+from mmattn.terminal import positive, run_main
 
 DETECTORS = measure.ROOT / 'configs/mask_rcnn'
 SETS = {
@@ -168,11 +168,11 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--size',
         nargs='+',
-        type=int,
+        type=positive,
         help='a side, or height and width of images for detectors; default: that of '
         'the set',
     )
-    parser.add_argument('--batch', type=int, default=1, help='of classifiers')
+    parser.add_argument('--batch', type=positive, default=1, help='of classifiers')
     parser.add_argument(
         '--memory-format',
         default='best',
@@ -210,13 +210,10 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            folder = args.files or Path(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            measured = list(rows(args, folder))
-    except ValueError as error:
-        sys.exit(f'onnx_model: {error}')
+    with tempfile.TemporaryDirectory() as folder:
+        folder = args.files or Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        measured = list(rows(args, folder))
     if args.export_only:
         return 0
     height, width = sides(args)
@@ -238,4 +235,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

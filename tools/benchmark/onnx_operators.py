@@ -14,7 +14,6 @@ tests require of an operator; the others may be less exact.
 
 import argparse
 import io
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import measure
@@ -30,6 +29,7 @@ from mmattn.ops.testing import (
     make_deformable_v2_inputs,
     make_ms_deform_inputs,
 )
+from mmattn.terminal import run_main
 
 STRIDES = 8, 16, 32, 64
 IMAGES = (800, 1333), (400, 666)
@@ -202,4 +202,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -28,7 +28,6 @@ import dataclasses
 import functools
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +39,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
 from mmattn.ops.testing import assert_close
+from mmattn.terminal import positive, run_main
 
 GIB = 2**30
 QUICK_SIDES = [5, 8]
@@ -194,7 +194,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
 
 
 def parse_side(text: str) -> Side:
-    """Format a grid as '14', or as '200x334' for a height and a width."""
+    """Parse a grid: '14', or '200x334' for a height and a width."""
     sides = tuple(map(int, text.split('x')))
     if len(sides) > 2 or min(sides) < 1:
         raise ValueError(text)
@@ -210,7 +210,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         help=f'one of {", ".join(OPERATORS)}, or a .py file with the same interface',
     )
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
-    parser.add_argument('--batch', type=int, default=1)
+    parser.add_argument('--batch', type=positive, default=1)
     parser.add_argument(
         '--sides',
         nargs='+',
@@ -260,4 +260,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -13,10 +13,11 @@ import argparse
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import matplotlib
+
+from mmattn.terminal import run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -361,7 +362,10 @@ def tables_of(report: Path) -> list[Path]:
     Raises:
         ValueError: the file is not a report, or nothing was timed.
     """
-    tables = json.loads(report.read_text()).get('tables', {})
+    try:
+        tables = json.loads(report.read_text()).get('tables', {})
+    except json.JSONDecodeError as error:
+        raise ValueError(f'{report} is not json: {error}') from error
     names = [name for name, rows in tables.items() if KINDS.keys() & rows[0].keys()]
     if not names:
         raise ValueError(f'{report} has no tables to draw: none has {list(KINDS)}')
@@ -376,13 +380,10 @@ def main(argv: list[str] | None = None) -> int:
         'csv', nargs='+', type=Path, help='csv files, or the report.json of a GPU'
     )
     for path in parser.parse_args(argv).csv:
-        try:
-            for each in tables_of(path) if path.suffix == '.json' else [path]:
-                print('wrote', *draw(each))
-        except (OSError, ValueError) as error:
-            sys.exit(f'plot: {error}')
+        for each in tables_of(path) if path.suffix == '.json' else [path]:
+            print('wrote', *draw(each))
     return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -34,13 +34,14 @@ from unittest import mock
 
 import measure
 from mmengine.config import Config, ConfigDict
-from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from mmengine.runner.utils import set_random_seed
 
 from mmattn.analysis.flops import build
+from mmattn.apis.find import read_config
+from mmattn.terminal import positive, run_main
 
 CONFIG = measure.ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
 PEERS = [
@@ -80,18 +81,14 @@ def amended(cfg: Config, folder: str, size: tuple[int, int], batch: int) -> Conf
     return cfg
 
 
-def load(peer: str) -> Config:
-    return get_config(peer) if '::' in peer else Config.fromfile(peer)
-
-
 def with_model_of(peer: str, cfg: Config) -> Config:
     cfg = cfg.copy()
-    cfg.model = load(peer).model
+    cfg.model = read_config(peer).model
     return cfg
 
 
 def with_backbone_of(peer: str, cfg: Config) -> Config:
-    other, cfg = load(peer).model, cfg.copy()
+    other, cfg = read_config(peer).model, cfg.copy()
     cfg.model = ConfigDict(
         cfg.model,
         backbone=other.backbone,
@@ -237,11 +234,11 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--size',
         nargs='+',
-        type=int,
+        type=positive,
         default=[640],
         help='height and width of the images, or one number for both',
     )
-    parser.add_argument('--batch', type=int, default=2)
+    parser.add_argument('--batch', type=positive, default=2)
     args = measure.parse(parser, argv)
     if args.quick:
         args.size, args.batch = [QUICK_SIZE], 1
@@ -277,4 +274,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

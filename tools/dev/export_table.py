@@ -1,7 +1,7 @@
 """Export every backbone and write docs/export.csv and the tables of docs/export.md.
 
 The smaller presets are exported at two sizes, one of them odd, and with dynamic sizes.
-The largest preset of each family is exported at the odd size alone. All have random
+The largest preset of each family is exported only at the odd size. All have random
 weights. A difference is the largest one of any feature map, relative to the map's
 largest value in PyTorch.
 
@@ -21,6 +21,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import torch
+from readme_tables import markdown, replace_between
 from torch import Tensor, nn
 
 import mmattn.export
@@ -81,7 +82,7 @@ FIELDS = (
 )
 SHOWN = ('torch.export', 'torch.export float64', 'pt2', 'ONNX Runtime')
 DOCS = Path(__file__).parents[2] / 'docs'
-MARKS = '<!-- table -->', '<!-- end of table -->'
+MARKS = '<!-- table -->\n', '<!-- end of table -->'
 
 
 def built(case: dict) -> nn.Module:
@@ -147,7 +148,7 @@ def difference64(graph: nn.Module, image: Tensor) -> str:
 
 
 def decomposed(program: torch.export.ExportedProgram) -> Callable:
-    """Return the program in PyTorch's operators alone."""
+    """Return the program in only PyTorch's operators."""
     return program.run_decompositions(mmattn.export.decompositions()).module()
 
 
@@ -200,12 +201,12 @@ def tables(rows: list[dict]) -> str:
             for kind, text in found
             if cell(text) == 'refused'
         ]
-    text = f'Measured with {rows[0]["versions"]}.\n\n' + table(head, fixed)
+    text = f'Measured with {rows[0]["versions"]}.\n\n' + markdown([head, *fixed])
     text += (
         '\nFiles with a dynamic batch or size, run at other sizes. A dynamic size '
         'starts from\nthe size in the table:\n\n'
     )
-    text += table(('model', 'dynamic batch', 'dynamic size'), dynamic)
+    text += markdown([['model', 'dynamic batch', 'dynamic size'], *dynamic])
     return text + ('\nRefused:\n\n' + ''.join(reasons) if reasons else '')
 
 
@@ -222,19 +223,6 @@ def cell(text: str) -> str:
 def short(text: str) -> str:
     """Return the beginning of a reason, without what Markdown would change."""
     return re.sub(r'[|<>`*_]', ' ', text)[:200]
-
-
-def table(head: Iterable[str], lines: Iterable[Iterable]) -> str:
-    head = list(head)
-    cells = [head, ['---'] * len(head), *lines]
-    return ''.join(f'| {" | ".join(map(str, line))} |\n' for line in cells)
-
-
-def update_page(page: Path, text: str):
-    """Replace what is between the marks of the page."""
-    before, _, rest = page.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    page.write_text(f'{before}{MARKS[0]}\n{text}{MARKS[1]}{after}')
 
 
 def main(argv: list[str] | None = None):
@@ -259,7 +247,7 @@ def main(argv: list[str] | None = None):
                 row = rows[name, size[0], size[1]] = measure(name, size)
                 print({key: str(value)[:150] for key, value in row.items()}, flush=True)
                 write(path, [rows[key] for key in sorted(rows)])
-    update_page(args.docs / 'export.md', tables(read(path)))
+    replace_between(args.docs / 'export.md', *MARKS, tables(read(path)))
 
 
 if __name__ == '__main__':

@@ -2,13 +2,27 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 
-def markdown(rows: list[list[str]]) -> str:
+def markdown(rows: Sequence[Sequence]) -> str:
     """Return a table in Markdown, with the first row as its head."""
     rows = [rows[0], ['---'] * len(rows[0]), *rows[1:]]
-    return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
+    return ''.join(f'| {" | ".join(map(str, row))} |\n' for row in rows)
+
+
+def replace_between(page: Path, begin: str, end: str, text: str):
+    """Replace what is between two marks of a page.
+
+    Raises:
+        ValueError: the page lacks a mark. It is not changed.
+    """
+    before, begins, rest = page.read_text().partition(begin)
+    _, ends, after = rest.partition(end)
+    if not begins or not ends:
+        raise ValueError(f'{page} must have the marks {begin!r} and {end!r}')
+    page.write_text(f'{before}{begin}{text}{end}{after}')
 
 
 def run_table(folder: Path) -> str:

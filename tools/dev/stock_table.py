@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from readme_tables import markdown
+
 # Reasons that lie outside of mmattn and of mmcv's operators.
 ELSEWHERE = {
     'dependency': 'needs a package that is not installed',
@@ -126,13 +128,6 @@ def percent(part: int, whole: int) -> str:
     return f'{int(1000 * part / whole) / 10:.1f} %' if whole else ''
 
 
-def table(head: Iterable[str], lines: Iterable[Iterable]) -> str:
-    """Return a table of Markdown."""
-    head = list(head)
-    cells = [head, ['---'] * len(head), *lines]
-    return ''.join(f'| {" | ".join(map(str, line))} |\n' for line in cells)
-
-
 def groups(rows: Iterable[dict], *keys: str) -> dict[tuple[str, ...], list[dict]]:
     """Return the rows by the values of some columns, in order."""
     found: dict[tuple[str, ...], list[dict]] = {}
@@ -161,7 +156,7 @@ def summary(rows: list[dict]) -> str:
         line += [percent(good, count(tried)), count(able), percent(good, count(able))]
         lines.append(line)
     head = ['package', 'configs', 'tried', *STAGES.values(), 'pass', 'of tried']
-    return table(head + ['with dependencies', 'of these'], lines)
+    return markdown([[*head, 'with dependencies', 'of these'], *lines])
 
 
 def explained(row: dict) -> str:
@@ -181,7 +176,7 @@ def reasons(rows: list[dict]) -> str:
         for (name,), group in groups(failed, 'reason').items()
     ]
     lines.sort(key=lambda line: -line[1])
-    return table(['reason', 'configs', 'the model', 'which'], lines)
+    return markdown([['reason', 'configs', 'the model', 'which'], *lines])
 
 
 def without_folders(message: str) -> str:
@@ -209,7 +204,8 @@ def methods(rows: list[dict]) -> str:
             why[explained(row)] = why.get(explained(row), 0) + int(row['configs'])
         text = '; '.join(f'{number} x {reason}' for reason, number in why.items())
         lines.append((package, method, count(group), *stages(group), text))
-    return table(['package', 'method', 'configs', *STAGES.values(), 'why not'], lines)
+    head = ['package', 'method', 'configs', *STAGES.values(), 'why not']
+    return markdown([head, *lines])
 
 
 PAGE = """# Stock configs without a compiled mmcv

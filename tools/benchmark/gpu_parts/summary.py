@@ -16,7 +16,7 @@ MAX_TRACE = 3000  # characters of a traceback in report.md
 
 
 def write(settings: lines_of.Settings, started: float) -> list[str]:
-    """Write the report anew, and return what was wrong."""
+    """Rewrite the report, and return what was wrong."""
     lines = {
         path.stem: lines_of.read(path)
         for path in sorted(settings.lines.glob('*.jsonl'))

@@ -1,6 +1,6 @@
 """FlexAttention as a peer: compiled, with masks and biases as functions of a pair.
 
-PyTorch has no backward for it on a CPU, so its cases have the forward alone there. The
+PyTorch has no backward for it on a CPU, so its cases have only the forward there. The
 positions of the tokens are computed from their indices, as FlexAttention's own examples
 do. It reads no score outside a block mask, and all others.
 """

@@ -47,7 +47,7 @@ class MatmulAttention(SelfAttention):
 
 
 class NoAttention(SelfAttention):
-    """Apply the projections alone, a lower bound of the time of every block."""
+    """Apply only the projections, a lower bound of the time of every block."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(self.qkv(x).chunk(3, dim=-1)[-1])
