@@ -86,7 +86,7 @@ class Complexity:
         return self.flops_in('with transforms')
 
     def flops_in(self, convention: str) -> int:
-        """FLOPs in one of `CONVENTIONS`."""
+        """Return the FLOPs in one of `CONVENTIONS`."""
         if convention not in CONVENTIONS:
             raise ValueError(
                 f'convention must be one of {list(CONVENTIONS)}, got {convention!r}'

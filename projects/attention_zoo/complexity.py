@@ -8,7 +8,6 @@ The command writes `complexity.csv`, and the table of the README.
 
 import argparse
 import csv
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,14 +15,14 @@ from mmengine.config import Config
 
 from mmattn.analysis import Complexity, count
 from mmattn.analysis.paper_tables import equals_as_printed
-from tools.dev.readme_tables import markdown
+from tools.dev.readme_tables import markdown, replace_between
 
 FOLDER = Path(__file__).parent
 CONFIG = FOLDER / 'vit_t16_zoo_300e_in1k.py'
 FIGURES = FOLDER / 'paper_figures.csv'
 COUNTS = FOLDER / 'complexity.csv'
 README = FOLDER / 'README.md'
-MARKS = re.compile(r'(<!-- complexity -->\n).*?(<!-- end of complexity -->\n)', re.S)
+MARKS = '<!-- complexity -->\n', '<!-- end of complexity -->\n'
 MIXERS = {
     'Local': 'LocalAttention',
     'Performer': 'PerformerAttention',
@@ -111,7 +110,7 @@ def main():
         writer.writeheader()
         writer.writerows(counted)
     text = table(counted)
-    README.write_text(MARKS.sub(rf'\1\n{text}\n\2', README.read_text()))
+    replace_between(README, *MARKS, f'\n{text}\n')
     print(text)
 
 

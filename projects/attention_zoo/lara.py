@@ -51,9 +51,9 @@ class LARAAttention(TokenMixer):
     """Attention as an expectation, estimated from one sample for each landmark.
 
     From Zheng, Wang and Kong, "Linear Complexity Randomized Self-attention Mechanism",
-    https://arxiv.org/abs/2204.04667. The means
-    of the proposals are sums of pooled queries and keys. In evaluation mode the samples
-    are the means, as in the authors' code.
+    https://arxiv.org/abs/2204.04667. The means of the proposals are sums of pooled
+    queries and keys. In evaluation mode the samples are the means, as in the authors'
+    code.
 
     Args:
         embed_dims: channels C.

@@ -28,9 +28,9 @@ class NystromAttention(TokenMixer):
     """Attention through landmarks, with the pseudoinverse of their own map.
 
     From Xiong et al., "Nystromformer: A Nystrom-based Algorithm for Approximating
-    Self-Attention", https://arxiv.org/abs/2102.03902, section 3. The
-    paper takes means of segments of a text as landmarks. Here they are means over the
-    cells of a grid on the map.
+    Self-Attention", https://arxiv.org/abs/2102.03902, section 3. The paper takes means
+    of segments of a text as landmarks. Here they are means over the cells of a grid on
+    the map.
 
     Args:
         embed_dims: channels C.

@@ -29,10 +29,10 @@ class ScatterbrainAttention(PerformerAttention):
     """Performer whose map is exact on a sparse support.
 
     From Chen et al., "Scatterbrain: Unifying Sparse and Low-rank Attention
-    Approximation", https://arxiv.org/abs/2110.15343. Before
-    the normalization the map is `exp(q k^T / sqrt(D))` on the support, and
-    `phi(q) phi(k)^T` elsewhere. The paper finds the support by hashing. Here it is the
-    own window, as in EVA's comparison of methods.
+    Approximation", https://arxiv.org/abs/2110.15343. Before the normalization the map
+    is `exp(q k^T / sqrt(D))` on the support, and `phi(q) phi(k)^T` elsewhere. The paper
+    finds the support by hashing. Here it is the own window, as in EVA's comparison of
+    methods.
 
     Args:
         embed_dims: channels C.

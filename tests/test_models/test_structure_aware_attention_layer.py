@@ -8,9 +8,7 @@ from torch.testing import assert_close
 
 import mmattn.models.layers.structure_aware.attention as layer_module
 from mmattn.models.layers import StructureAwareAttention
-from mmattn.ops.structure_aware_attention import (
-    structure_aware_attention_circulant,
-)
+from mmattn.ops.structure_aware_attention import structure_aware_attention_circulant
 
 GRIDS = [(5,), (7, 5), (4, 6), (1, 1), (3, 2, 5)]
 OTHER_GRIDS = [(11, 9), (4, 3), (7, 8), (1, 1)]
