@@ -172,29 +172,21 @@ def make_masked_inputs(
 
 
 def make_neighborhood_inputs(
-    *,
-    grid: tuple[int, int] = (9, 8),
-    B: int = 2,
-    M: int = 3,
-    D: int = 8,
-    K: int = 5,
-    dtype: torch.dtype = torch.float32,
-    device: str = 'cpu',
-    seed: int = 0,
+    *, grid=(9, 8), B=2, M=3, D=8, K=5, **options
 ) -> list[Tensor]:
     """Return q, k, v and rpb of `neighborhood_attention`.
 
     q, k and v are views of one packed tensor, as a model's projection leaves them. The
-    biases are in float32 (float64 in float64).
+    biases are in float32, or in float64 where the others are.
+
+    Args:
+        grid, B, M, D, K: sizes, in the operator's letters.
+        options: dtype, device and seed, as in `Draw`.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    qkv = draw(B, *grid, 3, M, D).to(device, dtype).unbind(3)
-    rpb = draw(M, 2 * K - 1, 2 * K - 1)
-    return [*qkv, rpb.to(device, torch.promote_types(dtype, torch.float32))]
+    draw = Draw(**options)
+    qkv = draw(B, *grid, 3, M, D).unbind(3)
+    rpb = draw.exact(M, 2 * K - 1, 2 * K - 1)
+    return [*qkv, draw.to(rpb, draw.wide_dtype)]
 
 
 def make_deformable_v2_inputs(
@@ -284,11 +276,7 @@ def run_with_grads(
     """
     wanted, storage = requires_grad or [True] * len(inputs), inputs[0].dtype
     inputs = [
-        None
-        if x is None
-        else (x.detach() if dtype is None else x.detach().to(dtype)).requires_grad_(
-            want
-        )
+        None if x is None else x.detach().to(dtype or x.dtype).requires_grad_(want)
         for x, want in zip(inputs, wanted, strict=True)
     ]
     out = function(*inputs)
