@@ -1,5 +1,6 @@
 """Draw the runs of a claim: each seed a dot, the seeds of a pair joined by a line."""
 
+from math import ceil
 from pathlib import Path
 from statistics import mean
 
@@ -8,6 +9,7 @@ import matplotlib
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 
+COLUMNS = 5  # panels side by side
 MEAN, SEED = '#b5312f', '#6f7f8f'
 
 
@@ -24,14 +26,19 @@ def draw(results, out: Path) -> None:
         if any(metric in run.metrics for run in results.runs.values())
     ]
     names = list(results.claim.variants)
+    columns = min(COLUMNS, len(metrics))
+    rows = ceil(len(metrics) / columns)
+    width = max(5 if columns == 1 else 3, 1.5 + 0.7 * len(names))
     figure, axes = plt.subplots(
-        1,
-        len(metrics),
-        figsize=(max(5, 1.5 + 0.7 * len(names)) * len(metrics), 4),
+        rows,
+        columns,
+        figsize=(width * columns, 4 * rows),
         squeeze=False,
         layout='constrained',
     )
-    for axis, metric in zip(axes[0], metrics, strict=True):
+    for axis in axes.flat[len(metrics) :]:
+        axis.remove()
+    for axis, metric in zip(axes.flat, metrics, strict=False):
         by_name = [results.values(name, metric) for name in names]
         for seed in sorted({seed for values in by_name for seed in values}):
             points = [(x, v[seed]) for x, v in enumerate(by_name) if seed in v]
