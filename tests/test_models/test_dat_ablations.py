@@ -14,6 +14,7 @@ from mmattn.models.layers import (
     DeformableAttention,
     NeighborhoodAttention,
     PointwiseMlp,
+    SpatialReductionAttention,
     WindowAttention,
 )
 from mmattn.models.layers.deformable_attention import sample_map
@@ -219,6 +220,7 @@ PARAMETERS = [  # as in the README of the configs
     (DAT, dict(offset_range=4), 0),
     (DAT, dict(blocks=('LS', 'LS', 'LS', 'LD')), -31_680),
     (DAT, dict(blocks=('LS', 'LS', 'LS', 'LS')), -33_472),
+    (DAT, dict(blocks=('P', 'P', 'LD', 'LD')), 2_357_982),
     (DATPlusPlus, dict(), 0),
     (DATPlusPlus, dict(lpu=False), -62_720),
     (DATPlusPlus, dict(conv_mlp=False), -250_880),
@@ -259,6 +261,16 @@ def test_blocks_of_each_stage(cls):
     assert type(d) is type(e) is type(f) is DeformableAttention
     (out,) = model(torch.randn(1, 3, 40, 72))[-1:]
     assert out.shape == (1, 64, 2, 3)
+
+
+@pytest.mark.parametrize('cls', [DAT, DATPlusPlus])
+def test_spatial_reductions_are_those_of_pvt(cls):
+    model = cls(SMALL, img_size=64, blocks='PPPP')
+    for stage, ratio in zip(attentions(model), (8, 4, 2, 1), strict=True):
+        for attn in stage:
+            assert type(attn) is SpatialReductionAttention
+            assert attn.sr_ratio == ratio
+    assert model(torch.randn(1, 3, 40, 72))[-1].shape == (1, 64, 2, 3)
 
 
 def test_blocks_by_default():
@@ -332,7 +344,7 @@ def test_parts_of_dat_plus_plus(switch):
     'make, match',
     [
         (lambda: build(position='cpb'), "position must be one of .*, got 'cpb'"),
-        (lambda: DAT(SMALL, blocks=('LX',) * 4), "letters of 'LSND' .* got .*LX"),
+        (lambda: DAT(SMALL, blocks=('LX',) * 4), "letters of 'LSNPD' .* got .*LX"),
         (lambda: DAT(SMALL, blocks=('L',)), 'each of 4 stages'),
         (
             lambda: DAT(dict(SMALL, num_groups=(0, 1, 1, 1)), blocks='DLLL'),

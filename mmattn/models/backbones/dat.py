@@ -20,6 +20,7 @@ from mmattn.models.layers import (
     DropPath,
     NeighborhoodAttention,
     PointwiseMlp,
+    SpatialReductionAttention,
     WindowAttention,
     grid_of,
     pad_to_patches,
@@ -31,7 +32,9 @@ from .pyramid import Pyramid
 
 PATCH_SIZE = 4
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
-BLOCKS = 'LSND'  # window, shifted window, neighborhood and deformable attention
+REDUCTIONS = 8, 4, 2, 1  # of blocks 'P', by stage, as in PVT
+# Window, shifted window, neighborhood, spatial-reduction and deformable attention.
+BLOCKS = 'LSNPD'
 
 
 def block_kinds(blocks: Sequence[str], depths: Sequence[int]) -> list[str]:
@@ -57,6 +60,7 @@ def build_attention(
     embed_dims: int,
     num_heads: int,
     *,
+    stage: int,
     window_size: int,
     backend: str | None,
     deformable: Callable[[], nn.Module],
@@ -70,6 +74,8 @@ def build_attention(
             return WindowAttention(embed_dims, num_heads, window_size, shift)
         case 'N':
             return NeighborhoodAttention(embed_dims, num_heads, backend=backend)
+        case 'P':
+            return SpatialReductionAttention(embed_dims, num_heads, REDUCTIONS[stage])
     return deformable()
 
 
@@ -120,8 +126,9 @@ class DAT(Pyramid):
         window_size: pixels of a window's side, 12 in the official 'base' at 384. Loaded
             tables of another size are resized (bicubic).
         blocks: letters of the blocks of each stage, which repeat: 'L' for windows, 'S'
-            for shifted ones, 'D' for deformable and 'N' for neighborhood attention. 'D'
-            needs a number of groups. None takes the paper's.
+            for shifted ones, 'D' for deformable, 'N' for neighborhood and 'P' for PVT's
+            spatial-reduction attention. 'D' needs a number of groups. None takes the
+            paper's.
         offset_strides: pixels a side for each key of the deformable attention, by
             stage.
         offsets, offset_range, position: settings of the deformable attention, which the
@@ -198,6 +205,7 @@ class DAT(Pyramid):
             return build_attention(
                 kinds[stage][block],
                 *shape,
+                stage=stage,
                 window_size=window_size,
                 backend=backend,
                 deformable=lambda: DeformableAttention(

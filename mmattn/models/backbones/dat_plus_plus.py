@@ -201,6 +201,7 @@ class DATPlusPlus(Pyramid):
             return build_attention(
                 kinds[stage][block],
                 *shape,
+                stage=stage,
                 window_size=WINDOW_SIZE,
                 backend=backend,
                 deformable=lambda: DeformableAttention(
