@@ -109,7 +109,12 @@ def test_settings_of_commands_build(path):
 def row(name: str, source: str = 'P, Table 1', **figures) -> dict:
     """Return a row of a paper, with the paper's and our figure by kind."""
     return dict(name=name, source=source) | {
-        kind: dict(paper=paper, ours=ours, deviation=round(100 * (ours / paper - 1), 1))
+        kind: dict(
+            paper=paper,
+            printed=str(paper),
+            ours=ours,
+            deviation=round(100 * (ours / paper - 1), 1),
+        )
         for kind, (paper, ours) in figures.items()
     }
 

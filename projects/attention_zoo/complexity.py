@@ -79,7 +79,7 @@ def beside(paper: str, ours: str) -> str:
     """Return our figure, in bold where it does not print as the paper's."""
     if not paper:
         return ''
-    figure = dict(paper=float(paper), ours=float(ours))
+    figure = dict(paper=float(paper), printed=paper, ours=float(ours))
     return ours if equals_as_printed(figure) else f'**{ours}**'
 
 

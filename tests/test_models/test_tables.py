@@ -110,7 +110,7 @@ def test_names_are_unique_and_reasons_given():
 
 
 def test_a_figure_is_rounded_as_the_paper_rounds_it():
-    """A number may drop a zero that the paper prints, as in 5.80."""
+    """A zero at the end counts, as in 5.80."""
     for row in ROWS:
         name = row.get('reading_of', row['name'])
         for kind, figure in figures(row).items():

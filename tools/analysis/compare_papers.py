@@ -61,7 +61,7 @@ def lines(row: Mapping) -> Iterator[tuple[list[str], bool]]:
         deviation = 100 * (ours / figure['paper'] - 1)
         equal = 'yes' if equals_as_printed(dict(figure, ours=ours)) else 'no'
         cells = [
-            f'{figure["paper"]}',
+            figure['printed'],
             f'{ours:.{decimals}f}',
             f'{deviation:+.1f}',
             equal,
