@@ -1,5 +1,6 @@
 """The classifier of clips, its metric, and the configs from data to accuracy."""
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from mmengine.registry import DATASETS, RUNNERS
 import mmattn  # noqa: F401  registers the runner's scope
 from mmattn.analysis.flops import build
 from mmattn.models import LiSANet
-from projects.video import arrow_of_time
+from projects.video import demo, playback_speed
 from projects.video.classifier import VideoClassifier
+from projects.video.dataset import VideoDataset
 from projects.video.metric import TopKAccuracy
 from projects.video.reader import VideoReader
 from projects.video.video_lisanet import VideoLiSANet
@@ -27,7 +29,7 @@ ARCH = dict(
 )
 BACKBONE = dict(type=VideoLiSANet, arch=ARCH, num_frames=4, img_size=32)
 NAMES = [config.stem for config in CONFIGS if '_b_' not in config.stem]
-DEMO = ['hylisanet_p_hela_arrow', 'hylisanet_p_frames_hela_arrow']
+DEMO = ['hylisanet_p_playback_speed', 'hylisanet_p_frames_playback_speed']
 
 
 def classifier(**kwargs):
@@ -96,24 +98,69 @@ def test_topk():
         TopKAccuracy((0,))
 
 
+# Times of the frames, steps between those of the clips, and sides of the clips.
+SPLITS = {'train': (range(31), 2, 80), 'val': (range(31, 60), 2, 64)}
+
+
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-    """Build the demo's data set of random frames, smaller than the demo's."""
-    folder = tmp_path_factory.mktemp('arrow')
-    frames = np.random.default_rng(0).integers(0, 255, (20, 128, 128, 3), np.uint8)
-    counts = arrow_of_time.convert_frames(list(frames), folder)
-    assert counts == {'train': 2, 'val': 8}
+    """Build the demo's data set of a small square that moves on a still picture."""
+    folder = tmp_path_factory.mktemp('speeds')
+    still = np.random.default_rng(0).integers(0, 99, (100, 160, 3), np.uint8)
+    frames = np.repeat(still[None], 60, 0)
+    for time, frame in enumerate(frames):
+        frame[40:60, 2 * time : 2 * time + 20] = 255
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(playback_speed, 'PLACES', 1)
+        counts = playback_speed.convert_frames(frames, folder, SPLITS)
+    assert counts == {'train': 6, 'val': 3}  # two times, one time; one place each
     return folder, frames
 
 
-def test_clips_run_in_both_directions(folder):
+@pytest.mark.parametrize('split, middles', [('train', [16, 18]), ('val', [47])])
+def test_clips_of_all_speeds_show_one_place_and_share_a_frame(folder, split, middles):
+    """Their frames are those of the split, 16 before the middle to 12 after it."""
     folder, frames = folder
-    rows = [line.split() for line in (folder / 'val.txt').read_text().splitlines()]
-    assert [label for _, label in rows] == ['0', '1'] * 4
-    for (path, label), (y, x) in zip(rows[2:4], [(0, 64)] * 2, strict=True):
-        expected = frames[12:, y : y + 64, x : x + 64]
-        expected = expected if label == '1' else expected[::-1]
-        assert np.array_equal(VideoReader(folder / path).frames(range(8)), expected)
+    noisy = playback_speed.add_noise(frames)
+    lines = (folder / f'{split}.txt').read_text().splitlines()
+    side = SPLITS[split][2]
+    for index, line in enumerate(lines):
+        time, speed = middles[index // 3], (1, 2, 4)[index % 3]
+        path, label = line.split()
+        assert label == str(index % 3)
+        y, x = (int(part[1:]) for part in path.split('_')[1:3])
+        assert 60 - side <= y <= 40  # the square is inside
+        assert 2 * time + 20 - side <= x <= 2 * time
+        times = [time + speed * step for step in range(-4, 4)]
+        clip = VideoReader(folder / path).frames(range(8))
+        assert np.array_equal(clip, noisy[times, y : y + side, x : x + side])
+
+
+def test_noise_has_its_deviation_and_no_mean():
+    frames = np.full((3, 50, 50, 3), 100, np.uint8)
+    change = playback_speed.add_noise(frames).astype(int) - frames
+    assert abs(change.mean()) < 0.1 and abs(change.std() - 4) < 0.1
+    assert np.corrcoef(change[0].ravel(), change[1].ravel())[0, 1] < 0.05
+    assert (
+        playback_speed.add_noise(frames[:, :1] * 0).min() == 0
+    )  # clipped, not wrapped
+    assert playback_speed.add_noise(frames[:, :1] * 0).max() < 30
+
+
+def test_places_are_those_that_move_and_keep_apart():
+    before = np.zeros((100, 200, 3), np.uint8)
+    after = before.copy()
+    after[10:20, 10:20], after[60:80, 150:170], after[90, 90] = 200, 100, 255
+    places = list(playback_speed.moving_places(before, after, 40))
+    for (top, left), size in zip([(60, 150), (10, 10)], [20, 10], strict=True):
+        assert any(
+            y <= top and top + size <= y + 40 and x <= left and left + size <= x + 40
+            for y, x in places
+        )
+    changes = [round(after[y : y + 40, x : x + 40].mean(), 3) for y, x in places]
+    assert changes == sorted(changes, reverse=True) and changes[-1] >= 3
+    for (y, x), (other_y, other_x) in combinations(places, 2):
+        assert max(abs(y - other_y), abs(x - other_x)) >= 20
 
 
 def shrunk(name, folder, work_dir):
@@ -133,23 +180,49 @@ def shrunk(name, folder, work_dir):
 
 @pytest.mark.parametrize('name', DEMO)
 def test_demo_trains_and_evaluates(folder, tmp_path, name):
-    runner = RUNNERS.build(shrunk(name, folder[0], tmp_path))
-    runner.train()
-    accuracy = runner.test()['acc/top1']
-    assert 0 <= accuracy <= 100
-    if 'frames' in name:  # both directions of a clip have the same frames
-        assert accuracy == 50
+    found = demo.train(shrunk(name, folder[0], tmp_path))['found']
+    assert len(found) == 3 and set(found) <= {0, 1, 2}
+
+
+def test_change_rule_knows_the_speed_of_a_moving_square(folder):
+    train, val = (
+        VideoDataset(f'{split}.txt', data_root=str(folder[0]), test_mode=True)
+        for split in SPLITS
+    )
+    found = demo.change_rule(train, val)
+    assert found == [0, 1, 2]
+    assert demo.summary(found, val) == dict(
+        accuracy=100.0, interval=[100.0, 100.0], by_speed=[100.0] * 3
+    )
+
+
+def test_interval_is_that_of_the_times(tmp_path):
+    """Clips of one time count as one: half of the times are right."""
+    rows = [
+        f't{time:03d}_y0_x0_{label}x.mkv {label}'
+        for time in range(40)
+        for label in range(3)
+    ]
+    (tmp_path / 'val.txt').write_text('\n'.join(rows))
+    val = VideoDataset('val.txt', data_root=str(tmp_path), test_mode=True)
+    found = [label if time % 2 else 2 for time in range(40) for label in range(3)]
+    result = demo.summary(found, val)
+    assert result['accuracy'] == 66.7
+    assert result['by_speed'] == [50.0, 50.0, 100.0]
+    low, high = result['interval']
+    # Each time is right in 1 or in 1/3, so the deviation of the mean is 1/3 / sqrt(40).
+    assert abs((high - low) / 100 - 2 * 1.96 / 3 / 40**0.5) < 0.02
 
 
 def test_errors_of_a_run_name_the_video(folder, tmp_path):
-    cfg = shrunk('hylisanet_p_hela_arrow', folder[0], tmp_path)
+    cfg = shrunk('hylisanet_p_playback_speed', folder[0], tmp_path)
     (tmp_path / 'train.txt').write_text('broken.mkv 0\n' * 2)
     (tmp_path / 'broken.mkv').write_bytes(b'no video')
     cfg.train_dataloader.dataset.data_root = str(tmp_path)
     with pytest.raises(ValueError, match='of VideoDataset: .*broken.mkv is damaged'):
         RUNNERS.build(cfg).train()
-    (tmp_path / 'train.txt').write_text('broken.mkv 2\n')
-    with pytest.raises(ValueError, match='has the label 2'):
+    (tmp_path / 'train.txt').write_text('broken.mkv 3\n')
+    with pytest.raises(ValueError, match='has the label 3'):
         RUNNERS.build(cfg).train()
 
 
@@ -157,7 +230,7 @@ def test_run_starts_from_an_image_network(folder, tmp_path):
     image = LiSANet(ARCH, img_size=64)
     state = {f'backbone.{name}': value for name, value in image.state_dict().items()}
     torch.save(dict(state_dict=state), tmp_path / 'image.pth')
-    cfg = shrunk('hylisanet_p_hela_arrow', folder[0], tmp_path)
+    cfg = shrunk('hylisanet_p_playback_speed', folder[0], tmp_path)
     cfg.model.backbone.init_cfg = dict(
         type='Pretrained', checkpoint=str(tmp_path / 'image.pth'), prefix='backbone.'
     )
@@ -177,7 +250,7 @@ def test_configs_build(name, tmp_path):
     model = build(cfg)
     num_classes = model.head.num_classes
     frames = np.random.default_rng(0).integers(0, 255, (20, 64, 64, 3), np.uint8)
-    arrow_of_time.write_video(tmp_path / 'a.mkv', frames)
+    playback_speed.write_video(tmp_path / 'a.mkv', frames)
     (tmp_path / 'list.txt').write_text(f'a.mkv {num_classes - 1}')
     shapes = []
     for key in ('train_dataloader', 'val_dataloader'):

@@ -64,6 +64,7 @@ class DebianPackage(Package):
     """A pinned package of Debian, which is read without Debian's own programs.
 
     Args:
+        name: source package, whose folder in Debian's pool has the file.
         md5: hex digest of the file, as in Debian's index.
     """
 

@@ -1,6 +1,6 @@
 # The baseline that sees no time: one frame in training, and in tests the mean of the
 # scores of all 8 frames.
-_base_ = 'hylisanet_p_hela_arrow.py'
+_base_ = 'hylisanet_p_playback_speed.py'
 model = dict(backbone=dict(num_frames=1))
 train_pipeline = _base_.train_pipeline
 train_pipeline[1] = dict(type='SampleDense', clip_len=1, training=True)
