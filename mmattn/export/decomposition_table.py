@@ -7,10 +7,15 @@ import torch
 from ..ops.adaptive_pool import adaptive_avg_pool2d_decomposition
 from ..ops.autograd import DECOMPOSITIONS
 
-# PyTorch's own decomposition does not support symbolic sizes.
-ADAPTIVE_POOL = {
-    torch.ops.aten._adaptive_avg_pool2d.default: adaptive_avg_pool2d_decomposition
-}
+# PyTorch's own decomposition does not support symbolic sizes. A table without the first
+# operator keeps it, and the ONNX exporter then uses PyTorch's.
+ADAPTIVE_POOL = dict.fromkeys(
+    [
+        torch.ops.aten.adaptive_avg_pool2d.default,
+        torch.ops.aten._adaptive_avg_pool2d.default,
+    ],
+    adaptive_avg_pool2d_decomposition,
+)
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, Callable]:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
+from mmattn.export.decomposition_table import ADAPTIVE_POOL
 from mmattn.ops.adaptive_pool import (
     adaptive_avg_pool,
     adaptive_avg_pool2d_decomposition,
@@ -29,6 +30,25 @@ def test_decomposition(grid):
     x = noise(2, 5, *grid)
     expected = F.adaptive_avg_pool2d(x, (7, 5))
     assert_close(adaptive_avg_pool2d_decomposition(x, (7, 5)), expected)
+
+
+class PyTorchPools(nn.Module):
+    def forward(self, x):
+        return F.adaptive_avg_pool2d(x, (7, 5)), F.adaptive_avg_pool2d(x, 1)
+
+
+def test_pools_of_pytorch_are_replaced():
+    """PyTorch's decomposition keeps the indices of the example's size."""
+    sides = dict.fromkeys((2, 3), torch.export.Dim.DYNAMIC)
+    program = torch.export.export(
+        PyTorchPools(), (noise(2, 3, 20, 31),), dynamic_shapes=(sides,)
+    ).run_decompositions(ADAPTIVE_POOL)
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert not [target for target in targets if 'pool' in target]
+    run = program.module()
+    for grid in GRIDS[:4]:
+        x = noise(2, 3, *grid)
+        assert_close(run(x), PyTorchPools()(x))
 
 
 def test_exported_pool_of_any_size():
