@@ -126,7 +126,12 @@ def comparison(models: Sequence[str]) -> SimpleNamespace:
     with gr.Row():
         pictures = [_picture('A', 'a'), _picture('B', 'b')]
     times = gr.Dataframe(
-        headers=COMPARED, interactive=False, label='Times', elem_id='times', wrap=True
+        headers=COMPARED,
+        interactive=False,
+        label='Times',
+        elem_id='times',
+        wrap=True,
+        column_widths=['24%', '15%', '13%', '14%', '34%'],
     )
     return SimpleNamespace(
         pair=pair,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import gradio as gr
 import numpy as np
@@ -73,7 +74,7 @@ class Page:
         if path is not None:
             with told():
                 photo = read_photo(path, self.max_pixels)
-            shown = photo.shown()
+            shown = _picture(photo.shown())
         return photo, shown, *NO_RESULT, *NO_ATTENTION, *NO_COMPARISON, None
 
     def choose(self, name: str | None):
@@ -139,7 +140,7 @@ class Page:
                 labels = gr.update(value=path, visible=True)
             rows = views.rows(result, score)
             return (
-                views.draw(result, photo, style),
+                _picture(views.draw(result, photo, style)),
                 f'{views.describe(result, score)}. {found.seen}',
                 gr.update(
                     value=rows,
@@ -162,14 +163,16 @@ class Page:
         names = list(inside.layers)
         layer = layer if layer in names else names[-1]
         choices = gr.update(choices=names, value=layer, visible=True)
-        return choices, _marked(photo, x, y), inside, *self.show(inside, layer)
+        marked = _picture(_marked(photo, x, y))
+        return choices, marked, inside, *self.show(inside, layer)
 
     def show(self, inside: Inside | None, layer: str | None):
         """Return the panels of a layer, and what they mean."""
         if inside is None or layer is None:
             return [], ''
         with told():
-            return panels(inside, layer), inside.legend(layer)
+            drawn = [(_picture(panel), text) for panel, text in panels(inside, layer)]
+            return drawn, inside.legend(layer)
 
     def compare(
         self, photo: Photo | None, first: str, second: str, score: float, runs: int
@@ -191,7 +194,7 @@ class Page:
                 rows = [
                     _compared(*pair, score) for pair in zip(names, times, strict=True)
                 ]
-                yield *drawn, rows, _verdict(times)
+                yield *map(_picture, drawn), rows, _verdict(times)
 
     def _file(self, name: str, content: bytes = b'') -> str:
         """Write a file to download, and remove the oldest of many."""
@@ -295,6 +298,18 @@ class Page:
 
 def _place(event: gr.SelectData):
     return event.index[0], event.index[1]
+
+
+def _picture(pixels: np.ndarray | None) -> Image.Image | None:
+    """Return a picture whose file belongs to one answer.
+
+    Gradio names a file by its content, and writes it again while a browser may read it.
+    """
+    if pixels is None:
+        return None
+    picture = Image.fromarray(pixels)
+    picture.info['answer'] = uuid4().hex  # Gradio writes it into the file
+    return picture
 
 
 def _marked(photo: Photo, x: float, y: float) -> np.ndarray:

@@ -130,6 +130,21 @@ def test_results_are_the_predictor_s(site, client, task):
         assert len(table['value']['data']) == len(expected.present())
 
 
+def test_each_answer_has_files_of_its_own(site):
+    """A file that two answers share is written while a browser reads it."""
+    user = Client(site['url'], verbose=False, download_files=False)
+    path = site['root'] / 'cells.png'
+    shown, *_ = user.predict(handle_file(path), api_name='/load')
+    again, *_ = user.predict(handle_file(path), api_name='/load')
+    files = [shown['path'], again['path']]
+    options = dict(model='segmentation', x=164, y=244, layer=None)
+    for _ in range(2):
+        files.append(user.predict(model='segmentation', api_name='/predict')[0]['path'])
+        _, marked, gallery, _ = user.predict(**options, api_name='/look')
+        files += [marked['path'], *(each['image']['path'] for each in gallery)]
+    assert len(set(files)) == len(files) > 6
+
+
 def test_the_slider_does_not_run_the_model_again(site, client):
     load(client, site['root'] / 'cells.png', model='detection', score=0.0)
     site['gate'].reached.clear()
