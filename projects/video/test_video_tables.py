@@ -42,4 +42,4 @@ def test_results_of_the_demo():
         low, high = row['interval']
         speeds = ' / '.join(f'{speed:.1f}' for speed in row['by_speed'])
         cells = [name, f'{row["accuracy"]:.1f} %', f'{low:.1f} to {high:.1f} %', speeds]
-        assert ' | '.join([*cells, str(row.get('seconds', ''))]) in README
+        assert ' | '.join([*cells, str(row.get('cpu_seconds', ''))]) in README
