@@ -10,7 +10,9 @@ for name in ('mmengine', 'scipy', 'matplotlib'):
 import report  # noqa: E402
 import run_rows  # noqa: E402
 from claim import Comparison  # noqa: E402
+from draw_runs import draw  # noqa: E402
 from evidence_claims import METRIC, make_claim, make_run  # noqa: E402
+from matplotlib import pyplot as plt  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +56,17 @@ def test_the_page_is_written_once_and_checked(tables):
     assert '| eight heads against two | +1 | 3 | +0.9 to +1.1 |' in page
     assert 'comparisons: holds (1).\n' in page and '| [`x`](#x) | eight' in page
     assert 'Verdict: **holds**.' in page and '![Every seed of x](x.png)' in page
+
+
+def test_many_panels_are_drawn_in_rows(tables):
+    claim = make_claim(
+        comparisons=[Comparison('', 'eight', 'two', metric=f'm{i}') for i in range(6)]
+    )
+    metrics = {f'm{i}': float(i) for i in range(6)}
+    runs = {(name, 0): make_run(name, **metrics) for name in claim.variants}
+    draw(report.Results('x', claim, runs, 0), tables / 'rows.png')
+    height, width = plt.imread(tables / 'rows.png').shape[:2]
+    assert 1.5 < width / height < 2  # two rows of five panels
 
 
 def test_further_seeds_are_compared_with_the_first(tables):

@@ -49,6 +49,13 @@ def test_the_next_part_takes_the_channels_of_the_backbone(claim, reader, name):
     assert [x.shape[1] for x in maps] == cfg.model[reader].in_channels
 
 
+@pytest.mark.parametrize('name', ['backbones_instances', 'backbones_segmentation'])
+def test_positions_are_made_for_the_images(name):
+    claim = load_claim(name)
+    sides = {v.resolved.model.backbone.get('img_size') for v in claim.variants.values()}
+    assert sides == {None, claim.image_shape[0]}
+
+
 def test_a_comparison_of_an_unknown_variant_is_refused():
     with pytest.raises(ValueError, match=r"\['nine'\].*\['two', 'eight'\]"):
         make_claim(comparisons=(Comparison('', 'nine', 'two'),))

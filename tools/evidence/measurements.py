@@ -17,8 +17,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'analysis'))
 import torch
 from image_in_model import LoadedModel, load_model, make_model_parser
 from larger_images import BATCH, TEST_IMAGES, TUNING_STEPS, accuracies, load
-from mask_search import innermost, load_images
+from mask_search import load_images
 
+from mmattn.engine.data import innermost_dataset
 from mmattn.terminal import run_main
 
 NUM_IMAGES = 64
@@ -39,8 +40,9 @@ def head_diversity(loaded: LoadedModel) -> dict[str, float]:
 
 def larger_images(loaded: LoadedModel) -> dict[str, float]:
     """Return accuracies in percent, with one property of larger images at a time."""
-    test = innermost(loaded.cfg.val_dataloader)
-    train = innermost(loaded.cfg.train_dataloader) | {'pipeline': test.pipeline}
+    test = innermost_dataset(loaded.cfg.val_dataloader)
+    train = innermost_dataset(loaded.cfg.train_dataloader)
+    train = {**train, 'pipeline': test['pipeline']}
     scope = loaded.cfg.default_scope
     return accuracies(
         loaded.model,
