@@ -103,6 +103,13 @@ def test_work_dirs_without_a_run(tmp_path):
         run_config(tmp_path)
 
 
+def test_the_best_checkpoint_is_taken_unless_the_last_is_asked_for(tmp_path):
+    for name in ('best_coco_bbox_mAP_epoch_3.pth', 'epoch_9.pth', 'epoch_10.pth'):
+        (tmp_path / name).touch()
+    names = [run_checkpoint(tmp_path, which).name for which in (None, 'best', 'last')]
+    assert names == ['best_coco_bbox_mAP_epoch_3.pth'] * 2 + ['epoch_10.pth']
+
+
 def test_the_config_of_a_run_that_another_tool_started(tmp_path):
     for time in ('20260101_000000', '20260102_000000'):
         (tmp_path / time / 'vis_data').mkdir(parents=True)

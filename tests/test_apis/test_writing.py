@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip('mmengine')
 
-from mmattn.apis.writing import write_predictions
+from mmattn.apis.writing import _Names, write_predictions
 from mmattn.results import Classification
 
 
@@ -40,3 +40,14 @@ def test_earlier_predictions_survive_a_full_disk(tmp_path, monkeypatch):
     with pytest.raises(OSError, match='the previous content is untouched.*predictions'):
         write_predictions(Classifier(), ['b.png'], tmp_path, draw=False)
     assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == earlier
+
+
+def test_images_of_one_name_get_files_of_their_own():
+    names = _Names()
+    sources = 'a/cell.png', 'b/cell.jpg', 'c/cell.png', None
+    assert [names.free(source) for source in sources] == [
+        'cell',
+        'cell_2',
+        'cell_3',
+        'image',
+    ]
