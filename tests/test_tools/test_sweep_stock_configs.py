@@ -160,6 +160,48 @@ def test_reasons(tools, error, reason, detail):
     assert found[1].startswith(detail)
 
 
+def raised_through(*files):
+    """An error that passes through lines of these files, the innermost one last."""
+
+    def fail():
+        raise RuntimeError('no such size')
+
+    for file in reversed(files):
+        scope = {'inner': fail}
+        exec(compile('def call():\n    inner()', file, 'exec'), scope)
+        fail = scope['call']
+    with pytest.raises(RuntimeError) as caught:
+        fail()
+    return caught.value
+
+
+def test_errors_of_packages_are_told_from_those_behind_operators(tools):
+    classify, site = tools.stock_table.classify, '/usr/lib/site-packages'
+    head, layers = f'{site}/mmdet/models/head.py', f'{site}/torch/nn/functional.py'
+    error = raised_through(f'{site}/mmengine/model/model.py', head, layers)
+    place = 'mmdet/models/head.py:2: RuntimeError: no such size'
+    assert classify(error) == ('package', place)
+    for operator in (f'{site}/mmcv/ops/nms.py', str(ROOT / 'mmattn/compat/a.py')):
+        assert classify(raised_through(head, operator, layers))[0] == 'error'
+        assert classify(raised_through(operator, head))[0] == 'error'
+    assert classify(raised_through(layers))[0] == 'error'
+
+
+def test_published_table_gives_the_results_that_made_it(tools):
+    table = tools.stock_table
+    rows = table.read(ROOT / 'docs' / table.CSV)
+    entries = {}
+    for row in rows:
+        empty = entry(row['model'], package=row['package'])
+        configs = entries.setdefault(row['model'], empty)['configs']
+        configs += [row['first_config']]
+        configs += [f'{row["method"]}/~{n}.py' for n in range(1, int(row['configs']))]
+    entries = list(entries.values())
+    assert table.rows_of(entries, table.results_of(rows, entries)) == rows
+    unknown = [{**row, 'reason': table.NOT_REACHED} for row in rows]
+    assert table.results_of(unknown, entries) == {}
+
+
 def test_trial_that_passes_at_a_second_size_passes(tools):
     lines = [
         {'stage': 'build', 'size': 64},
@@ -227,6 +269,7 @@ def test_table_counts_configs(tools):
         entry('lap', 'bytetrack/e.py'),
         entry('sort', 'sort/f.py'),
         entry('later', 'yolo/g.py'),
+        entry('wrong', 'ssd/h.py'),
     ]
     every = ['build', 'step', 'predict']
     done = {
@@ -234,13 +277,15 @@ def test_table_counts_configs(tools):
         'served': {'passed': ['build'], 'reason': 'operator', 'detail': 'carafe'},
         'lap': {'passed': [], 'reason': 'dependency', 'detail': 'lap'},
         'sort': {'passed': ['build', 'predict'], 'untrained': 'no loss'},
+        'wrong': {'passed': [], 'reason': 'package', 'detail': 'mmdet/a.py:3: no'},
     }
     rows = table.rows_of(entries, done)
-    assert table.count(rows) == 7
+    assert table.count(rows) == 8
     text = table.page(rows)
-    assert '5 models stand for\n  7 configs' in text
-    # tried, builds, steps, predicts, passing and shares of 6 tried and of 5 able
-    assert '| mmdet | 7 | 6 | 5 | 3 | 4 | 4 | 66.6 % | 5 | 80.0 % |' in text
+    assert '6 models stand for\n  8 configs' in text
+    # tried, builds, steps, predicts, passing, and shares of those tried and able
+    counts = '8 | 7 | 5 | 3 | 4 | 4 | 57.1 % | 6 | 66.6 % | 5 | 80.0 %'
+    assert f'| mmdet | {counts} |' in text
     assert '| mmdet | fcos | 2 | 2 | 2 | 2 |  |' in text
     assert '| mmdet | gfl | 1 | 1 | 1 | 1 |  |' in text
     assert '| mmdet | carafe | 1 | 1 | 0 | 0 | 1 x operator: carafe |' in text

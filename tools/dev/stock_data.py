@@ -129,7 +129,9 @@ def classification(model: dict, size: int) -> dict:
     from mmpretrain.structures import DataSample, MultiTaskDataSample
 
     head = model.get('head') or {}
-    classes = fewest(head, 'num_classes', default=2)
+    preprocessor = model.get('data_preprocessor') or {}
+    # A head without weights has as many classes as its one-hot labels.
+    classes = fewest(head, 'num_classes', default=preprocessor.get('num_classes') or 2)
     kind = str(head.get('type'))
     samples = []
     for index in range(BATCH):
@@ -143,7 +145,7 @@ def classification(model: dict, size: int) -> dict:
         else:
             sample = DataSample().set_gt_label(index % classes)
         samples.append(sample)
-    mean = (model.get('data_preprocessor') or {}).get('mean') or [0, 0, 0]
+    mean = preprocessor.get('mean') or [0, 0, 0]
     return {'inputs': images(BATCH, size, len(mean)), 'data_samples': samples}
 
 

@@ -2,20 +2,25 @@
 
 import csv
 import re
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
 from readme_tables import markdown
 
-# Reasons that lie outside of mmattn and of mmcv's operators.
-ELSEWHERE = {
+import mmattn
+
+# Reasons that lie outside of the packages' code, of mmcv's operators and of mmattn.
+SURROUNDINGS = {
     'dependency': 'needs a package that is not installed',
     'download': 'downloads weights or a vocabulary, which the sweep does not',
     'memory': 'needs more memory than the sweep allows',
     'time': 'needs more time than the sweep allows',
     'config': 'cannot be read by mmengine, so there is no model to build',
 }
-OURS = {
+PACKAGE_ERROR = 'package'
+OTHERS = {
+    PACKAGE_ERROR: "fails in the package's own code, at the line given below",
     'operator': 'calls an operator of mmcv that mmattn does not provide',
     'error': 'fails otherwise',
     'killed': 'ends its process',
@@ -23,6 +28,10 @@ OURS = {
 NOT_REACHED = 'not reached'
 STAGES = {'build': 'builds', 'step': 'steps', 'predict': 'predicts'}
 DETAIL = 160
+CSV = 'stock_configs.csv'
+MMATTN = str(Path(mmattn.__file__).parent)
+OPERATORS = '/mmcv/ops/'
+PACKAGE = re.compile(r'/((?:mmdet|mmseg|mmpretrain|mmengine|mmcv)/.*)')
 OPERATOR = re.compile(r"mmattn does not provide '(\w+)'")
 MODULE = re.compile(r"No module named '([\w.]+)'")
 INSTALL = (
@@ -46,6 +55,21 @@ DESIGN = re.compile(
 )
 
 
+def raised_at(error: Exception) -> str:
+    """Return the line of an OpenMMLab package that an error comes from.
+
+    It is empty if an operator of mmcv or mmattn is on the way to the error: then their
+    result may be the cause.
+    """
+    line = ''
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(MMATTN) or OPERATORS in frame.filename:
+            return ''
+        if match := PACKAGE.search(frame.filename):
+            line = f'{match[1]}:{frame.lineno}'
+    return line
+
+
 def classify(error: Exception) -> tuple[str, str]:
     """Return the reason for a failure, and what it says about it."""
     text = ' '.join(str(error).split())
@@ -66,6 +90,8 @@ def classify(error: Exception) -> tuple[str, str]:
             return 'dependency', match[1].lower()
     if isinstance(error, MemoryError) or MEMORY.search(text):
         return 'memory', detail
+    if place := raised_at(error):
+        return PACKAGE_ERROR, f'{place}: {detail}'
     return 'error', detail
 
 
@@ -150,27 +176,30 @@ def summary(rows: list[dict]) -> str:
     lines = []
     for name, group in [*groups(rows, 'package').items(), (('all',), rows)]:
         tried = [row for row in group if row['reason'] != NOT_REACHED]
-        able = [row for row in tried if row['reason'] not in ELSEWHERE]
         good = count(where(tried, reason=''))
         line = [*name, count(group), count(tried), *stages(group), good]
-        line += [percent(good, count(tried)), count(able), percent(good, count(able))]
+        line.append(percent(good, count(tried)))
+        for elsewhere in (SURROUNDINGS, [*SURROUNDINGS, PACKAGE_ERROR]):
+            able = count(row for row in tried if row['reason'] not in elsewhere)
+            line += [able, percent(good, able)]
         lines.append(line)
     head = ['package', 'configs', 'tried', *STAGES.values(), 'pass', 'of tried']
-    return markdown([[*head, 'with dependencies', 'of these'], *lines])
+    head += ['with dependencies', 'of these', 'up to operators', 'of these']
+    return markdown([head, *lines])
 
 
 def explained(row: dict) -> str:
     """Return why a model did not pass, as a cell of a table."""
     detail = re.sub(r'[|<>`]', ' ', row['detail'])
-    if row['reason'] in ('dependency', 'operator', 'error', 'config', 'download'):
-        return f'{row["reason"]}: {detail[:100]}'
+    if detail and row['reason'] not in ('memory', 'time', 'killed'):
+        return f'{row["reason"]}: {detail}'
     return row['reason']
 
 
 def reasons(rows: list[dict]) -> str:
     """Return the table of reasons, the frequent ones first."""
     failed = [row for row in rows if row['reason']]
-    words = {**ELSEWHERE, **OURS, NOT_REACHED: 'waits for the next run'}
+    words = {**SURROUNDINGS, **OTHERS, NOT_REACHED: 'waits for the next run'}
     lines = [
         (name, count(group), words[name], ', '.join(details(name, group)))
         for (name,), group in groups(failed, 'reason').items()
@@ -229,8 +258,10 @@ method.
 
 {summary}
 The columns from `with dependencies` on leave out configs that fail for a reason outside
-of the operators: a missing package, a download, memory, time, or a config that mmengine
-cannot read.
+of the packages' code: a missing dependency, a download, memory, time, or a config that
+mmengine cannot read. Those from `up to operators` on also leave out configs whose error
+is raised in the package's own Python code, with neither mmcv's operators nor mmattn in
+the traceback. The table of methods names the line; a compiled mmcv does not change it.
 
 ## Reasons
 
@@ -257,14 +288,38 @@ def page(rows: list[dict]) -> str:
 def write(docs: Path, entries: Iterable[dict], done: dict[str, dict]):
     """Write the csv, and the page from it."""
     rows = rows_of(entries, done)
-    with (docs / 'stock_configs.csv').open('w', newline='') as file:
+    with (docs / CSV).open('w', newline='') as file:
         writer = csv.DictWriter(file, rows[0], lineterminator='\n')
         writer.writeheader()
         writer.writerows(rows)
-    (docs / 'stock_configs.md').write_text(page(read(docs / 'stock_configs.csv')))
+    (docs / 'stock_configs.md').write_text(page(read(docs / CSV)))
 
 
 def read(path: Path) -> list[dict]:
     """Return the rows of the csv."""
     with path.open(newline='') as file:
         return list(csv.DictReader(file))
+
+
+def results_of(rows: Iterable[dict], entries: Iterable[dict]) -> dict[str, dict]:
+    """Return the results of trials from which `rows_of` makes these rows, by model."""
+    results = {}
+    for row in rows:
+        passed = [stage for stage, column in STAGES.items() if row[column] == '1']
+        result: dict = {'passed': passed}
+        if not row['steps']:
+            result['untrained'] = True
+        if row['parameters_m']:
+            result['parameters'] = float(row['parameters_m']) * 1e6
+        for key in ('size', 'reason', 'detail', 'on'):
+            if row[key]:
+                result[key] = row[key]
+        if row['reason'] != NOT_REACHED:
+            results[row['package'], row['first_config']] = result
+    # A model's name follows from its config as the sweep changes it; paths remain.
+    return {
+        entry['model']: results[entry['package'], path]
+        for entry in entries
+        for path in entry['configs']
+        if (entry['package'], path) in results
+    }

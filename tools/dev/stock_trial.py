@@ -16,7 +16,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, init_default_scope
 from stock_data import batches, is_self_supervised, values_of
 from stock_models import SIZES, load, model_of
-from stock_table import classify
+from stock_table import PACKAGE_ERROR, classify
 from stock_text import reads_bert, with_bert, write_bert
 
 # Their `init_weights` fails unless it reads a checkpoint.
@@ -142,7 +142,7 @@ def try_model(package: str, path: str, report: Callable[..., Any]):
             reason, detail = classify(error)
             trace = traceback.format_exc(limit=-3)
             report(reason=reason, detail=detail, failed_at=size, trace=trace)
-            if reason != 'error':
+            if reason not in ('error', PACKAGE_ERROR):
                 return None
             # A failure that stays the same leaves the config's own size to try.
             if detail in failures:

@@ -4,6 +4,8 @@
     python tools/dev/sweep_stock_configs.py 'mmdet/carafe/*'  # some configs
     python tools/dev/sweep_stock_configs.py --chunk 3/16      # every 16th from the 3rd
     python tools/dev/sweep_stock_configs.py --retry operator  # those that failed so
+    python tools/dev/sweep_stock_configs.py --published --retry error
+                                     # those that failed so in the committed table
     python tools/dev/sweep_stock_configs.py --table           # write the page
 
 It reads the config folders of mmdet, mmseg and mmpretrain. Models that are equal but
@@ -244,12 +246,19 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
         default=[],
         help='try those again that failed for this reason; `failed` means any',
     )
+    parser.add_argument(
+        '--published',
+        action='store_true',
+        help='start from the results in the csv of --docs',
+    )
     parser.add_argument('--memory', type=float, default=MEMORY_GIB, help='GiB a model')
     parser.add_argument(
         '--seconds', type=int, default=CPU_SECONDS, help='CPU time of a model'
     )
     parser.add_argument('--table', action='store_true', help='write the page and stop')
-    parser.add_argument('--docs', type=Path, default=ROOT / 'docs', help='for --table')
+    parser.add_argument(
+        '--docs', type=Path, default=ROOT / 'docs', help='folder of the page'
+    )
     return parser.parse_args(arguments)
 
 
@@ -257,6 +266,9 @@ def main(arguments: list[str] | None = None) -> int:
     args = parse_args(arguments)
     entries = plan(args.results.with_name('stock_configs_plan.jsonl'))
     done = latest(args.results)
+    if args.published:
+        rows = stock_table.read(args.docs / stock_table.CSV)
+        done = stock_table.results_of(rows, entries) | done
     if args.table:
         stock_table.write(args.docs, entries, done)
         return 0
