@@ -78,8 +78,10 @@ def test_commands_exist(path):
 
 
 def options_of(script: Path) -> str:
-    """Return the source of a script and of the parser that it imports."""
+    """Return the source of a script and of the parsers that it imports."""
     texts = [script.read_text()]
+    if 'from mmattn.terminal import' in texts[0]:
+        texts.append((ROOT / 'mmattn/terminal.py').read_text())
     for name in re.findall(r'^from (\w+) import', texts[0], re.MULTILINE):
         if (beside := script.with_name(f'{name}.py')).is_file():
             texts.append(beside.read_text())
