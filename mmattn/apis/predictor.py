@@ -159,7 +159,7 @@ class Predictor:
     def _check(self, batch_size: int, scale: float | None, tile):
         if type(batch_size) is not int or batch_size < 1:
             raise ValueError(
-                f'`batch_size` must be a positive number, got {batch_size}'
+                f'`batch_size` must be a positive integer, got {batch_size}'
             )
         if scale is not None and not scale > 0:
             raise ValueError(f'`scale` must be positive, got {scale}')

@@ -182,7 +182,8 @@ def test_checkpoints_run_no_code(runs, tmp_path):
 @pytest.mark.parametrize(
     'options, message',
     [
-        (dict(batch_size=0), '`batch_size` must be a positive number, got 0'),
+        (dict(batch_size=0), '`batch_size` must be a positive integer, got 0'),
+        (dict(batch_size=1.5), '`batch_size` must be a positive integer, got 1.5'),
         (dict(scale=1), '`scale` is for detection and segmentation'),
         (dict(tile=64), '`tile` is for detection and segmentation'),
     ],

@@ -82,6 +82,16 @@ def test_connected_parts_of_black_and_white_masks_are_objects(here, capsys):
     assert sizes == [81, 81] * 4  # two pixels are dust
 
 
+def test_area_of_an_object_is_that_of_its_mask(here):
+    for index in range(5):
+        drawn = draw([(5, 10, 10, 8, 255), (15, 10, 4, 20, 255)])  # an L
+        cv2.imwrite(f'masks/{index}.png', drawn)
+    run('masks', 'images', 'masks')
+    annotation = annotations('val')['annotations'][0]
+    assert annotation['bbox'] == [10, 5, 20, 14]
+    assert annotation['area'] == 80 + 80
+
+
 def test_folders_are_classes(here):
     for name in ('nucleus', 'body'):
         shutil.copytree('masks', f'both/{name}')

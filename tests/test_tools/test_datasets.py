@@ -118,6 +118,24 @@ def test_interrupted_build_leaves_nothing(tmp_path, monkeypatch, capsys):
     assert entries(tmp_path) == ['coco']
 
 
+def test_failed_exchange_brings_the_old_folder_back(tmp_path, monkeypatch):
+    target = tmp_path / 'data'
+    target.mkdir()
+    (target / 'old').touch()
+    rename = Path.rename
+
+    def refuse_new(self, other):
+        if self.suffix == '.partial':
+            raise OSError('no space')
+        return rename(self, other)
+
+    monkeypatch.setattr(Path, 'rename', refuse_new)
+    with pytest.raises(OSError, match='no space'):
+        with package_data.stage(target) as folder:
+            (folder / 'new').touch()
+    assert entries(target) == ['old'] and entries(tmp_path) == ['data']
+
+
 def test_build_keeps_a_foreign_folder(tmp_path):
     (tmp_path / 'photo.jpg').write_bytes(b'mine')
     with pytest.raises(ValueError, match='not written by this tool'):
