@@ -1,6 +1,7 @@
 """export_model: files, metadata, checkpoints, and refusals."""
 
 import resource
+import shutil
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from mmattn.export import ExportError, Metadata, export_model
 from mmattn.export import api as module
 from mmattn.export.metadata import KEY, PT2_FILE
 from mmattn.export.write import described
+from mmattn.files import file_digest
 
 onnx = pytest.importorskip('onnx')
 onnx_ir = pytest.importorskip('onnx_ir')
@@ -80,6 +82,19 @@ def test_file_predicts_as_mmpretrain(cfg, checkpoint, onnx_file):
         (scores,) = session.run(['scores'], {'image': images.numpy()})
         expected = predicted(cfg, checkpoint, images)
         np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_of_an_address_are_downloaded(cfg, checkpoint, tmp_path, monkeypatch):
+    def copy(url, path, progress):
+        assert url == 'https://example.com/model.pth'
+        shutil.copy(checkpoint, path)
+
+    without_export(monkeypatch)
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', copy)
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    address = 'https://example.com/model.pth'
+    metadata = export_model(cfg, address, tmp_path / 'a.onnx', shape=SHAPE)
+    assert metadata.checkpoint_sha256 == file_digest(checkpoint)
 
 
 def test_metadata(cfg, checkpoint, onnx_file):
