@@ -3,9 +3,9 @@
 import torch
 from model import FORMATS
 from torch import Tensor, nn
-from train_step import load
 
 from mmattn.analysis.flops import build
+from mmattn.apis.find import read_config
 from mmattn.export.graphs import graph_of
 from mmattn.export.graphs.roi_detector import RoIDetector
 
@@ -28,7 +28,7 @@ class DetectorWorkload:
 
     def __init__(self, name: str, size: tuple[int, int]):
         torch.manual_seed(0)
-        model = build(load(name), device='cpu').requires_grad_(False)
+        model = build(read_config(name), device='cpu').requires_grad_(False)
         graph = graph_of(model)
         if not isinstance(graph, RoIDetector):
             raise ValueError(
