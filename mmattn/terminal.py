@@ -9,6 +9,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 OURS = PACKAGE, PACKAGE.parent / 'tools'
 EXPECTED = ImportError, OSError, RuntimeError, ValueError
+# Causes that are mistakes in a program, such as a transform of a user.
+MISTAKES = AssertionError, AttributeError, LookupError, NameError, TypeError
 CONFIG_SUFFIXES = '.py', '.json', '.yml', '.yaml'  # that mmengine reads
 WIDEST = 1000
 
@@ -16,7 +18,7 @@ WIDEST = 1000
 def run_main(main: Callable[[], int | None]):
     """Run the main function of a tool, and exit with the status that it returns.
 
-    If one of our checks fails or a file cannot be opened, print the message alone and
+    If one of our checks fails or a file cannot be opened, print only the message and
     exit with 1. Other errors keep their traceback. `python -X dev` prints all of them.
     """
     try:
@@ -33,9 +35,8 @@ def _is_explained(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return True
     if _is_raised_by_us(error):
-        # A transform or a data set of a user can fail in any way.
-        return isinstance(error.__cause__, (*EXPECTED, type(None)))
-    # mmengine's registry raises an error of a constructor anew.
+        return not isinstance(error.__cause__, MISTAKES)
+    # mmengine's registry raises a copy of a constructor's error.
     earlier = error.__context__
     return type(earlier) is type(error) and _is_explained(earlier)
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from zipfile import BadZipFile
 
 import pytest
 from rich.table import Table
@@ -59,6 +60,8 @@ def script(tmp_path, monkeypatch):
     [
         ('ours', [], 'a_tool: size must be positive'),
         ('chained', [ValueError], 'a_tool: sample 3: of a user'),
+        # BadZipFile is an Exception of the library's own.
+        ('chained', [BadZipFile], 'a_tool: sample 3: of a user'),
         ('missing', [], "a_tool: .*No such file or directory: 'nosuch.txt'"),
     ],
 )
@@ -79,6 +82,7 @@ def test_errors_of_constructors_are_one_message(script):
     [
         ('compiled', [], ValueError),  # raised by numpy, called from our file
         ('chained', [KeyError], ValueError),  # the cause is a bug of a user's code
+        ('chained', [TypeError], ValueError),
     ],
 )
 def test_other_errors_keep_their_traceback(script, name, arguments, kind):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import mmattn
 
 from ..engine.checkpoints.atomic_files import write_atomically
-from ..engine.checkpoints.reader import download_checkpoint
+from ..engine.checkpoints.hub import local_checkpoint
 from ..engine.model import build_model
 from ..files import file_digest
 from .graphs import graph_of
@@ -64,8 +64,8 @@ def export_model(
 
     Args:
         config: config of mmdet, mmseg or mmpretrain, or its path.
-        checkpoint: path or http address of weights that match the model exactly; None
-            keeps the random ones.
+        checkpoint: weights that match the model exactly, as `local_checkpoint` takes
+            them; None keeps the random ones.
         out: file to write.
         shape: height and width.
         format: 'onnx' or 'pt2'; it defaults to the suffix of `out`.
@@ -106,8 +106,7 @@ def export_model(
         cfg.merge_from_dict(dict(cfg_options))
     if not cfg.get('model'):
         raise ValueError(f'the config must have a `model`, got {cfg.filename or cfg}')
-    if isinstance(checkpoint, str) and checkpoint.startswith(('http://', 'https://')):
-        checkpoint = download_checkpoint(checkpoint)
+    checkpoint = None if checkpoint is None else local_checkpoint(checkpoint)
     model, loaded = build_model(cfg, checkpoint)
     settings = {} if output is None else dict(output=output)
     graph = graph_of(model, part, **settings)

@@ -84,16 +84,20 @@ def test_file_predicts_as_mmpretrain(cfg, checkpoint, onnx_file):
         np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_weights_of_an_address_are_downloaded(cfg, checkpoint, tmp_path, monkeypatch):
-    def copy(url, path, progress):
-        assert url == 'https://example.com/model.pth'
+@pytest.mark.parametrize(
+    'name', ['https://example.com/model.pth', 'hf://a/b/model.pth']
+)
+def test_weights_are_downloaded(cfg, checkpoint, tmp_path, monkeypatch, name):
+    def download(url, path, progress):
+        assert url == name
         shutil.copy(checkpoint, path)
 
     without_export(monkeypatch)
-    monkeypatch.setattr(torch.hub, 'download_url_to_file', copy)
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    address = 'https://example.com/model.pth'
-    metadata = export_model(cfg, address, tmp_path / 'a.onnx', shape=SHAPE)
+    hub = pytest.importorskip('huggingface_hub')
+    monkeypatch.setattr(hub, 'hf_hub_download', lambda *_, **options: checkpoint)
+    metadata = export_model(cfg, name, tmp_path / 'a.onnx', shape=SHAPE)
     assert metadata.checkpoint_sha256 == file_digest(checkpoint)
 
 

@@ -259,6 +259,13 @@ def test_an_interrupted_extraction_leaves_no_folder(coco, tmp_path, monkeypatch)
     run(tmp_path, 'coco', '--mirror', coco)
 
 
+def test_a_damaged_archive_is_refused(tmp_path):
+    path = tmp_path / 'a.zip'
+    path.write_bytes(b'no zip')
+    with pytest.raises(ValueError, match=r'a\.zip is damaged: .*not a zip file'):
+        tool.unpack(path, 'val2017', tmp_path / 'coco')
+
+
 def test_an_archive_with_another_folder_is_refused(tmp_path):
     path = tmp_path / 'a.zip'
     path.write_bytes(zipped({'val2014/0.jpg': b''}))

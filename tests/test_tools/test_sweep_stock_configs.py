@@ -202,6 +202,20 @@ def test_published_table_gives_the_results_that_made_it(tools):
     assert table.results_of(unknown, entries) == {}
 
 
+def test_new_results_replace_published_ones(tools, tmp_path, monkeypatch):
+    sweep, table = tools.sweep_stock_configs, tools.stock_table
+    entries = [entry('a', 'a/a.py'), entry('b', 'b/b.py')]
+    failed = {'passed': [], 'reason': 'error', 'detail': 'old'}
+    table.write(tmp_path, entries, {'a': failed, 'b': failed})
+    results = tmp_path / 'results.jsonl'
+    sweep.append(results, {'model': 'a', 'passed': ['build', 'step', 'predict']})
+    monkeypatch.setattr(sweep, 'plan', lambda path: entries)
+    files = ['--docs', str(tmp_path), '--results', str(results)]
+    assert sweep.main(['--published', '--table', *files]) == 0
+    rows = {row['model']: row['reason'] for row in table.read(tmp_path / table.CSV)}
+    assert rows == {'a': '', 'b': 'error'}
+
+
 def test_trial_that_passes_at_a_second_size_passes(tools):
     lines = [
         {'stage': 'build', 'size': 64},

@@ -11,7 +11,7 @@ less. Its memory is the peak of the resident memory, less what is resident befor
 prediction: model and picture.
 
 The rows are written to `docs/large_images.csv`, and `docs/large_images.md` gets the
-table. Rows that are there already stay; --again measures them anew.
+table. Rows that are there already stay; --again measures them once more.
 """
 
 import argparse

@@ -107,8 +107,15 @@ def unpack(file: Path, folder: str, out: Path) -> None:
     """Extract the folder of a zip file to `out / folder`, which appears when complete.
 
     Raises:
-        ValueError: the file holds anything else.
+        ValueError: the file holds anything else, or is damaged.
     """
+    try:
+        _extract(file, folder, out)
+    except zipfile.BadZipFile as error:
+        raise ValueError(f'{file} is damaged: {error}') from error
+
+
+def _extract(file: Path, folder: str, out: Path) -> None:
     with zipfile.ZipFile(file) as archive, stage(out / folder) as partial:
         names = [name for name in archive.namelist() if not name.startswith('__MACOSX')]
         others = {name.partition('/')[0] for name in names} - {folder}

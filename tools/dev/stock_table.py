@@ -261,7 +261,8 @@ The columns from `with dependencies` on leave out configs that fail for a reason
 of the packages' code: a missing dependency, a download, memory, time, or a config that
 mmengine cannot read. Those from `up to operators` on also leave out configs whose error
 is raised in the package's own Python code, with neither mmcv's operators nor mmattn in
-the traceback. The table of methods names the line; a compiled mmcv does not change it.
+the traceback. The table of methods names the line. No compiled mmcv was at hand to try
+them with.
 
 ## Reasons
 

@@ -14,6 +14,26 @@ WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
 HF_FORM = 'hf://<owner>/<repository>[@<revision>][/<file>]'
 
 
+def local_checkpoint(name: str | Path) -> Path:
+    """Return the local copy of a checkpoint, after downloading it if needed.
+
+    Args:
+        name: a path, an http address, or a name of `hf://` or `timm://`.
+    """
+    scheme, separated, _ = str(name).partition('://')
+    if not separated:
+        return Path(name)
+    fetch = dict(
+        hf=hf_checkpoint,
+        http=download_checkpoint,
+        https=download_checkpoint,
+        timm=timm_checkpoint,
+    )
+    if scheme not in fetch:
+        raise ValueError(f'a checkpoint must begin with one of {[*fetch]}, got {name}')
+    return fetch[scheme](str(name))
+
+
 def hf_checkpoint(name: str) -> Path:
     """Return the local copy of a file on the hub, after downloading it if needed.
 

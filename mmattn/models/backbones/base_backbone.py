@@ -15,15 +15,20 @@ if TYPE_CHECKING:
 # that are looked up, the mixing weights of a few heads, which start near the identity,
 # and the logits of soft masks, which decay would pull to an alpha of a half.
 NO_WEIGHT_DECAY = frozenset(
-    (
+    {
         'cls_token',
         'dist_token',
         'pos_embed',
         'bias_table',
         'rpe_table',
-        *('attention.w1', 'attention.w2', 'w1_q', 'w2_q', 'w1_k', 'w2_k'),
+        'attention.w1',
+        'attention.w2',
+        'w1_q',
+        'w2_q',
+        'w1_k',
+        'w2_k',
         'alpha_logit',
-    )
+    }
 )
 
 
@@ -60,10 +65,7 @@ class BaseBackbone(Initializable):
     ):
         super().__init__()
         if in_channels < 1:
-            raise ValueError(
-                f'{type(self).__name__}: in_channels must be 1 or more, '
-                f'got {in_channels}'
-            )
+            raise ValueError(f'in_channels must be 1 or more, got {in_channels}')
         self.init_cfg = init_cfg
         self.in_channels = in_channels
         self.frozen_stages = -1
