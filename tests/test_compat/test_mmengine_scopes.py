@@ -137,6 +137,16 @@ def test_an_unknown_config_is_named_with_those_close_to_it():
         find_config('0')
 
 
+def test_a_base_is_found_by_its_whole_path_only(tmp_path):
+    base = tmp_path / 'configs/_base_/models/upernet.py'
+    base.parent.mkdir(parents=True)
+    base.touch()
+    package = tmp_path / 'mmattn'
+    assert find_config('_base_/models/upernet', package) == base
+    with pytest.raises(FileNotFoundError, match='no name is close to it'):
+        find_config('upernet', package)
+
+
 def test_an_mmattn_without_configs_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match=f'{re.escape(str(tmp_path))}.*clone'):
         find_config('mask_rcnn/ivit_t_3x_coco.py', package=tmp_path / 'mmattn')

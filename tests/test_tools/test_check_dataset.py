@@ -109,6 +109,13 @@ def test_a_classifiers_data(here, capsys):
     assert table['train_dataloader.dataset'] == ['4', '0', '4', '1000']
 
 
+def test_an_unknown_type_is_one_line(here, capsys):
+    options = ['--cfg-options', 'model.backbone.type=Swim']
+    assert check.main([config('detector'), *options]) == 1
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.match('error: Swim is not in the .*model registry', message)
+
+
 def test_every_bad_split_is_named(here, capsys):
     shutil.rmtree('data/ade/ADEChallengeData2016/images/training')
     labels = cv2.imread(LABELS, cv2.IMREAD_UNCHANGED)

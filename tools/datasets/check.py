@@ -162,7 +162,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         model = build_checked(cfg)
     except (KeyError, TypeError, ValueError) as error:
-        print(f'error: {error}', file=sys.stderr)
+        message = error.args[0] if isinstance(error, KeyError) else error
+        print(f'error: {message}', file=sys.stderr)
         return 1
     summaries, checked, errors = {}, [], []
     for key in SPLITS:
