@@ -1,5 +1,7 @@
 """Weights named `timm://` and `hf://`, from an imitated cache of the hub."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from safetensors.torch import save_file
 from torch.testing import assert_close
 
 from mmattn.engine.checkpoints import UntrustedCheckpointError
+from mmattn.engine.checkpoints.hub import local_checkpoint
 from mmattn.models import MaiT, PVTv2, create_model
 
 REVISION = '0' * 40
@@ -109,6 +112,15 @@ def test_a_repository_alone_means_its_model(cache):
     assert_close(read('hf://org/old'), weights)
     cache('org/old', 'model.safetensors', safetensors({'w': torch.zeros(1)}))
     assert_close(read('hf://org/old'), {'w': torch.zeros(1)})
+
+
+def test_a_name_has_a_local_copy(cache):
+    path = cache('org/net', 'net.safetensors', safetensors({'w': torch.ones(1)}))
+    assert local_checkpoint('hf://org/net/net.safetensors') == path
+    assert local_checkpoint('net.pth') == local_checkpoint(Path('net.pth'))
+    message = 'one of hf://, http://, https://, timm://; got s3://net.pth'
+    with pytest.raises(ValueError, match=message):
+        local_checkpoint('s3://net.pth')
 
 
 class Runs:

@@ -19,6 +19,9 @@ def local_checkpoint(name: str | Path) -> Path:
 
     Args:
         name: a path, an http address, or a name of `hf://` or `timm://`.
+
+    Raises:
+        ValueError: the name begins with another scheme.
     """
     scheme, separated, _ = str(name).partition('://')
     if not separated:
@@ -30,7 +33,10 @@ def local_checkpoint(name: str | Path) -> Path:
         timm=timm_checkpoint,
     )
     if scheme not in fetch:
-        raise ValueError(f'a checkpoint must begin with one of {[*fetch]}, got {name}')
+        schemes = ', '.join(f'{each}://' for each in fetch)
+        raise ValueError(
+            f'a checkpoint must be a path or begin with one of {schemes}; got {name}'
+        )
     return fetch[scheme](str(name))
 
 
