@@ -219,7 +219,7 @@ def duration(seconds: float) -> str:
 def training(patterns: list[str]) -> str:
     """Return measured steps times the iterations of the schedule, with the product."""
     rows = [['config', 'step', 'images', 'epochs', 'steps', 'time', 'on']]
-    for path in sorted(BENCHMARKS.glob('train_step*_cpu*.csv')):
+    for path in sorted(BENCHMARKS.glob('train_step*_cpu.csv')):
         with open(path, newline='') as file:
             measured = list(csv.DictReader(file))
         for row in measured:
@@ -241,7 +241,8 @@ def training(patterns: list[str]) -> str:
                     str(epochs),
                     f'{images:,} x {epochs} / {batch} = {steps:,.0f}',
                     f'{step:.2f} s x {steps:,.0f} = {duration(step * steps)}',
-                    f'{row["machine"]}, {row["threads"]} threads, {row["date"]}',
+                    f'{row["machine"]}, {row["isa"]}, {row["threads"]} threads, '
+                    f'{row["date"]}',
                 ]
             )
     return markdown(rows)
