@@ -1,6 +1,6 @@
-# Each target makes the environment itself when it is missing.
-#   VENV      where the virtual environment lives
-#   PYTHON    the interpreter it is made from (3.10 or newer)
+# Each target makes the environment itself when it is missing, and installs what it needs.
+#   VENV      where the virtual environment lives; a linked one is used as it is
+#   PYTHON    the interpreter it is made from (3.11 or newer)
 #   PIP_ARGS  extra arguments for pip, for example PyTorch's CPU wheels:
 #             make demo PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 VENV ?= .venv
@@ -9,10 +9,11 @@ PIP_ARGS ?=
 
 BIN := $(VENV)/bin
 BENCH := docs/benchmarks
-STAMP := $(VENV)/.mmattn-installed
+PROGRAMS := $(VENV)/.installed-programs
+ALL := $(VENV)/.installed-all
 
-.PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu bench-cpu-avx2 \
-	bench-onnx papers clean
+.PHONY: help env demo demo-seg demo-masks test test-all matrix docs lint bench bench-cpu \
+	bench-cpu-avx2 bench-onnx papers clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,29 +21,33 @@ help:
 	@echo "make demo-seg    the same for UperNet + IViT on scenes of clothes"
 	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
 	@echo "make test        run the fast tests; test-all: the slow ones too"
+	@echo "make matrix      run the fast tests on each supported PyTorch; takes an hour or more"
 	@echo "make bench       time the operators and models beside their peers, on the CPU, with"
 	@echo "                 its instructions (bench-cpu) and with AVX2 only (bench-cpu-avx2)"
 	@echo "make papers      draw figures of the papers anew, from our counts"
 	@echo "make docs        build the documentation, build/docs/index.html, and run its tutorials"
 	@echo "make lint        check style, spelling, paths and docstrings"
 
-env: $(STAMP)
+env: $(ALL)
 
-$(STAMP): pyproject.toml setup.py $(wildcard requirements/*.txt)
+$(PROGRAMS): EXTRAS := mm
+$(ALL): EXTRAS := mm,export,predict,web,tests,docs
+
+$(PROGRAMS) $(ALL): pyproject.toml setup.py $(wildcard requirements/*.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_ARGS) --editable ".[mm,export,predict,tests,docs]"
-	touch $(STAMP)
+	test -L $(VENV) || $(BIN)/python -m pip install $(PIP_ARGS) --editable ".[$(EXTRAS)]"
+	test -L $(VENV) || touch $@
 
 PUBLISH := $(BIN)/python tools/converters/publish_model.py --force
 
-demo: $(STAMP)
+demo: $(PROGRAMS)
 	$(BIN)/python tools/datasets/hela.py
 	$(BIN)/python tools/train.py configs/demo/mask_rcnn_ivit_n_hela.py
 	$(BIN)/python tools/analysis/draw_run.py configs/demo/mask_rcnn_ivit_n_hela.py
 	$(PUBLISH) work_dirs/mask_rcnn_ivit_n_hela \
 		work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors
 
-demo-seg: $(STAMP)
+demo-seg: $(PROGRAMS)
 	$(BIN)/python tools/datasets/fashion_scenes.py --baseline
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_fashion_scenes.py
 	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_fashion_scenes.py
@@ -53,7 +58,7 @@ SEARCH := $(BIN)/python tools/analysis/mask_search.py
 PATCHES := mait_n_landcover_patches
 STEP := work_dirs/mask_search/$(PATCHES)
 
-demo-masks: $(STAMP)
+demo-masks: $(PROGRAMS)
 	$(BIN)/python tools/datasets/landcover_patches.py --baseline
 	$(SEARCH) initialize configs/demo/$(PATCHES).py --force
 	$(BIN)/python tools/train.py $(STEP)_1_initialize.py
@@ -63,20 +68,24 @@ demo-masks: $(STAMP)
 	$(BIN)/python tools/train.py $(STEP)_3_calibrate.py
 	$(SEARCH) report $(STEP)_1_initialize.py $(STEP)_2_assign.py $(STEP)_3_calibrate.py
 
-test: $(STAMP)
+test: $(ALL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
-test-all: $(STAMP)
+test-all: $(ALL)
 	$(BIN)/python -m pytest
+
+# The environments, one for each row, stay in build/matrix.
+matrix:
+	$(PYTHON) tools/dev/matrix.py
 
 # NOTEBOOKS=off does not run the tutorials, which takes minutes and downloads 50 MB.
 NOTEBOOKS ?= cache
 
-docs: $(STAMP)
+docs: $(ALL)
 	$(BIN)/python -m sphinx -b html -W --keep-going -d build/doctrees \
 		-D nb_execution_mode=$(NOTEBOOKS) docs build/docs
 
-lint: $(STAMP)
+lint: $(ALL)
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -97,7 +106,7 @@ bench-cpu-avx2: export ATEN_CPU_CAPABILITY := avx2
 bench-cpu-avx2: export ONEDNN_MAX_CPU_ISA := AVX2
 bench-cpu-avx2: export MKL_ENABLE_INSTRUCTIONS := AVX2
 
-bench-cpu bench-cpu-avx2: $(STAMP)
+bench-cpu bench-cpu-avx2: $(ALL)
 	$(BIN)/python tools/benchmark/op.py --csv $(BENCH)/landmark_attention_$(SET).csv
 	$(BIN)/python tools/benchmark/op.py structure_aware_attention --rounds 3 \
 		--csv $(BENCH)/structure_aware_attention_$(SET).csv
@@ -134,7 +143,7 @@ bench-cpu bench-cpu-avx2: $(STAMP)
 	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_$(SET).csv
 	$(BIN)/python tools/dev/generate_model_pages.py
 
-bench-onnx: $(STAMP)
+bench-onnx: $(ALL)
 	$(BIN)/python tools/benchmark/onnx_model.py --csv $(BENCH)/onnx_models_cpu.csv
 	$(BIN)/python tools/benchmark/onnx_model.py --set detectors --rounds 2 \
 		--memory-format channels_last --csv $(BENCH)/onnx_detectors_cpu.csv
@@ -147,7 +156,7 @@ bench-onnx: $(STAMP)
 DRAW_RESULTS := $(BIN)/python tools/analysis/draw_results.py
 CLASSIFIERS := configs/classification
 
-papers: $(STAMP)
+papers: $(ALL)
 	$(DRAW_RESULTS) --out docs/papers/results_by_flops.png --x FLOPs \
 		--panel classification 'Top 1 Accuracy' --panel mask_rcnn 'box AP' \
 		--panel mask_rcnn 'mask AP' --panel upernet 'mIoU(ms)' \

@@ -24,7 +24,8 @@ MIM_ENTRIES = ('configs', 'tools', 'model-index.yml')
 STARTUP = 'mmattn_startup'
 CSRC = Path('mmattn/ops/csrc')
 BUILD_VARIABLE = 'MMATTN_BUILD_OPS'
-TORCH_TARGET_VERSION = '0x020a000000000000'  # stable ABI of PyTorch 2.10 and later
+STABLE_ABI = (2, 10)  # of PyTorch; later ones load what was built with it
+TORCH_TARGET_VERSION = '0x020a000000000000'
 CUDA_ARCHITECTURES = '8.0;9.0+PTX'
 
 
@@ -85,6 +86,11 @@ def compiled_operators(wanted: str) -> dict:
             f'{BUILD_VARIABLE} compiles against the installed PyTorch ({error}): '
             'install it first, and give pip --no-build-isolation'
         ) from error
+    if torch.__version__ < STABLE_ABI:
+        raise SystemExit(
+            f'{BUILD_VARIABLE} needs the stable ABI of PyTorch '
+            f'{".".join(map(str, STABLE_ABI))} or newer, got {torch.__version__}'
+        )
     nvcc = Path(cpp_extension.CUDA_HOME or '', 'bin', 'nvcc')
     has_cuda = torch.version.cuda is not None and nvcc.is_file()
     if wanted == 'cuda' and not has_cuda:

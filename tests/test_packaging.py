@@ -69,6 +69,13 @@ def compiled_operators(wanted: str, **environment: str) -> str:
     return done.stderr
 
 
+def test_compiled_operators_need_the_stable_abi(tmp_path):
+    older = "import torch; torch.__version__ = type(torch.__version__)('2.9.1')"
+    (tmp_path / 'sitecustomize.py').write_text(older)
+    said = compiled_operators('1', PYTHONPATH=str(tmp_path))
+    assert 'PyTorch 2.10 or newer, got 2.9.1' in said
+
+
 def test_unknown_wish_for_compiled_operators():
     assert "must be 0, 1, cpu or cuda, got 'yes'" in compiled_operators('yes')
 

@@ -3,7 +3,7 @@
     python tools/benchmark/gpu_report.py
     python tools/benchmark/gpu_report.py --minutes 20 --out reports/h200
 
-Requires torch 2.6 with CUDA, Triton, timm and this checkout. Packages of OpenMMLab are
+Requires PyTorch with CUDA, Triton, timm and this checkout. Packages of OpenMMLab are
 optional. Each part runs in processes of its own within its share of the time, and
 `report.md`, `report.json` and the csv files are written anew after each task, so an
 interrupted run leaves what was done. A case that fails is listed with its traceback,
