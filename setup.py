@@ -4,9 +4,6 @@ OpenMMLab tools look for a package's configs, tools and model index in
 `<package>/.mim`. A wheel (also one that is built from an sdist) carries copies; an
 editable install links to the checkout, so that edits to configs take effect.
 
-Both carry `mmattn_startup.pth`, by which every interpreter imports `mmattn_startup`:
-mmdet's own tools import mmdet before they read a config that could name mmattn.
-
 The compiled operators of `mmattn/ops/csrc` are built on request alone:
 `MMATTN_BUILD_OPS=1 pip install --no-build-isolation .` (`cpu` or `cuda` in place of 1
 to insist). Otherwise nothing is compiled, and a wheel is of pure Python.
@@ -21,7 +18,6 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
 MIM_ENTRIES = ('configs', 'tools', 'model-index.yml')
-STARTUP = 'mmattn_startup'
 CSRC = Path('mmattn/ops/csrc')
 BUILD_VARIABLE = 'MMATTN_BUILD_OPS'
 STABLE_ABI = (2, 10)  # of PyTorch; later ones load what was built with it
@@ -32,16 +28,8 @@ CUDA_ARCHITECTURES = '8.0;9.0+PTX'
 class build_py_with_extras(build_py):
     def run(self):
         super().run()
-        if self.editable_mode:
-            # The unpacked editable wheel, which takes nothing from `build_lib`.
-            root = Path(self.get_finalized_command('install').install_lib)
-            self._fill_mim(ROOT / 'mmattn' / '.mim', link=True)
-            line = startup_line(ROOT)
-        else:
-            root = Path(self.build_lib)
-            self._fill_mim(root / 'mmattn' / '.mim', link=False)
-            line = startup_line()
-        (root / f'{STARTUP}.pth').write_text(line)
+        root = ROOT if self.editable_mode else Path(self.build_lib)
+        self._fill_mim(root / 'mmattn' / '.mim', link=self.editable_mode)
 
     def _fill_mim(self, mim_dir: Path, link: bool):
         if mim_dir.exists():
@@ -57,19 +45,6 @@ class build_py_with_extras(build_py):
                 )
             else:
                 shutil.copy2(source, target)
-
-
-def startup_line(checkout: Path | None = None) -> str:
-    """Return the line of the `.pth` file, which Python runs when it starts.
-
-    It is silent where mmattn was removed in part. The module of an editable install
-    is imported straight from the checkout: setuptools' finder takes a millisecond.
-    """
-    code = f'try: import {STARTUP}\nexcept ImportError: pass'
-    if checkout is not None:
-        enter = f'sys.path.insert(0, {str(checkout)!a})'
-        code = f'{enter}\n{code}\nfinally: del sys.path[0]'
-    return f'import sys; exec({code!r})\n'
 
 
 def compiled_operators(wanted: str) -> dict:

@@ -48,12 +48,16 @@ def tool_path(name: str) -> Path:
     )
 
 
-def run_tool(name: str, arguments: Sequence[str]):
-    """Run a tool as a script in this process."""
-    path = tool_path(name)
+def run_script(path: Path, arguments: Sequence[str]):
+    """Run a file as `python path arguments` does, in this process."""
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     runpy.run_path(str(path), run_name='__main__')
+
+
+def run_tool(name: str, arguments: Sequence[str]):
+    """Run a tool of ours."""
+    run_script(tool_path(name), arguments)
 
 
 def with_config(arguments: Sequence[str]) -> list[str]:
@@ -295,6 +299,15 @@ def test(context: typer.Context):
 def export(context: typer.Context):
     """Write a work dir, or a config and a checkpoint, as ONNX or torch.export."""
     run_tool('export.py', with_run(context.args))
+
+
+@app.command(**FORWARDED)
+def run(context: typer.Context):
+    """Run another package's script, such as mmdet's train.py, after `import mmattn`."""
+    script, *arguments = context.args or [None]
+    if script is None or not Path(script).is_file():
+        fail(FileNotFoundError(f'`mmattn run` takes a Python script, got {script!r}'))
+    run_script(Path(script), arguments)
 
 
 @app.command(**FORWARDED)

@@ -195,6 +195,18 @@ def test_a_tool_runs_in_this_process(run, capsys):
     assert 'usage: train.py' in capsys.readouterr().out
 
 
+def test_a_script_of_another_package_runs_after_mmattn(run, capsys, tmp_path):
+    script = tmp_path / 'script.py'
+    script.write_text(
+        "import sys, neighbor; assert 'mmattn' in sys.modules\n"
+        "if __name__ == '__main__': print(*sys.argv[1:], neighbor.NAME)"
+    )
+    (tmp_path / 'neighbor.py').write_text("NAME = 'beside it'")
+    assert 'a.py --b beside it' in run('run', script, 'a.py', '--b')
+    assert "takes a Python script, got 'no.py'" in run('run', 'no.py', status=1)
+    assert 'takes a Python script, got None' in run('run', status=1)
+
+
 def test_a_clone_without_tools(monkeypatch, tmp_path):
     monkeypatch.setattr(cli, 'PACKAGE', tmp_path / 'mmattn')
     with pytest.raises(FileNotFoundError, match='came without its tools'):

@@ -9,9 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from installed import ROOT, build, copy_checkout, install, make_environment, pip
-
-import mmattn
+from installed import ROOT, build
 
 MIM = (
     '.mim/model-index.yml',
@@ -34,7 +32,7 @@ def test_wheel_carries_mim_and_package_data(wheel):
     assert not missing
     assert not [name for name in names if '__pycache__' in name]
     assert any(name.endswith('licenses/LICENSE') for name in names)
-    assert {'mmattn_startup.py', 'mmattn_startup.pth'} < names
+    assert not [name for name in names if name.endswith('.pth')]
 
 
 def test_wheel_is_of_pure_python(wheel):
@@ -50,7 +48,7 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
         names = {name.partition('/')[2] for name in archive.getnames()}
     wanted = {name.removeprefix('.mim/') for name in MIM}
     wanted |= {'setup.py', 'requirements/mm.txt', 'mmattn/ops/backend.py'}
-    wanted |= {'mmattn_startup.py', 'projects/example_project/landmark_pyramid.py'}
+    wanted |= {'projects/example_project/landmark_pyramid.py'}
     csrc = (ROOT / 'mmattn' / 'ops' / 'csrc').iterdir()
     wanted |= {f'mmattn/ops/csrc/{path.name}' for path in csrc}
     assert not wanted - names
@@ -89,38 +87,6 @@ def test_cuda_operators_need_nvcc(tmp_path):
 @pytest.mark.parametrize('entry', ['configs', 'tools', 'model-index.yml'])
 def test_editable_install_links_mim(entry):
     assert (ROOT / 'mmattn' / '.mim' / entry).resolve() == ROOT / entry
-
-
-def started(python: Path) -> str:
-    """Return the modules of ours that a plain interpreter loads, and its errors."""
-    code = "import sys; print([name for name in sys.modules if 'mmattn' in name])"
-    done = subprocess.run([python, '-I', '-c', code], capture_output=True, text=True)
-    return done.stdout.strip() + done.stderr
-
-
-@pytest.mark.parametrize('kind', ['wheel', 'editable'])
-def test_every_interpreter_starts_with_the_hook(kind, tmp_path, request):
-    """As long as mmattn is installed, in whole or in part."""
-    python, packages = make_environment(tmp_path / 'venv')
-    if kind == 'wheel':
-        install(python, request.getfixturevalue('wheel'))
-        module = packages / 'mmattn_startup.py'
-        expected = "['mmattn_startup']"
-    else:
-        source = copy_checkout(tmp_path / "it's a source")
-        install(python, '--editable', source)
-        module = source / 'mmattn_startup.py'
-        version = mmattn.__version__.replace('.', '_')
-        expected = f"['__editable___mmattn_{version}_finder', 'mmattn_startup']"
-    assert started(python) == expected
-
-    text = module.read_text()
-    module.unlink()
-    assert 'mmattn_startup' not in started(python) and 'Error' not in started(python)
-    module.write_text(text)
-    pip(python, 'uninstall', '--yes', 'mmattn')
-    assert started(python) == '[]'
-    assert not list(packages.glob('*mmattn*'))
 
 
 @pytest.mark.slow

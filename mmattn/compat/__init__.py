@@ -1,41 +1,86 @@
-"""Adaptation of the mm packages that a user already has to mmattn.
+"""Corrections of other packages, all of them in one table.
 
-`activate` is the only entry point, and `import mmattn` calls it. It installs the
-finders of `mmattn.compat.finder` in `sys.meta_path` and changes nothing else. They
-
-- serve `mmcv._ext` from `mmattn.compat.mmcv_ops` when mmcv came without its compiled
-  operators;
-- make mmpretrain importable with transformers 5
-  (`mmattn.compat.mmpretrain_multimodal`);
-- add the `mmseg::` and `mmattn::` config prefixes (`mmattn.compat.mmengine_scopes`);
-- make mmengine read checkpoints without running them
-  (`mmattn.compat.mmengine_checkpoints`);
-- run mmcv's deformable attention on ours (`mmattn.compat.mmcv_attention`);
-- find modules of ours by their old names (`mmattn.compat.moved_modules`).
-
-The first three repair imports and configs that fail otherwise. Where mmattn is
-installed, `mmattn_startup` applies them in every interpreter, without importing mmattn.
-The others wait for `import mmattn`, because they replace code that works without us.
+`import mmattn` calls `activate`, and that is the only switch. Nothing else in mmattn
+changes another package.
 """
 
-import sys
+from mmattn.compat.finder import CorrectingFinder, Correction
 
-from mmattn.compat.finder import IMPLEMENTATION, SERVED_MODULE, WITH_MMATTN, install
-from mmattn.compat.moved_modules import MOVED
+__all__ = ['CORRECTIONS', 'IMPLEMENTATION', 'activate', 'in_force']
 
-__all__ = ['IMPLEMENTATION', 'SERVED_MODULE', 'activate']
+IMPLEMENTATION = 'mmattn.compat.mmcv_ops'
+CORRECTIONS = (
+    Correction(
+        'mmcv._ext',
+        f'{IMPLEMENTATION}:fill',
+        "serve mmcv's compiled operators from torchvision and ours, where it has none",
+        'pip install onedl-mmcv gives a wheel without them, and mmdet imports them',
+        'mmcv publishes wheels with operators (onedl-mmdetection#11)',
+        missing=True,
+    ),
+    Correction(
+        'mmcv.ops.multi_scale_deform_attn',
+        'mmattn.compat.mmcv_attention:correct_attention',
+        'run deformable attention on ours, on a CPU and in bfloat16',
+        'the formulation of mmcv keeps all samples in memory',
+        'mmcv has a kernel for CPUs and bfloat16 (mmcv#2878)',
+    ),
+    Correction(
+        'mmengine.config.utils',
+        'mmattn.compat.mmengine_scopes:correct_table',
+        "add 'mmattn::' and repair 'mmseg::' in the table of config prefixes",
+        'the table is closed, and its mmseg is the distribution mmsegmentation',
+        'mmengine looks up packages by module name (mmengine#1581)',
+    ),
+    Correction(
+        'mmengine.config.config',
+        'mmattn.compat.mmengine_scopes:correct_bases',
+        "look up the types of an 'mmattn::' base in the registry of its default scope",
+        'mmengine takes the prefix for the scope of the types',
+        'mmengine looks up packages by module name (mmengine#1581)',
+    ),
+    Correction(
+        'mmengine.runner.checkpoint',
+        'mmattn.compat.mmengine_checkpoints:correct_loaders',
+        'read checkpoints without running code in them; add timm:// and hf:// names',
+        'mmengine falls back to unsafe reading with a warning',
+        'mmengine refuses what `weights_only` refuses (mmengine#1655)',
+    ),
+    Correction(
+        'mmengine.model.weight_init',
+        'mmattn.compat.mmengine_checkpoints:correct_initializer',
+        'report what `Pretrained` loaded; raise if the model would start from noise',
+        'mmengine loads with strict=False and says nothing',
+        'mmengine reports and checks what was loaded',
+    ),
+    Correction(
+        'mmengine.infer.infer',
+        'mmattn.compat.mmengine_checkpoints:correct_inferencer',
+        'refuse the config that is saved in an untrusted checkpoint',
+        'mmengine runs its text as Python',
+        'mmengine saves configs as data',
+    ),
+    Correction(
+        'mmpretrain.utils.dependency',
+        'mmattn.compat.mmpretrain_multimodal:correct_dependency',
+        'leave out multimodal models beside transformers 5',
+        'they use helpers that transformers 5 removed, so mmpretrain and mmdet with it '
+        'fail to import',
+        'mmpretrain supports transformers 5',
+    ),
+)
+
+_FINDER = CorrectingFinder(CORRECTIONS)
 
 
 def activate():
-    """Install the finders. A second call changes nothing.
+    """Install the finder. A second call changes nothing.
 
-    It imports neither torch nor any mm* package. A finder imports what it needs when
-    mmcv or mmengine asks for it.
+    It imports neither torch nor any mm package.
     """
-    install(WITH_MMATTN, moved=MOVED)
+    _FINDER.install()
 
 
-# `mmattn_startup` may have loaded modules before this package existed, so bind them.
-for _name, _module in list(sys.modules.items()):
-    if _name.rpartition('.')[0] == __name__:
-        globals().setdefault(_name.rpartition('.')[2], _module)
+def in_force() -> list[Correction]:
+    """Return the corrections that changed something in this process."""
+    return list(_FINDER.in_force)

@@ -12,7 +12,7 @@ import sys
 __all__ = ['correct_attention']
 
 
-def correct_attention(module):
+def correct_attention(module) -> bool:
     """Replace the function in `mmcv.ops.multi_scale_deform_attn`.
 
     Our function keeps mmcv's as `__wrapped__`. ONNX and `torch.fx.symbolic_trace` use
@@ -22,10 +22,10 @@ def correct_attention(module):
 
     extension = sys.modules.get('mmcv._ext')
     if getattr(extension, '__spec__', None) is None:
-        return
+        return False
     theirs = module.multi_scale_deformable_attn_pytorch
     if extension.__spec__.origin != IMPLEMENTATION or hasattr(theirs, '__wrapped__'):
-        return
+        return False
 
     import torch
     import torch.fx
@@ -41,3 +41,4 @@ def correct_attention(module):
         return ms_deform_attn(value, *tensors)
 
     module.multi_scale_deformable_attn_pytorch = attend
+    return True

@@ -110,14 +110,15 @@ LOADERS = {
 }
 
 
-def correct_loaders(checkpoint):
+def correct_loaders(checkpoint) -> bool:
     """Correct `mmengine.runner.checkpoint`."""
     for loader, prefixes in LOADERS.items():
         checkpoint.CheckpointLoader.register_scheme(prefixes, loader, force=True)
     checkpoint.load_from_http = load_from_http
+    return True
 
 
-def correct_initializer(weight_init):
+def correct_initializer(weight_init) -> bool:
     """Correct `mmengine.model.weight_init`."""
 
     class PretrainedInit(weight_init.PretrainedInit):
@@ -133,15 +134,14 @@ def correct_initializer(weight_init):
     weight_init.WEIGHT_INITIALIZERS.register_module(
         name='Pretrained', module=PretrainedInit, force=True
     )
+    return True
 
 
-def correct_inferencer(infer):
+def correct_inferencer(infer) -> bool:
     """Correct `mmengine.infer.infer`."""
-    from mmattn.compat.mmengine_names import correct_inferencer as correct_names
-
     original = infer.BaseInferencer._init_model
     if original.__module__ == __name__:
-        return
+        return False
 
     def _init_model(self, cfg, weights, device='cpu'):
         from mmattn.engine.checkpoints.reader import (
@@ -158,4 +158,4 @@ def correct_inferencer(infer):
         return original(self, cfg, weights, device)
 
     infer.BaseInferencer._init_model = _init_model
-    correct_names(infer)
+    return True

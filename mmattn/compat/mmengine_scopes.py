@@ -31,7 +31,7 @@ def _is_distribution(name: str) -> bool:
     return True
 
 
-def correct_table(utils):
+def correct_table(utils) -> bool:
     """Add mmattn, and correct mmseg's entry where its distribution has another name.
 
     mmengine accepts the name of an importable module in place of a distribution's.
@@ -45,6 +45,7 @@ def correct_table(utils):
         and _is_distribution('onedl-mmsegmentation')
     ):
         table['mmseg'] = 'mmseg'
+    return True
 
 
 def _close_names(name: str, paths: list[Path]) -> list[str]:
@@ -104,14 +105,14 @@ def find_config(name: str, package: Path = PACKAGE) -> Path:
     raise FileNotFoundError(f'{SCOPE}::{name} does not exist in {folder}; {hint}')
 
 
-def correct_bases(config):
+def correct_bases(config) -> bool:
     """Make `Config` find our configs without taking a scope from our prefix.
 
     The argument is the module `mmengine.config.config`.
     """
     found = config.Config._get_cfg_path
     if getattr(found, 'corrected_by', None) == SCOPE:
-        return
+        return False
 
     def _get_cfg_path(cfg_path, filename):
         scope, _, name = cfg_path.partition('::')
@@ -121,3 +122,4 @@ def correct_bases(config):
 
     _get_cfg_path.corrected_by = SCOPE
     config.Config._get_cfg_path = staticmethod(_get_cfg_path)
+    return True

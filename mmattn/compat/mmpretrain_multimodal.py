@@ -12,7 +12,9 @@ __all__ = ['correct_dependency']
 UNSUITABLE = 'transformers>=5'
 
 
-def correct_dependency(dependency):
+def correct_dependency(dependency) -> bool:
     """Correct `mmpretrain.utils.dependency`."""
-    if dependency.satisfy_requirement(UNSUITABLE):
+    unsuitable = dependency.satisfy_requirement(UNSUITABLE)
+    if unsuitable:
         dependency.WITH_MULTIMODAL = False
+    return unsuitable

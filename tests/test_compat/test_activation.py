@@ -90,6 +90,23 @@ def test_without_mmcv_there_is_nothing_to_serve(tmp_path):
     assert run_python(code, tmp_path, flags=['-S']) == ['mmcv', 'None']
 
 
+def test_the_table_names_what_is_in_force():
+    for package in ('mmdet', 'mmseg', 'mmpretrain'):
+        pytest.importorskip(package)
+    code = (
+        'import mmattn\n'
+        'from importlib import import_module\n'
+        'for row in mmattn.compat.CORRECTIONS: import_module(row.module)\n'
+        'print(*(row.module for row in mmattn.compat.in_force()))\n'
+    )
+    rows = {row.module for row in compat.CORRECTIONS}
+    import transformers
+
+    if int(transformers.__version__.partition('.')[0]) < 5:
+        rows.remove('mmpretrain.utils.dependency')
+    assert set(run_python(code)) == rows
+
+
 def test_mmcv_is_content_with_what_is_served():
     pytest.importorskip('mmcv.ops')
     from mmcv.ops import get_compiler_version, get_compiling_cuda_version

@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 
 import cv2  # noqa: E402
 import mmdet  # noqa: E402
-from installed import hook_in, make_environment  # noqa: E402
 from tool_runs import TOOLS, run  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -31,14 +29,6 @@ def trained(work):
     # Each run in the folder saves its config there, with --tta another model.
     shutil.copy(run_dir / 'detector.py', run_dir / 'as_trained.py')
     return run_dir
-
-
-@pytest.fixture(scope='module')
-def run_plainly(work):
-    """Runs a script that does not import mmattn first, where mmattn is installed."""
-    python, packages = make_environment(work / 'venv')
-    hook_in(packages)
-    return partial(run, cwd=work, python=python, PYTHONPATH='')
 
 
 def log_of(run_dir: Path) -> str:
@@ -79,38 +69,16 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, trained):
 
 
 def test_mmdets_own_tool_trains_with_our_backbone(work):
-    stock = MMDET_TOOLS / 'train.py'
-    assert 'coco/bbox_mAP' in run(stock, 'stock.py', cwd=work)
+    stock = '-m', 'mmattn', 'run', MMDET_TOOLS / 'train.py'
+    assert 'coco/bbox_mAP' in run(*stock, 'stock.py', cwd=work)
 
 
 @pytest.mark.slow
-def test_mmdets_own_tool_tests_what_ours_has_trained(trained, run_plainly):
+def test_mmdets_own_tool_tests_what_ours_has_trained(work, trained):
     files = trained / 'as_trained.py', trained / 'epoch_1.pth'
-    printed = run_plainly(MMDET_TOOLS / 'test.py', *files)
+    stock = '-m', 'mmattn', 'run', MMDET_TOOLS / 'test.py'
+    printed = run(*stock, *files, cwd=work)
     assert 'coco/segm_mAP' in printed and 'mmattn.Runner' in printed
-
-
-INFERENCE = """
-import sys
-import torch
-from mmdet.apis import DetInferencer
-from mmengine.runner import CheckpointLoader
-config, checkpoint, image = sys.argv[1:]
-read = CheckpointLoader._get_checkpoint_loader(checkpoint).__module__
-assert read == 'mmengine.runner.checkpoint' and 'mmattn' not in sys.modules
-infer = DetInferencer(config, checkpoint, device='cpu', show_progress=False)
-prediction = infer(image)['predictions'][0]
-print(type(infer.model.backbone).__module__, len(prediction['scores']))
-"""
-
-
-@pytest.mark.slow
-def test_mmdets_inferencer_runs_what_ours_has_trained(work, trained, run_plainly):
-    script = work / 'infer.py'
-    script.write_text(INFERENCE)
-    image = next((work / 'data/coco').rglob('*.jpg'))
-    files = trained / 'as_trained.py', trained / 'epoch_1.pth', image
-    assert 'mmattn.models.backbones.ivit 5' in run_plainly(script, *files)
 
 
 def test_a_classifier_trains_is_tested_and_drawn(work, tool):

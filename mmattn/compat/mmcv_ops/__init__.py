@@ -4,11 +4,12 @@ The functions have the names, keyword arguments and in-place outputs that `mmcv.
 expects of its extension `mmcv._ext`. `mmattn.compat` serves them under that name when
 mmcv was installed without it. They were written from those conventions and from the
 operators' published definitions. A docstring says where its result can differ from the
-compiled operator's. The modules here import each other relatively, and nothing else of
-mmattn at the top, because `mmattn_startup` loads this package without `mmattn`.
+compiled operator's.
 
 float16 and bfloat16 are storage formats: the arithmetic is float32.
 """
+
+from types import ModuleType
 
 from .border_align import (
     bezier_align_backward,
@@ -171,6 +172,14 @@ def __getattr__(name: str):
 
     not_served.__name__ = not_served.__qualname__ = name
     return not_served
+
+
+def fill(module: ModuleType) -> bool:
+    """Fill the module `mmcv._ext` with the operators."""
+    vars(module).update({name: globals()[name] for name in __all__})
+    module.__doc__ = __doc__
+    module.__getattr__ = __getattr__
+    return True
 
 
 def get_compiler_version() -> str:
