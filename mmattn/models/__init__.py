@@ -13,9 +13,7 @@ from .backbones import (
 from .classifiers import PooledClassifier
 from .layers import (
     DeformableDETRDecoder,
-    DeformableDetrDecoder,
     DeformableDETREncoder,
-    DeformableDetrEncoder,
     MSDeformAttention,
 )
 from .necks import Mask2FormerPixelDecoder, MSDeformAttnNeck, PooledMLP
@@ -26,8 +24,6 @@ __all__ = [
     'DATPlusPlus',
     'DeformableDETRDecoder',
     'DeformableDETREncoder',
-    'DeformableDetrDecoder',
-    'DeformableDetrEncoder',
     'HMaiT',
     'IViT',
     'LiSANet',

@@ -5,7 +5,6 @@ from .landmark_attention import landmark_attention
 from .masked_attention import (
     masked_attention,
     neighborhood_mask,
-    neighbourhood_mask,
 )
 from .ms_deform_attn import fused_ms_deform_attn, ms_deform_attn
 from .neighborhood_attention import neighborhood_attention
@@ -25,7 +24,6 @@ __all__ = [
     'ms_deform_attn',
     'neighborhood_attention',
     'neighborhood_mask',
-    'neighbourhood_mask',
     'pointwise_linear',
     'structure_aware_attention',
 ]

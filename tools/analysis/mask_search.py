@@ -72,8 +72,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     steps = parser.add_subparsers(dest='step', required=True)
     for number, (step, summary) in enumerate(STEPS.items(), start=1):
-        old = ['initialise'] if step == 'initialize' else []  # the spelling until 0.1
-        command = steps.add_parser(step, aliases=old, help=summary, description=summary)
+        command = steps.add_parser(step, help=summary, description=summary)
         command.set_defaults(step=step)
         command.add_argument('config', type=Path, help=_config_help(step))
         command.add_argument(

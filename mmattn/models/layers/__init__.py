@@ -2,9 +2,7 @@ from .deformable_attention import DeformableAttention
 from .deformable_detr import (
     DecoderOutput,
     DeformableDETRDecoder,
-    DeformableDetrDecoder,
     DeformableDETREncoder,
-    DeformableDetrEncoder,
 )
 from .depthwise_conv import DepthwiseConv
 from .drop_path import DropPath
@@ -21,7 +19,6 @@ from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
     embed_patches,
     fit_image_channels,
-    fit_loaded_pos_embed,
     grid_of,
     pad_to_patches,
     pos_embed_map,
@@ -43,8 +40,6 @@ __all__ = [
     'DeformableAttention',
     'DeformableDETRDecoder',
     'DeformableDETREncoder',
-    'DeformableDetrDecoder',
-    'DeformableDetrEncoder',
     'DepthwiseConv',
     'DropPath',
     'Initializable',
@@ -64,7 +59,6 @@ __all__ = [
     'WindowAttention',
     'embed_patches',
     'fit_image_channels',
-    'fit_loaded_pos_embed',
     'fit_on_load',
     'grid_of',
     'init_linear_and_conv',

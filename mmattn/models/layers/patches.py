@@ -1,7 +1,6 @@
 """Whole patches of an image, and position embeddings for any grid of them."""
 
 from collections.abc import Sequence
-from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 from mmattn.ops.exporting import is_same_size
 
-from .resize import fit_loaded, resize_flat_grid
+from .resize import resize_flat_grid
 
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
@@ -106,14 +105,3 @@ def pos_embed_tokens(
     special, patches = pos_embed[:, :num_special], pos_embed[:, num_special:]
     patches = resize_pos_embed(patches, old_grid, grid, mode=mode)
     return torch.cat([special, patches], dim=1)
-
-
-def fit_loaded_pos_embed(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Resize a loaded `pos_embed` to `grid_size`: the hook of version 0.1.
-
-    `fit_on_load` replaces it and serves any parameter.
-    """
-    size = module.grid_size
-    num_special = module.pos_embed.shape[1] - prod(size)
-    settings = dict(size=size, dim=1, num_special=num_special, mode='bicubic')
-    fit_loaded(module, state_dict, prefix, name='pos_embed', **settings)

@@ -8,8 +8,6 @@ from .reference import (
     spread_bias,
 )
 
-neighbourhood_mask = neighborhood_mask  # the spelling of version 0.1
-
 __all__ = [
     'BACKENDS',
     'OPERATOR',
@@ -20,7 +18,6 @@ __all__ = [
     'masked_attention',
     'masked_attention_reference',
     'neighborhood_mask',
-    'neighbourhood_mask',
     'resolve_heads',
     'spread_bias',
 ]

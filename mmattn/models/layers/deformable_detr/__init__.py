@@ -1,10 +1,8 @@
-from .decoder import DecoderOutput, DeformableDETRDecoder, DeformableDetrDecoder
-from .encoder import DeformableDETREncoder, DeformableDetrEncoder
+from .decoder import DecoderOutput, DeformableDETRDecoder
+from .encoder import DeformableDETREncoder
 
 __all__ = [
     'DecoderOutput',
     'DeformableDETRDecoder',
     'DeformableDETREncoder',
-    'DeformableDetrDecoder',
-    'DeformableDetrEncoder',
 ]

@@ -50,7 +50,7 @@ class DecoderOutput(NamedTuple):
     enc_coord: Tensor | None
 
 
-@MODELS.register_module(name=['DeformableDETRDecoder', 'DeformableDetrDecoder'])
+@MODELS.register_module()
 class DeformableDETRDecoder(Initializable):
     """Decoder layers, queries, and the first references.
 
@@ -289,6 +289,3 @@ def refine(delta: Tensor, reference: Tensor) -> Tensor:
     if shift.shape[-1] == 2:
         return torch.cat([delta[..., :2] + shift, delta[..., 2:]], dim=-1).sigmoid()
     return (delta + shift).sigmoid()
-
-
-DeformableDetrDecoder = DeformableDETRDecoder  # its name in version 0.1

@@ -28,7 +28,7 @@ from .geometry import (
 )
 
 
-@MODELS.register_module(name=['DeformableDETREncoder', 'DeformableDetrEncoder'])
+@MODELS.register_module()
 class DeformableDETREncoder(Initializable):
     """Encoder layers on several maps, whose shapes stay the same.
 
@@ -175,6 +175,3 @@ class DeformableDETREncoder(Initializable):
             shapes, ratios, dtype=dtype, device=self.level_embed.device
         )
         return on_levels(centers, ratios)
-
-
-DeformableDetrEncoder = DeformableDETREncoder  # its name in version 0.1
