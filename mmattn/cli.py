@@ -94,9 +94,9 @@ def with_run(arguments: Sequence[str]) -> list[str]:
     return [str(config), str(checkpoint), *arguments[1:]]
 
 
-def fail(error: Exception):
-    """Print an error of the user, and exit with 1."""
-    typer.echo(f'{type(error).__name__}: {error}', err=True)
+def fail(message: Exception | str):
+    """Print an error of the user as the tools do, and exit with 1."""
+    typer.echo(f'mmattn: {message}', err=True)
     raise typer.Exit(1)
 
 
@@ -355,7 +355,7 @@ def models(
 
     found = list_models(search)
     if not found:
-        fail(ValueError(f'no model matches {search!r}; `mmattn models` lists all'))
+        fail(f'no model matches {search!r}; `mmattn models` lists all')
     if names:
         typer.echo('\n'.join(model.name for model in found))
         return
