@@ -11,9 +11,8 @@ from pathlib import Path
 from IPython.core.magic import register_cell_magic
 
 ROOT = Path(__file__).resolve().parents[2]
-# Lines that mmdetection and pycocotools print in each program.
+# Lines that mmengine and pycocotools print in each program.
 NOISE = (
-    'Could not import OneDL',
     'Done (t=',
     'Loads checkpoint by',
     'creating index',

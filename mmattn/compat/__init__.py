@@ -54,6 +54,13 @@ CORRECTIONS = (
         'mmengine reports and checks what was loaded',
     ),
     Correction(
+        'mmengine.logging',
+        'mmattn.compat.mmengine_logging:correct_print_log',
+        'print no messages of the level DEBUG',
+        'mmdet says twice in each program that OneDL, an optional package, is missing',
+        '`print_log` heeds the level where it has no logger',
+    ),
+    Correction(
         'mmengine.infer.infer',
         'mmattn.compat.mmengine_checkpoints:correct_inferencer',
         'refuse the config that is saved in an untrusted checkpoint',

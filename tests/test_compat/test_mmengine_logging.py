@@ -1,0 +1,33 @@
+"""Messages of the level DEBUG are not printed, and others are."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip('mmdet')
+
+PROGRAM = """
+import logging
+{imports}
+import mmdet.datasets
+from mmengine.logging import print_log
+print_log('shown')
+print_log('a warning', level=logging.WARNING)
+logging.basicConfig(level=logging.DEBUG, format='%(levelname)s %(name)s %(message)s')
+logging.getLogger('matplotlib').setLevel(logging.INFO)
+print_log('asked for', level=logging.DEBUG)
+"""
+
+
+@pytest.mark.parametrize(
+    'imports', ['import mmattn', 'import mmengine.logging, mmattn']
+)
+def test_optional_packages_of_mmdet_are_not_announced(imports):
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', PROGRAM.format(imports=imports)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == 'shown\na warning\n'
+    assert done.stderr == 'DEBUG mmengine asked for\n'
