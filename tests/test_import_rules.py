@@ -19,7 +19,13 @@ ALLOWED = {
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
     'mmattn.evaluation': {'mmattn.registry'},
-    'mmattn.engine': {'mmattn.files', 'mmattn.registry', 'mmattn.models.backbones'},
+    'mmattn.config_text': set(),
+    'mmattn.engine': {
+        'mmattn.config_text',
+        'mmattn.files',
+        'mmattn.registry',
+        'mmattn.models.backbones',
+    },
     'mmattn.files': set(),
     'mmattn.images': set(),
     'mmattn.results': {'mmattn.images'},

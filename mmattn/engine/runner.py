@@ -9,6 +9,7 @@ from mmengine.runner import Runner as MMEngineRunner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from mmattn.config_text import check_values
 from mmattn.registry import RUNNERS
 
 from .checkpoints.atomic_files import atomic_backend_args
@@ -40,6 +41,7 @@ class Runner(MMEngineRunner):
 
     @classmethod
     def from_cfg(cls, cfg: Config | ConfigDict | dict) -> 'Runner':
+        check_values(cfg)
         # Some models load a teacher while they are built.
         with trusted_checkpoints(cfg.get('trust_checkpoint', False)):
             return super().from_cfg(cfg)

@@ -7,12 +7,14 @@ import torch
 from torch import nn
 
 pytest.importorskip('mmengine')
+from mmengine.config import Config
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from tiny_run import make_runner
 
+from mmattn.config_text import check_values
 from mmattn.engine import read_checkpoint
 
 
@@ -147,3 +149,30 @@ def test_a_registered_statistic_stays_out_of_the_file(tmp_path, statistic):
         assert one.tolist() == other.tolist()
     assert theirs['train/loss'].mean() == history.mean()
     assert theirs['train/loss'].max_length == history.max_length
+
+
+TEMPLATE = '{{$QZX:x|y}}'
+CODE = {
+    'class': (dict(classes=('cell', TEMPLATE)), r'metainfo.classes\[1\] must not'),
+    'file name': (dict(ann=f'{TEMPLATE}.json'), r'metainfo.ann must not contain'),
+    'key': (dict(colors={TEMPLATE: 1}), 'a key of the config.metainfo.colors must not'),
+    'quote': (dict(colors={"a': exit(3), 'b": 1}), 'without single quotes'),
+    'backslash': (dict(colors={'a\\': ', exit(3)) #'}), 'backslash at its end'),
+}
+
+
+@pytest.mark.parametrize('metainfo, message', CODE.values(), ids=CODE)
+def test_text_that_a_written_config_would_run(tmp_path, metainfo, message):
+    with pytest.raises(ValueError, match=message):
+        make_runner(tmp_path, metainfo=metainfo)
+    assert not [*tmp_path.rglob('*')]
+
+
+def test_a_written_config_says_what_was_given(tmp_path):
+    """Quotes, backslashes and line breaks survive both parsers."""
+    names = ("a'b", 'a\\', 'a\nb', "', exit(3))#", '{ {', '}}')
+    given = dict(classes=names, colors={'a.b"c': names[0], r'.*\.bias': names[1]})
+    cfg = Config(dict(metainfo=given))
+    check_values(cfg)
+    cfg.dump(tmp_path / 'config.py')
+    assert Config.fromfile(tmp_path / 'config.py').metainfo == given

@@ -21,6 +21,8 @@ from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
 
 SIZE = 40, 60
+# mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.
+CODE = r"""{{$QZX:x|[\',exit(3))#]}}"""
 
 
 def draw(objects: list[tuple[int, int, int, int, int]]) -> np.ndarray:
@@ -254,6 +256,16 @@ BAD = {
         ('labels', 'images', 'masks'),
         'labels needs --classes',
     ),
+    'code as the name of a class': (
+        lambda: shutil.copytree('masks', f'folders/{CODE}'),
+        ('masks', 'images', 'folders'),
+        "a class name must be text of one line without '{{'",
+    ),
+    'code as the name of a label': (
+        lambda: None,
+        ('labels', 'images', 'masks', '--classes', *'abcdefg', CODE),
+        "a class name must be text of one line without '{{'",
+    ),
     'yolo without names': (
         lambda: None,
         ('yolo', 'images', 'masks'),
@@ -269,6 +281,13 @@ def test_bad_data(here, spoil, args, message):
         run(*args)
     assert message in str(error.value)
     assert not Path('data/cells').exists()
+
+
+@pytest.mark.parametrize('name', [CODE, 'a\nexit(3)'], ids=['template', 'lines'])
+def test_the_folder_of_the_data_is_no_code(here, name):
+    with pytest.raises(ValueError, match='--out must be text of one line'):
+        convert.main(['masks', 'images', 'masks', '--out', f'data/{name}'])
+    assert not Path('data').exists()
 
 
 def test_the_config_of_objects_checks_and_builds(here, capsys):

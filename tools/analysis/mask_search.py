@@ -41,6 +41,7 @@ from mmattn.analysis import (
 from mmattn.analysis.attention_calls import AttentionCall, watch_attention
 from mmattn.analysis.flops import build
 from mmattn.analysis.masks import mask_width
+from mmattn.config_text import check_text
 from mmattn.engine.data import build_dataset, innermost_dataset
 from mmattn.terminal import print_table, run_main
 
@@ -229,6 +230,7 @@ def write_config(path: Path, base: Path, masks: Masks, facts: dict):
     if masks_of(build_model(cfg, device='meta').backbone) != masks:
         raise ValueError(f'the backbone of {base} does not follow `masking`')
     base = Path(os.path.relpath(base.resolve(), path.parent.resolve())).as_posix()
+    check_text(base, 'the path of the base config')
     text = (
         f'# Written by tools/analysis/mask_search.py.\n'
         f'# {STEPS[facts["step"]]}\n'

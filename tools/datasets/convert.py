@@ -23,6 +23,7 @@ import own_config
 import own_data
 from package_data import build
 
+from mmattn.config_text import check_text
 from mmattn.terminal import run_main
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco')
@@ -143,7 +144,14 @@ def read(args: argparse.Namespace) -> tuple[list[own_data.Picture], list[str]]:
         classes = args.classes
     if not any(picture.labels for picture in pictures):
         raise ValueError(f'{args.annotations} has no object in {len(pictures)} images')
+    check_classes(classes)
     return pictures, classes
+
+
+def check_classes(classes: Sequence[str]) -> None:
+    """Raise ValueError if a name could become code in the config."""
+    for name in classes:
+        check_text(name, 'a class name')
 
 
 def convert_objects(args: argparse.Namespace) -> str:
@@ -164,6 +172,7 @@ def convert_label_maps(args: argparse.Namespace) -> str:
         raise ValueError(
             'labels needs --classes, the names of the numbers 0, 1, ... in the maps'
         )
+    check_classes(args.classes)
     images = own_data.image_files(args.images)
     labels = own_data.matching(images, args.annotations)
     pairs = [(images[name], labels[name]) for name in images]
@@ -191,7 +200,7 @@ def write_config(text: str, path: Path) -> None:
     if path.exists():
         print(f'{path} is kept as it is; remove it to get a new one')
     else:
-        path.write_text(text)
+        path.write_text(text, encoding='utf-8')
     print(
         'next:\n'
         f'  mmattn data check {path}\n'
@@ -202,6 +211,7 @@ def write_config(text: str, path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    check_text(args.out.as_posix(), '--out')
     if args.format == 'labels':
         text, method = convert_label_maps(args), 'upernet'
     else:
