@@ -1,8 +1,6 @@
 """Samples that cannot be used name their files; those that can cost little more."""
 
-import copy
 import io
-import pickle
 import re
 from pathlib import Path
 
@@ -25,10 +23,9 @@ from bad_data import (
     edit_map,
     load_all,
 )
-from mmengine.dataset import BaseDataset, ConcatDataset
 from PIL import Image
 
-from mmattn.engine.data.checked_dataset import CheckedDataset, DataError
+from mmattn.engine.data.checked_dataset import DataError
 from mmattn.engine.data.image_files import check_image_file
 
 
@@ -193,13 +190,6 @@ def test_any_error_of_a_transform_names_the_files_and_the_cause(here):
     assert isinstance(raised.value.__cause__, KeyError)
 
 
-def test_any_error_elsewhere_names_the_index(here):
-    dataset = {**DATASETS['mmdet'], 'pipeline': [lambda _: None], 'max_refetch': 3}
-    message = r'train_dataloader.dataset\[0\]: Exception: Cannot find valid image'
-    with pytest.raises(DataError, match=message):
-        load_all(dataset)
-
-
 def test_the_right_file_is_named_inside_wrappers(here):
     cut(COCO_IMAGE)
     good = {**DATASETS['mmdet'], 'indices': [1, 2, 3]}
@@ -255,47 +245,6 @@ def test_which_labels_are_in_range(here, heads, settings, label, fails):
             load_all(dataset, **options)
     else:
         load_all(dataset, **options)
-
-
-def checked(here, key='dataset', **options):
-    from mmdet.registry import DATASETS as REGISTRY
-    from mmengine.registry import init_default_scope
-
-    init_default_scope('mmdet')
-    return CheckedDataset(REGISTRY.build({**DATASETS['mmdet'], **options}), key)
-
-
-def test_it_stands_for_the_data_set(here):
-    dataset = checked(here)
-    assert len(dataset) == 4
-    assert dataset.metainfo['classes'][0] == 'person'
-    assert dataset.get_data_info(0)['img_path'] == COCO_IMAGE
-    assert isinstance(dataset, BaseDataset)
-    assert not isinstance(dataset, ConcatDataset)
-    assert len(list(dataset)) == 4
-    with pytest.raises(AttributeError):
-        _ = dataset.no_such_attribute
-    with pytest.raises(IndexError):
-        dataset[4]
-
-
-def test_attributes_are_set_on_the_data_set(here):
-    """Hooks that switch the pipeline do so."""
-    dataset = checked(here)
-    dataset.pipeline = lambda info: info['img_id']
-    assert dataset[0] == 1000
-
-
-def test_it_travels_to_spawned_workers_and_is_not_copied(here):
-    dataset = checked(here, 'val_dataloader.dataset')
-    again = pickle.loads(pickle.dumps(dataset))
-    assert type(again) is CheckedDataset
-    with pytest.raises(DataError, match=r'^val_dataloader\.dataset\[none\]: '):
-        again['none']
-    cut(COCO_IMAGE)
-    with pytest.raises(DataError, match='truncated'):
-        again[0]
-    assert copy.deepcopy({'dataset': dataset})['dataset'] is dataset
 
 
 def test_a_sixteen_bit_map_is_read_as_mmseg_reads_it(here):

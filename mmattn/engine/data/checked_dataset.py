@@ -1,4 +1,4 @@
-"""A data set that checks each sample and names the file in errors."""
+"""Pipelines that check each sample and name its files in errors."""
 
 from collections.abc import Iterator
 
@@ -136,53 +136,13 @@ class CheckedPipeline(Compose):
             )
 
 
-class CheckedDataset:
-    """Behave as the wrapped data set, with errors that name the sample.
+def check_pipelines(dataset, ignored: frozenset[int] = frozenset()):
+    """Replace the pipelines of a data set and of those inside it by checked ones.
 
     Args:
-        dataset: a data set or wrapper of an mm package. Its pipelines are replaced by
-            checked ones.
-        key: key of the data set in the config.
+        dataset: a data set or wrapper of an mm package.
         ignored: ids in label maps that the loss ignores.
     """
-
-    def __init__(
-        self, dataset, key: str = 'dataset', ignored: frozenset[int] = frozenset()
-    ):
-        object.__setattr__(self, '_wrapped', dataset)
-        object.__setattr__(self, '_key', key)
-        for _, leaf in leaves(dataset):
-            if type(getattr(leaf, 'pipeline', None)) is Compose:
-                leaf.pipeline = CheckedPipeline(leaf, ignored)
-
-    def __len__(self) -> int:
-        return len(self._wrapped)
-
-    def __getitem__(self, index):
-        try:
-            return self._wrapped[index]
-        except DataError:
-            raise
-        except Exception as error:  # a data set of a user may raise anything
-            if isinstance(error, IndexError) and not -len(self) <= index < len(self):
-                raise  # ends a loop over the data set
-            raise DataError(
-                f'{self._key}[{index}]: {type(error).__name__}: {error}'
-            ) from error
-
-    def __getattr__(self, name: str):
-        return getattr(self._wrapped, name)
-
-    def __setattr__(self, name: str, value) -> None:
-        setattr(self._wrapped, name, value)
-
-    @property
-    def __class__(self):  # some samplers use isinstance
-        return type(self._wrapped)
-
-    def __reduce__(self):
-        return CheckedDataset, (self._wrapped, self._key)
-
-    def __deepcopy__(self, memo) -> 'CheckedDataset':
-        """Return itself: mmengine copies a loader's config, and data sets are large."""
-        return self
+    for _, leaf in leaves(dataset):
+        if type(getattr(leaf, 'pipeline', None)) is Compose:
+            leaf.pipeline = CheckedPipeline(leaf, ignored)

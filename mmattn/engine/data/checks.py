@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from .build import build_dataset
-from .checked_dataset import CheckedDataset, DataError, leaves, loader
+from .checked_dataset import CheckedPipeline, DataError, check_pipelines, leaves, loader
 
 DETECTION_HEADS = ('bbox_head', 'mask_head', 'roi_head.bbox_head', 'roi_head.mask_head')
 
@@ -49,16 +49,17 @@ def prepare_dataloader(
     key = f'{key}.dataset'
     model = model.module if is_model_wrapper(model) else model
     dataset = dataloader['dataset']
-    if type(dataset) is CheckedDataset:
-        return dataloader
     if isinstance(dataset, dict):
         dataset = build_dataset(dataset, key)
     if isinstance(dataset, IterableDataset):
         return {**dataloader, 'dataset': dataset}
+    parts = list(leaves(dataset, key))
+    if any(isinstance(getattr(x, 'pipeline', None), CheckedPipeline) for _, x in parts):
+        return dataloader
     if is_main_process():
-        for leaf_key, leaf in leaves(dataset, key):
+        for leaf_key, leaf in parts:
             check_leaf(leaf, leaf_key, model)
-    dataset = CheckedDataset(dataset, key, ignored_labels(model))
+    check_pipelines(dataset, ignored_labels(model))
     return {**dataloader, 'dataset': dataset}
 
 

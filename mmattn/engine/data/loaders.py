@@ -1,67 +1,44 @@
 """Data loaders whose samples depend only on seed, rank and position in the run.
 
 In mmengine a sample's random crop depends on the worker that loads it and on what that
-worker has loaded before, and a resumed run starts new workers. Here every index
-comes with its position, from which the data set seeds the generators.
+worker has loaded before, and a resumed run starts new workers. Here the indices of a
+batch come with its position, from which the generators are seeded for each sample.
 """
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import partial
-from typing import Any, NamedTuple
 
 from mmengine.dataset import worker_init_fn
 from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS, FUNCTIONS
-from torch.utils.data import BatchSampler, DataLoader, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
 from mmattn.engine.randomness import DATA, seeded, shared_seed
 from mmattn.engine.stop_signals import WorkerStart
 
 
-class Sample(NamedTuple):
-    """Index of a data set, and the key of the random numbers to load it with."""
+class SeededIndices:
+    """Indices of a batch that seed the generators while they are read.
 
-    index: Any
-    key: tuple[int, ...]
-
-
-class SeededDataset:
-    """Load a `Sample` with the random numbers of its key.
-
-    All attributes are those of the wrapped data set: hooks set
-    `loader.dataset.pipeline = ...` and call `isinstance(loader.dataset, ...)`.
+    A `DataLoader` loads `[dataset[index] for index in indices]`, in whichever process.
+    So each sample is loaded with the random numbers of its place in the run, and the
+    data set needs no wrapper.
 
     Args:
-        dataset: the data set to wrap.
-        length: use the first `length` indices; None uses all.
+        indices: indices of a data set.
+        key: key of the batch's random numbers; the place in the batch is added to it.
     """
 
-    def __init__(self, dataset: Sized, length: int | None = None):
-        vars(self).update(_seeded=dataset, _length=length)
-
-    def __getattr__(self, name: str):
-        if name.startswith('__'):
-            raise AttributeError(name)
-        return getattr(self._seeded, name)
-
-    def __setattr__(self, name: str, value):
-        setattr(self._seeded, name, value)
-
-    @property
-    def __class__(self):
-        return self._seeded.__class__
-
-    def __reduce__(self):
-        return SeededDataset, (self._seeded, self._length)
+    def __init__(self, indices: Sequence, key: tuple[int, ...]):
+        self.indices, self.key = indices, key
 
     def __len__(self) -> int:
-        return len(self._seeded) if self._length is None else self._length
+        return len(self.indices)
 
-    def __getitem__(self, index: Any):
-        if not isinstance(index, Sample):
-            return self._seeded[index]
-        with seeded(*index.key):
-            return self._seeded[index.index]
+    def __iter__(self) -> Iterator:
+        for place, index in enumerate(self.indices):
+            with seeded(*self.key, place):
+                yield index
 
 
 class PositionedBatchSampler(Sampler):
@@ -108,15 +85,12 @@ class PositionedBatchSampler(Sampler):
     def __len__(self) -> int:
         return len(self.batch_sampler)
 
-    def __iter__(self) -> Iterator[list[Sample]]:
+    def __iter__(self) -> Iterator[SeededIndices]:
         for indices in self.batch_sampler:
             number = self.number
             self.number += 1
             if number >= self._first:
-                yield [
-                    Sample(index, (DATA, self.seed, self.rank, number, place))
-                    for place, index in enumerate(indices)
-                ]
+                yield SeededIndices(indices, (DATA, self.seed, self.rank, number))
 
 
 class PositionedDataLoader(DataLoader):
@@ -207,11 +181,9 @@ def build_dataloader(
     batch_size = cfg.pop('batch_size', 1)
     drop_last = cfg.pop('drop_last', False)
     num_batches = cfg.pop('num_batch_per_epoch', None)
-    if num_batches is None:
-        sampled, dataset = dataset, SeededDataset(dataset)
-    else:
-        length = num_batches * batch_size * world_size
-        sampled = dataset = SeededDataset(dataset, length)
+    sampled = dataset
+    if num_batches is not None:
+        sampled = Subset(dataset, range(num_batches * batch_size * world_size))
 
     def build(seed: int) -> BatchSampler:
         sampler = sampler_cfg
