@@ -1,10 +1,15 @@
 """A file cannot make more of an allowed global than the data that it stands for."""
 
+import copy
 import os
+import pickle
 import tarfile
+import zipfile
 from argparse import Namespace
+from codecs import encode
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from time import process_time
 
 import numpy as np
 import pytest
@@ -83,7 +88,8 @@ HOSTILE = {
     'config-of-pairs': Calls(ConfigDict, [('lr', 1)]),
     'config-with-state': Calls(ConfigDict, {}, state={'lazy': True}),
     'bytes-of-a-length': Calls(bytes, 1 << 40),
-    'bytearray-of-a-length': Calls(bytearray, 1 << 62),
+    'bytearray-of-a-length': Calls(bytearray, 1 << 20),
+    'encodings-of-encodings': Calls(encode, Calls(encode, b'a', 'hex'), 'hex'),
     'function': torch._utils._rebuild_tensor_v2,
     'class': OrderedDict,
     'hooks-of-a-tensor': Calls(
@@ -109,6 +115,98 @@ def test_forged_objects_are_refused(tmp_path, value, zipped):
     torch.save([value], path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(ValueError, match='forged.pth is (refused|not a readable)'):
         read_checkpoint(path)
+
+
+def doubled(kind, depth):
+    """Nest containers that each hold the next one twice."""
+    value = kind()
+    for _ in range(depth):
+        value = kind((value, value))
+    return value
+
+
+def nested(depth):
+    value = ()
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
+LISTS = doubled(list, 25)
+BOMBS = {
+    'tuples': doubled(tuple, 25),
+    'keys': {doubled(tuple, 25): 1},
+    'nested-tuples': nested(101),
+    'quoted-arguments': Calls(np.dtype, LISTS),
+    'quoted-state': Calls(np.dtype, ('f8', 1), state=LISTS),
+}
+
+
+@pytest.mark.parametrize('value', BOMBS.values(), ids=BOMBS)
+def test_what_never_ends_is_refused_at_once(tmp_path, value):
+    torch.save([value], tmp_path / 'bomb.pth')
+    refused_at_once(tmp_path / 'bomb.pth')
+
+
+def refused_at_once(path, reason=''):
+    start = process_time()
+    with pytest.raises(ValueError, match=f'{path.name} is .*{reason}') as refused:
+        read_checkpoint(path)
+    assert process_time() - start < 1
+    assert len(str(refused.value)) < 800
+
+
+def test_shared_lists_of_a_config_are_read_once(tmp_path):
+    torch.save(Calls(ConfigDict, {'lists': LISTS}), tmp_path / 'config.pth')
+    start = process_time()
+    assert len(read_checkpoint(tmp_path / 'config.pth').lists) == 2
+    assert process_time() - start < 1
+
+
+FINE = pickle.dumps(dict(part=1), 2)
+SHARED = pickle.dumps(doubled(tuple, 18), 2)
+RECORDS = {
+    'no-function': ({'data.pkl': SHARED[:-1] + b')R.'}, {}, 'calls what is no'),
+    'long-name': ({'data.pkl': b'c' + b'm' * 9999 + b'\nx\n.'}, {}, 'a global of'),
+    'compressed': (
+        {'data.pkl': FINE, 'data/0': bytes(1 << 24)},
+        dict(compression=zipfile.ZIP_DEFLATED),
+        'is compressed',
+    ),
+    'shared': (
+        {'data.pkl': FINE, 'data/0': bytes(1 << 10)},
+        dict(copies=9),
+        'records claim',
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ('records', 'options', 'reason'), RECORDS.values(), ids=RECORDS
+)
+def test_records_that_are_more_than_the_file_are_refused(
+    tmp_path, records, options, reason
+):
+    write_zip(tmp_path / 'fine.pth', {'data.pkl': FINE, 'version': b'3\n'})
+    assert read_checkpoint(tmp_path / 'fine.pth') == dict(part=1)
+    write_zip(tmp_path / 'bomb.pth', {**records, 'version': b'3\n'}, **options)
+    refused_at_once(tmp_path / 'bomb.pth', reason)
+
+
+def write_zip(path, records, compression=zipfile.ZIP_STORED, copies=0):
+    with zipfile.ZipFile(path, 'w', compression) as archive:
+        for name, content in records.items():
+            archive.writestr(f'archive/{name}', content)
+        archive.filelist += [copy.copy(archive.filelist[1]) for _ in range(copies)]
+
+
+def test_tensors_larger_than_their_file_are_refused(tmp_path):
+    path = tmp_path / 'bomb.pth'
+    torch.save(torch.ones(1 << 16), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:-1000])
+    refused_at_once(path, 'unexpected EOF')
+    path.write_bytes(path.read_bytes()[:1000])
+    refused_at_once(path, 'tensors claim more than its 1000 bytes')
 
 
 def test_methods_of_a_state_dict_cannot_be_hidden(tmp_path):
@@ -186,9 +284,9 @@ def test_safety_that_the_environment_forces_is_no_obstacle(tmp_path, monkeypatch
 
 
 def test_a_tar_archive_is_refused(tmp_path):
-    """PyTorch unpacks the oldest format only where it may run code."""
+    """PyTorch unpacks the oldest format, with which a file may write others."""
     with tarfile.open(tmp_path / 'old.pth', 'w') as archive:
         (tmp_path / 'storages').write_bytes(b'')
         archive.add(tmp_path / 'storages', 'storages')
-    with pytest.raises(ValueError, match='old.pth is not a readable.*legacy .tar'):
+    with pytest.raises(ValueError, match='old.pth is not a readable'):
         read_checkpoint(tmp_path / 'old.pth')

@@ -35,8 +35,8 @@ ATOMS = frozenset(
 )
 
 
-def _refuse(name: str, received) -> UnpicklingError:
-    return UnpicklingError(f'GLOBAL {name} with {received!r} is refused')
+def _refuse(name: str) -> UnpicklingError:
+    return UnpicklingError(f'GLOBAL {name} is refused')
 
 
 class _Recorded:
@@ -58,7 +58,7 @@ class _Recorded:
         raise NotImplementedError
 
     def refusal(self) -> UnpicklingError:
-        return _refuse(self.name, (*self.arguments, self.state))
+        return _refuse(self.name)
 
 
 class _DType(_Recorded):
@@ -181,7 +181,10 @@ class _ConfigDict(_Recorded):
     def build(self, built):
         if self.state is not None or [type(item) for item in self.arguments] != [dict]:
             raise self.refusal()
-        return ConfigDict(as_data(self.arguments[0], built))
+        config = ConfigDict()
+        # ConfigDict itself would copy what is shared, level by level.
+        dict.update(config, as_data(self.arguments[0], built))
+        return config
 
 
 ALLOWED_GLOBALS = [
@@ -229,8 +232,8 @@ def as_data(value, built: dict | None = None):
     if id(value) in built:
         return built[id(value)][1]
     if kind is tuple:
-        return tuple(as_data(item, built) for item in value)
-    if isinstance(value, _Recorded):
+        result = tuple(as_data(item, built) for item in value)
+    elif isinstance(value, _Recorded):
         result = value.build(built)
     else:
         result = value
@@ -245,8 +248,8 @@ def as_data(value, built: dict | None = None):
         _convert_mapping(value, built)
     elif kind in (torch.Tensor, torch.nn.Parameter):
         _check_tensor(value, built)
-    elif result is value:
-        raise _refuse(getattr(value, '__qualname__', kind.__qualname__), value)
+    elif result is value and kind is not tuple:
+        raise _refuse(getattr(value, '__qualname__', kind.__qualname__))
     return result
 
 
@@ -267,8 +270,8 @@ def _convert_mapping(mapping: dict, built: dict):
 
 def _check_tensor(tensor: torch.Tensor, built: dict):
     if tensor._backward_hooks:
-        raise _refuse('torch.Tensor', tensor._backward_hooks)
+        raise _refuse('torch.Tensor')
     for name, attribute in list(vars(tensor).items()):
         if hasattr(torch.nn.Parameter, name):
-            raise _refuse('torch.Tensor', name)
+            raise _refuse('torch.Tensor')
         setattr(tensor, name, as_data(attribute, built))

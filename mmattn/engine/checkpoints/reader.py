@@ -13,6 +13,7 @@ import logging
 import pickle
 import re
 import struct
+import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -46,7 +47,9 @@ UNREADABLE = (
     RuntimeError,
     TypeError,
     ValueError,
+    zipfile.BadZipFile,
 )
+QUOTED = 200  # characters of a file, at most, in a message
 _TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
 
 
@@ -135,13 +138,14 @@ def _explained(error: Exception, source: str) -> ValueError:
     message = str(error)
     wanted = WANTED.search(message)
     if isinstance(error, pickle.UnpicklingError) and wanted is not None:
-        return UntrustedCheckpointError(source, next(filter(None, wanted.groups())))
+        name = next(filter(None, wanted.groups()))
+        return UntrustedCheckpointError(source, name[:QUOTED])
     if 'TorchScript' in message:
         return UntrustedCheckpointError(source, 'TorchScript')
     reason = message.strip().splitlines()[-1] if message.strip() else 'it ends early'
     return ValueError(
         f'{source} is not a readable checkpoint: it is truncated or has another format '
-        f'({type(error).__name__}: {reason})'
+        f'({type(error).__name__}: {reason[:QUOTED]})'
     )
 
 

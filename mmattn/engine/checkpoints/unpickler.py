@@ -1,7 +1,8 @@
 """`torch.load(weights_only=True)` with our table of allowed globals."""
 
+import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import RLock
 
 import torch
@@ -13,6 +14,7 @@ from torch.serialization import (
 )
 
 from .allowed_globals import ALLOWED_GLOBALS, as_data
+from .bounds import check_bounds
 
 _TABLE = RLock()  # PyTorch keeps one table for the whole process
 
@@ -39,8 +41,12 @@ def load_data(file, map_location=None):
 
     Raises:
         pickle.UnpicklingError: the file asks for more than `allowed_globals` lists.
+        ValueError: reading it could take much more time or memory than its size.
         Exception: the file is damaged. Any step may raise.
     """
+    opened = nullcontext(file) if isinstance(file, io.BytesIO) else open(file, 'rb')
+    with opened as content:
+        check_bounds(content)
     with _only_our_globals():
         loaded = torch.load(file, map_location, weights_only=True)
     return as_data(loaded)
