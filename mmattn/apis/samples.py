@@ -1,7 +1,5 @@
 """Turn the data samples of mmdet, mmseg and mmpretrain into results."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from mmengine.structures import BaseDataElement
 
@@ -41,9 +39,7 @@ def as_result(
     )
 
 
-def _detections(
-    found, classes: Sequence[str] | None, size: tuple[int, int]
-) -> Detections:
+def _detections(found, classes: list[str] | None, size: tuple[int, int]) -> Detections:
     order = np.argsort(-found.scores, kind='stable')
     masks = None
     if 'masks' in found:
@@ -63,6 +59,7 @@ def _detections(
         class_names(classes, labels),
         masks,
         size=size,
+        classes=classes,
     )
 
 

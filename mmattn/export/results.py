@@ -74,8 +74,16 @@ def detections(
         threshold = metadata.mask_threshold
         threshold = 0.5 if threshold is None else threshold
         pasted = paste_masks(masks[0][keep], boxes, image.original, threshold)
-    names = class_names(metadata.classes, labels)
-    return Detections(boxes, dets[:, 4], labels, names, pasted, size=image.original)
+    classes = metadata.classes
+    return Detections(
+        boxes,
+        dets[:, 4],
+        labels,
+        class_names(classes, labels),
+        pasted,
+        size=image.original,
+        classes=classes,
+    )
 
 
 def paste_masks(

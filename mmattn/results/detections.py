@@ -25,6 +25,7 @@ class Detections:
             an array.
         source: path or address of the image, None for an array.
         size: height and width of the original image, None if they are unknown.
+        classes: names of the model's classes, or None.
     """
 
     boxes: np.ndarray
@@ -34,6 +35,7 @@ class Detections:
     masks: np.ndarray | None = None
     source: str | None = None
     size: tuple[int, int] | None = None
+    classes: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -111,6 +113,7 @@ class Detections:
     ) -> np.ndarray:
         """Return the image with boxes, masks, names and scores, RGB uint8.
 
+        Each class has a color. Objects of a model with one class differ in color.
         This requires supervision.
 
         Args:
@@ -118,6 +121,8 @@ class Detections:
             score: lowest score that is drawn.
             with_text: whether to write names and scores. By default they are written
                 for at most 30 objects, if they cover less than half of their boxes.
+                Otherwise, a legend in the upper left corner counts the objects of
+                each class, unless it covers a quarter of the image.
             with_boxes: whether to draw boxes.
             with_masks: whether to draw masks, if there are any.
         """

@@ -1,6 +1,8 @@
 """Draw results on images."""
 
 import colorsys
+import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +20,8 @@ MIN_SCALE = 0.35  # of a text that can be read
 GOLDEN = 0.618033988749895  # successive hues are far apart
 TEXT_SHARE = 1 / 40  # of the image's shorter side
 MIN_TEXT = 10  # pixels
+MAX_LEGEND = 0.25  # share of the picture that a legend of objects covers
+GROUND, GROUND_OPACITY = (20, 20, 20), 0.75  # of a legend
 
 
 def open_picture(
@@ -69,9 +73,12 @@ def draw_detections(
             f'{found.masks.shape[1:]}, got {picture.shape[:2]}'
         )
     objects = found.to_supervision()
-    one_class = len(set(found.labels.tolist())) < 2  # then objects differ in color
+    by_class = len(found.classes or set(found.names)) > 1  # else objects differ
+    most = int(found.labels.max(initial=0)) + 1 if by_class else len(found)
+    palette = class_colors(max(most, 1))
     colors = dict(
-        color_lookup=sv.ColorLookup.INDEX if one_class else sv.ColorLookup.CLASS
+        color=sv.ColorPalette([sv.Color(*color) for color in palette]),
+        color_lookup=sv.ColorLookup.CLASS if by_class else sv.ColorLookup.INDEX,
     )
     scene = np.ascontiguousarray(picture[:, :, ::-1])  # supervision draws on BGR
     size = picture.shape[1::-1]
@@ -88,12 +95,19 @@ def draw_detections(
     ]
     scale = max(sv.calculate_optimal_text_scale(resolution_wh=size), MIN_SCALE)
     padding = round(TEXT_PADDING * scale)
+    legend = []
     if with_text or (
         with_text is None and _leave_objects_visible(texts, found.boxes, scale, padding)
     ):
         write = sv.LabelAnnotator(text_scale=scale, text_padding=padding, **colors)
         scene = write.annotate(scene, objects, texts)
-    return np.ascontiguousarray(scene[:, :, ::-1])
+    elif with_text is None:
+        legend = [
+            (f'{found.name_of(label)}: {count}', palette[label] if by_class else None)
+            for label, count in Counter(found.labels.tolist()).most_common()
+        ]
+    drawn = Image.fromarray(np.ascontiguousarray(scene[:, :, ::-1]))
+    return _write(drawn, legend, MAX_LEGEND)
 
 
 def _leave_objects_visible(
@@ -142,17 +156,35 @@ def draw_lines(picture: np.ndarray, lines: Sequence[str]) -> np.ndarray:
 
 
 def _write(
-    canvas: Image.Image, entries: Sequence[tuple[str, Sequence[int] | None]]
+    canvas: Image.Image,
+    entries: Sequence[tuple[str, Sequence[int] | None]],
+    max_share: float = math.inf,
 ) -> np.ndarray:
-    """Write lines on a dark ground, each behind a square of its color if it has one."""
+    """Write lines on a dark ground, each behind a square of its color if it has one.
+
+    Args:
+        canvas: the picture.
+        entries: text and color of each line. Lines that the picture is too low for are
+            counted in the last one.
+        max_share: nothing is written if the ground covers more of the picture.
+    """
     if not entries:
         return np.array(canvas)
     size = max(MIN_TEXT, round(min(canvas.size) * TEXT_SHARE))
     font, gap = ImageFont.load_default(size), size // 3
+    lines = max(2, (canvas.height - gap) // (size + gap))
+    if len(entries) > lines:
+        rest = len(entries) - lines + 1
+        entries = [*entries[: lines - 1], (f'{rest} more', None)]
     squares = any(color is not None for _, color in entries)
     left = 2 * gap + size if squares else gap
     width = left + max(int(font.getlength(text)) for text, _ in entries) + gap
-    ground = Image.new('RGB', (width, len(entries) * (size + gap) + gap), (20, 20, 20))
+    height = len(entries) * (size + gap) + gap
+    if width * height > max_share * canvas.width * canvas.height:
+        return np.array(canvas)
+    canvas = canvas.convert('RGB')
+    below = canvas.crop((0, 0, width, height))
+    ground = Image.blend(below, Image.new('RGB', below.size, GROUND), GROUND_OPACITY)
     draw = ImageDraw.Draw(ground)
     for i, (text, color) in enumerate(entries):
         top = gap + i * (size + gap)
@@ -160,6 +192,5 @@ def _write(
             box = (gap, top, gap + size, top + size)
             draw.rectangle(box, fill=tuple(map(int, color)))
         draw.text((left, top), text, (255, 255, 255), font)
-    canvas = canvas.convert('RGB')
     canvas.paste(ground, (0, 0))
     return np.array(canvas)

@@ -29,6 +29,7 @@ def check_close(found, expected):
     assert type(found) is type(expected) and found.size == expected.size
     if isinstance(expected, Detections):
         assert len(found) == len(expected) and found.names == expected.names
+        assert found.classes == expected.classes
         np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.01)
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
         assert expected.masks.any() and (found.masks != expected.masks).mean() < 0.01

@@ -64,6 +64,7 @@ def test_results_are_those_of_the_package(predictor, kind, tmp_path):
         np.testing.assert_array_equal(found.masks, expected.masks)
         assert found.masks.any() and found.masks.shape == (6, 90, 121)
         assert found.names == ['nucleus'] * 6
+        assert found.classes == ['nucleus']
     elif predictor.task == 'segmentation':
         assert type(found) is Segmentation
         np.testing.assert_array_equal(found.labels, sample.pred_sem_seg.data[0])

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 
 from mmattn.results import Detections, coco_document
+from mmattn.results.drawing import class_colors
 
 SIZE = (40, 60)
 
@@ -117,40 +119,49 @@ def test_drawings(found):
 
 
 @pytest.mark.parametrize('side, copies, named', [(30, 1, 0), (90, 1, 1), (90, 31, 0)])
-def test_names_are_left_out_where_they_would_hide_objects(side, copies, named):
+def test_a_legend_stands_where_names_would_hide_objects(side, copies, named):
     pytest.importorskip('supervision')
     box = [20.0, 40.0, 20.0 + side, 40.0 + side]
     found = Detections(
         boxes=np.array([box] * copies, np.float32),
         scores=np.full(copies, 0.9, np.float32),
-        labels=np.zeros(copies, np.int64),
-        names=['cat'] * copies,
+        labels=np.arange(copies) % 2,
+        names=['cat', 'dog'] * (copies // 2) + ['cat'] * (copies % 2),
+        classes=['cat', 'dog'],
     )
     image = np.full((150, 150, 3), 100, np.uint8)
-    differs = (found.draw(image) != found.draw(image, with_text=False)).any()
-    assert differs == bool(named)
+    plain, drawn = found.draw(image, with_text=False), found.draw(image)
+    differs = (drawn != plain).any(2)
+    assert differs[30:].any() == bool(named)  # the legend is lower than 30
+    legend = drawn[:30, :20].reshape(-1, 3)
+    for color in class_colors(min(copies, 2)):
+        squares = (legend == color).all(1).sum()
+        assert squares == (0 if named else 11 * 11)
+    small, image = replace(found, boxes=found.boxes / 8), image[:20, :20]
+    assert (small.draw(image) == small.draw(image, with_text=False)).all()
 
 
 def test_colors_are_not_swapped(found):
     """supervision draws on BGR, and our arrays are RGB."""
-    sv = pytest.importorskip('supervision')
-    image = np.zeros((*SIZE, 3), np.uint8)
-    drawn = found.draw(image, with_text=False)
-    color = sv.ColorPalette.DEFAULT.by_idx(0)
-    red, green, blue = drawn[20, 12].astype(int)
-    assert (red > blue) == (color.r > color.b)
-    order = np.argsort([red, green, blue])
-    np.testing.assert_array_equal(order, np.argsort([color.r, color.g, color.b]))
+    pytest.importorskip('supervision')
+    found.masks = None
+    drawn = found.draw(np.zeros((*SIZE, 3), np.uint8), with_text=False)
+    assert drawn[10, 10].tolist() == class_colors(1)[0]
 
 
-def test_objects_of_one_class_differ_in_color(found):
+@pytest.mark.parametrize(
+    'classes, differ', [(['cat'], True), (['cat', 'dog'], False), (None, True)], ids=str
+)
+def test_objects_differ_in_color_if_the_model_has_one_class(found, classes, differ):
     pytest.importorskip('supervision')
     image = np.zeros((*SIZE, 3), np.uint8)
     two_classes = found.draw(image, score=0, with_text=False)
     assert (two_classes[0, 1] == two_classes[11, 5]).all()  # two cats
     assert (two_classes[11, 5] != two_classes[4, 40]).any()
-    cats = found[[0, 2]].draw(image, score=0, with_text=False)
-    assert (cats[0, 1] != cats[11, 5]).any()
+    cats = found[[0, 2]]
+    cats.classes = classes
+    drawn = cats.draw(image, score=0, with_text=False)
+    assert (drawn[0, 1] != drawn[11, 5]).any() == differ
 
 
 def test_images_of_another_size_are_refused(found):
