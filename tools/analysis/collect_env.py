@@ -1,14 +1,15 @@
 """Report versions, mm packages, the backend of each operator, and problems.
 
 Paste the output into an issue. Each problem comes with a command that mends it, and the
-exit status is 1 if there is a problem. The tool requires only torch.
+exit status is 1 if there is a problem. The tool requires only torch. It asks backends
+what they support and runs none of them.
 """
 
 import argparse
 import json
 import sys
 
-from mmattn.analysis.environment import report
+from mmattn.environment import report
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -58,7 +59,7 @@ def _operator_lines(operators: list[dict]) -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    found = report()
+    found = report(lambda line: print(line, file=sys.stderr, flush=True))
     print(json.dumps(found, indent=2) if args.json else as_text(found))
     return int(bool(found['problems']))
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from measure import rounded
 
-from mmattn.analysis.environment import operator_packages
+from mmattn.environment import operator_packages
 from mmattn.ops.backend import REFERENCE
 from mmattn.ops.real_shapes import OPERATORS, Call, real_calls, small_calls
 from mmattn.ops.testing import deterministic, error_in_tolerances, run_with_grads

@@ -2,7 +2,7 @@
 
 import torch
 
-from mmattn.analysis.environment import report
+from mmattn.environment import report
 
 from .log import Log, Settings
 

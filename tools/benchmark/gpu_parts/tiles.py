@@ -30,7 +30,7 @@ def tasks(settings: Settings) -> list[str]:
 
 
 def tables_of(operator: str) -> list[TileTable]:
-    from mmattn.analysis.environment import operator_packages
+    from mmattn.environment import operator_packages
 
     for package in operator_packages():
         assert package.BACKENDS['triton']  # the launchers make the tables

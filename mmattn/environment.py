@@ -1,15 +1,14 @@
 """Report what is installed, which backends would run, and how to mend problems.
 
 `tools/analysis/collect_env.py` prints what `report` returns. This module requires only
-torch: it looks mm packages up by their distributions, and imports them in processes of
-their own.
+torch: it looks mm packages up by their distributions, and tries to import them last.
 """
 
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from importlib.machinery import PathFinder
@@ -85,16 +84,23 @@ class Problem:
     mend: str
 
 
-def report() -> dict:
-    """Return the whole report as plain values for JSON."""
+def report(say: Callable[[str], None] = lambda _: None) -> dict:
+    """Return the whole report as plain values for JSON.
+
+    Args:
+        say: gets a line before each step. If an import kills the process, the last line
+            names it.
+    """
+    say('reading versions')
     info = get_env_info()
     found = installed_families()
     versions = installed_versions(OTHERS)
+    say('asking the backends of each operator')
     operators, problems = operator_backends()
     problems += gpu_problems(info)
     mismatches = [*family_problems(found), *version_problems(found, versions)]
     # Mismatches make imports fail, and reinstalling would not help.
-    problems += mismatches or import_problems(found, versions)
+    problems += mismatches or import_problems(found, versions, say)
     return {
         'machine': machine(info),
         'packages': versions,
@@ -232,30 +238,32 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.match(r'\d+(\.\d+)*', version)[0].split('.')))
 
 
-def import_problems(found: Mapping, versions: Mapping[str, str]) -> list[Problem]:
-    """Find packages that fail to import, each in a process of its own."""
+def import_problems(
+    found: Mapping,
+    versions: Mapping[str, str],
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Problem]:
+    """Find packages that fail to import.
+
+    This process imports them one after another, since each alone would import torch
+    again, which takes longer than most of them.
+    """
     distributions = {name: name for name in ('torchvision', 'timm') if name in versions}
     for package, families in found.items():
         if families:
             distributions[package] = ' '.join(_distributions(families))
-    processes = {
-        name: subprocess.Popen(
-            [sys.executable, '-c', f'import mmattn, {MODULES.get(name, name)}'],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in distributions
-    }
     problems = []
-    for name, process in processes.items():
-        _, errors = process.communicate()
-        if process.returncode:
-            last = (errors.strip().splitlines() or [f'code {process.returncode}'])[-1]
-            mend = REINSTALLS.get(name, REINSTALL).format(distributions[name])
-            problems.append(
-                Problem(f'`import {MODULES.get(name, name)}` fails: {last}', mend)
-            )
+    for name, installed in distributions.items():
+        module = MODULES.get(name, name)
+        say(f'importing {module}')
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter('ignore')
+                import_module(module)
+        except Exception as error:  # noqa: BLE001  a broken package may raise anything
+            (*_, last) = traceback.format_exception_only(error)
+            mend = REINSTALLS.get(name, REINSTALL).format(installed)
+            problems.append(Problem(f'`import {module}` fails: {last.strip()}', mend))
     return problems
 
 
