@@ -18,10 +18,12 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 import torch
+from packaging.requirements import Requirement
 from torch import Tensor
 from torch.utils.collect_env import get_env_info
 
 import mmattn.ops
+from mmattn.compat import in_force
 from mmattn.ops.backend import BACKEND_VARIABLE, select_backend
 
 MAINTAINED, ORIGINAL = 'maintained', 'original'
@@ -97,7 +99,7 @@ def report(say: Callable[[str], None] = lambda _: None) -> dict:
     versions = installed_versions(OTHERS)
     say('asking the backends of each operator')
     operators, problems = operator_backends()
-    problems += gpu_problems(info)
+    problems += gpu_problems(info) + requirement_problems()
     mismatches = [*family_problems(found), *version_problems(found, versions)]
     # Mismatches make imports fail, and reinstalling would not help.
     problems += mismatches or import_problems(found, versions, say)
@@ -106,6 +108,7 @@ def report(say: Callable[[str], None] = lambda _: None) -> dict:
         'packages': versions,
         'mm packages': found,
         'mmcv operators': mmcv_operators(),
+        'corrections': {row.module: row.what for row in in_force()},
         'operators': operators,
         'problems': [asdict(problem) for problem in problems],
     }
@@ -230,6 +233,23 @@ def version_problems(found: Mapping, versions: Mapping[str, str]) -> list[Proble
                     f'pip install --no-build-isolation "{name}>=2.0.0,<2.2.0"',
                 )
             )
+    return problems
+
+
+def requirement_problems() -> list[Problem]:
+    """Find packages whose version mmattn does not support. Some may be missing."""
+    try:
+        requirements = metadata.requires('mmattn') or ()
+    except metadata.PackageNotFoundError:  # a clone on PYTHONPATH
+        return []
+    problems = []
+    for each in map(Requirement, requirements):
+        if each.marker and not each.marker.evaluate({'extra': ''}):
+            continue
+        version = installed_versions([each.name]).get(each.name)
+        if version and not each.specifier.contains(version, prereleases=True):
+            what = f'mmattn requires {each}, and {version} is installed'
+            problems.append(Problem(what, f'pip install "{each}"'))
     return problems
 
 

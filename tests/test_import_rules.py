@@ -26,7 +26,7 @@ ALLOWED = {
         'mmattn.registry',
         'mmattn.models.backbones',
     },
-    'mmattn.environment': {'mmattn.ops'},
+    'mmattn.environment': {'mmattn.compat', 'mmattn.ops'},
     'mmattn.files': set(),
     'mmattn.images': set(),
     'mmattn.results': {'mmattn.images'},

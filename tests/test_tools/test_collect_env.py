@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -313,6 +314,10 @@ def test_the_text_has_all_and_the_status_says_whether(
     assert 'landmark_attention cpu float32' in out and 'triton: runs on' in out
     assert out.endswith('Problems: none\n')
 
+    install(MAINTAINED | {'torch': '2.9.1'}, distutils=True)
+    assert collect_env.main([]) == 1
+    assert 'requires torch>=2.10, and 2.9.1 is installed' in capsys.readouterr().out
+
     install(MAINTAINED | {'mmdet': '3.3.0'}, distutils=True, pkg_resources=True)
     assert collect_env.main([]) == 1
     out = capsys.readouterr().out
@@ -406,6 +411,8 @@ def test_it_takes_seconds_and_says_what_it_does():
     steps = done.stderr.splitlines()
     assert steps[:2] == ['reading versions', 'asking the backends of each operator']
     assert steps[2:] and all(step.startswith('importing ') for step in steps[2:])
+    if 'importing mmcv' in ' '.join(steps):
+        assert re.search('mmengine.runner.checkpoint +read checkpoints', done.stdout)
 
 
 def test_a_broken_torchvision_is_a_problem_among_others(tmp_path):

@@ -35,6 +35,8 @@ def as_text(found: dict) -> str:
     }
     packages['mmcv operators'] = found['mmcv operators']
     sections.append(_section('mm packages', packages))
+    corrections = found['corrections']
+    sections.append(_section('Corrections of other packages', corrections))
     sections.append(_section('Operators', _operator_lines(found['operators'])))
     problems = [f'{p["what"]}\n    run: {p["mend"]}' for p in found['problems']]
     sections.append('\n  '.join([f'Problems: {len(problems) or "none"}', *problems]))
