@@ -29,6 +29,7 @@ FAST = {
     ('hard, H-MaiT stage 1, bfloat16', 80),
     ('hard, H-MaiT stage 1, float32', 90),
     ('hard, MaiT-XS, R 7, bfloat16', 90),
+    ('hard, neg_inf, float32', 90),
     ('soft, MaiT-T, bfloat16', 90),
 }
 SHAPES = {
@@ -44,6 +45,10 @@ SHAPES = {
         'hard, width 16, R 5': dict(grid=(14, 14), D=16, kernel_size=5, bias=True),
         'hard, width 128': dict(grid=(28, 28), D=128, num_special=0),
         'hard, width 5': dict(grid=(7, 5), B=1, M=1, D=5, bias=True),
+        'hard, neg_inf': dict(grid=(7, 5), D=32, bias=True, mask_fill='neg_inf'),
+        'hard, neg_inf, no special token': dict(
+            grid=(7, 5), D=32, num_special=0, mask_fill='neg_inf'
+        ),
         'hard, one token': dict(grid=(1, 1), B=1, M=1, D=1, num_special=0),
         'soft, MaiT-XT': dict(grid=(14, 14), M=3, D=48, alpha=True),
         'soft, MaiT-T': dict(grid=(14, 14), M=3, D=64, alpha=True),
@@ -73,11 +78,12 @@ def launches_of(shape, dtype):
     """List the launches of forward and backward, once each."""
     shape = dict(grid=(7, 5), num_special=1, kernel_size=3) | shape
     stencil = {key: shape[key] for key in ('grid', 'num_special', 'kernel_size')}
+    stencil['mask_fill'] = shape.pop('mask_fill', 'zero')
     inputs = make_masked_inputs(**shape, dtype=dtype)
     inputs = [None if x is None else x.to('meta') for x in inputs]
     with record_launches(*MODULES) as launches:
-        out, lse = triton_impl.forward(*inputs, **stencil, mask_fill='zero')
-        triton_impl.backward(out, out, lse, *inputs, **stencil, mask_fill='zero')
+        out, lse = triton_impl.forward(*inputs, **stencil)
+        triton_impl.backward(out, out, lse, *inputs, **stencil)
     assert lse.shape[2] == stencil['num_special'] + prod(stencil['grid'])
     return {repr(launch): launch for launch in launches}.values()
 

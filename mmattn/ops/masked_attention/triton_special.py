@@ -90,7 +90,7 @@ def _special_merge_kernel(
         out = acc.to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + ((b * N + row) * M + m) * D + d, out, mask=d < D)
         tl.store(lse_ptr + (b * M + m) * N + row, top + tl.log(total))
-    else:
+    elif mean_ptr is not None:
         tl.store(mean_ptr + (b * M + m) * D + d, acc, mask=d < D)
 
 
