@@ -138,10 +138,9 @@ def _is_dual_level() -> bool:
 
 
 def is_autocast_on(device_type: str) -> bool:
-    """Return whether autocast is enabled; some devices, such as meta, lack it."""
-    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(
-        device_type
-    )
+    """Return whether autocast is enabled; meta tensors do not support it."""
+    # Not `is_autocast_available`, which the compiler of PyTorch 2.10 cannot trace.
+    return device_type != 'meta' and torch.is_autocast_enabled(device_type)
 
 
 @functools.cache
