@@ -203,6 +203,15 @@ def test_samples_at_pixels_are_the_pixels():
     assert_close(out, torch.cat([first, second], -1))
 
 
+@pytest.mark.parametrize('version', [DAT, DAT_PLUS_PLUS])
+def test_forward_mode(version):
+    layer, x = build(version=version), random(2, 5, 8, 12)
+    tangent = x.cos()
+    expected = (layer(x + 1e-6 * tangent) - layer(x - 1e-6 * tangent)) / 2e-6
+    actual = torch.func.jvp(layer, (x,), (tangent,))[1]
+    assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_positions_stay_in_float32_under_autocast():
     """In bfloat16 a point of a map of 84 columns is a sixth of a pixel away."""
     layer = build(version=DAT_PLUS_PLUS).float()

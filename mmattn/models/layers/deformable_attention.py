@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mmattn.ops import deformable_attention_v2
 from mmattn.ops.deformable_attention import query_positions
 from mmattn.ops.exporting import is_known
+from mmattn.ops.sampling import sample_maps
 
 from .checks import check_heads
 from .deformable_positions import (
@@ -289,7 +290,7 @@ def sample_map(x: Tensor, positions: Tensor) -> Tensor:
     G, K = positions.shape[1:3]
     maps = x.to(positions.dtype).reshape(B, H, W, G, C // G)
     maps = maps.permute(0, 3, 4, 1, 2).flatten(0, 1)  # (B * G, C / G, H, W)
-    samples = F.grid_sample(
+    samples = sample_maps(
         maps, positions.reshape(B * G, 1, K, 2), align_corners=True
     )  # (B * G, C / G, 1, K)
     return samples.view(B, C, K).transpose(1, 2)

@@ -8,8 +8,9 @@ equations 6 to 9, and "DAT++", https://arxiv.org/abs/2309.01430.
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from ..sampling import sample_maps
 
 
 def unsupported(*tensors: Tensor | None) -> str | None:
@@ -64,7 +65,7 @@ def sampled_bias(
     )
     displacement = (queries[:, None] - positions[:, :, None]) / 2  # (B, G, N, K, 2)
     tables = table.unflatten(0, (G, M // G)).repeat(B, 1, 1, 1)
-    bias = F.grid_sample(tables, displacement.flatten(0, 1), align_corners=True)
+    bias = sample_maps(tables, displacement.flatten(0, 1), align_corners=True)
     return bias.unflatten(0, (B, G)).flatten(1, 2)
 
 

@@ -7,8 +7,9 @@ https://arxiv.org/abs/2010.04159, equation 3 and appendix A.
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from ..sampling import sample_maps
 
 
 def unsupported(*tensors: Tensor | None) -> str | None:
@@ -52,7 +53,7 @@ def ms_deform_attn_reference(
         # Select with `where`, since 0 * inf would be NaN.
         is_finite = places.isfinite().all(-1, keepdim=True)
         places = torch.where(is_finite, 2 * places - 1, 3.0)  # 3: outside the map
-        samples = F.grid_sample(pixels, places, align_corners=False)
+        samples = sample_maps(pixels, places, align_corners=False)
         samples = samples.unflatten(0, (B, M))  # (B, M, D, Q, P)
         out = out + torch.einsum('bmdqp,bqmp->bqmd', samples, weights[:, :, :, level])
     return out.to(value.dtype)
