@@ -22,9 +22,8 @@ from torch import nn  # noqa: E402
 from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.analysis.paper_tables import papers  # noqa: E402
 from mmattn.engine.config_check import (  # noqa: E402
-    NECKS,
+    check_channels,
     check_scopes,
-    output_channels,
 )
 from mmattn.engine.schedule import Length, mismatches, scaled  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
@@ -34,7 +33,6 @@ ENTRIES = {
     for metafile in model_zoo.metafiles()
     for model in model_zoo.read_models(metafile)
 }
-CHANNELS = {}  # of the maps, by the config of the backbone
 
 
 def walk(value):
@@ -56,11 +54,7 @@ def test_config_builds_with_the_parameters_of_its_metafile(path):
     model = build(cfg)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     check_scopes(cfg.model, 'model')
-    if type(getattr(model, 'neck', None)).__name__ in NECKS:
-        key = repr(cfg.model.backbone)
-        if key not in CHANNELS:
-            CHANNELS[key] = output_channels(model.backbone)
-        assert list(cfg.model.neck.in_channels) == CHANNELS[key]
+    check_channels(cfg.model, model)
     if path in ENTRIES:
         assert parameters == ENTRIES[path]['Metadata']['Parameters']
     check_schedule(cfg)

@@ -16,7 +16,7 @@ from mmengine.config import Config  # noqa: E402
 import mmattn  # noqa: E402, F401
 from mmattn import registry  # noqa: E402
 from mmattn.analysis.flops import build, count  # noqa: E402
-from mmattn.engine.config_check import check_neck  # noqa: E402
+from mmattn.engine.config_check import check_channels  # noqa: E402
 
 CHANNELS = '[64, 128, 320, 512]'
 IVIT = "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny')"
@@ -48,6 +48,57 @@ STOCK = {
 }
 
 
+MASK2FORMER = 'mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py'
+SEG_MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py'
+SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
+UPERNET = 'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py'
+RTMDET = 'mmdet::rtmdet/rtmdet_s_8xb32-300e_coco.py'
+RESNET = 'mmpretrain::resnet/resnet50_8xb32_in1k.py'
+THREE_MAPS = (
+    "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny', "
+    'out_indices=(1, 2, 3)), neck=dict(in_channels=[128, 320, 512])'
+)
+FITTING = STOCK | {
+    MASK2FORMER: f'{IVIT}, panoptic_head=dict(in_channels={CHANNELS})',
+    SEG_MASK2FORMER: f'{IVIT}, decode_head=dict(in_channels={CHANNELS})',
+    SEGFORMER: f'{IVIT}, decode_head=dict(in_channels={CHANNELS})',
+    RTMDET: THREE_MAPS,
+}
+# By the config and its right model: a mistake, and what the error says about it.
+MISFITS = [
+    (MASK2FORMER, IVIT, r'panoptic_head.in_channels is \[256.*in_channels to these'),
+    (SEG_MASK2FORMER, IVIT, r'decode_head.in_channels is \[256.*to these'),
+    (SEGFORMER, IVIT, r'decode_head.in_channels is \[32, 64.* 4 maps of \[64, 128'),
+    (
+        SEGFORMER,
+        FITTING[SEGFORMER].replace("'tiny'", "'tiny', out_indices=(1, 2, 3)"),
+        r'decode_head.in_index is \[0, 1, 2, 3\], but .* returns 3 maps',
+    ),
+    (
+        UPERNET,
+        SEG_HEADS.replace('320)', '512)'),
+        r'auxiliary_head.in_channels is 512, .* to 320',
+    ),
+    (
+        RESNET,
+        IVIT_LAST.replace('=512', '=2048'),
+        r'head.in_channels is 2048, .* to 512',
+    ),
+    (RTMDET, IVIT, r'neck.in_channels is \[128, 256, 512\], .* returns 4 maps'),
+    (
+        RTMDET,
+        FPN,
+        r'bbox_head \(RTMDetSepBNHead\) has anchors or points for 3 maps, but '
+        r'model.neck \(CSPNeXtPAFPN\) returns 4',
+    ),
+    (
+        RTMDET,
+        f'{THREE_MAPS}, bbox_head=dict(in_channels=256)',
+        r'bbox_head.in_channels is 256, but model.neck .* to 128',
+    ),
+]
+
+
 @pytest.fixture
 def user_config(tmp_path):
     """Loads a user's config file of the given text."""
@@ -66,6 +117,19 @@ def test_stock_config_builds_and_runs_with_our_backbone(user_config, base):
     assert 'custom_imports' not in cfg
     complexity = count(cfg, (64, 96))
     assert complexity.children['backbone'].flops > 0
+
+
+@pytest.mark.parametrize('base', FITTING)
+def test_maps_that_fit_are_accepted(user_config, base):
+    cfg = user_config(base, FITTING[base])
+    check_channels(cfg.model, build(cfg))
+
+
+@pytest.mark.parametrize(('base', 'model', 'message'), MISFITS)
+def test_maps_that_do_not_fit_are_named(user_config, base, model, message):
+    cfg = user_config(base, model)
+    with pytest.raises(ValueError, match=f'^model.{message}'):
+        check_channels(cfg.model, build(cfg))
 
 
 @pytest.mark.parametrize('more', ['', "custom_imports = dict(imports=['mmattn'])"])
@@ -146,6 +210,6 @@ def test_documented_errors_are_those_of_the_mistakes(
     monkeypatch.setattr(registry, 'print_log', lambda text, **kwargs: said.append(text))
     cfg = user_config(MASK_RCNN, mistake)
     with pytest.raises((KeyError, TypeError, ValueError)) as error:
-        check_neck(cfg.model, build(cfg))
+        check_channels(cfg.model, build(cfg))
     pattern = '.*'.join(map(re.escape, documented.split('...')))
     assert re.search(pattern, '\n'.join([*said, str(error.value)]))

@@ -1,29 +1,33 @@
 """Check a model's config before it fails in a less obvious way."""
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 
-import torch
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.logging import print_log
 from mmengine.registry import MODELS
-from torch import Tensor, nn
+from torch import nn
 
 SCOPES = 'mmattn', 'mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'
-# Necks that take one map of the backbone for each of their `in_channels`.
-NECKS = {'FPN', 'PAFPN', 'FPN_CARAFE', 'ChannelMapper', 'MSDeformAttnNeck'}
-IMAGE = 1, 3, 64, 64
-# The forward of another package's backbone may raise these for such an image.
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+# Necks that take a map for each of `in_channels` and return maps of `out_channels`.
+NECKS = {
+    'FPN',
+    'PAFPN',
+    'FPN_CARAFE',
+    'ChannelMapper',
+    'CSPNeXtPAFPN',
+    'YOLOXPAFPN',
+    'MSDeformAttnNeck',
+}
+POOLS = {'GlobalAveragePooling', 'GeneralizedMeanPooling'}  # keep the channels
+# Parts of a model that read the maps of the neck, or else of the backbone.
+HEADS = (
+    'decode_head',
+    'auxiliary_head',
+    'panoptic_head',
+    'rpn_head',
+    'bbox_head',
+    'head',
 )
 
 
@@ -57,73 +61,95 @@ def _types(value, key: str) -> Iterator[tuple[str, str]]:
             yield from _types(item, f'{key}.{index}')
 
 
-def check_neck(cfg: dict, model: nn.Module):
-    """Raise an error if the maps of a built model's backbone do not fit its neck.
+def check_channels(cfg: Mapping, model: nn.Module):
+    """Raise an error if the maps of a built model do not fit what reads them.
 
-    Only necks and models of the mm packages and ours are checked, since others may use
-    their backbone in another way.
+    The maps are those of `out_channels`, which all backbones of mmattn have. Only
+    necks, heads and models of the mm packages and ours are checked, since others may
+    read the maps in another way.
+
+    Args:
+        cfg: the model's config.
+        model: what was built from it.
 
     Raises:
-        ValueError: the channels differ; the message has both lists.
+        ValueError: the channels or the number of maps differ; the message has both.
     """
-    neck = cfg.get('neck')
-    backbone = getattr(model, 'backbone', None)
-    if (
-        not isinstance(neck, dict)
-        or not isinstance(neck.get('in_channels'), list | tuple)
-        or type(getattr(model, 'neck', None)).__name__ not in NECKS
-        or not all(map(_is_known, (model, model.neck, backbone)))
-    ):
+    backbone, neck = getattr(model, 'backbone', None), cfg.get('neck')
+    maps = getattr(backbone, 'out_channels', None)
+    if not isinstance(maps, tuple) or not _is_known(model):
         return
-    expected, channels = list(neck['in_channels']), output_channels(backbone)
-    if channels is None:
+    maps, source = list(maps), f'model.backbone ({type(backbone).__name__})'
+    if neck is not None:
+        built = getattr(model, 'neck', None)
+        kind = type(built).__name__
+        if kind not in NECKS | POOLS or not _is_known(built):
+            return
+        if kind in NECKS:
+            # An FPN may leave out levels, whose channels it never reads.
+            start = getattr(built, 'start_level', 0)
+            used = slice(start, getattr(built, 'backbone_end_level', None))
+            given = list(neck['in_channels'])
+            if len(given) != len(maps) or given[used] != maps[used]:
+                raise _misfit('model.neck', given, source, maps, maps)
+            num_outs = neck.get('num_outs') or len(given)
+            maps, source = [neck['out_channels']] * num_outs, f'model.neck ({kind})'
+    for key in HEADS:
+        heads, built = cfg.get(key), getattr(model, key, None)
+        if isinstance(heads, Mapping):
+            _check_head(f'model.{key}', heads, built, source, maps)
+        elif isinstance(heads, list | tuple) and isinstance(built, nn.ModuleList):
+            for index, pair in enumerate(zip(heads, built, strict=True)):
+                _check_head(f'model.{key}.{index}', *pair, source, maps)
+
+
+def _check_head(
+    key: str, cfg: Mapping, head: nn.Module | None, source: str, maps: list[int]
+):
+    if not _is_known(head):
         return
-    # An FPN may leave out levels, whose channels it never reads.
-    start = getattr(model.neck, 'start_level', 0)
-    used = slice(start, getattr(model.neck, 'backbone_end_level', None))
-    if len(channels) != len(expected) or channels[used] != expected[used]:
+    levels = getattr(getattr(head, 'prior_generator', None), 'num_levels', len(maps))
+    if levels != len(maps):
         raise ValueError(
-            f'model.neck.in_channels is {expected}, but model.backbone '
-            f'({type(backbone).__name__}) returns {len(channels)} maps of {channels} '
-            'channels: set model.neck.in_channels to these, or out_indices of the '
-            'backbone to the maps that are meant'
+            f'{key} ({type(head).__name__}) has anchors or points for {levels} maps, '
+            f'but {source} returns {len(maps)} maps of {maps} channels: set '
+            'out_indices of the backbone to the maps that are meant'
         )
+    given, index = cfg.get('in_channels'), getattr(head, 'in_index', None)
+    if given is None:
+        return
+    if index is not None:  # mmsegmentation's heads choose their maps
+        chosen = index if isinstance(index, list | tuple) else [index]
+        if not all(-len(maps) <= i < len(maps) for i in chosen):
+            raise ValueError(
+                f'{key}.in_index is {index}, but {source} returns {len(maps)} maps: '
+                'set out_indices of the backbone to the maps that are meant'
+            )
+        fits = [maps[i] for i in chosen]
+    elif isinstance(given, list | tuple):
+        fits = maps
+    else:
+        # A classifier reads the last map, a detector's head all of them.
+        fits = maps[-1:] if key == 'model.head' else sorted(set(maps))
+    if fits != (list(given) if isinstance(given, list | tuple) else [given]):
+        fits = fits if isinstance(given, list | tuple) else fits[-1]
+        raise _misfit(key, given, source, maps, fits)
 
 
-def _is_known(module: nn.Module) -> bool:
+def _misfit(
+    key: str,
+    given: Sequence[int] | int,
+    source: str,
+    maps: list[int],
+    fits: list[int] | int,
+) -> ValueError:
+    return ValueError(
+        f'{key}.in_channels is {given}, but {source} returns {len(maps)} maps of '
+        f'{maps} channels: set {key}.in_channels to '
+        f'{"these" if fits == maps else fits}, or out_indices of the backbone to the '
+        'maps that are meant'
+    )
+
+
+def _is_known(module: nn.Module | None) -> bool:
     return type(module).__module__.partition('.')[0] in SCOPES
-
-
-@torch.no_grad()
-def output_channels(backbone: nn.Module) -> list[int] | None:
-    """Return the channels of the maps that a backbone makes of a small image.
-
-    Return None if they are unknown: the backbone takes no images, its outputs are not
-    maps, or its forward fails, which is logged.
-    """
-    parameter = next(backbone.parameters(), None)
-    if parameter is None or not parameter.is_floating_point():
-        return None
-    modes = [(module, module.training) for module in backbone.modules()]
-    backbone.eval()
-    image = parameter.new_zeros(IMAGE)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            # A plain call would compile a backbone with `compile=True`.
-            maps = backbone.forward(image)
-    except FAILURES as error:
-        print_log(
-            f'the channels of {type(backbone).__name__} are unknown: on an image of '
-            f'shape {IMAGE} it raises {type(error).__name__}: {error}',
-            logger='current',
-            level=logging.WARNING,
-        )
-        return None
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    if not isinstance(maps, list | tuple) or not all(
-        isinstance(m, Tensor) and m.dim() == 4 for m in maps
-    ):
-        return None
-    return [m.shape[1] for m in maps]

@@ -16,7 +16,7 @@ from .checkpoints.atomic_files import atomic_backend_args
 from .checkpoints.hook import check_last_checkpoint, safe_checkpoint_hook
 from .checkpoints.reader import trusted_checkpoints
 from .checkpoints.weights import load_checkpoint, partial_loads
-from .config_check import check_neck, check_scopes
+from .config_check import check_channels, check_scopes
 from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, positioned
 from .randomness import RandomnessHook, shared_seed
@@ -47,7 +47,7 @@ class Runner(MMEngineRunner):
             return super().from_cfg(cfg)
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
-        """Build as mmengine does, and check that the backbone's maps fit the neck.
+        """Build as mmengine does, and check that maps fit neck and heads.
 
         Raises:
             ValueError: a key of the config is wrong; the message names it.
@@ -56,7 +56,7 @@ class Runner(MMEngineRunner):
             return super().build_model(model)
         check_scopes(model, 'model')
         built = super().build_model(model)
-        check_neck(model, built)
+        check_channels(model, built)
         return built
 
     @staticmethod

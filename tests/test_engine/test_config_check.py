@@ -1,7 +1,5 @@
 """A wrong name or number in a model's config is named before training."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -11,8 +9,8 @@ from mmengine.model import BaseModel
 from mmengine.registry import MODELS, DefaultScope, Registry
 from tiny_run import make_runner
 
-from mmattn.engine.config_check import check_neck, check_scopes, output_channels
-from mmattn.models import IViT, MaiT, ViT
+from mmattn.engine.config_check import check_channels, check_scopes
+from mmattn.models import IViT
 from mmattn.registry import HOOKS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmattn.registry import MODELS as OURS
 
@@ -23,12 +21,11 @@ FPN = dict(type='mmdet.FPN', in_channels=CHANNELS, out_channels=8, num_outs=5)
 
 @pytest.fixture
 def said(monkeypatch):
-    """Collect what the registries and the check log."""
+    """Collect what the registries log."""
     messages = []
-    for module in ('mmattn.registry', 'mmattn.engine.config_check'):
-        monkeypatch.setattr(
-            f'{module}.print_log', lambda text, **_: messages.append(text)
-        )
+    monkeypatch.setattr(
+        'mmattn.registry.print_log', lambda text, **_: messages.append(text)
+    )
     return messages
 
 
@@ -142,15 +139,7 @@ def registered(monkeypatch):
     monkeypatch.setitem(MODELS.module_dict, 'Detector', Detector)
 
 
-BACKBONES = {
-    'ivit': (IVIT, CHANNELS),
-    'two-maps': (dict(IVIT, out_indices=(1, 3)), [64, 256]),
-    'resnet': (dict(type='mmdet.ResNet', depth=18), [64, 128, 256, 512]),
-    'swin': (
-        dict(type='mmdet.SwinTransformer', embed_dims=24, num_heads=[1, 2, 4, 8]),
-        [24, 48, 96, 192],
-    ),
-}
+MAPS = {None: CHANNELS, (1, 3): [64, 256]}
 WRONG = {
     'other': lambda channels: [*channels[:-1], channels[-1] + 1],
     'too-many': lambda channels: [*channels, channels[-1]],
@@ -159,10 +148,16 @@ WRONG = {
 
 
 @pytest.mark.parametrize('wrong', [None, *WRONG])
-@pytest.mark.parametrize(('backbone', 'channels'), BACKBONES.values(), ids=BACKBONES)
-def test_a_neck_must_fit_its_backbone(tmp_path, backbone, channels, wrong):
+@pytest.mark.parametrize('neck', ['FPN', 'ChannelMapper', 'CSPNeXtPAFPN'])
+@pytest.mark.parametrize('out_indices', MAPS)
+def test_a_neck_must_fit_its_backbone(tmp_path, out_indices, neck, wrong):
+    channels = MAPS[out_indices]
     given = channels if wrong is None else WRONG[wrong](channels)
-    model = dict(type='Detector', backbone=backbone, neck=dict(FPN, in_channels=given))
+    backbone = IVIT if out_indices is None else dict(IVIT, out_indices=out_indices)
+    neck = dict(type=f'mmdet.{neck}', in_channels=given, out_channels=8)
+    if neck['type'] == 'mmdet.FPN':
+        neck['num_outs'] = 5
+    model = dict(type='Detector', backbone=backbone, neck=neck)
     if wrong is None:
         make_runner(tmp_path, model=model)
         return
@@ -183,24 +178,15 @@ def test_a_neck_must_fit_its_backbone(tmp_path, backbone, channels, wrong):
 def test_levels_that_are_left_out_may_have_any_channels(levels, in_channels):
     neck = FPN | dict(in_channels=in_channels) | levels
     model = Detector(IVIT, neck)
-    check_neck(dict(neck=neck), model)
+    check_channels(dict(neck=neck), model)
     assert len(model(torch.zeros(1, 3, 64, 64))) == levels['num_outs']
 
 
-@pytest.mark.parametrize(
-    'change',
-    [
-        dict(neck=dict(type='mmdet.BFP', in_channels=8, num_levels=4)),
-        dict(neck=dict(FPN, type='mmdet.RFP', in_channels=CHANNELS[:2])),
-    ],
-    ids=['number', 'other-neck'],
-)
-def test_other_necks_are_left_alone(change):
-    cfg = dict(type='Detector', backbone=IVIT, neck=FPN) | change
-    model = Detector(IVIT, FPN)
-    if change['neck']['type'] == 'mmdet.RFP':
-        model.neck = type('RFP', (type(model.neck),), {})(CHANNELS[:2], 8, 2)
-    check_neck(cfg, model)
+def test_other_necks_are_left_alone():
+    neck = dict(FPN, in_channels=CHANNELS[:2])
+    model = Detector(IVIT, neck | dict(num_outs=2))
+    model.neck = type('RFP', (type(model.neck),), {})(CHANNELS[:2], 8, 2)
+    check_channels(dict(neck=neck), model)
 
 
 def test_models_of_others_are_left_alone(monkeypatch):
@@ -208,58 +194,12 @@ def test_models_of_others_are_left_alone(monkeypatch):
     cfg = dict(type='Detector', backbone=IVIT, neck=wrong)
     model = Detector(IVIT, wrong)
     with pytest.raises(ValueError, match='in_channels'):
-        check_neck(cfg, model)
+        check_channels(cfg, model)
     monkeypatch.setattr(Detector, '__module__', 'theirs')
-    check_neck(cfg, model)
+    check_channels(cfg, model)
 
 
-class Strange(nn.Module):
-    def __init__(self, out=None):
-        super().__init__()
-        self.weight, self.out = nn.Parameter(torch.ones(1)), out
-
-    def forward(self, x):
-        if self.out is None:
-            raise TypeError('takes points')
-        return self.out
-
-
-@pytest.mark.parametrize(
-    'out', [None, torch.ones(1, 2, 3, 4), [torch.ones(1, 2)], dict(a=1)]
-)
-def test_unknown_outputs_are_not_guessed(said, out):
-    assert output_channels(Strange(out)) is None
-    assert output_channels(nn.Identity()) is None
-    assert said == [
-        'the channels of Strange are unknown: on an image of shape (1, 3, 64, 64) it '
-        'raises TypeError: takes points'
-    ] * (out is None)
-
-
-@pytest.mark.parametrize('make', [IViT, ViT, MaiT])
-def test_looking_changes_nothing(make):
-    model = make(
-        arch='nano' if make is IViT else dict(embed_dims=64, depth=2, num_heads=1),
-        drop_path_rate=0.5,
-        frozen_stages=1,
-    )
-    model.train()
-    next(model.children()).eval()
-    before = copy.deepcopy(model.state_dict())
-    modes = [module.training for module in model.modules()]
-    generator = torch.get_rng_state()
-    assert output_channels(model)
-    assert torch.equal(torch.get_rng_state(), generator)
-    assert [module.training for module in model.modules()] == modes
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, before[key])
-    assert all(param.grad is None for param in model.parameters())
-
-
-def test_looking_does_not_compile(monkeypatch):
-    def compiled(*_, **__):
-        pytest.fail('compiled')
-
-    model = IViT('nano')
-    model._compiled_call_impl = compiled
-    assert output_channels(model) == CHANNELS
+def test_backbones_of_others_are_left_alone():
+    wrong = dict(FPN, in_channels=CHANNELS[:3], num_outs=3)
+    resnet = dict(type='mmdet.ResNet', depth=18)
+    check_channels(dict(neck=wrong), Detector(resnet, wrong))

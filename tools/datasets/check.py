@@ -1,4 +1,4 @@
-"""Check a config's data sets and neck as training does, and print what they contain.
+"""Check the data sets and channels of a config as training does, and print a table.
 
     python tools/datasets/check.py configs/demo/mask_rcnn_ivit_n_hela.py
     python tools/datasets/check.py configs/demo/upernet_ivit_n_landcover.py --decode
@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis.flops import build
-from mmattn.engine.config_check import check_neck, check_scopes
+from mmattn.engine.config_check import check_channels, check_scopes
 from mmattn.engine.data.build import build_dataset
 from mmattn.engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from mmattn.engine.data.checks import Summary, check_leaf, ignored_labels
@@ -49,7 +49,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def build_checked(cfg: Config) -> nn.Module:
-    """Build the model without memory, and check that its neck fits the backbone.
+    """Build the model without memory, and check that neck and heads fit the backbone.
 
     Raises:
         KeyError: a `type` is not registered.
@@ -58,7 +58,7 @@ def build_checked(cfg: Config) -> nn.Module:
     """
     check_scopes(cfg.model, 'model')
     model = build(cfg)
-    check_neck(cfg.model, model)
+    check_channels(cfg.model, model)
     return model
 
 
