@@ -16,6 +16,7 @@ import check  # noqa: E402
 import toy  # noqa: E402
 import train  # noqa: E402
 from mmengine.registry import MODELS  # noqa: E402
+from mmpretrain.datasets import cifar  # noqa: E402
 
 from mmattn.engine.data.checked_dataset import DataError  # noqa: E402
 
@@ -107,6 +108,24 @@ def test_a_classifiers_data(here, capsys):
     assert check.main([config('classifier')]) == 0
     table = rows(capsys.readouterr().out)
     assert table['train_dataloader.dataset'] == ['4', '0', '4', '1000']
+
+
+def test_nothing_is_downloaded_unless_asked_for(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        cifar, 'download_and_extract_archive', lambda url, *_, **__: asked.append(url)
+    )
+    command = [str(ROOT / 'configs/cifar100/vit_t2_mhsa_300e_cifar100.py')]
+    assert check.main(command) == 1 and not asked
+    first, second = capsys.readouterr().err.strip().splitlines()
+    assert first == (
+        'error: train_dataloader.dataset: the files of CIFAR100 are not all in '
+        'data/cifar100; training downloads them, and so does '
+        '`mmattn data check CONFIG --download`'
+    )
+    assert second.startswith('error: val_dataloader.dataset: the files of CIFAR100')
+    assert check.main([*command, '--download']) == 1 and len(asked) == 2
 
 
 def test_an_unknown_type_is_one_line(here, capsys):

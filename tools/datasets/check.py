@@ -45,6 +45,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--num-workers', type=int, default=2, help='processes of --decode (default: 2)'
     )
+    parser.add_argument(
+        '--download',
+        action='store_true',
+        help="download what is missing, where the data set's class can (CIFAR, MNIST)",
+    )
     return parser.parse_args(argv)
 
 
@@ -109,7 +114,8 @@ def check_split(cfg: Config, key: str, model: nn.Module, args) -> dict[str, Summ
     """
     summaries = {}
     key = f'{key}.dataset'
-    for leaf_key, leaf in leaves(build_dataset(cfg, key), key):
+    built = build_dataset(cfg, key, download=args.download)
+    for leaf_key, leaf in leaves(built, key):
         summary = check_leaf(leaf, leaf_key, model)
         if hasattr(leaf, 'pipeline') and hasattr(leaf, 'get_data_info'):
             check_files(leaf)

@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 from collections.abc import Mapping
+from inspect import signature
 
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
@@ -28,35 +29,50 @@ def innermost_dataset(loader: Mapping | None) -> Mapping:
     return dataset
 
 
-def build_dataset(cfg: dict, key: str):
+def build_dataset(cfg: dict, key: str, *, download: bool = True):
     """Build the data set of a config and read its annotations.
+
+    Args:
+        cfg: config of the data set.
+        key: its key, for messages.
+        download: let data sets such as mmpretrain's CIFAR10 download missing files.
 
     Raises:
         DataError: the data set cannot be built, has no image, or its COCO file is
             inconsistent.
     """
-    return _build(_with_leaves_built(copy.deepcopy(cfg), key), key)
+    return _build(_with_leaves_built(copy.deepcopy(cfg), key, download), key)
 
 
-def _with_leaves_built(cfg, key: str):
+def _with_leaves_built(cfg, key: str, download: bool):
     """Return the config with each innermost data set replaced by a built one."""
     if not isinstance(cfg, dict):
         return cfg
     if isinstance(cfg.get('datasets'), list | tuple):
         parts = [
-            _with_leaves_built(part, f'{key}.datasets.{index}')
+            _with_leaves_built(part, f'{key}.datasets.{index}', download)
             for index, part in enumerate(cfg['datasets'])
         ]
         return {**cfg, 'datasets': parts}
     if isinstance(cfg.get('dataset'), dict):
-        inner = _with_leaves_built(cfg['dataset'], f'{key}.dataset')
+        inner = _with_leaves_built(cfg['dataset'], f'{key}.dataset', download)
         return {**cfg, 'dataset': inner}
-    dataset = _build_leaf(cfg, key)
+    dataset = _build_leaf(cfg, key, download)
     return {'type': lambda: dataset}
 
 
-def _build_leaf(cfg: dict, key: str):
-    dataset = _build(cfg, key)
+def _build_leaf(cfg: dict, key: str, download: bool):
+    offline = not download and cfg.get('download', True) and _can_download(cfg)
+    try:
+        dataset = _build({**cfg, 'download': False} if offline else cfg, key)
+    except DataError as error:
+        if offline and isinstance(error.__cause__, RuntimeError):
+            raise DataError(
+                f'{key}: the files of {cfg["type"]} are not all in '
+                f'{cfg.get("data_root")}; training downloads them, and so does '
+                '`mmattn data check CONFIG --download`'
+            ) from error
+        raise
     if hasattr(dataset, '__len__') and len(dataset) == 0:
         raise DataError(_no_image(cfg, key))
     return dataset
@@ -86,6 +102,11 @@ def _class(cfg: dict):
         return name
     with DATASETS.switch_scope_and_registry(cfg.get('_scope_')) as registry:
         return registry.get(name)
+
+
+def _can_download(cfg: dict) -> bool:
+    found = _class(cfg)
+    return isinstance(found, type) and 'download' in signature(found).parameters
 
 
 def _missing_path(cfg: dict, key: str) -> str | None:
