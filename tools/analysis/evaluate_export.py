@@ -11,21 +11,22 @@ maps, named as the images. The result is its mIoU and accuracy.
 """
 
 import argparse
-import contextlib
-import io
 import json
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from mmattn.export import load
+from mmattn.export.metrics import (
+    IGNORED,
+    average_precision,
+    coco_of,
+    confusion,
+    overlap,
+)
 from mmattn.export.runner import Runner
 from mmattn.terminal import run_main
-
-IGNORED = 255
 
 
 def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
@@ -34,8 +35,7 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
     Raises:
         ValueError: there are no annotations, or they lack a class of the model.
     """
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO(annotations)
+    truth = coco_of(json.loads(annotations.read_text()))
     if not truth.anns:
         raise ValueError(f'{annotations} has no annotations of objects')
     categories = {each['name']: key for key, each in truth.cats.items()}
@@ -46,32 +46,13 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
             f'{annotations} must have the classes of the file, {classes}, got '
             f'{sorted(categories)}'
         )
-    boxes, masks = [], []
-    for key, image in truth.imgs.items():
-        found = runner(images / image['file_name'])
-        for entry in found.to_coco(key, categories):
-            mask = entry.pop('segmentation', None)
-            boxes.append(entry)
-            if mask is not None:  # with a box, COCO would take its area
-                shared = {k: v for k, v in entry.items() if k != 'bbox'}
-                masks.append(shared | dict(segmentation=mask))
-    categories = [categories[name] for name in classes]
-    metrics = dict(bbox_mAP=_precision(truth, boxes, 'bbox', categories))
-    if 'masks' in runner.metadata.outputs:
-        metrics['segm_mAP'] = _precision(truth, masks, 'segm', categories)
-    return metrics
-
-
-def _precision(truth: COCO, entries: list[dict], kind: str, categories: list) -> float:
-    if not entries:
-        return 0.0
-    with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(truth, truth.loadRes(entries), kind)
-        evaluation.params.catIds = categories
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return float(evaluation.stats[0])
+    found = {
+        key: runner(images / image['file_name']).to_coco(key, categories)
+        for key, image in truth.imgs.items()
+    }
+    chosen = [categories[name] for name in classes]
+    with_masks = 'masks' in runner.metadata.outputs
+    return average_precision(truth, found, chosen, with_masks)
 
 
 def evaluate_segmentor(
@@ -102,22 +83,13 @@ def evaluate_segmentor(
             raise ValueError(
                 f'{path} has the size {labels.shape}, and its image {found.shape}'
             )
-        valid = labels != IGNORED
-        if (largest := max(labels[valid].max(initial=0), found.max())) >= classes:
-            raise ValueError(
-                f'{path} and its prediction have labels up to {largest}, and the file '
-                f'{classes} classes'
-            )
-        index = labels[valid] * classes + found[valid]
-        counts += np.bincount(index, minlength=classes**2).reshape(classes, classes)
+        try:
+            counts += confusion(labels, found, classes)
+        except ValueError as error:
+            raise ValueError(f'{path} and its prediction have {error}') from error
     if not counts.any():
         raise ValueError(f'{annotations} has no labels to compare with')
-    hits = counts.diagonal()
-    union = counts.sum(0) + counts.sum(1) - hits
-    return dict(
-        mIoU=100 * float((hits[union > 0] / union[union > 0]).mean()),
-        aAcc=100 * float(hits.sum() / counts.sum()),
-    )
+    return overlap(counts)
 
 
 def evaluate(
