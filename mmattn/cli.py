@@ -6,8 +6,8 @@ options. An installation carries these as `mmattn/.mim/tools`.
 
 import runpy
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -48,50 +48,15 @@ def tool_path(name: str) -> Path:
     )
 
 
-def run_script(path: Path, arguments: Sequence[str]):
-    """Run a file as `python path arguments` does, in this process."""
-    sys.argv = [str(path), *arguments]
+def run_tool(name: str, context: typer.Context):
+    """Run a tool as a script in this process, with the arguments of a command."""
+    path = tool_path(name)
+    # `runpy` would set the path as argv[0], which help and errors name.
+    sys.argv = [context.command_path, *context.args]
     sys.path.insert(0, str(path.parent))
-    runpy.run_path(str(path), run_name='__main__')
-
-
-def run_tool(name: str, arguments: Sequence[str]):
-    """Run a tool of ours."""
-    run_script(tool_path(name), arguments)
-
-
-def with_config(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with the path of one of our configs in place of its name."""
-    arguments = list(arguments)
-    if arguments and not arguments[0].startswith('-'):
-        given = arguments[0]
-        if not Path(given).exists():
-            from mmattn.compat.mmengine_scopes import SCOPE, find_config
-
-            name = given.removeprefix(f'{SCOPE}::')
-            try:
-                arguments[0] = str(find_config(name))
-            except FileNotFoundError as error:
-                fail(error)
-    return arguments
-
-
-def with_run(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with config and checkpoint in place of a run's work dir.
-
-    The checkpoint is the best one, else the last. Others are those of `with_config`.
-    """
-    if not arguments or not Path(arguments[0]).is_dir():
-        return with_config(arguments)
-    from mmattn.apis.find import run_checkpoint, run_config
-
-    folder = Path(arguments[0])
-    try:
-        config, checkpoint = run_config(folder), run_checkpoint(folder)
-    except (FileNotFoundError, ValueError) as error:
-        fail(error)
-    typer.echo(f'{config}, {checkpoint}', err=True)
-    return [str(config), str(checkpoint), *arguments[1:]]
+    main = sys.modules['__main__'] = ModuleType('__main__')
+    main.__file__ = str(path)
+    exec(compile(path.read_bytes(), path, 'exec'), vars(main))
 
 
 def fail(message: Exception | str):
@@ -285,20 +250,20 @@ def web(
 
 @app.command(**FORWARDED)
 def train(context: typer.Context):
-    """Train the model of a config. `mmattn train --help` lists the options."""
-    run_tool('train.py', with_config(context.args))
+    """Train the model of a config."""
+    run_tool('train.py', context)
 
 
 @app.command(**FORWARDED)
 def test(context: typer.Context):
-    """Evaluate a work dir, or a config and a checkpoint. `--help` lists the options."""
-    run_tool('test.py', with_run(context.args))
+    """Evaluate a work dir, or a config and a checkpoint."""
+    run_tool('test.py', context)
 
 
 @app.command(**FORWARDED)
 def export(context: typer.Context):
     """Write a work dir, or a config and a checkpoint, as ONNX or torch.export."""
-    run_tool('export.py', with_run(context.args))
+    run_tool('export.py', context)
 
 
 @app.command(**FORWARDED)
@@ -307,37 +272,39 @@ def run(context: typer.Context):
     script, *arguments = context.args or [None]
     if script is None or not Path(script).is_file():
         fail(FileNotFoundError(f'`mmattn run` takes a Python script, got {script!r}'))
-    run_script(Path(script), arguments)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name='__main__')
 
 
 @app.command(**FORWARDED)
 def flops(context: typer.Context):
     """Print parameters and FLOPs, module by module."""
-    run_tool('analysis/get_flops.py', with_config(context.args))
+    run_tool('analysis/get_flops.py', context)
 
 
 @app.command(**FORWARDED)
 def env(context: typer.Context):
     """Print versions, backends and problems of this environment."""
-    run_tool('analysis/collect_env.py', context.args)
+    run_tool('analysis/collect_env.py', context)
 
 
 @data.command(**FORWARDED)
 def check(context: typer.Context):
     """Check the data sets of a config as training does."""
-    run_tool('datasets/check.py', with_config(context.args))
+    run_tool('datasets/check.py', context)
 
 
 @data.command(**FORWARDED)
 def convert(context: typer.Context):
     """Turn your own annotated images into a data set with a config."""
-    run_tool('datasets/convert.py', context.args)
+    run_tool('datasets/convert.py', context)
 
 
 @data.command(**FORWARDED)
 def prepare(context: typer.Context):
     """Download COCO or ADE20K, or lay out ImageNet."""
-    run_tool('datasets/prepare.py', context.args)
+    run_tool('datasets/prepare.py', context)
 
 
 @app.command()

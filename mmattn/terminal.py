@@ -64,12 +64,22 @@ def positive(text: str) -> int:
 
 
 def config_file(text: str) -> str:
-    """Return the path of a config file, as the `type` of an argument.
+    """Return the path of a config file or of one of our names, for an argument.
 
     Raises:
-        argparse.ArgumentTypeError: there is no such file, or it has another suffix.
+        argparse.ArgumentTypeError: there is no such file or name, or the file has
+            another suffix.
     """
     path = Path(text)
+    if not path.exists() and path.suffix in ('', '.py'):
+        from mmattn.compat.mmengine_scopes import SCOPE, find_config
+
+        try:
+            return str(find_config(text.removeprefix(f'{SCOPE}::')))
+        except FileNotFoundError as error:
+            raise argparse.ArgumentTypeError(
+                f'there is no config file at {text}, and {error}'
+            ) from error
     if not path.is_file():
         raise argparse.ArgumentTypeError(f'there is no config file at {text}')
     if path.suffix not in CONFIG_SUFFIXES:
@@ -78,19 +88,59 @@ def config_file(text: str) -> str:
     return text
 
 
-def add_config(parser: argparse.ArgumentParser):
-    """Add the arguments that `config_of` reads: a config, and entries to override."""
+def _config_or_folder(text: str) -> str:
+    return text if Path(text).is_dir() else config_file(text)
+
+
+def add_config(parser: argparse.ArgumentParser, *, with_checkpoint: bool = False):
+    """Add the arguments that `config_of` reads: a config, and entries to override.
+
+    Args:
+        parser: the parser.
+        with_checkpoint: also add a checkpoint. A work dir may stand for both;
+            `parse_run` finds them in it.
+    """
     from mmengine.config import DictAction
 
-    parser.add_argument(
-        'config', type=config_file, help='config file of mmdet, mmseg or mmpretrain'
-    )
+    what = 'config file of mmdet, mmseg or mmpretrain, or the name of one of ours'
+    if with_checkpoint:
+        parser.add_argument(
+            'config', type=_config_or_folder, help=f'work dir of a run, or {what}'
+        )
+        parser.add_argument(
+            'checkpoint',
+            nargs='?',
+            help="checkpoint file; by default a work dir's best one, else its last",
+        )
+    else:
+        parser.add_argument('config', type=config_file, help=what)
     parser.add_argument(
         '--cfg-options',
         nargs='+',
         action=DictAction,
         help='config entries to override, key=value; lists as key="[a,b]"',
     )
+
+
+def parse_run(
+    parser: argparse.ArgumentParser, argv: list[str] | None
+) -> argparse.Namespace:
+    """Parse arguments with a config and a checkpoint, or with a work dir of both."""
+    # Options may stand between the two.
+    args = parser.parse_intermixed_args(argv)
+    folder = Path(args.config)
+    if folder.is_dir():
+        from mmattn.apis.find import run_checkpoint, run_config
+
+        try:
+            args.config = str(run_config(folder))
+            args.checkpoint = args.checkpoint or str(run_checkpoint(folder))
+        except (FileNotFoundError, ValueError) as error:
+            parser.error(str(error))
+        print(f'{args.config}, {args.checkpoint}', file=sys.stderr)
+    elif args.checkpoint is None:
+        parser.error(f'{args.config} requires a checkpoint after it')
+    return args
 
 
 def config_of(args: argparse.Namespace):

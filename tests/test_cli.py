@@ -26,6 +26,7 @@ def run(monkeypatch):
     """Run the command in this process; returns its output."""
     monkeypatch.setattr(sys, 'argv', sys.argv)
     monkeypatch.setattr(sys, 'path', sys.path[:])
+    monkeypatch.setitem(sys.modules, '__main__', sys.modules['__main__'])
 
     def call(*arguments, status=0) -> str:
         result = CliRunner().invoke(cli.app, [*map(str, arguments)])
@@ -119,80 +120,40 @@ def test_bash_completes_commands_and_options(tmp_path):
 @pytest.mark.parametrize(
     'command, tool, arguments',
     [
-        (['train'], 'train.py', ['--work-dir', 'a', '--amp']),
-        (['test'], 'test.py', ['a.pth', '--tta', '--help']),
-        (['export'], 'export.py', ['a.pth', '--shape', '8', '9', '--out=b.onnx']),
-        (['flops'], 'analysis/get_flops.py', ['--shape', '8']),
-        (['data', 'check'], 'datasets/check.py', ['--decode']),
+        (['train'], 'train.py', ['ivit_t_3x_coco', '--work-dir', 'a', '--amp']),
+        (['test'], 'test.py', ['a.py', 'a.pth', '--tta', '--help']),
+        (['export'], 'export.py', ['run', '--shape', '8', '9', '--out=b.onnx']),
+        (['flops'], 'analysis/get_flops.py', ['a.py', '--shape', '8']),
+        (['env'], 'analysis/collect_env.py', ['--json']),
+        (['data', 'check'], 'datasets/check.py', ['a.py', '--decode']),
+        (['data', 'convert'], 'datasets/convert.py', ['a', '--out', 'data/a']),
+        (['data', 'prepare'], 'datasets/prepare.py', ['coco', '--out', 'data/coco']),
     ],
     ids=lambda value: '-'.join(value) if isinstance(value, list) else None,
 )
-def test_tools_get_the_arguments_and_the_path_of_a_config(
-    run, monkeypatch, command, tool, arguments
-):
-    called = []
-    monkeypatch.setattr(
-        cli.runpy, 'run_path', lambda path, run_name: called.append((path, sys.argv))
-    )
-    run(*command, 'ivit_t_3x_coco', *arguments)
-    ((path, argv),) = called
-    assert Path(path).resolve() == ROOT / 'tools' / tool
-    assert argv[0] == path and argv[2:] == arguments
-    assert Path(argv[1]).resolve() == ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
-    assert sys.path[0] == str(Path(path).parent)
+def test_tools_get_the_arguments(run, monkeypatch, tmp_path, command, tool, arguments):
+    script = tmp_path / 'tool.py'
+    script.write_text('import sys\nprint(__name__, __file__, sys.argv, sys.path[0])')
+    asked = []
+    monkeypatch.setattr(cli, 'tool_path', lambda name: asked.append(name) or script)
+    argv = [' '.join(['mmattn', *command]), *arguments]
+    said = run(*command, *arguments)
+    assert said == f'__main__ {script} {argv} {tmp_path}\n' and asked == [tool]
+    assert (ROOT / 'tools' / tool).is_file()
 
 
 @pytest.mark.parametrize('command', ['test', 'export'])
-def test_a_work_dir_stands_for_its_config_and_checkpoint(
-    run, monkeypatch, tmp_path, command
-):
-    called = []
-    monkeypatch.setattr(
-        cli.runpy, 'run_path', lambda path, run_name: called.append(sys.argv)
-    )
-    monkeypatch.chdir(tmp_path)
-    Path('run').mkdir()
-    assert 'run is no work dir' in run(command, 'run', '--a=b', status=1)
-    Path('run/cells.py').touch()
-    assert 'run has no checkpoint yet' in run(command, 'run', '--a=b', status=1)
-    for name in ('epoch_2.pth', 'best_coco_segm_mAP_epoch_1.pth'):
-        Path('run', name).touch()
-    run(command, 'run', '--a=b')
-    ((_, *arguments),) = called
-    best = 'run/best_coco_segm_mAP_epoch_1.pth'
-    assert arguments == ['run/cells.py', best, '--a=b']
-
-
-@pytest.mark.parametrize('name', ['convert', 'prepare'])
-def test_tools_of_data_sets_get_their_arguments(run, monkeypatch, name):
-    called = []
-    monkeypatch.setattr(
-        cli.runpy, 'run_path', lambda path, run_name: called.append(sys.argv)
-    )
-    run('data', name, 'coco', '--out', 'data/coco')
-    ((path, *arguments),) = called
-    assert Path(path).resolve() == ROOT / f'tools/datasets/{name}.py'
-    assert arguments == ['coco', '--out', 'data/coco']
-
-
-def test_a_file_is_not_taken_for_a_name(tmp_path, monkeypatch):
-    (tmp_path / 'ivit_t_3x_coco').touch()
-    monkeypatch.chdir(tmp_path)
-    assert cli.with_config(['ivit_t_3x_coco']) == ['ivit_t_3x_coco']
-    assert cli.with_config(['--help']) == ['--help'] and cli.with_config([]) == []
+def test_help_names_the_command_and_the_work_dir(run, command):
+    """A tool runs in this process; its exit status is that of the command."""
+    said = ' '.join(run(command, '--help').split())
+    assert f'usage: mmattn {command} ' in said and f'{command}.py' not in said
+    assert '[checkpoint]' in said and 'work dir of a run, or config file' in said
 
 
 def test_misspelled_configs(run):
-    output = run('train', 'ivit_t_3x_cocoo', status=1)
-    assert 'mask_rcnn/ivit_t_3x_coco.py' in output
-
-
-def test_a_tool_runs_in_this_process(run, capsys):
-    """Its directory is on the path, and its exit status is that of the command."""
-    with pytest.raises(SystemExit) as stopped:
-        cli.run_tool('train.py', ['--help'])
-    assert stopped.value.code == 0
-    assert 'usage: train.py' in capsys.readouterr().out
+    said = ' '.join(run('data', 'check', 'ivit_t_3x_cocoo', status=2).split())
+    assert 'mmattn data check: error: argument config: there is no config' in said
+    assert 'mask_rcnn/ivit_t_3x_coco.py' in said
 
 
 def test_a_script_of_another_package_runs_after_mmattn(run, capsys, tmp_path):

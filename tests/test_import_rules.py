@@ -46,14 +46,14 @@ ALLOWED = {
         'mmattn.images',
         'mmattn.results',
     },
-    'mmattn.terminal': set(),
+    'mmattn.terminal': {'mmattn.apis', 'mmattn.compat'},  # when called
     'mmattn.web': {
         'mmattn.analysis',
         'mmattn.apis',
         'mmattn.images',
         'mmattn.results',
     },
-    'mmattn.cli': {'mmattn.apis', 'mmattn.compat', 'mmattn.web'},
+    'mmattn.cli': {'mmattn.apis', 'mmattn.web'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.checkpoints': set(),
     'mmattn.models.backbones': {

@@ -10,7 +10,16 @@ from rich.table import Table
 
 import mmattn
 from mmattn import terminal
-from mmattn.terminal import config_file, positive, print_table, run_main
+from mmattn.terminal import (
+    add_config,
+    config_file,
+    parse_run,
+    positive,
+    print_table,
+    run_main,
+)
+
+CONFIGS = Path(mmattn.__file__).parents[1] / 'configs'
 
 SCRIPT = """
 import numpy as np
@@ -126,7 +135,51 @@ def test_config_files(tmp_path):
         config_file('nosuch.py')
     with pytest.raises(argparse.ArgumentTypeError, match=f'no config .* {tmp_path}'):
         config_file(str(tmp_path))
+    ours = config_file('ivit_t_3x_coco')
+    assert Path(ours).samefile(CONFIGS / 'mask_rcnn/ivit_t_3x_coco.py')
+    assert config_file('mmattn::mask_rcnn/ivit_t_3x_coco.py') == ours
     other = tmp_path / 'README.md'
     other.touch()
     with pytest.raises(argparse.ArgumentTypeError, match='of .py, .*, got .*README'):
         config_file(str(other))
+
+
+@pytest.fixture
+def parser():
+    parser = argparse.ArgumentParser()
+    add_config(parser, with_checkpoint=True)
+    parser.add_argument('--out')
+    return parser
+
+
+def test_a_work_dir_stands_for_its_config_and_checkpoint(
+    parser, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path('run').mkdir()
+    for message, name in (
+        ('run is no work dir', 'cells.py'),
+        ('run has no checkpoint yet', 'epoch_2.pth'),
+    ):
+        with pytest.raises(SystemExit):
+            parse_run(parser, ['run'])
+        assert f'error: {message}' in capsys.readouterr().err
+        Path('run', name).touch()
+    Path('run/best_coco_segm_mAP_epoch_1.pth').touch()
+    args = parse_run(parser, ['run', '--out=a'])
+    best = 'run/best_coco_segm_mAP_epoch_1.pth'
+    assert (args.config, args.checkpoint) == ('run/cells.py', best)
+    assert capsys.readouterr().err == f'run/cells.py, {best}\n'
+    assert parse_run(parser, ['run', '--out=a', 'b.pth']).checkpoint == 'b.pth'
+
+
+def test_a_config_requires_a_checkpoint(parser, tmp_path, capsys):
+    path = tmp_path / 'a.py'
+    path.touch()
+    options = ['--cfg-options', 'c=1']
+    args = parse_run(parser, [str(path), '--out', 'b', 'd.pth', *options])
+    assert (args.config, args.checkpoint, args.out) == (str(path), 'd.pth', 'b')
+    assert args.cfg_options == dict(c=1)
+    with pytest.raises(SystemExit):
+        parse_run(parser, [str(path)])
+    assert f'{path} requires a checkpoint after it' in capsys.readouterr().err

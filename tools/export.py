@@ -14,7 +14,7 @@ from mmattn.engine import trusted_checkpoints
 from mmattn.export.api import DTYPES, DYNAMIC, export_model
 from mmattn.export.graphs import PARTS
 from mmattn.export.write import FORMATS
-from mmattn.terminal import add_config, positive, run_main
+from mmattn.terminal import add_config, parse_run, positive, run_main
 
 MEGA = 1e6
 
@@ -23,8 +23,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_config(parser)
-    parser.add_argument('checkpoint', help='checkpoint file')
+    add_config(parser, with_checkpoint=True)
     parser.add_argument('--out', type=Path, required=True, help='file to write')
     parser.add_argument(
         '--format', choices=FORMATS, help='default: the suffix of --out'
@@ -69,7 +68,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         action='store_true',
         help='let the checkpoint run the code that it contains while it is read',
     )
-    args = parser.parse_args(argv)
+    args = parse_run(parser, argv)
     if args.verify is not None and not args.verify.exists():
         parser.error(f'--verify: no image or folder at {args.verify}')
     if args.verify is not None and not images_at(args.verify):

@@ -20,9 +20,11 @@ RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
-def make_parser(description: str) -> argparse.ArgumentParser:
+def make_parser(
+    description: str, *, with_checkpoint: bool = False
+) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    add_config(parser)
+    add_config(parser, with_checkpoint=with_checkpoint)
     parser.add_argument('--work-dir', help='folder of logs, checkpoints and results')
     parser.add_argument(
         '--no-pin-memory', action='store_true', help='pin_memory=False in dataloaders'

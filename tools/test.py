@@ -12,7 +12,7 @@ from mmengine.fileio import dump
 from mmengine.hooks import Hook
 
 from mmattn.engine.data import innermost_dataset
-from mmattn.terminal import positive, run_main
+from mmattn.terminal import parse_run, positive, run_main
 
 PREDICTION_SUFFIXES = ('.pkl', '.pickle')
 METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
@@ -37,8 +37,7 @@ DETECTION_META_KEYS = (
 
 
 def parse_args(argv: list[str] | None = None):
-    parser = make_parser(__doc__)
-    parser.add_argument('checkpoint', help='checkpoint file')
+    parser = make_parser(__doc__, with_checkpoint=True)
     parser.add_argument(
         '--out',
         help='.pkl file of the predictions; for segmentation also a folder, which gets '
@@ -75,7 +74,7 @@ def parse_args(argv: list[str] | None = None):
         action='store_true',
         help='evaluate under autocast: float16 on a GPU, bfloat16 on a CPU',
     )
-    args = parser.parse_args(argv)
+    args = parse_run(parser, argv)
     if args.out_item is not None and args.out is None:
         parser.error('--out-item needs --out, the file to write')
     if not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
