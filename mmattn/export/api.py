@@ -1,5 +1,6 @@
 """Export the model of a config to a file."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ..engine.model import build_model
 from ..files import file_digest
 from .graphs import graph_of
 from .graphs.normalized import Normalized
+from .inputs import padded
 from .metadata import Metadata
 from .preprocessing import class_names, image_steps, normalization
 from .verification import (
@@ -39,6 +41,7 @@ from .write import (
 
 DYNAMIC = (None, 'batch', 'size')
 DTYPES = ('float32', 'uint8')
+LOGGER = logging.getLogger('mmattn')
 
 
 def export_model(
@@ -67,7 +70,8 @@ def export_model(
         checkpoint: weights that match the model exactly, as `local_checkpoint` takes
             them; None keeps the random ones.
         out: file to write.
-        shape: height and width.
+        shape: height and width. They are rounded up to multiples of the divisor to
+            which the model pads images.
         format: 'onnx' or 'pt2'; it defaults to the suffix of `out`.
         batch: images in a batch.
         dynamic: None for fixed sizes, 'batch', or 'size' for batch, height and width.
@@ -110,11 +114,12 @@ def export_model(
     model, loaded = build_model(cfg, checkpoint)
     settings = {} if output is None else dict(output=output)
     graph = graph_of(model, part, **settings)
+    pixels = normalization(model)
     metadata = Metadata(
         task=graph.task,
         inputs=list(graph.input_names),
         outputs=[],
-        shape=list(shape),
+        shape=_rounded(shape, pixels['pad']['divisor']),
         batch=batch,
         dynamic=dynamic,
         normalized=normalize,
@@ -122,7 +127,7 @@ def export_model(
         version=mmattn.__version__,
         config=cfg.filename and Path(cfg.filename).name,
         checkpoint_sha256=None if checkpoint is None else file_digest(checkpoint),
-        **normalization(model),
+        **pixels,
         **image_steps(cfg),
         **class_names(cfg, loaded),
         **getattr(graph, 'metadata', {}),
@@ -177,6 +182,20 @@ def export_graph(
         metadata = replace(metadata, least=least)
         content = described(content, program, metadata, format)
     return content, metadata
+
+
+def _rounded(shape: Sequence[int], divisor: int) -> list[int]:
+    """Return the shape to which the model pads images of a shape."""
+    rounded = padded(shape, divisor)
+    if rounded != list(shape):
+        LOGGER.warning(
+            'the shape %d x %d is rounded up to %d x %d, since the data_preprocessor '
+            'pads images to multiples of %d',
+            *shape,
+            *rounded,
+            divisor,
+        )
+    return rounded
 
 
 def _check_writable(files: Sequence[Path], force: bool):

@@ -67,9 +67,8 @@ def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
 def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
     """Return a batch of images, shape (B, 3, H, W), padded below and to the right."""
     if metadata.dynamic == 'size':
-        divisor = metadata.pad['divisor']
-        largest = np.max([image.size for image in images], axis=0)
-        shape = [-(-int(side) // divisor) * divisor for side in largest]
+        largest = np.max([image.size for image in images], axis=0).tolist()
+        shape = padded(largest, metadata.pad['divisor'])
     else:
         shape = metadata.shape
     check_pixels(len(images) * prod(shape), 'a batch')
@@ -91,6 +90,11 @@ def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
     return batch
 
 
+def padded(size: Sequence[int], divisor: int) -> list[int]:
+    """Return a height and width rounded up to multiples of a divisor."""
+    return [-(-side // divisor) * divisor for side in size]
+
+
 def _channels(values: Sequence[float]) -> np.ndarray:
     return np.array(values, np.float32)[:, None, None]
 
@@ -100,15 +104,19 @@ def target_size(
 ) -> tuple[tuple[int, int], tuple[int, int] | None]:
     """Return the size to resize to and that of the crop, each as height and width."""
     crop, fixed = metadata.crop, metadata.dynamic != 'size'
+
+    def fills(size: Sequence[int]) -> bool:
+        """Return whether the model pads a size to that of the graph."""
+        return padded(size, metadata.pad['divisor']) == list(metadata.shape)
+
     grown = 1.0
-    if fixed and crop:
+    if fixed and crop and not fills(crop):
         grown = max(side / old for side, old in zip(metadata.shape, crop, strict=True))
         crop = metadata.shape
     settings = metadata.resize or {}
-    if fixed and not settings.get('keep_ratio', True):
+    new = _pipeline_size(size, settings, grown)
+    if fixed and not settings.get('keep_ratio', True) and not fills(new):
         new = metadata.shape
-    else:
-        new = _pipeline_size(size, settings, grown)
     if fixed and not crop:
         pairs = zip(metadata.shape, size, strict=True)
         if new[0] > metadata.shape[0] or new[1] > metadata.shape[1]:

@@ -12,7 +12,8 @@ from mmattn.apis import Predictor  # noqa: E402
 from mmattn.export import export_model  # noqa: E402
 from mmattn.results import Classification, Detections  # noqa: E402
 
-SHAPES = dict(detection=(128, 160), segmentation=(64, 64), classification=(32, 32))
+# The models pad to multiples of 32, so that these shapes must be rounded up.
+SHAPES = dict(detection=(120, 160), segmentation=(48, 64), classification=(32, 32))
 IMAGE = noise(90, 121)
 
 

@@ -18,6 +18,7 @@ from mmattn.images import read_image
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 SCALE = dict(scale=[133, 80], keep_ratio=True, interpolation='bilinear', backend='cv2')
 STRETCH = SCALE | dict(keep_ratio=False)
+PAD = dict(divisor=32, value=0)  # makes 96 x 160 of 80 x 133
 FACTOR = dict(factor=0.61, interpolation='bilinear', backend='cv2')
 EDGE = dict(short_side=64, interpolation='bicubic', backend='pillow')
 
@@ -107,8 +108,10 @@ def test_classifiers_get_the_images_of_mmpretrain(file):
         ((500, 700), dict(resize=None), ((96, 134), None)),
         ((50, 70), dict(resize=STRETCH), ((96, 160), None)),
         ((50, 70), dict(resize=STRETCH, dynamic='size'), ((80, 133), None)),
+        ((50, 70), dict(resize=STRETCH, pad=PAD), ((80, 133), None)),
         ((50, 70), dict(resize=EDGE, crop=[56, 48]), ((213, 298), (96, 160))),
         ((50, 70), dict(resize=EDGE, crop=[48, 80]), ((128, 179), (96, 160))),
+        ((50, 70), dict(resize=EDGE, crop=[90, 133], pad=PAD), ((64, 89), (90, 133))),
         (
             (70, 50),
             dict(resize=EDGE, crop=[56, 56], dynamic='size'),
