@@ -83,6 +83,13 @@ def predict(
         str | None,
         typer.Option(help="Checkpoint; of a work dir also 'best' or 'last'."),
     ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help='Config of a work dir or checkpoint that comes from elsewhere. It is '
+            'code: read it first.'
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help='Folder of the results.')] = Path(
         'predictions'
     ),
@@ -138,6 +145,7 @@ def predict(
             weights,
             device,
             cfg_options=parse_options(cfg_options or ()),
+            config=config,
             trust_checkpoint=trust_checkpoint,
         )
         summary = write_predictions(

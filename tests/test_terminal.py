@@ -155,16 +155,19 @@ def parser():
 def test_a_work_dir_stands_for_its_config_and_checkpoint(
     parser, tmp_path, monkeypatch, capsys
 ):
+    from mmattn.engine.run_configs import record_config
+
     monkeypatch.chdir(tmp_path)
     Path('run').mkdir()
-    for message, name in (
-        ('run is no work dir', 'cells.py'),
-        ('run has no checkpoint yet', 'epoch_2.pth'),
+    for message, follow in (
+        ('run is no work dir', Path('run/cells.py').write_text),
+        ('run is not the work dir', lambda _: record_config('run/cells.py')),
+        ('run has no checkpoint yet', Path('run/epoch_2.pth').write_text),
     ):
         with pytest.raises(SystemExit):
             parse_run(parser, ['run'])
         assert f'error: {message}' in capsys.readouterr().err
-        Path('run', name).touch()
+        follow('')
     Path('run/best_coco_segm_mAP_epoch_1.pth').touch()
     args = parse_run(parser, ['run', '--out=a'])
     best = 'run/best_coco_segm_mAP_epoch_1.pth'

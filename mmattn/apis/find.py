@@ -1,5 +1,6 @@
 """Find the config and the weights of a model by a path, a work dir or a name."""
 
+import logging
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -9,6 +10,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..compat.mmengine_scopes import SCOPE, find_config
+from ..engine.run_configs import is_recorded
 
 EXPORTED = ('.onnx', '.pt2')
 CHECKPOINTS = ('.pth', '.pt', '.safetensors')
@@ -27,6 +29,7 @@ DEMOS = {
 }
 # How mmengine's hooks name what they save.
 NUMBERED = re.compile(r'(?:epoch|iter)_(\d+)\.pth')
+LOGGER = logging.getLogger('mmattn')
 
 
 @dataclass
@@ -49,8 +52,12 @@ def find_model(
     model: str | Path | Config,
     weights: str | Path | None = None,
     cfg_options: Mapping | None = None,
+    config: str | Path | None = None,
 ) -> Found:
     """Return the config and the weights of a model.
+
+    A config is code. One that `model` does not name is that of a work dir, and runs if
+    a run of this user wrote it; the log names it.
 
     Args:
         model: a config, its path, the name of one of our configs
@@ -61,10 +68,12 @@ def find_model(
         weights: a checkpoint; for a work dir also 'best' or 'last', and by default the
             best one, else the last. 'random' keeps random weights.
         cfg_options: entries of the config to override.
+        config: the config of a work dir or a checkpoint, in place of that of the run.
 
     Raises:
         FileNotFoundError: there is no such config, run or checkpoint.
-        ValueError: several configs have the name, or there are no weights.
+        ValueError: several configs have the name, no run of this user wrote the config
+            in the work dir, or there are no weights.
     """
     weights = None if weights is None else str(weights)
     if isinstance(model, Config):
@@ -76,12 +85,14 @@ def find_model(
         if name.startswith(f'{SCOPE}/') and not path.exists():
             path = demo_weights(name)
         if path.suffix in EXPORTED:
-            return _exported(path, weights, cfg_options)
+            return _exported(path, weights, cfg_options, config)
         if path.is_file() and path.suffix in CHECKPOINTS:
             weights, path = weights or str(path), path.parent
         if path.is_dir():
-            return _finished(name, path, weights, cfg_options)
+            return _finished(name, path, weights, cfg_options, config)
         cfg = read_config(name)
+    if config is not None:
+        raise ValueError(f'`config` is for a work dir or a checkpoint, got {name}')
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     return Found(name, cfg, _checked(name, weights))
@@ -126,8 +137,13 @@ def _checked(name: str, weights: str | None) -> str | None:
     return weights
 
 
-def _exported(path: Path, weights: str | None, cfg_options: Mapping | None) -> Found:
-    given = {'weights': weights, 'cfg_options': cfg_options}
+def _exported(
+    path: Path,
+    weights: str | None,
+    cfg_options: Mapping | None,
+    config: str | Path | None,
+) -> Found:
+    given = {'weights': weights, 'cfg_options': cfg_options, 'config': config}
     if used := [key for key, value in given.items() if value]:
         raise ValueError(
             f'an exported file holds its weights and settings: leave out '
@@ -169,9 +185,16 @@ def read_config(name: str) -> Config:
 
 
 def _finished(
-    name: str, folder: Path, weights: str | None, cfg_options: Mapping | None
+    name: str,
+    folder: Path,
+    weights: str | None,
+    cfg_options: Mapping | None,
+    config: str | Path | None,
 ) -> Found:
-    cfg = Config.fromfile(run_config(folder))
+    if config is None:
+        config = run_config(folder)
+        LOGGER.warning('the config of %s is %s', name, config)
+    cfg = read_config(str(config))
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     if weights is None or weights in CHOICES:
@@ -180,11 +203,11 @@ def _finished(
 
 
 def run_config(folder: Path) -> Path:
-    """Return the config that a run wrote into its work dir.
+    """Return the config that a run of this user wrote into its work dir.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: there are several.
+        FileNotFoundError: there is no config.
+        ValueError: no such run wrote it, or there are several.
     """
     found = sorted(folder.glob('*.py'))
     if not found:  # a run that another tool started
@@ -193,13 +216,21 @@ def run_config(folder: Path) -> Path:
         raise FileNotFoundError(
             f'{folder} is no work dir: it has no config (*.py), which training writes'
         )
-    if len(found) > 1:
-        names = ', '.join(path.name for path in found)
+    names = ', '.join(map(str, found))
+    own = [path for path in found if is_recorded(path)]
+    if not own:
+        raise ValueError(
+            f'{folder} is not the work dir of a run that you started on this machine. '
+            f'A config is code, and this one is not run unless you name it: {names}. '
+            'Read it, then pass --config to predict, or config and checkpoint to the '
+            'other commands'
+        )
+    if len(own) > 1:
         raise ValueError(
             f'{folder} has several configs, {names}: pass one of them as the model, '
             'and its checkpoint as `weights`'
         )
-    return found[0]
+    return own[0]
 
 
 def run_checkpoint(folder: Path, which: str | None = None) -> Path:

@@ -36,6 +36,8 @@ class Predictor:
             else the last. 'random' keeps random weights.
         device: such as 'cpu' or 'cuda:0'; None selects a GPU if there is one.
         cfg_options: entries of the config to override.
+        config: the config of a work dir or a checkpoint. A config is code: without this
+            argument it must be one that a run of this user wrote.
         trust_checkpoint: let the checkpoint run the code that it contains while it is
             read. By default such a checkpoint, and every .pt2 file, is refused.
 
@@ -64,9 +66,10 @@ class Predictor:
         device: str | None = None,
         *,
         cfg_options: Mapping | None = None,
+        config: str | Path | None = None,
         trust_checkpoint: bool = False,
     ):
-        found = find_model(model, weights, cfg_options)
+        found = find_model(model, weights, cfg_options, config)
         with trusted_checkpoints(trust_checkpoint):
             self.model = _open(found, device, trust_checkpoint)
         self.name, self.weights = found.name, found.weights

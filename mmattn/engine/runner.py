@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
+from mmengine.dist import is_main_process
 from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch import nn
@@ -21,6 +23,7 @@ from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, positioned
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
+from .run_configs import record_config
 from .schedule import Length, ScheduleHook, scaled
 from .stop_signals import StopHook
 
@@ -120,6 +123,13 @@ class Runner(MMEngineRunner):
 
     def register_default_hooks(self, hooks=None):
         super().register_default_hooks(safe_checkpoint_hook(hooks))
+
+    def dump_config(self):
+        """Write the config into the work dir, and remember it as that of a run."""
+        super().dump_config()
+        if is_main_process():
+            name = self.cfg.filename or f'{self.timestamp}.py'
+            record_config(Path(self.work_dir, Path(name).name))
 
     def _init_model_weights(self):
         with self._as_allowed():

@@ -1,5 +1,6 @@
 """Find the models that a page offers, and open them when they are chosen."""
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from ..apis import Predictor
 from ..apis.find import EXPORTED, run_checkpoint, run_config
 
+LOGGER = logging.getLogger('mmattn')
 KEPT = 2  # models in memory: those of a comparison
 
 
@@ -81,7 +83,10 @@ def _is_run(path: Path) -> bool:
         return False
     try:
         run_config(path), run_checkpoint(path)
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        LOGGER.warning('left out: %s', error)
         return False
     return True
 

@@ -7,6 +7,7 @@ from mmengine.config import Config
 
 from mmattn.apis import find_model
 from mmattn.apis.find import run_checkpoint, run_config
+from mmattn.engine.run_configs import record_config
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,10 @@ def test_work_dirs_without_a_run(tmp_path):
     (tmp_path / 'epoch_1.pth').touch()
     with pytest.raises(FileNotFoundError, match='no best checkpoint'):
         run_checkpoint(tmp_path, 'best')
-    (tmp_path / 'a.py').touch()
-    (tmp_path / 'b.py').touch()
-    with pytest.raises(ValueError, match='several configs, a.py, b.py'):
+    for name in ('a.py', 'b.py'):
+        (tmp_path / name).write_text(f'# {name}')
+        record_config(tmp_path / name)
+    with pytest.raises(ValueError, match='several configs, .*a.py, .*b.py'):
         run_config(tmp_path)
 
 
@@ -110,11 +112,45 @@ def test_the_best_checkpoint_is_taken_unless_the_last_is_asked_for(tmp_path):
     assert names == ['best_coco_bbox_mAP_epoch_3.pth'] * 2 + ['epoch_10.pth']
 
 
-def test_the_config_of_a_run_that_another_tool_started(tmp_path):
-    for time in ('20260101_000000', '20260102_000000'):
-        (tmp_path / time / 'vis_data').mkdir(parents=True)
-        (tmp_path / time / 'vis_data/config.py').touch()
-    assert run_config(tmp_path).parts[-3] == '20260102_000000'
+TRAP = "raise SystemExit('the config ran')"
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """A folder with a checkpoint and a config that no run of ours wrote."""
+    (tmp_path / 'model.safetensors').touch()
+    (tmp_path / 'model.py').write_text(TRAP)
+    return tmp_path
+
+
+@pytest.mark.parametrize('name', ['.', 'model.safetensors'])
+@pytest.mark.parametrize('place', ['model.py', '20260102_000000/vis_data/config.py'])
+def test_configs_beside_weights_do_not_run_by_themselves(stranger, name, place):
+    (stranger / place).parent.mkdir(parents=True, exist_ok=True)
+    (stranger / 'model.py').rename(stranger / place)
+    with pytest.raises(ValueError, match=f'unless you name it: .*{place}. Read it'):
+        find_model(stranger / name)
+    with pytest.raises(SystemExit, match='the config ran'):
+        find_model(stranger / name, config=stranger / place)
+
+
+def test_a_config_is_that_of_a_run_by_its_content(stranger, tmp_path, caplog):
+    """A run's config may move, is named, and is taken before others beside it."""
+    own = stranger / 'own.py'
+    own.write_text('own = True')
+    record_config(own)
+    own.rename(stranger / 'moved.py')
+    found = find_model(stranger / 'model.safetensors')
+    assert found.cfg.own and found.weights == str(stranger / 'model.safetensors')
+    assert str(stranger / 'moved.py') in caplog.text
+    (stranger / 'moved.py').write_text(TRAP)
+    with pytest.raises(ValueError, match='unless you name it'):
+        find_model(stranger)
+
+
+def test_a_given_config_needs_a_work_dir_or_a_checkpoint():
+    with pytest.raises(ValueError, match='`config` is for a work dir or a checkpoint'):
+        find_model('ivit_t_3x_coco', 'random', config='a.py')
 
 
 def test_the_last_checkpoint_is_the_one_of_most_steps(tmp_path):

@@ -16,6 +16,7 @@ from tiny_run import make_runner
 
 from mmattn.config_text import check_values
 from mmattn.engine import read_checkpoint
+from mmattn.engine.run_configs import is_recorded
 
 
 def validated(work_dir, **options):
@@ -176,3 +177,24 @@ def test_a_written_config_says_what_was_given(tmp_path):
     check_values(cfg)
     cfg.dump(tmp_path / 'config.py')
     assert Config.fromfile(tmp_path / 'config.py').metainfo == given
+
+
+def test_the_config_of_a_run_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
+    make_runner(tmp_path / 'run')
+    (path,) = (tmp_path / 'run').glob('*.py')
+    assert is_recorded(path)
+    path.write_text(path.read_text() + '# edited')
+    assert not is_recorded(path)
+
+
+def test_a_run_does_without_a_record(tmp_path, monkeypatch):
+    (tmp_path / 'file').touch()
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'file'))
+    runner = make_runner(tmp_path / 'run')
+    (path,) = (tmp_path / 'run').glob('*.py')
+    assert not is_recorded(path)
+    assert (
+        'is not recorded as the config of a run'
+        in next((tmp_path / 'run').glob(f'{runner.timestamp}/*.log')).read_text()
+    )

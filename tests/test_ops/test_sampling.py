@@ -59,7 +59,9 @@ def test_tangents_are_the_transpose_of_gradients_everywhere(align_corners):
     out, pull = torch.func.vjp(sample, *inputs)
     _, tangent = torch.func.jvp(sample, inputs, tangents)
     cotangent = random(*out.shape, seed=2)
-    backward = sum((g * t).sum() for g, t in zip(pull(cotangent), tangents, strict=True))
+    backward = sum(
+        (g * t).sum() for g, t in zip(pull(cotangent), tangents, strict=True)
+    )
     torch.testing.assert_close((cotangent * tangent).sum(), backward)
 
 

@@ -13,6 +13,7 @@ import publish_model as tool
 from mmattn.apis import find_model
 from mmattn.apis.find import DEMOS
 from mmattn.engine.checkpoints.reader import read_checkpoint
+from mmattn.engine.run_configs import record_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +32,7 @@ def run(tmp_path, monkeypatch):
     )
     Path('run').mkdir()
     Path('run/config.py').write_text("default_scope = 'mmdet'")
+    record_config('run/config.py')
     state = dict(state_dict=weights, optimizer=dict(state={0: torch.ones(99)}))
     torch.save(state, 'run/iter_9.pth')
     return weights

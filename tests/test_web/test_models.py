@@ -5,6 +5,7 @@ import pytest
 for package in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(package)
 
+from mmattn.engine.run_configs import record_config  # noqa: E402
 from mmattn.web import models  # noqa: E402
 from mmattn.web.models import Models, Source, offered_models  # noqa: E402
 
@@ -12,6 +13,7 @@ from mmattn.web.models import Models, Source, offered_models  # noqa: E402
 def write_run(folder, checkpoint=True):
     folder.mkdir(parents=True)
     (folder / 'config.py').write_text('')
+    record_config(folder / 'config.py')
     if checkpoint:
         (folder / 'epoch_1.pth').write_bytes(b'')
     return folder
