@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch.testing import assert_close
 
 import mmattn.models.layers.structure_aware.attention as layer_module
 from mmattn.models.layers import StructureAwareAttention
+from mmattn.models.layers.structure_aware.spectrum_cache import SpectrumCache
 
 
 def build(dtype=torch.float64, **kwargs):
@@ -48,6 +51,25 @@ def test_spectra_of_the_last_grids_are_kept_in_eval(made):
         assert len(layer.cache) <= 2
     assert made[::2] == [(7, 6), (5, 9), (8, 8), (5, 9)]
     assert not any('cache' in name or 'spectr' in name for name in layer.state_dict())
+
+
+def test_threads_share_a_cache():
+    """Each gets the spectra that it asks for, while others evict them."""
+    interval = sys.getswitchinterval()
+    cache, kernels = SpectrumCache(1), [nn.Parameter(torch.ones(1))]
+
+    def ask(side):
+        return all(
+            cache.get(kernels, (side,), lambda kernels, grid: grid) == (side,)
+            for _ in range(500)
+        )
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(ask, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize('cache_size', [0, 1])

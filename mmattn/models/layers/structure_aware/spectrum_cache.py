@@ -1,5 +1,6 @@
 """Cache of the spectra of a layer's kernels, for evaluation."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,7 @@ class SpectrumCache:
         if size < 0:
             raise ValueError(f'cache_size must be at least 0, got {size}')
         self.size = size
+        self._lock = threading.Lock()  # several threads may run one model
         self.clear()
 
     def __reduce__(self):
@@ -35,19 +37,20 @@ class SpectrumCache:
         """Return `make(kernels, grid)`, from the cache if the kernels are the same."""
         if not self.size:
             return make(kernels, grid)
-        if not self._know(kernels):
-            self.clear()
-            self.sources = [
-                # The alias keeps the storage alive, so its address is not reused.
-                (w.detach(), w._version, w.detach().clone() if w.is_cpu else None)
-                for w in kernels
-            ]
-        if grid not in self.spectra:
-            self.spectra[grid] = make(kernels, grid)
-        self.spectra.move_to_end(grid)
-        if len(self.spectra) > self.size:
-            self.spectra.popitem(last=False)
-        return self.spectra[grid]
+        with self._lock:
+            if not self._know(kernels):
+                self.clear()
+                self.sources = [
+                    # The alias keeps the storage alive, so its address is not reused.
+                    (w.detach(), w._version, w.detach().clone() if w.is_cpu else None)
+                    for w in kernels
+                ]
+            if grid not in self.spectra:
+                self.spectra[grid] = make(kernels, grid)
+            self.spectra.move_to_end(grid)
+            if len(self.spectra) > self.size:
+                self.spectra.popitem(last=False)
+            return self.spectra[grid]
 
     def _know(self, kernels: Sequence[Tensor]) -> bool:
         return len(self.sources) == len(kernels) and all(
