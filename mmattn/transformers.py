@@ -30,6 +30,7 @@ except ImportError as error:
     ) from error
 
 from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.models.backbones.calls import check_images
 from mmattn.models.presets import create_model
 
 __all__ = ['MMAttnBackbone', 'MMAttnConfig']
@@ -170,6 +171,7 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
 
     def _all_levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         backbone = self.backbone
+        check_images(backbone, x)
 
         def take(state, index: int) -> tuple[Tensor | None, Tensor]:
             is_out = index in backbone.out_indices

@@ -107,6 +107,8 @@ def test_levels_are_named():
     assert [h.shape[1] for h in output.hidden_states] == [32, 64, 160, 256]
     assert_close(output.feature_maps, model(image()).feature_maps)
     assert model(image()).hidden_states is None
+    with pytest.raises(ValueError, match='IViT: images must have shape'):
+        model(image()[0], output_hidden_states=True)
     last = build(out_indices=None)
     assert last.out_features == ['stage4']
     (maps,) = last(image(), return_dict=False)

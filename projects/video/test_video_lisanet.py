@@ -220,8 +220,12 @@ def test_frozen_stages():
             )(torch.zeros(1, 3, 8, 32, 32)),
             r'grid \(2, 2, 2\) .* got the grid \(4, 2, 2\)',
         ),
+        (
+            lambda: VideoLiSANet(ARCH)(torch.zeros(1, 3, 64, 64)),
+            r'shape \(B, 3, T, H, W\), .* got \(1, 3, 64, 64\) of float32',
+        ),
     ],
-    ids=['frames', 'inflation', 'pyramid', 'mixer', 'arch', 'position', 'table'],
+    ids='frames inflation pyramid mixer arch position table image'.split(),
 )
 def test_errors(make, match):
     with pytest.raises(ValueError, match=match):

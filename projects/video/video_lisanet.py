@@ -152,6 +152,8 @@ class VideoLiSANet(LiSANet):
             network that cannot be inflated.
     """
 
+    image_sides = 'T', 'H', 'W'
+
     def __init__(
         self,
         arch: str | dict = 'hybrid-small',

@@ -1,5 +1,8 @@
 """Promises of every registered backbone; a new one is tested the day it appears."""
 
+import re
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -143,6 +146,64 @@ def test_one_pixel_of_the_last_stride(cls):
     assert all(g.isfinite().all() for g in gradients(model, x).values())
 
 
+@every_backbone
+def test_empty_batch(cls):
+    """Give maps of the usual size, and gradients that change nothing."""
+    model = build(cls)
+    outs, grads = maps_and_gradients(model, image(0, 3, 33, 47))
+    expected = [(0, *out.shape[1:]) for out in model(image(1, 3, 33, 47))]
+    assert [out.shape for out in outs] == expected
+    # PyTorch's attention leaves the gradient of its bias None.
+    assert not any(g.any() for name, g in grads.items() if g is not None), grads.keys()
+    assert sum(g is None for g in grads.values()) <= 2
+
+
+@every_backbone
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_on_a_cpu(cls, dtype):
+    expected = build(cls)(image(2, 3, 33, 47))
+    model, x = build(cls).to(dtype), image(2, 3, 33, 47).to(dtype)
+    outs, grads = maps_and_gradients(model, x)
+    for out, ref in zip(outs, expected, strict=True):
+        assert out.dtype == dtype
+        assert rms(out - ref) < BF16_RMS_ERROR / 4 * rms(ref)
+    assert all(g.dtype == dtype and g.isfinite().all() for g in grads.values())
+
+
+@every_backbone
+def test_images_of_the_least_side(cls):
+    model = build(cls)
+    side = model.min_side
+    for shape in ((side, side), (side, 64), (64, side)):
+        assert all(out.isfinite().all() for out in model(image(1, 3, *shape)))
+
+
+WRONG_IMAGES = {
+    'uint8': lambda side: image(1, 3, 64, 64).byte(),
+    'other-precision': lambda side: image(1, 3, 64, 64).half(),
+    'channels': lambda side: image(1, 4, 64, 64),
+    'channels-last': lambda side: image(1, 64, 64, 3),
+    'three-dimensions': lambda side: image(3, 64, 64),
+    'five-dimensions': lambda side: image(1, 3, 2, 64, 64),
+    'low': lambda side: image(1, 3, side - 1, 64),
+    'narrow': lambda side: image(1, 3, 64, side - 1),
+}
+
+
+@every_backbone
+@pytest.mark.parametrize('make', WRONG_IMAGES.values(), ids=WRONG_IMAGES)
+def test_other_images_are_refused(cls, make):
+    model = build(cls)
+    x = make(model.min_side)
+    got = f'got {tuple(x.shape)} of {str(x.dtype)[6:]}'
+    accepted = f'(B, 3, H, W), sides of {model.min_side} or more, and the dtype float32'
+    message = f'{cls.__name__}: .*{re.escape(accepted)}.*{re.escape(got)}'
+    compiled = torch.compile(model, backend='eager')
+    for call in (model, model.forward_intermediates, compiled):
+        with pytest.raises(ValueError, match=message):
+            call(x)
+
+
 @pytest.mark.slow
 @every_backbone
 def test_image_of_a_detector(cls):
@@ -284,6 +345,24 @@ def test_autocast(cls):
 def test_memory_format_of_the_image_does_not_matter(cls):
     model, x = build(cls).double(), image(2, 3, 33, 47, dtype=torch.float64)
     assert_close(model(x.to(memory_format=torch.channels_last)), model(x))
+
+
+@every_backbone
+@torch.no_grad()
+def test_four_threads_share_a_model(cls):
+    model = build(cls).eval()
+    images = [image(1, 3, *shape) for shape in ((32, 32), (33, 47), (64, 40))]
+    expected = [build(cls).eval()(x) for x in images]
+
+    @torch.no_grad()
+    def run(first):
+        order = [(first + i) % len(images) for i in range(2 * len(images))]
+        return [(i, model(images[i])) for i in order]
+
+    with ThreadPoolExecutor(4) as pool:
+        for results in pool.map(run, range(4)):
+            for i, maps in results:
+                assert_close(maps, expected[i])
 
 
 @every_backbone

@@ -8,6 +8,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.models.layers import Initializable, fit_image_channels
 
+from .calls import check_images, take_indices
+
 if TYPE_CHECKING:
     from timm.models import FeatureInfo
 
@@ -53,6 +55,7 @@ class BaseBackbone(Initializable):
 
     arch_zoo: Mapping[str, Mapping] = {}
     stem_conv = 'patch_embed.proj'  # the convolution that reads the images
+    image_sides: Sequence[str] = ('H', 'W')
     out_type = 'featmap'
     out_indices: tuple[int, ...]
     out_norms: Mapping[str, nn.Module]
@@ -127,7 +130,13 @@ class BaseBackbone(Initializable):
         super().__setstate__(state)
         self._compile_calls()
 
+    @property
+    def min_side(self) -> int:
+        """Least side of an image, in pixels."""
+        return 1
+
     def forward(self, x: Tensor) -> tuple:
+        check_images(self, x)
         return self.walk(x, self.out_indices, self.output)
 
     def walk(
@@ -227,6 +236,7 @@ class BaseBackbone(Initializable):
                 f"{type(self).__name__}: output_fmt must be 'NCHW' and out_type "
                 f"'featmap', got {output_fmt!r} and {self.out_type!r}"
             )
+        check_images(self, x)
         count = len(self.levels())
         taken = take_indices(indices, count)
         end = max(taken) if stop_early or intermediates_only else count - 1
@@ -350,26 +360,6 @@ class BaseBackbone(Initializable):
             if isinstance(part, nn.Module):
                 part.eval()
         return self
-
-
-def take_indices(indices: int | Sequence[int] | None, count: int) -> list[int]:
-    """Return indices below `count`, as timm reads them.
-
-    None takes all, a number as many of the last; negative indices count from the end.
-
-    Raises:
-        ValueError: one is out of range.
-    """
-    if isinstance(indices, int):
-        given = range(count - indices, count) if 0 < indices <= count else None
-    else:
-        given = range(count) if indices is None else indices
-    if not given or any(not -count <= index < count for index in given):
-        raise ValueError(
-            f'indices must be a number in [1, {count}], or a list of numbers in '
-            f'[-{count}, {count - 1}], got {indices}'
-        )
-    return [index % count for index in given]
 
 
 def presets(keys: Sequence[str], rows: Mapping[str, Sequence]) -> dict[str, dict]:

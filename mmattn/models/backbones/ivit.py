@@ -128,6 +128,7 @@ class IViT(Pyramid):
     """
 
     stem_conv = 'downsamplings.0.conv'
+    min_side = 3  # the stem's kernel of 7, less its padding
     arch_zoo = presets(
         ('embed_dims', 'depths', 'num_heads'),
         {

@@ -97,7 +97,7 @@ class MaskedTalkingHeads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
-        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, C // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, M, N, D)
         scores = _mix_heads(self.proj_l, q * self.scale @ k.mT)  # (B, M, N, N)
         weights = self.mask_scores(scores, (H, W)).softmax(dim=-1)

@@ -235,6 +235,10 @@ class PVT(Pyramid):
             stages[-1].append(self.cls_token)
         return stages
 
+    @property
+    def min_side(self):
+        return self.levels()[-1][1]  # downsampling drops what is beyond a multiple
+
     def add_positions(self, x: Tensor, stage: int) -> Tensor:
         """Add a stage's table, and join the class token: (B, 1 + N, C) in its stage."""
         table, old_grid = self.layers[stage].pos_embed, self.grid_sizes[stage]

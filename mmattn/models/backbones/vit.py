@@ -49,7 +49,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
-        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, C // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, M, N, D)
         out = F.scaled_dot_product_attention(q, k, v)
         return self.proj(out.transpose(1, 2).reshape(B, H, W, C))
@@ -79,7 +79,7 @@ class InteractiveSelfAttention(SelfAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
-        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, C // self.num_heads)
         out = mixed_attention_reference(*qkv.unbind(2), self.w1, self.w2)
         return self.proj(out.reshape(B, H, W, C))
 

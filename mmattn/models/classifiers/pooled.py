@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from mmattn.models.backbones.base_backbone import BaseBackbone, take_indices
+from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.models.backbones.calls import take_indices
 from mmattn.models.layers import init_linear_and_conv
 
 PREFIX = 'backbone.'

@@ -163,7 +163,7 @@ class DeformableAttention(nn.Module):
         positions = self.positions(q)
         samples = sample_map(x, positions)
         q, k, v = (
-            tokens.view(B, -1, self.num_heads, C // self.num_heads)
+            tokens.flatten(1, -2).unflatten(-1, (self.num_heads, C // self.num_heads))
             for tokens in (q, self.proj_k(samples), self.proj_v(samples))
         )
         out = self.attend(q, k, v, (H, W), positions)  # (B, N, M, D)
@@ -284,7 +284,7 @@ def sample_map(x: Tensor, positions: Tensor) -> Tensor:
             outer pixels. Group g has the channels [g * C / G, (g + 1) * C / G).
 
     Returns:
-        Shape (B, K, C), interpolated in the dtype of `positions`.
+        Shape (B, K, C), of the dtype of x. It is interpolated in that of `positions`.
     """
     B, H, W, C = x.shape
     G, K = positions.shape[1:3]
@@ -293,4 +293,4 @@ def sample_map(x: Tensor, positions: Tensor) -> Tensor:
     samples = sample_maps(
         maps, positions.reshape(B * G, 1, K, 2), align_corners=True
     )  # (B * G, C / G, 1, K)
-    return samples.view(B, C, K).transpose(1, 2)
+    return samples.view(B, C, K).transpose(1, 2).to(x.dtype)

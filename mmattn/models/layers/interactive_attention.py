@@ -120,7 +120,8 @@ class InteractiveAttention(nn.Module):
         """Shape (B, H, W, C) in and out."""
         B, H, W, C = x.shape
         qkv = self.qkv(x)  # (B, H, W, 3C)
-        q, k, v = qkv.view(B, H * W, 3, self.num_heads, -1).unbind(2)  # (B, N, M, D)
+        heads = 3, self.num_heads, C // self.num_heads
+        q, k, v = qkv.view(B, H * W, *heads).unbind(2)  # (B, N, M, D)
         q_landmarks, k_landmarks = self._pool(qkv[..., : 2 * C])
         out = landmark_attention(
             q,
@@ -142,8 +143,9 @@ class InteractiveAttention(nn.Module):
 
     def _pool(self, qk: Tensor) -> tuple[Tensor, Tensor]:
         """Average-pool (B, H, W, 2C) to two sets of landmarks (B, L, M, D)."""
-        B, H, W, _ = qk.shape
+        B, H, W, C = qk.shape
         size = (min(self.landmarks, H), min(self.landmarks, W))
         pooled = adaptive_avg_pool(qk, size)  # (B, h, w, 2C)
-        pooled = pooled.reshape(B, size[0] * size[1], 2, self.num_heads, -1)
+        heads = 2, self.num_heads, C // (2 * self.num_heads)
+        pooled = pooled.reshape(B, size[0] * size[1], *heads)
         return pooled.to(qk.dtype).unbind(2)

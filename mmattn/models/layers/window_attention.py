@@ -118,7 +118,7 @@ class WindowAttention(nn.Module):
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         """Attend inside all windows of N pixels; (B * windows, N, C) in and out."""
         B, N, C = x.shape
-        qkv = self.proj_qkv(x).view(B, N, 3, self.num_heads, -1)
+        qkv = self.proj_qkv(x).view(B, N, 3, self.num_heads, C // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B * windows, M, N, D)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
         return self.proj_out(copied(out.transpose(1, 2)).reshape(B, N, C))

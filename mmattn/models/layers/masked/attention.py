@@ -98,7 +98,8 @@ class MaskedAttention(nn.Module):
     def forward(self, x: Tensor, grid: Sequence[int]) -> Tensor:
         """Return tokens (B, N, C), where N = num_special + H * W for `grid` (H, W)."""
         B, N, C = x.shape
-        q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, -1).unbind(2)
+        heads = 3, self.num_heads, C // self.num_heads
+        q, k, v = self.qkv(x).view(B, N, *heads).unbind(2)
         return self.proj(self.attend(q, k, v, grid).reshape(B, N, C))
 
     def extra_repr(self) -> str:

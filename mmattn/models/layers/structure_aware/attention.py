@@ -171,7 +171,8 @@ class StructureAwareAttention(nn.Module):
         grid = self._kernel_grid(sides)
         # The kernels' dtype, which is float32 under autocast, is used up to the norm.
         qkv = self.qkv(x).to(self.w_a.dtype)
-        q, k, v = qkv.view(B, prod(sides), 3, self.num_heads, -1).unbind(2)
+        heads = 3, self.num_heads, C // self.num_heads
+        q, k, v = qkv.view(B, prod(sides), *heads).unbind(2)
         w_a, w_b = self.kernels(grid) if is_exporting() else self.spectra(grid)
         out = structure_aware_attention(
             q, k, v, w_a, w_b, self.bias, grid=grid, backend=self.backend

@@ -181,7 +181,7 @@ class InceptionMixer(nn.Module):
 
     def _attend(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
-        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, -1)
+        qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, C // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, M, N, D)
         out = F.scaled_dot_product_attention(q, k, v)
         return out.transpose(1, 2).reshape(B, H, W, C)

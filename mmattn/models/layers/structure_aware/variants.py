@@ -51,7 +51,7 @@ class Mixer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, *grid, C) in and out."""
         B, *grid, C = x.shape
-        qkv = self.qkv(x).view(B, prod(grid), 3, self.num_heads, -1)
+        qkv = self.qkv(x).view(B, prod(grid), 3, self.num_heads, self.head_dims)
         out = self.mix(*qkv.unbind(2), tuple(grid))  # (B, N, M, D)
         return self.proj(self.norm(out.reshape(B, *grid, C)))
 
