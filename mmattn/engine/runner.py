@@ -21,6 +21,7 @@ from .checkpoints.weights import load_checkpoint, partial_loads
 from .config_check import check_channels, check_scopes
 from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, positioned
+from .finite import FiniteHook
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
 from .run_configs import record_config
@@ -116,6 +117,7 @@ class Runner(MMEngineRunner):
     def register_hooks(self, default_hooks=None, custom_hooks=None):
         super().register_hooks(default_hooks, custom_hooks)
         self.register_hook(RandomnessHook())
+        self.register_hook(FiniteHook())
         self.register_hook(ResumeHook())
         self.register_hook(ScheduleHook())
         self._stop_hook = StopHook()
