@@ -10,9 +10,9 @@ from .backend import needs_reference
 def sample_maps(maps: Tensor, places: Tensor, *, align_corners: bool) -> Tensor:
     """Compute `grid_sample`, bilinear with zeros outside of the maps.
 
-    PyTorch before 2.15 has no forward-mode derivative of `grid_sample`, and PyTorch 2.10
-    no second derivative. So in forward mode, and in the transforms of `torch.func` that
-    differentiate, this gathers the four pixels around each place instead.
+    PyTorch before 2.15 has no forward-mode derivative of `grid_sample`, and PyTorch
+    2.10 no second derivative. So in forward mode, and in the transforms of `torch.func`
+    that differentiate, this gathers the four pixels around each place instead.
 
     Args:
         maps: shape (B, C, H, W).
@@ -28,7 +28,7 @@ def sample_maps(maps: Tensor, places: Tensor, *, align_corners: bool) -> Tensor:
 
 
 def gather_samples(maps: Tensor, places: Tensor, *, align_corners: bool) -> Tensor:
-    """Compute `sample_maps` in operators that have derivatives of any order and mode."""
+    """Compute `sample_maps` by operators with derivatives of any order and mode."""
     sides = maps.shape[:1:-1]  # W and H
     columns, rows = (
         _neighbors(place, side, align_corners)

@@ -39,8 +39,8 @@ def load_fours(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
 def add_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
     """Add to [len(rows), DP] of one head atomically; rows are offsets."""
     d = tl.arange(0, DP)
-    # Not `channels_mask`: for one row the interpreter of Triton reads beyond a mask that
-    # is broadcast, since its atomic additions ignore strides.
+    # Not `channels_mask`: for one row Triton's interpreter reads beyond a mask that is
+    # broadcast, since its atomic additions ignore strides.
     mask = mask[:, None] & (d < D)[None, :]
     tl.atomic_add(ptr + rows[:, None] + d[None, :], x, mask=mask, sem='relaxed')
 
