@@ -7,8 +7,7 @@ import torch
 
 def is_exporting() -> bool:
     """Return whether torch.export records the call, also for the ONNX exporter."""
-    # PyTorch 2.6 lacks the function.
-    return getattr(torch.compiler, 'is_exporting', torch.compiler.is_compiling)()
+    return torch.compiler.is_exporting()
 
 
 def is_known(condition: bool | torch.SymBool) -> bool:

@@ -3,21 +3,40 @@
 Kernels are in other files, which import Triton and are imported by the first launch.
 """
 
-import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata, util
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from .checks import device_reason, dtype_reason
 
-HAS_TRITON = importlib.util.find_spec('triton') is not None
 INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's sake
+
+
+def reason_without_triton() -> str | None:
+    """Return why the installation of Triton does not serve, without importing it."""
+    if util.find_spec('triton') is None:
+        return 'Triton is not installed (pip install triton)'
+    try:
+        version = metadata.version('triton')
+    except metadata.PackageNotFoundError:
+        return None  # PyTorch pins the release of other builds, such as that for ROCm
+    if TorchVersion(version) < (3, 6):
+        return (
+            f'Triton must be 3.6 or newer, got {version}: the compiler of Triton 3.2 '
+            'aborts the process on two kernels'
+        )
+    return None
+
+
+UNAVAILABLE = reason_without_triton()
 
 
 class TileTable(dict):
@@ -66,8 +85,8 @@ def reason(x: Tensor, max_head_width: int) -> str | None:
     devices = ('cuda', 'cpu') if INTERPRETED else ('cuda',)
     if device := device_reason(x, *devices):
         return device
-    if not HAS_TRITON:
-        return 'Triton is not installed (pip install triton)'
+    if UNAVAILABLE:
+        return UNAVAILABLE
     if dtype := dtype_reason(DTYPES, x):
         return dtype
     if x.shape[-1] > max_head_width:

@@ -59,6 +59,20 @@ def test_backend_that_cannot_run_says_why():
 
 
 @pytest.mark.parametrize(
+    'version, message',
+    [('3.2.0', '3.6 or newer, got 3.2.0'), ('3.6.0', None), ('3.10.0+git1', None)],
+)
+def test_release_of_triton(monkeypatch, version, message):
+    monkeypatch.setattr(triton_launch.util, 'find_spec', lambda name: name)
+    monkeypatch.setattr(triton_launch.metadata, 'version', lambda name: version)
+    reason = triton_launch.reason_without_triton()
+    assert reason is None if message is None else message in reason
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', reason)
+    assert triton_impl.unsupported(*make_landmark_inputs()) == reason
+
+
+@pytest.mark.parametrize(
     'shape, message',
     [
         (dict(M=33, D=8), '33'),
