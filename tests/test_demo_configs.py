@@ -1,4 +1,4 @@
-"""The two Deformable DETRs of the demos are one network."""
+"""Two Deformable DETRs of the demos are one network, and so are two Mask R-CNNs."""
 
 from pathlib import Path
 
@@ -52,3 +52,19 @@ def test_ours_and_mmdets_have_the_same_losses_from_the_same_weights():
     assert list(losses[0]) == list(losses[1])
     for name, loss in losses[0].items():
         torch.testing.assert_close(loss, losses[1][name], msg=name)
+
+
+def test_make_demo_trains_the_network_of_the_long_run():
+    """The records of other demos and of the evidence are those of the long run."""
+    short, long, other = (
+        Config.fromfile(DEMOS / f'mask_rcnn_{name}_hela.py')
+        for name in ('ivit_n', 'ivit_n_300i', 'dat_n')
+    )
+    assert short.train_cfg.max_iters * short.train_dataloader.batch_size <= 400
+    short.train_dataloader.batch_size = long.train_dataloader.batch_size
+    short.model.train_cfg.rcnn.sampler.num = long.model.train_cfg.rcnn.sampler.num
+    schedule = {'max_iters', 'train_cfg', 'param_scheduler', 'auto_scale_lr'}
+    for key in set(long) - schedule:
+        assert short[key] == long[key], key
+    for key in schedule | {'train_dataloader'}:
+        assert other[key] == long[key], key

@@ -1,4 +1,4 @@
-_base_ = './mask_rcnn_ivit_n_hela.py'
+_base_ = './mask_rcnn_ivit_n_300i_hela.py'
 model = dict(
     backbone=dict(
         _delete_=True,

@@ -1,17 +1,9 @@
-_base_ = [
-    '../_base_/models/mask_rcnn_fpn_light.py',
-    '../_base_/datasets/hela_instance.py',
-    '../_base_/schedules/demo.py',
-    '../_base_/runtime/mmdet.py',
-]
-model = dict(
-    backbone=dict(type='mmattn.IViT', arch='nano'),
-    neck=dict(in_channels=[32, 64, 160, 256]),
-)
-default_hooks = dict(
-    logger=dict(interval=10, log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1),
-)
-log_processor = dict(by_epoch=False, window_size=10)
-randomness = dict(seed=0)
-auto_scale_lr = dict(enable=False, base_batch_size=4)
+# The configuration of `make demo`: the network of the long run, in 200 steps of half as
+# many images and regions of an image.
+_base_ = './mask_rcnn_ivit_n_300i_hela.py'
+max_iters = 200
+train_cfg = dict(max_iters=max_iters)
+_base_.param_scheduler[1].update(end=max_iters, T_max=max_iters - 20)
+train_dataloader = dict(batch_size=2)
+model = dict(train_cfg=dict(rcnn=dict(sampler=dict(num=64))))
+auto_scale_lr = dict(base_batch_size=2)

@@ -2,7 +2,7 @@
 
     python tools/benchmark/large_image.py hela landcover
 
-requires the work dirs of `configs/demo/mask_rcnn_ivit_n_hela.py` (`make demo`) and
+requires the work dirs of `configs/demo/mask_rcnn_ivit_n_300i_hela.py` and
 `configs/demo/upernet_ivit_n_landcover.py`. The picture of `hela` has the validation
 side of all 20 frames, 2,560 x 1,400 pixels with nuclei. That of `landcover` is the Blue
 Marble, 5,400 x 2,700 pixels; its metric counts the pixels of the validation tiles. Each
@@ -159,7 +159,7 @@ class Case:
 CASES = {
     'hela': Case(
         hela,
-        'work_dirs/mask_rcnn_ivit_n_hela',
+        'work_dirs/mask_rcnn_ivit_n_300i_hela',
         average_precision,
         {
             'whole, shrunk to 256 x 140': dict(scale=0.1),
