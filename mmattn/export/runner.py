@@ -172,9 +172,7 @@ def _described(archive: ZipFile) -> str | None:
         raise BadZipFile('it has compressed entries, which torch.export does not write')
     if damaged := archive.testzip():
         raise BadZipFile(f'its entry {damaged} is damaged')
-    # PyTorch 2.6 and 2.7 write the second.
-    places = f'/extra/{PT2_FILE}', f'extra_files/{PT2_FILE}'
-    names = [name for name in archive.namelist() if name.endswith(places)]
+    names = [name for name in archive.namelist() if name.endswith(f'/extra/{PT2_FILE}')]
     return archive.read(names[0]).decode() if names else None
 
 

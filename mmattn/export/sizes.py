@@ -50,12 +50,9 @@ def takes_the_same_branches(
         inputs: the example, whose first is the image.
     """
     image, *others = (x.to('meta') for x in inputs)
-    # PyTorch 2.6 has no such function. Then only the example is known to be valid.
-    check = getattr(program.module(), '_guards_fn', None)
+    check = program.module()._guards_fn
 
     def takes_them(height: int, width: int) -> bool:
-        if check is None:
-            return False
         try:
             check(image.new_empty(*image.shape[:2], height, width), *others)
         except AssertionError:

@@ -120,14 +120,6 @@ def test_programs_that_run_code(program_file, tmp_path):
     assert Predictor(program_file, trust_checkpoint=True).task == 'segmentation'
 
 
-def test_programs_of_older_versions_of_pytorch(tmp_path):
-    described = Metadata('features', ['image'], ['feature0'], [64, 96]).to_json()
-    with ZipFile(tmp_path / 'old.pt2', 'w') as archive:
-        archive.writestr(f'extra_files/{PT2_FILE}', described)
-    with pytest.raises(ValueError, match=r'old\.pt2 is refused'):
-        load(tmp_path / 'old.pt2')
-
-
 def test_compressed_archives(program_file, tmp_path):
     """A small one could fill the memory."""
     path = tmp_path / 'compressed.pt2'
