@@ -60,7 +60,7 @@ def test_backend_that_cannot_run_says_why():
 
 @pytest.mark.parametrize(
     'version, message',
-    [('3.2.0', '3.6 or newer, got 3.2.0'), ('3.6.0', None), ('3.10.0+git1', None)],
+    [('3.5.1', '3.6 or newer, got 3.5.1'), ('3.6.0', None), ('3.10.0+git1', None)],
 )
 def test_release_of_triton(monkeypatch, version, message):
     monkeypatch.setattr(triton_launch.util, 'find_spec', lambda name: name)
