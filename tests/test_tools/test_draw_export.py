@@ -56,13 +56,14 @@ def test_columns_are_of_pytorch_and_of_the_file(run):
     cfg, checkpoint, runner = run
     pictures = tool.draw(cfg, checkpoint, runner, 2, 0.0)
     assert len(pictures) == 2
-    for pytorch, file in pictures:
+    for (pytorch, legend), (file, other) in pictures:
         np.testing.assert_array_equal(pytorch, file)
+        assert legend == other != []
     runner.change = True
     changed = tool.draw(cfg, checkpoint, runner, 2, 0.0)
     for (pytorch, file), (same, other) in zip(pictures, changed, strict=True):
-        np.testing.assert_array_equal(pytorch, same)
-        assert (file != other).any()
+        np.testing.assert_array_equal(pytorch[0], same[0])
+        assert (file[0] != other[0]).any()
 
 
 def test_scores_and_titles_reach_the_picture(run, tmp_path):
@@ -72,7 +73,7 @@ def test_scores_and_titles_reach_the_picture(run, tmp_path):
     if runner.metadata.task == 'detection':
         middle = list(runner.data)[len(runner.data) // 2]
         image = np.asarray(Image.open(middle).convert('RGB'))
-        np.testing.assert_array_equal(pictures[0][0], image)
+        np.testing.assert_array_equal(pictures[0][0][0], image)
     tool.save(pictures, ('left', 'right'), tmp_path / 'picture.jpg')
     assert Image.open(tmp_path / 'picture.jpg').size == (800, 400)
 

@@ -13,7 +13,7 @@ import matplotlib
 import mmcv
 import numpy as np
 import torch
-from draw_run import draw_prediction
+from draw_run import draw_prediction, show
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
@@ -51,8 +51,8 @@ def as_sample(found: Detections | Segmentation) -> BaseDataElement:
 @torch.no_grad()
 def draw(
     cfg: Config, checkpoint: str, runner: Runner, num_images: int, score_thr: float
-) -> list[list[np.ndarray]]:
-    """Return the pictures of PyTorch and of the file for evenly spaced images.
+) -> list[list[tuple]]:
+    """Return pictures and legends of PyTorch and of the file, for spaced images.
 
     Raises:
         ValueError: the file is no detector and no segmentor.
@@ -80,7 +80,7 @@ def draw(
     return pictures
 
 
-def save(pictures: list[list[np.ndarray]], titles: tuple[str, ...], out_file: Path):
+def save(pictures: list[list[tuple]], titles: tuple[str, ...], out_file: Path):
     """Write rows of pictures, with a title above each column."""
     figure, axes = plt.subplots(
         len(pictures),
@@ -92,7 +92,7 @@ def save(pictures: list[list[np.ndarray]], titles: tuple[str, ...], out_file: Pa
     )
     for row, line in zip(axes, pictures, strict=True):
         for axis, picture in zip(row, line, strict=True):
-            axis.imshow(picture)
+            show(axis, *picture)
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title)
     figure.savefig(out_file, dpi=100)

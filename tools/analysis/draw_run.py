@@ -10,6 +10,7 @@ record of its log, predictions before the first checkpoint.
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 
 import matplotlib
@@ -24,39 +25,77 @@ from mmengine.visualization import Visualizer
 from training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 
 import mmattn  # noqa: F401  makes mmcv's operators available
+from mmattn.results.drawing import class_colors
 from mmattn.terminal import config_file, positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
+from matplotlib.patches import Patch
 
+MANY_TIMES = 5  # of the smallest loss, which call for a logarithmic axis
+LOWEST_TOP = 0.1  # of an axis of metrics
+MAX_ENTRIES = 10  # of a legend
 METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc')}
 
 
 def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
-    """Plot the loss and the metrics of a run over its iterations."""
+    """Plot the loss and the metrics of a run over its iterations.
+
+    Axes begin at 0, but for that of a loss whose largest value is many times its
+    smallest, which is logarithmic.
+    """
     figure, loss_axis = plt.subplots(figsize=(7, 4), layout='constrained')
+    loss_axis.set(xlabel='iteration', ylabel='training loss')
     losses = [(r['step'], r['loss']) for r in records if 'loss' in r]
     if losses:
-        loss_axis.plot(*zip(*losses, strict=True), color='0.5', label='training loss')
-    loss_axis.set(xlabel='iteration', ylabel='training loss', yscale='log')
+        loss_axis.plot(
+            *zip(*losses, strict=True),
+            color='0.5',
+            marker='o' if len(losses) == 1 else None,
+            label=f'training loss{_only(losses)}',
+        )
+        values = [loss for _, loss in losses]
+        if 0 < MANY_TIMES * min(values) < max(values):
+            loss_axis.set_yscale('log')
+        else:
+            loss_axis.set_ylim(bottom=min(0, *values), top=None)
     metric_axis = loss_axis.twinx()
     metric_axis.set(ylabel='validation metric')
+    highest = LOWEST_TOP
     for metric in metrics:
         points = [(r['step'], r[metric]) for r in records if metric in r]
         if points:
-            label = f'{metric.split("/")[-1]}, last {points[-1][1]:.3g}'
+            label = f'{metric.split("/")[-1]}, last {points[-1][1]:.3g}{_only(points)}'
             metric_axis.plot(*zip(*points, strict=True), marker='o', label=label)
+        highest = max([highest, *(value for _, value in points)])
+    metric_axis.set_ylim(bottom=0, top=1.05 * highest)
+    loss_axis.set_xlim(left=0)
     figure.legend(loc='outside upper center', ncols=3)
     figure.savefig(out_file, dpi=120)
     plt.close(figure)
 
 
-def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.ndarray:
-    """Return the image with boxes and masks of instances on it."""
+def _only(points: list) -> str:
+    return ', one value' if len(points) == 1 else ''
+
+
+Legend = list[tuple[str, tuple[float, ...] | None]]
+
+
+def draw_instances(
+    image: np.ndarray, instances, visualizer: Visualizer
+) -> tuple[np.ndarray, Legend]:
+    """Return the image with boxes and masks, and the number of objects by class.
+
+    Each class has a color. Objects of a data set with one class differ in color.
+    """
     visualizer.set_image(image)
     boxes = getattr(instances.bboxes, 'tensor', instances.bboxes)
-    rainbow = plt.get_cmap('hsv')(np.linspace(0, 1, len(boxes), endpoint=False))
-    colors = [tuple(int(255 * c) for c in rgb) for rgb in rainbow[:, :3]]
+    classes = visualizer.dataset_meta['classes']
+    by_class = len(classes) > 1
+    labels = instances.labels.tolist()
+    palette = class_colors(len(classes) if by_class else len(boxes))
+    colors = [tuple(palette[i]) for i in (labels if by_class else range(len(boxes)))]
     if len(boxes) and 'masks' in instances:
         masks = instances.masks
         masks = (
@@ -65,39 +104,74 @@ def draw_instances(image: np.ndarray, instances, visualizer: Visualizer) -> np.n
         visualizer.draw_binary_masks(masks.bool(), colors=colors, alphas=0.5)
     if len(boxes):
         visualizer.draw_bboxes(boxes, edge_colors=colors, line_widths=1)
-    return visualizer.get_image()
+    legend = [
+        (f'{classes[i]}: {count}', _unit(palette[i]) if by_class else None)
+        for i, count in Counter(labels).most_common()
+    ]
+    return visualizer.get_image(), legend
 
 
 def draw_sample(image: np.ndarray, sample, visualizer: Visualizer, score_thr: float):
-    """Return two pictures of one image: its ground truth and its prediction."""
+    """Return the ground truth and the prediction of an image, each with a legend."""
     if 'gt_instances' in sample:
         truth = draw_instances(image, sample.gt_instances, visualizer)
     else:
-        truth = draw_labels(image, sample, visualizer, 'draw_gt')
+        truth = draw_labels(image, sample, visualizer, 'gt')
     return [truth, draw_prediction(image, sample, visualizer, score_thr)]
 
 
 def draw_prediction(
     image: np.ndarray, sample, visualizer: Visualizer, score_thr: float
-) -> np.ndarray:
-    """Return the image with the instances or the classes that were predicted."""
+) -> tuple[np.ndarray, Legend]:
+    """Return the image with the instances or classes predicted, and their legend."""
     if 'pred_instances' not in sample:
-        return draw_labels(image, sample, visualizer, 'draw_pred')
+        return draw_labels(image, sample, visualizer, 'pred')
     found = sample.pred_instances
     return draw_instances(image, found[found.scores > score_thr], visualizer)
 
 
 def draw_labels(
     image: np.ndarray, sample, visualizer: Visualizer, which: str
-) -> np.ndarray:
-    """Return the image in the colors of its classes.
+) -> tuple[np.ndarray, Legend]:
+    """Return the image in the colors of its classes, and those that occur.
 
     Args:
-        which: 'draw_gt' or 'draw_pred'.
+        which: 'gt' or 'pred'.
     """
-    shown = dict(draw_gt=False, draw_pred=False) | {which: True}
+    shown = dict(draw_gt=False, draw_pred=False) | {f'draw_{which}': True}
     visualizer.add_datasample('', image, sample, with_labels=False, **shown)
-    return visualizer.get_image()
+    meta = visualizer.dataset_meta
+    present = getattr(sample, f'{which}_sem_seg').data.unique().tolist()
+    legend = [
+        (meta['classes'][i], _unit(meta['palette'][i]))
+        for i in present
+        if i < len(meta['classes'])  # others are ignored
+    ]
+    return visualizer.get_image(), legend
+
+
+def _unit(color) -> tuple[float, ...]:
+    return tuple(channel / 255 for channel in color)
+
+
+def show(axis: plt.Axes, picture: np.ndarray, legend: Legend = ()):
+    """Show a picture with a legend of at most a few lines below it."""
+    axis.imshow(picture)
+    if len(legend) > MAX_ENTRIES:
+        rest = len(legend) - MAX_ENTRIES + 1
+        legend = [*legend[: MAX_ENTRIES - 1], (f'{rest} more', None)]
+    if legend:
+        handles = [Patch(color=color or 'none', label=text) for text, color in legend]
+        axis.legend(
+            handles=handles,
+            loc='upper center',
+            bbox_to_anchor=(0.5, 0),
+            ncols=2,
+            fontsize='small',
+            frameon=False,
+            handlelength=1,
+            handleheight=1,
+        )
 
 
 @torch.no_grad()
@@ -128,9 +202,9 @@ def draw_predictions(
         for name in ('gt_instances', 'gt_sem_seg'):
             if name in ground_truth:
                 setattr(sample, name, getattr(ground_truth, name))
-        pictures = [image, *draw_sample(image, sample, visualizer, score_thr)]
+        pictures = [(image,), *draw_sample(image, sample, visualizer, score_thr)]
         for axis, picture in zip(row, pictures, strict=True):
-            axis.imshow(picture)
+            show(axis, *picture)
     for axis, title in zip(
         axes[0], ('image', 'ground truth', 'prediction'), strict=True
     ):
