@@ -114,7 +114,7 @@ def predict(
     ] = 0.2,
     draw: Annotated[bool, typer.Option(help='Draw the results.')] = True,
     skip_broken: Annotated[
-        bool, typer.Option('--skip-broken', help='Warn of files that are no image.')
+        bool, typer.Option('--skip-broken', help='Warn of files that cannot be read.')
     ] = False,
     cfg_options: Annotated[
         list[str] | None,

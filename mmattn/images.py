@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+# Pillow's other readers run other programs, such as Ghostscript, or read rare formats.
+FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
 COEFFICIENT = 2048  # OpenCV resizes uint8 in fixed-point arithmetic of 11 bits
 CUBIC = -0.75  # OpenCV's parameter of the cubic kernel
 CV2 = ('nearest', 'bilinear', 'bicubic')
@@ -15,20 +17,26 @@ PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
+class NoImageError(ValueError):
+    """Raised for a file of none of the formats that are read."""
+
+
 def read_image(
     image: str | Path | BinaryIO | Image.Image | np.ndarray, name: str | None = None
 ) -> np.ndarray:
     """Return an image as an array of shape (H, W, 3), uint8 RGB.
 
-    Files are turned as their EXIF orientation says. Gray is repeated in three channels,
-    transparency is dropped, and of 16 bits the upper 8 are kept, as in OpenCV.
+    Files must be of `FORMATS`, whatever their suffix. They are turned as their EXIF
+    orientation says. Gray is repeated in three channels, transparency is dropped, and
+    of 16 bits the upper 8 are kept, as in OpenCV.
 
     Args:
         image: a path, an open file, a PIL image or an array.
         name: of the image in errors; it defaults to the path.
 
     Raises:
-        ValueError: it is no image, too large, or an array of another shape or type.
+        NoImageError: the file is of none of `FORMATS`.
+        ValueError: it is broken, too large, or an array of another shape or type.
     """
     if isinstance(image, np.ndarray):
         return _from_array(image)
@@ -40,10 +48,14 @@ def read_image(
             f'got {type(image).__name__}'
         )
     try:
-        with Image.open(image) as opened:
+        with Image.open(image, formats=FORMATS) as opened:
             return _from_pillow(opened)
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
+    except UnidentifiedImageError as error:
+        raise NoImageError(
+            f'{name or image} cannot be read as an image of {", ".join(FORMATS)}'
+        ) from error
     except BROKEN as error:
         raise ValueError(
             f'{name or image} cannot be read as an image: {error}'

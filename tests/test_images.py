@@ -1,12 +1,14 @@
 """Images and their resizing beside OpenCV, Pillow and mmcv."""
 
+import os
+
 import cv2
 import mmcv
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
-from mmattn.images import read_image, resize
+from mmattn.images import NoImageError, read_image, resize
 
 SIZES = [
     ((60, 97), (133, 200)),
@@ -121,3 +123,15 @@ def test_what_is_no_image_is_refused(tmp_path):
         read_image(3)
     with pytest.raises(ValueError, match='mode F'):
         read_image(Image.fromarray(np.zeros((4, 4), np.float32)))
+
+
+def test_postscript_by_another_name_starts_no_program(tmp_path, monkeypatch):
+    program = tmp_path / 'gs'
+    program.write_text(f'#!/bin/sh\ntouch {tmp_path}/started\n')
+    program.chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, 'gs_binary', None)  # not searched for yet
+    Image.new('RGB', (8, 8)).save(tmp_path / 'photo.jpg', 'EPS')
+    with pytest.raises(NoImageError, match='photo.jpg cannot be read as an image of'):
+        read_image(tmp_path / 'photo.jpg')
+    assert not (tmp_path / 'started').exists()

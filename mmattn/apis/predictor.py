@@ -121,7 +121,8 @@ class Predictor:
             overlap: share of a tile that it has in common with the next. It defaults to
                 0.2.
             progress: whether to show a progress bar.
-            skip_broken: whether to warn of files that are no image, instead of failing.
+            skip_broken: whether to warn of any file that cannot be read, instead of
+                failing. Files in a folder that are no image are always skipped.
         """
         return self._run(expand(images)[0], **options)
 

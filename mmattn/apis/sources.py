@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 from PIL import Image
 
-from ..images import read_image
+from ..images import NoImageError, read_image
 
 IMAGES = frozenset(
     ('.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm')
@@ -28,6 +28,10 @@ MAX_DOWNLOAD = 2**28  # bytes
 TIMEOUT = 30  # seconds
 LOGGER = logging.getLogger('mmattn')
 SKIP = 'Remove it, or skip such files by skip_broken=True (--skip-broken)'
+
+
+class Listed(type(Path())):
+    """A path from a folder or a pattern, rather than from a user."""
 
 
 @dataclass
@@ -95,7 +99,7 @@ def _checked_address(address: str) -> str:
 
 def _images_in(folder: Path) -> list[Path]:
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    images = [path for path in files if path.suffix.lower() in IMAGES]
+    images = [Listed(path) for path in files if path.suffix.lower() in IMAGES]
     if not images:
         below = [path for path in folder.rglob('*') if path.suffix.lower() in IMAGES]
         advice = ''
@@ -111,7 +115,7 @@ def _images_in(folder: Path) -> list[Path]:
 
 
 def _images_like(pattern: str) -> list[Path]:
-    paths = sorted(map(Path, glob.glob(pattern, recursive=True)))
+    paths = sorted(map(Listed, glob.glob(pattern, recursive=True)))
     kept = [path for path in paths if path.suffix.lower() in IMAGES | VIDEOS]
     if not kept:
         raise ValueError(
@@ -131,9 +135,11 @@ def _closest(path: Path) -> str:
 def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
     """Read the items of `expand` one after another.
 
+    Warn of files in a folder or of a pattern that have an image's name but are none.
+
     Args:
         items: see `expand`.
-        skip_broken: whether to warn of files that are no image, instead of failing.
+        skip_broken: whether to warn of any file that cannot be read, and go on.
 
     Raises:
         ValueError: an item cannot be read as an image.
@@ -146,7 +152,9 @@ def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
             else:
                 yield _read(item)
         except (OSError, ValueError) as error:
-            if not skip_broken:
+            # Folders also leave out files by their suffix.
+            is_other = isinstance(item, Listed) and isinstance(error, NoImageError)
+            if not (skip_broken or is_other):
                 if isinstance(error, OSError):
                     raise
                 raise ValueError(f'{error}. {SKIP}') from error

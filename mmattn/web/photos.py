@@ -7,10 +7,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ..apis.sources import IMAGES
-from ..images import read_image
+from ..images import FORMATS, read_image
 
-# Pillow's other readers run other programs, or read rare formats.
-FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
 SHOWN_SIDE = 1600  # pixels of the longer side that the browser gets
 CLEAR_SIDE = 640  # pixels that the longer side of a small image is enlarged to
 

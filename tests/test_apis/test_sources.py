@@ -151,7 +151,15 @@ def test_empty_folders(folder, tmp_path):
 
 
 def test_what_is_no_image(folder, caplog):
-    (folder / 'broken.jpg').write_bytes(b'no image')
+    (folder / 'other.jpg').write_bytes(b'no image')
+    for source in (folder, f'{folder}/*'):
+        assert len(read(source)) == 2
+        assert 'skipped: ' in caplog.text and 'other.jpg' in caplog.text
+        caplog.clear()
+    with pytest.raises(ValueError, match='other.jpg cannot be read as an image of BMP'):
+        read([folder / 'other.jpg'])
+    content = (folder / 'b.png').read_bytes()
+    (folder / 'broken.jpg').write_bytes(content[: len(content) // 2])
     error = 'broken.jpg cannot be read as an image: .*skip_broken=True'
     with pytest.raises(ValueError, match=error):
         read(folder)

@@ -26,6 +26,7 @@ from mmattn.export.metrics import (
     overlap,
 )
 from mmattn.export.runner import Runner
+from mmattn.images import FORMATS
 from mmattn.terminal import run_main
 
 
@@ -75,7 +76,7 @@ def evaluate_segmentor(
     for path in sorted(annotations.glob('*.png')):
         if path.stem not in paths:
             raise ValueError(f'{images} has no image for {path}')
-        labels = np.asarray(Image.open(path)).astype(np.int64)
+        labels = np.asarray(Image.open(path, formats=FORMATS)).astype(np.int64)
         if reduce_zero_label:
             labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
         found = runner(paths[path.stem]).labels

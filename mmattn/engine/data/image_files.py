@@ -45,7 +45,7 @@ def _decoding_error(path: str, size: int) -> str | None:
     Pillow is strict about missing data.
     """
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=[name for _, _, name in FORMATS]) as image:
             image.load()
     except Image.DecompressionBombError:
         return None
