@@ -10,6 +10,7 @@ from ..results.names import class_names, label_type
 from .inputs import Prepared
 from .metadata import Metadata
 
+MAX_LABELS = 2**16  # where classes have no names
 MAX_VALUES = 2**24  # resized logits that are held at a time
 
 
@@ -38,24 +39,30 @@ def check_outputs(
             f'outputs of shapes {shapes} do not fit images of shape {tuple(shape)} and '
             f'the task {metadata.task!r} with the outputs {metadata.outputs}'
         )
-    if metadata.classes is not None:
-        _check_labels(outputs, metadata)
+    _check_labels(outputs, metadata)
 
 
 def _check_labels(outputs: Sequence[np.ndarray], metadata: Metadata):
-    """Raise a ValueError for a label without a class."""
-    known = len(metadata.classes)
+    """Raise a ValueError for a label without a class, or a huge one without names.
+
+    What is done with labels, such as a palette, takes memory by their size.
+    """
+    known = MAX_LABELS if metadata.classes is None else len(metadata.classes)
     match metadata.task, outputs:
         case 'detection', [_, labels, *_]:
-            is_known = labels < known
+            is_known = labels < known  # negative ones are no objects
         case 'segmentation', [labels] if labels.ndim == 3:
-            is_known = labels < max(known, 2)  # one channel decides between two
+            # One channel decides between two classes.
+            is_known = (labels >= 0) & (labels < max(known, 2))
         case _:
             return
     if not is_known.all():
+        names = f'has {known} names'
+        if metadata.classes is None:
+            names = f'has no names; without names labels are 0 to {known - 1}'
         raise ValueError(
-            f'the graph gives the label {labels.max()}, and `classes` of the metadata '
-            f'has {known} names'
+            f'the graph gives the label {labels[~is_known].flat[0]}, and `classes` of '
+            f'the metadata {names}'
         )
 
 

@@ -314,6 +314,22 @@ def test_labels_without_a_class(task, outputs, label):
     runner(task, *outputs, classes=known)(noise(64, 96))
 
 
+@pytest.mark.parametrize(
+    'task, outputs, label',
+    [
+        ('detection', [DETS, np.full((1, 1), 2**16)], 2**16),
+        ('segmentation', [np.full((1, 64, 96), 2**22)], 2**22),
+        ('segmentation', [np.full((1, 64, 96), -1)], -1),
+    ],
+)
+def test_labels_without_names_are_bounded(task, outputs, label):
+    message = f'the label {label}, .* without names labels are 0 to 65535'
+    with pytest.raises(ValueError, match=message):
+        runner(task, *outputs)(noise(64, 96))
+    last = [*outputs[:-1], np.full_like(outputs[-1], 2**16 - 1)]
+    runner(task, *last)(noise(64, 96))
+
+
 def test_one_channel_decides_between_two_classes():
     found = runner('segmentation', np.full((1, 64, 96), 1), classes=['a'])
     assert (found(noise(64, 96)).labels == 1).all()
