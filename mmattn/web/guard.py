@@ -11,7 +11,7 @@ FETCHED = re.compile(r'/(file|proxy)=\s*[a-z][a-z0-9+.-]*:/', re.IGNORECASE)
 
 
 class Guard:
-    """ASGI middleware that limits bodies and keeps Gradio from opening addresses.
+    """ASGI middleware that refuses pages of other sites, long bodies and addresses.
 
     Gradio limits each uploaded file, but not their number, and not the body of other
     requests. It downloads files that a request names by an address.
@@ -27,12 +27,17 @@ class Guard:
     async def __call__(self, scope, receive, send):
         if scope['type'] != 'http':
             return await self.app(scope, receive, send)
+        headers = dict(scope['headers'])
+        if _is_foreign(headers):
+            return await _refuse(
+                send, 403, 'pages of other sites may not send requests'
+            )
         if FETCHED.search(scope['path']):
             return await _refuse(send, 403, 'addresses are not opened')
         if scope['method'] != 'POST':
             return await self.app(scope, receive, send)
         if scope['path'] == UPLOAD:
-            length = dict(scope['headers']).get(b'content-length', b'')
+            length = headers.get(b'content-length', b'')
             if not length.isdigit():
                 return await _refuse(send, 411, 'uploads require a Content-Length')
             # The form around the file is short.
@@ -61,6 +66,15 @@ class Guard:
             return pending.pop() if pending else await receive()
 
         return await self.app(scope, replay, send)
+
+
+def _is_foreign(headers: dict[bytes, bytes]) -> bool:
+    """Return whether a browser sends the request for a page of another site.
+
+    Browsers send some requests, such as uploads, before they ask whether they may.
+    """
+    origin = headers.get(b'origin')
+    return origin is not None and origin.partition(b'://')[2] != headers.get(b'host')
 
 
 def _names_address(body: bytes) -> bool:

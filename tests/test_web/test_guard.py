@@ -65,6 +65,29 @@ def test_files_at_addresses_are_refused(path):
             assert found == (403, b'')
 
 
+@pytest.mark.parametrize(
+    'origin, status',
+    [
+        (b'http://127.0.0.1:7860', 200),
+        (b'https://127.0.0.1:7860', 200),  # behind a proxy
+        (b'http://127.0.0.1:7861', 403),
+        (b'http://evil.example', 403),
+        (b'http://127.0.0.1:7860.evil.example', 403),
+        (b'http://evil.example://127.0.0.1:7860', 403),
+        (b'null', 403),
+        (b'', 403),
+    ],
+)
+def test_pages_of_other_sites_are_refused(origin, status):
+    headers = [*JSON, (b'host', b'127.0.0.1:7860'), (b'origin', origin)]
+    for path in ('/gradio_api/queue/join', '/gradio_api/file=/tmp/a.png'):
+        for method in ('GET', 'POST'):
+            found = request(path, b'{}', method=method, headers=headers)
+            assert found[0] == status
+    headers = [*headers, (b'content-length', b'2')]
+    assert request('/gradio_api/upload', b'{}', headers=headers)[0] == status
+
+
 def test_bodies_are_limited():
     half = b'x' * (MAX_BODY // 2)
     assert request('/gradio_api/queue/join', half, half)[0] == 200

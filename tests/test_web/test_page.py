@@ -286,6 +286,10 @@ def test_other_hosts_and_origins_are_refused(site):
     origin = {'Origin': 'http://evil.example'}
     answer = httpx.get(f'{site["url"]}config', headers=origin)
     assert answer.headers.get('access-control-allow-origin') is None
+    url, files = f'{site["url"]}gradio_api/upload', [('files', ('a.png', b'x'))]
+    assert httpx.post(url, files=files, headers=origin).status_code == 403
+    own = {'Origin': site['url'].rstrip('/')}
+    assert httpx.post(url, files=files, headers=own).status_code == 200
 
 
 def test_it_listens_on_this_machine_and_shares_nothing(site):
