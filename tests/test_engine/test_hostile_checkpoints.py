@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import tarfile
+import tracemalloc
 import zipfile
 from argparse import Namespace
 from codecs import encode
@@ -198,6 +199,15 @@ def write_zip(path, records, compression=zipfile.ZIP_STORED, copies=0):
         for name, content in records.items():
             archive.writestr(f'archive/{name}', content)
         archive.filelist += [copy.copy(archive.filelist[1]) for _ in range(copies)]
+
+
+def test_lengths_beyond_the_end_are_not_believed(tmp_path):
+    path = tmp_path / 'bomb.pth'
+    path.write_bytes(b'\x80\x02X\x00\x00\x00\x10text')  # 256 MiB of text
+    tracemalloc.start()
+    refused_at_once(path, 'only 4 remain')
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
 
 
 def test_tensors_larger_than_their_file_are_refused(tmp_path):

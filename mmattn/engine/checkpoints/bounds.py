@@ -15,7 +15,7 @@ and its calls are followed:
 import os
 import pickletools
 import zipfile
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 MAX_DEPTH = 100  # of tuples in tuples; hashing them overflows the stack far above it
 MAX_PARTS = 10_000_000  # of tuples, in all; they are hashed in less than a second
@@ -36,6 +36,19 @@ class _Part(NamedTuple):
 _MARK = _Part()
 
 
+class _Capped(NamedTuple):
+    """A file that is not asked for more than it has; reading would allocate it."""
+
+    file: BinaryIO
+    length: int
+
+    def read(self, size: int) -> bytes:
+        return self.file.read(min(size, self.length))
+
+    def readline(self) -> bytes:
+        return self.file.readline()
+
+
 def check_bounds(file):
     """Check an open checkpoint; its position stays the same.
 
@@ -52,7 +65,7 @@ def check_bounds(file):
         else:
             file.seek(start)
             for _ in range(PICKLES):
-                check_pickle(file, length)
+                check_pickle(_Capped(file, length), length)
     finally:
         file.seek(start)
 

@@ -11,6 +11,7 @@ MIN_BACKBONE_SHARE = 0.9
 # A prefix must fit this share of the shorter side's names to be more than chance:
 # every model has a name such as `norm.weight`.
 MIN_PREFIX_SHARE = 0.5
+SHOWN_CHARACTERS = 100  # of a name
 SHOWN_NAMES = 6
 ALLOW_PARTIAL = (
     'pass --allow-partial-load (allow_partial_load = True in the config) to load it '
@@ -23,7 +24,11 @@ OTHER_MODEL = (
 
 
 def list_names(names: Sequence[str]) -> str:
-    shown = ', '.join(names[:SHOWN_NAMES])
+    """Return the first names, cut and in one line, since a file chooses them."""
+    shown = ', '.join(
+        (name if name.isprintable() else repr(name))[:SHOWN_CHARACTERS]
+        for name in names[:SHOWN_NAMES]
+    )
     hidden = len(names) - SHOWN_NAMES
     return f'{shown} and {hidden} more' if hidden > 0 else shown
 

@@ -162,7 +162,8 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
     try:
         return safetensors.torch.load_file(path, device=device)
     except safetensors.SafetensorError as error:
-        raise ValueError(f'{source} is not a readable checkpoint: {error}') from None
+        reason = ' '.join(str(error).split())[:QUOTED]
+        raise ValueError(f'{source} is not a readable checkpoint: {reason}') from None
 
 
 def download_checkpoint(url: str, folder: str | None = None, progress=False) -> Path:
