@@ -1,9 +1,11 @@
-"""Hashes of files."""
+"""Hashes of files, and configs in them."""
 
 import hashlib
+import traceback
 from pathlib import Path
 
 BLOCK = 1 << 20
+LONGEST = 1000  # characters of an error that a config raises
 
 
 def file_digest(path: str | Path, algorithm: str = 'sha256') -> str:
@@ -13,3 +15,29 @@ def file_digest(path: str | Path, algorithm: str = 'sha256') -> str:
         while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def read_config_file(path: str | Path):
+    """Return the config in a file.
+
+    Raises:
+        OSError: the file or one that it inherits cannot be read.
+        ValueError: the file is no config. The message names the line.
+    """
+    from mmengine.config import Config
+
+    try:
+        return Config.fromfile(path)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001  a program may raise anything
+        reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:LONGEST]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).name == Path(path).name
+        ]
+        if isinstance(error, SyntaxError):
+            lines, reason = [error.lineno], f'{type(error).__name__}: {error.msg}'
+        where = f', line {lines[-1]},' if lines else ''
+        raise ValueError(f'{path}{where} is no config: {reason}') from None

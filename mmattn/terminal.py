@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .files import read_config_file
+
 PACKAGE = Path(__file__).resolve().parent
 OURS = PACKAGE, PACKAGE.parent / 'tools'
 EXPECTED = ImportError, OSError, RuntimeError, ValueError
@@ -145,9 +147,7 @@ def parse_run(
 
 def config_of(args: argparse.Namespace):
     """Return the config of the arguments, with the entries overridden."""
-    from mmengine.config import Config
-
-    cfg = Config.fromfile(args.config)
+    cfg = read_config_file(args.config)
     cfg.merge_from_dict(args.cfg_options or {})
     return cfg
 

@@ -43,10 +43,11 @@ ALLOWED = {
         'mmattn.compat',
         'mmattn.engine',
         'mmattn.export',
+        'mmattn.files',
         'mmattn.images',
         'mmattn.results',
     },
-    'mmattn.terminal': {'mmattn.apis', 'mmattn.compat'},  # when called
+    'mmattn.terminal': {'mmattn.apis', 'mmattn.compat', 'mmattn.files'},  # when called
     'mmattn.web': {
         'mmattn.analysis',
         'mmattn.apis',

@@ -13,6 +13,7 @@ from mmattn import terminal
 from mmattn.terminal import (
     add_config,
     config_file,
+    config_of,
     parse_run,
     positive,
     print_table,
@@ -125,6 +126,26 @@ def test_positive_numbers():
     for text in ('0', '-3', '1.5', 'x', '', '²'):
         with pytest.raises(argparse.ArgumentTypeError, match=f"positive .*'{text}'"):
             positive(text)
+
+
+BROKEN = {
+    'a = 1\nb = c\n': "line 2, is no config: NameError: name 'c' is not defined",
+    'a = (\n': "line 1, is no config: SyntaxError: '(' was never closed",
+    "raise KeyError('a\\nb')": 'line 1, is no config: KeyError: ',
+    'custom_imports = dict(imports=3)': 'is no config: TypeError: ',
+}
+
+
+@pytest.mark.parametrize(('text', 'message'), BROKEN.items(), ids=range(len(BROKEN)))
+def test_a_broken_config_is_told_in_one_line(tmp_path, text, message):
+    pytest.importorskip('mmengine')
+    path = tmp_path / 'broken.py'
+    path.write_text(text)
+    with pytest.raises(SystemExit) as told:
+        run_main(lambda: config_of(argparse.Namespace(config=str(path))))
+    assert message in str(told.value)
+    assert str(path) in str(told.value)
+    assert '\n' not in str(told.value)
 
 
 def test_config_files(tmp_path):

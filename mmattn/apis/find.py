@@ -11,6 +11,7 @@ from mmengine.config import Config
 
 from ..compat.mmengine_scopes import SCOPE, find_config
 from ..engine.run_configs import is_recorded
+from ..files import read_config_file
 
 EXPORTED = ('.onnx', '.pt2')
 CHECKPOINTS = ('.pth', '.pt', '.safetensors')
@@ -181,7 +182,7 @@ def read_config(name: str) -> Config:
             raise FileNotFoundError(
                 f'there is no file or work dir {name}, and {error}'
             ) from error
-    return Config.fromfile(path)
+    return read_config_file(path)
 
 
 def _finished(

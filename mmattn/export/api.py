@@ -15,7 +15,7 @@ import mmattn
 from ..engine.checkpoints.atomic_files import write_atomically
 from ..engine.checkpoints.hub import local_checkpoint
 from ..engine.model import build_model
-from ..files import file_digest
+from ..files import file_digest, read_config_file
 from .graphs import graph_of
 from .graphs.normalized import Normalized
 from .inputs import padded
@@ -105,7 +105,7 @@ def export_model(
     _check_writable(files, force)
     if isinstance(verify, (Tensor, str, Path)):
         verify = [verify]
-    cfg = Config.fromfile(config) if not isinstance(config, Config) else config
+    cfg = config if isinstance(config, Config) else read_config_file(config)
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     if not cfg.get('model'):

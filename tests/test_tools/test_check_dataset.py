@@ -77,6 +77,27 @@ def objects(split: str) -> int:
     return sum(not annotation['iscrowd'] for annotation in annotations)
 
 
+@pytest.mark.parametrize(
+    ('text', 'error'),
+    [
+        ('', '`model` must be a dict, got None'),
+        ("default_scope = ''", 'name argument must be'),
+        ("model = dict(type='mmdet.\\n')", 'mmdet'),
+        (
+            "default_scope = 'mmpretrain'\nval_dataloader = 'val'\nmodel = "
+            "dict(type='ImageClassifier', backbone=dict(type='LeNet5'))",
+            "val_dataloader must be a dict, got 'val'",
+        ),
+    ],
+)
+def test_what_is_no_model_or_loader_is_one_line(tmp_path, capsys, text, error):
+    (tmp_path / 'config.py').write_text(text)
+    assert check.main([str(tmp_path / 'config.py')]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('error: ')
+    assert error in line
+
+
 def test_a_detectors_data(here, capsys):
     assert check.main([config('detector')]) == 0
     table = rows(capsys.readouterr().out)

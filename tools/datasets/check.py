@@ -57,10 +57,13 @@ def build_checked(cfg: Config) -> nn.Module:
     """Build the model without memory, and check that neck and heads fit the backbone.
 
     Raises:
+        AssertionError, RuntimeError: mmengine cannot use a scope or a module.
         KeyError: a `type` is not registered.
         TypeError: an argument is unknown or missing.
         ValueError: an argument has a wrong value.
     """
+    if not isinstance(cfg.get('model'), dict):
+        raise ValueError(f'`model` must be a dict, got {cfg.get("model")!r}')
     check_scopes(cfg.model, 'model')
     model = build(cfg)
     check_channels(cfg.model, model)
@@ -164,16 +167,20 @@ def per_class(summaries: dict[str, Summary]) -> Table | None:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     cfg = config_of(args)
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
     try:
+        init_default_scope(cfg.get('default_scope', 'mmengine'))
         model = build_checked(cfg)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error
-        print(f'error: {message}', file=sys.stderr)
+        print(f'error: {" ".join(str(message).split())}', file=sys.stderr)
         return 1
     summaries, checked, errors = {}, [], []
     for key in SPLITS:
-        dataset = (cfg.get(key) or {}).get('dataset')
+        loader = cfg.get(key) or {}
+        if not isinstance(loader, dict):
+            errors.append(f'{key} must be a dict, got {loader!r}')
+            continue
+        dataset = loader.get('dataset')
         if dataset is None or dataset in checked:
             continue
         checked.append(dataset)
