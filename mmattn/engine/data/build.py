@@ -193,14 +193,14 @@ def _check_coco(content: dict, dataset, key: str) -> dict:
     for annotation in annotations:
         if annotation['category_id'] not in ids:
             raise DataError(
-                f'{path}: annotation {annotation["id"]} (image_id '
-                f'{annotation["image_id"]}) has the category_id '
-                f'{annotation["category_id"]}, which "categories" does not list'
+                f'{path}: annotation {annotation["id"]!r} (image_id '
+                f'{annotation["image_id"]!r}) has the category_id '
+                f'{annotation["category_id"]!r}, which "categories" does not list'
             )
         if annotation['image_id'] not in images:
             raise DataError(
-                f'{path}: annotation {annotation["id"]} has the image_id '
-                f'{annotation["image_id"]}, which "images" does not list'
+                f'{path}: annotation {annotation["id"]!r} has the image_id '
+                f'{annotation["image_id"]!r}, which "images" does not list'
             )
     if categories:
         names = [category['name'] for category in categories]
