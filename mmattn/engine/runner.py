@@ -27,6 +27,7 @@ from .resume import EpochBasedTrainLoop, ResumeHook
 from .run_configs import record_config
 from .schedule import Length, ScheduleHook, scaled
 from .stop_signals import StopHook
+from .work_dir_lock import locked_work_dir
 
 
 @RUNNERS.register_module()
@@ -127,6 +128,9 @@ class Runner(MMEngineRunner):
         super().register_default_hooks(safe_checkpoint_hook(hooks))
 
     def dump_config(self):
+        """Leave the config to `train`: another training may hold the work dir."""
+
+    def _write_config(self):
         """Write the config into the work dir, and remember it as that of a run."""
         super().dump_config()
         if is_main_process():
@@ -138,8 +142,15 @@ class Runner(MMEngineRunner):
             super()._init_model_weights()
 
     def train(self) -> nn.Module:
+        """Train as mmengine does, while no other training runs in the work dir.
+
+        Raises:
+            ValueError: another one runs; the message names its process.
+        """
         try:
-            return super().train()
+            with locked_work_dir(self.work_dir):
+                self._write_config()
+                return super().train()
         finally:
             self._stop_hook.restore()
 

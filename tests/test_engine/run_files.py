@@ -13,7 +13,8 @@ def last(work_dir) -> Path:
 
 
 def files(folder) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_file()}
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    return names - {'.mmattn-lock'}
 
 
 def saved(folder) -> set[str]:

@@ -181,7 +181,7 @@ def test_a_written_config_says_what_was_given(tmp_path):
 
 def test_the_config_of_a_run_is_remembered(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
-    make_runner(tmp_path / 'run')
+    make_runner(tmp_path / 'run').train()
     (path,) = (tmp_path / 'run').glob('*.py')
     assert is_recorded(path)
     path.write_text(path.read_text() + '# edited')
@@ -192,6 +192,7 @@ def test_a_run_does_without_a_record(tmp_path, monkeypatch):
     (tmp_path / 'file').touch()
     monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'file'))
     runner = make_runner(tmp_path / 'run')
+    runner.train()
     (path,) = (tmp_path / 'run').glob('*.py')
     assert not is_recorded(path)
     assert (

@@ -1,0 +1,94 @@
+"""Keep two trainings out of one work dir."""
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.logging import print_log
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+FILE = '.mmattn-lock'
+UNSUPPORTED = errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL
+
+
+@contextmanager
+def locked_work_dir(folder: str | Path) -> Iterator[None]:
+    """Hold the work dir of a training. All ranks must call it together.
+
+    Rank 0 locks a file in the folder for all ranks. The system frees the lock when its
+    process ends, however it ends. On a network file system this holds between nodes,
+    where the server may free the lock of a crashed node a minute or two later. Where
+    locks are not supported, the log says that a second run would not be noticed.
+
+    Raises:
+        ValueError: another process holds it; on every rank. Nothing is written.
+    """
+    file, message = None, [None]
+    if is_main_process():
+        file, message[0] = _lock(Path(folder))
+    broadcast_object_list(message)
+    if message[0] is not None:
+        raise ValueError(message[0])
+    try:
+        yield
+    finally:
+        if file is not None:
+            file.truncate(0)
+            file.close()
+
+
+def _lock(folder: Path) -> tuple:
+    """Return the open, locked file; or None and what to tell, if anything."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / FILE).open('a+')
+    try:
+        if fcntl is None:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        # Unlike flock's, these locks are not inherited by the workers of a loader,
+        # which outlive a killed run for seconds.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = _holder(file)
+        file.close()
+        if error.errno not in UNSUPPORTED:
+            return None, (
+                f'{folder} is the work dir of a training that runs, {holder}: wait for '
+                'it, stop it, or choose another --work-dir'
+            )
+        print_log(
+            f'{folder} cannot be locked ({error.strerror}): a second run in it would '
+            'not be noticed',
+            logger='current',
+        )
+        return None, None
+    if holder := _holder(file):
+        print_log(
+            f'{folder} was left by a run that did not end by itself, {holder}',
+            logger='current',
+        )
+    file.truncate(0)
+    now = datetime.now().isoformat(' ', 'seconds')
+    json.dump(dict(pid=os.getpid(), host=socket.gethostname(), since=now), file)
+    file.flush()
+    return file, None
+
+
+def _holder(file) -> str:
+    """Return who wrote the file; nothing if the run has ended by itself."""
+    file.seek(0)
+    text = file.read(1000)
+    try:
+        found = json.loads(text)
+        return f'process {found["pid"]} on {found["host"]} since {found["since"]}'
+    except (KeyError, TypeError, ValueError):
+        return text and 'an unknown process'
