@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from ..engine.data import innermost_dataset
 from ..engine.model import build_model
 from ..export.preprocessing import class_names
+from ..results.samples import as_result
 from .find import Found
 from .placement import RESIZES, Placement, picture_of, transform_name
-from .samples import as_result
 
 TASKS = {
     'mmdet': 'detection',

@@ -3,8 +3,8 @@
 import numpy as np
 from mmengine.structures import BaseDataElement
 
-from ..results import Classification, Detections, Segmentation
-from ..results.names import class_names, label_type
+from . import Classification, Detections, Segmentation
+from .names import class_names, label_type
 
 
 def as_result(
