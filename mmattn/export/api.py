@@ -2,25 +2,30 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import torch
 from mmengine.config import Config
+from mmengine.registry import DefaultScope
 from torch import Tensor, nn
 
 import mmattn
 
 from ..engine.checkpoints.atomic_files import write_atomically
 from ..engine.checkpoints.hub import local_checkpoint
+from ..engine.data import DataError, innermost_dataset
 from ..engine.model import build_model
 from ..files import file_digest, read_config_file
+from .comparison import GivenImages, LabeledImages, compare
 from .graphs import graph_of
 from .graphs.normalized import Normalized
 from .inputs import padded
 from .metadata import Metadata
 from .preprocessing import class_names, image_steps, normalization
+from .runner import Runner
 from .verification import (
     MAX_DIFFERENCE_OF_SIZES,
     example_inputs,
@@ -57,9 +62,11 @@ def export_model(
     output: str | None = None,
     normalize: bool = False,
     input_dtype: str = 'float32',
-    verify: Tensor | str | Path | Iterable[Tensor | str | Path] = (),
+    verify: Tensor | str | Path | Iterable[Tensor | str | Path] | None = (),
+    num_images: int = 10,
     force: bool = False,
     cfg_options: Mapping | None = None,
+    say: Callable[[str], None] = LOGGER.info,
 ) -> Metadata:
     """Write the model of a config as an ONNX file or a torch.export program.
 
@@ -82,10 +89,14 @@ def export_model(
         normalize: normalize images inside the graph. Otherwise they are normalized.
         input_dtype: 'float32', or 'uint8' together with `normalize`.
         verify: paths of images, or batches as the graph takes them; or one of these.
-            The outputs of the serialized model must equal PyTorch's to 0.001 of the
-            largest value.
+            None takes images of the config's test set, or noise if it is not here. The
+            outputs of the serialized model must equal PyTorch's to 0.001 of the
+            largest value, and the results for images those of the test pipeline.
+        num_images: images of the test set, evenly spaced.
         force: overwrite an existing file.
         cfg_options: entries of the config to override.
+        say: gets lines of text that tell what was compared, and the metrics of both
+            if the test set has annotations.
 
     Returns:
         The metadata in the file.
@@ -103,8 +114,6 @@ def export_model(
     _check(shape, batch, dynamic, normalize, input_dtype)
     files = [out, Path(f'{out}.json')] if format == 'pt2' else [out]
     _check_writable(files, force)
-    if isinstance(verify, (Tensor, str, Path)):
-        verify = [verify]
     cfg = config if isinstance(config, Config) else read_config_file(config)
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
@@ -132,7 +141,16 @@ def export_model(
         **class_names(cfg, loaded),
         **getattr(graph, 'metadata', {}),
     )
-    content, metadata = export_graph(graph, metadata, format, verify)
+    batches, images = _to_compare(cfg, verify, num_images, say)
+    if images is not None:
+        say(f'comparing with PyTorch on {images.name}')
+    content, metadata = export_graph(graph, metadata, format, batches)
+    if images is not None and metadata.task != 'features':
+        session = open_session(content, format)
+        found = compare(model, Runner(_on_arrays(session), metadata), cfg, images)
+        for line in found.lines():
+            say(line)
+        found.check()
     write_atomically(out, content)
     if format == 'pt2':
         write_atomically(files[1], metadata.to_json().encode())
@@ -143,7 +161,7 @@ def export_graph(
     graph: nn.Module,
     metadata: Metadata,
     format: str,
-    verify: Iterable[Tensor | str | Path] = (),
+    verify: Iterable[Tensor | str | Path] | None = (),
 ) -> tuple[bytes, Metadata]:
     """Return the content of a file with a graph, and its metadata with the outputs.
 
@@ -151,7 +169,7 @@ def export_graph(
         graph: see `mmattn.export.graphs`.
         metadata: how images are prepared for the graph.
         format: 'onnx' or 'pt2'.
-        verify: see `export_model`.
+        verify: see `export_model`; None runs noise of the example's size.
 
     Raises:
         ExportError: the graph cannot be exported, or the outputs of the serialized
@@ -172,16 +190,46 @@ def export_graph(
     metadata.check_classes(first_output(program).shape)
     content = serialize(program, metadata, format)
     session = cache(lambda: open_session(content, format))
-    batches = (verification_inputs(each, graph, metadata) for each in verify)
+    batches = (verification_inputs(each, graph, metadata) for each in verify or ())
     verify_session(session, graph, batches)
     # The detections of noise nearly tie, so that rounding may swap them.
     at_most = math.inf if is_detector(graph) else MAX_DIFFERENCE_OF_SIZES
+    if verify is None:
+        verify_session(session, graph, [inputs], at_most)
     verify_session(session, graph, other_inputs(graph, metadata), at_most)
     if metadata.dynamic == 'size':
         least = least_valid_size(program, inputs, session, graph, metadata)
         metadata = replace(metadata, least=least)
         content = described(content, program, metadata, format)
     return content, metadata
+
+
+def _to_compare(cfg, verify, num_images: int, say: Callable[[str], None]):
+    """Return the batches and paths for the graph, and the images for the pipeline.
+
+    The first is None for noise, the second None where the config prepares no images.
+    """
+    if verify is None:
+        try:
+            with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+                images = LabeledImages(cfg, num_images)
+        except DataError as error:
+            say(f'comparing with PyTorch on noise alone: {error}')
+            return None, None
+        return images.paths, images
+    verify = [verify] if isinstance(verify, (Tensor, str, Path)) else list(verify)
+    paths = [each for each in verify if not isinstance(each, Tensor)]
+    has_pipeline = innermost_dataset(cfg.get('test_dataloader')).get('pipeline')
+    return verify, GivenImages(cfg, paths) if paths and has_pipeline else None
+
+
+def _on_arrays(session: Callable[..., list[Tensor]]) -> Callable[..., list]:
+    """Return a session that takes and returns arrays."""
+
+    def run(*inputs):
+        return [out.numpy() for out in session(*map(torch.from_numpy, inputs))]
+
+    return run
 
 
 def _rounded(shape: Sequence[int], divisor: int) -> list[int]:
