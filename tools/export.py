@@ -34,8 +34,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         type=positive,
         required=True,
         metavar=('HEIGHT', 'WIDTH'),
-        help='size of the images. Those that the test pipeline makes larger, such as '
-        'portraits at 800 x 1333, are shrunk to fit, unless --dynamic is size',
+        help='size of the images, rounded up to what the model pads to. Images that '
+        'the test pipeline makes larger, such as portraits at 800 x 1333, are shrunk '
+        'to fit, unless --dynamic is size',
     )
     parser.add_argument('--batch', type=positive, default=1, help='default: 1')
     parser.add_argument(
@@ -59,8 +60,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--verify',
         type=Path,
         metavar='IMAGE_OR_FOLDER',
-        help='compare the outputs for these images with those of PyTorch, and write '
-        'nothing if they differ by more than 0.001 of the largest value',
+        help='compare the file with PyTorch on these images, and write nothing if it '
+        "differs; default: images of the config's test set, or noise where it is not "
+        'here',
+    )
+    parser.add_argument(
+        '--num-images',
+        type=positive,
+        default=10,
+        help='images to compare, evenly spaced (default: 10)',
     )
     parser.add_argument('--force', action='store_true', help='overwrite the file')
     parser.add_argument(
@@ -76,13 +84,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def images_at(path: Path | None) -> list[Path]:
-    """Return the files of a folder, or the file itself."""
-    if path is None:
-        return []
+def images_at(path: Path, count: int = 1) -> list[Path]:
+    """Return files of a folder, evenly spaced, or the file itself."""
     if not path.is_dir():
         return [path]
-    return sorted(file for file in path.iterdir() if file.is_file())
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    count = min(count, len(files))
+    return [files[(2 * i + 1) * len(files) // (2 * count)] for i in range(count)]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -100,12 +108,16 @@ def main(argv: list[str] | None = None) -> int:
             output=args.output,
             normalize=args.normalize,
             input_dtype=args.input_dtype,
-            verify=images_at(args.verify),
+            verify=args.verify and images_at(args.verify, args.num_images),
+            num_images=args.num_images,
             force=args.force,
             cfg_options=args.cfg_options,
+            say=print,
         )
     size = args.out.stat().st_size / MEGA
-    print(f'{args.out}: {metadata.task}, {", ".join(metadata.outputs)}, {size:.1f} MB')
+    H, W = metadata.shape
+    outputs = ', '.join(metadata.outputs)
+    print(f'{args.out}: {metadata.task}, {outputs}, {H} x {W}, {size:.1f} MB')
     return 0
 
 

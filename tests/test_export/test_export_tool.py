@@ -74,6 +74,15 @@ def test_images_are_prepared_as_by_the_runner(files):
     torch.testing.assert_close(image, ((expected - mean) / std).expand(2, -1, -1, -1))
 
 
+def test_images_of_a_folder_are_evenly_spaced(tool, tmp_path):
+    for i in range(10):
+        (tmp_path / f'{i}.png').touch()
+    (tmp_path / 'folder').mkdir()
+    assert [path.stem for path in tool.images_at(tmp_path, 3)] == ['1', '5', '8']
+    assert len(tool.images_at(tmp_path, 99)) == 10
+    assert tool.images_at(tmp_path / '7.png', 3) == [tmp_path / '7.png']
+
+
 def test_missing_image_is_refused(tool, files, capsys):
     folder, _ = files
     command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
