@@ -13,7 +13,7 @@ from PIL import Image
 from ..engine.checkpoints.atomic_files import write_atomically
 from ..results import Classification, CocoDocument, Detections, Segmentation
 from .predictor import Predictor
-from .sources import VIDEOS, video_facts
+from .sources import VIDEOS, expand, video_facts
 
 FILE = 'predictions.json'
 TOP = 5  # classes that are written of a classification
@@ -62,15 +62,21 @@ def write_predictions(
     Raises:
         OSError: a file cannot be written. A `predictions.json` of an earlier call stays
             whole.
-        ValueError: none of the images could be read.
+        ValueError: none of the images could be read, or pictures would replace files
+            that are read or that no call wrote.
     """
+    images = list(images)
+    folders = [out / 'drawn'] if draw else []
+    if predictor.task == 'segmentation':
+        folders.append(out / 'labels')
+    _check_folders(folders, images, out)
     out.mkdir(parents=True, exist_ok=True)
     names, objects, count = _Names(), 0, 0
     document = CocoDocument(predictor.classes)
     classified = []
     with ExitStack() as stack:
         videos = _Videos(out / 'drawn', stack)
-        for image, result in predictor.stream(list(images), **options):
+        for image, result in predictor.stream(images, **options):
             if isinstance(result, Detections):
                 result = result.above(score)
                 objects += len(result)
@@ -103,6 +109,23 @@ def write_predictions(
     )
 
 
+def _check_folders(folders: Sequence[Path], images: Sequence[Any], out: Path):
+    """Check that results can go to `folders` without replacing other files."""
+    inputs = (item for item in expand(images)[0] if isinstance(item, Path))
+    read = {item.resolve().parent for item in inputs}
+    for folder in folders:
+        if folder.resolve() in read:
+            reason = 'images are read from there'
+        elif folder.exists() and any(folder.iterdir()) and not (out / FILE).exists():
+            reason = f'it has files, but {out} has no {FILE} of an earlier call'
+        else:
+            continue
+        raise ValueError(
+            f'results would go to {folder}, but {reason}; choose another folder for '
+            f'the results (--out), got {out}'
+        )
+
+
 def _save(pixels: np.ndarray, path: Path):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
@@ -118,10 +141,10 @@ class _Names:
         stem = Path((source or 'image').rpartition('#')[0] or source or 'image').stem
         name = stem = f'{stem}{suffix or ""}'
         number = 1
-        while name in self.used:
+        while name.casefold() in self.used:  # one file on Windows and macOS
             number += 1
             name = f'{stem}_{number}'
-        self.used.add(name)
+        self.used.add(name.casefold())
         return name
 
 
@@ -130,13 +153,14 @@ class _Videos:
 
     def __init__(self, folder: Path, stack: ExitStack):
         self.folder, self.stack, self.writers = folder, stack, {}
+        self.names = _Names()
 
     def write(self, source: Path, frame: np.ndarray):
         if source not in self.writers:
             import cv2
 
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f'{source.stem}.mp4'
+            path = self.folder / f'{self.names.free(str(source))}.mp4'
             rate = video_facts(source)[1] or FPS
             codec = cv2.VideoWriter_fourcc(*CODEC)
             size = frame.shape[1::-1]

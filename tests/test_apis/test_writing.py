@@ -3,14 +3,18 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip('mmengine')
+cv2 = pytest.importorskip('cv2')
 
-from mmattn.apis.writing import _Names, write_predictions
-from mmattn.results import Classification
+from mmattn.apis.sources import expand, pictures  # noqa: E402
+from mmattn.apis.writing import _Names, write_predictions  # noqa: E402
+from mmattn.results import Classification, Segmentation  # noqa: E402
 
 
 class Classifier:
@@ -20,17 +24,87 @@ class Classifier:
     classes = ('cell', 'none')
 
     def stream(self, images):
-        for name in images:
+        for name in map(str, images):
             scores = np.array([0.75, 0.25], np.float32)
             yield None, Classification(scores, [*self.classes], source=name)
 
 
+class Segmentor:
+    """Label bright pixels 1."""
+
+    task = 'segmentation'
+    classes = ('background', 'cell')
+
+    def stream(self, images):
+        for picture in pictures(expand(images)[0]):
+            labels = (picture.pixels[..., 0] > 100).astype(np.uint8)
+            result = Segmentation(labels, [*self.classes], source=picture.source)
+            yield picture.pixels, result
+
+
+@pytest.fixture
+def same_names(tmp_path, monkeypatch):
+    """Two images and two videos; those of one kind have one name."""
+    monkeypatch.chdir(tmp_path)
+    for value, folder in enumerate('ab'):
+        os.mkdir(folder)
+        pixels = np.full((96, 160, 3), 200 * value, np.uint8)
+        Image.fromarray(pixels).save(f'{folder}/x.png')
+        writer = cv2.VideoWriter(
+            f'{folder}/x.avi', cv2.VideoWriter_fourcc(*'MJPG'), 10.0, (160, 96)
+        )
+        writer.write(pixels)
+        writer.release()
+    return [f'{folder}/x.{suffix}' for folder in 'ab' for suffix in ('png', 'avi')]
+
+
+def contents(folder):
+    files = Path(folder).rglob('*')
+    return {str(path): path.read_bytes() for path in files if path.is_file()}
+
+
+def test_inputs_of_one_name_get_results_of_their_own(same_names):
+    """The folder of the results may be that of the inputs."""
+    before = contents('.')
+    write_predictions(Segmentor(), same_names, Path('a'))
+    after = contents('.')
+    assert {name: after[name] for name in before} == before
+    drawn = sorted(path.name for path in Path('a/drawn').iterdir())
+    assert drawn == ['x.mp4', 'x.png', 'x_2.mp4', 'x_2.png']
+    shades = []
+    for name in ('x.mp4', 'x_2.mp4'):
+        video = cv2.VideoCapture(f'a/drawn/{name}')
+        shades.append(video.read()[1].mean())
+        video.release()
+    assert abs(shades[1] - shades[0]) > 20
+    assert len(list(Path('a/labels').iterdir())) == 4
+    write_predictions(Segmentor(), same_names, Path('a'))  # its own results
+
+
+@pytest.mark.parametrize('folder', ['drawn', 'labels'])
+def test_files_of_others_are_never_replaced(same_names, folder):
+    Path('data', folder).mkdir(parents=True)
+    os.replace('a/x.png', f'data/{folder}/x.png')
+    before = contents('.')
+    with pytest.raises(ValueError, match=f'data/{folder}, but it has files'):
+        write_predictions(Segmentor(), ['b/x.png'], Path('data'))
+    Path('data/predictions.json').write_text('[]')
+    with pytest.raises(ValueError, match=f'data/{folder}, but images are read from'):
+        write_predictions(Segmentor(), [f'data/{folder}'], Path('data'))
+    os.remove('data/predictions.json')
+    assert contents('.') == before
+
+
 def test_earlier_predictions_survive_a_full_disk(tmp_path, monkeypatch):
-    write_predictions(Classifier(), ['a.png'], tmp_path, draw=False)
-    (path,) = tmp_path.iterdir()
+    images, out = tmp_path / 'images', tmp_path / 'out'
+    images.mkdir()
+    for name in ('a.png', 'b.png'):
+        Image.new('RGB', (2, 2)).save(images / name)
+    write_predictions(Classifier(), [images / 'a.png'], out, draw=False)
+    (path,) = out.iterdir()
     earlier = path.read_bytes()
     (found,) = json.loads(earlier)
-    assert found['file_name'] == 'a.png'
+    assert found['file_name'] == str(images / 'a.png')
     assert found['classes'][0] == dict(name='cell', score=0.75)
 
     def full(descriptor):
@@ -38,16 +112,16 @@ def test_earlier_predictions_survive_a_full_disk(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, 'fsync', full)
     with pytest.raises(OSError, match='the previous content is untouched.*predictions'):
-        write_predictions(Classifier(), ['b.png'], tmp_path, draw=False)
-    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == earlier
+        write_predictions(Classifier(), [images / 'b.png'], out, draw=False)
+    assert [*out.iterdir()] == [path] and path.read_bytes() == earlier
 
 
 def test_images_of_one_name_get_files_of_their_own():
     names = _Names()
-    sources = 'a/cell.png', 'b/cell.jpg', 'c/cell.png', None
+    sources = 'a/cell.png', 'b/Cell.jpg', 'c/cell.png', None
     assert [names.free(source) for source in sources] == [
         'cell',
-        'cell_2',
+        'Cell_2',
         'cell_3',
         'image',
     ]
