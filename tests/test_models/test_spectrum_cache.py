@@ -2,7 +2,8 @@
 
 import copy
 import pickle
-import sys
+import time
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -53,23 +54,26 @@ def test_spectra_of_the_last_grids_are_kept_in_eval(made):
     assert not any('cache' in name or 'spectr' in name for name in layer.state_dict())
 
 
+class SlowDict(OrderedDict):
+    """Let other threads run between the insertion of an entry and its use."""
+
+    def move_to_end(self, key):
+        time.sleep(0.005)
+        super().move_to_end(key)
+
+
 def test_threads_share_a_cache():
     """Each gets the spectra that it asks for, while others evict them."""
-    interval = sys.getswitchinterval()
     cache, kernels = SpectrumCache(1), [nn.Parameter(torch.ones(1))]
 
     def ask(side):
-        return all(
-            cache.get(kernels, (side,), lambda kernels, grid: grid) == (side,)
-            for _ in range(500)
-        )
+        return cache.get(kernels, (side,), lambda kernels, grid: grid)
 
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            assert all(pool.map(ask, range(4)))
-    finally:
-        sys.setswitchinterval(interval)
+    ask(0)
+    cache.spectra = SlowDict()
+    sides = [1, 2, 3, 4] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, sides)) == [(side,) for side in sides]
 
 
 @pytest.mark.parametrize('cache_size', [0, 1])
