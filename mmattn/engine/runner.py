@@ -25,7 +25,7 @@ from .finite import FiniteHook
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
 from .run_configs import record_config
-from .schedule import Length, ScheduleHook, scaled
+from .schedule import Length, ScheduleHook, changes, scaled
 from .stop_signals import StopHook
 from .work_dir_lock import locked_work_dir
 
@@ -96,7 +96,9 @@ class Runner(MMEngineRunner):
         # To resume, mmengine passes the schedulers that it has built before.
         again = all(each in self._built_schedulers for each in scheduler)
         if self.cfg.get('scale_schedule', False) and run is not None and not again:
-            scheduler = scaled(scheduler, run)
+            given, scheduler = scheduler, scaled(scheduler, run)
+            for line in changes(given, scheduler):
+                self.logger.info(line)
         built = super()._build_param_scheduler(scheduler, optim_wrapper)
         self._built_schedulers = (*self._built_schedulers, *built)
         return built

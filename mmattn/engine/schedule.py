@@ -23,6 +23,7 @@ from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.utils import is_seq_of
 
 TOLERANCE = 0.01  # of the run
+WARM_UP = 1 / 3  # largest share of a run for a warm-up that keeps its steps
 # The lengths that `scaled` scales, by the type of the scheduler.
 LENGTHS = {
     'Linear': (),
@@ -175,11 +176,41 @@ def _message(mismatch: Mismatch, prefix: str) -> str:
     )
 
 
+class Scale(NamedTuple):
+    """Move the places of a schedule, in shares of the run, so that it ends with it.
+
+    Steps of a warm-up do not depend on the length of a run: a network needs as many in
+    a short one. A warm-up therefore keeps its length up to a third of the run.
+
+    Attributes:
+        end: where the schedule ends; it is moved to 1.
+        warm_up: where its warm-up ends, 0 without one.
+    """
+
+    end: float
+    warm_up: float
+
+    @property
+    def new_warm_up(self) -> float:
+        return min(self.warm_up, max(WARM_UP, self.warm_up / self.end))
+
+    @property
+    def rate(self) -> float:
+        """Factor of lengths after the warm-up."""
+        return (1 - self.new_warm_up) / (self.end - self.warm_up)
+
+    def __call__(self, place: float) -> float:
+        if place < self.warm_up:
+            return place * self.new_warm_up / self.warm_up
+        return self.new_warm_up + (place - self.warm_up) * self.rate
+
+
 def scaled(configs: list, run: Length) -> list:
     """Return the schedulers of one optimizer with their lengths scaled to the run.
 
-    All lengths of a parameter's schedule, including warm-ups, are multiplied by the
-    same number, which keeps their proportions. A schedule that fits is not changed.
+    A warm-up, a scheduler that rises from the start, keeps its length as long as it
+    takes at most a third of the run. What follows is scaled to the rest of the run. A
+    schedule that fits is not changed.
 
     Args:
         configs: dicts of a config's `param_scheduler`.
@@ -200,17 +231,21 @@ def scaled(configs: list, run: Length) -> list:
     found = {m.scheduler.param_name: m for m in mismatches(built, run)}
     for name, mismatch in found.items():
         part = [i for i, scheduler in enumerate(built) if scheduler.param_name == name]
-        share = max(
+        ends = {i: _whole(configs[i], built[i], run) / run.end(built[i]) for i in part}
+        end = max((ends[i] for i in part if not _rises(built[i])), default=1.0)
+        warm_up = max(
             (
-                _whole(configs[i], built[i], run) / run.end(built[i])
+                ends[i]
                 for i in part
-                if not _rises(built[i])
+                if _rises(built[i]) and built[i].begin == 0 and 'end' in configs[i]
+                if ends[i] < end
             ),
-            default=1.0,
+            default=0.0,
         )
-        if run.differs(mismatch.scheduler, share * mismatch.end):
+        if run.differs(mismatch.scheduler, end * mismatch.end):
+            scale = Scale(end, warm_up)
             for i in part:
-                configs[i] = _multiplied(configs[i], built[i], run, 1 / share)
+                configs[i] = _moved(configs[i], built[i], run, scale)
         elif not _rises(mismatch.scheduler):
             raise ValueError(
                 f'scale_schedule cannot tell where the schedule of {name!r} ends: give '
@@ -218,6 +253,31 @@ def scaled(configs: list, run: Length) -> list:
                 f'{dict(configs[mismatch.index])}'
             )
     return configs
+
+
+def changes(before: list[dict], after: list[dict]) -> list[str]:
+    """Return a line for each scheduler, with its places before and after `scaled`.
+
+    Return nothing if nothing has changed.
+    """
+    names = {'begin', 'end'}.union(*LENGTHS.values())
+    lines = []
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        places = [
+            f'{key} {value}' + (f' -> {new[key]}' if new[key] != value else '')
+            for key, value in old.items()
+            if key in names
+        ]
+        lines.append(
+            f'scale_schedule: param_scheduler.{index} ({_kind(old)}): '
+            f'{", ".join(places)}'
+        )
+    return lines if before != after else []
+
+
+def _kind(config: dict) -> str:
+    kind = config['type']
+    return kind if isinstance(kind, str) else kind.__name__
 
 
 def _built(config: dict, run: Length) -> _ParamScheduler:
@@ -235,11 +295,8 @@ def _whole(config: dict, scheduler: _ParamScheduler, run: Length) -> int:
     return _goal(scheduler, run)[0] or scheduler.end
 
 
-def _multiplied(
-    config: dict, scheduler: _ParamScheduler, run: Length, factor: float
-) -> dict:
-    kind = config['type']
-    kind = kind if isinstance(kind, str) else kind.__name__
+def _moved(config: dict, scheduler: _ParamScheduler, run: Length, scale: Scale) -> dict:
+    kind = _kind(config)
     match = KIND.fullmatch(kind)
     if match is None or match['kind'] not in LENGTHS:
         raise ValueError(
@@ -253,23 +310,29 @@ def _multiplied(
             'counts iterations: give it by_epoch=False and lengths in iterations'
         )
 
-    def times(length: int) -> int:
-        return max(1, round(length * factor))
+    def place(old: int) -> int:
+        return round(scale(old / run.end(scheduler)) * run.end(scheduler))
 
     new = dict(config)
-    begin = round(config.get('begin', 0) * factor)
+    begin = place(scheduler.begin)
     if 'begin' in config:
         new['begin'] = begin
     if 'end' in config:
-        new['end'] = max(times(config['end']), begin + 1)
+        new['end'] = max(place(config['end']), begin + 1)
     for name in LENGTHS[match['kind']]:
         if name not in config:
             continue
         value = config[name]
-        if isinstance(value, list | tuple):
-            new[name] = [times(item) for item in value]
+        if name == 'milestones':  # they count from `begin`
+            new[name] = [
+                max(1, place(scheduler.begin + item) - begin) for item in value
+            ]
+        elif value == config.get('end'):  # counted from 0 instead of from `begin`
+            new[name] = new['end']
         elif value == scheduler.end - scheduler.begin and 'end' in config:
             new[name] = new['end'] - begin
+        elif name == 'total_steps':
+            new[name] = max(1, place(scheduler.begin + value) - begin)
         else:
-            new[name] = times(value)
+            new[name] = max(1, round(value * scale.rate))
     return new

@@ -11,6 +11,7 @@ from mmengine.registry import PARAM_SCHEDULERS
 from tiny_run import make_runner
 
 from mmattn.engine.schedule import Length, mismatches, scaled
+from mmattn.models import IViT
 
 EPOCHS = Length(epochs=12, iters=1200, epoch_length=100)
 ITERS = Length(epochs=1, iters=60, epoch_length=0, by_epoch=False)
@@ -159,23 +160,82 @@ def test_a_scaled_schedule_fits(run, configs):
     assert found(scaled(configs, run), run) == []
 
 
-def test_scaling_keeps_proportions():
-    configs = [warm_up(20), cosine(20, 300, by_epoch=False, T_max=280, eta_min=1e-5)]
-    assert scaled(configs, ITERS) == [
-        warm_up(4),
-        cosine(4, 60, by_epoch=False, T_max=56, eta_min=1e-5),
-    ]
-    steps = dict(type='MultiStepLR', milestones=[27, 33], end=36, gamma=0.1)
-    assert scaled([steps], EPOCHS) == [dict(steps, milestones=[9, 11], end=12)]
-    assert scaled([warm_up(900), steps], EPOCHS)[0] == warm_up(300)
-    early = dict(steps, milestones=[1, 33])  # at 0 it would come before the first step
-    assert scaled([early], EPOCHS)[0]['milestones'] == [1, 11]
+STEPS = dict(type='MultiStepLR', milestones=[27, 33], end=36, gamma=0.1)
+EARLY = dict(STEPS, milestones=[1, 33])  # at 0 it would come before the first step
+SCALINGS = {
+    'steps': (EPOCHS, [STEPS], [dict(STEPS, milestones=[9, 11], end=12)]),
+    'early-step': (EPOCHS, [EARLY], [dict(EARLY, milestones=[1, 11], end=12)]),
+    'warm-up-keeps-its-steps': (
+        ITERS,
+        [warm_up(20), cosine(20, 3000, by_epoch=False, T_max=2980, eta_min=1e-5)],
+        [warm_up(20), cosine(20, 60, by_epoch=False, T_max=40, eta_min=1e-5)],
+    ),
+    'to-a-longer-run': (
+        EPOCHS,
+        [warm_up(50), cosine(0, 6, T_max=6)],
+        [warm_up(50), cosine(0, 12, T_max=12)],
+    ),
+    'warm-up-takes-a-third': (
+        ITERS,
+        [warm_up(300), cosine(300, 3000, by_epoch=False)],
+        [warm_up(20), cosine(20, 60, by_epoch=False)],
+    ),
+    'warm-up-took-half': (
+        ITERS,
+        [warm_up(100), cosine(100, 200, by_epoch=False)],
+        [warm_up(30), cosine(30, 60, by_epoch=False)],
+    ),
+    'T_max-from-zero': (
+        EPOCHS,
+        [dict(warm_up(2), by_epoch=True, **CONVERTED), cosine(2, 36, T_max=36)],
+        [dict(warm_up(2), by_epoch=True, **CONVERTED), cosine(2, 12, T_max=12)],
+    ),
+    'warm-up-in-iterations-of-a-schedule-in-epochs': (
+        EPOCHS,
+        [warm_up(900), cosine(9, 36)],
+        [warm_up(400), cosine(4, 12)],
+    ),
+    'one-cycle-after-a-warm-up': (
+        ITERS,
+        [
+            warm_up(20),
+            dict(
+                type='OneCycleLR', by_epoch=False, begin=20, eta_max=1, total_steps=90
+            ),
+        ],
+        [
+            warm_up(20),
+            dict(
+                type='OneCycleLR', by_epoch=False, begin=20, eta_max=1, total_steps=40
+            ),
+        ],
+    ),
+    'momentum-without-a-warm-up': (
+        ITERS,
+        [
+            warm_up(20),
+            cosine(20, 120, by_epoch=False),
+            dict(type='PolyMomentum', by_epoch=False, begin=12, end=120),
+        ],
+        [
+            warm_up(20),
+            cosine(20, 60, by_epoch=False),
+            dict(type='PolyMomentum', by_epoch=False, begin=6, end=60),
+        ],
+    ),
+}
 
 
-def test_a_warm_up_is_scaled_with_the_rest_once():
+@pytest.mark.parametrize(
+    ('run', 'configs', 'expected'), SCALINGS.values(), ids=SCALINGS
+)
+def test_a_warm_up_keeps_its_steps_and_the_rest_fills_the_run(run, configs, expected):
+    assert scaled(configs, run) == expected
+
+
+def test_a_warm_up_that_nothing_follows_stays():
     cut_off = [warm_up(100), cosine(100, 300, by_epoch=False)]
     assert found(cut_off, ITERS) == [(0, 'end', 100), (1, 'end', 300)]
-    assert scaled(cut_off, ITERS) == [warm_up(20), cosine(20, 60, by_epoch=False)]
     alone = [warm_up(100), cosine(by_epoch=False)]
     assert scaled(alone, ITERS) == alone
 
@@ -239,9 +299,16 @@ def test_a_run_says_that_its_schedule_does_not_fit(tmp_path, capsys):
 
 
 def test_a_run_scales_its_schedule(tmp_path, capsys):
-    expected = run_cosine(tmp_path / 'a', 8, 8)
-    assert run_cosine(tmp_path / 'b', 8, 40, scale_schedule=True) == expected
-    assert 'but the run ends at' not in capsys.readouterr().out
+    expected = run_cosine(tmp_path / 'a', 12, 12)
+    assert 'scale_schedule: ' not in capsys.readouterr().out
+    assert run_cosine(tmp_path / 'b', 12, 16, scale_schedule=True) != expected
+    said = capsys.readouterr().out
+    assert 'but the run ends at' not in said
+    assert 'scale_schedule: param_scheduler.0 (LinearLR): end 4\n' in said
+    assert (
+        'scale_schedule: param_scheduler.1 (CosineAnnealingLR): begin 4, end 16 -> 12, '
+        'T_max 12 -> 8\n'
+    ) in said
 
 
 def test_a_run_that_scales_its_schedule_resumes(tmp_path):
@@ -250,3 +317,37 @@ def test_a_run_that_scales_its_schedule_resumes(tmp_path):
     whole = run_cosine(tmp_path / 'a', 8, 40, **options)
     options.update(load_from=str(tmp_path / 'a/iter_4.pth'), resume=True)
     assert run_cosine(tmp_path / 'b', 8, 40, **options) == whole
+
+
+def train_ivit(configs):
+    """Return the last losses of an IViT that learns where a square is."""
+    torch.manual_seed(0)
+    backbone, head = IViT('nano'), torch.nn.Linear(256, 16)
+    parameters = [*backbone.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=6e-3, weight_decay=0.05)
+    schedulers = [
+        PARAM_SCHEDULERS.build(dict(config), default_args=dict(optimizer=optimizer))
+        for config in configs
+    ]
+    losses = []
+    for _ in range(ITERS.iters):
+        images, cells = torch.rand(16, 3, 32, 32) - 1, torch.randint(16, (16,))
+        for image, cell in zip(images, cells, strict=True):
+            y, x = 8 * (cell // 4) + 2, 8 * (cell % 4) + 2
+            image[:, y : y + 4, x : x + 4] += 1
+        scores = head(backbone(images)[-1].mean((2, 3)))
+        losses.append(torch.nn.functional.cross_entropy(scores, cells))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 5.0)
+        for part in (optimizer, *schedulers):
+            part.step()
+    return torch.stack(losses[-8:]).mean().item()
+
+
+@pytest.mark.slow
+def test_a_transformer_needs_the_warm_up_that_scaling_keeps():
+    """Proportions would leave 2 of 20 steps: then it learns nothing (ln 16 = 2.77)."""
+    configs = [warm_up(20), cosine(20, 600, by_epoch=False, T_max=580)]
+    proportional = [warm_up(2), cosine(2, 60, by_epoch=False, T_max=58)]
+    assert train_ivit(scaled(configs, ITERS)) < 0.5 < 2.5 < train_ivit(proportional)
