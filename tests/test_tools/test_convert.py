@@ -1,7 +1,9 @@
 """tools/datasets/convert.py: formats, splits, messages, and the configs it writes."""
 
 import json
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ pytest.importorskip('supervision')
 import check
 import convert
 import cv2
+import estimate
 import own_config
 import own_data
 from mmengine.config import Config
@@ -50,7 +53,7 @@ def here(tmp_path, monkeypatch):
 
 
 def run(*args: str) -> None:
-    convert.main([*args, '--out', 'data/cells'])
+    convert.main([*args, '--out', 'data/cells', '--no-estimate'])
 
 
 def annotations(split: str) -> dict:
@@ -299,6 +302,8 @@ def test_the_config_of_objects_checks_and_builds(here, capsys):
     init_default_scope('mmdet')
     assert cfg.model.roi_head.mask_head.num_classes == 1
     assert cfg.train_cfg.max_iters == cfg.param_scheduler[1].end == 300
+    assert cfg.val_evaluator.classwise is True
+    assert cfg.default_hooks.checkpoint.save_best == 'coco/segm_mAP'
     Path(path).write_text('# mine')
     run('masks', 'images', 'masks', '--classes', 'cell', '--force')
     assert Path(path).read_text() == '# mine'
@@ -315,6 +320,7 @@ def test_the_config_of_boxes_has_no_masks(here):
     cfg = Config.fromfile('data/faster_rcnn_ivit_n_cells.py')
     assert cfg.model.type == 'FasterRCNN' and cfg.model.roi_head.mask_head is None
     assert cfg.val_evaluator.metric == 'bbox'
+    assert cfg.default_hooks.checkpoint.save_best == 'coco/bbox_mAP'
 
 
 def test_the_config_of_label_maps_checks(here):
@@ -324,6 +330,77 @@ def test_the_config_of_label_maps_checks(here):
     assert cfg.model.decode_head.num_classes == 8
     assert cfg.train_dataloader.dataset.reduce_zero_label is False
     assert cfg.train_dataloader.dataset.metainfo.classes == tuple('abcdefgh')
+    assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
+
+
+@pytest.mark.parametrize('shrunk', [1, 4])
+def test_anchors_follow_the_factor_of_the_config(here, shrunk, monkeypatch):
+    """Halving `factor` halves images and anchors, also where images are shrunk."""
+    monkeypatch.setattr(own_config, 'SHORT', SIZE[0] / shrunk)
+    run('masks', 'images', 'masks', '--classes', 'cell')
+    path = Path('data/mask_rcnn_ivit_n_cells.py')
+
+    def read() -> tuple[float, float]:
+        cfg = Config.fromfile(path)
+        scales = {step.scale_factor for step in resizes(cfg)}
+        return scales.pop(), cfg.model.rpn_head.anchor_generator.scales[0]
+
+    def resizes(cfg):
+        loaders = cfg.train_dataloader, cfg.val_dataloader
+        for pipeline in (loader.dataset.pipeline for loader in loaders):
+            yield from (step for step in pipeline if step.type == 'Resize')
+
+    factor, scale = read()
+    assert factor == 1 / shrunk and scale == 2
+    text = path.read_text()
+    path.write_text(text.replace(f'factor = {factor}', f'factor = {factor / 2}', 1))
+    assert read() == (factor / 2, scale / 2)
+
+
+def log(*times):
+    """Replace a training by one that logs `times` and ends or, with None, hangs."""
+
+    def train(command, **options):
+        if times[-1] is not None:
+            folder = Path(command[command.index('--work-dir') + 1], 'now/vis_data')
+            folder.mkdir(parents=True)
+            lines = [json.dumps(dict(time=time)) for time in times]
+            Path(folder, 'scalars.json').write_text('\n'.join(lines))
+        if len(times) < 3:
+            raise subprocess.TimeoutExpired(command, estimate.LIMIT)
+        return subprocess.CompletedProcess(command, 1, '', 'Traceback\nOSError: gone')
+
+    return train
+
+
+@pytest.mark.parametrize(
+    'times, said',
+    [
+        ((60, 1, 3), 'estimate: 2.00 s a step on this machine, 100 min for 3000 steps'),
+        ((60, 6), 'estimate: 6.00 s a step on this machine, 5.0 h for 3000 steps'),
+        ((60,), 'no estimate of the training time: no two steps in 120 s'),
+        ((None,), 'no estimate of the training time: no two steps in 120 s'),
+        ((None,) * 3, 'no estimate of the training time: OSError: gone'),
+    ],
+    ids=['ends', 'slow', 'very-slow', 'hangs', 'fails'],
+)
+def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
+    monkeypatch.setattr(own_config, 'FEWEST', 3000)
+    monkeypatch.setattr(estimate.subprocess, 'run', log(*times))
+    convert.main(['masks', 'images', 'masks', '--out', 'data/cells'])
+    out = capsys.readouterr().out
+    assert said in out
+    short = 'train_cfg.max_iters=300 train_cfg.val_interval=100 '
+    assert (short in out) == ('factor = 0.5 in data/' in out) == said.startswith('est')
+
+
+@pytest.mark.slow
+def test_the_estimate_times_the_training(here, capsys):
+    convert.main(['masks', 'images', 'masks', '--out', 'data/cells'])
+    out = capsys.readouterr().out
+    found = re.search(r'estimate: (\d+\.\d+) s a step .* for 300 steps;', out)
+    assert found and 0 < float(found[1]) < estimate.LIMIT
+    assert not Path('work_dirs').exists()
 
 
 def test_channels_are_those_of_the_backbone():

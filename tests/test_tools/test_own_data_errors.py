@@ -35,6 +35,7 @@ def here(tmp_path, monkeypatch):
         mask[8:30, 8:30], mask[20:50, 40:60] = 1, 2
         cv2.imwrite(f'cells/masks/{index}.png', mask)
     args = ['masks', 'cells/images', 'cells/masks', '--out', 'data/cells']
+    args.append('--no-estimate')
     convert.main([*args, '--classes', 'cell', '--val-images', '4*'])
     return tmp_path
 

@@ -30,15 +30,18 @@ _base_ = [
 data_root = {root!r}
 metainfo = dict(classes={classes!r})
 num_classes = {num_classes}
+# {resized}
+# A smaller factor makes training faster. Anchors follow it.
+factor = {factor!r}
 
 model = dict(
     type={type!r},
     # Without published weights the network starts from random ones.
     backbone=dict(type='mmattn.IViT', arch={arch!r}),
     neck=dict(in_channels={channels!r}),
-    # Anchors of {sides} pixels. The middle half of the objects has sides of
-    # {low:.0f} to {high:.0f}.
-    rpn_head=dict(anchor_generator=dict(scales=[{scale}])),
+    # With factor = {factor}, anchors have {sides} pixels. The middle half of the
+    # objects has sides of {low:.0f} to {high:.0f}.
+    rpn_head=dict(anchor_generator=dict(scales=[{scale} * factor])),
     roi_head=dict(
         bbox_head=dict(num_classes=num_classes),
         {mask_head},
@@ -47,8 +50,7 @@ model = dict(
     test_cfg=dict(rcnn=dict(max_per_img={max_per_img})),
 )
 
-# {resized}
-resize = dict(type='Resize', scale_factor={factor!r}, keep_ratio=True)
+resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
 load = dict(type='LoadAnnotations', with_bbox=True{with_mask})
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -97,7 +99,10 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(ann_file=data_root + 'annotations/instances_val.json')
+# The log has the AP of each class. The best checkpoint is that of the highest AP.
+val_evaluator = dict(
+    ann_file=data_root + 'annotations/instances_val.json', classwise=True
+)
 test_evaluator = val_evaluator
 """
 
@@ -183,7 +188,9 @@ param_scheduler = [
 ]
 default_hooks = dict(
     logger=dict(interval=10, log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval={interval}, max_keep_ckpts=1),
+    checkpoint=dict(
+        by_epoch=False, interval={interval}, max_keep_ckpts=1, save_best={best!r}
+    ),
 )
 log_processor = dict(by_epoch=False, window_size=10)
 randomness = dict(seed=0)
@@ -221,8 +228,11 @@ def anchor_scale(sides: np.ndarray) -> int:
     return int(np.clip(round(middle / np.sqrt(8 * 16)), 2, 16))
 
 
-def schedule(images: int, batch_size: int, arch: str) -> str:
-    """Return the part of a config about iterations and the optimizer."""
+def schedule(images: int, batch_size: int, arch: str, best: str) -> str:
+    """Return the part of a config about iterations, optimizer and checkpoints.
+
+    `best` is the metric that chooses the best checkpoint.
+    """
     iterations = EPOCHS * images / batch_size
     max_iters = int(np.clip(round(iterations, -2), FEWEST, MOST))
     reason = f'{max_iters} iterations of {batch_size} images'
@@ -232,6 +242,7 @@ def schedule(images: int, batch_size: int, arch: str) -> str:
         max_iters=max_iters,
         interval=max_iters // 3,
         lr='1e-3' if arch == 'nano' else '5e-4',
+        best=best,
     )
 
 
@@ -276,7 +287,7 @@ def detection(
         root=f'{out.as_posix()}/',
         classes=tuple(classes),
         num_classes=len(classes),
-        scale=scale,
+        scale=round(scale / factor, 2),
         sides=', '.join(str(scale * stride) for stride in (4, 8, 16, 32)),
         low=low,
         high=high,
@@ -287,7 +298,8 @@ def detection(
         crop=crop,
         batch_size=batch_of(crop),
     )
-    return text + schedule(len(splits['train']), batch_of(crop), arch)
+    best = 'coco/segm_mAP' if has_masks else 'coco/bbox_mAP'
+    return text + schedule(len(splits['train']), batch_of(crop), arch, best)
 
 
 def segmentation(
@@ -321,4 +333,4 @@ def segmentation(
         suffix=suffixes[0],
         batch_size=batch_of(crop),
     )
-    return text + schedule(len(splits['train']), batch_of(crop), arch)
+    return text + schedule(len(splits['train']), batch_of(crop), arch, 'mIoU')
