@@ -199,7 +199,7 @@ def _finished(
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     if weights is None or weights in CHOICES:
-        weights = str(run_checkpoint(folder, weights))
+        weights = str(run_checkpoint(folder, weights, cfg))
     return Found(name, cfg, _checked(name, weights))
 
 
@@ -234,23 +234,28 @@ def run_config(folder: Path) -> Path:
     return own[0]
 
 
-def run_checkpoint(folder: Path, which: str | None = None) -> Path:
+def run_checkpoint(
+    folder: Path, which: str | None = None, cfg: Config | None = None
+) -> Path:
     """Return a checkpoint of a run.
 
     Args:
         folder: work dir.
         which: 'best', 'last', or None for the best one if there is one, else the last.
+            Of the best ones by several metrics, the newest by the first metric of the
+            config's `save_best` is taken.
+        cfg: config of the run; None reads the one in the work dir.
 
     Raises:
         FileNotFoundError: there is none.
     """
     best = sorted(folder.glob('best_*.pth'), key=lambda path: path.stat().st_mtime)
     if best and which != 'last':
-        return best[-1]
+        return best[-1] if len(best) == 1 else _best_by_config(folder, best, cfg)
     if which == 'best':
         raise FileNotFoundError(
             f"{folder} has no best checkpoint (best_*.pth): pass weights='last', or "
-            "train with default_hooks.checkpoint.save_best='auto'"
+            'train with default_hooks.checkpoint.save_best, such as coco/bbox_mAP'
         )
     named = folder / 'last_checkpoint'
     if named.is_file():
@@ -268,3 +273,13 @@ def run_checkpoint(folder: Path, which: str | None = None) -> Path:
             f'{folder} has no checkpoint yet (best_*.pth, epoch_*.pth, iter_*.pth)'
         )
     return max(numbered)[1]
+
+
+def _best_by_config(folder: Path, best: list[Path], cfg: Config | None) -> Path:
+    """Return the last of `best` that is named by the metric of the run's config."""
+    cfg = read_config_file(run_config(folder)) if cfg is None else cfg
+    metric = cfg.get('default_hooks', {}).get('checkpoint', {}).get('save_best')
+    metric = metric[0] if isinstance(metric, list) else metric
+    named = re.escape(f'best_{metric}_'.replace('/', '_'))
+    chosen = [path for path in best if re.match(rf'{named}[a-z]+_\d+', path.name)]
+    return (chosen or best)[-1]

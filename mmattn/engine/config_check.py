@@ -61,6 +61,39 @@ def _types(value, key: str) -> Iterator[tuple[str, str]]:
             yield from _types(item, f'{key}.{index}')
 
 
+def check_save_best(save_best, evaluator):
+    """Raise an error if 'auto' would choose checkpoints by the metric of one class.
+
+    mmengine takes the first metric that an evaluator returns. With `classwise=True`,
+    mmdetection's metrics begin with those of the classes.
+
+    Args:
+        save_best: argument of the checkpoint hook, a key of the metrics or several.
+        evaluator: `val_evaluator` of a config.
+
+    Raises:
+        ValueError: the message says what to set.
+    """
+    names = [save_best] if isinstance(save_best, str) else save_best or []
+    metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
+    classwise = [
+        metric
+        for metric in metrics
+        if isinstance(metric, Mapping)
+        and metric.get('classwise')
+        and 'Panoptic' not in str(metric.get('type'))  # keeps classes out
+    ]
+    if 'auto' not in names or not classwise:
+        return
+    metric = classwise[0].get('metric', 'bbox')
+    metric = metric if isinstance(metric, str) else metric[-1]
+    raise ValueError(
+        "default_hooks.checkpoint.save_best is 'auto', which takes the first metric, "
+        'and with classwise=True that is the one of a class: set it to the metric '
+        f'that you want, such as coco/{metric}_mAP'
+    )
+
+
 def check_channels(cfg: Mapping, model: nn.Module):
     """Raise an error if the maps of a built model do not fit what reads them.
 

@@ -18,7 +18,7 @@ from .checkpoints.atomic_files import atomic_backend_args
 from .checkpoints.hook import check_last_checkpoint, safe_checkpoint_hook
 from .checkpoints.reader import trusted_checkpoints
 from .checkpoints.weights import load_checkpoint, partial_loads
-from .config_check import check_channels, check_scopes
+from .config_check import check_channels, check_save_best, check_scopes
 from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, positioned
 from .finite import FiniteHook
@@ -147,8 +147,11 @@ class Runner(MMEngineRunner):
         """Train as mmengine does, while no other training runs in the work dir.
 
         Raises:
-            ValueError: another one runs; the message names its process.
+            ValueError: another one runs, and the message names its process; or the best
+                checkpoint would be chosen by the metric of a class.
         """
+        for hook in self.hooks:
+            check_save_best(getattr(hook, 'save_best', None), self._val_evaluator)
         try:
             with locked_work_dir(self.work_dir):
                 self._write_config()

@@ -1,5 +1,7 @@
 """Models by path, by name and by work dir, and what is said where there is none."""
 
+import os
+
 import pytest
 
 pytest.importorskip('mmengine')
@@ -151,6 +153,30 @@ def test_a_config_is_that_of_a_run_by_its_content(stranger, tmp_path, caplog):
 def test_a_given_config_needs_a_work_dir_or_a_checkpoint():
     with pytest.raises(ValueError, match='`config` is for a work dir or a checkpoint'):
         find_model('ivit_t_3x_coco', 'random', config='a.py')
+
+
+@pytest.mark.parametrize(
+    'save_best, taken',
+    [
+        ("'coco/bbox_mAP'", 'best_coco_bbox_mAP_iter_20.pth'),
+        ("['coco/segm_mAP', 'coco/bbox_mAP']", 'best_coco_segm_mAP_iter_10.pth'),
+        ("'auto'", 'best_coco_RBC_precision_iter_30.pth'),
+    ],
+)
+def test_of_several_best_checkpoints_the_config_chooses(tmp_path, save_best, taken):
+    """The newest one may be a class's, from an earlier run in the folder."""
+    steps = {'bbox_mAP': [10, 20], 'bbox_mAP_50': [25], 'segm_mAP': [10]}
+    steps['RBC_precision'] = [30]
+    for time, (metric, step) in enumerate((m, s) for m in steps for s in steps[m]):
+        path = tmp_path / f'best_coco_{metric}_iter_{step}.pth'
+        path.touch()
+        os.utime(path, (time, time))
+    text = f'default_hooks = dict(checkpoint=dict(save_best={save_best}))'
+    (tmp_path / 'run.py').write_text(text)
+    cfg = Config.fromfile(tmp_path / 'run.py')
+    assert run_checkpoint(tmp_path, cfg=cfg).name == taken
+    record_config(tmp_path / 'run.py')
+    assert run_checkpoint(tmp_path).name == taken
 
 
 def test_the_last_checkpoint_is_the_one_of_most_steps(tmp_path):

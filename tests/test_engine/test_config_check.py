@@ -9,7 +9,8 @@ from mmengine.model import BaseModel
 from mmengine.registry import MODELS, DefaultScope, Registry
 from tiny_run import make_runner
 
-from mmattn.engine.config_check import check_channels, check_scopes
+from mmattn.engine.config_check import check_channels, check_save_best, check_scopes
+from mmattn.engine.data.checked_dataset import DataError
 from mmattn.models import IViT
 from mmattn.registry import HOOKS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmattn.registry import MODELS as OURS
@@ -203,3 +204,39 @@ def test_backbones_of_others_are_left_alone():
     wrong = dict(FPN, in_channels=CHANNELS[:3], num_outs=3)
     resnet = dict(type='mmdet.ResNet', depth=18)
     check_channels(dict(neck=wrong), Detector(resnet, wrong))
+
+
+@pytest.mark.parametrize(
+    ('evaluator', 'metric'),
+    [
+        (dict(type='mmdet.CocoMetric', metric='bbox'), 'bbox'),
+        ([dict(type='mmdet.CocoMetric', metric=['bbox', 'segm'])], 'segm'),
+    ],
+)
+def test_auto_is_refused_with_metrics_of_classes(tmp_path, evaluator, metric):
+    """Before any data is read, and only where a class would choose."""
+    checkpoint = dict(type='CheckpointHook', interval=1, by_epoch=False)
+
+    def train(save_best, classwise=True):
+        first = evaluator[0] if isinstance(evaluator, list) else evaluator
+        first['classwise'] = classwise
+        make_runner(
+            tmp_path,
+            val=True,
+            val_evaluator=evaluator,
+            train_dataloader=dict(dataset=dict(type='NeverRead'), batch_size=1),
+            default_hooks=dict(checkpoint=checkpoint | dict(save_best=save_best)),
+        ).train()
+
+    with pytest.raises(ValueError, match=f"'auto', .* such as coco/{metric}_mAP"):
+        train('auto')
+    for options in (['auto', False], ['coco/bbox_mAP'], [None]):
+        with pytest.raises(DataError, match='NeverRead'):
+            train(*options)
+
+
+def test_panoptic_metrics_keep_classes_to_themselves():
+    metric = dict(type='mmdet.CocoPanopticMetric', classwise=True)
+    check_save_best('auto', metric)
+    with pytest.raises(ValueError, match='auto'):
+        check_save_best(['mIoU', 'auto'], [metric, dict(type='X', classwise=True)])
