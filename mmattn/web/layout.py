@@ -10,11 +10,13 @@ from ..results import Detections
 from . import views
 
 MAX_RUNS = 20
-COMPARED = ['model', 'first run, s', 'median, s', 'fastest, s', 'result']
+DEFAULT_RUNS = 7
+NARROW = 120  # pixels, so that a phone has room for two in a row
+COMPARED = ['model', 'median, s', 'range, s', 'result']
 
 
 def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNamespace:
-    """Return what all tabs have in common: the image, the model and the style."""
+    """Return what all tabs have in common: the image, the model and the score."""
     gr.Markdown('## mmattn')
     return SimpleNamespace(
         upload=gr.File(
@@ -33,27 +35,31 @@ def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNames
         model=gr.Dropdown(
             list(models), value=models[0], label='Model', elem_id='model'
         ),
-        style=[
-            gr.Slider(0, 1, 0.3, step=0.01, label='Lowest score', elem_id='score'),
-            gr.Radio(
-                list(views.DRAWN), value=views.DRAWN[0], label='Draw', elem_id='drawn'
-            ),
-            gr.Checkbox(
-                True,
-                label='Names and scores, unless they hide objects',
-                elem_id='written',
-            ),
-            gr.Slider(
-                0,
-                1,
-                0.5,
-                step=0.05,
-                label='Opacity of the label map',
-                visible=False,
-                elem_id='opacity',
-            ),
-        ],
+        score=gr.Slider(0, 1, 0.3, step=0.01, label='Lowest score', elem_id='score'),
     )
+
+
+def drawing() -> list:
+    """Return what to draw of a result, whether with names, and the opacity."""
+    return [
+        gr.Radio(
+            list(views.DRAWN), value=views.DRAWN[0], label='Draw', elem_id='drawn'
+        ),
+        gr.Checkbox(
+            True,
+            label='Names and scores; a legend where they would hide objects',
+            elem_id='written',
+        ),
+        gr.Slider(
+            0,
+            1,
+            0.5,
+            step=0.05,
+            label='Opacity of the label map',
+            visible=False,
+            elem_id='opacity',
+        ),
+    ]
 
 
 def tiles() -> gr.Dropdown:
@@ -115,13 +121,19 @@ def comparison(models: Sequence[str]) -> SimpleNamespace:
     """Return two models to choose, their pictures and times."""
     with gr.Row():
         pair = [
-            gr.Dropdown(list(models), value=value, label=f'Model {side}')
+            gr.Dropdown(
+                list(models), value=value, label=f'Model {side}', min_width=NARROW
+            )
             for side, value in zip('AB', (models[0], models[:2][-1]), strict=True)
         ]
-        runs = gr.Slider(1, MAX_RUNS, 3, step=1, label='Runs of each')
+        runs = gr.Slider(
+            1, MAX_RUNS, DEFAULT_RUNS, step=1, label='Runs of each', min_width=NARROW
+        )
     with gr.Row():
-        start = gr.Button('Compare', variant='primary', elem_id='compare')
-        stop = gr.Button('Stop', elem_id='stop')
+        start = gr.Button(
+            'Compare', variant='primary', elem_id='compare', min_width=NARROW
+        )
+        stop = gr.Button('Stop', elem_id='stop', min_width=NARROW)
     verdict = gr.Markdown(elem_id='verdict')
     with gr.Row():
         pictures = [_picture('A', 'a'), _picture('B', 'b')]
@@ -131,7 +143,7 @@ def comparison(models: Sequence[str]) -> SimpleNamespace:
         label='Times',
         elem_id='times',
         wrap=True,
-        column_widths=['24%', '15%', '13%', '14%', '34%'],
+        column_widths=['110px', '90px', '130px', '190px'],
     )
     return SimpleNamespace(
         pair=pair,
@@ -150,4 +162,5 @@ def _picture(label: str, name: str) -> gr.Image:
         format='png',
         elem_id=name,
         buttons=['download', 'fullscreen'],
+        min_width=NARROW,
     )

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from uuid import uuid4
 
 import gradio as gr
@@ -19,7 +20,7 @@ from .inside import RED, Inside, look_inside, panels
 from .layout import MAX_RUNS
 from .models import Models
 from .photos import Photo, read_photo
-from .timing import Timed, time_in_turns
+from .timing import Timed, ratios, time_in_turns
 
 DOWNLOADS = 64  # files that are kept for users to download
 KEPT_SECONDS = 3600  # of what a user sees after the last request
@@ -107,7 +108,9 @@ class Page:
         return (
             found,
             *self.redraw(photo, found, score, drawn, names, opacity),
-            *[gr.update(visible=boxes)] * 3,
+            gr.update(visible=boxes),
+            gr.update(visible=boxes and found.result.masks is not None),
+            gr.update(visible=boxes),
             gr.update(visible=labels),
             gr.update(visible=cut),
         )
@@ -222,6 +225,7 @@ class Page:
                     with gr.Tab('Predict'):
                         tile = layout.tiles()
                         view = layout.prediction()
+                        common.style = [common.score, *layout.drawing()]
                     with gr.Tab('Attention'):
                         looked = layout.attention()
                     with gr.Tab('Compare'):
@@ -323,24 +327,25 @@ def _marked(photo: Photo, x: float, y: float) -> np.ndarray:
 
 
 def _compared(name: str, timed: Timed, score: float) -> list:
-    fastest = min(timed.seconds, default=None)
-    seconds = [
-        '' if value is None else f'{value:.3f}'
-        for value in (timed.first, timed.median, fastest)
-    ]
+    low, high = timed.spread or (None, None)
+    seconds = ['' if each is None else f'{each:.3f}' for each in (timed.median, low)]
+    if high is not None:
+        seconds[1] += f' to {high:.3f}'
     line = '' if timed.result is None else views.describe(timed.result, score)
     return [name, *seconds, line]
 
 
 def _verdict(times: list[Timed]) -> str:
-    """Say which model is faster, once both have run."""
-    medians = [each.median for each in times]
-    if None in medians:
+    """Say which model is faster, once both have run, if all turns agree on it."""
+    a, b = times
+    if not b.seconds:
         return 'The first run prepares a model and is not counted.'
-    (fast, slow) = sorted(range(2), key=lambda i: medians[i])
-    runs = min(len(each.seconds) for each in times)
-    side = 'AB'
-    return (
-        f'{side[slow]} takes {medians[slow] / medians[fast]:.2f} times as long as '
-        f'{side[fast]}, by the median of {runs} runs in turns.'
-    )
+    slow, fast, turns = 'B', 'A', ratios(b, a)
+    if median(turns) < 1:
+        slow, fast, turns = 'A', 'B', ratios(a, b)
+    low, high = min(turns), max(turns)
+    runs = f'median of {len(turns)} runs in turns; {low:.2f} to {high:.2f}'
+    text = f'{slow} takes {median(turns):.2f} times as long as {fast} ({runs}).'
+    if low <= 1:
+        text += ' The turns do not agree on which model is faster.'
+    return text

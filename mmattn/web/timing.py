@@ -29,6 +29,16 @@ class Timed:
     def median(self) -> float | None:
         return median(self.seconds) if self.seconds else None
 
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Return the shortest and the longest time."""
+        return (min(self.seconds), max(self.seconds)) if self.seconds else None
+
+
+def ratios(first: Timed, second: Timed) -> list[float]:
+    """Return how many times as long as the second the first took in each turn."""
+    return [a / b for a, b in zip(first.seconds, second.seconds, strict=False)]
+
 
 def time_in_turns(
     predictors: Sequence[Predictor], image: np.ndarray, runs: int

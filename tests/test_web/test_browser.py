@@ -155,9 +155,12 @@ def test_choose_click_and_compare(site, page):
     assert ((marked == [255, 0, 0]).all(-1)).any()
     page.get_by_role('tab', name='Compare').click()
     page.click('#compare')
-    wait_for(page, 'verdict', 'median of 3 runs')
+    wait_for(page, 'verdict', 'median of 7 runs')
     assert picture(page, 'a').shape == picture(page, 'b').shape == (450, 630, 3)
     assert 'detection' in page.inner_text('#times')
+    page.set_viewport_size(dict(width=390, height=844))
+    a, b = (page.locator(name).bounding_box() for name in ('#a', '#b'))
+    assert a['y'] == b['y'] and a['width'] > 120  # side by side on a phone
 
 
 def test_a_model_that_is_chosen_before_an_image(site, page):

@@ -1,10 +1,12 @@
 """The page as programs and attackers use it: results, limits, paths and users."""
 
 import json
+import re
 import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,13 +22,14 @@ from gradio_client.exceptions import AppError  # noqa: E402
 from predictor_models import noise, write_run  # noqa: E402
 
 from mmattn.apis.config_model import ConfigModel  # noqa: E402
-from mmattn.results import coco_document  # noqa: E402
+from mmattn.results import Detections, coco_document  # noqa: E402
 from mmattn.web import page as page_module  # noqa: E402
 from mmattn.web import views  # noqa: E402
 from mmattn.web.models import Models, Source, offered_models  # noqa: E402
 from mmattn.web.page import Page  # noqa: E402
 from mmattn.web.photos import Photo, images_in  # noqa: E402
 from mmattn.web.server import is_local, serve  # noqa: E402
+from mmattn.web.timing import Timed  # noqa: E402
 
 SCORE = 0.3
 
@@ -184,7 +187,7 @@ def test_two_models_side_by_side(site, client):
     )
     assert Image.open(a).size == Image.open(b).size == (640, 480)
     assert [row[0] for row in times['data']] == ['detection', 'segmentation']
-    assert 'by the median of 2 runs' in verdict
+    assert 'median of 2 runs in turns' in verdict
     with pytest.raises(AppError, match='from 1 to 20, got 21|maximum'):
         client.predict('detection', 'detection', SCORE, 21, api_name='/compare')
 
@@ -223,6 +226,43 @@ def test_messages_hold_no_code_of_others(tmp_path):
     with pytest.raises(gr.Error) as caught:
         page.choose('<img src=x>')
     assert '&lt;img src=x&gt;' in caught.value.message
+
+
+@pytest.mark.parametrize(
+    'seconds, text',
+    [
+        (([1, 1, 9], [2, 3, 18]), 'B takes 2.00 times as long as A (.*2.00 to 3.00).$'),
+        (([3, 2], [1, 1]), 'A takes 2.50 times as long as B (.*2.00 to 3.00).$'),
+        (([1, 2], [2, 1]), 'B takes 1.25 .*0.50 to 2.00.* do not agree'),
+        (([], []), 'not counted'),
+    ],
+    ids=['B', 'A', 'either', 'none'],
+)
+def test_turns_decide_which_model_is_faster(seconds, text):
+    times = [Timed(seconds=list(each)) for each in seconds]
+    verdict = page_module._verdict(times)
+    assert re.search(text.replace('(', r'\(').replace(').$', r'\)\.$'), verdict)
+
+
+@pytest.mark.parametrize('masked', [True, False])
+def test_masks_are_offered_if_there_are_some(masked, tmp_path):
+    masks = np.ones((1, 8, 8), bool) if masked else None
+    box = np.array([[0, 0, 8, 8]], np.float32)
+    found = Detections(box, np.ones(1, np.float32), np.zeros(1, int), ['cat'], masks)
+    found.size = (8, 8)
+
+    class Predictor:
+        task, classes = 'detection', ['cat']
+        model = SimpleNamespace(prepared_size=lambda pixels: (8, 8))
+
+        def __call__(self, pixels):
+            return found
+
+    page = Page({'m': Predictor()}, {}, 1, tmp_path)
+    photo = Photo('a.png', np.zeros((8, 8, 3), np.uint8))
+    style = 0.3, 'masks and boxes', True, 0.5
+    score, drawn, names, *_ = page.predict(photo, 'm', *style, 0)[6:]
+    assert [each['visible'] for each in (score, drawn, names)] == [True, masked, True]
 
 
 def test_old_downloads_are_removed(tmp_path, monkeypatch):
