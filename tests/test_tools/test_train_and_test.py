@@ -68,6 +68,24 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, trained):
     assert set(summary['metrics']) == {'coco/bbox_mAP', 'coco/segm_mAP'}
 
 
+def test_average_weights_early_stopping_and_ap_of_classes(work, tool):
+    """Run the lines of docs/training.md, with less patience."""
+    page = (ROOT / 'docs/training.md').read_text()
+    section = page.partition('## EMA, early stopping and per-class AP')[2]
+    lines = section.split('```')[1].removeprefix('python')
+    assert 'patience=5' in lines
+    config = "_base_ = 'detector.py'\ntrain_cfg = dict(max_epochs=4)\n"
+    (work / 'hooks.py').write_text(config + lines.replace('patience=5', 'patience=1'))
+    tool('train', 'hooks.py')
+    run_dir = work / 'work_dirs/hooks'
+    assert (run_dir / 'best_coco_bbox_mAP_epoch_1.pth').is_file()
+    assert (run_dir / 'epoch_2.pth').is_file()  # stopped after it
+    assert not (run_dir / 'epoch_3.pth').exists()
+    checkpoint = torch.load(run_dir / 'epoch_2.pth', weights_only=False)
+    assert 'ema_state_dict' in checkpoint
+    assert 'coco/bus_precision' in log_of(run_dir)
+
+
 def test_mmdets_own_tool_trains_with_our_backbone(work):
     stock = '-m', 'mmattn', 'run', MMDET_TOOLS / 'train.py'
     assert 'coco/bbox_mAP' in run(*stock, 'stock.py', cwd=work)
