@@ -47,7 +47,7 @@ def detector() -> Config:
                 ),
                 test_cfg=dict(
                     rpn=dict(nms_pre=50, max_per_img=20),
-                    rcnn=dict(score_thr=0.0, max_per_img=6),
+                    rcnn=dict(score_thr=0.0, max_per_img=6, mask_thr_binary=0.4),
                 ),
             )
         )

@@ -27,10 +27,11 @@ class FiniteHook(Hook):
             for name, value in (outputs or {}).items()
             if 'loss' in name
         }
-        bad = [name for name, loss in losses.items() if not loss.isfinite()]
-        if not bad:
+        # The sum waits for a GPU once, each loss by itself would do so again.
+        if torch.as_tensor(sum(losses.values())).isfinite():
             return
-        losses = ', '.join(f'{name} is {losses[name]}' for name in bad)
+        bad = [name for name, loss in losses.items() if not loss.isfinite()]
+        losses = ', '.join(f'{name} is {losses[name]}' for name in bad or losses)
         found = f'iteration {runner.iter + 1}: {losses}.'
         scaler = getattr(runner.optim_wrapper, 'loss_scaler', None)
         if scaler is not None and scaler.is_enabled():

@@ -167,7 +167,7 @@ def test_shared_lists_of_a_config_are_read_once(tmp_path):
 FINE = pickle.dumps(dict(part=1), 2)
 SHARED = pickle.dumps(doubled(tuple, 18), 2)
 RECORDS = {
-    'no-function': ({'data.pkl': SHARED[:-1] + b')R.'}, {}, 'calls what is no'),
+    'no-function': ({'data.pkl': SHARED[:-1] + b')R.'}, {}, 'without a name'),
     'long-name': ({'data.pkl': b'c' + b'm' * 9999 + b'\nx\n.'}, {}, 'a global of'),
     'compressed': (
         {'data.pkl': FINE, 'data/0': bytes(1 << 24)},

@@ -94,11 +94,12 @@ def test_small_maps_with_gradients_take_the_definition(monkeypatch, E):
     for limit, by_kernel in ((elements, False), (elements - 1, True)):
         monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', limit)
         for backend, expected in ((None, by_kernel), ('cpu', True)):
-            graph = landmark_attention(*inputs, backend=backend).grad_fn.name()
-            assert ('landmark_attention' in graph) == expected
+            out = landmark_attention(*inputs, backend=backend)
+            assert ('landmark_attention' in type(out.grad_fn).__name__) == expected
     monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', elements)
     monkeypatch.setenv('MMATTN_BACKEND', 'cpu')  # a request, too
-    assert 'landmark_attention' in landmark_attention(*inputs).grad_fn.name()
+    out = landmark_attention(*inputs)
+    assert 'landmark_attention' in type(out.grad_fn).__name__
 
 
 def test_compiled_calls_never_take_the_definition(monkeypatch):
@@ -106,8 +107,8 @@ def test_compiled_calls_never_take_the_definition(monkeypatch):
     inputs = make_landmark_inputs()
     inputs[0].requires_grad_()
     compiled = torch.compile(landmark_attention, fullgraph=True, backend='eager')
-    graph = compiled(*inputs).grad_fn.name()
-    assert 'landmark_attention' in graph
+    out = compiled(*inputs)
+    assert 'landmark_attention' in type(out.grad_fn).__name__
 
 
 def test_calls_without_gradients_never_take_the_definition(monkeypatch):

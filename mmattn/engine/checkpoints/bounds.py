@@ -15,6 +15,7 @@ and its calls are followed:
 import os
 import pickletools
 import zipfile
+from pickle import UnpicklingError
 from typing import BinaryIO, NamedTuple
 
 MAX_DEPTH = 100  # of tuples in tuples; hashing them overflows the stack far above it
@@ -99,6 +100,7 @@ def check_pickle(file, length: int):
 
     Raises:
         ValueError: the pickle could take much more time or memory than its size.
+        UnpicklingError: it calls something that is no named function.
     """
     stack, memo, parts, elements, storages = [], {}, 0, 0, set()
     for opcode, argument, _ in pickletools.genops(file):
@@ -156,7 +158,8 @@ def _take(stack: list, before: list) -> list:
 def _called(function: _Part, arguments: _Part) -> str | None:
     """Return the text that a call encodes, if it does; raise where it may explode."""
     if not function.name:
-        raise ValueError('it calls what is no function')
+        # As PyTorch says it, but without printing the object.
+        raise UnpicklingError('unrecognized function without a name')
     values = [part.value for part in arguments.value or ()]
     if function.name == '_codecs.encode':
         if type(values[0]) is not str or values[1:] not in TEXT_ENCODINGS:

@@ -53,7 +53,7 @@ def backward(grad, out, lse, q, k, v, alpha, **stencil):
     canceled[..., :num_special] = False
     q_flash, k_flash, v_flash = _flash_inputs(q, k, v, alpha)
     grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad.to(dtype).transpose(1, 2),
+        _in_rows(grad.to(dtype)).transpose(1, 2),
         q_flash,
         k_flash,
         v_flash,
@@ -84,8 +84,16 @@ def backward(grad, out, lse, q, k, v, alpha, **stencil):
 
 
 def _flash_inputs(q, k, v, alpha):
-    q, k, v = (x.to(alpha.dtype) for x in (q, k, v))
+    q, k, v = (_in_rows(x.to(alpha.dtype)) for x in (q, k, v))
     return [x.transpose(1, 2) for x in (q * alpha[:, None], k, v)]  # (B, M, N, D)
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """Return x with the D numbers of a head side by side.
+
+    Flash attention reads them so, whatever the stride; PyTorch 2.10 does not check it.
+    """
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _rows_by_head(

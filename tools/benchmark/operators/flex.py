@@ -89,6 +89,7 @@ def deformable(grid: tuple[int, int]) -> Callable[..., Tensor]:
         group = table.shape[0] // positions.shape[1]
         rows, columns = table.shape[1:]
         table = F.pad(table, (1, 2, 1, 2))  # grid_sample reads 0 outside
+        across, down = positions.unbind(-1)
 
         def corner(coordinate, size):
             """Return the corner before a coordinate in [-1, 1], and the distance."""
@@ -99,8 +100,8 @@ def deformable(grid: tuple[int, int]) -> Callable[..., Tensor]:
         def score_mod(score, b, h, i, j):
             x = (2 * (i % width) + 1 - width) / max(width - 1, 1)
             y = (2 * (i // width) + 1 - height) / max(height - 1, 1)
-            column, right = corner((x - positions[b, h // group, j, 0]) / 2, columns)
-            row, below = corner((y - positions[b, h // group, j, 1]) / 2, rows)
+            column, right = corner((x - across[b, h // group, j]) / 2, columns)
+            row, below = corner((y - down[b, h // group, j]) / 2, rows)
             upper = table[h, row, column] * (1 - right)
             upper = upper + table[h, row, column + 1] * right
             lower = table[h, row + 1, column] * (1 - right)
