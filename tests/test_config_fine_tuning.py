@@ -29,6 +29,8 @@ def fine_tuning(tmp_path, start: str, name: str, arch: dict):
     ]
     for cfg in configs:
         cfg.model.backbone.arch = arch
+        if isinstance(arch['embed_dims'], tuple):
+            cfg.model.head.in_channels = arch['embed_dims'][-1]
     load_from = Path(configs[1].load_from)
     assert load_from.parts[1] == start
     assert load_from.stem == f'epoch_{configs[0].train_cfg.max_epochs}'

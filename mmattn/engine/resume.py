@@ -5,6 +5,8 @@ rest: the samplers' seed, the position in an epoch, gradients that were being
 accumulated, and a validation that was due when the run ended.
 """
 
+import numpy as np
+import torch
 from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 from mmengine.optim import OptimWrapper, OptimWrapperDict
@@ -25,22 +27,15 @@ class EpochBasedTrainLoop(MMEngineEpochBasedTrainLoop):
         super().run_iter(self.first_batch + idx, data_batch)
 
 
-class _Numbers:
-    """Pickle a `HistoryBuffer` as one that holds its numbers only.
-
-    mmengine also pickles the functions of `HistoryBuffer.register_statistics`. A
-    checkpoint that holds a user's functions is refused when it is read.
-    """
-
-    def __init__(self, history: HistoryBuffer):
-        self.history = history
-
-    def __reduce__(self):
-        log, count = self.history.data
-        state = dict(
-            max_length=self.history.max_length, _log_history=log, _count_history=count
-        )
-        return HistoryBuffer, (), state
+def _make_plain(message_hub: dict):
+    """Replace histories and numpy's numbers by data that PyTorch reads by itself."""
+    scalars, info = message_hub['log_scalars'], message_hub['runtime_info']
+    for name, history in scalars.items():
+        log, count = map(torch.as_tensor, history.data)
+        scalars[name] = dict(log=log, count=count, max_length=history.max_length)
+    for name, value in info.items():
+        if isinstance(value, np.generic):
+            info[name] = value.item()
 
 
 class ResumeHook(Hook):
@@ -61,9 +56,7 @@ class ResumeHook(Hook):
             batches_per_epoch=len(runner.train_dataloader),
             batches_done=self._batches_done if inside else 0,
         )
-        scalars = checkpoint['message_hub']['log_scalars']
-        for name, history in scalars.items():
-            scalars[name] = _Numbers(history)
+        _make_plain(checkpoint['message_hub'])
         wrapper = runner.optim_wrapper
         if 'optimizer' not in checkpoint or not isinstance(wrapper, OptimWrapper):
             return
@@ -93,6 +86,11 @@ class ResumeHook(Hook):
         self._checkpoint = {
             key: checkpoint[key] for key in ('meta', 'gradients') if key in checkpoint
         }
+        scalars = checkpoint.get('message_hub', {}).get('log_scalars', {})
+        for name, history in scalars.items():
+            if isinstance(history, dict):  # mmengine's own runner saves objects
+                log, count = history['log'].numpy(), history['count'].numpy()
+                scalars[name] = HistoryBuffer(log, count, history['max_length'])
 
     def before_train(self, runner):
         self._training = True

@@ -386,7 +386,7 @@ def test_a_backbone_is_left_as_it_was():
     backbone = ViT(VIT, 'mhsa')
     image = torch.randn(1, 3, 32, 32)
     attention_kernels(backbone, image, [(0, 0)])
-    with pytest.raises(RuntimeError, match='channels'):
+    with pytest.raises(ValueError, match=r'shape \(B, 3, H, W\)'):
         attention_kernels(backbone, torch.randn(1, 4, 32, 32), [(0, 0)])
     assert not any(
         module._forward_hooks or module._forward_pre_hooks

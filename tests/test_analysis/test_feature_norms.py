@@ -111,6 +111,6 @@ def test_several_images_are_refused():
 def test_a_backbone_is_left_as_it_was():
     backbone = IViT('nano')
     feature_norms(backbone, torch.randn(1, 3, 32, 32))
-    with pytest.raises(RuntimeError, match='channels'):
+    with pytest.raises(ValueError, match=r'shape \(B, 3, H, W\)'):
         feature_norms(backbone, torch.randn(1, 4, 32, 32))
     assert not any(module._forward_hooks for module in backbone.modules())
