@@ -3,9 +3,9 @@
     python tools/evidence/report.py
     python tools/evidence/report.py locality_masks
 
-Without a claim, it writes `docs/evidence/README.md` between its marks, and a picture of
-each claim. With one, it prints that claim's part. `--check` writes nothing and fails if
-the page is not up to date.
+Without a claim, it writes the summary between the marks of `docs/evidence/README.md`,
+and a page and a picture of each claim. With one, it prints that claim's page. `--check`
+writes nothing and fails if a page is not up to date.
 """
 
 import argparse
@@ -33,6 +33,7 @@ sys.path.append(str(ROOT / 'tools' / 'dev'))
 from readme_tables import markdown
 
 PAGE = 'README.md'
+CLAIM_PAGES = 'claims'  # folder beside the summary
 BEGIN, END = '<!-- written by tools/evidence/report.py -->\n', '<!-- end -->\n'
 LINEAR = 'fashion_mnist_linear.json'
 DASH = '-'
@@ -170,10 +171,10 @@ def provenance(results: Results) -> str:
     return text + '\n'
 
 
-def section(results: Results, tables: Path) -> str:
-    """Return the part of the page about a claim."""
+def claim_page(results: Results, tables: Path) -> str:
+    """Return the page about a claim."""
     claim, name = results.claim, results.name
-    lines = [f'## {name.replace("_", " ").capitalize()}', '', claim.statement]
+    lines = [f'# {title(name)}', '', claim.statement]
     lines += ['', f'Source: {claim.source}.', '', f'    {command(name)}', '']
     lines += [variants_table(results)]
     if claim.comparisons:
@@ -181,10 +182,14 @@ def section(results: Results, tables: Path) -> str:
         lines += [f'Verdict: **{combined([d.verdict for d in results.decisions()])}**.']
         lines += ['']
     if (tables / f'{name}.png').is_file():
-        lines += [f'![Every seed of {name}]({name}.png)', '']
+        lines += [f'![Every seed of {name}](../{name}.png)', '']
     lines += [claim.notes, ''] if claim.notes else []
     lines += [provenance(results)]
     return '\n'.join(lines)
+
+
+def title(name: str) -> str:
+    return name.replace('_', ' ').capitalize()
 
 
 def command(name: str) -> str:
@@ -192,20 +197,19 @@ def command(name: str) -> str:
 
 
 def summary(all_results: list[Results]) -> str:
-    """Return the table of all claims."""
-    rows = [['claim', 'comparison', 'difference', '95 %', 'seeds', 'verdict']]
+    """Return the table of all claims, with the number of comparisons by verdict."""
+    verdicts = {
+        results.name: [decision.verdict for decision in results.decisions()]
+        for results in all_results
+    }
+    met = [each for each in VERDICTS if any(each in v for v in verdicts.values())]
+    rows = [['claim', 'statement', *met, 'verdict']]
     for results in all_results:
-        link = f'[`{results.name}`](#{results.name.replace("_", "-")})'
-        decisions = results.decisions()
-        for each, found in zip(results.claim.comparisons, decisions, strict=True):
-            difference = f'{found.mean:+.3g}' if found.seeds else DASH
-            seeds = str(found.seeds)
-            span = interval(found.student)
-            rows.append([link, each.text, difference, span, seeds, found.verdict])
-            link = ''
-        if decisions:
-            verdict = combined([found.verdict for found in decisions])
-            rows.append(['', '**all of it**', '', '', '', f'**{verdict}**'])
+        found = verdicts[results.name]
+        link = f'[{title(results.name)}]({CLAIM_PAGES}/{results.name}.md)'
+        numbers = [str(found.count(each)) if found else DASH for each in met]
+        verdict = f'**{combined(found)}**' if found else 'a baseline'
+        rows.append([link, results.claim.statement, *numbers, verdict])
     return markdown(rows)
 
 
@@ -252,7 +256,7 @@ def fresh_seeds(all_results: list[Results]) -> str:
 
 
 def page_text(page: str, all_results: list[Results], tables: Path) -> str:
-    """Return the page with its written part replaced.
+    """Return the summary's page with its written part replaced.
 
     Raises:
         ValueError: the page lacks the marks.
@@ -263,7 +267,6 @@ def page_text(page: str, all_results: list[Results], tables: Path) -> str:
     after = rest.partition(END)[2]
     parts = [counts(all_results), summary(all_results), linear_line(tables)]
     parts += [fresh_seeds(all_results)]
-    parts += [section(results, tables) for results in all_results]
     return before + BEGIN + '\n' + '\n'.join(parts) + '\n' + END + after
 
 
@@ -293,7 +296,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def write_all(tables: Path, check: bool) -> bool:
-    """Write page and pictures; return whether the page was up to date."""
+    """Write pages and pictures; return whether all pages were up to date."""
     all_results = [load_results(name, tables) for name in claim_names()]
     if not check:
         from draw_runs import draw
@@ -301,11 +304,17 @@ def write_all(tables: Path, check: bool) -> bool:
         for results in all_results:
             if results.runs:
                 draw(results, tables / f'{results.name}.png')
-    page = tables / PAGE
-    old = page.read_text()
-    new = page_text(old, all_results, tables)
+    summary_page, folder = tables / PAGE, tables / CLAIM_PAGES
+    old = {path: path.read_text() for path in [summary_page, *folder.glob('*.md')]}
+    new = {summary_page: page_text(old[summary_page], all_results, tables)}
+    for results in all_results:
+        new[folder / f'{results.name}.md'] = claim_page(results, tables)
     if not check:
-        page.write_text(new)
+        folder.mkdir(exist_ok=True)
+        for path, text in new.items():
+            path.write_text(text)
+        for path in old.keys() - new.keys():  # of claims that are gone
+            path.unlink()
     return new == old
 
 
@@ -313,9 +322,9 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     try:
         if args.claim is not None:
-            print(section(load_results(args.claim, args.tables), args.tables))
+            print(claim_page(load_results(args.claim, args.tables), args.tables))
         elif not write_all(args.tables, args.check) and args.check:
-            sys.exit(f'report: {args.tables / PAGE} is not up to date; run report.py')
+            sys.exit(f'report: {args.tables} is not up to date; run report.py')
     except (DamagedTable, ValueError) as error:
         sys.exit(f'report: {error}')
 

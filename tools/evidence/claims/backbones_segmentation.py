@@ -22,6 +22,6 @@ claim = Claim(
     comparisons=PAIRS,
     notes=SMALL_SCENES_NOTE + ' Land cover was cut: there, networks hardly beat a '
     'random forest on single pixels. All are the smallest sizes of their families; '
-    'Swin is DAT with shifted windows throughout. [The analysis](hylisanet.md) says '
+    'Swin is DAT with shifted windows throughout. [The analysis](../hylisanet.md) says '
     'what we know about the result of HyLiSANet.',
 )

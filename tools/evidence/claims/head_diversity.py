@@ -28,8 +28,8 @@ claim = Claim(
             ('similarity', 'similarity of heads, lower', True),
         )
     ),
-    notes='The trained networks of [interaction](#interaction), on 64 test images. The '
-    'paper has no equations for its figures. `mmattn.analysis.head_diversity` defines '
+    notes='The trained networks of [interaction](interaction.md), on 64 test images. '
+    'The paper has no equations for its figures. `mmattn.analysis.head_diversity` defines '
     'both readings of the variance. Landmark attention is measured by the product of '
     'its two matrices.',
 )

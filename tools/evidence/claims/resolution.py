@@ -46,10 +46,10 @@ claim = Claim(
             smallest=0.5,
         ),
     ),
-    notes='The trained networks of [interaction](#interaction). Images are enlarged '
+    notes='The trained networks of [interaction](interaction.md). Images are enlarged '
     '(bilinear), so they hold no more detail, and padded from 42 to 44 pixels, a whole '
     'number of patches. MFLOPs are those at 42 pixels. The result does not contradict '
     'the paper, whose networks are trained for 30 more epochs at the larger size. It '
     'says that these networks, which saw one size and few images, need that training. '
-    '[The analysis](resolution.md) says where the loss comes from.',
+    '[The analysis](../resolution.md) says where the loss comes from.',
 )

@@ -27,8 +27,8 @@ variants = load_claim('interaction').variants
 claim = Claim(
     statement='The accuracy stays when one property of a larger test image is changed '
     'at a time, and when the network is trained for another tenth at the larger size.',
-    source='none; it takes [resolution](#resolution) apart. Fine-tuning is from iMHSA, '
-    'https://arxiv.org/abs/2402.17507, Table 4',
+    source='none; it takes [resolution](resolution.md) apart. Fine-tuning is from '
+    'iMHSA, https://arxiv.org/abs/2402.17507, Table 4',
     image_shape=(1, 44, 44),
     variants={name: variants[name] for name in NETWORKS},
     seeds=(3, 4, 5),
@@ -57,7 +57,7 @@ claim = Claim(
             smallest=1.0,
         ),
     ),
-    notes='The networks of [interaction](#interaction) with other seeds, on the first '
-    '2,500 test images. `tools/evidence/larger_images.py` defines the changes. '
-    '[The analysis](resolution.md) reads the result.',
+    notes='The networks of [interaction](interaction.md) with other seeds, on the '
+    'first 2,500 test images. `tools/evidence/larger_images.py` defines the changes. '
+    '[The analysis](../resolution.md) reads the result.',
 )

@@ -25,7 +25,7 @@ def changed(**options):
 claim = Claim(
     statement='HyLiSANet gains from LiSA in its last two stages, and the learning rate '
     'that all networks share suits it better than half or twice of it.',
-    source='none; it takes [backbones in UperNet](#backbones-segmentation) apart',
+    source='none; it takes [backbones in UperNet](backbones_segmentation.md) apart',
     image_shape=whole.image_shape,
     metric=whole.metric,
     variants={
@@ -45,5 +45,5 @@ claim = Claim(
         Comparison('the shared one against twice', 'hylisanet', 'double_rate'),
     ),
     notes=whole.notes.partition(' Land cover')[0]
-    + ' [The analysis](hylisanet.md) reads the result.',
+    + ' [The analysis](../hylisanet.md) reads the result.',
 )
