@@ -29,7 +29,7 @@ claim = Claim(
         )
     ),
     notes='The trained networks of [interaction](interaction.md), on 64 test images. '
-    'The paper has no equations for its figures. `mmattn.analysis.head_diversity` defines '
-    'both readings of the variance. Landmark attention is measured by the product of '
-    'its two matrices.',
+    'The paper has no equations for its figures. `mmattn.analysis.head_diversity` '
+    'defines both readings of the variance. Landmark attention is measured by the '
+    'product of its two matrices.',
 )
