@@ -119,32 +119,32 @@ def attention() -> SimpleNamespace:
 
 def comparison(models: Sequence[str]) -> SimpleNamespace:
     """Return two models to choose, their pictures and times."""
-    with gr.Row():
+    with gr.Row():  # on a phone a name needs the whole width
         pair = [
-            gr.Dropdown(
-                list(models), value=value, label=f'Model {side}', min_width=NARROW
-            )
+            gr.Dropdown(list(models), value=value, label=f'Model {side}', min_width=200)
             for side, value in zip('AB', (models[0], models[:2][-1]), strict=True)
         ]
-        runs = gr.Slider(
-            1, MAX_RUNS, DEFAULT_RUNS, step=1, label='Runs of each', min_width=NARROW
-        )
     with gr.Row():
         start = gr.Button(
             'Compare', variant='primary', elem_id='compare', min_width=NARROW
         )
         stop = gr.Button('Stop', elem_id='stop', min_width=NARROW)
     verdict = gr.Markdown(elem_id='verdict')
+    pictures = []
     with gr.Row():
-        pictures = [_picture('A', 'a'), _picture('B', 'b')]
+        for side in 'AB':
+            with gr.Column(min_width=NARROW):
+                gr.Markdown(f'**{side}**')
+                pictures.append(_picture(side, side.lower()))
     times = gr.Dataframe(
         headers=COMPARED,
         interactive=False,
         label='Times',
         elem_id='times',
         wrap=True,
-        column_widths=['110px', '90px', '130px', '190px'],
+        column_widths=['220px', '110px', '150px', '220px'],
     )
+    runs = gr.Slider(1, MAX_RUNS, DEFAULT_RUNS, step=1, label='Runs of each')
     return SimpleNamespace(
         pair=pair,
         runs=runs,
@@ -157,7 +157,7 @@ def comparison(models: Sequence[str]) -> SimpleNamespace:
 def _picture(label: str, name: str) -> gr.Image:
     return gr.Image(
         label=label,
-        show_label=len(label) == 1,  # else it hides the legend of a label map
+        show_label=False,  # it would hide the legend
         interactive=False,
         format='png',
         elem_id=name,

@@ -109,6 +109,11 @@ def picture(page, name):
     return np.asarray(Image.open(io.BytesIO(content)).convert('RGB'))
 
 
+def heights(page, selector):
+    found = page.locator(selector)
+    return found.evaluate_all('found => found.map(each => each.offsetHeight)')
+
+
 def wait_for(page, name, text):
     page.wait_for_function(
         '([name, text]) => document.querySelector(name)?.innerText.match(text)',
@@ -161,6 +166,9 @@ def test_choose_click_and_compare(site, page):
     page.set_viewport_size(dict(width=390, height=844))
     a, b = (page.locator(name).bounding_box() for name in ('#a', '#b'))
     assert a['y'] == b['y'] and a['width'] > 120  # side by side on a phone
+    assert a['y'] - page.locator('#compare').bounding_box()['y'] < 200
+    assert max(heights(page, '#a label')) < 5  # it would hide the legend
+    assert max(heights(page, '#times th')) < 50  # one line
 
 
 def test_a_model_that_is_chosen_before_an_image(site, page):
