@@ -273,7 +273,7 @@ def _has_one_label(truth: BaseDataElement) -> bool:
 
 @dataclass
 class Comparison:
-    """What a comparison found.
+    """Hold what a comparison found.
 
     Attributes:
         task: task of the model.
