@@ -99,7 +99,12 @@ def draw_detections(
     if with_text or (
         with_text is None and _leave_objects_visible(texts, found.boxes, scale, padding)
     ):
-        write = sv.LabelAnnotator(text_scale=scale, text_padding=padding, **colors)
+        write = sv.LabelAnnotator(
+            text_scale=scale,
+            text_padding=padding,
+            smart_position=True,  # inside the image, beside each other
+            **colors,
+        )
         scene = write.annotate(scene, objects, texts)
     elif with_text is None:
         legend = [

@@ -141,6 +141,25 @@ def test_a_legend_stands_where_names_would_hide_objects(side, copies, named):
     assert (small.draw(image) == small.draw(image, with_text=False)).all()
 
 
+@pytest.mark.parametrize('corner', [(0, 0), (110, 0), (20, 20)], ids=str)
+def test_names_are_whole_at_the_edges_and_beside_each_other(corner):
+    pytest.importorskip('supervision')
+    ground = np.zeros((150, 150, 3), np.uint8)
+
+    def written(*corners):
+        boxes = np.array([[*at, at[0] + 40, at[1] + 100] for at in corners], np.float32)
+        count = len(boxes)
+        found = Detections(
+            boxes, np.full(count, 0.9), np.zeros(count, int), ['parrot'] * count
+        )
+        drawn = found.draw(ground, with_text=True)
+        return (drawn.min(2) > 150).sum()  # white letters on a color
+
+    one = written((20, 40))
+    assert one > 100
+    assert written(corner, (20, 22)) == pytest.approx(2 * one, abs=2)
+
+
 def test_colors_are_not_swapped(found):
     """supervision draws on BGR, and our arrays are RGB."""
     pytest.importorskip('supervision')
