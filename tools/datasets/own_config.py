@@ -56,7 +56,8 @@ train_pipeline = [
     dict(type='LoadImageFromFile'),
     load,
     resize,
-    # Training sees parts of {crop} x {crop} pixels, so that batches fit into memory.
+    # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
+    # memory.
     dict(
         type='RandomCrop',
         crop_size=({crop}, {crop}),
@@ -136,7 +137,7 @@ model = dict(
     ),
 )
 
-# Images keep their size, in training as parts of {crop} x {crop} pixels.
+# Images keep their size. Training sees at most {crop} x {crop} pixels of each.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
