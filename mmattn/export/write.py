@@ -2,6 +2,7 @@
 
 import io
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
@@ -37,7 +38,7 @@ def export_program(
     """
     shapes = dynamic_shapes(graph, dynamic)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             return torch.export.export(graph, tuple(inputs), dynamic_shapes=shapes)
     except REFUSALS as error:
         what = f'with dynamic {dynamic}' if dynamic else 'with fixed sizes'
@@ -172,11 +173,19 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _quiet():
-    """Hide notes of onnxscript about operators that no model here uses."""
+    """Hide what a user cannot act on.
+
+    onnxscript notes operators that no model here uses. torchvision's `nms` calls a
+    function that PyTorch 2.14 deprecates.
+    """
     logger = logging.getLogger('torch.onnx')
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                'ignore', '`create_unbacked_symint`', FutureWarning, 'torchvision'
+            )
+            yield
     finally:
         logger.setLevel(level)

@@ -6,6 +6,8 @@ from torchvision.ops import batched_nms, nms
 
 from mmattn.export.errors import ExportError
 from mmattn.export.graphs.nms import EMPTY, NMS
+from mmattn.export.metadata import Metadata
+from mmattn.export.write import export_program, serialize
 
 OVERLAP = dict(type='nms', iou_threshold=0.5)
 
@@ -61,3 +63,18 @@ def test_without_boxes():
 def test_limit_of_no_box():
     with pytest.raises(ExportError, match='`max_per_img` of head .* got 0'):
         NMS(OVERLAP, 0, 'head')
+
+
+def test_exports_are_quiet(recwarn):
+    """PyTorch 2.14 deprecates what torchvision's `nms` calls when it is traced."""
+
+    class Boxes(torch.nn.Module):
+        input_names = ('boxes', 'scores')
+
+        def forward(self, boxes, scores):
+            return nms(boxes, scores, 0.5)
+
+    program = export_program(Boxes(), (torch.rand(9, 4), torch.rand(9)))
+    metadata = Metadata('detection', ['boxes', 'scores'], ['kept'], [9, 9])
+    serialize(program, metadata, 'onnx')
+    assert not [each for each in recwarn if 'unbacked' in str(each.message)]
