@@ -344,7 +344,8 @@ def _verdict(times: list[Timed]) -> str:
     if median(turns) < 1:
         slow, fast, turns = 'A', 'B', ratios(a, b)
     low, high = min(turns), max(turns)
-    runs = f'median of {len(turns)} run{"s" * (len(turns) > 1)} in turns; {low:.2f} to {high:.2f}'
+    plural = 's' if len(turns) > 1 else ''
+    runs = f'median of {len(turns)} run{plural} in turns; {low:.2f} to {high:.2f}'
     text = f'{slow} takes {median(turns):.2f} times as long as {fast} ({runs}).'
     if low <= 1:
         text += ' The turns do not agree on which model is faster.'
