@@ -407,7 +407,7 @@ def run_tool(*folders):
 def test_it_takes_seconds_and_says_what_it_does():
     """A process for each package took 28 CPU seconds here, 18 of them for torch."""
     done, seconds = run_tool()
-    assert seconds < 14
+    assert seconds < 25
     steps = done.stderr.splitlines()
     assert steps[:2] == ['reading versions', 'asking the backends of each operator']
     assert steps[2:] and all(step.startswith('importing ') for step in steps[2:])
