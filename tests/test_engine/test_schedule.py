@@ -210,6 +210,19 @@ SCALINGS = {
             ),
         ],
     ),
+    'a-later-rise-is-no-warm-up': (
+        ITERS,
+        [
+            warm_up(30),
+            warm_up(90, begin=60),
+            cosine(90, 180, by_epoch=False),
+        ],
+        [
+            warm_up(20),
+            warm_up(36, begin=28),
+            cosine(36, 60, by_epoch=False),
+        ],
+    ),
     'momentum-without-a-warm-up': (
         ITERS,
         [
