@@ -8,6 +8,11 @@ import torch
 from mmattn.ops.landmark_attention import cpu_impl as landmark_cpu_impl
 from mmattn.ops.masked_attention import cpu_impl
 
+# PyTorch remembers its constructors when a device context is first used. It must not
+# remember those that the next fixture puts in their place.
+with torch.device('meta'):
+    torch.empty(0)
+
 
 @pytest.fixture(autouse=True)
 def nan_in_fresh_memory(monkeypatch):
