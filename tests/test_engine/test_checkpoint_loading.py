@@ -1,7 +1,6 @@
 """Reports about loaded weights, and weights that are refused."""
 
 import logging
-import re
 from collections import OrderedDict
 
 import pytest
@@ -19,9 +18,7 @@ from mmattn.engine.checkpoints.weights import (
     load_weights,
     partial_loads,
 )
-from mmattn.models import MaiT, PVTv2, ViT
-from mmattn.models.backbones.mait import taker_of
-from mmattn.registry import MODELS
+from mmattn.models import ViT
 
 
 def wrapped(weights, prefix):
@@ -304,56 +301,8 @@ def test_other_modules_may_load_parts_but_not_nothing(tmp_path):
         initialize_from_checkpoint(nn.Conv2d(1, 1, 1), part)
 
 
-DEITS = {
-    'tiny': dict(arch='tiny', depth=12),
-    'small': dict(arch='small', depth=12),
-    'distilled': dict(arch='tiny', depth=12, distilled=True),
-    'base': dict(arch=dict(embed_dims=768, depth=1, num_heads=12), patch_size=32),
-    'scaled': dict(arch='tiny', depth=12, layer_scale=1e-5),
-}
-
-
-def deit(tmp_path, **settings):
-    """The weights of a DeiT, in a file with its head."""
-    weights = MaiT(masking='none', img_size=64, **settings).state_dict()
-    head = {'head.weight': torch.zeros(10, 1), 'head.bias': torch.zeros(10)}
-    return save(tmp_path, model=weights | head)
-
-
-@pytest.mark.parametrize('settings', DEITS.values(), ids=DEITS)
-def test_a_deit_is_led_to_the_backbone_that_takes_it(tmp_path, settings):
-    path = deit(tmp_path, **settings)
-    init_cfg = dict(type='Pretrained', checkpoint=path)
-    with pytest.raises(ValueError, match='DeiT, which dict') as error:
-        ViT('tiny', init_cfg=init_cfg).init_weights()
-    assert 'allow-partial-load' not in str(error.value)
-    named = re.search(r'DeiT, which (dict\(.*\)) takes', str(error.value))[1]
-    config = eval(named)
-    assert config == dict(type='mmattn.MaiT', masking='none', **settings)
-    backbone = MODELS.build(dict(config, init_cfg=init_cfg))
-    backbone.init_weights()
-    held = torch.load(path)['model']
-    assert torch.equal(backbone.state_dict()['cls_token'], held['cls_token'])
-
-
-def test_a_deit_in_a_pyramid_gets_no_prefix(tmp_path):
-    init_cfg = dict(type='Pretrained', checkpoint=deit(tmp_path, arch='tiny', depth=12))
-    with pytest.raises(ValueError, match='mmattn.MaiT') as error:
-        PVTv2('b0', init_cfg=init_cfg).init_weights()
-    assert 'before them' not in str(error.value)
-
-
 def test_a_prefix_that_few_names_share_is_chance():
     model = nn.ModuleDict({'a': nn.LayerNorm(1), 'b': nn.Linear(1, 1)})
     weights = {f'block{i}.w': torch.ones(1) for i in range(9)}
     report = load_weights(model, weights | {'weight': torch.ones(1)})
     assert report.likely_prefix() is None
-
-
-def test_other_names_are_no_deits():
-    weights = MaiT('tiny', depth=1).state_dict()
-    assert taker_of(weights) is not None
-    for name in ('cls_token', 'norm.weight', 'blocks.0.attn.qkv.weight'):
-        assert taker_of({k: v for k, v in weights.items() if k != name}) is None
-    # DeiT III gives the class token no position.
-    assert taker_of(weights | {'pos_embed': torch.zeros(1, 196, 192)}) is None

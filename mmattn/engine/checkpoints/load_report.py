@@ -122,7 +122,6 @@ class LoadReport:
         exact: bool,
         part: str = '',
         partial: bool = False,
-        taker: str | None = None,
         advice: str | None = ALLOW_PARTIAL,
     ):
         """Apply the rules of `mmattn.engine.checkpoints.weights`.
@@ -131,7 +130,6 @@ class LoadReport:
             exact: for resuming and testing; otherwise fine-tuning.
             part: prefix of the backbone in the model, such as 'backbone.'.
             partial: raise only if nothing matched.
-            taker: config of a backbone that accepts the whole file, if one is known.
             advice: how to load what matches; None where that is not possible.
 
         Raises:
@@ -142,13 +140,8 @@ class LoadReport:
         if problem is None:
             return
         lines = [f'{source} is not loaded: {problem}', str(self), *self.differences()]
-        if taker is not None:
-            lines.append(f'the file has the names of DeiT, which {taker} takes')
-        elif (prefix := self.likely_prefix()) is not None:
-            lines.append(prefix)
-        elif not self.matched:
-            lines.append(OTHER_MODEL)
-        if self.matched and taker is None and advice is not None:
+        lines.append(self.likely_prefix() or OTHER_MODEL)
+        if self.matched and advice is not None:
             lines.append(advice)
         raise ValueError('\n  '.join(lines))
 

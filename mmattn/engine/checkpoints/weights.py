@@ -29,7 +29,6 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 
 from mmattn.models.backbones.base_backbone import BaseBackbone
-from mmattn.models.backbones.mait import taker_of
 
 from .load_report import LoadReport, list_names
 from .reader import allowing
@@ -188,14 +187,7 @@ def load_checkpoint(
     report = load_weights(runner.model, weights)
     report.log(filename, runner.logger)
     part = 'backbone.' if hasattr(_unwrapped(runner.model), 'backbone') else ''
-    backbone = getattr(_unwrapped(runner.model), 'backbone', None)
-    report.check(
-        filename,
-        exact=exact,
-        part=part,
-        partial=_PARTIAL.get(),
-        taker=taker_of(weights) if isinstance(backbone, BaseBackbone) else None,
-    )
+    report.check(filename, exact=exact, part=part, partial=_PARTIAL.get())
     return checkpoint
 
 
@@ -246,10 +238,5 @@ def initialize_from_checkpoint(
     report = load_weights(module, weights)
     report.log(filename)
     ours = isinstance(module, BaseBackbone)
-    report.check(
-        filename,
-        exact=False,
-        partial=_PARTIAL.get() or not ours,
-        taker=taker_of(weights) if ours else None,
-    )
+    report.check(filename, exact=False, partial=_PARTIAL.get() or not ours)
     return report

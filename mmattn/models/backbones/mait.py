@@ -16,7 +16,7 @@ Our choices are layer 8 of 'sch2' and the schemes at depths other than 24 (see
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import isqrt, prod
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -281,36 +281,3 @@ class MaiT(Plain):
 def _as_map(x: Tensor, grid: Sequence[int]) -> Tensor:
     """Return the map (B, C, H, W) of patches (B, N, C)."""
     return x.transpose(1, 2).unflatten(2, tuple(grid))
-
-
-def taker_of(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the config of the `MaiT` that takes a DeiT's weights, None for others.
-
-    The weights do not tell the number of heads; a head of DeiT has 64 channels.
-    """
-    depth = 0
-    while f'blocks.{depth}.attn.qkv.weight' in weights:
-        depth += 1
-    stem = 'cls_token', 'pos_embed', 'patch_embed.proj.weight', 'norm.weight'
-    if depth == 0 or any(name not in weights for name in stem):
-        return None
-    distilled = 'dist_token' in weights
-    _, num_tokens, embed_dims = weights['pos_embed'].shape
-    num_patches = num_tokens - 1 - distilled
-    if embed_dims % 64 or isqrt(num_patches) ** 2 != num_patches:
-        return None
-    arch = dict(embed_dims=embed_dims, depth=depth, num_heads=embed_dims // 64)
-    settings = dict(arch=arch)
-    for name, preset in MaiT.arch_zoo.items():
-        if dict(preset, depth=depth) == arch:
-            settings = dict(arch=name, depth=depth)
-    patch_size = weights['patch_embed.proj.weight'].shape[-1]
-    if patch_size != 16:
-        settings['patch_size'] = patch_size
-    if distilled:
-        settings['distilled'] = True
-    if 'blocks.0.ls1.gamma' in weights:
-        settings['layer_scale'] = 1e-5
-    settings['masking'] = 'none'
-    listed = ', '.join(f'{name}={value!r}' for name, value in settings.items())
-    return f"dict(type='mmattn.MaiT', {listed})"
