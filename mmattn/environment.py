@@ -19,7 +19,6 @@ from types import ModuleType
 
 import torch
 from packaging.requirements import Requirement
-from torch import Tensor
 from torch.utils.collect_env import get_env_info
 
 import mmattn.ops
@@ -360,13 +359,13 @@ def operator_backends(
 
     Args:
         packages: packages of operators; all of `mmattn.ops` by default. Their
-            `example_inputs` are what the backends are asked about.
+            `example` is what the backends are asked about.
     """
     devices = ['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))]
     rows, problems = [], {}
     cases = product(packages or operator_packages(), devices, DTYPES)
     for package, device, dtype in cases:
-        tensors = example_tensors(package, device, dtype)
+        tensors, _ = package.example(device, dtype)
         try:
             chosen = select_backend(package.OPERATOR, None, package.BACKENDS, *tensors)
         except ValueError as error:
@@ -396,21 +395,3 @@ def operator_packages() -> list[ModuleType]:
     ]
     packages = [import_module(f'mmattn.ops.{name}') for name in names]
     return [package for package in packages if hasattr(package, 'BACKENDS')]
-
-
-def example_tensors(
-    package: ModuleType, device: str, dtype: torch.dtype
-) -> list[Tensor | None]:
-    """Return the tensors of an operator's example, as its backends take them.
-
-    The example passes them in the order of the operator's schema, and leaves out
-    optional ones at the end.
-    """
-    # A package of two operators names an example `v2_example_inputs`.
-    variant = package.OPERATOR.removeprefix(package.__name__.rpartition('.')[2])
-    example = getattr(package, f'{variant}_example_inputs'.strip('_'))
-    args, kwargs = example(device, dtype)
-    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-    schema = getattr(torch.ops.mmattn, package.OPERATOR).default._schema
-    count = sum('Tensor' in str(argument.type) for argument in schema.arguments)
-    return tensors + [None] * (count - len(tensors))

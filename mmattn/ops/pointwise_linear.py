@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .testing import with_grad
-
 # The convolution is faster from this many tokens and multiplications on. It reorders
 # its weight, and in the backward its gradient too, at the same cost for few tokens.
 LEAST = {
@@ -97,13 +95,3 @@ def _cpu() -> str:
             return file.read(2048)  # that of the first core
     except OSError:
         return platform.processor()
-
-
-def example_inputs(device='cpu', dtype=torch.float32, requires_grad=False):
-    """Return `(args, kwargs)` of a small call of `pointwise_linear`."""
-    generator = torch.Generator().manual_seed(0)
-    tensors = (
-        torch.randn(shape, generator=generator).to(device, dtype)
-        for shape in ((2, 35, 8), (6, 8), (6,))
-    )
-    return with_grad(tensors, requires_grad), {}

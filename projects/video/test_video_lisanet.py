@@ -11,8 +11,8 @@ from torch import nn
 
 from mmattn.models import LiSANet
 from mmattn.models.layers import DepthwiseConv, StructureAwareAttention
-from mmattn.ops.testing import assert_close
 from projects.video.video_lisanet import VIDEO_MIXERS, ClipConv, VideoLiSANet
+from tools.benchmark.tolerances import assert_close
 
 ARCH = dict(
     embed_dims=(16, 32, 48),

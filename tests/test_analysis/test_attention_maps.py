@@ -25,7 +25,7 @@ from mmattn.ops.masked_attention import (
 from mmattn.ops.structure_aware_attention import (
     attention_kernels as dense_kernels,
 )
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 
 def refuse(*args):

@@ -13,7 +13,7 @@ from mmattn.models.layers import NeighborhoodAttention
 from mmattn.ops import deformable_attention_v2, neighborhood_attention
 from mmattn.ops.deformable_attention import BACKENDS
 from mmattn.ops.neighborhood_attention import BACKENDS as NEIGHBORHOOD_BACKENDS
-from mmattn.ops.testing import make_deformable_v2_inputs, make_neighborhood_inputs
+from tools.benchmark.inputs import make_deformable_v2_inputs, make_neighborhood_inputs
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ from mmattn.analysis import feature_norms
 from mmattn.analysis.feature_norms import channels_last
 from mmattn.models import IViT, ViT
 from mmattn.models.layers import pos_embed_map
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 
 def norm(x):

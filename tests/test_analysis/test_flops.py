@@ -15,7 +15,7 @@ from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet, MaiT, ViT
 from mmattn.ops import landmark_attention, structure_aware_attention
 from mmattn.ops.landmark_attention import BACKENDS
 from mmattn.ops.structure_aware_attention import interface as structure_aware
-from mmattn.ops.testing import make_structure_aware_inputs
+from tools.benchmark.inputs import make_structure_aware_inputs
 
 Config = pytest.importorskip('mmengine.config').Config
 

@@ -16,7 +16,7 @@ from mmattn.analysis import (
     map_variance,
 )
 from mmattn.models import IViT, ViT
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 ARCH = dict(embed_dims=24, depth=2, num_heads=3)
 

@@ -5,7 +5,7 @@ import torch
 
 from mmattn.analysis.kernel_rows import landmark_kernels
 from mmattn.ops import landmark_attention
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 
 @pytest.mark.parametrize('mixed', [None, 3, 4], ids=['none', 'as-printed', 'wider'])

@@ -20,7 +20,7 @@ from mmattn.ops.masked_attention import (
     neighborhood_mask,
     spread_bias,
 )
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 
 def score_by_loops(weights, grid, kernel_size):

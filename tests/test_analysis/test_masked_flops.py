@@ -10,7 +10,7 @@ from mmattn.analysis.flop_rules import DENSE_RULES
 from mmattn.models.layers import MaskedAttention
 from mmattn.ops import masked_attention, neighborhood_mask
 from mmattn.ops.masked_attention import BACKENDS
-from mmattn.ops.testing import make_masked_inputs
+from tools.benchmark.inputs import make_masked_inputs
 
 PASSES = pytest.mark.parametrize('backward', [False, True], ids=['forward', 'backward'])
 SOFT = pytest.mark.parametrize('soft', [False, True], ids=['hard', 'soft'])

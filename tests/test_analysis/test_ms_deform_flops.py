@@ -12,7 +12,7 @@ from mmattn.analysis.flops import build
 from mmattn.models import DeformableDETREncoder
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 from mmattn.ops.ms_deform_attn import BACKENDS
-from mmattn.ops.testing import make_ms_deform_inputs
+from tools.benchmark.inputs import make_ms_deform_inputs
 
 ROOT = Path(__file__).parents[2]
 SHAPES = [(7, 5), (4, 3), (1, 1)]

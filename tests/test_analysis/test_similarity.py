@@ -12,7 +12,7 @@ from mmattn.analysis import (
     similarity_among,
 )
 from mmattn.models import HMaiT, MaiT
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 ARCH = dict(embed_dims=24, depth=3, num_heads=3)
 

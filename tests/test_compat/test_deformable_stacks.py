@@ -20,7 +20,7 @@ from mmengine.optim import OptimWrapper  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
 
-from mmattn.ops.testing import assert_close  # noqa: E402
+from tools.benchmark.tolerances import assert_close  # noqa: E402
 
 CONFIGS = Path(mmdet.__file__).parent / '.mim/configs'
 MODELS_OF_MMDET = {

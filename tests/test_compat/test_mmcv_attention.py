@@ -15,7 +15,8 @@ from mmattn.compat import IMPLEMENTATION
 from mmattn.compat.mmcv_attention import correct_attention
 from mmattn.compat.mmcv_ops import deform
 from mmattn.ops.ms_deform_attn import interface as operator
-from mmattn.ops.testing import assert_close, make_ms_deform_inputs
+from tools.benchmark.inputs import make_ms_deform_inputs
+from tools.benchmark.tolerances import assert_close
 
 LEVELS = [[7, 5], [4, 3]]
 SHAPES, STARTS = torch.tensor(LEVELS), torch.tensor([0, 35])

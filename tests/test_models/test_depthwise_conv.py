@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mmattn.models.layers import DepthwiseConv, depthwise_conv
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 CHANNELS = 6
 

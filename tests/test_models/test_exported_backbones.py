@@ -12,7 +12,7 @@ from mmattn.models.layers import (
     WindowAttention,
 )
 from mmattn.models.layers.structure_aware.variants import SelfAttention
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 MODELS = {
     'LiSANet': lambda: LiSANet('small', img_size=64),

@@ -12,7 +12,7 @@ from mmattn.models.layers.structure_aware.comparators import (
     InceptionMixer,
 )
 from mmattn.ops.structure_aware_attention import block_toeplitz
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 C, M, K = 24, 2, 3
 D = C // M

@@ -22,7 +22,7 @@ from mmattn.ops.structure_aware_attention import (
     pattern_attention,
     relative_attention,
 )
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 C, M, K, R = 24, 3, 2, 3
 GRID = (4, 5)

@@ -12,7 +12,7 @@ from mmattn.models import (
     Mask2FormerPixelDecoder,
     MSDeformAttnNeck,
 )
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 CHANNELS = [8, 12, 16, 20]
 SIDES = [(23, 17), (12, 9), (6, 5), (3, 2)]

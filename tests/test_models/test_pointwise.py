@@ -8,7 +8,7 @@ from torch import nn
 
 from mmattn.models.layers import PointwiseLinear, StarReLU
 from mmattn.models.layers.pointwise import _StarReLU
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 def star_relu(scale=0.7, bias=-0.3, dtype=torch.float32):

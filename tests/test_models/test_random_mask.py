@@ -11,8 +11,8 @@ from mmattn.models import MaiT
 from mmattn.models.layers import MaskedAttention, RandomMaskedAttention
 from mmattn.models.layers.masked.random_mask import random_mask
 from mmattn.ops import neighborhood_mask
-from mmattn.ops.testing import assert_close
 from mmattn.registry import MODELS
+from tools.benchmark.tolerances import assert_close
 
 GRIDS = [(14, 14), (5, 9), (2, 2), (1, 1), (1, 6)]
 ARCH = dict(embed_dims=48, depth=2, num_heads=3)

@@ -10,7 +10,7 @@ from mmattn.models.layers import (
     SpatialReductionAttention,
     spatial_reduction_attention,
 )
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 def make(sr_ratio, shape=(2, 9, 6)):

@@ -4,7 +4,7 @@ import pytest
 
 from mmattn.ops import deformable_attention_v2
 from mmattn.ops.deformable_attention import cpu_impl
-from mmattn.ops.testing import make_deformable_v2_inputs
+from tools.benchmark.inputs import make_deformable_v2_inputs
 
 GRID = (7, 5)
 NAMES = 'q k v positions table'.split()

@@ -3,7 +3,7 @@
 import pytest
 
 from mmattn.ops import masked_attention
-from mmattn.ops.testing import make_masked_inputs
+from tools.benchmark.inputs import make_masked_inputs
 
 NAMES = 'q k v bias alpha'.split()
 SHAPES = {

@@ -3,8 +3,8 @@
 import pytest
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.real_shapes import FORMS
-from mmattn.ops.testing import make_ms_deform_inputs
+from tools.benchmark.inputs import make_ms_deform_inputs
+from tools.benchmark.real_shapes import FORMS
 
 LEVELS = ((7, 5), (4, 3), (1, 1))
 NAMES = 'value points weights reference'.split()

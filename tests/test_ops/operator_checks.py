@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmattn.ops.real_shapes import Call, real_calls
-from mmattn.ops.testing import assert_close, deterministic, run_with_grads
+from tools.benchmark.real_shapes import Call, real_calls
+from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
 
 DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
 

@@ -17,7 +17,7 @@ from mmattn.ops.structure_aware_attention import (
     rfft_grid,
     whole_spectrum,
 )
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 GRIDS = [(5,), (8,), (7, 5), (6, 4), (5, 8), (3, 4, 5), (4, 3, 6)]
 PAIRS = [

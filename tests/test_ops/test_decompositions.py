@@ -1,7 +1,5 @@
 """Every operator decomposes into operators of PyTorch, and runs in ONNX Runtime."""
 
-import importlib
-
 import pytest
 import torch
 from export_checks import OnnxSession, own_operators
@@ -15,49 +13,29 @@ from mmattn.ops.ms_deform_attn.reference import ms_deform_attn_reference
 from mmattn.ops.structure_aware_attention.decomposition import (
     structure_aware_attention_decomposition,
 )
-from mmattn.ops.testing import (
-    assert_close,
-    make_ms_deform_inputs,
-    make_structure_aware_inputs,
-)
+from tools.benchmark.inputs import make_ms_deform_inputs, make_structure_aware_inputs
+from tools.benchmark.real_shapes import OPERATORS, small_calls
+from tools.benchmark.tolerances import assert_close
 
-EXAMPLES = {
-    'deformable_attention': 'deformable_attention.example_inputs',
-    'deformable_attention_v2': 'deformable_attention.v2_example_inputs',
-    'fused_ms_deform_attn': 'ms_deform_attn.fused_example_inputs',
-    'landmark_attention': 'landmark_attention.example_inputs',
-    'masked_attention': 'masked_attention.example_inputs',
-    'ms_deform_attn': 'ms_deform_attn.example_inputs',
-    'neighborhood_attention': 'neighborhood_attention.example_inputs',
-    'structure_aware_attention': 'structure_aware_attention.example_inputs',
-}
-REFERENCE = dict(backend='reference')
+CALLS = [call for operator in OPERATORS for call in small_calls(operator)]
+every_call = pytest.mark.parametrize('call', CALLS, ids=lambda call: call.operator)
 
 
-class Call(nn.Module):
-    """Call an operator with the tensors of an example, or others of their shapes."""
+class Graph(nn.Module):
+    """Call an operator with tensors of the sizes of a small call, and several heads."""
 
-    def __init__(self, name):
+    def __init__(self, call):
         super().__init__()
-        room, function = EXAMPLES[name].split('.')
-        room = importlib.import_module(f'mmattn.ops.{room}')
-        self.args, self.settings = getattr(room, function)()
-        self.operator = getattr(ops, name)
-        values = (*self.args, *self.settings.values())
-        self.tensors = tuple(x for x in values if isinstance(x, torch.Tensor))
+        self.call, self.inputs = call, call.make_tensors(B=2, M=3)
+        self.tensors = tuple(x for x in self.inputs if x is not None)
 
-    def forward(self, *tensors):
+    def forward(self, *tensors, backend=None):
         tensors = iter(tensors)
-        args, values = (
-            [next(tensors) if isinstance(x, torch.Tensor) else x for x in given]
-            for given in (self.args, self.settings.values())
-        )
-        return self.operator(*args, **dict(zip(self.settings, values, strict=True)))
+        inputs = [None if x is None else next(tensors) for x in self.inputs]
+        return self.call.function(*inputs, backend=backend)
 
     def expected(self):
-        """Return the definition's output, where the operator chooses a backend."""
-        choice = {} if self.operator is ops.deformable_attention else REFERENCE
-        return self.operator(*self.args, **self.settings, **choice)
+        return self(*self.tensors, backend='reference')
 
 
 def test_every_operator_has_a_decomposition():
@@ -69,9 +47,9 @@ def test_every_operator_has_a_decomposition():
     assert {operator.name() for operator in DECOMPOSITIONS} == forwards
 
 
-@pytest.mark.parametrize('name', EXAMPLES)
-def test_decomposed_operator(name):
-    call = Call(name)
+@every_call
+def test_decomposed_operator(call):
+    call = Graph(call)
     program = torch.export.export(call, call.tensors)
     assert len(own_operators(program)) == 1
     program = program.run_decompositions(mmattn.export.decompositions())
@@ -79,9 +57,9 @@ def test_decomposed_operator(name):
     assert_close('out', call.expected(), program.module()(*call.tensors))
 
 
-@pytest.mark.parametrize('name', EXAMPLES)
-def test_operator_in_onnx_runtime(name):
-    call = Call(name)
+@every_call
+def test_operator_in_onnx_runtime(call):
+    call = Graph(call)
     (out,) = OnnxSession(call, call.tensors)(*call.tensors)
     assert_close('out', call.expected(), out)
 

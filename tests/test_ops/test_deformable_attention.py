@@ -31,7 +31,7 @@ from mmattn.ops.deformable_attention import cpu_impl
 from mmattn.ops.deformable_attention.decomposition import (
     deformable_attention_v2_decomposition,
 )
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 def interpolate(image, y, x):

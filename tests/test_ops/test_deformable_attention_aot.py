@@ -8,7 +8,7 @@ from aot import record_launches, resources  # noqa: E402
 
 from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.deformable_attention import triton_bwd, triton_impl  # noqa: E402
-from mmattn.ops.testing import make_deformable_v2_inputs  # noqa: E402
+from tools.benchmark.inputs import make_deformable_v2_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'

@@ -9,7 +9,8 @@ from deformable_cases import GRID, products  # noqa: F401
 
 from mmattn.ops import deformable_attention, deformable_attention_v2
 from mmattn.ops.deformable_attention import cpu_impl
-from mmattn.ops.testing import assert_close, make_deformable_v2_inputs, run_with_grads
+from tools.benchmark.inputs import make_deformable_v2_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 def call(q, k, v, positions, table, grid=GRID, **settings):

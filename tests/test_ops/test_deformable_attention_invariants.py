@@ -11,7 +11,7 @@ from deformable_cases import (
 )
 from operator_checks import check_operator
 
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 TABLES = {'unit step': None, 'any': (6, 9)}
 both_tables = pytest.mark.parametrize('table_size', TABLES.values(), ids=TABLES.keys())

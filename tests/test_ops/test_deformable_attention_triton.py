@@ -25,11 +25,7 @@ from triton_devices import (
 )
 
 from mmattn.ops.deformable_attention import triton_impl
-from mmattn.ops.testing import (
-    TOLERANCES,
-    assert_close,
-    run_with_grads,
-)
+from tools.benchmark.tolerances import TOLERANCES, assert_close, run_with_grads
 
 pytest.importorskip('triton')
 

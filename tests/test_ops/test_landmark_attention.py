@@ -19,7 +19,8 @@ from mmattn.ops.landmark_attention import (
     landmark_attention_folded,
     landmark_attention_reference,
 )
-from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
+from tools.benchmark.inputs import make_landmark_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 NAMES = 'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k'.split()
 SHAPES = {

@@ -11,7 +11,7 @@ from aot import record_launches, resources  # noqa: E402
 
 from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.landmark_attention import triton_bwd, triton_impl  # noqa: E402
-from mmattn.ops.testing import make_landmark_inputs  # noqa: E402
+from tools.benchmark.inputs import make_landmark_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'

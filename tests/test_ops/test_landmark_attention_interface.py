@@ -8,7 +8,8 @@ import torch
 
 from mmattn.ops import landmark_attention, triton_launch
 from mmattn.ops.landmark_attention import cpu_impl, triton_impl
-from mmattn.ops.testing import assert_close, make_landmark_inputs, run_with_grads
+from tools.benchmark.inputs import make_landmark_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from triton_devices import (
 
 from mmattn.ops import landmark_attention
 from mmattn.ops.landmark_attention import triton_impl
-from mmattn.ops.testing import make_landmark_inputs, run_with_grads
+from tools.benchmark.inputs import make_landmark_inputs
+from tools.benchmark.tolerances import run_with_grads
 
 pytest.importorskip('triton')
 

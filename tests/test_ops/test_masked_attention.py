@@ -23,7 +23,7 @@ from operator_checks import (
 
 from mmattn.ops import neighborhood_mask
 from mmattn.ops.masked_attention import cpu_impl, cpu_planes, cpu_soft
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 reference = importlib.import_module('mmattn.ops.masked_attention.reference')
 

@@ -16,7 +16,7 @@ from mmattn.ops.masked_attention import (  # noqa: E402
     triton_special,
     triton_stencil_bwd,
 )
-from mmattn.ops.testing import make_masked_inputs  # noqa: E402
+from tools.benchmark.inputs import make_masked_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'

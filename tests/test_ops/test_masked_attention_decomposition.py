@@ -6,7 +6,8 @@ from export_checks import OnnxSession, decomposed
 from torch import nn
 
 from mmattn.ops import masked_attention
-from mmattn.ops.testing import Draw, assert_close
+from tools.benchmark.inputs import Draw
+from tools.benchmark.tolerances import assert_close
 
 SETTINGS = {
     'zero': dict(),

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mmattn.ops import masked_attention
-from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
+from tools.benchmark.inputs import make_masked_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 GRID = (7, 5)
 SETTINGS = GRID, 3, 1, 'zero'

@@ -9,7 +9,8 @@ from operator_checks import check_operator
 
 from mmattn.ops import masked_attention, neighborhood_mask
 from mmattn.ops.masked_attention import cpu_soft
-from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
+from tools.benchmark.inputs import make_masked_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 reference = importlib.import_module('mmattn.ops.masked_attention.reference')
 

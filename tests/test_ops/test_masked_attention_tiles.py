@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mmattn.ops.testing import make_masked_inputs
+from tools.benchmark.inputs import make_masked_inputs
 
 cpu_impl, cpu_stencil, cpu_tiles, reference = (
     importlib.import_module(f'mmattn.ops.masked_attention.{name}')

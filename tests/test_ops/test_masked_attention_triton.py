@@ -25,11 +25,7 @@ from triton_devices import (
 
 from mmattn.ops import masked_attention
 from mmattn.ops.masked_attention import neighborhood_mask, triton_impl
-from mmattn.ops.testing import (
-    TOLERANCES,
-    assert_close,
-    run_with_grads,
-)
+from tools.benchmark.tolerances import TOLERANCES, assert_close, run_with_grads
 
 pytest.importorskip('triton')
 

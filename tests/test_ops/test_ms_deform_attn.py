@@ -24,7 +24,7 @@ from operator_checks import (
 )
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 both_names = pytest.mark.parametrize('name', ['reference', 'cpu'])
 

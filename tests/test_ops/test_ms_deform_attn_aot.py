@@ -12,8 +12,8 @@ from aot import instructions, record_launches, resources  # noqa: E402
 
 from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.ms_deform_attn import triton_bwd, triton_impl  # noqa: E402
-from mmattn.ops.real_shapes import PYRAMID  # noqa: E402
-from mmattn.ops.testing import make_ms_deform_inputs  # noqa: E402
+from tools.benchmark.inputs import make_ms_deform_inputs  # noqa: E402
+from tools.benchmark.real_shapes import PYRAMID  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'

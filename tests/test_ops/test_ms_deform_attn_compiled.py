@@ -18,7 +18,7 @@ from operator_checks import check_operator, every_dtype
 
 from mmattn.ops import extension, fused_ms_deform_attn, ms_deform_attn
 from mmattn.ops.ms_deform_attn import cuda_impl
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 pytestmark = [pytest.mark.slow, compiled_extension.needs('c++')]
 BACKENDS = ['cpp', 'emulated', pytest.param('cuda', marks=pytest.mark.gpu)]

@@ -12,7 +12,8 @@ from operator_checks import check_operator
 
 from mmattn.ops import extension, ms_deform_attn
 from mmattn.ops.ms_deform_attn import cpp_impl
-from mmattn.ops.testing import assert_close, make_ms_deform_inputs, run_with_grads
+from tools.benchmark.inputs import make_ms_deform_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 slow = pytest.mark.slow
 every_dtype = pytest.mark.parametrize('dtype', [torch.float32, torch.float16], ids=str)

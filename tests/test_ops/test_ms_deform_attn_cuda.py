@@ -15,7 +15,7 @@ from ms_deform_cases import LEVELS, attend
 
 from mmattn.ops import extension
 from mmattn.ops.ms_deform_attn import cuda_impl
-from mmattn.ops.testing import make_ms_deform_inputs
+from tools.benchmark.inputs import make_ms_deform_inputs
 
 
 def on_cuda(**settings):

@@ -5,7 +5,7 @@ import torch
 from ms_deform_cases import setup
 from test_ms_deform_attn_triton import SMALL, on_gpu
 
-from mmattn.ops.testing import run_with_grads
+from tools.benchmark.tolerances import run_with_grads
 
 
 @pytest.mark.gpu

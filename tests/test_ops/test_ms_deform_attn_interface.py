@@ -8,7 +8,8 @@ import torch
 from ms_deform_cases import FORMS, LEVELS, attend, every_form, setup
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.testing import assert_close, make_ms_deform_inputs, run_with_grads
+from tools.benchmark.inputs import make_ms_deform_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 def call(value, points, weights, reference, levels=LEVELS, backend=None):

@@ -8,7 +8,7 @@ from largest_tensor import LargestTensor
 from ms_deform_cases import FORMS, LEVELS, NAMES, every_form, setup
 from operator_checks import check_operator
 
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 cpu_impl = importlib.import_module('mmattn.ops.ms_deform_attn.cpu_impl')
 cpu_value_grad = importlib.import_module('mmattn.ops.ms_deform_attn.cpu_value_grad')

@@ -26,7 +26,7 @@ from triton_devices import (
 
 from mmattn.ops import ms_deform_attn
 from mmattn.ops.ms_deform_attn import triton_impl
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 pytest.importorskip('triton')
 

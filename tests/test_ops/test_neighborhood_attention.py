@@ -20,8 +20,8 @@ from mmattn.ops.masked_attention.reference import (
 )
 from mmattn.ops.neighborhood_attention import stencil, tiles, tiles_impl
 from mmattn.ops.neighborhood_attention.reference import neighborhood_attention_reference
-from mmattn.ops.testing import assert_close, run_with_grads
-from mmattn.ops.testing import make_neighborhood_inputs as make_inputs
+from tools.benchmark.inputs import make_neighborhood_inputs as make_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 @pytest.fixture(params=FORMS)

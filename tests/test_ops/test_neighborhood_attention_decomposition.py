@@ -9,7 +9,8 @@ from mmattn.ops import neighborhood_attention
 from mmattn.ops.neighborhood_attention.decomposition import (
     neighborhood_attention_decomposition,
 )
-from mmattn.ops.testing import Draw, assert_close
+from tools.benchmark.inputs import Draw
+from tools.benchmark.tolerances import assert_close
 
 GRIDS = (7, 7), (8, 13), (14, 15), (30, 17)
 

@@ -10,7 +10,8 @@ from torch._inductor.utils import fresh_inductor_cache
 
 from mmattn.ops import neighborhood_attention, triton_launch
 from mmattn.ops.neighborhood_attention import triton_impl
-from mmattn.ops.testing import assert_close, make_neighborhood_inputs, run_with_grads
+from tools.benchmark.inputs import make_neighborhood_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 FORMS = 'dense', 'stencil'
 CASES = [('cpu', 'dense'), ('cpu', 'stencil'), ('tiles', 'tiles')]

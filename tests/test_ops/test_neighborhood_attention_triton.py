@@ -15,7 +15,7 @@ from triton_devices import (
     seldom,
 )
 
-from mmattn.ops.testing import make_neighborhood_inputs as make_inputs
+from tools.benchmark.inputs import make_neighborhood_inputs as make_inputs
 
 pytest.importorskip('triton')
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from operator_checks import check_call
 
-from mmattn.ops import real_shapes
-from mmattn.ops.real_shapes import OPERATORS, real_calls, small_calls
-from mmattn.ops.testing import TOLERANCES, assert_close, error_in_tolerances
+from tools.benchmark import real_shapes
+from tools.benchmark.real_shapes import OPERATORS, real_calls, small_calls
+from tools.benchmark.tolerances import TOLERANCES, assert_close, error_in_tolerances
 
 
 @pytest.mark.parametrize('operator', OPERATORS)

@@ -26,11 +26,8 @@ from mmattn.ops.structure_aware_attention import (
     rfft_grid,
     structure_aware_attention_circulant,
 )
-from mmattn.ops.testing import (
-    assert_close,
-    make_structure_aware_inputs,
-    run_with_grads,
-)
+from tools.benchmark.inputs import make_structure_aware_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 NAMES = 'q k v w_a w_b bias'.split()
 SHAPES = {

@@ -16,7 +16,7 @@ from mmattn.ops.structure_aware_attention import (  # noqa: E402
     triton_impl,
     triton_large,
 )
-from mmattn.ops.testing import make_structure_aware_inputs  # noqa: E402
+from tools.benchmark.inputs import make_structure_aware_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'

@@ -8,11 +8,8 @@ import torch
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import rfft_grid
-from mmattn.ops.testing import (
-    assert_close,
-    make_structure_aware_inputs,
-    run_with_grads,
-)
+from tools.benchmark.inputs import make_structure_aware_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 
 def with_half_spectra(inputs, grid):

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import attention_kernels
-from mmattn.ops.testing import assert_close, make_structure_aware_inputs
+from tools.benchmark.inputs import make_structure_aware_inputs
+from tools.benchmark.tolerances import assert_close
 
 every_case = pytest.mark.parametrize(
     'name, grid',

@@ -25,10 +25,8 @@ from triton_devices import (
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import circular_kernel_spectrum, triton_impl
-from mmattn.ops.testing import (
-    assert_close,
-    make_structure_aware_inputs,
-)
+from tools.benchmark.inputs import make_structure_aware_inputs
+from tools.benchmark.tolerances import assert_close
 
 pytest.importorskip('triton')
 

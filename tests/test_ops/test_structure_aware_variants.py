@@ -14,11 +14,8 @@ from mmattn.ops.structure_aware_attention import (
     pattern_attention,
     relative_attention,
 )
-from mmattn.ops.testing import (
-    assert_close,
-    make_structure_aware_inputs,
-    run_with_grads,
-)
+from tools.benchmark.inputs import make_structure_aware_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 B, M, D, K = 2, 3, 4, 2
 GRIDS = {

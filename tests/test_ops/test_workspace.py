@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from mmattn.ops import landmark_attention, masked_attention, workspace
-from mmattn.ops.testing import (
-    make_landmark_inputs,
-    make_masked_inputs,
-    run_with_grads,
-)
+from tools.benchmark.inputs import make_landmark_inputs, make_masked_inputs
+from tools.benchmark.tolerances import run_with_grads
 
 
 def landmarks(seed=0):

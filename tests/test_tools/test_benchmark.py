@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from mmattn.ops.landmark_attention import mixed_attention_reference
-from mmattn.ops.testing import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 for name in ('rich', 'matplotlib', 'mmengine'):
     pytest.importorskip(name)

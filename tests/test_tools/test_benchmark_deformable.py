@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)

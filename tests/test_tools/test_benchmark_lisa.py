@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)

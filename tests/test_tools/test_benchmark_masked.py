@@ -7,7 +7,8 @@ import torch
 
 from mmattn.models import HMaiT
 from mmattn.ops import masked_attention
-from mmattn.ops.testing import assert_close, make_masked_inputs, run_with_grads
+from tools.benchmark.inputs import make_masked_inputs
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)

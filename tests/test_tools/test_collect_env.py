@@ -274,8 +274,8 @@ def new_operator():
     )
     package = ModuleType('elsewhere.scaled')
     package.OPERATOR, package.BACKENDS = 'scaled', backends
-    package.example_inputs = lambda device, dtype: (
-        (torch.zeros(2, 3, device=device, dtype=dtype), (2, 3)),
+    package.example = lambda device, dtype: (
+        (torch.zeros(2, 3, device=device, dtype=dtype),),
         {},
     )
     return package
@@ -296,7 +296,7 @@ def test_every_operator_has_an_example_of_all_its_tensors():
     operators = {package.OPERATOR for package in packages}
     assert operators >= {'deformable_attention_v2', 'neighborhood_attention'}
     for package in packages:
-        tensors = environment.example_tensors(package, 'cpu', torch.float32)
+        tensors, _ = package.example('cpu', torch.float32)
         for backend in package.BACKENDS.values():
             backend.unsupported(*tensors)
         assert select_backend(package.OPERATOR, None, package.BACKENDS, *tensors)

@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip('mmengine')
 
-from mmattn.ops.testing import assert_close
+from tools.benchmark.tolerances import assert_close
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'

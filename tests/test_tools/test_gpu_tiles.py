@@ -7,8 +7,8 @@ pytest.importorskip('triton')
 
 from gpu_parts import tiles
 
-from mmattn.ops.real_shapes import OPERATORS
 from mmattn.ops.triton_launch import TILE_TABLES, TileTable
+from tools.benchmark.real_shapes import OPERATORS
 
 
 @pytest.fixture

@@ -24,12 +24,9 @@ from torch import Tensor, nn
 from mmattn.export.write import OPSET, difference, open_session
 from mmattn.ops import deformable_attention_v2, ms_deform_attn
 from mmattn.ops.structure_aware_attention.real_transforms import rfft_parts
-from mmattn.ops.testing import (
-    assert_close,
-    make_deformable_v2_inputs,
-    make_ms_deform_inputs,
-)
 from mmattn.terminal import run_main
+from tools.benchmark.inputs import make_deformable_v2_inputs, make_ms_deform_inputs
+from tools.benchmark.tolerances import assert_close
 
 STRIDES = 8, 16, 32, 64
 IMAGES = (800, 1333), (400, 666)

@@ -38,8 +38,8 @@ from operators import OPERATORS, PASSES, Case, Side, grid_of, load
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
-from mmattn.ops.testing import assert_close
 from mmattn.terminal import positive, run_main
+from tools.benchmark.tolerances import assert_close
 
 GIB = 2**30
 QUICK_SIDES = [5, 8]

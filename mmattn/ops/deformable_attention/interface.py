@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ..autograd import out_and_lse, register
@@ -107,6 +108,18 @@ def _check(q, k, v, positions, table, grid):
     if len(grid) != 2 or grid[0] * grid[1] != N:
         raise ValueError(f'`grid` must have {N} queries, got {grid}')
     return grid
+
+
+def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+    """Return the tensors and the settings of a small call."""
+    tensors = (
+        torch.randn(shape, device=device).to(dtype)
+        for shape in ((2, 35, 4, 8), (2, 11, 4, 8), (2, 11, 4, 8))
+    )
+    positions, table = (
+        torch.rand(shape, device=device) for shape in ((2, 2, 11, 2), (4, 13, 9))
+    )
+    return (*tensors, positions, table), dict(grid=(7, 5), align_corners=True)
 
 
 _attend = register(

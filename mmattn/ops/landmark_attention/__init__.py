@@ -1,5 +1,4 @@
-from .examples import example_inputs
-from .interface import BACKENDS, OPERATOR, landmark_attention
+from .interface import BACKENDS, OPERATOR, example, landmark_attention
 from .reference import (
     landmark_attention_folded,
     landmark_attention_reference,
@@ -11,7 +10,7 @@ from .reference import (
 __all__ = [
     'BACKENDS',
     'OPERATOR',
-    'example_inputs',
+    'example',
     'landmark_attention',
     'landmark_attention_folded',
     'landmark_attention_reference',

@@ -113,6 +113,18 @@ def _outputs(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, *, backe
     )
 
 
+def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+    """Return the tensors and the settings of a small call."""
+    attention = (
+        torch.randn(2, length, 3, 8, device=device).to(dtype)
+        for length in (35, 35, 35, 9, 9)
+    )
+    mixing = (
+        torch.randn(shape, device=device) for shape in ((4, 3), (3, 4), (4, 3), (3, 4))
+    )
+    return (*attention, *mixing), {}
+
+
 _attend = register(
     OPERATOR,
     BACKENDS,

@@ -1,5 +1,11 @@
-from .examples import example_inputs
-from .interface import BACKENDS, MASK_FILLS, OPERATOR, masked_attention, resolve_heads
+from .interface import (
+    BACKENDS,
+    MASK_FILLS,
+    OPERATOR,
+    example,
+    masked_attention,
+    resolve_heads,
+)
 from .reference import (
     attention_scores,
     attention_under_mask,
@@ -11,10 +17,10 @@ from .reference import (
 __all__ = [
     'BACKENDS',
     'OPERATOR',
+    'example',
     'MASK_FILLS',
     'attention_scores',
     'attention_under_mask',
-    'example_inputs',
     'masked_attention',
     'masked_attention_reference',
     'neighborhood_mask',

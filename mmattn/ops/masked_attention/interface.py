@@ -179,6 +179,14 @@ def _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill):
         )
 
 
+def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+    """Return the tensors and the settings of a small call."""
+    qkv = (torch.randn(2, 36, 3, 8, device=device).to(dtype) for _ in range(3))
+    bias = torch.randn(3, 3, 3, device=device)
+    settings = dict(grid=(7, 5), kernel_size=3, num_special=1, mask_fill='zero')
+    return (*qkv, bias, None), settings
+
+
 _attend = register(
     OPERATOR,
     BACKENDS,

@@ -1,7 +1,7 @@
-from .examples import example_inputs, fused_example_inputs
 from .interface import (
     BACKENDS,
     OPERATOR,
+    example,
     fused_ms_deform_attn,
     ms_deform_attn,
     ms_deform_attn_backward,
@@ -11,8 +11,7 @@ from .reference import ms_deform_attn_reference
 __all__ = [
     'BACKENDS',
     'OPERATOR',
-    'example_inputs',
-    'fused_example_inputs',
+    'example',
     'fused_ms_deform_attn',
     'ms_deform_attn',
     'ms_deform_attn_backward',

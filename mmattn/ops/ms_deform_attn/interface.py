@@ -208,6 +208,14 @@ def _outputs(value, points, *tensors, **settings):
     return value.new_empty(B, points.shape[1], M, D)
 
 
+def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+    """Return the tensors and the settings of a small call."""
+    value = torch.randn(2, 47, 3, 8, device=device).to(dtype)
+    points = torch.rand(2, 13, 3, 2, 4, 2, device=device)
+    weights = torch.rand(2, 13, 3, 2, 4, device=device)
+    return (value, points, weights, None), dict(shapes=(7, 5, 4, 3))
+
+
 _operator = register(
     OPERATOR,
     BACKENDS,

@@ -1,5 +1,6 @@
 """Contract, checks and dispatch of neighborhood attention."""
 
+import torch
 from torch import Tensor
 
 from ..autograd import out_and_lse, register
@@ -90,6 +91,12 @@ def _outputs(q: Tensor, *tensors: Tensor, backend: str) -> tuple[Tensor, Tensor]
         return out.view(q.shape), lse.new_empty(0)
     has_statistics = backend != 'tiles' and stencil.is_large(q)
     return out.view(q.shape), lse if has_statistics else lse.new_empty(0)
+
+
+def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+    """Return the tensors and the settings of a small call."""
+    qkv = (torch.randn(2, 9, 8, 3, 8, device=device).to(dtype) for _ in range(3))
+    return (*qkv, torch.randn(3, 9, 9, device=device)), {}
 
 
 _attend = register(

@@ -1,5 +1,4 @@
-from .examples import example_inputs
-from .interface import BACKENDS, OPERATOR, structure_aware_attention
+from .interface import BACKENDS, OPERATOR, example, structure_aware_attention
 from .real_transforms import irfft_parts, rfft_parts
 from .reference import (
     attention_kernels,
@@ -28,11 +27,11 @@ from .variants import (
 __all__ = [
     'BACKENDS',
     'OPERATOR',
+    'example',
     'RESIZES',
     'attention_kernels',
     'block_toeplitz',
     'circular_kernel_spectrum',
-    'example_inputs',
     'half_spectrum',
     'hermitian_part',
     'irfft_grid',

@@ -151,6 +151,16 @@ def _on_spectra(function: Callable) -> Callable:
     return call
 
 
+def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+    """Return the tensors and the settings of a small call."""
+    qkv = (torch.randn(2, 35, 3, 8, device=device).to(dtype) for _ in range(3))
+    weights = (
+        torch.randn(shape, device=device, dtype=compute_dtype(dtype))
+        for shape in ((8, 4, 7, 3, 2), (4, 7, 3, 2), (8, 4))
+    )
+    return (*qkv, *weights), dict(grid=(7, 5))
+
+
 _attend = register(
     OPERATOR,
     {

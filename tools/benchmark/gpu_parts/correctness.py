@@ -8,8 +8,12 @@ from measure import rounded
 
 from mmattn.environment import operator_packages
 from mmattn.ops.backend import REFERENCE
-from mmattn.ops.real_shapes import OPERATORS, Call, real_calls, small_calls
-from mmattn.ops.testing import deterministic, error_in_tolerances, run_with_grads
+from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
+from tools.benchmark.tolerances import (
+    deterministic,
+    error_in_tolerances,
+    run_with_grads,
+)
 
 from .log import Log, Settings
 

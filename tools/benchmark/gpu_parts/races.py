@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from mmattn.ops.real_shapes import OPERATORS, Call, real_calls, small_calls
-from mmattn.ops.testing import deterministic, run_with_grads
+from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
+from tools.benchmark.tolerances import deterministic, run_with_grads
 
 from .log import Log, Settings
 
@@ -26,7 +26,7 @@ SCRIPT = """
 import sys
 import torch
 from gpu_parts.races import repeat
-from mmattn.ops.real_shapes import small_calls
+from tools.benchmark.real_shapes import small_calls
 for call in small_calls(sys.argv[1]):
     repeat(call, torch.float32, 'cuda', runs=1)
 torch.cuda.synchronize()

@@ -8,9 +8,9 @@ import graphs
 import torch
 from measure import rounded
 
-from mmattn.ops.real_shapes import OPERATORS, Call, real_calls, small_calls
-from mmattn.ops.testing import error_in_tolerances, run_with_grads
 from mmattn.ops.triton_launch import TILE_TABLES, TileTable
+from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
+from tools.benchmark.tolerances import error_in_tolerances, run_with_grads
 
 from .log import Log, Settings
 from .speed import seconds_of

@@ -17,7 +17,7 @@ import torch
 from mmattn.ops import deformable_attention_v2
 from mmattn.ops.backend import select_backend
 from mmattn.ops.deformable_attention import BACKENDS, OPERATOR
-from mmattn.ops.testing import make_deformable_v2_inputs
+from tools.benchmark.inputs import make_deformable_v2_inputs
 
 from . import flex
 from .case import Case, Side, grid_of

@@ -12,7 +12,7 @@ from math import prod
 from mmattn.ops import landmark_attention
 from mmattn.ops.backend import select_backend
 from mmattn.ops.landmark_attention import BACKENDS, OPERATOR
-from mmattn.ops.testing import make_landmark_inputs
+from tools.benchmark.inputs import make_landmark_inputs
 
 from .case import Case, Side, grid_of
 from .dense import dense_attention, map_bytes, sdpa

@@ -20,7 +20,7 @@ from torch import Tensor
 from mmattn.ops import masked_attention
 from mmattn.ops.backend import select_backend
 from mmattn.ops.masked_attention import BACKENDS, OPERATOR
-from mmattn.ops.testing import make_masked_inputs
+from tools.benchmark.inputs import make_masked_inputs
 
 from . import flex
 from .case import Case, Side, grid_of

@@ -19,7 +19,7 @@ from torch import Tensor
 from mmattn.ops import neighborhood_attention
 from mmattn.ops.backend import select_backend
 from mmattn.ops.neighborhood_attention import BACKENDS, OPERATOR, windows
-from mmattn.ops.testing import make_neighborhood_inputs
+from tools.benchmark.inputs import make_neighborhood_inputs
 
 from . import flex
 from .case import Case, Side, grid_of

@@ -13,7 +13,7 @@ import torch
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.backend import select_backend
 from mmattn.ops.structure_aware_attention import BACKENDS, OPERATOR
-from mmattn.ops.testing import make_structure_aware_inputs
+from tools.benchmark.inputs import make_structure_aware_inputs
 
 from .case import Case, Side, grid_of
 from .dense import dense_attention, map_bytes, sdpa

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from . import (
+from mmattn.ops import (
     deformable_attention_v2,
     fused_ms_deform_attn,
     landmark_attention,
@@ -17,7 +17,7 @@ from . import (
     neighborhood_attention,
     structure_aware_attention,
 )
-from .testing import (
+from tools.benchmark.inputs import (
     make_deformable_v2_inputs,
     make_landmark_inputs,
     make_masked_inputs,
