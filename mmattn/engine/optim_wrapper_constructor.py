@@ -8,9 +8,9 @@ from collections import Counter
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
+from mmengine.utils.dl_utils.misc import is_norm
 from torch import Size, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.nn.modules.batchnorm import _NormBase
 
 from mmattn.registry import OPTIM_WRAPPER_CONSTRUCTORS
 
@@ -21,7 +21,6 @@ DEFAULTS = dict(
     flat_decay_mult=0.0,
     custom_keys={},
 )
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 # FSDP, activation checkpointing and torch.compile insert these into names.
 WRAPPERS = re.compile(r'(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.')
 
@@ -127,7 +126,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     def _decay_mult(self, owner: nn.Module, name: str, flat: bool, kept: bool) -> float:
         if kept:
             return 0.0
-        if isinstance(owner, NORMS):
+        if is_norm(owner) or isinstance(owner, nn.RMSNorm):
             return self.paramwise_cfg['norm_decay_mult']
         if name == 'bias':
             return self.paramwise_cfg['bias_decay_mult']

@@ -5,6 +5,8 @@ rest: the samplers' seed, the position in an epoch, gradients that were being
 accumulated, and a validation that was due when the run ended.
 """
 
+from bisect import bisect
+
 import numpy as np
 import torch
 from mmengine.hooks import Hook
@@ -183,9 +185,9 @@ def _validation_is_due(runner) -> bool:
         return False
     if runner.message_hub.runtime_info.get(VALIDATED) == runner.iter:
         return False
-    loop._decide_current_val_interval()
     if isinstance(loop, IterBasedTrainLoop):
         now, last = loop.iter, loop.max_iters
     else:
         now, last = loop.epoch, loop.max_epochs
-    return now >= loop.val_begin and (now % loop.val_interval == 0 or now == last)
+    interval = loop.dynamic_intervals[bisect(loop.dynamic_milestones, now + 1) - 1]
+    return now >= loop.val_begin and (now % interval == 0 or now == last)

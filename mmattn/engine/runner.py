@@ -90,7 +90,7 @@ class Runner(MMEngineRunner):
         return loop
 
     def _build_param_scheduler(self, scheduler, optim_wrapper) -> list:
-        run = Length.of_run(self)
+        run = Length.of_loop(self._train_loop)
         if not isinstance(scheduler, Sequence):
             scheduler = [scheduler]
         # To resume, mmengine passes the schedulers that it has built before.

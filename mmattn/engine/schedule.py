@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.optim.scheduler.param_scheduler import (
+from mmengine.optim import (
     CosineAnnealingParamScheduler,
     LinearParamScheduler,
     MultiStepParamScheduler,
@@ -51,8 +51,7 @@ class Length(NamedTuple):
     by_epoch: bool = True
 
     @classmethod
-    def of_run(cls, runner) -> 'Length | None':
-        loop = runner._train_loop
+    def of_loop(cls, loop) -> 'Length | None':
         if not isinstance(loop, BaseLoop) or not all(
             isinstance(getattr(loop, name, None), int)
             for name in ('max_epochs', 'max_iters')
@@ -143,7 +142,7 @@ class ScheduleHook(Hook):
     """Warn before training if a schedule does not end with the run."""
 
     def before_train(self, runner):
-        run = Length.of_run(runner)
+        run = Length.of_loop(runner.train_loop)
         schedulers = runner.param_schedulers
         if run is None:
             return

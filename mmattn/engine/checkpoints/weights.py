@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from itertools import chain
 
 import torch
 from mmengine.logging import print_log
@@ -106,7 +107,9 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
     )
 
     def note(module, local, prefix, *_):
-        for name in (*module._parameters, *module._buffers):
+        kinds = module.named_parameters, module.named_buffers
+        held = (kind(recurse=False, remove_duplicate=False) for kind in kinds)
+        for name, _ in chain.from_iterable(held):
             key = prefix + name
             if key not in own or not isinstance(local.get(key), torch.Tensor):
                 continue
