@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 from mmengine.dist import all_reduce, barrier
@@ -57,12 +58,12 @@ class StopHook(Hook):
             if signal.getsignal(number) is plain:
                 signal.signal(number, self._receive)
                 self._replaced.append(number)
-        outliving().fill_(signal.SIGTERM in self._replaced)
+        sigterm_is_handled().fill_(signal.SIGTERM in self._replaced)
 
     def restore(self):
         """Restore the handlers that `before_train` has replaced."""
         self._saver = None
-        outliving().fill_(0)
+        sigterm_is_handled().fill_(0)
         while self._replaced:
             number = self._replaced.pop()
             signal.signal(number, PLAIN[number])
@@ -118,27 +119,28 @@ def _accumulates(runner) -> bool:
 
 
 @functools.cache
-def outliving() -> torch.Tensor:
+def sigterm_is_handled() -> torch.Tensor:
     """Return the number, in shared memory, that is 1 while a run handles SIGTERM."""
     return torch.zeros((), dtype=torch.uint8).share_memory_()
 
 
-class WorkerStart(functools.partial):
-    """Start workers that outlive the signal that stops the run.
+def start_worker(worker_id: int, *, init: Callable[[int], None], handled: torch.Tensor):
+    """Start a worker of a loader that lives on when a signal stops the run.
 
     A terminal, Slurm and torchrun also signal the workers, which the run needs to
-    finish its iteration. They end with the main process, which ends them by SIGTERM
-    when it does not handle that signal itself.
+    finish its iteration. Workers end with the main process, which ends them by SIGTERM
+    while it does not handle that signal itself.
+
+    Args:
+        worker_id: number of the worker.
+        init: function of the worker's number that does the rest.
+        handled: what `sigterm_is_handled` returns in the main process.
     """
 
-    def __init__(self, *_, **__):
-        self.outliving = outliving()
-
-    def __call__(self, worker_id: int):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._receive)
-        return super().__call__(worker_id)
-
-    def _receive(self, number: int, frame):
-        if not self.outliving:
+    def receive(number: int, frame):
+        if not handled:
             os._exit(0)  # as torch's own handler does: anything else is an error
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, receive)
+    init(worker_id)

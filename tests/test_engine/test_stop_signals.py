@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from test_resume import registered as registered
 from torch.utils.data import DataLoader, Dataset
 
 from mmattn.engine import stop_signals
-from mmattn.engine.stop_signals import WorkerStart, outliving
+from mmattn.engine.stop_signals import sigterm_is_handled, start_worker
 
 STATUS = {signal.SIGINT: None, signal.SIGTERM: 143}
 
@@ -219,12 +220,14 @@ def batches(request):
         Pid(),
         batch_size=None,
         num_workers=1,
-        worker_init_fn=WorkerStart(started),
+        worker_init_fn=partial(
+            start_worker, init=started, handled=sigterm_is_handled()
+        ),
         multiprocessing_context=request.param,
     )
-    outliving().fill_(1)
+    sigterm_is_handled().fill_(1)
     yield iter(loader)
-    outliving().fill_(0)
+    sigterm_is_handled().fill_(0)
 
 
 def test_workers_outlive_what_stops_a_run(batches):
@@ -238,7 +241,7 @@ def test_workers_outlive_what_stops_a_run(batches):
 def test_workers_end_when_the_main_process_does(batches):
     next(batches)
     (worker,) = batches._workers
-    outliving().fill_(0)
+    sigterm_is_handled().fill_(0)
     worker.terminate()  # as multiprocessing does at the exit
     worker.join(30)
     assert worker.exitcode == 0
@@ -249,11 +252,11 @@ def test_workers_know_whether_a_run_handles_signals(tmp_path):
 
     class Look(Hook):
         def after_train_iter(self, runner, *args, **kwargs):
-            seen.append(int(outliving()))
+            seen.append(int(sigterm_is_handled()))
 
     options = dict(hooks=[Look()], loop=dict(ITER_LOOP, max_iters=1))
     make_runner(tmp_path / 'a', **options).train()
-    assert (seen.pop(), int(outliving())) == (1, 0)
+    assert (seen.pop(), int(sigterm_is_handled())) == (1, 0)
     hook = dict(checkpoint=None, logger=dict(type='LoggerHook', interval=100))
     make_runner(tmp_path / 'b', default_hooks=hook, **options).train()
-    assert (seen.pop(), int(outliving())) == (0, 0)
+    assert (seen.pop(), int(sigterm_is_handled())) == (0, 0)

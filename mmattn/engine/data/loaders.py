@@ -14,7 +14,7 @@ from mmengine.registry import DATA_SAMPLERS, FUNCTIONS
 from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
 from mmattn.engine.randomness import DATA, seeded, shared_seed
-from mmattn.engine.stop_signals import WorkerStart
+from mmattn.engine.stop_signals import sigterm_is_handled, start_worker
 
 
 class SeededIndices:
@@ -198,7 +198,7 @@ def build_dataloader(
         return DATA_SAMPLERS.build(batch_sampler_cfg, default_args=default_args)
 
     batch_sampler = PositionedBatchSampler(build, seed, rank)
-    start_worker = dict(
+    seeding = dict(
         type=worker_init_fn,
         num_workers=cfg.get('num_workers', 0),
         rank=rank,
@@ -209,7 +209,11 @@ def build_dataloader(
         dataset,
         batch_sampler=batch_sampler,
         collate_fn=_function(cfg.pop('collate_fn', dict(type='pseudo_collate'))),
-        worker_init_fn=WorkerStart(_function(cfg.pop('worker_init_fn', start_worker))),
+        worker_init_fn=partial(
+            start_worker,
+            init=_function(cfg.pop('worker_init_fn', seeding)),
+            handled=sigterm_is_handled(),
+        ),
         **cfg,
     )
     # torch sets it to None beside a batch sampler, but hooks of mmpretrain read it.
