@@ -60,15 +60,6 @@ def official_name(part, name):
     return f'{part}.{name}' if is_layer else name
 
 
-def official_parameters(**modules):
-    """Leaves with the modules' values, by their official names."""
-    return {
-        official_name(part, name): parameter.detach().clone().requires_grad_()
-        for part, module in modules.items()
-        for name, parameter in module.named_parameters()
-    }
-
-
 def maps(shapes=SHAPES, B=2, C=CHANNELS):
     return [hashed(f'src{level}', (B, C, H, W)) for level, (H, W) in enumerate(shapes)]
 

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip('mmdet')
 
 from mmdet.datasets import CocoDataset
-from small_deformable_detr import FORMS, HEAD, config, detector, images, samples
+from small_deformable_detr import HEAD, config, detector, images, samples
 from torch.testing import assert_close
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
 
@@ -39,7 +39,7 @@ def test_category_ids_are_those_of_the_classes_in_order():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize('form', ['one-stage', 'two-stage'])
 def test_predictions_are_those_for_the_category_ids(form):
     wide = detector(form, bbox_head=head(OUTPUTS)).double().eval()
     ours = MODELS.build(config(form, bbox_head=head(CLASSES))).double().eval()
@@ -63,14 +63,10 @@ def test_predictions_are_those_for_the_category_ids(form):
         assert not torch.equal(first, second)  # id 1 would choose other queries
 
 
-@pytest.mark.parametrize('classes', [5, 80, 90])
-def test_other_numbers_of_classes_are_refused(classes):
-    weights = detector(bbox_head=head(classes)).state_dict()
-    with pytest.raises(ValueError, match=rf'have 91 outputs, got \[{classes}\]'):
+def test_other_numbers_of_classes_are_refused():
+    weights = detector(bbox_head=head(90)).state_dict()
+    with pytest.raises(ValueError, match=r'have 91 outputs, got \[90\]'):
         with_coco_classes(weights)
-
-
-def test_weights_without_branches_are_refused():
-    weights = {n: x for n, x in detector().state_dict().items() if 'cls' not in n}
+    without = {n: x for n, x in weights.items() if 'cls' not in n}
     with pytest.raises(ValueError, match=r'have 91 outputs, got \[\]'):
-        with_coco_classes(weights)
+        with_coco_classes(without)

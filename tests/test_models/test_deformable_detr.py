@@ -1,7 +1,6 @@
 """The detector DeformableDETR: beside mmdet's, its size, its settings and its use."""
 
 import copy
-import re
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ pytest.importorskip('mmdet')
 
 from mmengine.structures import InstanceData
 from small_deformable_detr import (
-    BACKBONE,
     CLASSES,
     FORMS,
     HEAD,
@@ -29,7 +27,6 @@ from small_deformable_detr import (
     samples,
 )
 
-from mmattn.analysis.flops import build
 from mmattn.models.checkpoints.deformable_detr import (
     convert_state_dict,
     to_official_state_dict,
@@ -87,48 +84,6 @@ def test_biases_that_mmdet_has_not_are_zero():
     assert converted.keys() == without.state_dict().keys()
 
 
-# Trainable and frozen parameters as the authors count, with the 91 classes of their
-# heads and the 80 of mmdet's. The affine parameters of batch norms, 53,120, are buffers
-# in their code and parameters, without gradients, here.
-AFFINE = 53_120
-ONE_LEVEL = dict(num_levels=1), neck(in_channels=[2048], out_channels=256, num_outs=1)
-FOUR_LEVELS = {}, neck(in_channels=[512, 1024, 2048], out_channels=256)
-DILATED = dict(strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2))
-COUNTS = {
-    'single-scale': (ONE_LEVEL, {}, 'one-stage', 34_066_593, 34_063_766),
-    'single-scale-dc5': (ONE_LEVEL, DILATED, 'one-stage', 34_066_593, 34_063_766),
-    'base': (FOUR_LEVELS, {}, 'one-stage', 40_069_665, 40_066_838),
-    'refine': (FOUR_LEVELS, {}, 'refine', 40_849_660, 40_832_698),
-    'two-stage': (FOUR_LEVELS, {}, 'two-stage', 41_181_529, 41_161_740),
-}
-
-
-@pytest.mark.parametrize('classes', [91, 80])
-@pytest.mark.parametrize('row', COUNTS.values(), ids=COUNTS)
-def test_parameters_are_as_many_as_the_authors(row, classes):
-    (levels, neck_cfg), resnet, form, *counts = row
-    cfg = config(
-        form,
-        backbone=BACKBONE | dict(depth=50, base_channels=64) | resnet,
-        neck=neck_cfg,
-        encoder=dict(type='mmattn.DeformableDETREncoder', **levels),
-        decoder=dict(type='mmattn.DeformableDETRDecoder', **levels, **FORMS[form]),
-        bbox_head=HEAD | dict(num_classes=classes, embed_dims=256),
-    )
-    if levels:
-        cfg['backbone']['out_indices'] = (3,)
-    model = build(cfg, 'meta')
-    affine = [
-        p
-        for name, p in model.backbone.named_parameters()
-        if re.search(r'bn\d\.|downsample\.1\.', name)
-    ]
-    assert sum(p.numel() for p in affine) == AFFINE
-    assert not any(p.requires_grad for p in affine)
-    total = sum(p.numel() for p in model.parameters())
-    assert total - AFFINE == counts[classes == 80]
-
-
 def test_masks_are_the_images_in_the_size_of_each_map():
     feats = [torch.zeros(2, 1, H, W) for H, W in ((12, 16), (7, 5), (1, 1))]
     masks = padding_masks(feats, samples())
@@ -142,18 +97,6 @@ def test_masks_are_the_images_in_the_size_of_each_map():
     assert masks[0].any() and not masks[2].any()
     assert padding_masks(feats, samples(FULL)) is None
     assert padding_masks(feats, None) is None
-
-
-def test_images_are_independent_and_padding_counts():
-    model = detector().double().eval()
-    x = images()
-    both = model._forward(x, samples())
-    for index in range(2):
-        alone = model._forward(x[index : index + 1], samples()[index : index + 1])
-        for a, b in zip(both, alone, strict=True):
-            assert_close(a[:, index], b[:, 0], rtol=0, atol=1e-12)
-    for a, b in zip(both, model._forward(x, samples(FULL)), strict=True):
-        assert (a - b).abs().amax((0, 2, 3)).min() > 1e-3
 
 
 @each_form

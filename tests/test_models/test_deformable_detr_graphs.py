@@ -3,7 +3,6 @@
 import pytest
 import torch
 from deformable_detr_models import (
-    KINDS,
     build_branches,
     build_decoder,
     build_encoder,
@@ -44,56 +43,35 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
-def slow_but(kind, padded):
-    """All kinds with and without padding, of which one is not slow."""
-    return [
-        pytest.param(
-            *case,
-            id=f'{case[0]}-{"padding" if case[1] else "no-masks"}',
-            marks=() if case == (kind, padded) else pytest.mark.slow,
-        )
-        for case in ((kind, padded) for kind in KINDS for padded in (False, True))
-    ]
-
-
-@pytest.mark.parametrize('kind, padded', slow_but('refine', True))
-def test_sizes_share_a_graph(kind, padded):
+def test_sizes_share_a_graph():
     graphs = []
 
     def backend(graph, inputs):
         graphs.append(graph)
         return graph.forward
 
-    model = Transformer(kind)
+    model = Transformer('refine')
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     for shapes in SIZES:
-        arguments = inputs(shapes, padded)
+        arguments = inputs(shapes, True)
         assert_close(compiled(*arguments), model(*arguments))
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize('kind, padded', slow_but('two-stage', False))
-def test_exported_model_takes_other_sizes(kind, padded):
-    model, sizes = Transformer(kind), torch.export.Dim.DYNAMIC
+def test_exported_model_takes_other_sizes():
+    model, sizes = Transformer('two-stage'), torch.export.Dim.DYNAMIC
     program = torch.export.export(
         model,
-        inputs(SIZES[0], padded),
-        dynamic_shapes=(
-            [{2: sizes, 3: sizes}] * LEVELS,
-            [{1: sizes, 2: sizes}] * LEVELS if padded else None,
-        ),
+        inputs(SIZES[0], False),
+        dynamic_shapes=([{2: sizes, 3: sizes}] * LEVELS, None),
     ).module()
     for shapes in SIZES:
-        arguments = inputs(shapes, padded)
+        arguments = inputs(shapes, False)
         assert_close(program(*arguments), model(*arguments))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'kind, with_cp',
-    [('two-stage', False), ('refine', True)],
-    ids=['two-stage', 'refine-with_cp'],
-)
+@pytest.mark.parametrize('kind, with_cp', [('two-stage', False), ('refine', True)])
 def test_training_through_inductor(kind, with_cp):
     """The default compiler and its treatment of changing sizes; two graphs at most."""
     eager, model = (Transformer(kind, with_cp=with_cp).float() for _ in range(2))

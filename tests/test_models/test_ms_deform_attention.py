@@ -1,6 +1,5 @@
 """The module around `fused_ms_deform_attn`: golden values, a rewrite, its edges."""
 
-import deformable_detr_rewrite as rewrite
 import pytest
 import torch
 from golden import assert_golden, golden, hashed, hashed_parameters
@@ -27,6 +26,59 @@ def inputs(B=2, Q=5, C=8, sides=2, levels=3):
     return query, value, reference
 
 
+def linear(p, name, x):
+    return x @ p[f'{name}.weight'].t() + p[f'{name}.bias']
+
+
+def bilinear(grid, x, y):
+    """Samples (Q, D) of `grid` (H, W, D) at pixels x, y (Q,); 0 is a pixel's center."""
+    H, W, _ = grid.shape
+    out = 0
+    for row in (y.floor(), y.floor() + 1):
+        for column in (x.floor(), x.floor() + 1):
+            weight = (1 - (y - row).abs()) * (1 - (x - column).abs())
+            inside = (row >= 0) & (row < H) & (column >= 0) & (column < W)
+            i, j = row.clamp(0, H - 1).long(), column.clamp(0, W - 1).long()
+            out = out + (weight * inside)[:, None] * grid[i, j]
+    return out
+
+
+def rewritten(p, query, value, shapes, reference, padding, heads):
+    """Attend in one image, one head and one point at a time.
+
+    Queries are (Q, C), values (S, C), reference (Q, L, 2 or 4), padding (S,).
+    """
+    levels = len(shapes)
+    value = linear(p, 'value_proj', value)
+    if padding is not None:
+        value = torch.where(padding[:, None], 0, value)
+    offsets = linear(p, 'sampling_offsets', query)
+    offsets = offsets.view(len(query), heads, levels, -1, 2)
+    points = offsets.shape[3]
+    weights = linear(p, 'attention_weights', query).view(len(query), heads, -1)
+    weights = weights.exp() / weights.exp().sum(-1, keepdim=True)
+    width = value.shape[1] // heads
+    outs = []
+    for head in range(heads):
+        out, start = 0, 0
+        for level, (H, W) in enumerate(shapes):
+            grid = value[start : start + H * W, head * width : (head + 1) * width]
+            start += H * W
+            for point in range(points):
+                x, y = reference[:, level, :2].unbind(-1)
+                dx, dy = offsets[:, head, level, point].unbind(-1)
+                if reference.shape[-1] == 4:
+                    w, h = reference[:, level, 2:].unbind(-1)
+                    x, y = x + dx / points * w / 2, y + dy / points * h / 2
+                    x, y = x * W, y * H
+                else:
+                    x, y = x * W + dx, y * H + dy
+                samples = bilinear(grid.view(H, W, width), x - 0.5, y - 0.5)
+                out = out + weights[:, head, level * points + point, None] * samples
+        outs.append(out)
+    return linear(p, 'output_proj', torch.cat(outs, -1))
+
+
 def test_official_values():
     shapes = [(8, 12), (4, 6), (2, 3)]
     pixels = sum(H * W for H, W in shapes)
@@ -39,9 +91,9 @@ def test_official_values():
     assert_golden(out, record)
 
 
-@pytest.mark.parametrize('ratio', [1.0, 0.5], ids='ratio-{}'.format)
-@pytest.mark.parametrize('levels', [3, 1], ids='levels-{}'.format)
-@pytest.mark.parametrize('sides', [2, 4], ids=['points', 'boxes'])
+@pytest.mark.parametrize(
+    'sides, levels, ratio', [(2, 3, 1.0), (4, 1, 1.0), (2, 1, 0.5), (4, 3, 0.5)]
+)
 def test_module_is_its_definition(sides, levels, ratio):
     """Padding, references for one level or each, values of half the width."""
     module = build(value_proj_ratio=ratio)
@@ -60,9 +112,8 @@ def test_module_is_its_definition(sides, levels, ratio):
     query, value, reference = tensors[1]
     expected = torch.stack(
         [
-            rewrite.ms_deform_attention(
+            rewritten(
                 params,
-                '',
                 query[b],
                 value[b],
                 SHAPES,
@@ -91,12 +142,6 @@ def test_padding_is_never_read():
     assert_close(module(query, other, SHAPES, reference, padding), out)
     assert not torch.allclose(module(query, value, SHAPES, reference)[0], out[0])
     assert_close(module(query, value, SHAPES, reference)[1], out[1])
-
-
-@pytest.mark.parametrize('B, Q', [(0, 5), (2, 0)], ids=['no-image', 'no-query'])
-def test_nothing_in_nothing_out(B, Q):
-    query, value, reference = inputs(B, Q)
-    assert build()(query, value, SHAPES, reference).shape == (B, Q, 8)
 
 
 def test_it_starts_on_rays_with_equal_weights():

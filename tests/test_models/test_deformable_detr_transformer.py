@@ -1,0 +1,320 @@
+"""Encoder and decoder of Deformable DETR: golden values, padding, dropout, dtypes.
+
+`test_deformable_detr_checkpoints.py` compares them, and their gradients, with those of
+transformers.
+"""
+
+import copy
+
+import pytest
+import torch
+from backbones import counted
+from deformable_detr_models import (
+    CHANNELS,
+    KINDS,
+    QUERIES,
+    SHAPES,
+    SMALL,
+    VALID,
+    build_branches,
+    build_decoder,
+    build_encoder,
+    fill,
+    gradients,
+    maps,
+    padding_masks,
+)
+from golden import SINGLE, assert_golden, golden, hashed
+from torch import nn
+from torch.testing import assert_close
+
+from mmattn.models import DeformableDETRDecoder, DeformableDETREncoder
+from mmattn.models.layers.deformable_detr.blocks import (
+    DeformableDETRDecoderLayer,
+    DeformableDETREncoderLayer,
+)
+from mmattn.models.layers.deformable_detr.geometry import (
+    box_proposals,
+    flatten_maps,
+    flatten_masks,
+    inverse_sigmoid,
+    valid_ratios,
+)
+
+EXACT = dict(rtol=1e-12, atol=1e-12)
+every_kind = pytest.mark.parametrize('kind', KINDS)
+
+
+def run(kind, masks=None, feats=None, **kwargs):
+    decoder, branches = build_decoder(kind, **kwargs), build_branches(kind)
+    return decoder(maps() if feats is None else feats, masks, *branches)
+
+
+def test_official_values():
+    """Two layers of encoder and decoder, with padding beside the second image.
+
+    The official code has constants in float32.
+    """
+    shapes = [(16, 20), (8, 10), (4, 5), (2, 3)]
+    valid = [(round(0.75 * H), round(0.75 * W)) for H, W in shapes]
+    feats, masks = maps(shapes, C=256), padding_masks(shapes, valid)
+    settings = dict(num_layers=2, feedforward_channels=512)
+    encoder = fill(DeformableDETREncoder(**settings).double(), 'encoder').eval()
+    decoder = DeformableDETRDecoder(num_queries=20, **settings).double()
+    decoder = fill(decoder, 'decoder').eval()
+    positions = [
+        flatten_maps([hashed(f'pos{level}', feat.shape)]) + embed
+        for level, (feat, embed) in enumerate(
+            zip(feats, encoder.level_embed, strict=True)
+        )
+    ]
+    with torch.no_grad():
+        decoder.query_embed.weight.copy_(hashed('query_embed', (20, 512)))
+        padding_mask = flatten_masks(masks)
+        memory = encoder.encode(
+            flatten_maps(feats),
+            torch.cat(positions, 1),
+            encoder.reference_points(shapes, masks),
+            shapes,
+            padding_mask,
+        )
+        query, positions, reference = decoder.learned_queries(2)
+        ratios = valid_ratios(masks, torch.float64)
+        hidden_states, references = decoder.decode(
+            query, positions, reference, memory, shapes, ratios, padding_mask
+        )
+    record = golden('ddetr')['DeformableTransformer enc2 dec2 ffn512 two_stage=False']
+    assert_golden(hidden_states, record['hs'], SINGLE)
+    assert_golden(references[0], record['init_ref'], SINGLE)
+    assert_golden(torch.stack(references[1:]), record['inter_ref'], SINGLE)
+
+
+def cropped(feats):
+    """Return the part of the second image that is no padding."""
+    return [
+        feat[1:, :, :rows, :columns]
+        for feat, (rows, columns) in zip(feats, VALID, strict=True)
+    ]
+
+
+@pytest.mark.parametrize('kind', ['one-stage', 'refine'])
+def test_a_padded_image_is_treated_as_it_would_be_alone(kind):
+    """References are relative to the image, and the values in the padding are unread.
+
+    Normalized positions divide by a side plus 1e-6.
+    """
+    encoder, feats = build_encoder(), maps()
+    encoded, alone = encoder(feats, padding_masks()), encoder(cropped(feats))
+    assert_close(cropped(encoded), list(alone), **EXACT)
+    out, expected = run(kind, padding_masks(), encoded), run(kind, feats=alone)
+    assert_close(out.hidden_states[:, 1:], expected.hidden_states, **EXACT)
+    assert_close([x[1:] for x in out.references], expected.references, **EXACT)
+
+
+@every_kind
+def test_references_are_what_heads_add_to(kind):
+    """Each layer's boxes are the next one's references, without their gradient."""
+    decoder, (classify, boxes) = build_decoder(kind), build_branches(kind)
+    states, references, _, _ = decoder(maps(), None, classify, boxes)
+    assert len(references) == len(states) + 1
+    start = 4 if kind == 'two-stage' else 2
+    assert references[0].shape == (2, QUERIES, start)
+    assert references[0].requires_grad == (kind != 'two-stage')
+    for state, box, before, after in zip(
+        states, boxes, references, references[1:], strict=False
+    ):
+        if kind == 'one-stage':
+            assert after is references[0]
+            continue
+        delta = box(state)
+        delta[..., : before.shape[-1]] += inverse_sigmoid(before)
+        assert_close(after, delta.sigmoid(), **EXACT)
+        assert not after.requires_grad
+
+
+def test_first_stage_takes_the_highest_scores_of_the_first_class():
+    """Pixels in the padding, and those with boxes too large or near a border, have no
+    proposal: their boxes are all ones.
+    """
+    masks = padding_masks()
+    out = run('two-stage', masks)
+    scores = out.enc_class[..., 0]
+    for image in range(2):
+        best = scores[image].argsort(descending=True)[:QUERIES]
+        assert_close(out.references[0][image], out.enc_coord[image, best], **EXACT)
+    padding = flatten_masks(masks)
+    assert (out.enc_coord[padding] == 1).all()
+    assert (out.enc_coord[~padding] != 1).all()
+    fine = [(1, 200), (1, 2), (2, 2)]  # the first pixel's center is at 0.0025
+    ones = (run('two-stage', feats=maps(fine)).enc_coord == 1).all(-1)
+    assert ones[:, :2].all() and ones[:, 198:200].all()
+    assert not ones[:, 2:198].any() and not ones[:, 200:].any()
+
+
+def test_padding_does_not_move_proposals():
+    """Not by a rounding, which matters where a center is at the margin, 0.5 / 50."""
+    settings = dict(dtype=torch.float32, device=torch.device('cpu'))
+    for side in range(1, 65):
+        mask = torch.zeros(1, 1, 64, dtype=torch.bool)
+        mask[..., side:] = True
+        ratios = valid_ratios([mask], torch.float32)
+        padded = box_proposals([(1, 64)], ratios, mask.flatten(1), **settings)
+        alone = box_proposals([(1, side)], None, None, **settings)
+        assert_close([x[:, :side] for x in padded], list(alone), rtol=0, atol=0)
+        assert padded[1].sum() == alone[1].sum()
+    assert box_proposals([(1, 50)], None, None, **settings)[1].sum() == 48
+
+
+def test_inverse_sigmoid_is_bounded():
+    x = torch.tensor([0.0, 1e-7, 0.25, 1.0]).double()
+    bound = torch.tensor(1 / 1e-5).double().log()
+    expected = torch.stack([-bound, -bound, torch.tensor(1 / 3).double().log(), bound])
+    assert_close(inverse_sigmoid(x), expected, rtol=1e-5, atol=1e-7)
+
+
+@every_kind
+def test_checkpointing_runs_layers_again_and_changes_nothing(kind):
+    """Also where dropout draws numbers and the maps need no gradient."""
+    results = []
+    for with_cp in (False, True):
+        encoder = build_encoder(dropout=0.3, with_cp=with_cp).train()
+        decoder = build_decoder(kind, dropout=0.3, with_cp=with_cp).train()
+        branches = build_branches(kind)
+        runs = counted([*encoder.layers, *decoder.layers])
+        torch.manual_seed(0)
+        out = decoder(encoder(maps(), padding_masks()), padding_masks(), *branches)
+        out.hidden_states.square().sum().backward()
+        assert set(runs.values()) == {1 + with_cp}
+        parts = encoder, decoder, *branches
+        results.append((out, [gradients(part) for part in parts]))
+    assert_close(*results, rtol=0, atol=0)
+
+
+def test_coordinates_of_the_encoder_stay_in_float32():
+    """In a model of bfloat16, and under autocast, where the maps agree with float32's.
+
+    The only map is too wide for bfloat16 to tell its pixels apart.
+    """
+    encoder = build_encoder(num_levels=1).float()
+    half = copy.deepcopy(encoder).bfloat16()
+    for model in (half, encoder):
+        reference = model.reference_points([(1, 600)], None)
+        assert reference.dtype == torch.float32
+        assert reference[0, :, 0, 0].unique().numel() == 600
+        assert model.positions([(1, 600)], None).dtype == model.level_embed.dtype
+    feats = [hashed('src', (1, CHANNELS, 1, 600)).float()]
+    expected = encoder(feats)[0]
+    with torch.autocast('cpu', torch.bfloat16):
+        out = encoder(feats)[0]
+    assert out.dtype == torch.float32
+    assert_close(out, expected, rtol=0, atol=0.06)
+    assert half([feats[0].bfloat16()])[0].dtype == torch.bfloat16
+
+
+@every_kind
+def test_coordinates_of_the_decoder_stay_in_float32(kind):
+    """Branches that refine get the gradient of their use in the head all the same."""
+    decoder = build_decoder(kind).float()
+    branches = [part.float() for part in build_branches(kind)]
+    feats = [feat.float() for feat in maps()]
+    expected = decoder(feats, None, *branches)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = decoder(feats, None, *branches)
+        boxes = [
+            box(state)
+            for box, state in zip(branches[1], out.hidden_states, strict=False)
+        ]
+        sum(box.float().sum() for box in boxes).backward()
+    assert {x.dtype for x in out.references} == {torch.float32}
+    if kind != 'two-stage':
+        assert_close(out.references[0], expected.references[0], rtol=0, atol=1e-6)
+    assert_close(out.references[-1], expected.references[-1], rtol=0, atol=0.05)
+    assert branches[1][0].weight.grad.abs().sum() > 0
+    half = [part.bfloat16() for part in (decoder, *branches)]
+    out = half[0]([feat.bfloat16() for feat in feats], padding_masks(), *half[1:])
+    assert out.hidden_states.dtype == torch.bfloat16
+    assert {x.dtype for x in out.references} == {torch.float32}
+
+
+LAYERS = {
+    DeformableDETREncoderLayer: ([1, 0, 1], lambda m, x: m.norm2(m.norm1(x))),
+    # Whose self-attention drops weights, too.
+    DeformableDETRDecoderLayer: (
+        [1, 1, 0, 1],
+        lambda m, x: m.norm3(m.norm1(m.norm2(x))),
+    ),
+}
+
+
+@pytest.mark.parametrize('cls, drops, rest', [(c, *v) for c, v in LAYERS.items()])
+def test_dropout_is_after_attention_and_inside_and_after_the_mlp(cls, drops, rest):
+    """As in https://github.com/fundamentalvision/Deformable-DETR."""
+    C, feedforward = 16, 24
+    layer = cls(C, 2, 1, 2, feedforward, dropout=0.25).double().train()
+    for param in layer.parameters():
+        nn.init.normal_(param, std=0.5)
+    x, positions = hashed('x', (2, 12, C)), hashed('positions', (2, 12, C))
+    reference = hashed('reference', (2, 12, 1, 2)).abs()
+    is_decoder = cls is DeformableDETRDecoderLayer
+    memory = [x.flip(1)] if is_decoder else []
+    arguments = x, positions, *memory, reference, [(3, 4)], None
+    dropouts = [m for m in layer.modules() if isinstance(m, nn.Dropout)]
+    widths = []
+    for module in dropouts:
+        assert module.p == 0.25
+        module.register_forward_pre_hook(lambda m, args: widths.append(args[0].shape))
+    assert not is_decoder or layer.self_attn.dropout == 0.25
+    layer(*arguments)
+    assert [shape[-1] == C for shape in widths] == [bool(full) for full in drops]
+    for module in dropouts:
+        module.p = 1.0
+    assert_close(layer(*arguments), rest(layer, x), rtol=0, atol=1e-12)
+
+
+def test_weights_start_as_the_official_ones():
+    torch.manual_seed(0)
+    encoder = DeformableDETREncoder(64, 1, 8, 4, 4, 128)
+    decoder = DeformableDETRDecoder(
+        **SMALL | dict(embed_dims=64, num_heads=8, num_queries=50)
+    )
+    assert abs(encoder.level_embed.std().item() - 1) < 0.2
+    assert abs(decoder.query_embed.weight.std().item() - 1) < 0.05
+    assert not decoder.reference_points.bias.any()
+    layer, attention = encoder.layers[0], decoder.layers[0].self_attn
+    for weight, sides in (
+        (layer.linear1.weight, 64 + 128),
+        (layer.linear2.weight, 64 + 128),
+        (decoder.reference_points.weight, 64 + 2),
+        (attention.in_proj_weight, 64 + 3 * 64),
+        (attention.out_proj.weight, 64 + 64),
+    ):
+        bound = (6 / sides) ** 0.5
+        assert 0.9 * bound < weight.abs().max() <= bound
+    for deformable in (layer.self_attn, decoder.layers[0].cross_attn):
+        assert not deformable.sampling_offsets.weight.any()
+        assert deformable.sampling_offsets.bias.abs().amax() == deformable.num_points
+
+
+@pytest.mark.parametrize(
+    'kwargs, message',
+    [
+        (dict(embed_dims=6), 'embed_dims=6'),
+        (dict(num_heads=3), '8 channels do not split into 3 heads'),
+        (dict(num_levels=0), 'num_levels=0'),
+        (dict(num_layers=0), 'num_layers=0'),
+        (dict(num_queries=0), 'num_queries=0'),
+        (dict(as_two_stage=True), 'with_box_refine=False'),
+    ],
+    ids=str,
+)
+def test_wrong_settings(kwargs, message):
+    decoder_only = {'num_queries', 'as_two_stage'} & set(kwargs)
+    for build in (build_decoder,) if decoder_only else (build_encoder, build_decoder):
+        with pytest.raises(ValueError, match=message):
+            build(**kwargs)
+
+
+def test_shapes_of_the_maps_are_kept():
+    assert [m.shape for m in build_encoder()(maps())] == [
+        (2, CHANNELS, *shape) for shape in SHAPES
+    ]
