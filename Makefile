@@ -76,7 +76,7 @@ test-all: $(ALL)
 
 # The environments, one for each row, stay in build/matrix.
 matrix:
-	$(PYTHON) tools/dev/matrix.py
+	$(PYTHON) -m tools.dev.matrix
 
 # NOTEBOOKS=off does not run the tutorials, which takes minutes and downloads 50 MB.
 NOTEBOOKS ?= cache
@@ -92,8 +92,8 @@ lint: $(ALL)
 	$(BIN)/codespell
 	git ls-files -z '*.cpp' '*.cu' '*.cuh' '*.h' '*.inl' | \
 		xargs -0 $(BIN)/clang-format --dry-run --Werror
-	$(BIN)/python tools/dev/check_paths.py
-	$(BIN)/python tools/dev/check_prose.py
+	$(BIN)/python -m tools.dev.check_paths
+	$(BIN)/python -m tools.dev.check_prose
 
 # Run it on an otherwise idle machine: the rows of a file are measured in turns. The speed
 # of a method beside another depends on the instruction set, so all of PyTorch runs twice. No
@@ -107,50 +107,50 @@ bench-cpu-avx2: export ONEDNN_MAX_CPU_ISA := AVX2
 bench-cpu-avx2: export MKL_ENABLE_INSTRUCTIONS := AVX2
 
 bench-cpu bench-cpu-avx2: $(ALL)
-	$(BIN)/python tools/benchmark/op.py --csv $(BENCH)/landmark_attention_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py structure_aware_attention --rounds 3 \
+	$(BIN)/python -m tools.benchmark.op --csv $(BENCH)/landmark_attention_$(SET).csv
+	$(BIN)/python -m tools.benchmark.op structure_aware_attention --rounds 3 \
 		--csv $(BENCH)/structure_aware_attention_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py structure_aware_attention_stages \
+	$(BIN)/python -m tools.benchmark.op structure_aware_attention_stages \
 		--batch 8 --rounds 3 --csv $(BENCH)/structure_aware_attention_stages_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py lisa_block --batch 4 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.op lisa_block --batch 4 --rounds 3 \
 		--csv $(BENCH)/lisa_block_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py masked_attention --batch 2 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.op masked_attention --batch 2 --rounds 3 \
 		--csv $(BENCH)/masked_attention_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py neighborhood_attention --rounds 3 \
+	$(BIN)/python -m tools.benchmark.op neighborhood_attention --rounds 3 \
 		--csv $(BENCH)/neighborhood_attention_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \
+	$(BIN)/python -m tools.benchmark.op deformable_attention --rounds 3 \
 		--csv $(BENCH)/deformable_attention_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py deformable_attention --rounds 3 \
+	$(BIN)/python -m tools.benchmark.op deformable_attention --rounds 3 \
 		--sides 7 14 28 56 --csv $(BENCH)/deformable_attention_224_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py ms_deform_attn --rounds 3 \
+	$(BIN)/python -m tools.benchmark.op ms_deform_attn --rounds 3 \
 		--csv $(BENCH)/ms_deform_attn_$(SET).csv
-	$(BIN)/python tools/benchmark/op.py ms_deform_attn_decoder \
+	$(BIN)/python -m tools.benchmark.op ms_deform_attn_decoder \
 		--csv $(BENCH)/ms_deform_attn_decoder_$(SET).csv
-	$(BIN)/python tools/benchmark/model.py --csv $(BENCH)/models_$(SET).csv
-	$(BIN)/python tools/benchmark/model.py --set mait --batch 4 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.model --csv $(BENCH)/models_$(SET).csv
+	$(BIN)/python -m tools.benchmark.model --set mait --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_mait_$(SET).csv
-	$(BIN)/python tools/benchmark/model.py --set pvt_dat --batch 4 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.model --set pvt_dat --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_pvt_dat_$(SET).csv
-	$(BIN)/python tools/benchmark/model.py --set sizes --batch 4 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.model --set sizes --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_sizes_$(SET).csv
-	$(BIN)/python tools/benchmark/model.py --set compiled --compile --batch 4 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.model --set compiled --compile --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_compiled_$(SET).csv
-	$(BIN)/python tools/benchmark/train_step.py --csv $(BENCH)/train_step_$(SET).csv
-	$(BIN)/python tools/benchmark/train_step.py --size 800 1333 --batch 1 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.train_step --csv $(BENCH)/train_step_$(SET).csv
+	$(BIN)/python -m tools.benchmark.train_step --size 800 1333 --batch 1 --rounds 3 \
 		--config configs/deformable_detr/r50_50e_coco.py --whole-models \
 		--peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py \
 		--csv $(BENCH)/train_step_deformable_detr_$(SET).csv
-	$(BIN)/python tools/benchmark/plot.py $(BENCH)/*_$(SET).csv
-	$(BIN)/python tools/dev/generate_model_pages.py
+	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_$(SET).csv
+	$(BIN)/python -m tools.dev.generate_model_pages
 
 bench-onnx: $(ALL)
-	$(BIN)/python tools/benchmark/onnx_model.py --csv $(BENCH)/onnx_models_cpu.csv
-	$(BIN)/python tools/benchmark/onnx_model.py --set detectors --rounds 2 \
+	$(BIN)/python -m tools.benchmark.onnx_model --csv $(BENCH)/onnx_models_cpu.csv
+	$(BIN)/python -m tools.benchmark.onnx_model --set detectors --rounds 2 \
 		--memory-format channels_last --csv $(BENCH)/onnx_detectors_cpu.csv
-	$(BIN)/python tools/benchmark/onnx_operators.py \
+	$(BIN)/python -m tools.benchmark.onnx_operators \
 		--csv $(BENCH)/onnx_operators_cpu.csv
-	$(BIN)/python tools/benchmark/onnx_memory.py --csv $(BENCH)/onnx_memory.csv
-	$(BIN)/python tools/benchmark/plot.py $(BENCH)/onnx_models_cpu.csv \
+	$(BIN)/python -m tools.benchmark.onnx_memory --csv $(BENCH)/onnx_memory.csv
+	$(BIN)/python -m tools.benchmark.plot $(BENCH)/onnx_models_cpu.csv \
 		$(BENCH)/onnx_detectors_cpu.csv
 
 DRAW_RESULTS := $(BIN)/python tools/analysis/draw_results.py

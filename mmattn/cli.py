@@ -1,20 +1,17 @@
 """The console command `mmattn`.
 
-The commands that train, test, export and count run the tools of `tools/`, with the same
-options. An installation carries these as `mmattn/.mim/tools`.
+`mmattn train` and `tools/train.py` both run `mmattn.commands.train.main`, and so do the
+other commands that are tools.
 """
 
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
 
-import mmattn
-
-PACKAGE = Path(mmattn.__file__).parent
 RUNS = 'work_dirs'  # where training writes
 FORWARDED = dict(
     add_help_option=False,
@@ -32,31 +29,12 @@ data = typer.Typer(help='Check, convert and download data sets.', no_args_is_hel
 app.add_typer(data, name='data')
 
 
-def tool_path(name: str) -> Path:
-    """Return a tool's file, of an installation or of a plain clone.
+def run_main_of(module: str, context: typer.Context):
+    """Run the `main` of a module as its tool does, with the arguments of a command."""
+    from mmattn.terminal import run_main
 
-    Raises:
-        FileNotFoundError: mmattn came without its tools.
-    """
-    places = [PACKAGE / '.mim' / 'tools' / name, PACKAGE.parent / 'tools' / name]
-    for path in places:
-        if path.is_file():
-            return path
-    raise FileNotFoundError(
-        f'mmattn came without its tools: there is no {places[0]} and no {places[1]}. '
-        'Install mmattn with pip, or put a whole clone on PYTHONPATH'
-    )
-
-
-def run_tool(name: str, context: typer.Context):
-    """Run a tool as a script in this process, with the arguments of a command."""
-    path = tool_path(name)
-    # `runpy` would set the path as argv[0], which help and errors name.
-    sys.argv = [context.command_path, *context.args]
-    sys.path.insert(0, str(path.parent))
-    main = sys.modules['__main__'] = ModuleType('__main__')
-    main.__file__ = str(path)
-    exec(compile(path.read_bytes(), path, 'exec'), vars(main))
+    sys.argv = [context.command_path, *context.args]  # help and errors name argv[0]
+    run_main(import_module(f'mmattn.{module}').main)
 
 
 def fail(message: Exception | str):
@@ -259,19 +237,19 @@ def web(
 @app.command(**FORWARDED)
 def train(context: typer.Context):
     """Train the model of a config."""
-    run_tool('train.py', context)
+    run_main_of('commands.train', context)
 
 
 @app.command(**FORWARDED)
 def test(context: typer.Context):
     """Evaluate a work dir, or a config and a checkpoint."""
-    run_tool('test.py', context)
+    run_main_of('commands.test', context)
 
 
 @app.command(**FORWARDED)
 def export(context: typer.Context):
     """Write a work dir, or a config and a checkpoint, as ONNX or torch.export."""
-    run_tool('export.py', context)
+    run_main_of('commands.export', context)
 
 
 @app.command(**FORWARDED)
@@ -288,31 +266,31 @@ def run(context: typer.Context):
 @app.command(**FORWARDED)
 def flops(context: typer.Context):
     """Print parameters and FLOPs, module by module."""
-    run_tool('analysis/get_flops.py', context)
+    run_main_of('commands.flops', context)
 
 
 @app.command(**FORWARDED)
 def env(context: typer.Context):
     """Print versions, backends and problems of this environment."""
-    run_tool('analysis/collect_env.py', context)
+    run_main_of('commands.env', context)
 
 
 @data.command(**FORWARDED)
 def check(context: typer.Context):
     """Check the data sets of a config as training does."""
-    run_tool('datasets/check.py', context)
+    run_main_of('datasets.check', context)
 
 
 @data.command(**FORWARDED)
 def convert(context: typer.Context):
     """Turn your own annotated images into a data set with a config."""
-    run_tool('datasets/convert.py', context)
+    run_main_of('datasets.convert', context)
 
 
 @data.command(**FORWARDED)
 def prepare(context: typer.Context):
     """Download COCO or ADE20K, or lay out ImageNet."""
-    run_tool('datasets/prepare.py', context)
+    run_main_of('datasets.prepare', context)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import generate_model_zoo as model_zoo
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import init_default_scope
@@ -10,6 +9,7 @@ from torch import nn
 
 from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import recipes
+from tools.dev import generate_model_zoo as model_zoo
 
 ROOT = Path(__file__).parents[1]
 

@@ -21,9 +21,8 @@ def first_problem(name: str, cls: str, config: str) -> str | None:
     if problem := documents_problem(Path(), name, cls):
         return problem
 
-    import generate_model_zoo as model_zoo
-
     from mmattn.analysis.paper_tables import papers
+    from tools.dev import generate_model_zoo as model_zoo
 
     if not Path(f'configs/{config}.py').is_file():
         return 'no config'
@@ -67,7 +66,7 @@ def import_models():
 
 def outdated(config: str) -> str | None:
     """Generate the metafile and the model zoo, and look for the config in both."""
-    import generate_model_zoo as model_zoo
+    from tools.dev import generate_model_zoo as model_zoo
 
     folder, leaf = config.split('/')
     metafile = model_zoo.ROOT / f'configs/{folder}/metafile.yml'

@@ -163,7 +163,7 @@ def test_each_place_is_needed_and_none_is_missing(checkout):
     for file, _, text in files:
         (checkout / file).write_text(text)
     trees = [[], *([[file, text]] for file, text, _ in files)]
-    paths = [checkout, checkout / 'tests', checkout / 'tools/dev']
+    paths = [checkout, checkout / 'tests']
     done = subprocess.run(
         [
             sys.executable,

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import mmattn
-from mmattn import cli
+from mmattn import cli, terminal
 
 ROOT = Path(mmattn.__file__).parents[1]
 MAX_SECONDS = 1.0
@@ -26,7 +27,6 @@ def run(monkeypatch):
     """Run the command in this process; returns its output."""
     monkeypatch.setattr(sys, 'argv', sys.argv)
     monkeypatch.setattr(sys, 'path', sys.path[:])
-    monkeypatch.setitem(sys.modules, '__main__', sys.modules['__main__'])
 
     def call(*arguments, status=0) -> str:
         result = CliRunner().invoke(cli.app, [*map(str, arguments)])
@@ -117,29 +117,27 @@ def test_bash_completes_commands_and_options(tmp_path):
     ], done.stderr
 
 
-@pytest.mark.parametrize(
-    'command, tool, arguments',
-    [
-        (['train'], 'train.py', ['ivit_t_3x_coco', '--work-dir', 'a', '--amp']),
-        (['test'], 'test.py', ['a.py', 'a.pth', '--tta', '--help']),
-        (['export'], 'export.py', ['run', '--shape', '8', '9', '--out=b.onnx']),
-        (['flops'], 'analysis/get_flops.py', ['a.py', '--shape', '8']),
-        (['env'], 'analysis/collect_env.py', ['--json']),
-        (['data', 'check'], 'datasets/check.py', ['a.py', '--decode']),
-        (['data', 'convert'], 'datasets/convert.py', ['a', '--out', 'data/a']),
-        (['data', 'prepare'], 'datasets/prepare.py', ['coco', '--out', 'data/coco']),
-    ],
-    ids=lambda value: '-'.join(value) if isinstance(value, list) else None,
-)
-def test_tools_get_the_arguments(run, monkeypatch, tmp_path, command, tool, arguments):
-    script = tmp_path / 'tool.py'
-    script.write_text('import sys\nprint(__name__, __file__, sys.argv, sys.path[0])')
-    asked = []
-    monkeypatch.setattr(cli, 'tool_path', lambda name: asked.append(name) or script)
-    argv = [' '.join(['mmattn', *command]), *arguments]
-    said = run(*command, *arguments)
-    assert said == f'__main__ {script} {argv} {tmp_path}\n' and asked == [tool]
-    assert (ROOT / 'tools' / tool).is_file()
+COMMANDS = {
+    'train': 'train.py',
+    'test': 'test.py',
+    'export': 'export.py',
+    'flops': 'analysis/get_flops.py',
+    'env': 'analysis/collect_env.py',
+    'data check': 'datasets/check.py',
+    'data convert': 'datasets/convert.py',
+    'data prepare': 'datasets/prepare.py',
+}
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_command_and_tool_run_the_same_function(run, monkeypatch, command):
+    tool = ROOT / 'tools' / COMMANDS[command]
+    ran = []
+    monkeypatch.setattr(terminal, 'run_main', lambda main: ran.append((main, sys.argv)))
+    run(*command.split(), 'a.py', '--amp', '--help')
+    runpy.run_path(str(tool), run_name='__main__')
+    (main, argv), (same, _) = ran
+    assert main is same and argv == [f'mmattn {command}', 'a.py', '--amp', '--help']
 
 
 @pytest.mark.parametrize('command', ['test', 'export'])
@@ -166,15 +164,6 @@ def test_a_script_of_another_package_runs_after_mmattn(run, capsys, tmp_path):
     assert 'a.py --b beside it' in run('run', script, 'a.py', '--b')
     assert "takes a Python script, got 'no.py'" in run('run', 'no.py', status=1)
     assert 'takes a Python script, got None' in run('run', status=1)
-
-
-def test_a_clone_without_tools(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, 'PACKAGE', tmp_path / 'mmattn')
-    with pytest.raises(FileNotFoundError, match='came without its tools'):
-        cli.tool_path('train.py')
-    (tmp_path / 'tools').mkdir()
-    (tmp_path / 'tools/train.py').touch()
-    assert cli.tool_path('train.py') == tmp_path / 'tools/train.py'
 
 
 def test_models(run):

@@ -12,11 +12,11 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
-import toy  # noqa: E402
 from config_files import ROOT  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from yapf.yapflib import yapf_api  # noqa: E402
 
+from mmattn.datasets import toy  # noqa: E402
 from mmattn.engine import Runner  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 

@@ -190,13 +190,13 @@ def test_a_wrong_entry_of_a_paper_is_reported(change, found):
 @pytest.mark.parametrize('metafile', model_zoo.metafiles(), ids=config_id)
 def test_metafiles_are_up_to_date(metafile):
     text = model_zoo.metafile_text(metafile, model_zoo.counts_in(metafile))
-    assert text == metafile.read_text(), 'run tools/dev/generate_model_zoo.py'
+    assert text == metafile.read_text(), 'run python -m tools.dev.generate_model_zoo'
 
 
 @pytest.mark.parametrize('readme', model_zoo.readmes(), ids=config_id)
 def test_readme_tables_are_up_to_date(readme):
     assert model_zoo.with_tables(readme) == readme.read_text(), (
-        'run tools/dev/generate_model_zoo.py'
+        'run python -m tools.dev.generate_model_zoo'
     )
 
 

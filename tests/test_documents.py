@@ -70,9 +70,9 @@ def test_versions_agree():
 
 
 def test_pictures_are_small():
-    from shrink_pictures import large_pictures
+    from tools.dev.shrink_pictures import large_pictures
 
-    assert not large_pictures(), 'run tools/dev/shrink_pictures.py'
+    assert not large_pictures(), 'run python -m tools.dev.shrink_pictures'
 
 
 def test_readme_has_at_most_900_words():

@@ -54,7 +54,7 @@ ALLOWED = {
         'mmattn.images',
         'mmattn.results',
     },
-    'mmattn.cli': {'mmattn.apis', 'mmattn.web'},
+    'mmattn.cli': {'mmattn.apis', 'mmattn.terminal', 'mmattn.web'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.checkpoints': set(),
     'mmattn.models.backbones': {

@@ -10,9 +10,8 @@ import torch
 
 pytest.importorskip('mmengine')
 
-from exhibits import agreement, commands, read_exhibits, reasons
-
 from mmattn.analysis.paper_tables import papers
+from tools.dev.exhibits import agreement, commands, read_exhibits, reasons
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / 'docs/papers').glob('*.yml'))

@@ -12,8 +12,7 @@ TUTORIALS = sorted((DOCS / 'tutorials').glob('*.md'))
 
 pytest.importorskip('sphinx')
 
-import checkout_links  # noqa: E402
-import plain_docstrings  # noqa: E402
+from docs._ext import checkout_links, plain_docstrings  # noqa: E402
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def test_the_tutorials_run(tutorial, tmp_path, monkeypatch):
 @pytest.fixture
 def tool():
     pytest.importorskip('mmdet')
-    import generate_model_pages
+    from tools.dev import generate_model_pages
 
     return generate_model_pages
 
@@ -137,7 +136,7 @@ def test_the_tables_of_metafiles_and_benchmarks_are_up_to_date(tool):
     """The slow test compares the tables of channels and the diagrams too."""
     kinds = ('configs', 'speed', 'recipes')
     stale = [p.name for p in tool.pages() if tool.filled(p, kinds) != p.read_text()]
-    assert not stale, 'run tools/dev/generate_model_pages.py'
+    assert not stale, 'run python -m tools.dev.generate_model_pages'
 
 
 @pytest.mark.slow
@@ -147,7 +146,7 @@ def test_all_tables_and_diagrams_are_up_to_date(tool):
         for path, text in tool.outputs().items()
         if not path.is_file() or path.read_text() != text
     ]
-    assert not stale, 'run tools/dev/generate_model_pages.py'
+    assert not stale, 'run python -m tools.dev.generate_model_pages'
 
 
 def test_times_are_products(tool):

@@ -1,83 +1,10 @@
-"""Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
+"""Train the model of a config of mmdet, mmsegmentation or mmpretrain.
 
-from launch import build_runner, load_config, make_parser
-from mmengine.config import Config
+The options and the code are in `mmattn/commands/train.py`.
+"""
 
+from mmattn.commands.train import main
 from mmattn.terminal import run_main
-
-AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
-AMP_REPLACES = ('OptimWrapper', 'AmpOptimWrapper', AMP_WRAPPER)
-
-
-def parse_args(argv: list[str] | None = None):
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        '--amp', action='store_true', help='train with automatic mixed precision'
-    )
-    parser.add_argument(
-        '--amp-dtype',
-        choices=['float16', 'bfloat16'],
-        help="lower precision of --amp, which it implies; by default the config's, "
-        'else float16 on a GPU and bfloat16 on a CPU',
-    )
-    parser.add_argument(
-        '--auto-scale-lr',
-        action='store_true',
-        help='scale the learning rate with the batch size, from the base batch size '
-        'in the config',
-    )
-    parser.add_argument(
-        '--resume',
-        nargs='?',
-        const='auto',
-        help='checkpoint to resume from; without a value, the latest in the work dir',
-    )
-    parser.add_argument(
-        '--no-validate', action='store_true', help='train without validation'
-    )
-    return parser.parse_args(argv)
-
-
-def use_mixed_precision(cfg: Config, dtype: str | None):
-    wrapper = cfg.optim_wrapper
-    replaced = wrapper.get('type', 'OptimWrapper')
-    if replaced not in AMP_REPLACES:
-        raise ValueError(
-            f'--amp can replace one of {AMP_REPLACES}, but optim_wrapper.type is '
-            f'{replaced!r}'
-        )
-    wrapper.type = AMP_WRAPPER
-    wrapper.setdefault('loss_scale', 'dynamic')
-    if dtype is not None:
-        wrapper.dtype = dtype
-
-
-def scale_learning_rate(cfg: Config):
-    if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
-        raise ValueError(
-            '--auto-scale-lr requires auto_scale_lr.base_batch_size in the config'
-        )
-    cfg.auto_scale_lr.enable = True
-
-
-def skip_validation(cfg: Config):
-    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
-
-
-def main(argv: list[str] | None = None):
-    args = parse_args(argv)
-    cfg = load_config(args, dataloader='train_dataloader')
-    if args.amp or args.amp_dtype is not None:
-        use_mixed_precision(cfg, args.amp_dtype)
-    if args.auto_scale_lr:
-        scale_learning_rate(cfg)
-    if args.no_validate:
-        skip_validation(cfg)
-    if args.resume is not None:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
-    build_runner(cfg).train()
-
 
 if __name__ == '__main__':
     run_main(main)

@@ -1,8 +1,8 @@
 """Time and memory of the mixers in ViT-T's width beside those of mmattn.
 
-    PYTHONPATH=. python tools/benchmark/op.py projects/attention_zoo/mixers.py \\
+    python -m tools.benchmark.op projects/attention_zoo/mixers.py \\
         --seconds 0.1 --csv projects/attention_zoo/mixers_cpu.csv
-    python tools/benchmark/plot.py projects/attention_zoo/mixers_cpu.csv
+    python -m tools.benchmark.plot projects/attention_zoo/mixers_cpu.csv
 
 A method is a whole layer, with the projections of 192 channels in 3 heads, in
 evaluation mode. All have their default settings. The mixers of this folder are written
@@ -12,8 +12,6 @@ in plain PyTorch, and the layers of mmattn run its operators.
 import functools
 
 import torch
-from operators import Case, Side, grid_of
-from operators.lisa_block import call
 from torch import nn
 
 from mmattn.models.backbones.vit import SelfAttention
@@ -30,6 +28,8 @@ from projects.attention_zoo.long_short import LongShortAttention
 from projects.attention_zoo.nystromformer import NystromAttention
 from projects.attention_zoo.performer import PerformerAttention
 from projects.attention_zoo.scatterbrain import ScatterbrainAttention
+from tools.benchmark.operators import Case, Side, grid_of
+from tools.benchmark.operators.lisa_block import call
 
 SIDES = (14, 28, 42, 56)  # the tokens of the paper's tables
 RECTANGLES = True

@@ -5,13 +5,15 @@ and print the accuracies on later frames, which no training has seen. Results go
 `work_dirs/playback_speed/results.json`.
 """
 
+from mmattn.commands import cpu_threads  # measures before torch is imported
+
+# isort: split
 import argparse
 import json
 import platform
 import time
 from pathlib import Path
 
-import cpu_threads  # before torch
 import numpy as np
 import torch
 from mmengine.config import Config

@@ -23,9 +23,9 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
-from package_data import DebianPackage, build, make_parser, read_deb
 from tqdm import tqdm
 
+from mmattn.datasets.package_data import DebianPackage, build, make_parser, read_deb
 from mmattn.terminal import run_main
 
 PACKAGE = DebianPackage(

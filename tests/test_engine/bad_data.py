@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
-import toy
 from mmengine.model import BaseModel
 from torch import nn
 
+from mmattn.datasets import toy
 from mmattn.engine import Runner
 
 COCO_FILE = 'coco/annotations/instances_train2017.json'

@@ -278,7 +278,7 @@ def test_a_detector_trains_and_its_scale_is_resumed(tmp_path, monkeypatch, dtype
     """Proposals, NMS and RoIAlign included, which are torchvision's here."""
     pytest.importorskip('mmdet')
     monkeypatch.chdir(tmp_path)
-    import toy
+    from mmattn.datasets import toy
 
     toy.make_coco(tmp_path / 'data/coco')
     resize = dict(type='Resize', scale=(64, 64), keep_ratio=False)

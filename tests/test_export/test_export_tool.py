@@ -1,8 +1,5 @@
 """tools/export.py writes a file, verifies it on images, and says what is wrong."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,19 +7,11 @@ from PIL import Image
 from small_models import classifier_config
 
 import mmattn.export
+from mmattn.commands import export as tool
 from mmattn.export import api
 from mmattn.export.metadata import Metadata
 
 pytest.importorskip('onnxruntime')
-TOOL = Path(__file__).parents[2] / 'tools' / 'export.py'
-
-
-@pytest.fixture(scope='module')
-def tool():
-    spec = importlib.util.spec_from_file_location('export_tool', TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -40,7 +29,7 @@ def files(tmp_path):
 
 
 @pytest.mark.slow
-def test_command_writes_a_file_that_the_runner_runs(tool, files, capsys):
+def test_command_writes_a_file_that_the_runner_runs(files, capsys):
     folder, pixels = files
     out = folder / 'model.onnx'
     command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
@@ -74,7 +63,7 @@ def test_images_are_prepared_as_by_the_runner(files):
     torch.testing.assert_close(image, ((expected - mean) / std).expand(2, -1, -1, -1))
 
 
-def test_images_of_a_folder_are_evenly_spaced(tool, tmp_path):
+def test_images_of_a_folder_are_evenly_spaced(tmp_path):
     for i in range(10):
         (tmp_path / f'{i}.png').touch()
     (tmp_path / 'folder').mkdir()
@@ -83,7 +72,7 @@ def test_images_of_a_folder_are_evenly_spaced(tool, tmp_path):
     assert tool.images_at(tmp_path / '7.png', 3) == [tmp_path / '7.png']
 
 
-def test_missing_image_is_refused(tool, files, capsys):
+def test_missing_image_is_refused(files, capsys):
     folder, _ = files
     command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
     with pytest.raises(SystemExit):

@@ -31,7 +31,8 @@ def tool(work, monkeypatch, forget_instances):
     def call(name: str, *args, patched: dict | None = None):
         forget_instances()
         module = load_tool(name)
-        vars(module).update(patched or {})
+        for key, value in (patched or {}).items():
+            monkeypatch.setattr(module, key, value)
         monkeypatch.setattr(sys, 'argv', [name, *map(str, args)])
         monkeypatch.setattr(sys, 'path', sys.path[:])
         if name == 'analysis/draw_run':

@@ -1,7 +1,7 @@
 """A small claim and rows of runs, for the tests of tools/evidence."""
 
-from claim import Claim, Comparison, Variant
-from run_rows import COLUMNS, Run
+from tools.evidence.claim import Claim, Comparison, Variant
+from tools.evidence.run_rows import COLUMNS, Run
 
 VIT = 'configs/evidence/vit_n_fashion_mnist.py'
 METRIC = 'accuracy/top1'

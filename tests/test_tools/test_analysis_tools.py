@@ -13,8 +13,9 @@ for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import package_tool  # noqa: E402
-import toy  # noqa: E402
+
+from mmattn.commands import package_tool  # noqa: E402
+from mmattn.datasets import toy  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ANALYSIS = ROOT / 'tools/analysis'
@@ -49,7 +50,7 @@ def tool(tmp_path, monkeypatch, forget_instances):
         forget_instances()
         monkeypatch.setattr(sys, 'argv', sys.argv)
         monkeypatch.setattr(sys, 'path', sys.path[:])
-        importlib.import_module(name).main([*map(str, args)])
+        importlib.import_module(f'tools.analysis.{name}').main([*map(str, args)])
 
     for name, text in CONFIGS.items():
         Path(f'{name}.py').write_text(text)

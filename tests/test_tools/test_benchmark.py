@@ -19,13 +19,9 @@ from tools.benchmark.tolerances import assert_close, run_with_grads
 for name in ('rich', 'matplotlib', 'mmengine'):
     pytest.importorskip(name)
 
-import measure  # noqa: E402
-import op  # noqa: E402
-import operators  # noqa: E402
-import plot  # noqa: E402
+from tools.benchmark import measure, op, operators, plot  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / 'tools/benchmark'
 
 LANDMARK = operators.load('landmark_attention')
 ABOUT = {'machine', 'threads', 'torch', 'triton', 'mmattn', 'commit', 'date', 'dtype'}
@@ -68,7 +64,7 @@ def operator_csv(request, tmp_path_factory):
 def model_csv(tmp_path_factory):
     pytest.importorskip('mmpretrain')
     path = tmp_path_factory.mktemp('model') / 'models.csv'
-    tool = importlib.import_module('model')
+    tool = importlib.import_module('tools.benchmark.model')
     options = ['--quick', '--models', 'ivit_t', 'resnet18', '--baseline', 'resnet18']
     assert tool.main([*options, '--csv', str(path)]) == 0
     return path
@@ -80,7 +76,7 @@ def step_csv(tmp_path_factory):
     folder = tmp_path_factory.mktemp('step')
     (folder / 'nano.py').write_text(NANO)
     (folder / 'narrow.py').write_text(NARROW)
-    tool = importlib.import_module('train_step')
+    tool = importlib.import_module('tools.benchmark.train_step')
     options = ['--config', folder / 'nano.py', '--peers', folder / 'narrow.py']
     options = ['--quick', *options, '--csv', folder / 'train_step.csv']
     assert tool.main(list(map(str, options))) == 0
@@ -206,7 +202,7 @@ def test_model_rows_are_complete(model_csv):
 
 
 def test_each_model_has_its_faster_format(monkeypatch):
-    tool = importlib.import_module('model')
+    tool = importlib.import_module('tools.benchmark.model')
     args = tool.parse_args(['--quick'])
     workload = tool.Workload(torch.nn.Conv2d(3, 8, 3), args)
     for faster in tool.FORMATS:
@@ -222,9 +218,9 @@ def test_each_model_has_its_faster_format(monkeypatch):
         assert x.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize('which', importlib.import_module('model').SETS)
+@pytest.mark.parametrize('which', importlib.import_module('tools.benchmark.model').SETS)
 def test_models_exist(which):
-    tool = importlib.import_module('model')
+    tool = importlib.import_module('tools.benchmark.model')
     names = tool.SETS[which]
     assert tool.BASELINE in names
     for name in names:
@@ -233,7 +229,7 @@ def test_models_exist(which):
 
 
 def test_peers_are_built():
-    tool = importlib.import_module('model')
+    tool = importlib.import_module('tools.benchmark.model')
     for name in {name for names in tool.SETS.values() for name in names}:
         if not plot.is_ours(name):
             with torch.device('meta'):
@@ -244,7 +240,7 @@ def test_peers_are_built():
     'params, seconds', [(10, 1.0), (20, 2.0), (40, 4.0), (45, 4.5), (9, 0.9)]
 )
 def test_time_at_equal_parameters(params, seconds):
-    at = importlib.import_module('model').seconds_at
+    at = importlib.import_module('tools.benchmark.model').seconds_at
     assert at(params, [(30, 3.0), (10, 1.0), (40, 4.0)]) == pytest.approx(seconds)
     assert at(7, [(10, 1.0), (40, 4.0)]) is at(51, [(10, 1.0), (40, 4.0)]) is None
     assert at(10, [(10, 1.0)]) is None
@@ -273,12 +269,12 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch):
     ],
 )
 def test_config_of_a_model(name, config):
-    path = importlib.import_module('model').config_of(name)
+    path = importlib.import_module('tools.benchmark.model').config_of(name)
     assert (path and path.name) == config
 
 
 def test_unknown_model_is_named(capsys):
-    tool = importlib.import_module('model')
+    tool = importlib.import_module('tools.benchmark.model')
     with pytest.raises(ValueError, match="no model 'ivit_x'"):
         tool.main(['--quick', '--models', 'ivit_x'])
 
@@ -301,7 +297,7 @@ def test_step_rows_are_complete(step_csv):
 
 def test_phases_are_those_of_the_step_of_median_length():
     pytest.importorskip('mmdet')
-    tool = importlib.import_module('train_step')
+    tool = importlib.import_module('tools.benchmark.train_step')
     steps = [[1, 5], [4, 1], [2, 1], [0, 9]]
     assert tool.step_of_median_length(steps) == [4, 1]
     assert tool.step_of_median_length(steps[:3]) == [4, 1]
@@ -311,7 +307,7 @@ def test_peer_differs_by_its_backbone_only():
     pytest.importorskip('mmdet')
     from mmengine.config import Config
 
-    tool = importlib.import_module('train_step')
+    tool = importlib.import_module('tools.benchmark.train_step')
     ours = Config.fromfile(tool.CONFIG)
     ours.model.neck.num_outs = 6  # which the peer's own neck has not
     peer = tool.with_backbone_of(tool.PEERS[0], ours)
@@ -376,6 +372,6 @@ def test_each_instruction_set_has_its_compiled_code(monkeypatch, capability):
         monkeypatch.delenv(name, raising=False)
     if capability is not None:
         monkeypatch.setenv('ATEN_CPU_CAPABILITY', capability)
-    runpy.run_path(str(FOLDER / 'measure.py'))
+    runpy.run_module('tools.benchmark.measure')
     found = os.environ.pop('TORCHINDUCTOR_CACHE_DIR', None)
     assert found is None if capability is None else found.endswith('inductor_avx2')

@@ -8,7 +8,7 @@ from tools.benchmark.tolerances import assert_close
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
 
-import operators.deformable_attention as deformable  # noqa: E402
+from tools.benchmark.operators import deformable_attention as deformable  # noqa: E402
 
 
 @pytest.mark.parametrize(

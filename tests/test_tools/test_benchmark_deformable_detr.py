@@ -10,9 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 for name in ('rich', 'matplotlib', 'mmdet'):
     pytest.importorskip(name)
-import plot  # noqa: E402
-import train_step as tool  # noqa: E402
 from mmengine.config import Config  # noqa: E402
+
+from tools.benchmark import plot  # noqa: E402
+from tools.benchmark import train_step as tool  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

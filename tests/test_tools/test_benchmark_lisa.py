@@ -15,12 +15,11 @@ from tools.benchmark.tolerances import assert_close
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
 
-import measure  # noqa: E402
-import op  # noqa: E402
-import operators.lisa_block as block  # noqa: E402
-import operators.pooled_attention as pooled  # noqa: E402
-import operators.structure_aware_attention as attention  # noqa: E402
-import operators.structure_aware_attention_stages as stages  # noqa: E402
+from tools.benchmark import measure, op  # noqa: E402
+from tools.benchmark.operators import lisa_block as block  # noqa: E402
+from tools.benchmark.operators import pooled_attention as pooled  # noqa: E402
+from tools.benchmark.operators import structure_aware_attention as attention  # noqa: E402
+from tools.benchmark.operators import structure_aware_attention_stages as stages  # noqa: E402
 
 LiSANet = importlib.import_module('mmattn.models.backbones').LiSANet
 # Millions of multiply-accumulates, from 7 x 7 to 84 x 84, as printed.

@@ -13,8 +13,8 @@ from tools.benchmark.tolerances import assert_close, run_with_grads
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
 
-import op  # noqa: E402
-import operators.masked_attention as masked  # noqa: E402
+from tools.benchmark import op  # noqa: E402
+from tools.benchmark.operators import masked_attention as masked  # noqa: E402
 
 
 @pytest.mark.parametrize('grid', [(7, 5), (1, 6), (2, 2), (9, 9)], ids=str)

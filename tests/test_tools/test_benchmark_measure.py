@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import os
 import platform
 import subprocess
 import sys
@@ -14,17 +13,17 @@ import torch
 
 pytest.importorskip('rich')
 
-import measure
+from tools.benchmark import measure
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / 'tools/benchmark'
+INSTRUCTIONS = 'from tools.benchmark import measure; print("a"); print(measure.isa())'
 
 UNIT = 2**20  # bytes of the tensor below
 RESIDENT = """
 import re, sys
 from pathlib import Path
 import torch
-import measure, operators
+from tools.benchmark import measure, operators
 cases = operators.load('landmark_attention').cases(22, 1, 'cpu', torch.float32)
 def status(key):
     text = Path('/proc/self/status').read_text()
@@ -115,7 +114,7 @@ def test_peak_memory_is_the_resident_memory():
             'MALLOC_MMAP_THRESHOLD_': '65536',
             'MALLOC_TRIM_THRESHOLD_': '0',
             'OMP_NUM_THREADS': '1',
-            'PYTHONPATH': os.pathsep.join([str(ROOT), str(FOLDER)]),
+            'PYTHONPATH': str(ROOT),
         },
     )
     assert result.returncode == 0, result.stderr
@@ -154,10 +153,10 @@ def test_instruction_set_of_the_libraries(monkeypatch, aten, log, expected):
 def test_instruction_set_follows_the_environment():
     libraries = {'ONEDNN_MAX_CPU_ISA': 'AVX2', 'MKL_ENABLE_INSTRUCTIONS': 'AVX2'}
     result = subprocess.run(
-        [sys.executable, '-c', 'import measure; print("a"); print(measure.isa())'],
+        [sys.executable, '-c', INSTRUCTIONS],
         capture_output=True,
         text=True,
-        env={'ATEN_CPU_CAPABILITY': 'avx2', 'PYTHONPATH': str(FOLDER), **libraries},
+        env={'ATEN_CPU_CAPABILITY': 'avx2', 'PYTHONPATH': str(ROOT), **libraries},
     )
     # MKL names no set on processors that are not Intel's.
     expected = 'a\nAVX2\n', 'a\nATen:AVX2 oneDNN:AVX2 MKL:other\n'

@@ -6,8 +6,8 @@ import torch
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
 
-import op  # noqa: E402
-import operators.ms_deform_attn as encoder  # noqa: E402
+from tools.benchmark import op  # noqa: E402
+from tools.benchmark.operators import ms_deform_attn as encoder  # noqa: E402
 
 
 def test_interpolations_have_the_rate_without_tensor_cores():

@@ -2,14 +2,12 @@
 
 import csv
 
-import onnx_memory
-import onnx_model
-import onnx_operators
-import plot
 import pytest
 import torch
 from tool_runs import DETECTOR
 from torch import nn
+
+from tools.benchmark import onnx_memory, onnx_model, onnx_operators, plot
 
 
 def read(path) -> list[dict]:

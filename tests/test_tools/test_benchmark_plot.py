@@ -10,8 +10,7 @@ from PIL import Image
 for name in ('rich', 'matplotlib'):
     pytest.importorskip(name)
 
-import operators  # noqa: E402
-import plot  # noqa: E402
+from tools.benchmark import operators, plot  # noqa: E402
 
 ABOUT = dict(machine='M', threads=2, dtype='float32', batch=1, torch='2', date='today')
 ABOUT |= dict(commit='abc', size=224)

@@ -12,12 +12,11 @@ import pytest
 for package in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(package)
 
-import check  # noqa: E402
-import toy  # noqa: E402
-import train  # noqa: E402
 from mmengine.registry import MODELS  # noqa: E402
 from mmpretrain.datasets import cifar  # noqa: E402
 
+from mmattn.commands import train  # noqa: E402
+from mmattn.datasets import check, toy  # noqa: E402
 from mmattn.engine.data.checked_dataset import DataError  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

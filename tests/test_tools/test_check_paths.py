@@ -1,5 +1,6 @@
-import check_paths
 import pytest
+
+from tools.dev import check_paths
 
 
 def outside(*parts: str) -> str:

@@ -1,7 +1,8 @@
 """The tool that counts the networks of a paper's tables."""
 
-import compare_papers
 import pytest
+
+from tools.analysis import compare_papers
 
 pytest.importorskip('mmdet')
 pytest.importorskip('mmpretrain')

@@ -13,15 +13,12 @@ pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
 pytest.importorskip('supervision')
 
-import check
-import convert
 import cv2
-import estimate
-import own_config
-import own_data
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
+
+from mmattn.datasets import check, convert, estimate, own_config, own_data
 
 SIZE = 40, 60
 # mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.

@@ -12,12 +12,12 @@ from mmattn.models.backbones.pvt import to_official_state_dict
 
 pytest.importorskip('mmdet')
 
-import compare_with_source as comparison
-import convert_checkpoint as tool
 import mmcv
 import timm
 from mmdet.models.backbones import PyramidVisionTransformer, PyramidVisionTransformerV2
 
+from mmattn.converters import compare_with_source as comparison
+from mmattn.converters import convert_checkpoint as tool
 from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
 
 NARROW = dict(embed_dims=32, num_layers=[2] * 4)

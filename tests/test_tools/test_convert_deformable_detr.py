@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip('mmdet')
 
-import convert_checkpoint as tool
 import mmcv
 
+from mmattn.converters import convert_checkpoint as tool
 from mmattn.models.checkpoints.coco_classes import CATEGORY_IDS, OUTPUTS
 from mmattn.models.checkpoints.deformable_detr import to_official_state_dict
 

@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import cpu_threads
 import pytest
 
-TOOLS = Path(__file__).parents[2] / 'tools'
+from mmattn.commands import cpu_threads
+
 STAT = """cpu  0 0 0 0 0 0 0 0 0 0
 cpu0 {busy} 0 0 {idle} 0 0 0 0 0 0
 cpu1 0 0 0 {idle} {idle} 0 0 0 0 0
@@ -27,9 +26,8 @@ def read_text(path, *args, **kwargs):
     return ''.join(f'cpu{i} {used} 0 0 0 0 0 0 0\\n' for i in range(1024))
 
 pathlib.Path.read_text = read_text
-sys.path.insert(0, TOOLS)
-sys.argv = [TOOL]
-tool = __import__(TOOL)
+import importlib
+tool = importlib.import_module('mmattn.commands.' + sys.argv[1])
 import torch
 from mmengine.config import Config
 from mmengine.registry import RUNNERS
@@ -114,9 +112,8 @@ def test_a_tool_chooses_before_openmp_is_loaded(tool, tmp_path):
     pytest.importorskip('mmengine')
     environ = {k: v for k, v in os.environ.items() if not k.startswith('OMP_')}
     environ |= {'OMP_DISPLAY_ENV': 'TRUE'}
-    script = SCRIPT.replace('TOOLS', repr(str(TOOLS))).replace('TOOL', repr(tool))
     done = subprocess.run(
-        [sys.executable, '-c', script],
+        [sys.executable, '-c', SCRIPT, tool],
         env=environ,
         capture_output=True,
         text=True,

@@ -10,12 +10,9 @@ import pytest
 for name in ('cv2', 'pycocotools', 'tqdm'):
     pytest.importorskip(name)
 
-import hela  # noqa: E402
-import landcover  # noqa: E402
-import package_data  # noqa: E402
-import pixel_forest  # noqa: E402
-import toy  # noqa: E402
 from coco_pipeline import LOAD_COCO  # noqa: E402
+
+from mmattn.datasets import hela, landcover, package_data, pixel_forest, toy  # noqa: E402
 
 CONTENT = b'a wheel'
 PACKAGE = package_data.Package(

@@ -1,9 +1,10 @@
 """The tool that draws the gradients of a DETR's boxes."""
 
 import cv2
-import draw_box_gradients as tool
 import numpy as np
 import pytest
+
+from tools.analysis import draw_box_gradients as tool
 
 pytest.importorskip('mmdet')
 

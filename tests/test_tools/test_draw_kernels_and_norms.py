@@ -12,12 +12,15 @@ for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2', 'matplotlib'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import image_in_model  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
-from mmattn.analysis import attention_kernels, feature_norms  # noqa: E402
+from mmattn.analysis import (  # noqa: E402
+    attention_kernels,
+    feature_norms,
+    image_in_model,
+)
 from mmattn.analysis.flops import build  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +78,7 @@ def draw(work, monkeypatch):
     figures = []
 
     def call(name, *args):
-        tool = importlib.import_module(name)
+        tool = importlib.import_module(f'tools.analysis.{name}')
         monkeypatch.setattr(tool, 'plt', Mock(wraps=plt, close=figures.append))
         tool.main([*map(str, args), '--out', 'out/picture.png'])
         plt.close(figures[-1])

@@ -13,7 +13,6 @@ for name in ('mmpretrain', 'mmdet', 'cv2', 'matplotlib'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import layer_heads  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from mmengine.config import Config  # noqa: E402
@@ -22,6 +21,7 @@ from torch import nn  # noqa: E402
 from mmattn.analysis import (  # noqa: E402
     attention_locality,
     head_diversity,
+    layer_heads,
     layer_similarity,
     mask_layers,
 )
@@ -105,7 +105,7 @@ def draw(work, monkeypatch, capsys):
     figures = []
 
     def call(name, *args):
-        tool = importlib.import_module(name)
+        tool = importlib.import_module(f'tools.analysis.{name}')
         for module in (tool, layer_heads):
             if hasattr(module, 'plt'):
                 pyplot = Mock(wraps=plt, close=figures.append)

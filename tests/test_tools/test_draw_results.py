@@ -2,10 +2,10 @@
 
 import csv
 
-import draw_flops
-import draw_results
 import pytest
 import yaml
+
+from tools.analysis import draw_flops, draw_results
 
 pytest.importorskip('mmpretrain')
 

@@ -9,13 +9,15 @@ import pytest
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
-import draw_run  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
 from mmengine.visualization import Visualizer  # noqa: E402
-from training_logs import latest_checkpoint, work_dir_of  # noqa: E402
+
+from mmattn.analysis import sample_pictures  # noqa: E402
+from mmattn.analysis.training_logs import latest_checkpoint, work_dir_of  # noqa: E402
+from tools.analysis import draw_run  # noqa: E402
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
 
@@ -31,7 +33,7 @@ def test_instances_are_drawn_with_the_masks_that_they_have(boxes, masked):
         masks = torch.zeros(2, 64, 64, dtype=torch.bool)
         masks[0, 12:20, 12:20] = masks[1, 36:52, 36:52] = True
         instances.masks = masks[: len(boxes)]
-    drawn, legend = draw_run.draw_instances(image, instances, visualizer)
+    drawn, legend = sample_pictures.draw_instances(image, instances, visualizer)
     assert [text for text, _ in legend] == ['dog: 1', 'cat: 1'][: len(boxes)]
     drawn = drawn.any(axis=-1)
     for box in BOXES.int().tolist():
@@ -49,7 +51,7 @@ def test_colors_are_those_of_classes_where_there_are_several(classes):
     visualizer = Visualizer()
     visualizer.dataset_meta = dict(classes=classes)
     instances = InstanceData(bboxes=BOXES, labels=labels)
-    drawn, legend = draw_run.draw_instances(image, instances, visualizer)
+    drawn, legend = sample_pictures.draw_instances(image, instances, visualizer)
     first, second = drawn[8, 12], drawn[32, 40]
     assert (first == second).all() == (len(classes) > 1)
     ((text, color),) = legend

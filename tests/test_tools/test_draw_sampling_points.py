@@ -10,13 +10,13 @@ for name in ('mmpretrain', 'cv2', 'matplotlib'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import draw_sampling_points as tool  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.collections import LineCollection, PathCollection  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 from mmattn.analysis import sampling_points  # noqa: E402
+from tools.analysis import draw_sampling_points as tool  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

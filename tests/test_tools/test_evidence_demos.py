@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip('mmengine')
 
-from claim import Variant
-from demos import demo_variant
+from tools.evidence.claim import Variant
+from tools.evidence.demos import demo_variant
 
 CONFIG = 'configs/demo/deformable_detr_ivit_n_hela.py'
 

@@ -7,11 +7,10 @@ import torch.nn.functional as F
 for name in ('cv2', 'mmpretrain'):
     pytest.importorskip(name)
 
-import larger_images  # noqa: E402
-from claim import Variant  # noqa: E402
-from larger_images import Labeled, sample  # noqa: E402
-
 from mmattn.analysis.flops import build  # noqa: E402
+from tools.evidence import larger_images  # noqa: E402
+from tools.evidence.claim import Variant  # noqa: E402
+from tools.evidence.larger_images import Labeled, sample  # noqa: E402
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pytest
 for name in ('mmengine', 'scipy', 'matplotlib'):
     pytest.importorskip(name)
 
-import report  # noqa: E402
-import run_rows  # noqa: E402
-from claim import Comparison  # noqa: E402
-from draw_runs import draw  # noqa: E402
 from evidence_claims import METRIC, make_claim, make_run  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
+
+from tools.evidence import report, run_rows  # noqa: E402
+from tools.evidence.claim import Comparison  # noqa: E402
+from tools.evidence.draw_runs import draw  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,5 +109,5 @@ def test_a_page_without_marks_is_refused(tables):
 
 def test_our_page_is_up_to_date():
     assert report.write_all(ROOT / 'docs/evidence', check=True), (
-        'run tools/evidence/report.py'
+        'run python -m tools.evidence.report'
     )

@@ -9,10 +9,17 @@ import pytest
 for name in ('mmengine', 'scipy'):
     pytest.importorskip(name)
 
-import paired_tests  # noqa: E402
-import run_rows  # noqa: E402
 from evidence_claims import METRIC, make_run  # noqa: E402
-from paired_tests import FAILS, HOLDS, NOT_RUN, UNDECIDED, combined, decide  # noqa: E402
+
+from tools.evidence import paired_tests, run_rows  # noqa: E402
+from tools.evidence.paired_tests import (  # noqa: E402
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    UNDECIDED,
+    combined,
+    decide,
+)
 
 
 def test_rows_are_read_as_written_and_replaced_by_their_key(tmp_path):

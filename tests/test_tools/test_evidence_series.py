@@ -11,17 +11,14 @@ import pytest
 for name in ('mmpretrain', 'scipy'):
     pytest.importorskip(name)
 
-import measurements  # noqa: E402
-import paired_tests  # noqa: E402
-import report  # noqa: E402
-import run as runner  # noqa: E402
-import run_rows  # noqa: E402
 import torch  # noqa: E402
-from claim import Comparison, Variant, claim_names, load_claim  # noqa: E402
 from evidence_claims import METRIC, VIT, make_claim, make_run  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 
 from mmattn import analysis  # noqa: E402
+from tools.evidence import measurements, paired_tests, report, run_rows  # noqa: E402
+from tools.evidence import run as runner  # noqa: E402
+from tools.evidence.claim import Comparison, Variant, claim_names, load_claim  # noqa: E402
 
 
 def test_an_unknown_claim_lists_the_claims():

@@ -10,11 +10,12 @@ import pytest
 for name in ('cv2', 'mmpretrain', 'scipy'):
     pytest.importorskip(name)
 
-import fashion_mnist  # noqa: E402
-import run as runner  # noqa: E402
-import run_rows  # noqa: E402
-from claim import Claim, Variant  # noqa: E402
 from idx_files import idx  # noqa: E402
+
+from mmattn.datasets import fashion_mnist  # noqa: E402
+from tools.evidence import run as runner  # noqa: E402
+from tools.evidence import run_rows  # noqa: E402
+from tools.evidence.claim import Claim, Variant  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

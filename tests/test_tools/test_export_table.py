@@ -5,11 +5,10 @@ import torch
 
 pytest.importorskip('onnxruntime')
 
-import export_table as tool
-from readme_tables import replace_between
-
 from mmattn.export.graphs import GRAPHS
 from mmattn.models import backbones
+from tools.dev import export_table as tool
+from tools.dev.readme_tables import replace_between
 
 ROWS = tool.read(tool.DOCS / 'export.csv')
 WAYS = 'torch.export', 'pt2', 'ONNX Runtime'

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip('cv2')
 
-import fashion_mnist
-import package_data
 from idx_files import idx
+
+from mmattn.datasets import fashion_mnist, package_data
 
 
 def tar(files: dict[str, bytes]) -> bytes:

@@ -10,9 +10,10 @@ for name in ('cv2', 'mmengine', 'tqdm'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import fashion_scenes as scenes  # noqa: E402
-import pixel_forest  # noqa: E402
 from mmengine.config import Config  # noqa: E402
+
+from mmattn.datasets import fashion_scenes as scenes  # noqa: E402
+from mmattn.datasets import pixel_forest  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

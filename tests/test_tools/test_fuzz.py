@@ -12,8 +12,7 @@ for package in ('mmdet', 'mmpretrain', 'onnx', 'onnxruntime', 'safetensors'):
     pytest.importorskip(package)
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / 'tools/dev'))
-import fuzz  # noqa: E402
+from tools.dev import fuzz  # noqa: E402
 
 
 def fail(error: Exception):
@@ -60,7 +59,7 @@ def test_a_number_repeats_its_mutation(name):
 @pytest.mark.slow
 def test_nothing_is_found(tmp_path):
     done = subprocess.run(
-        [sys.executable, ROOT / 'tools/dev/fuzz.py', '--count', '50'],
+        [sys.executable, '-m', 'tools.dev.fuzz', '--count', '50'],
         cwd=tmp_path,
         env={**os.environ, 'PYTHONPATH': str(ROOT)},
         capture_output=True,

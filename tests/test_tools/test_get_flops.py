@@ -11,8 +11,9 @@ pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
-import get_flops as tool
 import mmdet
+
+from mmattn.commands import flops as tool
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/analysis/get_flops.py'

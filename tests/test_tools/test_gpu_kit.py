@@ -6,8 +6,9 @@ import zipfile
 from importlib import metadata
 from types import SimpleNamespace
 
-import gpu_kit
 import pytest
+
+from tools.dev import gpu_kit
 
 
 @pytest.fixture

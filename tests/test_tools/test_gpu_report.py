@@ -13,18 +13,15 @@ import torch
 for name in ('triton', 'matplotlib'):
     pytest.importorskip(name)
 
-import gpu_parts  # noqa: E402
-import gpu_report  # noqa: E402
-import plot  # noqa: E402
-from gpu_parts import Log, Settings, read, summary  # noqa: E402
+from tools.benchmark import gpu_parts, gpu_report, plot  # noqa: E402
+from tools.benchmark.gpu_parts import Log, Settings, read, summary  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / 'tools/benchmark/gpu_report.py'
 
 
 def dry_run(out: Path, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, TOOL, '--dry-run', '--out', out, *options],
+        [*gpu_report.COMMAND, '--dry-run', '--out', out, *options],
         capture_output=True,
         text=True,
     )
@@ -139,15 +136,15 @@ def run_fake(tmp_path, monkeypatch, bad: str, critical=False, minutes=10.0) -> i
     folder.mkdir()
     (folder / 'fake.py').write_text(PART.format(bad=bad, critical=critical))
     start = (
-        'import sys, gpu_parts, gpu_report\n'
+        'import sys\nfrom tools.benchmark import gpu_parts, gpu_report\n'
         f'gpu_parts.__path__.append({str(folder)!r})\n'
         "gpu_parts.PARTS = ('fake',)\n"
-        f'gpu_report.__file__ = {str(tmp_path / "start.py")!r}\n'
+        f'gpu_report.COMMAND = sys.executable, {str(tmp_path / "start.py")!r}\n'
         f'gpu_report.GRACE = 0.5\n'
         'sys.exit(gpu_report.main())\n'
     )
     (tmp_path / 'start.py').write_text(start)
-    monkeypatch.setenv('PYTHONPATH', f'{TOOL.parent}:{ROOT}')
+    monkeypatch.setenv('PYTHONPATH', str(ROOT))
     done = subprocess.run(
         [sys.executable, tmp_path / 'start.py', '--dry-run', '--out', tmp_path / 'out']
         + ['--minutes', str(minutes)],
@@ -238,7 +235,7 @@ def test_every_part_has_what_the_report_needs(tmp_path):
 
 
 def test_runs_that_differ_are_found(monkeypatch):
-    from gpu_parts import races
+    from tools.benchmark.gpu_parts import races
 
     results = iter([[torch.zeros(2)], [torch.zeros(2)], [torch.tensor([0.0, 1e-9])]])
     monkeypatch.setattr(races, 'repeat', lambda *args: list(results))
@@ -264,7 +261,7 @@ def fake_sanitizer(tmp_path, monkeypatch, text: str):
     ],
 )
 def test_sanitizer(tmp_path, monkeypatch, log, text, passed, note):
-    from gpu_parts import races
+    from tools.benchmark.gpu_parts import races
 
     monkeypatch.setenv('PATH', str(tmp_path))
     if text is not None:
@@ -298,7 +295,7 @@ def test_a_report_without_times_is_not_drawn(tmp_path):
 @pytest.mark.parametrize('name', gpu_parts.load('speed').SHAPES)
 def test_operators_take_the_shapes_of_the_report(name):
     """Sides with a height and a width, where the report has some; small ones here."""
-    import operators
+    from tools.benchmark import operators
 
     module, shapes = operators.load(name), gpu_parts.load('speed').SHAPES[name]
     if any(isinstance(side, tuple) for side, _ in shapes):

@@ -5,9 +5,8 @@ import torch
 
 pytest.importorskip('triton')
 
-from gpu_parts import tiles
-
 from mmattn.ops.triton_launch import TILE_TABLES, TileTable
+from tools.benchmark.gpu_parts import tiles
 from tools.benchmark.real_shapes import OPERATORS
 
 

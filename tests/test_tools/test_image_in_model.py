@@ -8,9 +8,10 @@ for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import image_in_model  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import DefaultScope  # noqa: E402
+
+from mmattn.analysis import image_in_model  # noqa: E402
 
 HEIGHT, WIDTH = 60, 90
 

@@ -10,7 +10,8 @@ for name in ('cv2', 'tqdm'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import landcover_patches as patches  # noqa: E402
+
+from mmattn.datasets import landcover_patches as patches  # noqa: E402
 
 SIZE = patches.TILE
 ALL = 11 * 11  # patches of a tile of one class

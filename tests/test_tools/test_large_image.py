@@ -9,11 +9,11 @@ import pytest
 for package in ('mmdet', 'mmseg', 'sahi', 'supervision'):
     pytest.importorskip(package)
 
-import large_image  # noqa: E402
-from large_image import Case, Picture  # noqa: E402
 from predictor_models import noise, write_run  # noqa: E402
 
 from mmattn.results import Detections, Segmentation  # noqa: E402
+from tools.benchmark import large_image  # noqa: E402
+from tools.benchmark.large_image import Case, Picture  # noqa: E402
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ for name in ('mmpretrain', 'cv2', 'matplotlib', 'rich'):
     pytest.importorskip(name)
 
 import cv2  # noqa: E402
-import mask_search as tool  # noqa: E402
-import train  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 
 from mmattn.analysis import attention_locality  # noqa: E402
 from mmattn.analysis.flops import build  # noqa: E402
+from mmattn.commands import train  # noqa: E402
+from tools.analysis import mask_search as tool  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

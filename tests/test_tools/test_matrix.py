@@ -3,7 +3,7 @@
 import json
 import re
 
-import matrix
+from tools.dev import matrix
 
 
 def test_pages_and_the_extension_name_the_same_floor():

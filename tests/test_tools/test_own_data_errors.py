@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip('mmdet')
 pytest.importorskip('supervision')
 
-import check
-import convert
 import cv2
 import torch
 from mmengine.config import Config
 from tool_runs import load_tool
+
+from mmattn.datasets import check, convert
 
 PAGE = Path(__file__).parents[2] / 'docs' / 'own_data.md'
 CONFIG = 'data/mask_rcnn_ivit_n_cells.py'

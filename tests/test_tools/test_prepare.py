@@ -9,11 +9,12 @@ import threading
 import zipfile
 from pathlib import Path
 
-import download as downloads
 import numpy as np
-import prepare as tool
 import pytest
 from scipy.io import savemat
+
+from mmattn.datasets import download as downloads
+from mmattn.datasets import prepare as tool
 
 CONTENT = bytes(range(256)) * 40_000  # 10 MB, ten blocks
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -8,10 +8,9 @@ import torch
 
 pytest.importorskip('mmengine')
 pytest.importorskip('safetensors')
-import publish_model as tool
-
 from mmattn.apis import find_model
 from mmattn.apis.find import DEMOS
+from mmattn.converters import publish_model as tool
 from mmattn.engine.checkpoints.reader import read_checkpoint
 from mmattn.engine.run_configs import record_config
 

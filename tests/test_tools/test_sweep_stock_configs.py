@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from tool_runs import ROOT
 
-DEV = ROOT / 'tools/dev'
 SAMPLE = {
     'mmdet': ['retinanet/retinanet_r18_fpn_1x_coco.py'],
     'mmseg': ['bisenetv1/bisenetv1_r18-d32_4xb4-160k_cityscapes-1024x1024.py'],
@@ -32,9 +31,9 @@ MODEL = {
 def tools():
     """The modules of the sweep."""
     names = 'stock_data', 'stock_models', 'stock_table', 'sweep_stock_configs'
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DEV))
-        yield SimpleNamespace(**{name: import_module(name) for name in names})
+    return SimpleNamespace(
+        **{name: import_module(f'tools.dev.{name}') for name in names}
+    )
 
 
 def entry(name, *configs, package='mmdet'):

@@ -7,8 +7,9 @@ import pytest
 for name in ('cv2', 'pycocotools', 'tqdm'):
     pytest.importorskip(name)
 
-import toy  # noqa: E402
 from coco_pipeline import LOAD_COCO  # noqa: E402
+
+from mmattn.datasets import toy  # noqa: E402
 
 
 @pytest.mark.parametrize('split', ['train2017', 'val2017'])

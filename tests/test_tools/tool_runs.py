@@ -1,6 +1,6 @@
 """Run the tools on toy data, in this process or as scripts."""
 
-import importlib.util
+import importlib
 import os
 import subprocess
 import sys
@@ -94,9 +94,8 @@ def run(script: Path, *args, cwd: Path, python=sys.executable, **environment) ->
 
 
 def load_tool(name: str):
-    """A tool as a module; `test` alone is the name of one of Python's own."""
-    path = TOOLS / f'{name}.py'
-    spec = importlib.util.spec_from_file_location(f'tool_{path.stem}', path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """Return the module with the `main` of a tool: 'train', 'analysis/draw_run'."""
+    homes = {'analysis': 'tools', 'datasets': 'mmattn', 'converters': 'mmattn'}
+    folder, _, tool = name.rpartition('/')
+    home = f'{homes[folder]}.{folder}' if folder else 'mmattn.commands'
+    return importlib.import_module(f'{home}.{tool}')

@@ -13,7 +13,7 @@ requires seaborn and has no cal_train_time.
 import argparse
 import sys
 
-from package_tool import DISTRIBUTIONS, run_tool
+from mmattn.commands.package_tool import DISTRIBUTIONS, run_tool
 
 
 def main(argv: list[str]):

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from image_in_model import (
+
+from mmattn.analysis import AttentionKernels, attention_kernels
+from mmattn.analysis.image_in_model import (
     ImageInModel,
     add_query,
     choose,
@@ -25,8 +27,6 @@ from image_in_model import (
     make_parser,
     parse_args,
 )
-
-from mmattn.analysis import AttentionKernels, attention_kernels
 from mmattn.terminal import run_main
 
 matplotlib.use('Agg')

@@ -15,10 +15,9 @@ read, masked or not: see mmattn/analysis/attention_maps.py.
 
 from collections.abc import Sequence
 
-from image_in_model import load_model, make_images_parser
-from layer_heads import report
-
 from mmattn.analysis import locality_by_layer, pad_heads
+from mmattn.analysis.image_in_model import load_model, make_images_parser
+from mmattn.analysis.layer_heads import report
 from mmattn.terminal import positive, run_main
 
 

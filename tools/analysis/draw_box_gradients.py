@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
-from image_in_model import ImageInModel, load_model, make_model_parser
 
 from mmattn.analysis.box_gradients import ITEMS, BoxGradients, box_gradients
+from mmattn.analysis.image_in_model import ImageInModel, load_model, make_model_parser
 from mmattn.terminal import positive, run_main
 
 matplotlib.use('Agg')

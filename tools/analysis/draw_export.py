@@ -13,7 +13,6 @@ import matplotlib
 import mmcv
 import numpy as np
 import torch
-from draw_run import draw_prediction, show
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
@@ -21,6 +20,7 @@ from mmengine.runner import load_checkpoint
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
 import mmattn  # noqa: F401  makes mmcv's operators available
+from mmattn.analysis.sample_pictures import draw_prediction, show
 from mmattn.export import load
 from mmattn.export.results import Detections, Segmentation
 from mmattn.export.runner import Runner

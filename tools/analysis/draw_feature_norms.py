@@ -15,9 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
-from image_in_model import ImageInModel, choose, load_models, make_parser, parse_args
 
 from mmattn.analysis import feature_norms
+from mmattn.analysis.image_in_model import (
+    ImageInModel,
+    choose,
+    load_models,
+    make_parser,
+    parse_args,
+)
 from mmattn.terminal import run_main
 
 matplotlib.use('Agg')

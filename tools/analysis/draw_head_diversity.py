@@ -22,10 +22,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import matplotlib
-from image_in_model import load_model, make_images_parser
 from rich.table import Table
 
 from mmattn.analysis import HeadDiversity, head_diversity
+from mmattn.analysis.image_in_model import load_model, make_images_parser
 from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
-from image_in_model import load_model, make_images_parser
 from rich.table import Table
 from torch import Tensor
 
 from mmattn.analysis import layer_similarity, similarity_among
+from mmattn.analysis.image_in_model import load_model, make_images_parser
 from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')

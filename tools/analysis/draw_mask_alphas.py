@@ -11,10 +11,9 @@ without a soft mask are left blank.
 
 from collections.abc import Sequence
 
-from image_in_model import load_model, make_model_parser
-from layer_heads import report
-
 from mmattn.analysis import mask_alphas, mask_layers
+from mmattn.analysis.image_in_model import load_model, make_model_parser
+from mmattn.analysis.layer_heads import report
 from mmattn.terminal import run_main
 
 

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from image_in_model import (
+
+from mmattn.analysis import SamplingPoints, sampling_points
+from mmattn.analysis.image_in_model import (
     ImageInModel,
     add_query,
     choose,
     load_model,
     make_model_parser,
 )
-
-from mmattn.analysis import SamplingPoints, sampling_points
 from mmattn.terminal import run_main
 
 matplotlib.use('Agg')

@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from image_in_model import load_model
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DefaultScope
 from rich.table import Table
 from torch import Tensor, nn
-from training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 
 import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
 from mmattn.analysis import (
@@ -40,7 +38,14 @@ from mmattn.analysis import (
 )
 from mmattn.analysis.attention_calls import AttentionCall, watch_attention
 from mmattn.analysis.flops import build
+from mmattn.analysis.image_in_model import load_model
 from mmattn.analysis.masks import mask_width
+from mmattn.analysis.training_logs import (
+    last_log,
+    latest_checkpoint,
+    summarize,
+    work_dir_of,
+)
 from mmattn.config_text import check_text
 from mmattn.engine.data import build_dataset, innermost_dataset
 from mmattn.terminal import print_table, run_main

@@ -1,13 +1,13 @@
 """Detectors with random weights as exported graphs, for `onnx_model.py`."""
 
 import torch
-from model import FORMATS
 from torch import Tensor, nn
 
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
 from mmattn.export.graphs import graph_of
 from mmattn.export.graphs.roi_detector import RoIDetector
+from tools.benchmark.model import FORMATS
 
 CANDIDATES = 500  # boxes that enter the last NMS
 DEVIATION = 1.5  # of class logits

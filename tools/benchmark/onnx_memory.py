@@ -1,6 +1,6 @@
 """Measure the memory that exported attention layers need in ONNX Runtime.
 
-    python tools/benchmark/onnx_memory.py --csv docs/benchmarks/onnx_memory.csv
+    python -m tools.benchmark.onnx_memory --csv docs/benchmarks/onnx_memory.csv
 
 Each layer is exported for each map and run once, in a process of its own that loads no
 PyTorch. `session_mib` is the resident memory of that process with the loaded file and
@@ -21,9 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import measure
 import torch
-from onnx_session_memory import THREADS
 from torch import Tensor, nn
 
 from mmattn.export import Metadata
@@ -34,6 +32,8 @@ from mmattn.models.layers import (
     RelativeMaskedAttention,
 )
 from mmattn.terminal import run_main
+from tools.benchmark import measure
+from tools.benchmark.onnx_session_memory import THREADS
 
 CHANNELS, HEADS = 96, 3  # those of the first stage of H-MaiT-T
 LAYERS: dict[str, Callable[[], nn.Module]] = {

@@ -1,7 +1,7 @@
 """Time exported models in ONNX Runtime, and the same models in PyTorch.
 
-    python tools/benchmark/onnx_model.py --csv docs/benchmarks/onnx_models_cpu.csv
-    python tools/benchmark/onnx_model.py --set detectors --rounds 2 \
+    python -m tools.benchmark.onnx_model --csv docs/benchmarks/onnx_models_cpu.csv
+    python -m tools.benchmark.onnx_model --set detectors --rounds 2 \
         --memory-format channels_last --csv docs/benchmarks/onnx_detectors_cpu.csv
 
 Classifiers are named, built and initialized as in `model.py`. Detectors are named by
@@ -24,15 +24,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import measure
 import torch
-from detector_graphs import DetectorWorkload
-from model import FORMATS, Workload, create, fastest_format
 from torch import Tensor
 
 from mmattn.export import Metadata
 from mmattn.export.write import export_program, open_session, serialize
 from mmattn.terminal import positive, run_main
+from tools.benchmark import measure
+from tools.benchmark.detector_graphs import DetectorWorkload
+from tools.benchmark.model import FORMATS, Workload, create, fastest_format
 
 DETECTORS = measure.ROOT / 'configs/mask_rcnn'
 SETS = {

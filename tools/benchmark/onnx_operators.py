@@ -1,6 +1,6 @@
 """Time operators of exported graphs in ONNX Runtime beside ONNX's own.
 
-    python tools/benchmark/onnx_operators.py --csv onnx_operators.csv
+    python -m tools.benchmark.onnx_operators --csv onnx_operators.csv
 
 Multi-scale deformable attention gathers pixels, and deformable attention v2 reads its
 bias by products with matrices; ONNX has `GridSample`. Structure-aware attention
@@ -16,7 +16,6 @@ import argparse
 import io
 from collections.abc import Callable, Iterator, Sequence
 
-import measure
 import onnx
 import torch
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from mmattn.export.write import OPSET, difference, open_session
 from mmattn.ops import deformable_attention_v2, ms_deform_attn
 from mmattn.ops.structure_aware_attention.real_transforms import rfft_parts
 from mmattn.terminal import run_main
+from tools.benchmark import measure
 from tools.benchmark.inputs import make_deformable_v2_inputs, make_ms_deform_inputs
 from tools.benchmark.tolerances import assert_close
 

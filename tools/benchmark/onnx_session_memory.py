@@ -1,6 +1,6 @@
 """Print the memory of an ONNX Runtime session in this process, for `onnx_memory.py`.
 
-    python tools/benchmark/onnx_session_memory.py FILE [--arena]
+    python -m tools.benchmark.onnx_session_memory FILE [--arena]
 
 The file has one input of fixed shape. Without --arena memory is allocated and freed for
 each tensor, as needed.

@@ -1,7 +1,7 @@
 """Time an operator, or a block, beside its peers: both passes, peak memory.
 
-    python tools/benchmark/op.py --csv docs/benchmarks/landmark_attention_cpu.csv
-    python tools/benchmark/op.py lisa_block --device cuda --batch 32 --memory-limit 40
+    python -m tools.benchmark.op --csv docs/benchmarks/landmark_attention_cpu.csv
+    python -m tools.benchmark.op lisa_block --device cuda --batch 32 --memory-limit 40
 
 `operators/` says what is timed, at which shapes and beside what. The file of a module
 like those there may take the place of a name. All methods take turns in one run (see
@@ -32,13 +32,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import measure
 import torch
-from operators import OPERATORS, PASSES, Case, Side, grid_of, load
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
 from mmattn.terminal import positive, run_main
+from tools.benchmark import measure
+from tools.benchmark.operators import OPERATORS, PASSES, Case, Side, grid_of, load
 from tools.benchmark.tolerances import assert_close
 
 GIB = 2**30
@@ -122,7 +122,7 @@ def on_device(
     operator: ModuleType, cases: list[Case], which: str, problem: tuple, args, rates
 ) -> dict[str, dict]:
     """Return the columns that a GPU adds, by method."""
-    import graphs
+    from tools.benchmark import graphs
 
     copies = [cases]
     inputs = max(case.least_bytes('forward') for case in cases)
@@ -164,7 +164,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
     dtype = getattr(torch, args.dtype)
     rates = None
     if args.device == 'cuda':
-        import graphs
+        from tools.benchmark import graphs
 
         rates = {
             'bytes': graphs.copy_rate(),

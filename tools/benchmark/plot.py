@@ -1,6 +1,6 @@
 """Draw each csv file of the benchmarks to a png of the same name beside it.
 
-    python tools/benchmark/plot.py docs/benchmarks/*.csv
+    python -m tools.benchmark.plot docs/benchmarks/*.csv
 
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
 method; what `model.py` and `train_step.py` wrote becomes bars. The rows of `x_cpu.csv`

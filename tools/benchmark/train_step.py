@@ -1,7 +1,7 @@
 """Time one training step of a detector, from data to optimizer, beside its peers'.
 
-    python tools/benchmark/train_step.py --csv docs/benchmarks/train_step_cpu.csv
-    python tools/benchmark/train_step.py --size 800 1333 --batch 1 --rounds 3 \
+    python -m tools.benchmark.train_step --csv docs/benchmarks/train_step_cpu.csv
+    python -m tools.benchmark.train_step --size 800 1333 --batch 1 --rounds 3 \
         --config configs/deformable_detr/r50_50e_coco.py --whole-models \
         --peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py
 
@@ -32,7 +32,6 @@ from pathlib import Path
 from time import perf_counter
 from unittest import mock
 
-import measure
 from mmengine.config import Config, ConfigDict
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import init_default_scope
@@ -42,6 +41,7 @@ from mmengine.runner.utils import set_random_seed
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
 from mmattn.terminal import positive, run_main
+from tools.benchmark import measure
 
 CONFIG = measure.ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
 PEERS = [

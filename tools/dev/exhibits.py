@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from readme_tables import markdown
 
 from mmattn.analysis.paper_tables import (
     KINDS,
@@ -22,6 +21,7 @@ from mmattn.analysis.paper_tables import (
     paper_rows,
     papers,
 )
+from tools.dev.readme_tables import markdown
 
 
 def read_exhibits(path: Path) -> dict[str, dict]:

@@ -21,7 +21,6 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import torch
-from readme_tables import markdown, replace_between
 from torch import Tensor, nn
 
 import mmattn.export
@@ -35,6 +34,7 @@ from mmattn.export.write import (
     serialize,
 )
 from mmattn.models import backbones
+from tools.dev.readme_tables import markdown, replace_between
 
 CASES = {
     'DAT nano': dict(type='DAT', arch='nano'),

@@ -1,7 +1,7 @@
 """Mutate valid files, and check that what reads them answers in one line.
 
-    python tools/dev/fuzz.py
-    python tools/dev/fuzz.py coco --first 1234 --count 1
+    python -m tools.dev.fuzz
+    python -m tools.dev.fuzz coco --first 1234 --count 1
 
 Each mutation is made from the name of its format and its number alone, so the second
 command repeats one. A finding is another error than those that our commands print in
@@ -31,7 +31,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from fuzz_mutations import (
+from mmengine.logging import HistoryBuffer
+from torch import nn
+
+import mmattn  # noqa: F401
+from mmattn.datasets import check
+from mmattn.export import Metadata
+from mmattn.export import load as load_exported
+from mmattn.files import read_config_file
+from mmattn.terminal import run_main
+from tools.dev.fuzz_mutations import (
     mutate_bytes,
     mutate_config,
     mutate_json,
@@ -39,18 +48,8 @@ from fuzz_mutations import (
     mutate_safetensors,
     mutate_zip,
 )
-from mmengine.logging import HistoryBuffer
-from torch import nn
-
-import mmattn  # noqa: F401
-from mmattn.export import Metadata
-from mmattn.export import load as load_exported
-from mmattn.files import read_config_file
-from mmattn.terminal import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / 'tools/datasets'))
-import check  # noqa: E402
 
 SECONDS = 10
 MEMORY = 2 << 30
@@ -342,7 +341,7 @@ def main(argv: list[str] | None = None) -> int:
         findings += counts['finding']
         for number, kind, message, _ in answers:
             if kind == 'finding' or args.count == 1:
-                print(f'python tools/dev/fuzz.py {name} --first {number} --count 1')
+                print(f'python -m tools.dev.fuzz {name} --first {number} --count 1')
                 print(f'  {kind}: {message}')
     return int(findings > 0)
 

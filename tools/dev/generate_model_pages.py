@@ -1,7 +1,7 @@
 """Write the tables and diagrams of `docs/models`, or check them.
 
-    python tools/dev/generate_model_pages.py
-    python tools/dev/generate_model_pages.py --check
+    python -m tools.dev.generate_model_pages
+    python -m tools.dev.generate_model_pages --check
 
 A page asks for a table with a line `<!-- KIND ARGUMENTS -->`, which `<!-- end of KIND
 -->` closes. Parameters, FLOPs and the papers' results come from the metafiles, times
@@ -29,14 +29,14 @@ from html import escape
 from pathlib import Path
 
 import torch
-from generate_model_zoo import ROOT, load, metafiles, metrics, read_models
-from readme_tables import markdown
 from torch import nn
 
 import mmattn.models
 from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import recipes
 from mmattn.models.backbones import __all__ as BACKBONES
+from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
+from tools.dev.readme_tables import markdown
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'

@@ -1,7 +1,7 @@
 """Write the metafiles of the configs and the tables of the READMEs, or check them.
 
-    python tools/dev/generate_model_zoo.py
-    python tools/dev/generate_model_zoo.py --check
+    python -m tools.dev.generate_model_zoo
+    python -m tools.dev.generate_model_zoo --check
 
 The sources of a metafile are the papers' files, `mmattn/analysis/papers/*.yml`, the
 configs, and the models, whose parameters and FLOPs are counted. A model with Fourier
@@ -23,9 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
-from exhibits import exhibit_table
 from mmengine.config import Config
-from readme_tables import csv_table, markdown, run_table
 
 import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.analysis.paper_tables import (
@@ -34,6 +32,8 @@ from mmattn.analysis.paper_tables import (
     paper_rows,
     papers,
 )
+from tools.dev.exhibits import exhibit_table
+from tools.dev.readme_tables import csv_table, markdown, run_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = re.compile(

@@ -1,10 +1,10 @@
 """Pack the checkout and the wheels that a machine without a network lacks.
 
-    python tools/dev/gpu_kit.py --out gpu_kit
+    python -m tools.dev.gpu_kit --out gpu_kit
     scp -r gpu_kit machine: && ssh machine sh gpu_kit/run.sh
 
 The folder holds the committed files, wheels and `run.sh`, which unpacks those wheels
-that the machine lacks and runs `tools/benchmark/gpu_report.py` with its arguments. The
+that the machine lacks and runs `tools.benchmark.gpu_report` with its arguments. The
 machine needs torch with CUDA, Triton and timm. Pure wheels are packed from what is
 installed here. Compiled ones are downloaded for `--python` and left out without a
 network. Part `detector` also needs OpenCV and SciPy, which are too large for a kit.
@@ -56,13 +56,14 @@ COMPILED = (
     'matplotlib',
 )
 RUN = """#!/bin/sh
-# Run the GPU report: sh run.sh [options of tools/benchmark/gpu_report.py]
+# Run the GPU report: sh run.sh [options of tools.benchmark.gpu_report]
 set -e
 kit=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
-"$python" "$kit/mmattn/tools/dev/gpu_kit.py" --unpack "$kit"
-PYTHONPATH="$kit/mmattn:$kit/site${PYTHONPATH:+:$PYTHONPATH}" exec "$python" \\
-    "$kit/mmattn/tools/benchmark/gpu_report.py" --out "$kit/report" "$@"
+export PYTHONSAFEPATH=1  # not the checkout that this may be run from
+export PYTHONPATH="$kit/mmattn:$kit/site${PYTHONPATH:+:$PYTHONPATH}"
+"$python" -m tools.dev.gpu_kit --unpack "$kit"
+exec "$python" -m tools.benchmark.gpu_report --out "$kit/report" "$@"
 """
 
 

@@ -1,7 +1,7 @@
 """Run the fast tests with each supported PyTorch; write the table of docs/install.md.
 
-    python tools/dev/matrix.py
-    python tools/dev/matrix.py --only newest
+    python -m tools.dev.matrix
+    python -m tools.dev.matrix --only newest
 
 Each row has an environment of its own in build/matrix, made anew where its requirements
 changed. A row keeps its last result in build/matrix, too, so that rows may run apart.
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-from readme_tables import markdown, replace_between
+from tools.dev.readme_tables import markdown, replace_between
 
 ROOT = Path(__file__).parents[2]
 MATRIX = ROOT / 'build/matrix'

@@ -1,6 +1,6 @@
 """Reduce large PNG files of the documentation to a palette of 256 colors.
 
-    python tools/dev/shrink_pictures.py
+    python -m tools.dev.shrink_pictures
 
 rewrites the PNG files below docs and projects with more than 200 kB, the limit for a
 committed picture, and prints their sizes. Drawings and pictures with few hues look the

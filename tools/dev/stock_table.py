@@ -6,9 +6,8 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from readme_tables import markdown
-
 import mmattn
+from tools.dev.readme_tables import markdown
 
 # Reasons that lie outside of the packages' code, of mmcv's operators and of mmattn.
 SURROUNDINGS = {
@@ -239,7 +238,7 @@ def methods(rows: list[dict]) -> str:
 
 PAGE = """# Stock configs without a compiled mmcv
 
-`python tools/dev/sweep_stock_configs.py` takes every config of mmdet, mmseg and
+`python -m tools.dev.sweep_stock_configs` takes every config of mmdet, mmseg and
 mmpretrain, builds its model, trains for one step and predicts. mmcv is installed
 without compiled operators: `mmattn.compat` provides them. With `--table` the tool
 writes this page and `stock_configs.csv`, which has one row for each distinct model of a

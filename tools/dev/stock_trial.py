@@ -14,10 +14,11 @@ from mmengine.logging import MessageHub
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, init_default_scope
-from stock_data import batches, is_self_supervised, values_of
-from stock_models import SIZES, load, model_of
-from stock_table import PACKAGE_ERROR, classify
-from stock_text import reads_bert, with_bert, write_bert
+
+from tools.dev.stock_data import batches, is_self_supervised, values_of
+from tools.dev.stock_models import SIZES, load, model_of
+from tools.dev.stock_table import PACKAGE_ERROR, classify
+from tools.dev.stock_text import reads_bert, with_bert, write_bert
 
 # Their `init_weights` fails unless it reads a checkpoint.
 FROM_CHECKPOINT = {'MultimodalEncoderDecoder'}

@@ -1,12 +1,12 @@
 """Build, train for a step and predict with every stock model of the mm packages.
 
-    python tools/dev/sweep_stock_configs.py                   # what is not done yet
-    python tools/dev/sweep_stock_configs.py 'mmdet/carafe/*'  # some configs
-    python tools/dev/sweep_stock_configs.py --chunk 3/16      # every 16th from the 3rd
-    python tools/dev/sweep_stock_configs.py --retry operator  # those that failed so
-    python tools/dev/sweep_stock_configs.py --published --retry error
+    python -m tools.dev.sweep_stock_configs                   # what is not done yet
+    python -m tools.dev.sweep_stock_configs 'mmdet/carafe/*'  # some configs
+    python -m tools.dev.sweep_stock_configs --chunk 3/16      # every 16th from the 3rd
+    python -m tools.dev.sweep_stock_configs --retry operator  # those that failed so
+    python -m tools.dev.sweep_stock_configs --published --retry error
                                      # those that failed so in the committed table
-    python tools/dev/sweep_stock_configs.py --table           # write the page
+    python -m tools.dev.sweep_stock_configs --table           # write the page
 
 It reads the config folders of mmdet, mmseg and mmpretrain. Models that are equal but
 for their weights are tried once, with random weights, on small random images. Each
@@ -33,10 +33,8 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 
-import stock_models
-import stock_table
-
 import mmattn  # noqa: F401  serves mmcv's operators
+from tools.dev import stock_models, stock_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'work_dirs/stock_configs.jsonl'
@@ -53,7 +51,7 @@ IMPORTED = (
     'mmpretrain.models',
     'mmseg.datasets',
     'mmseg.models',
-    'stock_trial',
+    'tools.dev.stock_trial',
     'transformers',
 )
 
@@ -215,7 +213,7 @@ def sweep(entries: list[dict], results: Path, limits: tuple[float, int]):
         else:
 
             def work(report: Callable, entry: dict = entry):
-                from stock_trial import try_model
+                from tools.dev.stock_trial import try_model
 
                 try_model(entry['package'], entry['configs'][0], report)
 

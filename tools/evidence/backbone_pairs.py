@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from claim import ROOT, Comparison, Variant
-from demos import demo_variant
 from mmengine.config import Config
+
+from tools.evidence.claim import ROOT, Comparison, Variant
+from tools.evidence.demos import demo_variant
 
 SOURCE = (
     'MaiT, https://arxiv.org/abs/2207.03006; DAT, https://arxiv.org/abs/2201.00520; '

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from claim import ROOT, Variant
 from mmengine.config import Config
+
+from tools.evidence.claim import ROOT, Variant
 
 SCENE_SIDE, SCENE_BATCH, SCENE_ITERATIONS = 64, 8, 900
 _RESIZE = dict(type='Resize', scale=(SCENE_SIDE, SCENE_SIDE))

@@ -1,6 +1,6 @@
 """Measure a trained network beyond the metrics of its evaluator.
 
-    python tools/evidence/measurements.py CONFIG head_diversity --checkpoint FILE \
+    python -m tools.evidence.measurements CONFIG head_diversity --checkpoint FILE \
         --out metrics.json
 
 `run.py` calls it for claims with `measurements`. Images are evenly spaced in the
@@ -8,19 +8,22 @@ validation data.
 """
 
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'analysis'))
 import torch
-from image_in_model import LoadedModel, load_model, make_model_parser
-from larger_images import BATCH, TEST_IMAGES, TUNING_STEPS, accuracies, load
-from mask_search import load_images
 
+from mmattn.analysis.image_in_model import LoadedModel, load_model, make_model_parser
 from mmattn.engine.data import innermost_dataset
 from mmattn.terminal import run_main
+from tools.analysis.mask_search import load_images
+from tools.evidence.larger_images import (
+    BATCH,
+    TEST_IMAGES,
+    TUNING_STEPS,
+    accuracies,
+    load,
+)
 
 NUM_IMAGES = 64
 

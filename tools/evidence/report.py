@@ -1,7 +1,7 @@
 """Evaluate the runs of the claims: tables, pictures and verdicts.
 
-    python tools/evidence/report.py
-    python tools/evidence/report.py locality_masks
+    python -m tools.evidence.report
+    python -m tools.evidence.report locality_masks
 
 Without a claim, it writes the summary between the marks of `docs/evidence/README.md`,
 and a page and a picture of each claim. With one, it prints that claim's page. `--check`
@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
 
-from claim import ROOT, Claim, Comparison, claim_names, load_claim
-from paired_tests import (
+from tools.dev.readme_tables import markdown
+from tools.evidence.claim import Claim, Comparison, claim_names, load_claim
+from tools.evidence.paired_tests import (
     FEWEST,
     VERDICTS,
     Decision,
@@ -26,11 +27,8 @@ from paired_tests import (
     decide,
     prediction_interval,
 )
-from run import TABLES, stale_runs
-from run_rows import DamagedTable, Run, read_runs
-
-sys.path.append(str(ROOT / 'tools' / 'dev'))
-from readme_tables import markdown
+from tools.evidence.run import TABLES, stale_runs
+from tools.evidence.run_rows import DamagedTable, Run, read_runs
 
 PAGE = 'README.md'
 CLAIM_PAGES = 'claims'  # folder beside the summary
@@ -193,7 +191,7 @@ def title(name: str) -> str:
 
 
 def command(name: str) -> str:
-    return f'python tools/evidence/run.py {name}'
+    return f'python -m tools.evidence.run {name}'
 
 
 def summary(all_results: list[Results]) -> str:
@@ -299,7 +297,7 @@ def write_all(tables: Path, check: bool) -> bool:
     """Write pages and pictures; return whether all pages were up to date."""
     all_results = [load_results(name, tables) for name in claim_names()]
     if not check:
-        from draw_runs import draw
+        from tools.evidence.draw_runs import draw
 
         for results in all_results:
             if results.runs:

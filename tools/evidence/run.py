@@ -1,6 +1,6 @@
 """Train the networks of a claim, one run for each variant and seed.
 
-    python tools/evidence/run.py locality_masks --seeds 0 1 2 --jobs 2
+    python -m tools.evidence.run locality_masks --seeds 0 1 2 --jobs 2
 
 A finished run leaves a row in `docs/evidence/CLAIM.csv` and its training loss in
 `CLAIM_curves.csv`. Runs that have a row are skipped, and one that was killed resumes
@@ -24,8 +24,15 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from claim import ROOT, Claim, Variant, claim_names, load_claim
-from run_rows import DamagedTable, Run, add_curve, add_run, locked, read_runs
+from tools.evidence.claim import ROOT, Claim, Variant, claim_names, load_claim
+from tools.evidence.run_rows import (
+    DamagedTable,
+    Run,
+    add_curve,
+    add_run,
+    locked,
+    read_runs,
+)
 
 TABLES = ROOT / 'docs' / 'evidence'
 WORK_DIRS = ROOT / 'work_dirs' / 'evidence'
@@ -163,7 +170,8 @@ def further_metrics(
         found |= {f'{name}:{key}': value for key, value in metrics.items()}
     for name in series.claim.measurements:
         out = work_dir / f'{name}.json'
-        command = ['tools/evidence/measurements.py', str(work_dir / 'config.py'), name]
+        command = ['-m', 'tools.evidence.measurements']
+        command += [str(work_dir / 'config.py'), name]
         command += ['--checkpoint', checkpoint, '--out', str(out)]
         series.start(command, work_dir / 'test.log')
         found |= json.loads(out.read_text())
@@ -243,9 +251,9 @@ def stale_runs(claim: Claim, runs: list[Run]) -> list[Run]:
 
 def about_runs(threads: int, jobs: int) -> dict:
     """Return the columns that say where and from which commit runs come."""
-    sys.path.append(str(ROOT / 'tools' / 'benchmark'))
     import torch
-    from measure import commit, machine
+
+    from tools.benchmark.measure import commit, machine
 
     where = machine('cuda' if torch.cuda.is_available() else 'cpu')
     where += f'; {jobs} at a time, {threads} thread{"s"[: threads > 1]} each'

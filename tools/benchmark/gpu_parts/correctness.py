@@ -4,10 +4,10 @@ import inspect
 from functools import partial
 
 import torch
-from measure import rounded
 
 from mmattn.environment import operator_packages
 from mmattn.ops.backend import REFERENCE
+from tools.benchmark.measure import rounded
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import (
     deterministic,

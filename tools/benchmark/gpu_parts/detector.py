@@ -25,7 +25,7 @@ def run(task: str, settings: Settings, log: Log):
 
 
 def step(settings: Settings):
-    import train_step
+    from tools.benchmark import train_step
 
     path = settings.lines / 'train_step.csv'
     options = ['--device', settings.device, '--csv', str(path), '--rounds', '3']

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import measure
 import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.models import backbones
+from tools.benchmark import measure
 
 from .log import Log, Settings
 

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -25,7 +24,7 @@ FOUND = 99  # its exit status when it finds an error
 SCRIPT = """
 import sys
 import torch
-from gpu_parts.races import repeat
+from tools.benchmark.gpu_parts.races import repeat
 from tools.benchmark.real_shapes import small_calls
 for call in small_calls(sys.argv[1]):
     repeat(call, torch.float32, 'cuda', runs=1)
@@ -90,9 +89,8 @@ def sanitized(task: str, tool: str, log: Log):
         return
     command = [path, '--tool', tool, '--error-exitcode', str(FOUND)]
     command += [sys.executable, '-c', SCRIPT, task]
-    folders = [str(Path(__file__).parents[1]), *sys.path]
     environment = os.environ | {
-        'PYTHONPATH': os.pathsep.join(filter(None, folders)),
+        'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
         # The checker sees the bounds of each tensor only without PyTorch's pool.
         'PYTORCH_NO_CUDA_MEMORY_CACHING': '1',
     }

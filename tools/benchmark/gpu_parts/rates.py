@@ -2,9 +2,10 @@
 
 from functools import partial
 
-import graphs
 import torch
-from measure import rounded
+
+from tools.benchmark import graphs
+from tools.benchmark.measure import rounded
 
 from .log import Log, Settings
 

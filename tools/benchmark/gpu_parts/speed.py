@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 from types import ModuleType
 
-import graphs
-import measure
-import op
-import operators
 import torch
-from operators import PASSES, Case, Side, grid_of
+
+from tools.benchmark import graphs, measure, op, operators
+from tools.benchmark.operators import PASSES, Case, Side, grid_of
 
 from .log import Log, Settings
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import graphs
 import torch
-from measure import rounded
 
 from mmattn.ops.triton_launch import TILE_TABLES, TileTable
+from tools.benchmark import graphs
+from tools.benchmark.measure import rounded
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import error_in_tolerances, run_with_grads
 

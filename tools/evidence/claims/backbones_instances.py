@@ -1,7 +1,13 @@
 """Backbones of one size in Mask R-CNN, on nuclei."""
 
-from backbone_pairs import ALIKE, PAIRS, SOURCE, TOLERANCE, backbone_variants
-from claim import Claim
+from tools.evidence.backbone_pairs import (
+    ALIKE,
+    PAIRS,
+    SOURCE,
+    TOLERANCE,
+    backbone_variants,
+)
+from tools.evidence.claim import Claim
 
 ITERATIONS, BATCH, REGIONS, SIDE = 60, 2, 128, 256
 

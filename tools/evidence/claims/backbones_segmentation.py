@@ -1,8 +1,19 @@
 """Backbones of one size in UperNet, on scenes that need shapes."""
 
-from backbone_pairs import ALIKE, PAIRS, SOURCE, TOLERANCE, backbone_variants
-from claim import Claim
-from demos import SCENE_ITERATIONS, SCENE_SIDE, SMALL_SCENES, SMALL_SCENES_NOTE
+from tools.evidence.backbone_pairs import (
+    ALIKE,
+    PAIRS,
+    SOURCE,
+    TOLERANCE,
+    backbone_variants,
+)
+from tools.evidence.claim import Claim
+from tools.evidence.demos import (
+    SCENE_ITERATIONS,
+    SCENE_SIDE,
+    SMALL_SCENES,
+    SMALL_SCENES_NOTE,
+)
 
 claim = Claim(
     statement='In UperNet, H-MaiT, DAT and DAT++ beat Swin, PVTv2 beats PVT, and IViT '

@@ -1,6 +1,6 @@
 """Convolutions for comparison with the networks of the other claims."""
 
-from claim import Claim, Variant
+from tools.evidence.claim import Claim, Variant
 
 claim = Claim(
     statement='A small ResNet on the same data, with the same schedule.',

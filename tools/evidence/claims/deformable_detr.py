@@ -1,7 +1,7 @@
 """Refinement, two stages and several maps help Deformable DETR; sampling converges."""
 
-from claim import Claim, Comparison
-from demos import demo_variant
+from tools.evidence.claim import Claim, Comparison
+from tools.evidence.demos import demo_variant
 
 ITERATIONS = 160
 DEFORMABLE = 'configs/demo/deformable_detr_ivit_n_hela.py'

@@ -1,6 +1,6 @@
 """Offsets and positions help deformable attention."""
 
-from claim import Claim, Comparison, Variant
+from tools.evidence.claim import Claim, Comparison, Variant
 
 
 def dat(**backbone) -> Variant:

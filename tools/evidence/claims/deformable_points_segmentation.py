@@ -1,7 +1,7 @@
 """Moving points and positions help the deformable attention of DAT."""
 
-from claim import Claim, Comparison
-from demos import (
+from tools.evidence.claim import Claim, Comparison
+from tools.evidence.demos import (
     SCENE_ITERATIONS,
     SCENE_SIDE,
     SMALL_SCENES,

@@ -1,6 +1,6 @@
 """Interaction makes the heads of a layer differ more."""
 
-from claim import Claim, Comparison, load_claim
+from tools.evidence.claim import Claim, Comparison, load_claim
 
 PAIRS = ('interaction_8', 'mhsa_8'), ('both_8', 'decomposition_8')
 NAMES = {

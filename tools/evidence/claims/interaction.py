@@ -1,6 +1,6 @@
 """Interaction between heads helps, the more heads there are."""
 
-from claim import Claim, Comparison, Variant
+from tools.evidence.claim import Claim, Comparison, Variant
 
 # Equation 7 as printed: without what our iViT infers from the paper's tables.
 AS_PRINTED = {

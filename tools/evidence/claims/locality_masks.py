@@ -1,6 +1,6 @@
 """Locality masks help DeiT, and random masks of the same density do not."""
 
-from claim import Claim, Comparison, Variant
+from tools.evidence.claim import Claim, Comparison, Variant
 
 
 def deit(**backbone) -> Variant:

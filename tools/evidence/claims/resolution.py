@@ -1,6 +1,6 @@
 """Landmark attention keeps its accuracy above the resolution of its training."""
 
-from claim import Claim, Comparison, Variant, load_claim
+from tools.evidence.claim import Claim, Comparison, Variant, load_claim
 
 
 def tested(variant: Variant) -> Variant:

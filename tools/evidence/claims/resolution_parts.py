@@ -1,6 +1,6 @@
 """Changes of larger images, one at a time, keep the accuracy."""
 
-from claim import Claim, Comparison, load_claim
+from tools.evidence.claim import Claim, Comparison, load_claim
 
 NETWORKS = {'mhsa_8': 'dense attention', 'both_8': 'landmark attention'}
 PARTS = {

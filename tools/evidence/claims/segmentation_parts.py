@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from claim import Claim, Comparison, load_claim
+from tools.evidence.claim import Claim, Comparison, load_claim
 
 # HyLiSANet-nano with convolution blocks in all stages.
 CONVOLUTIONS = dict(

@@ -1,6 +1,6 @@
 """LiSA beats self-attention and global filters, and grows with its patterns."""
 
-from claim import Claim, Comparison, Variant
+from tools.evidence.claim import Claim, Comparison, Variant
 
 
 def lisanet(mixer: str = 'lisa', **backbone) -> Variant:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 
-from mmattn.apis.find import run_checkpoint
+from ..apis.find import run_checkpoint
 
 SCALARS = 'vis_data/scalars.json'
 

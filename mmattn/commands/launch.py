@@ -1,19 +1,20 @@
 """Arguments, config and runner that train.py and test.py share."""
 
+from . import cpu_threads  # measures before torch is imported
+
+# isort: split
 import argparse
 import os
 from pathlib import Path
 
-import cpu_threads  # before torch
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner as MMEngineRunner
 
-import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
-from mmattn.engine import Runner
-from mmattn.engine.distributed import join_processes
-from mmattn.terminal import add_config, config_of
+from ..engine import Runner
+from ..engine.distributed import join_processes
+from ..terminal import add_config, config_of
 
 OUR_RUNNER = 'mmattn.Runner'
 RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import mmcv
 import torch
-from known_models import Detector, Model
 from rich.table import Table
 from torch import Tensor
+
+from .known_models import Detector, Model
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, RGB
 # As a share of the maps' standard deviation. The epsilon of mmdet's PVT differs from

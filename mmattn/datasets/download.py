@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mmattn.files import file_digest
+from ..files import file_digest
 
 BLOCK = 1 << 20
 # Answers of a server that is busy. Any other error of HTTP is final.

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from download import download
 
-from mmattn.files import file_digest
+from ..files import file_digest
+from .download import download
 
 CARD = 'dataset.json'
 DEBIAN = 'https://deb.debian.org/debian/pool/main'

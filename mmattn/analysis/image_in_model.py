@@ -14,13 +14,12 @@ from mmengine.registry import TRANSFORMS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
-import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
-from mmattn.analysis.flops import build
-from mmattn.apis.placement import Placement, picture_of, transform_name
-from mmattn.engine import trusted_checkpoints
-from mmattn.engine.checkpoints.weights import find_weights, load_weights
-from mmattn.engine.data import build_dataset, innermost_dataset
-from mmattn.terminal import add_config, config_file
+from ..apis.placement import Placement, picture_of, transform_name
+from ..engine import trusted_checkpoints
+from ..engine.checkpoints.weights import find_weights, load_weights
+from ..engine.data import build_dataset, innermost_dataset
+from ..terminal import add_config, config_file
+from .flops import build
 
 
 @dataclass(frozen=True)

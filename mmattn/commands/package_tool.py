@@ -8,8 +8,6 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes available
-
 DISTRIBUTIONS = {
     'mmdet': 'onedl-mmdetection',
     'mmseg': 'onedl-mmsegmentation',

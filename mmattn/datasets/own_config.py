@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from own_data import Picture, image_size
+
+from .own_data import Picture, image_size
 
 # Channels of IViT's four maps.
 CHANNELS = {

@@ -11,7 +11,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 from tqdm import tqdm
 
-from mmattn.results.coco import encode_mask
+from ..results.coco import encode_mask
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
 MIN_AREA = 4  # pixels; a smaller part of a mask is dust

@@ -11,10 +11,11 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 import mmattn.models  # noqa: F401  registers the backbones
-from mmattn.analysis.flops import build
-from mmattn.models.backbones.base_backbone import BaseBackbone
-from mmattn.models.checkpoints import deformable_detr
-from mmattn.registry import MODELS
+
+from ..analysis.flops import build
+from ..models.backbones.base_backbone import BaseBackbone
+from ..models.checkpoints import deformable_detr
+from ..registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 DEFORMABLE_DETR = 'deformable_detr'

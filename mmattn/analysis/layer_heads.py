@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
-from image_in_model import LoadedModel
 from matplotlib.patches import Rectangle
 from rich.table import Table
 from torch import Tensor
 
-from mmattn.analysis import mask_layers
-from mmattn.terminal import print_table
+from ..terminal import print_table
+from . import mask_layers
+from .image_in_model import LoadedModel
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

@@ -1,0 +1,1 @@
+"""The commands that `tools/` and `mmattn` run, each with its arguments."""

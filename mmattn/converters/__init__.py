@@ -1,0 +1,1 @@
+"""Checkpoints of others, converted, and our own, ready to publish."""

@@ -1,0 +1,1 @@
+"""Data sets: downloaded, converted, drawn, checked."""

@@ -1,0 +1,1 @@
+"""Command lines for users, and those of developers: `python -m tools.benchmark.op`."""
