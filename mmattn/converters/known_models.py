@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import mmattn.models  # noqa: F401  registers the backbones
 
 from ..analysis.flops import build
+from ..compat.mmengine_scopes import config_folder
 from ..models.backbones.base_backbone import BaseBackbone
 from ..models.checkpoints import deformable_detr
 from ..registry import MODELS
 
-CONFIGS = Path(__file__).parents[2] / 'configs'
 DEFORMABLE_DETR = 'deformable_detr'
 SCHEDULE = '_50e_coco'
 
@@ -140,5 +140,6 @@ def known_models() -> dict[str, Model | Detector]:
         cls for cls in MODELS.module_dict.values() if issubclass(cls, BaseBackbone)
     }
     found = [Model(cls, arch) for cls in backbones for arch in cls.arch_zoo]
-    found += map(Detector, (CONFIGS / DEFORMABLE_DETR).glob(f'r50*{SCHEDULE}.py'))
+    configs = (config_folder() / DEFORMABLE_DETR).glob(f'r50*{SCHEDULE}.py')
+    found += map(Detector, configs)
     return {model.name: model for model in sorted(found, key=lambda m: m.name)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-TRAIN = Path(__file__).parents[1] / 'train.py'
+TRAIN = sys.executable, '-m', 'mmattn', 'train'
 STEPS = 3  # the first is not counted: it includes what is done once
 LIMIT = 120  # seconds
 SHORT = 300  # iterations that show whether anything is learned
@@ -23,7 +23,7 @@ OPTIONS = (
 def seconds_per_step(config: Path) -> float:
     """Return the mean time of two training steps, with their data.
 
-    The steps run in `tools/train.py`, so that threads, device and errors are those of
+    The steps run in `mmattn train`, so that threads, device and errors are those of
     the training, and a training that the memory does not fit ends that process alone.
 
     Raises:
@@ -31,7 +31,7 @@ def seconds_per_step(config: Path) -> float:
     """
     reason = f'no two steps in {LIMIT} s'
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, TRAIN, config, '--work-dir', folder, '--no-validate']
+        command = [*TRAIN, config, '--work-dir', folder, '--no-validate']
         try:
             done = subprocess.run(
                 [*command, '--cfg-options', *OPTIONS],
