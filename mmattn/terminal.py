@@ -1,16 +1,13 @@
 """Parse numbers, and print tables and errors, for command lines."""
 
 import argparse
-import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .errors import UserError
 from .files import read_config_file
 
-PACKAGE = Path(__file__).resolve().parent
-OURS = PACKAGE, PACKAGE.parent / 'tools'
-EXPECTED = ImportError, OSError, RuntimeError, ValueError
 # Causes that are mistakes in a program, such as a transform of a user.
 MISTAKES = AssertionError, AttributeError, LookupError, NameError, TypeError
 CONFIG_SUFFIXES = '.py', '.json', '.yml', '.yaml'  # that mmengine reads
@@ -20,38 +17,17 @@ WIDEST = 1000
 def run_main(main: Callable[[], int | None]):
     """Run the main function of a tool, and exit with the status that it returns.
 
-    If one of our checks fails or a file cannot be opened, print only the message and
-    exit with 1. Other errors keep their traceback. `python -X dev` prints all of them.
+    If the user is to correct something or a file cannot be opened, print only the
+    message and exit with 1. Other errors keep their traceback, and so do those that a
+    mistake in a program has caused. `python -X dev` prints all tracebacks.
     """
     try:
         status = main()
-    except EXPECTED as error:
-        if sys.flags.dev_mode or not _is_explained(error):
+    except (UserError, OSError) as error:
+        if sys.flags.dev_mode or isinstance(error.__cause__, MISTAKES):
             raise
         sys.exit(f'{Path(sys.argv[0]).stem}: {error}')
     sys.exit(status)
-
-
-def _is_explained(error: BaseException) -> bool:
-    """Return whether the message of an error is written for users."""
-    if isinstance(error, OSError):
-        return True
-    if _is_raised_by_us(error):
-        return not isinstance(error.__cause__, MISTAKES)
-    # mmengine's registry raises a copy of a constructor's error.
-    earlier = error.__context__
-    return type(earlier) is type(error) and _is_explained(earlier)
-
-
-def _is_raised_by_us(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    file = trace.tb_frame.f_code.co_filename
-    if not any(Path(file).resolve().is_relative_to(each) for each in OURS):
-        return False
-    # Compiled functions, such as torch's, raise without a frame of their own.
-    return linecache.getline(file, trace.tb_lineno).lstrip().startswith('raise ')
 
 
 def positive(text: str) -> int:

@@ -9,7 +9,8 @@ import pytest
 from rich.table import Table
 
 import mmattn
-from mmattn import terminal
+from mmattn.engine.data.checked_dataset import DataError
+from mmattn.errors import MissingPackageError, UserError
 from mmattn.terminal import (
     add_config,
     config_file,
@@ -22,88 +23,39 @@ from mmattn.terminal import (
 
 CONFIGS = Path(mmattn.__file__).parents[1] / 'configs'
 
-SCRIPT = """
-import numpy as np
 
-def ours(cause=None):
-    raise ValueError(
-        'size must be positive') from cause
-
-def chained(kind):
-    try:
-        kind('of a user')
-        raise kind('of a user')
-    except kind as error:
-        raise ValueError('sample 3: of a user') from error
-
-def missing():
-    open('nosuch.txt')
-
-def compiled():
-    np.zeros(2) + np.zeros(3)
-"""
-# As mmengine's registry, which names the class.
-REGISTRY = """
-def build(constructor):
-    try:
-        constructor()
-    except Exception as error:
-        raise type(error)(f'class Thing: {error}')
-"""
+def fail(error, cause=None):
+    raise error from cause
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Return the names of a script of ours."""
-    monkeypatch.setattr(terminal, 'OURS', (tmp_path,))
+@pytest.mark.parametrize(
+    ('error', 'cause', 'message'),
+    [
+        (UserError('size must be positive'), None, 'a_tool: size must be positive'),
+        (DataError('sample 3: cut'), BadZipFile('cut'), 'a_tool: sample 3: cut'),
+        (MissingPackageError('pip install it'), None, 'a_tool: pip install it'),
+        (FileNotFoundError(2, 'No such file', 'a.txt'), None, "a_tool: .*'a.txt'"),
+    ],
+)
+def test_errors_of_the_user_are_one_message(monkeypatch, error, cause, message):
     monkeypatch.setattr(sys, 'argv', ['tools/a_tool.py'])
-    path = tmp_path / 'a_tool.py'
-    path.write_text(SCRIPT)
-    names = {}
-    exec(compile(SCRIPT, str(path), 'exec'), names)
-    exec(compile(REGISTRY, 'registry.py', 'exec'), names)
-    return names
-
-
-@pytest.mark.parametrize(
-    'name, arguments, message',
-    [
-        ('ours', [], 'a_tool: size must be positive'),
-        ('chained', [ValueError], 'a_tool: sample 3: of a user'),
-        # BadZipFile is an Exception of the library's own.
-        ('chained', [BadZipFile], 'a_tool: sample 3: of a user'),
-        ('missing', [], "a_tool: .*No such file or directory: 'nosuch.txt'"),
-    ],
-)
-def test_explained_errors_are_one_message(script, name, arguments, message):
     with pytest.raises(SystemExit, match=message):
-        run_main(lambda: script[name](*arguments))
-
-
-def test_errors_of_constructors_are_one_message(script):
-    with pytest.raises(SystemExit, match='class Thing: size must be positive'):
-        run_main(lambda: script['build'](script['ours']))
-    with pytest.raises(ValueError, match='class Thing: operands'):
-        run_main(lambda: script['build'](script['compiled']))
+        run_main(lambda: fail(error, cause))
 
 
 @pytest.mark.parametrize(
-    'name, arguments, kind',
+    ('error', 'cause'),
     [
-        ('compiled', [], ValueError),  # raised by numpy, called from our file
-        ('chained', [KeyError], ValueError),  # the cause is a bug of a user's code
-        ('chained', [TypeError], ValueError),
+        (ValueError('of a library'), None),
+        (ImportError('of a library'), None),
+        # The cause is a mistake in a transform of a user.
+        (UserError('sample 3: gt'), KeyError('gt')),
+        (UserError('sample 3: gt'), TypeError('gt')),
     ],
 )
-def test_other_errors_keep_their_traceback(script, name, arguments, kind):
-    with pytest.raises(kind):
-        run_main(lambda: script[name](*arguments))
-
-
-def test_errors_of_other_files_keep_their_traceback(script, monkeypatch):
-    monkeypatch.setattr(terminal, 'OURS', (Path(mmattn.__file__).parent,))
-    with pytest.raises(ValueError, match='size'):
-        run_main(script['ours'])
+def test_other_errors_keep_their_traceback(error, cause):
+    with pytest.raises(type(error)):
+        run_main(lambda: fail(error, cause))
 
 
 @pytest.mark.parametrize('status', [None, 0, 1])

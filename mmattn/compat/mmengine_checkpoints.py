@@ -23,6 +23,8 @@ import io
 import os
 from pathlib import Path
 
+from mmattn.errors import UserError
+
 __all__ = ['correct_inferencer', 'correct_initializer', 'correct_loaders']
 
 
@@ -59,7 +61,7 @@ def load_from_openmmlab(filename, map_location=None):
     name = checkpoint.get_deprecated_model_names().get(name, name)
     models = checkpoint.get_external_models()
     if name not in models:
-        raise ValueError(f'mmengine has no model {name!r}, got {filename}')
+        raise UserError(f'mmengine has no model {name!r}, got {filename}')
     if models[name].startswith(('http://', 'https://')):
         return load_from_http(models[name], map_location)
     home = checkpoint._get_mmengine_home()

@@ -7,6 +7,7 @@ from mmengine.optim import AmpOptimWrapper as MMEngineAmpOptimWrapper
 from mmengine.optim import OptimWrapper
 from torch import nn
 
+from mmattn.errors import UserError
 from mmattn.registry import OPTIM_WRAPPERS
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
@@ -57,7 +58,7 @@ class AmpOptimWrapper(MMEngineAmpOptimWrapper):
             return torch.get_autocast_dtype(self.device_type)
         parsed = DTYPES.get(dtype, dtype)
         if parsed not in DTYPES.values():
-            raise ValueError(f'dtype must be one of {", ".join(DTYPES)}, got {dtype!r}')
+            raise UserError(f'dtype must be one of {", ".join(DTYPES)}, got {dtype!r}')
         return parsed
 
     @staticmethod
@@ -69,7 +70,7 @@ class AmpOptimWrapper(MMEngineAmpOptimWrapper):
             return dict(loss_scale), None
         if isinstance(loss_scale, int | float) and loss_scale > 0:
             return {'init_scale': float(loss_scale)}, float(loss_scale)
-        raise ValueError(
+        raise UserError(
             f"loss_scale must be 'dynamic', a positive number or a dict, got "
             f'{loss_scale!r}'
         )

@@ -8,6 +8,8 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
 from torch import nn
 
+from mmattn.errors import UserError
+
 SCOPES = 'mmattn', 'mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'
 # Necks that take a map for each of `in_channels` and return maps of `out_channels`.
 NECKS = {
@@ -44,7 +46,7 @@ def check_scopes(cfg: dict, key: str):
         close = get_close_matches(scope.lower(), SCOPES, n=1, cutoff=0.75)
         if close and scope.isidentifier() and find_spec(scope) is None:
             meant = close[0] + name.removeprefix(scope)
-            raise ValueError(
+            raise UserError(
                 f'{place}.type is {name!r}, but there is no package {scope!r}: did you '
                 f'mean {meant!r}?'
             )
@@ -87,7 +89,7 @@ def check_save_best(save_best, evaluator):
         return
     metric = classwise[0].get('metric', 'bbox')
     metric = metric if isinstance(metric, str) else metric[-1]
-    raise ValueError(
+    raise UserError(
         "default_hooks.checkpoint.save_best is 'auto', which takes the first metric, "
         'and with classwise=True that is the one of a class: set it to the metric '
         f'that you want, such as coco/{metric}_mAP'
@@ -143,7 +145,7 @@ def _check_head(
         return
     levels = getattr(getattr(head, 'prior_generator', None), 'num_levels', len(maps))
     if levels != len(maps):
-        raise ValueError(
+        raise UserError(
             f'{key} ({type(head).__name__}) has anchors or points for {levels} maps, '
             f'but {source} returns {len(maps)} maps of {maps} channels: set '
             'out_indices of the backbone to the maps that are meant'
@@ -154,7 +156,7 @@ def _check_head(
     if index is not None:  # mmsegmentation's heads choose their maps
         chosen = index if isinstance(index, list | tuple) else [index]
         if not all(-len(maps) <= i < len(maps) for i in chosen):
-            raise ValueError(
+            raise UserError(
                 f'{key}.in_index is {index}, but {source} returns {len(maps)} maps: '
                 'set out_indices of the backbone to the maps that are meant'
             )
@@ -176,7 +178,7 @@ def _misfit(
     maps: list[int],
     fits: list[int] | int,
 ) -> ValueError:
-    return ValueError(
+    return UserError(
         f'{key}.in_channels is {given}, but {source} returns {len(maps)} maps of '
         f'{maps} channels: set {key}.in_channels to '
         f'{"these" if fits == maps else fits}, or out_indices of the backbone to the '

@@ -5,6 +5,8 @@ from pathlib import Path
 import torch
 from mmengine.hooks import Hook
 
+from mmattn.errors import UserError
+
 from .checkpoints.hook import LAST
 
 REMEDY = 'Lower the learning rate, lengthen its warm-up or clip the gradients'
@@ -17,7 +19,7 @@ class FiniteHook(Hook):
     goes on with a warning.
 
     Raises:
-        RuntimeError: a loss or a weight is infinite or NaN. The last checkpoint, which
+        UserError: a loss or a weight is infinite or NaN. The last checkpoint, which
             the message names, is finite.
     """
 
@@ -37,12 +39,12 @@ class FiniteHook(Hook):
         if scaler is not None and scaler.is_enabled():
             runner.logger.warning(f'{found} The step is skipped.')
             return
-        raise RuntimeError(f'{found} {_what_to_do(runner)}')
+        raise UserError(f'{found} {_what_to_do(runner)}')
 
     def before_save_checkpoint(self, runner, checkpoint):
         for name, weight in runner.model.named_parameters():
             if not weight.isfinite().all():
-                raise RuntimeError(
+                raise UserError(
                     f'the weight {name} is infinite or NaN, so it is not saved. '
                     f'{_what_to_do(runner)}'
                 )

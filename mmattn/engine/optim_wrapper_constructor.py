@@ -12,6 +12,7 @@ from mmengine.utils.dl_utils.misc import is_norm
 from torch import Size, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from mmattn.errors import UserError
 from mmattn.registry import OPTIM_WRAPPER_CONSTRUCTORS
 
 DEFAULTS = dict(
@@ -62,19 +63,19 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         super()._validate_cfg()
         unknown = sorted(set(self.paramwise_cfg) - set(DEFAULTS))
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: paramwise_cfg may have {sorted(DEFAULTS)}, '
                 f'got {unknown}'
             )
         if self.base_lr is None or self.base_wd is None:
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: optimizer needs lr and weight_decay, '
                 f'got {self.optimizer_cfg}'
             )
         self.paramwise_cfg = DEFAULTS | self.paramwise_cfg
         rate = self.paramwise_cfg['layer_decay_rate']
         if not 0 < rate <= 1:
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: layer_decay_rate must be in (0, 1], got {rate}'
             )
 
@@ -168,7 +169,7 @@ def _shapes_before_sharding(model: nn.Module) -> dict[str, Size]:
     if not any(isinstance(m, FullyShardedDataParallel) for m in model.modules()):
         return {}
     if any('_flat_param' in name for name, _ in model.named_parameters()):
-        raise ValueError(
+        raise UserError(
             'FSDP flattens the parameters before they are grouped: set '
             'strategy.model_wrapper.use_orig_params=True'
         )

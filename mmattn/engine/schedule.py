@@ -22,6 +22,8 @@ from mmengine.registry import PARAM_SCHEDULERS
 from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.utils import is_seq_of
 
+from mmattn.errors import UserError
+
 TOLERANCE = 0.01  # of the run
 WARM_UP = 1 / 3  # largest share of a run for a warm-up that keeps its steps
 # The lengths that `scaled` scales, by the type of the scheduler.
@@ -221,7 +223,7 @@ def scaled(configs: list, run: Length) -> list:
     """
     for config in configs:
         if not isinstance(config, dict):
-            raise ValueError(
+            raise UserError(
                 'scale_schedule needs param_scheduler as dicts, got '
                 f'{type(config).__name__}'
             )
@@ -246,7 +248,7 @@ def scaled(configs: list, run: Length) -> list:
             for i in part:
                 configs[i] = _moved(configs[i], built[i], run, scale)
         elif not _rises(mismatch.scheduler):
-            raise ValueError(
+            raise UserError(
                 f'scale_schedule cannot tell where the schedule of {name!r} ends: give '
                 f'`end` to {configs[mismatch.index]["type"]}, got '
                 f'{dict(configs[mismatch.index])}'
@@ -298,13 +300,13 @@ def _moved(config: dict, scheduler: _ParamScheduler, run: Length, scale: Scale) 
     kind = _kind(config)
     match = KIND.fullmatch(kind)
     if match is None or match['kind'] not in LENGTHS:
-        raise ValueError(
+        raise UserError(
             f'scale_schedule can scale {", ".join(LENGTHS)}, got {kind}: set its '
             'lengths to those of the run'
         )
 
     if config.get('by_epoch', True) and not run.by_epoch:
-        raise ValueError(
+        raise UserError(
             f'scale_schedule cannot scale {kind}, which counts epochs, to a run that '
             'counts iterations: give it by_epoch=False and lengths in iterations'
         )

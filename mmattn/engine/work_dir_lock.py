@@ -12,6 +12,8 @@ from pathlib import Path
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.logging import print_log
 
+from mmattn.errors import UserError
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -38,7 +40,7 @@ def locked_work_dir(folder: str | Path) -> Iterator[None]:
         file, message[0] = _lock(Path(folder))
     broadcast_object_list(message)
     if message[0] is not None:
-        raise ValueError(message[0])
+        raise UserError(message[0])
     try:
         yield
     finally:

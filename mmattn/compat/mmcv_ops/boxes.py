@@ -6,6 +6,8 @@ Boxes are (x1, y1, x2, y2). A lane has 77 numbers. Number 2 is its first row, fr
 
 import torch
 
+from mmattn.errors import UserError
+
 from .deform import widen
 
 LANE_ROWS = 72
@@ -55,7 +57,7 @@ def line_nms_forward(boxes, scores, thresh, top_k):
         ValueError: lanes do not have 77 numbers.
     """
     if boxes.dim() != 2 or boxes.size(1) != LANE_SIZE:
-        raise ValueError(
+        raise UserError(
             f'boxes must have shape (N, {LANE_SIZE}), got {tuple(boxes.shape)}'
         )
     order = scores.argsort(descending=True, stable=True)

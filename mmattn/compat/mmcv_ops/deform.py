@@ -16,6 +16,8 @@ import torchvision  # noqa: F401  defines torch.ops.torchvision
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from mmattn.errors import UserError
+
 from .deform_conv_points import (
     drop_outside,
     first_elements,
@@ -279,7 +281,7 @@ def levels_of(spatial_shapes: Tensor, level_start_index: Tensor) -> list[list[in
     first = 0
     for (height, width), start in zip(levels, starts, strict=True):
         if start != first:
-            raise ValueError(
+            raise UserError(
                 f'levels of {levels} must follow one another, got starts {starts}'
             )
         first += height * width

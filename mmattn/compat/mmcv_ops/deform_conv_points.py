@@ -7,6 +7,8 @@ runs in their place, differs in both.
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 
 def first_elements(name: str, maps: Tensor, size: torch.Size) -> Tensor:
     """Return the offsets or masks that mmcv reads from maps larger than the output.
@@ -31,7 +33,7 @@ def first_elements(name: str, maps: Tensor, size: torch.Size) -> Tensor:
         return maps
     count = size.numel()
     if maps.shape[2:].numel() < count:
-        raise ValueError(
+        raise UserError(
             f'{name} must have at least the {count} elements a channel of an output '
             f'of {tuple(size)}, got shape {tuple(maps.shape)}'
         )

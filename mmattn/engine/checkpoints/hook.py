@@ -16,6 +16,7 @@ from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
 
+from mmattn.errors import UserError
 from mmattn.registry import HOOKS
 
 from .atomic_files import remove_unfinished, write_atomically
@@ -221,4 +222,4 @@ def check_last_checkpoint(work_dir: str):
         if named and beside.is_file()
         else '; name a checkpoint with --resume, or remove the file to begin again'
     )
-    raise ValueError(f'{pointer} names {named!r}, which does not exist{moved}')
+    raise UserError(f'{pointer} names {named!r}, which does not exist{moved}')

@@ -7,6 +7,8 @@ share. `HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads nothing else.
 from difflib import get_close_matches
 from pathlib import Path
 
+from mmattn.errors import MissingPackageError, UserError
+
 from .reader import download_checkpoint
 
 # What models are stored as, the safe format first.
@@ -34,7 +36,7 @@ def local_checkpoint(name: str | Path) -> Path:
     )
     if scheme not in fetch:
         schemes = ', '.join(f'{each}://' for each in fetch)
-        raise ValueError(
+        raise UserError(
             f'a checkpoint must be a path or begin with one of {schemes}; got {name}'
         )
     return fetch[scheme](str(name))
@@ -57,7 +59,7 @@ def hf_checkpoint(name: str) -> Path:
     repository, _, file = rest.partition('/')
     repository, _, revision = repository.partition('@')
     if not owner or not repository:
-        raise ValueError(f'a file of the hub is named {HF_FORM}, got {name}')
+        raise UserError(f'a file of the hub is named {HF_FORM}, got {name}')
     files = (file,) if file else WEIGHTS
     return _download(name, f'{owner}/{repository}', revision or None, files)
 
@@ -76,14 +78,14 @@ def timm_checkpoint(name: str) -> Path:
     try:
         import timm
     except ImportError:
-        raise ImportError(f'{name} requires timm: pip install timm') from None
+        raise MissingPackageError(f'{name} requires timm: pip install timm') from None
     model = name.removeprefix('timm://')
     if not timm.is_model_pretrained(model):
         known = timm.list_pretrained()
         close = [k for k in known if k.partition('.')[0] == model.partition('.')[0]]
         close = close or get_close_matches(model, known, n=3)
         hint = f'did you mean one of {close}? ' if close else ''
-        raise ValueError(
+        raise UserError(
             f'timm has no weights {model!r}: {hint}timm.list_pretrained() lists all'
         )
     cfg = timm.get_pretrained_cfg(model)
@@ -101,7 +103,7 @@ def _download(
     try:
         from huggingface_hub import errors, hf_hub_download
     except ImportError:
-        raise ImportError(
+        raise MissingPackageError(
             f'{name} requires huggingface_hub: pip install huggingface_hub'
         ) from None
     missing = (

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from mmengine.logging import MMLogger, print_log
 
+from mmattn.errors import UserError
+
 MIN_BACKBONE_SHARE = 0.9
 # A prefix must fit this share of the shorter side's names to be more than chance:
 # every model has a name such as `norm.weight`.
@@ -143,7 +145,7 @@ class LoadReport:
         lines.append(self.likely_prefix() or OTHER_MODEL)
         if self.matched and advice is not None:
             lines.append(advice)
-        raise ValueError('\n  '.join(lines))
+        raise UserError('\n  '.join(lines))
 
     def _problem(self, exact: bool, part: str, partial: bool) -> str | None:
         name = part.removesuffix('.') or 'model'

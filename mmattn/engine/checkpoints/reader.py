@@ -24,6 +24,7 @@ import torch
 from mmengine.dist import get_dist_info
 from mmengine.logging import print_log
 
+from mmattn.errors import MissingPackageError, UserError
 from mmattn.files import file_digest
 
 from .unpickler import load_data
@@ -53,7 +54,7 @@ QUOTED = 200  # characters of a file, at most, in a message
 _TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
 
 
-class UntrustedCheckpointError(ValueError):
+class UntrustedCheckpointError(UserError):
     """Reading a checkpoint requires running its code, which the user did not allow.
 
     Args:
@@ -111,13 +112,13 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
         UntrustedCheckpointError: reading it would run code; a `ValueError`.
         ValueError: the file is truncated or no checkpoint.
         ImportError: a `.safetensors` file where safetensors is not installed.
-        RuntimeError: PyTorch is older than 2.10, whose `weights_only` is not safe.
+        UserError: PyTorch is older than 2.10, whose `weights_only` is not safe.
     """
     source = str(file if source is None else source)
     if not isinstance(file, io.BytesIO) and Path(file).suffix == '.safetensors':
         return _read_safetensors(file, map_location, source)
     if torch.__version__ < SAFE_TORCH and not _TRUSTED.get():
-        raise RuntimeError(
+        raise UserError(
             f'{source} is refused: PyTorch {torch.__version__} cannot read checkpoints'
             ' without running their code (CVE-2026-24747). Install PyTorch 2.10 or '
             'newer (pip install -U torch), pass --trust-checkpoint, or use a '
@@ -143,7 +144,7 @@ def _explained(error: Exception, source: str) -> ValueError:
     if 'TorchScript' in message:
         return UntrustedCheckpointError(source, 'TorchScript')
     reason = message.strip().splitlines()[-1] if message.strip() else 'it ends early'
-    return ValueError(
+    return UserError(
         f'{source} is not a readable checkpoint: it is truncated or has another format '
         f'({type(error).__name__}: {reason[:QUOTED]})'
     )
@@ -153,7 +154,7 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
     try:
         import safetensors.torch
     except ImportError:
-        raise ImportError(
+        raise MissingPackageError(
             f'reading {source} needs safetensors: pip install safetensors'
         ) from None
     device = 'cpu'
@@ -163,7 +164,7 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
         return safetensors.torch.load_file(path, device=device)
     except safetensors.SafetensorError as error:
         reason = ' '.join(str(error).split())[:QUOTED]
-        raise ValueError(f'{source} is not a readable checkpoint: {reason}') from None
+        raise UserError(f'{source} is not a readable checkpoint: {reason}') from None
 
 
 def download_checkpoint(url: str, folder: str | None = None, progress=False) -> Path:
@@ -186,7 +187,7 @@ def download_checkpoint(url: str, folder: str | None = None, progress=False) -> 
     """
     name = Path(urlparse(url).path).name
     if not name:
-        raise ValueError(f'a checkpoint needs the address of a file, got {url}')
+        raise UserError(f'a checkpoint needs the address of a file, got {url}')
     folder = Path(folder or Path(torch.hub.get_dir(), 'checkpoints'))
     if (folder / name).is_file() and _is_as_named(folder / name):
         return folder / name

@@ -29,6 +29,7 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 
+from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 
 from .load_report import LoadReport, list_names
@@ -61,7 +62,7 @@ def find_weights(checkpoint, source: str) -> dict:
         held = type(checkpoint).__name__
         if isinstance(checkpoint, Mapping):
             held = f'a dict with the keys {list_names([*map(str, checkpoint)])}'
-        raise ValueError(
+        raise UserError(
             f'{source} holds no weights: it is {held}, without tensors at the top or '
             'under `state_dict` or `model`'
         )
@@ -175,7 +176,7 @@ def load_checkpoint(
     weights = find_weights(loaded, filename)
     lacking = [key for key in required if key not in loaded]
     if lacking:
-        raise ValueError(
+        raise UserError(
             f'{filename} cannot be resumed: it has no {" and no ".join(lacking)}, so '
             'mmengine did not save it. Use load_from to train from its weights'
         )
@@ -233,7 +234,7 @@ def initialize_from_checkpoint(
         prefix = prefix.removesuffix('.') + '.'
         below = _below(weights, prefix)
         if not below:
-            raise ValueError(
+            raise UserError(
                 f'{filename} has no weights below the prefix {prefix!r}; it has '
                 f'{list_names(list(weights))}'
             )

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from mmengine.dataset import Compose
 
+from mmattn.errors import UserError
+
 from .image_files import check_image_file
 
 NO_CLASS = 255
@@ -12,7 +14,7 @@ NO_CLASS = 255
 ONE = np.uint8(1)
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """Error in a data set that names the file or the key of the config."""
 
 
@@ -113,7 +115,7 @@ class CheckedPipeline(Compose):
     def _check_labels(self, data: dict) -> None:
         labels, shape = data['gt_seg_map'], data.get('ori_shape')
         if shape is not None and labels.shape != tuple(shape[:2]):
-            raise ValueError(
+            raise UserError(
                 f'{data["seg_map_path"]} has the shape {labels.shape}, but its image '
                 f'has {tuple(shape[:2])}'
             )
@@ -128,7 +130,7 @@ class CheckedPipeline(Compose):
             if not 0 <= label < self.num_classes and label not in self.ignored
         ]
         if wrong:
-            raise ValueError(
+            raise UserError(
                 f'{data["seg_map_path"]} has the label {wrong[0]}, but there are '
                 f'{self.num_classes} classes, 0 to {self.num_classes - 1}, with '
                 f'reduce_zero_label={data.get("reduce_zero_label")}; ignored: '

@@ -4,6 +4,8 @@ from functools import lru_cache
 
 from PIL import Image
 
+from mmattn.errors import UserError
+
 # First bytes of a format, last bytes of its files, and its name.
 FORMATS = (
     (b'\xff\xd8\xff', b'\xff\xd9', 'JPEG'),
@@ -30,12 +32,12 @@ def check_image_file(path: str) -> None:
     except FileNotFoundError:
         return
     if not head:
-        raise ValueError(f'{path} is an empty file')
+        raise UserError(f'{path} is an empty file')
     for start, end, name in FORMATS:
         if head.startswith(start) and not tail.rstrip(PADDING).endswith(end):
             error = _decoding_error(path, size)
             if error is not None:
-                raise ValueError(f'{path} is a truncated {name} file: {error}')
+                raise UserError(f'{path} is a truncated {name} file: {error}')
 
 
 @lru_cache(maxsize=2**16)

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
 from mmattn.engine.randomness import DATA, seeded, shared_seed
 from mmattn.engine.stop_signals import sigterm_is_handled, start_worker
+from mmattn.errors import UserError
 
 
 class SeededIndices:
@@ -133,7 +134,7 @@ def _passes(dataloader: DataLoader) -> Iterator:
         before = sampler.number
         yield from dataloader
         if sampler.number == before:
-            raise ValueError(
+            raise UserError(
                 f'there is no batch in a data set of {len(dataloader.dataset)} '
                 f'samples with batch_size={sampler.batch_size}'
             )
@@ -155,7 +156,7 @@ def _function(cfg: dict | Callable) -> Callable:
     if isinstance(function, str):
         name, function = function, FUNCTIONS.get(function)
         if function is None:
-            raise ValueError(f'there is no function {name!r} in FUNCTIONS, got {cfg}')
+            raise UserError(f'there is no function {name!r} in FUNCTIONS, got {cfg}')
     return partial(function, **kwargs)
 
 

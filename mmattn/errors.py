@@ -1,0 +1,13 @@
+"""Errors that tell a user what to correct; the commands print them in one line."""
+
+
+class UserError(ValueError):
+    """A config, an argument or a file of the user is wrong.
+
+    The message has what was given and what is accepted. It is a `ValueError`, so
+    callers may catch that.
+    """
+
+
+class MissingPackageError(UserError, ImportError):
+    """An optional package is not installed; the message says how to install it."""
