@@ -32,8 +32,9 @@ def products(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize('sr_ratio', [2, 3, 4])
-@pytest.mark.parametrize('shape', [(2, 9, 6), (1, 12, 24), (2, 3, 8)])
+@pytest.mark.parametrize(
+    'sr_ratio, shape', [(2, (2, 9, 6)), (3, (1, 12, 24)), (4, (2, 3, 8))]
+)
 def test_reduction_and_its_gradients(sr_ratio, shape, products):
     layer, x = make(sr_ratio, shape)
     layer.forward = layer.reduce
