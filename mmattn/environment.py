@@ -14,16 +14,13 @@ from importlib import import_module, metadata
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import product
-from pkgutil import iter_modules
-from types import ModuleType
 
 import torch
 from packaging.requirements import Requirement
 from torch.utils.collect_env import get_env_info
 
-import mmattn.ops
 from mmattn.compat import in_force
-from mmattn.ops.backend import BACKEND_VARIABLE, select_backend
+from mmattn.ops.operator import BACKEND_VARIABLE, OPERATORS, Operator
 
 MAINTAINED, ORIGINAL = 'maintained', 'original'
 # The distributions that install each package, by import name and family.
@@ -353,45 +350,31 @@ def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
 
 
 def operator_backends(
-    packages: Iterable[ModuleType] | None = None,
+    operators: Iterable[Operator] | None = None,
 ) -> tuple[list[dict], list[Problem]]:
     """Return what would run each operator on each device and dtype, and problems.
 
     Args:
-        packages: packages of operators; all of `mmattn.ops` by default. Their
-            `example` is what the backends are asked about.
+        operators: all of `mmattn.ops` by default. Their `example` is what the backends
+            are asked about.
     """
     devices = ['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))]
     rows, problems = [], {}
-    cases = product(packages or operator_packages(), devices, DTYPES)
-    for package, device, dtype in cases:
-        tensors, _ = package.example(device, dtype)
+    cases = product(operators or OPERATORS.values(), devices, DTYPES)
+    for operator, device, dtype in cases:
+        tensors, _ = operator.example(device, dtype)
         try:
-            chosen = select_backend(package.OPERATOR, None, package.BACKENDS, *tensors)
+            chosen = operator.choose(*tensors)
         except ValueError as error:
             chosen = None
             problems[str(error)] = f'unset {BACKEND_VARIABLE}'
-        reasons = {
-            name: reason
-            for name, backend in package.BACKENDS.items()
-            if (reason := backend.unsupported(*tensors)) is not None
-        }
         rows.append(
             {
-                'operator': package.OPERATOR,
+                'operator': operator.name,
                 'device': device,
                 'dtype': str(dtype).removeprefix('torch.'),
                 'backend': chosen,
-                'unsupported': reasons,
+                'unsupported': operator.unsupported(*tensors),
             }
         )
     return rows, [Problem(what, mend) for what, mend in problems.items()]
-
-
-def operator_packages() -> list[ModuleType]:
-    """Return the packages of operators that have backends to choose from."""
-    names = [
-        module.name for module in iter_modules(mmattn.ops.__path__) if module.ispkg
-    ]
-    packages = [import_module(f'mmattn.ops.{name}') for name in names]
-    return [package for package in packages if hasattr(package, 'BACKENDS')]

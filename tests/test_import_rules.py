@@ -170,7 +170,7 @@ def test_the_walk_sees_every_form_of_import(tmp_path, monkeypatch):
     )
     assert set(imports(path)) == {
         'mmattn.registry',
-        'mmattn.ops.backend',
+        'mmattn.ops.operator',
         'mmattn.ops.landmark',
         'mmattn',
         'mmattn.models',

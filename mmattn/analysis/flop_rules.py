@@ -185,7 +185,7 @@ for _operator, _rule in _masked_attention_rules(_pairs_inside_mask).items():
     register_flop_formula(_operator)(_rule)
 _register('landmark_attention', landmark_attention_flops, num_saved=2)
 _register('neighborhood_attention', neighborhood_attention_flops, num_saved=2)
-_register('deformable_attention_v2', deformable_attention_flops, num_saved=2)
+_register('deformable_attention', deformable_attention_flops, num_saved=2)
 _register('ms_deform_attn', ms_deform_attn_flops, num_saved=0)
 
 for _name, _rule in {

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from mmattn.ops.backend import REFERENCE
+from mmattn.ops.operator import REFERENCE
 
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
 from .inference_pass import InferencePass

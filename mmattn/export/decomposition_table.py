@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from ..ops.adaptive_pool import adaptive_avg_pool2d_decomposition
-from ..ops.autograd import DECOMPOSITIONS
+from ..ops.operator import OPERATORS
 
 # PyTorch's own decomposition does not support symbolic sizes. A table without the first
 # operator keeps it, and the ONNX exporter then uses PyTorch's.
@@ -33,4 +33,7 @@ def decompositions() -> dict[torch._ops.OperatorBase, Callable]:
         >>> any('mmattn' in str(node.target) for node in program.graph.nodes)
         False
     """
-    return torch.export.default_decompositions() | DECOMPOSITIONS | ADAPTIVE_POOL
+    ours = {
+        operator.forward.default: operator.decompose for operator in OPERATORS.values()
+    }
+    return torch.export.default_decompositions() | ours | ADAPTIVE_POOL

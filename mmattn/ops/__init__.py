@@ -1,6 +1,6 @@
 """Operators, which require only torch and use Triton where it is installed."""
 
-from .deformable_attention import deformable_attention, deformable_attention_v2
+from .deformable_attention import deformable_attention
 from .landmark_attention import landmark_attention
 from .masked_attention import (
     masked_attention,
@@ -17,7 +17,6 @@ from .structure_aware_attention import (
 __all__ = [
     'circular_kernel_spectrum',
     'deformable_attention',
-    'deformable_attention_v2',
     'fused_ms_deform_attn',
     'landmark_attention',
     'masked_attention',

@@ -1,7 +1,7 @@
 """Loading of the compiled extension, which is optional.
 
 It is never built at import; `csrc/README.md` gives the commands. Its operators are
-`torch.ops.mmattn_extension.*`. A backend that calls them takes the reason why it cannot
+`torch.ops.mmattn_extension.*`. A backend that calls them has the reason why it cannot
 from here.
 """
 

@@ -1,12 +1,9 @@
 """Dtypes that operators compute in, and what autocast does to their arguments."""
 
-import functools
-import inspect
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-
-from .backend import is_autocast_on
+from torch import Tensor
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -14,27 +11,24 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def cast_under_autocast(count: int) -> Callable[[Callable], Callable]:
-    """Make an operator cast its first `count` arguments to autocast's dtype.
+def is_autocast_on(device_type: str) -> bool:
+    """Return whether autocast is enabled; meta tensors do not support it."""
+    # Not `is_autocast_available`, which the compiler of PyTorch 2.10 cannot trace.
+    return device_type != 'meta' and torch.is_autocast_enabled(device_type)
 
-    The operator itself then runs with autocast disabled.
-    """
 
-    def decorate(function):
-        names = list(inspect.signature(function).parameters)
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Return a context that disables autocast on the device of a tensor."""
+    device_type = x.device.type
+    if is_autocast_on(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
-        @functools.wraps(function)
-        def operator(*args, **kwargs):
-            device_type = (args[0] if args else kwargs[names[0]]).device.type
-            if not is_autocast_on(device_type):
-                return function(*args, **kwargs)
-            dtype = torch.get_autocast_dtype(device_type)
-            args = [x.to(dtype) if i < count else x for i, x in enumerate(args)]
-            for name in names[len(args) : count]:
-                kwargs[name] = kwargs[name].to(dtype)
-            with torch.autocast(device_type, enabled=False):
-                return function(*args, **kwargs)
 
-        return operator
-
-    return decorate
+def cast_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors in autocast's dtype where it is enabled, otherwise as they are."""
+    device_type = tensors[0].device.type
+    if not is_autocast_on(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    return tuple(x.to(dtype) for x in tensors)

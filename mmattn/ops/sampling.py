@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import needs_reference
+from .derivatives import needs_reference
 
 
 def sample_maps(maps: Tensor, places: Tensor, *, align_corners: bool) -> Tensor:

@@ -21,7 +21,7 @@ COMPILER = dict(enable_fp_fusion=True, maxnreg=255)  # no spills for occupancy's
 
 
 def reason_without_triton() -> str | None:
-    """Return why the installation of Triton does not serve, without importing it."""
+    """Return why the installation of Triton is not supported, without importing it."""
     if util.find_spec('triton') is None:
         return 'Triton is not installed (pip install triton)'
     try:

@@ -1,4 +1,4 @@
-"""Memory that CPU backends reuse from call to call.
+"""Memory that backends reuse from call to call.
 
 Small maps are computed in less time than the operating system takes to hand out their
 memory, which it clears page by page.
@@ -21,16 +21,24 @@ class _Memory(threading.local):
 _memory = _Memory()
 
 
-def take(name: str, *shape: int, dtype: torch.dtype) -> Tensor:
+def scratch(
+    name: str, *shape: int, like: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
     """Return an uninitialized tensor in the memory that last had this name.
 
     Each thread has its own memory and keeps it until the thread ends. Tensors of more
-    than `KEPT_ELEMENTS` are allocated at each call. Nothing that an operator returns
-    may lie in this memory.
+    than `KEPT_ELEMENTS`, and those on other devices than the CPU, are allocated at each
+    call. Nothing that an operator returns may lie in this memory.
+
+    Args:
+        name: name of the memory.
+        shape: shape of the tensor.
+        like: tensor of its device, and of its dtype unless `dtype` is given.
+        dtype: dtype of the tensor.
     """
-    size = math.prod(shape)
-    if size > KEPT_ELEMENTS:
-        return torch.empty(shape, dtype=dtype)
+    size, dtype = math.prod(shape), dtype or like.dtype
+    if size > KEPT_ELEMENTS or like.device.type != 'cpu':
+        return torch.empty(shape, dtype=dtype, device=like.device)
     kept = _memory.tensors.get((name, dtype))
     if kept is None or len(kept) < size:
         with torch.inference_mode(False):  # its tensors could not be written outside it
@@ -43,10 +51,11 @@ def heads_first(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     B, N, M, D = x.shape
     if B == 1 and x.dtype == dtype and x.stride(3) == 1:
         return x[0].transpose(0, 1)
-    return take(name, B, M, N, D, dtype=dtype).copy_(x.transpose(1, 2)).flatten(0, 1)
+    out = scratch(name, B, M, N, D, like=x, dtype=dtype)
+    return out.copy_(x.transpose(1, 2)).flatten(0, 1)
 
 
 def product(name: str, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
     """Multiply (n, r, D) by (n, D, s) and a number, in this memory."""
-    out = take(name, len(x), x.shape[1], y.shape[2], dtype=x.dtype)
+    out = scratch(name, len(x), x.shape[1], y.shape[2], like=x)
     return torch.baddbmm(out, x, y, beta=0, alpha=scale, out=out)

@@ -10,10 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.models.layers import NeighborhoodAttention
-from mmattn.ops import deformable_attention_v2, neighborhood_attention
-from mmattn.ops.deformable_attention import BACKENDS
-from mmattn.ops.neighborhood_attention import BACKENDS as NEIGHBORHOOD_BACKENDS
-from tools.benchmark.inputs import make_deformable_v2_inputs, make_neighborhood_inputs
+from mmattn.ops import deformable_attention, neighborhood_attention
+from mmattn.ops.operator import OPERATORS
+from tools.benchmark.inputs import make_deformable_inputs, make_neighborhood_inputs
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,14 +22,15 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize('keys', [1, 12])
 def test_scores_and_values_count_and_the_bias_does_not(keys, align_corners, backward):
     B, grid, M, D = 2, (7, 5), 4, 8
-    inputs = make_deformable_v2_inputs(B=B, grid=grid, K=keys, M=M, D=D, G=2)
+    inputs = make_deformable_inputs(B=B, grid=grid, K=keys, M=M, D=D, G=2)
     q, k, v, positions, table = (x.detach().requires_grad_() for x in inputs)
     expected = 2 * 2 * B * 35 * keys * M * D
-    backends = [b for b in BACKENDS if BACKENDS[b].unsupported(*inputs) is None]
-    assert {'cpu', 'reference'} <= set(backends)
-    for backend in (None, *backends):
+    operator = OPERATORS['deformable_attention']
+    backends = set(operator.backends) - set(operator.unsupported(*inputs))
+    assert 'torch' in backends
+    for backend in (None, 'reference', *backends):
         with FlopCounterMode(display=False) as counter:
-            out = deformable_attention_v2(
+            out = deformable_attention(
                 q,
                 k,
                 v,
@@ -51,10 +51,10 @@ def test_scores_and_values_count_and_the_bias_does_not(keys, align_corners, back
 def test_windows_count_the_same_on_every_backend(grid, backward):
     inputs = make_neighborhood_inputs(grid=grid, B=1, M=2, D=4)
     expected = 2 * 2 * grid[0] * grid[1] * 25 * 2 * 4
-    backends = NEIGHBORHOOD_BACKENDS
-    names = [b for b in backends if backends[b].unsupported(*inputs) is None]
-    assert {'cpu', 'tiles', 'reference'} <= set(names)
-    for backend in (None, *names):
+    operator = OPERATORS['neighborhood_attention']
+    backends = set(operator.backends) - set(operator.unsupported(*inputs))
+    assert 'torch' in backends
+    for backend in (None, 'reference', *backends):
         leaves = [x.detach().requires_grad_() for x in inputs]
         with FlopCounterMode(display=False) as counter:
             out = neighborhood_attention(*leaves, backend=backend)

@@ -8,8 +8,9 @@ from torch.testing import assert_close
 
 from mmattn.analysis import sampling_points
 from mmattn.models import DAT, DATPlusPlus, ViT
-from mmattn.models.layers import DeformableAttention, deformable_attention
-from mmattn.ops import deformable_attention_v2
+from mmattn.models.layers import DeformableAttention
+from mmattn.models.layers import deformable_attention as layer_module
+from mmattn.ops import deformable_attention
 
 SIZE = 64, 96
 BACKBONES = {  # with the layers that there are, and the sides of their maps and keys
@@ -111,9 +112,9 @@ def test_weights_are_the_operators_attention(name, query, monkeypatch):
 
     def keep(*args, **kwargs):
         calls.append((args, kwargs))
-        return deformable_attention_v2(*args, **kwargs)
+        return deformable_attention(*args, **kwargs)
 
-    monkeypatch.setattr(deformable_attention, 'deformable_attention_v2', keep)
+    monkeypatch.setattr(layer_module, 'deformable_attention', keep)
     found = sampling_points(model, image(), query)
     for points, ((q, k, v, grid, *others), kwargs) in zip(found, calls, strict=True):
         (H, W), _ = BACKBONES[name][2][points.layer]
@@ -126,7 +127,7 @@ def test_weights_are_the_operators_attention(name, query, monkeypatch):
             rows = [row * W + column]
         v = v.detach().requires_grad_()
         kwargs = kwargs | dict(backend='reference')
-        out = deformable_attention_v2(q, k, v, grid, *others, **kwargs)[0, rows, :, 0]
+        out = deformable_attention(q, k, v, grid, *others, **kwargs)[0, rows, :, 0]
         (attention,) = torch.autograd.grad(out.sum(), v)  # (1, K, M, D)
         attention = attention[0, :, :, 0].T / len(out)
         heads = attention.unflatten(0, (len(points.points), -1))

@@ -160,12 +160,12 @@ def test_masked_heads_of_the_stages():
 
 def test_options_reach_the_attention():
     model = build(
-        kernel_size=5, mask_fill='neg_inf', backend='cpu', masked_heads=(0, 1, 2, 3)
+        kernel_size=5, mask_fill='neg_inf', backend='torch', masked_heads=(0, 1, 2, 3)
     )
     for layer, masked in zip(model.layers, (0, 1, 2, 3), strict=True):
         attn = layer.blocks[0].attn
         assert attn.kernel_size == 5 and attn.mask_fill == 'neg_inf'
-        assert attn.backend == 'cpu' and len(attn.masked_heads) == masked
+        assert attn.backend == 'torch' and len(attn.masked_heads) == masked
 
 
 @pytest.mark.parametrize('position', ['relative', 'full', 'absolute', 'none'])

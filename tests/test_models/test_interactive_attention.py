@@ -144,7 +144,7 @@ def test_images_of_any_size_cost_linear_attention():
         assert q.shape == k.shape == (2, landmarks, 3, 8)
 
 
-@pytest.mark.parametrize('backend', ['cpu', 'reference'])
+@pytest.mark.parametrize('backend', ['torch', 'reference'])
 def test_backends_agree(backend):
     x = grid_of(9, 10)
     assert_close(build(backend=backend)(x), build()(x))

@@ -45,7 +45,7 @@ def test_bfloat16_and_autocast():
 
 
 @pytest.mark.parametrize('grid', [(8, 9), (50, 42)], ids=str)
-@pytest.mark.parametrize('backend', ['cpu', 'tiles', 'reference'])
+@pytest.mark.parametrize('backend', ['torch', 'reference'])
 def test_backend_is_that_of_the_operator(grid, backend):
     torch.manual_seed(0)
     layer = NeighborhoodAttention(6, 2)

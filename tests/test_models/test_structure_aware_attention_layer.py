@@ -90,7 +90,7 @@ def in_frequency(grid=(7, 6), **kwargs):
     return build(grid, kernel_resize='gfnet', kernel_domain='frequency', **kwargs)
 
 
-@pytest.mark.parametrize('backend', ['cpu', 'reference'])
+@pytest.mark.parametrize('backend', ['torch', 'reference'])
 @pytest.mark.parametrize('grid', [*GRIDS, (9, 8)], ids=str)
 def test_spectra_are_the_function_of_their_kernels(grid, backend):
     """Drawn alike they are equal, in eval mode too; so they are if they are loaded."""
@@ -108,7 +108,7 @@ def test_spectra_are_the_function_of_their_kernels(grid, backend):
             assert_close(half.eval()(x), layer(x), **tolerance)
 
 
-@pytest.mark.parametrize('backend', ['cpu', 'reference'])
+@pytest.mark.parametrize('backend', ['torch', 'reference'])
 @pytest.mark.parametrize('grid', [(7, 6), (4, 6), (6, 5), (9, 8), (6,)], ids=str)
 def test_what_no_real_kernel_has_changes_nothing(grid, backend):
     """Random half-spectra act as their kernels, and the rest gets no gradient."""

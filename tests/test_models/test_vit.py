@@ -298,9 +298,9 @@ def test_each_returned_map_has_its_own_norm():
 
 def test_options_reach_interactive_attention():
     options = dict(landmarks=3, interact_expand=1, local_kernel=None, gate=False)
-    for block in build(attention='imhsa', backend='cpu', **options).blocks:
+    for block in build(attention='imhsa', backend='torch', **options).blocks:
         attention = block.attention
-        assert (attention.landmarks, attention.backend) == (3, 'cpu')
+        assert (attention.landmarks, attention.backend) == (3, 'torch')
         assert attention.w1_q.shape == (3, 3)  # heads
         assert attention.local is None and attention.gate is None
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from mmattn.ops.landmark_attention import cpu_impl as landmark_cpu_impl
-from mmattn.ops.masked_attention import cpu_impl
+from mmattn.ops.landmark_attention import torch_impl as landmark_impl
+from mmattn.ops.masked_attention import torch_impl
 
 # PyTorch remembers its constructors when a device context is first used. It must not
 # remember those that the next fixture puts in their place.
@@ -25,7 +25,7 @@ def _filling(function):
         out = function(*args, **kwargs)
         caller = sys._getframe(1).f_globals.get('__name__', '')
         package, _, module = caller.rpartition('.')
-        kernels = module.endswith('_impl') or module.startswith('cpu_')
+        kernels = module.endswith('_impl') or module.startswith('torch_')
         kernels |= module == 'workspace'
         if package.startswith('mmattn.ops') and kernels and out.is_floating_point():
             out.fill_(float('nan'))
@@ -36,12 +36,12 @@ def _filling(function):
 
 @pytest.fixture(autouse=True)
 def small_maps_do_not_take_the_definition(monkeypatch):
-    for module in (landmark_cpu_impl, cpu_impl):
-        monkeypatch.setattr(module, 'DEFINITION_ELEMENTS', -1)
+    for module in (landmark_impl, torch_impl):
+        monkeypatch.setattr(module, 'REFERENCE_ELEMENTS', -1)
 
 
 @pytest.fixture
 def linear(monkeypatch):
     """Masked attention takes small maps the way of large ones."""
-    monkeypatch.setattr(cpu_impl, 'DENSE_TOKENS', 0)
-    monkeypatch.setattr(cpu_impl, 'SOFT_DENSE_TOKENS', 0)
+    monkeypatch.setattr(torch_impl, 'DENSE_TOKENS', 0)
+    monkeypatch.setattr(torch_impl, 'SOFT_DENSE_TOKENS', 0)

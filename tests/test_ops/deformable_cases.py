@@ -2,9 +2,9 @@
 
 import pytest
 
-from mmattn.ops import deformable_attention_v2
-from mmattn.ops.deformable_attention import cpu_impl
-from tools.benchmark.inputs import make_deformable_v2_inputs
+from mmattn.ops import deformable_attention
+from mmattn.ops.deformable_attention import torch_impl
+from tools.benchmark.inputs import make_deformable_inputs
 
 GRID = (7, 5)
 NAMES = 'q k v positions table'.split()
@@ -32,23 +32,23 @@ both_grids = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def products(monkeypatch):
-    """Backend 'cpu' is products for small inputs too."""
-    monkeypatch.setattr(cpu_impl, 'DEFINITION_PAIRS', 0)
+    """Backend 'torch' is products for small inputs too."""
+    monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 0)
 
 
 @pytest.fixture
 def blocks(monkeypatch):
     """Some rows and keys of one plane at a time."""
-    monkeypatch.setattr(cpu_impl, 'BLOCK_ELEMENTS', 60)
-    monkeypatch.setattr(cpu_impl, 'BLOCK_QUERIES', 15)
+    monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', 60)
+    monkeypatch.setattr(torch_impl, 'BLOCK_QUERIES', 15)
 
 
-def setup(name='cpu', *, align_corners=True, **shape):
+def setup(name='torch', *, align_corners=True, **shape):
     """Return the operator as a function of its five tensors, and the tensors."""
     grid = shape.get('grid', GRID)
 
     def function(q, k, v, positions, table, backend=name):
-        return deformable_attention_v2(
+        return deformable_attention(
             q,
             k,
             v,
@@ -59,4 +59,4 @@ def setup(name='cpu', *, align_corners=True, **shape):
             backend=backend,
         )
 
-    return function, make_deformable_v2_inputs(**{'grid': GRID} | shape)
+    return function, make_deformable_inputs(**{'grid': GRID} | shape)

@@ -24,12 +24,10 @@ from operator_checks import (
     every_case_in_float64,
     every_dtype,
 )
-from torchvision.ops import deform_conv2d
 
-from mmattn.ops import deformable_attention
-from mmattn.ops.deformable_attention import cpu_impl
+from mmattn.ops.deformable_attention import torch_impl
 from mmattn.ops.deformable_attention.decomposition import (
-    deformable_attention_v2_decomposition,
+    deformable_attention_decomposition,
 )
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
@@ -102,7 +100,7 @@ def v2_by_hats(grid, align_corners):
 
 @both_grids
 @pytest.mark.parametrize('table_size', [None, (4, 6)], ids=['unit step', 'any'])
-@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 def test_v2_against_loops(name, table_size, align_corners):
     settings = dict(grid=(3, 4), align_corners=align_corners)
     function, inputs = setup(
@@ -122,9 +120,9 @@ def test_v2_against_loops(name, table_size, align_corners):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
 @every_shape
 def test_v2_of_small_maps(shape, dtype, align_corners, monkeypatch):
-    monkeypatch.setattr(cpu_impl, 'DEFINITION_PAIRS', 1 << 18)
+    monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 1 << 18)
     settings = dict(align_corners=align_corners, dtype=dtype)
-    function, inputs = setup('cpu', **settings, **shape)
+    function, inputs = setup('torch', **settings, **shape)
     expected = run_with_grads(partial(function, backend='reference'), inputs)
     out, grads = run_with_grads(function, inputs)
     assert_close('out', expected[0], out)
@@ -140,12 +138,12 @@ def test_v2_decomposition(shape, dtype, align_corners):
     settings = dict(align_corners=align_corners)
     function, inputs = setup('reference', dtype=dtype, **settings, **shape)
     grid = shape.get('grid', GRID)
-    out = deformable_attention_v2_decomposition(*inputs, grid=grid, **settings)
+    out = deformable_attention_decomposition(*inputs, grid=grid, **settings)
     assert_close('out', function(*inputs), out)
 
 
 @both_grids
-@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 @every_shape
 def test_v2_against_hats(shape, name, align_corners):
     function, inputs = setup(
@@ -156,7 +154,7 @@ def test_v2_against_hats(shape, name, align_corners):
 
 
 @both_grids
-@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 def test_v2_gradcheck(name, align_corners):
     function, inputs = setup(
         name,
@@ -186,7 +184,7 @@ def test_cpu_backend_in_blocks(blocks, shape, dtype):  # noqa: F811
 @pytest.mark.parametrize('elements', [300, 3000, 1 << 18])
 def test_heads_and_images_at_once(monkeypatch, elements):
     """Part of the heads of an image, some images, all."""
-    monkeypatch.setattr(cpu_impl, 'BLOCK_ELEMENTS', elements)
+    monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', elements)
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4)))
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4), table_size=(6, 9)))
 
@@ -199,12 +197,12 @@ def test_window_and_taps_agree(monkeypatch, grid, dtype):
     window, window_grads = run_with_grads(function, inputs)
     used = []
 
-    class Spy(cpu_impl.TapBias):
+    class Spy(torch_impl.TapBias):
         def make(self, keys):
             used.append(keys)
             return super().make(keys)
 
-    monkeypatch.setattr(cpu_impl, 'UnitStepBias', Spy)
+    monkeypatch.setattr(torch_impl, 'UnitStepBias', Spy)
     taps, taps_grads = run_with_grads(function, inputs)
     assert used
     assert_close('out', window, taps, dtype)
@@ -214,14 +212,14 @@ def test_window_and_taps_agree(monkeypatch, grid, dtype):
 
 @pytest.mark.parametrize('table_size', [None, (13, 13)], ids=['unit step', 'any'])
 def test_no_map_of_all_pairs_is_made(monkeypatch, table_size):
-    monkeypatch.setattr(cpu_impl, 'BLOCK_ELEMENTS', 1 << 14)
-    monkeypatch.setattr(cpu_impl, 'BLOCK_QUERIES', 1 << 10)
+    monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', 1 << 14)
+    monkeypatch.setattr(torch_impl, 'BLOCK_QUERIES', 1 << 10)
     grid, K = (40, 50), 200
     _, inputs = setup(grid=grid, K=K, B=1, M=2, G=1, table_size=table_size)
     settings = dict(grid=grid, align_corners=True)
     with LargestTensor() as largest:
-        out, lse = cpu_impl.forward(*inputs, **settings)
-        cpu_impl.backward(out, out, lse, *inputs, **settings)
+        out, lse = torch_impl.forward(*inputs, **settings)
+        torch_impl.backward(out, out, lse, *inputs, **settings)
     # Of the pairs of one head there are 400 000; a padded table has 36 000 numbers.
     assert largest.numel < 50_000
 
@@ -250,7 +248,7 @@ def test_inputs_are_left_alone():
     assert all(map(torch.equal, before, inputs))
 
 
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 @pytest.mark.parametrize('table_size', [None, (6, 8)], ids=['unit step', 'any'])
 def test_batch_of_zero(name, table_size):
     function, inputs = setup(name, B=0, table_size=table_size)
@@ -261,104 +259,3 @@ def test_batch_of_zero(name, table_size):
 def test_gradient_of_one_input(wanted):
     function, inputs = setup()
     check_operator(function, inputs, [name == wanted for name in NAMES])
-
-
-# The first form: points of each query.
-
-
-def draw(*shapes):
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
-
-
-def point_inputs(grid=(4, 5), *, B=2, M=2, D=3, Q=7, P=3):
-    value, locations, weights = draw(
-        (B, grid[0] * grid[1], M, D), (B, Q, M, P, 2), (B, Q, M, P)
-    )
-    return value, locations / 3 + 0.5, weights
-
-
-def test_points_against_loops():
-    grid = (4, 5)
-    value, locations, weights = point_inputs(grid)
-    out = deformable_attention(value, grid, locations, weights)
-    maps = value.unflatten(1, grid).permute(0, 3, 4, 1, 2)  # (B, M, D, H, W)
-    outside = 0
-    for b, q, m in product(*map(range, out.shape[:3])):
-        expected = 0
-        for p in range(weights.shape[-1]):
-            x, y = locations[b, q, m, p].tolist()
-            y, x = y * grid[0] - 0.5, x * grid[1] - 0.5
-            outside += not (-1 < y < grid[0] and -1 < x < grid[1])
-            sample = interpolate(maps[b, m], y, x)
-            expected = expected + weights[b, q, m, p] * sample
-        assert_close('out', torch.as_tensor(expected).expand(3), out[b, q, m])
-    assert outside
-
-
-def test_points_gradcheck():
-    value, locations, weights = point_inputs((3, 4), D=2, Q=3, P=2)
-    inputs = [x.requires_grad_() for x in (value, locations, weights)]
-    assert torch.autograd.gradcheck(
-        lambda v, p, w: deformable_attention(v, (3, 4), p, w), inputs
-    )
-
-
-@pytest.mark.parametrize('kernel', [(3, 3), (2, 1)], ids=str)
-def test_points_are_a_deformable_convolution(kernel):
-    """One head for each tap, one point of weight 1, a value that all heads share."""
-    R, S = kernel
-    B, D, H, W, C = 2, 3, 5, 6, 4
-    oh, ow = H + 2 * (R // 2) - R + 1, W + 2 * (S // 2) - S + 1
-    x, filters, offsets = draw((B, D, H, W), (C, D, R, S), (B, 2 * R * S, oh, ow))
-
-    def ours(x, filters, offsets):
-        value = x.flatten(2).mT[:, :, None].expand(-1, -1, R * S, -1)
-        y0, x0 = torch.meshgrid(torch.arange(oh), torch.arange(ow), indexing='ij')
-        taps = offsets.unflatten(1, (R * S, 2))  # (y, x) of each tap
-        points = []
-        for tap in range(R * S):
-            row = y0 - R // 2 + tap // S + taps[:, tap, 0]
-            column = x0 - S // 2 + tap % S + taps[:, tap, 1]
-            points.append(torch.stack([(column + 0.5) / W, (row + 0.5) / H], -1))
-        locations = torch.stack(points, 3).flatten(1, 2)[:, :, :, None]
-        weights = torch.ones_like(locations[..., 0])
-        out = deformable_attention(value, (H, W), locations, weights)  # (B, Q, RS, D)
-        out = torch.einsum('bqtd,cdt->bcq', out, filters.flatten(2))
-        return out.unflatten(2, (oh, ow))
-
-    def theirs(x, filters, offsets):
-        return deform_conv2d(x, offsets, filters, padding=(R // 2, S // 2))
-
-    results = [run_with_grads(f, (x, filters, offsets)) for f in (ours, theirs)]
-    assert_close('out', results[1][0], results[0][0])
-    for name, actual, expected in zip(
-        ('input', 'weight', 'offsets'), results[0][1], results[1][1], strict=True
-    ):
-        assert_close(name, expected, actual)
-
-
-@every_dtype
-def test_points_in_every_dtype(dtype):
-    value, locations, weights = point_inputs()
-    value = value.to(dtype)
-    expected = run_with_grads(
-        lambda *x: deformable_attention(x[0], (4, 5), *x[1:]),
-        (value.double(), locations, weights),
-    )
-    extra = torch.promote_types(dtype, torch.float32)
-    actual = run_with_grads(
-        lambda *x: deformable_attention(x[0], (4, 5), *x[1:]),
-        (value, locations.to(extra), weights.to(extra)),
-    )
-    assert actual[0].dtype == dtype
-    assert_close('out', expected[0], actual[0])
-    cotangent_is_rounded = dtype in (torch.float16, torch.bfloat16)
-    for e, a in zip(expected[1], actual[1], strict=True):
-        assert_close('grad', e, a, dtype if cotangent_is_rounded else None)
-
-
-def test_points_of_an_empty_batch():
-    value, locations, weights = (x[:0] for x in point_inputs())
-    out = deformable_attention(value, (4, 5), locations, weights)
-    assert out.shape == (0, 7, 2, 3)

@@ -8,7 +8,7 @@ from aot import record_launches, resources  # noqa: E402
 
 from mmattn.ops import triton_launch  # noqa: E402
 from mmattn.ops.deformable_attention import triton_bwd, triton_impl  # noqa: E402
-from tools.benchmark.inputs import make_deformable_v2_inputs  # noqa: E402
+from tools.benchmark.inputs import make_deformable_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     triton_launch.INTERPRETED, reason='kernels made for the interpreter do not compile'
@@ -54,7 +54,7 @@ PAIRS = [
 
 def launches_of(shape, dtype):
     """List the launches of forward and backward, once for each alignment."""
-    inputs = make_deformable_v2_inputs(**shape, dtype=dtype)
+    inputs = make_deformable_inputs(**shape, dtype=dtype)
     inputs = [x.to('meta') for x in inputs]
     settings = dict(grid=shape['grid'], align_corners=True)
     with record_launches(triton_fwd, triton_bwd) as launches:

@@ -15,7 +15,7 @@ from tools.benchmark.tolerances import assert_close, run_with_grads
 
 TABLES = {'unit step': None, 'any': (6, 9)}
 both_tables = pytest.mark.parametrize('table_size', TABLES.values(), ids=TABLES.keys())
-both_names = pytest.mark.parametrize('name', ['cpu', 'reference'])
+both_names = pytest.mark.parametrize('name', ['torch', 'reference'])
 
 
 @both_names

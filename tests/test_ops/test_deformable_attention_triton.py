@@ -305,7 +305,7 @@ def test_opcheck(device):
     triton, inputs = setup('triton', **shape, device=device)
     inputs = [x.detach().requires_grad_() for x in inputs]
     opcheck(
-        torch.ops.mmattn.deformable_attention_v2,
+        torch.ops.mmattn.deformable_attention,
         (*inputs, [2, 3], True, 'triton'),
         device,
     )
@@ -317,7 +317,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA devic
 @pytest.mark.gpu
 @on_gpu
 @every_dtype
-@every_real_call('deformable_attention_v2')
+@every_real_call('deformable_attention')
 def test_real_shapes(call, dtype):
     check_call(call, 'triton', dtype, 'cuda')
 

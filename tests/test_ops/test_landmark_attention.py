@@ -15,9 +15,9 @@ from operator_checks import (
 
 from mmattn.ops import landmark_attention
 from mmattn.ops.landmark_attention import (
-    cpu_impl,
     landmark_attention_folded,
     landmark_attention_reference,
+    torch_impl,
 )
 from tools.benchmark.inputs import make_landmark_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads
@@ -84,42 +84,42 @@ def test_reference_against_dense_map(shape):
 
 @every_case_in_float64(shape=SHAPES)
 def test_cpu_backend(shape, dtype):
-    check_operator(backend('cpu'), make_landmark_inputs(**shape, dtype=dtype))
+    check_operator(backend('torch'), make_landmark_inputs(**shape, dtype=dtype))
 
 
 def test_cpu_backend_in_several_chunks(monkeypatch):
-    monkeypatch.setattr(cpu_impl, 'CHUNK_ELEMENTS', 64)
-    monkeypatch.setattr(cpu_impl, 'MIN_ROWS', 3)
-    check_operator(backend('cpu'), make_landmark_inputs(E=6))
+    monkeypatch.setattr(torch_impl, 'CHUNK_ELEMENTS', 64)
+    monkeypatch.setattr(torch_impl, 'MIN_ROWS', 3)
+    check_operator(backend('torch'), make_landmark_inputs(E=6))
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_mixing_weights_in_half_precision(dtype):
     inputs = make_landmark_inputs(E=3, dtype=dtype, mixing_dtype=dtype)
-    check_operator(backend('cpu'), inputs)
+    check_operator(backend('torch'), inputs)
 
 
 def test_mixing_on_one_side_only():
     inputs = make_landmark_inputs(E=3)
-    check_operator(backend('cpu'), [*inputs[:5], None, None, *inputs[7:]])
-    check_operator(backend('cpu'), [*inputs[:7], None, None])
+    check_operator(backend('torch'), [*inputs[:5], None, None, *inputs[7:]])
+    check_operator(backend('torch'), [*inputs[:7], None, None])
 
 
 def test_batch_of_zero():
-    check_empty(backend('cpu'), make_landmark_inputs(B=0, E=3))
+    check_empty(backend('torch'), make_landmark_inputs(B=0, E=3))
 
 
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(wanted):
     requires_grad = [name == wanted for name in NAMES]
-    check_operator(backend('cpu'), make_landmark_inputs(E=3), requires_grad)
+    check_operator(backend('torch'), make_landmark_inputs(E=3), requires_grad)
 
 
 def test_no_gradient_leaves_no_graph():
     assert not landmark_attention(*make_landmark_inputs(E=3)).requires_grad
 
 
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_identity_mixing_is_no_mixing(name):
     inputs = make_landmark_inputs(M=4)
     mixed = [*inputs[:5], *[torch.eye(4)] * 4]
@@ -144,17 +144,17 @@ def test_permuted_mixing_permutes_heads():
 def test_large_scores_stay_finite(dtype):
     inputs = make_landmark_inputs(E=3, dtype=dtype)
     q, k, *rest = inputs
-    out, grads = run_with_grads(backend('cpu'), [q * 100, k * 100, *rest])
+    out, grads = run_with_grads(backend('torch'), [q * 100, k * 100, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
 def test_nan_stays_in_its_batch_element():
     inputs = make_landmark_inputs(B=3, E=3)
-    check_nan_stays_in_its_image(backend('cpu'), inputs, 0)
+    check_nan_stays_in_its_image(backend('torch'), inputs, 0)
 
 
 def test_two_runs_are_equal():
-    check_repeatable(backend('cpu'), make_landmark_inputs(N=200, E=6))
+    check_repeatable(backend('torch'), make_landmark_inputs(N=200, E=6))
 
 
 @pytest.mark.parametrize('enabled', [True, False])

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from mmattn.ops import landmark_attention, triton_launch
-from mmattn.ops.landmark_attention import cpu_impl, triton_impl
+from mmattn.ops.landmark_attention import torch_impl, triton_impl
+from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_landmark_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
@@ -49,7 +50,7 @@ def test_wrong_dtype_device_and_half_a_mixing():
 
 
 def test_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match="'cpu'.*'reference'.*got 'cudnn'"):
+    with pytest.raises(ValueError, match="'torch'.*'reference'.*got 'cudnn'"):
         landmark_attention(*make_landmark_inputs(), backend='cudnn')
 
 
@@ -93,18 +94,18 @@ def test_small_maps_with_gradients_take_the_definition(monkeypatch, E):
     inputs[4].requires_grad_()
     elements = 2 * (E or 3) * 9 * 63
     for limit, by_kernel in ((elements, False), (elements - 1, True)):
-        monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', limit)
-        for backend, expected in ((None, by_kernel), ('cpu', True)):
+        monkeypatch.setattr(torch_impl, 'REFERENCE_ELEMENTS', limit)
+        for backend, expected in ((None, by_kernel), ('torch', True)):
             out = landmark_attention(*inputs, backend=backend)
             assert ('landmark_attention' in type(out.grad_fn).__name__) == expected
-    monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', elements)
-    monkeypatch.setenv('MMATTN_BACKEND', 'cpu')  # a request, too
+    monkeypatch.setattr(torch_impl, 'REFERENCE_ELEMENTS', elements)
+    monkeypatch.setenv('MMATTN_BACKEND', 'torch')  # a request, too
     out = landmark_attention(*inputs)
     assert 'landmark_attention' in type(out.grad_fn).__name__
 
 
 def test_compiled_calls_never_take_the_definition(monkeypatch):
-    monkeypatch.setattr(cpu_impl, 'DEFINITION_ELEMENTS', 10**9)
+    monkeypatch.setattr(torch_impl, 'REFERENCE_ELEMENTS', 10**9)
     inputs = make_landmark_inputs()
     inputs[0].requires_grad_()
     compiled = torch.compile(landmark_attention, fullgraph=True, backend='eager')
@@ -113,15 +114,13 @@ def test_compiled_calls_never_take_the_definition(monkeypatch):
 
 
 def test_calls_without_gradients_never_take_the_definition(monkeypatch):
-    def fail(*tensors):
-        raise AssertionError
-
-    monkeypatch.setattr(cpu_impl, 'prefers_definition', fail)
-    inputs = make_landmark_inputs()
-    landmark_attention(*inputs)
+    monkeypatch.setattr(torch_impl, 'REFERENCE_ELEMENTS', 10**9)
+    operator, inputs = OPERATORS['landmark_attention'], make_landmark_inputs()
+    assert operator.choose(*inputs) == 'torch'
     inputs[0].requires_grad_()
+    assert operator.choose(*inputs) == 'reference'
     with torch.no_grad():
-        landmark_attention(*inputs)
+        assert operator.choose(*inputs) == 'torch'
 
 
 def test_backend_from_the_environment(monkeypatch):
@@ -134,7 +133,7 @@ def test_backend_from_the_environment(monkeypatch):
     monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         landmark_attention(*inputs)
-    landmark_attention(*inputs, backend='cpu')
+    landmark_attention(*inputs, backend='torch')
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float64])
@@ -142,12 +141,12 @@ def test_backend_from_the_environment(monkeypatch):
 def test_opcheck(E, dtype):
     inputs = make_landmark_inputs(E=E, dtype=dtype, mixing_dtype=dtype)
     inputs = [x if x is None else x.detach().requires_grad_() for x in inputs]
-    torch.library.opcheck(torch.ops.mmattn.landmark_attention, (*inputs, 'cpu'))
+    torch.library.opcheck(torch.ops.mmattn.landmark_attention, (*inputs, 'torch'))
     inputs = [x if x is None else x.detach() for x in inputs]
-    out, context, statistics = torch.ops.mmattn.landmark_attention(*inputs, 'cpu')
+    out, context, statistics = torch.ops.mmattn.landmark_attention(*inputs, 'torch')
     torch.library.opcheck(
         torch.ops.mmattn.landmark_attention_backward,
-        (out, context, statistics, *inputs, 'cpu'),
+        (out, context, statistics, *inputs, 'torch'),
     )
 
 

@@ -22,7 +22,7 @@ from operator_checks import (
 )
 
 from mmattn.ops import neighborhood_mask
-from mmattn.ops.masked_attention import cpu_impl, cpu_planes, cpu_soft
+from mmattn.ops.masked_attention import torch_impl, torch_planes, torch_soft
 from tools.benchmark.tolerances import assert_close
 
 reference = importlib.import_module('mmattn.ops.masked_attention.reference')
@@ -108,7 +108,7 @@ def test_reference_gradcheck(kind):
 
 @every_kind
 @pytest.mark.parametrize('num_special', [0, 1, 2])
-@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 def test_against_loops(linear, name, num_special, kind):
     shape = dict(grid=(4, 5), num_special=num_special)
     function, inputs = setup(name, B=1, M=2, D=3, dtype=torch.float64, **shape, **kind)
@@ -118,7 +118,7 @@ def test_against_loops(linear, name, num_special, kind):
 
 
 @pytest.mark.parametrize('biased', [False, True], ids=['no bias', 'bias'])
-@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 @every_shape
 def test_against_the_linear_form(linear, shape, name, biased):
     function, inputs = setup(name, dtype=torch.float64, bias=biased, **shape)
@@ -135,43 +135,43 @@ def test_against_the_linear_form(linear, shape, name, biased):
 
 @every_case_in_float64(shape=SHAPES, kind=KINDS)
 def test_cpu_backend_in_linear_form(linear, shape, kind, dtype):
-    check_operator(*setup('cpu', dtype=dtype, **shape, **kind))
+    check_operator(*setup('torch', dtype=dtype, **shape, **kind))
 
 
 @every_case_in_float64(shape=SHAPES, kind=KINDS)
 def test_cpu_backend_on_small_maps(shape, kind, dtype):
-    check_operator(*setup('cpu', dtype=dtype, **shape, **kind))
+    check_operator(*setup('torch', dtype=dtype, **shape, **kind))
 
 
 @every_kind
 @pytest.mark.parametrize('elements', [1, 600, 3000])
 def test_cpu_backend_in_groups_and_bands(monkeypatch, linear, elements, kind):
-    monkeypatch.setattr(cpu_planes, 'GROUP_ELEMENTS', elements)
-    monkeypatch.setattr(cpu_planes, 'BAND_ELEMENTS', elements // 2)
-    monkeypatch.setattr(cpu_soft, 'CANCELED', 0.3)  # some rows are
-    monkeypatch.setattr(cpu_soft, 'ROW_ELEMENTS', elements)
+    monkeypatch.setattr(torch_planes, 'GROUP_ELEMENTS', elements)
+    monkeypatch.setattr(torch_planes, 'BAND_ELEMENTS', elements // 2)
+    monkeypatch.setattr(torch_soft, 'CANCELED', 0.3)  # some rows are
+    monkeypatch.setattr(torch_soft, 'ROW_ELEMENTS', elements)
     shape = dict(grid=(9, 7), B=3, M=5, D=4, kernel_size=5)
-    check_operator(*setup('cpu', **shape, **kind))
+    check_operator(*setup('torch', **shape, **kind))
 
 
 @pytest.mark.parametrize('kind', [KINDS['hard'], KINDS['neg_inf, bias']], ids=str)
 def test_hard_mask_is_linear_in_memory(kind):
     shape = dict(grid=(40, 50), num_special=1, M=2, D=16, kernel_size=3)
-    function, inputs = setup('cpu', **shape, **kind)
+    function, inputs = setup('torch', **shape, **kind)
     q, bias = inputs[0], inputs[3]
     fill = kind.get('mask_fill', 'zero')
     stencil = dict(grid=(40, 50), kernel_size=3, num_special=1, mask_fill=fill)
     tensors = *inputs[:3], bias, None
     with LargestTensor() as largest:
-        out, lse = cpu_impl.forward(*tensors, **stencil)
-        cpu_impl.backward(out, out, lse, *tensors, **stencil)
+        out, lse = torch_impl.forward(*tensors, **stencil)
+        torch_impl.backward(out, out, lse, *tensors, **stencil)
     assert q.numel() <= largest.numel <= 1.2 * q.numel()
 
 
 @every_kind
 def test_views(linear, kind):
     """Expanded, permuted and sliced views, and an expanded cotangent."""
-    function, (q, k, v, bias, alpha) = setup('cpu', M=4, **kind)
+    function, (q, k, v, bias, alpha) = setup('torch', M=4, **kind)
     views = [
         q[:1, :, :1].expand_as(q),
         k.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1),
@@ -187,17 +187,17 @@ def test_views(linear, kind):
 @pytest.mark.parametrize('grid', [(3, 4), (9, 8), (20, 20)], ids=str)
 @every_kind
 def test_batch_of_zero(grid, kind):
-    function, inputs = setup('cpu', B=0, grid=grid, **kind)
+    function, inputs = setup('torch', B=0, grid=grid, **kind)
     check_empty(function, inputs)
 
 
 @pytest.mark.parametrize('wanted', NAMES)
 def test_gradient_of_one_input(linear, wanted):
     kind = dict(alpha=True) if wanted == 'alpha' else dict(bias=True)
-    function, inputs = setup('cpu', **kind)
+    function, inputs = setup('torch', **kind)
     check_operator(function, inputs, [name == wanted for name in NAMES])
 
 
 def test_no_gradient_leaves_no_graph():
-    function, inputs = setup('cpu')
+    function, inputs = setup('torch')
     assert not function(*inputs).requires_grad

@@ -97,7 +97,7 @@ def test_keys_on_another_device(fields):
 
 
 def test_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match="'cpu'.*'reference'.*got 'cudnn'"):
+    with pytest.raises(ValueError, match="'torch'.*'reference'.*got 'cudnn'"):
         call(*make_masked_inputs(), backend='cudnn')
 
 
@@ -105,13 +105,13 @@ def test_cpu_backend_is_the_automatic_choice():
     inputs = make_masked_inputs(grid=(20, 20), num_special=0)
     chosen, named = (
         call(*inputs, grid=(20, 20), num_special=0, backend=name)
-        for name in (None, 'cpu')
+        for name in (None, 'torch')
     )
     assert torch.equal(chosen, named)
 
 
 def test_very_small_maps_with_gradients_take_the_definition(monkeypatch):
-    impl = importlib.import_module('mmattn.ops.masked_attention.cpu_impl')
+    impl = importlib.import_module('mmattn.ops.masked_attention.torch_impl')
     q, k, v, *_ = make_masked_inputs(grid=(7, 5), num_special=1, B=2, M=3)
 
     def attend(backend=None):
@@ -119,13 +119,10 @@ def test_very_small_maps_with_gradients_take_the_definition(monkeypatch):
         return masked_attention(q, k, v, (7, 5), **options)
 
     elements = 2 * 2 * 36**2
-    with monkeypatch.context() as patch:
-        patch.setattr(impl, 'prefers_definition', None)  # would raise
-        attend()
     v.requires_grad_()
     for limit, num_kernels in ((elements, 0), (elements - 1, 1)):
-        monkeypatch.setattr(impl, 'DEFINITION_ELEMENTS', limit)
-        for backend, expected in ((None, num_kernels), ('cpu', 1)):
+        monkeypatch.setattr(impl, 'REFERENCE_ELEMENTS', limit)
+        for backend, expected in ((None, num_kernels), ('torch', 1)):
             graph = attend(backend).grad_fn.next_functions
             names = [type(function).__name__ for function, _ in graph]
             assert sum('masked_attention' in name for name in names) == expected
@@ -137,11 +134,11 @@ def test_backend_from_the_environment(monkeypatch):
     q = inputs[0].detach().requires_grad_()
     out = call(q, *inputs[1:])
     (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
-    assert grad.requires_grad  # the cpu backend has no second derivative
+    assert grad.requires_grad  # kernels have no second derivative
     monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         call(*inputs)
-    call(*inputs, backend='cpu')
+    call(*inputs, backend='torch')
 
 
 KINDS = {'hard': dict(), 'bias': dict(bias=True), 'soft': dict(alpha=True)}
@@ -154,21 +151,23 @@ def test_opcheck(linear, dtype, kind):
     inputs = make_masked_inputs(dtype=dtype, **kind)
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
     op = torch.ops.mmattn.masked_attention
-    torch.library.opcheck(op, (*leaves, *SETTINGS, 'cpu'))
-    out, lse = op(*inputs, *SETTINGS, 'cpu')
+    torch.library.opcheck(op, (*leaves, *SETTINGS, 'torch'))
+    out, lse = op(*inputs, *SETTINGS, 'torch')
     op = torch.ops.mmattn.masked_attention_backward
-    torch.library.opcheck(op, (out, out, lse, *inputs, *SETTINGS, 'cpu'))
+    torch.library.opcheck(op, (out, out, lse, *inputs, *SETTINGS, 'torch'))
 
 
 def test_meta_tensors():
     q, k, v, bias, _ = make_masked_inputs(bias=True, device='meta')
-    out = call(q, k, v, bias[:2], masked_heads=2, backend='cpu')
+    out = call(q, k, v, bias[:2], masked_heads=2, backend='torch')
     assert out.device.type == 'meta' and out.shape == q.shape
 
 
 def test_log_sum_exp():
     q, k, v, *_ = make_masked_inputs(dtype=torch.float64)
-    out, lse = torch.ops.mmattn.masked_attention(q, k, v, None, None, *SETTINGS, 'cpu')
+    out, lse = torch.ops.mmattn.masked_attention(
+        q, k, v, None, None, *SETTINGS, 'torch'
+    )
     reference = importlib.import_module('mmattn.ops.masked_attention.reference')
     mask = reference.neighborhood_mask(GRID, 3, 1)
     scores, _ = reference.attention_scores(q, k, v, mask)
@@ -228,7 +227,7 @@ def test_export():
     assert_close('out', module(x), program.module()(x))
 
 
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_autocast_casts_mixed_heads(name):
     q, k, v, bias, _ = make_masked_inputs(bias=True)
     global_bias = torch.randn(1, 36, 36)

@@ -8,7 +8,7 @@ from masked_cases import every_kind, setup
 from operator_checks import check_operator
 
 from mmattn.ops import masked_attention, neighborhood_mask
-from mmattn.ops.masked_attention import cpu_soft
+from mmattn.ops.masked_attention import torch_soft
 from tools.benchmark.inputs import make_masked_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
@@ -20,14 +20,14 @@ def plain_attention(q, k, v):
     return ((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v).transpose(1, 2)
 
 
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_alpha_of_one_is_plain_attention(linear, name):
     function, (q, k, v, _, alpha) = setup(name, alpha=True, dtype=torch.float64)
     out = function(q, k, v, None, torch.ones_like(alpha))
     assert_close('out', plain_attention(q, k, v), out)
 
 
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_alpha_of_zero_is_a_hard_mask(linear, name):
     function, (q, k, v, _, alpha) = setup(name, alpha=True, dtype=torch.float64)
     cotangent, leaves = torch.randn_like(q), [x.detach().clone() for x in (q, k, v)]
@@ -45,7 +45,7 @@ def test_alpha_of_zero_is_a_hard_mask(linear, name):
 @pytest.mark.parametrize('grid', [(3, 5), (1, 9)], ids=str)
 def test_mask_that_has_the_whole_map_is_plain_attention(linear, grid, mask_fill):
     function, (q, k, v, *_) = setup(
-        'cpu',
+        'torch',
         grid=grid,
         kernel_size=2 * max(grid) - 1,
         mask_fill=mask_fill,
@@ -56,7 +56,7 @@ def test_mask_that_has_the_whole_map_is_plain_attention(linear, grid, mask_fill)
 
 @every_kind
 def test_scores_of_zero_average(linear, kind):
-    function, (q, k, v, bias, alpha) = setup('cpu', dtype=torch.float64, **kind)
+    function, (q, k, v, bias, alpha) = setup('torch', dtype=torch.float64, **kind)
     bias = None if bias is None else torch.zeros_like(bias)
     out = function(torch.zeros_like(q), k, v, bias, alpha)
     mask = neighborhood_mask((7, 5), 3, 1)
@@ -81,7 +81,7 @@ def constant_scores(inputs, score, alternate):
 @pytest.mark.parametrize('score', [137.0, -137.0, 249.0, -249.0, 1e-4])
 @every_kind
 def test_extreme_scores(linear, kind, score, alternate):
-    function, inputs = setup('cpu', grid=(7, 6), D=16, **kind)
+    function, inputs = setup('torch', grid=(7, 6), D=16, **kind)
     # Where neighbors have no weight and all others one score, alpha's gradient is 0,
     # a sum of terms a hundred times as large as others'.
     alpha_matters = score > -100 or alternate
@@ -94,7 +94,7 @@ def test_soft_mask_where_the_correction_cancels(monkeypatch, linear, dtype):
     """Scores fall with the distance so fast that alpha raises neighbors most."""
     grid, D = (6, 6), 16
     function, (_, _, v, _, _) = setup(
-        'cpu', grid=grid, num_special=0, B=1, D=D, dtype=dtype
+        'torch', grid=grid, num_special=0, B=1, D=D, dtype=dtype
     )
     sides = map(torch.arange, grid)
     y, x = (side.flatten() - 2 for side in torch.meshgrid(*sides, indexing='ij'))
@@ -108,7 +108,7 @@ def test_soft_mask_where_the_correction_cancels(monkeypatch, linear, dtype):
     alpha = torch.tensor([0.5, 0.25, 0.75], dtype=dtype)
     inputs = [q, k, v, None, alpha]
     check_operator(function, inputs)
-    monkeypatch.setattr(cpu_soft, 'CANCELED', float('inf'))
+    monkeypatch.setattr(torch_soft, 'CANCELED', float('inf'))
     with pytest.raises(AssertionError):
         check_operator(function, inputs)
 
@@ -116,7 +116,7 @@ def test_soft_mask_where_the_correction_cancels(monkeypatch, linear, dtype):
 @pytest.mark.parametrize('token', [0, 4, 5, 17, 30, 34])
 def test_nan_stays_in_its_support(linear, token):
     """On maps whose rows are neighbors in memory, corners and edges above all."""
-    function, inputs = setup('cpu', num_special=0)
+    function, inputs = setup('torch', num_special=0)
     mask = neighborhood_mask((7, 5), 3)
     for position in range(2):
         broken = [None if x is None else x.clone() for x in inputs]
@@ -134,7 +134,7 @@ def test_nan_stays_in_its_support(linear, token):
 
 @every_kind
 def test_two_runs_are_equal(linear, kind):
-    function, inputs = setup('cpu', grid=(20, 30), B=3, **kind)
+    function, inputs = setup('torch', grid=(20, 30), B=3, **kind)
     torch.use_deterministic_algorithms(True)
     try:
         first, second = (run_with_grads(function, inputs) for _ in range(2))
@@ -145,7 +145,7 @@ def test_two_runs_are_equal(linear, kind):
         assert (x is None and y is None) or torch.equal(x, y)
 
 
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 @pytest.mark.parametrize(
     'masked_heads, indices',
     [
@@ -197,7 +197,7 @@ def test_mixed_heads_against_one_head_at_a_time(name, masked_heads, indices, sof
 
 
 @every_kind
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_autocast_casts_to_its_dtype(linear, name, kind):
     function, inputs = setup(name, **kind)
     cast = [x.bfloat16() for x in inputs[:3]] + inputs[3:]
@@ -210,7 +210,7 @@ def test_autocast_casts_to_its_dtype(linear, name, kind):
 
 @every_kind
 def test_backward_under_autocast(linear, kind):
-    function, inputs = setup('cpu', **kind)
+    function, inputs = setup('torch', **kind)
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
     present = [x for x in leaves if x is not None]
     out = function(*leaves)

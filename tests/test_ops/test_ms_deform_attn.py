@@ -26,7 +26,7 @@ from operator_checks import (
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
-both_names = pytest.mark.parametrize('name', ['reference', 'cpu'])
+both_names = pytest.mark.parametrize('name', ['reference', 'torch'])
 
 
 def interpolate(image, y, x):
@@ -120,7 +120,7 @@ def test_gradcheck(name, form):
 
 @every_case_in_float64(shape=SHAPES, form=FORMS)
 def test_cpu_backend(shape, form, dtype):
-    check_operator(*setup('cpu', dtype=dtype, **form, **shape))
+    check_operator(*setup('torch', dtype=dtype, **form, **shape))
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
@@ -139,7 +139,7 @@ def test_against_mmcv():
 
     function, inputs = setup('reference', dtype=torch.float64)
     check_operator(function, inputs, expected=expected)
-    check_operator(*setup('cpu'), expected=expected)
+    check_operator(*setup('torch'), expected=expected)
 
 
 @both_names
@@ -207,7 +207,7 @@ def test_side_of_a_knot_is_that_of_the_definition(dtype):
     y, x = torch.arange(-3, 6) / 2, torch.arange(-3, 10) / 2  # every half pixel
     places = torch.cartesian_prod((x + 0.5) / 4, (y + 0.5) / 2)
     Q = len(places)
-    function, inputs = setup('cpu', shapes=levels, Q=Q, P=1, B=1, dtype=dtype)
+    function, inputs = setup('torch', shapes=levels, Q=Q, P=1, B=1, dtype=dtype)
     places = places.to(inputs[1]).view(1, Q, 1, 1, 1, 2)
     inputs[1] = places.expand_as(inputs[1]).contiguous()
     check_operator(function, inputs)
@@ -239,7 +239,7 @@ def test_views(name, form):
 
 @every_form
 def test_inputs_are_left_alone(form):
-    function, inputs = setup('cpu', **form, B=1, M=1)
+    function, inputs = setup('torch', **form, B=1, M=1)
     before = [None if x is None else x.clone() for x in inputs]
     run_with_grads(function, inputs)
     for x, y in zip(before, inputs, strict=True):
@@ -275,13 +275,13 @@ def test_mixed_dtypes(name, form, dtypes):
 
 @pytest.mark.parametrize('wanted', range(1, 16))
 def test_gradients_of_some_inputs(wanted):
-    function, inputs = setup('cpu', fused=True)
+    function, inputs = setup('torch', fused=True)
     check_operator(function, inputs, [bool(wanted >> i & 1) for i in range(4)])
 
 
 def test_autograd_sees_one_operator():
     """The fused form keeps its arguments for the backward, and nothing else."""
-    function, inputs = setup('cpu', fused=True)
+    function, inputs = setup('torch', fused=True)
     leaves = [x.requires_grad_() for x in inputs]
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(

@@ -94,18 +94,18 @@ def test_levels_from_a_tensor():
 
 
 def test_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match="'cpu', 'reference'.*got 'cudnn'"):
+    with pytest.raises(ValueError, match="'torch', 'reference'.*got 'cudnn'"):
         call(*make_ms_deform_inputs(), backend='cudnn')
 
 
 def test_cpu_backend_is_for_the_cpu():
-    cpu_impl = importlib.import_module('mmattn.ops.ms_deform_attn.cpu_impl')
-    assert cpu_impl.unsupported(torch.empty(1)) is None
+    torch_impl = importlib.import_module('mmattn.ops.ms_deform_attn.torch_impl')
+    assert torch_impl.unsupported(torch.empty(1)) is None
 
     class Elsewhere:
         device = torch.device('cuda:1')
 
-    assert 'cuda:1' in cpu_impl.unsupported(Elsewhere())
+    assert 'cuda:1' in torch_impl.unsupported(Elsewhere())
 
 
 def test_backend_from_the_environment(monkeypatch):
@@ -124,16 +124,16 @@ def test_opcheck(form, dtype):
     shapes = [side for level in LEVELS for side in level]
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
     op = torch.ops.mmattn.ms_deform_attn
-    torch.library.opcheck(op, (*leaves, shapes, 'cpu'))
-    out = op(*inputs, shapes, 'cpu')
+    torch.library.opcheck(op, (*leaves, shapes, 'torch'))
+    out = op(*inputs, shapes, 'torch')
     op = torch.ops.mmattn.ms_deform_attn_backward
-    torch.library.opcheck(op, (out, *inputs, shapes, 'cpu'))
+    torch.library.opcheck(op, (out, *inputs, shapes, 'torch'))
 
 
 @every_form
 def test_meta_tensors(form):
     inputs = make_ms_deform_inputs(device='meta', **form)
-    out = call(*inputs, backend='cpu')
+    out = call(*inputs, backend='torch')
     assert out.device.type == 'meta' and out.shape == (2, 13, 24)
 
 
@@ -145,7 +145,7 @@ def test_compile_with_dynamic_queries(compiler, form):
     levels = LEVELS[:2]
 
     def function(value, points, weights, reference):
-        return 2 * attend(1.5 * value, levels, points, weights, reference, 'cpu')
+        return 2 * attend(1.5 * value, levels, points, weights, reference, 'torch')
 
     torch.compiler.reset()
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=compiler)
@@ -193,7 +193,7 @@ def test_the_examples_in_the_docstrings_run():
 
 
 @every_form
-@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 def test_autocast_casts_value_to_its_dtype(name, form):
     function, (value, *others) = setup(name, **form)
     expected = function(value.bfloat16(), *others)
@@ -204,7 +204,7 @@ def test_autocast_casts_value_to_its_dtype(name, form):
 
 @every_form
 def test_backward_under_autocast(form):
-    function, inputs = setup('cpu', **form)
+    function, inputs = setup('torch', **form)
     leaves = [x.detach().requires_grad_() for x in inputs if x is not None]
     out = function(*leaves, *[None] * (4 - len(leaves)))
     expected = torch.autograd.grad(out, leaves, out, retain_graph=True)

@@ -10,24 +10,24 @@ from operator_checks import check_operator
 
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
-cpu_impl = importlib.import_module('mmattn.ops.ms_deform_attn.cpu_impl')
-cpu_value_grad = importlib.import_module('mmattn.ops.ms_deform_attn.cpu_value_grad')
-both_names = pytest.mark.parametrize('name', ['reference', 'cpu'])
+torch_impl = importlib.import_module('mmattn.ops.ms_deform_attn.torch_impl')
+torch_value_grad = importlib.import_module('mmattn.ops.ms_deform_attn.torch_value_grad')
+both_names = pytest.mark.parametrize('name', ['reference', 'torch'])
 
 
 @pytest.fixture(params=['all heads', 'each head'])
 def way(request, monkeypatch):
     """Both ways of the backward, in blocks of a few queries."""
-    monkeypatch.setattr(cpu_impl, 'BLOCK_SAMPLES', 60)
+    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 60)
     each = request.param == 'each head'
-    monkeypatch.setattr(cpu_impl, 'SAMPLES_OF_A_HEAD', 0 if each else 1 << 30)
-    monkeypatch.setattr(cpu_impl, 'SAMPLES_PER_PIXEL', 0)
+    monkeypatch.setattr(torch_impl, 'SAMPLES_OF_A_HEAD', 0 if each else 1 << 30)
+    monkeypatch.setattr(torch_impl, 'SAMPLES_PER_PIXEL', 0)
 
 
 @every_form
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
 def test_both_ways_of_the_backward(way, form, dtype):
-    check_operator(*setup('cpu', **form, Q=31, dtype=dtype))
+    check_operator(*setup('torch', **form, Q=31, dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -41,26 +41,26 @@ def test_both_ways_of_the_backward(way, form, dtype):
     ids=str,
 )
 def test_both_ways_on_thin_maps(way, shape):
-    check_operator(*setup('cpu', fused=True, Q=31, **shape))
-    function, inputs = setup('cpu', fused=True, boxes=True, Q=31, **shape)
+    check_operator(*setup('torch', fused=True, Q=31, **shape))
+    function, inputs = setup('torch', fused=True, boxes=True, Q=31, **shape)
     inputs[3] = inputs[3][:, :, :1]
     check_operator(function, inputs)
 
 
 @pytest.mark.parametrize('few', [0, 1 << 30], ids=['radix', 'comparisons'])
 def test_sorting_of_few(way, few, monkeypatch):
-    monkeypatch.setattr(cpu_value_grad, 'FEW', few)
-    check_operator(*setup('cpu'))
-    monkeypatch.setattr(cpu_value_grad, 'SMALL_INDEX', 0)
-    check_operator(*setup('cpu'))
+    monkeypatch.setattr(torch_value_grad, 'FEW', few)
+    check_operator(*setup('torch'))
+    monkeypatch.setattr(torch_value_grad, 'SMALL_INDEX', 0)
+    check_operator(*setup('torch'))
 
 
 def test_rows_beyond_32_bits(way, monkeypatch):
     """Indices are then of 64 bits."""
-    blocks = importlib.import_module('mmattn.ops.ms_deform_attn.cpu_blocks')
+    blocks = importlib.import_module('mmattn.ops.ms_deform_attn.torch_blocks')
     monkeypatch.setattr(blocks, 'LARGEST_INT32', 10)
     assert blocks.index_of(11) == torch.int64
-    check_operator(*setup('cpu', fused=True))
+    check_operator(*setup('torch', fused=True))
 
 
 @both_names
@@ -100,7 +100,7 @@ def test_nan_in_a_pixel_reaches_what_reads_it(way, name):
     value[0, 2 * 8 + 3, 1] = float('nan')
     out, (grad_value, grad_points, _, _) = run_with_grads(function, inputs)
     hit = torch.zeros(4, 8, dtype=torch.bool)
-    hit[1 : 4 if name == 'cpu' else 3, 2:4] = True
+    hit[1 : 4 if name == 'torch' else 3, 2:4] = True
     assert torch.equal(out.view(4, 8, 3, 2)[:, :, 1].isnan().all(-1), hit)
     assert out.view(32, 3, 2)[:, ::2].isfinite().all()
     assert grad_value.isfinite().all()
@@ -110,10 +110,10 @@ def test_nan_in_a_pixel_reaches_what_reads_it(way, name):
 @pytest.mark.parametrize('samples_of_a_head', [0, 1 << 30], ids=['each', 'all'])
 def test_two_runs_are_equal(monkeypatch, samples_of_a_head):
     """Bit by bit, asked or not, large enough for two threads to share the work."""
-    monkeypatch.setattr(cpu_impl, 'SAMPLES_OF_A_HEAD', samples_of_a_head)
-    monkeypatch.setattr(cpu_impl, 'BLOCK_SAMPLES', 1 << 13)
+    monkeypatch.setattr(torch_impl, 'SAMPLES_OF_A_HEAD', samples_of_a_head)
+    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 1 << 13)
     levels = ((20, 30), (10, 15))
-    function, inputs = setup('cpu', fused=True, shapes=levels, Q=2100, B=1, M=2, P=4)
+    function, inputs = setup('torch', fused=True, shapes=levels, Q=2100, B=1, M=2, P=4)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -129,17 +129,17 @@ def test_two_runs_are_equal(monkeypatch, samples_of_a_head):
 
 
 def test_no_tensor_of_all_samples_and_channels(monkeypatch):
-    monkeypatch.setattr(cpu_impl, 'BLOCK_SAMPLES', 1 << 10)
+    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 1 << 10)
     D, Q = 64, 600
     levels = ((10, 12), (5, 6))
-    _, inputs = setup('cpu', shapes=levels, Q=Q, B=1, M=2, D=D, P=4)
+    _, inputs = setup('torch', shapes=levels, Q=Q, B=1, M=2, D=D, P=4)
     shapes = [side for level in levels for side in level]
     samples = Q * 2 * len(levels) * 4
     with LargestTensor() as largest:
-        out = cpu_impl.forward(*inputs, shapes=shapes)
+        out = torch_impl.forward(*inputs, shapes=shapes)
     assert largest.numel <= out.numel() == Q * 2 * D
     with LargestTensor() as largest:
-        cpu_impl.backward(out, *inputs, shapes=shapes)
+        torch_impl.backward(out, *inputs, shapes=shapes)
     assert largest.numel <= max(out.numel(), 4 * samples)  # not D * samples
 
 

@@ -73,5 +73,5 @@ def test_it_is_the_fastest(monkeypatch, device):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
 @every_real_call('neighborhood_attention')
 def test_real_shapes(call, dtype):
-    check_call(call, 'tiles', dtype, 'cuda')
+    check_call(call, 'torch', dtype, 'cuda')
     check_call(call, None, dtype, 'cuda')

@@ -18,13 +18,13 @@ from operator_checks import (
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import (
-    cpu_circulant,
-    cpu_fft,
-    cpu_impl,
-    cpu_products,
     irfft_grid,
     rfft_grid,
     structure_aware_attention_circulant,
+    torch_circulant,
+    torch_fft,
+    torch_impl,
+    torch_products,
 )
 from tools.benchmark.inputs import make_structure_aware_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads
@@ -56,9 +56,9 @@ SHAPES = {
 
 every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
 FORMS = {
-    'circulant': (cpu_circulant, (7, 5)),
-    'fft': (cpu_fft, (9, 8)),
-    'products': (cpu_products, (7, 6)),
+    'circulant': (torch_circulant, (7, 5)),
+    'fft': (torch_fft, (9, 8)),
+    'products': (torch_products, (7, 6)),
 }
 every_form = pytest.mark.parametrize('grid', FORMS, indirect=True)
 
@@ -67,7 +67,7 @@ every_form = pytest.mark.parametrize('grid', FORMS, indirect=True)
 def grid(request, monkeypatch):
     """Make a form that of the `cpu` backend, and return a grid to test it on."""
     form, grid = FORMS[request.param]
-    monkeypatch.setattr(cpu_impl, '_form', lambda q, grid: form)
+    monkeypatch.setattr(torch_impl, '_form', lambda q, grid: form)
     return grid
 
 
@@ -114,7 +114,7 @@ def test_reference_gradcheck(grid):
 
 
 @pytest.mark.parametrize('grid', [(5,), (4, 3), (2, 3, 2)], ids=str)
-@pytest.mark.parametrize('name', ['reference', 'cpu'])
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 def test_against_loops(name, grid):
     inputs = make_structure_aware_inputs(grid=grid, M=2, D=3, K=2, dtype=torch.float64)
     assert_close('out', by_loops(*inputs), backend(name)(*inputs))
@@ -131,39 +131,41 @@ def test_reference_against_circulant_matrices(shape):
 @every_case_in_float64(shape=SHAPES)
 def test_cpu_backend_against_circulant_matrices(shape, dtype):
     inputs = make_structure_aware_inputs(**shape, dtype=dtype)
-    check_operator(backend('cpu'), inputs, expected=structure_aware_attention_circulant)
+    check_operator(
+        backend('torch'), inputs, expected=structure_aware_attention_circulant
+    )
 
 
 @every_form
 @pytest.mark.parametrize('chunk', [1, 300, 1000])
 def test_cpu_backend_in_several_chunks(monkeypatch, grid, chunk):
     inputs = make_structure_aware_inputs(grid=(3, 4), B=3, M=4, D=3, K=5)
-    monkeypatch.setattr(cpu_impl._form(inputs[0], grid), 'CHUNK_ELEMENTS', chunk)
-    check_operator(backend('cpu'), inputs)
+    monkeypatch.setattr(torch_impl._form(inputs[0], grid), 'CHUNK_ELEMENTS', chunk)
+    check_operator(backend('torch'), inputs)
 
 
 @pytest.mark.parametrize(
     'form, shapes',
     [
-        (cpu_circulant, [(8, 7, 7, 2), (2, 5, 5, 60), (2, 3, 8, 8), (2, 49, 3)]),
+        (torch_circulant, [(8, 7, 7, 2), (2, 5, 5, 60), (2, 3, 8, 8), (2, 49, 3)]),
         (
-            cpu_products,
+            torch_products,
             [(8, 7, 7, 6), (8, 14, 14, 6), (1, 14, 32, 48), (4, 2, 7, 7, 12)],
         ),
-        (cpu_fft, [(8, 14, 14, 5), (8, 15, 14, 6), (1, 14, 33, 48), (9, 70, 1, 12)]),
-        (cpu_fft, [(2, 65, 48), (4, 3, 5, 7, 12)]),
+        (torch_fft, [(8, 14, 14, 5), (8, 15, 14, 6), (1, 14, 33, 48), (9, 70, 1, 12)]),
+        (torch_fft, [(2, 65, 48), (4, 3, 5, 7, 12)]),
     ],
     ids=['circulant', 'products', 'fft', 'fft, other sides'],
 )
 def test_choice_of_the_form(form, shapes):
     for B, *grid, M in shapes:
         q = torch.empty(B, prod(grid), M, 16, device='meta')
-        assert cpu_impl._form(q, tuple(grid)) is form, (B, grid, M)
+        assert torch_impl._form(q, tuple(grid)) is form, (B, grid, M)
 
 
 @pytest.mark.parametrize(
     'form, grid',
-    [(cpu_circulant, (4, 4)), (cpu_fft, (14, 14)), (cpu_products, (14, 14))],
+    [(torch_circulant, (4, 4)), (torch_fft, (14, 14)), (torch_products, (14, 14))],
     ids=FORMS,
 )
 def test_cpu_backend_never_has_a_whole_map(monkeypatch, form, grid):
@@ -183,15 +185,15 @@ def test_cpu_backend_never_has_a_whole_map(monkeypatch, form, grid):
 def test_every_form_of_the_cpu_backend(monkeypatch, shape):
     inputs = make_structure_aware_inputs(**shape)
     for form, _ in FORMS.values():
-        monkeypatch.setattr(cpu_impl, '_form', lambda q, grid, form=form: form)
-        check_operator(backend('cpu'), inputs)
+        monkeypatch.setattr(torch_impl, '_form', lambda q, grid, form=form: form)
+        check_operator(backend('torch'), inputs)
 
 
 @every_form
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16], ids=str)
 def test_weights_in_half_precision(grid, dtype):
     inputs = make_structure_aware_inputs(grid=grid, dtype=dtype, weight_dtype=dtype)
-    check_operator(backend('cpu'), inputs)
+    check_operator(backend('torch'), inputs)
 
 
 @every_form
@@ -207,12 +209,12 @@ def test_views(grid):
         bias[:, :1].expand_as(bias),
     ]
     assert not any(x.is_contiguous() for x in views)
-    check_operator(backend('cpu'), views)
-    check_expanded_cotangent(backend('cpu'), [q, k, v, w_a, w_b, bias], 2)
+    check_operator(backend('torch'), views)
+    check_expanded_cotangent(backend('torch'), [q, k, v, w_a, w_b, bias], 2)
 
 
 @every_form
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_half_spectra_are_as_good_as_kernels(name, grid):
     *qkv, w_a, w_b, bias = make_structure_aware_inputs(grid=grid, dtype=torch.float64)
     halves = [rfft_grid(w, grid).requires_grad_() for w in (w_a, w_b)]
@@ -245,7 +247,7 @@ def test_arbitrary_complex_half_spectra(grid):
     ]
     inputs = [*qkv, *(torch.view_as_real(half) for half in halves), bias]
 
-    def function(q, k, v, w_a, w_b, bias, backend='cpu'):
+    def function(q, k, v, w_a, w_b, bias, backend='torch'):
         w_a, w_b = (torch.view_as_complex(w) for w in (w_a, w_b))
         return structure_aware_attention(
             q, k, v, w_a, w_b, bias, grid=grid, backend=backend
@@ -257,7 +259,7 @@ def test_arbitrary_complex_half_spectra(grid):
 @every_form
 def test_batch_of_zero(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=0)
-    check_empty(backend('cpu'), inputs)
+    check_empty(backend('torch'), inputs)
 
 
 @every_form
@@ -265,7 +267,7 @@ def test_batch_of_zero(grid):
 def test_gradient_of_one_input(wanted, grid):
     requires_grad = [name == wanted for name in NAMES]
     inputs = make_structure_aware_inputs(grid=grid)
-    check_operator(backend('cpu'), inputs, requires_grad)
+    check_operator(backend('torch'), inputs, requires_grad)
 
 
 def test_no_gradient_leaves_no_graph():
@@ -276,7 +278,7 @@ def test_no_gradient_leaves_no_graph():
 @every_dtype
 def test_large_inputs_stay_finite(dtype, grid):
     q, k, *rest = make_structure_aware_inputs(grid=grid, dtype=dtype)
-    out, grads = run_with_grads(backend('cpu'), [q * 3000, k * 1e-3, *rest])
+    out, grads = run_with_grads(backend('torch'), [q * 3000, k * 1e-3, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
@@ -284,16 +286,16 @@ def test_large_inputs_stay_finite(dtype, grid):
 def test_zero_queries_and_keys_have_finite_gradients(grid):
     q, k, *rest = make_structure_aware_inputs(grid=grid)
     inputs = [torch.zeros_like(q), torch.zeros_like(k), *rest]
-    check_operator(backend('cpu'), inputs)
+    check_operator(backend('torch'), inputs)
 
 
 @every_form
 def test_nan_stays_in_its_batch_element(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=3)
-    clean, clean_grads = run_with_grads(backend('cpu'), inputs)
+    clean, clean_grads = run_with_grads(backend('torch'), inputs)
     inputs[1] = inputs[1].clone()
     inputs[1][1, 5] = float('nan')
-    out, grads = run_with_grads(backend('cpu'), inputs)
+    out, grads = run_with_grads(backend('torch'), inputs)
     assert out[1].isnan().all()
     for x, expected in zip((out, *grads[:3]), (clean, *clean_grads[:3]), strict=True):
         assert torch.equal(x[::2], expected[::2])
@@ -302,11 +304,11 @@ def test_nan_stays_in_its_batch_element(grid):
 @every_form
 def test_two_runs_are_equal(grid):
     inputs = make_structure_aware_inputs(grid=grid, B=3, M=4)
-    check_repeatable(backend('cpu'), inputs)
+    check_repeatable(backend('torch'), inputs)
 
 
 @every_form
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_autocast_changes_nothing(name, grid):
     inputs = make_structure_aware_inputs(grid=grid)
     expected, expected_grads = run_with_grads(backend(name), inputs)
@@ -324,7 +326,7 @@ def test_autocast_changes_nothing(name, grid):
 @every_form
 def test_backward_under_autocast(grid):
     inputs = make_structure_aware_inputs(grid=grid)
-    expected = run_with_grads(backend('cpu'), inputs)[1]
+    expected = run_with_grads(backend('torch'), inputs)[1]
     with torch.autocast('cpu', torch.bfloat16):
-        grads = run_with_grads(backend('cpu'), inputs)[1]
+        grads = run_with_grads(backend('torch'), inputs)[1]
     assert all(map(torch.equal, expected, grads))

@@ -72,7 +72,8 @@ def launches_of(grid, B, M, D, K, dtype):
     inputs = make_structure_aware_inputs(grid=grid, B=1, M=M, D=D, K=K, dtype=dtype)
     q, k, v, w_a, w_b, bias = (x.to('meta') for x in inputs)
     q, k, v = (x.new_empty(B, 3, *x.shape[1:]).unbind(1)[0] for x in (q, k, v))
-    tensors = (q, k, v, rfft_grid(w_a, grid), rfft_grid(w_b, grid), bias)
+    w_a, w_b = (torch.view_as_real(rfft_grid(w, grid)) for w in (w_a, w_b))
+    tensors = q, k, v, w_a, w_b, bias
     with record_launches(triton_fwd, triton_bwd, triton_large) as launches:
         out, patterns = triton_impl.forward(*tensors, grid=grid)
         triton_impl.backward(out, patterns, *tensors, grid=grid)

@@ -92,7 +92,7 @@ def test_grid_may_be_given_with_kernels():
 
 
 def test_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match="'cpu'.*'reference'.*got 'cudnn'"):
+    with pytest.raises(ValueError, match="'torch'.*'reference'.*got 'cudnn'"):
         structure_aware_attention(*make_structure_aware_inputs(), backend='cudnn')
 
 
@@ -106,7 +106,7 @@ def test_backend_from_the_environment(monkeypatch):
     monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     with pytest.raises(ValueError, match='nonsense'):
         structure_aware_attention(*inputs)
-    structure_aware_attention(*inputs, backend='cpu')
+    structure_aware_attention(*inputs, backend='torch')
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_opcheck(grid, dtype):
         inputs[3:] = [x.to(dtype) for x in inputs[3:]]
     leaves = [x.detach().requires_grad_() for x in inputs]
     op = torch.ops.mmattn.structure_aware_attention
-    torch.library.opcheck(op, (*leaves, grid, 'cpu'))
-    out, patterns = op(*inputs, grid, 'cpu')
+    torch.library.opcheck(op, (*leaves, grid, 'torch'))
+    out, patterns = op(*inputs, grid, 'torch')
     op = torch.ops.mmattn.structure_aware_attention_backward
-    torch.library.opcheck(op, (out, patterns, *inputs, grid, 'cpu'))
+    torch.library.opcheck(op, (out, patterns, *inputs, grid, 'torch'))
 
 
 @pytest.mark.parametrize(

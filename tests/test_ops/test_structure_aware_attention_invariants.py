@@ -14,7 +14,7 @@ every_case = pytest.mark.parametrize(
     'name, grid',
     [
         (name, grid)
-        for name in ('cpu', 'reference')
+        for name in ('torch', 'reference')
         for grid in ((7, 5), (6, 12), (70,), (3, 4, 6))
     ],
     ids=str,
@@ -121,7 +121,7 @@ def test_heads_are_exchangeable(name, grid):
     assert_close('out', expected[:, :, order], out)
 
 
-@pytest.mark.parametrize('name', ['cpu', 'reference'])
+@pytest.mark.parametrize('name', ['torch', 'reference'])
 def test_borders_wrap(name):
     """Equal to convolution of a periodic image, not of one with zeros around it."""
     grid = (6, 12)

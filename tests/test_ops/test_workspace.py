@@ -50,15 +50,15 @@ def test_calls_in_and_outside_inference_mode(call):
 
 def test_memory_is_kept_up_to_a_size_and_grows(monkeypatch):
     monkeypatch.setattr(workspace, 'KEPT_ELEMENTS', 12)
-    small = workspace.take('test', 2, 3, dtype=torch.float32)
-    large = workspace.take('test', 3, 4, dtype=torch.float32)
+    small = workspace.scratch('test', 2, 3, like=torch.empty(0))
+    large = workspace.scratch('test', 3, 4, like=torch.empty(0))
     assert large.shape == (3, 4) and small.data_ptr() != large.data_ptr()
-    again = workspace.take('test', 2, 3, dtype=torch.float32)
+    again = workspace.scratch('test', 2, 3, like=torch.empty(0))
     assert again.data_ptr() == large.data_ptr()
     others = [
-        workspace.take('test', 13, dtype=torch.float32),
-        workspace.take('test', 2, dtype=torch.float64),
-        workspace.take('other', 2, dtype=torch.float32),
+        workspace.scratch('test', 13, like=torch.empty(0)),
+        workspace.scratch('test', 2, like=torch.empty(0).double()),
+        workspace.scratch('other', 2, like=torch.empty(0)),
     ]
     assert large.data_ptr() not in [x.data_ptr() for x in others]
 
@@ -67,7 +67,7 @@ def test_each_thread_has_its_own_memory():
     addresses = []
 
     def take():
-        addresses.append(workspace.take('test', 4, dtype=torch.float32))
+        addresses.append(workspace.scratch('test', 4, like=torch.empty(0)))
 
     take()
     thread = threading.Thread(target=take)

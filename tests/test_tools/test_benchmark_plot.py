@@ -55,7 +55,7 @@ def test_ours_are_solid_and_peers_dashed(operator):
 
 
 def test_lines_show_both_instruction_sets(tmp_path):
-    methods = ['deformable_attention_v2 (cpu)', 'scaled_dot_product_attention']
+    methods = ['deformable_attention (cpu)', 'scaled_dot_product_attention']
     about = dict(operator='deformable_attention')
     sets = [
         write(tmp_path / name, operator_rows(methods, scale), isa=isa, **about)

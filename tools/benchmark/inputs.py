@@ -124,10 +124,10 @@ def make_neighborhood_inputs(
     return [*qkv, draw.to(rpb, draw.wide_dtype)]
 
 
-def make_deformable_v2_inputs(
+def make_deformable_inputs(
     *, grid=(7, 5), K=11, B=2, M=4, D=8, G=2, table_size=None, **options
 ) -> list[Tensor]:
-    """Return q, k, v, positions and table of `deformable_attention_v2`.
+    """Return q, k, v, positions and table of `deformable_attention`.
 
     The queries are a view of a map (B, M * D, H, W). A few positions are outside
     [-1, 1]. Positions and table are in float32, or in float64 where the others are.

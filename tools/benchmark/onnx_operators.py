@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.export.write import OPSET, difference, open_session
-from mmattn.ops import deformable_attention_v2, ms_deform_attn
+from mmattn.ops import deformable_attention, ms_deform_attn
 from mmattn.ops.structure_aware_attention.real_transforms import rfft_parts
 from mmattn.terminal import run_main
 from tools.benchmark import measure
-from tools.benchmark.inputs import make_deformable_v2_inputs, make_ms_deform_inputs
+from tools.benchmark.inputs import make_deformable_inputs, make_ms_deform_inputs
 from tools.benchmark.tolerances import assert_close
 
 STRIDES = 8, 16, 32, 64
@@ -114,10 +114,10 @@ def attention_v2(
     *, grid: tuple[int, int], align_corners: bool, **sizes
 ) -> tuple[dict[str, Callable], Tensor]:
     """Return the forms of attention to keys that queries share, and the result."""
-    tensors = make_deformable_v2_inputs(grid=grid, B=1, D=32, **sizes)
+    tensors = make_deformable_inputs(grid=grid, B=1, D=32, **sizes)
 
     def call(q, k, v, positions, table, backend):
-        return deformable_attention_v2(
+        return deformable_attention(
             *(q, k, v, grid, positions, table),
             align_corners=align_corners,
             backend=backend,
@@ -151,7 +151,7 @@ def cases(
             yield title, *attention(queries, (H, W))
     for stage in args.stages:
         H, W = stage['grid']
-        title = f'deformable_attention_v2, {H} x {W}, {stage["M"]} x {stage["K"]} keys'
+        title = f'deformable_attention, {H} x {W}, {stage["M"]} x {stage["K"]} keys'
         yield title, *attention_v2(**stage)
     for H, W in args.grids:
         yield f'transform, {MAPS} maps of {H} x {W}', *transform((H, W))

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from mmattn.ops import (
-    deformable_attention_v2,
+    deformable_attention,
     fused_ms_deform_attn,
     landmark_attention,
     masked_attention,
@@ -18,7 +18,7 @@ from mmattn.ops import (
     structure_aware_attention,
 )
 from tools.benchmark.inputs import (
-    make_deformable_v2_inputs,
+    make_deformable_inputs,
     make_landmark_inputs,
     make_masked_inputs,
     make_ms_deform_inputs,
@@ -102,14 +102,14 @@ def _ms_deform(form: str, deterministic: bool, *, shapes, **shape) -> Call:
 
 def _deformable(align_corners: bool, **shape) -> Call:
     def function(q, k, v, positions, table, backend=None):
-        return deformable_attention_v2(
+        return deformable_attention(
             q, k, v, shape['grid'], positions, table,
             align_corners=align_corners, backend=backend,
         )  # fmt: skip
 
-    make = partial(make_deformable_v2_inputs, **shape)
+    make = partial(make_deformable_inputs, **shape)
     named = shape | dict(align_corners=align_corners)
-    return Call('deformable_attention_v2', function, make, named)
+    return Call('deformable_attention', function, make, named)
 
 
 def _neighborhood(**shape) -> Call:
@@ -205,7 +205,7 @@ def _real_neighborhood() -> list[Call]:
 
 
 REAL = {
-    'deformable_attention_v2': _real_deformable,
+    'deformable_attention': _real_deformable,
     'landmark_attention': _real_landmark,
     'masked_attention': _real_masked,
     'ms_deform_attn': _real_ms_deform,

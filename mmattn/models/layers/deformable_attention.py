@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops import deformable_attention_v2
+from mmattn.ops import deformable_attention
 from mmattn.ops.deformable_attention import query_positions
 from mmattn.ops.exporting import is_known
 from mmattn.ops.sampling import sample_maps
@@ -26,7 +26,7 @@ OFFSET_RANGES = {1: 2.0, 2: -1.0}  # of the versions, in steps of the keys' grid
 
 
 class DeformableAttention(nn.Module):
-    """Offsets, samples and projections around `ops.deformable_attention_v2`.
+    """Offsets, samples and projections around `ops.deformable_attention`.
 
     A small network predicts offsets from a uniform grid of reference points for each
     group of heads. Keys and values are projections of the map there. Parameters are
@@ -174,7 +174,7 @@ class DeformableAttention(nn.Module):
     ) -> Tensor:
         """Attend from q (B, N, M, D) on `grid` to k and v (B, K, M, D)."""
         if self.position == 'table':
-            return deformable_attention_v2(
+            return deformable_attention(
                 q,
                 k,
                 v,

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
-from mmattn.ops.backend import needs_reference
+from mmattn.ops.derivatives import needs_reference
 
 LARGE_KERNEL = 5  # oneDNN computes the gradients of smaller ones fast
 MAX_PIXELS_OF_KERNEL = 600  # a gradient that serves as a kernel is slow beyond

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
-from mmattn.ops.backend import needs_reference
+from mmattn.ops.derivatives import needs_reference
 
 
 class PointwiseLinear(nn.Linear):

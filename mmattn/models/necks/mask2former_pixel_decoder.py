@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import Initializable
-from mmattn.ops.backend import is_autocast_on
+from mmattn.ops.precision import is_autocast_on
 from mmattn.registry import MODELS
 
 from .ms_deform_attn_neck import MSDeformAttnNeck

@@ -1,4 +1,4 @@
-"""Deformable attention v2 by products of matrices, for exported graphs."""
+"""Deformable attention by products of matrices, for exported graphs."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from .reference import attend, side_positions
 
 
-def deformable_attention_v2_decomposition(
+def deformable_attention_decomposition(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -18,7 +18,7 @@ def deformable_attention_v2_decomposition(
     grid: Sequence[int],
     align_corners: bool,
 ) -> Tensor:
-    """Return `deformable_attention_v2_reference` of the same arguments.
+    """Return `deformable_attention_reference` of the same arguments.
 
     This is faster in ONNX Runtime than `GridSample`, see the README.
     """

@@ -1,12 +1,10 @@
-"""Contract, checks and dispatch of attention to sampled keys that queries share."""
+"""Deformable attention: arguments, checks and the operator."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..autograd import out_and_lse, register
-from ..backend import REFERENCE, is_chosen, select_backend
 from ..checks import (
     check_dims,
     check_not_empty,
@@ -14,17 +12,13 @@ from ..checks import (
     check_one_dtype,
     check_shape,
 )
-from ..exporting import is_exporting
-from ..precision import cast_under_autocast
-from . import cpu_impl, reference, triton_impl
-from .decomposition import deformable_attention_v2_decomposition
-
-OPERATOR = 'deformable_attention_v2'
-BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
+from ..operator import Operator, out_and_lse
+from ..precision import cast_under_autocast, without_autocast
+from . import reference, torch_impl, triton_impl
+from .decomposition import deformable_attention_decomposition
 
 
-@cast_under_autocast(3)
-def deformable_attention_v2(
+def deformable_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -51,16 +45,16 @@ def deformable_attention_v2(
         k, v: shape (B, K, M, D), dtype as q.
         grid: H and W of the queries.
         positions: normalized (x, y) of the keys, shape (B, G, K, 2). G divides M, and
-            group g serves the heads [g * M / G, (g + 1) * M / G).
+            group g is that of the heads [g * M / G, (g + 1) * M / G).
         table: shape (M, Th, Tw), of any size. The size (2 H - 1, 2 W - 1) with
             `align_corners` is the fastest: a step from query to query is then a step in
             the table.
         align_corners: places the queries as `grid_sample` does. True puts the centers
             of the outer pixels at -1 and 1, as DAT++ does, and False their outer edges,
             as DAT does. The only pixel of a side lies at 0.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
-            supports the call. None takes 'reference' for small maps on CPUs, in forward
-            mode and under `torch.func.grad`.
+        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+            supports the call. It is 'reference' for small maps on CPUs, in forward mode
+            and under `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -75,16 +69,13 @@ def deformable_attention_v2(
         >>> q, k, v = (torch.randn(2, n, 8, 32) for n in (28 * 28, 49, 49))
         >>> positions = torch.rand(2, 4, 49, 2) * 2 - 1
         >>> table = torch.randn(8, 55, 55)
-        >>> deformable_attention_v2(q, k, v, (28, 28), positions, table).shape
+        >>> deformable_attention(q, k, v, (28, 28), positions, table).shape
         torch.Size([2, 784, 8, 32])
     """
-    tensors = q, k, v, positions, table
-    grid = _check(*tensors, grid)
-    selected = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    # An exported graph keeps the operator, which serves all sizes.
-    if selected == 'cpu' and is_chosen(backend) and not is_exporting():
-        selected = REFERENCE if cpu_impl.prefers_definition(q, k) else selected
-    return _attend(*tensors, backend=selected, grid=grid, align_corners=align_corners)
+    tensors = *cast_under_autocast(q, k, v), positions, table
+    settings = dict(grid=_check(*tensors, grid), align_corners=align_corners)
+    with without_autocast(q):
+        return OPERATOR(*tensors, backend=backend, **settings)
 
 
 def _check(q, k, v, positions, table, grid):
@@ -110,7 +101,7 @@ def _check(q, k, v, positions, table, grid):
     return grid
 
 
-def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     """Return the tensors and the settings of a small call."""
     tensors = (
         torch.randn(shape, device=device).to(dtype)
@@ -122,13 +113,15 @@ def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     return (*tensors, positions, table), dict(grid=(7, 5), align_corners=True)
 
 
-_attend = register(
-    OPERATOR,
-    BACKENDS,
-    reference.deformable_attention_v2_reference,
+OPERATOR = Operator(
+    'deformable_attention',
+    reference.deformable_attention_reference,
+    {'triton': triton_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table',
     settings='SymInt[] grid, bool align_corners',
     outputs=out_and_lse,
+    example=_example,
     saved=('out', 'lse'),
-    decomposition=deformable_attention_v2_decomposition,
+    prefers_reference=torch_impl.prefers_reference,
+    decomposition=deformable_attention_decomposition,
 )

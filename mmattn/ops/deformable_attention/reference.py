@@ -1,4 +1,4 @@
-"""Deformable attention v2, written with `grid_sample` as its sources define it.
+"""Deformable attention, written with `grid_sample` as its sources define it.
 
 All queries share the keys, with a continuous relative position bias: Xia et al.,
 "Vision Transformer with Deformable Attention", https://arxiv.org/abs/2201.00520,
@@ -11,11 +11,6 @@ import torch
 from torch import Tensor
 
 from ..sampling import sample_maps
-
-
-def unsupported(*tensors: Tensor | None) -> str | None:
-    """Return None: the definition supports every call."""
-    return None
 
 
 def query_positions(
@@ -56,7 +51,7 @@ def sampled_bias(
 ) -> Tensor:
     """Return the bias of each query of the grid and each key, shape (B, M, H * W, K).
 
-    `table` and `positions` are those of `mmattn.ops.deformable_attention_v2`.
+    `table` and `positions` are those of `mmattn.ops.deformable_attention`.
     """
     B, G, K, _ = positions.shape
     M = table.shape[0]
@@ -69,7 +64,7 @@ def sampled_bias(
     return bias.unflatten(0, (B, G)).flatten(1, 2)
 
 
-def deformable_attention_v2_reference(
+def deformable_attention_reference(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -79,7 +74,7 @@ def deformable_attention_v2_reference(
     grid: Sequence[int],
     align_corners: bool,
 ) -> Tensor:
-    """Return `mmattn.ops.deformable_attention_v2` of the same arguments."""
+    """Return `mmattn.ops.deformable_attention` of the same arguments."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     positions, table = positions.to(dtype), table.to(dtype)
     bias = sampled_bias(table, positions, grid, align_corners=align_corners)

@@ -17,7 +17,7 @@ MAX_HEAD_WIDTH = 64
 # Queries and keys of a tile, and warps, by the padded head width. They are chosen from
 # the compiler's reports, so that nothing spills.
 FORWARD_TILES = launch.tables_by_dtype(
-    'deformable_attention_v2.FORWARD_TILES',
+    'deformable_attention.FORWARD_TILES',
     {
         torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 16, 8)},
         torch.float16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
@@ -25,7 +25,7 @@ FORWARD_TILES = launch.tables_by_dtype(
     },
 )
 QUERIES_TILES = launch.tables_by_dtype(
-    'deformable_attention_v2.QUERIES_TILES',
+    'deformable_attention.QUERIES_TILES',
     {
         torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (32, 32, 8)},
         torch.float16: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 32, 8)},
@@ -33,7 +33,7 @@ QUERIES_TILES = launch.tables_by_dtype(
     },
 )
 KEYS_TILES = launch.tables_by_dtype(
-    'deformable_attention_v2.KEYS_TILES',
+    'deformable_attention.KEYS_TILES',
     {
         torch.float32: {16: (16, 64, 4), 32: (16, 64, 4), 64: (32, 32, 8)},
         torch.float16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (32, 32, 8)},

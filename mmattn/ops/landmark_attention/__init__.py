@@ -1,4 +1,4 @@
-from .interface import BACKENDS, OPERATOR, example, landmark_attention
+from .interface import landmark_attention
 from .reference import (
     landmark_attention_folded,
     landmark_attention_reference,
@@ -8,9 +8,6 @@ from .reference import (
 )
 
 __all__ = [
-    'BACKENDS',
-    'OPERATOR',
-    'example',
     'landmark_attention',
     'landmark_attention_folded',
     'landmark_attention_reference',

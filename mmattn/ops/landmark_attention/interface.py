@@ -1,10 +1,8 @@
-"""Contract, checks and dispatch of landmark attention."""
+"""Landmark attention: arguments, checks and the operator."""
 
 import torch
 from torch import Tensor
 
-from ..autograd import register
-from ..backend import choose_by_size, select_backend
 from ..checks import (
     check_dims,
     check_not_empty,
@@ -13,14 +11,11 @@ from ..checks import (
     check_qkv,
     check_shape,
 )
-from ..precision import cast_under_autocast, compute_dtype
-from . import cpu_impl, reference, triton_impl
-
-OPERATOR = 'landmark_attention'
-BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
+from ..operator import Operator
+from ..precision import cast_under_autocast, compute_dtype, without_autocast
+from . import reference, torch_impl, triton_impl
 
 
-@cast_under_autocast(5)
 def landmark_attention(
     q: Tensor,
     k: Tensor,
@@ -49,10 +44,10 @@ def landmark_attention(
         w1_q, w1_k: shape (E, M), applied to scores. None is the identity.
         w2_q, w2_k: shape (M, E), applied to the softmax. None is the identity.
             w1 and w2 of one side must both be given or both be None.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
-            supports the call. Only 'reference' supports second derivatives. None takes
-            it in forward mode and under `torch.func.grad`, and on CPUs where small maps
-            need gradients.
+        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+            supports the call. It is 'reference' in forward mode, under
+            `torch.func.grad`, and on CPUs where small maps need gradients. Only
+            'reference' supports second derivatives.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast the five attention tensors are
@@ -69,17 +64,11 @@ def landmark_attention(
         >>> landmark_attention(q, k, v, q_landmarks, k_landmarks).shape
         torch.Size([2, 196, 10, 32])
     """
-    attention = (q, k, v, q_landmarks, k_landmarks)
+    attention = cast_under_autocast(q, k, v, q_landmarks, k_landmarks)
     mixing = (w1_q, w2_q, w1_k, w2_k)
     _check(attention, mixing)
-    chosen = choose_by_size(
-        backend,
-        select_backend(OPERATOR, backend, BACKENDS, *attention, *mixing),
-        lambda: cpu_impl.prefers_definition(q, k_landmarks, w1_q),
-        *attention,
-        *mixing,
-    )
-    return _attend(*attention, *mixing, backend=chosen)
+    with without_autocast(q):
+        return OPERATOR(*attention, *mixing, backend=backend)
 
 
 def _check(attention, mixing):
@@ -105,7 +94,9 @@ def _check(attention, mixing):
 def _outputs(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, *, backend):
     """Return an empty output, context `A_K v` and softmax statistics."""
     dtype = compute_dtype(q.dtype)
-    num_statistics = BACKENDS[backend].num_statistics(q, k_landmarks, w1_q, w1_k)
+    num_statistics = 0  # the backward of the backend 'torch' computes them again
+    if backend == 'triton':
+        num_statistics = triton_impl.num_statistics(q, k_landmarks, w1_q, w1_k)
     return (
         torch.empty_like(q, memory_format=torch.contiguous_format),
         q.new_empty(k_landmarks.shape, dtype=dtype),
@@ -113,7 +104,7 @@ def _outputs(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, *, backe
     )
 
 
-def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     """Return the tensors and the settings of a small call."""
     attention = (
         torch.randn(2, length, 3, 8, device=device).to(dtype)
@@ -125,12 +116,14 @@ def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     return (*attention, *mixing), {}
 
 
-_attend = register(
-    OPERATOR,
-    BACKENDS,
+OPERATOR = Operator(
+    'landmark_attention',
     reference.landmark_attention_reference,
+    {'triton': triton_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor q_landmarks, Tensor k_landmarks, '
     'Tensor? w1_q, Tensor? w2_q, Tensor? w1_k, Tensor? w2_k',
     outputs=_outputs,
+    example=_example,
     saved=('context', 'statistics'),
+    prefers_reference=torch_impl.prefers_reference,
 )

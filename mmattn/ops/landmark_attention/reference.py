@@ -9,11 +9,6 @@ from torch import Tensor
 from ..precision import compute_dtype
 
 
-def unsupported(*tensors: Tensor | None) -> str | None:
-    """Return None: the definition supports every call."""
-    return None
-
-
 def mix_heads(weights: Tensor, mixing: Tensor | None) -> Tensor:
     """Mix the heads of (B, M, R, S) by `mixing` (E, M); None is the identity."""
     if mixing is None:

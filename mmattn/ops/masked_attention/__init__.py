@@ -1,8 +1,5 @@
 from .interface import (
-    BACKENDS,
     MASK_FILLS,
-    OPERATOR,
-    example,
     masked_attention,
     resolve_heads,
 )
@@ -15,9 +12,6 @@ from .reference import (
 )
 
 __all__ = [
-    'BACKENDS',
-    'OPERATOR',
-    'example',
     'MASK_FILLS',
     'attention_scores',
     'attention_under_mask',

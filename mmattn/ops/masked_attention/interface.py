@@ -1,4 +1,4 @@
-"""Contract, checks and dispatch of masked attention."""
+"""Masked attention: arguments, checks and the operator."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -7,20 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..autograd import out_and_lse, register
-from ..backend import choose_by_size, needs_reference, select_backend
 from ..checks import check_one_device, check_qkv, check_shape
+from ..derivatives import needs_reference
 from ..exporting import copied
-from ..precision import cast_under_autocast
-from . import cpu_impl, reference, triton_impl
+from ..operator import REFERENCE, Operator, out_and_lse
+from ..precision import cast_under_autocast, without_autocast
+from . import reference, torch_impl, triton_impl
 from .decomposition import masked_attention_decomposition
 
-OPERATOR = 'masked_attention'
-BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 MASK_FILLS = ('zero', 'neg_inf')
 
 
-@cast_under_autocast(3)
 def masked_attention(
     q: Tensor,
     k: Tensor,
@@ -65,11 +62,11 @@ def masked_attention(
         mask_fill: 'zero' as in the paper, or 'neg_inf' to give tokens outside the mask
             no weight, which is neighborhood attention. Only hard masks support the
             latter.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
+        backend: 'triton', 'torch', 'reference', or None for the fastest one that
             supports the call. It computes the masked heads; global heads go through
             PyTorch's `scaled_dot_product_attention`. Only 'reference' supports second
-            derivatives. On CPUs None takes it where very small maps need gradients;
-            anywhere, in forward mode and under `torch.func.grad`.
+            derivatives. None is 'reference' in forward mode, under `torch.func.grad`,
+            and on CPUs where very small maps need gradients.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -85,36 +82,31 @@ def masked_attention(
         >>> masked_attention(q, k, v, (14, 14), num_special=1, masked_heads=2).shape
         torch.Size([2, 197, 3, 64])
     """
+    q, k, v = cast_under_autocast(q, k, v)
     grid = _check(q, k, v, grid, kernel_size, num_special, mask_fill)
     masked_heads = resolve_heads(masked_heads, q.shape[2])
     masked = [head in masked_heads for head in range(q.shape[2])]
     _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill)
     check_one_device(q, k, v, bias, global_bias, alpha)
-    selected = select_backend(OPERATOR, backend, BACKENDS, q, k, v, bias, alpha)
+    requested = OPERATOR.requested(backend, q, k, v, bias, alpha)
     stencil = dict(
         grid=grid, kernel_size=kernel_size, num_special=num_special, mask_fill=mask_fill
     )
     outs = []
-    for is_masked, heads, rank in _runs(masked):
-        views = [x[:, :, heads] for x in (q, k, v)]
-        if is_masked:
-            extras = [None if x is None else x[rank] for x in (bias, alpha)]
-            chosen = choose_by_size(
-                backend,
-                selected,
-                lambda q=views[0]: cpu_impl.prefers_definition(q),
-                *views,
-                *extras,
-            )
-            outs.append(_attend(*views, *extras, backend=chosen, **stencil))
-        else:
-            extra = None if global_bias is None else global_bias[rank]
-            outs.append(_global_heads(*views, extra, selected))
+    with without_autocast(q):
+        for is_masked, heads, rank in _runs(masked):
+            views = [x[:, :, heads] for x in (q, k, v)]
+            if is_masked:
+                extras = [None if x is None else x[rank] for x in (bias, alpha)]
+                outs.append(OPERATOR(*views, *extras, backend=requested, **stencil))
+            else:
+                extra = None if global_bias is None else global_bias[rank]
+                outs.append(_global_heads(*views, extra, requested))
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
 
-def _global_heads(q, k, v, bias, backend):
-    if backend == 'reference' or needs_reference(q, k, v, bias):
+def _global_heads(q, k, v, bias, requested):
+    if requested == REFERENCE or needs_reference(q, k, v, bias):
         everything = torch.ones((), dtype=torch.bool, device=q.device)
         return reference.attention_under_mask(q, k, v, everything, bias)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
@@ -179,7 +171,7 @@ def _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill):
         )
 
 
-def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     """Return the tensors and the settings of a small call."""
     qkv = (torch.randn(2, 36, 3, 8, device=device).to(dtype) for _ in range(3))
     bias = torch.randn(3, 3, 3, device=device)
@@ -187,13 +179,15 @@ def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     return (*qkv, bias, None), settings
 
 
-_attend = register(
-    OPERATOR,
-    BACKENDS,
+OPERATOR = Operator(
+    'masked_attention',
     reference.masked_attention_reference,
+    {'triton': triton_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alpha',
     settings='SymInt[] grid, SymInt kernel_size, SymInt num_special, str mask_fill',
     outputs=out_and_lse,
+    example=_example,
     saved=('out', 'lse'),
+    prefers_reference=torch_impl.prefers_reference,
     decomposition=masked_attention_decomposition,
 )

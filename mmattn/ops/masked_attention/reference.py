@@ -12,11 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def unsupported(*tensors: Tensor | None) -> str | None:
-    """Return None: the definition supports every call."""
-    return None
-
-
 def neighborhood_mask(
     grid: Sequence[int],
     kernel_size: int = 3,

@@ -63,27 +63,34 @@ ROWS_OF_SPLIT = {16: 64, 32: 64, 64: 32, 128: 32}
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64
 
 
-def unsupported(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, alpha: Tensor | None
-) -> str | None:
+def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
     """Return why this backend does not support a call, or None."""
     return launch.reason(q, MAX_HEAD_WIDTH)
 
 
 def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
     """Return the output and each row's log-sum-exp (B, M, N) in fp32."""
-    B, N, M, _ = q.shape
+    B, N, M, D = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = launch.empty(q, B, M, N)
-    if B:
-        q, k, v = (launch.unit_stride(x) for x in (q, k, v))
-        with torch.cuda.device_of(q):
-            if alpha is None:
-                stencil = _stencil(grid, kernel_size, num_special, mask_fill)
-                _hard_forward(q, k, v, bias, out, lse, stencil)
-            else:
-                mask = dict(W=grid[1], S=num_special, R=kernel_size)
-                _soft_forward(q, k, v, alpha, out, lse, mask)
+    if not B:
+        return out, lse
+    q, k, v = (launch.unit_stride(x) for x in (q, k, v))
+    with torch.cuda.device_of(q):
+        if alpha is not None:
+            mask = dict(W=grid[1], S=num_special, R=kernel_size)
+            _soft_forward(q, k, v, alpha, out, lse, mask)
+            return out, lse
+        from .triton_stencil import _fwd_kernel
+
+        stencil = _stencil(grid, kernel_size, num_special, mask_fill)
+        mean = _special_forward(q, k, v, out, lse, stencil)
+        tiles, options = _tiles(FORWARD_TILES, q, stencil)
+        if tiles:
+            _fwd_kernel[(B * M * tiles,)](
+                q, k, v, _contiguous(bias), mean, out, lse, *launch.strides(q, k, v),
+                M=M, scale=D**-0.5, **options,
+            )  # fmt: skip
     return out, lse
 
 
@@ -125,19 +132,6 @@ def _tiles(tiles: dict, q: Tensor, stencil: dict) -> tuple[int, dict]:
     count = launch.cdiv(stencil['H'], TH) * launch.cdiv(stencil['W'], TW)
     constants = dict(TH=TH, TW=TW, num_warps=num_warps, num_stages=1)
     return count, stencil | widths | constants
-
-
-def _hard_forward(q, k, v, bias, out, lse, stencil):
-    from .triton_stencil import _fwd_kernel
-
-    B, _, M, D = q.shape
-    mean = _special_forward(q, k, v, out, lse, stencil)
-    tiles, options = _tiles(FORWARD_TILES, q, stencil)
-    if tiles:
-        _fwd_kernel[(B * M * tiles,)](
-            q, k, v, _contiguous(bias), mean, out, lse, *launch.strides(q, k, v),
-            M=M, scale=D**-0.5, **options,
-        )  # fmt: skip
 
 
 def _special_forward(q, k, v, out, lse, stencil) -> Tensor | None:

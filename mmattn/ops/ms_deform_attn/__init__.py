@@ -1,7 +1,4 @@
 from .interface import (
-    BACKENDS,
-    OPERATOR,
-    example,
     fused_ms_deform_attn,
     ms_deform_attn,
     ms_deform_attn_backward,
@@ -9,9 +6,6 @@ from .interface import (
 from .reference import ms_deform_attn_reference
 
 __all__ = [
-    'BACKENDS',
-    'OPERATOR',
-    'example',
     'fused_ms_deform_attn',
     'ms_deform_attn',
     'ms_deform_attn_backward',

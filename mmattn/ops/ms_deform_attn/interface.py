@@ -1,30 +1,19 @@
-"""Contract, checks and dispatch of multi-scale deformable attention."""
+"""Multi-scale deformable attention: arguments, checks and the operator."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..autograd import register
-from ..backend import select_backend
 from ..checks import check_dims, check_not_empty, check_one_device, check_shape
-from ..precision import cast_under_autocast
-from . import cpp_impl, cpu_impl, cuda_impl, triton_impl
+from ..operator import REFERENCE, Operator
+from ..precision import cast_under_autocast, without_autocast
+from . import cpp_impl, cuda_impl, torch_impl, triton_impl
 from . import reference as definition
 from .decomposition import ms_deform_attn_decomposition
 from .double_backward import backward_reference, double_backward, setup_context
 
-OPERATOR = 'ms_deform_attn'
-BACKENDS = {
-    'cuda': cuda_impl,
-    'triton': triton_impl,
-    'cpp': cpp_impl,
-    'cpu': cpu_impl,
-    'reference': definition,
-}
 
-
-@cast_under_autocast(1)
 def ms_deform_attn(
     value: Tensor,
     spatial_shapes: Sequence[Sequence[int]] | Tensor,
@@ -54,9 +43,9 @@ def ms_deform_attn(
             floating-point dtype, but half precision does not resolve the pixels of a
             large map.
         attention_weights: shape (B, Q, M, L, P).
-        backend: 'cuda', 'triton', 'cpp', 'cpu', 'reference', or None to take the
-            fastest one that supports the call. None takes 'reference' in forward mode
-            and under `torch.func.grad`.
+        backend: 'cuda', 'triton', 'cpp', 'torch', 'reference', or None for the
+            fastest one that supports the call. It is 'reference' in forward mode and
+            under `torch.func.grad`.
 
     Returns:
         Shape (B, Q, M * D), dtype as value. Under autocast value is cast to autocast's
@@ -78,12 +67,14 @@ def ms_deform_attn(
         >>> ms_deform_attn(value, shapes, locations, weights.unflatten(3, (2, 4))).shape
         torch.Size([2, 100, 256])
     """
+    (value,) = cast_under_autocast(value)
+    tensors = value, sampling_locations, attention_weights, None
     names = 'sampling_locations', 'attention_weights'
-    points = sampling_locations, attention_weights
-    return _attend(value, spatial_shapes, names, *points, None, backend)
+    shapes = _check(*tensors, spatial_shapes, names)
+    with without_autocast(value):
+        return OPERATOR(*tensors, backend=backend, shapes=shapes).flatten(2)
 
 
-@cast_under_autocast(1)
 def fused_ms_deform_attn(
     value: Tensor,
     spatial_shapes: Sequence[Sequence[int]] | Tensor,
@@ -125,9 +116,12 @@ def fused_ms_deform_attn(
         >>> fused_ms_deform_attn(value, shapes, reference, offsets, logits).shape
         torch.Size([2, 100, 256])
     """
+    (value,) = cast_under_autocast(value)
+    tensors = value, sampling_offsets, attention_logits, reference_points
     names = 'sampling_offsets', 'attention_logits'
-    points = sampling_offsets, attention_logits
-    return _attend(value, spatial_shapes, names, *points, reference_points, backend)
+    shapes = _check(*tensors, spatial_shapes, names)
+    with without_autocast(value):
+        return OPERATOR(*tensors, backend=backend, shapes=shapes).flatten(2)
 
 
 def ms_deform_attn_backward(
@@ -152,18 +146,11 @@ def ms_deform_attn_backward(
     tensors = value, sampling_locations, attention_weights, None
     names = 'sampling_locations', 'attention_weights'
     shapes = _check(*tensors, spatial_shapes, names)
-    backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
+    backend = OPERATOR.choose(*tensors, requested=backend)
     grad = grad.unflatten(2, value.shape[2:])
-    if backend == 'reference':
+    if backend == REFERENCE:
         return backward_reference(grad, *tensors, shapes=shapes)
-    return torch.ops.mmattn.ms_deform_attn_backward(grad, *tensors, shapes, backend)[:3]
-
-
-def _attend(value, spatial_shapes, names, points, weights, reference, backend):
-    tensors = value, points, weights, reference
-    shapes = _check(*tensors, spatial_shapes, names)
-    backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    return _operator(*tensors, backend=backend, shapes=shapes).flatten(2)
+    return OPERATOR.backward(grad, *tensors, shapes, backend)[:3]
 
 
 def _check(value, points, weights, reference, spatial_shapes, names):
@@ -208,7 +195,7 @@ def _outputs(value, points, *tensors, **settings):
     return value.new_empty(B, points.shape[1], M, D)
 
 
-def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     """Return the tensors and the settings of a small call."""
     value = torch.randn(2, 47, 3, 8, device=device).to(dtype)
     points = torch.rand(2, 13, 3, 2, 4, 2, device=device)
@@ -216,13 +203,19 @@ def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     return (value, points, weights, None), dict(shapes=(7, 5, 4, 3))
 
 
-_operator = register(
-    OPERATOR,
-    BACKENDS,
+OPERATOR = Operator(
+    'ms_deform_attn',
     definition.ms_deform_attn_reference,
+    {
+        'cuda': cuda_impl,
+        'triton': triton_impl,
+        'cpp': cpp_impl,
+        'torch': torch_impl,
+    },
     tensors='Tensor value, Tensor points, Tensor weights, Tensor? reference',
     settings='SymInt[] shapes',
     outputs=_outputs,
+    example=_example,
     double_backward=(double_backward, setup_context),
     decomposition=ms_deform_attn_decomposition,
 )

@@ -12,11 +12,6 @@ from torch import Tensor
 from ..sampling import sample_maps
 
 
-def unsupported(*tensors: Tensor | None) -> str | None:
-    """Return None: the definition supports every call."""
-    return None
-
-
 def ms_deform_attn_reference(
     value: Tensor,
     points: Tensor,

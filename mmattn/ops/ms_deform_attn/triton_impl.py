@@ -152,7 +152,7 @@ def _value_by_atomics(inputs, outputs, strides, options, shapes):
 
 
 def _value_in_order(inputs, outputs, strides, options, shapes):
-    """Do what `_value_by_atomics` does, with sums in a fixed order."""
+    """Compute `_value_by_atomics`, with sums in a fixed order."""
     from .triton_bwd import _bwd_kernel, _bwd_value_kernel
 
     grad, value, points, _, _ = inputs

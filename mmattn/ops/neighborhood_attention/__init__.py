@@ -1,10 +1,7 @@
-from .interface import BACKENDS, OPERATOR, example, neighborhood_attention
+from .interface import neighborhood_attention
 from .reference import neighborhood_attention_reference, windows
 
 __all__ = [
-    'BACKENDS',
-    'OPERATOR',
-    'example',
     'neighborhood_attention',
     'neighborhood_attention_reference',
     'windows',

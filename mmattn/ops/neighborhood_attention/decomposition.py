@@ -2,7 +2,7 @@
 
 A tile of queries attends to all keys around it. The last tile of an axis ends at the
 border, so that it overlaps the one before. Each window then lies among its tile's keys,
-and one table of biases serves all tiles.
+and all tiles share one table of biases.
 """
 
 import torch

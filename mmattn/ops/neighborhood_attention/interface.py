@@ -1,26 +1,16 @@
-"""Contract, checks and dispatch of neighborhood attention."""
+"""Neighborhood attention: arguments, checks and the operator."""
 
 import torch
 from torch import Tensor
 
-from ..autograd import out_and_lse, register
-from ..backend import select_backend
 from ..checks import check_not_empty, check_one_device, check_one_dtype, check_shape
 from ..exporting import is_exporting
-from ..precision import cast_under_autocast
-from . import cpu_impl, reference, stencil, tiles_impl, triton_impl
+from ..operator import Operator, out_and_lse
+from ..precision import cast_under_autocast, without_autocast
+from . import reference, torch_impl, triton_impl
 from .decomposition import neighborhood_attention_decomposition
 
-OPERATOR = 'neighborhood_attention'
-BACKENDS = {
-    'triton': triton_impl,
-    'cpu': cpu_impl,
-    'tiles': tiles_impl,
-    'reference': reference,
-}
 
-
-@cast_under_autocast(3)
 def neighborhood_attention(
     q: Tensor, k: Tensor, v: Tensor, rpb: Tensor, *, backend: str | None = None
 ) -> Tensor:
@@ -38,9 +28,9 @@ def neighborhood_attention(
         rpb: relative position bias, shape (M, 2 K - 1, 2 K - 1) with an odd K of at
             least 3. The score of the query at (y_q, x_q) and the key at (y_k, x_k) gets
             `rpb[:, K - 1 + y_k - y_q, K - 1 + x_k - x_q]`.
-        backend: 'triton', 'cpu', 'tiles', 'reference', or None to take the fastest one
-            that can run the call. Only 'reference' can be differentiated twice. None
-            takes it in forward mode and under `torch.func.grad`.
+        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+            supports the call. It is 'reference' in forward mode and under
+            `torch.func.grad`. Only 'reference' supports second derivatives.
 
     Returns:
         Shape (B, H, W, M, D), dtype as q. Under autocast q, k and v are cast to
@@ -57,9 +47,10 @@ def neighborhood_attention(
         >>> neighborhood_attention(q, k, v, rpb).shape
         torch.Size([2, 14, 14, 4, 32])
     """
+    q, k, v = cast_under_autocast(q, k, v)
     _check(q, k, v, rpb)
-    backend = select_backend(OPERATOR, backend, BACKENDS, q, k, v, rpb)
-    return _attend(q, k, v, rpb, backend=backend)
+    with without_autocast(q):
+        return OPERATOR(q, k, v, rpb, backend=backend)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor):
@@ -89,22 +80,23 @@ def _outputs(q: Tensor, *tensors: Tensor, backend: str) -> tuple[Tensor, Tensor]
     out, lse = out_and_lse(q.flatten(1, 2))
     if is_exporting():  # a program for all sizes; nothing reads them
         return out.view(q.shape), lse.new_empty(0)
-    has_statistics = backend != 'tiles' and stencil.is_large(q)
+    has_statistics = OPERATOR.backends[backend].runs_stencil(q)
     return out.view(q.shape), lse if has_statistics else lse.new_empty(0)
 
 
-def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     """Return the tensors and the settings of a small call."""
     qkv = (torch.randn(2, 9, 8, 3, 8, device=device).to(dtype) for _ in range(3))
     return (*qkv, torch.randn(3, 9, 9, device=device)), {}
 
 
-_attend = register(
-    OPERATOR,
-    BACKENDS,
+OPERATOR = Operator(
+    'neighborhood_attention',
     reference.neighborhood_attention_reference,
+    {'triton': triton_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor rpb',
     outputs=_outputs,
+    example=_example,
     saved=('out', 'lse'),
     decomposition=neighborhood_attention_decomposition,
 )

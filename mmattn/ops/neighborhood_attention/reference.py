@@ -11,11 +11,6 @@ from torch import Tensor
 from ..precision import compute_dtype
 
 
-def unsupported(*tensors: Tensor) -> str | None:
-    """Return None: the definition runs anywhere."""
-    return None
-
-
 def windows(side: int, K: int, device: torch.device) -> Tensor:
     """Return the K positions nearest to each position of an axis, shape (side, K).
 
@@ -29,7 +24,7 @@ def windows(side: int, K: int, device: torch.device) -> Tensor:
 def neighborhood_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, rpb: Tensor
 ) -> Tensor:
-    """Take and return what `mmattn.ops.neighborhood_attention` does."""
+    """Return `mmattn.ops.neighborhood_attention` of the same arguments."""
     H, W, _, D = q.shape[1:]
     K = (rpb.shape[1] + 1) // 2
     rows, columns = (windows(side, K, q.device) for side in (H, W))  # (side, K)

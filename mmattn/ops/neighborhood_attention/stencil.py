@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import tiles_impl
+from ..precision import compute_dtype
 from .tiles import attend_part, part_gradients, window_width
 
 TILED_PIXELS = 2048  # maps with more pixels are large
@@ -26,21 +26,23 @@ class Border(NamedTuple):
     edges: tuple[tuple[slice, ...], ...]
 
 
-def is_large(q: Tensor) -> bool:
-    """Return whether the stencil runs on a map of queries."""
-    return q.shape[1] * q.shape[2] > TILED_PIXELS
+def runs_stencil(masked: ModuleType, q: Tensor) -> bool:
+    """Return whether the stencil, rather than tiles alone, runs on a map of queries."""
+    is_large = q.shape[1] * q.shape[2] > TILED_PIXELS
+    return is_large and masked.unsupported(q) is None
 
 
 def forward(
     masked: ModuleType, q: Tensor, k: Tensor, v: Tensor, rpb: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the output, and the stencil's log-sum-exp (B, M, H * W) for large maps.
+    """Return the output, and the stencil's log-sum-exp (B, M, H * W) where it runs.
 
     Args:
         masked: the backend of `masked_attention` that runs the stencil.
     """
-    if not is_large(q):
-        return tiles_impl.forward(q, k, v, rpb)
+    if not runs_stencil(masked, q):
+        statistics = q.new_empty(0, dtype=compute_dtype(q.dtype))
+        return attend_part(q, k, v, rpb, 'map'), statistics
     tensors, settings = _stencil(q, k, v, rpb)
     out, lse = masked.forward(*tensors, **settings)
     out = out.view(q.shape)
@@ -63,8 +65,8 @@ def backward(
     rpb: Tensor,
 ) -> tuple[Tensor, ...]:
     """Return the gradients of q, k, v and rpb."""
-    if not is_large(q):
-        return tiles_impl.backward(grad, out, lse, q, k, v, rpb)
+    if not runs_stencil(masked, q):
+        return part_gradients(grad, q, k, v, rpb, 'map')
     K = window_width(rpb)
     inner = grad.clone(memory_format=torch.contiguous_format)
     borders = [*_borders(q, K // 2)]

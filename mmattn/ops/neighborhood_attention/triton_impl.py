@@ -13,9 +13,9 @@ from . import stencil
 
 def unsupported(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> str | None:
     """Return why this backend does not support a call, or None."""
-    tokens = (x.flatten(1, 2) for x in (q, k, v))
-    return masked.unsupported(*tokens, rpb, None)
+    return masked.unsupported(q)
 
 
+runs_stencil = partial(stencil.runs_stencil, masked)
 forward = partial(stencil.forward, masked)
 backward = partial(stencil.backward, masked)

@@ -1,4 +1,4 @@
-from .interface import BACKENDS, OPERATOR, example, structure_aware_attention
+from .interface import structure_aware_attention
 from .real_transforms import irfft_parts, rfft_parts
 from .reference import (
     attention_kernels,
@@ -25,9 +25,6 @@ from .variants import (
 )
 
 __all__ = [
-    'BACKENDS',
-    'OPERATOR',
-    'example',
     'RESIZES',
     'attention_kernels',
     'block_toeplitz',

@@ -1,27 +1,21 @@
-"""Contract, checks and dispatch of structure-aware attention."""
+"""Structure-aware attention: arguments, checks and the operator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from ..autograd import register
-from ..backend import REFERENCE, select_backend
 from ..checks import check_one_device, check_qkv, dtype_name
 from ..exporting import is_exporting
-from ..precision import cast_under_autocast, compute_dtype
-from . import cpu_impl, reference, triton_impl
+from ..operator import Operator
+from ..precision import compute_dtype, without_autocast
+from . import reference, torch_impl, triton_impl
 from .decomposition import structure_aware_attention_decomposition
 from .real_transforms import rfft_parts
 from .spectrum import rfft_grid
 
-OPERATOR = 'structure_aware_attention'
-BACKENDS = {'triton': triton_impl, 'cpu': cpu_impl, 'reference': reference}
 
-
-@cast_under_autocast(0)
 def structure_aware_attention(
     q: Tensor,
     k: Tensor,
@@ -57,9 +51,9 @@ def structure_aware_attention(
         bias: shape (D, K), shared by the heads.
         grid: sides of the grid. Required with half-spectra, whose last side does not
             determine it. Defaults to the sides of the kernels.
-        backend: 'triton', 'cpu', 'reference', or None to take the fastest one that
-            supports the call. Only 'reference' supports second derivatives. None takes
-            it in forward mode and under `torch.func.grad`.
+        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+            supports the call. It is 'reference' in forward mode and under
+            `torch.func.grad`. Only 'reference' supports second derivatives.
 
     Returns:
         Shape (B, N, M, D), dtype as q.
@@ -78,11 +72,9 @@ def structure_aware_attention(
     """
     grid = _check(q, k, v, w_a, w_b, bias, grid)
     dtype = compute_dtype(q.dtype)
-    bias = bias.to(dtype)
-    w_a, w_b = (_parts(w, dtype, grid) for w in (w_a, w_b))
-    tensors = (q, k, v, w_a, w_b, bias)
-    backend = select_backend(OPERATOR, backend, BACKENDS, *tensors)
-    return _attend(*tensors, backend=backend, grid=grid)
+    with without_autocast(q):
+        w_a, w_b = (_parts(w, dtype, grid) for w in (w_a, w_b))
+        return OPERATOR(q, k, v, w_a, w_b, bias.to(dtype), backend=backend, grid=grid)
 
 
 def _parts(w: Tensor, dtype: torch.dtype, grid: tuple[int, ...]) -> Tensor:
@@ -134,24 +126,7 @@ def _outputs(q, k, v, w_a, w_b, bias, **settings):
     )
 
 
-def _on_spectra(function: Callable) -> Callable:
-    """Call `function` with complex half-spectra, and return its gradients as parts.
-
-    Tensors of the operator are real, so that exported graphs are.
-    """
-
-    def call(*tensors, grid):
-        *others, w_a, w_b, bias = tensors
-        spectra = (torch.view_as_complex(w.contiguous()) for w in (w_a, w_b))
-        out = function(*others, *spectra, bias, grid=grid)
-        if isinstance(out, Tensor):
-            return out
-        return tuple(torch.view_as_real(x) if x.is_complex() else x for x in out)
-
-    return call
-
-
-def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
+def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     """Return the tensors and the settings of a small call."""
     qkv = (torch.randn(2, 35, 3, 8, device=device).to(dtype) for _ in range(3))
     weights = (
@@ -161,19 +136,14 @@ def example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     return (*qkv, *weights), dict(grid=(7, 5))
 
 
-_attend = register(
-    OPERATOR,
-    {
-        name: SimpleNamespace(
-            forward=_on_spectra(kernels.forward), backward=_on_spectra(kernels.backward)
-        )
-        for name, kernels in BACKENDS.items()
-        if name != REFERENCE
-    },
-    _on_spectra(reference.structure_aware_attention_reference),
+OPERATOR = Operator(
+    'structure_aware_attention',
+    reference.structure_aware_attention_reference,
+    {'triton': triton_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias',
     settings='SymInt[] grid',
     outputs=_outputs,
+    example=_example,
     saved=('patterns',),
     decomposition=structure_aware_attention_decomposition,
 )

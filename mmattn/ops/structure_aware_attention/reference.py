@@ -15,11 +15,6 @@ from .spectrum import irfft_grid, rfft_grid
 EPS = 1e-6
 
 
-def unsupported(*tensors: Tensor) -> str | None:
-    """Return None: the definition supports every call."""
-    return None
-
-
 def l2_normalize(x: Tensor) -> Tensor:
     """Return `x / sqrt(sum_d x_d^2 + eps)` over the last axis."""
     return x * (x.square().sum(-1, keepdim=True) + EPS).rsqrt()
@@ -28,9 +23,10 @@ def l2_normalize(x: Tensor) -> Tensor:
 def structure_aware_attention_reference(q, k, v, w_a, w_b, bias, *, grid) -> Tensor:
     """Return `mmattn.ops.structure_aware_attention` of the same arguments.
 
-    w_a and w_b are half-spectra.
+    w_a and w_b are the real and imaginary parts of half-spectra, on a last axis.
     """
     dtype = q.dtype
+    w_a, w_b = (torch.view_as_complex(w.contiguous()) for w in (w_a, w_b))
     q, k, v = (x.to(compute_dtype(dtype)) for x in (q, k, v))
     q, k, v = (
         x.permute(0, 2, 3, 1).unflatten(-1, grid)  # (B, M, D, *grid)

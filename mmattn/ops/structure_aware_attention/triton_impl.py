@@ -50,7 +50,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
     patterns = launch.empty(q, B, M, bias.shape[1], N)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if B:
-        w_a, w_b, bias = _real(w_a), _real(w_b), bias.contiguous()
+        w_a, w_b, bias = (x.contiguous() for x in (w_a, w_b, bias))
         with torch.cuda.device_of(q):
             planes, _ = _planes(q, k, v)
             run = _forward if _is_small(grid) else _forward_large
@@ -60,19 +60,19 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """Return the gradients of q, k, v, the half-spectra w_a and w_b, and the bias."""
+    """Return the gradients of q, k, v, the parts of w_a and w_b, and the bias."""
     B, _, M, D = q.shape
     if not B:
         return launch.zeros(q, k, v, w_a, w_b, bias)
     weights = column_weights(grid, w_a)
-    w_a, w_b, bias = _real(w_a), _real(w_b), bias.contiguous()
+    w_a, w_b, bias = (x.contiguous() for x in (w_a, w_b, bias))
     with torch.cuda.device_of(q):
         planes, scale = _planes(q, k, v)
         dy = torch.empty(planes.shape[1:], dtype=torch.float32, device=q.device)
         dy.copy_(grad.permute(0, 2, 3, 1))
         run = _backward if _is_small(grid) else _backward_large
         grads, dw_a, dw_b = run(planes, dy, w_a, w_b, bias, patterns, grid)
-        dw_a, dw_b = (torch.view_as_complex(dw) * weights for dw in (dw_a, dw_b))
+        dw_a, dw_b = (dw * weights[:, None] for dw in (dw_a, dw_b))
         dbias = _bias_gradient(patterns, dy)
         return *_token_gradients(grads, planes, scale, q), dw_a, dw_b, dbias
 
@@ -294,7 +294,7 @@ def _backward(planes, dy, w_a, w_b, bias, patterns, grid):
 
 
 def _forward_large(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
-    """Do what `_forward` does, one pattern after the other."""
+    """Compute `_forward`, one pattern after the other."""
     from .triton_large import _maps_kernel
 
     spectra = _real(rfft_grid(planes[1:].unflatten(-1, grid), grid))
@@ -310,7 +310,7 @@ def _forward_large(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
 
 
 def _backward_large(planes, dy, w_a, w_b, bias, patterns, grid):
-    """Do what `_backward` does, one pattern after the other."""
+    """Compute `_backward`, one pattern after the other."""
     from .triton_large import _bwd_maps_kernel, _bwd_spectra_kernel
 
     D, K = bias.shape

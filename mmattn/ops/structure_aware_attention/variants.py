@@ -15,15 +15,13 @@ under autocast too.
 """
 
 import functools
-from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..backend import is_autocast_on
 from ..checks import check_qkv
-from ..precision import compute_dtype
+from ..precision import compute_dtype, without_autocast
 from .reference import l2_normalize
 
 
@@ -32,9 +30,8 @@ def _in_compute_dtype(operator):
 
     @functools.wraps(operator)
     def wrapped(q: Tensor, *tensors: Tensor, **kwargs) -> Tensor:
-        dtype, device = compute_dtype(q.dtype), q.device.type
-        on = is_autocast_on(device)
-        with torch.autocast(device, enabled=False) if on else nullcontext():
+        dtype = compute_dtype(q.dtype)
+        with without_autocast(q):
             out = operator(*(x.to(dtype) for x in (q, *tensors)), **kwargs)
         return out.to(q.dtype)
 

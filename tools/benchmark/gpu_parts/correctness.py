@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from mmattn.environment import operator_packages
-from mmattn.ops.backend import REFERENCE
+from mmattn.ops.operator import OPERATORS as KERNELS
+from mmattn.ops.operator import REFERENCE
 from tools.benchmark.measure import rounded
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import (
@@ -22,7 +22,7 @@ SHARE = 24
 PARALLEL = CRITICAL = True
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 DRY_DTYPES = (torch.float32,)
-NOT_FOR_GPUS = (REFERENCE, 'cpu', 'cpp')
+NOT_FOR_GPUS = (REFERENCE, 'torch', 'cpp')
 
 
 def tasks(settings: Settings) -> list[str]:
@@ -54,16 +54,13 @@ def kernels(call: Call, device: str) -> list[str]:
     Raises:
         RuntimeError: Triton's backend does not support the call.
     """
-    packages = {package.OPERATOR: package for package in operator_packages()}
-    tensors = call.make_tensors(dtype=torch.float32, device=device)
-    reasons = {
-        name: backend.unsupported(*tensors)
-        for name, backend in packages[call.operator].BACKENDS.items()
-        if name not in NOT_FOR_GPUS
-    }
-    if reasons['triton'] is not None:
+    operator = KERNELS[call.operator]
+    reasons = operator.unsupported(
+        *call.make_tensors(dtype=torch.float32, device=device)
+    )
+    if 'triton' in reasons:
         raise RuntimeError(f'{call.operator} has no Triton here: {reasons["triton"]}')
-    return [name for name, reason in reasons.items() if reason is None]
+    return [x for x in operator.backends if x not in (*reasons, *NOT_FOR_GPUS)]
 
 
 def compare(call: Call, backend: str, dtype: torch.dtype, device: str):

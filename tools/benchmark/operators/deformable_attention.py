@@ -1,4 +1,4 @@
-"""Deformable attention v2 beside its eager definition and attention without a bias.
+"""Deformable attention beside its eager definition and attention without a bias.
 
 The cases are the stages of DAT++-T, with the table made for the grid ("own table") and
 with that of an image of 224 ("design table"), which a detector has. A side is the
@@ -14,15 +14,15 @@ from math import prod
 
 import torch
 
-from mmattn.ops import deformable_attention_v2
-from mmattn.ops.backend import select_backend
-from mmattn.ops.deformable_attention import BACKENDS, OPERATOR
-from tools.benchmark.inputs import make_deformable_v2_inputs
+from mmattn.ops import deformable_attention
+from mmattn.ops.operator import OPERATORS
+from tools.benchmark.inputs import make_deformable_inputs
 
 from . import flex
 from .case import Case, Side, grid_of
 from .dense import sdpa
 
+OPERATOR = 'deformable_attention'
 SIDES = (25, 42), (50, 84), (100, 167)
 RECTANGLES = True
 BASELINE = f'{OPERATOR} (definition)'
@@ -60,7 +60,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     }
 
     def run(backend):
-        return lambda q, k, v, positions, table: deformable_attention_v2(
+        return lambda q, k, v, positions, table: deformable_attention(
             q, k, v, grid, positions, table, backend=backend
         )
 
@@ -70,7 +70,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     if own != (2 * design - 1,) * 2:
         tables[', design table'] = (2 * design - 1,) * 2
     for label, table_size in tables.items():
-        tensors = make_deformable_v2_inputs(
+        tensors = make_deformable_inputs(
             grid=grid,
             K=keys,
             B=batch,
@@ -84,7 +84,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         tensors[0] = tensors[0].contiguous()  # what a projection makes
         for x in tensors:
             x.requires_grad_()
-        backend = select_backend(OPERATOR, None, BACKENDS, *tensors)
+        backend = OPERATORS[OPERATOR].choose(*tensors)
         definition = BASELINE + label
         common = dict(grad=grad, exponentials=exponentials)
         made += [

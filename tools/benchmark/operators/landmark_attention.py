@@ -10,8 +10,7 @@ projections, this the attention alone.
 from math import prod
 
 from mmattn.ops import landmark_attention
-from mmattn.ops.backend import select_backend
-from mmattn.ops.landmark_attention import BACKENDS, OPERATOR
+from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_landmark_inputs
 
 from .case import Case, Side, grid_of
@@ -47,7 +46,7 @@ def cases(side: Side, batch: int, device: str, dtype) -> list[Case]:
         B=batch, N=N, M=HEADS, D=WIDTH, dtype=dtype, device=device, seed=1
     )[0].contiguous()
     maps = (batch, N, HEADS, dtype)
-    backend = select_backend(OPERATOR, None, BACKENDS, *inputs)
+    backend = OPERATORS['landmark_attention'].choose(*inputs)
 
     def run(backend):
         return lambda *tensors: landmark_attention(*tensors, backend=backend)

@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmattn.ops import masked_attention
-from mmattn.ops.backend import select_backend
-from mmattn.ops.masked_attention import BACKENDS, OPERATOR
+from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_masked_inputs
 
 from . import flex
 from .case import Case, Side, grid_of
 from .dense import sdpa
 
+OPERATOR = 'masked_attention'
 SIDES = (14, 28, 56, 112, (200, 334))
 RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
@@ -81,7 +81,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         x.requires_grad_()
     generator = torch.Generator().manual_seed(1)
     grad = torch.randn(q.shape, generator=generator).to(device, dtype)
-    backend = select_backend(OPERATOR, None, BACKENDS, q, k, v, None, None)
+    backend = OPERATORS[OPERATOR].choose(q, k, v, None, None)
     pairs = batch * HEADS * N**2
     exponentials = {'forward': pairs, 'forward+backward': 2 * pairs}
 

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from mmattn.compat import IMPLEMENTATION
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.ms_deform_attn import BACKENDS, OPERATOR
+from mmattn.ops.operator import OPERATORS
 
 from .case import Case, Side, grid_of
 
+OPERATOR = 'ms_deform_attn'
 SIDES = (13, 21), (25, 42), (50, 84), (100, 167)
 RECTANGLES = True
 BASELINE = 'mmcv (PyTorch)'
@@ -72,8 +73,9 @@ def cases_of_queries(
     needs = {which: count * samples for which, count in COPIES.items()}
     common = dict(grad=grad, columns={'queries': Q})
     made = []
-    for name, backend in BACKENDS.items():
-        if name == 'reference' or backend.unsupported(*plain, None):
+    operator = OPERATORS[OPERATOR]
+    for name in operator.backends:
+        if name in operator.unsupported(*plain, None):
             continue
         made += [
             Case(

@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmattn.ops import neighborhood_attention
-from mmattn.ops.backend import select_backend
-from mmattn.ops.neighborhood_attention import BACKENDS, OPERATOR, windows
+from mmattn.ops.neighborhood_attention import windows
+from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_neighborhood_inputs
 
 from . import flex
 from .case import Case, Side, grid_of
 
+OPERATOR = 'neighborhood_attention'
 SIDES = (14, 28, 56, (200, 334))
 RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
@@ -74,7 +75,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     q = tensors[0]
     generator = torch.Generator().manual_seed(1)
     grad = torch.randn(q.shape, generator=generator).to(device, dtype)
-    backend = select_backend(OPERATOR, None, BACKENDS, *tensors)
+    backend = OPERATORS[OPERATOR].choose(*tensors)
     float_bytes = max(4, dtype.itemsize)
 
     def run(backend):

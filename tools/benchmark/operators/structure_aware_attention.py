@@ -11,13 +11,13 @@ from math import prod
 import torch
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.backend import select_backend
-from mmattn.ops.structure_aware_attention import BACKENDS, OPERATOR
+from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_structure_aware_inputs
 
 from .case import Case, Side, grid_of
 from .dense import dense_attention, map_bytes, sdpa
 
+OPERATOR = 'structure_aware_attention'
 SIDES = (7, 14, 28, 56, 84)
 DEFINITION = 'structure_aware_attention (definition)'
 RECTANGLES = True
@@ -63,7 +63,7 @@ def operator_cases(
         x.requires_grad_()
     generator = torch.Generator().manual_seed(1)
     grad = torch.randn(inputs[0].shape, generator=generator).to(device, dtype)
-    backend = select_backend(OPERATOR, None, BACKENDS, *inputs)
+    backend = OPERATORS[OPERATOR].choose(*inputs)
 
     def run(backend):
         return lambda *tensors: structure_aware_attention(*tensors, backend=backend)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.backend import is_autocast_on
+from mmattn.ops.precision import is_autocast_on
 from mmattn.registry import MODELS
 
 from ..initialization import Initializable, init_transformer

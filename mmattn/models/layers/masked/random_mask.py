@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mmattn.ops import neighborhood_mask
-from mmattn.ops.backend import is_autocast_on
 from mmattn.ops.masked_attention import attention_under_mask
+from mmattn.ops.precision import is_autocast_on
 
 from .attention import MaskedAttention
 

@@ -10,15 +10,16 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .chunks import image_and_head_slices, normalizer, unnormalized
+from ..chunks import image_and_head_slices
 from .reference import block_circulant
 from .spectrum import column_weights, irfft_grid, rfft_grid
+from .torch_normalize import normalizer, unnormalized
 
 CHUNK_ELEMENTS = 1 << 18  # of the convolved keys of some heads: 1 MiB in float32
 
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
-    """Do what `cpu_impl.forward` does."""
+    """Compute `torch_impl.forward` by circulant matrices."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     r_a, r_b = _circulants(w_a, w_b, grid)
@@ -38,7 +39,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """Do what `cpu_impl.backward` does."""
+    """Compute `torch_impl.backward` by circulant matrices."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     r_a, r_b = _circulants(w_a, w_b, grid)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .cpu_blocks import Block, Problem
-from .cpu_products import sampled_products
+from .torch_blocks import Block, Problem
+from .torch_products import sampled_products
 
 
 class SampleGrads(NamedTuple):

@@ -4,10 +4,11 @@ No form writes the two maps of N x C x K numbers of the definition. They work on
 whose maps stay in cache, and the backward recomputes the maps.
 """
 
+import torch
 from torch import Tensor
 
 from ..checks import device_reason
-from . import cpu_circulant, cpu_fft, cpu_products
+from . import torch_circulant, torch_fft, torch_products
 
 CIRCULANT_TOKENS = 64  # with more, N x N products cost more than transforms
 PRODUCT_TOKENS = 36  # with fewer, circulant matrices are faster
@@ -22,13 +23,16 @@ def unsupported(q: Tensor, *tensors: Tensor) -> str | None:
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
     """Return the output and the patterns (B, M, K, N) in the compute dtype."""
+    w_a, w_b = (torch.view_as_complex(w.contiguous()) for w in (w_a, w_b))
     return _form(q, grid).forward(q, k, v, w_a, w_b, bias, grid=grid)
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """Return the gradients of q, k, v, the half-spectra w_a and w_b, and the bias."""
+    """Return the gradients of q, k, v, the parts of w_a and w_b, and the bias."""
+    w_a, w_b = (torch.view_as_complex(w.contiguous()) for w in (w_a, w_b))
     form = _form(q, grid)
-    return form.backward(grad, patterns, q, k, v, w_a, w_b, bias, grid=grid)
+    grads = form.backward(grad, patterns, q, k, v, w_a, w_b, bias, grid=grid)
+    return tuple(torch.view_as_real(x) if x.is_complex() else x for x in grads)
 
 
 def _form(q: Tensor, grid: tuple[int, ...]):
@@ -39,5 +43,5 @@ def _form(q: Tensor, grid: tuple[int, ...]):
         and grid[-1] <= PRODUCT_COLUMNS
         and N // grid[-1] <= PRODUCT_ROWS
     ):
-        return cpu_products
-    return cpu_circulant if N <= CIRCULANT_TOKENS else cpu_fft
+        return torch_products
+    return torch_circulant if N <= CIRCULANT_TOKENS else torch_fft

@@ -6,12 +6,13 @@ dy * (W + R // 2) + dx, and a key outside the map is a 0. Queries are taken in b
 whole rows, which stay in cache.
 """
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..chunks import image_and_head_slices, slices
 
 GROUP_ELEMENTS = 1 << 18  # of the planes of q that are in memory at once
 BAND_ELEMENTS = 1 << 18  # of a band of q: 1 MiB in float32
@@ -50,18 +51,12 @@ class Planes(NamedTuple):
 
     def bands(self, width: int) -> list[slice]:
         """Return bands that fit the cache where a token has `width` numbers."""
-        step = max(1, min(self.H, BAND_ELEMENTS // (width * self.stride)))
-        return [slice(i, min(i + step, self.H)) for i in range(0, self.H, step)]
+        return slices(self.H, width * self.stride, BAND_ELEMENTS)
 
     def groups(self, q: Tensor) -> Iterator[tuple[slice, slice]]:
-        """Yield images and heads to load together, of several images or of one."""
+        """Return images and heads to load together, of several images or of one."""
         B, _, M, D = q.shape
-        heads = max(1, min(M, GROUP_ELEMENTS // (D * self.numel)))
-        heads = math.ceil(M / math.ceil(M / heads))  # as even as they can be
-        images = max(1, GROUP_ELEMENTS // (M * D * self.numel)) if heads == M else 1
-        for b in range(0, B, images):
-            for h in range(0, M, heads):
-                yield slice(b, min(b + images, B)), slice(h, min(h + heads, M))
+        return image_and_head_slices(B, M, D * self.numel, GROUP_ELEMENTS)
 
     def windows(self, x: Tensor, band: slice) -> list[Tensor]:
         """Return views of planes (..., numel), the neighbors of a band by offset."""

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .cpu_products import weighted_sums
 from .reference import levels_of
+from .torch_products import weighted_sums
 
 SMALL_INDEX = torch.iinfo(torch.int16).max
 # PyTorch sorts at least this many integers by radix, and fewer by comparisons. More

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .cpu_planes import Planes
+from .torch_planes import Planes
 
 
 class Dense(NamedTuple):
@@ -33,7 +33,7 @@ class Dense(NamedTuple):
 def forward(
     q, k, v, bias, dense=None, *, grid, kernel_size, num_special, mask_fill
 ) -> tuple[Tensor, Tensor]:
-    """Do what `cpu_impl.forward` does, for a soft mask if its `Dense` is given."""
+    """Compute `torch_impl.forward`, for a soft mask if its `Dense` is given."""
     B, N, M, D = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
     planes = Planes(*grid, kernel_size, num_special)
@@ -82,7 +82,7 @@ def forward(
 def backward(
     grad, lse, q, k, v, bias, dense=None, *, grid, kernel_size, num_special, mask_fill
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Do what `cpu_impl.backward` does.
+    """Compute `torch_impl.backward` by shifted maps.
 
     For a soft mask, return what is to be added to the gradients through `Dense`. Rows
     above its limit are left out, and their `lse` is set to inf.

@@ -1,22 +1,28 @@
 """Masked attention on CPUs: dense on small maps, by tiles or the stencil on others."""
 
+import torch
 from torch import Tensor
 
 from ..checks import device_reason
-from . import cpu_dense, cpu_soft, cpu_stencil, cpu_tiles
+from . import torch_dense, torch_soft, torch_stencil, torch_tiles
 
 # Up to this many tokens, N x N products are the fastest.
 DENSE_TOKENS = 256
 SOFT_DENSE_TOKENS = 600
 
-# Up to this many elements of the (B, M, N, N) maps, autograd of the definition is faster.
-DEFINITION_ELEMENTS = 300_000
+# Up to this many elements of the (B, M, N, N) maps, autograd of the reference is faster.
+REFERENCE_ELEMENTS = 300_000
 
 
-def prefers_definition(q: Tensor) -> bool:
-    """Return whether a forward and a backward of the definition are faster."""
+def prefers_reference(q: Tensor, *tensors: Tensor | None, needs_grad: bool) -> bool:
+    """Return whether a forward and a backward of the reference are faster.
+
+    Compiled graphs, which may run at all sizes, keep the kernel.
+    """
+    if not needs_grad or torch.compiler.is_compiling():
+        return False
     B, N, M, _ = q.shape
-    return B * M * N**2 <= DEFINITION_ELEMENTS
+    return B * M * N**2 <= REFERENCE_ELEMENTS
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
@@ -27,21 +33,21 @@ def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
 def forward(q, k, v, bias, alpha, **stencil):
     """Return the output and each row's log of the sum of exponentials (B, M, N)."""
     if _is_small(q, alpha, **stencil):
-        return cpu_dense.forward(q, k, v, bias, alpha, **stencil)
+        return torch_dense.forward(q, k, v, bias, alpha, **stencil)
     if alpha is not None:
-        return cpu_soft.forward(q, k, v, alpha, **stencil)
-    form = cpu_tiles if cpu_tiles.serves(**stencil) else cpu_stencil
+        return torch_soft.forward(q, k, v, alpha, **stencil)
+    form = torch_tiles if torch_tiles.supports(**stencil) else torch_stencil
     return form.forward(q, k, v, bias, **stencil)
 
 
 def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
     """Return the gradients of q, k, v, bias and alpha."""
     if _is_small(q, alpha, **stencil):
-        grads = cpu_dense.backward(grad, out, lse, q, k, v, bias, alpha, **stencil)
+        grads = torch_dense.backward(grad, out, lse, q, k, v, bias, alpha, **stencil)
     elif alpha is not None:
-        grads = cpu_soft.backward(grad, out, lse, q, k, v, alpha, **stencil)
+        grads = torch_soft.backward(grad, out, lse, q, k, v, alpha, **stencil)
     else:
-        grads = cpu_stencil.backward(grad, lse, q, k, v, bias, **stencil)
+        grads = torch_stencil.backward(grad, lse, q, k, v, bias, **stencil)
     *grads, dbias, dalpha = grads
     return (
         *grads,

@@ -1,25 +1,28 @@
-"""Deformable attention v2 by matrix products, one block of the scores at a time.
+"""Deformable attention by matrix products, one block of the scores at a time.
 
 In a block keys are rows and queries are columns, (P, k, n), so that the bias of a key
 is a piece of an H x W map. A plane, one of P, is a head of an image.
 """
 
 from collections.abc import Iterator
+from itertools import starmap
 
 import torch
 from torch import Tensor
 
-from .cpu_blocks import Chunk, Scratch, make_chunks, spans
-from .cpu_taps import TapBias
-from .cpu_unit_step import UnitStepBias
-from .cpu_windows import Axis
+from ..chunks import image_and_head_slices, slices
+from ..workspace import scratch
 from .reference import query_positions, sampled_bias
+from .torch_blocks import Chunk
+from .torch_taps import TapBias
+from .torch_unit_step import UnitStepBias
+from .torch_windows import Axis
 
 BLOCK_ELEMENTS = 1 << 18  # of scores: 1 MiB in float32
 GPU_BLOCK_ELEMENTS = 1 << 24
 BLOCK_QUERIES = 1 << 13  # leaves a block enough keys for fast products
-# Up to this many pairs of a query and a key, autograd of the definition is faster.
-DEFINITION_PAIRS = 1 << 18
+# Up to this many pairs of a query and a key, autograd of the reference is faster.
+REFERENCE_PAIRS = 1 << 18
 
 
 def unsupported(*tensors: Tensor) -> str | None:
@@ -27,24 +30,23 @@ def unsupported(*tensors: Tensor) -> str | None:
     return None
 
 
-def prefers_definition(q: Tensor, k: Tensor) -> bool:
-    """Return whether the definition is faster than this backend."""
-    return q.device.type == 'cpu' and q.shape[1] * k.shape[1] <= DEFINITION_PAIRS
+def prefers_reference(q: Tensor, k: Tensor, *tensors: Tensor, **needs: bool) -> bool:
+    """Return whether the reference is faster than this backend, also without gradients."""
+    return q.device.type == 'cpu' and q.shape[1] * k.shape[1] <= REFERENCE_PAIRS
 
 
 def forward(q, k, v, positions, table, *, grid, align_corners):
     """Return the output and each row's log of the sum of exponentials (B, M, N)."""
-    if prefers_definition(q, k):  # in a graph, which keeps the operator for all sizes
+    if prefers_reference(q, k):  # in a graph, which keeps the operator for all sizes
         return _by_definition(q, k, v, positions, table, grid, align_corners)
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, N, M, D = q.shape
     out = torch.empty(B, N, M, D, dtype=q.dtype, device=q.device)
     lse = torch.empty(B, M, N, dtype=dtype, device=q.device)
-    scratch = Scratch(lse)
     for chunk in _chunks(q, k):
         q_p, k_p, v_p = (chunk.planes(x, dtype) for x in (q, k, v))
         k_p *= D**-0.5
-        bias = _make_bias(chunk, q, positions, table, grid, align_corners, scratch)
+        bias = _make_bias(chunk, q, positions, table, grid, align_corners)
         for rows, queries, blocks in _blocks(q_p, k_p, grid):
             bias.set_rows(rows)
             values, lse_r = _attend(bias, q_p[:, queries], k_p, v_p, blocks)
@@ -76,13 +78,12 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
     B, G, K, _ = positions.shape
     dpositions = lse.new_zeros(B, M, K, 2)
     dtable = torch.zeros_like(table, dtype=dtype)
-    scratch = Scratch(lse)
     for chunk in _chunks(q, k):
         g_p, q_p, k_p, v_p = (chunk.planes(x, dtype) for x in (grad, q, k, v))
         lse_p = lse[chunk.images, chunk.heads].flatten(0, 1)[:, None]
         dq_p, dk_p, dv_p = (torch.zeros_like(x) for x in (q_p, k_p, v_p))
         k_p *= scale
-        bias = _make_bias(chunk, q, positions, table, grid, align_corners, scratch)
+        bias = _make_bias(chunk, q, positions, table, grid, align_corners)
         for rows, queries, blocks in _blocks(q_p, k_p, grid):
             bias.set_rows(rows)
             q_r, g_r, dq_r = (x[:, queries] for x in (q_p, g_p, dq_p))
@@ -95,7 +96,7 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
                 p, parts = bias.make(keys)
                 p.baddbmm_(k_p[:, keys], q_r.mT).sub_(lse_r).exp_()
                 dv_p[:, keys].baddbmm_(p, g_r)
-                ds = scratch.take('ds', *p.shape)
+                ds = scratch('ds', *p.shape, like=p)
                 torch.bmm(v_p[:, keys], g_r.mT, out=ds).sub_(delta).mul_(p)
                 dq_r.baddbmm_(ds.mT, k_p[:, keys])
                 dk_p[:, keys].baddbmm_(ds, q_r, alpha=scale)
@@ -134,19 +135,20 @@ def _elements(x: Tensor) -> int:
 
 def _chunks(q: Tensor, k: Tensor) -> Iterator[Chunk]:
     B, N, M, _ = q.shape
-    return make_chunks(B, M, N * k.shape[1], _elements(q))
+    pairs = N * k.shape[1]
+    return starmap(Chunk, image_and_head_slices(B, M, pairs, _elements(q)))
 
 
 def _blocks(q_p, k_p, grid) -> Iterator[tuple[slice, slice, list[slice]]]:
     """Yield rows of the grid, their queries, and the keys of each of their blocks."""
     H, W = grid
-    for rows in spans(H, max(1, BLOCK_QUERIES // W)):
+    for rows in slices(H, W, BLOCK_QUERIES):
         queries = slice(rows.start * W, rows.stop * W)
         pairs = len(q_p) * (queries.stop - queries.start)
-        yield rows, queries, spans(k_p.shape[1], max(1, _elements(q_p) // pairs))
+        yield rows, queries, slices(k_p.shape[1], pairs, _elements(q_p))
 
 
-def _make_bias(chunk, q, positions, table, grid, align_corners, scratch):
+def _make_bias(chunk, q, positions, table, grid, align_corners):
     dtype = torch.promote_types(q.dtype, torch.float32)
     queries = query_positions(grid, align_corners, dtype=torch.float64, device=q.device)
     queries, (Th, Tw) = queries.unflatten(0, grid), table.shape[1:]
@@ -154,4 +156,4 @@ def _make_bias(chunk, q, positions, table, grid, align_corners, scratch):
     is_unit_step = align_corners and (Th, Tw) == tuple(2 * side - 1 for side in grid)
     positions = chunk.positions(positions, q.shape[2], dtype)
     kind = UnitStepBias if is_unit_step else TapBias
-    return kind(positions, table[chunk.heads].to(dtype), axes, scratch)
+    return kind(positions, table[chunk.heads].to(dtype), axes)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .cpu_blocks import Scratch
-from .cpu_windows import Axis, TableWindows
+from ..workspace import scratch
+from .torch_windows import Axis, TableWindows
 
 
 class UnitStepBias:
@@ -16,13 +16,11 @@ class UnitStepBias:
     a key lie at the same fraction of the way between two numbers.
     """
 
-    def __init__(
-        self, positions: Tensor, table: Tensor, axes: Sequence[Axis], scratch: Scratch
-    ):
+    def __init__(self, positions: Tensor, table: Tensor, axes: Sequence[Axis]):
         """Take positions (P, K, 2), tables (h, Th, Tw) and the axes y and x."""
-        self.positions, self.axes, self.scratch = positions, axes, scratch
+        self.positions, self.axes = positions, axes
         sides = [len(axis.queries) + 1 for axis in axes]
-        self.windows = TableWindows(table, sides, scratch)
+        self.windows = TableWindows(table, sides)
         self.dpositions = torch.zeros_like(positions)
 
     def set_rows(self, rows: slice):
@@ -47,15 +45,15 @@ class UnitStepBias:
 
         The next call reuses their memory. The caller may overwrite the bias.
         """
-        (r, W), take = self.shape, self.scratch.take
+        r, W = self.shape
         corners = self.corners[..., keys]
         _, P, k = corners.shape
         windows = self.windows.cut(corners, (r + 1, W + 1))
         windows = windows.view(P, k, r + 1, W + 1)
         fy, fx = (x[:, keys] for x in self.upper)
-        lines = take('lines', P, k, r + 1, W)
+        lines = scratch('lines', P, k, r + 1, W, like=windows)
         torch.lerp(windows[..., :-1], windows[..., 1:], fx, out=lines)
-        bias = take('bias', P, k, r, W)
+        bias = scratch('bias', P, k, r, W, like=windows)
         torch.lerp(lines[:, :, :-1], lines[:, :, 1:], fy, out=bias)
         return bias.flatten(2), (keys, windows, lines)
 
@@ -63,10 +61,10 @@ class UnitStepBias:
         """Add the gradients that follow from that of the bias made last."""
         keys, windows, lines = parts
         P, k, r, W = lines.shape
-        dbias, take = dbias.view(P, k, r - 1, W), self.scratch.take
-        dlines = take('dlines', *lines.shape)
+        dbias = dbias.view(P, k, r - 1, W)
+        dlines = scratch('dlines', *lines.shape, like=lines)
         (fy, fx), (gy, gx) = ([x[:, keys] for x in y] for y in (self.upper, self.lower))
-        slopes = take('slopes', *dbias.shape)
+        slopes = scratch('slopes', *dbias.shape, like=dbias)
         torch.sub(lines[:, :, 1:], lines[:, :, :-1], out=slopes)
         dy = slopes.mul_(dbias).sum((2, 3))
         torch.mul(dbias, gy, out=dlines[:, :, :-1])

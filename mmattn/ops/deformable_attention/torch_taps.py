@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .cpu_blocks import Scratch
-from .cpu_windows import Axis, TableWindows
+from ..workspace import scratch
+from .torch_windows import Axis, TableWindows
 
 ALIGNMENT = 8  # products are slow where the length of a row is no multiple
 
@@ -17,13 +17,11 @@ class TapBias:
     A row of Y_s or X_s holds the two weights of a linear interpolation, and zeros.
     """
 
-    def __init__(
-        self, positions: Tensor, table: Tensor, axes: Sequence[Axis], scratch: Scratch
-    ):
+    def __init__(self, positions: Tensor, table: Tensor, axes: Sequence[Axis]):
         """Take positions (P, K, 2), tables (h, Th, Tw) and the axes y and x."""
-        self.positions, self.axes, self.scratch = positions, axes, scratch
+        self.positions, self.axes = positions, axes
         sides = [_length(axis, len(axis.queries)) for axis in axes]
-        self.windows = TableWindows(table, sides, scratch)
+        self.windows = TableWindows(table, sides)
         self.dpositions = torch.zeros_like(positions)
 
     def set_rows(self, rows: slice):
@@ -45,7 +43,7 @@ class TapBias:
         """Return Y or X, (P * k, n, side)."""
         slots, upper = (x[axis][:, keys] for x in (self.slots, self.upper))
         shape = *slots.shape[:3], self.shape[axis]
-        hats = self.scratch.take(f'hats {axis}', *shape).zero_()
+        hats = scratch(f'hats {axis}', *shape, like=upper).zero_()
         hats.scatter_(-1, slots, 1 - upper).scatter_(-1, slots + 1, upper)
         return hats.flatten(0, 1)
 
@@ -55,20 +53,20 @@ class TapBias:
         The next call reuses their memory. The caller may overwrite the bias.
         """
         Y, X = (self._hats(axis, keys) for axis in range(2))
-        corners, take = self.corners[..., keys], self.scratch.take
+        corners = self.corners[..., keys]
         windows = self.windows.cut(corners, self.shape)
         (n, r, _), (_, W, w) = Y.shape, X.shape
-        lines = torch.bmm(Y, windows, out=take('lines', n, r, w))
-        bias = torch.bmm(lines, X.mT, out=take('bias', n, r, W))
+        lines = torch.bmm(Y, windows, out=scratch('lines', n, r, w, like=Y))
+        bias = torch.bmm(lines, X.mT, out=scratch('bias', n, r, W, like=Y))
         return bias.view(*corners.shape[1:], r * W), (keys, windows, lines, Y, X)
 
     def add_gradients(self, dbias: Tensor, parts: tuple):
         """Add the gradients that follow from that of the bias made last."""
         keys, windows, lines, Y, X = parts
-        take, dbias = self.scratch.take, dbias.view(len(Y), Y.shape[1], X.shape[1])
-        dX = torch.bmm(dbias.mT, lines, out=take('dhats 1', *X.shape))
+        dbias = dbias.view(len(Y), Y.shape[1], X.shape[1])
+        dX = torch.bmm(dbias.mT, lines, out=scratch('dhats 1', *X.shape, like=X))
         dlines = torch.bmm(dbias, X, out=lines)
-        dY = torch.bmm(dlines, windows.mT, out=take('dhats 0', *Y.shape))
+        dY = torch.bmm(dlines, windows.mT, out=scratch('dhats 0', *Y.shape, like=Y))
         torch.bmm(Y.mT, dlines, out=windows)
         self.windows.add(windows, self.corners[..., keys])
         for axis, dhats, i in ((0, dY, 1), (1, dX, 0)):

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from . import cpu_stencil
-from .cpu_stencil import Dense
+from . import torch_stencil
+from .torch_stencil import Dense
 
 CANCELED = 8.0  # limit of the weight taken out over the weight left
 ROW_ELEMENTS = 1 << 18  # scores of the rows that are computed again at a time
 
 
 def forward(q, k, v, alpha, **stencil):
-    """Do what `cpu_impl.forward` does."""
+    """Compute `torch_impl.forward` for a soft mask."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     alpha = alpha.to(dtype)
     q_flash, k_flash, v_flash = _flash_inputs(q, k, v, alpha)
@@ -28,7 +28,7 @@ def forward(q, k, v, alpha, **stencil):
         q_flash, k_flash, v_flash
     )
     dense = Dense(alpha, out.transpose(1, 2), lse)
-    out, lse = cpu_stencil.forward(q, k, v, None, dense, **stencil)
+    out, lse = torch_stencil.forward(q, k, v, None, dense, **stencil)
     canceled = ~(dense.lse - lse < torch.tensor(CANCELED).log())
     canceled[..., : stencil['num_special']] = False
     for b, h, rows, near in _rows_by_head(canceled, stencil):
@@ -39,14 +39,14 @@ def forward(q, k, v, alpha, **stencil):
 
 
 def backward(grad, out, lse, q, k, v, alpha, **stencil):
-    """Do what `cpu_impl.backward` does."""
+    """Compute `torch_impl.backward` for a soft mask."""
     dtype, num_special = lse.dtype, stencil['num_special']
     alpha = alpha.to(dtype)
     delta = (grad.to(dtype) * out.to(dtype)).sum(-1).mT  # (B, M, N)
     lse_flash = lse.clone()
     lse_flash[..., :num_special] = float('inf')  # gives rows no weight
     dense = Dense(alpha, delta=delta, limit=CANCELED)
-    *local, _, dalpha = cpu_stencil.backward(
+    *local, _, dalpha = torch_stencil.backward(
         grad, lse_flash, q, k, v, None, dense, **stencil
     )
     canceled = lse_flash == float('inf')

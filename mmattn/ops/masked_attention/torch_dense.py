@@ -5,14 +5,14 @@ and a NaN outside a mask becomes 0.
 """
 
 import functools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..workspace import heads_first, product, take
+from ..chunks import image_and_head_slices
+from ..workspace import heads_first, product, scratch
 from .reference import neighborhood_mask, stencil_offsets
 
 CHUNK_ELEMENTS = 1 << 19  # of the maps of some heads: 2 MiB in float32
@@ -42,23 +42,13 @@ def _offsets(grid, kernel_size, num_special) -> Tensor:
         return stencil_offsets(grid, kernel_size, num_special)
 
 
-def _chunks(q: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield images and heads, of several images or of one."""
-    B, N, M, _ = q.shape
-    maps = max(1, CHUNK_ELEMENTS // N**2)
-    images, heads = max(1, maps // M), min(M, maps)
-    for b in range(0, B, images):
-        for h in range(0, M, heads):
-            yield slice(b, min(b + images, B)), slice(h, min(h + heads, M))
-
-
 def forward(q, k, v, bias, alpha, *, mask_fill, **stencil):
-    """Do what `cpu_impl.forward` does."""
+    """Compute `torch_impl.forward` by N x N products."""
     B, N, M, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
     mask = _mask(**stencil, dtype=dtype)
     out, lse = torch.empty(q.shape, dtype=q.dtype), torch.empty(B, M, N, dtype=dtype)
-    for images, heads in _chunks(q):
+    for images, heads in image_and_head_slices(B, M, N**2, CHUNK_ELEMENTS):
         chunk = images, slice(None), heads
         q_p, k_p, v_p = (
             heads_first(name, x[chunk], dtype)
@@ -76,8 +66,9 @@ def forward(q, k, v, bias, alpha, *, mask_fill, **stencil):
 
 
 def backward(grad, out, lse, q, k, v, bias, alpha, *, mask_fill, **stencil):
-    """Do what `cpu_impl.backward` does."""
-    dtype, scale = lse.dtype, q.shape[-1] ** -0.5
+    """Compute `torch_impl.backward` by N x N products."""
+    B, N, M, D = q.shape
+    dtype, scale = lse.dtype, D**-0.5
     mask = _mask(**stencil, dtype=dtype)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     dbias = dalpha = None
@@ -86,7 +77,7 @@ def backward(grad, out, lse, q, k, v, bias, alpha, *, mask_fill, **stencil):
     if alpha is not None:
         dalpha = torch.zeros(alpha.shape, dtype=dtype)
         outside = 1 - mask.inside.flatten()
-    for images, heads in _chunks(q):
+    for images, heads in image_and_head_slices(B, M, N**2, CHUNK_ELEMENTS):
         chunk = images, slice(None), heads
         g_p, q_p, k_p, v_p = (
             heads_first(name, x[chunk], dtype)
@@ -127,7 +118,7 @@ def _extras(bias, alpha, heads, mask: Mask, stencil):
     factor = added = None
     if alpha is not None:
         alpha = alpha[heads].to(dtype)[:, None, None]
-        factor = take('factor', len(alpha), *mask.inside.shape, dtype=dtype)
+        factor = scratch('factor', len(alpha), *mask.inside.shape, like=mask.inside)
         torch.mul(mask.inside, 1 - alpha, out=factor).add_(alpha)
     if bias is not None:
         bias = F.pad(bias[heads].to(dtype).flatten(1), (0, 1))
@@ -142,7 +133,7 @@ def _masked_scores(q, k, factor, added, mask: Mask, mask_fill):
     """
     plain = product('plain', q, k.mT, q.shape[-1] ** -0.5)
     if factor is not None:
-        masked = take('masked', *plain.shape, dtype=plain.dtype)
+        masked = scratch('masked', *plain.shape, like=plain)
         shape = -1, *factor.shape
         torch.mul(plain.view(shape), factor, out=masked.view(shape))
         return plain, masked

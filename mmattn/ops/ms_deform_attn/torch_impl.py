@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..checks import device_reason
-from .cpu_blocks import Problem
-from .cpu_products import weighted_sums
-from .cpu_sample_grads import SampleGrads
-from .cpu_value_grad import sum_pixels, sum_windows
+from .torch_blocks import Problem
+from .torch_products import weighted_sums
+from .torch_sample_grads import SampleGrads
+from .torch_value_grad import sum_pixels, sum_windows
 
 BLOCK_SAMPLES = 1 << 16
 # Heads are taken one by one from this many samples of a head, in all and per pixel.

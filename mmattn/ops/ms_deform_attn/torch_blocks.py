@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .cpu_windows import Levels, Windows
+from ..chunks import slices
+from .torch_windows import Levels, Windows
 
 LARGEST_INT32 = torch.iinfo(torch.int32).max
 make_levels = functools.lru_cache(maxsize=32)(Levels)
@@ -76,9 +77,7 @@ class Problem(NamedTuple):
     def blocks(self, samples: int) -> Iterator[Block]:
         """Yield blocks of about this many samples."""
         R, M, S = self.weights.shape
-        step = max(1, samples // (M * S))
-        for first in range(0, R, step):
-            queries = slice(first, min(first + step, R))
+        for queries in slices(R, M * S, samples):
             points, attention = self.points[queries], self.weights[queries]
             attention = attention.to(self.table.dtype)
             reference = None

@@ -7,14 +7,15 @@ they are in cache. See `Transforms` for how.
 import torch
 from torch import Tensor
 
-from .chunks import image_and_head_slices, normalizer, slices, unnormalized
-from .cpu_transforms import Transforms
+from ..chunks import image_and_head_slices, slices
+from .torch_normalize import normalizer, unnormalized
+from .torch_transforms import Transforms
 
 CHUNK_ELEMENTS = 1 << 19  # of the convolved maps of some channels: 2 MiB in float32
 
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
-    """Do what `cpu_impl.forward` does."""
+    """Compute `torch_impl.forward` by small matrices."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     transforms = Transforms(grid, w_a.dtype)
@@ -47,7 +48,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """Do what `cpu_impl.backward` does."""
+    """Compute `torch_impl.backward` by small matrices."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     transforms = Transforms(grid, w_a.dtype)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .cpu_blocks import Scratch
+from ..workspace import scratch
 
 
 class Axis(NamedTuple):
@@ -44,9 +44,9 @@ class TableWindows:
     A table has margins of zeros, which hold the windows that lie outside it.
     """
 
-    def __init__(self, table: Tensor, longest: Sequence[int], scratch: Scratch):
+    def __init__(self, table: Tensor, longest: Sequence[int]):
         """Take tables (h, Th, Tw) and the sides of the largest window."""
-        self.sizes, self.longest, self.scratch = table.shape[1:], longest, scratch
+        self.sizes, self.longest = table.shape[1:], longest
         y, x = longest
         self.padded = F.pad(table, (x, x, y, y))
         self.dpadded = torch.zeros_like(self.padded)
@@ -73,7 +73,7 @@ class TableWindows:
             (h, height - r + 1, width - w + 1, r, w),
             (height * width, width, 1, width, 1),
         )
-        windows = self.scratch.take('windows', corners[0].numel(), r, w)
+        windows = scratch('windows', corners[0].numel(), r, w, like=self.padded)
         index = list(corners.flatten(1))
         return torch.ops.aten.index.Tensor_out(overlapping, index, out=windows)
 
@@ -86,7 +86,7 @@ class TableWindows:
             torch.arange(side, device=first.device) for side in dwindows.shape[1:]
         )
         inside = (rows[:, None] * width + columns).flatten()
-        index = self.scratch.take('index', len(first), len(inside), dtype=torch.long)
+        index = scratch('index', len(first), len(inside), like=first)
         torch.add(first[:, None], inside, out=index)
         self.dpadded.flatten().scatter_add_(0, index.flatten(), dwindows.flatten())
 

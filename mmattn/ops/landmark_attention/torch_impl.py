@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from ..checks import device_reason
+from ..chunks import slices
 from ..precision import compute_dtype
-from ..workspace import heads_first, product, take
+from ..workspace import heads_first, product, scratch
 
 CHUNK_ELEMENTS = 1 << 18  # of one (E, rows, S) map: 1 MiB in float32
 MIN_ROWS = 16  # products of fewer rows are slower than a miss of the cache
-# Up to this many elements of the (B, E, L, N) maps, autograd of the definition is faster
+# Up to this many elements of the (B, E, L, N) maps, autograd of the reference is faster
 # than a backward that computes them again.
-DEFINITION_ELEMENTS = 700_000
+REFERENCE_ELEMENTS = 700_000
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
@@ -25,16 +26,18 @@ def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
     return device_reason(q, 'cpu', 'meta')
 
 
-def prefers_definition(q: Tensor, k_landmarks: Tensor, w1_q: Tensor | None) -> bool:
-    """Return whether a forward and a backward of the definition are faster."""
+def prefers_reference(
+    q, k, v, q_landmarks, k_landmarks, w1_q, *mixing, needs_grad: bool
+) -> bool:
+    """Return whether a forward and a backward of the reference are faster.
+
+    Compiled graphs, which may run at all sizes, keep the kernel.
+    """
+    if not needs_grad or torch.compiler.is_compiling():
+        return False
     heads = q.shape[2] if w1_q is None else len(w1_q)
     elements = q.shape[0] * heads * k_landmarks.shape[1] * q.shape[1]
-    return elements <= DEFINITION_ELEMENTS
-
-
-def num_statistics(q: Tensor, k_landmarks: Tensor, w1_q, w1_k) -> int:
-    """Return 0: the backward recomputes the softmax statistics."""
-    return 0
+    return elements <= REFERENCE_ELEMENTS
 
 
 def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
@@ -71,12 +74,6 @@ def backward(
 
 def _to(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
-
-
-def _slices(count: int, num_elements: int, minimum: int = 1) -> list[slice]:
-    """Slice `count` items of `num_elements` each, so that a slice fills a chunk."""
-    step = max(minimum, CHUNK_ELEMENTS // max(1, num_elements))
-    return [slice(i, i + step) for i in range(0, count, step)]
 
 
 def _tokens_first(x: Tensor, num_images: int) -> Tensor:
@@ -118,12 +115,12 @@ def _mixed_forward(q, k, v, w1, w2, *, out):
     B, R, M, D = q.shape
     dtype = compute_dtype(q.dtype)
     row_elements = k.shape[1] * (M if w1 is None else len(w1))
-    for images in _slices(B, R * row_elements):
+    for images in slices(B, R * row_elements, CHUNK_ELEMENTS):
         b = len(q[images])
         k_b, v_b = (  # (b * M, S, D)
             heads_first(name, x[images], dtype) for name, x in (('k', k), ('v', v))
         )
-        for rows in _slices(R, b * row_elements, MIN_ROWS):
+        for rows in slices(R, b * row_elements, CHUNK_ELEMENTS, MIN_ROWS):
             q_r = heads_first('q', q[images, rows], dtype)  # (b * M, r, D)
             scores, axis = _scores('scores', q_r, k_b, D**-0.5)
             prob = _mix('prob', w1, scores, b)
@@ -140,15 +137,15 @@ def _mixed_backward(grad, q, k, v, w1, w2):
     row_elements = k.shape[1] * (M if w1 is None else len(w1))
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     dw1, dw2 = (None if w is None else torch.zeros_like(w) for w in (w1, w2))
-    for images in _slices(B, R * row_elements):
+    for images in slices(B, R * row_elements, CHUNK_ELEMENTS):
         b = len(q[images])
         k_b, v_b = (  # (b * M, S, D)
             heads_first(name, x[images], dtype) for name, x in (('k', k), ('v', v))
         )
         dk_b, dv_b = (
-            take(name, *k_b.shape, dtype=dtype).zero_() for name in ('dk', 'dv')
+            scratch(name, *k_b.shape, like=k_b).zero_() for name in ('dk', 'dv')
         )
-        for rows in _slices(R, b * row_elements, MIN_ROWS):
+        for rows in slices(R, b * row_elements, CHUNK_ELEMENTS, MIN_ROWS):
             q_r = heads_first('q', q[images, rows], dtype)  # (b * M, r, D)
             grad_r = heads_first('grad', grad[images, rows], dtype)
             scores, axis = _scores('scores', q_r, k_b, scale)

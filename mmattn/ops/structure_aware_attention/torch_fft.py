@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .chunks import image_and_head_slices, normalizer, slices, unnormalized
+from ..chunks import image_and_head_slices, slices
 from .spectrum import column_weights, half_spectrum, whole_spectrum
+from .torch_normalize import normalizer, unnormalized
 
 CHUNK_ELEMENTS = 1 << 18  # of one complex map: 2 MiB in single precision
 
 
 def forward(q, k, v, w_a, w_b, bias, *, grid):
-    """Do what `cpu_impl.forward` does."""
+    """Compute `torch_impl.forward` by fast transforms."""
     B, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     w_a, w_b = (whole_spectrum(w, grid) for w in (w_a, w_b))
@@ -43,7 +44,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
 
 
 def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
-    """Do what `cpu_impl.backward` does."""
+    """Compute `torch_impl.backward` by fast transforms."""
     _, N, M, D = q.shape
     K, dtype = bias.shape[1], bias.dtype
     w_a, w_b = (whole_spectrum(w, grid) for w in (w_a, w_b))

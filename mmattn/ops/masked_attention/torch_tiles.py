@@ -6,18 +6,19 @@ outside the mask, which the sum of all values already contains.
 """
 
 import functools
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ..chunks import slices
 
 TILE = 4
 HALO = TILE + 2
 CHUNK_ELEMENTS = 1 << 19  # of the keys of some tiles: 2 MiB in float32
 
 
-def serves(*, grid, kernel_size, num_special, mask_fill) -> bool:
+def supports(*, grid, kernel_size, num_special, mask_fill) -> bool:
     """Return whether tiles cover a map and its hard mask."""
     return (
         (kernel_size, num_special, mask_fill) == (3, 0, 'zero')
@@ -27,7 +28,7 @@ def serves(*, grid, kernel_size, num_special, mask_fill) -> bool:
 
 
 def forward(q, k, v, bias, *, grid, **stencil) -> tuple[Tensor, Tensor]:
-    """Do what `cpu_impl.forward` does."""
+    """Compute `torch_impl.forward` by tiles."""
     B, N, M, D = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
     out, lse = torch.empty(q.shape, dtype=q.dtype), torch.empty(B, M, N, dtype=dtype)
@@ -36,11 +37,11 @@ def forward(q, k, v, bias, *, grid, **stencil) -> tuple[Tensor, Tensor]:
     extra = None if bias is None else _spread(bias.to(dtype))
     n, m = outside.shape[:2]
     row = m * M * HALO**2 * D
-    for images in _slices(B, n * row):
+    for images in slices(B, n * row, CHUNK_ELEMENTS):
         q_i, k_i, v_i, out_i, lse_i = (x[images] for x in maps)
         k_i, v_i = (F.pad(x.to(dtype), (0, 0, 0, 0, 1, 1, 1, 1)) for x in (k_i, v_i))
         total = v_i.sum((1, 2))[:, None, None, :, None]  # (b, 1, 1, M, 1, D)
-        for rows in _slices(n, len(q_i) * row):
+        for rows in slices(n, len(q_i) * row, CHUNK_ELEMENTS):
             q_t = _tiles(q_i, rows).to(dtype, copy=True).mul_(D**-0.5)
             k_t, v_t = (_halos(x, rows) for x in (k_i, v_i))
             s = q_t.flatten(4, 5).flatten(0, 3).bmm(k_t.mT)
@@ -58,13 +59,6 @@ def forward(q, k, v, bias, *, grid, **stencil) -> tuple[Tensor, Tensor]:
             for tiles, to in ((y, out_i), (row_lse, lse_i)):
                 _tiles(to, rows).copy_(tiles.unflatten(4, (TILE, TILE)))
     return out, lse
-
-
-def _slices(count: int, num_elements: int) -> Iterator[slice]:
-    """Slice `count` items of `num_elements` each, so that a slice fills a chunk."""
-    step = max(1, CHUNK_ELEMENTS // max(1, num_elements))
-    for start in range(0, count, step):
-        yield slice(start, min(start + step, count))
 
 
 def _tiles(x: Tensor, rows: slice) -> Tensor:

@@ -1,0 +1,289 @@
+"""The frame of every operator: its schema, its gradients and the choice of a backend.
+
+This is the only place that looks at devices, dtypes and the environment to choose what
+runs a call. `OPERATORS` has every operator by its name.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from .derivatives import check_cotangent, needs_reference
+from .exporting import is_exporting
+from .precision import compute_dtype
+
+logger = logging.getLogger('mmattn')
+
+BACKEND_VARIABLE = 'MMATTN_BACKEND'
+REFERENCE = 'reference'
+
+OPERATORS: dict[str, 'Operator'] = {}
+
+
+class Operator:
+    """Register and call `torch.ops.mmattn.<name>` and its `<name>_backward`.
+
+    `torch.compile` and `torch.export` see one node each for forward and backward.
+
+    Args:
+        name: the operator's name.
+        reference: the definition in plain PyTorch, called with the tensors by position
+            and the settings by name. PyTorch differentiates it.
+        backends: modules by name, fastest first. `unsupported(*tensors)` returns why
+            one does not support a call, or None. `forward(*tensors, **settings)`
+            returns the output and the saved outputs. `backward(grad, *saved, *tensors,
+            **settings)` returns a gradient for each tensor, None where it is None.
+        tensors: the tensor arguments as in a schema: 'Tensor q, Tensor? bias'.
+        settings: the other arguments as in a schema: 'SymInt[] grid'. The last argument
+            of both registered operators is the backend.
+        outputs: called as `forward`, with `backend` as one more keyword. It returns
+            empty tensors of the shapes and dtypes that `forward` returns.
+        example: called with a device and a dtype. It returns the tensors and the
+            settings of a small call.
+        saved: names of the outputs that `backward` is given: 'out' for the output
+            itself, and those that `forward` returns after it.
+        prefers_reference: called with the tensors and the keyword `needs_grad`. It
+            returns whether the reference is faster than the backend 'torch'.
+        decomposition: the operator in plain PyTorch operators for exported graphs,
+            called as `forward`. It returns the output. Defaults to the reference.
+        double_backward: the autograd formula of the backward operator and its
+            `setup_context`. With it the backward operator returns a gradient for each
+            tensor, an empty one where the tensor is None. Without it optional tensors
+            make the backward operator return a list of those that are not None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reference: Callable[..., Tensor],
+        backends: Mapping[str, ModuleType],
+        *,
+        tensors: str,
+        settings: str = '',
+        outputs: Callable[..., Tensor | tuple[Tensor, ...]],
+        example: Callable[[str, torch.dtype], tuple[tuple, dict]],
+        saved: Sequence[str] = (),
+        prefers_reference: Callable[..., bool] | None = None,
+        decomposition: Callable[..., Tensor] | None = None,
+        double_backward: tuple[Callable, Callable] | None = None,
+    ):
+        self.name, self.reference, self.backends = name, reference, dict(backends)
+        self.outputs, self.example = outputs, example
+        self.prefers_reference = prefers_reference
+        self.decomposition = decomposition or reference
+        self.settings = [text.split()[-1] for text in settings.split(', ') if text]
+        self.num_tensors, self.num_saved = tensors.count('Tensor'), len(saved)
+        self.num_outputs = len({'out', *saved})
+        self.returns_list = 'Tensor?' in tensors and double_backward is None
+        arguments = ', '.join(filter(None, (tensors, settings, 'str backend')))
+        given = ''.join(f'Tensor {output}, ' for output in saved)
+        grads = 'Tensor[]' if self.returns_list else _tensors(self.num_tensors)
+        self.schema = f'({arguments}) -> {_tensors(self.num_outputs)}'
+        self.backward_schema = f'(Tensor grad, {given}{arguments}) -> {grads}'
+        self._register(double_backward)
+        OPERATORS[name] = self
+
+    def __call__(
+        self, *tensors: Tensor | None, backend: str | None = None, **settings
+    ) -> Tensor:
+        """Return the output, by the requested backend or the one that `choose` returns.
+
+        Raises:
+            ValueError: see `choose`.
+        """
+        backend = self.choose(*tensors, requested=backend)
+        if backend == REFERENCE:
+            return self.reference(*tensors, **settings)
+        values = [settings[name] for name in self.settings]
+        result = self.forward(*tensors, *values, backend)
+        return result if self.num_outputs == 1 else result[0]
+
+    def choose(self, *tensors: Tensor | None, requested: str | None = None) -> str:
+        """Return the name of the backend that runs a call.
+
+        Calls that only plain PyTorch differentiates get the reference, see
+        `needs_reference`, and so do those for which it is faster. An explicit request
+        is obeyed.
+
+        Args:
+            tensors: the operator's tensors. Only their meta data is read.
+            requested: a backend's name, or None to choose. None defaults to the
+                environment variable `MMATTN_BACKEND`, if it is set.
+
+        Raises:
+            ValueError: the requested backend does not exist or does not support the
+                call.
+        """
+        if requested := self.requested(requested, *tensors):
+            return requested
+        if needs_reference(*tensors):
+            return REFERENCE
+        rejected = []
+        for name, kernels in self.backends.items():
+            if reason := kernels.unsupported(*tensors):
+                rejected.append(f'{name}: {reason}')
+            elif name == 'torch' and self._is_slow(tensors):
+                return REFERENCE
+            else:
+                break
+        else:
+            name = REFERENCE
+        if rejected and tensors[0].is_cuda:
+            _log_once(f'{self.name} runs on {name!r}: {"; ".join(rejected)}')
+        return name
+
+    def requested(self, requested: str | None, *tensors: Tensor | None) -> str | None:
+        """Return the backend that a caller or `MMATTN_BACKEND` requests, or None.
+
+        Raises:
+            ValueError: see `choose`.
+        """
+        requested = requested or os.environ.get(BACKEND_VARIABLE)
+        if not requested:
+            return None
+        names = [*self.backends, REFERENCE]
+        if requested not in names:
+            raise ValueError(
+                f'{self.name}: backend must be one of {names}, got {requested!r}'
+            )
+        if requested == REFERENCE:
+            return requested
+        if reason := self.backends[requested].unsupported(*tensors):
+            raise ValueError(
+                f'{self.name}: backend {requested!r} cannot run this call: {reason}'
+            )
+        if needs_reference(*tensors):
+            raise ValueError(
+                f'{self.name}: backend {requested!r} supports neither forward-mode '
+                f'derivatives nor torch.func.grad; use None or {REFERENCE!r}'
+            )
+        return requested
+
+    def unsupported(self, *tensors: Tensor | None) -> dict[str, str]:
+        """Return why backends do not support a call, by the names of those backends."""
+        reasons = {
+            name: kernels.unsupported(*tensors)
+            for name, kernels in self.backends.items()
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def decompose(self, *args):
+        """Return the outputs in plain PyTorch operators, for exported graphs."""
+        inputs, settings, backend = self._parse(args, self.num_tensors)
+        if get_proxy_mode() is None:
+            # With symbolic sizes PyTorch asks this table for shapes and strides.
+            return self.outputs(*inputs, backend=backend, **settings)
+        # Exported graphs view outputs, whose strides are those of the operator.
+        out = self.decomposition(*inputs, **settings).contiguous()
+        # What only a backward pass reads is dead code here.
+        unread = [out.new_empty(0) for _ in range(self.num_outputs - 1)]
+        return (out, *unread) if unread else out
+
+    def _is_slow(self, tensors: Sequence[Tensor | None]) -> bool:
+        """Return whether the reference is faster than the backend 'torch'.
+
+        Exported graphs, which run at all sizes, keep the operator.
+        """
+        if self.prefers_reference is None or is_exporting():
+            return False
+        needs_grad = torch.is_grad_enabled() and any(
+            x is not None and x.requires_grad for x in tensors
+        )
+        return self.prefers_reference(*tensors, needs_grad=needs_grad)
+
+    def _register(self, double_backward: tuple[Callable, Callable] | None):
+        """Define both operators, their fakes, their gradients and the decomposition."""
+        define = functools.partial(torch.library.custom_op, mutates_args=())
+        forward = define(f'mmattn::{self.name}', self._forward, schema=self.schema)
+        forward.register_fake(self._fake_forward)
+        forward.register_autograd(self._grads, setup_context=self._save)
+        backward = define(
+            f'mmattn::{self.name}_backward', self._backward, schema=self.backward_schema
+        )
+        backward.register_fake(self._fake_backward)
+        if double_backward:
+            formula, save = double_backward
+            backward.register_autograd(formula, setup_context=save)
+        self.forward = getattr(torch.ops.mmattn, self.name)
+        self.backward = getattr(torch.ops.mmattn, f'{self.name}_backward')
+        # The ONNX exporter reads PyTorch's table; we pass ours to torch.export.
+        torch._decomp.register_decomposition(self.forward.default)(self.decompose)
+
+    def _parse(self, args: Sequence, count: int) -> tuple[Sequence, dict, str]:
+        """Split arguments into `count` tensors, settings by name, and the backend."""
+        *values, backend = args[count:]
+        values = (tuple(x) if isinstance(x, list) else x for x in values)
+        return args[:count], dict(zip(self.settings, values, strict=True)), backend
+
+    def _forward(self, *args):
+        inputs, settings, backend = self._parse(args, self.num_tensors)
+        return self.backends[backend].forward(*inputs, **settings)
+
+    def _fake_forward(self, *args):
+        inputs, settings, backend = self._parse(args, self.num_tensors)
+        return self.outputs(*inputs, backend=backend, **settings)
+
+    def _backward(self, *args):
+        count = 1 + self.num_saved + self.num_tensors
+        inputs, settings, backend = self._parse(args, count)
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            grads = self.backends[backend].backward(*inputs, **settings)
+        if self.returns_list:
+            return [grad for grad in grads if grad is not None]
+        return tuple(inputs[0].new_empty(0) if x is None else x for x in grads)
+
+    def _fake_backward(self, *args):
+        inputs = args[1 + self.num_saved :][: self.num_tensors]
+        if self.returns_list:
+            return [_empty_like(x) for x in inputs if x is not None]
+        return tuple(
+            inputs[0].new_empty(0) if x is None else _empty_like(x) for x in inputs
+        )
+
+    def _save(self, ctx, inputs, output):
+        ctx.settings = inputs[self.num_tensors :]
+        kept = output[self.num_outputs - self.num_saved :] if self.num_saved else ()
+        ctx.save_for_backward(*kept, *inputs[: self.num_tensors])
+
+    def _grads(self, ctx, grad: Tensor, *_):
+        check_cotangent(self.name, grad)
+        saved = ctx.saved_tensors  # once: checkpointing hands them out only once
+        grads = iter(self.backward(grad, *saved, *ctx.settings))
+        inputs = saved[self.num_saved :]
+        if self.returns_list:
+            grads = [None if x is None else next(grads) for x in inputs]
+        else:
+            grads = [
+                None if x is None else grad
+                for x, grad in zip(inputs, grads, strict=True)
+            ]
+        return *grads, *[None] * len(ctx.settings)
+
+
+def out_and_lse(q: Tensor, *tensors: Tensor | None, **settings):
+    """Return empty tensors for the output and the softmax statistics of an attention.
+
+    The output is shaped as q, and the log of each row's sum of exponentials is
+    (B, M, N).
+    """
+    B, N, M, _ = q.shape
+    return _empty_like(q), q.new_empty(B, M, N, dtype=compute_dtype(q.dtype))
+
+
+def _tensors(count: int) -> str:
+    return 'Tensor' if count == 1 else f'({", ".join(["Tensor"] * count)})'
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@functools.cache
+def _log_once(message: str):
+    logger.warning(message)
