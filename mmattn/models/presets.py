@@ -6,6 +6,7 @@ A name is the file of the family and the preset: `ivit_tiny`, `pvt_v2_b2_li`.
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from mmattn.errors import UserError
 from mmattn.models import backbones
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.models.classifiers import PooledClassifier
@@ -30,7 +31,7 @@ def find_preset(name: str) -> tuple[type[BaseBackbone], str]:
     known = all_presets()
     if name not in known:
         close = get_close_matches(name, known, n=3) or list(known)
-        raise ValueError(
+        raise UserError(
             f'no model {name!r}: did you mean one of {close}? `mmattn.list_models()` '
             'lists all'
         )

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 
 def check_dims(name: str, tensor: Tensor, count: int) -> torch.Size:
     """Return the shape of a floating-point tensor of `count` dimensions."""
     if tensor.dim() != count or not tensor.is_floating_point():
-        raise ValueError(
+        raise UserError(
             f'`{name}` must be a floating-point tensor of {count} dimensions, got '
             f'{tuple(tensor.shape)} of {dtype_name(tensor.dtype)}'
         )
@@ -23,7 +25,7 @@ def check_dims(name: str, tensor: Tensor, count: int) -> torch.Size:
 def check_shape(name: str, tensor: Tensor | None, shape: Sequence[int]):
     """Check the shape of a tensor that is not None."""
     if tensor is not None and tensor.shape != tuple(shape):
-        raise ValueError(
+        raise UserError(
             f'`{name}` must have shape {tuple(shape)}, got {tuple(tensor.shape)}'
         )
 
@@ -31,7 +33,7 @@ def check_shape(name: str, tensor: Tensor | None, shape: Sequence[int]):
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> torch.Size:
     """Return the shape (B, N, M, D) that q, k and v have in common."""
     if q.dim() != 4 or k.shape != q.shape or v.shape != q.shape:
-        raise ValueError(
+        raise UserError(
             '`q`, `k` and `v` must have one shape (B, N, M, D), got '
             f'{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}'
         )
@@ -45,7 +47,7 @@ def check_not_empty(**sizes: int):
     """Check that sizes, given by their letters, are positive."""
     if 0 in sizes.values():
         got = ', '.join(f'{letter}={size}' for letter, size in sizes.items())
-        raise ValueError(f'only the batch may be empty, got {got}')
+        raise UserError(f'only the batch may be empty, got {got}')
 
 
 def check_one_dtype(**tensors: Tensor):
@@ -53,7 +55,7 @@ def check_one_dtype(**tensors: Tensor):
     dtypes = [x.dtype for x in tensors.values()]
     if len(set(dtypes)) > 1 or not dtypes[0].is_floating_point:
         *names, last = (f'`{name}`' for name in tensors)
-        raise ValueError(
+        raise UserError(
             f'{", ".join(names)} and {last} must have one floating-point dtype, got '
             f'{[dtype_name(dtype) for dtype in dtypes]}'
         )
@@ -63,7 +65,7 @@ def check_one_device(*tensors: Tensor | None):
     """Check that all tensors that are not None are on one device."""
     devices = {str(x.device) for x in tensors if x is not None}
     if len(devices) > 1:
-        raise ValueError(f'all tensors must be on one device, got {sorted(devices)}')
+        raise UserError(f'all tensors must be on one device, got {sorted(devices)}')
 
 
 def device_reason(tensor: Tensor, *device_types: str) -> str | None:

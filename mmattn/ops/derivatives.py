@@ -5,6 +5,8 @@ from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 
+from mmattn.errors import UserError
+
 
 def needs_reference(*tensors: Tensor | None) -> bool:
     """Return whether only plain PyTorch supports how a call is differentiated.
@@ -34,7 +36,7 @@ def check_cotangent(operator: str, grad: Tensor):
             drop silently.
     """
     if _has_tangent(grad):
-        raise ValueError(
+        raise UserError(
             f'{operator}: the gradient of the output has a forward-mode tangent, which '
             'the backward of a kernel does not support; take the gradient with '
             "torch.func.vjp, or use the backend 'reference'"

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from mmattn.errors import UserError
+
 from .derivatives import check_cotangent, needs_reference
 from .exporting import is_exporting
 from .precision import compute_dtype
@@ -149,17 +151,17 @@ class Operator:
             return None
         names = [*self.backends, REFERENCE]
         if requested not in names:
-            raise ValueError(
+            raise UserError(
                 f'{self.name}: backend must be one of {names}, got {requested!r}'
             )
         if requested == REFERENCE:
             return requested
         if reason := self.backends[requested].unsupported(*tensors):
-            raise ValueError(
+            raise UserError(
                 f'{self.name}: backend {requested!r} cannot run this call: {reason}'
             )
         if needs_reference(*tensors):
-            raise ValueError(
+            raise UserError(
                 f'{self.name}: backend {requested!r} supports neither forward-mode '
                 f'derivatives nor torch.func.grad; use None or {REFERENCE!r}'
             )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from mmattn.errors import UserError
 from mmattn.models.layers import Initializable, fit_image_channels
 
 from .calls import check_images, take_indices
@@ -68,7 +69,7 @@ class BaseBackbone(Initializable):
     ):
         super().__init__()
         if in_channels < 1:
-            raise ValueError(f'in_channels must be 1 or more, got {in_channels}')
+            raise UserError(f'in_channels must be 1 or more, got {in_channels}')
         self.init_cfg = init_cfg
         self.in_channels = in_channels
         self.frozen_stages = -1
@@ -79,14 +80,14 @@ class BaseBackbone(Initializable):
         """Return the preset called `arch`, or a dict that has a preset's keys."""
         if isinstance(arch, str):
             if arch not in self.arch_zoo:
-                raise ValueError(
+                raise UserError(
                     f'{type(self).__name__}: arch must be one of '
                     f'{list(self.arch_zoo)} or a dict, got {arch!r}'
                 )
             return self.arch_zoo[arch]
         keys = set(next(iter(self.arch_zoo.values())))
         if set(arch) != keys:
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: a custom arch must have the keys '
                 f'{sorted(keys)}, '
                 f'got {sorted(arch)}'
@@ -100,12 +101,12 @@ class BaseBackbone(Initializable):
         given = (out_indices,) if isinstance(out_indices, int) else tuple(out_indices)
         resolved = tuple(i + count if i < 0 else i for i in given)
         if not given or any(not 0 <= i < count for i in resolved):
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: out_indices must be in '
                 f'[-{count}, {count - 1}], got {out_indices}'
             )
         if list(resolved) != sorted(set(resolved)):
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: out_indices must ascend, got {out_indices}'
             )
         return resolved
@@ -115,7 +116,7 @@ class BaseBackbone(Initializable):
         if isinstance(compile, Mapping):
             return dict(compile)
         if not isinstance(compile, bool):
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: compile must be a bool or a dict of options '
                 f'of torch.compile, got {compile!r}'
             )
@@ -232,7 +233,7 @@ class BaseBackbone(Initializable):
             The last map with its norm, and the maps (B, C_i, H_i, W_i).
         """
         if output_fmt != 'NCHW' or self.out_type != 'featmap':
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__}: output_fmt must be 'NCHW' and out_type "
                 f"'featmap', got {output_fmt!r} and {self.out_type!r}"
             )
@@ -339,7 +340,7 @@ class BaseBackbone(Initializable):
         """Freeze the stem and the first `frozen_stages` stages; -1 freezes nothing."""
         stages = self.stages()
         if not -1 <= frozen_stages < len(stages):
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__}: frozen_stages must be in '
                 f'[-1, {len(stages) - 1}], got {frozen_stages}'
             )
@@ -381,7 +382,7 @@ def drop_path_rates(last: float, depth: int, schedule: str = 'linear') -> list[f
     'constant'.
     """
     if schedule not in ('linear', 'constant'):
-        raise ValueError(
+        raise UserError(
             f"drop_path_schedule must be 'linear' or 'constant', got {schedule!r}"
         )
     if schedule == 'constant':

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
 from mmattn.ops.checks import dtype_name
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def check_images(backbone: 'BaseBackbone', x: Tensor):
             fits = fits and min(sides) >= backbone.min_side
     if not fits:
         shape = ', '.join(('B', str(backbone.in_channels), *backbone.image_sides))
-        raise ValueError(
+        raise UserError(
             f'{type(backbone).__name__}: images must have shape ({shape}), sides of '
             f'{backbone.min_side} or more, and the dtype {dtype_name(dtype)} of the '
             f'weights, got {tuple(x.shape)} of {dtype_name(x.dtype)}'
@@ -55,7 +56,7 @@ def take_indices(indices: int | Sequence[int] | None, count: int) -> list[int]:
     else:
         given = range(count) if indices is None else indices
     if not given or any(not -count <= index < count for index in given):
-        raise ValueError(
+        raise UserError(
             f'indices must be a number in [1, {count}], or a list of numbers in '
             f'[-{count}, {count - 1}], got {indices}'
         )

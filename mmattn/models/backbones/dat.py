@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.checkpoints import layouts
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
@@ -46,7 +47,7 @@ def block_kinds(blocks: Sequence[str], depths: Sequence[int]) -> list[str]:
     if len(blocks) != len(depths) or not all(
         kinds and set(kinds) <= set(BLOCKS) for kinds in blocks
     ):
-        raise ValueError(
+        raise UserError(
             f'blocks must have letters of {BLOCKS!r} for each of {len(depths)} stages, '
             f'got {blocks}'
         )
@@ -195,7 +196,7 @@ class DAT(Pyramid):
         kinds = block_kinds(blocks, depths)
         for stage, groups in enumerate(num_groups):
             if 'D' in kinds[stage] and not groups:
-                raise ValueError(
+                raise UserError(
                     f"DAT: blocks 'D' of stage {stage} need a number of groups, got "
                     f'{num_groups=}'
                 )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.checkpoints import layouts
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
@@ -187,7 +188,7 @@ class DATPlusPlus(Pyramid):
         arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         if len(depths) != len(OFFSET_STRIDES):
-            raise ValueError(
+            raise UserError(
                 f'DATPlusPlus: arch must have {len(OFFSET_STRIDES)} stages, '
                 f'got {depths=}'
             )

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DropPath,
@@ -158,12 +159,12 @@ class HMaiT(Pyramid):
             not 0 <= masked <= heads
             for masked, heads in zip(masked_heads, num_heads, strict=True)
         ):
-            raise ValueError(
+            raise UserError(
                 f'HMaiT: masked_heads must be numbers up to {tuple(num_heads)}, '
                 f'got {masked_heads}'
             )
         if position not in POSITIONS:
-            raise ValueError(
+            raise UserError(
                 f'HMaiT: position must be one of {POSITIONS}, got {position!r}'
             )
         grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]

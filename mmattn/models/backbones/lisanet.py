@@ -21,6 +21,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import (
     DepthwiseConv,
     DropPath,
@@ -192,7 +193,7 @@ class LiSANet(Pyramid):
         init_cfg: dict | list[dict] | None = None,
     ):
         if activation not in ACTIVATIONS:
-            raise ValueError(
+            raise UserError(
                 f'LiSANet: activation must be one of {list(ACTIVATIONS)}, '
                 f'got {activation!r}'
             )
@@ -201,7 +202,7 @@ class LiSANet(Pyramid):
         self.plain = len(self.arch['depths']) == 1
         given = embed_dims, num_heads, patch_size
         if not self.plain and given != (None, None, None):
-            raise ValueError(
+            raise UserError(
                 'LiSANet: embed_dims, num_heads and patch_size are for a network of '
                 f'one stage, got {embed_dims}, {num_heads} and {patch_size} for '
                 f'{arch!r}'
@@ -212,7 +213,7 @@ class LiSANet(Pyramid):
         arch = self.arch
         embed_dims, depths = arch['embed_dims'], arch['depths']
         if num_heads is None and any(channels % HEAD_DIMS for channels in embed_dims):
-            raise ValueError(
+            raise UserError(
                 f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, or num_heads '
                 f'given, got {embed_dims}'
             )
@@ -282,7 +283,7 @@ class LiSANet(Pyramid):
     def _check_mixer(self, mixer: str):
         mixers = ['lisa', *(MIXERS if self.plain else ())]
         if mixer not in mixers:
-            raise ValueError(
+            raise UserError(
                 f'LiSANet: mixer of a network of {"one" if self.plain else "several"} '
                 f'stages must be one of {mixers}, got {mixer!r}'
             )

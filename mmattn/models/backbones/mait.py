@@ -21,6 +21,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import (
     DropPath,
     MaskedAttention,
@@ -170,7 +171,7 @@ class MaiT(Plain):
         depth = arch['depth'] if depth is None else depth
         num_heads = arch['num_heads'] if num_heads is None else num_heads
         if out_type not in OUT_TYPES:
-            raise ValueError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
+            raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         self.out_type = out_type
         self.out_indices = self.resolve_out_indices(out_indices, depth)
         self.with_cp = with_cp

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import (
     embed_patches,
     fit_on_load,
@@ -184,9 +185,9 @@ class MaskedCaiT(Plain):
         embed_dims, depth = arch['embed_dims'], arch['depth']
         self.out_indices = self.resolve_out_indices(out_indices, depth)
         if out_type not in OUT_TYPES:
-            raise ValueError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
+            raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         if out_type == 'cls_token' and len(self.out_indices) > 1:
-            raise ValueError(
+            raise UserError(
                 f"out_type='cls_token' takes one of out_indices, got {out_indices}"
             )
         self.out_type = out_type

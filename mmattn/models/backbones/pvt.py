@@ -18,6 +18,7 @@ from math import isqrt, prod
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.checkpoints.pvt import (
     convert_state_dict,
     layout_of,
@@ -155,7 +156,7 @@ class PVT(Pyramid):
         init_cfg: dict | list[dict] | None = None,
     ):
         if out_type not in OUT_TYPES:
-            raise ValueError(
+            raise UserError(
                 f'PVT: out_type must be one of {OUT_TYPES}, got {out_type!r}'
             )
         with_token = out_type == 'cls_token'
@@ -166,7 +167,7 @@ class PVT(Pyramid):
         arch = self.arch
         embed_dims, last = arch['embed_dims'], len(arch['depths']) - 1
         if with_token and (self.out_indices[-1] != last or arch['sr_ratios'][-1] != 1):
-            raise ValueError(
+            raise UserError(
                 "PVT: the class token of out_type='cls_token' is in the last stage, "
                 f'whose sr_ratio must be 1, got out_indices {out_indices} and '
                 f'sr_ratios {arch["sr_ratios"]}'
@@ -176,7 +177,7 @@ class PVT(Pyramid):
             tuple(side // (4 << stage) for side in sides) for stage in range(last + 1)
         ]
         if not all(map(all, self.grid_sizes)):
-            raise ValueError(
+            raise UserError(
                 f'PVT: img_size must be {4 << last} or more a side, got {img_size}'
             )
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import (
     DropPath,
     InteractiveAttention,
@@ -218,11 +219,11 @@ class ViT(Plain):
             mhsa=mhsa, mhsa_interaction=mhsa_interaction, imhsa=imhsa, masked=masked
         )
         if attention not in attentions:
-            raise ValueError(
+            raise UserError(
                 f'ViT: attention must be one of {list(attentions)}, got {attention!r}'
             )
         if backend is not None and attention.startswith('mhsa'):
-            raise ValueError(
+            raise UserError(
                 f'ViT: attention={attention!r} has no backends, so `backend` must be '
                 f'None, got {backend!r}'
             )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
 from mmattn.models.checkpoints.deformable_detr import TWO_STAGE, convert_state_dict
 
 OUTPUTS = 91
@@ -46,7 +47,7 @@ def with_coco_classes(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
     outputs = sorted({len(weights[name]) for name in branches})
     if outputs != [OUTPUTS]:
-        raise ValueError(
+        raise UserError(
             f"the branches of weights for COCO's category ids must have {OUTPUTS} "
             f'outputs, got {outputs}'
         )

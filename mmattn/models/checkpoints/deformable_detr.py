@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from . import layouts
 from .load_hook import load_hook
 
@@ -131,7 +133,7 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for source, value in state_dict.items():
         name = _renamed(source, REPLACEMENTS[layout])
         if name in converted and not torch.equal(value, converted[name]):
-            raise ValueError(
+            raise UserError(
                 f'{source} and {sources[name]} are the same weight, but their values '
                 'differ'
             )
@@ -223,7 +225,7 @@ def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, 
 def _check_classes(weights: Mapping[str, Tensor], classes: int):
     bias = weights.get('bbox_head.cls_branches.0.bias')
     if bias is not None and len(bias) != classes:
-        raise ValueError(
+        raise UserError(
             f'these are the weights of a Deformable DETR of {len(bias)} classes, '
             f'bbox_head has {classes}: set num_classes={len(bias)}, or convert the '
             'file with tools/converters/convert_checkpoint.py (--coco-classes converts '
@@ -235,7 +237,7 @@ def _check_classes(weights: Mapping[str, Tensor], classes: int):
 def _check_refinement(weights: Mapping[str, Tensor], with_box_refine: bool):
     several = 'bbox_head.reg_branches.1.0.bias' in weights
     if several and refines_boxes(weights) != with_box_refine:
-        raise ValueError(
+        raise UserError(
             'these are the weights of a Deformable DETR with '
             f'with_box_refine={not with_box_refine}, the decoder has {with_box_refine}'
         )
@@ -246,7 +248,7 @@ def _check_names(
 ):
     unknown = [sources.get(n, n) for n in converted if not NAMES.fullmatch(n)]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f'these are no weights of a Deformable DETR in the layout {layout}: '
             f'{unknown[:6]}, {len(unknown)} in all'
         )
@@ -309,7 +311,7 @@ def _indices(pattern: str, names: Mapping[str, Tensor]) -> set[int]:
 def _input_projection(name: str, levels: int) -> str:
     match = CHANNEL_MAPPER.fullmatch(name)
     if match is None:
-        raise ValueError(
+        raise UserError(
             f'the official code has no weight for {name}: its neck is a ChannelMapper '
             'with group norms'
         )

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 
 def find_layout(
     state_dict: Mapping[str, Tensor], markers: Mapping[str, str]
@@ -31,7 +33,7 @@ def layout_of(
     """
     layout = find_layout(state_dict, markers)
     if layout is None:
-        raise ValueError(
+        raise UserError(
             f'these are not the weights of a {model}: no name matches one of '
             f'{list(markers.values())}; the first ones are {list(state_dict)[:3]}'
         )

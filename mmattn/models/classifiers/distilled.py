@@ -16,6 +16,7 @@ from mmpretrain.models.classifiers import BaseClassifier, ImageClassifier
 from mmpretrain.models.heads import DeiTClsHead
 from torch import Tensor
 
+from mmattn.errors import UserError
 from mmattn.registry import MODELS
 
 # Keys of a classifier's config that give its initial weights.
@@ -76,16 +77,16 @@ class DistilledClassifier(ImageClassifier):
             init_cfg=init_cfg,
         )
         if not isinstance(self.head, DeiTClsHead):
-            raise ValueError(
+            raise UserError(
                 f'DistilledClassifier: head must be a DeiTClsHead, got {head}'
             )
         if not 0 <= teacher_weight <= 1:
-            raise ValueError(
+            raise UserError(
                 'DistilledClassifier: teacher_weight must be in [0, 1], got '
                 f'{teacher_weight}'
             )
         if temperature is not None and temperature <= 0:
-            raise ValueError(
+            raise UserError(
                 'DistilledClassifier: temperature must be positive or None, got '
                 f'{temperature}'
             )
@@ -123,7 +124,7 @@ class DistilledClassifier(ImageClassifier):
     def distillation_loss(self, score: Tensor, teacher_score: Tensor) -> Tensor:
         """Return the mean loss of the distillation token, see the class."""
         if score.shape != teacher_score.shape:
-            raise ValueError(
+            raise UserError(
                 f'the teacher has {teacher_score.shape[1]} classes, the student '
                 f'{score.shape[1]}'
             )
@@ -142,7 +143,7 @@ class DistilledClassifier(ImageClassifier):
     def teacher_score(self, inputs: Tensor) -> Tensor:
         """Return the teacher's scores (B, classes) for the student's images."""
         if not self._teacher:
-            raise ValueError(
+            raise UserError(
                 'DistilledClassifier has no teacher yet: call init_weights() before '
                 'training'
             )
@@ -183,7 +184,7 @@ def _normalization(teacher: BaseClassifier) -> tuple[Tensor, Tensor, bool]:
         return preprocessor.mean, preprocessor.std, preprocessor.to_rgb
     timm_cfg = getattr(getattr(teacher, 'model', None), 'pretrained_cfg', {})
     if 'mean' not in timm_cfg or 'std' not in timm_cfg:
-        raise ValueError(
+        raise UserError(
             'DistilledClassifier: the normalization of the teacher is unknown; give it '
             'a data_preprocessor with mean, std and to_rgb'
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.models.backbones.calls import take_indices
 from mmattn.models.layers import init_linear_and_conv
@@ -48,7 +49,7 @@ class PooledClassifier(nn.Module):
         super().__init__()
         last = len(backbone.levels()) - 1
         if backbone.out_indices != (last,) or backbone.out_type != 'featmap':
-            raise ValueError(
+            raise UserError(
                 f'PooledClassifier: {type(backbone).__name__} must return its last map '
                 f"alone: out_indices=-1, out_type='featmap'; got "
                 f'{backbone.out_indices} and {backbone.out_type!r}'
@@ -74,7 +75,7 @@ class PooledClassifier(nn.Module):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None):
         """Put in a new linear layer, and another pooling unless that is None."""
         if global_pool not in (None, 'avg', ''):
-            raise ValueError(
+            raise UserError(
                 "PooledClassifier: global_pool must be 'avg' or '', got "
                 f'{global_pool!r}'
             )

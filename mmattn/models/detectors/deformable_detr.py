@@ -16,6 +16,7 @@ from mmdet.registry import MODELS as MMDET_MODELS
 from mmdet.structures import DetDataSample
 from torch import Tensor
 
+from mmattn.errors import UserError
 from mmattn.models.checkpoints.deformable_detr import take_any_layout
 from mmattn.models.layers import DecoderOutput
 from mmattn.registry import MODELS
@@ -69,9 +70,9 @@ class DeformableDETR(BaseDetector):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         for name, cfg in dict(decoder=decoder, bbox_head=bbox_head).items():
             if cfg is None:
-                raise ValueError(f'DeformableDETR requires a {name}, got None')
+                raise UserError(f'DeformableDETR requires a {name}, got None')
         if given := [key for key in DERIVED if key in bbox_head]:
-            raise ValueError(
+            raise UserError(
                 f'DeformableDETR: {", ".join(given)} of bbox_head follow from the '
                 f'decoder, got {bbox_head}'
             )
@@ -103,7 +104,7 @@ class DeformableDETR(BaseDetector):
                 if hasattr(part, setting)
             }
             if len(set(values.values())) > 1:
-                raise ValueError(
+                raise UserError(
                     f'DeformableDETR: encoder, decoder and head differ in {setting}: '
                     f'{values}'
                 )

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops import deformable_attention
 from mmattn.ops.deformable_attention import query_positions
 from mmattn.ops.exporting import is_known
@@ -86,18 +87,18 @@ class DeformableAttention(nn.Module):
         super().__init__()
         check_heads(embed_dims, num_heads)
         if num_heads % num_groups:
-            raise ValueError(f'{num_heads} heads do not split into {num_groups} groups')
+            raise UserError(f'{num_heads} heads do not split into {num_groups} groups')
         if len(table_grid) != 2 or min(table_grid) < 1:
-            raise ValueError(f'table_grid must be two positive sides, got {table_grid}')
+            raise UserError(f'table_grid must be two positive sides, got {table_grid}')
         if not 1 <= stride <= kernel_size:
-            raise ValueError(
+            raise UserError(
                 'stride must be from 1 to kernel_size, '
                 f'got {stride=} and {kernel_size=}'
             )
         if version not in (1, 2):
-            raise ValueError(f'version must be 1 or 2, got {version!r}')
+            raise UserError(f'version must be 1 or 2, got {version!r}')
         if position not in POSITIONS:
-            raise ValueError(f'position must be one of {POSITIONS}, got {position!r}')
+            raise UserError(f'position must be one of {POSITIONS}, got {position!r}')
         self.num_heads = num_heads
         self.num_groups = num_groups
         self.version = version

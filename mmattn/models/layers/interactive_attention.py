@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops import landmark_attention
 from mmattn.ops.adaptive_pool import adaptive_avg_pool
 
@@ -20,7 +21,7 @@ def mixing_weights(
         ValueError: `expand` is None or less than 1.
     """
     if expand is None or expand < 1:
-        raise ValueError(f'interact_expand must be at least 1, got {expand}')
+        raise UserError(f'interact_expand must be at least 1, got {expand}')
     mixed = expand * num_heads
     return (
         nn.Parameter(torch.empty(mixed, num_heads)),
@@ -81,9 +82,9 @@ class InteractiveAttention(nn.Module):
         super().__init__()
         check_heads(embed_dims, num_heads)
         if landmarks < 1:
-            raise ValueError(f'landmarks must be at least 1, got {landmarks}')
+            raise UserError(f'landmarks must be at least 1, got {landmarks}')
         if local_kernel is not None and local_kernel % 2 == 0:
-            raise ValueError(f'local_kernel must be odd or None, got {local_kernel}')
+            raise UserError(f'local_kernel must be odd or None, got {local_kernel}')
         self.num_heads = num_heads
         self.landmarks = landmarks
         self.backend = backend

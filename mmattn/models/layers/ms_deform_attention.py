@@ -6,6 +6,7 @@ from math import pi
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops import fused_ms_deform_attn
 from mmattn.registry import MODELS
 
@@ -48,7 +49,7 @@ class MSDeformAttention(nn.Module):
         super().__init__()
         value_dims = int(embed_dims * value_proj_ratio)
         if min(embed_dims, num_heads, num_levels, num_points, value_dims) < 1:
-            raise ValueError(
+            raise UserError(
                 'channels, heads, levels and points must be at least 1, got '
                 f'{embed_dims=}, {num_heads=}, {num_levels=}, {num_points=}, '
                 f'{value_proj_ratio=}'
@@ -111,7 +112,7 @@ class MSDeformAttention(nn.Module):
         B, Q, _ = query.shape
         M, L, P = self.num_heads, self.num_levels, self.num_points
         if len(spatial_shapes) != L:
-            raise ValueError(f'spatial_shapes must have {L} maps, got {spatial_shapes}')
+            raise UserError(f'spatial_shapes must have {L} maps, got {spatial_shapes}')
         value = self.value_proj(value)
         if padding_mask is not None:
             value = value.masked_fill(padding_mask[..., None], 0)

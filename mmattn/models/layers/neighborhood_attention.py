@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops import neighborhood_attention
 
 from .pointwise import PointwiseLinear
@@ -37,11 +38,11 @@ class NeighborhoodAttention(nn.Module):
     ):
         super().__init__()
         if embed_dims % num_heads:
-            raise ValueError(
+            raise UserError(
                 f'{embed_dims} channels do not split into {num_heads} heads'
             )
         if kernel_size < 3 or kernel_size % 2 == 0:
-            raise ValueError(
+            raise UserError(
                 f'kernel_size must be odd and at least 3, got {kernel_size}'
             )
         self.num_heads = num_heads

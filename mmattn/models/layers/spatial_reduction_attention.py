@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops.adaptive_pool import adaptive_avg_pool
 from mmattn.ops.pointwise_linear import blas_lacks_avx512
 
@@ -33,7 +34,7 @@ class SpatialReductionAttention(nn.Module):
     def __init__(self, embed_dims: int, num_heads: int, sr_ratio: int = 1):
         super().__init__()
         if embed_dims % num_heads:
-            raise ValueError(
+            raise UserError(
                 f'embed_dims must be a multiple of num_heads, got {embed_dims} and '
                 f'{num_heads}'
             )

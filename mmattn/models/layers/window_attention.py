@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops.exporting import copied, is_exporting, is_known
 
 from .checks import check_heads
@@ -42,7 +43,7 @@ class WindowAttention(nn.Module):
         super().__init__()
         check_heads(embed_dims, num_heads)
         if not 0 <= shift < window_size:
-            raise ValueError(
+            raise UserError(
                 f'shift must be in [0, window_size), got {shift=} and {window_size=}'
             )
         self.num_heads = num_heads

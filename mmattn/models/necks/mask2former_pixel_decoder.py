@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import Initializable
 from mmattn.ops.precision import is_autocast_on
@@ -118,9 +119,9 @@ class Mask2FormerPixelDecoder(Initializable):
             ('act_cfg', act_cfg, dict(type='ReLU')),
         ):
             if given is not None and without_inplace(given) != known:
-                raise ValueError(f'{name} must be {known}, got {given}')
+                raise UserError(f'{name} must be {known}, got {given}')
         if not 1 <= num_outs <= len(in_channels):
-            raise ValueError(
+            raise UserError(
                 f'num_outs must be from 1 to {len(in_channels)}, got {num_outs=}'
             )
         self.num_outs = num_outs
@@ -159,7 +160,7 @@ def with_defaults(name: str, given: Mapping) -> dict:
         if isinstance(value, Mapping):
             value = without_inplace(value)
         if key not in known or key not in FREE and value != known[key]:
-            raise ValueError(
+            raise UserError(
                 f'Mask2FormerPixelDecoder: {name} does not support {key}={value!r}'
             )
     return {**known, **given}
@@ -185,12 +186,12 @@ def neck_settings(
     }
     for key, (value, expected) in widths.items():
         if value not in (None, expected):
-            raise ValueError(
+            raise UserError(
                 f'Mask2FormerPixelDecoder: {key} must be {expected}, as in the other '
                 f'settings, got {value}'
             )
     if encoder['num_cp'] not in (-1, 0, encoder['num_layers']):
-        raise ValueError(
+        raise UserError(
             'Mask2FormerPixelDecoder: num_cp must be -1 or all layers, got '
             f'{encoder["num_cp"]}'
         )

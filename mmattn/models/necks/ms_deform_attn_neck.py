@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import DeformableDETREncoder, Initializable
 from mmattn.registry import MODELS
 
@@ -73,13 +74,13 @@ class MSDeformAttnNeck(Initializable):
         num_outs = len(self.in_channels) if num_outs is None else num_outs
         num_extra = num_outs - len(self.in_channels)
         if not (0 <= num_extra < num_encoder_levels <= num_outs):
-            raise ValueError(
+            raise UserError(
                 'num_outs must be at least the number of input maps, and '
                 'num_encoder_levels must include one of these, got '
                 f'in_channels={self.in_channels}, {num_outs=}, {num_encoder_levels=}'
             )
         if out_channels % 32:
-            raise ValueError(
+            raise UserError(
                 f'out_channels must be a multiple of 32, got {out_channels=}'
             )
         self.init_cfg = init_cfg
@@ -112,7 +113,7 @@ class MSDeformAttnNeck(Initializable):
 
     def forward(self, feats: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if len(feats) != len(self.in_channels):
-            raise ValueError(
+            raise UserError(
                 f'needs maps of {self.in_channels} channels, got '
                 f'{[tuple(feat.shape) for feat in feats]}'
             )
@@ -141,7 +142,7 @@ def build_encoder(
     given = dict(embed_dims=embed_dims, num_levels=num_levels)
     settings = settings or {}
     if repeated := sorted(given.keys() & settings.keys()):
-        raise ValueError(f'encoder: the neck sets {repeated}, got {settings}')
+        raise UserError(f'encoder: the neck sets {repeated}, got {settings}')
     if 'type' in settings:
         return MODELS.build(dict(settings, **given))
     return DeformableDETREncoder(**{**MASK2FORMER_ENCODER, **settings}, **given)

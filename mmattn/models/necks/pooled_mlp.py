@@ -11,6 +11,7 @@ Apache-2.0).
 
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import init_linear_and_conv
 from mmattn.registry import MODELS
 
@@ -38,7 +39,7 @@ class PooledMLP(nn.Module):
     ):
         super().__init__()
         if not 0 <= head_dropout < 1:
-            raise ValueError(
+            raise UserError(
                 f'PooledMLP: head_dropout must be in [0, 1), got {head_dropout}'
             )
         self.norm1 = nn.LayerNorm(in_channels, eps=1e-6)

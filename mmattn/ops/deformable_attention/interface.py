@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..checks import (
     check_dims,
     check_not_empty,
@@ -90,14 +92,14 @@ def _check(q, k, v, positions, table, grid):
     check_shape('positions', positions, (B, G, K, 2))
     check_shape('table', table, (M, *table.shape[1:]))
     if 0 in table.shape:
-        raise ValueError(f'`table` must not be empty, got {tuple(table.shape)}')
+        raise UserError(f'`table` must not be empty, got {tuple(table.shape)}')
     if M % G:
-        raise ValueError(f'the groups must divide the heads, got {G=} and {M=}')
+        raise UserError(f'the groups must divide the heads, got {G=} and {M=}')
     check_one_dtype(q=q, k=k, v=v)
     check_one_device(q, k, v, positions, table)
     grid = tuple(grid)
     if len(grid) != 2 or grid[0] * grid[1] != N:
-        raise ValueError(f'`grid` must have {N} queries, got {grid}')
+        raise UserError(f'`grid` must have {N} queries, got {grid}')
     return grid
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..checks import (
     check_dims,
     check_not_empty,
@@ -82,7 +84,7 @@ def _check(attention, mixing):
     check_one_device(*attention, *mixing)
     for side, w1, w2 in (('q', *mixing[:2]), ('k', *mixing[2:])):
         if (w1 is None) != (w2 is None):
-            raise ValueError(
+            raise UserError(
                 f'`w1_{side}` and `w2_{side}` must both be given or both None'
             )
         if w1 is not None:

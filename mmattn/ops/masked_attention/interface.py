@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..checks import check_one_device, check_qkv, check_shape
 from ..derivatives import needs_reference
 from ..exporting import copied
@@ -125,7 +127,7 @@ def resolve_heads(heads: int | Sequence[int] | None, num_heads: int) -> tuple[in
     is_count = isinstance(heads, int)
     indices = range(heads) if is_count else sorted(set(heads))
     if (is_count and heads < 0) or any(not 0 <= head < num_heads for head in indices):
-        raise ValueError(
+        raise UserError(
             f'`masked_heads` must be at most {num_heads}, or indices below it, '
             f'got {heads}'
         )
@@ -148,14 +150,14 @@ def _check(q, k, v, grid, kernel_size, num_special, mask_fill):
     N = check_qkv(q, k, v)[1]
     grid = tuple(grid)
     if len(grid) != 2 or num_special < 0 or num_special + grid[0] * grid[1] != N:
-        raise ValueError(
+        raise UserError(
             f'`num_special` and `grid` must make {N} tokens, got {num_special=} '
             f'and {grid=}'
         )
     if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f'`kernel_size` must be odd, got {kernel_size}')
+        raise UserError(f'`kernel_size` must be odd, got {kernel_size}')
     if mask_fill not in MASK_FILLS:
-        raise ValueError(f'`mask_fill` must be one of {MASK_FILLS}, got {mask_fill!r}')
+        raise UserError(f'`mask_fill` must be one of {MASK_FILLS}, got {mask_fill!r}')
     return grid
 
 
@@ -165,7 +167,7 @@ def _check_extras(q, kernel_size, masked, bias, global_bias, alpha, mask_fill):
     check_shape('global_bias', global_bias, (len(masked) - num_masked, N, N))
     check_shape('alpha', alpha, (num_masked,))
     if alpha is not None and (bias is not None or mask_fill != 'zero'):
-        raise ValueError(
+        raise UserError(
             "a soft mask (`alpha`) supports no `bias` and only mask_fill='zero', got "
             f'{mask_fill=} and bias {None if bias is None else tuple(bias.shape)}'
         )

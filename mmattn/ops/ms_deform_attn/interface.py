@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..checks import check_dims, check_not_empty, check_one_device, check_shape
 from ..operator import REFERENCE, Operator
 from ..precision import cast_under_autocast, without_autocast
@@ -165,7 +167,7 @@ def _check(value, points, weights, reference, spatial_shapes, names):
     Q, L, P = points.shape[1], len(shapes) // 2, points.shape[4]
     pixels = sum(H * W for H, W in definition.levels_of(shapes))
     if pixels != S:
-        raise ValueError(
+        raise UserError(
             f'`spatial_shapes` must have {S} pixels, as `value` has, got {pixels}'
         )
     check_not_empty(M=M, D=D, P=P)
@@ -184,7 +186,7 @@ def _flat_shapes(spatial_shapes) -> list[int]:
         spatial_shapes = spatial_shapes.tolist()
     levels = [tuple(level) for level in spatial_shapes]
     if not levels or any(len(level) != 2 or min(level) < 1 for level in levels):
-        raise ValueError(
+        raise UserError(
             f'`spatial_shapes` must be a height and a width of each level, got {levels}'
         )
     return [side for level in levels for side in level]

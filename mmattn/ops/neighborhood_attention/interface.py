@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..checks import check_not_empty, check_one_device, check_one_dtype, check_shape
 from ..exporting import is_exporting
 from ..operator import Operator, out_and_lse
@@ -55,7 +57,7 @@ def neighborhood_attention(
 
 def _check(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor):
     if q.dim() != 5 or k.shape != q.shape or v.shape != q.shape:
-        raise ValueError(
+        raise UserError(
             '`q`, `k` and `v` must have one shape (B, H, W, M, D), got '
             f'{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}'
         )
@@ -65,14 +67,14 @@ def _check(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor):
     check_one_device(q, k, v, rpb)
     side = rpb.shape[-1] if rpb.dim() == 3 else 0
     if side < 5 or side % 4 != 1:
-        raise ValueError(
+        raise UserError(
             '`rpb` must have shape (M, 2 K - 1, 2 K - 1) with an odd K of at least 3, '
             f'got {tuple(rpb.shape)}'
         )
     check_shape('rpb', rpb, (M, side, side))
     K = (side + 1) // 2
     if min(H, W) < K:
-        raise ValueError(f'a {H}x{W} map is smaller than the {K}x{K} window: pad it')
+        raise UserError(f'a {H}x{W} map is smaller than the {K}x{K} window: pad it')
 
 
 def _outputs(q: Tensor, *tensors: Tensor, backend: str) -> tuple[Tensor, Tensor]:

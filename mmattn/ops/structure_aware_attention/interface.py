@@ -6,6 +6,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..checks import check_one_device, check_qkv, dtype_name
 from ..exporting import is_exporting
 from ..operator import Operator
@@ -93,15 +95,15 @@ def _check(q, k, v, w_a, w_b, bias, grid):
     """Return the grid as a tuple."""
     _, N, _, D = check_qkv(q, k, v)
     if w_a.is_complex() != w_b.is_complex():
-        raise ValueError(
+        raise UserError(
             '`w_a` and `w_b` must both be kernels or both half-spectra, got '
             f'{dtype_name(w_a.dtype)} and {dtype_name(w_b.dtype)}'
         )
     if grid is None and w_a.is_complex():
-        raise ValueError('half-spectra require `grid`, got None')
+        raise UserError('half-spectra require `grid`, got None')
     sides = tuple(w_b.shape[1:]) if grid is None else tuple(grid)
     if not 1 <= len(sides) <= 3 or prod(sides) != N:
-        raise ValueError(
+        raise UserError(
             f'`grid` must have one to three sides and {N} tokens, got {sides}'
         )
     K = w_b.shape[0]
@@ -109,7 +111,7 @@ def _check(q, k, v, w_a, w_b, bias, grid):
     expected = ((D, K, *stored), (K, *stored), (D, K))
     got = tuple(tuple(x.shape) for x in (w_a, w_b, bias))
     if K == 0 or got != expected:
-        raise ValueError(
+        raise UserError(
             f'`w_a`, `w_b` and `bias` must have shapes {expected} on the grid {sides}, '
             f'got {got}'
         )

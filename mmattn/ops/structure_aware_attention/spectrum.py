@@ -6,6 +6,8 @@ from math import pi
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..exporting import is_same_size
 from ..precision import compute_dtype
 
@@ -169,9 +171,9 @@ def _is_own_mirror(grid: tuple[int, ...], device: torch.device) -> Tensor:
 
 def _grid_of(w: Tensor, grid: Sequence[int], resize: str) -> tuple[int, ...]:
     if resize not in RESIZES:
-        raise ValueError(f'`resize` must be one of {list(RESIZES)}, got {resize!r}')
+        raise UserError(f'`resize` must be one of {list(RESIZES)}, got {resize!r}')
     if not 1 <= len(grid) <= w.dim() or min(grid) < 1:
-        raise ValueError(
+        raise UserError(
             f'`grid` must have one to {w.dim()} positive sides for kernels of shape '
             f'{tuple(w.shape)}, got {tuple(grid)}'
         )

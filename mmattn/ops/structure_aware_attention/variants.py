@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from ..checks import check_qkv
 from ..precision import compute_dtype, without_autocast
 from .reference import l2_normalize
@@ -107,7 +109,7 @@ def pattern_attention(
     _check_table('table_a', table_a, q, (K,), (D, K))
     _check_table('table_b', table_b, q, (K,))
     if table_a.shape[-2:] != table_b.shape[-2:]:
-        raise ValueError(
+        raise UserError(
             '`table_a` and `table_b` must be for one grid, got '
             f'{tuple(table_a.shape)} and {tuple(table_b.shape)}'
         )
@@ -151,11 +153,11 @@ def local_structure_aware_attention(
     K = _check_bias(bias, D)
     H, W = grid
     if H * W != N:
-        raise ValueError(f'`grid` must have {N} tokens, got {H}x{W}')
+        raise UserError(f'`grid` must have {N} tokens, got {H}x{W}')
     size = tuple(w_b.shape[1:])
     odd = len(size) == 2 and size[0] % 2 and size[1] % 2
     if not odd or w_a.shape != (D, K, *size) or w_b.shape[0] != K:
-        raise ValueError(
+        raise UserError(
             f'`w_a` and `w_b` must have shapes ({D}, {K}, R, R) and ({K}, R, R), odd '
             f'R, got {tuple(w_a.shape)} and {tuple(w_b.shape)}'
         )
@@ -183,7 +185,7 @@ def _contract(q: Tensor, g_a: Tensor, g_b: Tensor, bias: Tensor) -> Tensor:
 def _check_bias(bias: Tensor, D: int) -> int:
     """Return the number of patterns."""
     if bias.dim() != 2 or bias.shape[0] != D:
-        raise ValueError(f'`bias` must have shape ({D}, K), got {tuple(bias.shape)}')
+        raise UserError(f'`bias` must have shape ({D}, K), got {tuple(bias.shape)}')
     return bias.shape[1]
 
 
@@ -196,6 +198,6 @@ def _check_table(name: str, table: Tensor, q: Tensor, *leading: tuple[int, ...])
         expected = ' or '.join(
             f'({", ".join(map(str, (*axes, "2H-1", "2W-1")))})' for axes in leading
         )
-        raise ValueError(
+        raise UserError(
             f'`{name}` must have shape {expected} with H * W = {N}, got {shape}'
         )

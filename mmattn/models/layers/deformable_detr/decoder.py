@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops.precision import is_autocast_on
 from mmattn.registry import MODELS
 
@@ -94,16 +95,16 @@ class DeformableDETRDecoder(Initializable):
     ):
         super().__init__()
         if embed_dims % 4:
-            raise ValueError(
+            raise UserError(
                 f'embed_dims must be divisible by 4 for positions, got {embed_dims=}'
             )
         if min(num_queries, num_layers) < 1:
-            raise ValueError(
+            raise UserError(
                 'num_queries and num_layers must be at least 1, got '
                 f'{num_queries=}, {num_layers=}'
             )
         if as_two_stage and not with_box_refine:
-            raise ValueError(
+            raise UserError(
                 'as_two_stage=True requires with_box_refine=True, got '
                 f'{with_box_refine=}'
             )
@@ -261,7 +262,7 @@ class DeformableDETRDecoder(Initializable):
         """Return boxes (B, Q, 4) of the pixels with the highest first logits."""
         Q, S = self.num_queries, enc_class.shape[1]
         if S < Q:
-            raise ValueError(f'{Q} queries require as many pixels, the maps have {S}')
+            raise UserError(f'{Q} queries require as many pixels, the maps have {S}')
         best = enc_class[..., 0].topk(Q, dim=1).indices
         return enc_coord.detach().gather(1, best[..., None].expand(-1, -1, 4))
 
@@ -280,7 +281,7 @@ class DeformableDETRDecoder(Initializable):
         for name, branches in needed.items():
             if branches is None or len(branches) != count:
                 given = None if branches is None else len(branches)
-                raise ValueError(f'the decoder requires {count} {name}, got {given}')
+                raise UserError(f'the decoder requires {count} {name}, got {given}')
 
 
 def refine(delta: Tensor, reference: Tensor) -> Tensor:

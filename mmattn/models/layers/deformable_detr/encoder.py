@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.registry import MODELS
 
 from ..initialization import Initializable, init_transformer
@@ -67,11 +68,11 @@ class DeformableDETREncoder(Initializable):
     ):
         super().__init__()
         if embed_dims % 4:
-            raise ValueError(
+            raise UserError(
                 f'embed_dims must be divisible by 4 for positions, got {embed_dims=}'
             )
         if num_layers < 1:
-            raise ValueError(f'num_layers must be at least 1, got {num_layers=}')
+            raise UserError(f'num_layers must be at least 1, got {num_layers=}')
         self.embed_dims = embed_dims
         self.num_levels = num_levels
         self.position_offset = position_offset

@@ -12,6 +12,8 @@ from math import pi
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 TEMPERATURE = 10000
 POSITION_OFFSET = -0.5  # from the number of a pixel, counted from 1, to its center
 EPSILON = 1e-5  # of the inverse sigmoid
@@ -36,7 +38,7 @@ def check_maps(
     if len(shapes) != num_levels or any(
         len(shape) != 4 or shape[:2] != (B, embed_dims) for shape in shapes
     ):
-        raise ValueError(
+        raise UserError(
             f'needs {num_levels} maps of shape (B, {embed_dims}, H, W), got {shapes}'
         )
     if masks is None:
@@ -44,7 +46,7 @@ def check_maps(
     expected = [(B, H, W) for _, _, H, W in shapes]
     given = [tuple(mask.shape) for mask in masks]
     if given != expected or any(mask.dtype != torch.bool for mask in masks):
-        raise ValueError(
+        raise UserError(
             f'masks must be bool and of shapes {expected}, got {given} of '
             f'{[mask.dtype for mask in masks]}'
         )

@@ -7,6 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops import masked_attention
 from mmattn.ops.masked_attention import MASK_FILLS, resolve_heads
 
@@ -112,9 +113,9 @@ class MaskedAttention(nn.Module):
 def check_mask(kernel_size: int, mask_fill: str, soft: bool):
     """Check settings as the operator does, but when a model is built."""
     if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f'kernel_size must be odd, got {kernel_size}')
+        raise UserError(f'kernel_size must be odd, got {kernel_size}')
     if mask_fill not in MASK_FILLS[: 1 if soft else None]:
-        raise ValueError(
+        raise UserError(
             f'mask_fill must be one of {MASK_FILLS}, or {MASK_FILLS[0]!r} for a soft '
             f'mask, got {mask_fill!r}'
         )
@@ -129,7 +130,7 @@ def alpha_logit(
         ValueError: `alpha_init` is not a number between 0 and 1.
     """
     if not isinstance(alpha_init, Real) or not 0 < alpha_init < 1:
-        raise ValueError(
+        raise UserError(
             f'alpha_init must be a number between 0 and 1, both excluded, '
             f'got {alpha_init!r}'
         )

@@ -8,6 +8,7 @@ global heads, the masked ones have the lowest indices, as in its section 4.3.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from mmattn.errors import UserError
 from mmattn.ops.masked_attention import resolve_heads
 
 SCHEMES = 'none', 'sch1', 'sch2', 'soft'
@@ -55,7 +56,7 @@ def resolve_masking(
             LayerMasking(tuple(range(n)), masking == 'soft' and n > 0) for n in counts
         ]
     if len(masking) != depth:
-        raise ValueError(
+        raise UserError(
             f'masking must be one of {list(SCHEMES)} or an entry for each of {depth} '
             f'layers, got {len(masking)} entries'
         )
@@ -71,21 +72,21 @@ def _layer(entry: LayerEntry, num_heads: int) -> LayerMasking:
         case {'heads': heads, **others} if set(others) <= {'soft'}:
             soft = others.get('soft', False)
         case str() | Mapping():
-            raise ValueError(
+            raise UserError(
                 'an entry of masking must be a number of heads, their indices, '
                 f"'soft' or a dict of `heads` and `soft`, got {entry!r}"
             )
         case _:
             heads, soft = entry, False
     if not isinstance(soft, bool):
-        raise ValueError(f'`soft` must be True or False, got {entry!r}')
+        raise UserError(f'`soft` must be True or False, got {entry!r}')
     heads = resolve_heads(heads, num_heads)
     return LayerMasking(heads, soft and bool(heads))
 
 
 def _scheme(name: str, depth: int, num_heads: int) -> list[int]:
     if name not in SCHEMES:
-        raise ValueError(
+        raise UserError(
             f'masking must be one of {list(SCHEMES)} or a list, got {name!r}'
         )
     if name == 'none':

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
 from mmattn.ops import neighborhood_mask
 from mmattn.ops.masked_attention import attention_under_mask
 from mmattn.ops.precision import is_autocast_on
@@ -42,7 +43,7 @@ class RandomMaskedAttention(MaskedAttention):
     ):
         super().__init__(embed_dims, num_heads, masked_heads, **settings)
         if self.alpha_logit is not None or self.backend not in (None, 'reference'):
-            raise ValueError(
+            raise UserError(
                 "random masks support soft=False and backend='reference' or None, got "
                 f'soft={self.alpha_logit is not None}, backend={self.backend!r}'
             )

@@ -6,6 +6,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
 from mmattn.ops.exporting import is_exporting
 from mmattn.ops.precision import compute_dtype
@@ -110,25 +111,25 @@ class StructureAwareAttention(nn.Module):
         super().__init__()
         check_heads(embed_dims, num_heads)
         if not 1 <= len(grid) <= 3 or min(grid) < 1:
-            raise ValueError(f'grid must have one to three positive sides, got {grid}')
+            raise UserError(f'grid must have one to three positive sides, got {grid}')
         if patterns < 1:
-            raise ValueError(f'patterns must be at least 1, got {patterns}')
+            raise UserError(f'patterns must be at least 1, got {patterns}')
         if kernel_resize not in RESIZES:
-            raise ValueError(
+            raise UserError(
                 f'kernel_resize must be one of {list(RESIZES)}, got {kernel_resize!r}'
             )
         if kernel_domain not in KERNEL_DOMAINS:
-            raise ValueError(
+            raise UserError(
                 f'kernel_domain must be one of {list(KERNEL_DOMAINS)}, '
                 f'got {kernel_domain!r}'
             )
         if kernel_domain == 'frequency' and kernel_resize != 'gfnet':
-            raise ValueError(
+            raise UserError(
                 "kernel_domain='frequency' requires kernel_resize='gfnet', "
                 f'got {kernel_resize!r}'
             )
         if fft_dims not in (None, 1):
-            raise ValueError(f'fft_dims must be 1 or None, got {fft_dims}')
+            raise UserError(f'fft_dims must be 1 or None, got {fft_dims}')
         self.num_heads = num_heads
         self.fft_dims = fft_dims
         self.grid = self._kernel_grid(grid)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops.precision import compute_dtype
 from mmattn.ops.structure_aware_attention import (
     irfft_grid,
@@ -158,7 +159,7 @@ class InceptionMixer(nn.Module):
         self.low_dims = low = HEAD_DIMS * self.num_heads
         high = embed_dims - low
         if high < 2 or high % 2:
-            raise ValueError(
+            raise UserError(
                 f'embed_dims must be {low} and an even number more for {num_heads} '
                 f'heads, got {embed_dims}'
             )

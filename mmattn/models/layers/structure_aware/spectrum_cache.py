@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 
 class SpectrumCache:
     """Spectra of a layer's kernels for the grids seen last; copies start empty.
@@ -18,7 +20,7 @@ class SpectrumCache:
 
     def __init__(self, size: int):
         if size < 0:
-            raise ValueError(f'cache_size must be at least 0, got {size}')
+            raise UserError(f'cache_size must be at least 0, got {size}')
         self.size = size
         self._lock = threading.Lock()  # several threads may run one model
         self.clear()

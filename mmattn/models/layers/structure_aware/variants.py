@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops.exporting import copied
 from mmattn.ops.structure_aware_attention import (
     block_toeplitz,
@@ -160,7 +161,7 @@ class LocalStructureAwareAttention(Mixer):
         super().__init__(embed_dims, num_heads, qkv_bias=True)
         _check_patterns(patterns)
         if local_kernel < 1 or local_kernel % 2 == 0:
-            raise ValueError(f'local_kernel must be odd, got {local_kernel}')
+            raise UserError(f'local_kernel must be odd, got {local_kernel}')
         size = (local_kernel, local_kernel)
         self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
         self.w_a = self._draw(self.head_dims, patterns, *size, std=1 / local_kernel)
@@ -191,12 +192,12 @@ VARIANTS = {
 
 def _check_tables(tables: int, num_heads: int):
     if tables not in (1, num_heads):
-        raise ValueError(f'tables must be 1 or {num_heads} heads, got {tables}')
+        raise UserError(f'tables must be 1 or {num_heads} heads, got {tables}')
 
 
 def _check_patterns(patterns: int):
     if patterns < 1:
-        raise ValueError(f'patterns must be at least 1, got {patterns}')
+        raise UserError(f'patterns must be at least 1, got {patterns}')
 
 
 def _table_size(grid: Sequence[int]) -> tuple[int, ...]:
@@ -222,7 +223,7 @@ def resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
         return resize_grid(table, size)
     if tuple(table.shape[-len(grid) :]) != size:
         made_for = tuple((side + 1) // 2 for side in table.shape[-len(grid) :])
-        raise ValueError(
+        raise UserError(
             f'tables of relative positions are made for the grid {made_for} and are '
             f'resized on grids of two sides only, got the grid {tuple(grid)}'
         )
