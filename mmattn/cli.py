@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from mmattn.errors import UserError
+
 RUNS = 'work_dirs'  # where training writes
 FORWARDED = dict(
     add_help_option=False,
@@ -139,7 +141,7 @@ def predict(
             skip_broken=skip_broken,
             progress=sys.stderr.isatty(),
         )
-    except (ImportError, OSError, ValueError) as error:
+    except (UserError, OSError) as error:
         fail(error)
     typer.echo(summary)
 
@@ -213,7 +215,7 @@ def web(
             )
         others, checkpoints = compare or [], compare_weights or []
         if checkpoints and len(checkpoints) != len(others):
-            raise ValueError(
+            raise UserError(
                 f'--compare-weights must be given as often as --compare, got '
                 f'{len(checkpoints)} and {len(others)}'
             )
@@ -230,7 +232,7 @@ def web(
             max_megapixels=max_megapixels,
             max_megabytes=max_megabytes,
         )
-    except (ImportError, OSError, ValueError) as error:
+    except (UserError, OSError) as error:
         fail(error)
 
 

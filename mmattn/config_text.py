@@ -6,6 +6,8 @@ replacement can end the string around it.
 
 from typing import Any
 
+from mmattn.errors import UserError
+
 TEMPLATE = '{{'
 
 
@@ -16,7 +18,7 @@ def check_text(text: Any, what: str):
         ValueError: it is no text, has several lines, or mmengine would replace a part.
     """
     if not isinstance(text, str) or len(text.splitlines()) > 1 or TEMPLATE in text:
-        raise ValueError(
+        raise UserError(
             f"{what} must be text of one line without '{TEMPLATE}', which mmengine "
             f'replaces in configs, got {text!r}'
         )
@@ -29,7 +31,7 @@ def check_values(value: Any, key: str = 'the config'):
         ValueError: a key or a text of the config would become code.
     """
     if isinstance(value, str) and TEMPLATE in value:
-        raise ValueError(
+        raise UserError(
             f"{key} must not contain '{TEMPLATE}', which mmengine replaces when it "
             f'reads the config that a run writes, got {value!r}'
         )
@@ -41,7 +43,7 @@ def check_values(value: Any, key: str = 'the config'):
             if isinstance(name, str):
                 # mmengine puts keys between quotes as they are.
                 if "'" in name or name.endswith('\\') or len(name.splitlines()) > 1:
-                    raise ValueError(
+                    raise UserError(
                         f'a key of {key} must be of one line, without single quotes '
                         f'or a backslash at its end, got {name!r}'
                     )

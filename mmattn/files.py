@@ -4,6 +4,8 @@ import hashlib
 import traceback
 from pathlib import Path
 
+from mmattn.errors import UserError
+
 BLOCK = 1 << 20
 LONGEST = 1000  # characters of an error that a config raises
 
@@ -40,4 +42,4 @@ def read_config_file(path: str | Path):
         if isinstance(error, SyntaxError):
             lines, reason = [error.lineno], f'{type(error).__name__}: {error.msg}'
         where = f', line {lines[-1]},' if lines else ''
-        raise ValueError(f'{path}{where} is no config: {reason}') from None
+        raise UserError(f'{path}{where} is no config: {reason}') from None

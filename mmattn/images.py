@@ -7,6 +7,8 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from mmattn.errors import UserError
+
 # Pillow's other readers run other programs, such as Ghostscript, or read rare formats.
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
 COEFFICIENT = 2048  # OpenCV resizes uint8 in fixed-point arithmetic of 11 bits
@@ -17,7 +19,7 @@ PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
-class NoImageError(ValueError):
+class NoImageError(UserError):
     """Raised for a file of none of the formats that are read."""
 
 
@@ -43,7 +45,7 @@ def read_image(
     if isinstance(image, Image.Image):
         return _from_pillow(image)
     if not isinstance(image, (str, Path, io.IOBase)):
-        raise ValueError(
+        raise UserError(
             'an image must be a path, a PIL image or an array, '
             f'got {type(image).__name__}'
         )
@@ -57,7 +59,7 @@ def read_image(
             f'{name or image} cannot be read as an image of {", ".join(FORMATS)}'
         ) from error
     except BROKEN as error:
-        raise ValueError(
+        raise UserError(
             f'{name or image} cannot be read as an image: {error}'
         ) from error
 
@@ -68,7 +70,7 @@ def _from_array(array: np.ndarray) -> np.ndarray:
         array = array[:, :, None]
     channels = array.shape[2] if array.ndim == 3 else 0
     if array.dtype != np.uint8 or channels not in (1, 3, 4) or not array.size:
-        raise ValueError(
+        raise UserError(
             'an array must be uint8 of shape (H, W), (H, W, 3) in RGB or (H, W, 4) in '
             f'RGBA, got {array.dtype} of shape {shape}'
         )
@@ -80,7 +82,7 @@ def _from_pillow(image: Image.Image) -> np.ndarray:
         pixels = np.asarray(image).astype(np.uint16) >> 8
         image = Image.fromarray(pixels.astype(np.uint8))
     elif image.mode in ('I', 'F'):
-        raise ValueError(f'images of 32 bits are not supported, got mode {image.mode}')
+        raise UserError(f'images of 32 bits are not supported, got mode {image.mode}')
     image = ImageOps.exif_transpose(image)
     return np.asarray(image.convert('RGB'))
 
@@ -89,7 +91,7 @@ def check_interpolation(interpolation: str, backend: str):
     """Raise a ValueError for an interpolation that `resize` does not have."""
     supported = dict(cv2=CV2, pillow=PILLOW)
     if interpolation not in supported.get(backend, ()):
-        raise ValueError(
+        raise UserError(
             f'interpolations must be of {supported}, got {interpolation!r} of '
             f'{backend!r}'
         )

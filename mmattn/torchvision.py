@@ -9,6 +9,7 @@ from torchvision.ops.feature_pyramid_network import (
     LastLevelMaxPool,
 )
 
+from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 
 
@@ -65,7 +66,7 @@ def torchvision_fpn(
     """
     strides = backbone.strides
     if backbone.out_type != 'featmap' or len(set(strides)) < 2:
-        raise ValueError(
+        raise UserError(
             'torchvision_fpn: the backbone must return maps of several strides; '
             f'{type(backbone).__name__} with out_indices {backbone.out_indices} and '
             f'out_type {backbone.out_type!r} has the strides {strides}'

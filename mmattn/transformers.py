@@ -29,6 +29,7 @@ except ImportError as error:
         'pip install "mmattn[transformers]"'
     ) from error
 
+from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.models.backbones.calls import check_images
 from mmattn.models.presets import create_model
@@ -153,7 +154,7 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
         **kwargs,
     ) -> BackboneOutput | tuple:
         if output_attentions:
-            raise ValueError(
+            raise UserError(
                 'MMAttnBackbone: output_attentions must be False; '
                 '`mmattn.analysis.attention_maps` computes attention maps'
             )

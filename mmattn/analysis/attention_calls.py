@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from mmattn.errors import UserError
 from mmattn.ops.landmark_attention import mix_heads
 from mmattn.ops.structure_aware_attention import irfft_grid
 
@@ -112,7 +113,7 @@ def watch_attention(
     for reason in dict.fromkeys(seen.skipped):
         logger.warning('not shown: %s', reason)
     if not seen.found:
-        raise ValueError(
+        raise UserError(
             f'{type(backbone).__name__} called no attention whose kernels can be read, '
             f'as of {READABLE}; its modules are {module_kinds(backbone)}'
         )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from .attention_calls import AttentionCall, watch_attention
 
 # A head's N x N weights take 64 MB in float32.
@@ -70,7 +72,7 @@ def attention_kernels(
     height, width = image.shape[-2:]
     for y, x in queries:
         if not (0 <= y < height and 0 <= x < width):
-            raise ValueError(f'query ({y}, {x}) is outside the {height}x{width} image')
+            raise UserError(f'query ({y}, {x}) is outside the {height}x{width} image')
 
     def read(call: AttentionCall) -> AttentionKernels:
         H, W = call.grid
@@ -111,7 +113,7 @@ def whole_map(call: AttentionCall) -> AttentionMap:
         ValueError: it has more than 4096 tokens.
     """
     if call.num_tokens > MAX_TOKENS:
-        raise ValueError(
+        raise UserError(
             f'attention maps support at most {MAX_TOKENS} tokens, got '
             '{} on a grid of {}x{}'.format(call.num_tokens, *call.grid)
         )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from .one_image import check_one_image
 
 ITEMS = 'x', 'y', 'width', 'height', 'class'
@@ -59,7 +61,7 @@ def box_gradients(
         logits, boxes = _last_layer(detector, outputs)
         scores, labels = logits.sigmoid().max(dim=-1)
     if not 1 <= count <= len(scores):
-        raise ValueError(f'count must be between 1 and {len(scores)}, got {count}')
+        raise UserError(f'count must be between 1 and {len(scores)}, got {count}')
     found = []
     for query in scores.topk(count).indices.tolist():
         items = *boxes[query], scores[query]
@@ -76,7 +78,7 @@ def _last_layer(detector: nn.Module, outputs) -> tuple[Tensor, Tensor]:
     found = isinstance(outputs, tuple) and len(outputs) == 2
     tensors = found and all(isinstance(each, Tensor) for each in outputs)
     if not tensors or any(each.dim() != 4 for each in outputs):
-        raise ValueError(
+        raise UserError(
             'the detector must be a DETR, whose tensor mode returns logits and boxes '
             f'of each layer, got {type(detector).__name__}'
         )

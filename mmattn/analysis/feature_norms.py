@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from .one_image import check_one_image, module_kinds, run_with_hooks
 from .token_grid import possible_grids, token_grid
 
@@ -52,7 +54,7 @@ def feature_norms(backbone: nn.Module, image: Tensor) -> dict[str, Tensor]:
     blocks = _our_blocks(backbone) if ours else _listed_blocks(backbone)
     run_with_hooks(lambda: backbone(image), dict.fromkeys(blocks, keep))
     if not norms:
-        raise ValueError(
+        raise UserError(
             f'{type(backbone).__name__} has no blocks whose output is a grid; its '
             f'modules are {module_kinds(backbone)}'
         )

@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from mmattn.errors import UserError
 from mmattn.ops.operator import REFERENCE
 
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
@@ -88,7 +89,7 @@ class Complexity:
     def flops_in(self, convention: str) -> int:
         """Return the FLOPs in one of `CONVENTIONS`."""
         if convention not in CONVENTIONS:
-            raise ValueError(
+            raise UserError(
                 f'convention must be one of {list(CONVENTIONS)}, got {convention!r}'
             )
         return sum(getattr(self, part) for part in CONVENTIONS[convention])
@@ -98,7 +99,7 @@ class Complexity:
         part = self
         for child in filter(None, name.split('.')):
             if child not in part.children:
-                raise ValueError(f'no part {child!r} of {name!r}')
+                raise UserError(f'no part {child!r} of {name!r}')
             part = part.children[child]
         return part
 

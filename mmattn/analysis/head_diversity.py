@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from .attention_calls import AttentionCall, watch_attention
 from .attention_maps import whole_map
 
@@ -98,7 +100,7 @@ def head_diversity(
     """
     runs = [watch_attention(backbone, image[None], _measure) for image in images]
     if not runs:
-        raise ValueError('`images` must hold at least one image')
+        raise UserError('`images` must hold at least one image')
     found = []
     for layer in zip(*runs, strict=True):
         name, num_heads, _ = layer[0]

@@ -14,6 +14,8 @@ from mmengine.registry import TRANSFORMS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from ..apis.placement import Placement, picture_of, transform_name
 from ..engine import trusted_checkpoints
 from ..engine.checkpoints.weights import find_weights, load_weights
@@ -66,14 +68,14 @@ class LoadedModel:
                 test data set has fewer images.
         """
         if bool(args.images) == (args.samples is not None):
-            raise ValueError('pass either image files or --samples')
+            raise UserError('pass either image files or --samples')
         if args.images:
             return [self.put(image).inputs[0] for image in args.images]
         with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
             key = 'test_dataloader.dataset'
             dataset = build_dataset(self.cfg.test_dataloader.dataset, key)
             if not 1 <= args.samples <= len(dataset):
-                raise ValueError(
+                raise UserError(
                     f'--samples must be between 1 and {len(dataset)}, the images of '
                     f'{key}, got {args.samples}'
                 )
@@ -209,7 +211,7 @@ def choose(indices: Sequence[int] | None, count: int, what: str, most: int):
         return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
     for index in indices:
         if not -count <= index < count:
-            raise ValueError(f'{what} must be in [{-count}, {count - 1}], got {index}')
+            raise UserError(f'{what} must be in [{-count}, {count - 1}], got {index}')
     return [index % count for index in indices]
 
 
@@ -225,7 +227,7 @@ def _load(
     torch.manual_seed(0)
     model = build(cfg, device='cpu').eval()
     if not hasattr(model, 'backbone') or not hasattr(model, 'data_preprocessor'):
-        raise ValueError(
+        raise UserError(
             f'the model of {config} must be one of mmdet, mmseg or mmpretrain with a '
             f'backbone, got {type(model).__name__}'
         )
@@ -245,9 +247,9 @@ def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement
     """Run the test pipeline on an image file without annotations."""
     pipeline = innermost_dataset(cfg.get('test_dataloader')).get('pipeline')
     if pipeline is None:
-        raise ValueError(f'{config} has no test_dataloader.dataset.pipeline')
+        raise UserError(f'{config} has no test_dataloader.dataset.pipeline')
     if not Path(image).is_file() or mmcv.imread(image) is None:
-        raise ValueError(f'there is no readable image at {image}')
+        raise UserError(f'there is no readable image at {image}')
     names = [transform_name(transform) for transform in pipeline]
     if 'LoadImageFromFile' not in names:
         pipeline, names = (
@@ -260,7 +262,7 @@ def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement
             continue
         results = TRANSFORMS.build(transform)(results)
         if results.get('flip'):
-            raise ValueError(f'{config}: the test pipeline flips images')
+            raise UserError(f'{config}: the test pipeline flips images')
         if 'img' not in results:
             continue
         size = tuple(results['img'].shape[:2])

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from .attention_calls import AttentionCall, watch_attention
 from .kernel_rows import patch_offsets
 from .masks import KERNEL_SIZE, mask_width
@@ -37,7 +39,7 @@ def locality_score(
     N = weights.shape[-1]
     num_special = N - grid[0] * grid[1]
     if weights.dim() < 2 or weights.shape[-2] != N or num_special < 0:
-        raise ValueError(
+        raise UserError(
             f'weights of shape {tuple(weights.shape)} are no attention of a grid of '
             f'{tuple(grid)}'
         )
@@ -50,7 +52,7 @@ def _row_scores(
 ) -> Tensor:
     """Return the scores (..., len(patches)) of rows (..., len(patches), H * W)."""
     if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f'kernel_size must be odd, got {kernel_size}')
+        raise UserError(f'kernel_size must be odd, got {kernel_size}')
     offset = patch_offsets(patches, grid, device=weights.device)
     near = (offset.abs() <= kernel_size // 2).all(0)
     return (weights * near).sum(-1)
@@ -75,7 +77,7 @@ def locality_by_layer(
         for image in images
     ]
     if not runs:
-        raise ValueError('`images` must hold at least one image')
+        raise UserError('`images` must hold at least one image')
     return [
         (layer[0][0], torch.stack([score for _, score in layer]).mean(0))
         for layer in zip(*runs, strict=True)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 # The paper's thresholds, which it calls hyper-parameters.
 HIGH, LOW = 0.65, 0.35
 
@@ -19,7 +21,7 @@ HIGH, LOW = 0.65, 0.35
 def initialize(depth: int) -> list[list[int]]:
     """Step 1: head 0 is masked in every layer."""
     if depth < 1:
-        raise ValueError(f'depth must be positive, got {depth}')
+        raise UserError(f'depth must be positive, got {depth}')
     return [[0] for _ in range(depth)]
 
 
@@ -36,7 +38,7 @@ def assign(
     """
     scores = _scores(locality)
     if not 0 <= low <= high <= 1:
-        raise ValueError(
+        raise UserError(
             f'thresholds must be 0 <= low <= high <= 1, got low {low} and high {high}'
         )
     every = list(range(scores.shape[1]))
@@ -60,9 +62,9 @@ def calibrate(
     """
     scores = _scores(locality)
     if not 0 <= low <= 1:
-        raise ValueError(f'low must be in [0, 1], got {low}')
+        raise UserError(f'low must be in [0, 1], got {low}')
     if len(masks) != len(scores):
-        raise ValueError(
+        raise UserError(
             f'masks of {len(masks)} layers, but scores of {len(scores)} layers'
         )
     every = list(range(scores.shape[1]))
@@ -77,9 +79,9 @@ def calibrate(
 def _scores(locality) -> Tensor:
     scores = torch.as_tensor(locality, dtype=torch.float64)
     if scores.dim() != 2 or not scores.numel():
-        raise ValueError(
+        raise UserError(
             f'locality must have shape (layers, heads), got {tuple(scores.shape)}'
         )
     if not scores.isfinite().all():
-        raise ValueError(f'locality must be finite, got {scores.tolist()}')
+        raise UserError(f'locality must be finite, got {scores.tolist()}')
     return scores

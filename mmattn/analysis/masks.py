@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 KERNEL_SIZE = 3
 ATTRIBUTES = 'masked_heads', 'num_heads', 'kernel_size', 'alpha'
 
@@ -24,7 +26,7 @@ def mask_width(backbone: nn.Module) -> int:
     layers = mask_layers(backbone).values()
     widths = {layer.kernel_size for layer in layers if layer.masked_heads}
     if len(widths) > 1:
-        raise ValueError(
+        raise UserError(
             f'masks have several widths, {sorted(widths)}: pass a kernel_size'
         )
     return widths.pop() if widths else KERNEL_SIZE
@@ -47,7 +49,7 @@ def mask_alphas(backbone: nn.Module) -> Tensor:
     """
     layers = mask_layers(backbone).values()
     if all(layer.alpha is None for layer in layers):
-        raise ValueError(f'{type(backbone).__name__} has no soft masks')
+        raise UserError(f'{type(backbone).__name__} has no soft masks')
     M = max(layer.num_heads for layer in layers)
     alphas = torch.full((len(layers), M), float('nan'))
     for row, layer in zip(alphas, layers, strict=True):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops.ms_deform_attn.reference import sampling_locations
 
 from .one_image import module_kinds, run_with_hooks
@@ -58,7 +59,7 @@ def multi_scale_points(
         ValueError: the place is outside the image, or the model has no such layer.
     """
     if not all(0 <= at < side for at, side in zip(place, image_size, strict=True)):
-        raise ValueError(
+        raise UserError(
             'place {} is outside the {}x{} image'.format(place, *image_size)
         )
     from mmattn.models.layers import MSDeformAttention
@@ -69,7 +70,7 @@ def multi_scale_points(
         if isinstance(module, MSDeformAttention)
     }
     if not names:
-        raise ValueError(
+        raise UserError(
             f'{type(model).__name__} has no MSDeformAttention, as DeformableDETR and '
             f'MSDeformAttnNeck have; its modules are {module_kinds(model)}'
         )

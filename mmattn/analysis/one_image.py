@@ -6,12 +6,14 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 
 def check_one_image(image: Tensor):
     """Check that a batch holds one image, of shape (1, 3, H, W)."""
     if image.dim() != 4 or len(image) != 1:
         shape = tuple(image.shape)
-        raise ValueError(f'image must have shape (1, 3, H, W), got {shape}')
+        raise UserError(f'image must have shape (1, 3, H, W), got {shape}')
 
 
 def run_with_hooks(run: Callable[[], object], hooks: Mapping[nn.Module, Callable]):

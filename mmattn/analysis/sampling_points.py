@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops.deformable_attention import query_positions
 
 from .one_image import check_one_image, module_kinds, run_with_hooks
@@ -66,7 +67,7 @@ def sampling_points(
     if query is not None and not all(
         0 <= place < side for place, side in zip(query, size, strict=True)
     ):
-        raise ValueError('query {} is outside the {}x{} image'.format(query, *size))
+        raise UserError('query {} is outside the {}x{} image'.format(query, *size))
     from mmattn.models.layers import DeformableAttention
 
     names = {
@@ -75,7 +76,7 @@ def sampling_points(
         if isinstance(module, DeformableAttention)
     }
     if not names:
-        raise ValueError(
+        raise UserError(
             f'{type(backbone).__name__} has no DeformableAttention, as DAT and DAT++ '
             f'have; its modules are {module_kinds(backbone)}'
         )

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from .attention_maps import AttentionMap, attention_maps
 
 
@@ -48,7 +50,7 @@ def layer_similarity(backbone: nn.Module, images: Iterable[Tensor]) -> Tensor:
         _check_alike(maps)
         similarities.append(map_similarity([found.weights for found in maps]))
     if not similarities:
-        raise ValueError('`images` must hold at least one image')
+        raise UserError('`images` must hold at least one image')
     return torch.stack(similarities).mean(0)
 
 
@@ -59,7 +61,7 @@ def similarity_among(similarity: Tensor, layers: Sequence[int]) -> Tensor:
     """
     index = torch.as_tensor(list(layers))
     if len(index) < 2:
-        raise ValueError(f'`layers` must be two or more, got {list(layers)}')
+        raise UserError(f'`layers` must be two or more, got {list(layers)}')
     first, second = torch.combinations(index).unbind(1)
     return similarity[first, second].mean(0)
 
@@ -72,6 +74,6 @@ def _check_alike(maps: Sequence[AttentionMap]):
                 '{}: {} heads, {} tokens'.format(m.layer, *m.weights.shape[:2])
                 for m in (first, found)
             ]
-            raise ValueError(
+            raise UserError(
                 f'layers that are compared must be alike, got {"; ".join(sizes)}'
             )

@@ -16,6 +16,8 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import TRANSFORMS, DefaultScope
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from ..engine.data import innermost_dataset
 from ..engine.model import build_model
 from ..export.preprocessing import class_names
@@ -77,7 +79,7 @@ class ConfigModel:
         self.cfg = found.cfg
         self.scope = self.cfg.get('default_scope')
         if self.scope not in TASKS:
-            raise ValueError(
+            raise UserError(
                 f'default_scope of {found.name} must be one of {list(TASKS)}, got '
                 f'{self.scope!r}'
             )
@@ -139,7 +141,7 @@ class ConfigModel:
                 model has no backbone.
         """
         if not hasattr(self.model, 'backbone'):
-            raise ValueError(f'{type(self.model).__name__} has no backbone')
+            raise UserError(f'{type(self.model).__name__} has no backbone')
         packed, changes = self._prepare(image, None)
         place = Placement(image.shape[:2], image.shape[:2])
         for transform, size in changes:
@@ -202,7 +204,7 @@ def usable_device(device: str | None) -> str:
     # PyTorch without CUDA raises an AssertionError.
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         reason = str(error).strip().partition('\n')[0] or type(error).__name__
-        raise ValueError(
+        raise UserError(
             f'`device` {device!r} cannot be used ({reason}). This PyTorch '
             f'{torch.__version__} finds {torch.cuda.device_count()} CUDA GPUs: leave '
             "out `device`, or pass 'cpu'"
@@ -214,12 +216,12 @@ def _steps(cfg: Config, name: str) -> tuple[list[Mapping], bool]:
     """Return the test pipeline without loading, and whether it loads float32."""
     dataset = innermost_dataset(cfg.get('test_dataloader'))
     if not dataset.get('pipeline'):
-        raise ValueError(f'{name} has no test_dataloader.dataset.pipeline')
+        raise UserError(f'{name} has no test_dataloader.dataset.pipeline')
     named = [(transform_name(step), step) for step in dataset['pipeline']]
     images = [step for name, step in named if name == 'LoadImageFromFile']
     colors = {step.get('color_type', 'color') for step in images}
     if colors - {'color'}:
-        raise ValueError(
+        raise UserError(
             f'the test pipeline of {name} reads images of color_type '
             f"{colors.pop()!r}; only 'color' is supported"
         )

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from mmattn.errors import UserError
+
 from ..export.inputs import target_size
 from ..export.runner import Runner, load
 
@@ -29,9 +31,9 @@ class FileModel:
     ):
         kind = (device or 'cpu').partition(':')[0]
         if kind not in ('cpu', 'cuda') or (kind == 'cuda' and file.endswith('.pt2')):
-            raise ValueError(f'{file} does not support the device {device!r}')
+            raise UserError(f'{file} does not support the device {device!r}')
         if kind == 'cuda' and CUDA[0] not in _providers():
-            raise ValueError(
+            raise UserError(
                 f'{file} cannot run on {device!r}: this ONNX Runtime has '
                 f'{", ".join(_providers())}. Install onnxruntime-gpu, leave out '
                 "`device`, or pass 'cpu'"
@@ -41,7 +43,7 @@ class FileModel:
         metadata = runner.metadata
         self.task = metadata.task
         if self.task == 'features':
-            raise ValueError(
+            raise UserError(
                 f'{file} is a backbone, which predicts nothing: export the whole '
                 'model, or read its maps by mmattn.export.load'
             )
@@ -68,7 +70,7 @@ class FileModel:
             first = self._runners[None]
             metadata = first.metadata
             if metadata.dynamic != 'size':
-                raise ValueError(
+                raise UserError(
                     f'{self._name} takes only images of {metadata.shape}, so that '
                     '`scale` cannot change: export it with --dynamic size, or pass '
                     f'`tile={tuple(metadata.shape)}`'

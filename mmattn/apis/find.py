@@ -9,6 +9,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from mmattn.errors import UserError
+
 from ..compat.mmengine_scopes import SCOPE, find_config
 from ..engine.run_configs import is_recorded
 from ..files import read_config_file
@@ -93,7 +95,7 @@ def find_model(
             return _finished(name, path, weights, cfg_options, config)
         cfg = read_config(name)
     if config is not None:
-        raise ValueError(f'`config` is for a work dir or a checkpoint, got {name}')
+        raise UserError(f'`config` is for a work dir or a checkpoint, got {name}')
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     return Found(name, cfg, _checked(name, weights))
@@ -124,7 +126,7 @@ def demo_weights(name: str) -> Path:
 def _checked(name: str, weights: str | None) -> str | None:
     """Return the weights of a config, None for random ones."""
     if weights is None:
-        raise ValueError(
+        raise UserError(
             f'{name} comes without weights: pass `weights` (--weights), which is a '
             "checkpoint's path or address, or pass the work dir of a run in place of "
             f"the config. weights='{RANDOM}' tries the model without training"
@@ -132,7 +134,7 @@ def _checked(name: str, weights: str | None) -> str | None:
     if weights == RANDOM:
         return None
     if weights in CHOICES:
-        raise ValueError(f'weights={weights!r} requires a work dir, got {name}')
+        raise UserError(f'weights={weights!r} requires a work dir, got {name}')
     if '://' not in weights and not Path(weights).expanduser().is_file():
         raise FileNotFoundError(f'there is no checkpoint at {weights}')
     return weights
@@ -146,7 +148,7 @@ def _exported(
 ) -> Found:
     given = {'weights': weights, 'cfg_options': cfg_options, 'config': config}
     if used := [key for key, value in given.items() if value]:
-        raise ValueError(
+        raise UserError(
             f'an exported file holds its weights and settings: leave out '
             f'{" and ".join(used)} for {path}'
         )
@@ -169,7 +171,7 @@ def read_config(name: str) -> Config:
 
         return get_config(name)
     if path.is_file() and path.suffix != '.py':
-        raise ValueError(
+        raise UserError(
             f'a model is a config (.py), a work dir, a checkpoint {CHECKPOINTS} or an '
             f'exported file {EXPORTED}, got {name}'
         )
@@ -220,14 +222,14 @@ def run_config(folder: Path) -> Path:
     names = ', '.join(map(str, found))
     own = [path for path in found if is_recorded(path)]
     if not own:
-        raise ValueError(
+        raise UserError(
             f'{folder} is not the work dir of a run that you started on this machine. '
             f'A config is code, and this one is not run unless you name it: {names}. '
             'Read it, then pass --config to predict, or config and checkpoint to the '
             'other commands'
         )
     if len(own) > 1:
-        raise ValueError(
+        raise UserError(
             f'{folder} has several configs, {names}: pass one of them as the model, '
             'and its checkpoint as `weights`'
         )

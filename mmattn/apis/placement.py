@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 RESIZES = (
     'FixScaleResize',
     'FixShapeResize',
@@ -35,7 +37,7 @@ class Placement:
             starts = [round((o - n) / 2) for o, n in zip(self.size, size, strict=True)]
             self.offset = tuple(np.subtract(self.offset, starts))
         elif transform != 'Pad':  # padding on the right and below moves no pixel
-            raise ValueError(
+            raise UserError(
                 f'transforms that change the size must be {", ".join(RESIZES)}, '
                 f'CenterCrop or Pad, got {transform}'
             )
@@ -49,11 +51,11 @@ class Placement:
         """
         if not (0 <= y < self.image_size[0] and 0 <= x < self.image_size[1]):
             height, width = self.image_size
-            raise ValueError(f'query {y} {x} is outside the {height}x{width} image')
+            raise UserError(f'query {y} {x} is outside the {height}x{width} image')
         place = np.multiply((y + 0.5, x + 0.5), self.scale) + self.offset
         if (place < 0).any() or (place >= self.size).any():
             height, width = self.size
-            raise ValueError(
+            raise UserError(
                 f'query {y} {x} is not in the middle {height}x{width} pixels that the '
                 f'pipeline crops the image to'
             )

@@ -10,6 +10,8 @@ import numpy as np
 from mmengine.config import Config
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from ..engine import trusted_checkpoints
 from ..results import Classification, Detections, Segmentation
 from .find import find_model
@@ -162,15 +164,15 @@ class Predictor:
 
     def _check(self, batch_size: int, scale: float | None, tile):
         if type(batch_size) is not int or batch_size < 1:
-            raise ValueError(
+            raise UserError(
                 f'`batch_size` must be a positive integer, got {batch_size}'
             )
         if scale is not None and not scale > 0:
-            raise ValueError(f'`scale` must be positive, got {scale}')
+            raise UserError(f'`scale` must be positive, got {scale}')
         given = dict(scale=scale, tile=tile)
         used = [name for name, value in given.items() if value is not None]
         if used and self.task == 'classification':
-            raise ValueError(
+            raise UserError(
                 f'`{used[0]}` is for detection and segmentation, but {self.name} '
                 'classifies whole images'
             )

@@ -15,6 +15,8 @@ from urllib.request import Request, urlopen
 import numpy as np
 from PIL import Image
 
+from mmattn.errors import MissingPackageError, UserError
+
 from ..images import NoImageError, read_image
 
 IMAGES = frozenset(
@@ -68,7 +70,7 @@ def expand(source: Any) -> tuple[list, bool]:
     if isinstance(source, (np.ndarray, Image.Image)):
         return [source], True
     if not isinstance(source, (str, Path)):
-        raise ValueError(
+        raise UserError(
             'images must be arrays, PIL images, paths, patterns, addresses or lists of '
             f'these, got {type(source).__name__}'
         )
@@ -91,9 +93,9 @@ def is_video(item: Any) -> bool:
 def _checked_address(address: str) -> str:
     scheme, path = address.partition('://')[0], Path(urlparse(address).path)
     if scheme not in ('http', 'https'):
-        raise ValueError(f'addresses must be of http or https, got {address}')
+        raise UserError(f'addresses must be of http or https, got {address}')
     if is_video(path):
-        raise ValueError(f'download the video first, got {address}')
+        raise UserError(f'download the video first, got {address}')
     return address
 
 
@@ -107,7 +109,7 @@ def _images_in(folder: Path) -> list[Path]:
             advice = f"; {len(below)} are in folders below: pass '{folder}/**/*'"
         elif any(map(is_video, files)):
             advice = '; pass its videos one by one'
-        raise ValueError(
+        raise UserError(
             f'the folder {folder} has no images among its {len(files)} files '
             f'(known suffixes: {" ".join(sorted(IMAGES))}){advice}'
         )
@@ -118,7 +120,7 @@ def _images_like(pattern: str) -> list[Path]:
     paths = sorted(map(Listed, glob.glob(pattern, recursive=True)))
     kept = [path for path in paths if path.suffix.lower() in IMAGES | VIDEOS]
     if not kept:
-        raise ValueError(
+        raise UserError(
             f'no image matches the pattern {pattern} ({len(paths)} other paths do)'
         )
     return kept
@@ -157,7 +159,7 @@ def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
             if not (skip_broken or is_other):
                 if isinstance(error, OSError):
                     raise
-                raise ValueError(f'{error}. {SKIP}') from error
+                raise UserError(f'{error}. {SKIP}') from error
             LOGGER.warning('skipped: %s', error)
 
 
@@ -176,7 +178,7 @@ def _download(address: str) -> bytes:
     except URLError as error:
         raise OSError(f'{address} cannot be downloaded: {error}') from error
     if len(content) > MAX_DOWNLOAD:
-        raise ValueError(
+        raise UserError(
             f'{address} is larger than {MAX_DOWNLOAD >> 20} MiB: download it first'
         )
     return content
@@ -187,12 +189,12 @@ def _open_video(path: Path):
     try:
         import cv2
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f'{path} requires OpenCV: pip install opencv-python-headless'
         ) from error
     video = cv2.VideoCapture(str(path))
     if not video.isOpened():
-        raise ValueError(f'OpenCV cannot read {path} as a video')
+        raise UserError(f'OpenCV cannot read {path} as a video')
     return video
 
 
@@ -209,7 +211,7 @@ def _frames(path: Path) -> Iterator[Picture]:
     finally:
         video.release()
     if number == 0:
-        raise ValueError(f'{path} has no frames')
+        raise UserError(f'{path} has no frames')
 
 
 def video_facts(path: Path) -> tuple[int, float]:

@@ -14,6 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from mmattn.errors import MissingPackageError, UserError
+
 from ..results import Detections, Segmentation
 from ..results.optional import import_supervision
 
@@ -41,16 +43,16 @@ def tile_boxes(
     """
     sides = tuple(tile) if isinstance(tile, (list, tuple)) else (tile, tile)
     if len(sides) != 2 or any(type(side) is not int or side < 1 for side in sides):
-        raise ValueError(
+        raise UserError(
             f'`tile` must be a positive number or a height and a width, got {tile}'
         )
     if not 0 <= overlap < 1:
-        raise ValueError(f'`overlap` must be at least 0 and less than 1, got {overlap}')
+        raise UserError(f'`overlap` must be at least 0 and less than 1, got {overlap}')
     try:
         from sahi.slicing import get_slice_bboxes
     except ImportError as error:
         message = '`tile` requires sahi: pip install "mmattn[predict]"'
-        raise ImportError(message) from error
+        raise MissingPackageError(message) from error
     height, width = (min(pair) for pair in zip(size, sides, strict=True))
     overlaps = dict(overlap_height_ratio=overlap, overlap_width_ratio=overlap)
     return get_slice_bboxes(*size, height, width, False, **overlaps)

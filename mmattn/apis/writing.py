@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from mmattn.errors import UserError
+
 from ..engine.checkpoints.atomic_files import write_atomically
 from ..results import Classification, CocoDocument, Detections, Segmentation
 from .predictor import Predictor
@@ -31,7 +33,7 @@ def parse_options(options: Iterable[str]) -> dict[str, Any]:
     for option in options:
         key, equals, value = option.partition('=')
         if not equals or not key:
-            raise ValueError(f'--cfg-options must be key=value, got {option!r}')
+            raise UserError(f'--cfg-options must be key=value, got {option!r}')
         try:
             found[key] = ast.literal_eval(value)
         except (SyntaxError, ValueError):
@@ -96,7 +98,7 @@ def write_predictions(
             else:
                 document.add(result)
     if not count:
-        raise ValueError('none of the images could be read')
+        raise UserError('none of the images could be read')
     content = json.dumps(classified or document.as_dict())
     write_atomically(out / FILE, content.encode())
     what = {
@@ -120,7 +122,7 @@ def _check_folders(folders: Sequence[Path], images: Sequence[Any], out: Path):
             reason = f'it has files, but {out} has no {FILE} of an earlier call'
         else:
             continue
-        raise ValueError(
+        raise UserError(
             f'results would go to {folder}, but {reason}; choose another folder for '
             f'the results (--out), got {out}'
         )

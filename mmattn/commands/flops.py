@@ -24,6 +24,8 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.table import Table
 
+from mmattn.errors import UserError
+
 from ..analysis import Complexity, count, paper_rows
 from ..terminal import add_config, config_of, positive, print_table
 
@@ -86,7 +88,7 @@ def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
         return shape[0], shape[-1]
     scope = cfg.get('default_scope')
     if scope not in DEFAULT_SHAPES:
-        raise ValueError(
+        raise UserError(
             f'--shape is needed: default_scope is {scope!r}, and defaults exist for '
             f'{", ".join(DEFAULT_SHAPES)} only'
         )

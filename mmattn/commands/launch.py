@@ -12,6 +12,8 @@ from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner as MMEngineRunner
 
+from mmattn.errors import UserError
+
 from ..engine import Runner
 from ..engine.distributed import join_processes
 from ..terminal import add_config, config_of
@@ -70,7 +72,7 @@ def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = config_of(args)
     if missing := [key for key in ('model', dataloader) if cfg.get(key) is None]:
-        raise ValueError(
+        raise UserError(
             f'{args.config} has no {" and no ".join(missing)}: pass a whole config, '
             'not a part that others inherit'
         )
@@ -88,7 +90,7 @@ def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
     for flag in RUNNER_FLAGS:
         if getattr(args, flag):
             if cfg.get('runner_type', OUR_RUNNER) != OUR_RUNNER:
-                raise ValueError(
+                raise UserError(
                     f'--{flag.replace("_", "-")} requires {OUR_RUNNER}, but the '
                     f"config's runner_type is {cfg.runner_type!r}"
                 )

@@ -13,6 +13,8 @@ from mmengine.evaluator import DumpResults
 from mmengine.fileio import dump
 from mmengine.hooks import Hook
 
+from mmattn.errors import UserError
+
 from ..engine.data import innermost_dataset
 from ..terminal import parse_run, positive
 
@@ -88,9 +90,9 @@ def check_out(out: str, item: str | None, scope: str):
     suffix = Path(out).suffix
     if item == 'metrics':
         if suffix not in METRICS_SUFFIXES:
-            raise ValueError(f'--out must end in one of {METRICS_SUFFIXES}, got {out}')
+            raise UserError(f'--out must end in one of {METRICS_SUFFIXES}, got {out}')
     elif suffix not in PREDICTION_SUFFIXES and (suffix or scope != 'mmseg'):
-        raise ValueError(
+        raise UserError(
             f'--out must end in .pkl or .pickle or, for mmseg, be a folder; got {out}'
         )
 
@@ -117,12 +119,12 @@ def draw_predictions(
 ):
     """Enable the visualization hook, whose arguments differ between the packages."""
     if 'visualization' not in cfg.get('default_hooks', {}):
-        raise ValueError('drawing requires a `visualization` hook in default_hooks')
+        raise UserError('drawing requires a `visualization` hook in default_hooks')
     hook = cfg.default_hooks.visualization
     if cfg.default_scope == 'mmpretrain':
         hook.update(enable=True, out_dir=show_dir, interval=interval)
     elif interval != 1:
-        raise ValueError(
+        raise UserError(
             f'--interval {interval}: the test hook of {cfg.default_scope} draws every '
             'image'
         )
@@ -141,7 +143,7 @@ def augment_at_test_time(cfg: Config):
     scope = cfg.default_scope
     missing = [key for key in ('tta_model', 'tta_pipeline') if key not in cfg]
     if missing and scope not in TTA_MODELS:
-        raise ValueError(f'--tta requires {" and ".join(missing)} in the config')
+        raise UserError(f'--tta requires {" and ".join(missing)} in the config')
     dataset = innermost_dataset(cfg.test_dataloader)
     if 'tta_model' in missing:
         cfg.tta_model = TTA_MODELS[scope]
@@ -155,7 +157,7 @@ def augment_at_test_time(cfg: Config):
         evaluate_boxes_only(cfg)
     hook = cfg.get('default_hooks', {}).get('visualization', {})
     if scope == 'mmpretrain' and hook.get('enable'):
-        raise ValueError("--tta: mmpretrain's hook cannot draw augmented images")
+        raise UserError("--tta: mmpretrain's hook cannot draw augmented images")
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
     dataset.pipeline = cfg.tta_pipeline
 
@@ -170,7 +172,7 @@ def evaluate_boxes_only(cfg: Config):
     if cfg.model.get('roi_head', {}).get('mask_head') is not None:
         warnings.warn('--tta: boxes only, masks are not predicted', stacklevel=2)
     elif metrics:
-        raise ValueError(
+        raise UserError(
             f'--tta merges boxes only, but {cfg.model.type} is evaluated by its masks'
         )
     for metric in metrics:
@@ -188,7 +190,7 @@ class BoxesOnlyHook(Hook):
 
 def use_autocast(cfg: Config):
     if cfg.default_scope == 'mmdet' and not is_cuda_available():
-        raise ValueError(
+        raise UserError(
             "--amp uses bfloat16 on a CPU, which mmdet's metrics do not support"
         )
     cfg.test_cfg.fp16 = True

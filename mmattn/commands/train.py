@@ -2,6 +2,8 @@
 
 from mmengine.config import Config
 
+from mmattn.errors import UserError
+
 from .launch import build_runner, load_config, make_parser
 
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
@@ -41,7 +43,7 @@ def use_mixed_precision(cfg: Config, dtype: str | None):
     wrapper = cfg.optim_wrapper
     replaced = wrapper.get('type', 'OptimWrapper')
     if replaced not in AMP_REPLACES:
-        raise ValueError(
+        raise UserError(
             f'--amp can replace one of {AMP_REPLACES}, but optim_wrapper.type is '
             f'{replaced!r}'
         )
@@ -53,7 +55,7 @@ def use_mixed_precision(cfg: Config, dtype: str | None):
 
 def scale_learning_rate(cfg: Config):
     if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
-        raise ValueError(
+        raise UserError(
             '--auto-scale-lr requires auto_scale_lr.base_batch_size in the config'
         )
     cfg.auto_scale_lr.enable = True

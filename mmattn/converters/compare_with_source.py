@@ -9,6 +9,8 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from .known_models import Detector, Model
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, RGB
@@ -21,7 +23,7 @@ def read_image(path: str) -> Tensor:
     """Read an image in its own size, normalized as for ImageNet, shape (1, 3, H, W)."""
     pixels = mmcv.imread(path, channel_order='rgb') if Path(path).is_file() else None
     if pixels is None:
-        raise ValueError(f'there is no readable image at {path}')
+        raise UserError(f'there is no readable image at {path}')
     pixels = torch.from_numpy(pixels).float()
     pixels = (pixels - torch.tensor(MEAN)) / torch.tensor(STD)
     return pixels.permute(2, 0, 1)[None]

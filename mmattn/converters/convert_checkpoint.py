@@ -47,6 +47,7 @@ from rich.table import Table
 from torch import Tensor
 
 import mmattn
+from mmattn.errors import UserError
 
 from ..engine import trusted_checkpoints
 from ..engine.checkpoints.atomic_files import write_atomically
@@ -172,7 +173,7 @@ def find_backbone(
             left_out = [name for name in weights if name not in names]
             return Source(layout, below, converted, left_out + unused)
     reason = reasons[0] if reasons else f'{model.name} has none of its names'
-    raise ValueError(
+    raise UserError(
         f'{src} is not converted: {reason}\n  it has {list_names(list(weights))}'
     )
 
@@ -218,7 +219,7 @@ def refusal(
     ]
     if others:
         lines.append(f'it matches --model {" or ".join(others)}')
-    return ValueError('\n  '.join(lines))
+    return UserError('\n  '.join(lines))
 
 
 def write(path: Path, weights: Mapping[str, Tensor], **meta: str):
@@ -257,7 +258,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     args = parse_args(argv)
     if args.dst.exists() and not args.force:
-        raise ValueError(f'{args.dst} already exists; --force overwrites it')
+        raise UserError(f'{args.dst} already exists; --force overwrites it')
     image = None if args.verify is None else read_image(args.verify)
     model = known_models()[args.model]
     weights = read_weights(args.src, args.trust_checkpoint)

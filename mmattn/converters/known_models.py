@@ -11,6 +11,7 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 import mmattn.models  # noqa: F401  registers the backbones
+from mmattn.errors import UserError
 
 from ..analysis.flops import build
 from ..compat.mmengine_scopes import config_folder
@@ -56,7 +57,7 @@ class Model:
         """
         known = set(inspect.signature(self.backbone).parameters) - {'arch', 'init_cfg'}
         if unknown := sorted(options.keys() - known):
-            raise ValueError(
+            raise UserError(
                 f'{self.backbone.__name__} does not accept {unknown}; it accepts '
                 f'{sorted(known)}'
             )

@@ -21,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 import mmattn
+from mmattn.errors import UserError
 
 from ..apis.find import run_checkpoint
 from ..engine import trusted_checkpoints
@@ -42,7 +43,7 @@ def rounded(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tens
             cast = value.to(dtype)
             if (cast.isinf() & value.isfinite()).any():
                 most = value[value.isfinite()].abs().max()
-                raise ValueError(
+                raise UserError(
                     f'{name} has weights up to {most:.3g}, and {dtype} ends at '
                     f'{torch.finfo(dtype).max:.3g}: pass --dtype bfloat16'
                 )
@@ -61,9 +62,9 @@ def publish(source: Path, out: Path, dtype: str = 'float16', force: bool = False
             `out` exists or has another suffix. Nothing is written.
     """
     if out.suffix != '.safetensors':
-        raise ValueError(f'the file to write must end in .safetensors, got {out}')
+        raise UserError(f'the file to write must end in .safetensors, got {out}')
     if out.exists() and not force:
-        raise ValueError(f'{out} already exists; --force overwrites it')
+        raise UserError(f'{out} already exists; --force overwrites it')
     checkpoint = run_checkpoint(source) if source.is_dir() else source
     weights = find_weights(
         CheckpointLoader.load_checkpoint(str(checkpoint), 'cpu'), str(checkpoint)

@@ -20,6 +20,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from ..analysis.flops import build
 from ..engine.config_check import check_channels, check_scopes
 from ..engine.data.build import build_dataset
@@ -62,7 +64,7 @@ def build_checked(cfg: Config) -> nn.Module:
         ValueError: an argument has a wrong value.
     """
     if not isinstance(cfg.get('model'), dict):
-        raise ValueError(f'`model` must be a dict, got {cfg.get("model")!r}')
+        raise UserError(f'`model` must be a dict, got {cfg.get("model")!r}')
     check_scopes(cfg.model, 'model')
     model = build(cfg)
     check_channels(cfg.model, model)

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mmattn.errors import UserError
+
 from ..config_text import check_text
 from . import estimate, own_config, own_data
 from .package_data import build
@@ -83,7 +85,7 @@ def split(
         is_val = [fnmatch.fnmatch(name(item), args.val_images) for item in items]
     else:
         if not 0 < args.val < 1:
-            raise ValueError(f'--val must be between 0 and 1, got {args.val}')
+            raise UserError(f'--val must be between 0 and 1, got {args.val}')
         drawn = np.random.default_rng(args.seed).permutation(len(items))
         chosen = set(drawn[: max(1, round(args.val * len(items)))].tolist())
         is_val = [index in chosen for index in range(len(items))]
@@ -94,7 +96,7 @@ def split(
     for part, found in parts.items():
         if not found:
             hint = args.val_images or args.val
-            raise ValueError(
+            raise UserError(
                 f'of {len(items)} images none is left for {part} ({hint!r}); change '
                 '--val or --val-images'
             )
@@ -106,16 +108,14 @@ def load_supervision(args: argparse.Namespace, force_masks: bool):
     try:
         import supervision as sv
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             f'{args.format} is read by supervision: pip install "mmattn[predict]"'
         ) from error
     images, annotations = str(args.images), str(args.annotations)
     reader = sv.DetectionDataset
     if args.format == 'yolo':
         if args.yaml is None:
-            raise ValueError(
-                'yolo needs --yaml, the file with the names of the classes'
-            )
+            raise UserError('yolo needs --yaml, the file with the names of the classes')
         return reader.from_yolo(images, annotations, str(args.yaml), force_masks)
     if args.format == 'voc':
         return reader.from_pascal_voc(images, annotations, force_masks)
@@ -140,13 +140,13 @@ def read(args: argparse.Namespace) -> tuple[list[own_data.Picture], list[str]]:
             pictures, classes = own_data.from_supervision(loaded)
     if args.classes is not None:
         if len(args.classes) != len(classes):
-            raise ValueError(
+            raise UserError(
                 f'--classes has {len(args.classes)} names, but {args.annotations} has '
                 f'{len(classes)} classes: {", ".join(classes)}'
             )
         classes = args.classes
     if not any(picture.labels for picture in pictures):
-        raise ValueError(f'{args.annotations} has no object in {len(pictures)} images')
+        raise UserError(f'{args.annotations} has no object in {len(pictures)} images')
     check_classes(classes)
     return pictures, classes
 
@@ -172,7 +172,7 @@ def convert_objects(args: argparse.Namespace) -> str:
 def convert_label_maps(args: argparse.Namespace) -> str:
     """Write a data set of label maps, and return the text of its config."""
     if args.classes is None:
-        raise ValueError(
+        raise UserError(
             'labels needs --classes, the names of the numbers 0, 1, ... in the maps'
         )
     check_classes(args.classes)

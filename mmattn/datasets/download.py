@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from ..files import file_digest
 
 BLOCK = 1 << 20
@@ -19,7 +21,7 @@ BUSY = (408, 429, 500, 502, 503, 504)
 BROKEN = (urllib.error.URLError, http.client.HTTPException, OSError)
 
 
-class DownloadError(RuntimeError):
+class DownloadError(UserError):
     """A file that could not be downloaded."""
 
 

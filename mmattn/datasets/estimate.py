@@ -8,6 +8,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from mmattn.errors import UserError
+
 TRAIN = sys.executable, '-m', 'mmattn', 'train'
 STEPS = 3  # the first is not counted: it includes what is done once
 LIMIT = 120  # seconds
@@ -46,7 +48,7 @@ def seconds_per_step(config: Path) -> float:
         lines = logs[-1].read_text().splitlines() if logs else []
     times = [json.loads(line)['time'] for line in lines][1:]
     if not times:
-        raise ValueError(reason)
+        raise UserError(reason)
     return sum(times) / len(times)
 
 

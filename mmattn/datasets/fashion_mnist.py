@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mmattn.errors import UserError
+
 from .package_data import DebianPackage, build, make_parser, read_deb
 
 PACKAGE = DebianPackage(
@@ -46,10 +48,10 @@ def read_idx(path: Path, magic: int) -> np.ndarray:
     ndim = magic & 0xFF
     head = np.frombuffer(data[: 4 * (1 + ndim)], dtype='>i4')
     if len(head) != 1 + ndim or head[0] != magic:
-        raise ValueError(f'{path}: not an idx file of {ndim} dimensions of bytes')
+        raise UserError(f'{path}: not an idx file of {ndim} dimensions of bytes')
     values = np.frombuffer(data, dtype=np.uint8, offset=head.nbytes)
     if values.size != head[1:].prod():
-        raise ValueError(f'{path}: has {values.size} values, not {head[1:].tolist()}')
+        raise UserError(f'{path}: has {values.size} values, not {head[1:].tolist()}')
     return values.reshape(head[1:])
 
 
@@ -70,7 +72,7 @@ def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         read_idx(folder / labels, LABELS),
     )
     if len(images) != len(labels):
-        raise ValueError(f'{folder}: {len(images)} images, {len(labels)} labels')
+        raise UserError(f'{folder}: {len(images)} images, {len(labels)} labels')
     return images, labels
 
 

@@ -23,6 +23,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from .own_data import encode
 from .package_data import Package, build, make_parser, read_images, write_image
 
@@ -55,7 +57,7 @@ def to_rgb(frame: np.ndarray) -> np.ndarray:
 def tile_starts(begin: int, end: int) -> list[int]:
     """Return the starts of the fewest tiles that cover [begin, end), evenly spaced."""
     if end - begin < TILE:
-        raise ValueError(f'[{begin}, {end}) is shorter than a tile of {TILE} pixels')
+        raise UserError(f'[{begin}, {end}) is shorter than a tile of {TILE} pixels')
     count = -(-(end - begin) // TILE)
     return np.linspace(begin, end - TILE, count).astype(int).tolist()
 
@@ -112,9 +114,9 @@ def convert_frames(
         The number of images and of instances of each split.
     """
     if border < 0:
-        raise ValueError(f'the border cannot be negative: {border}')
+        raise UserError(f'the border cannot be negative: {border}')
     if len(frames) != len(labels):
-        raise ValueError(f'{len(frames)} frames but {len(labels)} label images')
+        raise UserError(f'{len(frames)} frames but {len(labels)} label images')
     for split in SPLITS:
         (folder / split).mkdir(parents=True)
     (folder / 'annotations').mkdir()

@@ -24,6 +24,8 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from .package_data import Package, build, make_parser, read_images, write_image
 from .pixel_forest import baseline, confusion_matrix, load_split, report, scores
 
@@ -81,7 +83,7 @@ def fit_labels(labels: np.ndarray, image: np.ndarray) -> np.ndarray:
     """Return class ids (H, W) for an image (H, W, 3) of the same extent."""
     labels = resample_nearest(labels, image.shape[:2])
     if labels.max() >= len(CLASSES):
-        raise ValueError(f'unknown class id {labels.max()}')
+        raise UserError(f'unknown class id {labels.max()}')
     return labels
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mmattn.errors import UserError
+
 from .own_data import Picture, image_size
 
 # Channels of IViT's four maps.
@@ -315,7 +317,7 @@ def segmentation(
     images = [pair[0] for part in splits.values() for pair in part]
     suffixes = sorted({image.suffix for image in images})
     if len(suffixes) > 1:
-        raise ValueError(
+        raise UserError(
             f'all images must have one suffix, got {", ".join(suffixes)}; convert them'
         )
     sizes = [image_size(image) for image in images]

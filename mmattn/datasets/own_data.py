@@ -11,6 +11,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from ..results.coco import encode_mask
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
@@ -46,18 +48,18 @@ def image_files(folder: Path) -> dict[str, Path]:
         ValueError: there is none, or two have one name.
     """
     if not folder.is_dir():
-        raise ValueError(f'{folder} is no folder')
+        raise UserError(f'{folder} is no folder')
     files = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
         if path.stem in files:
-            raise ValueError(
+            raise UserError(
                 f'{files[path.stem]} and {path} have one name; rename one of them'
             )
         files[path.stem] = path
     if not files:
-        raise ValueError(
+        raise UserError(
             f'{folder} has no image; accepted suffixes: {", ".join(IMAGE_SUFFIXES)}'
         )
     return files
@@ -71,7 +73,7 @@ def image_size(path: Path) -> tuple[int, int]:
     """
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
-        raise ValueError(f'{path} cannot be read as an image')
+        raise UserError(f'{path} cannot be read as an image')
     return image.shape[:2]
 
 
@@ -83,16 +85,16 @@ def read_mask(path: Path, size: tuple[int, int]) -> np.ndarray:
     """
     mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     if mask is None:
-        raise ValueError(f'{path} cannot be read as an image')
+        raise UserError(f'{path} cannot be read as an image')
     if mask.ndim == 3 and (mask[..., :3] == mask[..., :1]).all():
         mask = mask[..., 0]  # gray, saved as color
     if mask.ndim != 2:
-        raise ValueError(
+        raise UserError(
             f'{path} is a color image; a mask has one channel whose numbers are '
             'objects or classes'
         )
     if mask.shape != size:
-        raise ValueError(
+        raise UserError(
             f'{path} has {mask.shape[0]} x {mask.shape[1]} pixels, but its image has '
             f'{size[0]} x {size[1]}'
         )
@@ -117,7 +119,7 @@ def matching(images: dict[str, Path], folder: Path) -> dict[str, Path]:
         ('masks without an image', masks.keys() - images.keys()),
     ):
         if missing:
-            raise ValueError(
+            raise UserError(
                 f'{folder}: {len(missing)} {kind}, such as {min(missing)!r}; an image '
                 'and its mask have the same name, apart from the suffix'
             )
@@ -175,7 +177,7 @@ def from_supervision(dataset) -> tuple[list[Picture], list[str]]:
     pictures = []
     for path, image, found in tqdm(dataset, 'read', total=len(dataset)):
         if image is None:
-            raise ValueError(f'{path} cannot be read as an image')
+            raise UserError(f'{path} cannot be read as an image')
         picture = Picture(Path(path), image.shape[:2])
         crowds = found.data.get('iscrowd', np.zeros(len(found)))
         picture.crowds = set(np.flatnonzero(crowds).tolist())
@@ -266,7 +268,7 @@ def write_label_maps(
                 if number < len(classes):
                     pixels[number] += size
                 elif number != IGNORED:
-                    raise ValueError(
+                    raise UserError(
                         f'{labels} has the number {number}, but there are '
                         f'{len(classes)} classes, 0 to {len(classes) - 1} '
                         f'({", ".join(classes)}); {IGNORED} is ignored'

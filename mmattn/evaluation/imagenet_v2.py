@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mmpretrain.datasets import ImageNet
 
+from mmattn.errors import UserError
 from mmattn.registry import DATASETS
 
 SPLITS = 'matched-frequency', 'threshold0.7', 'top-images'
@@ -45,9 +46,7 @@ class ImageNetV2(ImageNet):
         **kwargs,
     ):
         if split not in SPLITS:
-            raise ValueError(
-                f'ImageNetV2: split must be one of {SPLITS}, got {split!r}'
-            )
+            raise UserError(f'ImageNetV2: split must be one of {SPLITS}, got {split!r}')
         prefix = data_prefix or f'imagenetv2-{split}-format-val'
         super().__init__(data_root=data_root, data_prefix=prefix, **kwargs)
 
@@ -55,7 +54,7 @@ class ImageNetV2(ImageNet):
         """Return paths below the folder, in the order of the classes, and labels."""
         root = Path(self.img_prefix)
         if not root.is_dir():
-            raise ValueError(
+            raise UserError(
                 f'ImageNetV2: no folder {root}; docs/datasets.md says how to get it'
             )
         samples, empty = [], []
@@ -69,12 +68,12 @@ class ImageNetV2(ImageNet):
         folders = {path.name for path in root.iterdir() if path.is_dir()}
         others = sorted(folders - {str(label) for label in range(NUM_CLASSES)})
         if others:
-            raise ValueError(
+            raise UserError(
                 f'ImageNetV2: folders of {root} must be class indices 0 to '
                 f'{NUM_CLASSES - 1}, got {others[:3]}'
             )
         if empty:
-            raise ValueError(
+            raise UserError(
                 f'ImageNetV2: {root} has no image of {len(empty)} of {NUM_CLASSES} '
                 f'classes, such as {empty[:3]}; unpack the archive again'
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from mmengine.evaluator import BaseMetric
 
+from mmattn.errors import UserError
 from mmattn.registry import METRICS
 
 NUM_CLASSES = 1000
@@ -50,7 +51,7 @@ class ReaLAccuracy(BaseMetric):
         super().__init__(collect_device=collect_device, prefix=prefix)
         self.topk = (topk,) if isinstance(topk, int) else tuple(topk)
         if not self.topk or min(self.topk) < 1:
-            raise ValueError(f'topk must be numbers of at least 1, got {topk}')
+            raise UserError(f'topk must be numbers of at least 1, got {topk}')
         self.labels = read_real_labels(ann_file)
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]):
@@ -62,7 +63,7 @@ class ReaLAccuracy(BaseMetric):
                 continue
             scores = sample['pred_score']
             if max(self.topk) > len(scores):
-                raise ValueError(
+                raise UserError(
                     f'topk must be at most the {len(scores)} classes, got {self.topk}'
                 )
             best = scores.topk(max(self.topk)).indices.tolist()
@@ -73,7 +74,7 @@ class ReaLAccuracy(BaseMetric):
         found = NAME.fullmatch(Path(path).stem)
         index = int(found[1]) if found else 0
         if not 1 <= index <= len(self.labels):
-            raise ValueError(
+            raise UserError(
                 f'ReaL labels are for ILSVRC2012_val_00000001 to '
                 f'{len(self.labels):08d}, got {path}'
             )
@@ -83,7 +84,7 @@ class ReaLAccuracy(BaseMetric):
         """Return the accuracy in per cent for each `k`."""
         counted = [result for result in results if result is not None]
         if not counted:
-            raise ValueError(f'none of the {len(results)} images has a ReaL label')
+            raise UserError(f'none of the {len(results)} images has a ReaL label')
         means = 100 * torch.tensor(counted, dtype=torch.float64).mean(0)
         return {
             f'top{k}': mean.item() for k, mean in zip(self.topk, means, strict=True)
@@ -103,19 +104,19 @@ def read_real_labels(path: str | None = None) -> list[frozenset[int]]:
         path = Path(find_spec('timm').origin).parent / TIMMS_COPY
     file = Path(path)
     if not file.is_file():
-        raise ValueError(
+        raise UserError(
             f'no ReaL labels at {file}: pass `real.json` of '
             'https://github.com/google-research/reassessed-imagenet as ann_file'
         )
     try:
         rows = json.loads(file.read_text())
     except ValueError as error:
-        raise ValueError(f'{file} is not a JSON file: {error}') from error
+        raise UserError(f'{file} is not a JSON file: {error}') from error
     if not isinstance(rows, list) or not rows:
-        raise ValueError(f'{file} must hold a list of lists, got {type(rows).__name__}')
+        raise UserError(f'{file} must hold a list of lists, got {type(rows).__name__}')
     for index, row in enumerate(rows):
         if not isinstance(row, list) or not all(map(_is_class, row)):
-            raise ValueError(
+            raise UserError(
                 f'{file}: entry {index} must be a list of classes from 0 to '
                 f'{NUM_CLASSES - 1}, got {row!r}'
             )

@@ -13,6 +13,7 @@ from mmengine.registry import DefaultScope
 from torch import Tensor, nn
 
 import mmattn
+from mmattn.errors import UserError
 
 from ..engine.checkpoints.atomic_files import write_atomically
 from ..engine.checkpoints.hub import local_checkpoint
@@ -118,7 +119,7 @@ def export_model(
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     if not cfg.get('model'):
-        raise ValueError(f'the config must have a `model`, got {cfg.filename or cfg}')
+        raise UserError(f'the config must have a `model`, got {cfg.filename or cfg}')
     checkpoint = None if checkpoint is None else local_checkpoint(checkpoint)
     model, loaded = build_model(cfg, checkpoint)
     settings = {} if output is None else dict(output=output)
@@ -260,19 +261,19 @@ def _check_writable(files: Sequence[Path], force: bool):
 def _checked_format(out: Path, format: str | None) -> str:
     format = format or out.suffix.removeprefix('.')
     if format not in FORMATS:
-        raise ValueError(f'`format` must be one of {FORMATS}, got {format!r}')
+        raise UserError(f'`format` must be one of {FORMATS}, got {format!r}')
     return format
 
 
 def _check(shape, batch, dynamic, normalize, input_dtype):
     is_size = isinstance(shape, Sequence) and len(shape) == 2
     if not is_size or any(type(side) is not int or side < 1 for side in shape):
-        raise ValueError(f'`shape` must be a height and a width, got {shape}')
+        raise UserError(f'`shape` must be a height and a width, got {shape}')
     if type(batch) is not int or batch < 1:
-        raise ValueError(f'`batch` must be a positive number, got {batch}')
+        raise UserError(f'`batch` must be a positive number, got {batch}')
     if dynamic not in DYNAMIC:
-        raise ValueError(f'`dynamic` must be one of {DYNAMIC}, got {dynamic!r}')
+        raise UserError(f'`dynamic` must be one of {DYNAMIC}, got {dynamic!r}')
     if input_dtype not in DTYPES:
-        raise ValueError(f'`input_dtype` must be one of {DTYPES}, got {input_dtype!r}')
+        raise UserError(f'`input_dtype` must be one of {DTYPES}, got {input_dtype!r}')
     if input_dtype == 'uint8' and not normalize:
-        raise ValueError("`input_dtype='uint8'` requires `normalize`")
+        raise UserError("`input_dtype='uint8'` requires `normalize`")

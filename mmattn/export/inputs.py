@@ -6,6 +6,8 @@ from math import prod
 
 import numpy as np
 
+from mmattn.errors import UserError
+
 from ..images import resize
 from .metadata import Metadata, check_pixels
 
@@ -74,7 +76,7 @@ def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
     check_pixels(len(images) * prod(shape), 'a batch')
     least = metadata.least or (1, 1)
     if shape[0] < least[0] or shape[1] < least[1]:
-        raise ValueError(
+        raise UserError(
             f'the exported file takes images from {tuple(least)} on, got '
             f'{tuple(shape)}; enlarge them, or export a file with a smaller `shape`'
         )

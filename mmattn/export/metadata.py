@@ -7,6 +7,8 @@ from math import prod
 from reprlib import repr as short
 from typing import Any
 
+from mmattn.errors import UserError
+
 from .metadata_rules import RULES
 
 KEY = 'mmattn'  # of the description in an ONNX file
@@ -19,7 +21,7 @@ MAX_PIXELS = 2**28  # 3 GiB in float32
 def check_pixels(count: int, what: str):
     """Raise a ValueError for more pixels than memory may have room for."""
     if count > MAX_PIXELS:
-        raise ValueError(
+        raise UserError(
             f'{what} would have {count} pixels; at most {MAX_PIXELS} are supported'
         )
 
@@ -96,7 +98,7 @@ class Metadata:
             ValueError: the text is no description, or lacks a key.
         """
         if len(text) > MAX_TEXT:
-            raise ValueError(
+            raise UserError(
                 f'the metadata must have at most {MAX_TEXT} characters, got {len(text)}'
             )
         try:
@@ -104,13 +106,13 @@ class Metadata:
         except (RecursionError, ValueError):
             values = None
         if not isinstance(values, dict):
-            raise ValueError(
+            raise UserError(
                 f'the metadata must be an object written by mmattn, got {short(text)}'
             )
         names = [item.name for item in fields(cls)]
         # A default in place of a lost key could change the results.
         if missing := [name for name in names if name not in values]:
-            raise ValueError(
+            raise UserError(
                 f'the metadata must have the keys {missing}; export the model again'
             )
         metadata = cls(**{name: values[name] for name in names})
@@ -122,7 +124,7 @@ class Metadata:
         for name, (is_valid, accepted) in RULES.items():
             value = getattr(self, name)
             if not is_valid(value):
-                raise ValueError(
+                raise UserError(
                     f'`{name}` of the metadata must be {accepted}, got {short(value)}'
                 )
         check_pixels(self.batch * prod(self.shape), 'a batch')
@@ -140,7 +142,7 @@ class Metadata:
         count = shape[1]
         is_binary = self.task == 'segmentation' and count == 1
         if isinstance(count, int) and count != len(self.classes) and not is_binary:
-            raise ValueError(
+            raise UserError(
                 f'`classes` of the metadata must have a name for each of the {count} '
                 f'classes of the model, got {len(self.classes)} names'
             )

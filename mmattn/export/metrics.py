@@ -9,6 +9,8 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from mmattn.errors import UserError
+
 IGNORED = 255
 
 
@@ -79,7 +81,7 @@ def confusion(labels: np.ndarray, found: np.ndarray, num_classes: int) -> np.nda
     """
     valid = labels != IGNORED
     if (largest := max(labels[valid].max(initial=0), found.max())) >= num_classes:
-        raise ValueError(f'labels up to {largest}, and the file {num_classes} classes')
+        raise UserError(f'labels up to {largest}, and the file {num_classes} classes')
     index = labels[valid].astype(np.int64) * num_classes + found[valid]
     counts = np.bincount(index, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mmattn.errors import UserError
+
 from ..images import nearest
 from ..results import Detections, Segmentation
 from ..results.names import class_names, label_type
@@ -35,7 +37,7 @@ def check_outputs(
         case _:
             fits = False
     if not fits or [x[:1] for x in shapes] != [(B,)] * len(metadata.outputs):
-        raise ValueError(
+        raise UserError(
             f'outputs of shapes {shapes} do not fit images of shape {tuple(shape)} and '
             f'the task {metadata.task!r} with the outputs {metadata.outputs}'
         )
@@ -60,7 +62,7 @@ def _check_labels(outputs: Sequence[np.ndarray], metadata: Metadata):
         names = f'has {known} names'
         if metadata.classes is None:
             names = f'has no names; without names labels are 0 to {known - 1}'
-        raise ValueError(
+        raise UserError(
             f'the graph gives the label {labels[~is_known].flat[0]}, and `classes` of '
             f'the metadata {names}'
         )

@@ -7,6 +7,8 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 import numpy as np
 from PIL import Image
 
+from mmattn.errors import MissingPackageError, UserError
+
 from ..images import check_interpolation, read_image
 from ..results import Classification, Detections, Segmentation
 from .inputs import Prepared, prepare, stack
@@ -51,44 +53,44 @@ def load(
     """
     file = Path(file)
     if file.suffix not in FORMATS:
-        raise ValueError(f'the file must end with one of {FORMATS}, got {file}')
+        raise UserError(f'the file must end with one of {FORMATS}, got {file}')
     if not file.is_file():
         raise FileNotFoundError(f'{file} does not exist')
     if file.suffix == '.onnx':
         return Runner(*_open_onnx(file, threads, providers or PROVIDERS))
     if threads is not None or providers is not None:
-        raise ValueError(f'`threads` and `providers` are for .onnx files, got {file}')
+        raise UserError(f'`threads` and `providers` are for .onnx files, got {file}')
     return Runner(*_open_pt2(file, trust_checkpoint))
 
 
 def _metadata(text: str | None, file: Path) -> Metadata:
     if not text:
-        raise ValueError(
+        raise UserError(
             f'{file} has no metadata of mmattn; tools/export.py writes files that do'
         )
     try:
         return Metadata.from_json(text)
     except ValueError as error:
-        raise ValueError(f'{file}: {error}') from error
+        raise UserError(f'{file}: {error}') from error
 
 
 def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f'{file} requires ONNX Runtime: pip install onnxruntime'
         ) from error
     options = onnxruntime.SessionOptions()
     if threads is not None:
         if threads < 1:
-            raise ValueError(f'`threads` must be positive, got {threads}')
+            raise UserError(f'`threads` must be positive, got {threads}')
         options.intra_op_num_threads = threads
     try:
         session = onnxruntime.InferenceSession(str(file), options, list(providers))
         text = session.get_modelmeta().custom_metadata_map.get(KEY)
     except Exception as error:  # those of ONNX Runtime have no common base
-        raise ValueError(f'ONNX Runtime cannot load {file}: {error}') from error
+        raise UserError(f'ONNX Runtime cannot load {file}: {error}') from error
     metadata = _metadata(text, file)
     _check_graph(session, metadata, file)
 
@@ -108,10 +110,10 @@ def _check_graph(session, metadata: Metadata, file: Path):
     inputs, outputs = session.get_inputs(), session.get_outputs()
     found = [(each.name, each.type, tuple(each.shape)) for each in inputs]
     if len(found) != len(expected) or not all(map(_fits, found, expected)):
-        raise ValueError(f'{file} has the inputs {found}, and its metadata {expected}')
+        raise UserError(f'{file} has the inputs {found}, and its metadata {expected}')
     names = [each.name for each in outputs]
     if names != metadata.outputs:
-        raise ValueError(
+        raise UserError(
             f'{file} has the outputs {names}, and its metadata {metadata.outputs}'
         )
     _check_classes(outputs[0].shape, metadata, file)
@@ -121,7 +123,7 @@ def _check_classes(shape: Sequence, metadata: Metadata, file: Path):
     try:
         metadata.check_classes(shape)
     except ValueError as error:
-        raise ValueError(f'{file}: {error}') from error
+        raise UserError(f'{file}: {error}') from error
 
 
 def _fits(found: tuple, expected: tuple) -> bool:
@@ -137,10 +139,10 @@ def _open_pt2(file: Path, trust_checkpoint: bool):
         with ZipFile(file) as archive:
             text = _described(archive)
     except UNREADABLE as error:
-        raise ValueError(f'{file} is no torch.export program: {error}') from error
+        raise UserError(f'{file} is no torch.export program: {error}') from error
     metadata = _metadata(text, file)
     if not trust_checkpoint:
-        raise ValueError(
+        raise UserError(
             f'{file} is refused: PyTorch runs code that a .pt2 file may contain. If '
             'you trust the author of the file, pass --trust-checkpoint '
             '(trust_checkpoint=True in Python). An .onnx file contains no code'
@@ -156,7 +158,7 @@ def _open_pt2(file: Path, trust_checkpoint: bool):
         program = torch.export.load(file)
         module, shape = program.module(), first_output(program).shape
     except Exception as error:  # those of torch.export have no common base
-        raise ValueError(f'torch.export cannot load {file}: {error}') from error
+        raise UserError(f'torch.export cannot load {file}: {error}') from error
     _check_classes(shape, metadata, file)
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
@@ -218,7 +220,7 @@ class Runner:
         if isinstance(images, (str, Path, Image.Image, np.ndarray)):
             return self([images])[0]
         if not isinstance(images, (list, tuple)):
-            raise ValueError(
+            raise UserError(
                 f'`images` must be an image or a list, got {type(images).__name__}'
             )
         results = []
@@ -250,7 +252,7 @@ class Runner:
         try:
             outputs = self.run(*inputs)
         except Exception as error:  # those of the runtimes have no common base
-            raise ValueError(
+            raise UserError(
                 f'the graph fails with images of shape {inputs[0].shape}: {error}'
             ) from error
         check_outputs(outputs, inputs[0].shape, self.metadata)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from mmattn.errors import MissingPackageError
+
 
 def encode_mask(mask: np.ndarray) -> dict:
     """Return a mask of shape (H, W) as COCO's compressed run lengths, for JSON.
@@ -14,7 +16,7 @@ def encode_mask(mask: np.ndarray) -> dict:
     try:
         from pycocotools import mask as coco_masks
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             'masks of COCO require pycocotools: pip install pycocotools'
         ) from error
     encoded = coco_masks.encode(np.asfortranarray(mask, np.uint8))

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from mmattn.errors import UserError
+
 from ..images import read_image
 from .optional import import_supervision
 
@@ -34,7 +36,7 @@ def open_picture(
     """
     if image is None:
         if source is None or not Path(source).is_file():
-            raise ValueError(
+            raise UserError(
                 f'draw() requires the image of this result, whose source is {source!r}:'
                 ' pass it as `image`'
             )
@@ -68,7 +70,7 @@ def draw_detections(
     """
     sv = import_supervision()
     if found.masks is not None and found.masks.shape[1:] != picture.shape[:2]:
-        raise ValueError(
+        raise UserError(
             'the image must be the original one, of height and width '
             f'{found.masks.shape[1:]}, got {picture.shape[:2]}'
         )
@@ -145,12 +147,12 @@ def draw_labels(
         legend: name and color of each class.
     """
     if colors.shape != picture.shape:
-        raise ValueError(
+        raise UserError(
             'the image must be the original one, of height and width '
             f'{colors.shape[:2]}, got {picture.shape[:2]}'
         )
     if not 0 <= opacity <= 1:
-        raise ValueError(f'`opacity` must be from 0 to 1, got {opacity}')
+        raise UserError(f'`opacity` must be from 0 to 1, got {opacity}')
     blend = Image.blend(Image.fromarray(picture), Image.fromarray(colors), opacity)
     return _write(blend, legend)
 

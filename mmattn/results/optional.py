@@ -2,6 +2,8 @@
 
 from types import ModuleType
 
+from mmattn.errors import MissingPackageError
+
 
 def import_supervision() -> ModuleType:
     """Return the module supervision.
@@ -12,7 +14,7 @@ def import_supervision() -> ModuleType:
     try:
         import supervision
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             'this requires supervision: pip install "mmattn[predict]"'
         ) from error
     return supervision

@@ -3,6 +3,8 @@
 import numpy as np
 from mmengine.structures import BaseDataElement
 
+from mmattn.errors import UserError
+
 from . import Classification, Detections, Segmentation
 from .names import class_names, label_type
 
@@ -33,7 +35,7 @@ def as_result(
     if 'pred_score' in sample:
         scores = sample.pred_score.float().cpu().numpy()
         return Classification(scores, classes, size=size)
-    raise ValueError(
+    raise UserError(
         'the model must predict objects, a label map or a class, got '
         f'{", ".join(sorted(sample.keys())) or "nothing"}'
     )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from mmattn.errors import UserError
+
 from .coco import encode_mask
 from .drawing import class_colors, draw_labels, open_picture
 from .names import class_name, class_names
@@ -56,12 +58,12 @@ class Segmentation:
             ValueError: there is no palette, or no color for a class.
         """
         if self.palette is None:
-            raise ValueError(
+            raise UserError(
                 'the result has no palette, because neither the exported file nor the '
                 'config has one; draw() chooses colors'
             )
         if (label := int(self.labels.max())) >= len(self.palette):
-            raise ValueError(
+            raise UserError(
                 f'the palette has {len(self.palette)} colors, and none for the class '
                 f'{label}'
             )

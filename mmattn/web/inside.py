@@ -8,6 +8,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 from torch import nn
 
+from mmattn.errors import UserError
+
 from ..analysis import (
     AttentionKernels,
     MultiScalePoints,
@@ -99,7 +101,7 @@ def look_inside(predictor: Predictor, image: np.ndarray, y: int, x: int) -> Insi
             pixel is not in what the model sees.
     """
     if not isinstance(predictor.model, ConfigModel):
-        raise ValueError(
+        raise UserError(
             f'{predictor.name} is an exported file, whose layers cannot be seen: start '
             'the page with the work dir or the config and its weights'
         )
@@ -111,7 +113,7 @@ def look_inside(predictor: Predictor, image: np.ndarray, y: int, x: int) -> Insi
         size = view.tensor.shape[-2:]
         samples, no_samples = _try(multi_scale_points, model, view.run, size, query)
         if not kernels and not points and not samples:
-            raise ValueError(f'{no_kernels}; {no_points}; {no_samples}')
+            raise UserError(f'{no_kernels}; {no_points}; {no_samples}')
         layers = {}
         for i, layer in enumerate(kernels):
             heads, height, width = layer.kernels.shape[1:]
@@ -153,7 +155,7 @@ def panels(inside: Inside, layer: str) -> list[tuple[np.ndarray, str]]:
         ValueError: there is no such layer.
     """
     if layer not in inside.layers:
-        raise ValueError(f'the layer must be one of {list(inside.layers)}, got {layer}')
+        raise UserError(f'the layer must be one of {list(inside.layers)}, got {layer}')
     found = inside.layers[layer]
     draw, kind = {
         AttentionKernels: (_kernel_panel, 'head'),

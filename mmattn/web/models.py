@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmattn.errors import UserError
+
 from ..apis import Predictor
 from ..apis.find import EXPORTED, run_checkpoint, run_config
 
@@ -58,7 +60,7 @@ def _is_collection(path: Path) -> bool:
 
 def _in_folder(folder: Path, source: Source) -> list[Source]:
     if source.weights is not None:
-        raise ValueError(
+        raise UserError(
             f'weights are for one model, but {folder} is no work dir, as it has no '
             'config (*.py): pass the work dir or the config'
         )
@@ -127,7 +129,7 @@ class Models:
             ValueError: it is not offered, or cannot be opened.
         """
         if name not in self.sources:
-            raise ValueError(f'the model must be one of {self.names}, got {name!r}')
+            raise UserError(f'the model must be one of {self.names}, got {name!r}')
         with self._lock:
             if name not in self._open:
                 while len(self._open) >= KEPT:

@@ -14,6 +14,8 @@ import gradio as gr
 import numpy as np
 from PIL import Image, ImageDraw
 
+from mmattn.errors import UserError
+
 from ..results import Segmentation
 from . import layout, views
 from .inside import RED, Inside, look_inside, panels
@@ -82,7 +84,7 @@ class Page:
         """Read one of the images that the page was started with."""
         with told():
             if name not in self.images:
-                raise ValueError(f'there is no image {name!r} to choose')
+                raise UserError(f'there is no image {name!r} to choose')
         return self.load(str(self.images[name]))
 
     def predict(
@@ -98,7 +100,7 @@ class Page:
         """Run a model; return the result and what shows it."""
         with told():
             if photo is None:
-                raise ValueError('drop or choose an image first')
+                raise UserError('drop or choose an image first')
             predictor = self.models[model]
             cut = predictor.task != 'classification'
             found = views.predict(predictor, photo, tile if cut else 0)
@@ -158,9 +160,9 @@ class Page:
         """Return what a pixel of the shown picture attends to."""
         with told():
             if photo is None:
-                raise ValueError('drop or choose an image first')
+                raise UserError('drop or choose an image first')
             if x is None or y is None:
-                raise ValueError('click on a pixel, or write its x and y')
+                raise UserError('click on a pixel, or write its x and y')
             row, column = photo.pixel(x, y)
             inside = look_inside(self.models[model], photo.pixels, row, column)
         names = list(inside.layers)
@@ -183,9 +185,9 @@ class Page:
         """Run two models in turns; yield pictures and times after each run."""
         with told():
             if photo is None:
-                raise ValueError('drop or choose an image first')
+                raise UserError('drop or choose an image first')
             if not 1 <= runs <= MAX_RUNS:
-                raise ValueError(f'runs must be from 1 to {MAX_RUNS}, got {runs}')
+                raise UserError(f'runs must be from 1 to {MAX_RUNS}, got {runs}')
             style = views.Style(score)
             names = (first, second)
             predictors = [self.models[name] for name in names]

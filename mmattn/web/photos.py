@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from mmattn.errors import UserError
+
 from ..apis.sources import IMAGES
 from ..images import FORMATS, read_image
 
@@ -78,7 +80,7 @@ def read_photo(path: str | Path, max_pixels: int) -> Photo:
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
-                raise ValueError(
+                raise UserError(
                     f'{name} has {width} x {height} = {width * height / 1e6:.1f} '
                     f'million pixels; at most {max_pixels / 1e6:g} million are '
                     'accepted: send a smaller image, or start the page with '
@@ -86,12 +88,12 @@ def read_photo(path: str | Path, max_pixels: int) -> Photo:
                 )
             return Photo(name, np.ascontiguousarray(read_image(image)))
     except UnidentifiedImageError as error:
-        raise ValueError(
+        raise UserError(
             f'{name} is no image that can be read; supported are {", ".join(FORMATS)}'
         ) from error
     # Pillow raises these for broken files.
     except (Image.DecompressionBombError, OSError, SyntaxError) as error:
-        raise ValueError(f'{name} is broken: {error}') from error
+        raise UserError(f'{name} is broken: {error}') from error
 
 
 def images_in(folder: Path) -> dict[str, Path]:
@@ -104,7 +106,7 @@ def images_in(folder: Path) -> dict[str, Path]:
     """
     root = folder.expanduser().resolve()
     if not root.is_dir():
-        raise ValueError(f'there is no folder {folder}')
+        raise UserError(f'there is no folder {folder}')
     found = {
         path.name: path.resolve()
         for path in sorted(root.iterdir())
@@ -112,5 +114,5 @@ def images_in(folder: Path) -> dict[str, Path]:
     }
     found = {name: path for name, path in found.items() if path.is_relative_to(root)}
     if not found:
-        raise ValueError(f'{folder} has no images ({", ".join(sorted(IMAGES))})')
+        raise UserError(f'{folder} has no images ({", ".join(sorted(IMAGES))})')
     return found

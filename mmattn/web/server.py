@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 
+from mmattn.errors import MissingPackageError
+
 from .guard import Guard
 from .models import Models
 
@@ -98,7 +100,7 @@ def serve(
 def check_installed():
     """Raise an ImportError if Gradio is not installed."""
     if find_spec('gradio') is None:
-        raise ImportError('the page requires Gradio: pip install "mmattn[web]"')
+        raise MissingPackageError('the page requires Gradio: pip install "mmattn[web]"')
 
 
 def is_local(host: str) -> bool:

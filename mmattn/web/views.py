@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mmattn.errors import UserError
+
 from ..apis import Predictor
 from ..apis.tiles import compact_masks, tile_boxes
 from ..results import Classification, Detections, Segmentation, coco_document
@@ -54,7 +56,7 @@ def predict(predictor: Predictor, photo: Photo, tile: int = 0) -> Prediction:
     if tile:
         boxes = tile_boxes(part.shape[:2], tile, OVERLAP)
         if len(boxes) > MAX_TILES:
-            raise ValueError(
+            raise UserError(
                 f'{len(boxes)} tiles of {tile} x {tile} pixels are too many, at most '
                 f'{MAX_TILES}: choose larger ones'
             )
@@ -91,9 +93,9 @@ class Style:
         for name in ('score', 'opacity'):
             value = getattr(self, name)
             if not 0 <= value <= 1:
-                raise ValueError(f'`{name}` must be from 0 to 1, got {value}')
+                raise UserError(f'`{name}` must be from 0 to 1, got {value}')
         if self.drawn not in DRAWN:
-            raise ValueError(f'`drawn` must be one of {DRAWN}, got {self.drawn!r}')
+            raise UserError(f'`drawn` must be one of {DRAWN}, got {self.drawn!r}')
 
 
 def draw(result: Result, photo: Photo, style: Style) -> np.ndarray:

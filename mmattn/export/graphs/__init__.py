@@ -4,6 +4,8 @@ from importlib import import_module
 
 from torch import nn
 
+from mmattn.errors import UserError
+
 from ..errors import ExportError
 
 # The models of each graph. Classes are compared exactly: a subclass may predict in
@@ -53,7 +55,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
         ValueError: another `part`, or settings of another graph.
     """
     if part not in PARTS:
-        raise ValueError(f'`part` must be one of {PARTS}, got {part!r}')
+        raise UserError(f'`part` must be one of {PARTS}, got {part!r}')
     kind = _class_name(model)
     if part == 'backbone':
         if not hasattr(model, 'backbone'):
@@ -70,7 +72,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
     module, _, name = found.partition('.')
     graph = getattr(import_module(f'.{module}', __name__), name)
     if settings and graph.task != 'segmentation':
-        raise ValueError(f'{", ".join(settings)} is for segmentors, got {kind}')
+        raise UserError(f'{", ".join(settings)} is for segmentors, got {kind}')
     return graph(model.eval(), **settings).eval()
 
 

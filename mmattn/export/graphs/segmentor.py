@@ -4,6 +4,8 @@ import torch.nn.functional as F
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from ..errors import ExportError
 
 OUTPUTS = ('logits', 'labels')
@@ -31,7 +33,7 @@ class Segmentor(nn.Module):
     def __init__(self, model: nn.Module, output: str = 'logits'):
         super().__init__()
         if output not in OUTPUTS:
-            raise ValueError(f'`output` must be one of {OUTPUTS}, got {output!r}')
+            raise UserError(f'`output` must be one of {OUTPUTS}, got {output!r}')
         self.check_head(model.decode_head)
         mode = model.test_cfg.get('mode', 'whole')
         if mode != 'whole':
