@@ -4,6 +4,8 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from mmattn.errors import UserError
+
 from .token_mixer import (
     TokenMixer,
     Windows,
@@ -47,7 +49,7 @@ class CombinerAttention(TokenMixer):
         super().__init__(embed_dims, num_heads)
         check_positive(window=window)
         if summary not in SUMMARIES:
-            raise ValueError(f'summary must be one of {SUMMARIES}, got {summary!r}')
+            raise UserError(f'summary must be one of {SUMMARIES}, got {summary!r}')
         self.window = window
         self.summary = summary
 

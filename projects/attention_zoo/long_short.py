@@ -3,6 +3,7 @@
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import PointwiseLinear
 
 from .token_mixer import TokenMixer, Windows, attend, check_positive, shared_scores
@@ -40,7 +41,7 @@ class LongShortAttention(TokenMixer):
         super().__init__(embed_dims, num_heads)
         check_positive(window=window)
         if rank < 0:
-            raise ValueError(f'rank must be at least 0, got {rank}')
+            raise UserError(f'rank must be at least 0, got {rank}')
         self.window = window
         self.to_projection = None
         if rank:

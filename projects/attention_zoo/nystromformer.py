@@ -4,6 +4,8 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 from .token_mixer import TokenMixer, check_positive, pool_heads
 
 
@@ -58,7 +60,7 @@ class NystromAttention(TokenMixer):
         if iterations is not None:
             check_positive(iterations=iterations)
         if conv_kernel is not None and conv_kernel % 2 == 0:
-            raise ValueError(f'conv_kernel must be odd or None, got {conv_kernel}')
+            raise UserError(f'conv_kernel must be odd or None, got {conv_kernel}')
         self.landmarks = landmarks
         self.iterations = iterations
         self.conv = None

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models.layers import PointwiseLinear
 from mmattn.models.layers.checks import check_heads
 from mmattn.ops.adaptive_pool import adaptive_avg_pool
@@ -212,4 +213,4 @@ def check_positive(**settings: int):
     """Raise a ValueError unless all settings are at least 1."""
     for name, value in settings.items():
         if value < 1:
-            raise ValueError(f'{name} must be at least 1, got {value}')
+            raise UserError(f'{name} must be at least 1, got {value}')

@@ -11,6 +11,7 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.ops import landmark_attention
 
 
@@ -83,7 +84,7 @@ class LandmarkPyramid(BaseModule):
     ):
         super().__init__(init_cfg)
         if any(width % head_width for width in embed_dims):
-            raise ValueError(
+            raise UserError(
                 f'embed_dims must be multiples of head_width={head_width}, '
                 f'got {tuple(embed_dims)}'
             )

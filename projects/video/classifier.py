@@ -8,6 +8,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torchvision.tv_tensors import Video
 
+from mmattn.errors import UserError
+
 
 @MODELS.register_module()
 class AveragePool(nn.Module):
@@ -106,7 +108,7 @@ class VideoClassifier(BaseModel):
                 dict(scores=score, label=label)
                 for score, label in zip(scores, labels, strict=True)
             ]
-        raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got {mode!r}")
+        raise UserError(f"mode must be 'tensor', 'loss' or 'predict', got {mode!r}")
 
     def _logits(self, clips: Tensor) -> Tensor:
         return self.head(self.neck(self.backbone(clips)))

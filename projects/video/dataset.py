@@ -7,6 +7,8 @@ from pathlib import Path
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
+from mmattn.errors import UserError
+
 
 @DATASETS.register_module()
 class VideoDataset(BaseDataset):
@@ -53,7 +55,7 @@ class VideoDataset(BaseDataset):
         read = self._read_json if path.suffix == '.json' else self._read_list
         rows = read(path)
         if not rows:
-            raise ValueError(f'{path} names no video')
+            raise UserError(f'{path} names no video')
         return [
             dict(video_path=str(folder / name), gt_label=label) for name, label in rows
         ]
@@ -65,7 +67,7 @@ class VideoDataset(BaseDataset):
                 continue
             name, _, label = line.strip().rpartition(' ')
             if not name or not re.fullmatch(r'\d+', label):
-                raise ValueError(
+                raise UserError(
                     f'line {number} of {path} must be a path and the number of a '
                     f"class, such as 'archery/abc.mp4 5', got {line!r}"
                 )
@@ -74,7 +76,7 @@ class VideoDataset(BaseDataset):
 
     def _read_json(self, path: Path) -> list[tuple[str, int]]:
         if self.label_file is None:
-            raise ValueError(
+            raise UserError(
                 f'{path} requires `label_file`, the json of labels of '
                 'Something-Something v2, got None'
             )
@@ -83,13 +85,13 @@ class VideoDataset(BaseDataset):
         rows = []
         for index, entry in enumerate(entries):
             if not isinstance(entry, dict) or not {'id', 'template'} <= set(entry):
-                raise ValueError(
+                raise UserError(
                     f'entry {index} of {path} must have `id` and `template`, '
                     f'got {entry}'
                 )
             template = re.sub(r'[\[\]]', '', entry['template'])
             if template not in labels:
-                raise ValueError(
+                raise UserError(
                     f'entry {index} of {path} has the template {template!r}, which '
                     f'{label_path} does not list'
                 )
@@ -101,16 +103,16 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except OSError as error:
-        raise ValueError(f'cannot read {path}: {error.strerror}') from error
+        raise UserError(f'cannot read {path}: {error.strerror}') from error
 
 
 def _read_json(path: Path, kind: type):
     try:
         content = json.loads(_read(path))
     except json.JSONDecodeError as error:
-        raise ValueError(f'{path} is not json: {error}') from error
+        raise UserError(f'{path} is not json: {error}') from error
     if not isinstance(content, kind):
-        raise ValueError(
+        raise UserError(
             f'{path} must be a json {kind.__name__}, got a {type(content).__name__}'
         )
     return content

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
+from mmattn.errors import UserError
+
 
 @METRICS.register_module()
 class TopKAccuracy(BaseMetric):
@@ -25,7 +27,7 @@ class TopKAccuracy(BaseMetric):
     ):
         super().__init__(collect_device, prefix)
         if not topk or min(topk) < 1:
-            raise ValueError(f'`topk` must hold numbers from 1 on, got {tuple(topk)}')
+            raise UserError(f'`topk` must hold numbers from 1 on, got {tuple(topk)}')
         self.topk = tuple(topk)
 
     def process(self, data_batch, data_samples: Sequence[dict]) -> None:
@@ -41,7 +43,7 @@ class TopKAccuracy(BaseMetric):
         for sample in data_samples:
             scores = sample['scores']
             if max(self.topk) > len(scores):
-                raise ValueError(
+                raise UserError(
                     f'`topk` must be at most {len(scores)}, the number of classes, got '
                     f'{self.topk}'
                 )

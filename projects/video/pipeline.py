@@ -6,6 +6,8 @@ import torch
 import torchvision.transforms.v2 as torchvision_transforms
 from mmengine.registry import TRANSFORMS
 
+from mmattn.errors import UserError
+
 from .reader import VideoReader
 
 
@@ -62,7 +64,7 @@ def _build_transform(cfg: dict):
     name = cfg.pop('type')
     transform = getattr(torchvision_transforms, name, None)
     if transform is None:
-        raise ValueError(
+        raise UserError(
             f'torchvision.transforms.v2 has no transform {name!r}; its documentation '
             'lists the names'
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 import av
 import numpy as np
 
+from mmattn.errors import UserError
+
 COMPLETE = 0.9  # share of the listed frames that a file must have
 
 
@@ -30,7 +32,7 @@ class VideoReader:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         if not self.path.is_file():
-            raise ValueError(f'{self.path} does not exist')
+            raise UserError(f'{self.path} does not exist')
         with self._opened() as (container, stream):
             packets = [packet for packet in container.demux(stream) if packet.size]
             times = sorted({p.pts for p in packets if p.pts is not None})
@@ -39,7 +41,7 @@ class VideoReader:
         self._count = len(packets)
         # AVI files also list frames that were dropped.
         if not packets or self._count < COMPLETE * listed:
-            raise ValueError(
+            raise UserError(
                 f'{self.path} is damaged: it has {self._count} frames, and its header '
                 f'lists {listed}'
             )
@@ -58,10 +60,10 @@ class VideoReader:
         """
         wanted = sorted(set(indices))
         if not wanted:
-            raise ValueError(f'{self.path}: no frame was asked for')
+            raise UserError(f'{self.path}: no frame was asked for')
         if wanted[0] < 0 or wanted[-1] >= self._count:
             outside = wanted[0] if wanted[0] < 0 else wanted[-1]
-            raise ValueError(
+            raise UserError(
                 f'{self.path} has the frames 0 to {self._count - 1}, got {outside}'
             )
         found = self._decode(wanted, seek=self._times is not None)
@@ -70,13 +72,13 @@ class VideoReader:
             found = self._decode(wanted, seek=False)
         missing = [index for index in wanted if index not in found]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f'{self.path} is damaged: frame {missing[0]} of {self._count} cannot '
                 'be decoded'
             )
         shapes = {frame.shape for frame in found.values()}
         if len(shapes) > 1:
-            raise ValueError(
+            raise UserError(
                 f'the frames of {self.path} must have one size, got {sorted(shapes)}'
             )
         return np.stack([found[index] for index in indices])
@@ -115,9 +117,9 @@ class VideoReader:
         try:
             with av.open(str(self.path)) as container:
                 if not container.streams.video:
-                    raise ValueError(f'{self.path} has no video stream')
+                    raise UserError(f'{self.path} has no video stream')
                 yield container, container.streams.video[0]
         except av.FFmpegError as error:
-            raise ValueError(
+            raise UserError(
                 f'{self.path} is damaged or not a video: {error.strerror}'
             ) from error

@@ -3,6 +3,8 @@
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
+from mmattn.errors import UserError
+
 
 def dense_clips(
     total: int, clip_len: int, interval: int, num_clips: int, rng=None
@@ -66,7 +68,7 @@ class _Sampling:
     def __init__(self, clip_len: int, num_clips: int, training: bool):
         for name, value in (('clip_len', clip_len), ('num_clips', num_clips)):
             if value < 1:
-                raise ValueError(f'`{name}` must be 1 or more, got {value}')
+                raise UserError(f'`{name}` must be 1 or more, got {value}')
         self.clip_len, self.num_clips, self.training = clip_len, num_clips, training
 
     def __call__(self, results: dict) -> dict:
@@ -101,7 +103,7 @@ class SampleDense(_Sampling):
     ):
         super().__init__(clip_len, num_clips, training)
         if interval < 1:
-            raise ValueError(f'`interval` must be 1 or more, got {interval}')
+            raise UserError(f'`interval` must be 1 or more, got {interval}')
         self.interval = interval
 
     def sample(self, total, rng):

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
 from mmattn.models import LiSANet
 from mmattn.models.backbones.lisanet import HEAD_DIMS, MIXERS
 from mmattn.models.layers import (
@@ -173,11 +174,11 @@ class VideoLiSANet(LiSANet):
         init_cfg: dict | list[dict] | None = None,
     ):
         if num_frames < 1:
-            raise ValueError(
+            raise UserError(
                 f'VideoLiSANet: num_frames must be 1 or more, got {num_frames}'
             )
         if inflation not in ('average', 'center'):
-            raise ValueError(
+            raise UserError(
                 "VideoLiSANet: inflation must be 'average' or 'center', "
                 f'got {inflation!r}'
             )
@@ -212,7 +213,7 @@ class VideoLiSANet(LiSANet):
     def _check_mixer(self, mixer: str):
         mixers = VIDEO_MIXERS if self.plain else VIDEO_MIXERS[:1]
         if mixer not in mixers:
-            raise ValueError(
+            raise UserError(
                 f'VideoLiSANet: mixer of a network of '
                 f'{"one stage" if self.plain else "several stages"} must be one of '
                 f'{list(mixers)}, got {mixer!r}'
@@ -250,7 +251,7 @@ class VideoLiSANet(LiSANet):
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args):
         if self.plain and f'{prefix}pos_embed' in state_dict:
-            raise ValueError(
+            raise UserError(
                 'VideoLiSANet: the weights of an isotropic image network cannot be '
                 'inflated, since the video network has no position embedding; load '
                 'those of a network of several stages'

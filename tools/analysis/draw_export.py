@@ -21,6 +21,7 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
 import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.analysis.sample_pictures import draw_prediction, show
+from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.export.results import Detections, Segmentation
 from mmattn.export.runner import Runner
@@ -58,7 +59,7 @@ def draw(
         ValueError: the file is no detector and no segmentor.
     """
     if runner.metadata.task not in ('detection', 'segmentation'):
-        raise ValueError(
+        raise UserError(
             f'the file must be a detector or a segmentor, got {runner.metadata.task}'
         )
     dataset = DATASETS.build(cfg.val_dataloader.dataset)

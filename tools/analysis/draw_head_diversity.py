@@ -26,6 +26,7 @@ from rich.table import Table
 
 from mmattn.analysis import HeadDiversity, head_diversity
 from mmattn.analysis.image_in_model import load_model, make_images_parser
+from mmattn.errors import UserError
 from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')
@@ -56,12 +57,12 @@ def read(path: Path) -> Models:
         ValueError: there is no such file, or its columns are others.
     """
     if not path.is_file():
-        raise ValueError(f'--with must be a csv file of this tool, got {path}')
+        raise UserError(f'--with must be a csv file of this tool, got {path}')
     models = defaultdict(list)
     with path.open(newline='') as file:
         rows = csv.DictReader(file)
         if rows.fieldnames != COLUMNS:
-            raise ValueError(
+            raise UserError(
                 f'{path} must have the columns {COLUMNS}, got {rows.fieldnames}'
             )
         for row in rows:
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None):
     model = load_model(args)
     label = args.label or model.label
     if label in models:
-        raise ValueError(f'--with has a model {label!r} already: pass another --label')
+        raise UserError(f'--with has a model {label!r} already: pass another --label')
     images = model.inputs_of(args)
     layers = head_diversity(model.backbone, images)
     models[label] = layers

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from mmattn.analysis import layer_similarity, similarity_among
 from mmattn.analysis.image_in_model import load_model, make_images_parser
+from mmattn.errors import UserError
 from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')
@@ -85,7 +86,7 @@ def main(argv: Sequence[str] | None = None):
     L, _, M = similarity.shape
     last = min(LAST, L) if args.last is None else args.last
     if not 2 <= last <= L:
-        raise ValueError(f'--last must be between 2 and {L} layers, got {last}')
+        raise UserError(f'--last must be between 2 and {L} layers, got {last}')
     means = similarity_among(similarity, range(L - last, L))
     table = Table('head', f'mean of the last {last} layers', title=model.label)
     for head, mean in enumerate(means):

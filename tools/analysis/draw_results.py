@@ -22,6 +22,7 @@ from pathlib import Path
 import matplotlib
 import yaml
 
+from mmattn.errors import UserError
 from mmattn.terminal import run_main
 
 matplotlib.use('Agg')
@@ -65,9 +66,7 @@ def read_models(folder: str) -> list[dict]:
         folders = sorted(
             path.parent.name for path in ROOT.glob('configs/*/metafile.yml')
         )
-        raise ValueError(
-            f'a folder of --panel must be one of {folders}, got {folder!r}'
-        )
+        raise UserError(f'a folder of --panel must be one of {folders}, got {folder!r}')
     return yaml.safe_load(metafile.read_text())['Models']
 
 
@@ -101,7 +100,7 @@ def count_layers(config: Path) -> int:
         )
     ]
     if len(lists) != 1:
-        raise ValueError(
+        raise UserError(
             f'layers: the network of {config.name} must have one list of blocks, '
             f'got {len(lists)}'
         )
@@ -129,7 +128,7 @@ def points(
         found[label] = sorted(rows)
     if not any(found.values()):
         metrics = {m for model in models for r in results(model) for m in r['Metrics']}
-        raise ValueError(
+        raise UserError(
             f'no model of configs/{folder} in a series has {y!r} and {x!r}; '
             f'quantities are {sorted(metrics)}, {[*UNITS]} and layers; '
             f'models are {[model["Name"] for model in models]}'

@@ -29,6 +29,7 @@ from mmattn.analysis.training_logs import (
     summarize,
     work_dir_of,
 )
+from mmattn.errors import UserError
 from mmattn.terminal import config_file, positive, run_main
 
 matplotlib.use('Agg')
@@ -145,7 +146,7 @@ def main():
     checkpoint = latest_checkpoint(work_dir)
     records, run = last_log(work_dir)
     if checkpoint is None and not records:
-        raise ValueError(
+        raise UserError(
             f'{work_dir} holds no run: neither a checkpoint nor a record of a log; '
             f'train first, or pass --work-dir'
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.export.metrics import (
     IGNORED,
@@ -38,12 +39,12 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
     """
     truth = coco_of(json.loads(annotations.read_text()))
     if not truth.anns:
-        raise ValueError(f'{annotations} has no annotations of objects')
+        raise UserError(f'{annotations} has no annotations of objects')
     categories = {each['name']: key for key, each in truth.cats.items()}
     classes = runner.metadata.classes or []
     missing = set(classes) - set(categories)
     if missing or not classes:
-        raise ValueError(
+        raise UserError(
             f'{annotations} must have the classes of the file, {classes}, got '
             f'{sorted(categories)}'
         )
@@ -69,27 +70,27 @@ def evaluate_segmentor(
             another size than their image or no class.
     """
     if not runner.metadata.classes:
-        raise ValueError('the file has no names of classes, which must be counted')
+        raise UserError('the file has no names of classes, which must be counted')
     classes = len(runner.metadata.classes)
     paths = {path.stem: path for path in sorted(images.iterdir())}
     counts = np.zeros((classes, classes), np.int64)  # (label, prediction)
     for path in sorted(annotations.glob('*.png')):
         if path.stem not in paths:
-            raise ValueError(f'{images} has no image for {path}')
+            raise UserError(f'{images} has no image for {path}')
         labels = np.asarray(Image.open(path, formats=FORMATS)).astype(np.int64)
         if reduce_zero_label:
             labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
         found = runner(paths[path.stem]).labels
         if found.shape != labels.shape:
-            raise ValueError(
+            raise UserError(
                 f'{path} has the size {labels.shape}, and its image {found.shape}'
             )
         try:
             counts += confusion(labels, found, classes)
         except ValueError as error:
-            raise ValueError(f'{path} and its prediction have {error}') from error
+            raise UserError(f'{path} and its prediction have {error}') from error
     if not counts.any():
-        raise ValueError(f'{annotations} has no labels to compare with')
+        raise UserError(f'{annotations} has no labels to compare with')
     return overlap(counts)
 
 
@@ -111,7 +112,7 @@ def evaluate(
         return evaluate_detector(runner, annotations, images)
     if task == 'segmentation':
         return evaluate_segmentor(runner, annotations, images, reduce_zero_label)
-    raise ValueError(f'{file} must be a detector or a segmentor, got {task}')
+    raise UserError(f'{file} must be a detector or a segmentor, got {task}')
 
 
 def main(argv: list[str] | None = None):

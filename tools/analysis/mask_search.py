@@ -48,6 +48,7 @@ from mmattn.analysis.training_logs import (
 )
 from mmattn.config_text import check_text
 from mmattn.engine.data import build_dataset, innermost_dataset
+from mmattn.errors import UserError
 from mmattn.terminal import print_table, run_main
 
 FOLDER = Path('work_dirs/mask_search')
@@ -142,7 +143,7 @@ def masks_of(backbone: nn.Module) -> Masks:
 def build_model(cfg: Config, device: str) -> nn.Module:
     model = build(cfg, device=device)
     if not masks_of(getattr(model, 'backbone', nn.Module())):
-        raise ValueError('the model has no backbone with attention that can be masked')
+        raise UserError('the model has no backbone with attention that can be masked')
     return model.eval()
 
 
@@ -152,10 +153,10 @@ def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[T
     Training images go through the pipeline of validation, which is not random.
     """
     if count < 1:
-        raise ValueError(f'--num-images must be positive, got {count}')
+        raise UserError(f'--num-images must be positive, got {count}')
     key = f'{split}_dataloader'
     if cfg.get(key) is None or cfg.get('val_dataloader') is None:
-        raise ValueError(f'the config must have val_dataloader and {key}')
+        raise UserError(f'the config must have val_dataloader and {key}')
     pipeline = innermost_dataset(cfg.val_dataloader).pipeline
     dataset_cfg = {**innermost_dataset(cfg[key]), 'pipeline': pipeline}
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
@@ -196,7 +197,7 @@ def checkpoint_of(config: Path) -> str:
     folder = work_dir_of(config, Config.fromfile(config))
     checkpoint = latest_checkpoint(folder)
     if checkpoint is None:
-        raise ValueError(
+        raise UserError(
             f'no checkpoint in {folder}: train {config}, or pass --checkpoint'
         )
     return checkpoint
@@ -210,12 +211,12 @@ def base_of(config: Path) -> Path:
 
 def check_step(step: str, masks: Masks, num_heads: int):
     if step == 'assign' and masks != mask_search.initialize(len(masks)):
-        raise ValueError(
+        raise UserError(
             f'assign needs a model with head 0 masked in every layer, got {masks}'
         )
     allowed = [], [0], list(range(num_heads))
     if step == 'calibrate' and any(heads not in allowed for heads in masks):
-        raise ValueError(
+        raise UserError(
             'calibrate needs a model with all heads, head 0 or no head masked in '
             f'each layer, got {masks}'
         )
@@ -233,7 +234,7 @@ def write_config(path: Path, base: Path, masks: Masks, facts: dict):
     cfg = Config.fromfile(base)
     cfg.merge_from_dict({'model.backbone.masking': masks})
     if masks_of(build_model(cfg, device='meta').backbone) != masks:
-        raise ValueError(f'the backbone of {base} does not follow `masking`')
+        raise UserError(f'the backbone of {base} does not follow `masking`')
     base = Path(os.path.relpath(base.resolve(), path.parent.resolve())).as_posix()
     check_text(base, 'the path of the base config')
     text = (
@@ -291,7 +292,7 @@ def search(args: argparse.Namespace):
     number = 1 + list(STEPS).index(args.step)
     out = args.out or FOLDER / f'{base.stem}_{number}_{args.step}.py'
     if out.exists() and not args.force:
-        raise ValueError(f'{out} exists; --force overwrites it')
+        raise UserError(f'{out} exists; --force overwrites it')
     facts, measured = dict(step=args.step), None
     if args.step == 'initialize':
         model = build_model(Config.fromfile(args.config), device='meta')
@@ -327,10 +328,10 @@ def report(configs: Sequence[Path], out: Path | None):
         run = work_dir_of(path, cfg)
         records, folder = last_log(run)
         if not records:
-            raise ValueError(f'{path} was not trained in {run}')
+            raise UserError(f'{path} was not trained in {run}')
         summary = summarize(str(path), folder, records, (ACCURACY,))
         if ACCURACY not in summary['metrics']:
-            raise ValueError(
+            raise UserError(
                 f'the log in {folder} has no {ACCURACY}: not a finished classifier'
             )
         masks = masks_of(build_model(cfg, device='meta').backbone)

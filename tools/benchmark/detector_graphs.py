@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
+from mmattn.errors import UserError
 from mmattn.export.graphs import graph_of
 from mmattn.export.graphs.roi_detector import RoIDetector
 from tools.benchmark.model import FORMATS
@@ -31,7 +32,7 @@ class DetectorWorkload:
         model = build(read_config(name), device='cpu').requires_grad_(False)
         graph = graph_of(model)
         if not isinstance(graph, RoIDetector):
-            raise ValueError(
+            raise UserError(
                 f'the models must be two-stage detectors or classifiers, got {name}'
             )
         self.model = graph

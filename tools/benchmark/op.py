@@ -36,6 +36,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
+from mmattn.errors import UserError
 from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 from tools.benchmark.operators import OPERATORS, PASSES, Case, Side, grid_of, load
@@ -213,7 +214,7 @@ def parse_side(text: str) -> Side:
     """Parse a grid: '14', or '200x334' for a height and a width."""
     sides = tuple(map(int, text.split('x')))
     if len(sides) > 2 or min(sides) < 1:
-        raise ValueError(text)
+        raise UserError(text)
     return sides[0] if len(sides) == 1 else sides
 
 

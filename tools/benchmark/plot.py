@@ -17,6 +17,7 @@ from pathlib import Path
 
 import matplotlib
 
+from mmattn.errors import UserError
 from mmattn.terminal import run_main
 
 matplotlib.use('Agg')
@@ -321,7 +322,7 @@ def read(path: Path) -> list[dict]:
     with path.open(newline='') as file:
         rows = list(csv.DictReader(file))
     if not rows or not KINDS.keys() & rows[0].keys():
-        raise ValueError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
+        raise UserError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
     return rows
 
 
@@ -365,10 +366,10 @@ def tables_of(report: Path) -> list[Path]:
     try:
         tables = json.loads(report.read_text()).get('tables', {})
     except json.JSONDecodeError as error:
-        raise ValueError(f'{report} is not json: {error}') from error
+        raise UserError(f'{report} is not json: {error}') from error
     names = [name for name, rows in tables.items() if KINDS.keys() & rows[0].keys()]
     if not names:
-        raise ValueError(f'{report} has no tables to draw: none has {list(KINDS)}')
+        raise UserError(f'{report} has no tables to draw: none has {list(KINDS)}')
     return [report.with_name(f'{name}.csv') for name in names]
 
 

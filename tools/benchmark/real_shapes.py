@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mmattn.errors import UserError
 from mmattn.ops import (
     deformable_attention,
     fused_ms_deform_attn,
@@ -222,7 +223,7 @@ def real_calls(operator: str) -> list[Call]:
         ValueError: `operator` is not one of `OPERATORS`.
     """
     if operator not in REAL:
-        raise ValueError(f'`operator` must be one of {OPERATORS}, got {operator!r}')
+        raise UserError(f'`operator` must be one of {OPERATORS}, got {operator!r}')
     return REAL[operator]()
 
 

@@ -36,6 +36,7 @@ from torch import nn
 
 import mmattn  # noqa: F401
 from mmattn.datasets import check
+from mmattn.errors import UserError
 from mmattn.export import Metadata
 from mmattn.export import load as load_exported
 from mmattn.files import read_config_file
@@ -186,10 +187,10 @@ def check_config(path: Path):
             run_main(lambda: check.main([str(path)]))
     except SystemExit as done:
         if type(done.code) is str:
-            raise ValueError(done.code) from None
+            raise UserError(done.code) from None
         if done.code:
             _, _, errors = printed.getvalue().partition('error: ')
-            raise ValueError(errors.replace('\nerror: ', '; ')) from None
+            raise UserError(errors.replace('\nerror: ', '; ')) from None
 
 
 @cache

@@ -34,6 +34,7 @@ from torch import nn
 import mmattn.models
 from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import recipes
+from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import markdown
@@ -133,7 +134,7 @@ def configs(patterns: list[str]) -> str:
             ]
         )
     if len(rows) == 1:
-        raise ValueError(f'no config matches {patterns}')
+        raise UserError(f'no config matches {patterns}')
     return markdown(rows)
 
 
@@ -155,7 +156,7 @@ def speed(names: list[str]) -> str:
             key = row['file'], row['model'], row['size'], row['machine'], row['date']
             found.setdefault(key, {})[row['pass']] = row
     if not found:
-        raise ValueError(f'the benchmarks have none of {names}')
+        raise UserError(f'the benchmarks have none of {names}')
     head = ['model', 'pixels', 'inference (images/s)', 'beside Swin-T']
     head += ['training step (images/s)', 'beside Swin-T', 'on', 'file']
     rows = [head]

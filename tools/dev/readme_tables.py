@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from mmattn.errors import UserError
+
 
 def markdown(rows: Sequence[Sequence]) -> str:
     """Return a table in Markdown, with the first row as its head."""
@@ -21,7 +23,7 @@ def replace_between(page: Path, begin: str, end: str, text: str):
     before, begins, rest = page.read_text().partition(begin)
     _, ends, after = rest.partition(end)
     if not begins or not ends:
-        raise ValueError(f'{page} must have the marks {begin!r} and {end!r}')
+        raise UserError(f'{page} must have the marks {begin!r} and {end!r}')
     page.write_text(f'{before}{begin}{text}{end}{after}')
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from mmattn.errors import UserError
+
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = Path(__file__).with_name('claims')
 # What a result depends on, beside the seed.
@@ -139,7 +141,7 @@ class Claim:
         for comparison in self.comparisons:
             named |= {variant for _, variant, _ in comparison.terms(self.metric)}
         if unknown := sorted(named - set(self.variants)):
-            raise ValueError(
+            raise UserError(
                 f'unknown variants {unknown}; the claim has {list(self.variants)}'
             )
 
@@ -167,7 +169,7 @@ def load_claim(name: str, folder: Path = CLAIMS) -> Claim:
         ValueError: there is no such claim.
     """
     if name not in claim_names(folder):
-        raise ValueError(
+        raise UserError(
             f'claim must be one of {claim_names(folder)}, got {name!r}; claims are '
             f'files of {folder}'
         )

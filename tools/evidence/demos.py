@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from mmengine.config import Config
 
+from mmattn.errors import UserError
 from tools.evidence.claim import ROOT, Variant
 
 SCENE_SIDE, SCENE_BATCH, SCENE_ITERATIONS = 64, 8, 900
@@ -52,7 +53,7 @@ def demo_variant(
     """
     begin = Config.fromfile(ROOT / config).param_scheduler[1].begin
     if iterations <= begin:
-        raise ValueError(
+        raise UserError(
             f'iterations must be longer than the warmup of {begin}, got {iterations}'
         )
     schedule = {

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
 
+from mmattn.errors import UserError
 from tools.dev.readme_tables import markdown
 from tools.evidence.claim import Claim, Comparison, claim_names, load_claim
 from tools.evidence.paired_tests import (
@@ -260,7 +261,7 @@ def page_text(page: str, all_results: list[Results], tables: Path) -> str:
         ValueError: the page lacks the marks.
     """
     if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError(f'{PAGE} must have the lines {BEGIN!r} and {END!r} once')
+        raise UserError(f'{PAGE} must have the lines {BEGIN!r} and {END!r} once')
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     parts = [counts(all_results), summary(all_results), linear_line(tables)]

@@ -24,6 +24,7 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
+from mmattn.errors import UserError
 from tools.evidence.claim import ROOT, Claim, Variant, claim_names, load_claim
 from tools.evidence.run_rows import (
     DamagedTable,
@@ -40,7 +41,7 @@ NO_METRICS = ('time', 'data_time', 'step')
 TAIL = 2000  # characters of a log that an error shows
 
 
-class FailedRun(RuntimeError):
+class FailedRun(UserError):
     """A training or a measurement that ended with an error."""
 
 
@@ -224,7 +225,7 @@ def check_sizes(claim: Claim, counts: dict[str, dict[str, int]]) -> None:
         parameters = {name: counts[name]['parameters'] for name in group}
         least, most = min(parameters.values()), max(parameters.values())
         if most > (1 + claim.tolerance) * least:
-            raise ValueError(
+            raise UserError(
                 f'parameters must be within {claim.tolerance:.0%} of each other, got '
                 f'{parameters}'
             )
@@ -301,7 +302,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def chosen_variants(claim: Claim, names: list[str] | None) -> list[str]:
     unknown = sorted(set(names or ()) - set(claim.variants))
     if unknown:
-        raise ValueError(
+        raise UserError(
             f'--variants must be among {list(claim.variants)}, got {unknown}'
         )
     return [name for name in claim.variants if names is None or name in names]

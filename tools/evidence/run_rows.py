@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmattn.errors import UserError
+
 # The other columns are metrics.
 COLUMNS = {
     'variant': str,
@@ -27,7 +29,7 @@ CURVE_COLUMNS = {'variant': str, 'seed': int, 'config_hash': str}
 CURVE_COLUMNS |= {'iteration': int, 'loss': float}
 
 
-class DamagedTable(ValueError):
+class DamagedTable(UserError):
     """A csv file of runs that cannot be read."""
 
 

@@ -3,6 +3,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from mmattn.errors import UserError
+
 from .case import PASSES, Case, Side, grid_of
 
 OPERATORS = (
@@ -30,7 +32,7 @@ def load(name: str) -> ModuleType:
         return import_module(f'.{name}', __name__)
     path = Path(name)
     if path.suffix != '.py' or not path.is_file():
-        raise ValueError(f'{name!r} is neither a .py file nor one of {OPERATORS}')
+        raise UserError(f'{name!r} is neither a .py file nor one of {OPERATORS}')
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
