@@ -4,169 +4,230 @@
     python -m tools.benchmark.gpu_report --minutes 20 --out reports/h200
 
 Requires PyTorch with CUDA, Triton, timm and this checkout. Packages of OpenMMLab are
-optional. Each part runs in processes of its own within its share of the time, and
-`report.md`, `report.json` and the csv files are written anew after each task, so an
-interrupted run leaves what was done. A case that fails is listed with its traceback,
-and the others go on. The exit status is 1 if a result was wrong.
+optional. Each part runs commands of the other benchmarks within its share of the time,
+and `report.md` is written anew after each command, from the csv files of all, so an
+interrupted run leaves what was done. A command that fails is listed with the end of its
+output, and the others go on. The exit status is 1 if a result was wrong.
 
-`python -m tools.benchmark.plot OUT/report.json` draws the tables. `--dry-run` runs
-small shapes on a CPU under Triton's interpreter.
+`--dry-run` runs small shapes on a CPU under Triton's interpreter.
 """
 
 import argparse
-import contextlib
+import importlib.util
+import itertools
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-COMMAND = sys.executable, '-m', 'tools.benchmark.gpu_report'
+import torch
 
-GRACE = 30.0  # seconds that a case may go on after its part's time
-MAX_STARTS = 6  # processes of one task
-POLL = 0.2
+from mmattn.terminal import run_main
+from tools.benchmark.measure import ROOT, read_csv
+from tools.benchmark.real_shapes import OPERATORS
+
+MAX_ROWS, MAX_OUTPUT = 400, 3000  # of a table and of a failure in report.md
+DETERMINISTIC = {'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}  # matrix products of cuBLAS
+INTERPRETED = dict(
+    TRITON_INTERPRET='1', MMATTN_BACKEND='triton', CUDA_VISIBLE_DEVICES=''
+)
+DETECTION = '200x334'  # patches of 4 x 4 pixels of an image of 800 x 1333
+# Sides and batches of operators; those of the papers are first.
+SPEED = {
+    'masked_attention': (f'56 {DETECTION}', '32 1'),
+    'neighborhood_attention': (f'56 {DETECTION}', '32 1'),
+    'landmark_attention': (f'14 50x84 {DETECTION}', '128 2 1'),
+    'structure_aware_attention': (f'14 28 56 {DETECTION}', '32 32 32 1'),
+    'deformable_attention': (f'56 50x84 {DETECTION}', '128 1 1'),
+    'ms_deform_attn': (f'100x167 {DETECTION}', '1 1'),
+    'ms_deform_attn_decoder': ('100x167', '4'),
+}
+SIZES = {'224': '224 --batch 64', '800x1333': '800 1333 --batch 2'}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the report.
+
+    Args:
+        share: its weight when the time is divided among the parts.
+        commands: arguments of `python -m`, by the name of the csv file.
+        small: the options of a dry run, in place of those after the dash; None to
+            leave the part out.
+        parallel: whether commands may run side by side.
+        critical: whether a command that fails makes the report fail.
+    """
+
+    share: int
+    commands: dict[str, str]
+    small: str | None = None
+    parallel: bool = False
+    critical: bool = False
+
+
+PARTS = {
+    'device': Part(3, {'device': 'mmattn env'}, ''),
+    'correctness': Part(
+        32,
+        {f'{name}_check': f'tools.benchmark.check {name}' for name in OPERATORS},
+        '--device cpu --quick',
+        parallel=True,
+        critical=True,
+    ),
+    'rates': Part(4, {'rates': 'tools.benchmark.graphs'}),
+    'speed': Part(
+        25,
+        {
+            f'{name}_gpu': f'tools.benchmark.op {name} - --device cuda --dtype '
+            f'bfloat16 --rounds 3 --seconds 0.02 --sides {sides} --batch {batches}'
+            for name, (sides, batches) in SPEED.items()
+        },
+        '--quick --sides 4',
+    ),
+    'tiles': Part(
+        14,
+        {f'{name}_tiles': f'tools.benchmark.tiles {name}' for name in OPERATORS},
+        '--device cpu --quick',
+    ),
+    'models': Part(
+        20,
+        {
+            f'models_{name}{suffix}_gpu': 'tools.benchmark.model - --set gpu '
+            '--device cuda --amp-dtype bfloat16 --memory-format channels_last '
+            f'--rounds 3 --seconds 0.2 {option} --size {size}'
+            for name, size in SIZES.items()
+            for suffix, option in (('', ''), ('_compiled', '--compile'))
+        },
+        '--quick --models mmattn_pvt_v2_b0 resnet18',
+    ),
+    'detector': Part(
+        8,
+        {
+            'train_step_gpu': 'tools.benchmark.train_step - --device cuda --rounds 3 '
+            '--size 800 1333 --batch 2'
+        },
+        '--quick',
+    ),
+}
+REQUIRED = {'detector': ('mmdet', 'mmcv', 'cv2')}
 
 
 @dataclass
-class Task:
-    """Run one task of a part in a process, and again after a crash."""
+class Outcome:
+    """How a command of a part ended; `failure` is empty if it did well."""
 
     part: str
     name: str
-    args: argparse.Namespace
-    until: float = 0.0
-    starts: int = 0
-    process: subprocess.Popen | None = None
-    begun: float = field(default_factory=time.time)
+    failure: str = ''
+    output: str = ''
 
     @property
-    def lines(self) -> Path:
-        return self.args.out / 'lines' / f'{self.part}-{self.name}.jsonl'
-
-    @property
-    def output(self) -> Path:
-        return self.lines.with_suffix('.log')
-
-    def start(self, until: float, skip: int = 0):
-        self.until, self.starts = until, self.starts + 1
-        command = [*COMMAND, '--out', self.args.out]
-        command += ['--task', self.part, self.name]
-        command += ['--until', until, '--skip', skip]
-        if self.args.dry_run:
-            command.append('--dry-run')
-        with self.output.open('a') as file:
-            self.process = subprocess.Popen(
-                [str(word) for word in command],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def is_over(self) -> bool:
-        """Return whether the task is done; stop or repeat its process if need be."""
-        status = self.process.poll()
-        if status is None:
-            if time.time() < self.until + GRACE:
-                return False
-            self.kill()
-            self.write_end('stopped: it went on after its time')
-            return True
-        if status == 0:
-            return True
-        lines = self.written()
-        failure = f'the process ended with status {status}'
-        if not lines or lines[-1]['kind'] != 'error':
-            self.write_end(failure)
-        begun = [line['index'] for line in lines if line['kind'] == 'begin']
-        if begun and self.starts < MAX_STARTS and time.time() < self.until:
-            self.start(self.until, skip=begun[-1])
-            return False
-        return True
-
-    def written(self) -> list[dict]:
-        from tools.benchmark.gpu_parts import read
-
-        return read(self.lines) if self.lines.is_file() else []
-
-    def write_end(self, message: str):
-        """Write why a process ended, and the end of what it printed."""
-        from tools.benchmark.gpu_parts import Log
-
-        cases = [line['case'] for line in self.written() if line['kind'] == 'begin']
-        tail = self.output.read_text(errors='replace')[-4000:]
-        where = cases[-1] if cases else 'its start'
-        Log(self.lines, self.until).write(
-            'error', case=f'{self.name}: {where}', message=message, traceback=tail
-        )
-
-    def kill(self):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+    def is_wrong(self) -> bool:
+        if not self.failure or self.failure.startswith('stopped'):
+            return False  # a slow command is no wrong one
+        return PARTS[self.part].critical or 'AssertionError' in self.output
 
 
-def run_tasks(tasks: list[Task], until: float, at_once: int) -> Iterator[Task]:
-    """Run tasks until a time, some at once, and yield each when it is over.
-
-    A task gets an equal share of the time that is left.
-    """
-    waiting, running = list(tasks), []
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                now = time.time()
-                rounds = -(-len(waiting) // (at_once - len(running)))
-                task = waiting.pop(0)
-                task.start(now + max(0.0, until - now) / rounds)
-                running.append(task)
-            over = [task for task in running if task.is_over()]
-            running = [task for task in running if task not in over]
-            yield from over
-            time.sleep(POLL if running else 0)
-    finally:
-        for task in running:
-            task.kill()
-
-
-def num_at_once(part) -> int:
-    """Return how many tasks of a part fit on the machine."""
-    return max(1, min(8, os.cpu_count() // 2)) if hasattr(part, 'PARALLEL') else 1
-
-
-def run_part(name: str, shares: float, until: float, args: argparse.Namespace):
-    from tools.benchmark import gpu_parts
-    from tools.benchmark.gpu_parts import summary
-
-    part, settings = gpu_parts.load(name), settings_of(args)
-    chosen = [t for t in part.tasks(settings) if not args.tasks or t in args.tasks]
-    tasks = [Task(name, task, args) for task in chosen]
-    now = time.time()
-    part_until = now + max(0.0, until - now) * part.SHARE / shares
-    print(f'{part.TITLE}: at most {part_until - now:.0f} s', flush=True)
-    for task in run_tasks(tasks, part_until, num_at_once(part)):
-        print(f'  {task.name}: {time.time() - task.begun:.0f} s', flush=True)
-        summary.write(settings, args.started)
+def run_command(part: str, name: str, seconds: float, args) -> Outcome:
+    """Run a command of a part, and stop it after some seconds."""
+    words, _, options = PARTS[part].commands[name].partition(' - ')
+    environment = DETERMINISTIC | os.environ
+    if args.dry_run:
+        options, environment = PARTS[part].small, environment | INTERPRETED
+    command = [sys.executable, '-m', *words.split(), *options.split()]
+    if part != 'device':
+        command += ['--csv', str(args.out / f'{name}.csv')]
+    failure, start = '', time.monotonic()
+    with (args.out / f'{name}.log').open('w+') as log:
+        try:
+            status = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                timeout=max(1.0, seconds),
+            ).returncode
+            failure = f'ended with status {status}' if status else ''
+        except subprocess.TimeoutExpired:
+            failure = f'stopped after {seconds:.0f} s, its share of the time'
+        log.seek(0)
+        output = log.read()[-MAX_OUTPUT:]
+    print(
+        f'  {name}: {failure or "done"}, {time.monotonic() - start:.0f} s', flush=True
+    )
+    return Outcome(part, name, failure, output)
 
 
-def settings_of(args: argparse.Namespace):
-    from tools.benchmark.gpu_parts import Settings
+def run_part(part: str, until: float, args) -> Iterator[Outcome]:
+    """Run the commands of a part, each in an equal share of the time."""
+    names = [
+        name
+        for name in PARTS[part].commands
+        if not args.tasks or any(name.startswith(task) for task in args.tasks)
+    ]
+    lacking = [n for n in REQUIRED.get(part, ()) if not importlib.util.find_spec(n)]
+    if lacking or (args.dry_run and PARTS[part].small is None):
+        why = f'not installed: {", ".join(lacking)}' if lacking else 'not in a dry run'
+        yield Outcome(part, part, f'stopped: {why}')
+        return
+    at_once = max(1, min(8, os.cpu_count() // 2)) if PARTS[part].parallel else 1
+    print(f'{part}: at most {until - time.monotonic():.0f} s', flush=True)
 
-    return Settings(args.out, args.dry_run)
+    def run(index: int) -> Outcome:
+        rounds = -(-(len(names) - index) // at_once)
+        seconds = (until - time.monotonic()) / rounds
+        return run_command(part, names[index], seconds, args)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(run, range(len(names)))
 
 
-def run_task(args: argparse.Namespace):
-    """Run one task in this process."""
-    from tools.benchmark import gpu_parts
+def wrong_results(outcomes: list[Outcome], out: Path) -> list[str]:
+    """Return what makes the report fail: wrong results, and checks that failed."""
+    wrong = [f'{o.name}: {o.failure}' for o in outcomes if o.is_wrong]
+    for path in sorted(out.glob('*_check.csv')):
+        for row in read_csv(path):
+            if row.get('passed') == 'False':
+                wrong.append(', '.join(f'{k} {row[k]}' for k in shown(row) if row[k]))
+    return wrong
 
-    part, task = args.task
-    path = args.out / 'lines' / f'{part}-{task}.jsonl'
-    log = gpu_parts.Log(path, args.until, args.skip)
-    gpu_parts.load(part).run(task, settings_of(args), log)
+
+def shown(row: dict) -> list[str]:
+    """Return the columns before those about the run."""
+    return list(itertools.takewhile(lambda column: column != 'machine', row))
+
+
+def as_table(rows: list[dict]) -> Iterator[str]:
+    columns = shown(rows[0])
+    yield f'| {" | ".join(columns)} |'
+    yield f'|{"|".join("---" for _ in columns)}|'
+    for row in rows:
+        cells = (str(row.get(column) or '') for column in columns)
+        yield f'| {" | ".join(cell.replace("|", "/") for cell in cells)} |'
+
+
+def report(outcomes: list[Outcome], args) -> list[str]:
+    """Write report.md, and return what was wrong."""
+    wrong = wrong_results(outcomes, args.out)
+    failed = [outcome for outcome in outcomes if outcome.failure]
+    kind = 'dry run' if args.dry_run else f'at most {args.minutes:g} minutes'
+    lines = ['# GPU report', '', f'{time.strftime("%Y-%m-%d %H:%M")}, {kind}', '']
+    lines += [f'- wrong results: {len(wrong)}', *(f'- **wrong**: {w}' for w in wrong)]
+    lines += [f'- {o.name}: {o.failure}' for o in failed]
+    for outcome in outcomes:
+        path = args.out / f'{outcome.name}.csv'
+        lines += ['', f'## {outcome.name}', '']
+        if path.is_file():
+            lines += as_table(read_csv(path)[:MAX_ROWS])
+        if outcome.output and (outcome.failure or outcome.part in ('device', 'tiles')):
+            lines += ['', '```', outcome.output.strip(), '```']
+    (args.out / 'report.md').write_text('\n'.join(lines) + '\n')
+    return wrong
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -175,57 +236,33 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument('--minutes', type=float, default=8.0)
     parser.add_argument('--out', type=Path, default=Path('gpu_report'), metavar='DIR')
-    parser.add_argument('--parts', nargs='+', help='default: all, in their order')
+    parser.add_argument(
+        '--parts', nargs='+', choices=PARTS, default=list(PARTS), metavar='PART',
+        help=f'of {", ".join(PARTS)}; default: all',
+    )  # fmt: skip
     parser.add_argument('--tasks', nargs='+', help='names of operators; default: all')
     parser.add_argument('--dry-run', action='store_true')
-    for name, kind in (('--until', float), ('--skip', int)):
-        parser.add_argument(name, type=kind, default=0, help=argparse.SUPPRESS)
-    parser.add_argument('--task', nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.minutes <= 0:
         parser.error(f'--minutes must be positive, got {args.minutes}')
+    if not args.dry_run and not torch.cuda.is_available():
+        parser.error('PyTorch sees no CUDA device; --dry-run needs none')
     args.out = args.out.resolve()
     return args
 
 
-def prepare(args: argparse.Namespace):
-    """Set what processes of tasks inherit, and empty the folder of lines."""
-    # Matrix products of cuBLAS are deterministic with it.
-    os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    if args.dry_run:
-        os.environ |= {'TRITON_INTERPRET': '1', 'MMATTN_BACKEND': 'triton'}
-        os.environ |= {'CUDA_VISIBLE_DEVICES': ''}
-    shutil.rmtree(args.out / 'lines', ignore_errors=True)
-    (args.out / 'lines').mkdir(parents=True)
-
-
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    if args.task:
-        run_task(args)
-        return 0
-    prepare(args)
-    import torch
-
-    from tools.benchmark import gpu_parts
-    from tools.benchmark.gpu_parts import summary
-
-    names = args.parts or list(gpu_parts.PARTS)
-    unknown = [name for name in names if name not in gpu_parts.PARTS]
-    if unknown:
-        sys.exit(
-            f'gpu_report: --parts takes {list(gpu_parts.PARTS)}, got {unknown[0]!r}'
-        )
-    if not args.dry_run and not torch.cuda.is_available():
-        sys.exit('gpu_report: PyTorch sees no CUDA device; --dry-run needs none')
-    args.started = time.time()
-    until = args.started + 60 * args.minutes
-    shares = [gpu_parts.load(name).SHARE for name in names]
-    try:
-        for i, name in enumerate(names):
-            run_part(name, sum(shares[i:]), until, args)
-    finally:
-        wrong = summary.write(settings_of(args), args.started)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for path in [*args.out.glob('*.csv'), *args.out.glob('*.log')]:
+        path.unlink()
+    end, outcomes, wrong = time.monotonic() + 60 * args.minutes, [], []
+    for i, part in enumerate(args.parts):
+        now, shares = time.monotonic(), [PARTS[p].share for p in args.parts[i:]]
+        until = now + max(0.0, end - now) * shares[0] / sum(shares)
+        for outcome in run_part(part, until, args):
+            outcomes.append(outcome)
+            wrong = report(outcomes, args)
     print(f'wrote {args.out / "report.md"}')
     for failure in wrong:
         print(f'WRONG: {failure}', file=sys.stderr)
@@ -233,4 +270,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_main(main)

@@ -1,10 +1,16 @@
-"""Device times through CUDA graphs, and the rates that bound them."""
+"""Device times through CUDA graphs, and the rates that bound them.
+
+`python -m tools.benchmark.graphs` prints the rates of a GPU.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch.utils.benchmark import Timer
+
+from mmattn.terminal import run_main
+from tools.benchmark import measure
 
 COPIED = 1 << 28
 MATRIX = 8192
@@ -48,6 +54,16 @@ def exponential_rate() -> float:
     return EXPONENTIALS_PER_CLOCK * properties.multi_processor_count * clock
 
 
+def rates_of(dtype: torch.dtype) -> dict[str, float]:
+    """Return the rates that bound operators in a dtype, a second."""
+    return {
+        'bytes': copy_rate(),
+        'flops': matmul_rate(dtype),
+        'vector_flops': matmul_rate(torch.float32, precision='highest'),
+        'exponentials': exponential_rate(),
+    }
+
+
 def num_copies(num_bytes: int) -> int:
     """Return how many inputs of a size a graph must visit to miss the cache."""
     cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
@@ -68,3 +84,17 @@ def capture(calls: Sequence[Callable[[], object]]) -> Callable[[], None]:
         for call in calls:
             call()
     return graph.replay
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = measure.parse(measure.make_parser(__doc__, device='cuda'), argv)
+    rates = rates_of(torch.bfloat16)
+    for dtype in (torch.float16, torch.float32):
+        rates[f'{dtype} flops'.removeprefix('torch.')] = matmul_rate(dtype)
+    rows = ({'rate': name, 'per_second': rate} for name, rate in rates.items())
+    measure.report(rows, args, title='Rates')
+    return 0
+
+
+if __name__ == '__main__':
+    run_main(main)
