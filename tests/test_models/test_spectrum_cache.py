@@ -2,9 +2,6 @@
 
 import copy
 import pickle
-import time
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,7 +10,6 @@ from torch.testing import assert_close
 
 import mmattn.models.layers.structure_aware.attention as layer_module
 from mmattn.models.layers import StructureAwareAttention
-from mmattn.models.layers.structure_aware.spectrum_cache import SpectrumCache
 
 
 def build(dtype=torch.float64, **kwargs):
@@ -54,28 +50,6 @@ def test_spectra_of_the_last_grids_are_kept_in_eval(made):
     assert not any('cache' in name or 'spectr' in name for name in layer.state_dict())
 
 
-class SlowDict(OrderedDict):
-    """Let other threads run between the insertion of an entry and its use."""
-
-    def move_to_end(self, key):
-        time.sleep(0.005)
-        super().move_to_end(key)
-
-
-def test_threads_share_a_cache():
-    """Each gets the spectra that it asks for, while others evict them."""
-    cache, kernels = SpectrumCache(1), [nn.Parameter(torch.ones(1))]
-
-    def ask(side):
-        return cache.get(kernels, (side,), lambda kernels, grid: grid)
-
-    ask(0)
-    cache.spectra = SlowDict()
-    sides = [1, 2, 3, 4] * 4
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(ask, sides)) == [(side,) for side in sides]
-
-
 @pytest.mark.parametrize('cache_size', [0, 1])
 def test_cached_and_fresh_results_agree(cache_size):
     layer = build(cache_size=cache_size).eval()
@@ -109,52 +83,30 @@ def edit_in_place(layer):
     layer.w_b.mul_(2)
 
 
-def edit_one_tap_of_data(layer):
-    layer.w_a.data[0, 0, 0, 0] += 1
-
-
-@torch.no_grad()
-def edit_by_numpy(layer):
-    layer.w_b.numpy()[0] = 1
-
-
 def replace_parameter(layer):
     layer.w_b = nn.Parameter(layer.w_b.detach() * 2)
 
 
-def replace_data(layer):
-    layer.w_b.data = layer.w_b.data * 2
-
-
-def load(layer):
-    layer.load_state_dict(doubled(layer))
-
-
-def load_by_assignment(layer):
-    layer.load_state_dict(doubled(layer), assign=True)
-
-
-def doubled(layer):
-    return {name: 2 * value for name, value in layer.state_dict().items()}
+def edit_data(layer):
+    """As mmengine's EMA hook swaps weights; the version does not count it."""
+    layer.w_a.data[0, 0, 0, 0] += 1
 
 
 def to_half_and_back(layer):
     layer.half().double()
 
 
+def load(layer):
+    layer.load_state_dict(doubled(layer))
+
+
+def doubled(layer):
+    return {name: 2 * value for name, value in layer.state_dict().items()}
+
+
 @pytest.mark.parametrize(
     'change',
-    [
-        step,
-        edit_in_place,
-        edit_one_tap_of_data,
-        edit_by_numpy,
-        replace_parameter,
-        replace_data,
-        load,
-        load_by_assignment,
-        to_half_and_back,
-    ],
+    [step, edit_in_place, replace_parameter, edit_data, load, to_half_and_back],
     ids=lambda change: change.__name__,
 )
 def test_kept_spectra_never_outlive_their_kernels(change):
@@ -166,24 +118,26 @@ def test_kept_spectra_never_outlive_their_kernels(change):
     assert torch.equal(after, evaluate(copy.deepcopy(layer), 5, 9))
 
 
-def test_kept_spectra_never_outlive_a_storage():
-    """Storage and version decide if values are not compared, as on a GPU."""
-    layer = build().eval()
-    kernels = (layer.w_a, layer.w_b)
-    layer.cache.get(kernels, (7, 6), layer._make_spectra)
-    layer.cache.sources = [(a, v, None) for a, v, _ in layer.cache.sources]
-    assert layer.cache._know(kernels)
-    for change in (edit_in_place, replace_data, replace_parameter, to_half_and_back):
-        layer.cache.clear()
-        layer.cache.get((layer.w_a, layer.w_b), (7, 6), layer._make_spectra)
+@pytest.mark.parametrize('change', [edit_in_place, replace_parameter, to_half_and_back])
+def test_storage_and_version_decide_on_a_gpu(change):
+    """Values are not compared there."""
+    layer, made = build().eval(), []
+
+    def spectra():
+        kernels = layer.w_a, layer.w_b
+        layer.cache.get(kernels, (7, 6), lambda *args: made.append(args))
         layer.cache.sources = [(a, v, None) for a, v, _ in layer.cache.sources]
-        change(layer)
-        assert not layer.cache._know((layer.w_a, layer.w_b)), change.__name__
+
+    spectra()
+    spectra()
+    assert len(made) == 1
+    change(layer)
+    spectra()
+    assert len(made) == 2
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-def test_kept_spectra_follow_the_dtype(dtype):
-    layer = build().eval()
+def test_kept_spectra_follow_the_dtype():
+    layer, dtype = build().eval(), torch.float32
     evaluate(layer, 7, 6)
     out = evaluate(layer.to(dtype), 7, 6, dtype=dtype)
     assert out.dtype == dtype
@@ -198,39 +152,11 @@ def test_copies_start_without_spectra():
         assert torch.equal(evaluate(other, 7, 6), evaluate(layer, 7, 6))
 
 
-def test_compiled_and_exported_layers_read_their_kernels_anew():
+def test_compiled_layers_read_their_kernels_anew():
     layer = build(dtype=torch.float32).eval()
     x = tokens(7, 6, dtype=torch.float32)
     with torch.no_grad():
-        layer(x)
         compiled = torch.compile(layer, fullgraph=True, backend='eager')
-        program = torch.export.export(layer, (x,)).module()
+        assert_close(layer(x), compiled(x))
+        edit_in_place(layer)
         assert_close(compiled(x), layer(x))
-        edit_in_place(layer)
-        expected = layer(x)
-        assert_close(compiled(x), expected)
-        program.load_state_dict(layer.state_dict())
-        assert_close(program(x), expected)
-
-
-@pytest.mark.filterwarnings('ignore')
-def test_traced_layers_keep_nothing():
-    """mmengine's `get_model_complexity_info` traces."""
-    layer = build(dtype=torch.float32).eval()
-    x = tokens(5, 9, dtype=torch.float32)
-    with torch.no_grad():
-        traced = torch.jit.trace(layer, (x,), check_trace=False)
-        assert len(layer.cache) == 0
-        edit_in_place(layer)
-        assert_close(traced(x), layer(x))
-
-
-def test_inference_mode():
-    layer = build().eval()
-    with torch.inference_mode():
-        inside = layer(tokens(5, 9))
-    assert torch.equal(evaluate(layer, 5, 9), inside)
-    with torch.inference_mode():
-        made_inside = build().eval()
-        assert torch.equal(made_inside(tokens(5, 9)), inside)
-    assert_close(layer(tokens(5, 9)), inside)

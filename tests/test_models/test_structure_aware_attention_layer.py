@@ -11,7 +11,6 @@ from mmattn.models.layers import StructureAwareAttention
 from mmattn.ops.structure_aware_attention import structure_aware_attention_circulant
 
 GRIDS = [(5,), (7, 5), (4, 6), (1, 1), (3, 2, 5)]
-OTHER_GRIDS = [(11, 9), (4, 3), (7, 8), (1, 1)]
 RESIZES = ['zero_embed', 'stretch', 'spectral', 'gfnet']
 
 
@@ -41,17 +40,8 @@ def test_equals_the_explicit_matrices(grid):
         assert_close(layer.eval()(x), expected)
 
 
-def test_one_transform_over_all_tokens():
-    """`fft_dims=1` sees the tokens in row-major order."""
-    layer, flat = build((4, 6), fft_dims=1), build((24,))
-    flat.load_state_dict(layer.state_dict())
-    x = tokens(4, 6)
-    assert layer.w_b.shape == (4, 24)
-    assert_close(layer(x), flat(x.flatten(1, 2)).unflatten(1, (4, 6)))
-
-
 @pytest.mark.parametrize('resize', RESIZES)
-@pytest.mark.parametrize('grid', OTHER_GRIDS, ids=str)
+@pytest.mark.parametrize('grid', [(11, 9), (4, 3)], ids=str)
 def test_kernels_are_resized_on_load_as_at_run_time(resize, grid):
     layer, other = build(kernel_resize=resize), build(grid, kernel_resize=resize)
     weights = layer.state_dict()
@@ -78,12 +68,6 @@ def test_zero_embedded_kernels_keep_their_reach():
     larger = torch.zeros(2, 13, 12, 24, dtype=torch.float64)
     larger[:, 4:9, 3:8] = tokens(5, 5)
     assert_close(layer(larger)[:, 4:9, 3:8], layer(x)[:, 2:7, 2:7])
-
-
-def test_kernels_of_other_heads_are_refused():
-    other = StructureAwareAttention(24, 4, (5, 5), patterns=4)
-    with pytest.raises(RuntimeError, match='w_a'):
-        build().load_state_dict(other.state_dict())
 
 
 def in_frequency(grid=(7, 6), **kwargs):
@@ -134,7 +118,7 @@ def test_what_no_real_kernel_has_changes_nothing(grid, backend):
         assert grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize('grid', OTHER_GRIDS, ids=str)
+@pytest.mark.parametrize('grid', [(11, 9), (4, 3)], ids=str)
 def test_spectra_are_resized_on_load_as_at_run_time(grid):
     layer, other = in_frequency(), in_frequency(grid)
     nn.init.normal_(layer.w_a), nn.init.normal_(layer.w_b)
@@ -151,50 +135,15 @@ def test_spectra_are_loaded_as_gfnet_resizes_them():
         assert_close(loaded, expected, rtol=0, atol=1e-12)
 
 
-def test_spectra_are_refused_by_spatial_kernels():
-    with pytest.raises(RuntimeError, match='size mismatch for w_a'):
-        build().load_state_dict(in_frequency().state_dict())
-
-
-def test_spectra_of_other_heads_are_refused():
+def test_other_kernels_are_refused():
     other = StructureAwareAttention(24, 4, (5, 5), patterns=4)
-    with pytest.raises(RuntimeError, match='size mismatch for w_a'):
-        in_frequency().load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize('size', [(9, 8), (7, 6)], ids=str)
-def test_spectra_are_exported_and_compiled(size):
-    layer, x = in_frequency().eval(), tokens(*size)
-    expected = layer(x)
-    exported = torch.export.export(layer, (x,)).module()
-    assert_close(exported(x), expected)
-    torch.compiler.reset()
-    compiled = torch.compile(layer, backend='aot_eager', fullgraph=True)
-    out = compiled(x)
-    assert_close(out, expected)
-    grads = []
-    for result in (out, expected):
-        layer.zero_grad()
-        result.square().sum().backward()
-        grads.append([p.grad for p in layer.parameters()])
-    assert_close(*grads)
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_spectra_of_half_precision(dtype):
-    layer = in_frequency(dtype=torch.float32)
-    x = tokens(7, 6, dtype=torch.float32)
-    expected = layer(x)
-    error = layer.to(dtype)(x.to(dtype)).float() - expected
-    assert error.norm() < 0.05 * expected.norm()
-
-
-@pytest.mark.parametrize('domain', ['spatial', 'frequency'])
-@pytest.mark.parametrize('grid', [(7, 6), (5, 9)], ids=str)
-def test_every_parameter_gets_a_gradient(grid, domain):
-    layer = build(kernel_resize='gfnet', kernel_domain=domain).eval()
-    layer(tokens(*grid)).square().sum().backward()
-    assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
+    for layer, weights in (
+        (build(), in_frequency()),
+        (build(), other),
+        (in_frequency(), other),
+    ):
+        with pytest.raises(RuntimeError, match='size mismatch for w_a'):
+            layer.load_state_dict(weights.state_dict())
 
 
 def test_operator_and_norm_stay_in_float32_under_autocast(monkeypatch):
@@ -213,20 +162,6 @@ def test_operator_and_norm_stay_in_float32_under_autocast(monkeypatch):
         out = layer(tokens(7, 6, dtype=torch.float32))
     assert seen == [torch.float32] * 5
     assert out.dtype == torch.bfloat16, 'the projections are not exempt'
-
-
-def test_zero_tokens_have_sane_gradients():
-    """Norms of exact zeros multiply by 1000: of q and k, and after the operator."""
-    layer = build(dtype=torch.float32)
-    weights = tokens(7, 6, dtype=torch.float32)
-    norms = []
-    for kept in (42, 21, 1):
-        x = tokens(7, 6, dtype=torch.float32).flatten(1, 2)
-        x[:, kept:] = 0
-        layer.zero_grad()
-        (layer(x.unflatten(1, (7, 6))) * weights).sum().backward()
-        norms.append(torch.stack([p.grad.norm() for p in layer.parameters()]).norm())
-    assert max(norms) < 10 * norms[0]
 
 
 @pytest.mark.parametrize(
