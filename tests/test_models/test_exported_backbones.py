@@ -33,7 +33,10 @@ MODELS = {
         pytest.param(dict(kernel_resize='stretch'), marks=pytest.mark.slow),
         pytest.param(dict(kernel_resize='spectral'), marks=pytest.mark.slow),
         pytest.param(dict(kernel_resize='gfnet'), marks=pytest.mark.slow),
-        dict(kernel_resize='gfnet', kernel_domain='frequency'),
+        pytest.param(
+            dict(kernel_resize='gfnet', kernel_domain='frequency'),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(dict(fft_dims=1), marks=pytest.mark.slow),
     ],
     ids=str,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmattn.models import DAT, PVT
+from mmattn.models import PVT
 from mmattn.models.checkpoints.load_hook import load_hook
 
 
@@ -37,12 +37,8 @@ def hooks(module):
     return [hook.hook for hook in module._load_state_dict_pre_hooks.values()]
 
 
-def unpickled(module):
-    return pickle.loads(pickle.dumps(module))
-
-
-@pytest.mark.parametrize('build', [Scale, lambda: DAT('nano'), lambda: PVT('nano')])
-@pytest.mark.parametrize('clone', [copy.deepcopy, unpickled])
-def test_copies_keep_the_hook(build, clone):
+@pytest.mark.parametrize('build', [Scale, lambda: PVT('nano')])
+def test_copies_keep_the_hook(build):
     source = build()
-    assert hooks(clone(source))[0] is hooks(source)[0]
+    for clone in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
+        assert hooks(clone)[0] is hooks(source)[0]

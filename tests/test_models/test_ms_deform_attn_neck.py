@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from mmattn.models import (
     DeformableDETREncoder,
@@ -57,33 +56,12 @@ def pixel_decoder(**settings):
     return Mask2FormerPixelDecoder(CHANNELS, DIMS, 40, **settings)
 
 
-@pytest.mark.parametrize('num_encoder_levels', [1, 3, 4])
+@pytest.mark.parametrize('num_encoder_levels', [1, 4])
 def test_maps_keep_their_sides_and_order(num_encoder_levels):
-    maps = neck(num_encoder_levels=num_encoder_levels)(feature_maps())
-    assert [m.shape for m in maps] == [(2, DIMS, *side) for side in SIDES]
-
-
-def test_is_its_parts_one_after_the_other():
-    """The encoder takes the coarsest map first; what is finer adds what is above."""
-    model, feats = neck(num_encoder_levels=2), feature_maps()
-    randomize(model)
-    inputs = [
-        F.group_norm(F.conv2d(feat, conv.weight, conv.bias), 32, norm.weight, norm.bias)
-        for feat, (conv, norm) in zip(feats[:1:-1], model.input_convs, strict=True)
-    ]
-    assert inputs[0].shape[2:] == SIDES[3]
-    *_, x = expected = list(model.encoder(inputs))
-    for feat, lateral, output in zip(
-        feats[1::-1], model.lateral_convs, model.output_convs, strict=True
-    ):
-        x = lateral(feat) + F.interpolate(
-            x, feat.shape[2:], mode='bilinear', align_corners=False
-        )
-        x = output(x)
-        assert x.min() == 0
-        expected.append(x)
-    for actual, wanted in zip(model(feats), expected[::-1], strict=True):
-        assert_close('map', wanted, actual)
+    model = neck(num_encoder_levels=num_encoder_levels)
+    assert [m.shape for m in model(feature_maps())] == [(2, DIMS, *s) for s in SIDES]
+    with pytest.raises(ValueError, match='needs maps of'):
+        model(feature_maps()[1:])
 
 
 def test_further_levels_come_from_the_coarsest_input():
@@ -125,11 +103,6 @@ def test_encoder_is_mask2formers_unless_told():
 def test_settings_that_do_not_fit(settings):
     with pytest.raises(ValueError, match='got'):
         MSDeformAttnNeck(CHANNELS, **settings)
-
-
-def test_another_number_of_maps():
-    with pytest.raises(ValueError, match='needs maps of'):
-        neck()(feature_maps()[1:])
 
 
 def test_mask_features_and_the_coarsest_maps():
@@ -212,17 +185,6 @@ def test_is_mmdetections_with_its_weights(offset):
         assert_close('map', wanted, actual)
 
 
-def test_start_is_mmdetections():
-    """Deviations of the weights of convolutions; the encoder has its own start."""
-    theirs, ours = mmdet_pixel_decoder(), pixel_decoder()
-    theirs.init_weights()
-    spread = {name: p.std() for name, p in ours.named_parameters() if p.dim() > 2}
-    ours.load_state_dict(theirs.state_dict())
-    for name, p in ours.named_parameters():
-        if p.dim() > 2:
-            assert p.std().item() == pytest.approx(spread[name].item(), rel=0.15), name
-
-
 def test_weights_load_under_any_prefix_and_ours_as_they_are():
     model = nn.ModuleDict(dict(head=nn.ModuleDict(dict(pixel_decoder=pixel_decoder()))))
     theirs = mmdet_pixel_decoder()
@@ -236,14 +198,12 @@ def test_weights_load_under_any_prefix_and_ours_as_they_are():
     assert torch.equal(again.mask_features.weight, weight)
 
 
-@pytest.mark.parametrize('task', ['detection', 'segmentation'])
-def test_stands_in_a_config_as_neck(task):
+def test_stands_in_a_config_as_neck():
     """Each of its parameters gets a gradient."""
-    package = {'detection': 'mmdet', 'segmentation': 'mmseg'}[task]
-    pytest.importorskip(f'{package}.models')
+    pytest.importorskip('mmseg.models')
     from mmengine.registry import MODELS, init_default_scope
 
-    init_default_scope(package)
+    init_default_scope('mmseg')
     neck = dict(
         type='mmattn.MSDeformAttnNeck',
         in_channels=[8, 16, 32, 64],
@@ -251,47 +211,19 @@ def test_stands_in_a_config_as_neck(task):
         encoder=SMALL,
         num_outs=5,
     )
-    backbone = dict(type='mmdet.ResNet', depth=18, base_channels=8)
-    heads = {
-        'detection': dict(
-            type='RetinaNet',
-            bbox_head=dict(
-                type='RetinaHead',
-                num_classes=3,
-                in_channels=DIMS,
-                stacked_convs=1,
-                feat_channels=8,
-                anchor_generator=dict(
-                    type='AnchorGenerator',
-                    octave_base_scale=4,
-                    scales_per_octave=1,
-                    ratios=[1.0],
-                    strides=[4, 8, 16, 32, 64],
-                ),
-                bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
-            ),
-        ),
-        'segmentation': dict(
-            type='EncoderDecoder',
-            decode_head=dict(
-                type='FPNHead',
-                in_channels=[DIMS] * 5,
-                in_index=[0, 1, 2, 3, 4],
-                feature_strides=[4, 8, 16, 32, 64],
-                channels=8,
-                num_classes=3,
-                align_corners=False,
-            ),
-        ),
-    }
-    model = MODELS.build(dict(heads[task], backbone=backbone, neck=neck))
-    outs = model(torch.randn(2, 3, 64, 96), mode='tensor')
-    outs = (
-        outs
-        if isinstance(outs, torch.Tensor)
-        else torch.cat([out.flatten() for level in outs for out in level])
+    head = dict(
+        type='FPNHead',
+        in_channels=[DIMS] * 5,
+        in_index=[0, 1, 2, 3, 4],
+        feature_strides=[4, 8, 16, 32, 64],
+        channels=8,
+        num_classes=3,
+        align_corners=False,
     )
-    outs.square().sum().backward()
+    backbone = dict(type='mmdet.ResNet', depth=18, base_channels=8)
+    parts = dict(backbone=backbone, neck=neck, decode_head=head)
+    model = MODELS.build(dict(type='EncoderDecoder', **parts))
+    model(torch.randn(2, 3, 64, 96), mode='tensor').square().sum().backward()
     for name, parameter in model.neck.named_parameters():
         # Behind weights that start at 0.
         if not name.endswith(('level_embed', 'attention_weights.weight')):

@@ -8,7 +8,7 @@ from mmattn.models.layers import NeighborhoodAttention
 from mmattn.ops.neighborhood_attention import neighborhood_attention_reference
 
 
-@pytest.mark.parametrize('grid', [(1, 1), (3, 9), (10, 2), (6, 6)], ids=str)
+@pytest.mark.parametrize('grid', [(1, 1), (3, 9)], ids=str)
 def test_small_maps_are_padded_with_pixels_of_zeros(grid):
     torch.manual_seed(0)
     layer = NeighborhoodAttention(6, 2).double()
@@ -33,7 +33,7 @@ def test_layer_projects_heads_of_neighboring_channels():
 def test_bfloat16_and_autocast():
     torch.manual_seed(0)
     layer = NeighborhoodAttention(8, 2)
-    for grid in ((9, 9), (20, 20), (50, 42)):
+    for grid in ((9, 9), (50, 42)):
         x = torch.randn(1, *grid, 8)
         expected = layer(x)
         with torch.autocast('cpu', torch.bfloat16):
@@ -54,7 +54,7 @@ def test_backend_is_that_of_the_operator(grid, backend):
     assert_close(layer(x), expected)
     layer.backend = 'cudnn'
     with pytest.raises(ValueError, match="got 'cudnn'"):
-        layer(x)
+        layer(torch.randn(1, 8, 9, 6))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from golden import assert_golden, golden, hashed_input, hashed_parameters
-from resampling import resized
 from torch.testing import assert_close
 
 from mmattn.export.metadata import Metadata
@@ -64,12 +63,8 @@ def test_official_values(record, shift):
     assert_golden(layer(x).permute(0, 3, 1, 2), record)
 
 
-@pytest.mark.parametrize('shift', [0, 3, 6])
-@pytest.mark.parametrize(
-    'grid',
-    [(14, 14), (14, 21), (15, 13), (8, 14), (7, 7), (7, 14), (5, 16), (3, 2), (1, 1)],
-    ids=str,
-)
+@pytest.mark.parametrize('shift', [0, 3])
+@pytest.mark.parametrize('grid', [(14, 21), (15, 13), (7, 7), (5, 16), (1, 1)], ids=str)
 def test_windows_are_attention_among_their_pixels(grid, shift):
     """Padding does not count, and sides of one window or less are one window."""
     layer, x = build(7, shift), random(2, *grid, 8)
@@ -92,19 +87,6 @@ def test_autocast():
     assert_close(out.float(), layer(x), rtol=0, atol=0.03)
 
 
-def test_loaded_tables_are_resized():
-    """As from windows of 7 at 224 pixels to windows of 12 at 384."""
-    source, layer = build(7), build(12)
-    layer.load_state_dict(source.state_dict())
-    source_table, table = (
-        x.relative_position_bias_table.view(*x.table_shape, 2) for x in (source, layer)
-    )
-    assert table.shape == (23, 23, 2)
-    assert_close(table[11, 11], source_table[6, 6])
-    expected = resized(source_table.permute(2, 0, 1), (23, 23))
-    assert_close(table.permute(2, 0, 1), expected)
-
-
 @pytest.mark.parametrize(
     'args, message',
     [
@@ -120,11 +102,10 @@ def test_wrong_settings(args, message):
         WindowAttention(*args)
 
 
-@pytest.mark.parametrize('shift', [0, 3])
 @torch.no_grad()
-def test_exported_for_any_size(shift):
+def test_exported_for_any_size():
     """An example of one window yields programs for shifted and padded windows."""
-    layer = build(4, shift).float().eval().requires_grad_(False)
+    layer = build(4, 3).float().eval().requires_grad_(False)
     x = random(2, 4, 4, 8).float()
     sides = dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)
     program = torch.export.export(layer, (x,), dynamic_shapes=(sides,))
