@@ -1,9 +1,7 @@
 """Our backbones in the stock configs of the mm packages, by name alone."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,6 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 from mmengine.config import Config  # noqa: E402
 
 import mmattn  # noqa: E402, F401
-from mmattn import registry  # noqa: E402
 from mmattn.analysis.flops import build, count  # noqa: E402
 from mmattn.engine.config_check import check_channels  # noqa: E402
 
@@ -111,18 +108,14 @@ def user_config(tmp_path):
     return load
 
 
-@pytest.mark.parametrize('base', STOCK)
-def test_stock_config_builds_and_runs_with_our_backbone(user_config, base):
-    cfg = user_config(base, STOCK[base])
-    assert 'custom_imports' not in cfg
-    complexity = count(cfg, (64, 96))
-    assert complexity.children['backbone'].flops > 0
-
-
 @pytest.mark.parametrize('base', FITTING)
-def test_maps_that_fit_are_accepted(user_config, base):
+def test_stock_config_builds_and_runs_with_our_backbone(user_config, base):
     cfg = user_config(base, FITTING[base])
-    check_channels(cfg.model, build(cfg))
+    assert 'custom_imports' not in cfg
+    model = build(cfg)
+    check_channels(cfg.model, model)
+    if base in STOCK:
+        assert count(model, (64, 96)).children['backbone'].flops > 0
 
 
 @pytest.mark.parametrize(('base', 'model', 'message'), MISFITS)
@@ -132,8 +125,8 @@ def test_maps_that_do_not_fit_are_named(user_config, base, model, message):
         check_channels(cfg.model, build(cfg))
 
 
-@pytest.mark.parametrize('more', ['', "custom_imports = dict(imports=['mmattn'])"])
-def test_our_config_is_a_base_by_prefix(user_config, more):
+def test_our_config_is_a_base_by_prefix(user_config):
+    more = "custom_imports = dict(imports=['mmattn'])"
     cfg = user_config(
         'mmattn::mask_rcnn/ivit_t_3x_coco.py', 'backbone=dict(drop_path_rate=0.1)', more
     )
@@ -157,7 +150,10 @@ def test_leftover_key_of_the_replaced_backbone_is_named(user_config, base, key):
 
 
 def test_a_fresh_process_finds_our_classes_by_their_names(tmp_path):
-    """With nothing of ours imported but `import mmattn`, in each of the scopes."""
+    """With nothing of ours imported but `import mmattn`."""
+    base = next(base for base in STOCK if base.startswith('mmdet'))
+    path = tmp_path / 'user.py'
+    path.write_text(f"_base_ = '{base}'\nmodel = dict({STOCK[base]})\n")
     program = [
         'import sys, mmattn',
         "assert 'torch' not in sys.modules and 'mmengine' not in sys.modules",
@@ -165,51 +161,14 @@ def test_a_fresh_process_finds_our_classes_by_their_names(tmp_path):
         'from mmengine.registry import MODELS, init_default_scope',
         'import torch',
         "torch.set_default_device('meta')",
+        f'cfg = Config.fromfile({str(path)!r})',
+        'init_default_scope(cfg.default_scope)',
+        'print(type(MODELS.build(cfg.model).backbone))',
     ]
-    for scope in ('mmdet', 'mmseg', 'mmpretrain'):
-        base = next(base for base in STOCK if base.startswith(scope))
-        path = tmp_path / f'{scope}_user.py'
-        path.write_text(f"_base_ = '{base}'\nmodel = dict({STOCK[base]})\n")
-        program += [
-            f'cfg = Config.fromfile({str(path)!r})',
-            'init_default_scope(cfg.default_scope)',
-            'print(type(MODELS.build(cfg.model).backbone))',
-        ]
     done = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', '\n'.join(program)],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("<class 'mmattn.models.backbones.ivit.IViT'>") == 3
-
-
-PAGE = Path(__file__).parents[1] / 'docs/plug_in.md'
-DOCUMENTED = re.findall(r'^\| `(.+)` \|', PAGE.read_text().split('## Errors')[1], re.M)
-MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
-# A mistake for each row of the table of errors, in its order.
-MISTAKES = [
-    IVIT,
-    "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tinny')",
-    "backbone=dict(_delete_=True, type='mmattn.IVit', arch='tiny')",
-    "backbone=dict(type='mmattn.IViT', arch='tiny')",
-]
-
-
-@pytest.mark.parametrize(
-    'documented, mistake', [*zip(DOCUMENTED, MISTAKES, strict=True)]
-)
-def test_documented_errors_are_those_of_the_mistakes(
-    user_config, monkeypatch, documented, mistake
-):
-    """Compare with the messages of the page, where '...' is what it leaves out.
-
-    The name that a misspelled class may mean is logged before the error.
-    """
-    said = []
-    monkeypatch.setattr(registry, 'print_log', lambda text, **kwargs: said.append(text))
-    cfg = user_config(MASK_RCNN, mistake)
-    with pytest.raises((KeyError, TypeError, ValueError)) as error:
-        check_channels(cfg.model, build(cfg))
-    pattern = '.*'.join(map(re.escape, documented.split('...')))
-    assert re.search(pattern, '\n'.join([*said, str(error.value)]))
+    assert 'mmattn.models.backbones.ivit.IViT' in done.stdout
