@@ -1,35 +1,41 @@
-"""Every config builds; metafiles and the tables of READMEs describe it."""
+"""Every config builds, follows its paper's recipe, and is in the metafiles."""
 
 import functools
 from ast import literal_eval
+from collections.abc import Mapping
+from fnmatch import fnmatch
 
 import pytest
 import torch
 
-mm = pytest.importorskip('mmengine')
-for name in ('mmdet', 'mmseg', 'mmpretrain'):
+for name in ('mmengine', 'mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
-from config_files import BASES, LEAVES, ROOT, config_id, model_zoo  # noqa: E402
+from config_files import (  # noqa: E402
+    LEAVES,
+    RECIPES,
+    ROOT,
+    config_id,
+    load,
+    model_zoo,
+)
+from mmengine.config import Config  # noqa: E402
+from mmengine.hub import get_config  # noqa: E402
 from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import (  # noqa: E402
     PARAM_SCHEDULERS,
     TRANSFORMS,
     DefaultScope,
 )
-from torch import nn  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.analysis.paper_tables import papers  # noqa: E402
-from mmattn.engine.config_check import (  # noqa: E402
-    check_channels,
-    check_scopes,
-)
+from mmattn.engine.config_check import check_channels, check_scopes  # noqa: E402
 from mmattn.engine.schedule import Length, mismatches, scaled  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ENTRIES = {
-    ROOT / model['Config']: model
+    config_id(ROOT / model['Config']): model
     for metafile in model_zoo.metafiles()
     for model in model_zoo.read_models(metafile)
 }
@@ -45,25 +51,61 @@ def walk(value):
             yield from walk(item)
 
 
-@pytest.mark.parametrize('path', LEAVES, ids=config_id)
-def test_config_builds_with_the_parameters_of_its_metafile(path):
-    cfg = model_zoo.load(path)
-    assert cfg.default_scope in ('mmdet', 'mmseg', 'mmpretrain')
-    assert cfg.auto_scale_lr.enable is False
-    assert cfg.auto_scale_lr.base_batch_size > 0
+@pytest.mark.parametrize('name', [config_id(path) for path in LEAVES])
+def test_config_builds(name):
+    cfg = load(name)
     model = build(cfg)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if name in ENTRIES:
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        assert parameters == ENTRIES[name]['Metadata']['Parameters']
+    types = {d['type'] for d in walk(cfg._cfg_dict) if 'type' in d}
+    assert not types & set(MODELS.module_dict), 'types of ours need their prefix'
     check_scopes(cfg.model, 'model')
     check_channels(cfg.model, model)
-    if path in ENTRIES:
-        assert parameters == ENTRIES[path]['Metadata']['Parameters']
+    check_strides(model)
+    check_pipelines(cfg)
     check_schedule(cfg)
+    if cfg.optim_wrapper.type == 'OptimWrapper':  # DeepSpeed is not installed
+        with DefaultScope.overwrite_default_scope(cfg.default_scope):
+            wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+        trained = {id(p) for p in model.parameters() if p.requires_grad}
+        groups = wrapper.optimizer.param_groups
+        assert {id(p) for group in groups for p in group['params']} >= trained
+
+
+def check_strides(model):
+    """Check that anchors lie on maps of the strides that they assume."""
+    head = getattr(model, 'rpn_head', getattr(model, 'bbox_head', None))
+    is_ours = type(model.backbone).__module__.startswith('mmattn.')
+    if is_ours and hasattr(head, 'prior_generator'):
+        given = model.backbone.strides
+        start = getattr(model.neck, 'start_level', 0)
+        assumed = [stride for stride, _ in head.prior_generator.strides]
+        assert assumed[: len(given) - start] == list(given[start:])
+
+
+def check_pipelines(cfg):
+    loaders = [key for key in cfg if key.endswith('_dataloader') and cfg[key]]
+    assert 'train_dataloader' in loaders
+    for loader in loaders:
+        pipeline = cfg[loader].dataset.pipeline
+        build_pipeline(cfg.default_scope, repr([step.to_dict() for step in pipeline]))
+
+
+@functools.cache
+def build_pipeline(scope: str, pipeline: str):
+    """Build a pipeline once for the many configs that share it."""
+    with DefaultScope.overwrite_default_scope(scope):
+        for step in literal_eval(pipeline):
+            TRANSFORMS.build(step)
 
 
 def check_schedule(cfg):
     """Check that the schedule ends with the run, also for a run of twice the length."""
     epochs, iters = (cfg.train_cfg.get(key) for key in ('max_epochs', 'max_iters'))
     by_epoch = epochs is not None
+    # A checkpoint of the last iteration without metrics would be no result.
+    assert (epochs or iters) % cfg.train_cfg.get('val_interval', 1) == 0
     run = (
         Length(epochs, epochs * 1251, 1251) if by_epoch else Length(1, iters, 0, False)
     )
@@ -83,155 +125,172 @@ def check_schedule(cfg):
     assert found(scaled(cfg.param_scheduler, twice), twice) == []
 
 
+def test_recipes_are_the_papers():
+    """What `mmattn/analysis/papers` says of each config is what it trains with."""
+    wrong = []
+    for name, recipe in RECIPES.items():
+        cfg = load(name)
+        optimizer, loop = cfg.optim_wrapper.optimizer, cfg.train_cfg
+        warmup, *_ = cfg.param_scheduler
+        found = dict(
+            optimizer=optimizer.type,
+            lr=pytest.approx(optimizer.lr, rel=1e-6),
+            weight_decay=optimizer.weight_decay,
+            batch=recipe['gpus'] * cfg.train_dataloader.batch_size,
+            length=loop.get('max_epochs') or loop.max_iters,
+            gpus=recipe['gpus'],
+            drop_path=cfg.model.backbone.get('drop_path_rate'),
+            warmup=warmup.end if warmup.type == 'LinearLR' else 0,
+        )
+        if recipe['warmup'] is None:
+            found['warmup'] = None
+        assert cfg.auto_scale_lr == dict(enable=False, base_batch_size=recipe['batch'])
+        if found != recipe:
+            wrong.append(f'{name}: {found}, not {recipe}')
+    assert not wrong, '\n'.join(wrong)
+
+
+SWIN = 'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py'
+SWIN_COCO = 'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py'
+SWIN_ADE = (
+    'mmseg::swin/swin-tiny-patch4-window7-in1k-pre_upernet_8xb2-160k_ade20k-512x512.py'
+)
+MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+RETINANET = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
+DETR = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'
+MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py'
+# By file of `configs/_base_`: the config of another package that it repeats, and what
+# differs, by pattern: other classes with the same arithmetic, settings of our own
+# classes, the norms of Swin's cascade, the machine.
+STOCK = {
+    'models/mask_rcnn_fpn': (MASK_RCNN, ()),
+    'models/cascade_mask_rcnn_fpn': (
+        'mmdet::cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py',
+        ('*.bbox_head.?.*',),
+    ),
+    'models/retinanet_fpn': (RETINANET, ()),
+    'models/atss_fpn': ('mmdet::atss/atss_r50_fpn_1x_coco.py', ()),
+    'models/gfl_fpn': ('mmdet::gfl/gfl_r50_fpn_1x_coco.py', ()),
+    'models/sparse_rcnn_fpn': (
+        'mmdet::sparse_rcnn/'
+        'sparse-rcnn_r50_fpn_300-proposals_crop-ms-480-800-3x_coco.py',
+        (),
+    ),
+    'models/detr': ('mmdet::detr/detr_r50_8xb2-150e_coco.py', ('*.pad_size_divisor',)),
+    'models/deformable_detr': (
+        DETR,
+        (
+            *('*.encoder.*', '*.decoder.*', 'model.type', '*.neck.bias'),
+            *('*.bbox_head.embed_dims', '*.match_costs.0.*'),
+        ),
+    ),
+    'models/sem_fpn': ('mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py', ()),
+    'models/upernet': (SWIN_ADE, ()),
+    'models/mask2former': (MASK2FORMER, ('*.pixel_decoder.type',)),
+    'models/classifier': (SWIN, ('*.data_preprocessor.*', '*.head.init_cfg.*')),
+    'datasets/imagenet_224': (SWIN, ('*.max_area_ratio', '*.batch_size')),
+    'datasets/coco_instance': (MASK_RCNN, ()),
+    'datasets/coco_detection': (RETINANET, ()),
+    'datasets/coco_instance_ms': (SWIN_COCO, ()),
+    'datasets/coco_detection_ms': (SWIN_COCO, ('*_evaluator.metric',)),
+    'datasets/coco_detection_detr': (DETR, ()),
+    'datasets/ade20k': (SWIN_ADE, ('tta_*',)),
+    'schedules/adamw_160k': (SWIN_ADE, ('*.constructor', '*.optimizer.*')),
+    'schedules/adamw_3x': (SWIN_COCO, ('*.constructor',)),
+    'schedules/adamw_50e_detr': (DETR, ('*.betas',)),
+    'schedules/adamw_160k_mask2former': (
+        MASK2FORMER,
+        ('*.level_embed.decay_mult', '*.val_interval'),
+    ),
+}
+COMPARED = 'model', 'train', 'val', 'test', 'tta', 'optim', 'param'
+MACHINE = (
+    *('*.num_workers', '*.persistent_workers', '*.pin_memory', '*.collate_fn.*'),
+    *('*.backbone.*', '*.in_channels'),
+)
+
+
+def flat(value, path: str = '') -> dict[str, object]:
+    """Return the settings inside a config by their paths; lists count from 0."""
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, list) and any(isinstance(v, Mapping | list) for v in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping) or not value:
+        return {path: value}
+    found = {}
+    for key, inner in value.items():
+        found |= flat(inner, f'{path}.{key}' if path else str(key))
+    return found
+
+
+@pytest.mark.parametrize('base', STOCK)
+def test_methods_are_those_of_the_packages(base):
+    """Our necks, heads, losses, images and schedules are stock ones."""
+    stock, other = STOCK[base]
+    ours = Config.fromfile(ROOT / f'configs/_base_/{base}.py')._cfg_dict.to_dict()
+    theirs = flat(get_config(stock)._cfg_dict.to_dict())
+    wrong = {
+        key: (value, theirs.get(key))
+        for key, value in flat(ours).items()
+        if key.startswith(COMPARED) and theirs.get(key, 'absent') != value
+        if not any(fnmatch(key, pattern) for pattern in (*MACHINE, *other))
+    }
+    assert not wrong
+
+
 def first_ones_fast() -> list:
     """Return the models of the metafiles; all but one for each part are marked slow."""
     seen, models = set(), []
-    for path, model in ENTRIES.items():
+    for name, model in ENTRIES.items():
         parts = set(model['In Collection'].split(' with '))
-        marks = pytest.mark.slow if parts <= seen else ()
-        seen |= parts
-        models.append(pytest.param(model, marks=marks, id=config_id(path)))
-    return models
+        if not parts <= seen:
+            seen |= parts
+            models.append(pytest.param([model], id=name))
+    return [*models, pytest.param(ENTRIES.values(), marks=pytest.mark.slow, id='all')]
 
 
-@pytest.mark.parametrize('model', first_ones_fast())
-def test_counts_are_those_of_the_metafile(model):
-    counted = model_zoo.count(model['Config'])
-    written = {k: v for k, v in model['Metadata'].items() if k in model_zoo.COUNTED}
-    assert counted == written
+@pytest.mark.parametrize('models', first_ones_fast())
+def test_counts_are_those_of_the_metafile(models):
+    for model in models:
+        counted = model_zoo.count(model['Config'])
+        metadata = model['Metadata'].items()
+        assert counted == {k: v for k, v in metadata if k in model_zoo.COUNTED}, model
 
 
-@functools.cache
-def build_pipeline(scope: str, pipeline: str):
-    """Build a pipeline once for the many configs that share it."""
-    with DefaultScope.overwrite_default_scope(scope):
-        for step in literal_eval(pipeline):
-            TRANSFORMS.build(step)
-
-
-def build_scheduler(cfg: dict, optimizer):
-    cfg = dict(cfg)
-    scheduler = PARAM_SCHEDULERS.get(cfg.pop('type'))
-    if cfg.pop('convert_to_iter_based', False):
-        return scheduler.build_iter_from_epoch(optimizer, epoch_length=9, **cfg)
-    return scheduler(optimizer, **cfg)
-
-
-@pytest.mark.parametrize('path', LEAVES, ids=config_id)
-def test_pipelines_and_schedule_build(path):
-    cfg = model_zoo.load(path)
-    loaders = [key for key in cfg if key.endswith('_dataloader') and cfg[key]]
-    assert 'train_dataloader' in loaders
-    for loader in loaders:
-        pipeline = cfg[loader].dataset.pipeline
-        build_pipeline(cfg.default_scope, repr([step.to_dict() for step in pipeline]))
-    if cfg.optim_wrapper.type != 'OptimWrapper':  # DeepSpeed's, which is not installed
-        return
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        wrapper = build_optim_wrapper(nn.Linear(2, 2), cfg.optim_wrapper)
-    for scheduler in cfg.param_scheduler:
-        build_scheduler(scheduler, wrapper.optimizer)
-
-
-@pytest.mark.parametrize('path', LEAVES + BASES, ids=config_id)
-def test_types_of_ours_are_prefixed(path):
-    types = {d['type'] for d in walk(model_zoo.load(path)._cfg_dict) if 'type' in d}
-    assert not types & set(MODELS.module_dict)
-
-
-def test_papers_name_all_configs_once():
+def test_metafiles_and_tables_are_up_to_date():
     assert model_zoo.problems(papers()) == []
+    stale = []
+    for metafile in model_zoo.metafiles():
+        text = model_zoo.metafile_text(metafile, model_zoo.counts_in(metafile))
+        stale += [metafile] * (text != metafile.read_text())
+    for readme in model_zoo.readmes():
+        stale += [readme] * (model_zoo.with_tables(readme) != readme.read_text())
+    assert not stale, 'run python -m tools.dev.generate_model_zoo'
 
 
-def no_longer(models: dict):
-    del models['ivit_t_3x_coco']
-
-
-def renamed(models: dict):
-    models['other'] = models.pop('ivit_t_3x_coco')
-
-
-def misspelled(models: dict):
-    models['ivit_t_3x_coco']['box-AP'] = 1.0
-
-
-def measured(models: dict):
-    models['ivit_t_3x_coco']['measured'] = {
-        'Weights': 'x.pth',
-        'Training Log': 'x',
-        'Hardware': 'x',
-    }
-
-
-IVIT = 'configs/mask_rcnn/ivit_t_3x_coco.py'
-
-
-@pytest.mark.parametrize(
-    'change, found',
-    [
-        (no_longer, [f'{IVIT}: of a paper or on disk, but not both']),
-        (
-            renamed,
-            [
-                f'{IVIT}: of a paper or on disk, but not both',
-                'configs/mask_rcnn/other.py: of a paper or on disk, but not both',
-            ],
-        ),
-        (misspelled, ["ivit_t_3x_coco: no metric 'box-AP'"]),
-        (measured, ['ivit_t_3x_coco: a measurement without Commit']),
-    ],
-)
-def test_a_wrong_entry_of_a_paper_is_reported(change, found):
+def test_a_wrong_entry_of_a_paper_is_reported():
     changed = papers()
-    change(changed[0]['configs']['mask_rcnn'][0]['models'])
-    assert model_zoo.problems(changed) == found
-
-
-@pytest.mark.parametrize('metafile', model_zoo.metafiles(), ids=config_id)
-def test_metafiles_are_up_to_date(metafile):
-    text = model_zoo.metafile_text(metafile, model_zoo.counts_in(metafile))
-    assert text == metafile.read_text(), 'run python -m tools.dev.generate_model_zoo'
-
-
-@pytest.mark.parametrize('readme', model_zoo.readmes(), ids=config_id)
-def test_readme_tables_are_up_to_date(readme):
-    assert model_zoo.with_tables(readme) == readme.read_text(), (
-        'run python -m tools.dev.generate_model_zoo'
-    )
-
-
-def test_the_table_of_speeds_has_the_lower_of_two_sets(tmp_path):
-    head = 'model,pass,params_m,speedup\n'
-    (tmp_path / 'm.csv').write_text(
-        f'{head}ours,inference,5.04,1.2\npeer,inference,6,1.3\nours,training,5.04,0.9\n'
-        'peer,training,6,1\n'
-    )
-    (tmp_path / 'm_avx2.csv').write_text(
-        f'{head}ours,inference,5.04,1.4\npeer,inference,6,1.1\nours,training,5.04,0.8\n'
-        'peer,training,6,1\n'
-    )
-    assert model_zoo.table(tmp_path / 'm.csv', tmp_path).splitlines() == [
-        '| model | parameters (M) | inference | training |',
-        '| --- | --- | --- | --- |',
-        '| `ours` | 5.0 | 1.20 | 0.80 |',
-        '| `peer` | 6.0 | 1.10 | 1.00 |',
+    models = changed[0]['configs']['mask_rcnn'][0]['models']
+    models['other'] = models.pop('ivit_t_3x_coco')
+    models['ivit_s_3x_coco']['box-AP'] = 1.0
+    assert model_zoo.problems(changed) == [
+        'configs/mask_rcnn/ivit_t_3x_coco.py: of a paper or on disk, but not both',
+        'configs/mask_rcnn/other.py: of a paper or on disk, but not both',
+        "ivit_s_3x_coco: no metric 'box-AP'",
     ]
 
 
-def test_tables_of_exported_models_and_of_their_memory(tmp_path):
-    (tmp_path / 'runtimes.csv').write_text(
-        'model,pass,images_per_s,speedup,over_pytorch,difference\n'
-        'slow,ONNX Runtime,2.5,0.5,1.25,1e-06\nfast,ONNX Runtime,10.0,2.0,0.8,2e-06\n'
-        'slow,PyTorch,2.0,0.4,,\nfast,PyTorch,12.5,2.5,,\n'
+def test_make_demo_trains_the_network_of_the_long_run():
+    """The records of other demos and of the evidence are those of the long run."""
+    short, long, other = (
+        Config.fromfile(ROOT / f'configs/demo/mask_rcnn_{name}_hela.py')
+        for name in ('ivit_n', 'ivit_n_300i', 'dat_n')
     )
-    assert model_zoo.table(tmp_path / 'runtimes.csv', tmp_path).splitlines()[2:] == [
-        '| `fast` | 10.0 | 12.5 | 0.8 | 2.0 | 2e-06 |',
-        '| `slow` | 2.5 | 2.0 | 1.25 | 0.5 | 1e-06 |',
-    ]
-    (tmp_path / 'memory.csv').write_text(
-        'layer,height,width,tokens,session_mib,peak_mib,growth,peak_arena_mib\n'
-        'masks,40,50,2000,64.0,9.5,1.0,11.0\n'
-    )
-    assert model_zoo.table(tmp_path / 'memory.csv', tmp_path).splitlines()[2:] == [
-        '| masks | 40 x 50 | 2,000 | 9.5 | 1.0 | 11.0 |'
-    ]
+    short.train_dataloader.batch_size = long.train_dataloader.batch_size
+    short.model.train_cfg.rcnn.sampler.num = long.model.train_cfg.rcnn.sampler.num
+    schedule = {'max_iters', 'train_cfg', 'param_scheduler', 'auto_scale_lr'}
+    for key in set(long) - schedule:
+        assert short[key] == long[key], key
+    for key in schedule | {'train_dataloader'}:
+        assert other[key] == long[key], key

@@ -10,12 +10,7 @@ from PIL import EpsImagePlugin, Image
 
 from mmattn.images import NoImageError, read_image, resize
 
-SIZES = [
-    ((60, 97), (133, 200)),
-    ((45, 70), (31, 24)),
-    ((1, 5), (9, 3)),
-    ((8, 6), (4, 3)),
-]
+SIZES = ((60, 97), (133, 200)), ((45, 70), (31, 24)), ((1, 5), (9, 3))
 
 
 def noise(*shape, dtype=np.uint8, seed=0):
@@ -44,10 +39,9 @@ def test_resize_equals_pillow(interpolation):
     np.testing.assert_array_equal(resize(image, (40, 31), **settings), expected)
 
 
-@pytest.mark.parametrize('name', ['area', 'lanczos', 'cubic'])
-def test_resize_refuses_other_interpolations(name):
-    with pytest.raises(ValueError, match=f'{name}'):
-        resize(noise(4, 4, 3), (2, 2), name)
+def test_resize_refuses_other_interpolations():
+    with pytest.raises(ValueError, match='area'):
+        resize(noise(4, 4, 3), (2, 2), 'area')
 
 
 @pytest.mark.parametrize(
@@ -69,16 +63,15 @@ def test_files_are_read_as_mmcv_reads_them(tmp_path, suffix, shape, dtype):
     np.testing.assert_array_equal(read_image(path), expected)
 
 
-@pytest.mark.parametrize('orientation', range(1, 9))
-def test_orientation_is_that_of_mmcv(tmp_path, orientation):
-    path = tmp_path / 'image.png'
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(noise(6, 9, 3)).save(path, exif=exif)
-    expected = mmcv.imread(str(path), channel_order='rgb')
-    np.testing.assert_array_equal(read_image(path), expected)
-    with Image.open(path) as opened:
-        np.testing.assert_array_equal(read_image(opened), expected)
+def test_orientation_is_that_of_mmcv(tmp_path):
+    path, exif = tmp_path / 'image.png', Image.Exif()
+    for orientation in range(1, 9):
+        exif[0x0112] = orientation
+        Image.fromarray(noise(6, 9, 3)).save(path, exif=exif)
+        expected = mmcv.imread(str(path), channel_order='rgb')
+        np.testing.assert_array_equal(read_image(path), expected)
+        with Image.open(path) as opened:
+            np.testing.assert_array_equal(read_image(opened), expected)
 
 
 def test_palettes_are_read_as_colors(tmp_path):

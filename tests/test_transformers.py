@@ -60,6 +60,9 @@ def test_a_saved_backbone_is_built_again(backbone, tmp_path):
 
 def test_auto_classes_read_what_was_saved(tmp_path, monkeypatch):
     model = build()
+    torch.manual_seed(0)
+    own = create_model('ivit_nano', landmarks=3, out_indices=(0, 2))
+    assert_close(model.backbone.state_dict(), own.state_dict())
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert isinstance(config, MMAttnConfig) and config.out_indices == [0, 2]
@@ -69,13 +72,6 @@ def test_auto_classes_read_what_was_saved(tmp_path, monkeypatch):
     again = AutoBackbone.from_pretrained(tmp_path)
     assert isinstance(again, MMAttnBackbone)
     assert_close(again.state_dict(), model.state_dict())
-
-
-def test_a_new_backbone_keeps_the_weights_of_the_constructor():
-    model = build()
-    torch.manual_seed(0)
-    own = create_model('ivit_nano', landmarks=3, out_indices=(0, 2))
-    assert_close(model.backbone.state_dict(), own.state_dict())
 
 
 @pytest.mark.filterwarnings('ignore')
@@ -115,12 +111,9 @@ def test_levels_are_named():
     assert_close(maps, last(image()).feature_maps)
 
 
-def test_attention_maps_are_refused():
+def test_errors():
     with pytest.raises(ValueError, match='mmattn.analysis'):
         build()(image(), output_attentions=True)
-
-
-def test_an_unknown_name_has_neighbors():
     with pytest.raises(ValueError, match="no model 'ivit_tinny'.*'ivit_tiny'"):
         MMAttnConfig(backbone='ivit_tinny')
 

@@ -1,7 +1,8 @@
-"""Fail when a file of the project names a path outside it.
+"""Fail when a file of the project names a path outside it, or links to no file.
 
 All files that git tracks or would add are searched for absolute paths of somebody's
-machine, and for relative paths that leave the checkout from the file's folder.
+machine, and for relative paths that leave the checkout from the file's folder. Links of
+Markdown files must lead to a file or a folder; Sphinx checks their anchors.
 """
 
 import re
@@ -12,6 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ABSOLUTE = re.compile(r'(?<![\w./:}])/(?:home|root|Users|work|mnt|scratch)/[\w./-]+')
 PARENT = re.compile(r'(?<![\w./])(?:\.\./)+[\w./-]*')
+
+LINK = re.compile(r'\]\((?![a-z]+:|#)([^)#\s]+)')
+
+
+def broken_links(file: Path, text: str) -> list[str]:
+    """Return the links in the text of `file` to files that do not exist."""
+    return [link for link in LINK.findall(text) if not (file.parent / link).exists()]
 
 
 def outside_paths(file: Path, text: str) -> list[str]:
@@ -35,8 +43,11 @@ def main() -> int:
         if not file.is_file() or file.suffix in ('.png', '.jpg'):
             continue
         for number, line in enumerate(file.read_text().splitlines(), 1):
-            for path in outside_paths(file, line):
-                print(f'{file.relative_to(ROOT)}:{number}: outside the project: {path}')
+            found = [f'outside the project: {x}' for x in outside_paths(file, line)]
+            if file.suffix == '.md':
+                found += [f'no such file: {x}' for x in broken_links(file, line)]
+            for problem in found:
+                print(f'{file.relative_to(ROOT)}:{number}: {problem}')
                 failed += 1
     return 1 if failed else 0
 

@@ -66,16 +66,17 @@ def agreement(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
     equal = len(figures) - len(different)
     if not figures:
         return []
-    all_ = {1: 'the count is', 2: 'both counts are'}.get(
-        len(figures), f'all {len(figures)} counts are'
+    subject = {1: 'the count', 2: 'both counts'}.get(
+        len(figures), f'all {len(figures)} counts'
     )
     if not different:
-        return [f'{all_} equal']
+        return [f'{subject} {"is" if len(figures) == 1 else "are"} equal']
     most = max(abs(figure['deviation']) for figure in different)
+    by = f'differs by {most} %' if len(different) == 1 else f'differ by up to {most} %'
     if not equal:
-        return [f'{all_} within {most} %']
-    rest = 'the other is' if len(different) == 1 else 'the others are'
-    return [f'{equal} of {len(figures)} counts are equal, {rest} within {most} %']
+        return [f'{subject} {by}']
+    rest = 'the other' if len(different) == 1 else 'the others'
+    return [f'{equal} of {len(figures)} counts are equal, {rest} {by}']
 
 
 def reasons(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
