@@ -44,15 +44,8 @@ def test_bfloat16_and_autocast():
         assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
-@pytest.mark.parametrize('grid', [(8, 9), (50, 42)], ids=str)
-@pytest.mark.parametrize('backend', ['torch', 'reference'])
-def test_backend_is_that_of_the_operator(grid, backend):
-    torch.manual_seed(0)
-    layer = NeighborhoodAttention(6, 2)
-    x = torch.randn(1, *grid, 6)
-    expected, layer.backend = layer(x), backend
-    assert_close(layer(x), expected)
-    layer.backend = 'cudnn'
+def test_backend_is_that_of_the_operator():
+    layer = NeighborhoodAttention(6, 2, backend='cudnn')
     with pytest.raises(ValueError, match="got 'cudnn'"):
         layer(torch.randn(1, 8, 9, 6))
 

@@ -74,8 +74,11 @@ def in_frequency(grid=(7, 6), **kwargs):
     return build(grid, kernel_resize='gfnet', kernel_domain='frequency', **kwargs)
 
 
-@pytest.mark.parametrize('backend', ['torch', 'reference'])
-@pytest.mark.parametrize('grid', [*GRIDS, (9, 8)], ids=str)
+@pytest.mark.parametrize(
+    'grid, backend',
+    [((5,), 'torch'), ((7, 5), 'torch'), ((9, 8), 'reference'), ((3, 2, 5), 'torch')],
+    ids=str,
+)
 def test_spectra_are_the_function_of_their_kernels(grid, backend):
     """Drawn alike they are equal, in eval mode too; so they are if they are loaded."""
     layer = build(grid, kernel_resize='gfnet', backend=backend)
@@ -92,8 +95,11 @@ def test_spectra_are_the_function_of_their_kernels(grid, backend):
             assert_close(half.eval()(x), layer(x), **tolerance)
 
 
-@pytest.mark.parametrize('backend', ['torch', 'reference'])
-@pytest.mark.parametrize('grid', [(7, 6), (4, 6), (6, 5), (9, 8), (6,)], ids=str)
+@pytest.mark.parametrize(
+    'grid, backend',
+    [((7, 6), 'torch'), ((6, 5), 'torch'), ((9, 8), 'reference'), ((6,), 'torch')],
+    ids=str,
+)
 def test_what_no_real_kernel_has_changes_nothing(grid, backend):
     """Random half-spectra act as their kernels, and the rest gets no gradient."""
     half = in_frequency(grid, backend=backend)
