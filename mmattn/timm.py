@@ -6,12 +6,12 @@ prefix `mmattn_`:
     timm.create_model('mmattn_ivit_tiny', num_classes=10, in_chans=4)
     timm.create_model('mmattn_ivit_tiny', features_only=True, out_indices=(1, 2, 3))
 
-Models are `PooledClassifier`s and have no weights to download. As in timm's own models,
+Models are `TimmClassifier`s and have no weights to download. As in timm's own models,
 the maps of `features_only` come without norms; `mmattn.IViT('tiny')` returns normed
 maps. Other arguments, such as `landmarks` of `IViT`, go to the backbone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from torch import Tensor, nn
@@ -28,22 +28,162 @@ except ImportError as error:
         f'mmattn.timm requires timm 1.0.9 or newer ({error}): pip install "timm>=1.0.9"'
     ) from error
 
+from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
-from mmattn.models.classifiers.pooled import PREFIX, PooledClassifier
+from mmattn.models.classifiers import PooledClassifier
+from mmattn.models.layers import undecayed_names
+from mmattn.models.layers.checks import check_images
 from mmattn.models.presets import all_presets
 
 __all__: list[str] = []  # timm adds the names of the models
+PREFIX = 'backbone.'
 CLASSIFIER_ARGUMENTS = 'num_classes', 'global_pool', 'drop_rate'
 HEAD = 'head.weight', 'head.bias', 'fc_norm.weight', 'fc_norm.bias'
 
 
+class TimmClassifier(PooledClassifier):
+    """`PooledClassifier` with the methods and attributes of timm's models.
+
+    A level is a stage of a pyramid or a block of another network.
+    """
+
+    output_fmt = 'NCHW'
+
+    def __init__(self, backbone: BaseBackbone, num_classes: int = 1000, **settings):
+        super().__init__(backbone, num_classes, **settings)
+        self.in_chans = backbone.in_channels
+        self.head_hidden_size = self.num_features
+        name = 'blocks' if hasattr(backbone, 'blocks') else 'stages'
+        levels = zip(backbone.level_channels, backbone.level_strides, strict=True)
+        self.feature_info = [
+            dict(num_chs=channels, reduction=stride, module=f'{PREFIX}{name}.{i}')
+            for i, (channels, stride) in enumerate(levels)
+        ]
+
+    def get_classifier(self) -> nn.Module:
+        """Return the linear layer, or an identity if there are no classes."""
+        return self.head
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Return the last map (B, C, h, w)."""
+        return self.backbone(x)[0]
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = 'NCHW',
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Return maps of any levels.
+
+        Args:
+            x: images (B, C, H, W).
+            indices: levels; None takes all, a number as many of the last.
+            norm: apply the norms of the levels that have one, which is the last.
+            stop_early: run no level after the last of `indices`.
+            output_fmt: must be 'NCHW'.
+            intermediates_only: return only the maps.
+
+        Returns:
+            The last map with its norm, and the maps (B, C_i, H_i, W_i).
+        """
+        if output_fmt != 'NCHW':
+            raise UserError(f"output_fmt must be 'NCHW', got {output_fmt!r}")
+        backbone = self.backbone
+        check_images(backbone, x)
+        count = len(backbone.levels)
+        taken = resolve_levels(indices, count)
+        end = max(taken) if stop_early or intermediates_only else count - 1
+        run = sorted({*taken, end})
+        maps = dict(zip(run, backbone.forward_levels(x, run), strict=True))
+        final = backbone.to_output(maps[end], end)
+        maps = [
+            backbone.to_output(maps[i], i) if norm else maps[i].movedim(-1, 1)
+            for i in run
+            if i in taken
+        ]
+        return maps if intermediates_only else (final, maps)
+
+    def prune_intermediate_layers(
+        self,
+        indices: int | Sequence[int] = 1,
+        prune_norm: bool = False,
+        prune_head: bool = True,
+    ) -> list[int]:
+        """Remove what the maps of `indices` do not need, and return the indices."""
+        backbone, count = self.backbone, len(self.backbone.levels)
+        taken = resolve_levels(indices, count)
+        last = max(taken)
+        cut = last < count - 1
+        del backbone.levels[last + 1 :]
+        backbone.out_indices = (last,)
+        if cut or prune_norm:
+            backbone.out_norms.clear()
+        if cut:
+            self.num_features = self.head_hidden_size = backbone.out_channels[0]
+        if prune_head or cut:
+            self.fc_norm = nn.Identity()
+            self.reset_classifier(0, '')
+        return taken
+
+    def set_grad_checkpointing(self, enable: bool = True):
+        """Recompute each block's activations in the backward."""
+        self.backbone.with_cp = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that their layers exempt from decay."""
+        return undecayed_names(self)
+
+    def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:
+        """Return timm's function from a parameter's name to its layer.
+
+        Args:
+            coarse: group the stages instead of their blocks.
+        """
+
+        def layer_of(name: str) -> int:
+            match name.split('.'):
+                case ['backbone', 'stem', *_] if coarse:
+                    return 0
+                case ['backbone', 'stages' | 'blocks', level, *_] if coarse:
+                    return int(level) + 1
+            if coarse:
+                return len(self.backbone.levels) + 1
+            return self.backbone.get_layer_depth(name, PREFIX)[0]
+
+        return layer_of
+
+
+def resolve_levels(indices: int | Sequence[int] | None, count: int) -> list[int]:
+    """Return indices below `count`, as timm reads them.
+
+    None takes all, a number as many of the last; negative indices count from the end.
+
+    Raises:
+        ValueError: one is out of range.
+    """
+    if isinstance(indices, int):
+        given = range(count - indices, count) if 0 < indices <= count else None
+    else:
+        given = range(count) if indices is None else indices
+    if not given or any(not -count <= index < count for index in given):
+        raise UserError(
+            f'indices must be a number in [1, {count}], or a list of numbers in '
+            f'[-{count}, {count - 1}], got {indices}'
+        )
+    return [index % count for index in given]
+
+
 def build(
     cls: type[BaseBackbone], arch: str, in_chans: int = 3, **settings
-) -> PooledClassifier:
+) -> TimmClassifier:
     """Build a classifier from timm's arguments."""
     head = {k: settings.pop(k) for k in CLASSIFIER_ARGUMENTS if k in settings}
     backbone = cls(arch, in_channels=in_chans, out_indices=-1, **settings)
-    return PooledClassifier(backbone, **head)
+    return TimmClassifier(backbone, **head)
 
 
 def filter_weights(
@@ -87,7 +227,7 @@ def default_cfg(cls: type[BaseBackbone], arch: str) -> dict:
         interpolation='bicubic',
         mean=IMAGENET_DEFAULT_MEAN,
         std=IMAGENET_DEFAULT_STD,
-        first_conv=PREFIX + cls.stem_conv,
+        first_conv=f'{PREFIX}stem.proj',
         classifier='head',
         license='apache-2.0',
     )

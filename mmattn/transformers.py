@@ -31,7 +31,7 @@ except ImportError as error:
 
 from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
-from mmattn.models.backbones.calls import check_images
+from mmattn.models.layers.checks import check_images
 from mmattn.models.presets import create_model
 
 __all__ = ['MMAttnBackbone', 'MMAttnConfig']
@@ -62,10 +62,9 @@ class MMAttnConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         with torch.device('meta'):
-            levels = self.build(out_indices=-1).levels()
+            self.hidden_sizes = list(self.build(out_indices=-1).level_channels)
         kwargs.pop('stage_names', None)
-        self.hidden_sizes = [channels for channels, _ in levels]
-        self.stage_names = [f'stage{i + 1}' for i in range(len(levels))]
+        self.stage_names = [f'stage{i + 1}' for i in range(len(self.hidden_sizes))]
         self.set_output_features_output_indices(
             out_indices=kwargs.pop('out_indices', None),
             out_features=kwargs.pop('out_features', None),
@@ -143,7 +142,7 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
 
     def _set_gradient_checkpointing(self, enable: bool = True, **kwargs):
         self.gradient_checkpointing = enable
-        self.backbone.set_grad_checkpointing(enable)
+        self.backbone.with_cp = enable
 
     def forward(
         self,
@@ -173,15 +172,9 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
     def _all_levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         backbone = self.backbone
         check_images(backbone, x)
-
-        def take(state, index: int) -> tuple[Tensor | None, Tensor]:
-            is_out = index in backbone.out_indices
-            out = backbone.output(state, index) if is_out else None
-            return out, backbone.raw_map(state)
-
-        pairs = backbone.walk(x, range(backbone.out_indices[-1] + 1), take)
-        maps = tuple(out for out, _ in pairs if out is not None)
-        return maps, tuple(hidden for _, hidden in pairs)
+        hidden = backbone.forward_levels(x, range(backbone.out_indices[-1] + 1))
+        maps = tuple(backbone.to_output(hidden[i], i) for i in backbone.out_indices)
+        return maps, tuple(x.movedim(-1, 1) for x in hidden)
 
 
 AutoConfig.register(MMAttnConfig.model_type, MMAttnConfig)

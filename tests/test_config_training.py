@@ -1,7 +1,6 @@
 """Each method trains and tests, also from published weights."""
 
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -242,10 +241,8 @@ def test_training_starts_from_published_weights(small_config, name):
     runner.model.init_weights()
     runner.load_or_resume()
     loaded = runner.model.backbone.state_dict()
-    norm = 'out_norms.3.' if 'hmait' in name else 'norm.'
-    for key, value in given.items():
+    for key, value in runner.model.backbone.convert_weights(given).items():
         if not key.startswith('head'):
-            key = re.sub(r'^norm\.', norm, key)
             torch.testing.assert_close(loaded.pop(key), value)
     assert all(key.endswith('alpha_logit') for key in loaded), list(loaded)
 

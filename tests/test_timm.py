@@ -74,7 +74,8 @@ def test_features_are_the_maps_of_the_whole_model(name):
     unknown = features.model.load_state_dict(whole.state_dict(), strict=False)
     assert not unknown.missing_keys
     maps = features(image())
-    _, expected = whole.forward_intermediates(image())
+    final, expected = whole.forward_intermediates(image())
+    assert_close(final, whole.forward_features(image()))
     assert_close(maps, [expected[i] for i in taken])
     assert [m.shape[1] for m in maps] == features.feature_info.channels()
     assert [64 // m.shape[3] for m in maps] == features.feature_info.reduction()
@@ -85,8 +86,47 @@ def test_features_are_the_maps_of_the_whole_model(name):
 def test_features_end_at_the_last_index():
     model = build('ivit_nano', features_only=True, out_indices=(0, -2), landmarks=3)
     assert [tuple(m.shape[1:]) for m in model(image())] == [(32, 16, 16), (160, 4, 4)]
-    assert len(model.model.backbone.blocks) == 3
+    assert len(model.model.backbone.stages) == 3
     assert model.feature_info.reduction() == [4, 16]
+
+
+@every_family
+def test_pruning_keeps_the_maps_below(name):
+    model, x = build(name).eval(), image()
+    names = [record['module'] for record in model.feature_info]
+    modules = [model.get_submodule(module) for module in names]
+    assert modules == [*model.backbone.levels]
+    (expected,) = model.forward_intermediates(x, [1], intermediates_only=True)
+    assert model.prune_intermediate_layers([1], prune_norm=True) == [1]
+    final, (pruned,) = model.forward_intermediates(x, [-1])
+    assert_close((pruned, model(x)), (expected, final))
+    assert len(model.backbone.levels) == 2 and not model.backbone.out_norms
+
+
+def test_levels_run_with_norms_and_no_further_than_asked():
+    model, x = build('ivit_nano').eval(), image()
+    final, (last,) = model.forward_intermediates(x, 1, norm=True)
+    assert torch.equal(final, last)
+    _, (raw,) = model.forward_intermediates(x, 1)
+    assert not torch.equal(raw, last)
+    early, (first,) = model.forward_intermediates(x, [0], stop_early=True)
+    assert torch.equal(early, first)
+
+
+@pytest.mark.parametrize(
+    ('kwargs', 'message'),
+    [
+        (dict(indices=5), r'indices must be a number in \[1, 4\].*got 5'),
+        (dict(indices=0), 'got 0'),
+        (dict(indices=[]), 'got'),
+        (dict(indices=[4]), r'in \[-4, 3\], got \[4\]'),
+        (dict(output_fmt='NLC'), "got 'NLC'"),
+    ],
+    ids=str,
+)
+def test_wrong_requests_for_intermediates(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        build('pvt_v2_b0').forward_intermediates(image(), **kwargs)
 
 
 def test_the_head_is_replaced():
@@ -163,17 +203,17 @@ def test_layers_have_their_learning_rates():
             decays[names[param]] = group['weight_decay']
     assert scales['head.weight'] == 1
     blocks = 2 + 2 + 6 + 2
-    assert scales['backbone.patch_embeds.0.conv.weight'] == 0.5 ** (blocks + 1)
-    assert scales['backbone.blocks.1.0.norm1.weight'] == 0.5 ** (blocks - 2)
+    assert scales['backbone.stem.proj.weight'] == 0.5 ** (blocks + 1)
+    assert scales['backbone.stages.1.blocks.0.norm1.weight'] == 0.5 ** (blocks - 2)
     assert decays['head.weight'] == 0.1 and decays['head.bias'] == 0
     coarse = model.group_matcher(coarse=True)
-    assert coarse('backbone.blocks.1.0.norm1.weight') == 2
-    assert coarse('head.weight') == 5
+    assert coarse('backbone.stages.1.blocks.0.norm1.weight') == 2
+    assert coarse('head.weight') == 5 and coarse('backbone.stem.proj.weight') == 0
 
 
 def test_tokens_and_positions_do_not_decay():
     model = build('mait_xtiny')
-    names = {'backbone.cls_token', 'backbone.pos_embed'}
+    names = {'backbone.stem.cls_token', 'backbone.stem.pos_embed'}
     assert model.no_weight_decay() == names
 
 
@@ -182,6 +222,8 @@ def test_activations_are_recomputed():
     assert not model.backbone.with_cp
     model.set_grad_checkpointing()
     assert model.backbone.with_cp
+    with pytest.raises(ValueError, match='MaiT: images must have shape'):
+        model.forward_intermediates(image()[0])
 
 
 def test_without_timm_the_error_says_what_to_install(monkeypatch):

@@ -80,7 +80,7 @@ def test_what_a_file_lacks_is_initialized(tmp_path):
     model.save_pretrained(tmp_path)
     file = tmp_path / 'model.safetensors'
     weights = load_file(file)
-    lacking = 'backbone.blocks.2.0.scale1', 'backbone.downsamplings.0.conv.weight'
+    lacking = 'backbone.stages.2.blocks.0.scale1', 'backbone.stem.proj.weight'
     kept = {name: value for name, value in weights.items() if name not in lacking}
     kept = {name: value + 1 for name, value in kept.items()}
     save_file(kept, file, metadata={'format': 'pt'})

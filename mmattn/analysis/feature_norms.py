@@ -5,7 +5,6 @@ Figure 9 of "Lightweight Structure-Aware Attention for Visual Understanding"
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -80,10 +79,8 @@ def channels_last(x: Tensor, image_size: Sequence[int]) -> Tensor | None:
 
 
 def _our_blocks(backbone: 'BaseBackbone') -> Iterator[nn.Module]:
-    """Yield the blocks in `BaseBackbone.stages`, without the stem."""
-    for stage in backbone.stages()[1:]:
-        lists = [part for part in stage if isinstance(part, nn.ModuleList)]
-        yield from chain(*lists) if lists else stage
+    for level in backbone.levels:
+        yield from getattr(level, 'blocks', [level])
 
 
 def _listed_blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -61,8 +61,12 @@ from .known_models import Detector, Model, known_models
 HEADS = ('head', 'head_dist', 'cls_head', 'classifier')
 # Prefixes of a backbone's names in whole models and their wrappers.
 PREFIXES = ('', 'module.', 'model.', 'backbone.', 'module.backbone.', 'model.backbone.')
-# Names that only a classifier has, and those that only a backbone of maps has.
-CLASS_TOKEN = ('cls_token', 'norm.weight', 'norm.bias')
+# Names that only a PVT with a class token has, and those of norms of returned maps.
+CLASS_TOKEN = (
+    'stages.3.downsample.cls_token',
+    'out_norms.3.weight',
+    'out_norms.3.bias',
+)
 OUT_NORMS = 'out_norms.'
 MIN_WIDTH = 100  # a narrower table would break its names
 

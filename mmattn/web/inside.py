@@ -141,7 +141,7 @@ def _try(function: Callable, *args) -> tuple[list, str]:
 
 
 def _block(layer: str) -> str:
-    return layer.removesuffix('.attn').removesuffix('.attention') or 'backbone'
+    return layer.removesuffix('.attn') or 'backbone'
 
 
 def panels(inside: Inside, layer: str) -> list[tuple[np.ndarray, str]]:

@@ -47,12 +47,12 @@ def test_network(mixer):
     assert out.shape == (2, WIDTH, 3, 3)
     out.square().sum().backward()
     for name, parameter in model.named_parameters():
-        frozen = name.startswith(('patch_embed', 'pos_embed', 'blocks.0'))
+        frozen = name.startswith(('stem', 'blocks.0'))
         assert (parameter.grad is None) == frozen, name
     # Weights of the dense network fit, beside those that the mixer adds.
     weights = ViT(arch, 'mhsa', img_size=32).state_dict()
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected and all('.attention.' in name for name in missing)
+    assert not unexpected and all('.attn.' in name for name in missing)
 
 
 def test_wrong_mixers_are_refused():
@@ -69,7 +69,7 @@ def test_config_builds():
     cfg = Config.fromfile(FOLDER / 'vit_t16_zoo_300e_in1k.py')
     backbone = build(cfg.model.backbone)
     assert isinstance(backbone, ZooViT)
-    assert isinstance(backbone.blocks[11].attention, EVAAttention)
+    assert isinstance(backbone.blocks[11].attn, EVAAttention)
 
 
 class OnMaps(torch.nn.Module):

@@ -38,12 +38,12 @@ class ZooViT(ViT):
         super().__init__(arch, attention='mhsa', **vit)
         arch = self.resolve_arch(arch)
         for block in self.blocks:
-            block.attention = MODELS.build(
+            block.attn = MODELS.build(
                 dict(
                     mixer,
                     embed_dims=arch['embed_dims'],
                     num_heads=arch['num_heads'],
                 )
             )
-            block.attention.apply(init_linear_and_conv)
+            block.attn.apply(init_linear_and_conv)
         self.freeze(frozen_stages)

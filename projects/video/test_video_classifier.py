@@ -238,8 +238,8 @@ def test_run_starts_from_an_image_network(folder, tmp_path):
     cfg.train_cfg.max_iters, cfg.optim_wrapper.optimizer.lr = 1, 0.0
     runner = RUNNERS.build(cfg)
     runner.train()
-    stem = runner.model.backbone.patch_embeds[0].conv.weight
-    expected = image.patch_embeds[0].conv.weight.unsqueeze(2) / 3
+    stem = runner.model.backbone.stem.proj.weight
+    expected = image.stem.proj.weight.unsqueeze(2) / 3
     assert torch.allclose(stem, expected.expand_as(stem))
 
 

@@ -193,8 +193,9 @@ def test_isotropic_network(mixer):
 
 def test_frozen_stages():
     net = VideoLiSANet(ARCH, img_size=SIDE, frozen_stages=1)
-    frozen = {n.split('.')[1] for n, p in net.named_parameters() if not p.requires_grad}
-    assert frozen == {'0'}
+    frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
+    assert {n for n, _ in net.stages[1].named_parameters('stages.1')}.isdisjoint(frozen)
+    assert {n.split('.')[0] for n in frozen} == {'stem', 'stages'}
 
 
 @pytest.mark.parametrize(

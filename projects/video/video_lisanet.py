@@ -25,6 +25,7 @@ from mmattn.models.layers import (
     StructureAwareAttention,
     grid_of,
     init_linear_and_conv,
+    pad_to_patches,
 )
 from mmattn.models.layers.depthwise_conv import depthwise_conv2d
 
@@ -111,15 +112,17 @@ class ClipConv(nn.Conv3d):
 
 
 class ClipEmbed(nn.Module):
-    """A patch embedding of images on clips; channels last."""
+    """A patch embedding of images on clips, without positions; channels last."""
 
     def __init__(self, embed: nn.Module, frames: int, stride: int):
         super().__init__()
-        self.conv = ClipConv(embed.conv, frames, stride)
-        self.norm = embed.norm
+        self.patch_size = getattr(embed, 'patch_size', 1)
+        self.proj = ClipConv(embed.proj, frames, stride)
+        self.norm = getattr(embed, 'norm', nn.Identity())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x))
+        x = pad_to_patches(x.movedim(-1, 1), self.patch_size).movedim(1, -1)
+        return self.norm(self.proj(x))
 
 
 @MODELS.register_module()
@@ -196,17 +199,16 @@ class VideoLiSANet(LiSANet):
             init_cfg=init_cfg,
         )
         self.inflation = inflation
-        if self.plain:
-            self.pos_embed = None
         patterns = self.arch['patterns'] if patterns is None else patterns
         times = -(-num_frames // FRAME_STRIDE)
-        for stage, (_, stride) in enumerate(self.levels()):
-            first = (KERNEL_FRAMES, FRAME_STRIDE) if stage == 0 else (1, 1)
-            self.patch_embeds[stage] = ClipEmbed(self.patch_embeds[stage], *first)
-            grid = (times, *grid_of(img_size, stride))
-            for block in self.blocks[stage]:
-                if stage >= self.arch['conv_stages']:
-                    block.mixer = self._on_clips(block.mixer, mixer, grid, patterns)
+        self.stem = ClipEmbed(self.stem, KERNEL_FRAMES, FRAME_STRIDE)
+        for i, stage in enumerate(self.stages):
+            if i > 0:
+                stage.downsample = ClipEmbed(stage.downsample, 1, 1)
+            grid = (times, *grid_of(img_size, self.level_strides[i]))
+            for block in stage.blocks:
+                if i >= self.arch['conv_stages']:
+                    block.attn = self._on_clips(block.attn, mixer, grid, patterns)
                 _replace_depthwise(block)
         self.freeze(frozen_stages)
 
@@ -240,17 +242,8 @@ class VideoLiSANet(LiSANet):
             mixer = MIXERS[name](channels, heads, grid, patterns, None)
         return mixer.apply(init_linear_and_conv)
 
-    def add_positions(self, x: Tensor, stage: int) -> Tensor:
-        return x
-
-    def stages(self):
-        """Return the parts that are frozen together."""
-        return [
-            [part for part in stage if part is not None] for stage in super().stages()
-        ]
-
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args):
-        if self.plain and f'{prefix}pos_embed' in state_dict:
+        if self.plain and f'{prefix}stem.pos_embed' in state_dict:
             raise UserError(
                 'VideoLiSANet: the weights of an isotropic image network cannot be '
                 'inflated, since the video network has no position embedding; load '

@@ -80,7 +80,7 @@ def make(name):
     torch.manual_seed(0)
     backbone = BACKBONES[name]().double().eval()
     for name, parameter in backbone.named_parameters():
-        if name.endswith('mixer.bias'):  # what the operator adds to the weighed values
+        if name.endswith('attn.bias'):  # what the operator adds to the weighed values
             nn.init.zeros_(parameter)
         elif parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.5)  # kernels that are not all alike
@@ -207,10 +207,10 @@ def test_maps_are_of_softmax_attention_alone(caplog):
     backbone = IViT('nano').eval()
     with pytest.raises(ValueError, match='IViT called no attention'):
         attention_maps(backbone, torch.randn(1, 3, 64, 64))
-    assert 'mixer: its kernels are no softmax' in caplog.text
+    assert 'stages.2.blocks.0.attn: its kernels are no softmax' in caplog.text
     with pytest.raises(ValueError, match='ViT called no attention'):
         attention_maps(make('vit-interaction').float(), torch.randn(1, 3, 64, 64))
-    assert 'blocks.0.attention: its kernels are no softmax' in caplog.text
+    assert 'blocks.0.attn: its kernels are no softmax' in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from torch import nn
 from mmattn.analysis import feature_norms
 from mmattn.analysis.feature_norms import channels_last
 from mmattn.models import IViT, ViT
-from mmattn.models.layers import pos_embed_map
 from tools.benchmark.tolerances import assert_close
 
 
@@ -19,19 +18,18 @@ def norm(x):
 
 @torch.no_grad()
 def blocks_of_pyramid(backbone, image):
-    x, norms = image.permute(0, 2, 3, 1), {}
-    for stage, blocks in enumerate(backbone.blocks):
-        x = backbone.downsamplings[stage](x)
-        for i, block in enumerate(blocks):
+    x, norms = backbone.stem(image.permute(0, 2, 3, 1)), {}
+    for s, stage in enumerate(backbone.stages):
+        x = stage.downsample(x)
+        for i, block in enumerate(stage.blocks):
             x = block(x)
-            norms[f'blocks.{stage}.{i}'] = norm(x)
+            norms[f'stages.{s}.blocks.{i}'] = norm(x)
     return norms
 
 
 @torch.no_grad()
 def blocks_of_vit(backbone, image):
-    x, norms = backbone.patch_embed(image).permute(0, 2, 3, 1), {}
-    x = x + pos_embed_map(backbone.pos_embed, backbone.grid_size, x.shape[1:3])
+    x, norms = backbone.stem(image.permute(0, 2, 3, 1)), {}
     for i, block in enumerate(backbone.blocks):
         x = block(x)
         norms[f'blocks.{i}'] = norm(x)

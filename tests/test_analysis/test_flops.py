@@ -288,27 +288,27 @@ def test_other_two_stage_detectors_are_refused():
 def test_parts_by_name():
     complexity = count(LiSANet('isotropic'), (32, 32))
     assert complexity.part('') is complexity
-    block = complexity.part('blocks.0.3')
-    assert block is complexity.children['blocks'].children['0'].children['3']
+    block = complexity.part('stages.0.blocks.3')
+    stage = complexity.children['stages'].children['0']
+    assert block is stage.children['blocks'].children['3']
     for part in ('products', 'transforms', 'norms'):
         inside = sum(getattr(c, part) for c in complexity.children.values())
         assert getattr(complexity, part) == inside > 0, part
-    with pytest.raises(ValueError, match="no part '12' of 'blocks.0.12'"):
-        complexity.part('blocks.0.12')
+    with pytest.raises(ValueError, match="no part '12' of 'stages.0.blocks.12'"):
+        complexity.part('stages.0.blocks.12')
 
 
 def test_parts_add_up():
     model = IViT('nano')
     complexity = count(model, (64, 64))
     assert complexity.params == sum(p.numel() for p in model.parameters())
-    blocks = complexity.children['blocks']
-    stems = complexity.children['downsamplings']
-    assert blocks.flops + stems.flops == complexity.flops
-    attention = blocks.children['3'].children['0'].children['mixer']
+    stages, stem = (complexity.children[name] for name in ('stages', 'stem'))
+    assert stages.flops + stem.flops == complexity.flops
+    attention = complexity.part('stages.3.blocks.0.attn')
     inside = sum(child.flops for child in attention.children.values())
     assert attention.flops > inside, 'the operator belongs to no child'
     names = [name for name, _ in complexity.walk(2)]
-    assert names[0] == '' and 'blocks.3' in names and 'blocks.3.0' not in names
+    assert names[0] == '' and 'stages.3' in names and 'stages.3.blocks' not in names
 
 
 def test_counting_leaves_the_model_as_it_was():

@@ -67,7 +67,7 @@ def build(attention, **kwargs):
     torch.manual_seed(0)
     backbone = ViT(ARCH, attention, landmarks=2, **kwargs).double().eval()
     for block in backbone.blocks:
-        nn.init.normal_(block.attention.qkv.weight, std=0.7)
+        nn.init.normal_(block.attn.qkv.weight, std=0.7)
     return backbone
 
 
@@ -92,7 +92,7 @@ def test_layers_are_averaged_over_images(attention):
             ]
         )
     found = head_diversity(backbone, images)
-    assert [layer.layer for layer in found] == [f'blocks.{i}.attention' for i in (0, 1)]
+    assert [layer.layer for layer in found] == [f'blocks.{i}.attn' for i in (0, 1)]
     assert {layer.num_heads for layer in found} == {3}
     measured = [[h.head_variance, h.map_variance, h.similarity] for h in found]
     np.testing.assert_allclose(measured, np.mean(expected, axis=0), rtol=1e-9)
@@ -103,7 +103,7 @@ def test_mixing_that_copies_a_head_makes_heads_alike():
     """Only the map after the interaction shows it."""
     backbone = build('mhsa_interaction', interact_expand=1)
     for block in backbone.blocks:
-        block.attention.w2.data.fill_(1 / 3)
+        block.attn.w2.data.fill_(1 / 3)
     for layer in head_diversity(backbone, torch.randn(1, 3, 64, 64).double()):
         assert layer.similarity == pytest.approx(1)
         assert layer.head_variance == pytest.approx(0, abs=1e-30)

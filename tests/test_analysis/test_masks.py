@@ -12,7 +12,7 @@ BACKBONES = {
     'mait': (lambda m: MaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
     'vit': (
         lambda m: ViT(ARCH, 'masked', masking=m, img_size=64),
-        'blocks.{}.attention',
+        'blocks.{}.attn',
     ),
     'cait': (lambda m: MaskedCaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
 }

@@ -23,8 +23,8 @@ BACKBONES = {  # with the layers that there are, and the sides of their maps and
             num_groups=(0, 0, 1, 2),
         ),
         {
-            'layers.2.blocks.1.attn': ((4, 6), (4, 6)),
-            'layers.3.blocks.1.attn': ((2, 3), (2, 3)),
+            'stages.2.blocks.1.attn': ((4, 6), (4, 6)),
+            'stages.3.blocks.1.attn': ((2, 3), (2, 3)),
         },
     ),
     'dat++': (
@@ -36,8 +36,8 @@ BACKBONES = {  # with the layers that there are, and the sides of their maps and
             num_groups=(2, 1, 1, 2),
         ),
         {
-            'layers.0.blocks.1.attn': ((16, 24), (2, 3)),
-            'layers.3.blocks.0.attn': ((2, 3), (2, 3)),
+            'stages.0.blocks.1.attn': ((16, 24), (2, 3)),
+            'stages.3.blocks.0.attn': ((2, 3), (2, 3)),
         },
     ),
 }

@@ -127,10 +127,10 @@ def test_every_tensor_is_accounted_for():
 def test_what_a_backbone_resizes_is_matched(messages):
     small = ViT('tiny', img_size=64).state_dict()
     report = load_weights(ViT('tiny', img_size=96), small)
-    assert report.resized == {'pos_embed': ((1, 16, 192), (1, 36, 192))}
+    assert report.resized == {'stem.pos_embed': ((1, 16, 192), (1, 36, 192))}
     assert not report.missing
     report.log('file.pth')
-    resized = 'file.pth: resized pos_embed from (1, 16, 192) to (1, 36, 192)'
+    resized = 'file.pth: resized stem.pos_embed from (1, 16, 192) to (1, 36, 192)'
     assert messages == [('INFO', f'file.pth: {report}'), ('INFO', resized)]
 
 

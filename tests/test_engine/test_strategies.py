@@ -168,7 +168,7 @@ def test_two_processes_train_save_and_resume_with_fsdp(tmp_path):
         states = checkpoint['optimizer']['state']
         for name, param in model.named_parameters():
             assert states[name]['exp_avg'].shape == param.shape, name
-    name = 'backbone.blocks.0.0.mlp.0.weight'
+    name = 'backbone.stages.0.blocks.0.mlp.fc1.weight'
     steps = [c['optimizer']['state'][name]['step'].item() for c in (first, second)]
     assert steps[1] == 2 * steps[0] > 0
     assert not torch.equal(first['state_dict'][name], second['state_dict'][name])

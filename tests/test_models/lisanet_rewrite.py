@@ -39,7 +39,7 @@ class LiSANetRewrite:
         for stage, depth in enumerate(self.depths):
             x = self.patches(stage, x)
             for i in range(depth):
-                x = self.block(stage, f'blocks.{stage}.{i}', x)
+                x = self.block(stage, f'stages.{stage}.blocks.{i}', x)
             maps.append(x)
         return maps
 
@@ -74,20 +74,20 @@ class LiSANetRewrite:
         return x * (1 + torch.erf(x / 2**0.5)) / 2
 
     def patches(self, stage: int, x: Tensor) -> Tensor:
-        name = f'patch_embeds.{stage}'
+        name = 'stem' if stage == 0 else f'stages.{stage}.downsample'
         if self.plain:
-            x = self.conv(f'{name}.conv', x, stride=16)
-            positions = self.weights['pos_embed'][0]  # (N, C), row after row
+            x = self.conv(f'{name}.proj', x, stride=16)
+            positions = self.weights['stem.pos_embed'][0]  # (N, C), row after row
             return x + positions.t().view(1, -1, *x.shape[2:])
         kernel, stride = (7, 4) if stage == 0 else (3, 2)
-        x = self.conv(f'{name}.conv', x, stride=stride, padding=kernel // 2)
+        x = self.conv(f'{name}.proj', x, stride=stride, padding=kernel // 2)
         return self.norm(f'{name}.norm', x)
 
     def block(self, stage: int, name: str, x: Tensor) -> Tensor:
         if not self.plain:
             x = x + self.depthwise(f'{name}.position', x)
         mixer = self.convolved if stage < self.conv_stages else self.attended
-        x = x + mixer(f'{name}.mixer', self.norm(f'{name}.norm1', x))
+        x = x + mixer(f'{name}.attn', self.norm(f'{name}.norm1', x))
         mlp = self.mlp if self.plain else self.conv_mlp
         return x + mlp(f'{name}.mlp', self.norm(f'{name}.norm2', x))
 
@@ -96,8 +96,8 @@ class LiSANetRewrite:
         return self.linear(f'{name}.fc2', x)
 
     def conv_mlp(self, name: str, x: Tensor) -> Tensor:
-        x = self.depthwise(f'{name}.1', self.linear(f'{name}.0', x))
-        return self.linear(f'{name}.3', self.activation(f'{name}.2', x))
+        x = self.depthwise(f'{name}.dwconv', self.linear(f'{name}.fc1', x))
+        return self.linear(f'{name}.fc2', self.activation(f'{name}.act', x))
 
     def convolved(self, name: str, x: Tensor) -> Tensor:
         x = self.activation(f'{name}.act', self.linear(f'{name}.pwconv1', x))

@@ -85,7 +85,7 @@ def build(cls, **kwargs):
 def all_indices(cls, **kwargs):
     """Every value that `out_indices` can have with one index, ascending."""
     with torch.device('meta'):
-        return range(len(build(cls, **kwargs).stages()) - 1)
+        return range(len(build(cls, **kwargs).level_channels))
 
 
 def image(*shape, dtype=torch.float32):
@@ -199,7 +199,7 @@ def test_other_images_are_refused(cls, make):
     accepted = f'(B, 3, H, W), sides of {model.min_side} or more, and the dtype float32'
     message = f'{cls.__name__}: .*{re.escape(accepted)}.*{re.escape(got)}'
     compiled = torch.compile(model, backend='eager')
-    for call in (model, model.forward_intermediates, compiled):
+    for call in (model, compiled):
         with pytest.raises(ValueError, match=message):
             call(x)
 
@@ -251,14 +251,10 @@ def test_checkpointing_with_drop_path_repeats_the_drops(cls):
 def test_frozen_stages(cls):
     for frozen_stages in range(-1, len(all_indices(cls)) + 1):
         model = build(cls, frozen_stages=frozen_stages).train().eval().train()
-        for index, stage in enumerate(model.stages()):
-            for part in stage:
-                is_module = isinstance(part, torch.nn.Module)
-                modules = part.modules() if is_module else ()
-                params = part.parameters() if is_module else [part]
-                trained = index > frozen_stages
-                assert all(m.training == trained for m in modules)
-                assert all(p.requires_grad == trained for p in params)
+        for index, part in enumerate([model.stem, *model.levels]):
+            trained = index > frozen_stages
+            assert all(m.training == trained for m in part.modules())
+            assert all(p.requires_grad == trained for p in part.parameters())
         if not any(param.requires_grad for param in model.parameters()):
             continue  # without norms after the last stage
         grads = gradients(model, image(1, 3, 32, 32))

@@ -9,7 +9,11 @@ from torch.testing import assert_close
 
 from mmattn.models import DAT
 from mmattn.models.backbones.dat import convert_state_dict, layout_of
-from mmattn.models.layers import DeformableAttention, WindowAttention
+from mmattn.models.layers import (
+    DeformableAttention,
+    WindowAttention,
+    undecayed_names,
+)
 
 ARCH = dict(
     embed_dims=(8, 16, 24, 32),
@@ -194,7 +198,7 @@ def test_official_weights_of_a_detector_load():
         {f'backbone.{n}': v for n, v in weights.items() if not n.startswith('cls_')}
     )
     assert not result.missing_keys and not result.unexpected_keys
-    stem = model['backbone'].patch_embed.proj.weight
+    stem = model['backbone'].stem.proj.weight
     assert_close(stem, weights['patch_proj.0.weight'].float(), rtol=0, atol=0)
 
 
@@ -202,7 +206,7 @@ def test_layouts():
     model = DAT(ARCH)
     assert layout_of(official_weights()) == 'official'
     assert layout_of(model.state_dict()) == 'mmattn'
-    with pytest.raises(ValueError, match=r"patch_embed\.proj\.weight.*'conv1.weight'"):
+    with pytest.raises(ValueError, match=r"stem\.proj\.weight.*'conv1.weight'"):
         layout_of({'conv1.weight': torch.zeros(1)})
     plus_plus = {'patch_proj.0.weight', 'stages.0.mlps.0.linear1.0.weight'}
     with pytest.raises(ValueError, match='not the weights of a DAT'):
@@ -214,10 +218,10 @@ def test_weights_of_other_sizes_get_their_tables_resized():
     source = DAT(ARCH)
     model = DAT(ARCH, img_size=(384, 448), window_size=12)
     model.load_state_dict(source.state_dict())
-    deformable, window = model.layers[2].blocks[1].attn, model.layers[2].blocks[0].attn
+    deformable, window = model.stages[2].blocks[1].attn, model.stages[2].blocks[0].attn
     assert deformable.rpe_table.shape == (6, 2 * 24 - 1, 2 * 28 - 1)
     assert window.relative_position_bias_table.shape == (23 * 23, 6)
-    source_table = source.layers[2].blocks[1].attn.rpe_table
+    source_table = source.stages[2].blocks[1].attn.rpe_table
     expected = resized(source_table, (47, 55))
     assert_close(deformable.rpe_table.double(), expected, rtol=0, atol=1e-6)
 
@@ -234,10 +238,10 @@ def test_blocks_of_each_stage():
             else f'S{block.attn.shift}'
             for block in layer.blocks
         ]
-        for layer in model.layers
+        for layer in model.stages
     ]
     assert kinds == [['L7', 'S4'], ['L7', 'S4'], ['L7', 'D3'] * 3, ['L7', 'D6']]
-    for layer, kernel in ((model.layers[2], 5), (model.layers[3], 3)):
+    for layer, kernel in ((model.stages[2], 5), (model.stages[3], 3)):
         attn = layer.blocks[1].attn
         assert attn.version == 1
         assert attn.conv_offset[0].kernel_size == (kernel, kernel)
@@ -248,7 +252,7 @@ def test_an_odd_stage_ends_with_its_second_kind():
         model = DAT(dict(ARCH, depths=(1, 3, 1, 3)))
     kinds = [
         [isinstance(b.attn, WindowAttention) and not b.attn.shift for b in layer.blocks]
-        for layer in model.layers
+        for layer in model.stages
     ]
     assert kinds == [[False], [False, True, False]] * 2
 
@@ -260,7 +264,7 @@ def test_tables_do_not_decay():
     tables = 'rpe_table', 'relative_position_bias_table'
     named = {n for n, _ in model.named_parameters() if n.endswith(tables)}
     assert len(named) == 12
-    assert model.no_weight_decay() == named
+    assert undecayed_names(model) == named
 
 
 def test_backend_is_the_operators():

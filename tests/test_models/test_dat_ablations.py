@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from mmattn.analysis.sampling_points import mean_attention
 from mmattn.models import DAT, DATPlusPlus
-from mmattn.models.backbones.dat import PatchEmbed as PlainPatchEmbed
+from mmattn.models.backbones.dat import PatchEmbed as PaddedPatchEmbed
 from mmattn.models.layers import (
     DeformableAttention,
     NeighborhoodAttention,
@@ -248,7 +248,7 @@ SMALL = dict(
 
 
 def attentions(model):
-    return [[block.attn for block in layer.blocks] for layer in model.layers]
+    return [[block.attn for block in layer.blocks] for layer in model.stages]
 
 
 @pytest.mark.parametrize('cls', [DAT, DATPlusPlus])
@@ -330,10 +330,10 @@ def test_parts_of_dat_plus_plus(switch):
     )
     counts = [sum(p.numel() for p in m.parameters()) for m in (whole, model)]
     assert counts[0] - counts[1] == sum(parameters[name] for name in off)
-    for block in (block for layer in model.layers for block in layer.blocks):
+    for block in (block for layer in model.stages for block in layer.blocks):
         assert (block.lpu is None) == ('lpu' in off)
         assert (type(block.mlp) is PointwiseMlp) == ('conv_mlp' in off)
-    assert (type(model.patch_embed) is PlainPatchEmbed) == ('conv_stem' in off)
+    assert (type(model.stem) is PaddedPatchEmbed) == ('conv_stem' in off)
     outs = model(torch.randn(1, 3, 33, 70))
     assert [out.shape[2:] for out in outs] == [
         out.shape[2:] for out in whole(torch.randn(1, 3, 33, 70))

@@ -12,7 +12,6 @@ from test_backbones import BACKBONES, all_indices, build
 
 from mmattn.models import PVT, HMaiT, MaskedCaiT
 
-STEM = r'patch_embed\.|pos_embed|(cls|dist)_token|(downsamplings|patch_embeds)\.0\.'
 CASES = {cls.__name__: (cls, {}) for cls in BACKBONES}
 CASES |= {
     'HMaiT-absolute': (HMaiT, dict(position='absolute')),
@@ -21,17 +20,11 @@ CASES |= {
 }
 
 
-def stage_of(cls, name):
+def stage_of(name):
     """Return the `frozen_stages` from which on a parameter is frozen, or None."""
-    if cls is PVT and name == 'layers.0.pos_embed':
-        return 0  # as patches get it
-    if cls is PVT and name == 'cls_token':
-        return 4  # which joins in the last stage
-    if cls is MaskedCaiT and name.startswith('cls_token'):
-        return None  # which joins after the last block
-    if re.match(STEM, name):
+    if name.startswith('stem.'):
         return 0
-    stage = re.match(r'(?:blocks|layers|downsamplings|patch_embeds)\.(\d+)\.', name)
+    stage = re.match(r'(?:blocks|stages)\.(\d+)\.', name)
     return int(stage[1]) + 1 if stage else None
 
 
@@ -41,6 +34,6 @@ def test_frozen_parameters(cls, kwargs):
         for frozen_stages in range(-1, len(all_indices(cls, **kwargs)) + 1):
             model = build(cls, frozen_stages=frozen_stages, **kwargs)
             for name, param in model.named_parameters():
-                stage = stage_of(cls, name)
+                stage = stage_of(name)
                 frozen = stage is not None and stage <= frozen_stages
                 assert param.requires_grad != frozen, (frozen_stages, name)

@@ -1,5 +1,7 @@
 """H-MaiT: its frame against timm's Swin, its bias by loops, and Swin's checkpoints."""
 
+import re
+
 import pytest
 import timm
 import torch
@@ -42,7 +44,7 @@ def randomize(model, std=0.3):
 
 
 def attentions(model):
-    return [block.attn for layer in model.layers for block in layer.blocks]
+    return [block.attn for layer in model.stages for block in layer.blocks]
 
 
 @pytest.mark.parametrize('arch, position', PARAMETERS, ids=str)
@@ -51,6 +53,12 @@ def test_parameters(arch, position):
         model = HMaiT(arch, position=position, out_indices=3)
     count = sum(p.numel() for p in model.parameters()) + HEAD
     assert count == PARAMETERS[arch, position]
+
+
+def timm_name(name):
+    """Return timm's name of a parameter of Swin."""
+    name = re.sub(r'^stem\.', 'patch_embed.', re.sub(r'^stages\.', 'layers.', name))
+    return name.replace('out_norms.3', 'norm')
 
 
 # --- against timm's Swin, with windows as large as the maps -------------------------
@@ -93,7 +101,7 @@ def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position, grids)
     )
     theirs = swin(size, grids)
     weights = {
-        name.replace('out_norms.3', 'norm'): value
+        timm_name(name): value
         for name, value in model.state_dict().items()
         if 'out_norms.1' not in name
     }
@@ -112,6 +120,7 @@ def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position, grids)
 
 def test_weights_start_as_swins():
     weights = build(img_size=64, out_indices=3).state_dict()
+    weights = {timm_name(name): value for name, value in weights.items()}
     theirs = swin(64, 2).state_dict()
     matrices = [name for name, weight in theirs.items() if weight.numel() > 512]
     matrices = [name for name in matrices if not name.endswith('bias_table')]
@@ -123,7 +132,7 @@ def test_weights_start_as_swins():
 
 def test_the_stem_starts_uniformly():
     torch.manual_seed(0)
-    stem = HMaiT('tiny', out_indices=0).patch_embed.proj
+    stem = HMaiT('tiny', out_indices=0).stem.proj
     bound = (4 * 4 * 3) ** -0.5
     for values in stem.weight, stem.bias:
         assert 0.95 * bound < values.abs().max() <= bound
@@ -132,7 +141,7 @@ def test_the_stem_starts_uniformly():
 
 def test_odd_maps_are_padded_right_and_below():
     model = build(out_norm=False, out_indices=0).double()
-    merging = build().layers[1].downsample.double()
+    merging = build().stages[1].downsample.double()
     x = torch.randn(1, 5, 7, 16, dtype=torch.float64)
     padded = torch.zeros(1, 6, 8, 16, dtype=torch.float64)
     padded[:, :5, :7] = x
@@ -150,7 +159,7 @@ def test_masked_heads_of_the_stages():
     with torch.device('meta'):
         model = HMaiT('tiny')
     for layer, masked, heads in zip(
-        model.layers, (3, 6, 4, 0), (3, 6, 12, 24), strict=True
+        model.stages, (3, 6, 4, 0), (3, 6, 12, 24), strict=True
     ):
         for block in layer.blocks:
             assert block.attn.masked_heads == tuple(range(masked))
@@ -162,7 +171,7 @@ def test_options_reach_the_attention():
     model = build(
         kernel_size=5, mask_fill='neg_inf', backend='torch', masked_heads=(0, 1, 2, 3)
     )
-    for layer, masked in zip(model.layers, (0, 1, 2, 3), strict=True):
+    for layer, masked in zip(model.stages, (0, 1, 2, 3), strict=True):
         attn = layer.blocks[0].attn
         assert attn.kernel_size == 5 and attn.mask_fill == 'neg_inf'
         assert attn.backend == 'torch' and len(attn.masked_heads) == masked
@@ -190,8 +199,8 @@ def test_position_makes_pixels_differ(position):
 
 def test_full_and_absolute_resize_to_other_images_and_on_load():
     for position, key in (
-        ('absolute', 'pos_embed'),
-        ('full', 'layers.0.blocks.0.attn.relative_position_bias_table'),
+        ('absolute', 'stem.pos_embed'),
+        ('full', 'stages.0.blocks.0.attn.relative_position_bias_table'),
     ):
         source = build(position=position, img_size=64)
         model = build(position=position, img_size=(64, 96))
@@ -212,7 +221,7 @@ def test_maps(out_indices):
     ]
     for out in outs:  # a norm of weight one and bias zero ends each map
         assert_close(out.mean(1), torch.zeros(out[:, 0].shape), atol=1e-5, rtol=0)
-    assert len(model.layers) == indices[-1] + 1
+    assert len(model.stages) == indices[-1] + 1
 
 
 @pytest.mark.parametrize(
@@ -290,7 +299,7 @@ def test_timms_weights_go_where_they_belong():
         model = build()
         model.load_state_dict(given, strict=False)
         for name, value in model.state_dict().items():
-            name = name.replace('out_norms.3', 'norm')
+            name = timm_name(name)
             if 'out_norms' not in name:
                 assert_close(value, weights[name])
 
@@ -315,12 +324,12 @@ def test_mm_packages_swin_loads(package):
     assert not (report.missing or report.mismatched or report.unexpected)
     x = torch.randn(1, 3, 28, 28)  # a window of 7 x 7
     tokens = theirs.patch_embed(x)[0]
-    ours = model.patch_embed(x.permute(0, 2, 3, 1))
+    ours = model.stem(x.permute(0, 2, 3, 1))
     assert_close(ours.flatten(1, 2), tokens)
     expected, size = theirs.stages[0].downsample(tokens, (7, 7))
-    assert_close(model.layers[1].downsample(ours).flatten(1, 2), expected)
+    assert_close(model.stages[1].downsample(ours).flatten(1, 2), expected)
     mlp = theirs.stages[0].blocks[0].ffn
-    assert_close(model.layers[0].blocks[0].mlp(tokens), mlp(tokens) - tokens)
+    assert_close(model.stages[0].blocks[0].mlp(tokens), mlp(tokens) - tokens)
 
 
 def test_what_swin_has_no_place_for_is_reported():
@@ -331,4 +340,4 @@ def test_what_swin_has_no_place_for_is_reported():
     assert len(report.mismatched) == 5
     with pytest.raises(ValueError, match='another shape'):
         report.check('swin', exact=False)
-    assert 'layers.9.surprise' in convert_state_dict({'layers.9.surprise': weights})
+    assert 'stages.9.surprise' in convert_state_dict({'layers.9.surprise': weights})

@@ -8,16 +8,13 @@ from torch.testing import assert_close
 
 from mmattn.models import IViT
 from mmattn.models.backbones.ivit import SeparableConv, StarReLU
-from mmattn.models.layers import InteractiveAttention
+from mmattn.models.layers import InteractiveAttention, undecayed_names
 
 SHALLOW = dict(embed_dims=(8, 16, 24, 32), depths=(1, 2, 1, 1), num_heads=(2, 4))
 TIMM_NAMES = {  # of ours, in this order
-    'downsamplings.0.': 'stem.',
-    'mixer.act': 'mixer.act1',
-    'mixer.': 'token_mixer.',
-    'mlp.0.': 'mlp.fc1.',
-    'mlp.1.': 'mlp.act.',
-    'mlp.2.': 'mlp.fc2.',
+    '.proj.': '.conv.',  # of stem and downsampling; attention is left out
+    'attn.act': 'attn.act1',
+    'attn.': 'token_mixer.',
     'scale1': 'res_scale1.scale',
     'scale2': 'res_scale2.scale',
 }
@@ -29,11 +26,6 @@ def build(arch=SHALLOW, **kwargs):
 
 
 def timm_name(name):
-    kind, stage, *rest = name.split('.')
-    if kind == 'blocks':
-        name = '.'.join(['stages', stage, 'blocks', *rest])
-    elif kind == 'downsamplings' and stage != '0':
-        name = '.'.join(['stages', stage, 'downsample', *rest])
     for ours, theirs in TIMM_NAMES.items():
         name = name.replace(ours, theirs)
     return name
@@ -51,7 +43,7 @@ def test_frame_is_metaformers(shape):
         num_classes=0,
     )
     for stage in (2, 3):
-        model.blocks[stage][0].mixer = nn.Identity()
+        model.stages[stage].blocks[0].attn = nn.Identity()
         theirs.stages[stage].blocks[0].token_mixer = nn.Identity()
     for param in model.parameters():
         nn.init.normal_(param, std=0.5)
@@ -71,13 +63,13 @@ def test_frame_is_metaformers(shape):
 
 def test_stages():
     model = build()
-    for stage, blocks in enumerate(model.blocks):
-        assert len(blocks) == SHALLOW['depths'][stage]
-        for block in blocks:
-            mixer = SeparableConv if stage < 2 else InteractiveAttention
-            assert isinstance(block.mixer, mixer)
+    for stage, depth in enumerate(SHALLOW['depths']):
+        assert len(model.stages[stage].blocks) == depth
+        for block in model.stages[stage].blocks:
+            kind = SeparableConv if stage < 2 else InteractiveAttention
+            assert isinstance(block.attn, kind)
             assert (block.scale1 is None) == (block.scale2 is None) == (stage < 2)
-    assert [model.blocks[stage][0].mixer.num_heads for stage in (2, 3)] == [2, 4]
+    assert [stage.blocks[0].attn.num_heads for stage in model.stages[2:]] == [2, 4]
 
 
 @pytest.mark.parametrize('arch', IViT.arch_zoo)
@@ -94,16 +86,16 @@ def test_options_reach_the_attention():
         landmarks=14, interact_expand=1, local_kernel=None, gate=False, backend='torch'
     )
     for stage in (2, 3):
-        mixer = model.blocks[stage][0].mixer
-        assert mixer.landmarks == 14 and mixer.backend == 'torch'
-        assert mixer.w1_q.shape == (mixer.num_heads, mixer.num_heads)
-        assert mixer.local is None and mixer.gate is None
+        attn = model.stages[stage].blocks[0].attn
+        assert attn.landmarks == 14 and attn.backend == 'torch'
+        assert attn.w1_q.shape == (attn.num_heads, attn.num_heads)
+        assert attn.local is None and attn.gate is None
 
 
 def test_mixtures_of_heads_do_not_decay():
     """They start near the identity, from which decay would pull them to zero."""
-    assert build().no_weight_decay() == {
-        f'blocks.{stage}.0.mixer.w{i}_{side}'
+    assert undecayed_names(build()) == {
+        f'stages.{stage}.blocks.0.attn.w{i}_{side}'
         for stage in (2, 3)
         for i in (1, 2)
         for side in 'qk'
@@ -126,7 +118,7 @@ def test_maps(out_indices):
     ]
     for out in outs:  # a norm without bias, of weight one, ends each map
         assert_close(out.mean(1), torch.zeros(out[:, 0].shape), atol=1e-5, rtol=0)
-    assert len(model.blocks) == indices[-1] + 1
+    assert len(model.stages) == indices[-1] + 1
     raw = build(out_indices=out_indices, out_norm=False)(torch.randn(1, 3, 64, 96))
     assert all(out.mean(1).abs().max() > 1e-4 for out in raw)
 

@@ -9,7 +9,11 @@ from torch.testing import assert_close
 from mmattn.engine import LayerDecayOptimWrapperConstructor
 from mmattn.models import LiSANet, PooledMLP
 from mmattn.models.backbones.lisanet import MIXERS
-from mmattn.models.layers import SeparableConv, StructureAwareAttention
+from mmattn.models.layers import (
+    SeparableConv,
+    StructureAwareAttention,
+    undecayed_names,
+)
 
 HYBRID = dict(
     embed_dims=(16, 32, 48, 32),
@@ -62,27 +66,27 @@ def test_presets(arch):
         model = LiSANet(arch)
     preset = LiSANet.arch_zoo[arch]
     strides = (16,) if arch == 'isotropic' else (4, 8, 16, 32)
-    assert [len(blocks) for blocks in model.blocks] == list(preset['depths'])
-    for stage, blocks in enumerate(model.blocks):
+    assert [len(stage.blocks) for stage in model.stages] == list(preset['depths'])
+    for stage, blocks in enumerate(stage.blocks for stage in model.stages):
         channels, side = preset['embed_dims'][stage], 224 // strides[stage]
         for block in blocks:
             if stage < (2 if arch.startswith('hybrid') else 0):
-                assert isinstance(block.mixer, SeparableConv)
-                assert block.mixer.dwconv.kernel_size == (7, 7)
+                assert isinstance(block.attn, SeparableConv)
+                assert block.attn.dwconv.kernel_size == (7, 7)
                 continue
             K = 16 if arch == 'isotropic' else 8
-            assert block.mixer.num_heads == channels / 16
-            assert block.mixer.w_a.shape == (16, K, side, side)
-            assert block.mixer.w_b.shape == (K, side, side)
-            assert block.mixer.bias.shape == (16, K)
-            assert block.mixer.proj.bias is None
+            assert block.attn.num_heads == channels / 16
+            assert block.attn.w_a.shape == (16, K, side, side)
+            assert block.attn.w_b.shape == (K, side, side)
+            assert block.attn.bias.shape == (16, K)
+            assert block.attn.proj.bias is None
 
 
 def test_kernels_decay_and_offsets_do_not():
     """Kernels are weights of convolutions, as the filters of GFNet."""
-    names = build(PLAIN).no_weight_decay()
-    assert names == {'pos_embed'}
-    bias = build(PLAIN).blocks[0][0].mixer.bias
+    names = undecayed_names(build(PLAIN))
+    assert names == {'stem.pos_embed'}
+    bias = build(PLAIN).stages[0].blocks[0].attn.bias
     assert bias.dim() == 2, 'left to the rule of optimizers that biases do not decay'
 
 
@@ -90,14 +94,10 @@ def test_kernels_decay_and_offsets_do_not():
 def test_tables_decay_unless_they_are_added_to_scores(mixer):
     """Tables of equations 9 to 11 multiply, as the kernels of a convolution do."""
     model = build(PLAIN, mixer=mixer, img_size=64)
-    spared = {'pos_embed'}
+    spared = {'stem.pos_embed'}
     if mixer in ('self_attention_rpe', 'self_attention_rpes'):
-        spared |= {f'blocks.0.{i}.mixer.table' for i in range(2)}
-    assert model.no_weight_decay() == spared
-    names = {name for name, _ in model.named_parameters()}
-    assert spared <= names
-    keywords = model.no_weight_decay_keywords()
-    assert {n for n in names if any(keyword in n for keyword in keywords)} == spared
+        spared |= {f'stages.0.blocks.{i}.attn.table' for i in range(2)}
+    assert undecayed_names(model) == spared
 
 
 @pytest.mark.parametrize('img_size', [96, (64, 100)], ids=str)
@@ -105,11 +105,11 @@ def test_grids_of_an_image_size(img_size):
     sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
     model = build(PYRAMID, img_size=img_size)
     outs = model(torch.randn(1, 3, *sides))
-    grids = [blocks[0].mixer.grid for blocks in model.blocks]
+    grids = [stage.blocks[0].attn.grid for stage in model.stages]
     assert grids == [tuple(out.shape[-2:]) for out in outs]
     plain = build(PLAIN, img_size=img_size)
-    assert plain.blocks[0][0].mixer.grid == plain.grid_size
-    assert plain(torch.randn(1, 3, *sides))[0].shape[-2:] == plain.grid_size
+    assert plain.stages[0].blocks[0].attn.grid == plain.stem.grid_size
+    assert plain(torch.randn(1, 3, *sides))[0].shape[-2:] == plain.stem.grid_size
 
 
 @every_arch
@@ -155,7 +155,11 @@ def test_spectra_decay_as_kernels_do():
 
     spatial, frequency = decays('spatial'), decays('frequency')
     assert spatial == frequency
-    assert frequency['blocks.0.0.mixer.w_a'] == frequency['blocks.0.0.mixer.w_b'] == 0.1
+    assert (
+        frequency['stages.0.blocks.0.attn.w_a']
+        == frequency['stages.0.blocks.0.attn.w_b']
+        == 0.1
+    )
 
 
 @every_arch
@@ -227,7 +231,7 @@ def test_mixers(mixer):
     model = build(PLAIN, mixer=mixer, img_size=64, patterns=2, local_kernel=3)
     other = build(PLAIN, mixer=mixer, img_size=96, patterns=2, local_kernel=3)
     other.load_state_dict(model.state_dict())
-    kinds = {type(block.mixer) for block in model.blocks[0]}
+    kinds = {type(block.attn) for block in model.stages[0].blocks}
     assert (kinds == {StructureAwareAttention}) == (mixer == 'lisa')
     for size in ((64, 64), (40, 90)):
         outs = model(torch.randn(2, 3, *size))
@@ -253,7 +257,7 @@ def test_options_reach_the_attention():
         assert mixer.kernel_resize == 'stretch' and mixer.cache.size == 3
         assert mixer.backend == 'reference'
     assert not mixers(model, nn.GELU) and mixers(build(), nn.GELU)
-    local = build(PLAIN, mixer='local', local_kernel=3).blocks[0][0].mixer
+    local = build(PLAIN, mixer='local', local_kernel=3).stages[0].blocks[0].attn
     assert local.w_a.shape[-2:] == (3, 3)
 
 

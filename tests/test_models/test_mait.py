@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mmattn.models import MaiT
-from mmattn.models.layers import DropPath
+from mmattn.models.layers import DropPath, undecayed_names
 from mmattn.models.layers.patches import resize_pos_embed
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)
@@ -46,7 +46,7 @@ def image(*size, batch=2):
 def classifier_parameters(arch, **kwargs):
     with torch.device('meta'):
         model = MaiT(arch, **kwargs)
-    C = model.norm.weight.numel()
+    C = model.stem.pos_embed.shape[-1]
     tokens = 2 if kwargs.get('distilled') else 1
     return sum(p.numel() for p in model.parameters()) + tokens * (C + 1) * 1000
 
@@ -92,8 +92,8 @@ def test_weights_of_deit_load_unchanged(name, kwargs):
     with torch.no_grad():
         (out,) = model(x)
         tokens = theirs.forward_features(x)
-    out = torch.stack(out, 1) if model.num_special == 2 else out[:, None]
-    assert_close(out, tokens[:, : model.num_special])
+    out = torch.stack(out, 1) if model.stem.num_special == 2 else out[:, None]
+    assert_close(out, tokens[:, : model.stem.num_special])
 
 
 @pytest.mark.parametrize('layer_scale', [None, 0.1])
@@ -108,11 +108,11 @@ def test_equals_timm_without_masks(distilled, layer_scale):
         model.load_state_dict(without_head(theirs), strict=True)
         (out,) = model(x)
         if out_type == 'featmap':
-            patches = expected[:, model.num_special :]
+            patches = expected[:, model.stem.num_special :]
             assert_close(out, patches.transpose(1, 2).unflatten(2, (4, 4)))
         else:
             out = out if distilled else (out,)
-            assert_close(out, tuple(expected[:, : model.num_special].unbind(1)))
+            assert_close(out, tuple(expected[:, : model.stem.num_special].unbind(1)))
 
 
 @distilled_or_not
@@ -132,7 +132,7 @@ def test_masks_need_no_other_weights(distilled):
 
 def tokens_of(model, x):
     (out,) = model(x)
-    return torch.stack(out, 1) if model.num_special == 2 else out[:, None]
+    return torch.stack(out, 1) if model.stem.num_special == 2 else out[:, None]
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,16 @@ def test_position_embedding_is_resized_on_load_as_at_run_time(distilled):
     )
     weights = model.state_dict()
     larger.load_state_dict(weights)
-    special = model.num_special
-    assert weights['pos_embed'].shape[1] == special + 16, 'the source is left alone'
-    assert larger.pos_embed.shape[1] == special + 6 * 7
+    special = model.stem.num_special
+    assert weights['stem.pos_embed'].shape[1] == special + 16, (
+        'the source is left alone'
+    )
+    assert larger.stem.pos_embed.shape[1] == special + 6 * 7
     for part, expected in (
-        (larger.pos_embed[:, :special], weights['pos_embed'][:, :special]),
+        (larger.stem.pos_embed[:, :special], weights['stem.pos_embed'][:, :special]),
         (
-            larger.pos_embed[:, special:],
-            resize_pos_embed(weights['pos_embed'][:, special:], (4, 4), (6, 7)),
+            larger.stem.pos_embed[:, special:],
+            resize_pos_embed(weights['stem.pos_embed'][:, special:], (4, 4), (6, 7)),
         ),
     ):
         assert_close(part.data, expected)
@@ -202,7 +204,7 @@ def test_position_embedding_is_resized_on_load_as_at_run_time(distilled):
 def test_position_embedding_of_an_unknown_grid_is_refused(num_tokens):
     """For example one for two special tokens, where there is one."""
     weights = build().state_dict()
-    weights['pos_embed'] = torch.zeros(1, num_tokens, 48)
+    weights['stem.pos_embed'] = torch.zeros(1, num_tokens, 48)
     with pytest.raises(RuntimeError, match='pos_embed'):
         build().load_state_dict(weights)
 
@@ -217,7 +219,7 @@ def test_every_parameter_learns_from_the_tokens(distilled, out_indices, size):
     )  # fmt: skip
     outs = flatten(model(image(*size)))
     assert all(out.shape == (2, 48) for out in outs)
-    assert len(outs) == len(model.out_indices) * model.num_special
+    assert len(outs) == len(model.out_indices) * model.stem.num_special
     sum((out * image(16)[:, 0].repeat(1, 3)).sum() for out in outs).backward()
     for name, param in model.named_parameters():
         assert param.grad is not None and param.grad.isfinite().all(), name
@@ -230,9 +232,9 @@ def flatten(outs):
 def test_norms_of_what_is_returned():
     """DeiT's for the last one; each of the others has its own."""
     model = build(out_indices=(0, 1))
-    assert set(model.out_norms) == {'0'} and not build().out_norms
+    assert set(model.out_norms) == {'0', '1'}
     nn.init.constant_(model.out_norms['0'].bias, 1.0)
-    nn.init.constant_(model.norm.bias, 2.0)
+    nn.init.constant_(model.out_norms['1'].bias, 2.0)
     means = [out.mean((1, 2, 3)) for out in model(image(64, 64))]
     assert_close(means, [torch.full((2,), value) for value in (1.0, 2.0)])
 
@@ -263,22 +265,22 @@ def test_stem_and_tokens_are_frozen_together():
     model = build(distilled=True, frozen_stages=0)
     frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
     assert frozen == {
-        'cls_token',
-        'dist_token',
-        'pos_embed',
-        'patch_embed.proj.weight',
-        'patch_embed.proj.bias',
+        'stem.cls_token',
+        'stem.dist_token',
+        'stem.pos_embed',
+        'stem.proj.weight',
+        'stem.proj.bias',
     }
     assert all(model.get_layer_depth(name) == (0, 4) for name in frozen)
     assert model.get_layer_depth('blocks.1.attn') == (2, 4)
-    assert model.get_layer_depth('norm.weight') == (3, 4)
+    assert model.get_layer_depth('out_norms.1.weight') == (3, 4)
 
 
 def test_what_does_not_decay():
     model = build(masking='soft', distilled=True)
-    tokens = {'cls_token', 'dist_token', 'pos_embed'}
+    tokens = {f'stem.{name}' for name in ('cls_token', 'dist_token', 'pos_embed')}
     logits = {f'blocks.{i}.attn.alpha_logit' for i in range(2)}
-    assert model.no_weight_decay() == tokens | logits
+    assert undecayed_names(model) == tokens | logits
 
 
 def head(kind, **kwargs):

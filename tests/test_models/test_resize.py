@@ -105,6 +105,7 @@ def pyramid(kind, arch, **kwargs):
     return lambda grid: kind(arch, img_size=image_side(grid, 4), **kwargs)
 
 
+STEM = 'stem.pos_embed'
 # What is built for a grid; the learned map; its view (..., H, W); the kernel.
 TABLES = {
     'windows': (window, 'relative_position_bias_table', swin_table, cubic),
@@ -114,19 +115,29 @@ TABLES = {
     'softmax of LiSA': (softmax, 'table', as_it_is, cubic),
     'eq. 11 of LiSA, keys': (patterns, 'table_a', as_it_is, cubic),
     'eq. 11 of LiSA, values': (patterns, 'table_b', as_it_is, cubic),
-    'ViT': (plain(partial(ViT, attention='mhsa'), VIT), 'pos_embed', tokens, cubic),
+    'ViT': (
+        plain(partial(ViT, attention='mhsa'), VIT),
+        STEM,
+        tokens,
+        cubic,
+    ),
     'MaiT': (
         plain(partial(MaiT, distilled=True), VIT),
-        'pos_embed',
+        STEM,
         partial(tokens, num_special=2),
         cubic,
     ),
-    'masked CaiT': (plain(MaskedCaiT, VIT), 'pos_embed', tokens, cubic),
-    'LiSANet': (plain(LiSANet, PLAIN), 'pos_embed', tokens, cubic),
-    'H-MaiT': (pyramid(HMaiT, SWIN, position='absolute'), 'pos_embed', tokens, cubic),
+    'masked CaiT': (plain(MaskedCaiT, VIT), STEM, tokens, cubic),
+    'LiSANet': (plain(LiSANet, PLAIN), STEM, tokens, cubic),
+    'H-MaiT': (
+        pyramid(HMaiT, SWIN, position='absolute'),
+        STEM,
+        tokens,
+        cubic,
+    ),
     'PVT': (
         pyramid(PVT, dict(PVT.arch_zoo['nano'], depths=(1,) * 4)),
-        'layers.0.pos_embed',
+        STEM,
         tokens,
         linear,
     ),

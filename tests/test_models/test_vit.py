@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from mmattn.models import ViT
 from mmattn.models.backbones.vit import InteractiveSelfAttention, SelfAttention
-from mmattn.models.layers import MaskedAttention, pos_embed_map
+from mmattn.models.layers import pos_embed_map, undecayed_names
 from mmattn.models.layers.interactive_attention import reset_mixing_weights
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)
@@ -36,8 +36,8 @@ def test_equals_timm(patch_size):
         global_pool='',
     )
     names = {
-        'patch_embed.': 'patch_embed.proj.',
-        '.attention.': '.attn.',
+        'stem.proj.': 'patch_embed.proj.',
+        'stem.pos_embed': 'pos_embed',
         'out_norms.1.': 'norm.',
     }
     weights = {}
@@ -119,7 +119,7 @@ def test_weight_decay_leaves_the_interaction_alone():
     mixing = {
         name for name, _ in backbone.named_parameters() if name.endswith(('.w1', '.w2'))
     }
-    assert len(mixing) == 24 and mixing <= set(backbone.no_weight_decay())
+    assert len(mixing) == 24 and mixing <= set(undecayed_names(backbone))
 
 
 def test_gradients_of_interaction():
@@ -167,7 +167,7 @@ def test_weights_of_dense_attention_are_those_of_masked():
     """The same function without masks, and where a map is inside the stencil."""
     dense = build()
     for block in dense.blocks:
-        torch.nn.init.normal_(block.attention.qkv.weight, std=0.3)
+        torch.nn.init.normal_(block.attn.qkv.weight, std=0.3)
     no_masks, masks = (
         build(attention='masked', masking=masking) for masking in ('none', [3, (0, 2)])
     )
@@ -180,10 +180,10 @@ def test_weights_of_dense_attention_are_those_of_masked():
 
 
 def test_masks_lie_on_the_map():
-    attention = build(attention='masked', masking=[3, 3]).blocks[0].attention
+    attention = build(attention='masked', masking=[3, 3]).blocks[0].attn
     torch.nn.init.normal_(attention.qkv.weight, std=0.3)
     x = torch.randn(2, 7, 4, 48)
-    expected = MaskedAttention.forward(attention, x.flatten(1, 2), (7, 4))
+    expected = attention(x.flatten(1, 2), (7, 4))
     assert_close(attention(x).flatten(1, 2), expected)
 
 
@@ -191,7 +191,7 @@ def test_masks_of_each_block():
     arch = dict(SHALLOW, depth=12)
     settings = dict(attention='masked', kernel_size=5, mask_fill='neg_inf')
     layers = [
-        block.attention for block in build(arch=arch, masking='sch2', **settings).blocks
+        block.attn for block in build(arch=arch, masking='sch2', **settings).blocks
     ]
     counts = [len(layer.masked_heads) for layer in layers]
     assert counts == [2] * 4 + [1] * 6 + [0] * 2
@@ -199,12 +199,12 @@ def test_masks_of_each_block():
         assert (layer.kernel_size, layer.mask_fill) == (5, 'neg_inf')
         assert layer.num_special == 0 and layer.alpha_logit is None
     soft = build(arch=arch, attention='masked', masking='soft').blocks
-    logits = [block.attention.alpha_logit for block in soft]
+    logits = [block.attn.alpha_logit for block in soft]
     assert [logit is None for logit in logits] == [False] * 11 + [True]
     mixed = build(
         arch=arch, attention='masked', masking=['soft'] * 6 + [1] * 6, alpha_init=0.25
     ).blocks
-    alphas = [block.attention.alpha for block in mixed]
+    alphas = [block.attn.alpha for block in mixed]
     assert [alpha is None for alpha in alphas] == [False] * 6 + [True] * 6
     assert_close(torch.stack(alphas[:6]), torch.full((6, 3), 0.25))
 
@@ -223,21 +223,21 @@ def test_images_are_padded_right_and_below(attention, patch_size, shape):
 
 
 def on_grid(model, grid):
-    return pos_embed_map(model.pos_embed, model.grid_size, grid)
+    return pos_embed_map(model.stem.pos_embed, model.stem.grid_size, grid)
 
 
 def test_position_embedding_is_added_as_it_is_at_its_own_size():
     model = build(img_size=(48, 80))
-    assert model.pos_embed.shape == (1, 3 * 5, 48)
+    assert model.stem.pos_embed.shape == (1, 3 * 5, 48)
     assert on_grid(model, (3, 5)).shape == (1, 3, 5, 48)
-    assert_close(on_grid(model, (3, 5)).flatten(1, 2), model.pos_embed)
+    assert_close(on_grid(model, (3, 5)).flatten(1, 2), model.stem.pos_embed)
 
 
 def test_position_embedding_keeps_its_axes_when_resized():
     """One that grows from top to bottom alone still does so."""
     model = build(img_size=64)
     rows = torch.arange(4.0).repeat_interleave(4)[None, :, None].expand(1, 16, 48)
-    model.pos_embed.data.copy_(rows)
+    model.stem.pos_embed.data.copy_(rows)
     resized = on_grid(model, (8, 6))[0]  # (8, 6, 48)
     assert_close(resized, resized[:, :1, :1].expand_as(resized))
     assert (resized[1:, 0, 0] > resized[:-1, 0, 0]).all()
@@ -249,8 +249,8 @@ def test_position_embedding_is_resized_on_load_as_at_run_time(attention):
     larger = build(attention=attention, img_size=(96, 112))
     weights = model.state_dict()
     larger.load_state_dict(weights)
-    assert weights['pos_embed'].shape == (1, 16, 48), 'the source is left alone'
-    assert larger.pos_embed.shape == (1, 6 * 7, 48)
+    assert weights['stem.pos_embed'].shape == (1, 16, 48), 'the source is left alone'
+    assert larger.stem.pos_embed.shape == (1, 6 * 7, 48)
     x = torch.randn(1, 3, 96, 112)
     assert_close(larger(x), model(x))
 
@@ -268,14 +268,14 @@ def test_position_embedding_inside_a_detector_is_resized_on_load():
     )
     larger.load_state_dict(parent.state_dict())
     assert_close(
-        larger['backbone'].pos_embed,
+        larger['backbone'].stem.pos_embed,
         on_grid(parent['backbone'], (8, 8)).flatten(1, 2),
     )
 
 
 def test_position_embedding_of_an_unknown_grid_is_refused():
     weights = build(img_size=64).state_dict()
-    weights['pos_embed'] = torch.zeros(1, 15, 48)
+    weights['stem.pos_embed'] = torch.zeros(1, 15, 48)
     with pytest.raises(RuntimeError, match='pos_embed'):
         build(img_size=64).load_state_dict(weights)
 
@@ -285,7 +285,7 @@ def test_position_embedding_gets_a_gradient_at_any_size():
     for shape in ((64, 64), (33, 47)):
         model.zero_grad()
         model(torch.randn(1, 3, *shape))[0].square().mean().backward()
-        assert model.pos_embed.grad.abs().sum() > 0
+        assert model.stem.pos_embed.grad.abs().sum() > 0
 
 
 def test_each_returned_map_has_its_own_norm():
@@ -299,7 +299,7 @@ def test_each_returned_map_has_its_own_norm():
 def test_options_reach_interactive_attention():
     options = dict(landmarks=3, interact_expand=1, local_kernel=None, gate=False)
     for block in build(attention='imhsa', backend='torch', **options).blocks:
-        attention = block.attention
+        attention = block.attn
         assert (attention.landmarks, attention.backend) == (3, 'torch')
         assert attention.w1_q.shape == (3, 3)  # heads
         assert attention.local is None and attention.gate is None
@@ -308,8 +308,8 @@ def test_options_reach_interactive_attention():
 def test_options_reach_masked_attention():
     options = dict(masking=[2, 1], kernel_size=5, mask_fill='neg_inf')
     blocks = build(attention='masked', backend='reference', **options).blocks
-    assert [block.attention.masked_heads for block in blocks] == [(0, 1), (0,)]
-    for attention in (block.attention for block in blocks):
+    assert [block.attn.masked_heads for block in blocks] == [(0, 1), (0,)]
+    for attention in (block.attn for block in blocks):
         assert (attention.kernel_size, attention.mask_fill) == (5, 'neg_inf')
         assert attention.backend == 'reference'
 

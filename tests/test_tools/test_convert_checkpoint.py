@@ -66,7 +66,12 @@ SOURCES = {
         ('pvt_nano', {}),
         official_pvt,
         ('official', 'not compared: no package has pvt_nano'),
-        ['head.weight', 'cls_token', 'norm.weight', 'norm.bias'],
+        [
+            'head.weight',
+            'stages.3.downsample.cls_token',
+            'out_norms.3.weight',
+            'out_norms.3.bias',
+        ],
         [],
     ),
     'pvt-official-classifier': (
@@ -181,13 +186,13 @@ WRONG = {
     ),
     'another-depth': (
         'hmait_nano',
-        lambda weights: without(hmait(), 'layers.3.blocks.1.norm1.bias'),
-        'missing in the file: layers.3.blocks.1.norm1.bias',
+        lambda weights: without(hmait(), 'stages.3.blocks.1.norm1.bias'),
+        'missing in the file: stages.3.blocks.1.norm1.bias',
     ),
     'more': (
         'hmait_nano',
-        lambda weights: hmait() | {'layers.3.blocks.9.norm1.bias': torch.ones(256)},
-        'unexpected in the file: layers.3.blocks.9.norm1.bias',
+        lambda weights: hmait() | {'stages.3.blocks.9.norm1.bias': torch.ones(256)},
+        'unexpected in the file: stages.3.blocks.9.norm1.bias',
     ),
     'another-network': ('dat_nano', lambda weights: weights, 'it is not dat_nano'),
     'no-layout': (

@@ -126,7 +126,9 @@ def test_every_task_is_drawn(draw, tool, drawn, task):
     words = texts(figure)
     assert f'{task}, random weights' in words
     for block in drawn['plain' if task == 'classifier' else 'pyramid']:
-        assert any(word.endswith(f': blocks.{block}') for word in words)
+        stage, index = block.split('.')
+        name = f': stages.{stage}.blocks.{index}'
+        assert any(word.endswith(name) for word in words)
 
 
 def test_kernels_of_queries_beside_another_models(draw):
@@ -182,14 +184,15 @@ def test_chosen_norms_are_drawn_beside_another_models(draw):
     )  # fmt: skip
     words = texts(figure)
     assert [w for w in words if 'blocks.' in w] == [
-        '2: blocks.1.1', '0: blocks.0.0', '2: blocks.0.2', '0: blocks.0.0',
+        '2: stages.1.blocks.1', '0: stages.0.blocks.0', '2: stages.0.blocks.2',
+        '0: stages.0.blocks.0',
     ]  # fmt: skip
     (model,) = load_models(make_parser('', '').parse_args(['detector.py', 'image.png']))
     norms = feature_norms(model.backbone, model.inputs)
     drawn = [image.get_array() for image in panels(figure)]
     assert len(drawn) == 6
-    np.testing.assert_array_equal(drawn[1], norms['blocks.1.1'])
-    np.testing.assert_array_equal(drawn[2], norms['blocks.0.0'])
+    np.testing.assert_array_equal(drawn[1], norms['stages.1.blocks.1'])
+    np.testing.assert_array_equal(drawn[2], norms['stages.0.blocks.0'])
 
 
 WRONG = {
@@ -201,7 +204,7 @@ WRONG = {
     ),
     'head': (
         ['detector.py', 'image.png', '--heads', '0', '2'],
-        r'heads of blocks.1.0.mixer of detector.* must be in \[-2, 1\], got 2',
+        r'heads of stages.1.blocks.0.attn of detector.* must be in \[-2, 1\], got 2',
     ),
     'query': (
         ['detector.py', 'image.png', '--query', '60', '3'],

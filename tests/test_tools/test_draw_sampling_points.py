@@ -99,8 +99,8 @@ def test_points_of_all_layers(draw):
     assert cv2.imread('out/picture.png').std() > 20
     words = texts(figure)
     assert 'datpp, random weights' in words
-    titles = ['0: layers.2.blocks.1, group 0', '1: layers.3.blocks.0, group 0']
-    titles += ['1: layers.3.blocks.0, group 1', '2: layers.3.blocks.1, group 0']
+    titles = ['0: stages.2.blocks.1, group 0', '1: stages.3.blocks.0, group 0']
+    titles += ['1: stages.3.blocks.0, group 1', '2: stages.3.blocks.1, group 0']
     assert set(titles) < set(words)
     panels = {axis.get_title(): axis for axis in figure.axes}
     for title in titles:
@@ -122,7 +122,7 @@ def test_points_of_a_query(draw):
     options = ('--query', 20, 5, '--layers', -1, '--groups', 1)
     figure, (*_, points) = draw('dat.py', 'image.png', *options)
     (panel,) = (axis for axis in figure.axes if 'group' in axis.get_title())
-    assert panel.get_title() == '1: layers.3.blocks.1, group 1'
+    assert panel.get_title() == '1: stages.3.blocks.1, group 1'
     _, (places, areas), (star, _) = scattered(panel)
     np.testing.assert_allclose(places, points.points[1], rtol=1e-5)
     weights = points.weights[1]

@@ -67,7 +67,7 @@ def test_positions_continue_around_the_old_ones():
 def test_a_black_surrounding_changes_nothing_without_attention(images):
     model = classifier('mhsa')
     for block in model.backbone.blocks:
-        torch.nn.init.zeros_(block.attention.proj.weight)
+        torch.nn.init.zeros_(block.attn.proj.weight)
     train = Labeled(images[:32], torch.arange(32) % 10)
     with torch.no_grad():
         labels = model.head(model.extract_feat(images)).argmax(1)
@@ -91,8 +91,8 @@ def test_the_surrounding_is_black_and_left_out(images, monkeypatch):
     (network, inputs, _), *others = [each for each in seen if each[2] == 2]
     assert not others and torch.equal(inputs[..., 8:-8, 8:-8], data.images)
     assert (inputs[..., :8, :] == data.images.min()).all()
-    middle = network.backbone.pos_embed.view(11, 11, -1)[2:-2, 2:-2]
-    assert torch.equal(middle, model.backbone.pos_embed.view(7, 7, -1))
+    middle = network.backbone.stem.pos_embed.view(11, 11, -1)[2:-2, 2:-2]
+    assert torch.equal(middle, model.backbone.stem.pos_embed.view(7, 7, -1))
 
 
 def test_landmarks_matter_and_the_model_stays(images):

@@ -145,8 +145,8 @@ def test_both_conventions_are_printed_where_they_differ(capsys):
     assert 'without transforms (G)' in out and 'N log2 N' in out
     rows = table(out)
     assert rows['model'] == [24.718, 4.194, 3.904, 100.0]
-    assert rows['blocks'][1] - rows['blocks'][2] == pytest.approx(0.290, abs=0.0011)
-    assert rows['patch_embeds'][1] == rows['patch_embeds'][2] > 0
+    assert rows['stages'][1] - rows['stages'][2] == pytest.approx(0.290, abs=0.0011)
+    assert rows['stem'][1] == rows['stem'][2] > 0
     assert 'Table 5; without transforms' in out and '+0.11' in out
     tool.main([VIT, '--depth', '0'])
     out = capsys.readouterr().out
@@ -167,7 +167,7 @@ def test_masks_are_credited_and_not(capsys):
     assert rows['backbone'][1:3] == [4.494, 8.783]
     assert rows['qkv'][1] == rows['qkv'][2] > 0
     assert 'Tables 5 and 7; mask-credited' in out
-    assert 'backbone.layers.0.blocks.0; dense' in out and '2.235' in out
+    assert 'backbone.stages.0.blocks.0; dense' in out and '2.235' in out
     tool.main([HMAIT, '--depth', '0', '--shape', '32'])
     assert 'dense (G)' in capsys.readouterr().out
     unmasked = '[0,0,0,0]'
@@ -186,7 +186,8 @@ def compared(capsys, *arguments):
 
 def test_comparison_takes_the_rows_of_these_options(capsys):
     whole = '; with transforms and norms'
-    block = 'Tables 4 and 12; backbone.blocks.0.0; with norms, without transforms'
+    block = 'Tables 4 and 12; backbone.stages.0.blocks.0; '
+    block += 'with norms, without transforms'
     paper = 'arXiv:2211.16289, '
     code, rows = compared(capsys)
     assert (code, rows) == (

@@ -270,13 +270,10 @@ def stage_rows(name: str, arch: str) -> list[tuple[str, str, str]]:
     """Return size of the map, channels and blocks of each stage of a backbone."""
     backbone = backbone_of(name, arch)
     maps = maps_of(name, arch)
-    groups = [
-        [block for part in stage if isinstance(part, nn.ModuleList) for block in part]
-        for stage in backbone.stages()[1:]
-    ]
-    groups = [group for group in groups if group]
-    if len(groups) != len(maps):  # an isotropic network returns one map
-        groups = [[block for group in groups for block in group]]
+    if hasattr(backbone, 'blocks'):  # a network of blocks returns one map
+        groups = [backbone.blocks]
+    else:
+        groups = [stage.blocks for stage in backbone.stages]
     rows = []
     for group, (width, stride) in zip(groups, maps, strict=True):
         kinds = Counter(map(parts_of, group))

@@ -102,8 +102,8 @@ def accuracy(
 def with_positions(model: nn.Module, positions: Tensor) -> nn.Module:
     """Return a copy of a model whose backbone has the positions (H, W, C)."""
     model = copy.deepcopy(model)
-    model.backbone.grid_size = tuple(positions.shape[:2])
-    model.backbone.pos_embed = nn.Parameter(positions.flatten(0, 1)[None])
+    model.backbone.stem.grid_size = tuple(positions.shape[:2])
+    model.backbone.stem.pos_embed = nn.Parameter(positions.flatten(0, 1)[None])
     return model
 
 
@@ -156,8 +156,8 @@ def accuracies(model: nn.Module, test: Labeled, train: Labeled) -> dict[str, flo
         test: images of the size of the training.
         train: images for `tuned`.
     """
-    backbone = model.backbone
-    size, (patches, _) = backbone.patch_size, backbone.grid_size
+    stem = model.backbone.stem
+    size, (patches, _) = stem.patch_size, stem.grid_size
     small = patches / LARGER  # spacing of an enlarged image
     rim = (LARGER - patches) // 2
 
@@ -174,7 +174,7 @@ def accuracies(model: nn.Module, test: Labeled, train: Labeled) -> dict[str, flo
 
     def positions(number: int) -> Tensor:
         sides = (patches,) * 2, (number,) * 2
-        return pos_embed_map(backbone.pos_embed.detach(), *sides, mode='bilinear')[0]
+        return pos_embed_map(stem.pos_embed.detach(), *sides, mode='bilinear')[0]
 
     black = test.images.amin()
     larger = made(test.images, LARGER, small)

@@ -15,22 +15,22 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models.checkpoints import layouts
-from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
-    DropPath,
     NeighborhoodAttention,
     PointwiseMlp,
     SpatialReductionAttention,
     WindowAttention,
+    drop_path_rates,
     grid_of,
     pad_to_patches,
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import presets
-from .pyramid import Pyramid
+from .base_backbone import BaseBackbone, Stage
+from .pvt_v2 import Block
 
+ARCH = 'embed_dims', 'depths', 'num_heads', 'num_groups'
 PATCH_SIZE = 4
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
 REDUCTIONS = 8, 4, 2, 1  # of blocks 'P', by stage, as in PVT
@@ -80,22 +80,6 @@ def build_attention(
     return deformable()
 
 
-class DATBlock(nn.Module):
-    """Attention and MLP behind norms, with residuals; (B, H, W, C) in and out."""
-
-    def __init__(self, embed_dims: int, attn: nn.Module, drop_path: float):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dims)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(embed_dims)
-        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
 class PatchEmbed(nn.Module):
     """Patches (B, ceil(H / P), ceil(W / P), C') of maps (B, H, W, C), with a norm."""
 
@@ -113,7 +97,7 @@ class PatchEmbed(nn.Module):
 
 
 @MODELS.register_module()
-class DAT(Pyramid):
+class DAT(BaseBackbone):
     """Deformable attention transformer, the first version.
 
     Args:
@@ -136,7 +120,7 @@ class DAT(Pyramid):
             paper's ablations change; see `DeformableAttention`.
         backend: backend of the deformable attention; None takes the fastest.
         in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
-            compile, init_cfg: see `Pyramid`.
+            compile, init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a
@@ -146,9 +130,9 @@ class DAT(Pyramid):
         ValueError: unknown arch, stage index or setting.
     """
 
-    arch_zoo = presets(
-        ('embed_dims', 'depths', 'num_heads', 'num_groups'),
-        {
+    arch_zoo = {
+        name: dict(zip(ARCH, row, strict=True))
+        for name, row in {
             'nano': ((32, 64, 160, 256), (2, 2, 6, 2), (1, 2, 5, 8), (0, 0, 1, 2)),
             'tiny': ((96, 192, 384, 768), (2, 2, 6, 2), (3, 6, 12, 24), (0, 0, 3, 6)),
             'small': ((96, 192, 384, 768), (2, 2, 18, 2), (3, 6, 12, 24), (0, 0, 3, 6)),
@@ -158,8 +142,8 @@ class DAT(Pyramid):
                 (4, 8, 16, 32),
                 (0, 0, 4, 8),
             ),
-        },
-    )
+        }.items()
+    }
 
     def __init__(
         self,
@@ -182,11 +166,18 @@ class DAT(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
-        arch = self.arch
+        arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
+        super().__init__(
+            embed_dims,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
         num_heads, num_groups = arch['num_heads'], arch['num_groups']
-        grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]
+        grids = [grid_of(img_size, stride) for stride in self.level_strides]
         if blocks is None:  # a stage ends with shifted windows or deformable attention
             last = ['D' if groups else 'S' for groups in num_groups]
             blocks = [
@@ -223,23 +214,36 @@ class DAT(Pyramid):
                 ),
             )
 
-        def downsample(stage: int) -> nn.Module | None:
-            dims = embed_dims[stage - 1 : stage + 1]
-            return PatchEmbed(*dims, 2, bias=False) if stage else None
-
-        def block(stage: int, index: int, drop_path: float) -> nn.Module:
-            return DATBlock(embed_dims[stage], attention(stage, index), drop_path)
-
-        self.patch_embed = PatchEmbed(in_channels, embed_dims[0], PATCH_SIZE, bias=True)
-        self.layers = self.build_layers(downsample, block, drop_path_rate)
-        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
-        self.register_load_state_dict_pre_hook(take_official_names)
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.stem = PatchEmbed(in_channels, embed_dims[0], PATCH_SIZE, bias=True)
+        self.stages = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            channels = embed_dims[i]
+            downsample = None
+            if i:
+                downsample = PatchEmbed(embed_dims[i - 1], channels, 2, bias=False)
+            blocks = [
+                Block(
+                    channels,
+                    attention(i, j),
+                    PointwiseMlp(channels, 4 * channels),
+                    next(rates),
+                    eps=1e-5,
+                )
+                for j in range(depths[i])
+            ]
+            self.stages.append(Stage(downsample, blocks))
+        norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
+        self.out_norms = nn.ModuleDict(norms if out_norm else {})
         self.freeze(frozen_stages)
+
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_state_dict(weights)
 
 
 MARKERS = {  # names that DAT++ does not have
     'official': 'stages.0.mlps.0.chunk.linear1.weight',
-    'mmattn': 'patch_embed.proj.weight',
+    'mmattn': 'stem.proj.weight',
 }
 CONV_AND_NORM = {'0': 'proj', '1': 'norm'}
 BUFFERS = 'relative_position_index', 'attn_mask'  # derived from the window size
@@ -267,7 +271,7 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith(BUFFERS):
             continue
         linear = 'proj' in name.split('.')[-2] or '.conv_offset.3.' in name
-        if name.startswith('stages.') and linear and value.dim() == 4:
+        if '.attns.' in name and linear and value.dim() == 4:
             value = value.flatten(1)  # a 1x1 convolution is a linear layer here
         converted[convert_name(name, last)] = value
     return converted
@@ -278,24 +282,17 @@ def convert_name(name: str, last: int) -> str:
     parts = [part for part in name.split('.') if part != 'norm']
     match parts:
         case ['patch_proj', i, leaf]:
-            return f'patch_embed.{CONV_AND_NORM[i]}.{leaf}'
+            return f'stem.{CONV_AND_NORM[i]}.{leaf}'
         case ['down_projs', stage, i, leaf]:
-            return f'layers.{int(stage) + 1}.downsample.{CONV_AND_NORM[i]}.{leaf}'
+            return f'stages.{int(stage) + 1}.downsample.{CONV_AND_NORM[i]}.{leaf}'
         case ['stages', stage, 'layer_norms', i, leaf]:
             block, norm = divmod(int(i), 2)
-            return f'layers.{stage}.blocks.{block}.norm{norm + 1}.{leaf}'
+            return f'stages.{stage}.blocks.{block}.norm{norm + 1}.{leaf}'
         case ['stages', stage, 'mlps', block, 'chunk', linear, leaf]:
             fc = linear.replace('linear', 'fc')
-            return f'layers.{stage}.blocks.{block}.mlp.{fc}.{leaf}'
+            return f'stages.{stage}.blocks.{block}.mlp.{fc}.{leaf}'
         case ['stages', stage, 'attns', block, *rest]:
-            return '.'.join(['layers', stage, 'blocks', block, 'attn', *rest])
+            return '.'.join(['stages', stage, 'blocks', block, 'attn', *rest])
         case ['cls_norm', leaf]:
             return f'out_norms.{last}.{leaf}'
     return name
-
-
-@load_hook
-def take_official_names(
-    module: nn.Module, weights: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    return convert_state_dict(weights)

@@ -9,59 +9,45 @@ does not.
 Channels come last inside the network.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models.checkpoints import layouts
-from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
     DeformableAttention,
     DepthwiseConv,
     DropPath,
     PointwiseLinear,
     PointwiseMlp,
+    drop_path_rates,
     grid_of,
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import NO_WEIGHT_DECAY, presets
-from .dat import PatchEmbed as PlainPatchEmbed
-from .dat import block_kinds, build_attention, convert_name
-from .pyramid import Pyramid
+from .base_backbone import BaseBackbone, Stage
+from .dat import ARCH, block_kinds, build_attention, convert_name
+from .dat import PatchEmbed as PaddedPatchEmbed
+from .pvt_v2 import PatchEmbed
 
 OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
 OFFSET_STRIDES = 8, 4, 2, 1
+CONV = dict(kernel_size=3, stride=2, padding=1)  # of overlapping patches
 WINDOW_SIZE = 7  # of blocks 'L' and 'S', which the paper's networks do not have
 
 
-class ConvNorm(nn.Module):
-    """Strided convolution and norm.
-
-    It maps (B, H, W, C) to (B, ceil(H / 2), ceil(W / 2), C').
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, bias: bool):
-        super().__init__()
-        self.proj = nn.Conv2d(in_channels, out_channels, 3, 2, padding=1, bias=bias)
-        self.norm = nn.LayerNorm(out_channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
-
-
-class PatchEmbed(nn.Module):
+class Stem(PatchEmbed):
     """Two strided convolutions: (B, H, W, C) to (B, ceil(H / 4), ceil(W / 4), C')."""
 
     def __init__(self, in_channels: int, embed_dims: int):
-        super().__init__()
-        self.conv1 = ConvNorm(in_channels, embed_dims // 2, bias=True)
+        super().__init__(in_channels, embed_dims // 2, **CONV)
         self.act = nn.GELU()
-        self.conv2 = ConvNorm(embed_dims // 2, embed_dims, bias=True)
+        self.second = PatchEmbed(embed_dims // 2, embed_dims, **CONV)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv2(self.act(self.conv1(x)))
+        return self.second(self.act(super().forward(x)))
 
 
 class ResidualConvMlp(nn.Module):
@@ -110,7 +96,7 @@ class DATPlusPlusBlock(nn.Module):
 
 
 @MODELS.register_module()
-class DATPlusPlus(Pyramid):
+class DATPlusPlus(BaseBackbone):
     """Deformable attention transformer, the second version.
 
     Args:
@@ -135,7 +121,7 @@ class DATPlusPlus(Pyramid):
             these three.
         backend: backend of the operators; None takes the fastest.
         in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
-            compile, init_cfg: see `Pyramid`.
+            compile, init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size and returns a tuple of maps
@@ -145,10 +131,9 @@ class DATPlusPlus(Pyramid):
         ValueError: unknown arch, stage index or setting.
     """
 
-    stem_conv = 'patch_embed.conv1.proj'
-    arch_zoo = presets(
-        ('embed_dims', 'depths', 'num_heads', 'num_groups'),
-        {
+    arch_zoo = {
+        name: dict(zip(ARCH, row, strict=True))
+        for name, row in {
             'nano': ((32, 64, 128, 256), (2, 2, 6, 2), (1, 2, 4, 8), (1, 1, 2, 4)),
             'tiny': ((64, 128, 256, 512), (2, 4, 18, 2), (2, 4, 8, 16), (1, 2, 4, 8)),
             'small': ((96, 192, 384, 768), (2, 4, 18, 2), (3, 6, 12, 24), (1, 2, 3, 6)),
@@ -158,8 +143,8 @@ class DATPlusPlus(Pyramid):
                 (4, 8, 16, 32),
                 (2, 4, 8, 16),
             ),
-        },
-    )
+        }.items()
+    }
 
     def __init__(
         self,
@@ -184,9 +169,16 @@ class DATPlusPlus(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
-        arch = self.arch
+        arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
+        super().__init__(
+            embed_dims,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
         if len(depths) != len(OFFSET_STRIDES):
             raise UserError(
                 f'DATPlusPlus: arch must have {len(OFFSET_STRIDES)} stages, '
@@ -208,7 +200,7 @@ class DATPlusPlus(Pyramid):
                 deformable=lambda: DeformableAttention(
                     *shape,
                     arch['num_groups'][stage],
-                    grid_of(img_size, 4 << stage),
+                    grid_of(img_size, self.level_strides[stage]),
                     kernel_size=OFFSET_KERNELS[stage],
                     stride=offset_strides[stage],
                     version=2,
@@ -219,42 +211,39 @@ class DATPlusPlus(Pyramid):
                 ),
             )
 
-        def downsample(stage: int) -> nn.Module | None:
-            if stage == 0:
-                return None
-            dims = embed_dims[stage - 1 : stage + 1]
-            if conv_stem:
-                return ConvNorm(*dims, bias=False)
-            return PlainPatchEmbed(*dims, 2, bias=False)
-
-        def block(stage: int, index: int, drop_path: float) -> nn.Module:
-            attn = attention(stage, index)
-            return DATPlusPlusBlock(embed_dims[stage], attn, drop_path, lpu, conv_mlp)
-
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
         if conv_stem:
-            self.patch_embed = PatchEmbed(in_channels, embed_dims[0])
+            self.stem = Stem(in_channels, embed_dims[0])
         else:
-            self.stem_conv = 'patch_embed.proj'
-            self.patch_embed = PlainPatchEmbed(in_channels, embed_dims[0], 4, bias=True)
-        self.layers = self.build_layers(downsample, block, drop_path_rate)
-        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
-        self.register_load_state_dict_pre_hook(take_official_names)
+            self.stem = PaddedPatchEmbed(in_channels, embed_dims[0], 4, bias=True)
+        self.stages = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            dims, downsample = embed_dims[i - 1 : i + 1], None
+            if i and conv_stem:
+                downsample = PatchEmbed(*dims, **CONV, bias=False)
+            elif i:
+                downsample = PaddedPatchEmbed(*dims, 2, bias=False)
+            blocks = [
+                DATPlusPlusBlock(
+                    embed_dims[i], attention(i, j), next(rates), lpu, conv_mlp
+                )
+                for j in range(depths[i])
+            ]
+            self.stages.append(Stage(downsample, blocks))
+        norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
+        self.out_norms = nn.ModuleDict(norms if out_norm else {})
         self.freeze(frozen_stages)
 
-    def no_weight_decay_keywords(self) -> frozenset[str]:
-        """Return parts of the names of parameters that should not decay.
-
-        The tables of both attentions do not decay. The official lists name `rpe_table`
-        and not `rpb`, so the tables of neighborhood attention decay there.
-        """
-        return NO_WEIGHT_DECAY | {'rpb'}
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_state_dict(weights)
 
 
 MARKERS = {  # names that DAT does not have
     'official': 'stages.0.local_perception_units.0.weight',
-    'mmattn': 'layers.0.blocks.0.lpu.weight',
+    'mmattn': 'stages.0.blocks.0.lpu.weight',
 }
-STEM = {'0': 'conv1.proj', '1': 'conv1.norm', '3': 'conv2.proj', '4': 'conv2.norm'}
+PROJECTION = re.compile(r'stages\.\d+\.(attns|mlps)\.')
+STEM = {'0': 'proj', '1': 'norm', '3': 'second.proj', '4': 'second.norm'}
 MLP = {'linear1': 'fc1', 'dwc': 'dwconv', 'linear2': 'fc2'}
 
 
@@ -278,7 +267,7 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     last = max(stages, default=0)
     converted = {}
     for name, value in state_dict.items():
-        if name.startswith('stages.') and value.shape[2:] == (1, 1):
+        if PROJECTION.match(name) and value.shape[2:] == (1, 1):
             value = value.flatten(1)  # a 1x1 convolution is a linear layer here
         converted[convert_plus_plus_name(name, last)] = value
     return converted
@@ -288,18 +277,11 @@ def convert_plus_plus_name(name: str, last: int) -> str:
     """Return our name of an official one; `cls_norm` follows the stage `last`."""
     match name.split('.'):
         case ['patch_proj', i, *_, leaf]:
-            return f'patch_embed.{STEM[i]}.{leaf}'
+            return f'stem.{STEM[i]}.{leaf}'
         case ['stages', stage, 'local_perception_units', block, leaf]:
-            return f'layers.{stage}.blocks.{block}.lpu.{leaf}'
+            return f'stages.{stage}.blocks.{block}.lpu.{leaf}'
         case ['stages', stage, 'mlps', block, layer, *_, leaf]:
-            return f'layers.{stage}.blocks.{block}.mlp.{MLP[layer]}.{leaf}'
+            return f'stages.{stage}.blocks.{block}.mlp.{MLP[layer]}.{leaf}'
         case ['norms', stage, 'norm', leaf]:
             return f'out_norms.{stage}.{leaf}'
     return convert_name(name, last)
-
-
-@load_hook
-def take_official_names(
-    module: nn.Module, weights: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    return convert_state_dict(weights)

@@ -3,7 +3,7 @@
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, section 5.2. No official code is known.
 The frame is Swin Transformer (Liu et al., https://arxiv.org/abs/2103.14030), whose
-checkpoints load unchanged; parameters have the names of timm's.
+checkpoints load.
 
 The paper gives Swin-T's and Swin-S's depths and widths, and how many heads of each
 stage are masked. The other heads see the stage's whole map, and there is no class
@@ -23,57 +23,51 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import (
-    DropPath,
     MaskedAttention,
     PointwiseLinear,
     PointwiseMlp,
     RelativeMaskedAttention,
+    drop_path_rates,
     fit_on_load,
     grid_of,
     init_linear_and_conv,
-    pad_to_patches,
     pos_embed_map,
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import presets
-from .pyramid import Pyramid
+from .base_backbone import BaseBackbone, Stage
+from .dat import PatchEmbed
+from .pvt_v2 import Block
 
+ARCH = 'embed_dims', 'depths', 'num_heads', 'masked_heads'
 PATCH_SIZE = 4
 POSITIONS = ('relative', 'full', 'absolute', 'none')
 
 
-class HMaiTBlock(nn.Module):
-    """Swin's block with masked attention; shape (B, H, W, C) in and out."""
+class Stem(PatchEmbed):
+    """Normed patches, with learned positions if there is a `grid_size` for them."""
 
-    def __init__(self, embed_dims: int, attn: MaskedAttention, drop_path: float):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dims)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(embed_dims)
-        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims)
-        self.drop_path = DropPath(drop_path)
+    def __init__(
+        self, in_channels: int, embed_dims: int, grid_size: Sequence[int] | None
+    ):
+        super().__init__(in_channels, embed_dims, PATCH_SIZE, bias=True)
+        self.grid_size = grid_size
+        self.register_parameter('pos_embed', None)
+        if grid_size is not None:
+            H, W = grid_size
+            self.pos_embed = nn.Parameter(torch.empty(1, H * W, embed_dims))
+            nn.init.trunc_normal_(self.pos_embed, std=0.02)
+            fit_on_load(self, 'pos_embed', grid_size, dim=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        grid = x.shape[1:3]
-        mixed = self.attn(self.norm1(x).flatten(1, 2), grid).unflatten(1, grid)
-        x = x + self.drop_path(mixed)
-        return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
-class PatchEmbed(nn.Module):
-    """Normed patches (B, ceil(H / 4), ceil(W / 4), C') of images (B, H, W, C)."""
-
-    def __init__(self, in_channels: int, embed_dims: int):
-        super().__init__()
-        self.proj = nn.Conv2d(in_channels, embed_dims, PATCH_SIZE, stride=PATCH_SIZE)
-        self.norm = nn.LayerNorm(embed_dims)
+    def no_weight_decay(self) -> set[str]:
+        return {'pos_embed'}
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.proj(pad_to_patches(x.permute(0, 3, 1, 2), PATCH_SIZE))
-        return self.norm(x.permute(0, 2, 3, 1))
+        x = super().forward(x)
+        if self.pos_embed is None:
+            return x
+        return x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
 
 
 class PatchMerging(nn.Module):
@@ -93,7 +87,7 @@ class PatchMerging(nn.Module):
 
 
 @MODELS.register_module()
-class HMaiT(Pyramid):
+class HMaiT(BaseBackbone):
     """Hierarchical masked-attention image transformer.
 
     Args:
@@ -112,7 +106,7 @@ class HMaiT(Pyramid):
             for. They are resized for other sizes, at run time and on load.
         backend: backend of the operator; None takes the fastest.
         in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
-            compile, init_cfg: see `Pyramid`.
+            compile, init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below, and returns a
@@ -122,14 +116,14 @@ class HMaiT(Pyramid):
         ValueError: unknown arch, position, stage index or setting.
     """
 
-    arch_zoo = presets(
-        ('embed_dims', 'depths', 'num_heads', 'masked_heads'),
-        {
+    arch_zoo = {
+        name: dict(zip(ARCH, row, strict=True))
+        for name, row in {
             'nano': ((32, 64, 160, 256), (2, 2, 6, 2), (1, 2, 5, 8), (1, 2, 2, 0)),
             'tiny': ((96, 192, 384, 768), (2, 2, 6, 2), (3, 6, 12, 24), (3, 6, 4, 0)),
             'small': ((96, 192, 384, 768), (2, 2, 18, 2), (3, 6, 12, 24), (3, 6, 4, 0)),
-        },
-    )
+        }.items()
+    }
 
     def __init__(
         self,
@@ -150,9 +144,16 @@ class HMaiT(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
-        arch = self.arch
+        arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
+        super().__init__(
+            embed_dims,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
         num_heads = arch['num_heads']
         masked_heads = arch['masked_heads'] if masked_heads is None else masked_heads
         if len(masked_heads) != len(num_heads) or any(
@@ -167,7 +168,7 @@ class HMaiT(Pyramid):
             raise UserError(
                 f'HMaiT: position must be one of {POSITIONS}, got {position!r}'
             )
-        grids = [grid_of(img_size, PATCH_SIZE << i) for i in range(len(depths))]
+        grids = [grid_of(img_size, stride) for stride in self.level_strides]
 
         def attention(stage: int) -> nn.Module:
             shape = embed_dims[stage], num_heads[stage], masked_heads[stage]
@@ -182,46 +183,39 @@ class HMaiT(Pyramid):
                 )
             return MaskedAttention(*shape, **options)
 
-        def downsample(stage: int) -> nn.Module | None:
-            return PatchMerging(*embed_dims[stage - 1 : stage + 1]) if stage else None
-
-        def block(stage: int, index: int, drop_path: float) -> nn.Module:
-            return HMaiTBlock(embed_dims[stage], attention(stage), drop_path)
-
-        self.patch_embed = PatchEmbed(in_channels, embed_dims[0])
-        self.register_parameter('pos_embed', None)
-        if position == 'absolute':
-            self.grid_size = grids[0]
-            H, W = grids[0]
-            self.pos_embed = nn.Parameter(torch.empty(1, H * W, embed_dims[0]))
-            nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        self.layers = self.build_layers(downsample, block, drop_path_rate)
-        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm)
+        absolute = position == 'absolute'
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.stem = Stem(in_channels, embed_dims[0], grids[0] if absolute else None)
+        self.stages = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            channels = embed_dims[i]
+            downsample = PatchMerging(embed_dims[i - 1], channels) if i else None
+            blocks = [
+                Block(
+                    channels,
+                    attention(i),
+                    PointwiseMlp(channels, 4 * channels),
+                    next(rates),
+                    eps=1e-5,
+                )
+                for _ in range(depths[i])
+            ]
+            self.stages.append(Stage(downsample, blocks))
+        norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
+        self.out_norms = nn.ModuleDict(norms if out_norm else {})
         self.apply(init_linear_and_conv)
         # Swin keeps PyTorch's initial weights here. With a bias of 0, padded pixels
         # would reach every norm as zeros, and each norm would multiply their gradient
         # by 300.
-        self.patch_embed.proj.reset_parameters()
-        self.register_load_state_dict_pre_hook(take_swins_names)
-        if position == 'absolute':
-            fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
+        self.stem.proj.reset_parameters()
         self.freeze(frozen_stages)
 
-    def stages(self):
-        stages = super().stages()
-        if self.pos_embed is not None:
-            stages[0].append(self.pos_embed)
-        return stages
-
-    def add_positions(self, x: Tensor, stage: int) -> Tensor:
-        if stage or self.pos_embed is None:
-            return x
-        return x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_state_dict(weights)
 
 
 MM_NAMES = {  # names in mmdet's, mmseg's and mmpretrain's Swin, and ours
-    'stages.': 'layers.',
-    'patch_embed.projection.': 'patch_embed.proj.',
+    'patch_embed.projection.': 'stem.proj.',
     '.attn.w_msa.': '.attn.',
     '.ffn.layers.0.0.': '.mlp.fc1.',
     '.ffn.layers.1.': '.mlp.fc2.',
@@ -233,8 +227,11 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert weights of a Swin Transformer to the names of `HMaiT`.
 
     They may be the official repository's, timm's, mmdet's, mmseg's or mmpretrain's.
-    Unknown names stay, and are reported when the weights are loaded.
+    Names of `HMaiT` and unknown ones stay; the latter are reported when the weights are
+    loaded.
     """
+    if 'stem.proj.weight' in state_dict:
+        return dict(state_dict)
     stages = [name for name in state_dict if name.startswith(('layers.', 'stages.'))]
     last = max((int(name.split('.')[1]) for name in stages), default=0)
     # The official repository merges at the end of a stage, timm at the start.
@@ -248,21 +245,15 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             value = value.unflatten(-1, (-1, 2, 2)).transpose(-3, -1).flatten(-3)
         for theirs, ours in MM_NAMES.items():
             name = name.replace(theirs, ours)
-        first, *rest = name.split('.')
-        if early and rest[1:2] == ['downsample']:
-            name = '.'.join([first, str(int(rest[0]) + 1), *rest[1:]])
-        elif first == 'absolute_pos_embed':
-            name = 'pos_embed'
-        elif re.fullmatch(r'norm\d*', first):
-            name = '.'.join(
-                ['out_norms', first.removeprefix('norm') or str(last), *rest]
-            )
+        match name.split('.'):
+            case ['layers' | 'stages', stage, *rest]:
+                later = early and rest[0] == 'downsample'
+                name = '.'.join(['stages', str(int(stage) + later), *rest])
+            case ['patch_embed', *rest]:
+                name = '.'.join(['stem', *rest])
+            case ['absolute_pos_embed']:
+                name = 'stem.pos_embed'
+            case [first, leaf] if re.fullmatch(r'norm\d*', first):
+                name = f'out_norms.{first.removeprefix("norm") or last}.{leaf}'
         converted[name] = value
     return converted
-
-
-@load_hook
-def take_swins_names(
-    module: nn.Module, weights: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    return convert_state_dict(weights)

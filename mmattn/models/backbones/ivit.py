@@ -22,26 +22,18 @@ from torch import Tensor, nn
 from mmattn.models.layers import (
     DropPath,
     InteractiveAttention,
-    PointwiseLinear,
+    PointwiseMlp,
     SeparableConv,
     StarReLU,
+    drop_path_rates,
+    init_linear_and_conv,
+    init_stem_bias,
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import presets
-from .pyramid import Pyramid
+from .base_backbone import BaseBackbone, Stage
 
-
-class Mlp(nn.Sequential):
-    """Linear layers without biases around a StarReLU."""
-
-    def __init__(self, embed_dims: int, mlp_ratio: int = 4):
-        hidden_dims = mlp_ratio * embed_dims
-        super().__init__(
-            PointwiseLinear(embed_dims, hidden_dims, bias=False),
-            StarReLU(),
-            PointwiseLinear(hidden_dims, embed_dims, bias=False),
-        )
+ARCH = 'embed_dims', 'depths', 'num_heads'
 
 
 def layer_norm(embed_dims: int) -> nn.LayerNorm:
@@ -49,16 +41,16 @@ def layer_norm(embed_dims: int) -> nn.LayerNorm:
 
 
 class MetaFormerBlock(nn.Module):
-    """Block that computes `x = s1 x + mixer(norm x)`, then `x = s2 x + mlp(norm x)`."""
+    """Block that computes `x = s1 x + attn(norm x)`, then `x = s2 x + mlp(norm x)`."""
 
     def __init__(
-        self, embed_dims: int, mixer: nn.Module, drop_path: float, scale_residual: bool
+        self, embed_dims: int, attn: nn.Module, drop_path: float, scale_residual: bool
     ):
         super().__init__()
         self.norm1 = layer_norm(embed_dims)
-        self.mixer = mixer
+        self.attn = attn
         self.norm2 = layer_norm(embed_dims)
-        self.mlp = Mlp(embed_dims)
+        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims, StarReLU, bias=False)
         self.drop_path = DropPath(drop_path)
         for name in ('scale1', 'scale2'):
             scale = nn.Parameter(torch.ones(embed_dims)) if scale_residual else None
@@ -66,15 +58,15 @@ class MetaFormerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         residual = x if self.scale1 is None else self.scale1 * x
-        x = residual + self.drop_path(self.mixer(self.norm1(x)))
+        x = residual + self.drop_path(self.attn(self.norm1(x)))
         residual = x if self.scale2 is None else self.scale2 * x
         return residual + self.drop_path(self.mlp(self.norm2(x)))
 
 
 class Downsampling(nn.Module):
-    """Strided convolution with a norm before it or, in the stem, after it.
+    """Strided convolution, with the settings `conv`, and a norm; channels come last.
 
-    Channels come last.
+    The norm is before the convolution or, in the stem, after it.
     """
 
     def __init__(
@@ -82,33 +74,31 @@ class Downsampling(nn.Module):
         in_channels: int,
         out_channels: int,
         *,
-        kernel_size: int,
-        stride: int,
-        padding: int,
         norm_first: bool,
+        **conv: int,
     ):
         super().__init__()
         self.norm_first = norm_first
-        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding)
+        self.proj = nn.Conv2d(in_channels, out_channels, **conv)
         self.norm = layer_norm(in_channels if norm_first else out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.norm_first:
             x = self.norm(x)
-        x = self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C)
+        x = self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C)
         return x if self.norm_first else self.norm(x)
 
 
 @MODELS.register_module()
-class IViT(Pyramid):
+class IViT(BaseBackbone):
     """Interactive Vision Transformer.
 
     Args:
         arch: 'nano' (ours, for demos and tests), 'tiny', 'small', 'base', or a dict
             with `embed_dims` (4), `depths` (4) and `num_heads` (of stages 3 and 4).
         out_indices: stages whose maps are returned, 0 to 3.
-        out_norm: see `Pyramid`. Classification sets it to False, since its head norms
-            after pooling.
+        out_norm: see `BaseBackbone`. Classification sets it to False, since its head
+            norms after pooling.
         landmarks: side of the landmark grid; 7 gives the paper's 49 landmarks. The
             paper's FLOPs of segmentation fit 14.
         interact_expand, local_kernel, gate: see `InteractiveAttention`; equation 7 as
@@ -116,7 +106,7 @@ class IViT(Pyramid):
         conv_kernel: depthwise kernel of the convolution blocks in stages 1 and 2.
         backend: backend of the operator; None takes the fastest.
         in_channels, drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
-            `Pyramid`.
+            `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of 32 or more pixels a side and returns a tuple of
@@ -127,17 +117,16 @@ class IViT(Pyramid):
         ValueError: unknown arch, stage index or operator setting.
     """
 
-    stem_conv = 'downsamplings.0.conv'
     min_side = 3  # the stem's kernel of 7, less its padding
-    arch_zoo = presets(
-        ('embed_dims', 'depths', 'num_heads'),
-        {
+    arch_zoo = {
+        name: dict(zip(ARCH, row, strict=True))
+        for name, row in {
             'nano': ((32, 64, 160, 256), (2, 2, 6, 2), (5, 8)),
             'tiny': ((64, 128, 320, 512), (3, 3, 9, 3), (10, 16)),
             'small': ((64, 128, 320, 512), (3, 12, 18, 3), (10, 16)),
             'base': ((96, 192, 384, 576), (3, 12, 18, 3), (12, 18)),
-        },
-    )
+        }.items()
+    }
 
     def __init__(
         self,
@@ -158,11 +147,18 @@ class IViT(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
-        arch = self.arch
-        embed_dims = arch['embed_dims']
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        super().__init__(
+            embed_dims,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
 
-        def mixer(stage: int) -> nn.Module:
+        def attention(stage: int) -> nn.Module:
             if stage < 2:
                 return SeparableConv(embed_dims[stage], conv_kernel)
             return InteractiveAttention(
@@ -175,30 +171,23 @@ class IViT(Pyramid):
                 backend=backend,
             )
 
-        def downsample(stage: int) -> nn.Module:
-            return Downsampling(
-                in_channels if stage == 0 else embed_dims[stage - 1],
-                embed_dims[stage],
-                kernel_size=7 if stage == 0 else 3,
-                stride=4 if stage == 0 else 2,
-                padding=2 if stage == 0 else 1,
-                norm_first=stage > 0,
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        stem = dict(kernel_size=7, stride=4, padding=2, norm_first=False)
+        down = dict(kernel_size=3, stride=2, padding=1, norm_first=True)
+        self.stem = Downsampling(in_channels, embed_dims[0], **stem)
+        self.stages = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            channels = embed_dims[i]
+            downsample = (
+                Downsampling(embed_dims[i - 1], channels, **down) if i else None
             )
-
-        def block(stage: int, index: int, drop_path: float) -> nn.Module:
-            return MetaFormerBlock(
-                embed_dims[stage], mixer(stage), drop_path, scale_residual=stage >= 2
-            )
-
-        stages = self.build_layers(downsample, block, drop_path_rate)
-        self.downsamplings = nn.ModuleList(stage.downsample for stage in stages)
-        self.blocks = nn.ModuleList(stage.blocks for stage in stages)
-        self.out_norms = self.build_out_norms(layer_norm, out_norm)
-        self.init_parameters(self.downsamplings[0].conv)
+            blocks = [
+                MetaFormerBlock(channels, attention(i), next(rates), i >= 2)
+                for _ in range(depths[i])
+            ]
+            self.stages.append(Stage(downsample, blocks))
+        norms = {str(i): layer_norm(embed_dims[i]) for i in self.out_indices}
+        self.out_norms = nn.ModuleDict(norms if out_norm else {})
+        self.apply(init_linear_and_conv)
+        init_stem_bias(self.stem)
         self.freeze(frozen_stages)
-
-    def level_lists(self):
-        return [self.downsamplings, self.blocks]
-
-    def parts(self):
-        return list(zip(self.downsamplings, self.blocks, strict=True))

@@ -16,100 +16,65 @@ Channels come last inside the network, as in `IViT`.
 """
 
 from collections.abc import Mapping
-from math import prod
 
-import torch
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models.layers import (
     DepthwiseConv,
     DropPath,
-    PointwiseLinear,
+    PatchStem,
     PointwiseMlp,
     SeparableConv,
     StarReLU,
     StructureAwareAttention,
-    fit_on_load,
+    drop_path_rates,
     grid_of,
-    pad_to_patches,
-    pos_embed_map,
+    init_linear_and_conv,
+    init_stem_bias,
 )
 from mmattn.models.layers.structure_aware.comparators import COMPARATORS
-from mmattn.models.layers.structure_aware.variants import VARIANTS, SelfAttention
+from mmattn.models.layers.structure_aware.variants import VARIANTS
 from mmattn.registry import MODELS
 
-from .base_backbone import NO_WEIGHT_DECAY, presets
-from .pyramid import Pyramid
+from .base_backbone import BaseBackbone, Stage
+from .pvt_v2 import EPSILON, ConvMlp, PatchEmbed
 
 MIXERS = VARIANTS | COMPARATORS
 HEAD_DIMS = 16
 PATCH_SIZE = 16  # in the paper's plain network
+ARCH = 'embed_dims', 'depths', 'mlp_ratios', 'conv_stages', 'patterns'
 ACTIVATIONS = {'gelu': nn.GELU, 'star_relu': StarReLU}
 
 
-class ConvMlp(nn.Sequential):
-    """MLP with a depthwise convolution before its activation."""
-
-    def __init__(self, embed_dims: int, hidden_dims: int, act_layer: type[nn.Module]):
-        super().__init__(
-            PointwiseLinear(embed_dims, hidden_dims),
-            DepthwiseConv(hidden_dims, 3),
-            act_layer(),
-            PointwiseLinear(hidden_dims, embed_dims),
-        )
-
-
-def layer_norm(embed_dims: int) -> nn.LayerNorm:
-    return nn.LayerNorm(embed_dims, eps=1e-6)
-
-
 class LiSABlock(nn.Module):
-    """Conv position embedding, if any, mixer and MLP, with residuals."""
+    """Conv position embedding, if any, attention and MLP, with residuals."""
 
     def __init__(
         self,
         embed_dims: int,
         position: nn.Module | None,
-        mixer: nn.Module,
+        attn: nn.Module,
         mlp: nn.Module,
         drop_path: float,
     ):
         super().__init__()
         self.position = position
-        self.norm1 = layer_norm(embed_dims)
-        self.mixer = mixer
-        self.norm2 = layer_norm(embed_dims)
+        self.norm1 = nn.LayerNorm(embed_dims, eps=EPSILON)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(embed_dims, eps=EPSILON)
         self.mlp = mlp
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.position is not None:
             x = x + self.position(x)
-        x = x + self.drop_path(self.mixer(self.norm1(x)))
+        x = x + self.drop_path(self.attn(self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
-class PatchEmbed(nn.Module):
-    """Strided convolution, with the settings `conv`, and, in a pyramid, a norm.
-
-    Channels come last.
-    """
-
-    def __init__(
-        self, in_channels: int, embed_dims: int, *, norm: bool = True, **conv: int
-    ):
-        super().__init__()
-        self.conv = nn.Conv2d(in_channels, embed_dims, **conv)
-        self.norm = layer_norm(embed_dims) if norm else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C)
-        return self.norm(x)
-
-
 @MODELS.register_module()
-class LiSANet(Pyramid):
+class LiSANet(BaseBackbone):
     """Lightweight structure-aware attention network.
 
     Args:
@@ -140,7 +105,7 @@ class LiSANet(Pyramid):
             mixer 'lisa', see `StructureAwareAttention`. At 384 pixels, kernels in the
             domain 'frequency' have the parameters that the paper prints.
         in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
-            compile, init_cfg: see `Pyramid`.
+            compile, init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size (the plain network pads right and below to
@@ -151,18 +116,17 @@ class LiSANet(Pyramid):
         ValueError: unknown arch, mixer, stage index or setting.
     """
 
-    stem_conv = 'patch_embeds.0.conv'
-    arch_zoo = presets(
-        ('embed_dims', 'depths', 'mlp_ratios', 'conv_stages', 'patterns'),
-        {
+    arch_zoo = {
+        name: dict(zip(ARCH, row, strict=True))
+        for name, row in {
             'hybrid-nano': ((32, 64, 160, 256), (2, 2, 6, 2), (4, 4, 3, 3), 2, 8),
             'isotropic': ((192,), (12,), (4,), 0, 16),
             'small': ((64, 128, 320, 384), (2, 4, 12, 4), (4, 4, 3, 3), 0, 8),
             'base': ((96, 192, 384, 576), (4, 8, 18, 3), (4, 4, 3, 3), 0, 8),
             'hybrid-small': ((64, 128, 320, 384), (3, 6, 12, 4), (4, 4, 3, 3), 2, 8),
             'hybrid-base': ((96, 192, 384, 576), (3, 12, 18, 3), (4, 4, 3, 3), 2, 8),
-        },
-    )
+        }.items()
+    }
 
     def __init__(
         self,
@@ -198,29 +162,35 @@ class LiSANet(Pyramid):
                 f'got {activation!r}'
             )
         act_layer = ACTIVATIONS[activation]
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
-        self.plain = len(self.arch['depths']) == 1
+        arch = self.resolve_arch(arch)
+        plain = len(arch['depths']) == 1
         given = embed_dims, num_heads, patch_size
-        if not self.plain and given != (None, None, None):
+        if not plain and given != (None, None, None):
             raise UserError(
                 'LiSANet: embed_dims, num_heads and patch_size are for a network of '
                 f'one stage, got {embed_dims}, {num_heads} and {patch_size} for '
                 f'{arch!r}'
             )
-        self.patch_size = PATCH_SIZE if patch_size is None else patch_size
+        patch_size = PATCH_SIZE if patch_size is None else patch_size
         if embed_dims is not None:
-            self.arch = dict(self.arch, embed_dims=(embed_dims,))
-        arch = self.arch
+            arch = dict(arch, embed_dims=(embed_dims,))
         embed_dims, depths = arch['embed_dims'], arch['depths']
         if num_heads is None and any(channels % HEAD_DIMS for channels in embed_dims):
             raise UserError(
                 f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, or num_heads '
                 f'given, got {embed_dims}'
             )
-        strides = [
-            self.patch_size if self.plain else 4 << i for i in range(len(depths))
-        ]
-        grids = [grid_of(img_size, stride) for stride in strides]
+        super().__init__(
+            embed_dims,
+            [patch_size] if plain else None,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
+        self.arch, self.plain = arch, plain
+        grids = [grid_of(img_size, stride) for stride in self.level_strides]
         patterns = arch['patterns'] if patterns is None else patterns
         self._check_mixer(mixer)
 
@@ -242,42 +212,38 @@ class LiSANet(Pyramid):
                 backend=backend,
             )
 
-        def block(stage: int, index: int, drop_path: float) -> nn.Module:
+        def block(stage: int, drop_path: float) -> LiSABlock:
             channels = embed_dims[stage]
             hidden_dims = arch['mlp_ratios'][stage] * channels
             if stage < arch['conv_stages']:
-                mix = SeparableConv(channels, 7, act_layer)
+                attn = SeparableConv(channels, 7, act_layer)
             else:
-                mix = attention(channels, grids[stage])
+                attn = attention(channels, grids[stage])
             position, mlp = None, PointwiseMlp(channels, hidden_dims, act_layer)
-            if not self.plain:
+            if not plain:
                 position = DepthwiseConv(channels, 3)
                 mlp = ConvMlp(channels, hidden_dims, act_layer)
-            return LiSABlock(channels, position, mix, mlp, drop_path)
+            return LiSABlock(channels, position, attn, mlp, drop_path)
 
-        def embed(stage: int) -> nn.Module:
-            channels = embed_dims[stage]
-            if self.plain:
-                patches = dict(kernel_size=self.patch_size, stride=self.patch_size)
-                return PatchEmbed(in_channels, channels, norm=False, **patches)
-            if stage == 0:
-                return PatchEmbed(
-                    in_channels, channels, kernel_size=7, stride=4, padding=3
-                )
-            dims = embed_dims[stage - 1 : stage + 1]
-            return PatchEmbed(*dims, kernel_size=3, stride=2, padding=1)
-
-        stages = self.build_layers(embed, block, drop_path_rate)
-        self.patch_embeds = nn.ModuleList(stage.downsample for stage in stages)
-        self.blocks = nn.ModuleList(stage.blocks for stage in stages)
-        self.out_norms = self.build_out_norms(layer_norm, out_norm)
-        self.init_parameters(self.patch_embeds[0].conv)
-        self.register_parameter('pos_embed', None)
-        if self.plain:
-            self.grid_size = grids[0]
-            self.pos_embed = nn.Parameter(torch.empty(1, prod(grids[0]), embed_dims[0]))
-            nn.init.trunc_normal_(self.pos_embed, std=0.02)
-            fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
+        if plain:
+            self.stem = PatchStem(in_channels, embed_dims[0], patch_size, img_size)
+        else:
+            conv = dict(kernel_size=7, stride=4, padding=3, eps=EPSILON)
+            self.stem = PatchEmbed(in_channels, embed_dims[0], **conv)
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        conv = dict(kernel_size=3, stride=2, padding=1, eps=EPSILON)
+        self.stages = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            dims = embed_dims[i - 1 : i + 1]
+            downsample = PatchEmbed(*dims, **conv) if i else None
+            blocks = [block(i, next(rates)) for _ in range(depths[i])]
+            self.stages.append(Stage(downsample, blocks))
+        norms = {
+            str(i): nn.LayerNorm(embed_dims[i], eps=EPSILON) for i in self.out_indices
+        }
+        self.out_norms = nn.ModuleDict(norms if out_norm else {})
+        self.apply(init_linear_and_conv)
+        init_stem_bias(self.stem)
         self.freeze(frozen_stages)
 
     def _check_mixer(self, mixer: str):
@@ -287,39 +253,3 @@ class LiSANet(Pyramid):
                 f'LiSANet: mixer of a network of {"one" if self.plain else "several"} '
                 f'stages must be one of {mixers}, got {mixer!r}'
             )
-
-    def no_weight_decay_keywords(self) -> frozenset[str]:
-        """Return parts of the names of parameters that should not decay.
-
-        The tables that self-attention adds to its scores do not decay, as in other
-        networks. Those of the other mixers multiply, as convolution kernels do, and
-        decay.
-        """
-        added = any(isinstance(module, SelfAttention) for module in self.modules())
-        return NO_WEIGHT_DECAY | ({'mixer.table'} if added else set())
-
-    def parts(self):
-        return list(zip(self.patch_embeds, self.blocks, strict=True))
-
-    def stages(self):
-        stages = super().stages()
-        if self.plain:
-            stages[0].append(self.pos_embed)
-        return stages
-
-    def levels(self):
-        if self.plain:
-            return [(self.arch['embed_dims'][0], self.patch_size)]
-        return super().levels()
-
-    def level_lists(self):
-        return [self.patch_embeds, self.blocks]
-
-    def walk(self, x, indices, take):
-        x = pad_to_patches(x, self.patch_size) if self.plain else x
-        return super().walk(x, indices, take)
-
-    def add_positions(self, x: Tensor, stage: int) -> Tensor:
-        if not self.plain:
-            return x
-        return x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])

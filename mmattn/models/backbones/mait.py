@@ -3,8 +3,8 @@
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, Tables 2 to 8. No official code is
 known. Except for the masks it is DeiT (Touvron et al.,
-https://arxiv.org/abs/2012.12877). Parameters have the names of timm's
-`VisionTransformer` and `VisionTransformerDistilled`, so weights of DeiT load unchanged.
+https://arxiv.org/abs/2012.12877). Blocks have the names of timm's `VisionTransformer`
+and `VisionTransformerDistilled`, and weights of DeiT load.
 
 The paper gives channels, heads, depths, masking schemes, and where LayerScale and
 distillation are used. It prints 3 heads for 'xsmall'; CaiT-XS of the same width has 6.
@@ -13,10 +13,9 @@ Our choices are layer 8 of 'sch2' and the schemes at depths other than 24 (see
 `MaskedAttention`), and 1e-5, CaiT's at this depth, as LayerScale's initial value.
 """
 
-from collections import OrderedDict
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +24,18 @@ from mmattn.errors import UserError
 from mmattn.models.layers import (
     DropPath,
     MaskedAttention,
+    PatchStem,
     PointwiseMlp,
     RandomMaskedAttention,
-    fit_on_load,
-    grid_of,
+    drop_path_rates,
     init_linear_and_conv,
-    pad_to_patches,
     pos_embed_tokens,
     resolve_masking,
 )
 from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.registry import MODELS
 
-from .base_backbone import drop_path_rates, run_block
-from .plain import Plain
+from .base_backbone import BaseBackbone
 
 OUT_TYPES = 'featmap', 'cls_token'
 
@@ -82,8 +79,45 @@ class MaiTBlock(nn.Module):
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
+class TokenStem(PatchStem):
+    """Patches behind a class token and, if asked, a distillation token."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        embed_dims: int,
+        patch_size: int,
+        img_size: int | Sequence[int],
+        distilled: bool,
+    ):
+        num_special = 2 if distilled else 1
+        super().__init__(in_channels, embed_dims, patch_size, img_size, num_special)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims))
+        dist_token = nn.Parameter(torch.empty(1, 1, embed_dims)) if distilled else None
+        self.register_parameter('dist_token', dist_token)
+        for token in self.tokens():
+            nn.init.trunc_normal_(token, std=0.02)
+
+    def tokens(self) -> list[nn.Parameter]:
+        tokens = [self.cls_token, self.dist_token]
+        return [token for token in tokens if token is not None]
+
+    def no_weight_decay(self) -> set[str]:
+        return {'cls_token', 'dist_token', 'pos_embed'}
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+        """Return tokens (B, N, C) and the patches' grid."""
+        x = self.embed(x)
+        grid = x.shape[1:3]
+        special = [token.expand(x.shape[0], -1, -1) for token in self.tokens()]
+        positions = pos_embed_tokens(
+            self.pos_embed, self.grid_size, grid, self.num_special
+        )
+        return torch.cat([*special, x.flatten(1, 2)], dim=1) + positions, grid
+
+
 @MODELS.register_module()
-class MaiT(Plain):
+class MaiT(BaseBackbone):
     """Masked attention image Transformer; without masks, DeiT.
 
     Args:
@@ -165,27 +199,23 @@ class MaiT(Plain):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile, in_channels)
         arch = self.resolve_arch(arch)
         embed_dims = arch['embed_dims']
         depth = arch['depth'] if depth is None else depth
         num_heads = arch['num_heads'] if num_heads is None else num_heads
+        super().__init__(
+            [embed_dims] * depth,
+            [patch_size] * depth,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
         if out_type not in OUT_TYPES:
             raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         self.out_type = out_type
-        self.out_indices = self.resolve_out_indices(out_indices, depth)
-        self.with_cp = with_cp
-        self.patch_size = patch_size
-        self.num_special = 2 if distilled else 1
-        self.grid_size = grid_of(img_size, patch_size)
-
-        projection = nn.Conv2d(in_channels, embed_dims, patch_size, stride=patch_size)
-        self.patch_embed = nn.Sequential(OrderedDict(proj=projection))
-        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims))
-        dist_token = nn.Parameter(torch.empty(1, 1, embed_dims)) if distilled else None
-        self.register_parameter('dist_token', dist_token)
-        num_tokens = self.num_special + prod(self.grid_size)
-        self.pos_embed = nn.Parameter(torch.empty(1, num_tokens, embed_dims))
+        self.stem = TokenStem(in_channels, embed_dims, patch_size, img_size, distilled)
         attention = MaskedAttention
         if random_mask_seed is not None:
             attention = partial(RandomMaskedAttention, seed=random_mask_seed)
@@ -199,7 +229,7 @@ class MaiT(Plain):
                     soft=masked.soft,
                     alpha_init=alpha_init,
                     kernel_size=kernel_size,
-                    num_special=self.num_special,
+                    num_special=self.stem.num_special,
                     mask_fill=mask_fill,
                     backend=backend,
                 ),
@@ -213,72 +243,59 @@ class MaiT(Plain):
             )
         )
         # Blocks above the last returned one would never get a gradient.
-        *others, last = self.out_indices
-        del self.blocks[last + 1 :]
-        self.norm = nn.LayerNorm(embed_dims, eps=1e-6)
+        del self.blocks[self.out_indices[-1] + 1 :]
         self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in others}
+            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
         )
-        for embedding in self._embeddings():
-            nn.init.trunc_normal_(embedding, std=0.02)
         self.apply(init_linear_and_conv)
-        fit_on_load(
-            self, 'pos_embed', self.grid_size, dim=1, num_special=self.num_special
-        )
         self.freeze(frozen_stages)
 
-    def _special_tokens(self) -> list[nn.Parameter]:
-        tokens = [self.cls_token, self.dist_token]
-        return [token for token in tokens if token is not None]
+    def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
+        """Return maps (B, H, W, C), or special tokens (B, S, C) for 'cls_token'."""
+        (x, grid), outs = self.stem(x.movedim(1, -1)), []
+        start = self.stem.num_special
+        for level, block in enumerate(self.blocks[: indices[-1] + 1]):
+            x = self.run(block, x, grid)
+            if level in indices and self.out_type == 'featmap':
+                outs.append(x[:, start:].unflatten(1, tuple(grid)))
+            elif level in indices:
+                outs.append(x[:, :start])
+        return outs
 
-    def _embeddings(self) -> list[nn.Parameter]:
-        return [*self._special_tokens(), self.pos_embed]
-
-    def stages(self):
-        stem = [self.patch_embed, *self._embeddings()]
-        return [stem, *([block] for block in self.blocks)]
-
-    def walk(self, x, indices, take):
-        x = self.patch_embed(pad_to_patches(x, self.patch_size))  # (B, C, H, W)
-        grid = x.shape[2:]
-        x = x.flatten(2).transpose(1, 2)  # (B, N, C)
-        special = [token.expand(x.shape[0], -1, -1) for token in self._special_tokens()]
-        x = torch.cat([*special, x], dim=1)
-        x = x + pos_embed_tokens(self.pos_embed, self.grid_size, grid, self.num_special)
-        outs = []
-        for i in range(max(indices) + 1):
-            x = run_block(self.blocks[i], x, self.with_cp, grid)
-            if i in indices:
-                outs.append(take((x, grid), i))
-        return tuple(outs)
-
-    def output(
-        self, state: tuple[Tensor, Sequence[int]], index: int
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        x, grid = state
-        start = self.num_special
-        x = x[:, start:] if self.out_type == 'featmap' else x[:, :start]
-        if str(index) in self.out_norms:
-            x = self.out_norms[str(index)](x)
-        elif index == len(self.blocks) - 1:
-            x = self.norm(x)
+    def to_output(self, x: Tensor, level: int) -> Tensor | tuple[Tensor, Tensor]:
+        x = super().to_output(x, level)
         if self.out_type == 'featmap':
-            return _as_map(x, grid)
-        return x[:, 0] if start == 1 else x.unbind(1)
+            return x
+        return x.squeeze(-1) if self.stem.num_special == 1 else x.unbind(-1)
 
-    def raw_map(self, state: tuple[Tensor, Sequence[int]]) -> Tensor:
-        x, grid = state
-        return _as_map(x[:, self.num_special :], grid)
-
-    def ends_in_norm(self):
-        return super().ends_in_norm() or not isinstance(self.norm, nn.Identity)
-
-    def prune(self, last: int, keep_norms: bool = True):
-        if not keep_norms or last < len(self.blocks) - 1:
-            self.norm = nn.Identity()
-        super().prune(last, keep_norms)
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_state_dict(weights, self.out_indices[-1])
 
 
-def _as_map(x: Tensor, grid: Sequence[int]) -> Tensor:
-    """Return the map (B, C, H, W) of patches (B, N, C)."""
-    return x.transpose(1, 2).unflatten(2, tuple(grid))
+DEIT_NAMES = {
+    r'patch_embed\.': 'stem.',
+    r'(pos_embed|cls_token|dist_token)$': r'stem.\1',
+}
+
+
+def convert_state_dict(
+    state_dict: Mapping[str, Tensor], last: int | None = None
+) -> dict[str, Tensor]:
+    """Convert weights of timm's DeiT to the names of `MaiT`; other names stay.
+
+    Args:
+        state_dict: the weights.
+        last: the block whose output goes through DeiT's norm; None takes DeiT's last.
+    """
+    if last is None:
+        blocks = [
+            name.split('.')[1] for name in state_dict if name.startswith('blocks')
+        ]
+        last = max(map(int, blocks), default=0)
+    names = DEIT_NAMES | {r'norm\.': f'out_norms.{last}.'}
+    converted = {}
+    for name, value in state_dict.items():
+        for theirs, ours in names.items():
+            name = re.sub(f'^{theirs}', ours, name)
+        converted[name] = value
+    return converted

@@ -3,8 +3,8 @@
 The "Masked CaiT" of Table 7 of Li, Ardestani and Hassoun, "MaiT: Leverage Attention
 Masks for More Efficient Image Transformers", https://arxiv.org/abs/2207.03006. CaiT
 (Touvron et al., "Going deeper with Image Transformers",
-https://arxiv.org/abs/2103.17239) is timm's, with timm's parameter names, and its
-weights load unchanged; only the forward of its talking-heads attention is ours.
+https://arxiv.org/abs/2103.17239) is timm's, and its weights load; only the forward of
+its talking-heads attention is ours.
 
 The paper does not say which layers are masked, nor where the mask acts between the two
 mixtures of talking heads. Our choice is 'sch1', and to mask the mixed scores right
@@ -19,9 +19,7 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models.layers import (
-    embed_patches,
-    fit_on_load,
-    grid_of,
+    PatchStem,
     resolve_masking,
 )
 from mmattn.models.layers.masked.attention import alpha_logit, check_mask
@@ -30,9 +28,9 @@ from mmattn.ops import neighborhood_mask
 from mmattn.ops.masked_attention import resolve_heads
 from mmattn.registry import MODELS
 
-from .base_backbone import run_block
+from . import mait
+from .base_backbone import BaseBackbone
 from .mait import OUT_TYPES
-from .plain import Plain
 
 
 class MaskedTalkingHeads(nn.Module):
@@ -76,6 +74,9 @@ class MaskedTalkingHeads(nn.Module):
         logit = alpha_logit(self.masked_heads, soft, alpha_init)
         self.register_parameter('alpha_logit', logit)
 
+    def no_weight_decay(self) -> set[str]:
+        return {'alpha_logit'}
+
     @property
     def alpha(self) -> Tensor | None:
         """Alpha of each soft-masked head, in (0, 1); None for a hard mask."""
@@ -111,8 +112,20 @@ def _mix_heads(linear: nn.Linear, x: Tensor) -> Tensor:
     return linear(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+class ClassAttention(nn.Module):
+    """The class token and the blocks in which it attends to the patches."""
+
+    def __init__(self, cls_token: nn.Parameter, blocks: nn.ModuleList):
+        super().__init__()
+        self.cls_token = cls_token
+        self.blocks = blocks
+
+    def no_weight_decay(self) -> set[str]:
+        return {'cls_token'}
+
+
 @MODELS.register_module()
-class MaskedCaiT(Plain):
+class MaskedCaiT(BaseBackbone):
     """CaiT with masked heads; without masks, timm's CaiT.
 
     Args:
@@ -180,10 +193,17 @@ class MaskedCaiT(Plain):
         # Here, since it imports all of timm's models.
         from timm.models.cait import Cait
 
-        super().__init__(init_cfg, compile, in_channels)
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
-        self.out_indices = self.resolve_out_indices(out_indices, depth)
+        super().__init__(
+            [embed_dims] * depth,
+            [patch_size] * depth,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
         if out_type not in OUT_TYPES:
             raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         if out_type == 'cls_token' and len(self.out_indices) > 1:
@@ -191,9 +211,7 @@ class MaskedCaiT(Plain):
                 f"out_type='cls_token' takes one of out_indices, got {out_indices}"
             )
         self.out_type = out_type
-        self.with_cp = with_cp
-        self.patch_size = patch_size
-        self.grid_size = grid_of(img_size, patch_size)
+        self.stem = PatchStem(in_channels, embed_dims, patch_size, img_size)
         maskings = iter(resolve_masking(masking, depth, arch['num_heads']))
 
         def attention(
@@ -212,7 +230,7 @@ class MaskedCaiT(Plain):
             )
 
         cait = Cait(
-            img_size=tuple(side * patch_size for side in self.grid_size),
+            img_size=tuple(side * patch_size for side in self.stem.grid_size),
             patch_size=patch_size,
             in_chans=in_channels,
             num_classes=0,
@@ -224,52 +242,51 @@ class MaskedCaiT(Plain):
             init_values=layer_scale,
             attn_block=attention,
         )
-        self.patch_embed = cait.patch_embed
-        self.pos_embed = cait.pos_embed
+        self.stem.proj = cait.patch_embed.proj
         self.blocks = nn.ModuleList(cait.blocks)
-        self.norm = cait.norm
-        self.register_parameter('cls_token', None)
-        if out_type == 'cls_token':
-            self.cls_token = cait.cls_token
-            self.blocks_token_only = cait.blocks_token_only
         self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices[:-1]}
+            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
         )
-        fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
+        if out_type == 'cls_token':
+            self.class_attention = ClassAttention(
+                cait.cls_token, cait.blocks_token_only
+            )
         self.freeze(frozen_stages)
 
-    def stages(self):
-        return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
+    def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
+        x, maps = self.stem(x.movedim(1, -1)), []
+        for level, block in enumerate(self.blocks[: indices[-1] + 1]):
+            x = self.run(block, x)
+            if level in indices:
+                maps.append(x)
+        return maps
 
-    def walk(self, x, indices, take):
-        x = embed_patches(x, self.patch_embed.proj, self.pos_embed, self.grid_size)
-        outs = []
-        for i in range(max(indices) + 1):
-            x = run_block(self.blocks[i], x, self.with_cp)
-            if i in indices:
-                outs.append(take(x, i))
-        return tuple(outs)
+    def to_output(self, x: Tensor, level: int) -> Tensor:
+        if self.out_type == 'featmap':
+            return super().to_output(x, level)
+        x, token = x.flatten(1, 2), self.class_attention.cls_token
+        token = token.expand(x.shape[0], -1, -1)
+        for block in self.class_attention.blocks:
+            token = self.run(block, x, token)
+        return super().to_output(token, level).squeeze(-1)
 
-    def output(self, x: Tensor, index: int) -> Tensor:
-        if self.out_type == 'cls_token':
-            return self.norm(self._class_token(x.flatten(1, 2)))
-        if str(index) in self.out_norms:
-            x = self.out_norms[str(index)](x)
-        elif index == len(self.blocks) - 1:
-            x = self.norm(x)
-        return x.permute(0, 3, 1, 2)  # (B, C, H, W)
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_state_dict(weights, self.out_indices[-1])
 
-    def ends_in_norm(self):
-        return super().ends_in_norm() or not isinstance(self.norm, nn.Identity)
 
-    def prune(self, last: int, keep_norms: bool = True):
-        if not keep_norms or last < len(self.blocks) - 1:
-            self.norm = nn.Identity()
-        super().prune(last, keep_norms)
+CLASS_ATTENTION = {
+    'stem.cls_token': 'class_attention.cls_token',
+    'blocks_token_only.': 'class_attention.blocks.',
+}
 
-    def _class_token(self, x: Tensor) -> Tensor:
-        """Return the class token (B, C) of the tokens (B, N, C)."""
-        token = self.cls_token.expand(x.shape[0], -1, -1)
-        for block in self.blocks_token_only:
-            token = run_block(block, x, self.with_cp, token)
-        return token.squeeze(1)
+
+def convert_state_dict(
+    state_dict: Mapping[str, Tensor], last: int | None = None
+) -> dict[str, Tensor]:
+    """Convert weights of timm's CaiT to the names of `MaskedCaiT`; see `MaiT`'s."""
+    converted = {}
+    for name, value in mait.convert_state_dict(state_dict, last).items():
+        for theirs, ours in CLASS_ATTENTION.items():
+            name = name.replace(theirs, ours)
+        converted[name] = value
+    return converted

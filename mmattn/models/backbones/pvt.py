@@ -12,7 +12,7 @@ of positions are resized for every other grid, also one with as many pixels.
 Channels come last inside the network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isqrt, prod
 
 import torch
@@ -20,15 +20,15 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models.checkpoints.pvt import (
+    convert_known_layouts,
     convert_state_dict,
     layout_of,
-    take_any_layout,
     to_official_state_dict,
 )
 from mmattn.models.layers import (
-    DropPath,
     PointwiseMlp,
     SpatialReductionAttention,
+    drop_path_rates,
     fit_on_load,
     init_linear_and_conv,
     pos_embed_map,
@@ -36,48 +36,58 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .pyramid import Pyramid, Stage
+from .base_backbone import BaseBackbone, Stage
+from .pvt_v2 import EPSILON, Block, PatchEmbed
 
 __all__ = ['PVT', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 
 OUT_TYPES = 'featmap', 'cls_token'
-EPSILON = 1e-6
 
 
-class PVTBlock(nn.Module):
-    """Attention and MLP behind norms, with residuals.
+class PositionedPatches(PatchEmbed):
+    """Patches with learned positions (bilinear), behind a class token if asked.
 
-    The shape is (B, H, W, C) in and out, or (B, N, C) if its parts take that.
+    It maps (B, H, W, C) to (B, H // stride, W // stride, C'), or with the token to
+    (B, 1 + N, C').
     """
 
     def __init__(
-        self, embed_dims: int, attn: nn.Module, mlp: nn.Module, drop_path: float
+        self,
+        in_channels: int,
+        embed_dims: int,
+        stride: int,
+        grid_size: Sequence[int],
+        with_token: bool,
     ):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dims, eps=EPSILON)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(embed_dims, eps=EPSILON)
-        self.mlp = mlp
-        self.drop_path = DropPath(drop_path)
+        super().__init__(in_channels, embed_dims, kernel_size=stride, stride=stride)
+        self.grid_size = grid_size
+        num_special = int(with_token)
+        num_tokens = num_special + prod(grid_size)
+        self.pos_embed = nn.Parameter(torch.empty(1, num_tokens, embed_dims))
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        self.register_parameter('cls_token', None)
+        if with_token:
+            self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims))
+            nn.init.trunc_normal_(self.cls_token, std=0.02)
+        else:
+            self.register_load_state_dict_pre_hook(drop_loaded_token)
+        sizes = dict(size=grid_size, dim=1, num_special=num_special)
+        fit_on_load(self, 'pos_embed', mode='bilinear', **sizes)
+
+    def no_weight_decay(self) -> set[str]:
+        return {'pos_embed', 'cls_token'}
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = super().forward(x)
+        grids = self.grid_size, x.shape[1:3]
+        if self.cls_token is None:
+            return x + pos_embed_map(self.pos_embed, *grids, mode='bilinear')
+        token = self.cls_token.expand(x.shape[0], -1, -1)
+        x = torch.cat([token, x.flatten(1, 2)], dim=1)
+        return x + pos_embed_tokens(self.pos_embed, *grids, 1, mode='bilinear')
 
 
-class PatchEmbed(nn.Module):
-    """Strided convolution, with the settings `conv`, and norm; channels come last."""
-
-    def __init__(self, in_channels: int, embed_dims: int, **conv: int):
-        super().__init__()
-        self.proj = nn.Conv2d(in_channels, embed_dims, **conv)
-        self.norm = nn.LayerNorm(embed_dims)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
-
-
-def drop_loaded_token(module: Stage, state_dict: dict, prefix: str, *args):
+def drop_loaded_token(module: PositionedPatches, state_dict: dict, prefix: str, *args):
     """Hook before loading: drop the class token's position for a stage without one."""
     key = prefix + 'pos_embed'
     table = state_dict.get(key)
@@ -89,7 +99,7 @@ def drop_loaded_token(module: Stage, state_dict: dict, prefix: str, *args):
 
 
 @MODELS.register_module()
-class PVT(Pyramid):
+class PVT(BaseBackbone):
     """Pyramid Vision Transformer.
 
     Args:
@@ -104,7 +114,7 @@ class PVT(Pyramid):
         out_indices: stages whose maps are returned; None returns all, or the class
             token alone.
         in_channels, drop_path_rate, frozen_stages, with_cp, compile, init_cfg: see
-            `Pyramid`.
+            `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of 32 or more pixels a side and returns a tuple of
@@ -162,98 +172,66 @@ class PVT(Pyramid):
         with_token = out_type == 'cls_token'
         if with_token and out_indices is None:
             out_indices = -1
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        super().__init__(
+            embed_dims,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
         self.out_type = out_type
-        arch = self.arch
-        embed_dims, last = arch['embed_dims'], len(arch['depths']) - 1
-        if with_token and (self.out_indices[-1] != last or arch['sr_ratios'][-1] != 1):
+        end, last = self.out_indices[-1], len(depths) - 1
+        if with_token and (end != last or arch['sr_ratios'][-1] != 1):
             raise UserError(
                 "PVT: the class token of out_type='cls_token' is in the last stage, "
                 f'whose sr_ratio must be 1, got out_indices {out_indices} and '
                 f'sr_ratios {arch["sr_ratios"]}'
             )
+        self.min_side = self.level_strides[end]  # what is beyond a multiple is dropped
         sides = (img_size,) * 2 if isinstance(img_size, int) else img_size
-        self.grid_sizes = [
-            tuple(side // (4 << stage) for side in sides) for stage in range(last + 1)
+        grids = [
+            tuple(side // stride for side in sides) for stride in self.level_strides
         ]
-        if not all(map(all, self.grid_sizes)):
+        if not all(map(all, grids)):
             raise UserError(
                 f'PVT: img_size must be {4 << last} or more a side, got {img_size}'
             )
 
-        def downsample(stage: int) -> nn.Module | None:
-            dims = embed_dims[stage - 1 : stage + 1]
-            return PatchEmbed(*dims, kernel_size=2, stride=2) if stage else None
-
-        def block(stage: int, index: int, drop_path: float) -> nn.Module:
-            channels = embed_dims[stage]
+        def block(stage: int, drop_path: float) -> Block:
+            channels, num_heads = embed_dims[stage], arch['num_heads'][stage]
             attn = SpatialReductionAttention(
-                channels, arch['num_heads'][stage], arch['sr_ratios'][stage]
+                channels, num_heads, arch['sr_ratios'][stage]
             )
             mlp = PointwiseMlp(channels, arch['mlp_ratios'][stage] * channels)
-            return PVTBlock(channels, attn, mlp, drop_path)
+            return Block(channels, attn, mlp, drop_path)
 
-        self.patch_embed = PatchEmbed(
-            in_channels, embed_dims[0], kernel_size=4, stride=4
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.stem = PositionedPatches(
+            in_channels, embed_dims[0], 4, grids[0], with_token and last == 0
         )
-        self.layers = self.build_layers(downsample, block, drop_path_rate)
-        for i, layer in enumerate(self.layers):
-            num_tokens = prod(self.grid_sizes[i]) + (with_token and i == last)
-            layer.pos_embed = nn.Parameter(torch.empty(1, num_tokens, embed_dims[i]))
-        self.register_parameter('cls_token', None)
-        self.norm = None
+        self.stages = nn.ModuleList()
+        for i in range(end + 1):
+            downsample = None
+            if i:
+                dims, has_token = embed_dims[i - 1 : i + 1], with_token and i == last
+                downsample = PositionedPatches(*dims, 2, grids[i], has_token)
+            blocks = [block(i, next(rates)) for _ in range(depths[i])]
+            self.stages.append(Stage(downsample, blocks))
+        self.out_norms = nn.ModuleDict()
         if with_token:
-            self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dims[-1]))
-            self.norm = nn.LayerNorm(embed_dims[-1], eps=EPSILON)
-        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm=False)
+            self.out_norms[str(last)] = nn.LayerNorm(embed_dims[-1], eps=EPSILON)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 init_linear_and_conv(module)
-        for name, param in self.named_parameters():
-            if name.endswith(('pos_embed', 'cls_token')):
-                nn.init.trunc_normal_(param, std=0.02)
-        self.register_load_state_dict_pre_hook(take_any_layout)
-        for i, layer in enumerate(self.layers):
-            has_token = self._has_token(i)
-            if not has_token:
-                layer.register_load_state_dict_pre_hook(drop_loaded_token)
-            fit_on_load(
-                layer,
-                'pos_embed',
-                self.grid_sizes[i],
-                dim=1,
-                num_special=int(has_token),
-                mode='bilinear',
-            )
         self.freeze(frozen_stages)
 
-    def stages(self):
-        stages = super().stages()
-        stages[0].append(self.layers[0].pos_embed)
-        for stage, layer in zip(stages[2:], self.layers[1:], strict=True):
-            stage.insert(1, layer.pos_embed)
-        if self.cls_token is not None:
-            stages[-1].append(self.cls_token)
-        return stages
+    def to_output(self, x: Tensor, level: int) -> Tensor:
+        if x.dim() == 3:  # the class token and those of the map
+            return super().to_output(x[:, :1], level).squeeze(-1)
+        return super().to_output(x, level)
 
-    @property
-    def min_side(self):
-        return self.levels()[-1][1]  # downsampling drops what is beyond a multiple
-
-    def add_positions(self, x: Tensor, stage: int) -> Tensor:
-        """Add a stage's table, and join the class token: (B, 1 + N, C) in its stage."""
-        table, old_grid = self.layers[stage].pos_embed, self.grid_sizes[stage]
-        grid = x.shape[1:3]
-        if not self._has_token(stage):
-            return x + pos_embed_map(table, old_grid, grid, mode='bilinear')
-        token = self.cls_token.expand(x.shape[0], -1, -1)
-        x = torch.cat([token, x.flatten(1, 2)], dim=1)
-        return x + pos_embed_tokens(table, old_grid, grid, 1, mode='bilinear')
-
-    def output(self, x: Tensor, stage: int) -> Tensor:
-        return (
-            self.norm(x[:, 0]) if self._has_token(stage) else super().output(x, stage)
-        )
-
-    def _has_token(self, stage: int) -> bool:
-        return self.cls_token is not None and stage == len(self.layers) - 1
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_known_layouts(weights)

@@ -2,7 +2,7 @@
 
 Wang et al., "PVT v2: Improved Baselines with Pyramid Vision Transformer",
 https://arxiv.org/abs/2106.13797. Official code: https://github.com/whai362/PVT,
-Apache-2.0. Parameters have the names of timm's `pvt_v2`, except for `layers`.
+Apache-2.0. Parameters have the names of timm's `pvt_v2`, except for the `stem`.
 
 Depths are those of the official code, which give its parameters; the paper's Table 1
 prints another one for stage 2 of b2 and b3. As there, the norms of blocks and stages
@@ -17,24 +17,69 @@ from math import sqrt
 from torch import Tensor, nn
 
 from mmattn.models.checkpoints.pvt import (
+    convert_known_layouts,
     convert_state_dict,
     layout_of,
-    take_any_layout,
     to_official_state_dict,
 )
 from mmattn.models.layers import (
     DepthwiseConv,
+    DropPath,
     LinearSpatialReductionAttention,
     PointwiseLinear,
     PointwiseMlp,
     SpatialReductionAttention,
+    drop_path_rates,
+    init_linear_and_conv,
+    init_stem_bias,
 )
 from mmattn.registry import MODELS
 
-from .pvt import EPSILON, PatchEmbed, PVTBlock
-from .pyramid import Pyramid
+from .base_backbone import BaseBackbone, Stage
 
 __all__ = ['PVTv2', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
+
+EPSILON = 1e-6
+
+
+class Block(nn.Module):
+    """Attention and MLP behind norms, with residuals.
+
+    The shape is (B, H, W, C) in and out, or (B, N, C) if its parts take that.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        attn: nn.Module,
+        mlp: nn.Module,
+        drop_path: float,
+        eps: float = EPSILON,
+    ):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dims, eps=eps)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(embed_dims, eps=eps)
+        self.mlp = mlp
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    """Strided convolution, with the settings `conv`, and norm; channels come last."""
+
+    def __init__(
+        self, in_channels: int, embed_dims: int, *, eps: float = 1e-5, **conv: int
+    ):
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, embed_dims, **conv)
+        self.norm = nn.LayerNorm(embed_dims, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
 
 class ConvMlp(nn.Module):
@@ -43,12 +88,18 @@ class ConvMlp(nn.Module):
     Networks with linear attention also have a ReLU before the convolution.
     """
 
-    def __init__(self, embed_dims: int, hidden_dims: int, relu: bool):
+    def __init__(
+        self,
+        embed_dims: int,
+        hidden_dims: int,
+        act_layer: type[nn.Module] = nn.GELU,
+        relu: bool = False,
+    ):
         super().__init__()
         self.fc1 = PointwiseLinear(embed_dims, hidden_dims)
         self.relu = nn.ReLU() if relu else nn.Identity()
         self.dwconv = DepthwiseConv(hidden_dims, 3)
-        self.act = nn.GELU()
+        self.act = act_layer()
         self.fc2 = PointwiseLinear(hidden_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +115,7 @@ def init_conv(module: nn.Module):
 
 
 @MODELS.register_module()
-class PVTv2(Pyramid):
+class PVTv2(BaseBackbone):
     """Pyramid Vision Transformer v2.
 
     Args:
@@ -78,7 +129,7 @@ class PVTv2(Pyramid):
         conv_mlp: whether MLPs have a depthwise convolution. Without it, and without
             `overlap`, the network knows no positions, since it has no tables of them.
         in_channels, drop_path_rate, out_indices, frozen_stages, with_cp, compile,
-            init_cfg: see `Pyramid`.
+            init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size and returns a tuple of maps (B, C_i, H_i,
@@ -132,57 +183,51 @@ class PVTv2(Pyramid):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(arch, out_indices, with_cp, compile, init_cfg, in_channels)
-        arch = self.arch
-        embed_dims = arch['embed_dims']
+        arch = self.resolve_arch(arch)
+        embed_dims, depths = arch['embed_dims'], arch['depths']
+        super().__init__(
+            embed_dims,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
         linear = arch['linear'] if linear is None else linear
 
-        def attention(stage: int) -> nn.Module:
-            shape = embed_dims[stage], arch['num_heads'][stage]
-            if linear:
-                return LinearSpatialReductionAttention(*shape)
-            return SpatialReductionAttention(*shape, arch['sr_ratios'][stage])
+        def patch_embed(in_channels: int, channels: int, stride: int) -> PatchEmbed:
+            conv = dict(kernel_size=stride, stride=stride)
+            if overlap:
+                conv = dict(conv, kernel_size=2 * stride - 1, padding=stride - 1)
+            return PatchEmbed(in_channels, channels, **conv)
 
-        def block(stage: int, index: int, drop_path: float) -> nn.Module:
-            channels = embed_dims[stage]
+        def block(stage: int, drop_path: float) -> Block:
+            channels, num_heads = embed_dims[stage], arch['num_heads'][stage]
             hidden_dims = arch['mlp_ratios'][stage] * channels
-            mlp = (
-                ConvMlp(channels, hidden_dims, relu=linear)
-                if conv_mlp
-                else PointwiseMlp(channels, hidden_dims)
-            )
-            return PVTBlock(channels, attention(stage), mlp, drop_path)
+            if linear:
+                attn = LinearSpatialReductionAttention(channels, num_heads)
+            else:
+                sr_ratio = arch['sr_ratios'][stage]
+                attn = SpatialReductionAttention(channels, num_heads, sr_ratio)
+            if conv_mlp:
+                mlp = ConvMlp(channels, hidden_dims, relu=linear)
+            else:
+                mlp = PointwiseMlp(channels, hidden_dims)
+            return Block(channels, attn, mlp, drop_path)
 
-        def downsample(stage: int) -> nn.Module | None:
-            if stage == 0:
-                return None
-            shape = embed_dims[stage - 1 : stage + 1]
-            return PatchEmbed(*shape, **patches(2))
-
-        def patches(stride: int) -> dict[str, int]:
-            if not overlap:
-                return dict(kernel_size=stride, stride=stride)
-            return dict(kernel_size=2 * stride - 1, stride=stride, padding=stride - 1)
-
-        self.patch_embed = PatchEmbed(in_channels, embed_dims[0], **patches(4))
-        self.layers = self.build_layers(downsample, block, drop_path_rate)
-        for layer, channels in zip(self.layers, embed_dims, strict=False):
-            layer.norm = nn.LayerNorm(channels, eps=EPSILON)
-        self.out_norms = self.build_out_norms(nn.LayerNorm, out_norm=False)
-        self.init_parameters(self.patch_embed.proj, init_conv)
-        self.register_load_state_dict_pre_hook(take_any_layout)
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        self.stem = patch_embed(in_channels, embed_dims[0], 4)
+        self.stages = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            downsample = patch_embed(*embed_dims[i - 1 : i + 1], 2) if i else None
+            blocks = [block(i, next(rates)) for _ in range(depths[i])]
+            norm = nn.LayerNorm(embed_dims[i], eps=EPSILON)
+            self.stages.append(Stage(downsample, blocks, norm))
+        self.out_norms = nn.ModuleDict()  # each stage ends in a norm
+        self.apply(init_linear_and_conv)
+        self.apply(init_conv)
+        init_stem_bias(self.stem)
         self.freeze(frozen_stages)
 
-    def stages(self):
-        stem, *stages = super().stages()
-        norms = [layer.norm for layer in self.layers]
-        return [
-            stem,
-            *([*stage, norm] for stage, norm in zip(stages, norms, strict=True)),
-        ]
-
-    def ends_in_norm(self):
-        return True
-
-    def end_stage(self, x: Tensor, stage: int) -> Tensor:
-        return self.layers[stage].norm(x)
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_known_layouts(weights)

@@ -4,26 +4,22 @@ The network of Tables 2 to 4 and 8 of Kang, Yang and Ryu, "Interactive Multi-Hea
 Self-Attention with Linear Complexity", https://arxiv.org/abs/2402.17507: DeiT-T and
 DeiT-S (Touvron et al., https://arxiv.org/abs/2012.12877) without a class token, which
 the paper's FLOPs exclude; features are the mean of the tokens. `MaiT` has a class token
-and the parameter names of timm's DeiT.
+and loads weights of DeiT.
 """
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models.layers import (
-    DropPath,
     InteractiveAttention,
     MaskedAttention,
+    PatchStem,
     PointwiseLinear,
     PointwiseMlp,
-    embed_patches,
-    fit_on_load,
-    grid_of,
+    drop_path_rates,
     init_linear_and_conv,
     resolve_masking,
 )
@@ -35,8 +31,8 @@ from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.ops.landmark_attention import mixed_attention_reference
 from mmattn.registry import MODELS
 
-from .base_backbone import drop_path_rates, run_block
-from .plain import Plain
+from .base_backbone import BaseBackbone
+from .pvt_v2 import EPSILON, Block
 
 
 class SelfAttention(nn.Module):
@@ -73,6 +69,9 @@ class InteractiveSelfAttention(SelfAttention):
         self.w1, self.w2 = mixing_weights(num_heads, interact_expand)
         reset_mixing_weights(self.w1, self.w2)
 
+    def no_weight_decay(self) -> set[str]:
+        return {'w1', 'w2'}
+
     @property
     def softmax_mixing(self) -> Tensor:
         """Weights (M, E) that mix the softmax's heads; `mmattn.analysis` reads them."""
@@ -85,31 +84,8 @@ class InteractiveSelfAttention(SelfAttention):
         return self.proj(out.reshape(B, H, W, C))
 
 
-class MaskedSelfAttention(MaskedAttention):
-    """Masked attention with `SelfAttention`'s parameters; (B, H, W, C) in and out."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(1, 2), x.shape[1:3]).view_as(x)
-
-
-class TransformerBlock(nn.Module):
-    """Attention and MLP behind norms, with residuals; (B, H, W, C) in and out."""
-
-    def __init__(self, embed_dims: int, attention: nn.Module, drop_path: float):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dims, eps=1e-6)
-        self.attention = attention
-        self.norm2 = nn.LayerNorm(embed_dims, eps=1e-6)
-        self.mlp = PointwiseMlp(embed_dims, 4 * embed_dims)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.attention(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
 @MODELS.register_module()
-class ViT(Plain):
+class ViT(BaseBackbone):
     """Plain ViT without class token.
 
     Args:
@@ -150,7 +126,6 @@ class ViT(Plain):
             without interaction, or dense attention with a backend.
     """
 
-    stem_conv = 'patch_embed'
     arch_zoo = {
         'tiny': dict(embed_dims=192, depth=12, num_heads=3),
         'small': dict(embed_dims=384, depth=12, num_heads=6),
@@ -180,10 +155,18 @@ class ViT(Plain):
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
     ):
-        super().__init__(init_cfg, compile, in_channels)
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
         num_heads = arch['num_heads']
+        super().__init__(
+            [embed_dims] * depth,
+            [patch_size] * depth,
+            out_indices=out_indices,
+            in_channels=in_channels,
+            with_cp=with_cp,
+            compile=compile,
+            init_cfg=init_cfg,
+        )
 
         def mhsa(layer: int) -> nn.Module:
             return SelfAttention(embed_dims, num_heads)
@@ -204,7 +187,7 @@ class ViT(Plain):
 
         def masked(layer: int) -> nn.Module:
             heads, soft = resolve_masking(masking, depth, num_heads)[layer]
-            return MaskedSelfAttention(
+            return MaskedAttention(
                 embed_dims,
                 num_heads,
                 heads,
@@ -227,41 +210,27 @@ class ViT(Plain):
                 f'ViT: attention={attention!r} has no backends, so `backend` must be '
                 f'None, got {backend!r}'
             )
-        self.out_indices = self.resolve_out_indices(out_indices, depth)
-        self.with_cp = with_cp
-        self.patch_size = patch_size
-        self.grid_size = grid_of(img_size, patch_size)
-        self.patch_embed = nn.Conv2d(
-            in_channels, embed_dims, patch_size, stride=patch_size
-        )
-        self.pos_embed = nn.Parameter(torch.empty(1, prod(self.grid_size), embed_dims))
+        self.stem = PatchStem(in_channels, embed_dims, patch_size, img_size)
+        rates = drop_path_rates(drop_path_rate, depth)
         self.blocks = nn.ModuleList(
-            TransformerBlock(embed_dims, attentions[attention](layer), rate)
-            for layer, rate in enumerate(drop_path_rates(drop_path_rate, depth))
+            Block(
+                embed_dims,
+                attentions[attention](i),
+                PointwiseMlp(embed_dims, 4 * embed_dims),
+                rates[i],
+            )
+            for i in range(self.out_indices[-1] + 1)
         )
-        # Blocks above the last returned one would never get a gradient.
-        del self.blocks[self.out_indices[-1] + 1 :]
         self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
+            {str(i): nn.LayerNorm(embed_dims, eps=EPSILON) for i in self.out_indices}
         )
-        nn.init.trunc_normal_(self.pos_embed, std=0.02)
         self.apply(init_linear_and_conv)
-        fit_on_load(self, 'pos_embed', self.grid_size, dim=1)
         self.freeze(frozen_stages)
 
-    def stages(self):
-        return [[self.patch_embed, self.pos_embed], *([block] for block in self.blocks)]
-
-    def walk(self, x, indices, take):
-        x = embed_patches(x, self.patch_embed, self.pos_embed, self.grid_size)
-        outs = []
-        for i in range(max(indices) + 1):
-            x = run_block(self.blocks[i], x, self.with_cp)
-            if i in indices:
-                outs.append(take(x, i))
-        return tuple(outs)
-
-    def output(self, x: Tensor, index: int) -> Tensor:
-        if str(index) in self.out_norms:
-            x = self.out_norms[str(index)](x)
-        return x.permute(0, 3, 1, 2)
+    def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
+        x, maps = self.stem(x.movedim(1, -1)), []
+        for level, block in enumerate(self.blocks[: indices[-1] + 1]):
+            x = self.run(block, x)
+            if level in indices:
+                maps.append(x)
+        return maps

@@ -203,7 +203,9 @@ def with_neck_biases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @load_hook
-def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def convert_any_layout(
+    module: nn.Module, weights: dict[str, Tensor]
+) -> dict[str, Tensor]:
     """Convert weights of another known layout for a detector.
 
     A neck with biases gets zeros from one without, such as mmdet's own.

@@ -15,7 +15,7 @@ def find_layout(
 
     Args:
         state_dict: the weights of a model.
-        markers: for each layout a regular expression of a name that no other has.
+        markers: for each layout a regular expression of a name that no later one has.
     """
     for layout, marker in markers.items():
         if any(re.fullmatch(marker, name) for name in state_dict):

@@ -8,49 +8,52 @@ import re
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import layouts
-from .load_hook import load_hook
 
 STAGES = range(4)
-PATCHES = 'patch_embed.', *(f'layers.{i}.downsample.' for i in STAGES[1:])
+PATCHES = 'stem.', *(f'stages.{i}.downsample.' for i in STAGES[1:])
+TOKEN = f'{PATCHES[-1]}cls_token'
+NORM = 'out_norms.3.'  # after the class token
 
-# Regular expression of a name that no other layout has.
+# Regular expression of a name that no layout below it has.
 MARKERS = {
+    'mmattn': r'stem\.proj\.weight',
     'official': r'block1\.0\.attn\.kv\.weight',
     'mmdet': r'layers\.0\.1\.[01]\.attn\.attn\.in_proj_weight',
     'timm': r'stages\.0\.blocks\.0\.attn\.kv\.weight',
     'huggingface': r'(pvt\.|pvt_v2\.)?encoder\.(block\.0|layers\.0\.blocks)\.0\.'
     r'attention\.(self\.)?key\.weight',
-    'mmattn': r'layers\.0\.blocks\.0\.attn\.kv\.weight',
 }
 # Prefixes of names, theirs and ours. The first matching prefix is replaced.
 PREFIXES = {
     'official': {
+        'cls_token': TOKEN,
+        **{f'pos_embed{i + 1}': f'{PATCHES[i]}pos_embed' for i in STAGES},
         **{f'patch_embed{i + 1}.': PATCHES[i] for i in STAGES},
-        **{f'pos_embed{i + 1}': f'layers.{i}.pos_embed' for i in STAGES},
-        **{f'block{i + 1}.': f'layers.{i}.blocks.' for i in STAGES},
-        **{f'norm{i + 1}.': f'layers.{i}.norm.' for i in STAGES},
+        **{f'block{i + 1}.': f'stages.{i}.blocks.' for i in STAGES},
+        **{f'norm{i + 1}.': f'stages.{i}.norm.' for i in STAGES},
+        'norm.': NORM,
     },
     'mmdet': {
         **{f'layers.{i}.0.': PATCHES[i] for i in STAGES},
-        **{f'layers.{i}.1.0.pos_embed': f'layers.{i}.pos_embed' for i in STAGES},
-        **{f'layers.{i}.1.': f'layers.{i}.blocks.' for i in STAGES},
-        **{f'layers.{i}.2.': f'layers.{i}.norm.' for i in STAGES},
+        **{f'layers.{i}.1.0.pos_embed': f'{PATCHES[i]}pos_embed' for i in STAGES},
+        **{f'layers.{i}.1.': f'stages.{i}.blocks.' for i in STAGES},
+        **{f'layers.{i}.2.': f'stages.{i}.norm.' for i in STAGES},
     },
-    'timm': {'stages.': 'layers.'},
+    'timm': {'patch_embed.': 'stem.'},
     'huggingface': {
-        'encoder.patch_embeddings.3.cls_token': 'cls_token',
+        'encoder.patch_embeddings.3.cls_token': TOKEN,
         **{
-            f'encoder.patch_embeddings.{i}.position_embeddings': f'layers.{i}.pos_embed'
-            for i in STAGES
+            f'encoder.patch_embeddings.{i}.position_embeddings': f'{patches}pos_embed'
+            for i, patches in enumerate(PATCHES)
         },
         **{f'encoder.patch_embeddings.{i}.': PATCHES[i] for i in STAGES},
-        **{f'encoder.block.{i}.': f'layers.{i}.blocks.' for i in STAGES},
-        'encoder.layer_norm.': 'norm.',
+        **{f'encoder.block.{i}.': f'stages.{i}.blocks.' for i in STAGES},
+        'encoder.layer_norm.': NORM,
         **{f'encoder.layers.{i}.patch_embedding.': PATCHES[i] for i in STAGES},
-        'encoder.layers.': 'layers.',
+        'encoder.layers.': 'stages.',
         'classifier.': 'head.',
     },
 }
@@ -133,14 +136,11 @@ def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     }
 
 
-@load_hook
-def take_any_layout(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def convert_known_layouts(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Convert weights of a known layout; others stay, for loading to report them."""
-    return (
-        weights
-        if layouts.find_layout(weights, MARKERS) is None
-        else convert_state_dict(weights)
-    )
+    if layouts.find_layout(weights, MARKERS) is None:
+        return weights
+    return convert_state_dict(weights)
 
 
 def _renamed(name: str, prefixes: Mapping[str, str], parts: Mapping[str, str]) -> str:
@@ -156,7 +156,7 @@ def _renamed(name: str, prefixes: Mapping[str, str], parts: Mapping[str, str]) -
 
 def _from_mmdet(renamed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Renumber the blocks, which follow positions, and flatten 1x1 convolutions."""
-    shift = int('layers.0.pos_embed' in renamed)
+    shift = int('stem.pos_embed' in renamed)
     converted = {}
     for name, value in renamed.items():
         name = re.sub(

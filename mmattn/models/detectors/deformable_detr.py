@@ -17,7 +17,7 @@ from mmdet.structures import DetDataSample
 from torch import Tensor
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints.deformable_detr import take_any_layout
+from mmattn.models.checkpoints.deformable_detr import convert_any_layout
 from mmattn.models.layers import DecoderOutput
 from mmattn.registry import MODELS
 
@@ -93,7 +93,7 @@ class DeformableDETR(BaseDetector):
             dict(**bbox_head, **derived, train_cfg=train_cfg, test_cfg=test_cfg)
         )
         self._check_settings()
-        self.register_load_state_dict_pre_hook(take_any_layout)
+        self.register_load_state_dict_pre_hook(convert_any_layout)
 
     def _check_settings(self):
         parts = dict(encoder=self.encoder, decoder=self.decoder, head=self.bbox_head)

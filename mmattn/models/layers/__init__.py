@@ -5,8 +5,8 @@ from .deformable_detr import (
     DeformableDETREncoder,
 )
 from .depthwise_conv import DepthwiseConv
-from .drop_path import DropPath
-from .initialization import Initializable, init_linear_and_conv
+from .drop_path import DropPath, drop_path_rates
+from .initialization import Initializable, init_linear_and_conv, init_stem_bias
 from .interactive_attention import InteractiveAttention
 from .masked import (
     MaskedAttention,
@@ -17,7 +17,7 @@ from .masked import (
 from .ms_deform_attention import MSDeformAttention
 from .neighborhood_attention import NeighborhoodAttention
 from .patches import (
-    embed_patches,
+    PatchStem,
     fit_image_channels,
     grid_of,
     pad_to_patches,
@@ -33,6 +33,7 @@ from .spatial_reduction_attention import (
     SpatialReductionAttention,
 )
 from .structure_aware import StructureAwareAttention
+from .weight_decay import undecayed_names
 from .window_attention import WindowAttention
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     'MSDeformAttention',
     'MaskedAttention',
     'NeighborhoodAttention',
+    'PatchStem',
     'PointwiseLinear',
     'PointwiseMlp',
     'RandomMaskedAttention',
@@ -57,11 +59,12 @@ __all__ = [
     'StarReLU',
     'StructureAwareAttention',
     'WindowAttention',
-    'embed_patches',
+    'drop_path_rates',
     'fit_image_channels',
     'fit_on_load',
     'grid_of',
     'init_linear_and_conv',
+    'init_stem_bias',
     'pad_to_patches',
     'pos_embed_map',
     'pos_embed_tokens',
@@ -69,4 +72,5 @@ __all__ = [
     'resize_grid',
     'resize_pos_embed',
     'resolve_masking',
+    'undecayed_names',
 ]

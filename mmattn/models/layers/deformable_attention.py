@@ -150,6 +150,10 @@ class DeformableAttention(nn.Module):
                 return nn.Parameter(torch.empty(M, *(H * W for H, W in grids)))
         return nn.Parameter(torch.empty(M, *(2 * side - 1 for side in grids[0])))
 
+    def no_weight_decay(self) -> set[str]:
+        names = (name for name, _ in self.named_parameters())
+        return {name for name in names if name.startswith('rpe_table')}
+
     def key_grid(self, grid: Sequence[int]) -> tuple[int, int]:
         """Return the height and width of the keys' grid on a map of `grid`."""
         beyond = 2 * self.padding - self.kernel_size

@@ -8,7 +8,7 @@ from torch.nn.grad import conv2d_weight
 from mmattn.ops.derivatives import needs_reference
 
 LARGE_KERNEL = 5  # oneDNN computes the gradients of smaller ones fast
-MAX_PIXELS_OF_KERNEL = 600  # a gradient that serves as a kernel is slow beyond
+MAX_PIXELS_OF_KERNEL = 600  # larger gradients are slow kernels
 
 
 class DepthwiseConv(nn.Conv2d):

@@ -6,6 +6,8 @@ which takes longer than all of ours.
 
 from torch import Tensor, nn
 
+from mmattn.errors import UserError
+
 
 class DropPath(nn.Module):
     """Drop a branch in training, image by image; scale up the ones that are kept.
@@ -32,3 +34,18 @@ class DropPath(nn.Module):
 
     def extra_repr(self) -> str:
         return f'drop_prob={self.drop_prob:.3f}'
+
+
+def drop_path_rates(last: float, depth: int, schedule: str = 'linear') -> list[float]:
+    """Return the stochastic depth of each of `depth` blocks.
+
+    It grows linearly from 0 to `last`, or is `last` for all if `schedule` is
+    'constant'.
+    """
+    if schedule not in ('linear', 'constant'):
+        raise UserError(
+            f"drop_path_schedule must be 'linear' or 'constant', got {schedule!r}"
+        )
+    if schedule == 'constant':
+        return [last] * depth
+    return [last * i / max(1, depth - 1) for i in range(depth)]

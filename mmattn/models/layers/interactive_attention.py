@@ -117,6 +117,9 @@ class InteractiveAttention(nn.Module):
         for w1, w2 in ((self.w1_q, self.w2_q), (self.w1_k, self.w2_k)):
             reset_mixing_weights(w1, w2, std)
 
+    def no_weight_decay(self) -> set[str]:
+        return {'w1_q', 'w2_q', 'w1_k', 'w2_k'}
+
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
         B, H, W, C = x.shape

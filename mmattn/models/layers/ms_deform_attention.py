@@ -99,7 +99,7 @@ class MSDeformAttention(nn.Module):
             value: shape (B, S, C), pixels of all maps, level after level.
             spatial_shapes: height and width of each map.
             reference_points: points (B, Q, L, 2) or boxes (B, Q, L, 4), (x, y, w, h) in
-                0..1 of each map. An L of 1 serves all maps. Locations are computed in
+                0..1 of each map. An L of 1 is for all maps. Locations are computed in
                 float32 at least.
             padding_mask: shape (B, S), True where `value` is padding; None for none.
 

@@ -54,6 +54,9 @@ class NeighborhoodAttention(nn.Module):
         self.rpb = nn.Parameter(torch.empty(num_heads, side, side))
         nn.init.trunc_normal_(self.rpb, std=0.02)
 
+    def no_weight_decay(self) -> set[str]:
+        return {'rpb'}
+
     def forward(self, x: Tensor) -> Tensor:
         """Take and return a map of shape (B, H, W, C)."""
         H, W = x.shape[1:3]

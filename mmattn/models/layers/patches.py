@@ -1,6 +1,7 @@
 """Whole patches of an image, and position embeddings for any grid of them."""
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from mmattn.ops.exporting import is_same_size
 
-from .resize import resize_flat_grid
+from .resize import fit_on_load, resize_flat_grid
 
 
 def pad_to_patches(x: Tensor, patch_size: int) -> Tensor:
@@ -73,21 +74,6 @@ def pos_embed_map(
     return pos_embed.unflatten(1, tuple(grid))
 
 
-def embed_patches(
-    x: Tensor, conv: nn.Conv2d, pos_embed: Tensor, old_grid: Sequence[int]
-) -> Tensor:
-    """Embed the patches of images (B, C, H, W) with their positions; channels last.
-
-    Args:
-        x: images of any size, which are padded to whole patches.
-        conv: the convolution, whose stride is the side of a patch.
-        pos_embed: shape (1, N, C'), made for `old_grid`.
-        old_grid: see `pos_embed`.
-    """
-    x = conv(pad_to_patches(x, conv.stride[0])).permute(0, 2, 3, 1)  # (B, H, W, C')
-    return x + pos_embed_map(pos_embed, old_grid, x.shape[1:3])
-
-
 def pos_embed_tokens(
     pos_embed: Tensor,
     old_grid: Sequence[int],
@@ -105,3 +91,49 @@ def pos_embed_tokens(
     special, patches = pos_embed[:, :num_special], pos_embed[:, num_special:]
     patches = resize_pos_embed(patches, old_grid, grid, mode=mode)
     return torch.cat([special, patches], dim=1)
+
+
+class PatchStem(nn.Module):
+    """Patches of images with learned positions: (B, H, W, C) to (B, h, w, C').
+
+    Zeros pad the images right and below to whole patches.
+
+    Args:
+        in_channels: channels C of the images.
+        embed_dims: channels C' of the patches.
+        patch_size: side of a patch.
+        img_size: image side, or (height, width), that the positions are made for. They
+            are resized for other grids (bicubic), at run time and on load.
+        num_special: special tokens, which have the first positions. `forward` is then
+            the subclass's.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        embed_dims: int,
+        patch_size: int,
+        img_size: int | Sequence[int],
+        num_special: int = 0,
+    ):
+        super().__init__()
+        self.patch_size = patch_size
+        self.grid_size = grid_of(img_size, patch_size)
+        self.num_special = num_special
+        self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride=patch_size)
+        count = num_special + prod(self.grid_size)
+        self.pos_embed = nn.Parameter(torch.empty(1, count, embed_dims))
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        fit_on_load(self, 'pos_embed', self.grid_size, dim=1, num_special=num_special)
+
+    def no_weight_decay(self) -> set[str]:
+        return {'pos_embed'}
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Embed the patches without their positions."""
+        x = pad_to_patches(x.movedim(-1, 1), self.patch_size)
+        return self.proj(x).movedim(1, -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        return x + pos_embed_map(self.pos_embed, self.grid_size, x.shape[1:3])

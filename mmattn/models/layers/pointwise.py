@@ -22,11 +22,12 @@ class PointwiseMlp(nn.Module):
         embed_dims: int,
         hidden_dims: int,
         act_layer: type[nn.Module] = nn.GELU,
+        bias: bool = True,
     ):
         super().__init__()
-        self.fc1 = PointwiseLinear(embed_dims, hidden_dims)
+        self.fc1 = PointwiseLinear(embed_dims, hidden_dims, bias)
         self.act = act_layer()
-        self.fc2 = PointwiseLinear(hidden_dims, embed_dims)
+        self.fc2 = PointwiseLinear(hidden_dims, embed_dims, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.act(self.fc1(x)))

@@ -58,6 +58,9 @@ class WindowAttention(nn.Module):
         nn.init.trunc_normal_(self.relative_position_bias_table, std=0.01)
         fit_on_load(self, 'relative_position_bias_table', self.table_shape, dim=0)
 
+    def no_weight_decay(self) -> set[str]:
+        return {'relative_position_bias_table'}
+
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
         B, *sides, C = x.shape

@@ -138,7 +138,7 @@ class Mask2FormerPixelDecoder(Initializable):
         self.mask_features = nn.Conv2d(feat_channels, out_channels, kernel_size=1)
         nn.init.kaiming_uniform_(self.mask_features.weight, a=1)
         nn.init.zeros_(self.mask_features.bias)
-        self.register_load_state_dict_pre_hook(take_mmdet_layout)
+        self.register_load_state_dict_pre_hook(convert_mmdet_layout)
 
     def forward(self, feats: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         device_type = feats[0].device.type
@@ -222,7 +222,7 @@ def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @load_hook
-def take_mmdet_layout(
+def convert_mmdet_layout(
     module: nn.Module, weights: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     return convert_state_dict(weights)

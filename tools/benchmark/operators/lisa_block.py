@@ -118,9 +118,9 @@ def cases(side: int, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
     for method, block in blocks.items():
         block.to(device, dtype)
         needs, dft = {}, {}
-        if isinstance(block.mixer, MatmulAttention):
-            needs = map_bytes(batch, side**2, block.mixer.num_heads, dtype)
-        if isinstance(block.mixer, StructureAwareAttention):
+        if isinstance(block.attn, MatmulAttention):
+            needs = map_bytes(batch, side**2, block.attn.num_heads, dtype)
+        if isinstance(block.attn, StructureAwareAttention):
             dft = dft_flops(side, batch, CHANNELS, PATTERNS)
         made.append(
             Case(

@@ -71,6 +71,9 @@ class MaskedAttention(nn.Module):
         """Alpha of each soft-masked head, in (0, 1); None for a hard mask."""
         return None if self.alpha_logit is None else self.alpha_logit.sigmoid()
 
+    def no_weight_decay(self) -> set[str]:
+        return {'alpha_logit'}
+
     def biases(self, grid: Sequence[int]) -> tuple[Tensor | None, Tensor | None]:
         """Return `bias` and `global_bias` of the operator; both are None here."""
         return None, None
@@ -96,12 +99,19 @@ class MaskedAttention(nn.Module):
             backend=self.backend,
         )
 
-    def forward(self, x: Tensor, grid: Sequence[int]) -> Tensor:
-        """Return tokens (B, N, C), where N = num_special + H * W for `grid` (H, W)."""
-        B, N, C = x.shape
-        heads = 3, self.num_heads, C // self.num_heads
-        q, k, v = self.qkv(x).view(B, N, *heads).unbind(2)
-        return self.proj(self.attend(q, k, v, grid).reshape(B, N, C))
+    def forward(self, x: Tensor, grid: Sequence[int] | None = None) -> Tensor:
+        """Attend within tokens, or a map; the shape stays.
+
+        Args:
+            x: tokens (B, N, C), where N = num_special + H * W for `grid` (H, W), or a
+                map (B, H, W, C).
+            grid: None for a map.
+        """
+        tokens = x if grid is not None else x.flatten(1, 2)
+        grid = x.shape[1:3] if grid is None else grid
+        qkv = self.qkv(tokens).unflatten(2, (3, self.num_heads, -1))
+        q, k, v = qkv.unbind(2)  # (B, N, M, D)
+        return self.proj(self.attend(q, k, v, grid).reshape(tokens.shape)).view(x.shape)
 
     def extra_repr(self) -> str:
         soft = self.alpha_logit is not None

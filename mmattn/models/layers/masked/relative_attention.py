@@ -66,6 +66,9 @@ class RelativeMaskedAttention(MaskedAttention):
         if not clip:
             fit_on_load(self, 'relative_position_bias_table', self.table_shape, dim=0)
 
+    def no_weight_decay(self) -> set[str]:
+        return super().no_weight_decay() | {'relative_position_bias_table'}
+
     def table(self, grid: Sequence[int]) -> Tensor:
         """Return a map's table (M, rows, columns), with offset 0 in the middle."""
         table = self.relative_position_bias_table.t().unflatten(1, self.table_shape)

@@ -96,6 +96,10 @@ class SelfAttention(Mixer):
             _check_tables(tables, num_heads)
             self._draw_table('table', tables, grid=grid, std=0.02)
 
+    def no_weight_decay(self) -> set[str]:
+        """Return the table, which is added; those of other mixers multiply."""
+        return {'table'}
+
     def mix(self, q, k, v, grid):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
         bias = None
