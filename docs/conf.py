@@ -47,7 +47,7 @@ autodoc_inherit_docstrings = False
 autodoc_member_order = 'bysource'
 napoleon_custom_sections = [
     'Forward',
-    ('Other settings of the pyramids', 'params_style'),
+    ('Settings of the backbones', 'params_style'),
 ]
 napoleon_use_ivar = True
 napoleon_use_rtype = False
