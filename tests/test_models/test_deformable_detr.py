@@ -159,21 +159,6 @@ def test_without_a_neck_the_maps_are_the_backbones(monkeypatch):
         assert torch.equal(a, b)
 
 
-def test_a_neck_may_encode_by_itself():
-    cfg = config()
-    model = detector()
-    encoder = MODELS.build(cfg['encoder'])
-    encoder.load_state_dict(model.encoder.state_dict())
-    alone = MODELS.build(config(encoder=None))
-    report = alone.load_state_dict(model.state_dict(), strict=False)
-    assert all(name.startswith('encoder.') for name in report.unexpected_keys)
-    x = images(torch.float32)
-    feats = model.extract_feat(x)
-    out = alone.forward_transformer(encoder(feats))
-    expected = model.forward_transformer(feats)
-    assert torch.equal(out.hidden_states, expected.hidden_states)
-
-
 @pytest.mark.parametrize(
     'changes, message',
     [

@@ -13,9 +13,7 @@ from deformable_detr_models import (
     CHANNELS,
     KINDS,
     QUERIES,
-    SHAPES,
     SMALL,
-    VALID,
     build_branches,
     build_decoder,
     build_encoder,
@@ -87,49 +85,6 @@ def test_official_values():
     assert_golden(hidden_states, record['hs'], SINGLE)
     assert_golden(references[0], record['init_ref'], SINGLE)
     assert_golden(torch.stack(references[1:]), record['inter_ref'], SINGLE)
-
-
-def cropped(feats):
-    """Return the part of the second image that is no padding."""
-    return [
-        feat[1:, :, :rows, :columns]
-        for feat, (rows, columns) in zip(feats, VALID, strict=True)
-    ]
-
-
-@pytest.mark.parametrize('kind', ['one-stage', 'refine'])
-def test_a_padded_image_is_treated_as_it_would_be_alone(kind):
-    """References are relative to the image, and the values in the padding are unread.
-
-    Normalized positions divide by a side plus 1e-6.
-    """
-    encoder, feats = build_encoder(), maps()
-    encoded, alone = encoder(feats, padding_masks()), encoder(cropped(feats))
-    assert_close(cropped(encoded), list(alone), **EXACT)
-    out, expected = run(kind, padding_masks(), encoded), run(kind, feats=alone)
-    assert_close(out.hidden_states[:, 1:], expected.hidden_states, **EXACT)
-    assert_close([x[1:] for x in out.references], expected.references, **EXACT)
-
-
-@every_kind
-def test_references_are_what_heads_add_to(kind):
-    """Each layer's boxes are the next one's references, without their gradient."""
-    decoder, (classify, boxes) = build_decoder(kind), build_branches(kind)
-    states, references, _, _ = decoder(maps(), None, classify, boxes)
-    assert len(references) == len(states) + 1
-    start = 4 if kind == 'two-stage' else 2
-    assert references[0].shape == (2, QUERIES, start)
-    assert references[0].requires_grad == (kind != 'two-stage')
-    for state, box, before, after in zip(
-        states, boxes, references, references[1:], strict=False
-    ):
-        if kind == 'one-stage':
-            assert after is references[0]
-            continue
-        delta = box(state)
-        delta[..., : before.shape[-1]] += inverse_sigmoid(before)
-        assert_close(after, delta.sigmoid(), **EXACT)
-        assert not after.requires_grad
 
 
 def test_first_stage_takes_the_highest_scores_of_the_first_class():
@@ -312,9 +267,3 @@ def test_wrong_settings(kwargs, message):
     for build in (build_decoder,) if decoder_only else (build_encoder, build_decoder):
         with pytest.raises(ValueError, match=message):
             build(**kwargs)
-
-
-def test_shapes_of_the_maps_are_kept():
-    assert [m.shape for m in build_encoder()(maps())] == [
-        (2, CHANNELS, *shape) for shape in SHAPES
-    ]

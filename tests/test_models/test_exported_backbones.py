@@ -9,7 +9,6 @@ from mmattn.models import DAT, PVT, HMaiT, LiSANet, PVTv2
 from mmattn.models.layers import (
     RelativeMaskedAttention,
     StructureAwareAttention,
-    WindowAttention,
 )
 from mmattn.models.layers.structure_aware.variants import SelfAttention
 from tools.benchmark.tolerances import assert_close
@@ -66,11 +65,10 @@ class OnMap(nn.Module):
 @pytest.mark.parametrize(
     'layer',
     [
-        lambda: WindowAttention(8, 2, window_size=3),
         lambda: OnMap(RelativeMaskedAttention(8, 2, 1, table_grid=(6, 5))),
         lambda: SelfAttention(8, 2, (6, 5), tables=2),
     ],
-    ids=['windows', 'masks', 'tables'],
+    ids=['masks', 'tables'],
 )
 def test_biases_that_require_gradients_in_onnx_runtime(layer):
     torch.manual_seed(0)

@@ -207,18 +207,6 @@ def test_checkpoints_of_another_grid(name):
     assert all(torch.equal(state[key], kept[key]) for key in kept)
 
 
-@every_mixer
-def test_autocast(name):
-    layer, x = build(name, dtype=torch.float32), draw(*GRID, dtype=torch.float32)
-    with torch.autocast('cpu', torch.bfloat16):
-        out = layer(x)
-        out.float().square().mean().backward()
-    assert out.dtype == torch.bfloat16
-    expected = layer(x)
-    assert (out - expected).norm() < 0.03 * expected.norm()
-    assert all(p.grad.isfinite().all() for p in layer.parameters())
-
-
 @pytest.mark.parametrize(
     'name',
     [

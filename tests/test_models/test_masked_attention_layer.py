@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from timm.layers import Attention
 from torch import nn
 from torch.testing import assert_close
 
@@ -63,14 +62,6 @@ def test_equals_attention_by_hand(settings, masked_heads, num_special):
         (out * tokens(x.shape[1])).sum().backward()
         results.append((out, {name: p.grad for name, p in layer.named_parameters()}))
     assert_close(*results)
-
-
-def test_without_masked_heads_it_is_timms(num_special=1):
-    layer = build(0, num_special=num_special)
-    theirs = Attention(24, 3, qkv_bias=True).double()
-    theirs.load_state_dict(layer.state_dict())
-    x = tokens(num_special + 12)
-    assert_close(layer(x, (3, 4)), theirs(x))
 
 
 def test_alpha_starts_where_asked():

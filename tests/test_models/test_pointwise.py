@@ -72,13 +72,6 @@ def test_star_relu_in_forward_mode_and_func_grad():
     torch.testing.assert_close(gradient, expected)
 
 
-def test_star_relu_under_vmap():
-    act, x = star_relu(), torch.randn(2, 3, 4)
-    with torch.no_grad():
-        out = torch.func.vmap(act)(x.clone())
-    assert_close('out', formula(act, x), out)
-
-
 def test_star_relu_under_autocast_keeps_the_dtype_of_the_layer_before():
     act, linear = star_relu(), PointwiseLinear(4, 8)
     with torch.autocast('cpu', torch.bfloat16):
@@ -94,13 +87,6 @@ def test_star_relu_keeps_one_map_for_the_backward():
     with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda x: x):
         act(x)
     assert [t.numel() for t in saved] == [x.numel(), 1]
-
-
-def test_star_relu_compiles():
-    act = star_relu()
-    x = torch.randn(4, 6, requires_grad=True)
-    out = torch.compile(act, fullgraph=True, backend='aot_eager')(x)
-    assert_close('out', formula(act, x), out)
 
 
 def test_pointwise_linear_has_the_parameters_of_linear():

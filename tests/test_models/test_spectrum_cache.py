@@ -136,14 +136,6 @@ def test_storage_and_version_decide_on_a_gpu(change):
     assert len(made) == 2
 
 
-def test_kept_spectra_follow_the_dtype():
-    layer, dtype = build().eval(), torch.float32
-    evaluate(layer, 7, 6)
-    out = evaluate(layer.to(dtype), 7, 6, dtype=dtype)
-    assert out.dtype == dtype
-    assert torch.equal(out, evaluate(copy.deepcopy(layer), 7, 6, dtype=dtype))
-
-
 def test_copies_start_without_spectra():
     layer = build(cache_size=3).eval()
     evaluate(layer, 7, 6)

@@ -56,20 +56,6 @@ def test_kernels_are_resized_on_load_as_at_run_time(resize, grid):
         assert all(torch.equal(actual, expected) for actual, expected in spectra)
 
 
-def test_zero_embedded_kernels_keep_their_reach():
-    """A kernel of 3 x 3 pixels acts alike on any grid, away from the borders."""
-    layer = build((7, 7))
-    with torch.no_grad():
-        for w in (layer.w_a, layer.w_b):
-            w[..., 2:6, :] = 0  # all offsets but -1, 0 and 1
-            w[..., 2:6] = 0
-    x = torch.zeros(2, 9, 11, 24, dtype=torch.float64)
-    x[:, 2:7, 2:7] = tokens(5, 5)
-    larger = torch.zeros(2, 13, 12, 24, dtype=torch.float64)
-    larger[:, 4:9, 3:8] = tokens(5, 5)
-    assert_close(layer(larger)[:, 4:9, 3:8], layer(x)[:, 2:7, 2:7])
-
-
 def in_frequency(grid=(7, 6), **kwargs):
     return build(grid, kernel_resize='gfnet', kernel_domain='frequency', **kwargs)
 
