@@ -1,10 +1,8 @@
 """The console command: its commands, its tools and its errors."""
 
 import json
-import os
 import resource
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -81,40 +79,6 @@ def test_the_module_runs_the_command():
         cwd=ROOT,
     )
     assert done.returncode == 0 and 'check' in done.stdout
-
-
-COMPLETE = """
-eval "$(mmattn --show-completion bash)"
-complete -p mmattn
-complete_words() {
-    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-    _mmattn_completion mmattn
-    echo "${COMPREPLY[*]}"
-}
-complete_words mmattn pre
-complete_words mmattn data ''
-complete_words mmattn predict --sk
-"""
-
-
-@pytest.mark.skipif(shutil.which('bash') is None, reason='there is no bash')
-def test_bash_completes_commands_and_options(tmp_path):
-    """The script is that of `python -m mmattn --show-completion`, too."""
-    command = tmp_path / 'mmattn'
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m mmattn "$@"\n')
-    command.chmod(0o755)
-    path = f'{tmp_path}{os.pathsep}{os.environ["PATH"]}'
-    env = os.environ | dict(PATH=path, PYTHONPATH=str(ROOT))
-    env |= dict(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION='1')
-    done = subprocess.run(
-        ['bash', '-c', COMPLETE], capture_output=True, text=True, env=env
-    )
-    assert done.stdout.splitlines() == [
-        'complete -o default -F _mmattn_completion mmattn',
-        'predict',
-        'check convert prepare',
-        '--skip-broken',
-    ], done.stderr
 
 
 COMMANDS = {
@@ -263,39 +227,9 @@ def test_web(run, tmp_path, monkeypatch):
     assert 'there is no exported file' in run('web', 'x.onnx', status=1)
 
 
-def test_predicted_videos_are_videos(run, tmp_path, monkeypatch):
-    cv2 = pytest.importorskip('cv2')
-    for package in ('mmdet', 'mmseg', 'mmpretrain'):
-        pytest.importorskip(package)
-    from predictor_models import noise, write_run
-
-    monkeypatch.chdir(tmp_path)
-    codec = cv2.VideoWriter_fourcc(*'MJPG')
-    writer = cv2.VideoWriter('clip.avi', codec, 12.0, (64, 48))
-    for seed in range(3):
-        writer.write(noise(48, 64, seed))
-    writer.release()
-    write_run(Path('run'), 'segmentation')
-    said = run('predict', 'run', 'clip.avi', '--device', 'cpu')
-    assert '3 images' in said
-    drawn = cv2.VideoCapture('predictions/drawn/clip.mp4')
-    assert int(drawn.get(cv2.CAP_PROP_FRAME_COUNT)) == 3
-    assert drawn.get(cv2.CAP_PROP_FPS) == 12 and drawn.read()[1].shape == (48, 64, 3)
-    assert len(list(Path('predictions/labels').iterdir())) == 3
-
-
-@pytest.mark.parametrize(
-    'text, expected',
-    [
-        ('a.b=3', {'a.b': 3}),
-        ('a=[1, 2]', {'a': [1, 2]}),
-        ('a=slide', {'a': 'slide'}),
-        ('a=b=c', {'a': 'b=c'}),
-        ('a=None', {'a': None}),
-    ],
-)
-def test_options_of_the_config(text, expected):
+def test_options_of_the_config():
     pytest.importorskip('mmengine')
     from mmattn.apis.writing import parse_options
 
-    assert parse_options([text]) == expected
+    expected = {'a.b': 3, 'c': [1, 2], 'd': 'b=c', 'e': None}
+    assert parse_options(['a.b=3', 'c=[1, 2]', 'd=b=c', 'e=None']) == expected

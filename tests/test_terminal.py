@@ -58,13 +58,6 @@ def test_other_errors_keep_their_traceback(error, cause):
         run_main(lambda: fail(error, cause))
 
 
-@pytest.mark.parametrize('status', [None, 0, 1])
-def test_status_is_that_of_the_tool(status):
-    with pytest.raises(SystemExit) as caught:
-        run_main(lambda: status)
-    assert caught.value.code == status
-
-
 def test_lines_of_a_table_stay_whole(capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '40')
     table = Table('one', 'two')

@@ -2,7 +2,6 @@
 
 import http.client
 import os
-import re
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from ..files import file_digest
 BLOCK = 1 << 20
 # Answers of a server that is busy. Any other error of HTTP is final.
 BUSY = (408, 429, 500, 502, 503, 504)
+NOTHING_LEFT = 416
 # A connection that failed or broke off.
 BROKEN = (urllib.error.URLError, http.client.HTTPException, OSError)
 
@@ -106,11 +106,8 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # nothing is left, or the part is of another file
-            if _total(error.headers) == start:
-                return
-            part.unlink()
-            raise ConnectionError('the server does not have the rest') from error
+        if error.code == NOTHING_LEFT:
+            return  # the MD5 tells whether `part` is the file
         raise
     with response:
         if response.status != 206:
@@ -133,9 +130,3 @@ def _fetch(url: str, part: Path, timeout: float) -> None:
                 bar.update(len(block))
     if total is not None and _size(part) < total:
         raise ConnectionError(f'the connection ended at {_size(part)} of {total} bytes')
-
-
-def _total(headers) -> int | None:
-    """Return the size of the file from `Content-Range: bytes */SIZE`."""
-    found = re.fullmatch(r'bytes \*/(\d+)', headers.get('Content-Range', ''))
-    return int(found[1]) if found else None

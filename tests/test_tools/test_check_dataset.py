@@ -12,7 +12,6 @@ import pytest
 for package in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(package)
 
-from mmengine.registry import MODELS  # noqa: E402
 from mmpretrain.datasets import cifar  # noqa: E402
 
 from mmattn.commands import train  # noqa: E402
@@ -138,7 +137,8 @@ def test_nothing_is_downloaded_unless_asked_for(tmp_path, monkeypatch, capsys):
     )
     command = [str(ROOT / 'configs/cifar100/vit_t2_mhsa_300e_cifar100.py')]
     assert check.main(command) == 1 and not asked
-    first, second = capsys.readouterr().err.strip().splitlines()
+    lines = capsys.readouterr().err.splitlines()
+    first, second = (line for line in lines if line.startswith('error'))
     assert first == (
         'error: train_dataloader.dataset: the files of CIFAR100 are not all in '
         'data/cifar100; training downloads them, and so does '
@@ -146,13 +146,6 @@ def test_nothing_is_downloaded_unless_asked_for(tmp_path, monkeypatch, capsys):
     )
     assert second.startswith('error: val_dataloader.dataset: the files of CIFAR100')
     assert check.main([*command, '--download']) == 1 and len(asked) == 2
-
-
-def test_an_unknown_type_is_one_line(here, capsys):
-    options = ['--cfg-options', 'model.backbone.type=Swim']
-    assert check.main([config('detector'), *options]) == 1
-    message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert re.match('error: Swim is not in the .*model registry', message)
 
 
 def test_every_bad_split_is_named(here, capsys):
@@ -170,13 +163,6 @@ def test_every_bad_split_is_named(here, capsys):
     assert f'ADE20KDataset: {LABELS} has the label 199, but there are 150' in second
 
 
-def test_the_ends_of_files_are_checked_without_decoding(here, capsys):
-    content = Path(IMAGE).read_bytes()
-    Path(IMAGE).write_bytes(content[:-100])
-    assert check.main([config('detector')]) == 1
-    assert f'error: {IMAGE} is a truncated JPEG file' in capsys.readouterr().err
-
-
 def test_a_training_ends_with_the_name_of_the_file(here, monkeypatch, forget_instances):
     content = Path(IMAGE).read_bytes()
     Path(IMAGE).write_bytes(content[:-100])
@@ -188,11 +174,3 @@ def test_a_training_ends_with_the_name_of_the_file(here, monkeypatch, forget_ins
         train.main(['config.py'])
     last = traceback.format_exception_only(raised.value)[-1].strip().splitlines()[-1]
     assert re.search(message, last)
-
-
-@pytest.mark.parametrize('backbone', ['IViT', 'ViT'])
-def test_a_misspelt_key_of_a_backbone_is_named(backbone):
-    cfg = dict(type=f'mmattn.{backbone}', drop_path=0.1)
-    message = rf"{backbone}\S* got an unexpected keyword argument 'drop_path'"
-    with pytest.raises(TypeError, match=message):
-        MODELS.build(cfg)

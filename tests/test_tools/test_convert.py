@@ -1,7 +1,6 @@
 """tools/datasets/convert.py: formats, splits, messages, and the configs it writes."""
 
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,6 +17,7 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
 
+from mmattn.commands import train
 from mmattn.datasets import check, convert, estimate, own_config, own_data
 
 SIZE = 40, 60
@@ -77,21 +77,13 @@ def test_numbers_of_a_mask_are_objects(here):
 def test_connected_parts_of_black_and_white_masks_are_objects(here, capsys):
     for index in range(5):
         objects = [(0, 0, 9, 9, 255), (20, 20, 9, 9, 255), (35, 50, 1, 2, 255)]
+        objects.append((29, 20, 4, 20, 255))  # with the one above it, an L
         cv2.imwrite(f'masks/{index}.png', draw(objects))
     run('masks', 'images', 'masks')
     assert 'connected pixels are objects' in capsys.readouterr().out
-    sizes = [annotation['area'] for annotation in annotations('train')['annotations']]
-    assert sizes == [81, 81] * 4  # two pixels are dust
-
-
-def test_area_of_an_object_is_that_of_its_mask(here):
-    for index in range(5):
-        drawn = draw([(5, 10, 10, 8, 255), (15, 10, 4, 20, 255)])  # an L
-        cv2.imwrite(f'masks/{index}.png', drawn)
-    run('masks', 'images', 'masks')
-    annotation = annotations('val')['annotations'][0]
-    assert annotation['bbox'] == [10, 5, 20, 14]
-    assert annotation['area'] == 80 + 80
+    found = annotations('train')['annotations']
+    assert [a['area'] for a in found] == [81, 81 + 80] * 4  # two pixels are dust
+    assert found[1]['bbox'] == [20, 20, 20, 13]
 
 
 def test_folders_are_classes(here):
@@ -124,7 +116,11 @@ def test_yolo(here):
     run('yolo', 'images', 'labels', '--yaml', 'data.yaml')
     assert boxes()[0] == pytest.approx([24, 10, 12, 20], abs=1)
     assert {a['category_id'] for a in annotations('train')['annotations']} == {2}
-    assert Path('data/faster_rcnn_ivit_n_cells.py').exists()
+    assert check.main(['data/faster_rcnn_ivit_n_cells.py']) == 0
+    cfg = Config.fromfile('data/faster_rcnn_ivit_n_cells.py')
+    assert cfg.model.type == 'FasterRCNN' and cfg.model.roi_head.mask_head is None
+    assert cfg.val_evaluator.metric == 'bbox'
+    assert cfg.default_hooks.checkpoint.save_best == 'coco/bbox_mAP'
 
 
 def test_voc(here):
@@ -193,6 +189,12 @@ def test_label_maps(here):
     )
     card = json.loads(Path('data/cells/dataset.json').read_text())
     assert set(card['counts']['train']['shares']) == set('abcdefgh')
+    assert check.main(['data/upernet_ivit_n_cells.py', '--decode']) == 0
+    cfg = Config.fromfile('data/upernet_ivit_n_cells.py')
+    assert cfg.model.decode_head.num_classes == 8
+    assert cfg.train_dataloader.dataset.reduce_zero_label is False
+    assert cfg.train_dataloader.dataset.metainfo.classes == tuple('abcdefgh')
+    assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
 
 
 BAD = {
@@ -307,29 +309,6 @@ def test_the_config_of_objects_checks_and_builds(here, capsys):
     assert 'is kept as it is' in capsys.readouterr().out
 
 
-def test_the_config_of_boxes_has_no_masks(here):
-    Path('labels').mkdir()
-    for index in range(5):
-        Path(f'labels/{index}.txt').write_text('0 0.5 0.5 0.2 0.5\n')
-    Path('data.yaml').write_text('nc: 1\nnames: [car]\n')
-    run('yolo', 'images', 'labels', '--yaml', 'data.yaml')
-    assert check.main(['data/faster_rcnn_ivit_n_cells.py']) == 0
-    cfg = Config.fromfile('data/faster_rcnn_ivit_n_cells.py')
-    assert cfg.model.type == 'FasterRCNN' and cfg.model.roi_head.mask_head is None
-    assert cfg.val_evaluator.metric == 'bbox'
-    assert cfg.default_hooks.checkpoint.save_best == 'coco/bbox_mAP'
-
-
-def test_the_config_of_label_maps_checks(here):
-    run('labels', 'images', 'masks', '--classes', *'abcdefgh')
-    assert check.main(['data/upernet_ivit_n_cells.py', '--decode']) == 0
-    cfg = Config.fromfile('data/upernet_ivit_n_cells.py')
-    assert cfg.model.decode_head.num_classes == 8
-    assert cfg.train_dataloader.dataset.reduce_zero_label is False
-    assert cfg.train_dataloader.dataset.metainfo.classes == tuple('abcdefgh')
-    assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
-
-
 @pytest.mark.parametrize('shrunk', [1, 4])
 def test_anchors_follow_the_factor_of_the_config(here, shrunk, monkeypatch):
     """Halving `factor` halves images and anchors, also where images are shrunk."""
@@ -391,15 +370,6 @@ def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
     assert (short in out) == ('factor = 0.5 in data/' in out) == said.startswith('est')
 
 
-@pytest.mark.slow
-def test_the_estimate_times_the_training(here, capsys):
-    convert.main(['masks', 'images', 'masks', '--out', 'data/cells'])
-    out = capsys.readouterr().out
-    found = re.search(r'estimate: (\d+\.\d+) s a step .* for 300 steps;', out)
-    assert found and 0 < float(found[1]) < estimate.LIMIT
-    assert not Path('work_dirs').exists()
-
-
 def test_channels_are_those_of_the_backbone():
     import torch
 
@@ -438,9 +408,6 @@ def test_the_sizes_of_images_are_those_that_mm_packages_see(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['objects', 'labels'])
 def test_training_on_the_written_config(here, kind, forget_instances):
-    """A training of two steps with its evaluation ends in a checkpoint."""
-    from tool_runs import load_tool
-
     if kind == 'objects':
         run('masks', 'images', 'masks', '--classes', 'cell')
         path = 'data/mask_rcnn_ivit_n_cells.py'
@@ -450,5 +417,5 @@ def test_training_on_the_written_config(here, kind, forget_instances):
     forget_instances()
     options = ['train_cfg.max_iters=2', 'train_cfg.val_interval=2']
     options += ['default_hooks.checkpoint.interval=2', 'scale_schedule=True']
-    load_tool('train').main([path, '--cfg-options', *options])
+    train.main([path, '--cfg-options', *options])
     assert list(Path('work_dirs').glob('*/iter_2.pth'))

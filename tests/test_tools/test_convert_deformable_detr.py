@@ -83,16 +83,6 @@ def test_backbones_have_no_coco_classes(capsys):
     assert 'pvt_tiny is a backbone, without classes' in capsys.readouterr().err
 
 
-def test_necks_without_biases_get_zeros(refine, tmp_path):
-    """As mmdet's are."""
-    weights = {n: x for n, x in refine.items() if not n.endswith('conv.bias')}
-    src, dst = save(tmp_path / 'src.pth', dict(state_dict=weights)), tmp_path / 'd.pth'
-    model = ['--model', 'deformable_detr_r50_refine', *ARGUMENTS]
-    assert tool.main([src, str(dst), *model]) == 0
-    written = torch.load(dst)['state_dict']
-    assert not written['neck.extra_convs.0.conv.bias'].any()
-
-
 @pytest.mark.parametrize(
     'form, problem',
     [
@@ -108,14 +98,3 @@ def test_another_form_is_refused(form, problem, refine, tmp_path):
     assert problem in str(error.value)
     assert str(error.value).endswith('it matches --model deformable_detr_r50_refine')
     assert not dst.exists()
-
-
-def test_the_published_forms_are_known():
-    forms = {name for name in tool.known_models() if name.startswith('deformable_detr')}
-    assert forms == {
-        'deformable_detr_r50',
-        'deformable_detr_r50_refine',
-        'deformable_detr_r50_single_scale',
-        'deformable_detr_r50_single_scale_dc5',
-        'deformable_detr_r50_two_stage',
-    }

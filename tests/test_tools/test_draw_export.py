@@ -6,11 +6,10 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, MODELS, init_default_scope
-from PIL import Image
-from tool_runs import load_tool
 
 from mmattn.export.metadata import Metadata
 from mmattn.export.results import Detections, Segmentation
+from tools.analysis import draw_export as tool
 
 
 class InPyTorch:
@@ -52,7 +51,6 @@ def run(request, work, monkeypatch, forget_instances, tmp_path):
 
 
 def test_columns_are_of_pytorch_and_of_the_file(run):
-    tool = load_tool('analysis/draw_export')
     cfg, checkpoint, runner = run
     pictures = tool.draw(cfg, checkpoint, runner, 2, 0.0)
     assert len(pictures) == 2
@@ -66,20 +64,7 @@ def test_columns_are_of_pytorch_and_of_the_file(run):
         assert (file[0] != other[0]).any()
 
 
-def test_scores_and_titles_reach_the_picture(run, tmp_path):
-    tool = load_tool('analysis/draw_export')
-    cfg, checkpoint, runner = run
-    pictures = tool.draw(cfg, checkpoint, runner, 1, 2.0)
-    if runner.metadata.task == 'detection':
-        middle = list(runner.data)[len(runner.data) // 2]
-        image = np.asarray(Image.open(middle).convert('RGB'))
-        np.testing.assert_array_equal(pictures[0][0][0], image)
-    tool.save(pictures, ('left', 'right'), tmp_path / 'picture.jpg')
-    assert Image.open(tmp_path / 'picture.jpg').size == (800, 400)
-
-
 def test_other_tasks_are_refused(run):
-    tool = load_tool('analysis/draw_export')
     cfg, checkpoint, runner = run
     runner.metadata.task = 'features'
     with pytest.raises(ValueError, match='got features'):

@@ -79,12 +79,6 @@ def test_files_are_written_and_classified(package, images, capsys):
     assert json.loads(out.read_text())['metrics'] == {'accuracy/top1': 100.0}
 
 
-def test_the_linear_classifier_learns_from_the_first_images_only(package, images):
-    make(package)
-    # It has seen four of the ten classes.
-    assert fashion_mnist.baseline(package / 'data', trained=4) == 40.0
-
-
 def test_mmpretrain_reads_the_files(package):
     datasets = pytest.importorskip('mmpretrain.datasets')
     make(package)

@@ -11,7 +11,6 @@ pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
-import mmdet
 
 from mmattn.commands import flops as tool
 
@@ -39,23 +38,18 @@ def table(text):
 
 
 def test_runs_as_a_script_anywhere(tmp_path):
-    """From a folder without data or network, with the figures of Mask R-CNN."""
+    """From a folder without data or network, with the figures of IViT-T."""
     result = subprocess.run(
-        [
-            sys.executable,
-            TOOL,
-            ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py',
-            '--compare',
-        ],
+        [sys.executable, TOOL, IVIT, '--compare'],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         env={**os.environ, 'COLUMNS': '40'},
     )
     assert result.returncode == 0, result.stderr
-    assert '800x1280' in result.stdout and 'multiply-accumulates' in result.stdout
-    assert table(result.stdout)['model'] == [44.471, 252.595, 100.0]
-    assert 'Table 6' in result.stdout
+    assert '224x224' in result.stdout and 'multiply-accumulates' in result.stdout
+    for text in ('27.5', '27.407', '-0.34', 'Table 5'):
+        assert text in result.stdout
     assert not list(tmp_path.iterdir())
 
 
@@ -76,13 +70,11 @@ def test_tree_has_the_asked_depth(capsys):
 @pytest.mark.parametrize(
     'config, shape',
     [
-        (VIT, '224x224'),
         (LARGE, '384x384'),
         (PATCHES, '32x32'),
         (MASK_RCNN, '800x1280'),
-        (UPERNET, '512x2048'),
     ],
-    ids=['classification', 'large', 'patches', 'detection', 'segmentation'],
+    ids=['large', 'patches', 'detection'],
 )
 def test_default_shape_is_the_configs_or_the_tasks(capsys, config, shape):
     assert tool.main([config, '--depth', '0']) == 0
@@ -92,7 +84,6 @@ def test_default_shape_is_the_configs_or_the_tasks(capsys, config, shape):
 @pytest.mark.parametrize(
     'step, shape',
     [
-        ("dict(type='CenterCrop', crop_size=(64, 96))", '96x64'),
         ("dict(type='Resize', scale=(64, 96))", '96x64'),
         ("dict(type='Resize', scale=48), dict(type='CenterCrop', crop_size=3)", '3x3'),
         ("dict(type='Resize', scale=(48, 9), keep_ratio=True)", '224x224'),
@@ -115,9 +106,7 @@ def test_default_shape_of_a_classifier_is_what_it_is_tested_on(
 @pytest.mark.parametrize(
     'config, shape',
     [
-        ('classification/dat_b_384_30e_in1k.py', '384x384'),
         ('classification/lisanet_i_384_30e_in1k.py', '384x384'),
-        ('classification/vit_t16_mhsa_300e_in1k.py', '224x224'),
         ('sem_fpn/pvt_t_80k_ade20k.py', '512x512'),
     ],
 )
@@ -126,16 +115,6 @@ def test_comparison_is_made_at_the_size_of_the_figures(capsys, config, shape):
     config = str(ROOT / 'configs' / config)
     assert tool.main([config, '--compare', '--depth', '0']) == 0
     assert f'at {shape}.' in capsys.readouterr().out
-
-
-def test_position_embedding_of_another_size(capsys):
-    options = ['--shape', '448', '--depth', '0']
-    tool.main([VIT, *options])
-    resized = table(capsys.readouterr().out)['model']
-    tool.main([VIT, *options, '--cfg-options', 'model.backbone.img_size=448'])
-    own = table(capsys.readouterr().out)['model']
-    assert own[0] - resized[0] == pytest.approx((28**2 - 14**2) * 192 / 1e6, abs=0.0011)
-    assert own[1] == resized[1]
 
 
 def test_both_conventions_are_printed_where_they_differ(capsys):
@@ -207,30 +186,9 @@ def test_comparison_takes_the_rows_of_these_options(capsys):
     assert code == 1 and len(rows) == 2
 
 
-def test_comparison_says_how_far(capsys):
-    assert tool.main([IVIT, '--compare']) == 0
-    out = capsys.readouterr().out
-    assert '27.5' in out and '27.407' in out and '-0.34' in out and 'Table 5' in out
-
-
-def test_comparison_fails_on_another_model(capsys):
-    other = ['--cfg-options', 'model.backbone.local_kernel=None']
-    assert tool.main([IVIT, '--compare', *other]) == 1
-    assert 'Table 5' in capsys.readouterr().out
-
-
 def test_comparison_without_a_row(capsys):
     assert tool.main([IVIT, '--compare', '--shape', '256']) == 2
     assert 'no paper has a figure' in capsys.readouterr().err
-
-
-def test_stock_config(capsys):
-    configs = Path(mmdet.__file__).parent / '.mim/configs'
-    path = configs / 'retinanet/retinanet_r50_fpn_1x_coco.py'
-    assert tool.main([str(path), '--shape', '256', '--depth', '1']) == 0
-    rows = table(capsys.readouterr().out)
-    assert rows['model'][0] == pytest.approx(37.97, abs=0.01)
-    assert {'backbone', 'neck', 'bbox_head'} < set(rows)
 
 
 def test_shape_is_needed_without_a_task(tmp_path):
@@ -239,9 +197,3 @@ def test_shape_is_needed_without_a_task(tmp_path):
     with pytest.raises(ValueError, match='--shape is needed'):
         tool.main([str(config)])
     assert tool.main([str(config), '--shape', '64']) == 0
-
-
-def test_shape_has_two_sides(capsys):
-    with pytest.raises(SystemExit):
-        tool.main([IVIT, '--shape', '1', '2', '3'])
-    assert 'one or two numbers' in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """tools/datasets/landcover_patches.py: which patches are taken, and their layout."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -103,36 +102,9 @@ def test_splits_never_share_a_tile(folder):
     assert patches_kept == 7 * ALL + 2 * (ALL - 21)
 
 
-def test_it_loads_in_mmpretrain(folder):
-    datasets = pytest.importorskip('mmpretrain.datasets')
-    dataset = datasets.CustomDataset(
-        data_root=str(folder),
-        data_prefix='train',
-        pipeline=[
-            {'type': 'mmpretrain.LoadImageFromFile'},
-            {'type': 'mmpretrain.PackInputs'},
-        ],
-    )
-    assert list(dataset.CLASSES) == ['cropland', 'grassland']
-    assert len(dataset) == 7 * ALL
-    sample = dataset[0]
-    assert sample['inputs'].shape == (3, 32, 32)
-    assert sample['data_samples'].gt_label.item() == 0
-
-
 def test_the_baseline_learns_colors(folder):
     features, labels = patches.load_split(folder, 'val')
     assert features.shape == (2 * (ALL - 21), 6)
     np.testing.assert_allclose(features[0], (144, 111, 60, 0, 0, 0))
     assert set(labels) == {0, 1}
     assert patches.baseline(folder, trees=5) > 99
-
-
-@pytest.mark.slow
-def test_download(tmp_path):
-    args = ['--out', str(tmp_path / 'patches'), '--cache', str(tmp_path / 'cache')]
-    patches.main([*args, '--baseline'])
-    card = json.loads((tmp_path / 'patches' / 'dataset.json').read_text())
-    assert card['counts'] == {'train': 3686, 'val': 1395}
-    metrics = json.loads((tmp_path / 'patches' / 'baseline.json').read_text())
-    assert metrics['metrics']['accuracy/top1'] > 80

@@ -160,23 +160,6 @@ def test_the_third_step_follows_the_heads_of_full_layers(work, second, capsys):
         assert f'{score:.3f}' in printed
 
 
-def test_a_measurement_repeats(work):
-    runs = [assign('--force', out='again.py').mask_search.locality for _ in range(2)]
-    assert runs[0] == runs[1]
-    other = assign('--force', '--split', 'val', out='again.py').mask_search.locality
-    assert other != runs[0]
-
-
-def test_a_config_is_overwritten_only_if_asked_for(work):
-    path = Path('mine.py')
-    path.write_text('mine = True\n')
-    with pytest.raises(ValueError, match=r'mine\.py exists; --force'):
-        tool.main(['initialize', BASE, '--out', 'mine.py'])
-    assert path.read_text() == 'mine = True\n'
-    tool.main(['initialize', BASE, '--out', 'mine.py', '--force'])
-    assert masking('mine.py') == [[0]] * 3
-
-
 def test_report_of_finished_trainings(work, capsys):
     tool.main(['report', FIRST, '--out', 'results'])
     summary = json.loads(Path('results/small_1_initialize.json').read_text())
@@ -201,11 +184,10 @@ WITHOUT_MASKS = ROOT / 'configs/classification/vit_t16_mhsa_300e_in1k.py'
             ['calibrate', 'odd.py', '--checkpoint'],
             r'all heads, head 0 or no head.*1, 2',
         ),
-        (['assign', FIRST, '--num-images', '0'], 'must be positive, got 0'),
         (['assign', FIRST, '--low', '0.7'], 'got low 0.7 and high 0.65'),
         (['report', BASE], 'small.py was not trained in work_dirs/small'),
     ],
-    ids=['backbone', 'untrained', 'step', 'odd', 'images', 'order', 'report'],
+    ids=['backbone', 'untrained', 'step', 'odd', 'order', 'report'],
 )
 def test_what_is_wrong_is_said(work, args, message):
     Path('odd.py').write_text(

@@ -48,7 +48,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             start = int(re.fullmatch(r'bytes=(\d+)-', wanted)[1])
         if start >= len(content) > 0 and start:
             self.send_response(416)
-            self.send_header('Content-Range', f'bytes */{len(content)}')
             self.send_header('Content-Length', '0')
             self.end_headers()
             return
@@ -121,13 +120,9 @@ def test_a_complete_part_needs_no_byte(server, tmp_path):
     assert server.requests == [f'bytes={len(CONTENT)}-']
 
 
-def test_a_part_of_a_longer_file_is_dropped(server, tmp_path):
-    (tmp_path / 'file.zip.part').write_bytes(CONTENT + b'more')
-    assert get(server, tmp_path).read_bytes() == CONTENT
-
-
-def test_a_changed_file_is_discarded(server, tmp_path):
-    (tmp_path / 'file.zip.part').write_bytes(b'another beginning')
+@pytest.mark.parametrize('part', [b'another beginning', CONTENT + b'more'])
+def test_another_part_is_discarded(server, tmp_path, part):
+    (tmp_path / 'file.zip.part').write_bytes(part)
     with pytest.raises(downloads.DownloadError, match=f'expected {MD5}; it was'):
         get(server, tmp_path)
     assert names(tmp_path) == []
@@ -146,12 +141,6 @@ def test_a_missing_file_is_not_tried_again(server, tmp_path):
     with pytest.raises(downloads.DownloadError, match='404'):
         downloads.download(server.url('none'), tmp_path / 'none', MD5)
     assert server.requests == [None]
-
-
-def test_no_server(server, tmp_path):
-    url = server.url('file.zip').replace(str(server.server_port), '9')
-    with pytest.raises(downloads.DownloadError, match=r'\(2 attempts\)'):
-        downloads.download(url, tmp_path / 'file', MD5, attempts=2, wait=0.0)
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -199,33 +188,26 @@ def tree(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
-def test_coco_is_laid_out_as_the_configs_expect(coco, tmp_path, capsys):
+def test_coco_is_laid_out_as_the_configs_expect(coco, server, tmp_path):
     from mmengine.config import Config
 
+    run(tmp_path, 'coco', '--mirror', coco, '--parts', 'val', '--keep')
+    assert names(tmp_path / 'cache') == ['val2017.zip']
     run(tmp_path, 'coco', '--mirror', coco)
+    assert len(server.requests) == 3
     assert tree(tmp_path / 'coco') == [
         'annotations/instances_val2017.json',
         *(f'train2017/{i}.jpg' for i in range(3)),
         *(f'val2017/{i}.jpg' for i in range(2)),
     ]
     assert names(tmp_path / 'coco') == ['annotations', 'train2017', 'val2017']
-    assert tree(tmp_path / 'cache') == []
+    assert names(tmp_path / 'cache') == ['val2017.zip']  # was kept
     path = Path(tool.__file__).parents[2] / 'configs/_base_/datasets/coco_instance.py'
     cfg = Config.fromfile(path)
     val = cfg.val_dataloader.dataset
     assert Path(val.data_root) == Path(tool.DATA_SETS['coco'][0])
     for name in (val.ann_file, val.data_prefix.img):
         assert (tmp_path / 'coco' / name).exists()
-
-
-def test_complete_parts_are_not_fetched_again(coco, server, tmp_path):
-    run(tmp_path, 'coco', '--mirror', coco, '--parts', 'val', '--keep')
-    assert names(tmp_path / 'cache') == ['val2017.zip']
-    asked = len(server.requests)
-    run(tmp_path, 'coco', '--mirror', coco, '--parts', 'val')
-    assert len(server.requests) == asked
-    run(tmp_path, 'coco', '--mirror', coco)
-    assert len(server.requests) == asked + 2
 
 
 def test_a_lost_image_is_reported(coco, tmp_path):
@@ -248,18 +230,6 @@ def test_a_full_disk_is_noticed_before_the_download(coco, server, tmp_path):
     assert server.requests == []
 
 
-def test_an_interrupted_extraction_leaves_no_folder(coco, tmp_path, monkeypatch):
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(zipfile.ZipFile, 'extract', interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, 'coco', '--mirror', coco)
-    assert names(tmp_path / 'coco') == []
-    run(tmp_path, 'coco', '--mirror', coco)
-
-
 def test_a_damaged_archive_is_refused(tmp_path):
     path = tmp_path / 'a.zip'
     path.write_bytes(b'no zip')
@@ -272,14 +242,6 @@ def test_an_archive_with_another_folder_is_refused(tmp_path):
     path.write_bytes(zipped({'val2014/0.jpg': b''}))
     with pytest.raises(ValueError, match=r"must hold val2017/ only, got \['val2014'\]"):
         tool.unpack(path, 'val2017', tmp_path / 'coco')
-
-
-def test_imagenet_names_the_file_to_get(tmp_path, monkeypatch):
-    monkeypatch.setattr(tool, 'check_space', lambda *args: None)
-    with pytest.raises(ValueError, match='ILSVRC2012_devkit_t12.tar.gz'):
-        tool.main(
-            ['imagenet', '--out', f'{tmp_path}/in', '--archives', f'{tmp_path}/tars']
-        )
 
 
 def tarred(path: Path, files: dict[str, bytes]) -> str:

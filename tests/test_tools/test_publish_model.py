@@ -90,8 +90,3 @@ def test_demos_write_the_files_that_names_mean(run, name):
     found = find_model(name)
     assert found.weights == file and found.cfg.default_scope == 'mmdet'
     assert found.name == name
-
-
-def test_names_of_no_demo():
-    with pytest.raises(FileNotFoundError, match=r'the names are mmattn/hela-ivit-n,'):
-        find_model('mmattn/hela-ivit-x')
