@@ -1,7 +1,22 @@
 """Corrections of other packages, all of them in one table.
 
-`import mmattn` calls `activate`, and that is the only switch. Nothing else in mmattn
-changes another package.
+`import mmattn` calls `activate`, and that is the only switch. No other part of mmattn
+replaces a function or an entry of another package.
+
+These private names of other packages are used without being replaced, since there is
+no public way:
+
+- `_metadata` of a state dict: the versions of the modules that wrote it.
+- `Tensor._backward_hooks`: whether a checkpoint gave a tensor hooks.
+- `Tensor._version`: whether the sizes of levels have changed since they were read.
+- `torch.ops.torchvision._deform_conv2d_backward` and `_roi_align_backward`: autograd
+  would compute the forward again, for mmcv has separate functions for both.
+- `OptimWrapper._inner_count` of mmengine: its setter also sets the number of steps.
+- `mmengine._strategy`: the strategies are in no other package.
+- `_get_mmengine_home` of mmengine: where paths of its model list begin.
+
+Subclasses also override protected methods of mmengine's runner, loops, checkpoint hook
+and optimizer constructor.
 """
 
 from mmattn.compat.finder import CorrectingFinder, Correction
@@ -13,7 +28,7 @@ CORRECTIONS = (
     Correction(
         'mmcv._ext',
         f'{IMPLEMENTATION}:fill',
-        "serve mmcv's compiled operators from torchvision and ours, where it has none",
+        "give mmcv, where it has no compiled operators, torchvision's and ours",
         'pip install onedl-mmcv gives a wheel without them, and mmdet imports them',
         'mmcv publishes wheels with operators (onedl-mmdetection#11)',
         missing=True,

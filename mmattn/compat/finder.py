@@ -1,7 +1,7 @@
 """Correct modules of other packages right after they are imported.
 
-`import mmattn` puts one finder at the front of `sys.meta_path`. It serves the rows of a
-table, and leaves every other module alone. It asks the finders behind it, so that a
+`import mmattn` puts one finder at the front of `sys.meta_path`. It corrects the modules
+of a table, and leaves every other one alone. It asks the finders behind it, so that a
 module comes from where it would come without us: a compiled `mmcv._ext` is never
 replaced. Nothing is imported before a program asks for it.
 """

@@ -1,7 +1,7 @@
 """mmcv's compiled operators, on torchvision and plain PyTorch, for CPU and CUDA.
 
 The functions have the names, keyword arguments and in-place outputs that `mmcv.ops`
-expects of its extension `mmcv._ext`. `mmattn.compat` serves them under that name when
+expects of its extension `mmcv._ext`. `mmattn.compat` gives them that name when
 mmcv was installed without it. They were written from those conventions and from the
 operators' published definitions. A docstring says where its result can differ from the
 compiled operator's.
@@ -162,7 +162,7 @@ def __getattr__(name: str):
     if name.startswith('__'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
-    def not_served(*args, **kwargs):
+    def not_provided(*args, **kwargs):
         raise NotImplementedError(
             f'mmcv was installed without its compiled operators, and mmattn does not '
             f'provide {name!r}. Build mmcv with its '
@@ -170,8 +170,8 @@ def __getattr__(name: str):
             '(with FORCE_CUDA=1 in front for a GPU)'
         )
 
-    not_served.__name__ = not_served.__qualname__ = name
-    return not_served
+    not_provided.__name__ = not_provided.__qualname__ = name
+    return not_provided
 
 
 def fill(module: ModuleType) -> bool:
