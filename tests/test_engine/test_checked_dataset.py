@@ -4,7 +4,6 @@ import io
 import re
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
@@ -40,8 +39,7 @@ def encode(picture, name, **options) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize('share', [0.01, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize('name', ['JPEG', 'PNG'])
+@pytest.mark.parametrize('name, share', [('JPEG', 0.01), ('JPEG', 0.99), ('PNG', 0.9)])
 def test_a_file_that_breaks_off_is_refused(tmp_path, picture, name, share):
     path = tmp_path / 'image'
     content = encode(picture, name)
@@ -53,18 +51,12 @@ def test_a_file_that_breaks_off_is_refused(tmp_path, picture, name, share):
 WHOLE = {
     'jpeg': lambda p: encode(p, 'JPEG'),
     'progressive jpeg': lambda p: encode(p, 'JPEG', progressive=True),
-    'gray jpeg': lambda p: encode(p[..., 0], 'JPEG'),
     'jpeg with a thumbnail': lambda p: encode(p, 'JPEG', exif=thumbnail(p)),
-    'padded jpeg': lambda p: encode(p, 'JPEG') + bytes(500),
     'jpeg and line end': lambda p: encode(p, 'JPEG') + b'\r\n',
     'jpeg and a trailer': lambda p: encode(p, 'JPEG') + b'SEFHe' * 300,
-    'two jpegs': lambda p: encode(p, 'JPEG') * 2,
     'png': lambda p: encode(p, 'PNG'),
-    'palette png': lambda p: encode(p[..., 0] // 16, 'PNG'),
     'png and a trailer': lambda p: encode(p, 'PNG') + b'trailer' * 50,
     'bmp': lambda p: encode(p, 'BMP'),
-    'webp': lambda p: encode(p, 'WEBP'),
-    'tiff': lambda p: encode(p, 'TIFF'),
 }
 
 
@@ -77,17 +69,6 @@ def thumbnail(picture) -> bytes:
 def test_a_whole_file_is_not_refused(tmp_path, picture, make):
     path = tmp_path / 'image'
     path.write_bytes(make(picture))
-    check_image_file(str(path))
-
-
-def test_an_image_too_large_for_pillow_is_left_to_its_decoder(
-    tmp_path, picture, monkeypatch
-):
-    path = tmp_path / 'image'
-    path.write_bytes(encode(picture, 'JPEG') + b'trailer')
-    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', picture[..., 0].size // 3)
-    with pytest.raises(Image.DecompressionBombError):
-        Image.open(path)
     check_image_file(str(path))
 
 
@@ -106,75 +87,39 @@ def out_of_range(labels):
     return labels
 
 
-SAMPLES = {
-    'truncated jpeg': (
-        'mmdet',
-        lambda: cut(COCO_IMAGE),
-        f'sample 0 of CocoDataset: {COCO_IMAGE} is a truncated JPEG file',
-    ),
-    'empty image': (
-        'mmdet',
-        lambda: Path(COCO_IMAGE).write_bytes(b''),
-        f'sample 0 of CocoDataset: {COCO_IMAGE} is an empty file',
-    ),
-    'no image': (
-        'mmdet',
-        lambda: Path(COCO_IMAGE).write_text('<html>404</html>'),
-        'sample 0 of CocoDataset: AssertionError: failed to load image: ' + COCO_IMAGE,
-    ),
-    'truncated jpeg of a class': (
-        'mmpretrain',
-        lambda: cut(IMAGENET_IMAGE),
-        f'sample 0 of ImageNet: {IMAGENET_IMAGE} is a truncated JPEG file',
-    ),
-    'truncated image of a segmentation': (
+OUTSIDE = '150, but there are 150 classes, 0 to 149, with reduce_zero_label=True; ign'
+# Scope, file, how it is changed, and the error.
+SAMPLES = [
+    ('mmdet', COCO_IMAGE, cut, 'is a truncated JPEG file'),
+    ('mmdet', COCO_IMAGE, lambda path: Path(path).write_bytes(b''), 'is an empty file'),
+    ('mmdet', COCO_IMAGE, lambda path: Path(path).write_text('<html>404'), None),
+    ('mmpretrain', IMAGENET_IMAGE, cut, 'is a truncated JPEG file'),
+    ('mmseg', ADE_IMAGE, cut, 'is a truncated JPEG file'),
+    ('mmseg', ADE_MAP, cut, 'is a truncated PNG file'),
+    ('mmseg', ADE_MAP, lambda _: edit_map(out_of_range), f'has the label {OUTSIDE}'),
+    (
         'mmseg',
-        lambda: cut(ADE_IMAGE),
-        f'sample 0 of ADE20KDataset: {ADE_IMAGE} is a truncated JPEG file',
+        ADE_MAP,
+        lambda _: edit_map(lambda labels: labels[:, 1:]),
+        'has the shape (120, 159), but its image has (120, 160)',
     ),
-    'truncated label map': (
+    (
         'mmseg',
-        lambda: cut(ADE_MAP),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} is a truncated PNG file',
+        ADE_MAP,
+        lambda _: edit_map(lambda labels: np.stack([labels] * 3, axis=-1)),
+        'has the shape (120, 160, 3), but its image has (120, 160)',
     ),
-    'empty label map': (
-        'mmseg',
-        lambda: Path(ADE_MAP).write_bytes(b''),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} is an empty file',
-    ),
-    'label out of range': (
-        'mmseg',
-        lambda: edit_map(out_of_range),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} has the label 150, but there are 150 '
-        'classes, 0 to 149, with reduce_zero_label=True; ignored: [255]',
-    ),
-    'label map of another size': (
-        'mmseg',
-        lambda: edit_map(lambda labels: labels[:, 1:]),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 159), but its '
-        'image has (120, 160)',
-    ),
-    'label map in colors': (
-        'mmseg',
-        lambda: edit_map(lambda labels: np.stack([labels] * 3, axis=-1)),
-        f'sample 0 of ADE20KDataset: {ADE_MAP} has the shape (120, 160, 3), but '
-        'its image has (120, 160)',
-    ),
-}
+]
 
 
-@pytest.mark.parametrize(('scope', 'change', 'message'), SAMPLES.values(), ids=SAMPLES)
-def test_a_bad_sample_is_named(here, scope, change, message):
-    change()
-    with pytest.raises(DataError, match=f'^{re.escape(message)}'):
+@pytest.mark.parametrize(('scope', 'path', 'change', 'message'), SAMPLES)
+def test_a_bad_sample_is_named(here, scope, path, change, message):
+    change(path)
+    message = f'{path} {message}' if message else f'AssertionError: failed .* {path}'
+    start = f'sample 0 of {DATASETS[scope]["type"]}: '
+    message = re.escape(message) if 'failed' not in message else message
+    with pytest.raises(DataError, match=f'^{start}{message}'):
         load_all(DATASETS[scope], scope=scope)
-
-
-def test_a_worker_names_it_too(here):
-    cut(ADE_MAP)
-    with pytest.raises(DataError) as raised:
-        load_all(DATASETS['mmseg'], scope='mmseg', num_workers=2)
-    assert f'DataError: sample 0 of ADE20KDataset: {ADE_MAP} is a' in str(raised.value)
 
 
 def fail(data):
@@ -216,14 +161,6 @@ def test_images_that_the_config_wants_skipped_are_skipped(here):
         ({}, {}, 2, True),
         ({}, {}, 1, False),
     ],
-    ids=[
-        '100',
-        'ignored by the loss',
-        'ignored by the data set',
-        'ignored',
-        'third',
-        'foreground of one class',
-    ],
 )
 def test_which_labels_are_in_range(here, heads, settings, label, fails):
     def change(labels):
@@ -245,9 +182,3 @@ def test_which_labels_are_in_range(here, heads, settings, label, fails):
             load_all(dataset, **options)
     else:
         load_all(dataset, **options)
-
-
-def test_a_sixteen_bit_map_is_read_as_mmseg_reads_it(here):
-    edit_map(lambda labels: labels.astype(np.uint16))
-    assert cv2.imread(ADE_MAP, cv2.IMREAD_UNCHANGED).dtype == np.uint16
-    assert len(load_all(DATASETS['mmseg'], scope='mmseg')) == 4

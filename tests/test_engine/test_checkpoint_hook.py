@@ -1,68 +1,30 @@
 """Whatever ends a run while it saves, `last_checkpoint` names a loadable file."""
 
+import copy
 import errno
 import os
-import resource
-import subprocess
-import sys
+import stat
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip('mmengine')
+
+from mmengine.fileio import LocalBackend
+from mmengine.fileio.backends import backends
 from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
-from mmengine.runner import FlexibleRunner
-from run_files import best_run, files, last, saved
+from run_files import best_run, last, saved
 from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, Runner, read_checkpoint
 from mmattn.engine.checkpoints import atomic_files
-from mmattn.engine.checkpoints.atomic_files import write_atomically
+from mmattn.engine.checkpoints.atomic_files import (
+    atomic_backend_args,
+    remove_unfinished,
+    write_atomically,
+)
 from mmattn.engine.checkpoints.hook import check_last_checkpoint
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def full_disk(monkeypatch):
-    """Checkpoints cannot grow beyond a few bytes: a write fails part of the way.
-
-    The limit holds during that write alone; the tests' own output may be a longer file.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fill(size):
-        def write_to_full_disk(path, content):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-            try:
-                write_atomically(path, content)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-        monkeypatch.setattr(atomic_files, 'write_atomically', write_to_full_disk)
-        return write_to_full_disk
-
-    return fill
-
-
-def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / 'file'
-    for content in (b'old', b'new and longer', b''):
-        write_atomically(path, content)
-        assert path.read_bytes() == content
-    assert files(tmp_path) == {'file'}
-
-
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, full_disk):
-    path = tmp_path / 'file'
-    path.write_bytes(b'old')
-    write_to_full_disk = full_disk(100)
-    with pytest.raises(OSError, match='untouched') as error:
-        write_to_full_disk(path, bytes(1000))
-    assert error.value.errno == errno.EFBIG
-    assert error.value.filename == str(path)
-    assert path.read_bytes() == b'old'
-    assert files(tmp_path) == {'file'}
 
 
 def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
@@ -86,18 +48,13 @@ def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
     assert folder == str(tmp_path)
 
 
-@pytest.mark.parametrize('type_', ['CheckpointHook', 'mmattn.CheckpointHook'])
+@pytest.mark.parametrize('type_', ['CheckpointHook', 'mmattn.CheckpointHook', None])
 def test_the_runner_uses_ours(tmp_path, type_):
-    hooks = dict(checkpoint=dict(type=type_, interval=1, by_epoch=False))
-    runner = make_runner(tmp_path, default_hooks=hooks)
-    (hook,) = (h for h in runner.hooks if isinstance(h, MMEngineCheckpointHook))
-    assert type(hook) is CheckpointHook
-    assert not hook.by_epoch
-
-
-def test_a_run_can_do_without(tmp_path):
-    runner = make_runner(tmp_path, default_hooks=dict(checkpoint=None))
-    assert not any(isinstance(hook, MMEngineCheckpointHook) for hook in runner.hooks)
+    hook = type_ and dict(type=type_, interval=1, by_epoch=False)
+    runner = make_runner(tmp_path, default_hooks=dict(checkpoint=hook))
+    found = [h for h in runner.hooks if isinstance(h, MMEngineCheckpointHook)]
+    assert [type(hook) for hook in found] == ([CheckpointHook] if type_ else [])
+    assert not any(hook.by_epoch for hook in found)
 
 
 def test_the_outdated_is_removed_after_the_new_one_is_named(tmp_path, monkeypatch):
@@ -162,19 +119,6 @@ def test_an_outdated_folder_is_removed_too(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.glob('iter_*')] == ['iter_4.pth']
 
 
-def test_a_full_disk_ends_the_run_and_spares_what_was_saved(tmp_path, full_disk):
-    wide = dict(width=10_000)
-    make_runner(tmp_path, model=wide).train()
-    before = saved(tmp_path)
-    longer = dict(type='IterBasedTrainLoop', max_iters=6, val_interval=100)
-    runner = make_runner(tmp_path, model=wide, resume=True, train_cfg=longer)
-    full_disk((tmp_path / 'iter_4.pth').stat().st_size // 2)
-    with pytest.raises(OSError, match='iter_5.pth'):
-        runner.train()
-    assert saved(tmp_path) == before
-    assert read_checkpoint(last(tmp_path))['meta']['iter'] == 4
-
-
 def test_what_killed_runs_left_is_removed_at_the_start(tmp_path):
     left = tmp_path / '.iter_9.pth.123.mmattn-tmp'
     left.write_bytes(b'half a checkpoint')
@@ -191,31 +135,26 @@ def test_an_outdated_one_that_a_kill_spared_is_removed_on_resume(tmp_path):
     assert saved(tmp_path) == {'iter_5.pth', 'last_checkpoint'}
 
 
-def test_without_a_checkpoint_resuming_starts_anew(tmp_path):
-    runner = make_runner(tmp_path, resume=True)
-    runner.train()
-    assert runner.iter == 4
-
-
 @pytest.mark.parametrize(
     ('named', 'message'),
     [
         ('/gone/iter_2.pth', "names '/gone/iter_2.pth', which does not exist; name a"),
         ('/gone/iter_4.pth', 'was the folder moved.*--resume .*iter_4.pth'),
         ('', "names ''"),
+        ('s3://runs/iter_4.pth', None),
+        (None, None),
     ],
-    ids=['removed', 'moved', 'empty'],
+    ids=['removed', 'moved', 'empty', 'elsewhere', 'none'],
 )
 def test_a_last_checkpoint_that_is_not_there_is_named(tmp_path, named, message):
-    make_runner(tmp_path).train()
-    (tmp_path / 'last_checkpoint').write_text(named)
+    (tmp_path / 'iter_4.pth').touch()
+    if named is not None:
+        (tmp_path / 'last_checkpoint').write_text(named)
+    if message is None:
+        check_last_checkpoint(str(tmp_path))
+        return
     with pytest.raises(ValueError, match=message):
         make_runner(tmp_path, resume=True).train()
-
-
-def test_a_last_checkpoint_elsewhere_is_not_looked_for(tmp_path):
-    (tmp_path / 'last_checkpoint').write_text('s3://runs/iter_4.pth')
-    check_last_checkpoint(str(tmp_path))
 
 
 def test_a_checkpoint_that_the_user_names_needs_no_last_checkpoint(tmp_path):
@@ -227,80 +166,157 @@ def test_a_checkpoint_that_the_user_names_needs_no_last_checkpoint(tmp_path):
     assert last(tmp_path).name == 'iter_5.pth'
 
 
-def test_other_runners_take_the_hook_too(tmp_path):
-    tiny = make_runner(tmp_path / 'other')
-    hook = dict(
-        type='mmattn.CheckpointHook', interval=1, by_epoch=False, max_keep_ckpts=1
-    )
-    runner = FlexibleRunner(
-        model=tiny.model,
-        work_dir=str(tmp_path / 'flexible'),
-        train_dataloader=tiny._train_dataloader,
-        train_cfg=dict(by_epoch=False, max_iters=2),
-        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
-        default_hooks=dict(checkpoint=hook),
-    )
-    runner.train()
-    assert saved(tmp_path / 'flexible') == {'iter_2.pth', 'last_checkpoint'}
+def test_what_a_kill_leaves_is_found_again(tmp_path, monkeypatch):
+    """The name of an unfinished file is one that `remove_unfinished` looks for."""
+    names = []
+    replace = os.replace
+
+    def noted_replace(source, target):
+        names.append(Path(source).name)
+        replace(source, target)
+
+    monkeypatch.setattr(os, 'replace', noted_replace)
+    write_atomically(tmp_path / 'iter_1.pth', b'whole')
+    (name,) = names
+    (tmp_path / name).write_bytes(b'half')  # as if killed before the rename
+    remove_unfinished(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ['iter_1.pth']
 
 
-SAVE_UNTIL_KILLED = """
-import os, random, signal, sys, time
-from pathlib import Path
-import mmengine.runner.runner
-import torch
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
-from tiny_run import make_runner
-from mmattn.engine import read_checkpoint
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / 'iter_1.pth'
+    write_atomically(path, b'old')
 
-mmengine.runner.runner.collect_env = dict  # it takes seconds
+    def full_disk(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-@HOOKS.register_module()
-class Ready(Hook):
-    priority = 'LOWEST'
+    monkeypatch.setattr(os, 'fsync', full_disk)
+    with pytest.raises(OSError, match='previous content is untouched') as caught:
+        write_atomically(path, b'new')
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
+    assert path.read_bytes() == b'old' and list(tmp_path.iterdir()) == [path]
 
-    def __init__(self, pipe):
-        self.pipe = pipe
 
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        os.write(self.pipe, b'1')
+@pytest.mark.parametrize('code', [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_only_a_folder_that_cannot_be_synced_is_excused(tmp_path, monkeypatch, code):
+    fsync = os.fsync
 
-work_dir = Path({work_dir!r})
-moments = random.Random(0)
-seen = set()
-for _ in range(6):
-    started, ready = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        loop = dict(type='IterBasedTrainLoop', max_iters=10**6, val_interval=10**6)
-        model = dict(width=50_000)  # 5 MB a checkpoint: most of the time is saving
-        runner = make_runner(
-            work_dir, resume=True, train_cfg=loop, model=model, log_level='ERROR'
+    def failing_fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, 'fsync', failing_fsync)
+    path = tmp_path / 'file'
+    if code == errno.EIO:
+        with pytest.raises(OSError, match=os.strerror(code)):
+            write_atomically(path, b'content')
+    else:
+        write_atomically(path, b'content')
+    assert path.read_bytes() == b'content'
+
+
+class Mounted(LocalBackend):
+    """Local files of a user's own backend, which is not to be replaced."""
+
+
+@pytest.mark.parametrize(
+    'uri, given, expected',
+    [
+        ('runs/1', None, dict(backend='mmattn.atomic')),
+        ('runs/1', dict(backend='local'), dict(backend='mmattn.atomic')),
+        ('http://host/runs/1', None, None),
+        ('http://host/runs/1', dict(backend='http'), dict(backend='http')),
+        ('runs/1', dict(backend='mounted'), dict(backend='mounted')),
+    ],
+    ids=['default', 'local', 'remote', 'remote-backend', 'own-backend'],
+)
+def test_only_plain_local_files_are_made_atomic(monkeypatch, uri, given, expected):
+    monkeypatch.setitem(backends, 'mounted', Mounted)
+    assert atomic_backend_args(uri, given) == expected
+
+
+@pytest.fixture(scope='module')
+def saved_at_3(tmp_path_factory):
+    work_dir = tmp_path_factory.mktemp('saved_at_3')
+    best_run(work_dir).train()
+    return read_checkpoint(last(work_dir))
+
+
+@pytest.fixture
+def resume_with(saved_at_3, tmp_path):
+    """Resumes in the folder `run` from a checkpoint with other names of files."""
+
+    def resume(**runtime_info):
+        poisoned = copy.deepcopy(saved_at_3)
+        poisoned['message_hub']['runtime_info'].update(runtime_info, best_score=0)
+        poisoned['message_hub']['resumed_keys'].update(
+            dict.fromkeys(runtime_info, True)
         )
-        runner.register_hook(dict(type='Ready', pipe=ready))
-        runner.train()
-        os._exit(1)
-    os.close(ready)
-    os.read(started, 1)
-    time.sleep(moments.uniform(0, 0.4))
-    os.kill(pid, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    named = Path((work_dir / 'last_checkpoint').read_text())
-    seen.add(read_checkpoint(named)['meta']['iter'])
-    there = sorted(path.name for path in work_dir.glob('iter_*'))
-    assert len(there) <= 2, there
-assert len(seen) > 3, seen
-"""
+        path = tmp_path / 'poisoned.pth'
+        torch.save(poisoned, path)
+        best_run(
+            tmp_path / 'run', max_iters=5, load_from=str(path), resume=True
+        ).train()
+
+    return resume
 
 
-def test_killed_at_any_moment_there_is_something_to_resume(tmp_path):
-    code = SAVE_UNTIL_KILLED.format(work_dir=str(tmp_path / 'run'))
-    done = subprocess.run(
-        [sys.executable, '-c', code],
-        cwd=Path(__file__).parent,
-        env=os.environ | {'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+@pytest.mark.parametrize('kind', ['file', 'folder', 'dots', 'link'])
+def test_a_checkpoint_cannot_have_others_removed(tmp_path, resume_with, kind):
+    """Not what lies elsewhere, even if it is named as a checkpoint."""
+    run, elsewhere = tmp_path / 'run', tmp_path / 'elsewhere'
+    named = victim = elsewhere / 'best_score_iter_3.pth'
+    inside = victim / 'data' if kind == 'folder' else victim
+    inside.parent.mkdir(parents=True)
+    inside.write_text('data')
+    if kind == 'dots':
+        named = run / '..' / 'elsewhere' / victim.name
+    if kind == 'link':
+        run.mkdir()
+        (run / 'link').symlink_to(elsewhere)
+        named = run / 'link' / victim.name
+    resume_with(best_ckpt=str(named))
+    assert inside.read_text() == 'data'
+
+
+def test_a_checkpoint_cannot_have_other_names_removed(tmp_path):
+    hook = CheckpointHook(by_epoch=False, out_dir=str(tmp_path))
+    for name in ('config.py', 'best_score', 'iter_3.pth.bak', 'best_iter_x.pth', ''):
+        assert not hook._is_own(str(tmp_path / name))
+
+
+def test_names_of_other_types_are_ignored(tmp_path, resume_with):
+    victim = tmp_path / 'precious.pth'
+    victim.write_text('data')
+    (tmp_path / 'run' / 'iter_').mkdir(parents=True)  # or the step leads nowhere
+    for steps in (['/../../precious', -1, True, 1.5, '3', 2], {'a': 1}):
+        resume_with(keep_ckpt_ids=steps, best_ckpt=['x'])
+        assert victim.read_text() == 'data'
+        assert saved(tmp_path / 'run') == {
+            'best_score_iter_5.pth',
+            'iter_5.pth',
+            'last_checkpoint',
+        }
+
+
+def test_the_best_of_an_earlier_process_is_removed(tmp_path, monkeypatch):
+    """Also when the work dir was written as another path then."""
+    monkeypatch.chdir(tmp_path)
+    best_run(Path('run')).train()
+    best_run(tmp_path / 'run', 5, load_from='run/iter_3.pth', resume=True).train()
+    assert saved(tmp_path / 'run') == {
+        'best_score_iter_5.pth',
+        'iter_5.pth',
+        'last_checkpoint',
+    }
+
+
+@pytest.mark.parametrize('template', ['epoch-{:03d}.pth', '{}.ckpt', 'iter_{}.pth'])
+def test_templates_of_names_are_recognized(tmp_path, template):
+    hook = CheckpointHook(filename_tmpl=template, out_dir=str(tmp_path))
+    name = template.format(12)
+    assert hook._is_own(str(tmp_path / name))
+    assert hook._is_own(str(tmp_path / f'best_coco_bbox_{name}'))
+    assert not hook._is_own(str(tmp_path / f'{name}x'))
+    assert not hook._is_own(str(tmp_path.parent / name))

@@ -10,9 +10,8 @@ from mmengine.registry import MODELS, DefaultScope, Registry
 from tiny_run import make_runner
 
 from mmattn.engine.config_check import check_channels, check_save_best, check_scopes
-from mmattn.engine.data.checked_dataset import DataError
 from mmattn.models import IViT
-from mmattn.registry import HOOKS, OPTIM_WRAPPER_CONSTRUCTORS
+from mmattn.registry import HOOKS
 from mmattn.registry import MODELS as OURS
 
 CHANNELS = [32, 64, 160, 256]
@@ -30,15 +29,9 @@ def said(monkeypatch):
     return messages
 
 
-@pytest.mark.parametrize('scope', ['mmdet', 'mmseg', 'mmattn', 'mmengine'])
 @pytest.mark.parametrize(
-    ('name', 'meant'),
-    [
-        ('IVit', 'IViT'),
-        ('ivit', 'IViT'),
-        ('PVTV2', 'PVTv2'),
-        ('DeformableDetr', 'DeformableDETR'),
-    ],
+    ('scope', 'name', 'meant'),
+    [('mmdet', 'ivit', 'IViT'), ('mmattn', 'DeformableDetr', 'DeformableDETR')],
 )
 def test_a_misspelled_class_is_guessed(said, scope, name, meant):
     with (
@@ -49,8 +42,9 @@ def test_a_misspelled_class_is_guessed(said, scope, name, meant):
     assert f"did you mean 'mmattn.{meant}'?" in said[0]
 
 
-@pytest.mark.parametrize('registry', [MODELS, OURS])
-@pytest.mark.parametrize('name', ['IVit', 'Tpyo'])
+@pytest.mark.parametrize(
+    ('registry', 'name'), [(MODELS, 'IVit'), (OURS, 'IVit'), (OURS, 'Tpyo')]
+)
 def test_a_registry_can_be_asked_for_a_misspelled_class(said, registry, name):
     assert f'mmattn.{name}' not in registry
     assert 'mmattn.IViT' in registry
@@ -59,20 +53,9 @@ def test_a_registry_can_be_asked_for_a_misspelled_class(said, registry, name):
     )
 
 
-@pytest.mark.parametrize(
-    ('registry', 'name', 'meant'),
-    [
-        (HOOKS, 'CheckpointHok', 'CheckpointHook'),
-        (
-            OPTIM_WRAPPER_CONSTRUCTORS,
-            'LayerDecayOptimConstructor',
-            'LayerDecayOptimWrapperConstructor',
-        ),
-    ],
-)
-def test_other_registries_guess_too(said, registry, name, meant):
-    assert registry.get(name) is None
-    assert len(said) == 1 and f"did you mean 'mmattn.{meant}'?" in said[0]
+def test_other_registries_guess_too(said):
+    assert HOOKS.get('CheckpointHok') is None
+    assert len(said) == 1 and "did you mean 'mmattn.CheckpointHook'?" in said[0]
 
 
 @pytest.mark.parametrize('name', ['NoSuchThing', 'mmattn.NoSuchThing'])
@@ -83,17 +66,13 @@ def test_what_resembles_nothing_is_not_guessed(said, name):
     assert not said
 
 
-@pytest.mark.parametrize('name', ['IViT', 'mmattn.IViT', 'ExponentialMovingAverage'])
-def test_what_is_right_is_found(name):
-    assert OURS.get(name) is not None
-
-
-def test_names_of_modules_are_found():
+def test_what_is_right_is_found():
+    assert OURS.get('ExponentialMovingAverage') is not None
     assert MODELS.get('mmattn.models.IViT') is IViT
     assert MODELS.get('torch.nn.Linear') is nn.Linear
 
 
-@pytest.mark.parametrize('scope', ['mmatn', 'mmattnn', 'MMAttn', 'mmdett', 'mmseq'])
+@pytest.mark.parametrize('scope', ['mmatn', 'MMAttn', 'mmseq'])
 def test_a_misspelled_scope_is_guessed(tmp_path, scope):
     model = dict(type='Tiny', backbone=[IVIT, dict(type=f'{scope}.IViT')])
     with pytest.raises(ValueError, match=r'model.backbone.1.type is .*did you mean'):
@@ -102,14 +81,7 @@ def test_a_misspelled_scope_is_guessed(tmp_path, scope):
 
 @pytest.mark.parametrize(
     'name',
-    [
-        'mmattn.IViT',
-        'mmpose.Net',
-        'torch.nn.Linear',
-        'IViT',
-        'mmaction.I3D',
-        'mmdet3d.X',
-    ],
+    ['mmattn.IViT', 'torch.nn.Linear', 'IViT', 'mmaction.I3D', 'mmdet3d.X'],
 )
 def test_other_scopes_are_nobodys_misspelling(name):
     check_scopes(dict(backbone=dict(type=name)), 'model')
@@ -140,33 +112,35 @@ def registered(monkeypatch):
     monkeypatch.setitem(MODELS.module_dict, 'Detector', Detector)
 
 
-MAPS = {None: CHANNELS, (1, 3): [64, 256]}
-WRONG = {
-    'other': lambda channels: [*channels[:-1], channels[-1] + 1],
-    'too-many': lambda channels: [*channels, channels[-1]],
-    'too-few': lambda channels: channels[:-1],
-}
-
-
-@pytest.mark.parametrize('wrong', [None, *WRONG])
 @pytest.mark.parametrize('neck', ['FPN', 'ChannelMapper', 'CSPNeXtPAFPN'])
-@pytest.mark.parametrize('out_indices', MAPS)
-def test_a_neck_must_fit_its_backbone(tmp_path, out_indices, neck, wrong):
-    channels = MAPS[out_indices]
-    given = channels if wrong is None else WRONG[wrong](channels)
-    backbone = IVIT if out_indices is None else dict(IVIT, out_indices=out_indices)
+@pytest.mark.parametrize(
+    ('out_indices', 'given'),
+    [
+        (None, CHANNELS),
+        (None, [*CHANNELS[:-1], 257]),
+        (None, [*CHANNELS, 256]),
+        (None, CHANNELS[:-1]),
+        ((1, 3), [64, 256]),
+        ((1, 3), [64, 160]),
+    ],
+)
+def test_a_neck_must_fit_its_backbone(tmp_path, out_indices, given, neck):
+    backbone, channels = IVIT, CHANNELS
+    if out_indices is not None:
+        backbone = dict(IVIT, out_indices=out_indices)
+        channels = [CHANNELS[i] for i in out_indices]
     neck = dict(type=f'mmdet.{neck}', in_channels=given, out_channels=8)
     if neck['type'] == 'mmdet.FPN':
         neck['num_outs'] = 5
     model = dict(type='Detector', backbone=backbone, neck=neck)
-    if wrong is None:
+    if given == channels:
         make_runner(tmp_path, model=model)
         return
-    with pytest.raises(ValueError, match='model.neck.in_channels') as error:
+    message = (
+        f'model.neck.in_channels is {given}, .* {len(channels)} maps of {channels}'
+    )
+    with pytest.raises(ValueError, match=message.replace('[', r'\[')):
         make_runner(tmp_path, model=model)
-    message = str(error.value)
-    assert f'in_channels is {given}' in message
-    assert f'{len(channels)} maps of {channels} channels' in message
 
 
 @pytest.mark.parametrize(
@@ -190,53 +164,48 @@ def test_other_necks_are_left_alone():
     check_channels(dict(neck=neck), model)
 
 
-def test_models_of_others_are_left_alone(monkeypatch):
+def test_models_and_backbones_of_others_are_left_alone(monkeypatch):
     wrong = dict(FPN, in_channels=CHANNELS[:3], num_outs=3)
-    cfg = dict(type='Detector', backbone=IVIT, neck=wrong)
     model = Detector(IVIT, wrong)
     with pytest.raises(ValueError, match='in_channels'):
-        check_channels(cfg, model)
+        check_channels(dict(neck=wrong), model)
+    check_channels(
+        dict(neck=wrong), Detector(dict(type='mmdet.ResNet', depth=18), wrong)
+    )
     monkeypatch.setattr(Detector, '__module__', 'theirs')
-    check_channels(cfg, model)
+    check_channels(dict(neck=wrong), model)
 
 
-def test_backbones_of_others_are_left_alone():
-    wrong = dict(FPN, in_channels=CHANNELS[:3], num_outs=3)
-    resnet = dict(type='mmdet.ResNet', depth=18)
-    check_channels(dict(neck=wrong), Detector(resnet, wrong))
+BOXES = dict(type='mmdet.CocoMetric', metric='bbox', classwise=True)
+PANOPTIC = dict(type='mmdet.CocoPanopticMetric', classwise=True)  # keeps them out
 
 
 @pytest.mark.parametrize(
-    ('evaluator', 'metric'),
+    ('save_best', 'evaluator', 'metric'),
     [
-        (dict(type='mmdet.CocoMetric', metric='bbox'), 'bbox'),
-        ([dict(type='mmdet.CocoMetric', metric=['bbox', 'segm'])], 'segm'),
+        ('auto', BOXES, 'bbox'),
+        (['mIoU', 'auto'], [PANOPTIC, BOXES | dict(metric=['bbox', 'segm'])], 'segm'),
+        ('auto', BOXES | dict(classwise=False), None),
+        ('auto', PANOPTIC, None),
+        ('coco/bbox_mAP', BOXES, None),
+        (None, BOXES, None),
     ],
 )
-def test_auto_is_refused_with_metrics_of_classes(tmp_path, evaluator, metric):
-    """Before any data is read, and only where a class would choose."""
-    checkpoint = dict(type='CheckpointHook', interval=1, by_epoch=False)
-
-    def train(save_best, classwise=True):
-        first = evaluator[0] if isinstance(evaluator, list) else evaluator
-        first['classwise'] = classwise
-        make_runner(
-            tmp_path,
-            val=True,
-            val_evaluator=evaluator,
-            train_dataloader=dict(dataset=dict(type='NeverRead'), batch_size=1),
-            default_hooks=dict(checkpoint=checkpoint | dict(save_best=save_best)),
-        ).train()
-
+def test_auto_is_refused_with_metrics_of_classes(save_best, evaluator, metric):
+    if metric is None:
+        check_save_best(save_best, evaluator)
+        return
     with pytest.raises(ValueError, match=f"'auto', .* such as coco/{metric}_mAP"):
-        train('auto')
-    for options in (['auto', False], ['coco/bbox_mAP'], [None]):
-        with pytest.raises(DataError, match='NeverRead'):
-            train(*options)
+        check_save_best(save_best, evaluator)
 
 
-def test_panoptic_metrics_keep_classes_to_themselves():
-    metric = dict(type='mmdet.CocoPanopticMetric', classwise=True)
-    check_save_best('auto', metric)
-    with pytest.raises(ValueError, match='auto'):
-        check_save_best(['mIoU', 'auto'], [metric, dict(type='X', classwise=True)])
+def test_a_run_refuses_auto_before_it_reads_data(tmp_path):
+    runner = make_runner(
+        tmp_path,
+        val=True,
+        val_evaluator=BOXES,
+        train_dataloader=dict(dataset=dict(type='NeverRead'), batch_size=1),
+        default_hooks=dict(checkpoint=dict(type='CheckpointHook', save_best='auto')),
+    )
+    with pytest.raises(ValueError, match="'auto'"):
+        runner.train()

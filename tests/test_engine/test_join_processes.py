@@ -48,14 +48,11 @@ def test_the_backend_is_gloo_and_ddp_is_of_the_cpu(started):
     )
 
 
-def test_the_timeout_is_in_seconds(started):
-    join_processes(Config(dict(env_cfg=dict(dist_cfg=dict(timeout=90)))))
-    assert started['timeout'] == started['store'].timeout == timedelta(seconds=90)
-
-
-def test_the_wrapper_of_the_config_is_kept(started):
-    cfg = Config(dict(model_wrapper_cfg=dict(find_unused_parameters=True)))
+def test_timeout_and_wrapper_of_the_config_are_kept(started):
+    wrapper = dict(find_unused_parameters=True)
+    dist_cfg = dict(env_cfg=dict(dist_cfg=dict(timeout=90)))
+    cfg = Config(dict(**dist_cfg, model_wrapper_cfg=wrapper))
     join_processes(cfg)
+    assert started['timeout'] == started['store'].timeout == timedelta(seconds=90)
     assert cfg.model_wrapper_cfg.find_unused_parameters
     assert cfg.model_wrapper_cfg.type == 'MMDistributedDataParallel'
-    assert cfg.model_wrapper_cfg.device_ids is None

@@ -219,21 +219,10 @@ CASES = {
     'iterations': dict(loop=ITER_LOOP, sampler='InfiniteSampler', checkpoint=EVERY_4),
     'iterations-of-passes': dict(loop=ITER_LOOP, checkpoint=EVERY_4),
 }
-WITH_WORKERS = ('inside-epochs',)
 
 
 @pytest.mark.parametrize(
-    'case, num_workers',
-    [
-        pytest.param(
-            case,
-            num_workers,
-            id=f'{case}-{"workers" if num_workers else "main"}',
-            marks=pytest.mark.slow if num_workers and case not in WITH_WORKERS else (),
-        )
-        for case in CASES
-        for num_workers in (0, 2)
-    ],
+    ('case', 'num_workers'), [*((case, 0) for case in CASES), ('inside-epochs', 2)]
 )
 def test_stopped_twice_and_resumed(tmp_path, case, num_workers):
     options = dict(CASES[case], num_workers=num_workers)
@@ -252,47 +241,36 @@ def test_one_run_never_repeats_its_random_numbers(tmp_path):
     assert not torch.equal(seen[0][2], other[0][2])
 
 
+ADAM = dict(type='Adam', lr=0.01)
+PLATEAU = dict(type='ReduceOnPlateauLR', monitor='score', rule='less', patience=0)
+# Where a run stops, and its options.
 EXTRAS = {
-    'ema': dict(hooks=[dict(type='EMAHook', update_buffers=True)]),
-    'drawn-seed': dict(seed=None),
-    'accumulation': dict(
-        optim_wrapper=dict(optimizer=dict(type='Adam', lr=0.01), accumulative_counts=5),
-        checkpoint=EVERY_4,
+    'ema': (('train', 15), dict(hooks=[dict(type='EMAHook', update_buffers=True)])),
+    'drawn-seed': (('train', 15), dict(seed=None)),
+    'accumulation': (
+        ('train', 15),
+        dict(
+            optim_wrapper=dict(optimizer=ADAM, accumulative_counts=5),
+            checkpoint=EVERY_4,
+        ),
     ),
-    'plateau': dict(
-        param_scheduler=[
-            dict(type='ReduceOnPlateauLR', monitor='score', rule='less', patience=0)
-        ]
+    'plateau': (('val', 12), dict(param_scheduler=[PLATEAU])),
+    'best': (
+        ('val', 12),
+        dict(checkpoint=dict(EVERY_EPOCH, save_best='score', rule='less')),
     ),
-    'best': dict(checkpoint=dict(EVERY_EPOCH, save_best='score', rule='less')),
-    'validated-from-2': dict(loop=dict(EPOCH_LOOP, val_begin=2)),
-    'validated-at-2-and-3': dict(loop=dict(EPOCH_LOOP, val_interval=2)),
-    'rank-in-seed': dict(randomness=dict(seed=0, diff_rank_seed=True)),
+    'validated-from-2': (('train', 7), dict(loop=dict(EPOCH_LOOP, val_begin=2))),
+    'validated-at-2-and-3': (('val', 18), dict(loop=dict(EPOCH_LOOP, val_interval=2))),
+    'rank-in-seed': (
+        ('train', 15),
+        dict(randomness=dict(seed=0, diff_rank_seed=True)),
+    ),
 }
-# Where else a run stops than in the last epoch or in the validation before it.
-STOPS = {
-    'validated-from-2': [('train', 7)],
-    'validated-at-2-and-3': [('val', 18)],
-}
-# What a validation does not change, stopped in one.
-SLOW_EXTRAS = [(case, 'val') for case in ('drawn-seed', 'accumulation', 'rank-in-seed')]
 
 
-@pytest.mark.parametrize(
-    'case, stop',
-    [
-        pytest.param(
-            case,
-            (moment, number),
-            id=f'{case}-{moment}',
-            marks=pytest.mark.slow if (case, moment) in SLOW_EXTRAS else (),
-        )
-        for case in EXTRAS
-        for moment, number in STOPS.get(case, [('train', 15), ('val', 12)])
-    ],
-)
-def test_what_else_a_run_carries(tmp_path, case, stop):
-    options = EXTRAS[case]
+@pytest.mark.parametrize('case', EXTRAS)
+def test_what_else_a_run_carries(tmp_path, case):
+    stop, options = EXTRAS[case]
     resumed, _ = train_with_stops(tmp_path / 'b', [stop], **options)
     if case == 'drawn-seed':
         options = dict(seed=resumed['seed'])
@@ -309,49 +287,38 @@ def test_what_else_a_run_carries(tmp_path, case, stop):
     assert bool(best[0]) == (case == 'best')
 
 
-@pytest.mark.parametrize(
-    ('meta', 'batch_size', 'change'),
-    [
-        (dict(world_size=2), BATCH_SIZE, 'world_size was 2, is 1'),
-        (dict(), 2 * BATCH_SIZE, 'batches_per_epoch was 6, is 3'),
-    ],
-    ids=['world-size', 'batch-size'],
-)
+MADE = DataLoader(Augmented(), batch_size=BATCH_SIZE, collate_fn=list)
+CHANGED = {
+    'world-size': (dict(world_size=2), {}, 'world_size was 2, is 1. The epoch'),
+    'batch-size': ({}, dict(batch_size=6), 'batches_per_epoch was 6, is 3. The'),
+    # Its order is not ours to know, so what it has yielded cannot be skipped.
+    'made-by-hand': (
+        {},
+        dict(train_dataloader=MADE),
+        'not built from a config: the',
+    ),
+}
+
+
+@pytest.mark.parametrize(('meta', 'options', 'said'), CHANGED.values(), ids=CHANGED)
 def test_other_data_is_announced_and_the_epoch_starts_over(
-    tmp_path, capsys, meta, batch_size, change
+    tmp_path, capsys, meta, options, said
 ):
-    options = dict(checkpoint=EVERY_4)
     with pytest.raises(Stopped):
-        make_runner(tmp_path, hooks=[StopAt('train', 5)], **options).train()
+        make_runner(tmp_path, hooks=[StopAt('train', 5)], checkpoint=EVERY_4).train()
     path = tmp_path / 'iter_4.pth'
     checkpoint = torch.load(path, weights_only=False)
     checkpoint['meta'].update(meta)
     torch.save(checkpoint, path)
     record = Record()
     runner = make_runner(
-        tmp_path, resume=True, batch_size=batch_size, hooks=[record], **options
+        tmp_path, resume=True, checkpoint=EVERY_4, hooks=[record], **options
     )
     runner.train()
-    assert f'order of the data differs from the resumed run: {change}. The epoch' in (
-        capsys.readouterr().out
-    )
+    assert said in capsys.readouterr().out
     assert runner.epoch == EPOCHS
     batch_indices = [batch_idx for batch_idx, *_ in record.seen.values()]
     assert batch_indices == [*range(len(runner.train_dataloader))] * EPOCHS
-
-
-def test_a_loader_made_by_hand_starts_the_epoch_over(tmp_path, capsys):
-    """Its order is not ours to know, so what it has yielded cannot be skipped."""
-    made = DataLoader(Augmented(), batch_size=BATCH_SIZE, collate_fn=list)
-    options = dict(checkpoint=EVERY_4, train_dataloader=made)
-    with pytest.raises(Stopped):
-        make_runner(tmp_path, hooks=[StopAt('train', 5)], **options).train()
-    record = Record()
-    make_runner(tmp_path, resume=True, hooks=[record], **options).train()
-    said = 'dataloader was not built from a config: the epoch starts over'
-    assert said in capsys.readouterr().out
-    batch_indices = [batch_idx for batch_idx, *_ in record.seen.values()]
-    assert batch_indices == [*range(BATCHES)] * EPOCHS
 
 
 def test_weights_alone_resume_nothing(tmp_path):

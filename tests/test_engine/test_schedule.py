@@ -11,7 +11,6 @@ from mmengine.registry import PARAM_SCHEDULERS
 from tiny_run import make_runner
 
 from mmattn.engine.schedule import Length, mismatches, scaled
-from mmattn.models import IViT
 
 EPOCHS = Length(epochs=12, iters=1200, epoch_length=100)
 ITERS = Length(epochs=1, iters=60, epoch_length=0, by_epoch=False)
@@ -53,90 +52,61 @@ def cosine(begin=0, end=None, by_epoch=True, **options):
 
 
 CONVERTED = dict(convert_to_iter_based=True)
+
+
+def steps(*milestones, **options):
+    return dict(type='MultiStepLR', milestones=[*milestones], **options)
+
+
+EPOCH_WARM_UP = dict(warm_up(2), by_epoch=True, **CONVERTED)
 FITTING = {
     'defaults': (EPOCHS, [cosine()]),
     'warm-up-then-rest': (EPOCHS, [warm_up(500), cosine(begin=5)]),
     'warm-up-alone': (EPOCHS, [warm_up(500)]),
-    'whole-list': (
-        EPOCHS,
-        [
-            cosine(end=10, T_max=10),
-            dict(type='ConstantLR', by_epoch=True, factor=1.0, begin=10, end=12),
-        ],
-    ),
-    'converted': (
-        EPOCHS,
-        [
-            dict(warm_up(2), by_epoch=True, **CONVERTED),
-            cosine(2, 12, T_max=10, **CONVERTED),
-        ],
-    ),
+    'converted': (EPOCHS, [EPOCH_WARM_UP, cosine(2, 12, T_max=10, **CONVERTED)]),
     'iterations-of-epochs': (EPOCHS, [cosine(0, 1250, by_epoch=False)]),
     'T_max-from-zero': (EPOCHS, [cosine(2, 12, T_max=12)]),
     'periodic': (EPOCHS, [cosine(0, 12, T_max=3)]),
-    'steps': (
-        EPOCHS,
-        [warm_up(500), dict(type='MultiStepLR', milestones=[8, 11], end=12)],
-    ),
-    'steps-that-all-come': (
-        EPOCHS,
-        [dict(type='MultiStepLR', milestones=[8, 11], end=36)],
-    ),
+    'steps': (EPOCHS, [warm_up(500), steps(8, 11, end=12)]),
+    'steps-that-all-come': (EPOCHS, [steps(8, 11, end=36)]),
     'no-end': (EPOCHS, [dict(type='StepLR', step_size=3)]),
     'almost': (Length(300, 300_000, 1000), [cosine(end=299)]),
-    'momentum-warm-up': (
-        EPOCHS,
-        [
-            cosine(end=12),
-            dict(type='LinearMomentum', start_factor=0.5, by_epoch=True, end=3),
-        ],
-    ),
+    'momentum-warm-up': (EPOCHS, [cosine(end=12), dict(type='LinearMomentum', end=3)]),
 }
+# Where a schedule ends that does not end with the run.
 ELSEWHERE = {
-    'cosine-late': (ITERS, [cosine(0, 300, by_epoch=False)], [(0, 'end', 300)]),
-    'cosine-early': (ITERS, [cosine(0, 30, by_epoch=False)], [(0, 'end', 30)]),
-    'T_max-late': (ITERS, [cosine(by_epoch=False, T_max=300)], [(0, 'T_max', 300)]),
+    'cosine-late': (ITERS, [cosine(0, 300, by_epoch=False)], (0, 'end', 300)),
+    'cosine-early': (ITERS, [cosine(0, 30, by_epoch=False)], (0, 'end', 30)),
+    'T_max-late': (ITERS, [cosine(by_epoch=False, T_max=300)], (0, 'T_max', 300)),
     'after-warm-up': (
         ITERS,
         [warm_up(20), cosine(20, 300, by_epoch=False, T_max=280)],
-        [(1, 'end', 300)],
+        (1, 'end', 300),
     ),
-    'warm-up-late': (ITERS, [warm_up(1000)], [(0, 'end', 1000)]),
-    'steps-late': (
-        EPOCHS,
-        [dict(type='MultiStepLR', milestones=[27, 33], end=36)],
-        [(0, 'milestones', 33)],
-    ),
-    'steps-early': (
-        EPOCHS,
-        [dict(type='MultiStepLR', milestones=[2, 3], end=4)],
-        [(0, 'end', 4)],
-    ),
+    'warm-up-late': (ITERS, [warm_up(1000)], (0, 'end', 1000)),
+    'steps-late': (EPOCHS, [steps(27, 33, end=36)], (0, 'milestones', 33)),
+    'steps-early': (EPOCHS, [steps(2, 3, end=4)], (0, 'end', 4)),
     'converted': (
         EPOCHS,
-        [dict(warm_up(2), by_epoch=True, **CONVERTED), cosine(2, 36, **CONVERTED)],
-        [(1, 'end', 3600)],
+        [EPOCH_WARM_UP, cosine(2, 36, **CONVERTED)],
+        (1, 'end', 3600),
     ),
-    'one-epoch-less': (EPOCHS, [cosine(end=11, **CONVERTED)], [(0, 'end', 1100)]),
-    'poly': (
-        ITERS,
-        [dict(type='PolyLR', by_epoch=False, end=80)],
-        [(0, 'end', 80)],
-    ),
+    'one-epoch-less': (EPOCHS, [cosine(end=11, **CONVERTED)], (0, 'end', 1100)),
+    'poly': (ITERS, [dict(type='PolyLR', by_epoch=False, end=80)], (0, 'end', 80)),
     'linear-decay': (
         ITERS,
         [dict(type='LinearLR', start_factor=1, end_factor=0, by_epoch=False, end=30)],
-        [(0, 'end', 30)],
+        (0, 'end', 30),
     ),
     'momentum': (
         EPOCHS,
-        [cosine(), dict(type='CosineAnnealingMomentum', by_epoch=True, end=24)],
-        [(1, 'end', 24)],
+        [cosine(), dict(type='CosineAnnealingMomentum', end=24)],
+        (1, 'end', 24),
     ),
     'one-cycle': (
         ITERS,
         [dict(type='OneCycleLR', by_epoch=False, eta_max=1.0, total_steps=90)],
-        [(0, 'total_steps', 90)],
+        (0, 'total_steps', 90),
     ),
 }
 
@@ -147,28 +117,35 @@ def test_a_schedule_that_fits_is_left_alone(run, configs):
     assert scaled(configs, run) == configs
 
 
-@pytest.mark.parametrize(('run', 'configs', 'said'), ELSEWHERE.values(), ids=ELSEWHERE)
-def test_a_schedule_that_ends_elsewhere_is_found(run, configs, said):
-    assert found(configs, run) == said
+@pytest.mark.parametrize('case', ELSEWHERE)
+def test_a_schedule_that_ends_elsewhere_is_found_and_scaled(case):
+    run, configs, said = ELSEWHERE[case]
+    assert found(configs, run) == [said]
+    if case != 'warm-up-late':  # which nothing follows
+        assert found(scaled(configs, run), run) == []
 
 
-SCALED = {case: ELSEWHERE[case][:2] for case in ELSEWHERE if case != 'warm-up-late'}
+def iters(*arguments, **options):
+    return cosine(*arguments, by_epoch=False, **options)
 
 
-@pytest.mark.parametrize(('run', 'configs'), SCALED.values(), ids=SCALED)
-def test_a_scaled_schedule_fits(run, configs):
-    assert found(scaled(configs, run), run) == []
+def one_cycle(total_steps):
+    options = dict(by_epoch=False, begin=20, eta_max=1, total_steps=total_steps)
+    return dict(type='OneCycleLR', **options)
 
 
-STEPS = dict(type='MultiStepLR', milestones=[27, 33], end=36, gamma=0.1)
-EARLY = dict(STEPS, milestones=[1, 33])  # at 0 it would come before the first step
+def momentum(begin, end):
+    return dict(type='PolyMomentum', by_epoch=False, begin=begin, end=end)
+
+
 SCALINGS = {
-    'steps': (EPOCHS, [STEPS], [dict(STEPS, milestones=[9, 11], end=12)]),
-    'early-step': (EPOCHS, [EARLY], [dict(EARLY, milestones=[1, 11], end=12)]),
+    'steps': (EPOCHS, [steps(27, 33, end=36)], [steps(9, 11, end=12)]),
+    # At 0 the first would come before the first iteration.
+    'early-step': (EPOCHS, [steps(1, 33, end=36)], [steps(1, 11, end=12)]),
     'warm-up-keeps-its-steps': (
         ITERS,
-        [warm_up(20), cosine(20, 3000, by_epoch=False, T_max=2980, eta_min=1e-5)],
-        [warm_up(20), cosine(20, 60, by_epoch=False, T_max=40, eta_min=1e-5)],
+        [warm_up(20), iters(20, 3000, T_max=2980, eta_min=1e-5)],
+        [warm_up(20), iters(20, 60, T_max=40, eta_min=1e-5)],
     ),
     'to-a-longer-run': (
         EPOCHS,
@@ -177,18 +154,18 @@ SCALINGS = {
     ),
     'warm-up-takes-a-third': (
         ITERS,
-        [warm_up(300), cosine(300, 3000, by_epoch=False)],
-        [warm_up(20), cosine(20, 60, by_epoch=False)],
+        [warm_up(300), iters(300, 3000)],
+        [warm_up(20), iters(20, 60)],
     ),
     'warm-up-took-half': (
         ITERS,
-        [warm_up(100), cosine(100, 200, by_epoch=False)],
-        [warm_up(30), cosine(30, 60, by_epoch=False)],
+        [warm_up(100), iters(100, 200)],
+        [warm_up(30), iters(30, 60)],
     ),
     'T_max-from-zero': (
         EPOCHS,
-        [dict(warm_up(2), by_epoch=True, **CONVERTED), cosine(2, 36, T_max=36)],
-        [dict(warm_up(2), by_epoch=True, **CONVERTED), cosine(2, 12, T_max=12)],
+        [EPOCH_WARM_UP, cosine(2, 36, T_max=36)],
+        [EPOCH_WARM_UP, cosine(2, 12, T_max=12)],
     ),
     'warm-up-in-iterations-of-a-schedule-in-epochs': (
         EPOCHS,
@@ -197,44 +174,18 @@ SCALINGS = {
     ),
     'one-cycle-after-a-warm-up': (
         ITERS,
-        [
-            warm_up(20),
-            dict(
-                type='OneCycleLR', by_epoch=False, begin=20, eta_max=1, total_steps=90
-            ),
-        ],
-        [
-            warm_up(20),
-            dict(
-                type='OneCycleLR', by_epoch=False, begin=20, eta_max=1, total_steps=40
-            ),
-        ],
+        [warm_up(20), one_cycle(90)],
+        [warm_up(20), one_cycle(40)],
     ),
     'a-later-rise-is-no-warm-up': (
         ITERS,
-        [
-            warm_up(30),
-            warm_up(90, begin=60),
-            cosine(90, 180, by_epoch=False),
-        ],
-        [
-            warm_up(20),
-            warm_up(36, begin=28),
-            cosine(36, 60, by_epoch=False),
-        ],
+        [warm_up(30), warm_up(90, begin=60), iters(90, 180)],
+        [warm_up(20), warm_up(36, begin=28), iters(36, 60)],
     ),
     'momentum-without-a-warm-up': (
         ITERS,
-        [
-            warm_up(20),
-            cosine(20, 120, by_epoch=False),
-            dict(type='PolyMomentum', by_epoch=False, begin=12, end=120),
-        ],
-        [
-            warm_up(20),
-            cosine(20, 60, by_epoch=False),
-            dict(type='PolyMomentum', by_epoch=False, begin=6, end=60),
-        ],
+        [warm_up(20), iters(20, 120), momentum(12, 120)],
+        [warm_up(20), iters(20, 60), momentum(6, 60)],
     ),
 }
 
@@ -246,20 +197,12 @@ def test_a_warm_up_keeps_its_steps_and_the_rest_fills_the_run(run, configs, expe
     assert scaled(configs, run) == expected
 
 
-def test_a_warm_up_that_nothing_follows_stays():
-    cut_off = [warm_up(100), cosine(100, 300, by_epoch=False)]
-    assert found(cut_off, ITERS) == [(0, 'end', 100), (1, 'end', 300)]
-    alone = [warm_up(100), cosine(by_epoch=False)]
-    assert scaled(alone, ITERS) == alone
-
-
 def test_epochs_are_not_scaled_to_iterations():
     with pytest.raises(ValueError, match='counts epochs, to a run that counts iter'):
         scaled([cosine(0, 300, **CONVERTED)], ITERS)
     one_epoch = Length(epochs=1, iters=50, epoch_length=0)
-    assert scaled([cosine(0, 300, **CONVERTED)], one_epoch) == [
-        cosine(0, 1, **CONVERTED)
-    ]
+    scaled_to_one = scaled([cosine(0, 300, **CONVERTED)], one_epoch)
+    assert scaled_to_one == [cosine(0, 1, **CONVERTED)]
 
 
 @pytest.mark.parametrize(
@@ -293,74 +236,25 @@ def run_cosine(work_dir, max_iters, end, **options):
     return runner.message_hub.get_scalar('train/lr').data[0].tolist()
 
 
-SAID = (
-    'param_scheduler.1.end: CosineAnnealingLR ends at iteration {}, but the run ends at'
-)
-
-
 def test_a_run_says_that_its_schedule_does_not_fit(tmp_path, capsys):
+    said = 'param_scheduler.1.end: CosineAnnealingLR ends at iteration {}, but the run '
     run_cosine(tmp_path / 'a', 8, 8)
     assert 'but the run ends at' not in capsys.readouterr().out
-    cut_off = run_cosine(tmp_path / 'b', 8, 40)
-    said = capsys.readouterr().out
-    assert SAID.format(40) + ' iteration 8 (train_cfg.max_iters)' in said
-    assert max(cut_off) == cut_off[-1]  # still in its warm-up
     run_cosine(tmp_path / 'a', 16, 16, resume=True)
-    said = capsys.readouterr().out
-    assert SAID.format(8) + ' iteration 16' in said
-    assert 'the rest of the run trains at the last value' in said
+    told = capsys.readouterr().out
+    assert said.format(8) + 'ends at iteration 16 (train_cfg.max_iters)' in told
+    assert 'the rest of the run trains at the last value' in told
 
 
-def test_a_run_scales_its_schedule(tmp_path, capsys):
-    expected = run_cosine(tmp_path / 'a', 12, 12)
-    assert 'scale_schedule: ' not in capsys.readouterr().out
-    assert run_cosine(tmp_path / 'b', 12, 16, scale_schedule=True) != expected
-    said = capsys.readouterr().out
-    assert 'but the run ends at' not in said
-    assert 'scale_schedule: param_scheduler.0 (LinearLR): end 4\n' in said
-    assert (
-        'scale_schedule: param_scheduler.1 (CosineAnnealingLR): begin 4, end 16 -> 12, '
-        'T_max 12 -> 8\n'
-    ) in said
-
-
-def test_a_run_that_scales_its_schedule_resumes(tmp_path):
+def test_a_run_that_scales_its_schedule_resumes(tmp_path, capsys):
     keep_all = dict(type='CheckpointHook', interval=1, by_epoch=False)
     options = dict(scale_schedule=True, default_hooks=dict(checkpoint=keep_all))
     whole = run_cosine(tmp_path / 'a', 8, 40, **options)
+    said = capsys.readouterr().out
+    assert 'but the run ends at' not in said
+    assert (
+        'scale_schedule: param_scheduler.1 (CosineAnnealingLR): begin 10 -> 3, '
+        'end 40 -> 8, T_max 30 -> 5\n'
+    ) in said
     options.update(load_from=str(tmp_path / 'a/iter_4.pth'), resume=True)
     assert run_cosine(tmp_path / 'b', 8, 40, **options) == whole
-
-
-def train_ivit(configs):
-    """Return the last losses of an IViT that learns where a square is."""
-    torch.manual_seed(0)
-    backbone, head = IViT('nano'), torch.nn.Linear(256, 16)
-    parameters = [*backbone.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=6e-3, weight_decay=0.05)
-    schedulers = [
-        PARAM_SCHEDULERS.build(dict(config), default_args=dict(optimizer=optimizer))
-        for config in configs
-    ]
-    losses = []
-    for _ in range(ITERS.iters):
-        images, cells = torch.rand(16, 3, 32, 32) - 1, torch.randint(16, (16,))
-        for image, cell in zip(images, cells, strict=True):
-            y, x = 8 * (cell // 4) + 2, 8 * (cell % 4) + 2
-            image[:, y : y + 4, x : x + 4] += 1
-        scores = head(backbone(images)[-1].mean((2, 3)))
-        losses.append(torch.nn.functional.cross_entropy(scores, cells))
-        optimizer.zero_grad()
-        losses[-1].backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 5.0)
-        for part in (optimizer, *schedulers):
-            part.step()
-    return torch.stack(losses[-8:]).mean().item()
-
-
-@pytest.mark.slow
-def test_a_transformer_needs_the_warm_up_that_scaling_keeps():
-    """Proportions would leave 2 of 20 steps: then it learns nothing (ln 16 = 2.77)."""
-    configs = [warm_up(20), cosine(20, 600, by_epoch=False, T_max=580)]
-    proportional = [warm_up(2), cosine(2, 60, by_epoch=False, T_max=58)]
-    assert train_ivit(scaled(configs, ITERS)) < 0.5 < 2.5 < train_ivit(proportional)

@@ -66,55 +66,29 @@ def checkpoints(folder):
 
 
 ITERATIONS = dict(loop=ITER_LOOP, sampler='InfiniteSampler', checkpoint=EVERY_4)
+ACCUMULATION = dict(optimizer=dict(type='Adam', lr=0.01), accumulative_counts=5)
+# Iteration and moment of the signal, options of the run, and the signal.
 CASES = {
-    'before-the-first-save': (3, 'train', {}),
-    'inside-an-epoch': (10, 'train', {}),
-    'last-of-an-epoch': (12, 'train', {}),
-    'iterations': (3, 'train', ITERATIONS),
-    'iteration-of-a-save': (8, 'train', ITERATIONS),
-    'iteration-of-a-validation': (5, 'train', ITERATIONS),
-    'validation': (12, 'val', {}),
-    'validation-of-iterations': (10, 'val', ITERATIONS),
-    'validation-of-averages': (12, 'val', dict(hooks=[dict(type='EMAHook')])),
-    'accumulation': (
-        8,
-        'train',
-        dict(
-            optim_wrapper=dict(
-                optimizer=dict(type='Adam', lr=0.01), accumulative_counts=5
-            )
-        ),
-    ),
+    'before-the-first-save': (3, 'train', {}, signal.SIGINT),
+    'inside-an-epoch': (10, 'train', {}, signal.SIGTERM),
+    'last-of-an-epoch': (12, 'train', {}, signal.SIGTERM),
+    'iteration-of-a-save': (8, 'train', ITERATIONS, signal.SIGTERM),
+    'validation': (12, 'val', dict(hooks=[dict(type='EMAHook')]), signal.SIGINT),
+    'validation-of-iterations': (10, 'val', ITERATIONS, signal.SIGTERM),
+    'accumulation': (8, 'train', dict(optim_wrapper=ACCUMULATION), signal.SIGTERM),
 }
 
 
-QUICK = 'before-the-first-save', 'inside-an-epoch', 'validation'
-
-
-@pytest.mark.parametrize(
-    ('case', 'number'),
-    [
-        *(
-            pytest.param(
-                case,
-                signal.SIGTERM,
-                marks=() if case in QUICK else pytest.mark.slow,
-            )
-            for case in CASES
-        ),
-        ('before-the-first-save', signal.SIGINT),
-        ('validation', signal.SIGINT),
-    ],
-    ids=lambda value: getattr(value, 'name', value),
-)
-def test_what_is_stopped_and_resumed_ends_alike(tmp_path, case, number):
-    iteration, moment, options = CASES[case]
+@pytest.mark.parametrize('case', CASES)
+def test_what_is_stopped_and_resumed_ends_alike(tmp_path, case):
+    iteration, moment, options, number = CASES[case]
+    before = [signal.getsignal(number) for number in STATUS]
     straight, _ = train_with_stops(tmp_path / 'a', [], **options)
     stopped(tmp_path / 'b', number, iteration, moment, **options)
     named = (tmp_path / 'b' / 'last_checkpoint').read_text()
     assert named == str(tmp_path / 'b' / 'stopped.pth')
-    meta = torch.load(named, weights_only=False)['meta']
-    assert meta['iter'] == iteration
+    assert torch.load(named, weights_only=False)['meta']['iter'] == iteration
+    assert [signal.getsignal(number) for number in STATUS] == before
     runner = make_runner(tmp_path / 'b', resume=True, **options)
     runner.train()
     assert_bitwise_equal(final_state(runner), straight)
@@ -129,31 +103,21 @@ def test_what_is_stopped_and_resumed_ends_alike(tmp_path, case, number):
 def test_ranks_stop_together_where_no_gradient_is_lost(
     tmp_path, monkeypatch, accumulative_counts
 ):
-    wrapper = dict(
-        optimizer=dict(type='Adam', lr=0.01), accumulative_counts=accumulative_counts
-    )
+    wrapper = ACCUMULATION | dict(accumulative_counts=accumulative_counts)
     runner = make_runner(tmp_path, optim_wrapper=wrapper)
 
-    def another_rank_has_been_told(wish, op):
+    def another_rank_was_signaled(wish, op):
         assert op == 'max'
         if runner.iter + 1 >= 3:
             wish.fill_(signal.SIGTERM)
 
-    monkeypatch.setattr(stop_signals, 'all_reduce', another_rank_has_been_told)
+    monkeypatch.setattr(stop_signals, 'all_reduce', another_rank_was_signaled)
     runner._distributed = True
     with pytest.raises(SystemExit):
         runner.train()
     saved = torch.load(tmp_path / 'stopped.pth', weights_only=False)
     assert saved['meta']['iter'] == max(3, accumulative_counts)
     assert 'gradients' not in saved
-
-
-def test_handlers_are_restored(tmp_path):
-    before = [signal.getsignal(number) for number in STATUS]
-    stopped(tmp_path / 'a', signal.SIGTERM, 3)
-    assert [signal.getsignal(number) for number in STATUS] == before
-    make_runner(tmp_path / 'b').train()
-    assert [signal.getsignal(number) for number in STATUS] == before
 
 
 def test_a_burst_is_one_signal_and_a_second_one_stops_at_once(tmp_path, monkeypatch):
@@ -214,8 +178,8 @@ def started(worker_id):
     assert worker_id == 0
 
 
-@pytest.fixture(params=['fork', pytest.param('spawn', marks=pytest.mark.slow)])
-def batches(request):
+@pytest.fixture
+def batches():
     loader = DataLoader(
         Pid(),
         batch_size=None,
@@ -223,7 +187,6 @@ def batches(request):
         worker_init_fn=partial(
             start_worker, init=started, handled=sigterm_is_handled()
         ),
-        multiprocessing_context=request.param,
     )
     sigterm_is_handled().fill_(1)
     yield iter(loader)
