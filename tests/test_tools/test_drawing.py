@@ -298,8 +298,8 @@ def test_chosen_norms_are_drawn_beside_another_models(draw):
         'plain_lisa.py',
     )  # fmt: skip
     blocks = [word for word in texts(figure) if 'blocks.' in word]
-    assert blocks[:2] == ['2: stages.1.blocks.1', '0: blocks.0.0']
-    assert blocks[2:] == ['2: stages.0.blocks.2', '0: blocks.0.0']
+    assert blocks[:2] == ['2: stages.1.blocks.1', '0: stages.0.blocks.0']
+    assert blocks[2:] == ['2: stages.0.blocks.2', '0: stages.0.blocks.0']
     (model,) = models_of('lisa.py', 'photo.png')
     norms = feature_norms(model.backbone, model.inputs)
     drawn = [image.get_array() for image in panels(figure)]
@@ -333,8 +333,8 @@ def test_sampling_points_of_chosen_groups(draw, monkeypatch, query):
     options = () if query is None else ('--query', *query)
     figure, *_ = draw('draw_sampling_points', 'dat.py', 'wide.png', *options)
     drawn = {axis.get_title(): axis for axis in figure.axes}
-    titles = ['0: stages.2.blocks.1, group 0', '1: layers.3.blocks.0, group 0']
-    titles += ['1: stages.3.blocks.0, group 1', '2: layers.3.blocks.1, group 0']
+    titles = ['0: stages.2.blocks.1, group 0', '1: stages.3.blocks.0, group 0']
+    titles += ['1: stages.3.blocks.0, group 1', '2: stages.3.blocks.1, group 0']
     assert set(titles) < set(drawn)
     for title in titles:
         points, group = found[int(title[0])], int(title[-1])
