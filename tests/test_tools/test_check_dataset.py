@@ -123,12 +123,6 @@ def test_a_segmentors_data(here, capsys, decode):
         assert sum(column(table, -1)) == sum(sizes)
 
 
-def test_a_classifiers_data(here, capsys):
-    assert check.main([config('classifier')]) == 0
-    table = rows(capsys.readouterr().out)
-    assert table['train_dataloader.dataset'] == ['4', '0', '4', '1000']
-
-
 def test_nothing_is_downloaded_unless_asked_for(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.chdir(tmp_path)

@@ -11,12 +11,10 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from mmengine.config import Config  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
 from mmengine.visualization import Visualizer  # noqa: E402
 
 from mmattn.analysis import sample_pictures  # noqa: E402
-from mmattn.analysis.training_logs import work_dir_of  # noqa: E402
 from tools.analysis import draw_run  # noqa: E402
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
@@ -143,8 +141,3 @@ def test_a_run_without_a_log_has_predictions(unfinished, capsys):
 def test_a_folder_without_a_run_is_named(unfinished):
     with pytest.raises(ValueError, match='detector holds no run: neither'):
         unfinished()
-
-
-def test_the_work_dir_is_that_of_the_training():
-    assert work_dir_of('configs/a.py', Config()) == Path('work_dirs/a')
-    assert work_dir_of('a.py', Config(dict(work_dir='runs/b'))) == Path('runs/b')

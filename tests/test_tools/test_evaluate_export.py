@@ -1,7 +1,6 @@
 """Metrics of exported files, beside those of mmdet and mmseg."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,36 +137,20 @@ def test_iou_is_that_of_mmseg(tmp_path, reduce_zero_label):
         tool.evaluate_segmentor(runner, *folders)
 
 
-def test_other_files_are_refused(tmp_path, monkeypatch, capsys):
-    described = SimpleNamespace(metadata=Metadata('features', [], [], [1, 1]))
-    monkeypatch.setattr(tool, 'load', lambda file, **_: described)
-    with pytest.raises(ValueError, match='must be a detector or a segmentor'):
-        tool.main(['a.onnx', 'labels', 'images'])
-    monkeypatch.setattr(
-        tool, 'load', lambda file, **_: FakeRunner('segmentation', {}, classes=['a'])
-    )
-    monkeypatch.setattr(tool, 'evaluate_segmentor', lambda *args: dict(mIoU=args[-1]))
-    tool.main(['a.onnx', 'labels', 'images', '--reduce-zero-label'])
-    assert json.loads(capsys.readouterr().out) == dict(mIoU=True)
-
-
 @pytest.mark.parametrize(
     'labels, classes, message',
     [
-        (np.full(SIZE, 255), CLASSES, 'no labels to compare with'),
         (np.full(SIZE, 2), CLASSES, 'labels up to 2, and the file 2 classes'),
         (np.zeros((40, 49)), CLASSES, r'the size \(40, 49\), and its image \(40, 50\)'),
         (np.zeros(SIZE), None, 'no names of classes'),
-        (None, CLASSES, 'no labels to compare with'),
     ],
-    ids=['ignored', 'other class', 'other size', 'no names', 'no files'],
+    ids=['other class', 'other size', 'no names'],
 )
 def test_labels_that_do_not_fit_are_refused(tmp_path, labels, classes, message):
     for folder in ('images', 'labels'):
         (tmp_path / folder).mkdir()
     (tmp_path / 'images/a.jpg').touch()
-    if labels is not None:
-        Image.fromarray(labels.astype(np.uint8)).save(tmp_path / 'labels/a.png')
+    Image.fromarray(labels.astype(np.uint8)).save(tmp_path / 'labels/a.png')
     found = dict(a=Segmentation(np.zeros(SIZE, np.int64)))
     runner = FakeRunner('segmentation', found, classes=classes)
     with pytest.raises(ValueError, match=message):

@@ -41,13 +41,6 @@ def test_patches_overlap_by_half_within_a_tile():
     assert ys == xs == set(range(0, SIZE - 31, 16))
 
 
-@pytest.mark.parametrize(
-    'count, most, kept', [(5, 9, [0, 1, 2, 3, 4]), (9, 5, [0, 2, 4, 6, 8]), (0, 5, [])]
-)
-def test_what_is_too_much_is_thinned_evenly(count, most, kept):
-    assert patches.thinned(list(range(count)), most) == kept
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two rows of six tiles; the color of a pixel tells its class.

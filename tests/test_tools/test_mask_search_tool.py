@@ -113,14 +113,6 @@ def second(trained, thresholds):
     return 'second.py'
 
 
-def test_the_first_step_masks_head_0_and_changes_nothing_else(work):
-    first, base = Config.fromfile(FIRST), Config.fromfile(BASE)
-    assert first.pop('mask_search') == dict(base='../../small.py', step='initialize')
-    assert first.model.backbone.masking == [[0]] * 3
-    first.model.backbone.masking = base.model.backbone.masking
-    assert first.to_dict() == base.to_dict()
-
-
 def test_the_second_step_follows_head_0(work, second, thresholds):
     high, low = thresholds
     scores = expected_locality(FIRST, 3, 'train')
