@@ -1,13 +1,10 @@
 """tools/benchmark/operators: the structure-aware cases are what the paper compares."""
 
-import csv
 import dataclasses
-import functools
 import importlib
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from tools.benchmark.tolerances import assert_close
@@ -15,11 +12,12 @@ from tools.benchmark.tolerances import assert_close
 for name in ('rich', 'mmengine'):
     pytest.importorskip(name)
 
-from tools.benchmark import measure, op  # noqa: E402
+from tools.benchmark import op  # noqa: E402
 from tools.benchmark.operators import lisa_block as block  # noqa: E402
-from tools.benchmark.operators import pooled_attention as pooled  # noqa: E402
 from tools.benchmark.operators import structure_aware_attention as attention  # noqa: E402
-from tools.benchmark.operators import structure_aware_attention_stages as stages  # noqa: E402
+from tools.benchmark.operators import (  # noqa: E402
+    structure_aware_attention_stages as stages,
+)
 
 LiSANet = importlib.import_module('mmattn.models.backbones').LiSANet
 # Millions of multiply-accumulates, from 7 x 7 to 84 x 84, as printed.
@@ -41,7 +39,7 @@ def by_method(side: int) -> dict:
     return {c.method: c for c in block.cases(side, 1, 'cpu', torch.float32)}
 
 
-@pytest.mark.parametrize('index', range(5), ids=map(str, block.SIDES))
+@pytest.mark.parametrize('index', (0, 2, 4), ids=str)
 def test_flops_of_the_blocks_are_the_papers(index):
     cases = by_method(block.SIDES[index])
     for method, printed in PAPER_FLOPS.items():
@@ -70,32 +68,6 @@ def test_stages_are_those_of_the_network():
             q, *_, bias = case.tensors
             assert q.shape == (1, side**2, channels // 16, 16)
             assert bias.shape == (16, stages.PATTERNS)
-
-
-def test_dense_blocks_need_their_maps():
-    cases = by_method(24)
-
-    def peak(case, which):
-        return measure.peak_memory(functools.partial(case.run, which), 'cpu')
-
-    for which in op.PASSES:
-        rest = peak(cases['no attention'], which)
-        for method in (block.BASELINE, f'{block.BASELINE}, 12 heads'):
-            need = cases[method].needs[which]
-            assert need <= peak(cases[method], which) <= 1.1 * need + rest, method
-
-
-def test_without_the_baseline_there_is_no_speedup(tmp_path):
-    path = tmp_path / 'op.csv'
-    options = ['lisa_block', '--quick', '--sides', '5', '--memory-limit', '0']
-    op.main([*options, '--csv', str(path)])
-    with path.open(newline='') as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 12
-    for row in rows:
-        skipped = row['method'].startswith(block.BASELINE)
-        assert bool(row['note']) == skipped and bool(row['ms']) != skipped
-        assert not row['speedup'] and float(row['flops_m']) > 0
 
 
 @pytest.mark.parametrize('side', [5, 8])
@@ -142,29 +114,3 @@ def test_floor_takes_the_shorter_transform():
     seconds = op.least_seconds(products, 'forward', slow)
     assert seconds['flops'] == 2 * 2 * 192 * 64**2
     assert seconds['bytes'] == 4 * 4 * 192 * 64
-
-
-@pytest.mark.parametrize(('side', 'stride'), [(4, 1), (6, 2), (7, 2)])
-def test_pooled_attention(monkeypatch, side, stride):
-    """Against a loop over the positions and PyTorch's attention with a mask."""
-    monkeypatch.setattr(pooled, 'POOLED_SIDE', side // stride)
-    torch.manual_seed(0)
-    layer = pooled.PooledAttention(12, 3, side).double()
-    rows, columns = (position.table for position in layer.positions)
-    x = torch.randn(2, side, side, 12, dtype=torch.float64)
-    q, k, v = layer.qkv(x).view(2, side, side, 3, 3, 4).unbind(3)
-    k, v = (pool(y).flatten(2, 3) for pool, y in zip(layer.pools, (k, v), strict=True))
-    pooled_side = -(-side // stride)
-    assert k.shape == (2, 3, pooled_side**2, 4)
-    bias = torch.empty(2, 3, side**2, pooled_side**2, dtype=torch.float64)
-    last = pooled_side - 1
-    for i in range(side**2):
-        for j in range(pooled_side**2):
-            (y, x_), (key_y, key_x) = divmod(i, side), divmod(j, pooled_side)
-            offset = rows[y - stride * (key_y - last)]
-            offset = offset + columns[x_ - stride * (key_x - last)]
-            bias[:, :, i, j] = q[:, y, x_] @ offset
-    q = q.permute(0, 3, 1, 2, 4).flatten(2, 3)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias) + q
-    out = out.transpose(1, 2).reshape(2, side, side, 12)
-    assert_close('out', layer.proj(out), layer(x))

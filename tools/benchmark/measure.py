@@ -6,9 +6,7 @@ the rounds, each of them a median of its own; a ratio is that of two such times.
 """
 
 import argparse
-import contextlib
 import csv
-import ctypes
 import functools
 import importlib
 import importlib.util
@@ -19,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -31,9 +29,7 @@ if 'ATEN_CPU_CAPABILITY' in os.environ:
     # AVX-512 computed garbage with AVX2.
     os.environ.setdefault(
         'TORCHINDUCTOR_CACHE_DIR',
-        os.path.join(
-            tempfile.gettempdir(), f'inductor_{os.environ["ATEN_CPU_CAPABILITY"]}'
-        ),
+        f'{tempfile.gettempdir()}/inductor_{os.environ["ATEN_CPU_CAPABILITY"]}',
     )
 
 import torch
@@ -72,6 +68,12 @@ class Timing:
     def speedup_over(self, other: 'Timing') -> float:
         """Return the speed over that of `other`, timed in the same rounds."""
         return other.median / self.median
+
+    def columns(self, baseline: 'Timing | None') -> dict:
+        """Return the columns of a csv; `speedup` is empty without a baseline."""
+        speedup = '' if baseline is None else rounded(self.speedup_over(baseline), 3)
+        spread = rounded(100 * self.spread, 2)
+        return {'spread_percent': spread, 'speedup': speedup}
 
 
 def in_turns(count: int, rounds: int) -> list[int]:
@@ -141,7 +143,7 @@ def synchronize(device: str):
 
 
 def about(device: str, *packages: str, **settings) -> dict:
-    """Return machine, versions, commit and day as columns of a csv."""
+    """Return machine, settings, versions, commit and day as columns of a csv."""
     row = {'machine': machine(device), 'isa': isa() if device == 'cpu' else ''}
     row |= {'threads': torch.get_num_threads(), **settings}
     for package in ('torch', 'triton', *packages, 'mmattn'):
@@ -188,67 +190,85 @@ def set_named_in(text: str) -> str:
 
 
 def log_of_libraries() -> str:
-    """Return what oneDNN and MKL log while each runs an operation."""
-    flush, stdout = ctypes.CDLL(None).fflush, os.dup(1)
-    images, weight = torch.ones(16, 16, 8, 8), torch.ones(16, 16, 1, 1)
-    sys.stdout.flush()
-    flush(None)
-    with tempfile.TemporaryFile() as file, contextlib.ExitStack() as stack:
-        for library in (torch.backends.mkldnn, torch.backends.mkl):
-            if library.is_available():
-                stack.enter_context(library.verbose(1))
-        os.dup2(file.fileno(), 1)  # the libraries know nothing of `sys.stdout`
-        try:
-            torch.conv2d(images, weight)
-            weight[..., 0, 0] @ weight[..., 0, 0]
-            flush(None)
-        finally:
-            os.dup2(stdout, 1)
-            os.close(stdout)
-        file.seek(0)
-        return file.read().decode(errors='replace')
+    """Return what oneDNN and MKL log in a process that runs an operation of each."""
+    run = 'import torch as t; t.conv2d(t.ones(16, 16, 8, 8), t.ones(16, 16, 1, 1));'
+    run += 't.ones(16, 16) @ t.ones(16, 16)'
+    environment = os.environ | {'ONEDNN_VERBOSE': '1', 'MKL_VERBOSE': '1'}
+    command = [sys.executable, '-c', run]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return done.stdout
 
 
 def commit() -> str:
     """Return the commit of the checkout, with `+` if code differs; '' without git."""
 
-    def git(*command: str):
-        return subprocess.run(
-            ['git', '-C', ROOT, *command], capture_output=True, text=True
-        )
+    def git(*command: str) -> str:
+        command = ['git', '-C', ROOT, *command]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
-    head = git('rev-parse', '--short', 'HEAD')
-    if head.returncode:
-        return ''
-    changed = git('status', '--porcelain', '--', 'mmattn', 'tools', 'configs').stdout
-    return head.stdout.strip() + ('+' if changed else '')
+    changed = git('status', '--porcelain', '--', 'mmattn', 'tools', 'configs')
+    return git('rev-parse', '--short', 'HEAD') + ('+' if changed else '')
 
 
 def rounded(value: float, digits: int = 4) -> float:
     return float(f'{value:.{digits}g}')
 
 
-def report(rows: list[dict], about_run: dict, path: Path | None, *, title: str):
-    """Print the rows as a table, and write them as csv if there is a path."""
+def report(
+    rows: Iterable[dict],
+    args: argparse.Namespace,
+    *packages: str,
+    title: str,
+    **settings,
+) -> list[dict]:
+    """Print the rows as a table, and return them.
+
+    With --csv they are written, each one as it comes: what was done remains if a run is
+    interrupted.
+
+    Args:
+        args: what `parse` returned.
+        packages: names of packages whose versions are columns.
+        settings: further columns, before --rounds and --seconds.
+    """
     from rich.table import Table  # the other functions do without it
 
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    given = {k: v for k, v in vars(args).items() if k in ('rounds', 'seconds')}
+    about_run = about(getattr(args, 'device', 'cpu'), *packages, **settings | given)
+    done, path = [], args.csv
+    for row in rows:
+        done.append(row)
+        if path is not None:
+            write_csv(path, done, about_run)
+    columns = list(dict.fromkeys(column for row in done for column in row))
     table = Table(title=title, title_justify='left', box=None, pad_edge=False)
     for column in columns:
-        numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
+        numeric = all(isinstance(row.get(column, 0), int | float) for row in done)
         table.add_column(column, justify='right' if numeric else 'left', no_wrap=True)
-    for row in rows:
+    for row in done:
         table.add_row(*(str(row.get(column, '')) for column in columns))
     print_table(table)
     print(', '.join(f'{name} {value}' for name, value in about_run.items()))
-    if path is None:
-        return
+    if path is not None:
+        print(f'wrote {path}')
+    return done
+
+
+def read_csv(path: Path) -> list[dict]:
+    with path.open(newline='') as file:
+        return list(csv.DictReader(file))
+
+
+def write_csv(path: Path, rows: Sequence[dict], about_run: dict):
+    """Write rows, in one step: a kill leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open('w', newline='') as file:
+    columns = dict.fromkeys(column for row in rows for column in row)
+    draft = path.with_name(f'.{path.name}')
+    with draft.open('w', newline='') as file:
         writer = csv.DictWriter(file, [*columns, *about_run], lineterminator='\n')
         writer.writeheader()
         writer.writerows(row | about_run for row in rows)
-    print(f'wrote {path}')
+    draft.replace(path)
 
 
 def progress(message: str):
@@ -256,35 +276,57 @@ def progress(message: str):
 
 
 def make_parser(
-    description: str, *, rounds: int, seconds: float | None
+    description: str,
+    *,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    device: str | None = 'cpu',
 ) -> argparse.ArgumentParser:
-    """Add arguments of every benchmark; `seconds` is None if a round is one call."""
+    """Add the arguments of every benchmark, without those that are None."""
     parser = argparse.ArgumentParser(
         description=description,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
-    parser.add_argument('--rounds', type=positive, default=rounds)
+    if device is not None:
+        parser.add_argument('--device', default=device, choices=['cpu', 'cuda'])
+    if rounds is not None:
+        parser.add_argument('--rounds', type=positive, default=rounds)
     if seconds is not None:
         parser.add_argument(
             '--seconds', type=float, default=seconds, help='least time of a round'
         )
     parser.add_argument('--csv', type=Path, help='file to write the rows to')
     parser.add_argument(
-        '--quick',
-        action='store_true',
-        help='two short rounds of something small, to see that it runs',
+        '--quick', action='store_true', help='something small, to see that it runs'
     )
     return parser
+
+
+def add_size(parser: argparse.ArgumentParser, default: list[int] | None):
+    """Add --size, of which `parse` makes a height and a width."""
+    parser.add_argument(
+        '--size',
+        nargs='+',
+        type=positive,
+        default=default,
+        help='height and width of the images, or one number for both',
+    )
+
+
+def size_text(size: tuple[int, int]) -> int | str:
+    """Return the column `size`; one number is that of both sides."""
+    return size[0] if size[0] == size[1] else f'{size[0]} x {size[1]}'
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None):
     args = parser.parse_args(argv)
     if args.quick:
-        for name, value in QUICK.items():
-            if name in args:
-                setattr(args, name, value)
-    if args.device == 'cuda' and not torch.cuda.is_available():
+        vars(args).update({k: v for k, v in QUICK.items() if k in args})
+    if size := vars(args).get('size'):
+        if len(size) > 2:
+            parser.error(f'--size takes one or two numbers, got {size}')
+        args.size = size[0], size[-1]
+    if vars(args).get('device') == 'cuda' and not torch.cuda.is_available():
         parser.error('--device cuda: PyTorch sees no CUDA device')
     return args

@@ -1,7 +1,7 @@
 """Time an operator, or a block, beside its peers: both passes, peak memory.
 
     python -m tools.benchmark.op --csv docs/benchmarks/landmark_attention_cpu.csv
-    python -m tools.benchmark.op lisa_block --device cuda --batch 32 --memory-limit 40
+    python -m tools.benchmark.op lisa_block --device cuda --batch 32
 
 `operators/` says what is timed, at which shapes and beside what. The file of a module
 like those there may take the place of a name. All methods take turns in one run (see
@@ -29,6 +29,7 @@ import functools
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 
@@ -38,11 +39,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
 from mmattn.errors import UserError
 from mmattn.terminal import positive, run_main
-from tools.benchmark import measure
-from tools.benchmark.operators import OPERATORS, PASSES, Case, Side, grid_of, load
+from tools.benchmark import graphs, measure
+from tools.benchmark.operators import (
+    OPERATORS,
+    PASSES,
+    Case,
+    Side,
+    grid_of,
+    load,
+)
 from tools.benchmark.tolerances import assert_close
 
 GIB = 2**30
+FREE_SHARE = 0.7  # of a GPU's free memory that a method's maps may take
 QUICK_SIDES = [5, 8]
 DEFINITION = '(definition)'
 
@@ -73,8 +82,8 @@ def check(cases: list[Case], which: str, dtype: torch.dtype) -> dict[str, str]:
     """Compare each case that names an equal case with it, in float64.
 
     Returns:
-        For each method whose code a compiler generated and whose results differ by
-        more than the tolerance, a note that says so.
+        Notes by method: where the memory did not suffice to compare, and where the
+        results of code that a compiler generated differ by more than the tolerance.
 
     Raises:
         AssertionError: another method's results differ by more than the tolerance.
@@ -84,15 +93,16 @@ def check(cases: list[Case], which: str, dtype: torch.dtype) -> dict[str, str]:
     for case in cases:
         if case.same_as not in by_method:
             continue
-        exact = by_method[case.same_as].in_float64()
-        results = exact.run(which), case.run(which)
-        for i, (expected, actual) in enumerate(zip(*results, strict=True)):
-            try:
+        try:
+            results = by_method[case.same_as].in_float64().run(which), case.run(which)
+            for i, (expected, actual) in enumerate(zip(*results, strict=True)):
                 assert_close(f'{case.method}, result {i}', expected, actual, dtype)
-            except AssertionError as error:
-                if not case.compiled:
-                    raise
-                notes[case.method] = str(error).removeprefix(f'{case.method}, ')
+        except torch.OutOfMemoryError:
+            notes[case.method] = 'not compared: the definition takes too much memory'
+        except AssertionError as error:
+            if not case.compiled:
+                raise
+            notes[case.method] = str(error).removeprefix(f'{case.method}, ')
     return notes
 
 
@@ -122,70 +132,65 @@ def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
 def on_device(
     operator: ModuleType, cases: list[Case], which: str, problem: tuple, args, rates
 ) -> dict[str, dict]:
-    """Return the columns that a GPU adds, by method."""
-    from tools.benchmark import graphs
-
-    copies = [cases]
+    """Return the columns that a GPU adds, by method, or notes why there are none."""
+    copies = [{case.method: case for case in cases}]
     inputs = max(case.least_bytes('forward') for case in cases)
     while len(copies) < graphs.num_copies(inputs):
-        again = {case.method: case for case in cases_of(operator, which, problem)}
-        copies.append([again[case.method] for case in cases])
-    warm = {
-        case.method: graphs.capture(
-            [functools.partial(case.run, which)] * graphs.REPLAYED
-        )
-        for case in cases
-    }
-    cold = {
-        case.method: graphs.capture(
-            [functools.partial(c[i].run, which) for c in copies]
-        )
-        for i, case in enumerate(cases)
-    }
+        again = cases_of(operator, which, problem)
+        copies.append({case.method: case for case in again})
+    columns, replays = {}, {}
+    for name in copies[0]:
+        again = [functools.partial(c[name].run, which) for c in copies]
+        try:
+            warm, cold = again[:1] * graphs.REPLAYED, again
+            pair = graphs.capture(warm), graphs.capture(cold)
+        except RuntimeError as error:
+            torch.cuda.synchronize()  # raises if the error was not that of the graph
+            note = str(error).splitlines()[0]
+            columns[name] = {'note': f'no CUDA graph: {note}'}
+        else:
+            replays |= {(name, 'warm'): pair[0], (name, 'cold'): pair[1]}
     rounds = dict(rounds=args.rounds, seconds=args.seconds)
-    warm, cold = measure.interleave(warm, **rounds), measure.interleave(cold, **rounds)
-    columns = {}
+    times = measure.interleave(replays, **rounds)
     for case in cases:
+        if case.method in columns:
+            continue
+        warm = times[case.method, 'warm'].median / graphs.REPLAYED
+        cold = times[case.method, 'cold'].median / len(copies)
         floors = least_seconds(case, which, rates)
         bound = max(floors, key=floors.get)
-        seconds = cold[case.method].median / len(copies)
         columns[case.method] = {
-            'graph_ms': measure.rounded(
-                1e3 * warm[case.method].median / graphs.REPLAYED
-            ),
-            'graph_cold_ms': measure.rounded(1e3 * seconds),
+            'graph_ms': measure.rounded(1e3 * warm),
+            'graph_cold_ms': measure.rounded(1e3 * cold),
             'floor_ms': measure.rounded(1e3 * floors[bound]),
             'bound': bound,
-            'floor_fraction': measure.rounded(floors[bound] / seconds),
+            'floor_fraction': measure.rounded(floors[bound] / cold),
         }
     return columns
 
 
+def memory_limit(args: argparse.Namespace) -> float:
+    """Return the bytes that a method may need."""
+    if args.memory_limit is None and args.device == 'cuda':
+        return FREE_SHARE * torch.cuda.mem_get_info()[0]
+    return (4 if args.memory_limit is None else args.memory_limit) * GIB
+
+
 def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
     dtype = getattr(torch, args.dtype)
-    rates = None
-    if args.device == 'cuda':
-        from tools.benchmark import graphs
-
-        rates = {
-            'bytes': graphs.copy_rate(),
-            'flops': graphs.matmul_rate(dtype),
-            'vector_flops': graphs.matmul_rate(torch.float32, precision='highest'),
-            'exponentials': graphs.exponential_rate(),
-        }
-    for side in args.sides:
+    rates = graphs.rates_of(dtype) if args.device == 'cuda' else None
+    for side, batch in zip(args.sides, cycle(args.batch), strict=False):
         height, width = grid_of(side)
-        problem = (side, args.batch, args.device, dtype)
+        problem = (side, batch, args.device, dtype)
         for which in PASSES:
             torch.compiler.reset()  # there is a limit to the shapes of a function
             cases = cases_of(operator, which, problem)
-            needs = {case.method: case.needs.get(which, 0) for case in cases}
-            run = [c for c in cases if needs[c.method] <= args.memory_limit * GIB]
+            limit = memory_limit(args)
+            run = [case for case in cases if case.needs.get(which, 0) <= limit]
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
             notes = check(run, which, dtype)
             calls = {c.method: functools.partial(c.run, which) for c in run}
             times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
-            peaks = {m: measure.peak_memory(c, args.device) for m, c in calls.items()}
             baseline, extra = times.get(operator.BASELINE), {}
             if rates is not None:
                 extra = on_device(operator, run, which, problem, args, rates)
@@ -193,21 +198,17 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
                 row = {'method': case.method, 'tokens': height * width, 'pass': which}
                 row |= case.columns
                 if case.method not in times:
-                    need = needs[case.method] / GIB
+                    need = case.needs[which] / GIB
                     yield row | {'note': f'skipped: needs {need:.1f} GiB'}
                     continue
                 time = times[case.method]
-                row |= {
-                    'ms': measure.rounded(1e3 * time.median),
-                    'spread_percent': measure.rounded(100 * time.spread, 2),
-                    'speedup': '',
-                    'peak_mib': measure.rounded(peaks[case.method] / measure.MIB),
-                }
-                if baseline is not None:
-                    speedup = time.speedup_over(baseline)
-                    row['speedup'] = measure.rounded(speedup, 3)
+                row |= {'ms': measure.rounded(1e3 * time.median)}
+                row |= time.columns(baseline)
+                peak = measure.peak_memory(calls[case.method], args.device)
+                row |= {'peak_mib': measure.rounded(peak / measure.MIB), 'note': ''}
                 row |= extra.get(case.method, {})
-                yield row | {'note': notes.get(case.method, '')}
+                note = '; '.join(filter(None, (row['note'], notes.get(case.method))))
+                yield row | {'note': note}
 
 
 def parse_side(text: str) -> Side:
@@ -227,7 +228,13 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         help=f'one of {", ".join(OPERATORS)}, or a .py file with the same interface',
     )
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
-    parser.add_argument('--batch', type=positive, default=1)
+    parser.add_argument(
+        '--batch',
+        type=positive,
+        nargs='+',
+        default=[1],
+        help='one, or one for each side',
+    )
     parser.add_argument(
         '--sides',
         nargs='+',
@@ -239,9 +246,8 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--memory-limit',
         type=float,
-        default=4.0,
         metavar='GIB',
-        help='skip what would need more (default: 4)',
+        help='skip what would need more (default: 4; on a GPU 0.7 of what is free)',
     )
     args = measure.parse(parser, argv)
     try:
@@ -254,25 +260,24 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     oblong = [side for side in args.sides if isinstance(side, tuple)]
     if oblong and not getattr(operator, 'RECTANGLES', False):
         parser.error(f'--sides: {args.operator} runs on square maps, got {oblong}')
+    if len(args.batch) not in (1, len(args.sides)):
+        parser.error(f'--batch: {len(args.sides)} sides, got {args.batch}')
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    operator = args.module
     # Compiling takes longer than a quick run.
     with torch.compiler.set_stance('force_eager' if args.quick else 'default'):
-        measured = list(rows(operator, args))
-    about = measure.about(
-        args.device,
-        operator=args.operator,
-        batch=args.batch,
-        dtype=args.dtype,
-        baseline=operator.BASELINE,
-        rounds=args.rounds,
-        seconds=args.seconds,
-    )
-    measure.report(measured, about, args.csv, title=args.operator)
+        measure.report(
+            rows(args.module, args),
+            args,
+            title=args.operator,
+            operator=args.operator,
+            batch='/'.join(map(str, args.batch)),
+            dtype=args.dtype,
+            baseline=args.module.BASELINE,
+        )
     return 0
 
 

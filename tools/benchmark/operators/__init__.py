@@ -1,3 +1,11 @@
+"""Describe what `op.py` times: a module for each operator, with its peers.
+
+A module has `cases(side, batch, device, dtype) -> list[Case]`, which returns the cases
+of one problem on a square map. `SIDES` are the sides of a default run, and `BASELINE`
+is the method that the others' `speedup` refers to. With `RECTANGLES` a side may be a
+height and a width.
+"""
+
 import importlib.util
 from importlib import import_module
 from pathlib import Path

@@ -1,10 +1,12 @@
-"""The interface of an operator's benchmark, which `op.py` runs."""
+"""A case of an operator's benchmark, and what the operators' modules share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+
+from mmattn.ops.operator import OPERATORS
 
 PASSES = ('forward', 'forward+backward')
 Side = int | tuple[int, int]
@@ -15,14 +17,14 @@ def grid_of(side: Side) -> tuple[int, int]:
     return side if isinstance(side, tuple) else (side, side)
 
 
+def by_pass(counts: Sequence[int], size: int = 1) -> dict[str, int]:
+    """Return a number of things of a size for each of `PASSES`."""
+    return {which: n * size for which, n in zip(PASSES, counts, strict=True)}
+
+
 @dataclass(frozen=True)
 class Case:
     """Describe one method on one input.
-
-    A module of this folder has `cases(side, batch, device, dtype) -> list[Case]`, which
-    returns cases of one problem on a square map. `SIDES` are the sides of a default
-    run, and `BASELINE` is the method that the others' `speedup` refers to. With
-    `RECTANGLES` a side may be a height and a width.
 
     Args:
         method: name in the csv.
@@ -74,3 +76,40 @@ class Case:
         output = self.grad.numel() * self.grad.element_size()
         forward = inputs + output
         return forward if which == 'forward' else forward + 2 * inputs + output
+
+
+def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors, which get gradients from now on."""
+    return [x.requires_grad_() for x in tensors]
+
+
+def random_grad(shape: Sequence[int], device: str, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(shape, generator=generator).to(device, dtype)
+
+
+def ours(
+    name: str,
+    call: Callable[..., Tensor],
+    tensors: list[Tensor],
+    grad: Tensor,
+    missing: int = 0,
+) -> tuple[Case, Case]:
+    """Return cases of an operator as dispatched and of its definition.
+
+    Args:
+        name: the operator's name.
+        call: takes the tensors and `backend`.
+        missing: number of the operator's last tensors that are None.
+    """
+    definition = f'{name} (definition)'
+    backend = OPERATORS[name].choose(*tensors, *[None] * missing)
+
+    def on(backend):
+        return lambda *tensors: call(*tensors, backend=backend)
+
+    method = f'{name} ({backend})'
+    return (
+        Case(method, on(None), tensors, grad, same_as=definition),
+        Case(definition, on('reference'), tensors, grad),
+    )

@@ -10,16 +10,16 @@ The networks are those of "DAT++: Spatially Dynamic Vision Transformer with Defo
 Attention", https://arxiv.org/abs/2309.01430, table 2.
 """
 
+from dataclasses import replace
 from math import prod
 
 import torch
 
 from mmattn.ops import deformable_attention
-from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_deformable_inputs
 
 from . import flex
-from .case import Case, Side, grid_of
+from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
 from .dense import sdpa
 
 OPERATOR = 'deformable_attention'
@@ -30,9 +30,8 @@ WIDTH = 32
 HEIGHTS = {224: (7, 14, 28, 56), 800: (25, 50, 100, 200)}  # of stages 4 to 1
 # Heads, groups, stride of the keys and side of the design table's grid.
 STAGES = (16, 8, 1, 7), (8, 4, 2, 14), (4, 2, 4, 28), (2, 1, 8, 56)
-# Numbers of maps of all pairs, and of pairs of displacements for each group, held at
-# once.
-MAPS = {'forward': (3, 2), 'forward+backward': (4, 3)}
+# Maps of all pairs, and pairs of displacements for each group, held at once, by pass.
+MAPS = (3, 2), (4, 3)
 
 
 def stage_of(grid: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -45,65 +44,34 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     grid = grid_of(side)
     heads, groups, stride, design = stage_of(grid)
     keys = prod(-(-length // stride) for length in grid)
-    generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(batch, prod(grid), heads, WIDTH, generator=generator)
-    grad = grad.to(device, dtype)
+    grad = random_grad((batch, prod(grid), heads, WIDTH), device, dtype)
     pairs = batch * prod(grid) * keys
     float_bytes = max(4, dtype.itemsize)
-    needs = {
-        which: pairs * float_bytes * (heads * maps + 2 * groups * displacements)
-        for which, (maps, displacements) in MAPS.items()
-    }
-    exponentials = {
-        'forward': heads * pairs,
-        'forward+backward': 2 * heads * pairs,
-    }
+    needs = by_pass(
+        [float_bytes * (heads * maps + 2 * groups * more) for maps, more in MAPS], pairs
+    )
+    common = dict(exponentials=by_pass((1, 2), heads * pairs))
 
-    def run(backend):
-        return lambda q, k, v, positions, table: deformable_attention(
-            q, k, v, grid, positions, table, backend=backend
-        )
+    def call(q, k, v, positions, table, backend):
+        return deformable_attention(q, k, v, grid, positions, table, backend=backend)
 
     made = []
-    own = tuple(2 * length - 1 for length in grid)
-    tables = {'': own}
-    if own != (2 * design - 1,) * 2:
-        tables[', design table'] = (2 * design - 1,) * 2
-    for label, table_size in tables.items():
-        tensors = make_deformable_inputs(
-            grid=grid,
-            K=keys,
-            B=batch,
-            M=heads,
-            D=WIDTH,
-            G=groups,
-            table_size=table_size,
-            dtype=dtype,
-            device=device,
-        )
-        tensors[0] = tensors[0].contiguous()  # what a projection makes
-        for x in tensors:
-            x.requires_grad_()
-        backend = OPERATORS[OPERATOR].choose(*tensors)
-        definition = BASELINE + label
-        common = dict(grad=grad, exponentials=exponentials)
-        made += [
-            Case(
-                f'{OPERATOR} ({backend}){label}',
-                run(None),
-                tensors,
-                same_as=definition,
-                **common,
-            ),
-            Case(definition, run('reference'), tensors, needs=needs, **common),
-            Case(
-                flex.METHOD + label,
-                flex.deformable(grid),
-                tensors,
-                same_as=definition,
-                **common,
-                **flex.options(device),
-            ),
-        ]
-    plain = Case('scaled_dot_product_attention', sdpa, tensors[:3], **common)
+    own, design = tuple(2 * length - 1 for length in grid), (2 * design - 1,) * 2
+    for size in dict.fromkeys((own, design)):
+        label = '' if size == own else ', design table'
+        sizes = dict(grid=grid, K=keys, B=batch, M=heads, D=WIDTH, G=groups)
+        options = dict(table_size=size, dtype=dtype, device=device)
+        q, *others = make_deformable_inputs(**sizes, **options)
+        tensors = leaves([q.contiguous(), *others])  # what a projection makes
+        dispatched, definition = ours(OPERATOR, call, tensors, grad)
+        by_flex = Case(flex.METHOD, flex.deformable(grid), tensors, grad)
+        for case, changes in (
+            (dispatched, common),
+            (definition, common | dict(needs=needs)),
+            (by_flex, common | flex.options(device)),
+        ):
+            if case is not definition:
+                changes = changes | dict(same_as=definition.method + label)
+            made.append(replace(case, method=case.method + label, **changes))
+    plain = Case('scaled_dot_product_attention', sdpa, tensors[:3], grad, **common)
     return [*made, plain]

@@ -4,8 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .case import by_pass
+
 # N x N maps that `dense_attention` holds at once, without and with interaction.
-MAPS = {'forward': (2, 2), 'forward+backward': (3, 4)}
+MAPS = (2, 3), (2, 4)
 
 
 def mix(w: Tensor, maps: Tensor) -> Tensor:
@@ -19,11 +21,9 @@ def dense_attention(
     """Return `w2 softmax(w1 q k^T / sqrt(D)) v`; all tensors are (B, N, M, D)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
     attn = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, M, N, N)
-    if w1 is not None:
-        attn = mix(w1, attn)
+    attn = attn if w1 is None else mix(w1, attn)
     attn = attn.softmax(dim=-1)
-    if w2 is not None:
-        attn = mix(w2, attn)
+    attn = attn if w2 is None else mix(w2, attn)
     return (attn @ v).transpose(1, 2)
 
 
@@ -36,5 +36,4 @@ def map_bytes(
     batch: int, tokens: int, heads: int, dtype: torch.dtype, *, interaction=False
 ) -> dict[str, int]:
     """Return the bytes of the maps of `dense_attention`, by pass."""
-    size = batch * heads * tokens**2 * dtype.itemsize
-    return {which: maps[interaction] * size for which, maps in MAPS.items()}
+    return by_pass(MAPS[interaction], batch * heads * tokens**2 * dtype.itemsize)

@@ -7,15 +7,16 @@ Complexity", https://arxiv.org/abs/2402.17507; it times a block of ViT-S with it
 projections, this the attention alone.
 """
 
+from dataclasses import replace
 from math import prod
 
 from mmattn.ops import landmark_attention
-from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_landmark_inputs
 
-from .case import Case, Side, grid_of
+from .case import Case, Side, grid_of, leaves, ours, random_grad
 from .dense import dense_attention, map_bytes, sdpa
 
+OPERATOR = 'landmark_attention'
 SIDES = (14, 28, 42, 56, 84, 128)
 RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
@@ -25,45 +26,23 @@ EXPAND = 2  # mixed heads of a head: the default of `InteractiveAttention`
 
 def cases(side: Side, batch: int, device: str, dtype) -> list[Case]:
     N = prod(grid_of(side))
-    inputs = make_landmark_inputs(
-        B=batch,
-        N=N,
-        M=HEADS,
-        D=WIDTH,
-        L=LANDMARKS,
-        E=EXPAND * HEADS,
-        dtype=dtype,
-        device=device,
-    )
-    for x in inputs:
-        x.requires_grad_()
-    q, k, v = qkv = inputs[:3]
+    sizes = dict(B=batch, N=N, M=HEADS, D=WIDTH, L=LANDMARKS, E=EXPAND * HEADS)
+    inputs = leaves(make_landmark_inputs(**sizes, dtype=dtype, device=device))
+    qkv, mixing = inputs[:3], inputs[5:7]
     # The paper's dense interaction mixes M heads to M, and in the dtype of the maps.
-    square = [
-        w[:HEADS, :HEADS].detach().to(dtype).requires_grad_() for w in inputs[5:7]
-    ]
-    grad = make_landmark_inputs(
-        B=batch, N=N, M=HEADS, D=WIDTH, dtype=dtype, device=device, seed=1
-    )[0].contiguous()
-    maps = (batch, N, HEADS, dtype)
-    backend = OPERATORS['landmark_attention'].choose(*inputs)
-
-    def run(backend):
-        return lambda *tensors: landmark_attention(*tensors, backend=backend)
-
-    ours = f'landmark_attention ({backend})'
-    definition = 'landmark_attention (definition)'
+    square = leaves(w[:HEADS, :HEADS].detach().to(dtype) for w in mixing)
+    grad = random_grad(qkv[0].shape, device, dtype)
+    dispatched, definition = ours(
+        (OPERATOR, BACKENDS), landmark_attention, inputs, grad
+    )
+    plain = f'{dispatched.method}, no interaction'
+    maps, dense = (batch, N, HEADS, dtype), 'dense_attention'
+    mixed = [*qkv, *square], grad, map_bytes(*maps, interaction=True)
     return [
-        Case(ours, run(None), inputs, grad, same_as=definition),
-        Case(f'{ours}, no interaction', run(None), inputs[:5], grad),
-        Case(definition, run('reference'), inputs, grad),
+        dispatched,
+        replace(dispatched, method=plain, tensors=inputs[:5], same_as=None),
+        definition,
         Case(BASELINE, sdpa, qkv, grad),
-        Case('dense_attention', dense_attention, qkv, grad, needs=map_bytes(*maps)),
-        Case(
-            'dense_attention, interaction',
-            dense_attention,
-            [*qkv, *square],
-            grad,
-            needs=map_bytes(*maps, interaction=True),
-        ),
+        Case(dense, dense_attention, qkv, grad, map_bytes(*maps)),
+        Case(f'{dense}, interaction', dense_attention, *mixed),
     ]

@@ -16,6 +16,7 @@ import functools
 
 import torch
 from timm.layers import Mlp
+from timm.models.mvitv2 import MultiScaleAttention
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -26,7 +27,6 @@ from mmattn.models.layers import StructureAwareAttention
 
 from .case import Case
 from .dense import dense_attention, map_bytes
-from .pooled_attention import PooledAttention
 from .structure_aware_attention import WIDTH, dft_flops
 
 SIDES = (7, 14, 28, 56, 84)
@@ -34,6 +34,7 @@ BASELINE = 'self_attention (matmul)'
 SDPA = 'self_attention (SDPA)'
 CHANNELS, PATTERNS = 192, 16
 HEADS = 3  # of self-attention
+POOLED_SIDE = 14  # of the keys of MViTv2, where the map is not smaller
 PAPER_CONVENTION = 'with norms, without transforms'
 
 
@@ -44,6 +45,22 @@ class MatmulAttention(SelfAttention):
         B, H, W, C = x.shape
         q, k, v = self.qkv(x).view(B, H * W, 3, self.num_heads, -1).unbind(2)
         return self.proj(dense_attention(q, k, v).reshape(B, H, W, C))
+
+
+class PooledAttention(MultiScaleAttention):
+    """Attend as MViTv2, https://arxiv.org/abs/2112.01526, does to pooled keys.
+
+    Without a pooling of q, which with a stride of 1 would be one more convolution: so
+    its FLOPs are those of the LiSA paper's tables at all five sizes.
+    """
+
+    def __init__(self, side: int):
+        stride = (max(1, side // POOLED_SIDE),) * 2
+        pooling = dict(kernel_kv=(3, 3), stride_kv=stride, has_cls_token=False)
+        super().__init__(CHANNELS, CHANNELS, (side, side), HEADS, **pooling)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1, 2), x.shape[1:3])[0].view_as(x)
 
 
 class NoAttention(SelfAttention):
@@ -80,7 +97,7 @@ def mixers(side: int) -> dict[str, nn.Module]:
         SDPA: SelfAttention(CHANNELS, HEADS),
         BASELINE: MatmulAttention(CHANNELS, HEADS),
         f'{BASELINE}, {heads} heads': MatmulAttention(CHANNELS, heads),
-        'convolutional_attention (MViTv2)': PooledAttention(CHANNELS, HEADS, side),
+        'convolutional_attention (MViTv2)': PooledAttention(side),
         'no attention': NoAttention(CHANNELS, HEADS),
     }
 

@@ -11,6 +11,7 @@ The network is that of "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, section 5.4.
 """
 
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -18,11 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmattn.ops import masked_attention
-from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_masked_inputs
 
 from . import flex
-from .case import Case, Side, grid_of
+from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
 from .dense import sdpa
 
 OPERATOR = 'masked_attention'
@@ -32,9 +32,7 @@ BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, KERNEL = 3, 32, 3
 CPU_TOKENS = {'full': 112**2, 'soft': 56**2}
 # N x N maps, and copies of q, k or v, that are held at once.
-HARD_MAPS = {'forward': 2, 'forward+backward': 3}
-SOFT_MAPS = {'forward': 3, 'forward+backward': 5}
-UNFOLD_COPIES = {'forward': 20, 'forward+backward': 39}
+HARD_MAPS, SOFT_MAPS, UNFOLD_COPIES = (2, 3), (3, 5), (20, 39)
 
 
 def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -66,63 +64,49 @@ def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> 
 def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
     grid = grid_of(side)
     N = prod(grid)
-    q, k, v, _, alpha = make_masked_inputs(
-        grid=grid,
-        num_special=0,
-        B=batch,
-        M=HEADS,
-        D=WIDTH,
-        kernel_size=KERNEL,
-        alpha=True,
-        dtype=dtype,
-        device=device,
-    )
-    for x in (q, k, v, alpha):
-        x.requires_grad_()
-    generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(q.shape, generator=generator).to(device, dtype)
-    backend = OPERATORS[OPERATOR].choose(q, k, v, None, None)
-    pairs = batch * HEADS * N**2
-    exponentials = {'forward': pairs, 'forward+backward': 2 * pairs}
+    sizes = dict(grid=grid, num_special=0, B=batch, M=HEADS, D=WIDTH)
+    options = dict(kernel_size=KERNEL, alpha=True, dtype=dtype, device=device)
+    q, k, v, _, alpha = make_masked_inputs(**sizes, **options)
+    qkv, soft = leaves([q, k, v]), leaves([q, k, v, alpha])
+    grad = random_grad(q.shape, device, dtype)
 
-    def run(backend):
-        return lambda q, k, v, alpha=None: masked_attention(
+    def call(q, k, v, alpha=None, backend=None):
+        return masked_attention(
             q, k, v, grid, kernel_size=KERNEL, alpha=alpha, backend=backend
         )
 
     def unfold(q, k, v):
         return unfold_attention(q, k, v, grid)
 
-    def needs(counts, size):
-        return {which: count * size for which, count in counts.items()}
-
-    def quadratic(method, call, tensors, maps=None, **kwargs):
-        """Return a case with maps in float32 at least."""
-        map_bytes = needs(maps or {}, pairs * max(4, dtype.itemsize))
-        kwargs |= dict(needs=map_bytes, exponentials=exponentials)
-        return Case(method, call, tensors, grad, **kwargs)
-
-    by_flex, flex_options = flex.masked(grid, KERNEL), flex.options(device)
-    ours, definition = f'{OPERATOR} ({backend})', f'{OPERATOR} (definition)'
-    qkv, soft = [q, k, v], [q, k, v, alpha]
-    copies = needs(UNFOLD_COPIES, q.numel() * dtype.itemsize)
+    dispatched, definition = ours(OPERATOR, call, qkv, grad, missing=2)
+    pairs = batch * HEADS * N**2
+    full = dict(exponentials=by_pass((1, 2), pairs))
+    map_bytes = pairs * max(4, dtype.itemsize)
+    by_flex = Case(
+        flex.METHOD,
+        flex.masked(grid, KERNEL),
+        qkv,
+        grad,
+        same_as=definition.method,
+        **flex.options(device),
+        **full,
+    )
+    copies = by_pass(UNFOLD_COPIES, q.numel() * dtype.itemsize)
     made = [
-        Case(ours, run(None), qkv, grad, same_as=definition),
-        Case('unfold', unfold, qkv, grad, needs=copies, same_as=ours),
+        dispatched,
+        Case('unfold', unfold, qkv, grad, needs=copies, same_as=dispatched.method),
     ]
     if device != 'cpu' or N <= CPU_TOKENS['full']:
         made += [
-            quadratic(definition, run('reference'), qkv, HARD_MAPS),
-            quadratic(BASELINE, sdpa, qkv),
-            quadratic(flex.METHOD, by_flex, qkv, same_as=definition, **flex_options),
+            replace(definition, needs=by_pass(HARD_MAPS, map_bytes), **full),
+            Case(BASELINE, sdpa, qkv, grad, **full),
+            by_flex,
         ]
     if device != 'cpu' or N <= CPU_TOKENS['soft']:
-        same_as = f'{definition}, soft'
-        made += [
-            quadratic(f'{ours}, soft', run(None), soft, same_as=same_as),
-            quadratic(same_as, run('reference'), soft, SOFT_MAPS),
-            quadratic(
-                f'{flex.METHOD}, soft', by_flex, soft, same_as=same_as, **flex_options
-            ),
-        ]
+        held = by_pass(SOFT_MAPS, map_bytes)
+        quadratic = dispatched, replace(definition, needs=held), by_flex
+        for case in quadratic:
+            same_as = case.same_as and f'{case.same_as}, soft'
+            changes = dict(tensors=soft, same_as=same_as, **full)
+            made.append(replace(case, method=f'{case.method}, soft', **changes))
     return made

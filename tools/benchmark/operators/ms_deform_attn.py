@@ -21,7 +21,7 @@ from mmattn.compat import IMPLEMENTATION
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 from mmattn.ops.operator import OPERATORS
 
-from .case import Case, Side, grid_of
+from .case import Case, Side, by_pass, grid_of, leaves
 
 OPERATOR = 'ms_deform_attn'
 SIDES = (13, 21), (25, 42), (50, 84), (100, 167)
@@ -31,7 +31,7 @@ DEFINITION = f'{OPERATOR} (definition)'
 HEADS, WIDTH, LEVELS, POINTS = 8, 32, 4, 4
 SPREAD = 2.0  # standard deviation of a point's distance on each axis, in pixels
 # Copies of all samples that mmcv's formulation holds at once.
-COPIES = {'forward': 3, 'forward+backward': 4}
+COPIES = 3, 4
 
 
 def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
@@ -63,33 +63,28 @@ def cases_of_queries(
     value, grad = (x.to(device, dtype) for x in (value, grad))
     weights = logits.flatten(3).softmax(-1).view(shape)
     centers = centers.expand(batch, LEVELS, Q, 2).transpose(1, 2).contiguous()
-
-    def leaves(*tensors: Tensor) -> list[Tensor]:
-        return [x.detach().to(device).requires_grad_() for x in tensors]
-
-    plain = leaves(value, locations, weights)
-    fused = leaves(value, centers, offsets, logits)
-    samples = weights.numel() * WIDTH * max(4, dtype.itemsize)
-    needs = {which: count * samples for which, count in COPIES.items()}
+    plain, fused = (
+        leaves(x.detach().to(device) for x in (value, *others))
+        for others in ((locations, weights), (centers, offsets, logits))
+    )
+    needs = by_pass(COPIES, weights.numel() * WIDTH * max(4, dtype.itemsize))
     common = dict(grad=grad, columns={'queries': Q})
+
+    def on(function, backend):
+        return lambda value, *others: function(value, maps, *others, backend=backend)
+
     made = []
     operator = OPERATORS[OPERATOR]
     for name in operator.backends:
         if name in operator.unsupported(*plain, None):
             continue
+        method, by_plain = f'{OPERATOR} ({name})', on(ms_deform_attn, name)
+        by_fused = on(fused_ms_deform_attn, name)
         made += [
-            Case(
-                f'{OPERATOR} ({name})',
-                plain_call(maps, name),
-                plain,
-                same_as=DEFINITION,
-                **common,
-            ),
-            Case(
-                f'{OPERATOR} ({name}), fused', fused_call(maps, name), fused, **common
-            ),
+            Case(method, by_plain, plain, same_as=DEFINITION, **common),
+            Case(f'{method}, fused', by_fused, fused, **common),
         ]
-    definition = plain_call(maps, 'reference')
+    definition = on(ms_deform_attn, 'reference')
     made.append(Case(DEFINITION, definition, plain, needs=needs, **common))
     for method, call in mmcv_calls(maps, device).items():
         limits = needs if method == BASELINE else {}
@@ -108,18 +103,6 @@ def make_centers(
         for H, W in maps
     ]
     return torch.cat(centers).flip(-1)
-
-
-def plain_call(maps, backend: str) -> Callable[..., Tensor]:
-    return lambda value, locations, weights: ms_deform_attn(
-        value, maps, locations, weights, backend=backend
-    )
-
-
-def fused_call(maps, backend: str) -> Callable[..., Tensor]:
-    return lambda value, *others: fused_ms_deform_attn(
-        value, maps, *others, backend=backend
-    )
 
 
 def mmcv_calls(maps, device: str) -> dict[str, Callable[..., Tensor]]:

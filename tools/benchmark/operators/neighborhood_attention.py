@@ -10,6 +10,7 @@ The network is that of "DAT++: Spatially Dynamic Vision Transformer with Deforma
 Attention", https://arxiv.org/abs/2309.01430, table 2.
 """
 
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -18,11 +19,10 @@ from torch import Tensor
 
 from mmattn.ops import neighborhood_attention
 from mmattn.ops.neighborhood_attention import windows
-from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_neighborhood_inputs
 
 from . import flex
-from .case import Case, Side, grid_of
+from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
 
 OPERATOR = 'neighborhood_attention'
 SIDES = (14, 28, 56, (200, 334))
@@ -31,8 +31,7 @@ BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, KERNEL = 2, 32, 7
 CPU_TOKENS = 56**2
 # N x N maps, and copies of k or v, that are held at once.
-MAPS = {'forward': 1, 'forward+backward': 3}
-COPIES = {'forward': 3, 'forward+backward': 4}
+MAPS, COPIES = (1, 3), (3, 4)
 
 
 def dense_bias(rpb: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -60,56 +59,27 @@ def sdpa_under_mask(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> Tensor:
 
 def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
     grid = grid_of(side)
-    N = prod(grid)
-    tensors = make_neighborhood_inputs(
-        grid=grid,
-        B=batch,
-        M=HEADS,
-        D=WIDTH,
-        K=min(KERNEL, (min(grid) + 1) // 2 * 2 - 1),
-        dtype=dtype,
-        device=device,
-    )
-    for x in tensors:
-        x.requires_grad_()
+    kernel = min(KERNEL, (min(grid) + 1) // 2 * 2 - 1)
+    sizes = dict(grid=grid, B=batch, M=HEADS, D=WIDTH, K=kernel)
+    tensors = leaves(make_neighborhood_inputs(**sizes, dtype=dtype, device=device))
     q = tensors[0]
-    generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(q.shape, generator=generator).to(device, dtype)
-    backend = OPERATORS[OPERATOR].choose(*tensors)
+    grad = random_grad(q.shape, device, dtype)
+    dispatched, definition = ours(
+        (OPERATOR, BACKENDS), neighborhood_attention, tensors, grad
+    )
     float_bytes = max(4, dtype.itemsize)
-
-    def run(backend):
-        return lambda *tensors: neighborhood_attention(*tensors, backend=backend)
-
-    def needs(counts, numel):
-        return {which: count * numel * float_bytes for which, count in counts.items()}
-
-    definition = f'{OPERATOR} (definition)'
-    copies = needs(COPIES, q.numel() * KERNEL**2)
-    made = [
-        Case(f'{OPERATOR} ({backend})', run(None), tensors, grad, same_as=definition),
-        Case(definition, run('reference'), tensors, grad, needs=copies),
-    ]
-    if device != 'cpu' or N <= CPU_TOKENS:
-        pairs = batch * HEADS * N**2
-        exponentials = {'forward': pairs, 'forward+backward': 2 * pairs}
+    copies = by_pass(COPIES, q.numel() * KERNEL**2 * float_bytes)
+    made = [dispatched, replace(definition, needs=copies)]
+    if device != 'cpu' or prod(grid) <= CPU_TOKENS:
+        pairs = batch * HEADS * prod(grid) ** 2
+        common = dict(tensors=tensors, grad=grad, same_as=definition.method)
+        by_flex = flex.neighborhood(grid, kernel, device)
+        full = dict(
+            needs=by_pass(MAPS, pairs * float_bytes),
+            exponentials=by_pass((1, 2), pairs),
+        )
         made += [
-            Case(
-                flex.METHOD,
-                flex.neighborhood(grid, (tensors[3].shape[1] + 1) // 2, device),
-                tensors,
-                grad,
-                same_as=definition,
-                **flex.options(device),
-            ),
-            Case(
-                BASELINE,
-                sdpa_under_mask,
-                tensors,
-                grad,
-                same_as=definition,
-                needs=needs(MAPS, pairs),
-                exponentials=exponentials,
-            ),
+            Case(flex.METHOD, by_flex, **common, **flex.options(device)),
+            Case(BASELINE, sdpa_under_mask, **common, **full),
         ]
     return made

@@ -6,15 +6,15 @@ returns (B, N, M, D). The definition transforms all patterns at once and holds t
 of N x C x K numbers. Kernels are transformed in every call, as in training.
 """
 
+from dataclasses import replace
 from math import prod
 
 import torch
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_structure_aware_inputs
 
-from .case import Case, Side, grid_of
+from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
 from .dense import dense_attention, map_bytes, sdpa
 
 OPERATOR = 'structure_aware_attention'
@@ -36,8 +36,7 @@ def dft_flops(side: Side, batch: int, channels: int, patterns: int) -> dict[str,
     H, W = grid_of(side)
     half = W // 2 + 1
     transforms = batch * channels * (2 + 2 * patterns)
-    forward = 2 * transforms * H * half * (4 * H + 2 * W)
-    return {'forward': forward, 'forward+backward': 2 * forward}
+    return by_pass((1, 2), 2 * transforms * H * half * (4 * H + 2 * W))
 
 
 def operator_cases(
@@ -50,46 +49,24 @@ def operator_cases(
     patterns: int,
 ) -> list[Case]:
     """Return cases of the operator as dispatched, and of its definition."""
-    inputs = make_structure_aware_inputs(
-        grid=grid_of(side),
-        B=batch,
-        M=channels // WIDTH,
-        D=WIDTH,
-        K=patterns,
-        dtype=dtype,
-        device=device,
+    sizes = dict(B=batch, M=channels // WIDTH, D=WIDTH, K=patterns)
+    options = dict(grid=grid_of(side), dtype=dtype, device=device)
+    inputs = leaves(make_structure_aware_inputs(**sizes, **options))
+    grad = random_grad(inputs[0].shape, device, dtype)
+    dispatched, definition = ours(
+        (OPERATOR, BACKENDS), structure_aware_attention, inputs, grad
     )
-    for x in inputs:
-        x.requires_grad_()
-    generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(inputs[0].shape, generator=generator).to(device, dtype)
-    backend = OPERATORS[OPERATOR].choose(*inputs)
-
-    def run(backend):
-        return lambda *tensors: structure_aware_attention(*tensors, backend=backend)
-
-    return [
-        Case(
-            f'{OPERATOR} ({backend})',
-            run(backend),
-            inputs,
-            grad,
-            same_as=DEFINITION,
-            dft_flops=dft_flops(side, batch, channels, patterns),
-        ),
-        Case(DEFINITION, run('reference'), inputs, grad),
-    ]
+    flops = dft_flops(side, batch, channels, patterns)
+    return [replace(dispatched, dft_flops=flops), definition]
 
 
 def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    ours, definition = operator_cases(
-        side, batch, device, dtype, channels=CHANNELS, patterns=PATTERNS
-    )
-    qkv, grad = ours.tensors[:3], ours.grad
+    sizes = dict(channels=CHANNELS, patterns=PATTERNS)
+    made = operator_cases(side, batch, device, dtype, **sizes)
+    qkv, grad = made[0].tensors[:3], made[0].grad
     needs = map_bytes(batch, prod(grid_of(side)), CHANNELS // WIDTH, dtype)
     return [
-        ours,
-        definition,
+        *made,
         Case(BASELINE, sdpa, qkv, grad),
         Case('dense_attention', dense_attention, qkv, grad, needs=needs),
     ]
