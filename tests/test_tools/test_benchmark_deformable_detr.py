@@ -1,8 +1,6 @@
 """tools/benchmark/train_step.py: whole models, here Deformable DETR beside mmdet's."""
 
-import csv
 import importlib
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 for name in ('rich', 'matplotlib', 'mmdet'):
     pytest.importorskip(name)
-from mmengine.config import Config  # noqa: E402
-
 from tools.benchmark import plot  # noqa: E402
 from tools.benchmark import train_step as tool  # noqa: E402
-
-ROOT = Path(__file__).parents[2]
+from tools.benchmark.measure import read_csv  # noqa: E402
 
 SMALL = """
 _base_ = '{base}'
@@ -31,23 +26,6 @@ BASES = {
 }
 
 
-@pytest.fixture(scope='module')
-def configs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('configs')
-    for name, base in BASES.items():
-        (folder / f'{name}.py').write_text(SMALL.format(base=base))
-    return {name: folder / f'{name}.py' for name in BASES}
-
-
-@pytest.fixture(scope='module')
-def step_csv(configs):
-    path = configs['ours'].with_name('step.csv')
-    options = ['--config', configs['ours'], '--peers', configs['theirs']]
-    options += ['--whole-models', '--quick', '--csv', path]
-    assert tool.main(list(map(str, options))) == 0
-    return path
-
-
 class Operators(TorchDispatchMode):
     def __init__(self):
         super().__init__()
@@ -58,16 +36,21 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_peer_takes_part_with_either_attention(step_csv):
-    with step_csv.open(newline='') as file:
-        rows = list(csv.DictReader(file))
+def test_peer_takes_part_with_either_attention(tmp_path):
+    for name, base in BASES.items():
+        (tmp_path / f'{name}.py').write_text(SMALL.format(base=base))
+    path = tmp_path / 'step.csv'
+    options = ['--config', tmp_path / 'ours.py', '--peers', tmp_path / 'theirs.py']
+    options += ['--whole-models', '--quick', '--csv', path]
+    assert tool.main(list(map(str, options))) == 0
+    rows = read_csv(path)
     names = ['ours', 'theirs, mmcv in PyTorch', 'theirs, mmattn.compat']
     assert [row['config'] for row in rows] == names
     assert [row['baseline'] for row in rows] == names[1:2] * 3
     assert float(rows[1]['speedup']) == 1
     # Ours has biases before the four norms of its neck, 1024 numbers.
     assert [row['params_m'] for row in rows] == ['2.442', '2.441', '2.441']
-    assert plot.main([str(step_csv)]) == 0
+    assert plot.main([str(path)]) == 0
 
 
 def test_formulation_of_mmcv_has_no_operator():
@@ -91,20 +74,3 @@ def test_formulation_of_mmcv_has_no_operator():
     torch.testing.assert_close(served, formulation)
     assert not any(name.startswith('mmattn::') for name in inside.names)
     assert 'mmattn::ms_deform_attn' in outside.names
-
-
-def test_whole_model_is_the_peers_with_our_data_and_optimizer(configs):
-    ours = Config.fromfile(configs['ours'])
-    peer = tool.with_model_of(str(configs['theirs']), ours)
-    assert peer.model.type == 'DeformableDETR' != ours.model.type
-    for cfg in (ours, peer):
-        cfg.pop('model')
-    assert ours.to_dict() == peer.to_dict()
-
-
-def test_size_is_of_one_number_or_two(capsys):
-    assert tool.parse_args(['--size', '64']).size == (64, 64)
-    assert tool.parse_args(['--size', '64', '96']).size == (64, 96)
-    with pytest.raises(SystemExit):
-        tool.parse_args(['--size', '1', '2', '3'])
-    assert 'one or two numbers' in capsys.readouterr().err

@@ -1,31 +1,23 @@
 """The benchmarks of exported models."""
 
-import csv
-
 import pytest
 import torch
 from tool_runs import DETECTOR
 from torch import nn
 
 from tools.benchmark import onnx_memory, onnx_model, onnx_operators, plot
-
-
-def read(path) -> list[dict]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
+from tools.benchmark.measure import read_csv
 
 
 @pytest.mark.slow
 def test_both_runtimes_are_measured_and_drawn(tmp_path):
     pytest.importorskip('onnxscript')
-    path, files = tmp_path / 'onnx_cpu.csv', tmp_path / 'files'
+    path = tmp_path / 'onnx_cpu.csv'
     models = ['resnet18', 'mobilenetv3_small_050']
-    command = ['--quick', '--models', *models, '--files', str(files)]
-    assert onnx_model.main([*command, '--export-only']) == 0
-    assert len(list(files.iterdir())) == 2 and not path.exists()
+    command = ['--quick', '--models', *models]
     command += ['--baseline', 'resnet18', '--csv', str(path)]
     assert onnx_model.main(command) == 0
-    rows = read(path)
+    rows = read_csv(path)
     assert [(r['model'], r['pass']) for r in rows] == [
         (model, runtime) for runtime in ('ONNX Runtime', 'PyTorch') for model in models
     ]
@@ -44,7 +36,7 @@ def test_detectors_do_the_work_of_trained_ones(tmp_path):
     command = ['--set', 'detectors', '--models', str(tmp_path / 'small.py')]
     command += ['--quick', '--size', '96', '120', '--baseline', 'small']
     assert onnx_model.main([*command, '--csv', str(path)]) == 0
-    onnx, pytorch = read(path)
+    onnx, pytorch = read_csv(path)
     assert (onnx['model'], onnx['pass'], pytorch['pass']) == (
         'small',
         'ONNX Runtime',
@@ -60,22 +52,6 @@ def test_detectors_do_the_work_of_trained_ones(tmp_path):
     assert (scores > 0).all() and scores.max() - scores.min() > 0.01
 
 
-@pytest.mark.parametrize(
-    'options, message',
-    [
-        (['--export-only'], 'requires --files'),
-        (['--models', 'resnet18', 'a.py'], 'all classifiers or all detectors'),
-        (['--set', 'detectors', '--batch', '2'], 'must be 1 for detectors, got 2'),
-        (['--size', '64', '96'], 'must be a side'),
-    ],
-    ids=str,
-)
-def test_options_that_do_not_fit(options, message, capsys):
-    with pytest.raises(SystemExit):
-        onnx_model.main(options)
-    assert message in capsys.readouterr().err
-
-
 class Dense(nn.Module):
     def forward(self, x):
         tokens = x.flatten(1, 2)
@@ -88,7 +64,7 @@ def test_memory_of_exported_layers_grows_linearly(tmp_path, monkeypatch):
     monkeypatch.setitem(onnx_memory.LAYERS, 'dense', Dense)
     path = tmp_path / 'memory.csv'
     assert onnx_memory.main(['--quick', '--csv', str(path)]) == 0
-    rows = read(path)
+    rows = read_csv(path)
     assert [row['growth'] for row in rows[::2]] == ['1.0'] * len(onnx_memory.LAYERS)
     growth = {row['layer']: float(row['growth']) for row in rows[1::2]}
     assert growth.pop('dense') > 4
@@ -99,7 +75,7 @@ def test_memory_of_exported_layers_grows_linearly(tmp_path, monkeypatch):
 def test_operators_are_measured_beside_those_of_onnx(tmp_path):
     path = tmp_path / 'operators.csv'
     assert onnx_operators.main(['--quick', '--csv', str(path)]) == 0
-    rows = read(path)
+    rows = read_csv(path)
     assert len(rows) == 12 and len({row['case'] for row in rows}) == 4
     for ours, other, pytorch in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
         assert other['speedup'] == '1.0' and pytorch['form'] == 'PyTorch'
@@ -108,32 +84,11 @@ def test_operators_are_measured_beside_those_of_onnx(tmp_path):
         assert all(0 < float(row['error']) < 1e-5 for row in (ours, other, pytorch))
 
 
-def form(error: float):
-    return lambda: torch.tensor([1.0, 1 + error])
-
-
-@pytest.fixture
-def inexact(monkeypatch):
-    """A function that replaces the cases by one with these errors of its forms."""
-
-    def replace(ours: float, onnx: float):
-        forms = {onnx_operators.OURS: form(ours), onnx_operators.ONNX: form(onnx)}
-        forms[onnx_operators.TORCH] = form(0)
-        case = 'case', forms, torch.ones(2, dtype=torch.float64)
-        monkeypatch.setattr(onnx_operators, 'cases', lambda args: [case])
-
-    return replace
-
-
-def test_an_inexact_operator_of_onnx_is_reported(inexact, tmp_path):
-    inexact(ours=0, onnx=0.25)
-    path = tmp_path / 'operators.csv'
-    assert onnx_operators.main(['--quick', '--csv', str(path)]) == 0
-    assert [float(row['error']) for row in read(path)] == [0, 0.25, 0]
-
-
-def test_a_wrong_operator_of_ours_is_not_measured(inexact, tmp_path):
-    inexact(ours=1e-3, onnx=0)
+def test_a_wrong_operator_of_ours_is_not_measured(monkeypatch, tmp_path):
+    wrong, right = torch.tensor([1.0, 1.001]), torch.ones(2)
+    forms = {onnx_operators.OURS: lambda: wrong, onnx_operators.ONNX: lambda: right}
+    cases = [('case', forms, right.double())]
+    monkeypatch.setattr(onnx_operators, 'cases', lambda args: cases)
     path = tmp_path / 'operators.csv'
     with pytest.raises(AssertionError, match='case, exported: RMS error'):
         onnx_operators.main(['--quick', '--csv', str(path)])

@@ -16,7 +16,6 @@ table. Rows that are there already stay; --again measures them once more.
 
 import argparse
 import contextlib
-import csv
 import io
 import json
 import os
@@ -31,14 +30,13 @@ from pathlib import Path
 import numpy as np
 
 from mmattn.terminal import run_main
+from tools.benchmark.measure import MIB, ROOT, read_csv, write_csv
 from tools.dev.readme_tables import markdown, replace_between
 
-ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / 'data/.cache'
 DOCS = ROOT / 'docs'
 MARKS = '<!-- table -->\n', '<!-- end of table -->'
-KIB, MIB = 2**10, 2**20
-FIELDS = ('picture', 'how', 'seconds', 'memory', 'metrics', 'threads', 'versions')
+KIB = 2**10
 # A tile of 256 has at most 30 nuclei, and the picture 603. The config's limits are for
 # such a tile.
 LIMITS = (
@@ -77,13 +75,12 @@ def hela() -> Picture:
         side = label[:, begin:end].astype(np.int64)
         ids.append(np.where(side > 0, side + offset, 0))
         offset = int(max(offset, ids[-1].max()))
-    return Picture(_in_rows(sides), _in_rows(ids))
+    return Picture(in_rows(sides), in_rows(ids))
 
 
-def _in_rows(parts: list[np.ndarray]) -> np.ndarray:
+def in_rows(parts: list[np.ndarray]) -> np.ndarray:
     half = len(parts) // 2
-    rows = [np.concatenate(parts[:half], 1), np.concatenate(parts[half:], 1)]
-    return np.concatenate(rows, 0)
+    return np.vstack([np.hstack(parts[:half]), np.hstack(parts[half:])])
 
 
 def landcover() -> Picture:
@@ -221,32 +218,17 @@ def measure(name: str, how: str, work_dir: str) -> dict:
 def measure_apart(name: str, how: str, work_dir: str) -> dict:
     """Predict a picture in one way, in a process of its own."""
     command = [sys.executable, '-m', 'tools.benchmark.large_image', name]
-    command += ['--work-dir', work_dir, '--row', how]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command += ['--work-dir', str(Path(work_dir).resolve()), '--row', how]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f'{name}, {how}: {done.stderr[-2000:]}')
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def read(path: Path) -> dict[tuple[str, str], dict]:
-    if not path.is_file():
-        return {}
-    with path.open(newline='') as file:
-        return {(row['picture'], row['how']): row for row in csv.DictReader(file)}
-
-
-def write(path: Path, rows: dict[tuple[str, str], dict]):
-    known = [(name, how) for name, case in CASES.items() for how in case.ways]
-    with path.open('w', newline='') as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator='\n')
-        writer.writeheader()
-        writer.writerows(rows[key] for key in known if key in rows)
-
-
-def table(rows: dict[tuple[str, str], dict]) -> str:
+def table(rows: list[dict]) -> str:
     """Return the table of the page."""
     lines = [['picture', 'way', 'CPU time, s', 'memory, MiB', 'result']]
-    for row in rows.values():
+    for row in rows:
         metrics = json.loads(row['metrics'])
         result = ', '.join(
             f'{name} {value:.1f}' if name in ('mIoU', 'aAcc') else f'{name} {value:.3g}'
@@ -254,11 +236,9 @@ def table(rows: dict[tuple[str, str], dict]) -> str:
         )
         cells = (row[name] for name in ('picture', 'how', 'seconds', 'memory'))
         lines.append([*cells, result])
-    first = next(iter(rows.values()))
-    threads = (
-        'one thread' if int(first['threads']) == 1 else f'{first["threads"]} threads'
-    )
-    return f'Measured with {threads} of {first["versions"]}.\n\n' + markdown(lines)
+    threads, versions = rows[0]['threads'], rows[0]['versions']
+    threads = 'one thread' if int(threads) == 1 else f'{threads} threads'
+    return f'Measured with {threads} of {versions}.\n\n' + markdown(lines)
 
 
 def main(argv: list[str] | None = None):
@@ -280,16 +260,16 @@ def main(argv: list[str] | None = None):
         print(json.dumps(row))
         return
     path = args.docs / 'large_images.csv'
-    rows = read(path)
-    for name in args.pictures:
-        for how in CASES[name].ways:
-            if (name, how) in rows and not args.again:
-                continue
+    found = read_csv(path) if path.is_file() else []
+    rows = {(row['picture'], row['how']): row for row in found}
+    known = [(name, how) for name, case in CASES.items() for how in case.ways]
+    for name, how in known:
+        if name in args.pictures and (args.again or (name, how) not in rows):
             work_dir = args.work_dir or CASES[name].work_dir
             rows[name, how] = measure_apart(name, how, work_dir)
             print(rows[name, how], flush=True)
-            write(path, rows)
-    replace_between(args.docs / 'large_images.md', *MARKS, table(read(path)))
+            write_csv(path, [rows[key] for key in known if key in rows], {})
+    replace_between(args.docs / 'large_images.md', *MARKS, table(read_csv(path)))
 
 
 if __name__ == '__main__':

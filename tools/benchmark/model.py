@@ -1,12 +1,12 @@
 """Time whole models beside their peers: inference and training step, peak memory.
 
     python -m tools.benchmark.model --csv docs/benchmarks/models_cpu.csv
-    python -m tools.benchmark.model --set mait --csv docs/benchmarks/models_mait_cpu.csv
+    python -m tools.benchmark.model --set mait --csv models_mait_cpu.csv
 
 --set is one of `SETS`, --models any others. A name is that of one of our ImageNet
 configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
-one of timm's models. All take turns in one run (see `measure.py`), with random weights
-and random images.
+one of timm's models, among which ours begin with `mmattn_`. All take turns in one run
+(see `measure.py`), with random weights and random images.
 Inference is in evaluation mode without gradients; a training step is zeroing the
 gradients, forward in training mode with a drop path rate of 0.1, cross-entropy and
 backward, without an optimizer.
@@ -33,65 +33,33 @@ from pathlib import Path
 import timm
 import torch
 import torch.nn.functional as F
-from mmengine.config import Config
 from torch import nn
 
+import mmattn.timm  # noqa: F401  ours among timm's
 from mmattn.analysis import count
-from mmattn.analysis.flops import build
-from mmattn.errors import UserError
 from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 
 SETS = {
-    'tiny': [
-        'ivit_t',
-        'ivit_s',
-        'ivit_b',
-        'lisanet_s',
-        'hylisanet_s',
-        'swin_tiny_patch4_window7_224',
-        'caformer_s18',
-        'convnext_tiny',
-        'pvt_v2_b2',
-        'maxvit_tiny_tf_224',
-        'davit_tiny',
-        'efficientvit_b2',
-        'fastvit_sa12',
-        'resnet50',
-    ],
+    'tiny': 'ivit_t ivit_s ivit_b lisanet_s hylisanet_s swin_tiny_patch4_window7_224 '
+    'caformer_s18 convnext_tiny pvt_v2_b2 maxvit_tiny_tf_224 davit_tiny '
+    'efficientvit_b2 fastvit_sa12 resnet50',
     # Three sizes, for speed at equal parameters.
-    'sizes': [
-        *('ivit_t', 'ivit_s', 'ivit_b', 'hmait_t', 'hmait_s'),
-        *('lisanet_s', 'lisanet_b', 'hylisanet_s', 'hylisanet_b'),
-        'swin_tiny_patch4_window7_224',
-        'swin_small_patch4_window7_224',
-        'swin_base_patch4_window7_224',
-        *('convnext_tiny', 'convnext_small', 'convnext_base'),
-    ],
+    'sizes': 'ivit_t ivit_s ivit_b hmait_t hmait_s lisanet_s lisanet_b hylisanet_s '
+    'hylisanet_b swin_tiny_patch4_window7_224 swin_small_patch4_window7_224 '
+    'swin_base_patch4_window7_224 convnext_tiny convnext_small convnext_base',
     # Few enough to compile them all.
-    'compiled': [
-        *('ivit_t', 'hmait_t', 'lisanet_s', 'pvtv2_b2'),
-        'swin_tiny_patch4_window7_224',
-        *('convnext_tiny', 'pvt_v2_b2', 'resnet50'),
-    ],
+    'compiled': 'ivit_t hmait_t lisanet_s pvtv2_b2 swin_tiny_patch4_window7_224 '
+    'convnext_tiny pvt_v2_b2 resnet50',
     # Table 5 of MaiT's paper.
-    'mait': [
-        'hmait_t',
-        'hmait_s',
-        'mait_xs',
-        'mait_s',
-        'swin_tiny_patch4_window7_224',
-        'swin_small_patch4_window7_224',
-    ],
+    'mait': 'hmait_t hmait_s mait_xs mait_s swin_tiny_patch4_window7_224 '
+    'swin_small_patch4_window7_224',
     # Ours beside timm's own PVTv2-b2, and beside Swin-T, which DAT starts from.
-    'pvt_dat': [
-        'pvtv2_b2',
-        'pvt_v2_b2',
-        'pvt_s',
-        'dat_t',
-        'datpp_t',
-        'swin_tiny_patch4_window7_224',
-    ],
+    'pvt_dat': 'pvtv2_b2 pvt_v2_b2 pvt_s dat_t datpp_t swin_tiny_patch4_window7_224',
+    # What a machine without OpenMMLab's packages builds.
+    'gpu': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
+    'mmattn_dat_plus_plus_tiny mmattn_pvt_v2_b2 swin_tiny_patch4_window7_224 '
+    'convnext_tiny pvt_v2_b2 caformer_s18 resnet50',
 }
 CONFIGS = measure.ROOT / 'configs/classification'
 BASELINE = 'swin_tiny_patch4_window7_224'
@@ -116,7 +84,7 @@ def config_of(name: str) -> Path | None:
     return paths[0] if paths else None
 
 
-def create(name: str, size: int) -> nn.Module:
+def create(name: str, size: tuple[int, int]) -> nn.Module:
     """Build a classifier of 1000 classes with random weights.
 
     Raises:
@@ -124,11 +92,15 @@ def create(name: str, size: int) -> nn.Module:
     """
     config = config_of(name)
     if config is not None:
+        from mmengine.config import Config
+
+        from mmattn.analysis.flops import build
+
         cfg = Config.fromfile(config)
         cfg.model.backbone.drop_path_rate = DROP_PATH
         return build(cfg, device='cpu')
     if not timm.is_model(name):
-        raise UserError(
+        raise ValueError(
             f'no model {name!r}: there is no {name}_<epochs>e_in1k.py in {CONFIGS}, '
             'and timm has none'
         )
@@ -146,7 +118,7 @@ class Workload:
         self.model = model.to(args.device)
         self.call = torch.compile(self.model) if args.compile else self.model
         generator = torch.Generator().manual_seed(0)
-        shape = (args.batch, 3, args.size, args.size)
+        shape = (args.batch, 3, *args.size)
         self.images = torch.randn(shape, generator=generator).to(args.device)
         self.labels = torch.randint(NUM_CLASSES, shape[:1], generator=generator)
         self.labels = self.labels.to(args.device)
@@ -204,7 +176,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
     workloads, sizes = {}, {}
     for name in args.models:
         model = create(name, args.size)
-        sizes[name] = count(model, (args.size, args.size))
+        sizes[name] = count(model, args.size)
         workloads[name] = Workload(model, args)
     for which in PASSES:
         formats = {}
@@ -232,17 +204,13 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
                 'model': name,
                 'pass': which,
                 'images_per_s': measure.rounded(args.batch / times[name].median),
-                'spread_percent': measure.rounded(100 * times[name].spread, 2),
-                'speedup': '',
+                **times[name].columns(times.get(args.baseline)),
                 'speedup_at_params': '',
                 'peak_mib': measure.rounded(peak / measure.MIB),
                 'params_m': measure.rounded(sizes[name].params / 1e6),
                 'flops_g': measure.rounded(sizes[name].flops / 1e9),
                 'memory_format': formats[name],
             }
-            if args.baseline in times:
-                speedup = times[name].speedup_over(times[args.baseline])
-                row['speedup'] = measure.rounded(speedup, 3)
             equal = seconds_at(sizes[name].params, family)
             if equal is not None:
                 speedup = equal / times[name].median
@@ -250,44 +218,46 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
             yield row
 
 
+def add_memory_format(parser: argparse.ArgumentParser):
+    parser.add_argument(
+        '--memory-format',
+        default='best',
+        choices=['best', *FORMATS],
+        help='of every model in PyTorch; by default the faster one of each',
+    )
+
+
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=5, seconds=0.5)
     parser.add_argument('--set', default='tiny', choices=SETS, help='default: tiny')
     parser.add_argument('--models', nargs='+', help='instead of a set')
     parser.add_argument('--baseline', default=BASELINE, help=f'default: {BASELINE}')
-    parser.add_argument('--size', type=positive, default=224, help='side of the images')
+    measure.add_size(parser, [224])
     parser.add_argument('--batch', type=positive, default=8)
-    parser.add_argument(
-        '--memory-format',
-        default='best',
-        choices=['best', *FORMATS],
-        help='of every model; by default the faster one of each',
-    )
+    add_memory_format(parser)
     parser.add_argument('--compile', action='store_true')
     parser.add_argument('--amp-dtype', choices=['float16', 'bfloat16'])
     args = measure.parse(parser, argv)
-    args.models = args.models or SETS[args.set]
+    args.models = args.models or SETS[args.set].split()
     if args.quick:
-        args.size, args.batch = QUICK_SIZE, 1
+        args.size, args.batch = (QUICK_SIZE, QUICK_SIZE), 1
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     torch.backends.cudnn.benchmark = args.device == 'cuda'
-    measured = list(rows(args))
-    about = measure.about(
-        args.device,
+    measure.report(
+        rows(args),
+        args,
         'timm',
-        size=args.size,
+        title='Models',
+        size=measure.size_text(args.size),
         batch=args.batch,
         dtype=args.amp_dtype or 'float32',
         compiled=args.compile,
         baseline=args.baseline,
-        rounds=args.rounds,
-        seconds=args.seconds,
     )
-    measure.report(measured, about, args.csv, title=f'{args.size} x {args.size}')
     return 0
 
 

@@ -12,7 +12,6 @@ tokens: 1 is linear growth.
 Resident memory is read from /proc, so this requires Linux.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -108,18 +107,12 @@ def rows(maps: Sequence[Sequence[int]], folder: Path) -> Iterator[dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument('--csv', type=Path, help='file to write the rows to')
-    parser.add_argument('--quick', action='store_true', help='small maps')
-    args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        measured = list(rows(QUICK_MAPS if args.quick else MAPS, Path(folder)))
-    about = measure.about('cpu', 'onnxruntime', dtype='float32', batch=1)
-    about['threads'] = THREADS
+    args = measure.parse(measure.make_parser(__doc__, device=None), argv)
+    about = dict(dtype='float32', batch=1, threads=THREADS)
     title = f'{CHANNELS} channels, {HEADS} heads'
-    measure.report(measured, about, args.csv, title=title)
+    with tempfile.TemporaryDirectory() as folder:
+        found = rows(QUICK_MAPS if args.quick else MAPS, Path(folder))
+        measure.report(found, args, 'onnxruntime', title=title, **about)
     return 0
 
 

@@ -20,7 +20,7 @@ largest score. `speedup` is the speed over that of the baseline in the same runt
 """
 
 import argparse
-import tempfile
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +32,12 @@ from mmattn.export.write import export_program, open_session, serialize
 from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 from tools.benchmark.detector_graphs import DetectorWorkload
-from tools.benchmark.model import FORMATS, Workload, create, fastest_format
+from tools.benchmark.model import (
+    Workload,
+    add_memory_format,
+    create,
+    fastest_format,
+)
 
 DETECTORS = measure.ROOT / 'configs/mask_rcnn'
 SETS = {
@@ -43,7 +48,7 @@ SETS = {
             *('swin_tiny_patch4_window7_224', 'convnext_tiny', 'pvt_v2_b2'),
         ],
         baseline='swin_tiny_patch4_window7_224',
-        size=[224],
+        size=(224, 224),
     ),
     'detectors': dict(
         models=[
@@ -52,7 +57,7 @@ SETS = {
             'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_1x_coco.py',
         ],
         baseline='mask-rcnn_swin-t-p4-w7_fpn_1x_coco',
-        size=[800, 1333],
+        size=(800, 1333),
     ),
 }
 QUICK_SIZE = 64
@@ -63,10 +68,7 @@ class ClassifierWorkload(Workload):
     """A classifier and its images."""
 
     def __init__(self, name: str, args: argparse.Namespace):
-        size = args.size[0]
-        torch.manual_seed(0)  # the weights of a file that is used again
-        settings = argparse.Namespace(**vars(args) | dict(size=size))
-        super().__init__(create(name, size).requires_grad_(False), settings)
+        super().__init__(create(name, args.size).requires_grad_(False), args)
         self.prepare('inference', 'contiguous')
 
     @property
@@ -82,19 +84,6 @@ class ClassifierWorkload(Workload):
         return outputs[0]
 
 
-class OnnxWorkload:
-    """An exported model in ONNX Runtime, and its inputs."""
-
-    def __init__(self, workload: ClassifierWorkload | DetectorWorkload, file: Path):
-        self.inputs = workload.inputs
-        if not file.is_file():
-            file.write_bytes(content_of(workload))
-        self.session = open_session(file.read_bytes(), 'onnx')
-
-    def __call__(self) -> list[Tensor]:
-        return self.session(*self.inputs)
-
-
 def content_of(workload: ClassifierWorkload | DetectorWorkload) -> bytes:
     """Return an ONNX file with the model of a workload."""
     image = workload.inputs[0]
@@ -106,53 +95,40 @@ def content_of(workload: ClassifierWorkload | DetectorWorkload) -> bytes:
     return serialize(program, metadata, 'onnx')
 
 
-def sides(args: argparse.Namespace) -> tuple[int, int]:
-    """Return height and width of the images; one number is that of both."""
-    return args.size[0], args.size[-1]
-
-
 def workload_of(name: str, args: argparse.Namespace):
     """Build a model by its name, which ends with .py for a detector."""
     if not name.endswith('.py'):
         return ClassifierWorkload(name, args)
-    return DetectorWorkload(name, sides(args))
+    return DetectorWorkload(name, args.size)
 
 
-def rows(args: argparse.Namespace, folder: Path) -> Iterator[dict]:
+def rows(args: argparse.Namespace) -> Iterator[dict]:
     calls, differences = {}, {}
-    size = 'x'.join(map(str, sides(args)))
     for name in args.models:
         workload, name = workload_of(name, args), Path(name).stem
         measure.progress(name)
-        exported = OnnxWorkload(workload, folder / f'{name}_{size}_{args.batch}.onnx')
+        session = open_session(content_of(workload), 'onnx')
+        exported = functools.partial(session, *workload.inputs)
         expected = workload.scores(workload.inference())
         found = (workload.scores(exported()) - expected).abs().max()
         differences[name] = (found / expected.abs().max()).item()
-        if args.export_only:
-            continue
         chosen = args.memory_format
         if chosen == 'best':
             chosen = fastest_format(workload, 'inference', args.seconds)
         workload.prepare('inference', chosen)
         calls[name, PYTORCH], calls[name, ONNX] = workload.inference, exported
-    if args.export_only:
-        return
     measure.progress('all in turns')
     times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
-    for name, runtime in calls:
+    for name, runtime in sorted(calls, key=lambda call: call[1]):
         timing = times[name, runtime]
         row = {
             'model': name,
             'pass': runtime,
             'images_per_s': measure.rounded(args.batch / timing.median),
-            'spread_percent': measure.rounded(100 * timing.spread, 2),
-            'speedup': '',
+            **timing.columns(times.get((args.baseline, runtime))),
             'over_pytorch': '',
             'difference': '',
         }
-        if (args.baseline, runtime) in times:
-            speedup = timing.speedup_over(times[args.baseline, runtime])
-            row['speedup'] = measure.rounded(speedup, 3)
         if runtime == ONNX:
             speedup = timing.speedup_over(times[name, PYTORCH])
             row['over_pytorch'] = measure.rounded(speedup, 3)
@@ -161,76 +137,41 @@ def rows(args: argparse.Namespace, folder: Path) -> Iterator[dict]:
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = measure.make_parser(__doc__, rounds=5, seconds=0.5)
+    parser = measure.make_parser(__doc__, rounds=5, seconds=0.5, device=None)
     parser.add_argument('--set', default='classifiers', choices=SETS)
     parser.add_argument('--models', nargs='+', help='default: those of the set')
     parser.add_argument('--baseline', help='default: that of the set')
-    parser.add_argument(
-        '--size',
-        nargs='+',
-        type=positive,
-        help='a side, or height and width of images for detectors; default: that of '
-        'the set',
-    )
+    measure.add_size(parser, None)
     parser.add_argument('--batch', type=positive, default=1, help='of classifiers')
-    parser.add_argument(
-        '--memory-format',
-        default='best',
-        choices=['best', *FORMATS],
-        help='in PyTorch; by default the faster one of each model',
-    )
-    parser.add_argument(
-        '--files', type=Path, help='folder to keep exported files in and to use again'
-    )
-    parser.add_argument(
-        '--export-only', action='store_true', help='fill --files, and measure nothing'
-    )
-    parser.set_defaults(compile=False, amp_dtype=None)
+    add_memory_format(parser)
+    parser.set_defaults(compile=False, amp_dtype=None, device='cpu')
     args = measure.parse(parser, argv)
     if args.quick and args.size is None:
-        args.size = [QUICK_SIZE]
+        args.size = QUICK_SIZE, QUICK_SIZE
     for name, value in SETS[args.set].items():
         if getattr(args, name) is None:
             setattr(args, name, value)
-    if args.export_only and args.files is None:
-        parser.error('--export-only requires --files')
-    if args.device != 'cpu':
-        parser.error('--device must be cpu: ONNX Runtime runs on the CPU here')
     detectors = sum(name.endswith('.py') for name in args.models)
     if detectors not in (0, len(args.models)):
         parser.error('--models must be all classifiers or all detectors')
     if detectors and args.batch != 1:
         parser.error(f'--batch must be 1 for detectors, got {args.batch}')
-    if len(args.size) > 1 + bool(detectors):
-        parser.error(
-            f'--size must be a side, or for detectors two sides, got {args.size}'
-        )
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = args.files or Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        measured = list(rows(args, folder))
-    if args.export_only:
-        return 0
-    height, width = sides(args)
-    about = measure.about(
-        'cpu',
-        'timm',
-        'onnxruntime',
-        size=height if height == width else f'{height} x {width}',
+    measure.report(
+        rows(args),
+        args,
+        *('timm', 'onnxruntime'),
+        title='Exported models',
+        size=measure.size_text(args.size),
         batch=args.batch,
         dtype='float32',
         baseline=args.baseline,
         memory_format=args.memory_format,
-        rounds=args.rounds,
-        seconds=args.seconds,
     )
-    measured.sort(key=lambda row: row['pass'])
-    measure.report(measured, about, args.csv, title=f'{height} x {width}')
     return 0
 
 

@@ -173,28 +173,18 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
                 'case': name,
                 'form': form,
                 'ms': measure.rounded(1e3 * timing.median),
-                'spread_percent': measure.rounded(100 * timing.spread, 2),
-                'speedup': measure.rounded(timing.speedup_over(times[ONNX]), 3),
+                **timing.columns(times[ONNX]),
                 'error': measure.rounded(difference(outputs[form], exact), 2),
             }
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = measure.make_parser(__doc__, rounds=5, seconds=0.5)
+    parser = measure.make_parser(__doc__, rounds=5, seconds=0.5, device=None)
     args = measure.parse(parser, argv)
-    if args.device != 'cpu':
-        parser.error('--device must be cpu: ONNX Runtime runs on the CPU here')
     sizes = QUICK if args.quick else dict(images=IMAGES, grids=GRIDS, stages=STAGES)
     vars(args).update(sizes)
-    measured = list(rows(args))
-    about = measure.about(
-        'cpu',
-        'onnxruntime',
-        dtype='float32',
-        rounds=args.rounds,
-        seconds=args.seconds,
-    )
-    measure.report(measured, about, args.csv, title='Operators in ONNX Runtime')
+    title = 'Operators in ONNX Runtime'
+    measure.report(rows(args), args, 'onnxruntime', title=title, dtype='float32')
     return 0
 
 

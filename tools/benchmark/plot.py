@@ -10,15 +10,14 @@ is a second picture, `x_cpu_params.png`: images a second against the parameters.
 """
 
 import argparse
-import csv
 import io
-import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
 
-from mmattn.errors import UserError
 from mmattn.terminal import run_main
+from tools.benchmark.measure import read_csv
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -35,7 +34,7 @@ MIN_SIZES = 3  # of a family, for a picture of speed against size
 MAX_LABEL = 40  # longer ones stand in two columns
 # timm's PVT v2 is `pvt_v2_`.
 OUR_NAMES = (
-    *('ivit_', 'lisanet_', 'mait_', 'dat_', 'datpp_', 'pvtv2_'),
+    *('mmattn_', 'ivit_', 'lisanet_', 'mait_', 'dat_', 'datpp_', 'pvtv2_'),
     *('pvt_t', 'pvt_s', 'pvt_m', 'pvt_l'),
 )
 OURS = '#b5312f'
@@ -85,30 +84,39 @@ def size_of(row: dict) -> str:
     return size if 'x' in size else f'{size} x {size}'
 
 
-def isa_of(rows: list[dict]) -> str:
-    return rows[0].get('isa', '')
-
-
 def titled(title: str, rows: list[dict]) -> str:
-    isa = isa_of(rows)
+    isa = rows[0].get('isa', '')
     several = ' ' in isa  # one for each library, too long for the same line
     return ('\n' if several else ', ').join(filter(None, (title, isa)))
 
 
-def caption(row: dict) -> str:
-    """Describe the machine and the versions that the numbers come from."""
-    isa = f', {row["isa"]}' if row.get('isa') else ''
-    return (
-        f'{row["machine"]}{isa}, {row["threads"]} threads, {row["dtype"]}, '
-        f'batch {row["batch"]}, torch {row["torch"]}, commit {row["commit"]}, '
-        f'{row["date"]}'
-    )
-
-
 def captions(sets: list[list[dict]]) -> str:
-    lines = [caption(rows[0]) for rows in sets]
+    """Describe the machine and the versions that the numbers come from."""
+    lines = []
+    for row, *_ in sets:
+        about = row['machine'], row.get('isa'), f'{row["threads"]} threads'
+        about += row['dtype'], f'batch {row["batch"]}', f'torch {row["torch"]}'
+        about += f'commit {row["commit"]}', row['date']
+        lines.append(', '.join(filter(None, about)))
     lines.append(NOTES.get(sets[0][0].get('operator'), ''))
     return '\n'.join(dict.fromkeys(filter(None, lines)))
+
+
+def grid_of_axes(num_rows: int, passes: int, height: float, **options):
+    """Return a figure with axes, shape (rows, passes)."""
+    options |= dict(figsize=(11, height), squeeze=False)
+    return plt.subplots(num_rows, passes, **options)
+
+
+def passes_of(sets: list[list[dict]]) -> list[str]:
+    return list(dict.fromkeys(row['pass'] for row in sets[0]))
+
+
+def panels(axes, sets: list[list[dict]]) -> Iterator[tuple[Axes, str, list[dict]]]:
+    """Yield each axis of models with its title and its rows, of a set and a pass."""
+    for line, rows in zip(axes, sets, strict=True):
+        for axis, which in zip(line, passes_of(sets), strict=True):
+            yield axis, which, [row for row in rows if row['pass'] == which]
 
 
 def styles_of(methods: list[str], operator: str) -> dict[str, dict]:
@@ -141,37 +149,28 @@ def label_log(axis: Axis):
     axis.set_tick_params(which='minor', labelsize=7)
 
 
-def draw_lines(axis: Axes, rows: list[dict], column: str, styles: dict[str, dict]):
-    for method, style in styles.items():
-        found = [row for row in rows if row['method'] == method and row[column]]
-        x, y = numbers(found, 'tokens'), numbers(found, column)
-        axis.plot(x, y, label=method, **style)
-    axis.set(xscale='log', yscale='log')
-    axis.grid(which='major', alpha=0.3)
-    label_log(axis.yaxis)
-
-
 def draw_scaling(sets: list[list[dict]]) -> Figure:
     """Draw time of each instruction set, and memory, against the tokens."""
-    passes = list(dict.fromkeys(row['pass'] for row in sets[0]))
+    passes = passes_of(sets)
     methods = list(dict.fromkeys(row['method'] for rows in sets for row in rows))
     styles = styles_of(methods, sets[0][0]['operator'])
-    panels = [(rows, 'ms', titled('time (ms)', rows)) for rows in sets]
-    panels.append((sets[0], 'peak_mib', 'peak memory (MiB)'))
-    figure, axes = plt.subplots(
-        len(panels),
-        len(passes),
-        figsize=(10, 1.5 + 3 * len(panels)),
-        sharex=True,
-        sharey='row',
-        squeeze=False,
-    )
-    for line, (rows, column, label) in zip(axes, panels, strict=True):
-        for axis, which in zip(line, passes, strict=True):
-            of_pass = [row for row in rows if row['pass'] == which]
-            draw_lines(axis, of_pass, column, styles)
-        line[0].set_ylabel(label)
+    lines = [(rows, 'ms', titled('time (ms)', rows)) for rows in sets]
+    lines.append((sets[0], 'peak_mib', 'peak memory (MiB)'))
+    height = 1.5 + 3 * len(lines)
+    shared = dict(sharex=True, sharey='row')
+    figure, axes = grid_of_axes(len(lines), len(passes), height, **shared)
     tokens = sorted({int(row['tokens']) for rows in sets for row in rows})
+    for line, (rows, column, label) in zip(axes, lines, strict=True):
+        line[0].set_ylabel(label)
+        for axis, which in zip(line, passes, strict=True):
+            of_pass = [row for row in rows if row['pass'] == which and row[column]]
+            for method, style in styles.items():
+                found = [row for row in of_pass if row['method'] == method]
+                x, y = numbers(found, 'tokens'), numbers(found, column)
+                axis.plot(x, y, label=method, **style)
+            axis.set(xscale='log', yscale='log')
+            axis.grid(which='major', alpha=0.3)
+            label_log(axis.yaxis)
     for axis, which in zip(axes[0], passes, strict=True):
         axis.set_title(which)
     for axis in axes[-1]:
@@ -179,15 +178,11 @@ def draw_scaling(sets: list[list[dict]]) -> Figure:
         axis.set_xticks(tokens, [f'{n:,}' for n in tokens], rotation=30)
         axis.minorticks_off()
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    handles += [
-        Line2D([], [], color='0.2'),
-        Line2D([], [], color='0.2', linestyle=(0, (4, 2))),
-    ]
-    labels += ['solid: mmattn', 'dashed: peers']
+    looks = {'solid: mmattn': '-', 'dashed: peers': (0, (4, 2))}
+    handles += [Line2D([], [], color='0.2', linestyle=look) for look in looks.values()]
     ncols = 3 if max(map(len, labels)) < MAX_LABEL else 2
-    figure.legend(
-        handles, labels, loc='outside upper center', ncols=ncols, handlelength=4
-    )
+    place = dict(loc='outside upper center', ncols=ncols, handlelength=4)
+    figure.legend(handles, [*labels, *looks], **place)
     return figure
 
 
@@ -204,28 +199,20 @@ def add_owners(figure: Figure):
 
 def draw_throughput(sets: list[list[dict]]) -> Figure:
     """Draw images per second of each model, pass and instruction set."""
-    passes = list(dict.fromkeys(row['pass'] for row in sets[0]))
     models = {row['model'] for rows in sets for row in rows}
-    figure, axes = plt.subplots(
-        len(sets),
-        len(passes),
-        figsize=(11, 1 + len(sets) * (0.7 + 0.32 * len(models))),
-        sharey='row',
-        sharex='col',
-        squeeze=False,
-    )
-    for line, rows in zip(axes, sets, strict=True):
-        for axis, which in zip(line, passes, strict=True):
-            found = [row for row in rows if row['pass'] == which]
-            names = [row['model'] for row in found]
-            speeds = numbers(found, 'images_per_s')
-            colors = [OURS if is_ours(name) else PEERS for name in names]
-            bars = axis.barh(names, speeds, color=colors)
-            baseline = dict(zip(names, speeds, strict=True)).get(found[0]['baseline'])
-            labels = [with_ratio(speed, baseline, text_of(speed)) for speed in speeds]
-            axis.bar_label(bars, labels, padding=3, fontsize=8)
-            axis.margins(x=0.25)
-            axis.set_title(titled(f'{which}, {size_of(found[0])}', rows))
+    height = 1 + len(sets) * (0.7 + 0.32 * len(models))
+    shared = dict(sharey='row', sharex='col')
+    figure, axes = grid_of_axes(len(sets), len(passes_of(sets)), height, **shared)
+    for axis, which, found in panels(axes, sets):
+        names, speeds = [r['model'] for r in found], numbers(found, 'images_per_s')
+        colors = [OURS if is_ours(name) else PEERS for name in names]
+        bars = axis.barh(names, speeds, color=colors)
+        baseline = dict(zip(names, speeds, strict=True)).get(found[0]['baseline'])
+        labels = [with_ratio(speed, baseline, text_of(speed)) for speed in speeds]
+        axis.bar_label(bars, labels, padding=3, fontsize=8)
+        axis.margins(x=0.25)
+        axis.set_title(titled(f'{which}, {size_of(found[0])}', found))
+    for line in axes:
         line[0].invert_yaxis()
     for axis in axes[-1]:
         axis.set_xlabel('images a second')
@@ -235,35 +222,25 @@ def draw_throughput(sets: list[list[dict]]) -> Figure:
 
 def draw_sizes(sets: list[list[dict]]) -> Figure:
     """Draw images per second against the parameters of each model."""
-    passes = list(dict.fromkeys(row['pass'] for row in sets[0]))
-    figure, axes = plt.subplots(
-        len(sets), len(passes), figsize=(11, 4.5 * len(sets)), squeeze=False
-    )
-    for line, rows in zip(axes, sets, strict=True):
-        for axis, which in zip(line, passes, strict=True):
-            found = [row for row in rows if row['pass'] == which]
-            x, y = numbers(found, 'params_m'), numbers(found, 'images_per_s')
-            ours = [is_ours(row['model']) for row in found]
-            axis.scatter(x, y, color=[OURS if mine else PEERS for mine in ours])
-            axis.plot(
-                *zip(*sorted(family_line(found)), strict=True),
-                color=PEERS,
-                linewidth=1,
-                zorder=0,
-            )
-            for row, mine, *point in zip(found, ours, x, y, strict=True):
-                color = OURS if mine else PEERS
-                label = row['model'].split('_patch')[0]
-                side = dict(xytext=(-6 if mine else 6, -3), ha=SIDES[mine])
-                place = dict(textcoords='offset points', fontsize=8, **side)
-                axis.annotate(label, point, color=color, **place)
-            axis.set(xscale='log', yscale='log', ylabel='images a second')
-            axis.set_title(titled(which, rows))
-            axis.set_xlabel('parameters (millions)')
-            axis.margins(x=0.25)
-            label_log(axis.xaxis)
-            label_log(axis.yaxis)
-            axis.grid(which='both', alpha=0.2)
+    figure, axes = grid_of_axes(len(sets), len(passes_of(sets)), 4.5 * len(sets))
+    for axis, which, found in panels(axes, sets):
+        x, y = zip(*sorted(family_line(found)), strict=True)
+        axis.plot(x, y, color=PEERS, linewidth=1, zorder=0)
+        x, y = numbers(found, 'params_m'), numbers(found, 'images_per_s')
+        ours = [is_ours(row['model']) for row in found]
+        axis.scatter(x, y, color=[OURS if mine else PEERS for mine in ours])
+        for row, mine, *point in zip(found, ours, x, y, strict=True):
+            side = dict(xytext=(-6 if mine else 6, -3), ha=SIDES[mine])
+            place = dict(textcoords='offset points', fontsize=8, **side)
+            label, color = row['model'].split('_patch')[0], OURS if mine else PEERS
+            axis.annotate(label, point, color=color, **place)
+        axis.set(xscale='log', yscale='log', ylabel='images a second')
+        axis.set_title(titled(which, found))
+        axis.set_xlabel('parameters (millions)')
+        axis.margins(x=0.25)
+        for each in (axis.xaxis, axis.yaxis):
+            label_log(each)
+        axis.grid(which='both', alpha=0.2)
     add_owners(figure)
     return figure
 
@@ -279,12 +256,8 @@ def family_line(rows: list[dict]) -> list[tuple[float, float]]:
 
 def draw_phases(sets: list[list[dict]]) -> Figure:
     """Draw the phases of a training step as a stacked bar."""
-    figure, axes = plt.subplots(
-        len(sets),
-        figsize=(10, 1 + len(sets) * (0.6 + 0.5 * len(sets[0]))),
-        sharex=True,
-        squeeze=False,
-    )
+    height = 1 + len(sets) * (0.6 + 0.5 * len(sets[0]))
+    figure, axes = grid_of_axes(len(sets), 1, height, sharex=True)
     for axis, rows in zip(axes[:, 0], sets, strict=True):
         names, start = [row['config'] for row in rows], [0.0] * len(rows)
         for column, color in PHASES.items():
@@ -301,7 +274,7 @@ def draw_phases(sets: list[list[dict]]) -> Figure:
         axis.bar_label(bars, labels, padding=3, fontsize=8)
         axis.margins(x=0.25)
         axis.invert_yaxis()
-        axis.set_title(isa_of(rows))
+        axis.set_title(rows[0].get('isa', ''))
         axis.xaxis.set_major_formatter('{x:,.0f}')
     size = size_of(sets[0][0])
     axes[-1, 0].set_xlabel(f'milliseconds of a training step, {size}')
@@ -319,10 +292,9 @@ KINDS = {
 
 
 def read(path: Path) -> list[dict]:
-    with path.open(newline='') as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(path)
     if not rows or not KINDS.keys() & rows[0].keys():
-        raise UserError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
+        raise ValueError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
     return rows
 
 
@@ -357,32 +329,13 @@ def draw(path: Path) -> list[Path]:
     return drawn
 
 
-def tables_of(report: Path) -> list[Path]:
-    """Return the csv files of a GPU report that can be drawn.
-
-    Raises:
-        ValueError: the file is not a report, or nothing was timed.
-    """
-    try:
-        tables = json.loads(report.read_text()).get('tables', {})
-    except json.JSONDecodeError as error:
-        raise UserError(f'{report} is not json: {error}') from error
-    names = [name for name, rows in tables.items() if KINDS.keys() & rows[0].keys()]
-    if not names:
-        raise UserError(f'{report} has no tables to draw: none has {list(KINDS)}')
-    return [report.with_name(f'{name}.csv') for name in names]
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        'csv', nargs='+', type=Path, help='csv files, or the report.json of a GPU'
-    )
+    parser.add_argument('csv', nargs='+', type=Path, help='csv files')
     for path in parser.parse_args(argv).csv:
-        for each in tables_of(path) if path.suffix == '.json' else [path]:
-            print('wrote', *draw(each))
+        print('\n'.join(f'wrote {drawn}' for drawn in draw(path)))
     return 0
 
 

@@ -12,7 +12,7 @@ model, and optimizer and data are ours. One with mmcv's multi-scale deformable a
 takes part twice: with mmcv's PyTorch formulation, which is what runs where mmcv has no
 compiled operator, and with the operator that it has or that `mmattn.compat` serves.
 
-The images are drawn by `tools/datasets/toy.py` and resized to one size. Weights are
+The images are drawn by `mmattn.datasets.toy` and resized to one size. Weights are
 random. All take turns in one run (see `measure.py`), on the same images in the same
 order and from the same random seed.
 
@@ -23,11 +23,10 @@ lower median of all steps, and the phases are those of that step.
 
 import argparse
 import importlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from unittest import mock
@@ -40,6 +39,7 @@ from mmengine.runner.utils import set_random_seed
 
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
+from mmattn.datasets.toy import make_coco
 from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 
@@ -51,13 +51,6 @@ PEERS = [
 PHASES = ('data', 'forward', 'backward', 'optimizer')
 NUM_IMAGES = 12
 QUICK_SIZE = 64
-
-
-def draw_images(folder: str):
-    toy = measure.ROOT / 'tools/datasets/toy.py'
-    options = ['--out', Path(folder, 'coco'), '--num-images', str(NUM_IMAGES)]
-    command = [sys.executable, toy, 'coco', *options]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def amended(cfg: Config, folder: str, size: tuple[int, int], batch: int) -> Config:
@@ -81,19 +74,13 @@ def amended(cfg: Config, folder: str, size: tuple[int, int], batch: int) -> Conf
     return cfg
 
 
-def with_model_of(peer: str, cfg: Config) -> Config:
-    cfg = cfg.copy()
-    cfg.model = read_config(peer).model
-    return cfg
-
-
-def with_backbone_of(peer: str, cfg: Config) -> Config:
+def with_model_of(peer: str, cfg: Config, whole: bool) -> Config:
+    """Return a config with the model of a peer, or with its backbone only."""
     other, cfg = read_config(peer).model, cfg.copy()
-    cfg.model = ConfigDict(
-        cfg.model,
-        backbone=other.backbone,
-        neck=dict(cfg.model.neck, in_channels=other.neck.in_channels),
-    )
+    if not whole:
+        neck = dict(cfg.model.neck, in_channels=other.neck.in_channels)
+        other = ConfigDict(cfg.model, backbone=other.backbone, neck=neck)
+    cfg.model = other
     return cfg
 
 
@@ -136,28 +123,26 @@ class Training:
 
     def step(self) -> list[float]:
         """Take one step, and return the seconds of each of `PHASES`."""
+        marks = []
+
+        def mark():
+            measure.synchronize(self.device)
+            marks.append(perf_counter())
+
         with self.around():
-            return self._step()
-
-    def _step(self) -> list[float]:
-        marks = [self._now()]
-        data = next(self.batches)
-        marks.append(self._now())
-        with self.optim_wrapper.optim_context(self.model):
-            data = self.model.data_preprocessor(data, True)
-            losses = self.model(**data, mode='loss')
-            loss, _ = self.model.parse_losses(losses)
-        marks.append(self._now())
-        self.optim_wrapper.backward(loss)
-        marks.append(self._now())
-        self.optim_wrapper.step()
-        self.optim_wrapper.zero_grad()
-        marks.append(self._now())
-        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
-
-    def _now(self) -> float:
-        measure.synchronize(self.device)
-        return perf_counter()
+            mark()
+            data = next(self.batches)
+            mark()
+            with self.optim_wrapper.optim_context(self.model):
+                data = self.model.data_preprocessor(data, True)
+                loss, _ = self.model.parse_losses(self.model(**data, mode='loss'))
+            mark()
+            self.optim_wrapper.backward(loss)
+            mark()
+            self.optim_wrapper.step()
+            self.optim_wrapper.zero_grad()
+            mark()
+        return [end - start for start, end in pairwise(marks)]
 
 
 def trainings_of(cfgs: dict[str, Config], device: str) -> dict[str, Training]:
@@ -231,45 +216,34 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         action='store_true',
         help='compare the models of the peers, not only their backbones',
     )
-    parser.add_argument(
-        '--size',
-        nargs='+',
-        type=positive,
-        default=[640],
-        help='height and width of the images, or one number for both',
-    )
+    measure.add_size(parser, [640])
     parser.add_argument('--batch', type=positive, default=2)
     args = measure.parse(parser, argv)
     if args.quick:
-        args.size, args.batch = [QUICK_SIZE], 1
-    if len(args.size) > 2:
-        parser.error(f'--size takes one or two numbers, got {args.size}')
-    args.size = args.size[0], args.size[-1]
+        args.size, args.batch = (QUICK_SIZE, QUICK_SIZE), 1
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        draw_images(folder)
+        make_coco(Path(folder, 'coco'), num_images=NUM_IMAGES)
         cfg = amended(Config.fromfile(args.config), folder, args.size, args.batch)
         init_default_scope(cfg.default_scope)
         cfgs = {args.config.stem: cfg}
-        take = with_model_of if args.whole_models else with_backbone_of
         for peer in args.peers:
-            cfgs[Path(peer).stem] = take(peer, cfg)
+            cfgs[Path(peer).stem] = with_model_of(peer, cfg, args.whole_models)
         measured = list(rows(args, cfgs))
-    height, width = args.size
-    about = measure.about(
-        args.device,
+    measure.report(
+        measured,
+        args,
         'mmdet',
-        size=height if height == width else f'{height} x {width}',
+        title='Training steps',
+        size=measure.size_text(args.size),
         batch=args.batch,
         dtype='float32',
         baseline=measured[1]['config'],
-        rounds=args.rounds,
     )
-    measure.report(measured, about, args.csv, title=f'{height} x {width}')
     return 0
 
 

@@ -32,9 +32,7 @@ def cases(side: Side, batch: int, device: str, dtype) -> list[Case]:
     # The paper's dense interaction mixes M heads to M, and in the dtype of the maps.
     square = leaves(w[:HEADS, :HEADS].detach().to(dtype) for w in mixing)
     grad = random_grad(qkv[0].shape, device, dtype)
-    dispatched, definition = ours(
-        (OPERATOR, BACKENDS), landmark_attention, inputs, grad
-    )
+    dispatched, definition = ours(OPERATOR, landmark_attention, inputs, grad)
     plain = f'{dispatched.method}, no interaction'
     maps, dense = (batch, N, HEADS, dtype), 'dense_attention'
     mixed = [*qkv, *square], grad, map_bytes(*maps, interaction=True)

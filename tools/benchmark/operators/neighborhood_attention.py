@@ -64,9 +64,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     tensors = leaves(make_neighborhood_inputs(**sizes, dtype=dtype, device=device))
     q = tensors[0]
     grad = random_grad(q.shape, device, dtype)
-    dispatched, definition = ours(
-        (OPERATOR, BACKENDS), neighborhood_attention, tensors, grad
-    )
+    dispatched, definition = ours(OPERATOR, neighborhood_attention, tensors, grad)
     float_bytes = max(4, dtype.itemsize)
     copies = by_pass(COPIES, q.numel() * KERNEL**2 * float_bytes)
     made = [dispatched, replace(definition, needs=copies)]

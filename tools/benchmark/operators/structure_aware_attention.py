@@ -53,9 +53,7 @@ def operator_cases(
     options = dict(grid=grid_of(side), dtype=dtype, device=device)
     inputs = leaves(make_structure_aware_inputs(**sizes, **options))
     grad = random_grad(inputs[0].shape, device, dtype)
-    dispatched, definition = ours(
-        (OPERATOR, BACKENDS), structure_aware_attention, inputs, grad
-    )
+    dispatched, definition = ours(OPERATOR, structure_aware_attention, inputs, grad)
     flops = dft_flops(side, batch, channels, patterns)
     return [replace(dispatched, dft_flops=flops), definition]
 
