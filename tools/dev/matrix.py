@@ -82,13 +82,12 @@ def run_tests(name: str, python: Path):
     code = subprocess.run(command, cwd=ROOT, env=environment).returncode
     if code not in (0, 1):
         raise SystemExit(f'{name}: pytest ended with exit code {code}')
-    versions = subprocess.check_output([python, '-c', VERSIONS], text=True)
+    result = json.loads(subprocess.check_output([python, '-c', VERSIONS], text=True))
     suite = ElementTree.parse(report).getroot().find('testsuite')
-    counts = {key: int(suite.get(key)) for key in ('tests', 'failures', 'errors')}
-    counts['skipped'] = int(suite.get('skipped'))
+    keys = 'tests', 'failures', 'errors', 'skipped'
+    result |= {key: int(suite.get(key)) for key in keys}
     commit = ['git', 'rev-parse', '--short', 'HEAD']
-    counts['commit'] = subprocess.check_output(commit, cwd=ROOT, text=True).strip()
-    result = json.loads(versions) | counts
+    result['commit'] = subprocess.check_output(commit, cwd=ROOT, text=True).strip()
     (MATRIX / f'{name}.json').write_text(json.dumps(result))
 
 
