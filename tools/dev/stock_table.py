@@ -31,27 +31,26 @@ CSV = 'stock_configs.csv'
 MMATTN = str(Path(mmattn.__file__).parent)
 OPERATORS = '/mmcv/ops/'
 PACKAGE = re.compile(r'/((?:mmdet|mmseg|mmpretrain|mmengine|mmcv)/.*)')
-OPERATOR = re.compile(r"mmattn does not provide '(\w+)'")
-MODULE = re.compile(r"No module named '([\w.]+)'")
-INSTALL = (
-    re.compile(r'pip install (?:-\S+ )*"?([\w-]+(?:\[\w+\])?)'),
-    re.compile(r'([\w-]+) is not installed'),
-    re.compile(r'[Pp]lease install ([\w-]+)'),
-)
-DOWNLOAD = re.compile(
-    r'the sweep downloads nothing, got host ([\w.-]+)|offline|t connect|t load|Hub'
-)
-# Parts of messages that do not name what is missing.
-SIGNS = {
-    'has no attribute batch_encode_plus': 'transformers<5',
+# Reasons by what messages say, with the errors that may say so. What the pattern's
+# group has, or the last entry, is the detail; None stands for the whole message.
+ANY, MISSING = Exception, (ImportError, RuntimeError)
+SIGNS = [
+    ('operator', ANY, r"mmattn does not provide '(\w+)'", None),
+    ('dependency', ANY, 'has no attribute batch_encode_plus', 'transformers<5'),
     # mmdet's fusion layers derive from `object` where their import failed.
-    'object.__init__() takes exactly one argument': 'transformers<5',
-    'To use VPD model': 'ldm',
-}
-MEMORY = re.compile(r"can't allocate memory|not enough memory|DefaultCPUAllocator")
-DESIGN = re.compile(
-    r"train `detector` and `reid` models firstly|doesn't support to train"
-)
+    ('dependency', ANY, r'object.__init__\(\) takes exactly one', 'transformers<5'),
+    ('dependency', ANY, 'To use VPD model', 'ldm'),
+    ('design', ANY, 'train `detector` and `reid` models firstly', None),
+    ('design', ANY, "doesn't support to train", None),
+    ('dependency', ANY, r"No module named '(\w+)", None),
+    ('download', OSError, r'downloads nothing, got host ([\w.-]+)', None),
+    ('download', OSError, 'offline|t connect|t load|Hub', None),
+    ('dependency', MISSING, r'pip install (?:-\S+ )*"?([\w-]+(?:\[\w+\])?)', None),
+    ('dependency', MISSING, r'([\w-]+) is not installed', None),
+    ('dependency', MISSING, r'[Pp]lease install ([\w-]+)', None),
+    ('memory', MemoryError, '', None),
+    ('memory', ANY, 't allocate memory|not enough memory|DefaultCPUAllocator', None),
+]
 
 
 def raised_at(error: Exception) -> str:
@@ -72,26 +71,15 @@ def raised_at(error: Exception) -> str:
 def classify(error: Exception) -> tuple[str, str]:
     """Return the reason for a failure, and what it says about it."""
     text = ' '.join(str(error).split())
-    detail = f'{type(error).__name__}: {text}'[:300]
-    if match := OPERATOR.search(text):
-        return 'operator', match[1]
-    for sign, dependency in SIGNS.items():
-        if sign in text:
-            return 'dependency', dependency
-    if DESIGN.search(text):
-        return 'design', detail
-    if match := MODULE.search(text):
-        return 'dependency', match[1].partition('.')[0]
-    if isinstance(error, OSError) and (match := DOWNLOAD.search(text)):
-        return 'download', match[1] or detail
-    if isinstance(error, ImportError | RuntimeError):
-        for match in filter(None, (pattern.search(text) for pattern in INSTALL)):
-            return 'dependency', match[1].lower()
-    if isinstance(error, MemoryError) or MEMORY.search(text):
-        return 'memory', detail
+    message = f'{type(error).__name__}: {text}'[:300]
+    for reason, kinds, pattern, detail in SIGNS:
+        if isinstance(error, kinds) and (match := re.search(pattern, text)):
+            if match.groups():
+                detail = match[1].lower() if kinds is MISSING else match[1]
+            return reason, detail or message
     if place := raised_at(error):
-        return PACKAGE_ERROR, f'{place}: {detail}'
-    return 'error', detail
+        return PACKAGE_ERROR, f'{place}: {message}'
+    return 'error', message
 
 
 def gathered(lines: Iterable[dict]) -> dict:
@@ -190,9 +178,8 @@ def summary(rows: list[dict]) -> str:
 def explained(row: dict) -> str:
     """Return why a model did not pass, as a cell of a table."""
     detail = re.sub(r'[|<>`]', ' ', row['detail'])
-    if detail and row['reason'] not in ('memory', 'time', 'killed'):
-        return f'{row["reason"]}: {detail}'
-    return row['reason']
+    is_told = detail and row['reason'] not in ('memory', 'time', 'killed')
+    return f'{row["reason"]}: {detail}' if is_told else row['reason']
 
 
 def reasons(rows: list[dict]) -> str:
@@ -299,27 +286,3 @@ def read(path: Path) -> list[dict]:
     """Return the rows of the csv."""
     with path.open(newline='') as file:
         return list(csv.DictReader(file))
-
-
-def results_of(rows: Iterable[dict], entries: Iterable[dict]) -> dict[str, dict]:
-    """Return the results of trials from which `rows_of` makes these rows, by model."""
-    results = {}
-    for row in rows:
-        passed = [stage for stage, column in STAGES.items() if row[column] == '1']
-        result: dict = {'passed': passed}
-        if not row['steps']:
-            result['untrained'] = True
-        if row['parameters_m']:
-            result['parameters'] = float(row['parameters_m']) * 1e6
-        for key in ('size', 'reason', 'detail', 'on'):
-            if row[key]:
-                result[key] = row[key]
-        if row['reason'] != NOT_REACHED:
-            results[row['package'], row['first_config']] = result
-    # A model's name follows from its config as the sweep changes it; paths remain.
-    return {
-        entry['model']: results[entry['package'], path]
-        for entry in entries
-        for path in entry['configs']
-        if (entry['package'], path) in results
-    }

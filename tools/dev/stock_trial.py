@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import string
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
@@ -18,13 +19,14 @@ from mmengine.registry import MODELS, init_default_scope
 from tools.dev.stock_data import batches, is_self_supervised, values_of
 from tools.dev.stock_models import SIZES, load, model_of
 from tools.dev.stock_table import PACKAGE_ERROR, classify
-from tools.dev.stock_text import reads_bert, with_bert, write_bert
 
 # Their `init_weights` fails unless it reads a checkpoint.
 FROM_CHECKPOINT = {'MultimodalEncoderDecoder'}
 MAX_PARAMETERS = 1_000_000_000
 LARGEST = 640
 MANY_QUERIES = 300
+BERT = 'bert-base-uncased'  # which mmdet downloads
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 
 def sizes_to_try(package: str, config: Config) -> Iterable[int]:
@@ -44,6 +46,27 @@ def sizes_to_try(package: str, config: Config) -> Iterable[int]:
     if max(queries, default=0) > MANY_QUERIES:
         sizes = [size for size in sizes if size >= 256]
     return dict.fromkeys(sizes)
+
+
+def write_bert(folder: Path):
+    """Write an untrained BERT with two layers and a vocabulary of letters."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    letters = [*string.ascii_lowercase, *string.digits]
+    words = [*SPECIAL, *'.?,-', *letters, *(f'##{letter}' for letter in letters)]
+    (folder / 'vocab.txt').write_text('\n'.join(words))
+    BertTokenizerFast(str(folder / 'vocab.txt')).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(words), num_hidden_layers=2)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+
+
+def with_bert(node: Any, folder: str) -> Any:
+    """Return a copy of a model's config that reads BERT from a folder."""
+    if isinstance(node, dict):
+        return {key: with_bert(value, folder) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return type(node)(with_bert(value, folder) for value in node)
+    return folder if node == BERT else node
 
 
 def build(package: str, model: dict) -> torch.nn.Module:
@@ -100,9 +123,9 @@ def attempt(package: str, config: Config, size: int, report: Callable[..., Any])
     """Try a model at one image size. `report` receives each stage that passed."""
     model = model_of(package, config, size)
     with tempfile.TemporaryDirectory() as folder:
-        if reads_bert(model):
+        if repr(BERT) in repr(model):
             write_bert(Path(folder))
-            model = with_bert(model, Path(folder))
+            model = with_bert(model, folder)
         built = build(package, model)
     parameters = sum(p.numel() for p in built.parameters())
     report(stage='build', parameters=parameters, size=size)

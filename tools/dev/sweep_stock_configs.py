@@ -2,10 +2,7 @@
 
     python -m tools.dev.sweep_stock_configs                   # what is not done yet
     python -m tools.dev.sweep_stock_configs 'mmdet/carafe/*'  # some configs
-    python -m tools.dev.sweep_stock_configs --chunk 3/16      # every 16th from the 3rd
     python -m tools.dev.sweep_stock_configs --retry operator  # those that failed so
-    python -m tools.dev.sweep_stock_configs --published --retry error
-                                     # those that failed so in the committed table
     python -m tools.dev.sweep_stock_configs --table           # write the page
 
 It reads the config folders of mmdet, mmseg and mmpretrain. Models that are equal but
@@ -23,7 +20,6 @@ import importlib
 import json
 import os
 import resource
-import select
 import signal
 import sys
 import tempfile
@@ -97,25 +93,17 @@ def plan(path: Path) -> list[dict]:
 
 
 def to_do(
-    entries: list[dict],
-    done: dict[str, dict],
-    retry: list[str],
-    patterns: list[str],
-    chunk: str | None,
+    entries: list[dict], done: dict[str, dict], retry: list[str], patterns: list[str]
 ) -> list[dict]:
     """Return the entries of this run: those without a result, and those to retry."""
-    if chunk:
-        index, _, number = chunk.partition('/')
-        entries = entries[int(index) - 1 :: int(number)]
 
     def wanted(entry: dict) -> bool:
         names = [f'{entry["package"]}/{path}' for path in entry['configs']]
         if patterns and not any(fnmatch.filter(names, p) for p in patterns):
             return False
-        result = done.get(entry['model'])
-        if result is None:
+        if entry['model'] not in done:
             return True
-        reason = result.get('reason')
+        reason = done[entry['model']].get('reason')
         return reason is not None and ('failed' in retry or reason in retry)
 
     return [entry for entry in entries if wanted(entry)]
@@ -168,13 +156,8 @@ def in_child(work: Callable[[Callable], None], limits: tuple[float, int]) -> dic
         finally:
             os._exit(status)
     os.close(write)
-    text = b''
-    while True:
-        select.select([read], [], [])
-        if not (part := os.read(read, 1 << 16)):
-            break
-        text += part
-    os.close(read)
+    with open(read, 'rb') as pipe:
+        text = pipe.read()
     _, status, usage = os.wait4(child, 0)
     result = stock_table.gathered(map(json.loads, text.splitlines()))
     result['cpu_seconds'] = round(usage.ru_utime + usage.ru_stime, 1)
@@ -236,18 +219,11 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
         'patterns', nargs='*', help='configs to try, as in mmdet/carafe/*; default: all'
     )
     parser.add_argument('--results', type=Path, default=RESULTS, help='JSON lines')
-    parser.add_argument('--chunk', help='part of the models, as in 3/16')
-    parser.add_argument('--limit', type=int, help='number of models to try at most')
     parser.add_argument(
         '--retry',
         action='append',
         default=[],
         help='try those again that failed for this reason; `failed` means any',
-    )
-    parser.add_argument(
-        '--published',
-        action='store_true',
-        help='start from the results in the csv of --docs',
     )
     parser.add_argument('--memory', type=float, default=MEMORY_GIB, help='GiB a model')
     parser.add_argument(
@@ -264,13 +240,10 @@ def main(arguments: list[str] | None = None) -> int:
     args = parse_args(arguments)
     entries = plan(args.results.with_name('stock_configs_plan.jsonl'))
     done = latest(args.results)
-    if args.published:
-        rows = stock_table.read(args.docs / stock_table.CSV)
-        done = stock_table.results_of(rows, entries) | done
     if args.table:
         stock_table.write(args.docs, entries, done)
         return 0
-    chosen = to_do(entries, done, args.retry, args.patterns, args.chunk)[: args.limit]
+    chosen = to_do(entries, done, args.retry, args.patterns)
     if chosen:
         os.environ.update(HF_HUB_OFFLINE='1', TRANSFORMERS_OFFLINE='1')
         import_everything()
