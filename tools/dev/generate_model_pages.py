@@ -23,7 +23,6 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Container
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -37,16 +36,11 @@ from mmattn.analysis.paper_tables import recipes
 from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
-from tools.dev.readme_tables import markdown
+from tools.dev.readme_tables import filled, markdown, write_pages
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
 DIAGRAMS = DOCS / 'images' / 'models'
-BLOCK = re.compile(
-    r'(?P<begin><!-- (?P<kind>[a-z]+)(?P<arguments>[^>]*?) -->\n).*?'
-    r'(?P<end><!-- end of (?P=kind) -->\n)',
-    re.DOTALL,
-)
 SIDE = 224  # pixels of the images in channels and diagrams
 NOT_BLOCKS = ('Norm', 'Drop', 'Identity', 'LayerScale')
 COCO, COCO_WITH_OBJECTS = 118_287, 117_266  # training images
@@ -334,18 +328,6 @@ def diagrams() -> dict[Path, str]:
     return found
 
 
-def filled(page: Path, kinds: Container[str] = TABLES) -> str:
-    """Return a page's text with the tables of these kinds that it asks for."""
-
-    def fill(found: re.Match) -> str:
-        if found['kind'] not in kinds:
-            return found.group()
-        table = TABLES[found['kind']](found['arguments'].split())
-        return f'{found["begin"]}\n{table}\n{found["end"]}'
-
-    return BLOCK.sub(fill, page.read_text())
-
-
 def pages() -> list[Path]:
     """Return the pages that may ask for tables."""
     found = sorted((DOCS / 'models').glob('*.md'))
@@ -354,22 +336,16 @@ def pages() -> list[Path]:
 
 def outputs() -> dict[Path, str]:
     """Return what the pages and diagrams should be, by path."""
-    return {page: filled(page) for page in pages()} | diagrams()
+    return {page: filled(page, TABLES) for page in pages()} | diagrams()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--check', action='store_true', help='write nothing')
     args = parser.parse_args()
-    stale = []
-    for path, text in outputs().items():
-        if path.is_file() and path.read_text() == text:
-            continue
-        stale.append(f'{path.relative_to(ROOT)} is not up to date')
-        if not args.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-    print('\n'.join(stale) or 'all pages are up to date')
+    stale = write_pages(outputs(), args.check)
+    names = [f'{path.relative_to(ROOT)} is not up to date' for path in stale]
+    print('\n'.join(names) or 'all pages are up to date')
     return int(args.check and bool(stale))
 
 

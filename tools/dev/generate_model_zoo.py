@@ -17,7 +17,6 @@ csv file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`
 import argparse
 import functools
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,15 +32,15 @@ from mmattn.analysis.paper_tables import (
     papers,
 )
 from tools.dev.exhibits import exhibit_table
-from tools.dev.readme_tables import csv_table, markdown, run_table
+from tools.dev.readme_tables import (
+    csv_table,
+    filled,
+    markdown,
+    run_table,
+    write_pages,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = re.compile(
-    r'(?P<begin><!-- table of (?P<path>\S+) -->\n)'
-    r'.*?'
-    r'(?P<end><!-- end of table -->\n)',
-    re.DOTALL,
-)
 GENERATED = (
     '# tools/dev/generate_model_zoo.py writes this file from mmattn/analysis/papers.\n'
 )
@@ -324,12 +323,8 @@ def table(path: Path, folder: Path) -> str:
 
 def with_tables(readme: Path) -> str:
     """Return a README's text, with the tables that it asks for filled in."""
-
-    def fill(found: re.Match) -> str:
-        filled = table(readme.parent / found['path'], readme.parent)
-        return f'{found["begin"]}\n{filled}\n{found["end"]}'
-
-    return TABLE.sub(fill, readme.read_text())
+    folder = readme.parent
+    return filled(readme, {'table': lambda words: table(folder / words[1], folder)})
 
 
 def problems(papers: list[dict]) -> list[str]:
@@ -371,21 +366,17 @@ def main() -> int:
     parser.add_argument('--check', action='store_true', help='write nothing')
     args = parser.parse_args()
     found = problems(papers())
-    outputs = {}
+    stale = []
     for metafile in metafiles() if not found else ():
         folder = metafile.parent.name
         names = [name for _, c in collections(folder) for name in c['models']]
         counts = {name: count(f'configs/{folder}/{name}.py') for name in names}
-        outputs[metafile] = metafile_text(metafile, counts)
-        if not args.check:
-            metafile.write_text(outputs[metafile])
+        text = metafile_text(metafile, counts)
+        stale += write_pages({metafile: text}, args.check)
     for readme in readmes():
-        outputs[readme] = with_tables(readme)
-        if not args.check:
-            readme.write_text(outputs[readme])
-    for path, text in outputs.items():
-        if not path.is_file() or text != path.read_text():
-            found.append(f'{path.relative_to(ROOT)}: is out of date')
+        stale += write_pages({readme: with_tables(readme)}, args.check)
+    if args.check:
+        found += [f'{path.relative_to(ROOT)}: is out of date' for path in stale]
     print('\n'.join(found))
     return 1 if found else 0
 

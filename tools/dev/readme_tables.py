@@ -2,10 +2,15 @@
 
 import csv
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mmattn.errors import UserError
+BLOCK = re.compile(
+    r'(?P<begin><!-- (?P<kind>[a-z]+)(?P<arguments>[^>]*?) -->\n).*?'
+    r'(?P<end><!-- end of (?P=kind) -->\n)',
+    re.DOTALL,
+)
 
 
 def markdown(rows: Sequence[Sequence]) -> str:
@@ -23,8 +28,35 @@ def replace_between(page: Path, begin: str, end: str, text: str):
     before, begins, rest = page.read_text().partition(begin)
     _, ends, after = rest.partition(end)
     if not begins or not ends:
-        raise UserError(f'{page} must have the marks {begin!r} and {end!r}')
+        raise ValueError(f'{page} must have the marks {begin!r} and {end!r}')
     page.write_text(f'{before}{begin}{text}{end}{after}')
+
+
+def filled(page: Path, tables: Mapping[str, Callable[[list[str]], str]]) -> str:
+    """Return a page's text with the tables of these kinds that it asks for.
+
+    It asks by `<!-- KIND ARGUMENTS -->`, which `<!-- end of KIND -->` closes.
+    """
+
+    def fill(found: re.Match) -> str:
+        if found['kind'] not in tables:
+            return found.group()
+        table = tables[found['kind']](found['arguments'].split())
+        return f'{found["begin"]}\n{table}\n{found["end"]}'
+
+    return BLOCK.sub(fill, page.read_text())
+
+
+def write_pages(pages: Mapping[Path, str], check: bool) -> list[Path]:
+    """Return which files have another text, after writing them unless `check`."""
+    stale = []
+    for path, text in pages.items():
+        if not path.is_file() or path.read_text() != text:
+            stale.append(path)
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    return stale
 
 
 def run_table(folder: Path) -> str:

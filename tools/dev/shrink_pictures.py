@@ -7,7 +7,6 @@ committed picture, and prints their sizes. Drawings and pictures with few hues l
 same afterwards. Look at them, and save photographs as JPEG files instead.
 """
 
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -24,24 +23,17 @@ def large_pictures() -> list[Path]:
     command = ['git', 'ls-files', '-z', 'docs', 'projects']
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     paths = [ROOT / name for name in done.stdout.split('\0') if name]
-    return [
-        path
-        for path in paths
-        if path.suffix in SUFFIXES
-        and path.is_file()
-        and path.stat().st_size > MAX_BYTES
-    ]
+    paths = [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
+    return [path for path in paths if path.stat().st_size > MAX_BYTES]
 
 
-def shrunk(path: Path) -> bytes:
-    """Return a picture as a PNG file with a palette."""
+def shrink(path: Path):
+    """Write a picture again, with a palette."""
     with Image.open(path) as image:
         palette = image.convert('RGB').quantize(
             256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
         )
-    content = io.BytesIO()
-    palette.save(content, 'PNG', optimize=True)
-    return content.getvalue()
+    palette.save(path, 'PNG', optimize=True)
 
 
 def main() -> int:
@@ -49,7 +41,7 @@ def main() -> int:
     for path in large_pictures():
         before = path.stat().st_size
         if path.suffix == '.png':
-            path.write_bytes(shrunk(path))
+            shrink(path)
         after = path.stat().st_size
         print(f'{path.relative_to(ROOT)}: {before:,} to {after:,} bytes')
         if after > MAX_BYTES:
