@@ -20,8 +20,3 @@ def test_a_shorter_schedule_has_the_same_warmup_and_ends_at_its_minimum():
     assert variant.resolved.train_cfg.val_interval == 50
     assert 50 % variant.resolved.default_hooks.checkpoint.interval <= 2
     assert variant.resolved.model.decoder.num_layers == 2
-
-
-def test_a_schedule_within_the_warmup_is_refused():
-    with pytest.raises(ValueError, match=r'longer than the warmup of 20, got 20'):
-        demo_variant(CONFIG, 20)
