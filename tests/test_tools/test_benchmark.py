@@ -1,6 +1,7 @@
 """tools/benchmark: what it measures, and that each tool's csv is complete."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -38,7 +39,8 @@ def one_thread():
 
 def cases_of(name: str, *problem) -> dict[str, operators.Case]:
     made = operators.load(name).cases(*problem)
-    return {case.method.replace(' (cpu)', ''): case for case in made}
+    backend = re.compile(r' \((torch|reference)\)')
+    return {backend.sub('', case.method): case for case in made}
 
 
 @pytest.mark.parametrize('name', operators.OPERATORS)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from itertools import cycle
 
 import torch
-from mmattn.ops.backend import REFERENCE
 
-from mmattn.environment import operator_packages
+from mmattn.ops.operator import OPERATORS as FRAMES
+from mmattn.ops.operator import REFERENCE
 from mmattn.terminal import run_main
 from tools.benchmark import measure
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
@@ -27,19 +27,16 @@ from tools.benchmark.tolerances import (
 )
 
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
-NOT_FOR_GPUS = (REFERENCE, 'cpu', 'cpp')
+NOT_FOR_GPUS = (REFERENCE, 'torch', 'cpp')
 RUNS = 3
 
 
 def kernels(call: Call, device: str) -> list[str]:
     """Return the names of the backends for a GPU that support a call."""
-    packages = {package.OPERATOR: package for package in operator_packages()}
+    operator = FRAMES[call.operator]
     tensors = call.make_tensors(dtype=torch.float32, device=device)
-    return [
-        name
-        for name, backend in packages[call.operator].BACKENDS.items()
-        if name not in NOT_FOR_GPUS and backend.unsupported(*tensors) is None
-    ]
+    not_here = operator.unsupported(*tensors)
+    return [x for x in operator.backends if x not in (*not_here, *NOT_FOR_GPUS)]
 
 
 def compare(call: Call, backend: str, dtype: torch.dtype, device: str) -> dict:

@@ -37,6 +37,7 @@ from torch import nn
 
 import mmattn.timm  # noqa: F401  ours among timm's
 from mmattn.analysis import count
+from mmattn.errors import UserError
 from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 
@@ -100,7 +101,7 @@ def create(name: str, size: tuple[int, int]) -> nn.Module:
         cfg.model.backbone.drop_path_rate = DROP_PATH
         return build(cfg, device='cpu')
     if not timm.is_model(name):
-        raise ValueError(
+        raise UserError(
             f'no model {name!r}: there is no {name}_<epochs>e_in1k.py in {CONFIGS}, '
             'and timm has none'
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import matplotlib
 
+from mmattn.errors import UserError
 from mmattn.terminal import run_main
 from tools.benchmark.measure import read_csv
 
@@ -294,7 +295,7 @@ KINDS = {
 def read(path: Path) -> list[dict]:
     rows = read_csv(path)
     if not rows or not KINDS.keys() & rows[0].keys():
-        raise ValueError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
+        raise UserError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
     return rows
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from mmattn.errors import UserError
+
 BLOCK = re.compile(
     r'(?P<begin><!-- (?P<kind>[a-z]+)(?P<arguments>[^>]*?) -->\n).*?'
     r'(?P<end><!-- end of (?P=kind) -->\n)',
@@ -28,7 +30,7 @@ def replace_between(page: Path, begin: str, end: str, text: str):
     before, begins, rest = page.read_text().partition(begin)
     _, ends, after = rest.partition(end)
     if not begins or not ends:
-        raise ValueError(f'{page} must have the marks {begin!r} and {end!r}')
+        raise UserError(f'{page} must have the marks {begin!r} and {end!r}')
     page.write_text(f'{before}{begin}{text}{end}{after}')
 
 
