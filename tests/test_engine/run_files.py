@@ -25,10 +25,9 @@ def best_run(work_dir, max_iters=3, **options):
     hook = dict(type='CheckpointHook', interval=1, by_epoch=False, save_best='score')
     return make_runner(
         work_dir,
-        val_dataloader=make_runner(work_dir / 'other')._train_dataloader,
-        val_cfg=dict(),
-        val_evaluator=dict(type='RisingMetric'),
-        train_cfg=dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=1),
+        val=True,
+        max_iters=max_iters,
+        val_interval=1,
         default_hooks=dict(checkpoint=dict(hook, rule='greater', max_keep_ckpts=1)),
         **options,
     )

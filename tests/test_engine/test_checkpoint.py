@@ -191,19 +191,3 @@ def test_trust_ends_and_does_not_spread(trap, tmp_path):
     with pytest.raises(UntrustedCheckpointError):
         read_checkpoint(path)
     assert not sprung.exists()
-
-
-def test_a_runs_own_checkpoint_is_resumed_without_trust(tmp_path):
-    ema = [dict(type='EMAHook')]
-    make_runner(tmp_path, custom_hooks=ema).train()
-    saved = read_checkpoint(tmp_path / 'iter_4.pth')
-    assert {'message_hub', 'optimizer', 'param_schedulers', 'ema_state_dict'} <= set(
-        saved
-    )
-    history = saved['message_hub']['log_scalars']['train/loss']
-    longer = dict(type='IterBasedTrainLoop', max_iters=6, val_interval=100)
-    runner = make_runner(tmp_path, resume=True, train_cfg=longer, custom_hooks=ema)
-    runner.train()
-    resumed = runner.message_hub.get_scalar('train/loss')
-    assert len(resumed.data[0]) == 6
-    assert resumed.data[0][:4].tolist() == history['log'].tolist()

@@ -97,9 +97,7 @@ def test_several_optimizers_train_and_resume(tmp_path, monkeypatch, counts):
             tmp_path / folder,
             **options,
             train_dataloader=dict(dataset=data, batch_size=2, sampler=sampler),
-            train_cfg=dict(
-                type='IterBasedTrainLoop', max_iters=max_iters, val_interval=100
-            ),
+            max_iters=max_iters,
             model=dict(type='Players'),
             optim_wrapper=dict(constructor='TwoWrappers', accumulative_counts=counts),
             param_scheduler=dict(
@@ -137,8 +135,7 @@ def test_checkpoints_hold_plain_data(tmp_path, statistic):
         'count': torch.Tensor,
         'max_length': int,
     }
-    longer = dict(type='IterBasedTrainLoop', max_iters=6, val_interval=100)
-    runner = make_runner(tmp_path, resume=True, train_cfg=longer)
+    runner = make_runner(tmp_path, resume=True, max_iters=6)
     runner.train()
     live = runner.message_hub.get_scalar('train/loss')
     assert (

@@ -223,9 +223,7 @@ def run_cosine(work_dir, max_iters, end, **options):
     """The learning rates of a run with a cosine to 0 at `end`."""
     runner = make_runner(
         work_dir,
-        train_cfg=dict(
-            type='IterBasedTrainLoop', max_iters=max_iters, val_interval=100
-        ),
+        max_iters=max_iters,
         param_scheduler=[
             warm_up(end // 4),
             cosine(end // 4, end, by_epoch=False, T_max=end - end // 4),

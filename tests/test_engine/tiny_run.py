@@ -35,8 +35,17 @@ class Rising(BaseMetric):
         return {'score': Rising.count}
 
 
-def make_runner(work_dir, *, model=None, test=False, val=False, **options) -> Runner:
-    """A run of 4 iterations that keeps one checkpoint; `options` replace its config."""
+def make_runner(
+    work_dir,
+    *,
+    model=None,
+    max_iters=4,
+    val_interval=100,
+    test=False,
+    val=False,
+    **options,
+) -> Runner:
+    """A short run that keeps one checkpoint; `options` replace its config."""
     MODELS.module_dict['TinyModel'] = Tiny
     METRICS.module_dict['RisingMetric'] = Rising
     data = [torch.tensor([float(i), 1.0]) for i in range(4)]
@@ -50,7 +59,9 @@ def make_runner(work_dir, *, model=None, test=False, val=False, **options) -> Ru
         model=dict(type='TinyModel') | (model or {}),
         work_dir=str(work_dir),
         train_dataloader=loader,
-        train_cfg=dict(type='IterBasedTrainLoop', max_iters=4, val_interval=100),
+        train_cfg=dict(
+            type='IterBasedTrainLoop', max_iters=max_iters, val_interval=val_interval
+        ),
         optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
         param_scheduler=dict(type='LinearLR', start_factor=0.1, by_epoch=False),
         default_hooks=dict(
