@@ -13,7 +13,7 @@ def slices(
     """
     most = max(minimum, chunk_elements // max(1, num_elements))
     parts = -(-count // most)
-    ends = [-(-count * i // parts) for i in range(parts + 1)]
+    ends = [-(-count * i // max(parts, 1)) for i in range(parts + 1)]
     return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
 
 

@@ -14,12 +14,13 @@ from mmcv.ops import multi_scale_deform_attn as mmcv_module
 from mmattn.compat import IMPLEMENTATION
 from mmattn.compat.mmcv_attention import correct_attention
 from mmattn.compat.mmcv_ops import deform
-from mmattn.ops.ms_deform_attn import interface as operator
+from mmattn.ops.operator import OPERATORS
 from tools.benchmark.inputs import make_ms_deform_inputs
 from tools.benchmark.tolerances import assert_close
 
 LEVELS = [[7, 5], [4, 3]]
 SHAPES, STARTS = torch.tensor(LEVELS), torch.tensor([0, 35])
+operator = OPERATORS['ms_deform_attn']
 is_served = sys.modules['mmcv._ext'].__spec__.origin == IMPLEMENTATION
 if_served = pytest.mark.skipif(not is_served, reason='this mmcv was compiled')
 
@@ -27,8 +28,13 @@ if_served = pytest.mark.skipif(not is_served, reason='this mmcv was compiled')
 @pytest.fixture
 def calls(monkeypatch):
     """An entry for each call of our operator."""
-    made, attend = [], operator._attend
-    monkeypatch.setattr(operator, '_attend', lambda *x: (made.append(1), attend(*x))[1])
+    made, choose = [], operator.choose
+
+    def count(*tensors, **kwargs):
+        made.append(1)
+        return choose(*tensors, **kwargs)
+
+    monkeypatch.setattr(operator, 'choose', count)
     return made
 
 

@@ -1,4 +1,4 @@
-"""What holds for every operator, by discovery."""
+"""Check what holds for every operator, by discovery."""
 
 import re
 from pathlib import Path
