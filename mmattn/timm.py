@@ -64,9 +64,21 @@ class TimmClassifier(PooledClassifier):
         """Return the linear layer, or an identity if there are no classes."""
         return self.head
 
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None):
+        """Put in a new linear layer, and another pooling unless that is None."""
+        self.set_head(
+            num_classes, self.global_pool if global_pool is None else global_pool
+        )
+
     def forward_features(self, x: Tensor) -> Tensor:
         """Return the last map (B, C, h, w)."""
         return self.backbone(x)[0]
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return scores of the last map, or with `pre_logits` what they come from."""
+        x = self.pool(x)
+        x = x if pre_logits else self.head(x)
+        return x if self.global_pool else x.permute(0, 3, 1, 2)
 
     def forward_intermediates(
         self,

@@ -237,6 +237,9 @@ def test_norms_of_what_is_returned():
     nn.init.constant_(model.out_norms['1'].bias, 2.0)
     means = [out.mean((1, 2, 3)) for out in model(image(64, 64))]
     assert_close(means, [torch.full((2,), value) for value in (1.0, 2.0)])
+    weights, cut = without_head(timms()), build(out_indices=0)
+    cut.load_state_dict(weights, strict=False)
+    assert_close(cut.out_norms['0'].weight.data, weights['norm.weight'])
 
 
 def test_blocks_above_the_last_returned_one_are_not_built():

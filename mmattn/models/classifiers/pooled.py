@@ -52,34 +52,27 @@ class PooledClassifier(nn.Module):
         if not backbone.out_norms and isinstance(stage_norm, nn.Identity):
             self.fc_norm = nn.LayerNorm(self.num_features, eps=1e-6)
         self.head_drop = nn.Dropout(drop_rate)
-        self.head = nn.Identity()
-        self.reset_classifier(num_classes, global_pool)
+        self.set_head(num_classes, global_pool)
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None):
-        """Put in a new linear layer, and another pooling unless that is None."""
-        if global_pool not in (None, 'avg', ''):
+    def set_head(self, num_classes: int, global_pool: str):
+        """Put in a new linear layer, and set the pooling."""
+        if global_pool not in ('avg', ''):
             raise UserError(
                 "PooledClassifier: global_pool must be 'avg' or '', got "
                 f'{global_pool!r}'
             )
-        if global_pool is not None:
-            self.global_pool = global_pool
-        self.num_classes = num_classes
+        self.global_pool, self.num_classes = global_pool, num_classes
         self.head = nn.Identity()
         if num_classes > 0:
-            like = next(self.parameters())
-            self.head = nn.Linear(
-                self.num_features, num_classes, device=like.device, dtype=like.dtype
-            )
+            self.head = nn.Linear(self.num_features, num_classes)
             init_linear_and_conv(self.head)
-        self.head.train(self.training)
+        self.head.to(next(self.backbone.parameters())).train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.backbone(x)[0])
+        scores = self.head(self.pool(self.backbone(x)[0]))
+        return scores if self.global_pool else scores.permute(0, 3, 1, 2)
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return scores of the last map, or with `pre_logits` what they come from."""
+    def pool(self, x: Tensor) -> Tensor:
+        """Return what the linear layer takes: (B, C), or (B, h, w, C) of each pixel."""
         x = x.mean((-2, -1)) if self.global_pool else x.permute(0, 2, 3, 1)
-        x = self.head_drop(self.fc_norm(x))
-        x = x if pre_logits else self.head(x)
-        return x if self.global_pool else x.permute(0, 3, 1, 2)
+        return self.head_drop(self.fc_norm(x))
