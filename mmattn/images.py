@@ -1,4 +1,4 @@
-"""Read and resize images as mmcv does, with only numpy and Pillow."""
+"""Read and resize images like mmcv, without mmcv."""
 
 import io
 from pathlib import Path
@@ -7,12 +7,10 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mmattn.errors import UserError
+from mmattn.errors import MissingPackageError, UserError
 
 # Pillow's other readers run other programs, such as Ghostscript, or read rare formats.
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
-COEFFICIENT = 2048  # OpenCV resizes uint8 in fixed-point arithmetic of 11 bits
-CUBIC = -0.75  # OpenCV's parameter of the cubic kernel
 CV2 = ('nearest', 'bilinear', 'bicubic')
 PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
 # Errors of Pillow for broken files, and for huge images.
@@ -115,60 +113,17 @@ def resize(
     if backend == 'pillow':
         method = Image.Resampling[interpolation.upper()]
         return np.asarray(Image.fromarray(image).resize(size, method))
-    if image.shape[1::-1] == tuple(size):
-        return image
-    if interpolation == 'nearest':
-        rows = nearest(image.shape[0], size[1])
-        columns = nearest(image.shape[1], size[0])
-        return image[rows[:, None], columns]
-    make = _linear if interpolation == 'bilinear' else _cubic
-    indices, weights = make(image.shape[1], size[0])
-    weights = [each[:, None] for each in weights]
-    lines = sum(
-        image[:, index].astype(np.int32) * weight
-        for index, weight in zip(indices, weights, strict=True)
-    )
-    indices, weights = make(image.shape[0], size[1])
-    weights = [each[:, None, None] for each in weights]
-    pairs = list(zip(indices, weights, strict=True))
-    if interpolation == 'bilinear':
-        # OpenCV drops low bits, so that the products fit into 32 bits.
-        lines >>= 4
-        total = sum((lines[index] * weight) >> 16 for index, weight in pairs)
-        return ((total + 2) >> 2).astype(np.uint8)
-    total = sum(lines[index] * (weight / COEFFICIENT**2) for index, weight in pairs)
-    return np.rint(total).clip(0, 255).astype(np.uint8)
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingPackageError(
+            'images are resized by OpenCV: pip install opencv-python-headless'
+        ) from error
+    methods = cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_CUBIC
+    method = dict(zip(CV2, methods, strict=True))[interpolation]
+    return cv2.resize(image, size, interpolation=method)
 
 
 def nearest(old: int, new: int) -> np.ndarray:
     """Return the index of the old pixel that each new one copies."""
     return np.minimum((np.arange(new) * (1 / (new / old))).astype(int), old - 1)
-
-
-def _positions(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pixel before the center of each new one, and the distance to it."""
-    scale = 1 / (new / old)  # not old / new, whose last bit may differ from OpenCV's
-    center = ((np.arange(new) + 0.5) * scale - 0.5).astype(np.float32)
-    before = np.floor(center)
-    return before.astype(int), center - before
-
-
-def _fixed(weights: list[np.ndarray]) -> list[np.ndarray]:
-    return [np.rint(each * COEFFICIENT).astype(np.int32) for each in weights]
-
-
-def _linear(old: int, new: int):
-    before, far = _positions(old, new)
-    indices = [np.clip(before + i, 0, old - 1) for i in (0, 1)]
-    return indices, _fixed([1 - far, far])
-
-
-def _cubic(old: int, new: int):
-    before, far = _positions(old, new)
-    first = ((CUBIC * (far + 1) - 5 * CUBIC) * (far + 1) + 8 * CUBIC) * (far + 1)
-    first -= 4 * CUBIC
-    second = ((CUBIC + 2) * far - (CUBIC + 3)) * far * far + 1
-    third = ((CUBIC + 2) * (1 - far) - (CUBIC + 3)) * (1 - far) * (1 - far) + 1
-    weights = [first, second, third, 1 - first - second - third]
-    indices = [np.clip(before + i, 0, old - 1) for i in (-1, 0, 1, 2)]
-    return indices, _fixed(weights)

@@ -102,35 +102,13 @@ class Predictor:
             FileNotFoundError: there is no such file.
             ValueError: there is no image in a folder, or one cannot be read.
         """
-        items, single = expand(images)
-        results = [result for _, result in self._run(items, **options)]
+        _, single = expand(images)
+        results = [result for _, result in self.stream(images, **options)]
         return results[0] if single else results
 
-    def stream(self, images: Any, **options) -> Iterator[tuple[np.ndarray, Result]]:
-        """Yield each image, as an RGB array, with its result.
-
-        Nothing is kept, so that a video or a large folder needs the memory of a batch.
-
-        Args:
-            images: see `__call__`.
-            batch_size: images that run at a time, if their sizes agree. It defaults
-                to 1.
-            scale: factor of the image's sides, in place of the resize of the test
-                pipeline; 1 keeps the original size. It defaults to the pipeline's.
-            tile: side of the tiles that an image is cut into, or their height and
-                width; `mmattn.apis.tiles` describes how they are merged. By default
-                images run whole.
-            overlap: share of a tile that it has in common with the next. It defaults to
-                0.2.
-            progress: whether to show a progress bar.
-            skip_broken: whether to warn of any file that cannot be read, instead of
-                failing. Files in a folder that are no image are always skipped.
-        """
-        return self._run(expand(images)[0], **options)
-
-    def _run(
+    def stream(
         self,
-        items: list,
+        images: Any,
         *,
         batch_size: int = 1,
         scale: float | None = None,
@@ -139,7 +117,25 @@ class Predictor:
         progress: bool = False,
         skip_broken: bool = False,
     ) -> Iterator[tuple[np.ndarray, Result]]:
+        """Yield each image, as an RGB array, with its result.
+
+        Nothing is kept, so that a video or a large folder needs the memory of a batch.
+
+        Args:
+            images: see `__call__`.
+            batch_size: images that run at a time, if their sizes agree.
+            scale: factor of the image's sides, in place of the resize of the test
+                pipeline; 1 keeps the original size. It defaults to the pipeline's.
+            tile: side of the tiles that an image is cut into, or their height and
+                width; `mmattn.apis.tiles` describes how they are merged. By default
+                images run whole.
+            overlap: share of a tile that it has in common with the next.
+            progress: whether to show a progress bar.
+            skip_broken: whether to warn of any file that cannot be read, instead of
+                failing. Files in a folder that are no image are always skipped.
+        """
         self._check(batch_size, scale, tile)
+        items, _ = expand(images)
         found = pictures(items, skip_broken)
         with tqdm(
             total=count(items) if progress else None, unit='image', disable=not progress

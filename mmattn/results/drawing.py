@@ -82,7 +82,7 @@ def draw_detections(
         color=sv.ColorPalette([sv.Color(*color) for color in palette]),
         color_lookup=sv.ColorLookup.CLASS if by_class else sv.ColorLookup.INDEX,
     )
-    scene = np.ascontiguousarray(picture[:, :, ::-1])  # supervision draws on BGR
+    scene = Image.fromarray(picture)  # of an array, supervision expects BGR
     size = picture.shape[1::-1]
     thickness = sv.calculate_optimal_line_thickness(resolution_wh=size)
     if with_masks and found.masks is not None:
@@ -113,8 +113,7 @@ def draw_detections(
             (f'{found.name_of(label)}: {count}', palette[label] if by_class else None)
             for label, count in Counter(found.labels.tolist()).most_common()
         ]
-    drawn = Image.fromarray(np.ascontiguousarray(scene[:, :, ::-1]))
-    return _write(drawn, legend, MAX_LEGEND)
+    return _write(scene, legend, MAX_LEGEND)
 
 
 def _leave_objects_visible(
