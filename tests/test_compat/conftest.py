@@ -11,7 +11,7 @@ activate()
 
 
 @pytest.fixture
-def served_ops(monkeypatch):
+def our_ops(monkeypatch):
     """Makes `mmcv.ops` call our operators, also where mmcv was compiled."""
     pytest.importorskip('mmcv')
     from mmattn.compat import mmcv_ops

@@ -1,7 +1,5 @@
 """mmpretrain's multimodal models stay out of the way of transformers 5."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +17,3 @@ def test_only_unsuitable_versions_are_turned_down(version, multimodal, monkeypat
     monkeypatch.setattr(dependency, 'WITH_MULTIMODAL', True)
     correct_dependency(dependency)
     assert dependency.WITH_MULTIMODAL is multimodal
-
-
-@pytest.mark.slow
-def test_mmdet_is_imported_beside_any_version():
-    pytest.importorskip('mmdet')
-    code = 'import mmattn, mmdet.models'
-    subprocess.run([sys.executable, '-c', code], check=True)

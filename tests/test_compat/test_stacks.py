@@ -1,11 +1,12 @@
-"""Stock mm models build, train one step and predict on the operators we serve."""
+"""Stock mm models build, train one step and predict on the operators we fill in."""
 
 import sys
-from functools import partial
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.compat import activate
 
@@ -13,7 +14,10 @@ activate()
 mmdet = pytest.importorskip('mmdet')
 mmseg = pytest.importorskip('mmseg')
 
-from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack  # noqa: E402
+from mmcv.ops import (  # noqa: E402
+    ModulatedDeformConv2dPack,
+    MultiScaleDeformableAttention,
+)
 from mmdet.structures import DetDataSample  # noqa: E402
 from mmdet.structures.mask import BitmapMasks  # noqa: E402
 from mmengine.config import Config  # noqa: E402
@@ -23,52 +27,50 @@ from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmengine.structures import InstanceData, PixelData  # noqa: E402
 from mmseg.structures import SegDataSample  # noqa: E402
 
-H, W = 96, 128
-NUM_CLASSES = 3
-MASK_RCNN = 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
-DETECTORS = {
-    'mask-rcnn': MASK_RCNN,
-    'retinanet': 'retinanet/retinanet_r50_fpn_1x_coco.py',
-    'mask-rcnn-dcnv2': 'dcnv2/mask-rcnn_r50-mdconv-c3-c5_fpn_1x_coco.py',
-    'mask-rcnn-dcnv1': 'dcn/mask-rcnn_r50-dconv-c3-c5_fpn_1x_coco.py',
-    'mask-rcnn-soft-nms': MASK_RCNN,
-    'deformable-detr': 'deformable_detr/deformable-detr_r50_16xb2-50e_coco.py',
+H, W = 64, 96
+NUM_CLASSES, DIMS, LAYERS = 3, 32, 2
+DCN = 'dcnv2/mask-rcnn_r50-mdconv-c3-c5_fpn_1x_coco.py'
+UPERNET = 'upernet/upernet_r50_4xb4-160k_ade20k-512x512.py'
+TRANSFORMERS = {
+    'dino': 'dino/dino-4scale_r50_8xb2-12e_coco.py',
+    'mask2former': 'mask2former/mask2former_r50_8xb2-lsj-50e_coco.py',
 }
-SEGMENTORS = {
-    'upernet': 'upernet/upernet_r50_4xb4-160k_ade20k-512x512.py',
-    'point-rend': 'point_rend/pointrend_r50_4xb4-160k_ade20k-512x512.py',
-}
-# Layers that only reach the loss through a layer whose weight starts at 0.
-BEHIND_ZEROS = {
-    'deformable-detr': (
-        'level_embed',
-        'bbox_head.reg_branches.0.0.',
-        'bbox_head.reg_branches.0.2.',
-    )
-}
+# By key, what makes the models small wherever it stands in their configs.
+CLASSES = dict(num_classes=NUM_CLASSES, num_things_classes=NUM_CLASSES)
+SMALL = CLASSES | dict(
+    num_queries=12,
+    num_dn_queries=4,
+    embed_dims=DIMS,
+    num_heads=4,
+    feedforward_channels=48,
+    num_feats=DIMS // 2,
+    feat_channels=DIMS,
+    class_weight=[1.0] * NUM_CLASSES + [0.1],
+    num_points=64,  # where Mask2Former compares masks
+)
 
 
-def stock_model(package, path):
-    config = Config.fromfile(Path(package.__file__).parent / '.mim/configs' / path)
-    return config.model
-
-
-def set_num_classes(config):
-    """Sets it in every head: they sit at different depths in different models."""
+def shrink(config, values):
     if isinstance(config, dict):
-        if 'num_classes' in config:
-            config['num_classes'] = NUM_CLASSES
-        for value in config.values():
-            set_num_classes(value)
-    elif isinstance(config, list):
-        for value in config:
-            set_num_classes(value)
+        config.update({key: values[key] for key in config if key in values})
+        if 'layer_cfg' in config:
+            config['num_layers'] = LAYERS
+        config = list(config.values())
+    if isinstance(config, list):
+        for part in config:
+            shrink(part, values)
+
+
+def stock_model(package, path, values):
+    config = Config.fromfile(Path(package.__file__).parent / '.mim/configs' / path)
+    shrink(config.model, values)
+    config.model.backbone.init_cfg = None
+    return config.model
 
 
 def build(config, scope):
     torch.manual_seed(0)
     init_default_scope(scope)
-    set_num_classes(config)
     model = revert_sync_batchnorm(MODELS.build(config))
     model.init_weights()
     # ResNet starts its residual branches at 0, which would leave them no gradient.
@@ -78,34 +80,72 @@ def build(config, scope):
     return model
 
 
-def random_images(number):
+def images(*sizes):
     generator = torch.Generator().manual_seed(0)
-    shape = number, 3, H, W
-    return list(torch.randint(256, shape, generator=generator, dtype=torch.uint8))
+    return [torch.randint(256, (3, *s), generator=generator).byte() for s in sizes]
 
 
-def detection_batch():
-    boxes = torch.tensor([[8.0, 8.0, 72.0, 60.0], [40.0, 30.0, 120.0, 90.0]])
-    masks = torch.zeros(2, H, W, dtype=torch.uint8)
-    masks[0, 10:60, 10:70] = masks[1, 32:88, 44:118] = 1
-    size = H, W
-    sample = DetDataSample(
-        metainfo={
-            'img_shape': size,
-            'ori_shape': size,
-            'batch_input_shape': size,
-            'scale_factor': (1, 1),
-        },
-        gt_instances=InstanceData(
+def detection_batch(*sizes):
+    samples = []
+    for size in sizes:
+        masks = torch.zeros(2, *size, dtype=torch.uint8)
+        masks[0, 5:30, 4:50] = masks[1, 20:40, 30:80] = 1
+        boxes = torch.tensor([[4.0, 5.0, 50.0, 30.0], [30.0, 20.0, 80.0, 40.0]])
+        instances = InstanceData(
             bboxes=boxes,
             labels=torch.tensor([0, 2]),
-            masks=BitmapMasks(masks.numpy(), H, W),
-        ),
-    )
-    return {'inputs': random_images(1), 'data_samples': [sample]}
+            masks=BitmapMasks(masks.numpy(), *size),
+        )
+        metainfo = dict(img_shape=size, ori_shape=size, scale_factor=(1, 1))
+        samples.append(DetDataSample(metainfo=metainfo, gt_instances=instances))
+    return dict(inputs=images(*sizes), data_samples=samples)
 
 
-def segmentation_batch():
+def train_one_step(model, batch):
+    """Every trainable parameter must get a finite gradient, and most another than 0."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer.zero_grad = lambda **_: None  # which would follow the step
+    losses = model.train_step(batch, OptimWrapper(optimizer))
+    assert all(torch.isfinite(loss) for loss in losses.values()), losses
+    assert losses['loss'] > 0
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, name
+            assert torch.isfinite(parameter.grad).all(), name
+            yield name, bool(parameter.grad.any())
+
+
+def test_a_detector_with_deformable_convolutions_and_soft_nms(monkeypatch):
+    config = stock_model(mmdet, DCN, CLASSES)
+    config.backbone.base_channels = 16
+    config.neck.in_channels = [64, 128, 256, 512]
+    config.roi_head.bbox_head.fc_out_channels = 64
+    config.test_cfg.rcnn.score_thr = 0.0  # untrained, it is sure of nothing
+    config.test_cfg.rcnn.nms = {'type': 'soft_nms', 'iou_threshold': 0.5}
+    # `mmcv.ops.nms` is the function; the module is only in sys.modules.
+    module, calls = sys.modules['mmcv.ops.nms'], []
+    soft_nms = module.soft_nms
+    counted = lambda *args, **kwargs: calls.append(1) or soft_nms(*args, **kwargs)  # noqa: E731
+    monkeypatch.setattr(module, 'soft_nms', counted)
+    model = build(config, 'mmdet')
+    layers = [m for m in model.modules() if isinstance(m, ModulatedDeformConv2dPack)]
+    assert len(layers) == 13  # in each block of the last three stages of ResNet-50
+    assert all(moved for _, moved in train_one_step(model, detection_batch((H, W))))
+    with torch.no_grad():
+        (sample,) = model.eval().test_step(detection_batch((H, W)))
+    found = sample.pred_instances
+    assert 0 < len(found) <= 100 and calls
+    assert found.bboxes.shape == (len(found), 4)
+    assert (found.scores > 0).all() and (found.scores < 1).all()
+    assert found.masks.shape == (len(found), H, W)
+
+
+def test_a_segmentor():
+    config = stock_model(mmseg, UPERNET, CLASSES)
+    config.pretrained = None
+    config.data_preprocessor.size = H, W
+    model = build(config, 'mmseg')
     # Two images: a branch of UperNet pools to one pixel, which BatchNorm refuses alone.
     samples = []
     for shift in (0, 1):
@@ -113,85 +153,50 @@ def segmentation_batch():
         sample = SegDataSample(metainfo={'img_shape': (H, W), 'ori_shape': (H, W)})
         sample.gt_sem_seg = PixelData(data=classes.expand(1, H, W).clone())
         samples.append(sample)
-    return {'inputs': random_images(2), 'data_samples': samples}
-
-
-def train_one_step(model, batch, without_gradient=()):
-    """One optimizer step; every trainable parameter must get a finite gradient."""
-    model.train()
-    gradients = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            gradients[name] = None
-            parameter.register_hook(partial(gradients.__setitem__, name))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    losses = model.train_step(batch, OptimWrapper(optimizer))
-    assert all(torch.isfinite(loss) for loss in losses.values()), losses
-    assert losses['loss'] > 0
-    for name, gradient in gradients.items():
-        assert gradient is not None, name
-        assert torch.isfinite(gradient).all(), name
-        assert gradient.any() or name.startswith(tuple(without_gradient)), name
-
-
-def predict(model, batch):
-    model.eval()
+    batch = dict(inputs=images((H, W), (H, W)), data_samples=samples)
+    assert all(moved for _, moved in train_one_step(model, batch))
     with torch.no_grad():
-        return model.test_step(batch)
+        for sample in model.eval().test_step(batch):
+            assert torch.isfinite(sample.seg_logits.data).all()
+            assert sample.pred_sem_seg.data.shape == (1, H, W)
 
 
-@pytest.mark.parametrize('name', DETECTORS)
-def test_detector_trains_and_predicts(name, monkeypatch):
-    config = stock_model(mmdet, DETECTORS[name])
-    config.backbone.init_cfg = None
-    # An untrained detector is sure of nothing.
-    if 'rcnn' in name:
-        config.test_cfg.rcnn.score_thr = 0.0
-    if name == 'retinanet':
-        config.test_cfg.score_thr = 0.0
-    calls = []
-    if name == 'mask-rcnn-soft-nms':
-        config.test_cfg.rcnn.nms = {'type': 'soft_nms', 'iou_threshold': 0.5}
-        # `mmcv.ops.nms` is the function; the module is only in sys.modules.
-        module = sys.modules['mmcv.ops.nms']
-        soft_nms = module.soft_nms
-        monkeypatch.setattr(
-            module,
-            'soft_nms',
-            lambda *args, **kwargs: calls.append(1) or soft_nms(*args, **kwargs),
-        )
+class Calls(TorchDispatchMode):
+    """Counts the operators that run, those of the backward as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[func.overloadpacket] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize('name', TRANSFORMERS)
+def test_a_transformer_runs_on_our_operator(name):
+    """In each layer, forwards and backwards, and no sampling is left to mmcv."""
+    config = stock_model(mmdet, TRANSFORMERS[name], SMALL)
+    config.data_preprocessor.batch_augments = None
+    channels = [8 * 2**index for index in config.backbone.out_indices]
+    config.backbone.update(depth=18, base_channels=8)
+    if 'neck' in config:
+        config.neck.update(in_channels=channels, out_channels=DIMS)
+        config.bbox_head.embed_dims = DIMS
+    else:
+        config.panoptic_head.update(in_channels=channels, out_channels=DIMS)
     model = build(config, 'mmdet')
-    deformable = [
-        type(module)
-        for module in model.modules()
-        if isinstance(module, DeformConv2dPack | ModulatedDeformConv2dPack)
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, MultiScaleDeformableAttention)
     ]
-    layer = {'dcnv1': DeformConv2dPack, 'dcnv2': ModulatedDeformConv2dPack}
-    # One in each block of the last three stages of ResNet-50.
-    assert deformable == [layer[name[-5:]]] * 13 if 'dcn' in name else not deformable
-
-    train_one_step(model, detection_batch(), BEHIND_ZEROS.get(name, ()))
-    (sample,) = predict(model, detection_batch())
-    found = sample.pred_instances
-    assert 0 < len(found) <= 100
-    assert found.bboxes.shape == (len(found), 4)
-    assert (found.scores > 0).all() and (found.scores < 1).all()
-    assert found.labels.min() >= 0 and found.labels.max() < NUM_CLASSES
-    if 'mask-rcnn' in name:
-        assert found.masks.shape == (len(found), H, W)
-    assert bool(calls) == (name == 'mask-rcnn-soft-nms')
-
-
-@pytest.mark.parametrize('name', SEGMENTORS)
-def test_segmentor_trains_and_predicts(name):
-    config = stock_model(mmseg, SEGMENTORS[name])
-    config.pretrained = None
-    config.data_preprocessor.size = H, W
-    model = build(config, 'mmseg')
-    train_one_step(model, segmentation_batch())
-    samples = predict(model, segmentation_batch())
-    assert len(samples) == 2
-    for sample in samples:
-        assert sample.seg_logits.data.shape == (NUM_CLASSES, H, W)
-        assert torch.isfinite(sample.seg_logits.data).all()
-        assert sample.pred_sem_seg.data.shape == (1, H, W)
+    assert len(layers) == (LAYERS if name == 'mask2former' else 2 * LAYERS)
+    with Calls() as calls:
+        moved = dict(train_one_step(model, detection_batch((H, W), (H - 16, W - 8))))
+    assert all(moved[f'{layer}.value_proj.weight'] for layer in layers)
+    operators = (
+        torch.ops.mmattn.ms_deform_attn,
+        torch.ops.mmattn.ms_deform_attn_backward,
+    )
+    assert [calls.counts[operator] for operator in operators] == [len(layers)] * 2
