@@ -215,7 +215,7 @@ def test_every_operator_is_reported_on_every_dtype(monkeypatch):
     assert {row['operator'] for row in of_cpu} >= {'landmark_attention'}
     for row in of_cpu:
         if row['operator'] == 'landmark_attention':
-            assert row['backend'] == 'cpu'
+            assert row['backend'] == 'torch'
             assert 'CUDA' in row['unsupported']['triton']
     dtypes = {row['dtype'] for row in of_cpu}
     assert dtypes == {'float32', 'float16', 'bfloat16', 'float64'}
