@@ -109,7 +109,9 @@ def backward(grad, out, lse, q, k, v, bias, alpha, *, mask_fill, **stencil):
             (dv, product('dv', p.mT, g_p)),
         ):
             dx[chunk] = x_p.unflatten(0, lse_c.shape[:2]).transpose(1, 2)
-    return dq, dk, dv, None if bias is None else dbias[:, :-1].view(bias.shape), dalpha
+    if bias is not None:
+        dbias = dbias[:, :-1].contiguous().view(bias.shape)
+    return dq, dk, dv, dbias, dalpha
 
 
 def _extras(bias, alpha, heads, mask: Mask, stencil):

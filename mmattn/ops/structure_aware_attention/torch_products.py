@@ -88,7 +88,7 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
         dk_n = transforms.backward_of_spectra(spectra)
         _store(dq[chunk], unnormalized(dq_n, q_n, q_scale, 0))
         _store(dk[chunk], unnormalized(dk_n, k_n, k_scale, 0))
-    dw_b = transforms.backward_of_matrices(dm_b)[0]
+    dw_b = transforms.backward_of_matrices(dm_b)[0].contiguous()
     return dq, dk, dv, dw_a, dw_b, dbias
 
 

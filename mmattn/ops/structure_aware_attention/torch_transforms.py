@@ -62,7 +62,9 @@ class Transforms:
         """Return the gradient of half-spectra, given that of their matrices."""
         s, F, _, _ = dm.shape
         dm = torch.view_as_complex(dm.view(s, F, 2, -1, self.H, self.H, 2))
-        dw = (dm * self.inverse_rows.conj()).sum((2, 4)).conj_physical()  # (s, F, K, H)
+        # Not the lazy conj(), which is dropped where PyTorch runs a graph as it traces.
+        dm = dm * self.inverse_rows.conj_physical()
+        dw = dm.sum((2, 4)).conj_physical()  # (s, F, K, H)
         return dw.permute(0, 2, 3, 1).reshape(s, -1, *self.grid[:-1], F)
 
     def buffers(self, s: int, p: Tensor) -> tuple[Tensor, Tensor]:
