@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from interpreter import INTERPRETED, Interpreter
 
 from mmattn.ops.landmark_attention import torch_impl as landmark_impl
 from mmattn.ops.masked_attention import torch_impl
@@ -12,6 +13,29 @@ from mmattn.ops.masked_attention import torch_impl
 # remember those that the next fixture puts in their place.
 with torch.device('meta'):
     torch.empty(0)
+
+
+def pytest_configure(config):
+    line = 'interpreted: runs in a process that interprets Triton kernels'
+    config.addinivalue_line('markers', line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    if INTERPRETED or not pyfuncitem.get_closest_marker('interpreted'):
+        return None
+    pytest.importorskip('triton')
+    session = pyfuncitem.session
+    if not hasattr(session, 'interpreter'):
+        marked = (x for x in session.items if x.get_closest_marker('interpreted'))
+        session.interpreter = Interpreter(sorted({str(x.path) for x in marked}))
+    session.interpreter.run(pyfuncitem.nodeid)
+    return True
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session, 'interpreter'):
+        session.interpreter.close()
 
 
 @pytest.fixture(autouse=True)

@@ -4,31 +4,18 @@ import functools
 
 import pytest
 import torch
-from deformable_cases import NAMES, setup
 from largest_tensor import LargestTensor
-from operator_checks import (
-    check_call,
-    check_empty,
-    check_operator,
-    check_repeatable,
-    every_real_call,
-)
-from triton_devices import (
-    each_of,
-    every_device,
-    every_dtype,
-    opcheck,
-    outer_run,
-    run_under_interpreter,
-    seldom,
-    seldom_interpreted,
-)
+from operator_cases import names_of
+from operator_cases import setup as setup_operator
+from operator_checks import check_as_near_as_the_definition, check_operator
+from triton_devices import every_device, every_triton
 
 from mmattn.ops.deformable_attention import triton_impl
-from tools.benchmark.tolerances import TOLERANCES, assert_close, run_with_grads
+from tools.benchmark.tolerances import run_with_grads
 
 pytest.importorskip('triton')
 
+NAMES = names_of('deformable_attention')
 SMALL = dict(grid=(4, 5), K=5, B=1, M=2, D=4)
 SHAPES = {
     'one query, one key': dict(grid=(1, 1), K=1, B=1, M=1, G=1),
@@ -50,6 +37,7 @@ SHAPES = {
     'table of one row': dict(SMALL, table_size=(1, 6)),
     'table of one cell': dict(SMALL, table_size=(1, 1)),
 }
+setup = functools.partial(setup_operator, 'deformable_attention')
 EDGES = {  # the places of queries differ, nothing else
     name: SHAPES[name]
     for name in (
@@ -62,34 +50,18 @@ EDGES = {  # the places of queries differ, nothing else
     )
 }
 
-every_alignment = pytest.mark.parametrize(
-    'align_corners', [True, False], ids=['centers', 'edges']
-)
-half = pytest.mark.parametrize(
-    'dtype', [torch.float16, seldom(torch.bfloat16)], ids=['float16', 'bfloat16']
-)
 
-
-@outer_run
-def test_under_interpreter(cases):
-    run_under_interpreter(__file__, cases)
-
-
-@every_device
-@pytest.mark.parametrize('shape', each_of(SHAPES, 'queries 70 in a column'))
+@every_triton('shape', SHAPES, 'queries 70 in a column')
 def test_against_reference(shape, device):
     triton, inputs = setup('triton', **shape, device=device)
     check_operator(triton, inputs)
 
 
-@every_device
-@pytest.mark.parametrize(
+@every_triton(
     'shape',
-    each_of(
-        EDGES,
-        'queries 63 in a row, group of 2',
-        'grid 7x5, batch 2, heads 4, groups 2',
-    ),
+    EDGES,
+    'queries 63 in a row, group of 2',
+    'grid 7x5, batch 2, heads 4, groups 2',
 )
 def test_queries_placed_by_their_edges(shape, device):
     triton, inputs = setup('triton', **shape, align_corners=False, device=device)
@@ -101,20 +73,6 @@ def test_window_form_is_for_tables_of_the_grid():
     assert triton_impl._is_unit_step(table, (4, 5), True)
     assert not triton_impl._is_unit_step(table, (4, 5), False)
     assert not triton_impl._is_unit_step(table, (5, 4), True)
-
-
-@every_device
-@pytest.mark.parametrize(
-    'grid', each_of({'map': (7, 5), 'row': (1, 9), 'column': (6, 1)}, 'row', 'column')
-)
-def test_window_form_against_four_taps(monkeypatch, grid, device):
-    triton, inputs = setup('triton', grid=grid, K=5, B=1, M=2, D=4, device=device)
-    window, window_grads = run_with_grads(triton, inputs)
-    monkeypatch.setattr(triton_impl, '_is_unit_step', lambda *_: False)
-    taps, taps_grads = run_with_grads(triton, inputs)
-    assert_close('out', taps, window)
-    for name, t, w in zip(NAMES, taps_grads, window_grads, strict=True):
-        assert_close(name, t, w)
 
 
 @every_device
@@ -131,45 +89,7 @@ def test_positions_on_kinks_and_outside(monkeypatch, form, device):
     check_operator(triton, [q, k, v, positions, table])
 
 
-@every_device
-@half
-def test_half_precision(dtype, device):
-    triton, inputs = setup('triton', **SMALL, dtype=dtype, device=device)
-    check_operator(triton, inputs)
-
-
-@every_device
-@pytest.mark.parametrize('wanted', ['k', 'positions', 'table'])
-def test_half_precision_parameters_and_requires_grad_subset(wanted, device):
-    triton, inputs = setup('triton', **SMALL, dtype=torch.bfloat16, device=device)
-    inputs = [x.bfloat16() for x in inputs]
-    wanted = [name == wanted for name in NAMES]
-    check_operator(triton, inputs, wanted)
-
-
-@every_device
-def test_expanded_and_permuted_inputs(device):
-    triton, (q, k, v, positions, table) = setup(
-        'triton', **dict(SMALL, B=2), device=device
-    )
-    inputs = [
-        q[:1].expand(2, -1, -1, -1),
-        k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
-        torch.stack([v, v], 1)[:, 1],
-        positions.mT.contiguous().mT[:1].expand(2, -1, -1, -1),
-        table.mT.contiguous().mT,
-    ]
-    check_operator(triton, inputs)
-
-
-@every_device
-def test_batch_of_zero(device):
-    triton, inputs = setup('triton', **dict(SMALL, B=0), device=device)
-    check_empty(triton, inputs)
-
-
-@every_device
-@pytest.mark.parametrize('programs', [1, seldom(1000)])
+@every_triton('programs', {'one': 1, 'one for each block': 1000}, 'one for each block')
 def test_split_of_sums_over_programs(monkeypatch, programs, device):
     """All queries and keys in one share, and one share for each block or key."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
@@ -213,11 +133,10 @@ def test_no_tensor_of_all_queries_and_keys(monkeypatch, device):
     assert largest.numel == 40 * 2 * 20
 
 
-@every_device
-@pytest.mark.parametrize('level', [seldom('near 137'), 'near -249', 'steep table'])
+@every_triton(
+    'level', {x: x for x in ('near 137', 'near -249', 'steep table')}, 'near 137'
+)
 def test_scores_out_of_the_range_of_exp(level, device):
-    """Errors are at most twice those of the definition in float32; of gradients, also
-    the rounding of the log-sum-exp, which is as large as the scores."""
     triton, (q, k, v, positions, table) = setup('triton', **SMALL, device=device)
     largest = 300.0
     if level == 'steep table':
@@ -226,28 +145,10 @@ def test_scores_out_of_the_range_of_exp(level, device):
         table = table + 137
     else:
         q, k = torch.full_like(q, 249**0.5), torch.full_like(k, -(249**0.5) / 2)
-    inputs = [q, k, v, positions, table]
-    reference = functools.partial(triton, backend='reference')
-    floor = TOLERANCES[torch.float32].absolute
-    rounding = torch.finfo(torch.float32).eps * largest
-    out, grads = run_with_grads(triton, inputs)
-    direct, direct_grads = run_with_grads(reference, inputs)
-    exact, exact_grads = run_with_grads(reference, inputs, dtype=torch.float64)
-    for name, e, d, a in zip(
-        ('out', *NAMES),
-        (exact, *exact_grads),
-        (direct, *direct_grads),
-        (out, *grads),
-        strict=True,
-    ):
-        allowed = 2 * (d - e).abs().amax() + floor * (1 + e.abs().amax())
-        if name != 'out':
-            allowed += rounding * e.abs().amax()
-        assert (a - e).abs().amax() <= allowed, name
+    check_as_near_as_the_definition(triton, [q, k, v, positions, table], largest)
 
 
-@every_device
-@pytest.mark.parametrize('where', ['q', seldom('k'), 'positions', seldom('table')])
+@every_triton('where', {x: x for x in ('q', 'k', 'positions', 'table')}, 'k', 'table')
 def test_nan_reaches_what_sees_it_only(where, device):
     """The query's row; the image's head; the head, of the table. Groups are heads."""
     grid = (4, 5)
@@ -278,69 +179,3 @@ def test_nan_reaches_what_sees_it_only(where, device):
         assert torch.equal(a.transpose(1, 2)[away], c.transpose(1, 2)[away])
     assert torch.equal(grads[3][away], clean_grads[3][away])
     assert torch.equal(grads[4][away.all(0)], clean_grads[4][away.all(0)])
-
-
-@seldom_interpreted
-@every_device
-def test_two_runs_are_equal(device):
-    triton, inputs = setup('triton', **SMALL, device=device)
-    check_repeatable(triton, inputs)
-
-
-@every_device
-@pytest.mark.parametrize(
-    'change, reason',
-    [(dict(dtype=torch.float64), 'float64'), (dict(D=72), 'at most 64 channels')],
-    ids=['float64', 'width 72'],
-)
-def test_refusals(change, reason, device):
-    triton, inputs = setup('triton', **(SMALL | change), device=device)
-    with pytest.raises(ValueError, match=reason):
-        triton(*inputs)
-
-
-@every_device
-def test_opcheck(device):
-    shape = dict(grid=(2, 3), K=2, B=1, M=1, G=1, D=2)
-    triton, inputs = setup('triton', **shape, device=device)
-    inputs = [x.detach().requires_grad_() for x in inputs]
-    opcheck(
-        torch.ops.mmattn.deformable_attention,
-        (*inputs, [2, 3], True, 'triton'),
-        device,
-    )
-
-
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
-
-
-@pytest.mark.gpu
-@on_gpu
-@every_dtype
-@every_real_call('deformable_attention')
-def test_real_shapes(call, dtype):
-    check_call(call, 'triton', dtype, 'cuda')
-
-
-@pytest.mark.gpu
-@on_gpu
-def test_memory_is_linear_in_queries():
-    """At stage 1 of 800 x 1333 a map of scores alone would be 548 MB."""
-    shape = dict(grid=(200, 334), K=1025, B=1, M=2, G=1, D=32, table_size=(111, 111))
-    triton, inputs = setup('triton', **shape, device='cuda')
-    inputs = [x.detach().requires_grad_() for x in inputs]
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    out = triton(*inputs)
-    out.sum().backward()
-    extra = torch.cuda.max_memory_allocated() - before - 4 * triton_impl.WORKSPACE
-    assert extra < 8 * out.nbytes
-
-
-@pytest.mark.gpu
-@on_gpu
-def test_gpu_takes_triton_and_compiles():
-    triton, inputs = setup('triton', **SMALL, device='cuda')
-    chosen = functools.partial(triton, backend=None)
-    compiled = torch.compile(chosen, fullgraph=True)
-    assert torch.equal(compiled(*inputs), triton(*inputs))

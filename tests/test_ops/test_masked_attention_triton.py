@@ -4,31 +4,17 @@ import functools
 
 import pytest
 import torch
-from masked_cases import NAMES, setup
-from operator_checks import (
-    check_call,
-    check_empty,
-    check_operator,
-    check_repeatable,
-    every_real_call,
-)
-from triton_devices import (
-    each_of,
-    every_device,
-    every_dtype,
-    opcheck,
-    outer_run,
-    run_under_interpreter,
-    seldom,
-    seldom_interpreted,
-)
+from operator_cases import names_of
+from operator_cases import setup as setup_operator
+from operator_checks import check_as_near_as_the_definition, check_operator
+from triton_devices import every_triton
 
-from mmattn.ops import masked_attention
 from mmattn.ops.masked_attention import neighborhood_mask, triton_impl
-from tools.benchmark.tolerances import TOLERANCES, assert_close, run_with_grads
+from tools.benchmark.tolerances import run_with_grads
 
 pytest.importorskip('triton')
 
+NAMES = names_of('masked_attention')
 HARD = {
     'one token': dict(grid=(1, 1), num_special=0, B=1, M=1, D=3),
     'one token and a special one': dict(grid=(1, 1), B=1, M=1),
@@ -63,86 +49,34 @@ SOFT = {
 }
 SMALL = dict(grid=(4, 5), B=1, M=1, D=4)
 
-every_kind = pytest.mark.parametrize(
-    'kind', [dict(bias=True), dict(alpha=True)], ids=['hard', 'soft']
-)
+setup = functools.partial(setup_operator, 'masked_attention')
 
 
 def scores_of(q, k):
     return torch.einsum('bimd,bjmd->bmij', q, k) * q.shape[3] ** -0.5
 
 
-@outer_run
-def test_under_interpreter(cases):
-    run_under_interpreter(__file__, cases)
-
-
-@every_device
-@pytest.mark.parametrize(
-    'shape_and_fill',
-    each_of(
-        {
-            name: (shape, ('zero', 'neg_inf')[i % 2])
-            for i, (name, shape) in enumerate(HARD.items())
-        },
-        'map smaller than R',
-        'width 20',
-    ),
+@every_triton(
+    'shape, mask_fill',
+    {
+        name: (shape, ('zero', 'neg_inf')[i % 2])
+        for i, (name, shape) in enumerate(HARD.items())
+    },
+    'map smaller than R',
+    'width 20',
 )
-def test_hard_masks_against_reference(shape_and_fill, device):
-    shape, mask_fill = shape_and_fill
+def test_hard_masks_against_reference(shape, mask_fill, device):
     triton, inputs = setup('triton', **shape, device=device, mask_fill=mask_fill)
     check_operator(triton, inputs)
 
 
-@every_device
-@pytest.mark.parametrize('shape', each_of(SOFT, 'grid 14x14, R 5'))
+@every_triton('shape', SOFT, 'grid 14x14, R 5')
 def test_soft_masks_against_reference(shape, device):
     triton, inputs = setup('triton', **shape, alpha=True, device=device)
     check_operator(triton, inputs)
 
 
-@every_device
-@pytest.mark.parametrize('value', [0.0, 1.0])
-def test_alpha_at_its_ends(value, device):
-    """0 is the hard mask, 1 attention to all."""
-    shape = dict(SMALL, grid=(2, 3))
-    triton, (*qkv, _, alpha) = setup('triton', **shape, alpha=True, device=device)
-    soft = triton(*qkv, None, torch.full_like(alpha, value))
-    hard = setup('triton', **shape, kernel_size=3 if value == 0 else 5)[0]
-    for backend in ('reference', 'triton'):
-        expected = hard(*qkv, None, None, backend=backend)
-        assert_close(f'out of {backend}', expected, soft)
-
-
-@every_device
-@pytest.mark.parametrize(
-    'kind, dtype',
-    [
-        pytest.param(dict(bias=True), torch.float16, id='hard, float16'),
-        seldom(dict(bias=True), torch.bfloat16, id='hard, bfloat16'),
-        seldom(dict(alpha=True), torch.float16, id='soft, float16'),
-        pytest.param(dict(alpha=True), torch.bfloat16, id='soft, bfloat16'),
-    ],
-)
-def test_half_precision(kind, dtype, device):
-    triton, inputs = setup('triton', **SMALL, **kind, dtype=dtype, device=device)
-    check_operator(triton, inputs)
-
-
-@every_device
-@every_kind
-def test_half_precision_parameters_and_requires_grad_subset(kind, device):
-    triton, inputs = setup(
-        'triton', **SMALL, **kind, dtype=torch.bfloat16, device=device
-    )
-    inputs = [None if x is None else x.bfloat16() for x in inputs]
-    wanted = [name in ('k', 'bias', 'alpha') for name in NAMES]
-    check_operator(triton, inputs, wanted)
-
-
-@every_device
-@pytest.mark.parametrize('programs', [1, seldom(1000)])
+@every_triton('programs', {'one': 1, 'one for each block': 1000}, 'one for each block')
 def test_split_of_sums_over_tokens(monkeypatch, programs, device):
     """All of a special token's row in one program, and in one for each block."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
@@ -151,61 +85,18 @@ def test_split_of_sums_over_tokens(monkeypatch, programs, device):
     check_operator(triton, inputs)
 
 
-@every_device
-@every_kind
-def test_expanded_and_permuted_inputs(kind, device):
-    shape = dict(SMALL, B=2)
-    triton, (q, k, v, bias, alpha) = setup('triton', **shape, **kind, device=device)
-    inputs = [
-        q[:1].expand(2, -1, -1, -1),
-        k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
-        v.flip(1),
-        None if bias is None else bias.mT.contiguous().mT,
-        None if alpha is None else torch.stack([alpha, alpha], 1)[:, 0],
-    ]
-    check_operator(triton, inputs)
-
-
-@every_device
-def test_mixed_heads(device):
-    """Views of some heads of packed q, k and v."""
-    shape = dict(grid=(3, 4), num_special=1, B=1, M=3, D=4)
-    _, (q, k, v, bias, _) = setup(None, **shape, bias=True, device=device)
-
-    def mixed(q, k, v, bias, backend='triton'):
-        return masked_attention(
-            q, k, v, (3, 4), num_special=1, bias=bias, masked_heads=(0, 2),
-            backend=backend,
-        )  # fmt: skip
-
-    check_operator(mixed, [q, k, v, bias[:2]])
-
-
-@every_device
-@every_kind
-def test_batch_of_zero(kind, device):
-    triton, inputs = setup('triton', **dict(SMALL, B=0), **kind, device=device)
-    check_empty(triton, inputs)
-
-
-@every_device
-@pytest.mark.parametrize(
+@every_triton(
     'level, fill',
-    [
-        ('near 137', 'zero'),
-        seldom('near 137', 'neg_inf'),
-        ('near 137', 'soft'),
-        ('all at -249', 'zero'),
-        ('all at -249', 'neg_inf'),
-        ('all at -249', 'soft'),
-        seldom('all near 0', 'zero'),
-        seldom('all near 0', 'neg_inf'),
-        ('all near 0', 'soft'),
-    ],
+    {
+        f'{level}, {fill}': (level, fill)
+        for level in ('near 137', 'all at -249', 'all near 0')
+        for fill in ('zero', 'neg_inf', 'soft')
+    },
+    'near 137, neg_inf',
+    'all near 0, zero',
+    'all near 0, neg_inf',
 )
 def test_scores_out_of_the_range_of_exp(level, fill, device):
-    """Errors are at most twice those of the definition in float32; of gradients, also
-    the rounding of the log-sum-exp, which is as large as the scores."""
     shape = dict(SMALL, grid=(5, 6), num_special=1)
     shape['mask_fill'] = 'zero' if fill == 'soft' else fill
     triton, (q, k, v, _, alpha) = setup(
@@ -217,29 +108,11 @@ def test_scores_out_of_the_range_of_exp(level, fill, device):
         q, k = torch.ones_like(q) * 249**0.5, -torch.ones_like(k) * 249**0.5 / 2
     else:
         q = q * 1e-4
-    reference = functools.partial(triton, backend='reference')
-    inputs = [q, k, v, None, alpha]
-    floor = TOLERANCES[torch.float32].absolute
-    rounding = torch.finfo(torch.float32).eps * scores_of(q, k).abs().amax()
-    out, grads = run_with_grads(triton, inputs)
-    dense, dense_grads = run_with_grads(reference, inputs)
-    exact, exact_grads = run_with_grads(reference, inputs, dtype=torch.float64)
-    for name, e, d, a in zip(
-        ('out', *NAMES),
-        (exact, *exact_grads),
-        (dense, *dense_grads),
-        (out, *grads),
-        strict=True,
-    ):
-        if e is not None:
-            allowed = 2 * (d - e).abs().amax() + floor * (1 + e.abs().amax())
-            if name != 'out':
-                allowed += rounding * e.abs().amax()
-            assert (a - e).abs().amax() <= allowed, name
+    largest = scores_of(q, k).abs().amax()
+    check_as_near_as_the_definition(triton, [q, k, v, None, alpha], largest)
 
 
-@every_device
-@pytest.mark.parametrize('where', ['q', 'k', seldom('v')])
+@every_triton('where', {'q': 'q', 'k': 'k', 'v': 'v'}, 'v')
 def test_nan_reaches_neighbors_only(where, device):
     """Nothing outside a mask that is closed reads or writes the token."""
     shape = dict(grid=(7, 6), num_special=0, mask_fill='neg_inf', B=1, M=1, D=3)
@@ -260,15 +133,14 @@ def test_nan_reaches_neighbors_only(where, device):
         assert torch.equal(a[0, far], c[0, far])
 
 
-@every_device
-@pytest.mark.parametrize(
+@every_triton(
     'where, kind',
-    [
-        seldom('q', {}, id='q, hard'),
-        pytest.param('k', {}, id='k, hard'),
-        pytest.param('q', dict(alpha=True), id='q, soft'),
-        pytest.param('k', dict(alpha=True), id='k, soft'),
-    ],
+    {
+        f'{where}, {name}': (where, kind)
+        for where in 'qk'
+        for name, kind in (('hard', {}), ('soft', dict(alpha=True)))
+    },
+    'q, hard',
 )
 def test_nan_reaches_rows_that_see_it_only(where, kind, device):
     """A NaN in v is left out: with the paper's mask v is in a sum over all tokens."""
@@ -289,60 +161,3 @@ def test_nan_reaches_rows_that_see_it_only(where, kind, device):
     assert torch.equal(out[0, ~hit], clean[0, ~hit])
     for a, c in zip((out, *grads[:3]), (clean, *clean_grads[:3]), strict=True):
         assert torch.equal(a[1], c[1])
-
-
-@seldom_interpreted
-@every_device
-@every_kind
-def test_two_runs_are_equal(kind, device):
-    triton, inputs = setup('triton', **SMALL, **kind, device=device)
-    check_repeatable(triton, inputs)
-
-
-@every_device
-@every_kind
-def test_opcheck(kind, device):
-    shape = dict(grid=(2, 3), B=1, M=1, D=2)
-    triton, inputs = setup('triton', **shape, **kind, device=device)
-    inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
-    opcheck(
-        torch.ops.mmattn.masked_attention,
-        (*inputs, [2, 3], 3, 1, 'zero', 'triton'),
-        device,
-    )
-
-
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
-
-
-@pytest.mark.gpu
-@on_gpu
-@every_dtype
-@every_real_call('masked_attention')
-def test_real_shapes(call, dtype):
-    check_call(call, 'triton', dtype, 'cuda')
-
-
-@pytest.mark.gpu
-@on_gpu
-@every_kind
-def test_memory_is_linear_in_tokens(kind):
-    """At 200 x 334 patches a map of scores alone would be 17 GB."""
-    shape = dict(grid=(200, 334), num_special=0, B=1, M=1, D=32)
-    triton, inputs = setup('triton', **shape, **kind, device='cuda')
-    inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    out = triton(*inputs)
-    out.sum().backward()
-    assert torch.cuda.max_memory_allocated() - before < 16 * out.nbytes
-
-
-@pytest.mark.gpu
-@on_gpu
-@every_kind
-def test_gpu_takes_triton_and_compiles(kind):
-    triton, inputs = setup('triton', **SMALL, **kind, device='cuda')
-    chosen = functools.partial(triton, backend=None)
-    compiled = torch.compile(chosen, fullgraph=True)
-    assert torch.equal(compiled(*inputs), triton(*inputs))

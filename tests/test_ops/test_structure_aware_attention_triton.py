@@ -4,24 +4,8 @@ import functools
 
 import pytest
 import torch
-from operator_checks import (
-    check_call,
-    check_empty,
-    check_nan_stays_in_its_image,
-    check_operator,
-    check_repeatable,
-    every_real_call,
-)
-from triton_devices import (
-    each_of,
-    every_device,
-    every_dtype,
-    opcheck,
-    outer_run,
-    run_under_interpreter,
-    seldom,
-    seldom_interpreted,
-)
+from operator_checks import check_operator
+from triton_devices import every_triton
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import circular_kernel_spectrum, triton_impl
@@ -50,55 +34,21 @@ SHAPES = {
 GRIDS = {'small': (5, 7), 'large': (3, 66)}
 
 triton = functools.partial(structure_aware_attention, backend='triton')
-every_path = pytest.mark.parametrize('grid', GRIDS.values(), ids=GRIDS.keys())
-small_path = pytest.mark.parametrize('grid', each_of(GRIDS, 'large'))
 
 
-@outer_run
-def test_under_interpreter(cases):
-    run_under_interpreter(__file__, cases)
-
-
-@every_device
-@pytest.mark.parametrize(
+@every_triton(
     'shape',
-    each_of(
-        SHAPES,
-        'grid 7x5, three patterns',
-        'grid 7x7, one pattern, one head',
-        'grid 17x14, three patterns',
-        'grid 33x2, three patterns',
-    ),
+    SHAPES,
+    'grid 7x5, three patterns',
+    'grid 7x7, one pattern, one head',
+    'grid 17x14, three patterns',
+    'grid 33x2, three patterns',
 )
 def test_against_reference(shape, device):
     check_operator(triton, make_structure_aware_inputs(**shape, device=device))
 
 
-@every_device
-@pytest.mark.parametrize(
-    'grid, dtype',
-    [(GRIDS['small'], torch.float16), (GRIDS['large'], torch.bfloat16)],
-    ids=['small, float16', 'large, bfloat16'],
-)
-def test_half_precision(grid, dtype, device):
-    inputs = make_structure_aware_inputs(
-        grid=grid, B=1, M=2, D=4, K=2, dtype=dtype, device=device
-    )
-    check_operator(triton, inputs)
-
-
-@every_device
-@every_path
-def test_half_precision_weights_and_requires_grad_subset(grid, device):
-    inputs = make_structure_aware_inputs(
-        grid=grid, B=1, M=1, D=4, K=2,
-        dtype=torch.bfloat16, weight_dtype=torch.bfloat16, device=device,
-    )  # fmt: skip
-    check_operator(triton, inputs, [name in ('k', 'w_b') for name in NAMES])
-
-
-@every_device
-@every_path
+@every_triton('grid', GRIDS)
 def test_half_spectra(grid, device):
     """As a module keeps them in eval: not contiguous, a gradient for each."""
     *rest, w_a, w_b, bias = make_structure_aware_inputs(
@@ -123,8 +73,7 @@ def test_half_spectra(grid, device):
         assert_close(name, expected, actual, torch.float32)
 
 
-@every_device
-@pytest.mark.parametrize('programs', [1, seldom(1000)])
+@every_triton('programs', {'one': 1, 'one for each head': 1000}, 'one for each head')
 def test_split_of_sums_over_heads(monkeypatch, programs, device):
     """All heads in one program, and each in one of its own."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
@@ -132,76 +81,3 @@ def test_split_of_sums_over_heads(monkeypatch, programs, device):
         triton,
         make_structure_aware_inputs(grid=(3, 5), B=1, M=2, D=2, K=2, device=device),
     )
-
-
-@every_device
-@small_path
-def test_expanded_and_permuted_inputs(grid, device):
-    q, k, v, w_a, w_b, bias = make_structure_aware_inputs(
-        grid=grid, B=2, M=1, D=3, K=2, device=device
-    )
-    inputs = [
-        q[:1].expand(2, -1, -1, -1),
-        k.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),  # D is not last
-        v.flip(1),
-        w_a.transpose(0, 1).contiguous().transpose(0, 1),
-        w_b.flip(0),
-        bias.T.contiguous().T,
-    ]
-    check_operator(triton, inputs)
-
-
-@every_device
-@every_path
-def test_batch_of_zero(grid, device):
-    inputs = make_structure_aware_inputs(grid=grid, B=0, device=device)
-    check_empty(triton, inputs)
-
-
-@every_device
-@small_path
-def test_nan_stays_in_its_batch_element(grid, device):
-    inputs = make_structure_aware_inputs(grid=grid, B=3, M=1, D=2, K=1, device=device)
-    check_nan_stays_in_its_image(triton, inputs, 0)
-
-
-@seldom_interpreted
-@every_device
-@every_path
-def test_two_runs_are_equal(grid, device):
-    inputs = make_structure_aware_inputs(grid=grid, B=1, M=2, D=2, K=1, device=device)
-    check_repeatable(triton, inputs)
-
-
-@every_device
-@every_path
-def test_opcheck(grid, device):
-    *qkv, w_a, w_b, bias = make_structure_aware_inputs(
-        grid=grid, B=1, M=1, D=2, K=1, device=device
-    )
-    w_a, w_b = (
-        torch.view_as_real(circular_kernel_spectrum(w, grid)) for w in (w_a, w_b)
-    )
-    inputs = [x.detach().requires_grad_() for x in (*qkv, w_a, w_b, bias)]
-    opcheck(
-        torch.ops.mmattn.structure_aware_attention,
-        (*inputs, list(grid), 'triton'),
-        device,
-    )
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
-@every_dtype
-@every_real_call('structure_aware_attention')
-def test_real_shapes(call, dtype):
-    check_call(call, 'triton', dtype, 'cuda')
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
-@every_path
-def test_gpu_takes_triton_and_compiles(grid):
-    inputs = make_structure_aware_inputs(grid=grid, device='cuda')
-    compiled = torch.compile(structure_aware_attention, fullgraph=True)
-    assert torch.equal(compiled(*inputs), triton(*inputs))
