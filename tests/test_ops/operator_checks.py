@@ -7,39 +7,59 @@ for it: the backend under test.
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import chain, product
 
 import pytest
 import torch
+from operator_cases import REGISTERED, setup, setup_registered
 from torch import Tensor
 
-from tools.benchmark.real_shapes import Call, real_calls
-from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
+from tools.benchmark.real_shapes import Call
+from tools.benchmark.tolerances import (
+    TOLERANCES,
+    assert_close,
+    deterministic,
+    run_with_grads,
+)
 
 DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
 
 every_dtype = pytest.mark.parametrize('dtype', DTYPES, ids=lambda d: str(d)[6:])
 
 
-def every_case_in_float64(**axes: dict[str, object]):
-    """Parametrize over all combinations in float64, and over some in other dtypes.
+def every_case(turns: int = 1, narrow: bool = True, **axes: dict[str, object]):
+    """Parametrize over all combinations in float64, of which most are slow.
 
-    Those are a diagonal: case i takes value i of each axis, starting over at its end.
+    The fast ones are diagonals: case i takes value i of each axis, starting over at
+    its end.
 
     Args:
+        turns: number of diagonals; each is shifted by one against the last.
+        narrow: whether the other dtypes take the first diagonal, by turns.
         axes: values by their names in the test's id, by the name of the argument.
     """
     tables = [list(axis.items()) for axis in axes.values()]
-    rows = [((), ())]
-    for table in tables:
-        rows = [((*names, n), (*row, v)) for names, row in rows for n, v in table]
-    cases = [
-        pytest.param(*row, torch.float64, id=', '.join((*names, 'float64')))
-        for names, row in rows
+    diagonals = [
+        [
+            tuple(table[(i + turn * k) % len(table)] for k, table in enumerate(tables))
+            for i in range(max(map(len, tables)))
+        ]
+        for turn in range(turns)
     ]
-    for i in range(max(map(len, (*tables, DTYPES[1:])))):
-        names, row = zip(*(table[i % len(table)] for table in tables), strict=True)
-        dtype = DTYPES[1 + i % 3]
-        cases.append(pytest.param(*row, dtype, id=', '.join((*names, str(dtype)[6:]))))
+    fast = {tuple(name for name, _ in row) for row in chain(*diagonals)}
+    rows = [(row, torch.float64) for row in product(*tables)]
+    rows += [(row, DTYPES[1 + i % 3]) for i, row in enumerate(diagonals[0]) if narrow]
+    cases = []
+    for row, dtype in rows:
+        names, values = zip(*row, strict=True)
+        cases.append(
+            pytest.param(
+                *values,
+                dtype,
+                id=', '.join((*names, str(dtype)[6:])),
+                marks=[] if names in fast else pytest.mark.slow,
+            )
+        )
     return pytest.mark.parametrize([*axes, 'dtype'], cases)
 
 
@@ -87,9 +107,12 @@ def check_operator(
                 assert_close(f'grad of {name}', e, a, dtype)
 
 
-def every_real_call(operator: str):
-    """Parametrize over the calls at the shapes of real models."""
-    return pytest.mark.parametrize('call', real_calls(operator), ids=str)
+def check_decomposition(name: str, **shape):
+    """Compare what exported graphs hold with the definition."""
+    decompose = REGISTERED[name].decomposition
+    tensors, settings = setup_registered(name, **shape)
+    out = setup(name, 'reference', **shape)[0](*setup(name, **shape)[1])
+    assert_close('out', out, decompose(*tensors, **settings).reshape(out.shape))
 
 
 def check_call(call: Call, backend: str, dtype: torch.dtype, device: str):
@@ -133,14 +156,21 @@ def check_expanded_cotangent(operator: Callable, inputs: Sequence, index: int):
     assert torch.equal(expanded, dense)
 
 
-def check_nan_stays_in_its_image(operator: Callable, inputs: Sequence, index: int):
-    """Check that a NaN in image 1 of three changes nothing of the other two."""
-    inputs = list(inputs)
-    clean, clean_grads = run_with_grads(operator, inputs)
-    inputs[index] = inputs[index].clone()
-    inputs[index][1, 5] = float('nan')
-    out, grads = run_with_grads(operator, inputs)
-    assert out[1, 5].isnan().all()
-    for x, e in zip((out, *grads), (clean, *clean_grads), strict=True):
-        if x is not None and x.shape[0] == 3 and x.dim() == out.dim():
-            assert torch.equal(x[::2], e[::2])
+def check_as_near_as_the_definition(operator: Callable, inputs: Sequence, largest):
+    """Check scores out of the range of exp, up to `largest`.
+
+    Errors are at most twice those of the definition in float32; of gradients, also the
+    rounding of the log-sum-exp, which is as large as the scores.
+    """
+    reference = functools.partial(operator, backend='reference')
+    runs = run_with_grads(operator, inputs), run_with_grads(reference, inputs)
+    exact, exact_grads = run_with_grads(reference, inputs, dtype=torch.float64)
+    floor = TOLERANCES[torch.float32].absolute
+    rounding = torch.finfo(torch.float32).eps * largest
+    for i, e in enumerate((exact, *exact_grads)):
+        if e is not None:
+            a, d = ((out, *grads)[i] for out, grads in runs)
+            allowed = 2 * (d - e).abs().amax() + floor * (1 + e.abs().amax())
+            if i:
+                allowed += rounding * e.abs().amax()
+            assert (a - e).abs().amax() <= allowed, i

@@ -5,91 +5,22 @@ All in float64 on the CPU, where each operator has a kernel besides its definiti
 
 import pytest
 import torch
+from operator_cases import CASES, LEVELS, cpu_kernels, take_form
 from torch.autograd import forward_ad
 
-from mmattn.ops import (
-    deformable_attention,
-    fused_ms_deform_attn,
-    landmark_attention,
-    masked_attention,
-    ms_deform_attn,
-    neighborhood_attention,
-    pointwise_linear,
-    structure_aware_attention,
-)
-from mmattn.ops.deformable_attention import torch_impl
+from mmattn.ops import pointwise_linear
 from mmattn.ops.ms_deform_attn import interface as ms_deform_interface
+from tools.benchmark.tolerances import assert_close
 
-B, M, D = 2, 2, 4
-GRID, N = (3, 4), 12
-LEVELS = [(4, 5), (2, 3)]
-QKV = [(B, N, M, D)] * 3
-SAMPLES = (B, 3, M, 2, 2)
-SQUARE = [(B, 9, M, 3)] * 3
-
-
-def deformable(q, k, v, positions, table, **backend):
-    return deformable_attention(q, k, v, GRID, positions, table, **backend)
-
-
-def masked(q, k, v, bias, global_bias, **backend):
-    return masked_attention(
-        q, k, v, GRID, masked_heads=1, bias=bias, global_bias=global_bias, **backend
-    )
-
-
-def masked_fully(q, k, v, bias, **backend):
-    return masked_attention(q, k, v, GRID, bias=bias, mask_fill='neg_inf', **backend)
-
-
-def soft(q, k, v, alpha, **backend):
-    return masked_attention(q, k, v, GRID, alpha=alpha.sigmoid(), **backend)
-
-
-def ms_deform(value, locations, weights, **backend):
-    return ms_deform_attn(value, LEVELS, locations.sigmoid(), weights, **backend)
-
-
-def fused(value, reference, offsets, logits, **backend):
-    reference = reference.sigmoid()
-    return fused_ms_deform_attn(value, LEVELS, reference, offsets, logits, **backend)
-
-
-LANDMARKS = [(B, 3, M, D)] * 2
-WITH_BACKENDS = {
-    'landmark': (landmark_attention, [*QKV, *LANDMARKS]),
-    'landmark-mixed': (
-        landmark_attention,
-        [*QKV, *LANDMARKS, (3, M), (M, 3), (3, M), (M, 3)],
-    ),
-    'masked': (masked, [*QKV, (1, 3, 3), (1, N, N)]),
-    'neg_inf': (masked_fully, [*QKV, (M, 3, 3)]),
-    'soft': (soft, [*QKV, (M,)]),
-    'structure': (
-        structure_aware_attention,
-        [*QKV, (D, 3, *GRID), (3, *GRID), (D, 3)],
-    ),
-    'deformable': (
-        deformable,
-        [(B, N, M, D), (B, 5, M, D), (B, 5, M, D), (B, 1, 5, 2), (M, 5, 7)],
-    ),
-    'ms-deform': (ms_deform, [(B, 26, M, D), (*SAMPLES, 2), SAMPLES]),
-    'neighborhood': (neighborhood_attention, [(B, 4, 5, M, D)] * 3 + [(M, 5, 5)]),
-    'fused': (fused, [(B, 26, M, D), (B, 3, 1, 2), (*SAMPLES, 2), SAMPLES]),
-}
-CASES = {
-    **WITH_BACKENDS,
-    'pointwise': (pointwise_linear, [(B, N, 4), (5, 4), (5,)]),
-}
-every_operator = pytest.mark.parametrize('case', CASES.values(), ids=CASES)
-every_backend = pytest.mark.parametrize(
-    'case', WITH_BACKENDS.values(), ids=WITH_BACKENDS
-)
+NAMES = [name for name, case in CASES.items() if not case.repeats]
+OTHERS = {'pointwise': (pointwise_linear, [(2, 12, 4), (5, 4), (5,)])}
+every_operator = pytest.mark.parametrize('name', [*NAMES, *OTHERS])
+every_kernel = pytest.mark.parametrize('name', NAMES)
 
 
 @pytest.fixture(autouse=True)
 def kernels_on_small_inputs(monkeypatch):
-    monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 0)
+    take_form(monkeypatch, {'deformable_attention.torch_impl.REFERENCE_PAIRS': 0})
 
 
 def random(shapes, seed=0):
@@ -97,6 +28,22 @@ def random(shapes, seed=0):
     return tuple(
         torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
     )
+
+
+def setup(name, backend=None, seed=0):
+    """Return a function of the tensors that are not None, the tensors, and tangents."""
+    if name in OTHERS:
+        operator, shapes = OTHERS[name]
+        return operator, random(shapes, seed), random(shapes, seed + 1)
+    attend, inputs = CASES[name].setup(backend, dtype=torch.float64, seed=seed)
+    present = [i for i, x in enumerate(inputs) if x is not None]
+
+    def function(*tensors):
+        given = dict(zip(present, tensors, strict=True))
+        return attend(*(given.get(i) for i in range(len(inputs))))
+
+    tensors = tuple(inputs[i].contiguous() for i in present)
+    return function, tensors, random([x.shape for x in tensors], seed + 1)
 
 
 def difference_quotient(operator, inputs, tangents, step=1e-6):
@@ -113,9 +60,8 @@ def assert_near(actual, expected):
 
 
 @every_operator
-def test_jvp(case):
-    operator, shapes = case
-    inputs, tangents = random(shapes), random(shapes, seed=1)
+def test_jvp(name):
+    operator, inputs, tangents = setup(name)
     expected = difference_quotient(operator, inputs, tangents)
     out, tangent = torch.func.jvp(operator, inputs, tangents)
     torch.testing.assert_close(out, operator(*inputs))
@@ -125,9 +71,8 @@ def test_jvp(case):
 
 @pytest.mark.parametrize('leaves', [False, True], ids=['constants', 'leaves'])
 @every_operator
-def test_each_dual_tensor_alone(case, leaves):
-    operator, shapes = case
-    inputs, tangents = random(shapes), random(shapes, seed=1)
+def test_each_dual_tensor_alone(name, leaves):
+    operator, inputs, tangents = setup(name)
     for i, tangent in enumerate(tangents):
         only = [t if j == i else torch.zeros_like(t) for j, t in enumerate(tangents)]
         expected = difference_quotient(operator, inputs, only)
@@ -140,9 +85,9 @@ def test_each_dual_tensor_alone(case, leaves):
 
 
 @every_operator
-def test_grad_and_vmap(case):
-    operator, shapes = case
-    samples = [random(shapes, seed) for seed in range(2)]
+def test_grad_and_vmap(name):
+    operator = setup(name)[0]
+    samples = [setup(name, seed=seed)[1] for seed in range(2)]
 
     def loss(*tensors):
         return operator(*tensors).square().sum()
@@ -152,8 +97,7 @@ def test_grad_and_vmap(case):
         return torch.autograd.grad(loss(*leaves), leaves)
 
     expected = [by_autograd(inputs) for inputs in samples]
-    argnums = tuple(range(len(shapes)))
-    gradients = torch.func.grad(loss, argnums)
+    gradients = torch.func.grad(loss, tuple(range(len(samples[0]))))
     torch.testing.assert_close(gradients(*samples[0]), expected[0])
     stacks = [torch.stack(x) for x in zip(*samples, strict=True)]
     outs = torch.func.vmap(operator)(*stacks)
@@ -163,18 +107,12 @@ def test_grad_and_vmap(case):
     torch.testing.assert_close(actual, stacked)
 
 
-@every_backend
-def test_a_named_kernel_refuses(case):
-    operator, shapes = case
-    inputs, tangents = random(shapes), random(shapes, seed=1)
-
-    def on_kernel(*tensors):
-        return operator(*tensors, backend='torch')
-
-    def on_reference(*tensors):
-        return operator(*tensors, backend='reference')
-
-    message = "'torch' supports neither forward-mode .* use None or 'reference'"
+@every_kernel
+def test_a_named_kernel_refuses(name):
+    (backend, *_) = cpu_kernels(CASES[name])
+    on_kernel, inputs, tangents = setup(name, backend)
+    on_reference = setup(name, 'reference')[0]
+    message = f"'{backend}' supports neither forward-mode .* use None or 'reference'"
     with pytest.raises(ValueError, match=message):
         torch.func.jvp(on_kernel, inputs, tangents)
     with pytest.raises(ValueError, match=message):
@@ -184,11 +122,12 @@ def test_a_named_kernel_refuses(case):
         torch.testing.assert_close(on_kernel(*inputs), on_reference(*inputs))
 
 
-@every_backend
-def test_a_tangent_of_the_cotangent_is_not_dropped(case):
-    operator, shapes = case
-    leaves = [x.requires_grad_() for x in random(shapes)]
-    out = operator(*leaves, backend='torch')
+@every_kernel
+def test_a_tangent_of_the_cotangent_is_not_dropped(name):
+    (backend, *_) = cpu_kernels(CASES[name])
+    operator, inputs, _ = setup(name, backend)
+    leaves = [x.requires_grad_() for x in inputs]
+    out = operator(*leaves)
     with forward_ad.dual_level():
         grad = forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out))
         with pytest.raises((ValueError, NotImplementedError), match='forward'):
@@ -196,8 +135,7 @@ def test_a_tangent_of_the_cotangent_is_not_dropped(case):
 
 
 def test_jvp_in_a_compiled_function():
-    operator, shapes = CASES['ms-deform']
-    inputs, tangents = random(shapes), random(shapes, seed=1)
+    operator, inputs, tangents = setup('ms-deform, locations')
 
     def derivative(inputs, tangents):
         return torch.func.jvp(operator, inputs, tangents)[1]
@@ -206,14 +144,10 @@ def test_jvp_in_a_compiled_function():
     torch.testing.assert_close(compiled(inputs, tangents), derivative(inputs, tangents))
 
 
-@pytest.mark.parametrize('name', ['ms-deform', 'fused'])
+@pytest.mark.parametrize('name', [name for name in NAMES if 'ms-deform' in name])
 def test_second_derivatives_of_ms_deform(name):
-    operator, shapes = CASES[name]
-    leaves = [x.requires_grad_() for x in random(shapes)]
-
-    def on_kernel(*tensors):
-        return operator(*tensors, backend='torch')
-
+    on_kernel, inputs, _ = setup(name, 'torch')
+    leaves = [x.requires_grad_() for x in inputs]
     assert torch.autograd.gradgradcheck(on_kernel, leaves, fast_mode=True)
     some = [leaves[0], *(x.detach() for x in leaves[1:])]
     assert torch.autograd.gradgradcheck(on_kernel, some, fast_mode=True)
@@ -221,14 +155,12 @@ def test_second_derivatives_of_ms_deform(name):
 
 @pytest.mark.parametrize('backend', ['torch', 'reference'])
 def test_backward_function_of_ms_deform(backend):
-    _, shapes = CASES['ms-deform']
-    value, locations, weights = (x.requires_grad_() for x in random(shapes))
-    places = locations.sigmoid()
-    out = ms_deform_attn(value, LEVELS, places, weights)
-    grad = torch.ones_like(out)
-    tensors = value, LEVELS, places, weights
+    attend, inputs, _ = setup('ms-deform, locations', backend)
+    leaves = value, points, weights = [x.requires_grad_() for x in inputs]
+    out = attend(*leaves)
+    expected = torch.autograd.grad(out, leaves, torch.ones_like(out))
     gradients = ms_deform_interface.ms_deform_attn_backward(
-        grad, *tensors, backend=backend
+        torch.ones_like(out), value, LEVELS, points, weights, backend=backend
     )
-    expected = torch.autograd.grad(out, (value, places, weights), grad)
-    torch.testing.assert_close(tuple(gradients), expected)
+    for e, a in zip(expected, gradients, strict=True):
+        assert_close('gradient', e, a)

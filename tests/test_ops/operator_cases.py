@@ -1,0 +1,295 @@
+"""Calls of every operator for tests: tensors by position, the settings by name."""
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from interpreter import interpreted
+from torch import Tensor
+
+from mmattn import ops
+from mmattn.ops.operator import OPERATORS as REGISTERED
+from mmattn.ops.structure_aware_attention import rfft_grid
+from tools.benchmark import inputs
+
+LEVELS = ((7, 5), (4, 3), (1, 1))
+FORMS = {
+    'locations': dict(),
+    'offsets from points': dict(fused=True),
+    'offsets in boxes': dict(fused=True, boxes=True),
+}
+
+
+class Operator(NamedTuple):
+    """Describe how to call an operator.
+
+    Args:
+        attend: takes the tensors by position, settings and `backend`.
+        make: returns the tensors for sizes, a dtype, a device and a seed.
+        names: names of the tensors.
+        sizes: defaults of the sizes that are settings, too.
+        settings: defaults of the settings that are no sizes.
+    """
+
+    attend: Callable[..., Tensor]
+    make: Callable[..., list[Tensor | None]]
+    names: str
+    sizes: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+
+
+def _masked(q, k, v, bias, alpha, masked_heads=None, **settings):
+    bias, alpha = (None if x is None else x[:masked_heads] for x in (bias, alpha))
+    settings['masked_heads'] = masked_heads
+    return ops.masked_attention(q, k, v, bias=bias, alpha=alpha, **settings)
+
+
+def _deformable(q, k, v, positions, table, grid, **settings):
+    return ops.deformable_attention(q, k, v, grid, positions, table, **settings)
+
+
+def _ms_deform(value, points, weights, reference, shapes, backend=None):
+    if reference is None:
+        return ops.ms_deform_attn(value, shapes, points, weights, backend=backend)
+    return ops.fused_ms_deform_attn(
+        value, shapes, reference, points, weights, backend=backend
+    )
+
+
+OPERATORS = {
+    'landmark_attention': Operator(
+        ops.landmark_attention,
+        inputs.make_landmark_inputs,
+        'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k',
+    ),
+    'masked_attention': Operator(
+        _masked,
+        inputs.make_masked_inputs,
+        'q k v bias alpha',
+        dict(grid=(7, 5), kernel_size=3, num_special=1),
+        dict(mask_fill='zero', masked_heads=None),
+    ),
+    'structure_aware_attention': Operator(
+        ops.structure_aware_attention,
+        inputs.make_structure_aware_inputs,
+        'q k v w_a w_b bias',
+        dict(grid=(7, 5)),
+    ),
+    'deformable_attention': Operator(
+        _deformable,
+        inputs.make_deformable_inputs,
+        'q k v positions table',
+        dict(grid=(7, 5)),
+        dict(align_corners=True),
+    ),
+    'ms_deform_attn': Operator(
+        _ms_deform,
+        inputs.make_ms_deform_inputs,
+        'value points weights reference',
+        dict(shapes=LEVELS),
+    ),
+    'neighborhood_attention': Operator(
+        ops.neighborhood_attention,
+        inputs.make_neighborhood_inputs,
+        'q k v rpb',
+    ),
+}
+
+
+def names_of(name: str) -> list[str]:
+    return OPERATORS[name].names.split()
+
+
+def backends_of(name: str) -> Mapping[str, ModuleType]:
+    """Return an operator's backends by name, fastest first."""
+    return REGISTERED[name].backends
+
+
+def setup(name: str, backend: str | None = None, **shape):
+    """Return an operator as a function of its tensors, and the tensors."""
+    operator = OPERATORS[name]
+    settings = {key: shape.pop(key, x) for key, x in operator.settings.items()}
+    sizes = operator.sizes | shape
+    settings |= {key: sizes[key] for key in operator.sizes}
+    function = functools.partial(operator.attend, backend=backend, **settings)
+    return function, operator.make(**sizes)
+
+
+def setup_registered(name: str, **shape):
+    """Return the tensors and settings of a call of `torch.ops.mmattn`."""
+    function, inputs = setup(name, 'reference', **shape)
+    settings = dict(function.keywords)
+    for key in ('backend', 'masked_heads'):
+        settings.pop(key, None)
+    if name == 'ms_deform_attn':
+        settings['shapes'] = [side for level in settings['shapes'] for side in level]
+    if name == 'structure_aware_attention':
+        halves = (rfft_grid(w, settings['grid']) for w in inputs[3:5])
+        inputs[3:5] = map(torch.view_as_real, halves)
+    return inputs, settings
+
+
+class Case(NamedTuple):
+    """Describe a small call.
+
+    Args:
+        operator: name of the operator.
+        shape: its sizes and settings.
+        form: values of constants of the CPU backend, by their places in `mmattn.ops`,
+            which make it take one of its forms.
+        dynamic: sizes that may change in one compiled graph.
+        repeats: whether it is as the case before but for the form.
+    """
+
+    operator: str
+    shape: dict[str, Any]
+    form: dict[str, Any] = {}
+    dynamic: dict[str, Any] = dict(B=3)
+    repeats: bool = False
+
+    def setup(self, backend: str | None = None, **changes):
+        return setup(self.operator, backend, **(self.shape | changes))
+
+
+LANDMARK = dict(N=20, M=2, D=4, L=5)
+MASKED = dict(grid=(4, 5), M=2, D=4)
+CIRCULAR = dict(M=1, D=4, K=2)
+DEFORMABLE = dict(grid=(4, 5), K=5, M=2, D=4, G=1)
+SAMPLED = dict(Q=5, M=2, D=4)
+WINDOWS = dict(grid=(6, 9), K=3, M=2, D=4)
+LINEAR = {
+    'masked_attention.torch_impl.DENSE_TOKENS': 0,
+    'masked_attention.torch_impl.SOFT_DENSE_TOKENS': 0,
+}
+PRODUCTS = {'deformable_attention.torch_impl.REFERENCE_PAIRS': 0}
+EACH_HEAD = {
+    'ms_deform_attn.torch_impl.SAMPLES_OF_A_HEAD': 0,
+    'ms_deform_attn.torch_impl.SAMPLES_PER_PIXEL': 0,
+}
+# Of neighborhood attention, by TILED_PIXELS, DENSE_PIXELS and BORDER_TILE.
+WINDOW_FORMS = {
+    name: {
+        'neighborhood_attention.stencil.TILED_PIXELS': tiled,
+        'neighborhood_attention.tiles.DENSE_PIXELS': dense,
+        'neighborhood_attention.tiles.BORDER_TILE': border,
+    }
+    for name, tiled, dense, border in (
+        ('dense', 10**9, 10**9, 14),
+        ('tiles', 10**9, 0, 14),
+        ('stencil', 0, 0, 4),
+        ('stencil-whole-border', 0, 0, 10**9),
+    )
+}
+CASES = {
+    'landmark': Case('landmark_attention', LANDMARK, dynamic=dict(N=13, B=3)),
+    'landmark, mixed heads': Case(
+        'landmark_attention', dict(LANDMARK, E=3), dynamic=dict(N=13, B=3)
+    ),
+    'masked': Case(
+        'masked_attention', dict(MASKED, bias=True), LINEAR, dict(grid=(9, 8), B=3)
+    ),
+    'masked, some heads': Case(
+        'masked_attention', dict(MASKED, bias=True, masked_heads=1), LINEAR
+    ),
+    'masked, neg_inf': Case(
+        'masked_attention', dict(MASKED, mask_fill='neg_inf', num_special=0), LINEAR
+    ),
+    'masked, dense': Case('masked_attention', dict(MASKED, bias=True), repeats=True),
+    'masked, soft': Case(
+        'masked_attention', dict(MASKED, alpha=True), LINEAR, dict(grid=(9, 8), B=3)
+    ),
+    'masked, soft, dense': Case(
+        'masked_attention', dict(MASKED, alpha=True), repeats=True
+    ),
+    'structure-aware': Case(
+        'structure_aware_attention', dict(CIRCULAR, grid=(5, 7)), dynamic=dict(B=5)
+    ),
+    'structure-aware, products': Case(
+        'structure_aware_attention',
+        dict(CIRCULAR, grid=(7, 6)),
+        {
+            'structure_aware_attention.torch_impl.PRODUCT_TOKENS': 0,
+            'structure_aware_attention.torch_impl.PRODUCT_HEADS': 0,
+        },
+        repeats=True,
+    ),
+    'structure-aware, fft': Case(
+        'structure_aware_attention', dict(CIRCULAR, grid=(3, 66)), repeats=True
+    ),
+    'deformable': Case('deformable_attention', DEFORMABLE, PRODUCTS, dict(K=6, B=3)),
+    'deformable, any table': Case(
+        'deformable_attention',
+        dict(DEFORMABLE, table_size=(3, 6), align_corners=False),
+        PRODUCTS,
+        dict(K=6, grid=(9, 8)),
+    ),
+    **{
+        f'ms-deform, {form}': Case(
+            'ms_deform_attn',
+            dict(SAMPLED, **settings),
+            EACH_HEAD if form == 'locations' else {},
+            dict(Q=29, B=3),
+        )
+        for form, settings in FORMS.items()
+    },
+    **{
+        f'neighborhood, {form}': Case(
+            'neighborhood_attention',
+            WINDOWS,
+            WINDOW_FORMS[form],
+            dict(grid=(7, 11), B=3),
+            repeats=form != 'dense',
+        )
+        for form in ('dense', 'tiles', 'stencil')
+    },
+}
+
+
+def take_form(monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]):
+    """Make calls of any size take one form of the CPU backend."""
+    for place, value in form.items():
+        module, _, constant = place.rpartition('.')
+        module = importlib.import_module(f'mmattn.ops.{module}')
+        monkeypatch.setattr(module, constant, value)
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
+on_gpu = [pytest.mark.gpu, needs_gpu]
+
+
+def kernels(forms: bool = True, interpreted_cases=tuple(CASES)) -> list:
+    """Return parameters: every case on every kernel.
+
+    They are the case, a backend's name and a device: the CPU's kernels on the CPU, and
+    Triton's on a GPU and under the interpreter.
+
+    Args:
+        forms: whether to take all forms of the CPU's kernels, or each call once.
+        interpreted_cases: cases for which Triton's kernels are interpreted.
+    """
+    rows = []
+    for name, case in CASES.items():
+        if forms or not case.repeats:
+            rows += [(name, case, x, 'cpu', ()) for x in cpu_kernels(case)]
+        if not case.repeats and 'triton' in backends_of(case.operator):
+            rows.append((name, case, 'triton', 'cuda', on_gpu))
+            if name in interpreted_cases:
+                rows.append((name, case, 'triton', 'cpu', interpreted))
+    return [
+        pytest.param(*row, id=f'{name}, {row[1]}, {row[2]}', marks=marks)
+        for name, *row, marks in rows
+    ]
+
+
+def cpu_kernels(case: Case) -> list[str]:
+    """Return the names of the backends that run on a CPU, without the definition."""
+    tensors = case.setup()[1]
+    return [
+        name
+        for name, module in backends_of(case.operator).items()
+        if name not in ('triton', 'reference') and not module.unsupported(*tensors)
+    ]
