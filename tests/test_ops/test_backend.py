@@ -1,0 +1,132 @@
+"""Choice of the implementation that runs a call."""
+
+import functools
+import importlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from operator_cases import (
+    CASES,
+    OPERATORS,
+    REGISTERED,
+    backends_of,
+    setup,
+    take_form,
+)
+
+from mmattn.ops import masked_attention, triton_launch
+from mmattn.ops.ms_deform_attn import triton_impl as ms_deform_triton
+from tools.benchmark.inputs import make_landmark_inputs, make_masked_inputs
+
+
+@pytest.mark.parametrize(
+    'version, message',
+    [('3.5.1', '3.6 or newer, got 3.5.1'), ('3.6.0', None), ('3.10.0+git1', None)],
+)
+def test_release_of_triton(monkeypatch, version, message):
+    monkeypatch.setattr(triton_launch.util, 'find_spec', lambda name: name)
+    monkeypatch.setattr(triton_launch.metadata, 'version', lambda name: version)
+    reason = triton_launch.reason_without_triton()
+    assert reason is None if message is None else message in reason
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', reason)
+    triton = backends_of('landmark_attention')['triton']
+    assert triton.unsupported(*make_landmark_inputs()) == reason
+
+
+@pytest.mark.parametrize(
+    'name, shape, message',
+    [
+        *((name, dict(dtype=torch.float64), 'float64') for name in OPERATORS),
+        ('landmark_attention', dict(M=33, D=8), '33'),
+        ('landmark_attention', dict(M=2, D=129), '129'),
+        ('landmark_attention', dict(M=2, E=65), '65'),
+        ('masked_attention', dict(D=129), '129'),
+        ('neighborhood_attention', dict(D=129), '129'),
+        ('deformable_attention', dict(D=72), 'at most 64 channels, got 72'),
+        ('ms_deform_attn', dict(D=257, M=1), 'at most 256 channels, got 257'),
+        ('ms_deform_attn', dict(shapes=((1, 1),) * 9), 'at most 8 levels, got 9'),
+        (
+            'ms_deform_attn',
+            dict(P=1025, Q=1, fused=True),
+            'at most 2048 points, got 3075',
+        ),
+        ('ms_deform_attn', dict(points_dtype=torch.float8_e5m2), 'got float8_e5m2'),
+    ],
+    ids=str,
+)
+def test_limits_of_triton(monkeypatch, name, shape, message):
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
+    inputs = setup(name, **shape)[1]
+    assert message in backends_of(name)['triton'].unsupported(*inputs)
+
+
+def test_pixels_that_32_bits_do_not_count(monkeypatch):
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
+    zeros = torch.zeros(1, 1, 1, 1, 1, 2)
+    value = zeros[0, 0, ..., :1].expand(-1, 2**31, -1, -1)
+    reason = ms_deform_triton.unsupported(value, zeros, zeros[..., 0], None)
+    assert 'fewer than 2^31 pixels' in reason
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'landmark_attention',
+        'masked_attention',
+        'structure_aware_attention',
+        'ms_deform_attn',
+    ],
+)
+def test_backend_that_runs_on_the_cpu_alone(name):
+    kernel = backends_of(name)['torch']
+    assert kernel.unsupported(torch.empty(1)) is None
+    elsewhere = SimpleNamespace(device=torch.device('cuda:1'))
+    assert 'cuda:1' in kernel.unsupported(elsewhere)
+
+
+@pytest.mark.parametrize(
+    'name, size, limit',
+    [
+        ('landmark', 'landmark_attention.torch_impl.REFERENCE_ELEMENTS', 2 * 2 * 100),
+        (
+            'landmark, mixed heads',
+            'landmark_attention.torch_impl.REFERENCE_ELEMENTS',
+            2 * 3 * 100,
+        ),
+        ('masked', 'masked_attention.torch_impl.REFERENCE_ELEMENTS', 2 * 2 * 21**2),
+        ('deformable', 'deformable_attention.torch_impl.REFERENCE_PAIRS', 20 * 5),
+    ],
+)
+def test_small_calls_take_the_reference(monkeypatch, name, size, limit):
+    """Those of deformable attention without gradients, too, and in compiled graphs."""
+    case = CASES[name]
+    function, inputs = case.setup()
+    inputs[1].requires_grad_()
+    choose = functools.partial(REGISTERED[case.operator].choose, *inputs)
+    for at, backend in ((limit, 'reference'), (limit - 1, 'torch')):
+        take_form(monkeypatch, {size: at})
+        assert choose() == backend and choose(requested='torch') == 'torch'
+    take_form(monkeypatch, {size: limit})
+    always = case.operator == 'deformable_attention'
+    with torch.no_grad():
+        assert choose() == ('reference' if always else 'torch')
+    compiled = torch.compile(function, fullgraph=True, backend='eager')
+    grad_fn = compiled(*inputs).grad_fn
+    assert always or case.operator in type(grad_fn).__name__
+    monkeypatch.setenv('MMATTN_BACKEND', 'torch')  # a request, too
+    assert choose() == 'torch'
+
+
+def test_head_counts_of_small_maps_are_those_that_are_masked(monkeypatch):
+    module = importlib.import_module('mmattn.ops.masked_attention.torch_impl')
+    q, k, v, *_ = make_masked_inputs(grid=(7, 5), num_special=1, B=2, M=3)
+    v.requires_grad_()
+    for limit, num_kernels in ((2 * 2 * 36**2, 0), (2 * 2 * 36**2 - 1, 1)):
+        monkeypatch.setattr(module, 'REFERENCE_ELEMENTS', limit)
+        out = masked_attention(q, k, v, (7, 5), num_special=1, masked_heads=2)
+        names = [type(node).__name__ for node, _ in out.grad_fn.next_functions]
+        assert sum('masked_attention' in name for name in names) == num_kernels
