@@ -4,14 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from operator_checks import (
-    check_empty,
-    check_nan_stays_in_its_image,
-    check_operator,
-    check_repeatable,
-    every_case_in_float64,
-    every_dtype,
-)
+from operator_checks import check_operator, every_case
 
 from mmattn.ops import landmark_attention
 from mmattn.ops.landmark_attention import (
@@ -20,9 +13,8 @@ from mmattn.ops.landmark_attention import (
     torch_impl,
 )
 from tools.benchmark.inputs import make_landmark_inputs
-from tools.benchmark.tolerances import assert_close, run_with_grads
+from tools.benchmark.tolerances import run_with_grads
 
-NAMES = 'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k'.split()
 SHAPES = {
     'one token': dict(N=1, L=1),
     'one token, more landmarks': dict(N=1, L=4),
@@ -39,34 +31,13 @@ SHAPES = {
     'odd width': dict(D=5, E=3),
 }
 
-every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES.keys())
-
 
 def backend(name):
     return partial(landmark_attention, backend=name)
 
 
-@pytest.mark.parametrize('E', [None, 2, 3])
-def test_reference_gradcheck(E):
-    inputs = make_landmark_inputs(B=1, N=4, M=2, D=2, L=3, E=E, dtype=torch.float64)
-    inputs = [x if x is None else x.requires_grad_() for x in inputs]
-    assert torch.autograd.gradcheck(landmark_attention_reference, inputs)
-    assert torch.autograd.gradgradcheck(backend('reference'), inputs)
-
-
-@every_shape
-def test_reference_against_folded_mixing(shape):
-    inputs = make_landmark_inputs(**shape, dtype=torch.float64)
-    check_operator(
-        landmark_attention_folded, inputs, expected=landmark_attention_reference
-    )
-
-
-@every_shape
-def test_reference_against_dense_map(shape):
+def dense(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
     """Per head, out = (A_Q A_K) v with the N x N product formed."""
-    inputs = make_landmark_inputs(**shape, dtype=torch.float64)
-    q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k = inputs
 
     def attention_map(x, y, w1, w2):
         attn = torch.einsum('brmd,bsmd->bmrs', x, y) * x.shape[-1] ** -0.5
@@ -75,14 +46,19 @@ def test_reference_against_dense_map(shape):
         attn = attn.exp() / attn.exp().sum(-1, keepdim=True)
         return attn if w2 is None else torch.einsum('me,bers->bmrs', w2, attn)
 
-    dense = attention_map(q, k_landmarks, w1_q, w2_q) @ attention_map(
-        q_landmarks, k, w1_k, w2_k
-    )  # (B, M, N, N)
-    expected = torch.einsum('bmrs,bsmd->brmd', dense, v)
-    assert_close('out', expected, landmark_attention_reference(*inputs))
+    of_queries = attention_map(q, k_landmarks, w1_q, w2_q)
+    attn = of_queries @ attention_map(q_landmarks, k, w1_k, w2_k)  # (B, M, N, N)
+    return torch.einsum('bmrs,bsmd->brmd', attn, v)
 
 
-@every_case_in_float64(shape=SHAPES)
+@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
+def test_definitions_against_dense_map(shape):
+    inputs = make_landmark_inputs(**shape, dtype=torch.float64)
+    for definition in (landmark_attention_reference, landmark_attention_folded):
+        check_operator(definition, inputs, expected=dense)
+
+
+@every_case(shape=SHAPES)
 def test_cpu_backend(shape, dtype):
     check_operator(backend('torch'), make_landmark_inputs(**shape, dtype=dtype))
 
@@ -93,79 +69,15 @@ def test_cpu_backend_in_several_chunks(monkeypatch):
     check_operator(backend('torch'), make_landmark_inputs(E=6))
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_mixing_weights_in_half_precision(dtype):
-    inputs = make_landmark_inputs(E=3, dtype=dtype, mixing_dtype=dtype)
-    check_operator(backend('torch'), inputs)
-
-
 def test_mixing_on_one_side_only():
     inputs = make_landmark_inputs(E=3)
     check_operator(backend('torch'), [*inputs[:5], None, None, *inputs[7:]])
     check_operator(backend('torch'), [*inputs[:7], None, None])
 
 
-def test_batch_of_zero():
-    check_empty(backend('torch'), make_landmark_inputs(B=0, E=3))
-
-
-@pytest.mark.parametrize('wanted', NAMES)
-def test_gradient_of_one_input(wanted):
-    requires_grad = [name == wanted for name in NAMES]
-    check_operator(backend('torch'), make_landmark_inputs(E=3), requires_grad)
-
-
-def test_no_gradient_leaves_no_graph():
-    assert not landmark_attention(*make_landmark_inputs(E=3)).requires_grad
-
-
-@pytest.mark.parametrize('name', ['torch', 'reference'])
-def test_identity_mixing_is_no_mixing(name):
-    inputs = make_landmark_inputs(M=4)
-    mixed = [*inputs[:5], *[torch.eye(4)] * 4]
-    assert_close('out', backend(name)(*inputs), backend(name)(*mixed))
-
-
-def test_permuted_mixing_permutes_heads():
-    """out_m = A of head p(m) on v of head m when w1 is the permutation p."""
-    inputs, order = make_landmark_inputs(M=4), torch.tensor([2, 0, 3, 1])
-    eye = torch.eye(4)
-    q, k, v, q_landmarks, k_landmarks = inputs[:5]
-    expected = landmark_attention(
-        *(x[:, :, order] for x in (q, k)),
-        v,
-        *(x[:, :, order] for x in (q_landmarks, k_landmarks)),
-    )
-    out = landmark_attention(*inputs[:5], eye[order], eye, eye[order], eye)
-    assert_close('out', expected, out)
-
-
-@every_dtype
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=str)
 def test_large_scores_stay_finite(dtype):
     inputs = make_landmark_inputs(E=3, dtype=dtype)
     q, k, *rest = inputs
     out, grads = run_with_grads(backend('torch'), [q * 100, k * 100, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
-
-
-def test_nan_stays_in_its_batch_element():
-    inputs = make_landmark_inputs(B=3, E=3)
-    check_nan_stays_in_its_image(backend('torch'), inputs, 0)
-
-
-def test_two_runs_are_equal():
-    check_repeatable(backend('torch'), make_landmark_inputs(N=200, E=6))
-
-
-@pytest.mark.parametrize('enabled', [True, False])
-def test_autocast(enabled):
-    inputs = make_landmark_inputs(E=3)
-    with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
-        out, grads = run_with_grads(landmark_attention, inputs)
-    assert out.dtype == (torch.bfloat16 if enabled else torch.float32)
-    expected, expected_grads = run_with_grads(landmark_attention_reference, inputs)
-    assert_close('out', expected, out)
-    for name, e, a in zip(NAMES, expected_grads, grads, strict=True):
-        assert a.dtype == torch.float32
-        rounded = torch.bfloat16 if enabled else None
-        assert_close(f'grad of {name}', e, a, rounded)
