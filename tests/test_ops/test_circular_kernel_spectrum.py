@@ -19,10 +19,9 @@ from mmattn.ops.structure_aware_attention import (
 )
 from tools.benchmark.tolerances import assert_close
 
-GRIDS = [(5,), (8,), (7, 5), (6, 4), (5, 8), (3, 4, 5), (4, 3, 6)]
+GRIDS = [(5,), (8,), (6, 5), (5, 8), (3, 4, 6)]
 PAIRS = [
     ((5,), (9,)),
-    ((8,), (5,)),
     ((7, 5), (10, 8)),
     ((6, 4), (9, 7)),
     ((6, 4), (3, 8)),
@@ -90,32 +89,6 @@ def test_zero_embed_keeps_taps_by_offset(old, new):
     assert torch.equal(expected, out)
 
 
-@pytest.mark.parametrize('grid', GRIDS, ids=str)
-def test_zero_embed_round_trips(grid):
-    w = draw(2, *grid)
-    larger = [side + 3 for side in grid]
-    out = resize_circular_kernel(w, larger, resize='zero_embed')
-    assert torch.equal(w, resize_circular_kernel(out, grid, resize='zero_embed'))
-
-
-@pytest.mark.parametrize(
-    'old, new', [((5,), (9,)), ((7, 5), (10, 8)), ((4, 6), (7, 7))]
-)
-def test_zero_embed_samples_the_spectrum_more_finely(old, new):
-    """Each new sample is the Fourier sum of the old taps at the new frequency."""
-    w = draw(*old)
-    spectrum = circular_kernel_spectrum(w, new, resize='zero_embed')
-    expected = torch.zeros(spectrum.shape, dtype=torch.complex128)
-    for offset in product(*(range(-(side // 2), side - side // 2) for side in old)):
-        phase = torch.zeros(spectrum.shape, dtype=torch.float64)
-        for dim, (o, side) in enumerate(zip(offset, new, strict=True)):
-            f = torch.arange(spectrum.shape[dim], dtype=torch.float64)
-            f = f.view([-1 if i == dim else 1 for i in range(len(new))])
-            phase = phase - 2 * torch.pi * o * f / side
-        expected += w[offset] * torch.polar(torch.ones_like(phase), phase)
-    assert_close('spectrum', real(expected), real(spectrum))
-
-
 @pytest.mark.parametrize('new', [(21, 15), (28, 20), (9, 13)], ids=str)
 def test_stretch_keeps_offset_zero_in_place_and_nearly_the_sum(new):
     old = (14, 10)
@@ -132,12 +105,6 @@ def test_stretch_by_a_whole_factor_keeps_every_tap():
     assert_close('taps', w / 6, out[:, ::2, ::3])
 
 
-def test_stretch_of_a_constant_is_a_constant():
-    w = torch.full((1, 6, 5), 3.0, dtype=torch.float64)
-    out = resize_circular_kernel(w, (9, 7), resize='stretch')
-    assert_close('kernel', w[:, :1, :1].expand(1, 9, 7) * 30 / 63, out)
-
-
 @pytest.mark.parametrize('new', [(20, 24), (18, 16), (15, 17)], ids=str)
 def test_spectral_is_near_zero_embed_for_compact_kernels(new):
     narrow, wide = (
@@ -152,7 +119,7 @@ def test_spectral_is_near_zero_embed_for_compact_kernels(new):
 
 
 @pytest.mark.parametrize(
-    'old, new', [*PAIRS[2:5], ((14, 14), (24, 24)), ((14, 14), (15, 15))], ids=str
+    'old, new', [*PAIRS[1:4], ((14, 14), (24, 24)), ((14, 14), (15, 15))], ids=str
 )
 def test_gfnet_interpolates_the_half_spectrum_as_an_image(old, new):
     """By PyTorch: both parts of the half-spectrum, from corner to corner."""

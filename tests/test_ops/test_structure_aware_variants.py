@@ -1,10 +1,12 @@
 """The operators of the ablations against loops, against each other, and at borders."""
 
+from functools import partial
 from itertools import product
 from math import prod
 
 import pytest
 import torch
+from operator_checks import check_operator
 from test_structure_aware_attention import normalized
 
 from mmattn.ops import structure_aware_attention
@@ -15,17 +17,10 @@ from mmattn.ops.structure_aware_attention import (
     relative_attention,
 )
 from tools.benchmark.inputs import make_structure_aware_inputs
-from tools.benchmark.tolerances import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close
 
 B, M, D, K = 2, 3, 4, 2
-GRIDS = {
-    'one token': (1, 1),
-    'row': (1, 5),
-    'column': (4, 1),
-    '2x3': (2, 3),
-    'odd 3x5': (3, 5),
-    'even 4x4': (4, 4),
-}
+GRIDS = {'one token': (1, 1), 'row': (1, 5), '2x3': (2, 3), 'even 4x4': (4, 4)}
 every_grid = pytest.mark.parametrize('grid', GRIDS.values(), ids=GRIDS)
 
 
@@ -118,19 +113,9 @@ def test_gradcheck(name):
     assert torch.autograd.gradgradcheck(operator(name, grid), inputs)
 
 
-@every_grid
+@pytest.mark.parametrize('grid', [(2, 3), (1, 5), (2, 3, 2), (4,)], ids=str)
 def test_toeplitz_matrices_hold_the_relative_position(grid):
     """Equation 6, whose entries grow to the right and fall downward."""
-    rows, columns = table_size(grid)
-    matrix = block_toeplitz(torch.arange(rows * columns).view(1, rows, columns))[0]
-    for i, j in product(range(prod(grid)), repeat=2):
-        row = grid[0] - 1 + j // grid[1] - i // grid[1]
-        column = grid[1] - 1 + j % grid[1] - i % grid[1]
-        assert matrix[i, j] == row * columns + column
-
-
-@pytest.mark.parametrize('grid', [(2, 3, 2), (1, 2, 3), (4,)], ids=str)
-def test_toeplitz_matrices_of_other_numbers_of_sides(grid):
     size = table_size(grid)
     table = torch.arange(2 * prod(size)).view(2, *size)
     matrix = block_toeplitz(table, dims=len(grid))
@@ -138,42 +123,6 @@ def test_toeplitz_matrices_of_other_numbers_of_sides(grid):
     for (i, query), (j, key) in product(enumerate(places), repeat=2):
         entry = tuple(g - 1 + b - a for g, a, b in zip(grid, query, key, strict=True))
         assert torch.equal(matrix[:, i, j], table[(slice(None), *entry)])
-
-
-@every_grid
-@pytest.mark.parametrize('heads', [(), (M,)], ids=['shared', 'per head'])
-def test_eq9_of_ones_is_attention_without_softmax(grid, heads):
-    q, k, v = make_qkv(grid)
-    out = relative_attention(q, k, v, torch.ones(*heads, *table_size(grid)).double())
-    q, k, v = (x.transpose(1, 2) for x in (normalized(q), normalized(k), v))
-    assert_close('out', ((q @ k.mT) @ v).transpose(1, 2), out)
-
-
-@every_grid
-def test_eq9_is_a_global_convolution_where_all_correlations_are_one(grid):
-    """The paper's reading of equation 9, with q = k = a constant direction."""
-    table, v = draw(*table_size(grid)), make_qkv(grid)[2]
-    q = torch.zeros_like(v)
-    q[..., 0] = 1e6
-    out = relative_attention(q, q, v, table)
-    image = v.permute(0, 2, 3, 1).reshape(-1, 1, *grid)
-    padding = [side - 1 for side in grid]
-    expected = torch.nn.functional.conv2d(image, table[None, None], padding=padding)
-    expected = expected.view(B, M, D, -1).permute(0, 3, 1, 2)
-    assert_close('out', expected, out)
-
-
-@every_grid
-def test_eq10_is_eq11_with_a_table_for_all_channels(grid):
-    q, k, v, table_a, table_b, bias = make_inputs('eq10', grid)
-    expected, grads = run_with_grads(
-        lambda *x: pattern_attention(*x[:3], x[3].expand(D, *x[3].shape), *x[4:]),
-        (q, k, v, table_a, table_b, bias),
-    )
-    out, own = run_with_grads(pattern_attention, (q, k, v, table_a, table_b, bias))
-    assert_close('out', expected, out)
-    for i, (e, a) in enumerate(zip(grads, own, strict=True)):
-        assert_close(f'gradient {i}', e, a)
 
 
 def periodic_table(w, grid):
@@ -185,39 +134,17 @@ def periodic_table(w, grid):
 
 
 @every_grid
-@pytest.mark.parametrize('name', ['eq10', 'eq11'])
-def test_periodic_tables_give_structure_aware_attention(name, grid):
+def test_periodic_tables_give_structure_aware_attention(grid):
     inputs = make_structure_aware_inputs(
         grid=grid, B=B, M=M, D=D, K=K, dtype=torch.float64
     )
-    if name == 'eq10':
-        inputs[3] = inputs[3][:1].expand(D, -1, -1, -1)
 
     def through_tables(q, k, v, w_a, w_b, bias):
         table_a, table_b = (periodic_table(w, grid) for w in (w_a, w_b))
-        if name == 'eq10':
-            table_a = table_a.mean(0)  # all are the same
         return pattern_attention(q, k, v, table_a, table_b, bias)
 
-    wanted = [True] * 3 + [name == 'eq11'] + [True] * 2
-    expected, grads = run_with_grads(
-        lambda *x: structure_aware_attention(*x, backend='reference'), inputs, wanted
-    )
-    out, own = run_with_grads(through_tables, inputs, wanted)
-    assert_close('out', expected, out)
-    for i, (e, a) in enumerate(zip(grads, own, strict=True)):
-        if e is not None:
-            assert_close(f'gradient {i}', e, a)
-
-
-@every_grid
-def test_local_kernels_as_large_as_the_tables_are_eq11(grid):
-    inputs = make_inputs('eq11', grid)
-    expected, grads = run_with_grads(pattern_attention, inputs)
-    out, own = run_with_grads(operator('local', grid), inputs)
-    assert_close('out', expected, out)
-    for i, (e, a) in enumerate(zip(grads, own, strict=True)):
-        assert_close(f'gradient {i}', e, a)
+    expected = partial(structure_aware_attention, backend='reference')
+    check_operator(through_tables, inputs, expected=expected)
 
 
 def test_larger_local_kernels_reach_beyond_the_border_in_vain():
@@ -229,31 +156,8 @@ def test_larger_local_kernels_reach_beyond_the_border_in_vain():
     assert_close('out', pattern_attention(*inputs), out)
 
 
-def test_local_kernels_see_zeros_beyond_the_border():
-    """Values all one: an output counts the taps that lie on the grid."""
-    q = torch.ones(1, 12, 1, 1).double()
-    w_a = torch.zeros(1, 1, 3, 3).double()
-    w_a[..., 1, 1] = 1  # the pattern is q . k of the pixel itself, which is 1
-    w_b, bias = torch.ones(1, 3, 3).double(), torch.zeros(1, 1).double()
-    out = local_structure_aware_attention(
-        1e6 * q, 1e6 * q, q, w_a, w_b, bias, grid=(3, 4)
-    )
-    taps = torch.tensor([[4, 6, 6, 4], [6, 9, 9, 6], [4, 6, 6, 4]]).double()
-    assert_close('out', taps, out.view(3, 4))
-
-
 @every_operator
-def test_channels_of_q_and_k_may_have_any_length(name):
-    grid = (3, 4)
-    q, k, *rest = make_inputs(name, grid)
-    q, k = 1e6 * q, 1e7 * k  # where the epsilon of the norm is nothing
-    scale = 1 + draw(B, 12, M, 1).abs()
-    out = operator(name, grid)(q, k, *rest)
-    assert_close('out', out, operator(name, grid)(q * scale, k / scale, *rest))
-
-
-@every_operator
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_arithmetic_is_in_float32_under_autocast_too(name, dtype):
     grid = (3, 4)
     inputs = make_inputs(name, grid, dtype)
