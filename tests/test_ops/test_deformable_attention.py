@@ -1,45 +1,52 @@
 """Both forms of deformable attention on the CPU: definitions, oracles and the paths."""
 
 from functools import partial
-from itertools import product
-from math import floor
 
 import pytest
 import torch
-from deformable_cases import (  # noqa: F401
-    GRID,
-    NAMES,
-    SHAPES,
-    blocks,
-    both_grids,
-    every_shape,
-    products,
-    setup,
-)
 from largest_tensor import LargestTensor
-from operator_checks import (
-    check_empty,
-    check_expanded_cotangent,
-    check_operator,
-    every_case_in_float64,
-    every_dtype,
-)
+from operator_cases import names_of
+from operator_cases import setup as setup_operator
+from operator_checks import check_decomposition, check_operator, every_case
 
 from mmattn.ops.deformable_attention import torch_impl
-from mmattn.ops.deformable_attention.decomposition import (
-    deformable_attention_decomposition,
-)
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
+GRID = (7, 5)
+NAMES = names_of('deformable_attention')
+SHAPES = {
+    'table for the grid': dict(),
+    'table for a smaller grid': dict(grid=(9, 12), table_size=(7, 9)),
+    'table for a larger grid': dict(grid=(4, 3), table_size=(30, 21)),
+    'table of one row': dict(table_size=(1, 9)),
+    'stride 1, as many keys as queries': dict(K=35),
+    'groups are heads': dict(G=4),
+    'one group': dict(G=1, M=3),
+    'one query': dict(grid=(1, 1)),
+    'one query, another table': dict(grid=(1, 1), table_size=(3, 5)),
+    'queries 63 in a row': dict(grid=(1, 63)),
+    'queries 63 in a column': dict(grid=(63, 1), table_size=(7, 7)),
+    'one key': dict(grid=(3, 4), K=1),
+    'one of everything': dict(grid=(1, 1), K=1, B=1, M=1, D=1, G=1),
+}
+PLACES = {'DAT++': True, 'DAT': False}
 
-def interpolate(image, y, x):
-    """Bilinearly at floats y and x, with zeros outside; (..., H, W) to (...)."""
-    top, left, out = floor(y), floor(x), 0
-    for i, j in product((top, top + 1), (left, left + 1)):
-        if 0 <= i < image.shape[-2] and 0 <= j < image.shape[-1]:
-            weight = (1 - abs(y - i)) * (1 - abs(x - j))
-            out = out + weight * image[..., i, j]
-    return out
+
+def setup(name='torch', **shape):
+    return setup_operator('deformable_attention', name, **shape)
+
+
+@pytest.fixture(autouse=True)
+def products(monkeypatch):
+    """Backend 'torch' is products for small inputs too."""
+    monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 0)
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Some rows and keys of one plane at a time."""
+    monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', 60)
+    monkeypatch.setattr(torch_impl, 'BLOCK_QUERIES', 15)
 
 
 def normalized(i, side, align_corners):
@@ -47,26 +54,6 @@ def normalized(i, side, align_corners):
     if align_corners:
         return 2 * i / (side - 1) - 1 if side > 1 else 0.0
     return (2 * i + 1) / side - 1
-
-
-def v2_by_loops(q, k, v, positions, table, *, grid, align_corners):
-    (B, N, M, D), (G, K) = q.shape, positions.shape[1:3]
-    (H, W), (Th, Tw) = grid, table.shape[1:]
-    out = torch.zeros_like(q)
-
-    for b, m, n in product(range(B), range(M), range(N)):
-        y, x = (
-            normalized(i, side, align_corners) for i, side in ((n // W, H), (n % W, W))
-        )
-        scores = []
-        for s in range(K):
-            px, py = positions[b, m * G // M, s].tolist()
-            row = ((y - py) / 2 + 1) / 2 * (Th - 1)
-            column = ((x - px) / 2 + 1) / 2 * (Tw - 1)
-            bias = interpolate(table[m], row, column)
-            scores.append(q[b, n, m] @ k[b, s, m] / D**0.5 + bias)
-        out[b, n, m] = torch.stack(scores).softmax(0) @ v[b, :, m]
-    return out
 
 
 def v2_by_hats(grid, align_corners):
@@ -77,8 +64,7 @@ def v2_by_hats(grid, align_corners):
         H, W = grid
         rows, columns = (
             torch.tensor(
-                [normalized(i, side, align_corners) for i in range(side)],
-                dtype=q.dtype,
+                [normalized(i, side, align_corners) for i in range(side)], dtype=q.dtype
             )
             for side in grid
         )
@@ -98,27 +84,7 @@ def v2_by_hats(grid, align_corners):
     return function
 
 
-@both_grids
-@pytest.mark.parametrize('table_size', [None, (4, 6)], ids=['unit step', 'any'])
-@pytest.mark.parametrize('name', ['reference', 'torch'])
-def test_v2_against_loops(name, table_size, align_corners):
-    settings = dict(grid=(3, 4), align_corners=align_corners)
-    function, inputs = setup(
-        name,
-        **settings,
-        B=2,
-        K=5,
-        M=2,
-        D=3,
-        table_size=table_size,
-        dtype=torch.float64,
-    )
-    assert_close('out', v2_by_loops(*inputs, **settings), function(*inputs))
-
-
-@both_grids
-@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
-@every_shape
+@every_case(shape=SHAPES, align_corners=PLACES)
 def test_v2_of_small_maps(shape, dtype, align_corners, monkeypatch):
     monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 1 << 18)
     settings = dict(align_corners=align_corners, dtype=dtype)
@@ -131,53 +97,32 @@ def test_v2_of_small_maps(shape, dtype, align_corners, monkeypatch):
         assert_close(name, *pair, dtype)
 
 
-@both_grids
-@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
-@every_shape
+@every_case(shape=SHAPES, align_corners=PLACES)
 def test_v2_decomposition(shape, dtype, align_corners):
-    settings = dict(align_corners=align_corners)
-    function, inputs = setup('reference', dtype=dtype, **settings, **shape)
-    grid = shape.get('grid', GRID)
-    out = deformable_attention_decomposition(*inputs, grid=grid, **settings)
-    assert_close('out', function(*inputs), out)
+    settings = dict(align_corners=align_corners, dtype=dtype)
+    check_decomposition('deformable_attention', **settings, **shape)
 
 
-@both_grids
-@pytest.mark.parametrize('name', ['reference', 'torch'])
-@every_shape
-def test_v2_against_hats(shape, name, align_corners):
-    function, inputs = setup(
-        name, align_corners=align_corners, dtype=torch.float64, **shape
-    )
+@every_case(
+    2,
+    False,
+    shape=SHAPES,
+    align_corners=PLACES,
+    name={'torch': 'torch', 'def': 'reference'},
+)
+def test_v2_against_hats(shape, name, align_corners, dtype):
+    function, inputs = setup(name, align_corners=align_corners, dtype=dtype, **shape)
     hats = v2_by_hats(shape.get('grid', GRID), align_corners)
     check_operator(function, inputs, expected=hats)
 
 
-@both_grids
-@pytest.mark.parametrize('name', ['reference', 'torch'])
-def test_v2_gradcheck(name, align_corners):
-    function, inputs = setup(
-        name,
-        align_corners=align_corners,
-        grid=(2, 3),
-        K=3,
-        B=1,
-        M=2,
-        D=2,
-        dtype=torch.float64,
-    )
-    inputs = [x.requires_grad_() for x in inputs]
-    assert torch.autograd.gradcheck(function, inputs)
-
-
-@every_case_in_float64(shape=SHAPES, align_corners={'DAT++': True, 'DAT': False})
+@every_case(2, shape=SHAPES, align_corners=PLACES)
 def test_cpu_backend(shape, dtype, align_corners):
     check_operator(*setup(align_corners=align_corners, dtype=dtype, **shape))
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
-@every_shape
-def test_cpu_backend_in_blocks(blocks, shape, dtype):  # noqa: F811
+@every_case(narrow=False, shape=SHAPES)
+def test_cpu_backend_in_blocks(blocks, shape, dtype):
     check_operator(*setup(dtype=dtype, **shape))
 
 
@@ -187,27 +132,6 @@ def test_heads_and_images_at_once(monkeypatch, elements):
     monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', elements)
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4)))
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4), table_size=(6, 9)))
-
-
-@pytest.mark.parametrize('grid', [(7, 5), (1, 8), (12, 31)], ids=str)
-@every_dtype
-def test_window_and_taps_agree(monkeypatch, grid, dtype):
-    """Two formulations of the bias where a query's step is a step in the table."""
-    function, inputs = setup(grid=grid, dtype=dtype, K=23)
-    window, window_grads = run_with_grads(function, inputs)
-    used = []
-
-    class Spy(torch_impl.TapBias):
-        def make(self, keys):
-            used.append(keys)
-            return super().make(keys)
-
-    monkeypatch.setattr(torch_impl, 'UnitStepBias', Spy)
-    taps, taps_grads = run_with_grads(function, inputs)
-    assert used
-    assert_close('out', window, taps, dtype)
-    for name, *grads in zip(NAMES, window_grads, taps_grads, strict=True):
-        assert_close(name, *grads, dtype)
 
 
 @pytest.mark.parametrize('table_size', [None, (13, 13)], ids=['unit step', 'any'])
@@ -224,38 +148,67 @@ def test_no_map_of_all_pairs_is_made(monkeypatch, table_size):
     assert largest.numel < 50_000
 
 
-@pytest.mark.parametrize('table_size', [None, (6, 8)], ids=['unit step', 'any'])
-def test_views(table_size):
-    """Expanded, permuted and sliced views, and an expanded cotangent."""
-    function, (q, k, v, positions, table) = setup(table_size=table_size)
-    views = [
-        q[:1, :, :1].expand_as(q),
-        k.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1),
-        v.repeat_interleave(2, -1)[..., ::2],
-        positions[:, :1].expand_as(positions),
-        table.mT.contiguous().mT,
-    ]
-    assert not any(x.is_contiguous() for x in views)
-    check_operator(function, views)
-    check_expanded_cotangent(function, [q, k, v, positions, table], 2)
+TABLES = {'unit step': None, 'any': (6, 9)}
+both_tables = pytest.mark.parametrize('table_size', TABLES.values(), ids=TABLES.keys())
 
 
-def test_inputs_are_left_alone():
-    function, inputs = setup(B=1, M=1, G=1)
-    inputs = [x.contiguous() for x in inputs]
-    before = [x.clone() for x in inputs]
-    run_with_grads(function, inputs)
-    assert all(map(torch.equal, before, inputs))
+@pytest.mark.parametrize('align_corners', PLACES.values(), ids=PLACES)
+@both_tables
+def test_keys_at_the_clamps_and_outside(table_size, align_corners):
+    """Values everywhere; gradients too, of all but positions where they have kinks."""
+    settings = dict(align_corners=align_corners, dtype=torch.float32)
+    function, inputs = setup(K=9, table_size=table_size, **settings)
+    places = torch.tensor([-1.0, 0.0, 1.0])
+    inputs[3] = torch.cartesian_prod(places, places).expand(2, 2, 9, 2)
+    check_operator(function, inputs, [name != 'positions' for name in NAMES])
+    for scale in (1.5, 3.0, 1e30):
+        far = [*inputs[:3], inputs[3] * scale, inputs[4]]
+        check_operator(function, far, [name != 'positions' for name in NAMES])
+    far = [*inputs[:3], torch.full_like(inputs[3], 7.0), inputs[4]]
+    out, grads = run_with_grads(function, far)
+    assert not grads[3].any() and not grads[4].any()
 
 
-@pytest.mark.parametrize('name', ['torch', 'reference'])
-@pytest.mark.parametrize('table_size', [None, (6, 8)], ids=['unit step', 'any'])
-def test_batch_of_zero(name, table_size):
-    function, inputs = setup(name, B=0, table_size=table_size)
-    check_empty(function, inputs)
+@both_tables
+def test_side_of_a_kink_is_that_of_grid_sample(table_size):
+    """At numbers of the table, on a grid whose coordinates are exact."""
+    grid = (5, 9)  # steps of 1/2 and 1/4
+    if table_size is not None:
+        table_size = (5, 9)  # half a step of the table, exactly
+    function, inputs = setup(grid=grid, K=45, table_size=table_size)
+    y, x = (torch.linspace(-1, 1, side) for side in grid)
+    inputs[3] = torch.cartesian_prod(y, x).flip(-1).expand(2, 2, 45, 2)
+    check_operator(function, inputs)
 
 
-@pytest.mark.parametrize('wanted', NAMES)
-def test_gradient_of_one_input(wanted):
-    function, inputs = setup()
-    check_operator(function, inputs, [name == wanted for name in NAMES])
+@both_tables
+@pytest.mark.parametrize('scale', [1e-3, 200.0])
+def test_extreme_scores(table_size, scale):
+    """Up to some thousands; what is left of the softmax may be one key."""
+    function, inputs = setup(table_size=table_size, dtype=torch.float64)
+    inputs[0], inputs[4] = inputs[0] * scale, inputs[4] * scale
+    check_operator(function, inputs)
+    out, grads = run_with_grads(function, [x.float() for x in inputs])
+    assert all(x.isfinite().all() for x in (out, *grads))
+
+
+@both_tables
+def test_nan_in_a_query_stays_there(table_size):
+    function, inputs = setup(table_size=table_size)
+    q = inputs[0] = inputs[0].clone()
+    q[0, 17, 1, 3] = float('nan')
+    out, (dq, *_) = run_with_grads(function, inputs)
+    broken = torch.zeros_like(q, dtype=torch.bool)
+    broken[0, 17, 1] = True
+    assert torch.equal(out.isnan(), broken) and torch.equal(dq.isnan(), broken)
+
+
+@both_tables
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_position_that_is_no_number(table_size, value):
+    function, inputs = setup(table_size=table_size)
+    positions = inputs[3] = inputs[3].clone()
+    positions[0, 0, 2] = value
+    out, grads = run_with_grads(function, inputs)
+    assert out[1].isfinite().all() and out[0, :, 2:].isfinite().all()
+    assert grads[0][1].isfinite().all()
