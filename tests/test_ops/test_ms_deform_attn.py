@@ -1,64 +1,42 @@
 """Multi-scale deformable attention on the CPU: definition and fast path."""
 
+import importlib
 import inspect
-from itertools import product
-from math import exp, floor
+from functools import partial
 
 import pytest
 import torch
-from ms_deform_cases import (
-    FORMS,
-    LEVELS,
-    NAMES,
-    SHAPES,
-    every_form,
-    every_shape,
-    setup,
-)
+from largest_tensor import LargestTensor
+from operator_cases import FORMS, LEVELS, names_of
+from operator_cases import setup as setup_operator
 from operator_checks import (
-    check_empty,
-    check_expanded_cotangent,
+    assert_equal,
+    check_decomposition,
     check_operator,
-    every_case_in_float64,
-    every_dtype,
+    every_case,
 )
 
-from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from tools.benchmark.tolerances import assert_close, run_with_grads
+from mmattn.ops import ms_deform_attn
+from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
 
+torch_impl = importlib.import_module('mmattn.ops.ms_deform_attn.torch_impl')
+torch_value_grad = importlib.import_module('mmattn.ops.ms_deform_attn.torch_value_grad')
+NAMES = names_of('ms_deform_attn')
+SHAPES = {
+    'three levels': dict(),
+    'one level, one point': dict(shapes=((6, 7),), P=1),
+    'one pixel': dict(shapes=((1, 1),), Q=5),
+    'one row, one column': dict(shapes=((1, 63), (9, 1)), P=3),
+    'one query': dict(Q=1),
+    'prime queries, three images': dict(Q=31, B=3, M=1),
+    'channels 30': dict(D=30, Q=5),
+    'channels 71': dict(D=71, Q=5, M=2),
+    'channels 1': dict(D=1),
+    'one of everything': dict(shapes=((1, 1),), Q=1, B=1, M=1, D=1, P=1),
+}
+every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS)
+setup = partial(setup_operator, 'ms_deform_attn')
 both_names = pytest.mark.parametrize('name', ['reference', 'torch'])
-
-
-def interpolate(image, y, x):
-    """Bilinearly at floats y and x, with zeros outside; (H, W, D) to (D,)."""
-    top, left, out = floor(y), floor(x), torch.zeros_like(image[0, 0])
-    for i, j in product((top, top + 1), (left, left + 1)):
-        if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
-            out = out + (1 - abs(y - i)) * (1 - abs(x - j)) * image[i, j]
-    return out
-
-
-def by_loops(value, points, weights, reference):
-    (B, Q, M, _, P, _), D = points.shape, value.shape[3]
-    maps = value.split([H * W for H, W in LEVELS], dim=1)
-    out = torch.zeros(B, Q, M, D, dtype=value.dtype)
-    for b, q, m in product(range(B), range(Q), range(M)):
-        total = sum(exp(w) for w in weights[b, q, m].flatten().tolist())
-        for (level, (H, W)), p in product(enumerate(LEVELS), range(P)):
-            x, y = points[b, q, m, level, p].tolist()
-            weight = weights[b, q, m, level, p].item()
-            if reference is not None:
-                weight = exp(weight) / total
-                place = reference[b, q, level if reference.shape[2] > 1 else 0]
-                if len(place) == 2:
-                    x, y = place[0].item() + x / W, place[1].item() + y / H
-                else:
-                    left, top, width, height = place.tolist()
-                    x, y = left + x / P * width / 2, top + y / P * height / 2
-            image = maps[level][b, :, m].unflatten(0, (H, W))
-            sample = interpolate(image, y * H - 0.5, x * W - 0.5)
-            out[b, q, m] += weight * sample
-    return out.flatten(2)
 
 
 def by_hats(levels):
@@ -90,35 +68,16 @@ def by_hats(levels):
     return function
 
 
-@both_names
-@every_form
-def test_against_loops(name, form):
-    function, inputs = setup(name, **form, Q=4, D=3, dtype=torch.float64)
-    assert_close('out', by_loops(*inputs), function(*inputs))
-
-
-@both_names
-@every_form
-@every_shape
-def test_against_hats(shape, form, name):
-    function, inputs = setup(name, **form, **shape, dtype=torch.float64)
+@every_case(
+    2, False, shape=SHAPES, form=FORMS, name={'torch': 'torch', 'def': 'reference'}
+)
+def test_against_hats(shape, form, name, dtype):
+    function, inputs = setup(name, **form, **shape, dtype=dtype)
     hats = by_hats(shape.get('shapes', LEVELS))
     check_operator(function, inputs, expected=hats)
 
 
-@both_names
-@every_form
-def test_gradcheck(name, form):
-    """No point of these is near a pixel's center, where the slope is another."""
-    levels = ((3, 4), (2, 1))
-    function, inputs = setup(
-        name, **form, shapes=levels, Q=3, B=1, M=2, D=2, dtype=torch.float64
-    )
-    leaves = [None if x is None else x.requires_grad_() for x in inputs]
-    assert torch.autograd.gradcheck(function, leaves)
-
-
-@every_case_in_float64(shape=SHAPES, form=FORMS)
+@every_case(2, shape=SHAPES, form=FORMS)
 def test_cpu_backend(shape, form, dtype):
     check_operator(*setup('torch', dtype=dtype, **form, **shape))
 
@@ -142,65 +101,7 @@ def test_against_mmcv():
     check_operator(*setup('torch'), expected=expected)
 
 
-@both_names
-@pytest.mark.parametrize('boxes', [False, True], ids=['points', 'boxes'])
-def test_fused_form_is_the_other_of_softmax_and_locations(name, boxes):
-    function, inputs = setup(name, fused=True, boxes=boxes, dtype=torch.float64)
-
-    def in_two_steps(value, offsets, logits, reference):
-        P = offsets.shape[4]
-        place = reference[:, :, None, :, None]
-        if boxes:
-            locations = place[..., :2] + offsets / P * place[..., 2:] / 2
-        else:
-            locations = (
-                place
-                + offsets
-                / torch.tensor([(W, H) for H, W in LEVELS])[None, None, None, :, None]
-            )
-        weights = logits.flatten(3).softmax(-1).view_as(logits)
-        return ms_deform_attn(value, LEVELS, locations, weights, backend=name)
-
-    check_operator(function, inputs, expected=in_two_steps)
-
-
-@both_names
-@pytest.mark.parametrize('boxes', [False, True], ids=['points', 'boxes'])
-def test_one_reference_for_all_levels(name, boxes):
-    """ViT-Adapter's references have a level axis of 1."""
-    function, inputs = setup(name, fused=True, boxes=boxes, dtype=torch.float64)
-    inputs[3] = inputs[3][:, :, :1]
-
-    def expanded(value, offsets, logits, reference):
-        return function(
-            value, offsets, logits, reference.expand(-1, -1, len(LEVELS), -1)
-        )
-
-    check_operator(function, inputs, expected=expanded)
-
-
-@both_names
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-def test_exact_pixels_and_corners(name, dtype):
-    """On a pixel it is the pixel; on the corner of a map a quarter of its corner."""
-    H, W, M, D = 4, 8, 2, 3  # so that coordinates are exact
-    value = torch.randn(1, H * W, M, D, dtype=dtype)
-    y, x = torch.meshgrid(torch.arange(H), torch.arange(W), indexing='ij')
-    places = (torch.stack([x / W, y / H], -1) + torch.tensor([0.5 / W, 0.5 / H])).to(
-        dtype
-    )
-    locations = places.view(1, H * W, 1, 1, 1, 2).expand(-1, -1, M, -1, -1, -1)
-    ones = torch.ones_like(locations[..., 0])
-    out = ms_deform_attn(value, [(H, W)], locations, ones, backend=name)
-    assert torch.equal(out, value.flatten(2))
-    corners = torch.tensor([(0, 0), (1, 0), (0, 1), (1, 1)], dtype=dtype)
-    corners = corners.view(1, 4, 1, 1, 1, 2).expand(-1, -1, M, -1, -1, -1)
-    out = ms_deform_attn(value, [(H, W)], corners, ones[:, :4], backend=name)
-    pixels = [0, W - 1, (H - 1) * W, H * W - 1]
-    assert torch.equal(out, value.flatten(2)[:, pixels] / 4)
-
-
-@every_dtype
+@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
 def test_side_of_a_knot_is_that_of_the_definition(dtype):
     """At pixels, at the edges where zeros begin, and half a pixel beyond."""
     levels = ((2, 4),)
@@ -213,79 +114,97 @@ def test_side_of_a_knot_is_that_of_the_definition(dtype):
     check_operator(function, inputs)
 
 
-@both_names
-@every_form
-@pytest.mark.parametrize('axis', ['Q', 'B'])
-def test_nothing(name, form, axis):
-    """No query, or no image."""
-    function, inputs = setup(name, **form, **{axis: 0})
-    check_empty(function, inputs, (*inputs[1].shape[:2], 24))
+def test_levels_from_a_tensor():
+    function, inputs = setup('torch')
+    expected = function(*inputs)
+    for levels in (torch.tensor(LEVELS), [list(level) for level in LEVELS]):
+        assert torch.equal(function(*inputs, shapes=levels), expected)
 
 
-@both_names
-@every_form
-def test_views(name, form):
-    """Expanded, permuted and sliced views, and an expanded cotangent."""
-    function, (value, points, weights, reference) = setup(name, **form)
-    value = value.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
-    points = points[:1].expand_as(points)
-    weights = weights.repeat_interleave(2, -1)[..., ::2]
-    if reference is not None:
-        reference = reference[:, :1].expand_as(reference)
-    assert not any(x.is_contiguous() for x in (value, points, weights))
-    check_operator(function, [value, points, weights, reference])
-    check_expanded_cotangent(function, [value, points, weights, reference], 0)
+def test_float64_value_keeps_its_precision():
+    """Also with float32 locations, which are then exact."""
+    value, points, weights, _ = setup('torch', dtype=torch.float64)[1]
+    points, weights = points.float(), weights.float()
+    expected = ms_deform_attn(value, LEVELS, points.double(), weights.double())
+    assert_close('out', expected, ms_deform_attn(value, LEVELS, points, weights))
 
 
-@every_form
-def test_inputs_are_left_alone(form):
-    function, inputs = setup('torch', **form, B=1, M=1)
-    before = [None if x is None else x.clone() for x in inputs]
-    run_with_grads(function, inputs)
-    for x, y in zip(before, inputs, strict=True):
-        assert x is None or torch.equal(x, y)
+@pytest.fixture(params=['all heads', 'each head'])
+def way(request, monkeypatch):
+    """Both ways of the backward, in blocks of a few queries."""
+    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 60)
+    each = request.param == 'each head'
+    monkeypatch.setattr(torch_impl, 'SAMPLES_OF_A_HEAD', 0 if each else 1 << 30)
+    monkeypatch.setattr(torch_impl, 'SAMPLES_PER_PIXEL', 0)
 
 
-@both_names
-@every_form
-@pytest.mark.parametrize('dtypes', ['half value', 'half points', 'all half', 'double'])
-def test_mixed_dtypes(name, form, dtypes):
-    """Points may be more precise than value, or less; sums never are less."""
-    value_dtype, points_dtype = {
-        'half value': (torch.bfloat16, torch.float32),
-        'half points': (torch.float32, torch.bfloat16),
-        'all half': (torch.float16, torch.float16),
-        'double': (torch.float32, torch.float64),
-    }[dtypes]
-    function, inputs = setup(
-        name, **form, dtype=value_dtype, points_dtype=points_dtype, P=1
-    )
-    out, grads = run_with_grads(function, inputs)
-    exact, exact_grads = run_with_grads(
-        lambda *x: function(*x, backend='reference'), inputs, dtype=torch.float64
-    )
-    assert out.dtype == value_dtype
-    assert_close('out', exact, out)
-    for n, x, e, a in zip(NAMES, inputs, exact_grads, grads, strict=True):
-        if x is not None:
-            assert a.dtype == x.dtype
-            coarser = min((x.dtype, value_dtype), key=lambda d: -torch.finfo(d).eps)
-            assert_close(n, e, a, coarser)
+@pytest.mark.parametrize(
+    'shape',
+    [
+        dict(shapes=((6, 7),), P=1),
+        dict(shapes=((1, 63), (9, 1)), P=3),
+        dict(shapes=((1, 1),), P=1),
+        dict(shapes=((2, 2), (2, 1), (1, 2))),
+    ],
+    ids=str,
+)
+def test_both_ways_on_thin_maps(way, shape):
+    check_operator(*setup('torch', fused=True, Q=31, **shape))
+    function, inputs = setup('torch', fused=True, boxes=True, Q=31, **shape)
+    inputs[3] = inputs[3][:, :, :1]
+    check_operator(function, inputs)
 
 
-@pytest.mark.parametrize('wanted', range(1, 16))
-def test_gradients_of_some_inputs(wanted):
-    function, inputs = setup('torch', fused=True)
-    check_operator(function, inputs, [bool(wanted >> i & 1) for i in range(4)])
+@pytest.mark.parametrize('few', [0, 1 << 30], ids=['radix', 'comparisons'])
+def test_sorting_of_few(way, few, monkeypatch):
+    monkeypatch.setattr(torch_value_grad, 'FEW', few)
+    check_operator(*setup('torch'))
+    monkeypatch.setattr(torch_value_grad, 'SMALL_INDEX', 0)
+    check_operator(*setup('torch'))
 
 
-def test_autograd_sees_one_operator():
-    """The fused form keeps its arguments for the backward, and nothing else."""
-    function, inputs = setup('torch', fused=True)
-    leaves = [x.requires_grad_() for x in inputs]
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda x: kept.append(x.data_ptr()), lambda x: x
-    ):
-        fused_ms_deform_attn(leaves[0], LEVELS, leaves[3], *leaves[1:3])
-    assert sorted(kept) == sorted(x.data_ptr() for x in leaves)
+def test_rows_beyond_32_bits(way, monkeypatch):
+    """Indices are then of 64 bits."""
+    blocks = importlib.import_module('mmattn.ops.ms_deform_attn.torch_blocks')
+    monkeypatch.setattr(blocks, 'LARGEST_INT32', 10)
+    assert blocks.index_of(11) == torch.int64
+    check_operator(*setup('torch', fused=True))
+
+
+@pytest.mark.parametrize('samples_of_a_head', [0, 1 << 30], ids=['each', 'all'])
+def test_two_runs_are_equal(monkeypatch, samples_of_a_head):
+    """Bit by bit, asked or not, large enough for two threads to share the work."""
+    monkeypatch.setattr(torch_impl, 'SAMPLES_OF_A_HEAD', samples_of_a_head)
+    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 1 << 13)
+    levels = ((20, 30), (10, 15))
+    function, inputs = setup('torch', fused=True, shapes=levels, Q=2100, B=1, M=2, P=4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        runs = [run_with_grads(function, inputs) for _ in range(2)]
+        with deterministic():
+            runs.append(run_with_grads(function, inputs))
+    finally:
+        torch.set_num_threads(threads)
+    for run in runs[1:]:
+        assert_equal(run, runs[0])
+
+
+def test_no_tensor_of_all_samples_and_channels(monkeypatch):
+    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 1 << 10)
+    D, Q = 64, 600
+    levels = ((10, 12), (5, 6))
+    _, inputs = setup('torch', shapes=levels, Q=Q, B=1, M=2, D=D, P=4)
+    shapes = [side for level in levels for side in level]
+    samples = Q * 2 * len(levels) * 4
+    with LargestTensor() as largest:
+        out = torch_impl.forward(*inputs, shapes=shapes)
+    assert largest.numel <= out.numel() == Q * 2 * D
+    with LargestTensor() as largest:
+        torch_impl.backward(out, *inputs, shapes=shapes)
+    assert largest.numel <= max(out.numel(), 4 * samples)  # not D * samples
+
+
+@every_case(shape=SHAPES, form=FORMS)
+def test_decomposition(shape, form, dtype):
+    check_decomposition('ms_deform_attn', dtype=dtype, **shape, **form)

@@ -1,0 +1,260 @@
+"""The compiled extension: dispatch, threads, instruction sets, the compilers' reports.
+
+What the kernels compute is in test_ms_deform_attn_kernels.py.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import compiled_extension
+import pytest
+import torch
+from operator_checks import check_operator
+from test_ms_deform_attn import every_form, setup
+
+from mmattn.ops import extension, ms_deform_attn
+from mmattn.ops.ms_deform_attn import cpp_impl, cuda_impl
+from tools.benchmark.inputs import make_ms_deform_inputs
+from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
+
+slow = pytest.mark.slow
+every_dtype = pytest.mark.parametrize('dtype', [torch.float32, torch.float16], ids=str)
+ON_ANOTHER_INSTRUCTION_SET = """
+import sys
+import torch
+from mmattn.ops import extension, fused_ms_deform_attn
+
+library, inputs, outputs = sys.argv[1:]
+if extension.UNAVAILABLE:
+    assert extension.load(library) is None
+    extension.UNAVAILABLE = None
+tensors = [x.requires_grad_() for x in torch.load(inputs)]
+value, points, weights, reference = tensors
+out = fused_ms_deform_attn(
+    value, [(7, 5), (4, 3), (1, 1)], reference, points, weights, backend='cpp'
+)
+torch.save([out.detach(), *torch.autograd.grad(out.square().sum(), tensors)], outputs)
+"""
+
+
+@pytest.fixture
+def built(monkeypatch):
+    compiled_extension.load_extension()
+    monkeypatch.setattr(extension, 'UNAVAILABLE', None)
+
+
+def test_reason_says_how_to_build(tmp_path, monkeypatch):
+    monkeypatch.setattr(extension, 'UNAVAILABLE', extension.load_built(tmp_path))
+    function, inputs = setup('cpp')
+    with pytest.raises(ValueError, match='not built .MMATTN_BUILD_OPS=1 pip install'):
+        function(*inputs)
+
+
+def test_library_that_does_not_load_is_reported(tmp_path, caplog):
+    path = tmp_path / '_extension.so'
+    path.write_bytes(b'not a library')
+    reason = extension.load_built(tmp_path)
+    assert str(path) in reason and 'rebuild' in reason
+    assert reason in caplog.text
+
+
+def test_reasons_by_device_and_dtype(monkeypatch):
+    monkeypatch.setattr(extension, 'UNAVAILABLE', None)
+    inputs = make_ms_deform_inputs()
+    assert cpp_impl.unsupported(*inputs) is None
+    assert 'meta' in cpp_impl.unsupported(inputs[0].to('meta'), *inputs[1:])
+    narrow = inputs[1].to(torch.float8_e5m2)
+    assert 'float8' in cpp_impl.unsupported(inputs[0], narrow, *inputs[2:])
+
+
+def test_splits(monkeypatch):
+    """As few as give each thread a head, and none on request."""
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: 20)
+    assert cpp_impl._num_splits(8, 22223) == 3
+    assert cpp_impl._num_splits(32, 22223) == 1
+    assert cpp_impl._num_splits(8, 300) == 1
+    monkeypatch.setattr(torch, 'are_deterministic_algorithms_enabled', lambda: True)
+    assert cpp_impl._num_splits(8, 22223) == 1
+
+
+@slow
+@compiled_extension.needs('c++')
+@every_form
+def test_more_threads_than_heads(built, form, monkeypatch):
+    """Shares of the gradient of values; on request, what a single thread computes."""
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(cpp_impl, 'MIN_SPLIT_QUERIES', 4)
+    function, inputs = setup('cpp', dtype=torch.bfloat16, B=1, M=1, Q=37, **form)
+    try:
+        torch.set_num_threads(3)
+        assert cpp_impl._num_splits(1, 37) == 3
+        check_operator(function, inputs)
+        with deterministic():
+            many = run_with_grads(function, inputs)[1]
+            torch.set_num_threads(1)
+            one = run_with_grads(function, inputs)[1]
+    finally:
+        torch.set_num_threads(threads)
+    pairs = zip(many, one, strict=True)
+    assert all(x is None or torch.equal(x, y) for x, y in pairs)
+
+
+@slow
+@compiled_extension.needs('c++')
+def test_half_precision_is_converted_as_pytorch_does(built):
+    """Every finite number is read, and sums are rounded to the nearest."""
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    place, one = torch.full((1, 1, 1, 1, 1, 2), 0.5), torch.ones(1, 1, 1, 1, 1)
+    for dtype in (torch.float16, torch.bfloat16):
+        number = bits.view(dtype)
+        value = number[number.isfinite()].view(1, 1, 1, -1)
+        for weight in (1.0, 0.3, 1 + 2**-9, 2**-10, 3.0):
+            out = ms_deform_attn(value, [(1, 1)], place, one * weight, backend='cpp')
+            expected = (value.float() * (one * weight).item()).to(dtype)
+            assert torch.equal(out.view(-1), expected.view(-1))
+
+
+@slow
+@compiled_extension.needs('c++')
+@every_dtype
+def test_instruction_sets_agree(tmp_path, dtype):
+    """PyTorch's variable asks for the lesser."""
+    library = compiled_extension.build_extension()
+    inputs = make_ms_deform_inputs(D=37, fused=True, dtype=dtype)
+    torch.save(inputs, tmp_path / 'inputs')
+    results = []
+    for capability in ('default', 'avx2'):
+        subprocess.run(
+            [sys.executable, '-c', ON_ANOTHER_INSTRUCTION_SET]
+            + [library, tmp_path / 'inputs', tmp_path / 'outputs'],
+            env=os.environ | {'ATEN_CPU_CAPABILITY': capability},
+            check=True,
+        )
+        results.append(torch.load(tmp_path / 'outputs'))
+    names = 'out', 'value', 'points', 'weights', 'reference'
+    for name, expected, actual in zip(names, *results, strict=True):
+        assert_close(name, expected, actual, dtype)
+
+
+@slow
+@compiled_extension.needs('c++')
+def test_is_chosen_on_cpus(built):
+    function, inputs = setup(None)
+    with torch.profiler.profile() as profile:
+        function(*inputs)
+    names = {event.name for event in profile.events()}
+    assert 'mmattn_extension::ms_deform_attn_forward' in names
+
+
+def on_cuda(**settings):
+    """Stand for a tensor on a GPU with what dispatch reads of it."""
+    value, points, weights, _ = make_ms_deform_inputs(device='meta', **settings)
+    return *(
+        SimpleNamespace(
+            device=torch.device('cuda'),
+            dtype=x.dtype,
+            shape=x.shape,
+            requires_grad=x is value,
+        )
+        for x in (value, points, weights)
+    ), None
+
+
+def test_reasons_of_cuda(monkeypatch):
+    function, inputs = setup('cuda')
+    with pytest.raises(ValueError, match='CUDA devices, got tensors on cpu'):
+        function(*inputs)
+    monkeypatch.setattr(extension, 'CUDA_UNAVAILABLE', 'not built')
+    assert cuda_impl.unsupported(*on_cuda()) == 'not built'
+    monkeypatch.setattr(extension, 'CUDA_UNAVAILABLE', None)
+    assert cuda_impl.unsupported(*on_cuda()) is None
+    assert 'float64' in cuda_impl.unsupported(*on_cuda(dtype=torch.float64))
+    assert '3 levels of 513 points' in cuda_impl.unsupported(*on_cuda(P=513))
+
+
+def test_gradients_in_no_fixed_order_are_refused_on_request(monkeypatch):
+    monkeypatch.setattr(extension, 'CUDA_UNAVAILABLE', None)
+    monkeypatch.setattr(torch, 'are_deterministic_algorithms_enabled', lambda: True)
+    assert 'no fixed order' in cuda_impl.unsupported(*on_cuda())
+    with torch.no_grad():
+        assert cuda_impl.unsupported(*on_cuda()) is None
+    with pytest.raises(RuntimeError, match='no deterministic gradient'):
+        cuda_impl.backward(None, *on_cuda(), shapes=[])
+
+
+def test_extension_of_the_cpu_alone_has_a_reason(monkeypatch):
+    monkeypatch.setattr(torch.ops, 'mmattn_extension', SimpleNamespace())
+    assert 'no CUDA kernels' in extension.reason_without_cuda()
+
+
+@pytest.fixture(scope='module')
+def built_cuda():
+    """The library for sm_80 and sm_90, and what the assembler says of its kernels."""
+    if torch.version.cuda is None:
+        pytest.skip('PyTorch has no CUDA')
+    return compiled_extension.build(
+        'cuda',
+        CUDA_HOME=compiled_extension.cuda_home(),
+        TORCH_CUDA_ARCH_LIST='8.0;9.0',
+        NVCC_APPEND_FLAGS='--ptxas-options=-v',
+    )
+
+
+@slow
+@compiled_extension.needs('nvcc')
+def test_library_loads_and_has_cuda_kernels(built_cuda):
+    program = (
+        'import sys; from pathlib import Path; from mmattn.ops import extension\n'
+        'assert extension.load(Path(sys.argv[1])) is None\n'
+        'print(extension.reason_without_cuda())'
+    )
+    if extension.UNAVAILABLE is None:
+        pytest.skip('another one is installed')
+    printed = compiled_extension.run(
+        [sys.executable, '-c', program, str(built_cuda[0])]
+    )
+    assert printed.strip() == 'None'
+
+
+@slow
+@compiled_extension.needs('nvcc')
+def test_nothing_spills(built_cuda):
+    kernels = re.findall(
+        r'(\d+) bytes stack frame, (\d+) bytes spill stores', built_cuda[1]
+    )
+    assert len(kernels) == 2 * (6 + 12)  # capabilities; forward and backward
+    assert set(kernels) == {('0', '0')}
+
+
+@slow
+@compiled_extension.needs('nvcc')
+@pytest.mark.parametrize('capability', [80, 90])
+def test_memory_is_accessed_in_packets(built_cuda, capability):
+    """Pixels in 16 bytes, samples in shared memory, too; sums by 16 bytes on sm_90."""
+    cuobjdump = shutil.which('cuobjdump')
+    if cuobjdump is None:
+        triton = pytest.importorskip('triton', reason='brings cuobjdump')
+        cuobjdump = triton.knobs.nvidia.cuobjdump.path
+    code = compiled_extension.run(
+        [cuobjdump, '-sass', '-arch', f'sm_{capability}', str(built_cuda[0])]
+    )
+    _, *kernels = code.split('Function : ')
+    assert len(kernels) == 18
+    for kernel in kernels:
+        name = kernel.partition('\n')[0]
+        operations = re.findall(r'\b((?:LDG|LDS|LDL|STL|REDG?|ATOMG?)\.\S+)', kernel)
+        assert not any(x.startswith(('LDL', 'STL', 'ATOM')) for x in operations), name
+        assert any(x.startswith('LDS.128') for x in operations), name
+        width = int(re.search(r'Li(\d)E', name).group(1))
+        wide = sum(x.startswith('LDG.E.128') for x in operations)
+        assert wide >= 4 if width > 1 else wide == 0, name
+        sums = {x.partition('ADD.')[2][:5] for x in operations if x.startswith('RED')}
+        vectors = capability >= 90 and width > 1
+        if 'backward' in name:
+            assert sums == {'F32x4' if vectors else 'F32.F'}, name
+        else:
+            assert not sums, name
