@@ -2,18 +2,14 @@
 
 import pytest
 import torch
-from export_checks import OnnxSession, own_operators
+from export_checks import OnnxSession, decomposed, own_operators
 from torch import nn
 
 import mmattn.export
-from mmattn import ops
+from mmattn.ops import masked_attention, neighborhood_attention
 from mmattn.ops.ms_deform_attn.decomposition import ms_deform_attn_decomposition
 from mmattn.ops.ms_deform_attn.reference import ms_deform_attn_reference
-from mmattn.ops.operator import OPERATORS as REGISTERED
-from mmattn.ops.structure_aware_attention.decomposition import (
-    structure_aware_attention_decomposition,
-)
-from tools.benchmark.inputs import make_ms_deform_inputs, make_structure_aware_inputs
+from tools.benchmark.inputs import Draw, make_ms_deform_inputs
 from tools.benchmark.real_shapes import OPERATORS, small_calls
 from tools.benchmark.tolerances import assert_close
 
@@ -38,10 +34,6 @@ class Graph(nn.Module):
         return self(*self.tensors, backend='reference')
 
 
-def test_every_operator_has_small_calls():
-    assert set(OPERATORS) == set(REGISTERED)
-
-
 @every_call
 def test_decomposed_operator(call):
     call = Graph(call)
@@ -59,8 +51,7 @@ def test_operator_in_onnx_runtime(call):
     assert_close('out', call.expected(), out)
 
 
-@pytest.mark.parametrize('boxes', [False, True])
-@pytest.mark.parametrize('fused', [False, True])
+@pytest.mark.parametrize('fused, boxes', [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16], ids=str)
 def test_gathered_pixels(fused, boxes, dtype):
     """Compare with the definition, also far outside the map and on its borders."""
@@ -78,17 +69,96 @@ def test_gathered_pixels(fused, boxes, dtype):
     assert_close('out', expected, out)
 
 
-@pytest.mark.parametrize(
-    'grid', [(1,), (70,), (1, 1), (7, 5), (9, 8), (8, 9), (2, 3, 4), (3, 5, 6)], ids=str
-)
-def test_real_transforms(grid):
-    """Compare with the backend of complex transforms, in float64."""
-    tensors = make_structure_aware_inputs(grid=grid, dtype=torch.float64)
-    *tokens, w_a, w_b, bias = (x.double() for x in tensors)
-    expected = ops.structure_aware_attention(
-        *tokens, w_a, w_b, bias, grid=grid, backend='reference'
-    )
-    dims = tuple(range(-len(grid), 0))
-    w_a, w_b = (torch.view_as_real(torch.fft.rfftn(w, dim=dims)) for w in (w_a, w_b))
-    out = structure_aware_attention_decomposition(*tokens, w_a, w_b, bias, grid=grid)
-    assert_close('out', expected, out)
+SETTINGS = {
+    'zero': dict(),
+    'zero, bias, special': dict(bias=True, num_special=2),
+    'zero, 5x5': dict(kernel_size=5),
+    'neg_inf': dict(mask_fill='neg_inf'),
+    'neg_inf, 5x5, bias, special': dict(
+        mask_fill='neg_inf', kernel_size=5, bias=True, num_special=1
+    ),
+}
+# All keys of the smallest map are in each tile. torch.export takes sizes of one tile,
+# and so of fewer than 5 pixels, for constants.
+GRIDS = (5, 5), (5, 9), (8, 12), (17, 23)
+
+
+class MaskedCall(nn.Module):
+    """Attend with the patches of a map, and with special tokens of its own."""
+
+    def __init__(self, num_special=0, bias=False, kernel_size=3, mask_fill='zero'):
+        super().__init__()
+        draw = Draw()
+        self.special = draw(1, num_special, 3, 3, 8)
+        self.settings = dict(
+            num_special=num_special,
+            bias=draw(3, kernel_size, kernel_size) if bias else None,
+            kernel_size=kernel_size,
+            mask_fill=mask_fill,
+        )
+
+    def forward(self, x, backend=None):
+        """Take q, k and v as one tensor, shape (B, H, W, 3, M, D)."""
+        tokens = [self.special.expand(x.shape[0], -1, -1, -1, -1), x.flatten(1, 2)]
+        q, k, v = torch.cat(tokens, 1).unbind(2)
+        grid = tuple(x.shape[1:3])
+        return masked_attention(q, k, v, grid, backend=backend, **self.settings)
+
+
+def make_map(grid, B=2, scale=1):
+    return scale * Draw()(B, *grid, 3, 3, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('settings', SETTINGS.values(), ids=SETTINGS)
+def test_hard_masks_for_sizes_that_change(settings):
+    call = MaskedCall(**settings)
+    sizes = [dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)]
+    program = decomposed(call, (make_map((13, 22)),), sizes)
+    for grid in GRIDS:
+        # Scores of some hundreds overflow exp in float32.
+        for scale in (1, 10):
+            x = make_map(grid, B=3, scale=scale)
+            assert_close(f'{grid}', call(x, backend='reference'), program(x))
+
+
+def test_hard_masks_hold_no_dense_map():
+    H, W = 20, 30
+    program = decomposed(MaskedCall(), (make_map((H, W), B=1),))
+    for node in program.graph.nodes:
+        if isinstance(node.meta.get('val'), torch.Tensor):
+            assert node.meta['val'].numel() < (H * W) ** 2 / 2, node
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('settings', SETTINGS.values(), ids=SETTINGS)
+def test_onnx_files_of_hard_masks_for_sizes_that_change(settings):
+    call = MaskedCall(**settings)
+    sizes = [dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)]
+    session = OnnxSession(call, (make_map((13, 22)),), sizes)
+    for grid in GRIDS:
+        x = make_map(grid, B=3)
+        (out,) = session(x)
+        assert_close(f'{grid}', call(x, backend='reference'), out)
+
+
+class WindowCall(nn.Module):
+    """Attend with q, k and v as one map, shape (B, H, W, 3, M, D)."""
+
+    def __init__(self):
+        super().__init__()
+        self.rpb = Draw()(3, 13, 13)
+
+    def forward(self, x, backend=None):
+        return neighborhood_attention(*x.unbind(3), self.rpb, backend=backend)
+
+
+@pytest.mark.slow
+def test_windows_for_sizes_that_change():
+    call, draw = WindowCall(), Draw(seed=1)
+    sizes = [dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)]
+    # The example has more pixels than the stencil's kernels serve, the others fewer.
+    program = decomposed(call, (draw(2, 47, 53, 3, 3, 8),), sizes)
+    for grid in ((8, 13), (14, 15), (50, 60)):
+        x = draw(3, *grid, 3, 3, 8)
+        assert_close(f'{grid}', call(x, backend='reference'), program(x))

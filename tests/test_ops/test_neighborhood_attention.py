@@ -1,39 +1,65 @@
 """Neighborhood attention on the CPU: the definition, its oracles and the backends."""
 
+from functools import partial
+from itertools import product
+
 import pytest
 import torch
 from largest_tensor import LargestTensor
-from neighborhood_cases import (
-    FORMS,
-    NAMES,
-    backend,
-    by_loops,
-    choose_form,
-    every_shape,
-)
-from operator_checks import check_operator, every_dtype
+from operator_cases import WINDOW_FORMS as FORMS
+from operator_cases import names_of, take_form
+from operator_checks import check_decomposition, check_operator, every_case
+from torch import Tensor
+from triton_devices import every_triton
 
 from mmattn.ops import neighborhood_attention
-from mmattn.ops.masked_attention.reference import (
-    attention_under_mask,
-    neighborhood_mask,
-)
 from mmattn.ops.neighborhood_attention import stencil, tiles
 from mmattn.ops.neighborhood_attention.reference import neighborhood_attention_reference
 from tools.benchmark.inputs import make_neighborhood_inputs as make_inputs
-from tools.benchmark.tolerances import assert_close, run_with_grads
+from tools.benchmark.tolerances import run_with_grads
+
+NAMES = names_of('neighborhood_attention')
+SHAPES = {
+    'map of the window': dict(grid=(7, 7), K=7),
+    'low and long': dict(grid=(7, 20), K=7),
+    'one more than the window': dict(grid=(8, 8), K=7),
+    '13x9': dict(grid=(13, 9), K=7),
+    '7x5, one head, batch 1': dict(grid=(7, 5), K=3, M=1, B=1),
+    '63 pixels, odd width of a head': dict(grid=(9, 7), K=5, D=5),
+    'one channel': dict(grid=(4, 6), K=3, D=1),
+    'several tiles': dict(grid=(17, 23), K=3, B=1, M=2),
+}
+every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 
 
 @pytest.fixture(params=FORMS)
 def every_form(request, monkeypatch):
-    choose_form(monkeypatch, request.param)
+    take_form(monkeypatch, FORMS[request.param])
 
 
-def test_reference_gradcheck():
-    shape = dict(grid=(4, 3), K=3, B=1, M=2, D=2)
-    inputs = [x.requires_grad_() for x in make_inputs(**shape, dtype=torch.float64)]
-    assert torch.autograd.gradcheck(neighborhood_attention_reference, inputs)
-    assert torch.autograd.gradgradcheck(backend('reference'), inputs)
+def by_loops(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> Tensor:
+    """Attend one query at a time, as NATTEN defines its window and bias."""
+    _, H, W, M, D = q.shape
+    K = (rpb.shape[1] + 1) // 2
+
+    def window(position, side):
+        start = min(max(position - K // 2, 0), side - K)
+        return range(start, start + K)
+
+    out = torch.zeros_like(q)
+    for y, x, head in product(range(H), range(W), range(M)):
+        keys = list(product(window(y, H), window(x, W)))
+        rows, columns = torch.tensor(keys).unbind(1)
+        bias = rpb[head, rows - y + K - 1, columns - x + K - 1]
+        k_w, v_w = (tensor[:, rows, columns, head] for tensor in (k, v))
+        scores = (k_w * q[:, None, y, x, head]).sum(-1) * D**-0.5 + bias
+        weights = scores.softmax(dim=1)
+        out[:, y, x, head] = (weights[..., None] * v_w).sum(1)
+    return out
+
+
+def backend(name):
+    return partial(neighborhood_attention, backend=name)
 
 
 @every_shape
@@ -45,19 +71,10 @@ def test_reference_against_loops(shape):
     )
 
 
-@every_shape
-@pytest.mark.usefixtures('every_form')
-def test_every_form_in_float64(shape):
-    inputs = make_inputs(**shape, dtype=torch.float64)
-    check_operator(backend('torch'), inputs)
-
-
-@every_dtype
-@pytest.mark.parametrize('form', FORMS)
-def test_every_form_in_every_dtype(monkeypatch, form, dtype):
-    choose_form(monkeypatch, form)
-    inputs = make_inputs(grid=(13, 9), K=7, dtype=dtype)
-    check_operator(backend('torch'), inputs)
+@every_case(2, shape=SHAPES, form=FORMS)
+def test_every_form(monkeypatch, shape, form, dtype):
+    take_form(monkeypatch, form)
+    check_operator(backend('torch'), make_inputs(**shape, dtype=dtype))
 
 
 def test_all_forms_agree_on_a_large_map(monkeypatch):
@@ -65,7 +82,7 @@ def test_all_forms_agree_on_a_large_map(monkeypatch):
     shape = dict(grid=(31, 44), K=7, B=1, M=1, D=3)
     inputs = make_inputs(**shape, dtype=torch.float64)
     for form in FORMS:
-        choose_form(monkeypatch, form)
+        take_form(monkeypatch, FORMS[form])
         check_operator(backend('torch'), inputs)
 
 
@@ -83,98 +100,18 @@ def test_form_depends_on_the_size(monkeypatch):
     assert forms == [('map', 1), ('map', 4), ('rows', 2), ('columns', 4)]
 
 
-def test_inner_queries_have_the_clipped_window_of_masked_attention():
-    q, k, v, rpb = make_inputs(grid=(9, 12), K=7, dtype=torch.float64)
-    out = neighborhood_attention(q, k, v, rpb)
-    mask = neighborhood_mask((9, 12), 7)
-    offsets = torch.arange(9 * 12)
-    dy = offsets // 12 - offsets[:, None] // 12
-    dx = offsets % 12 - offsets[:, None] % 12
-    bias = rpb[:, dy.clamp(-6, 6) + 6, dx.clamp(-6, 6) + 6]
-    clipped = attention_under_mask(
-        *(x.flatten(1, 2) for x in (q, k, v)), mask, bias, None, 'neg_inf'
-    ).view_as(out)
-    inner = slice(None), slice(3, -3), slice(3, -3)
-    assert_close('inner', clipped[inner], out[inner])
-    assert not torch.isclose(out, clipped)[:, 2].any()
-
-
-def test_a_window_of_the_map_is_plain_attention(every_form):
-    q, k, v, rpb = make_inputs(grid=(7, 7), K=7, dtype=torch.float64)
-    out = neighborhood_attention(q, k, v, torch.zeros_like(rpb))
-    q, k, v = (x.flatten(1, 2).transpose(1, 2) for x in (q, k, v))
-    expected = ((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v).transpose(1, 2)
-    assert_close('out', expected, out.flatten(1, 2))
-
-
-def test_batch_of_zero(every_form):
-    out, grads = run_with_grads(backend('torch'), make_inputs(B=0))
-    assert out.shape == (0, 9, 8, 3, 8)
-    assert all(grad.abs().sum() == 0 for grad in grads)
-
-
-@pytest.mark.parametrize('wanted', NAMES)
-def test_gradient_of_one_input(every_form, wanted):
-    requires_grad = [name == wanted for name in NAMES]
-    check_operator(backend('torch'), make_inputs(), requires_grad)
-
-
-def test_inputs_of_any_strides(every_form):
-    inputs = make_inputs()
-    inputs = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
-    inputs[1] = inputs[1][..., ::2].repeat_interleave(2, -1)
-    inputs[2] = inputs[2][:, :1].expand_as(inputs[1])
-    assert not inputs[2].is_contiguous()
-    check_operator(backend('torch'), inputs)
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_biases_in_half_precision(every_form, dtype):
-    *qkv, rpb = make_inputs(dtype=dtype)
-    check_operator(backend('torch'), [*qkv, rpb.to(dtype)])
-
-
-@every_dtype
-@pytest.mark.parametrize('name', ['torch', 'reference'])
-def test_large_scores_stay_finite(every_form, name, dtype):
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=str)
+def test_large_scores_stay_finite(every_form, dtype):
     q, k, v, rpb = make_inputs(dtype=dtype)
-    out, grads = run_with_grads(backend(name), [q * 100, k * 100, v, rpb * 100])
+    out, grads = run_with_grads(backend('torch'), [q * 100, k * 100, v, rpb * 100])
     assert all(x.isfinite().all() for x in (out, *grads))
-
-
-@pytest.mark.parametrize('pixel', [(0, 0), (4, 3), (8, 7)], ids=str)
-def test_nan_stays_in_its_window(pixel):
-    """By the definition a NaN in a key or value is in the queries that see it."""
-    y, x = pixel
-    for position in range(3):
-        inputs = make_inputs(K=5)
-        support = torch.zeros(9, 8, dtype=torch.bool)
-        if position == 0:
-            support[y, x] = True
-        else:
-            for row in range(9):
-                for column in range(8):
-                    starts = [
-                        min(max(place - 2, 0), side - 5)
-                        for place, side in ((row, 9), (column, 8))
-                    ]
-                    support[row, column] = all(
-                        start <= place < start + 5
-                        for start, place in zip(starts, pixel, strict=True)
-                    )
-        inputs[position] = inputs[position].clone()
-        inputs[position][0, y, x, 1] = float('nan')
-        out = neighborhood_attention_reference(*inputs)
-        assert torch.equal(out[0, :, :, 1].isnan().all(-1), support)
-        assert torch.equal(out[0, :, :, 1].isnan().any(-1), support)
-        assert out[1].isfinite().all() and out[:, :, :, [0, 2]].isfinite().all()
 
 
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('position', range(3), ids=NAMES[:3])
 def test_nan_stays_in_its_tiles(monkeypatch, form, position):
     """A NaN query is in its row alone, a NaN key or value in the tiles that hold it."""
-    choose_form(monkeypatch, form)
+    take_form(monkeypatch, FORMS[form])
     monkeypatch.setattr(tiles, 'BORDER_TILE', 4)
     inputs = make_inputs(grid=(25, 27), K=5)
     inputs[position] = inputs[position].clone()
@@ -191,28 +128,6 @@ def test_nan_stays_in_its_tiles(monkeypatch, form, position):
         assert broken[:4, :5].all()
 
 
-def test_two_runs_are_equal(every_form):
-    inputs = make_inputs(grid=(30, 40), B=3)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (run_with_grads(backend('torch'), inputs) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert torch.equal(first[0], second[0])
-    assert all(map(torch.equal, first[1], second[1]))
-
-
-@pytest.mark.parametrize('grid', [(40, 40), (60, 50)], ids=['tiles', 'stencil'])
-def test_nothing_of_pixels_by_neighbors_is_kept(grid):
-    inputs = make_inputs(grid=grid, K=7, B=1, D=16)
-    sizes = []
-    pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        neighborhood_attention(*leaves)
-    assert sizes and max(sizes) <= inputs[0].numel()
-
-
 def test_memory_of_a_large_map_is_linear():
     def largest(grid):
         leaves = [
@@ -224,3 +139,28 @@ def test_memory_of_a_large_map_is_linear():
         return watch.numel / leaves[0].numel()
 
     assert largest((60, 100)) == pytest.approx(largest((60, 50)), rel=0.1)
+
+
+INTERPRETED = {
+    'map of the window': dict(grid=(5, 5), K=5, B=1, M=1, D=4),
+    '7x5, batch 2': dict(grid=(7, 5), K=3, M=2, D=5),
+    '9x12, K 7': dict(grid=(9, 12), K=7, B=1, M=1, D=16),
+}
+
+
+@every_triton('shape', INTERPRETED, '9x12, K 7')
+def test_stencil_in_triton(monkeypatch, shape, device):
+    take_form(monkeypatch, FORMS['stencil'])
+    check_operator(backend('triton'), make_inputs(**shape, device=device))
+
+
+@every_triton('form', {form: FORMS[form] for form in ('dense', 'tiles', 'stencil')})
+def test_forms_in_triton(monkeypatch, form, device):
+    take_form(monkeypatch, form)
+    shape = dict(grid=(6, 9), K=3, B=1, M=2, D=4, dtype=torch.bfloat16)
+    check_operator(backend('triton'), make_inputs(**shape, device=device))
+
+
+@every_case(shape=SHAPES)
+def test_decomposition(shape, dtype):
+    check_decomposition('neighborhood_attention', dtype=dtype, **shape)
