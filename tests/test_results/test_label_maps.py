@@ -8,6 +8,7 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 
 from mmattn.results import Classification, Segmentation, coco_document
+from mmattn.results.names import label_type
 
 CLASSES = ['water', 'forest', 'ice']
 PALETTE = [[0, 0, 255], [0, 255, 0], [255, 255, 255]]
@@ -25,6 +26,11 @@ def test_what_occurs(found):
     assert found.shares() == {'water': 2000 / 2400, 'ice': 400 / 2400}
     found.classes = None
     assert list(found.shares()) == ['0', '2']
+
+
+@pytest.mark.parametrize('count, kind', [(256, np.uint8), (257, np.uint16)])
+def test_the_type_of_labels_holds_the_largest(count, kind):
+    assert label_type(count) is kind
 
 
 def test_colors(found):

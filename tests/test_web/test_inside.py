@@ -97,7 +97,8 @@ def test_the_layers_of_a_deformable_detr():
 def test_pixels_that_the_pipeline_crops_away_are_named():
     predictor = Predictor(classifier(), 'random', 'cpu')
     image = noise(40, 100)  # its middle 32 x 32 pixels are seen
-    look_inside(predictor, image, 20, 50)
+    found = look_inside(predictor, image, 20, 50)
+    np.testing.assert_array_equal(found.picture, image[4:36, 34:66])
     with pytest.raises(ValueError, match='query 20 2 is not in the middle 32x32'):
         look_inside(predictor, image, 20, 2)
 
