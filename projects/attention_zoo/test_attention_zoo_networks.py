@@ -154,7 +154,10 @@ def test_readme_quotes_the_benchmark():
 
 @pytest.mark.slow
 def test_benchmark(tmp_path):
-    op, plot = (pytest.importorskip(name) for name in ('op', 'plot'))
+    for name in ('timm', 'matplotlib', 'rich'):
+        pytest.importorskip(name)
+    from tools.benchmark import op, plot
+
     path = tmp_path / 'mixers.csv'
     options = ['--quick', '--sides', '3', '--rounds', '1', '--csv', str(path)]
     assert op.main([str(FOLDER / 'mixers.py'), *options]) == 0

@@ -46,8 +46,8 @@ def test_a_failure_is_listed_and_the_rest_goes_on(run, monkeypatch, critical, st
     monkeypatch.setenv('PYTHONPATH', path)
     part = Part(999, {'bad': SCRIPT, 'good': 'json.tool --help'}, '', critical=critical)
     slow = Part(1, {'slow': 'slow_command'}, '')
-    monkeypatch.setattr(gpu_report, 'PARTS', {'fake': part, 'slow': slow})
-    assert call('--parts', 'fake', 'slow') == status
+    monkeypatch.setattr(gpu_report, 'PARTS', {'slow': slow, 'fake': part})
+    assert call('--parts', 'slow', 'fake') == status
     text = (out / 'report.md').read_text()
     assert f'wrong results: {status}' in text and 'expected one argument' in text
     assert '- bad: ended with status 2' in text and '- slow: stopped after' in text

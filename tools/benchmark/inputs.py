@@ -1,6 +1,5 @@
 """Random inputs of operators for tests and benchmarks."""
 
-from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -173,12 +172,3 @@ def make_ms_deform_inputs(
     dtype = points_dtype or draw.wide_dtype
     others = points, weights, reference
     return [value, *(x if x is None else draw.to(x, dtype) for x in others)]
-
-
-def with_grad(
-    tensors: Sequence[Tensor | None], requires_grad: bool = True
-) -> tuple[Tensor | None, ...]:
-    """Return tensors as leaves of autograd's graph; None stays None."""
-    return tuple(
-        None if x is None else x.detach().requires_grad_(requires_grad) for x in tensors
-    )
