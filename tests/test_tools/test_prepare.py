@@ -4,14 +4,11 @@ import hashlib
 import http.server
 import io
 import re
-import tarfile
 import threading
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy.io import savemat
 
 from mmattn.datasets import download as downloads
 from mmattn.datasets import prepare as tool
@@ -244,64 +241,33 @@ def test_an_archive_with_another_folder_is_refused(tmp_path):
         tool.unpack(path, 'val2017', tmp_path / 'coco')
 
 
-def tarred(path: Path, files: dict[str, bytes]) -> str:
-    """Write a tar file and return its MD5."""
-    mode = 'w:gz' if path.suffix == '.gz' else 'w'
-    with tarfile.open(path, mode) as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return hashlib.md5(path.read_bytes()).hexdigest()
-
-
-@pytest.fixture
-def imagenet(tmp_path, monkeypatch):
-    """The three files of an ImageNet of two classes and five images."""
+def test_imagenet_is_unpacked_into_folders_of_classes(tmp_path, monkeypatch):
+    """torchvision reads the archives; an error of its names the file to get."""
     from torchvision.datasets import imagenet
 
-    folder = tmp_path / 'tars'
-    folder.mkdir()
-    synsets = np.array(
-        [(1, 'n02', 'b', '', 0), (2, 'n01', 'a', '', 0), (3, 'n00', 'top', '', 2)],
-        dtype=[(name, object) for name in ('id', 'WNID', 'words', 'gloss', 'children')],
-    )
-    meta = io.BytesIO()
-    savemat(meta, {'synsets': synsets})
-    images = {}
-    for name in ('n01', 'n02'):
-        path = tmp_path / f'{name}.tar'
-        tarred(path, {f'{name}_{i}.JPEG': b'image' for i in range(2)})
-        images[path.name] = path.read_bytes()
-    truth = 'ILSVRC2012_validation_ground_truth.txt'
-    root = 'ILSVRC2012_devkit_t12/data'
-    contents = {
-        'train': images,
-        'val': {f'ILSVRC2012_val_{i}.JPEG': b'image' for i in range(3)},
-        'devkit': {f'{root}/meta.mat': meta.getvalue(), f'{root}/{truth}': b'2\n1\n2'},
-    }
-    for kind, files in contents.items():
-        name = imagenet.ARCHIVE_META[kind][0]
-        md5 = tarred(folder / name, files)
-        monkeypatch.setitem(imagenet.ARCHIVE_META, kind, (name, md5))
+    def parse(archives, folder):
+        assert archives == tmp_path / 'tars'
+        (Path(folder) / 'n01').mkdir()
+        for index in range(2):
+            (Path(folder) / f'n01/{index}.JPEG').touch()
+
+    def missing(*args, **kwargs):
+        raise RuntimeError('The archive ILSVRC2012_img_val.tar is not present')
+
+    arguments = ['imagenet', '--out', f'{tmp_path}/in']
+    arguments += ['--archives', f'{tmp_path}/tars']
     monkeypatch.setattr(tool, 'check_space', lambda *args: None)
-    monkeypatch.setattr(tool, 'IMAGENET_IMAGES', {'train': 4, 'val': 3})
-    return ['imagenet', '--out', f'{tmp_path}/in', '--archives', str(folder)]
-
-
-def test_imagenet_is_sorted_into_classes(imagenet, tmp_path):
-    tool.main(imagenet)
-    assert tree(tmp_path / 'in') == [
-        *('train/n01/n01_0.JPEG', 'train/n01/n01_1.JPEG'),
-        *('train/n02/n02_0.JPEG', 'train/n02/n02_1.JPEG'),
-        *('val/n01/ILSVRC2012_val_0.JPEG', 'val/n01/ILSVRC2012_val_2.JPEG'),
-        'val/n02/ILSVRC2012_val_1.JPEG',
-    ]
-    tool.main(imagenet)
-
-
-def test_a_damaged_file_of_imagenet_is_named(imagenet, tmp_path):
-    (tmp_path / 'tars/ILSVRC2012_img_val.tar').write_bytes(b'')
+    monkeypatch.setattr(tool, 'IMAGENET_IMAGES', {'train': 2, 'val': 2})
+    monkeypatch.setattr(imagenet, 'parse_devkit_archive', lambda archives: None)
+    monkeypatch.setattr(imagenet, 'parse_train_archive', parse)
+    monkeypatch.setattr(imagenet, 'parse_val_archive', missing)
     with pytest.raises(ValueError, match='ILSVRC2012_img_val.tar'):
-        tool.main(imagenet)
+        tool.main(arguments)
     assert names(tmp_path / 'in') == ['train']
+    monkeypatch.setattr(imagenet, 'parse_train_archive', missing)  # is complete
+    monkeypatch.setattr(imagenet, 'parse_val_archive', parse)
+    tool.main(arguments)
+    assert tree(tmp_path / 'in') == [
+        *('train/n01/0.JPEG', 'train/n01/1.JPEG'),
+        *('val/n01/0.JPEG', 'val/n01/1.JPEG'),
+    ]
