@@ -211,16 +211,3 @@ def test_what_is_not_there_is_named(filename, error, message):
 def test_pretrained_is_ours_for_every_module():
     loader = WEIGHT_INITIALIZERS.get('Pretrained')
     assert loader.__module__ == mmengine_checkpoints.__name__
-
-
-def test_inferencers_of_the_packages_do_not_run_a_saved_config(tmp_path):
-    pytest.importorskip('mmdet')
-    from mmdet.apis import DetInferencer
-
-    sprung = tmp_path / 'sprung'
-    text = f'import os\nos.mkdir({str(sprung)!r})'
-    torch.save(dict(state_dict={}, meta=dict(cfg=text)), tmp_path / 'trap.pth')
-    refused = r'trap.pth is refused.*DetInferencer\(model=CONFIG, weights=\.\.\.\)'
-    with pytest.raises(UntrustedCheckpointError, match=refused):
-        DetInferencer(weights=str(tmp_path / 'trap.pth'), device='cpu')
-    assert not sprung.exists()
