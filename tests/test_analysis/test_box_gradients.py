@@ -57,32 +57,6 @@ def test_norms_are_those_of_a_known_function():
     assert second.norms.eq(0).all() and not image.requires_grad
 
 
-def test_norms_are_finite_differences():
-    """Without refinement, which detaches the references of each layer."""
-    torch.manual_seed(0)
-    model = detector().double().eval()
-    image = torch.randn(1, 3, 64, 96, dtype=torch.float64)
-    (found,) = box_gradients(model, image)
-    assert found.norms.shape == (len(ITEMS), 64, 96)
-
-    def items(image):
-        with torch.no_grad():
-            logits, boxes = model(image, None, mode='tensor')
-        score = logits[-1, 0, found.query].sigmoid()[found.label]
-        return torch.cat([boxes[-1, 0, found.query], score[None]])
-
-    step = 1e-5
-    for y, x in [(5, 7), (40, 80)]:
-        slopes = []
-        for channel in range(3):
-            moved = torch.zeros_like(image)
-            moved[0, channel, y, x] = step
-            slopes.append((items(image + moved) - items(image - moved)) / (2 * step))
-        expected = torch.stack(slopes).norm(dim=0)
-        kinks = 1e-3 * found.norms.flatten(1).max(dim=1).values
-        assert ((found.norms[:, y, x] - expected).abs() <= kinks).all()
-
-
 @pytest.mark.parametrize('form', ['one-stage', 'two-stage'])
 def test_the_packages_detector_has_the_same_gradients(form):
     """It requires samples; these have padding."""
@@ -111,12 +85,3 @@ def test_the_packages_detector_has_the_same_gradients(form):
 def test_errors(model, image, count, match):
     with pytest.raises(ValueError, match=match):
         box_gradients(model, image, count=count)
-
-
-def test_other_detectors_are_refused():
-    class Other(nn.Module):
-        def forward(self, image, samples, mode):
-            return (image,)
-
-    with pytest.raises(ValueError, match='must be a DETR.* got Other'):
-        box_gradients(Other(), torch.ones(1, 3, 4, 6))

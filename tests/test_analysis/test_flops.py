@@ -12,122 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmattn.analysis import count
 from mmattn.analysis.flops import CONVENTIONS, build
 from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet, MaiT, ViT
-from mmattn.ops import landmark_attention, structure_aware_attention
-from mmattn.ops.operator import OPERATORS
-from tools.benchmark.inputs import make_structure_aware_inputs
+from mmattn.models.layers import MaskedAttention, NeighborhoodAttention
 
 Config = pytest.importorskip('mmengine.config').Config
 
 ROOT = Path(__file__).parents[2]
-SHAPES = [  # B, N, L, M, D, E
-    pytest.param(2, 196, 49, 10, 32, 20, id='expand-2'),
-    pytest.param(1, 63, 7, 3, 8, 3, id='expand-1'),
-    pytest.param(3, 1, 1, 1, 4, None, id='no-interaction'),
-]
-
-
-def operator_inputs(B, N, L, M, D, E, device='cpu'):
-    shapes = [(B, N, M, D)] * 3 + [(B, L, M, D)] * 2
-    if E is not None:
-        shapes += [(E, M), (M, E)] * 2
-    return [torch.randn(s, device=device, requires_grad=True) for s in shapes]
-
-
-def operator_flops(inputs, backend, backward=False):
-    with FlopCounterMode(display=False) as counter:
-        out = landmark_attention(*inputs, backend=backend)
-        if backward:
-            out.sum().backward()
-    return counter.get_total_flops()
-
-
-def runnable_backends(*inputs):
-    operator = OPERATORS['landmark_attention']
-    inputs += (None,) * (9 - len(inputs))
-    kernels = set(operator.backends) - set(operator.unsupported(*inputs))
-    return [*kernels, 'reference']
-
-
-@pytest.mark.parametrize('B, N, L, M, D, E', SHAPES)
-@pytest.mark.parametrize('backward', [False, True], ids=['forward', 'backward'])
-def test_operator_counts_the_products_of_its_definition(B, N, L, M, D, E, backward):
-    inputs = operator_inputs(B, N, L, M, D, E)
-    expected = 2 * B * N * L * (4 * M * D + 4 * M * (E or 0))
-    backends = [None, *runnable_backends(*inputs)]
-    assert 'reference' in backends
-    for backend in backends:
-        flops = operator_flops(inputs, backend, backward)
-        assert flops == expected * (3 if backward else 1), backend
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
-@pytest.mark.parametrize('B, N, L, M, D, E', SHAPES)
-def test_operator_counts_the_same_on_gpu(B, N, L, M, D, E):
-    on_cpu = operator_flops(operator_inputs(B, N, L, M, D, E), 'reference', True)
-    inputs = operator_inputs(B, N, L, M, D, E, 'cuda')
-    for backend in runnable_backends(*inputs):
-        assert operator_flops(inputs, backend, True) == on_cpu, backend
-
-
-GRIDS = [
-    pytest.param(2, (7, 5), 4, id='7x5'),
-    pytest.param(1, (14, 14), 16, id='14x14'),
-    pytest.param(3, (1, 1), 2, id='one-token'),
-    pytest.param(1, (2, 3, 4), 2, id='2x3x4'),
-    pytest.param(2, (9,), 2, id='row'),
-]
-
-
-def structure_aware_inputs(B, grid, K, device='cpu'):
-    """With half-spectra, as the transforms of kernels are not the operator's."""
-    *qkv, w_a, w_b, bias = make_structure_aware_inputs(
-        grid=grid, B=B, M=3, D=4, K=K, device=device
-    )
-    dims = tuple(range(-len(grid), 0))
-    spectra = [torch.fft.rfftn(w, dim=dims) for w in (w_a, w_b)]
-    return [x.detach().requires_grad_() for x in (*qkv, *spectra, bias)]
-
-
-def structure_aware_flops(inputs, grid, backend, backward):
-    with FlopCounterMode(display=False) as counter:
-        out = structure_aware_attention(*inputs, grid=grid, backend=backend)
-        if backward:
-            out.sum().backward()
-    return counter.get_total_flops()
-
-
-def structure_aware_backends(inputs):
-    operator = OPERATORS['structure_aware_attention']
-    kernels = set(operator.backends) - set(operator.unsupported(*inputs))
-    return [*kernels, 'reference']
-
-
-@pytest.mark.parametrize('B, grid, K', GRIDS)
-@pytest.mark.parametrize('backward', [False, True], ids=['forward', 'backward'])
-def test_transforms_and_contractions_of_structure_aware_attention(B, grid, K, backward):
-    """As many as the definition executes: K + 1 transforms of k and of v."""
-    N = math.prod(grid)
-    transform = [round(n * B * N * 12 * math.log2(N)) for n in (1, K)]
-    contractions = 2 * B * N * 12 * K
-    expected = 2 * (2 * sum(transform) * (1 + backward))
-    expected += 2 * contractions * (1 + 2 * backward)
-    inputs = structure_aware_inputs(B, grid, K)
-    backends = structure_aware_backends(inputs)
-    assert {'reference', 'torch'} <= set(backends)
-    for backend in (None, *backends):
-        assert structure_aware_flops(inputs, grid, backend, backward) == expected
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
-@pytest.mark.parametrize('B, grid, K', GRIDS)
-def test_structure_aware_attention_counts_the_same_on_gpu(B, grid, K):
-    inputs = structure_aware_inputs(B, grid, K)
-    on_cpu = structure_aware_flops(inputs, grid, 'reference', True)
-    inputs = structure_aware_inputs(B, grid, K, 'cuda')
-    for backend in structure_aware_backends(inputs):
-        assert structure_aware_flops(inputs, grid, backend, True) == on_cpu, backend
 
 
 MODELS = {
@@ -158,30 +47,37 @@ def test_models_count_the_same_on_every_device_and_backend(make):
         assert len(set(flops.values())) == 1, flops
 
 
-def test_structure_aware_attention_is_one_operator_on_every_device():
-    """Only the definition, whose products every counter sees, is taken apart."""
-    devices = ['cpu', 'meta'] + ['cuda'] * torch.cuda.is_available()
-    counts = [count(LiSANet('hybrid-nano').to(d), (64, 96)) for d in devices]
-    assert all(complexity == counts[0] for complexity in counts)
-    # Attention of stages 3 and 4: 6 layers on 4 x 6 tokens and 2 on 2 x 3.
-    expected = 0
-    for depth, C, N in ((6, 160, 24), (2, 256, 6)):
-        values, K = N * C, 8
-        transforms = 2 * sum(round(n * values * math.log2(N)) for n in (1, K))
-        expected += depth * (transforms + 2 * values * K)
-    assert counts[0].transforms == expected
+@pytest.mark.parametrize('soft', [False, True], ids=['hard', 'soft'])
+def test_masks_are_credited(soft):
+    """Two masked heads of three, a class token, 7 x 5 patches."""
+    N, M, D = 36, 3, 8
+    attention = MaskedAttention(M * D, M, 2, soft=soft, num_special=1)
+    model = Calls(lambda x: attention(x.new_zeros(1, N, M * D), (7, 5)))
+    model.attention = attention
+    complexity = count(model, (7, 5))
+    dense = 4 * N * (M * D) ** 2 + 2 * N**2 * M * D
+    outside = 0 if soft else 2 * (N**2 - 35 * 10 - N) * 2 * D
+    assert complexity.flops_in('dense') == dense
+    assert complexity.flops == complexity.flops_in('mask-credited') == dense - outside
+    assert complexity.part('attention').outside_masks == outside
+    assert complexity.part('attention.qkv').outside_masks == 0
+
+
+@pytest.mark.parametrize('side', [(2, 6), (20, 30), (50, 60)], ids=str)
+def test_windows_count_whatever_they_are_run_in(side):
+    """Small maps run as dense attention, larger ones in tiles, then as a stencil."""
+    layer = NeighborhoodAttention(3, 1, kernel_size=5)
+    model = Calls(lambda x: layer(x.permute(0, 2, 3, 1)))
+    model.layer = layer
+    tokens = max(side[0], 5) * max(side[1], 5)  # padded to a window
+    qkv, projection = 27 * tokens, 9 * side[0] * side[1]
+    assert count(model, side).flops == qkv + projection + 2 * tokens * 25 * 3
 
 
 @pytest.mark.parametrize(
-    'resize, domain',
-    [
-        ('zero_embed', 'spatial'),
-        ('stretch', 'spatial'),
-        ('spectral', 'spatial'),
-        ('gfnet', 'frequency'),
-    ],
+    'resize, domain, backend',
+    [('spectral', 'spatial', None), ('gfnet', 'frequency', 'reference')],
 )
-@pytest.mark.parametrize('backend', [None, 'reference'])
 def test_preparing_kernels_counts_nothing(resize, domain, backend):
     """Not even resizing them, which multiplies matrices: a model does it once."""
     kwargs = dict(backend=backend, kernel_resize=resize, kernel_domain=domain)
@@ -262,27 +158,10 @@ def test_stock_models_count_what_is_published(name):
     assert complexity.flops / 1e9 == pytest.approx(flops, rel=0.002)
 
 
-def test_detector_runs_as_many_regions_as_it_keeps():
-    cfg = Config.fromfile(ROOT / 'configs/demo/mask_rcnn_ivit_n_hela.py')
-    before = count(cfg, (256, 256))
-    cfg.model.test_cfg.rpn.max_per_img *= 2
-    cfg.model.test_cfg.rcnn.max_per_img *= 3
-    after = count(cfg, (256, 256))
-    for part, factor in (('bbox_head', 2), ('mask_head', 3)):
-        old, new = (c.children['roi_head'].children[part] for c in (before, after))
-        assert new.flops == factor * old.flops > 0
-    assert after.children['backbone'] == before.children['backbone']
-
-
 def test_auxiliary_heads_have_parameters_but_no_flops():
     cfg = Config.fromfile(ROOT / 'configs/upernet/ivit_t_160k_ade20k.py')
     head = count(cfg, (64, 64)).children['auxiliary_head']
     assert head.params > 0 and head.flops == 0
-
-
-def test_other_two_stage_detectors_are_refused():
-    with pytest.raises(NotImplementedError, match='HybridTaskCascadeRoIHead'):
-        count(stock_config('mmdet-htc/htc_r50_fpn_1x_coco'), (256, 256))
 
 
 def test_parts_by_name():

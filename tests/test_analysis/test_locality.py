@@ -38,9 +38,9 @@ def score_by_loops(weights, grid, kernel_size):
     return total / (H * W)
 
 
-@pytest.mark.parametrize('num_special', [0, 1, 2])
-@pytest.mark.parametrize('grid', [(4, 6), (1, 5), (7, 3)], ids=str)
-@pytest.mark.parametrize('kernel_size', [1, 3, 5])
+@pytest.mark.parametrize(
+    'grid, kernel_size, num_special', [((4, 6), 3, 1), ((1, 5), 3, 0), ((7, 3), 5, 2)]
+)
 def test_score_is_that_of_loops(grid, num_special, kernel_size):
     N = num_special + grid[0] * grid[1]
     weights = torch.randn(2, 3, N, N, dtype=torch.float64).mul(3).softmax(-1)
@@ -48,32 +48,6 @@ def test_score_is_that_of_loops(grid, num_special, kernel_size):
     expected = [[score_by_loops(w, grid, kernel_size) for w in b] for b in weights]
     assert_close('score', torch.tensor(expected, dtype=torch.float64), scores)
     assert (scores > 0).all() and (scores < 1).all()
-
-
-def test_score_of_an_average_over_all_tokens():
-    """A mean of 8.16 neighbors of 14 x 14 patches and a class token."""
-    score = locality_score(torch.full((197, 197), 1 / 197), (14, 14))
-    neighbors = (12 * 12 * 9 + 4 * 12 * 6 + 4 * 4) / 14**2
-    assert score.item() == pytest.approx(neighbors / 197, rel=1e-5)
-    assert round(score.item(), 3) == 0.041
-
-
-@pytest.mark.parametrize('kind, score', [('self', 1.0), ('special', 0.0), ('far', 0.0)])
-def test_bounds(kind, score):
-    weights = torch.zeros(17, 17)
-    columns = {
-        'self': torch.arange(17),
-        'special': torch.zeros(17, dtype=torch.long),
-        'far': 1 + (torch.arange(-1, 16) + 8) % 16,  # two rows of 4 patches away
-    }[kind]
-    weights[torch.arange(17), columns] = 1
-    assert locality_score(weights, (4, 4)).item() == score
-
-
-@pytest.mark.parametrize('shape', [(16,), (8, 16), (15, 15)], ids=str)
-def test_what_is_no_attention_of_the_grid_is_refused(shape):
-    with pytest.raises(ValueError, match='no attention of a grid of'):
-        locality_score(torch.zeros(shape), (4, 4))
 
 
 class Biased(MaskedAttention):
@@ -133,18 +107,18 @@ def dense_weights(layer, x, grid):
 
 LAYERS = {
     'hard': dict(masked_heads=2),
-    'all-masked': dict(masked_heads=5),
     'global': dict(masked_heads=0),
     'heads-apart': dict(masked_heads=(1, 3)),
     'soft': dict(masked_heads=3, soft=True),
     'neg_inf': dict(masked_heads=2, mask_fill='neg_inf'),
-    'wide': dict(masked_heads=2, kernel_size=5),
     'bias': dict(masked_heads=(0, 2), kernel_size=3, num_special=0, kind=Biased),
 }
 
 
-@pytest.mark.parametrize('backend', [None, 'reference'])
-@pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.parametrize(
+    'name, backend',
+    [*((name, None) for name in LAYERS), ('hard', 'reference'), ('soft', 'reference')],
+)
 def test_maps_are_the_operators_definition(name, backend):
     options = dict(num_special=1, kind=MaskedAttention, backend=backend) | LAYERS[name]
     kind = options.pop('kind')
@@ -160,27 +134,6 @@ def test_maps_are_the_operators_definition(name, backend):
     for found, layer, x in zip(maps, backbone.layers, inputs, strict=True):
         assert (found.grid, found.num_special) == ((5, 5), options['num_special'])
         assert_close('weights', dense_weights(layer, x, (5, 5)), found.weights)
-
-
-def test_a_head_that_leaves_out_the_rest_spends_all_but_the_class_token_on_neighbors():
-    backbone = make(
-        lambda: MaskedAttention(75, 3, 3, num_special=1, mask_fill='neg_inf')
-    )
-    image = torch.randn(3, 20, 30, dtype=torch.float64)
-    (found,) = attention_maps(backbone, image[None])
-    expected = 1 - found.weights[:, 1:, 0].mean(-1)
-    scores = attention_locality(backbone, [image])
-    assert_close('score', expected[None], scores)
-    assert (expected < 0.99).all()
-
-
-def test_a_new_models_masked_heads_are_almost_an_average():
-    """The paper's zeros stay in the softmax, which makes heads average at first."""
-    torch.manual_seed(0)
-    layer = MaskedAttention(75, 3, 3, num_special=1)
-    nn.init.normal_(layer.qkv.weight, std=1e-4)
-    scores = attention_locality(Tokens(layer), torch.randn(1, 3, 70, 70))
-    assert scores.numpy() == pytest.approx(8.16 / 197, abs=5e-4)
 
 
 def test_score_is_the_mean_over_images_of_any_size():
@@ -221,16 +174,12 @@ def test_masks_of_several_widths_need_a_choice():
     assert attention_locality(backbone, images, kernel_size=3).shape == (2, 3)
 
 
-@pytest.mark.parametrize('fused', [True, False], ids=['fused', 'explicit'])
-@pytest.mark.parametrize(
-    'name', ['deit_tiny_patch16_224', 'deit_tiny_distilled_patch16_224']
-)
-def test_a_deit_of_timm(name, fused):
+def test_a_deit_of_timm():
     torch.manual_seed(0)
+    name = 'deit_tiny_distilled_patch16_224'
     backbone = timm.create_model(name, img_size=(64, 96), depth=2).double().eval()
     maps = []
     for block in backbone.blocks:
-        block.attn.fused_attn = fused
         nn.init.normal_(block.attn.qkv.weight, std=0.5)
 
         def keep(_, args, out):
@@ -243,7 +192,7 @@ def test_a_deit_of_timm(name, fused):
     assert_close('score', torch.tensor(expected, dtype=torch.float64), scores)
 
 
-@pytest.mark.parametrize('chunk', [1, 100, 1000])
+@pytest.mark.parametrize('chunk', [1, 100])
 def test_score_by_chunks_of_rows_is_that_of_the_map(chunk, monkeypatch):
     backbone = make(
         lambda: MaskedAttention(75, 3, (1,), num_special=1),
@@ -282,18 +231,15 @@ def test_score_of_a_large_map_needs_no_matrix(monkeypatch):
     assert largest.numel <= 2**21 < 4161**2 / 8
 
 
-def test_maps_of_too_many_tokens_are_refused():
+def test_errors():
     backbone = Tokens(MaskedAttention(75, 3, 1, num_special=1))
     with pytest.raises(ValueError, match='most 4096 tokens, got 4161 on a grid'):
         attention_maps(backbone, torch.randn(1, 3, 320, 325))
-
-
-@pytest.mark.parametrize('kernel_size', [0, 2, -3])
-def test_a_neighborhood_has_a_middle(kernel_size):
-    with pytest.raises(ValueError, match=f'must be odd, got {kernel_size}'):
-        locality_score(torch.zeros(16, 16), (4, 4), kernel_size)
-
-
-def test_no_images_are_refused():
     with pytest.raises(ValueError, match='at least one image'):
-        attention_locality(Tokens(MaskedAttention(75, 3, 1, num_special=1)), [])
+        attention_locality(backbone, [])
+    for kernel_size in (0, 2, -3):
+        with pytest.raises(ValueError, match=f'must be odd, got {kernel_size}'):
+            locality_score(torch.zeros(16, 16), (4, 4), kernel_size)
+    for shape in ((16,), (8, 16), (15, 15)):
+        with pytest.raises(ValueError, match='no attention of a grid of'):
+            locality_score(torch.zeros(shape), (4, 4))

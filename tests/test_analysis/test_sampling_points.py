@@ -156,19 +156,6 @@ def test_the_grid_before_the_offsets():
     assert_close(points.points, points.references.expand(2, -1, -1))
 
 
-def test_a_compiled_backbone_runs_without():
-    def refuse(*args):
-        raise AssertionError('compiled')
-
-    compiled = build('dat', compile=dict(backend=refuse))
-    for one, other in zip(
-        sampling_points(compiled, image()),
-        sampling_points(build('dat'), image()),
-        strict=True,
-    ):
-        assert torch.equal(one.points, other.points)
-
-
 def test_what_is_wrong_is_said():
     model = build('dat')
     with pytest.raises(ValueError, match='1, 3, H, W'):

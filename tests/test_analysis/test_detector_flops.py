@@ -1,50 +1,25 @@
-"""Count multi-scale deformable attention and the modules built on it."""
+"""Count detectors, and the modules built on multi-scale deformable attention."""
 
 from math import ceil
 from pathlib import Path
 
 import pytest
 import torch
+
+pytest.importorskip('mmdet')
+
+from mmdet.structures import DetDataSample
+from mmengine.config import Config
+from mmengine.hub import get_config
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.models import DeformableDETREncoder
-from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.operator import OPERATORS
-from tools.benchmark.inputs import make_ms_deform_inputs
 
 ROOT = Path(__file__).parents[2]
 SHAPES = [(7, 5), (4, 3), (1, 1)]
 C, FEEDFORWARD, HEADS, POINTS, QUERIES = 256, 1024, 8, 4, 300
-
-
-@pytest.mark.parametrize('backward', [False, True], ids=['forward', 'backward'])
-@pytest.mark.parametrize('fused', [False, True], ids=['locations', 'fused'])
-def test_four_pixels_and_a_weight_count(fused, backward):
-    """For each channel of each point, on every backend."""
-    B, Q, M, D, P = 2, 6, 3, 4, 2
-    inputs = make_ms_deform_inputs(shapes=SHAPES, B=B, Q=Q, M=M, D=D, P=P, fused=fused)
-    operator = OPERATORS['ms_deform_attn']
-    backends = {*operator.backends, 'reference'} - set(operator.unsupported(*inputs))
-    assert 'torch' in backends
-    expected = 2 * 5 * B * Q * M * D * len(SHAPES) * P
-    for backend in (None, *backends):
-        if backend == 'reference':  # grid_sample has no rule
-            continue
-        value, points, weights, reference = (
-            x if x is None else x.detach().requires_grad_() for x in inputs
-        )
-        with FlopCounterMode(display=False) as counter:
-            if fused:
-                arguments = value, SHAPES, reference, points, weights
-                out = fused_ms_deform_attn(*arguments, backend=backend)
-            else:
-                out = ms_deform_attn(value, SHAPES, points, weights, backend=backend)
-            if backward:
-                out.sum().backward()
-        flops = counter.get_total_flops()
-        assert flops == expected * (3 if backward else 1), backend
 
 
 def analytic(shape, levels=4, layers=6):
@@ -77,9 +52,6 @@ def analytic(shape, levels=4, layers=6):
     ids=['800x1333', '800x1066'],
 )
 def test_deformable_detr_counts_as_computed_by_hand(shape, tokens, total):
-    pytest.importorskip('mmdet')
-    from mmengine.config import Config
-
     cfg = Config.fromfile(ROOT / 'configs/deformable_detr/r50_50e_coco.py')
     complexity = count(cfg, shape)
     S, expected = analytic(shape)
@@ -107,12 +79,7 @@ def test_padding_and_devices_count_the_same():
 
 def test_mmdetections_deformable_detr_counts_as_ours():
     """On the CPU, as it reads the maps' sides out of tensors."""
-    pytest.importorskip('mmdet')
-    from mmengine.config import Config
-
     path = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'
-    from mmengine.hub import get_config
-
     backbone = dict(depth=18, base_channels=8)
     neck = dict(in_channels=[16, 32, 64])
     ours = Config.fromfile(ROOT / 'configs/deformable_detr/r50_50e_coco.py')
@@ -125,9 +92,6 @@ def test_mmdetections_deformable_detr_counts_as_ours():
 
 
 def test_mask2former_counts_its_decode_head():
-    pytest.importorskip('mmseg')
-    from mmengine.config import Config
-
     cfg = Config.fromfile(ROOT / 'configs/mask2former/pvtv2_b2_160k_ade20k.py')
     complexity = count(cfg, (64, 96))
     head = complexity.part('decode_head')
@@ -137,3 +101,36 @@ def test_mask2former_counts_its_decode_head():
     masks = 10 * queries * channels * 16 * 24
     assert head.flops == inside + masks
     assert complexity.flops == head.flops + complexity.part('backbone').flops
+
+
+def test_learned_proposals_count_as_they_are_executed():
+    cfg = Config.fromfile(ROOT / 'configs/sparse_rcnn/pvtv2_b2_3x_coco.py')
+    cfg.model.backbone.arch = 'b0'
+    cfg.model.neck.in_channels = [32, 64, 160, 256]
+    cfg.model.rpn_head.num_proposals = 7
+    model = build(cfg, 'cpu').eval()
+    names = ('img_shape', 'ori_shape', 'pad_shape', 'batch_input_shape')
+    sample = DetDataSample(metainfo={name: (64, 96) for name in names})
+    sample.set_metainfo(dict(scale_factor=(1.0, 1.0)))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 3, 64, 96), [sample], mode='predict')
+    complexity = count(cfg, (64, 96))
+    assert complexity.flops == counter.get_total_flops() // 2
+    assert complexity.part('roi_head').flops > 0
+
+
+def test_detector_runs_as_many_regions_as_it_keeps():
+    cfg = Config.fromfile(ROOT / 'configs/demo/mask_rcnn_ivit_n_hela.py')
+    before = count(cfg, (256, 256))
+    cfg.model.test_cfg.rpn.max_per_img *= 2
+    cfg.model.test_cfg.rcnn.max_per_img *= 3
+    after = count(cfg, (256, 256))
+    for part, factor in (('bbox_head', 2), ('mask_head', 3)):
+        old, new = (c.part(f'roi_head.{part}') for c in (before, after))
+        assert new.flops == factor * old.flops > 0
+    assert after.part('backbone') == before.part('backbone')
+
+
+def test_other_two_stage_detectors_are_refused():
+    with pytest.raises(NotImplementedError, match='HybridTaskCascadeRoIHead'):
+        count(get_config('mmdet::htc/htc_r50_fpn_1x_coco.py'), (256, 256))
