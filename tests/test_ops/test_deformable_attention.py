@@ -56,7 +56,7 @@ def normalized(i, side, align_corners):
     return (2 * i + 1) / side - 1
 
 
-def v2_by_hats(grid, align_corners):
+def by_hats(grid, align_corners):
     """The bias as `Y table X`, with rows of max(0, 1 - |distance to a number|)."""
 
     def function(q, k, v, positions, table):
@@ -84,8 +84,8 @@ def v2_by_hats(grid, align_corners):
     return function
 
 
-@every_case(shape=SHAPES, align_corners=PLACES)
-def test_v2_of_small_maps(shape, dtype, align_corners, monkeypatch):
+@every_case(narrow=False, shape=SHAPES, align_corners=PLACES)
+def test_of_small_maps(shape, dtype, align_corners, monkeypatch):
     monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 1 << 18)
     settings = dict(align_corners=align_corners, dtype=dtype)
     function, inputs = setup('torch', **settings, **shape)
@@ -97,8 +97,8 @@ def test_v2_of_small_maps(shape, dtype, align_corners, monkeypatch):
         assert_close(name, *pair, dtype)
 
 
-@every_case(shape=SHAPES, align_corners=PLACES)
-def test_v2_decomposition(shape, dtype, align_corners):
+@every_case(narrow=False, shape=SHAPES, align_corners=PLACES)
+def test_decomposition(shape, dtype, align_corners):
     settings = dict(align_corners=align_corners, dtype=dtype)
     check_decomposition('deformable_attention', **settings, **shape)
 
@@ -110,13 +110,13 @@ def test_v2_decomposition(shape, dtype, align_corners):
     align_corners=PLACES,
     name={'torch': 'torch', 'def': 'reference'},
 )
-def test_v2_against_hats(shape, name, align_corners, dtype):
+def test_against_hats(shape, name, align_corners, dtype):
     function, inputs = setup(name, align_corners=align_corners, dtype=dtype, **shape)
-    hats = v2_by_hats(shape.get('grid', GRID), align_corners)
+    hats = by_hats(shape.get('grid', GRID), align_corners)
     check_operator(function, inputs, expected=hats)
 
 
-@every_case(2, shape=SHAPES, align_corners=PLACES)
+@every_case(shape=SHAPES, align_corners=PLACES)
 def test_cpu_backend(shape, dtype, align_corners):
     check_operator(*setup(align_corners=align_corners, dtype=dtype, **shape))
 

@@ -136,7 +136,7 @@ def test_hard_mask_is_linear_in_memory(kind):
     assert q.numel() <= largest.numel <= 1.2 * q.numel()
 
 
-@every_case(2, shape=SHAPES, kind=KINDS)
+@every_case(narrow=False, shape=SHAPES, kind=KINDS)
 def test_decomposition(shape, kind, dtype):
     check_decomposition('masked_attention', dtype=dtype, **shape, **kind)
 

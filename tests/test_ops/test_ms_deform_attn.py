@@ -77,7 +77,7 @@ def test_against_hats(shape, form, name, dtype):
     check_operator(function, inputs, expected=hats)
 
 
-@every_case(2, shape=SHAPES, form=FORMS)
+@every_case(shape=SHAPES, form=FORMS)
 def test_cpu_backend(shape, form, dtype):
     check_operator(*setup('torch', dtype=dtype, **form, **shape))
 
@@ -205,6 +205,6 @@ def test_no_tensor_of_all_samples_and_channels(monkeypatch):
     assert largest.numel <= max(out.numel(), 4 * samples)  # not D * samples
 
 
-@every_case(shape=SHAPES, form=FORMS)
+@every_case(narrow=False, shape=SHAPES, form=FORMS)
 def test_decomposition(shape, form, dtype):
     check_decomposition('ms_deform_attn', dtype=dtype, **shape, **form)

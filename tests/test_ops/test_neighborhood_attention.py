@@ -161,6 +161,6 @@ def test_forms_in_triton(monkeypatch, form, device):
     check_operator(backend('triton'), make_inputs(**shape, device=device))
 
 
-@every_case(shape=SHAPES)
+@every_case(narrow=False, shape=SHAPES)
 def test_decomposition(shape, dtype):
     check_decomposition('neighborhood_attention', dtype=dtype, **shape)
