@@ -16,14 +16,13 @@ class InferencePass(nn.Module):
 
     def forward(self, image: Tensor):
         model = self.model
-        samples = [_data_sample(image.shape[-2:])]
         if hasattr(model, 'roi_head'):
             _run_two_stage(model, image)
         elif _wants_samples(getattr(model, 'decode_head', None)):
             # In mode 'tensor' mmsegmentation would call it without samples, and fail.
-            model.decode_head(model.extract_feat(image), samples)
+            model.decode_head(model.extract_feat(image), _samples(image))
         elif hasattr(model, 'data_preprocessor'):
-            model(image, samples, mode='tensor')
+            model(image, _samples(image), mode='tensor')
         else:
             model(image)
 
@@ -69,8 +68,9 @@ def _run_on_regions(roi_head, extractors, heads, num_rois: int, image: Tensor, *
         head(regions, *inputs)
 
 
-def _data_sample(shape: tuple[int, int]):
+def _samples(image: Tensor) -> list:
     from mmengine.structures import BaseDataElement
 
     names = ('img_shape', 'ori_shape', 'pad_shape', 'batch_input_shape')
-    return BaseDataElement(metainfo={name: tuple(shape) for name in names})
+    shape = tuple(image.shape[-2:])
+    return [BaseDataElement(metainfo=dict.fromkeys(names, shape))]

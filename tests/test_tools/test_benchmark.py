@@ -2,6 +2,7 @@
 
 import functools
 import re
+import sys
 
 import pytest
 import torch
@@ -210,6 +211,14 @@ def test_models_exist(which):
         found = model.config_of(name) or model.timm.is_model(name)
         assert found, name
     assert model.config_of('mait') is None  # beside mait_t_12l_.. and mait_t_sch1_..
+
+
+def test_models_of_a_gpu_need_no_package_of_openmmlab(monkeypatch):
+    for name in ('mmengine', 'mmengine.config', 'mmengine.structures', 'mmpretrain'):
+        monkeypatch.setitem(sys.modules, name, None)
+    with torch.device('meta'):
+        network = model.create('mmattn_pvt_v2_b0', (64, 64))
+    assert model.count(network, (64, 64)).params == pytest.approx(3.67e6, rel=1e-3)
 
 
 @pytest.mark.parametrize('params, seconds', [(20, 2.0), (45, 4.5), (9, 0.9)])
