@@ -1,4 +1,4 @@
-"""Report what is installed, which backends would run, and how to mend problems.
+"""Report what is installed, which backends would run, and how to solve problems.
 
 `tools/analysis/collect_env.py` prints what `report` returns. This module requires only
 torch: it looks mm packages up by their distributions, and tries to import them last.
@@ -63,7 +63,7 @@ MACHINE_FIELDS = (
 )
 VARIABLES = (BACKEND_VARIABLE, 'TRITON_INTERPRET')
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-# mmcv.ops loads the compiled operators, or those that mmattn serves in their place.
+# mmcv.ops loads the compiled operators, or those that mmattn provides in their place.
 MODULES = {'mmcv': 'mmcv.ops'}
 REINSTALL = 'pip install --upgrade --force-reinstall {0}'
 REINSTALLS = {
@@ -79,7 +79,7 @@ class Problem:
     """A problem, and the command or the step that mends it."""
 
     what: str
-    mend: str
+    remedy: str
 
 
 def report(say: Callable[[str], None] = lambda _: None) -> dict:
@@ -278,8 +278,8 @@ def import_problems(
                 import_module(module)
         except Exception as error:  # noqa: BLE001  a broken package may raise anything
             (*_, last) = traceback.format_exception_only(error)
-            mend = REINSTALLS.get(name, REINSTALL).format(installed)
-            problems.append(Problem(f'`import {module}` fails: {last.strip()}', mend))
+            remedy = REINSTALLS.get(name, REINSTALL).format(installed)
+            problems.append(Problem(f'`import {module}` fails: {last.strip()}', remedy))
     return problems
 
 
@@ -377,4 +377,4 @@ def operator_backends(
                 'unsupported': operator.unsupported(*tensors),
             }
         )
-    return rows, [Problem(what, mend) for what, mend in problems.items()]
+    return rows, [Problem(what, remedy) for what, remedy in problems.items()]

@@ -38,7 +38,7 @@ def as_text(found: dict) -> str:
     corrections = found['corrections']
     sections.append(_section('Corrections of other packages', corrections))
     sections.append(_section('Operators', _operator_lines(found['operators'])))
-    problems = [f'{p["what"]}\n    run: {p["mend"]}' for p in found['problems']]
+    problems = [f'{p["what"]}\n    run: {p["remedy"]}' for p in found['problems']]
     sections.append('\n  '.join([f'Problems: {len(problems) or "none"}', *problems]))
     return '\n\n'.join(sections)
 

@@ -97,12 +97,12 @@ def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
 
 
 def classified_shape(cfg: Config) -> tuple[int, int] | None:
-    """Return the size of the images that a classifier is tested on, if it is told."""
+    """Return the size of the images that a classifier is tested on, or None."""
     size = _entry(cfg, 'model.backbone.img_size')
     for step in _entry(cfg, 'test_dataloader.dataset.pipeline') or ():
-        told = step.get(SIZES.get(step.get('type')))
-        if told is not None and not step.get('keep_ratio'):
-            size = told if isinstance(told, int) else told[::-1]
+        size_of_step = step.get(SIZES.get(step.get('type')))
+        if size_of_step is not None and not step.get('keep_ratio'):
+            size = size_of_step if isinstance(size_of_step, int) else size_of_step[::-1]
     return (size, size) if isinstance(size, int) else size and tuple(size)
 
 

@@ -37,7 +37,7 @@ LIGHT = dict(concurrency_id='drawing', concurrency_limit=2)
 
 
 @contextmanager
-def told():
+def errors_as_messages():
     """Turn errors of users, of models and of a full memory into messages."""
     try:
         yield
@@ -75,14 +75,14 @@ class Page:
         """
         photo = shown = None
         if path is not None:
-            with told():
+            with errors_as_messages():
                 photo = read_photo(path, self.max_pixels)
             shown = _picture(photo.shown())
         return photo, shown, *NO_RESULT, *NO_ATTENTION, *NO_COMPARISON, None
 
     def choose(self, name: str | None):
         """Read one of the images that the page was started with."""
-        with told():
+        with errors_as_messages():
             if name not in self.images:
                 raise UserError(f'there is no image {name!r} to choose')
         return self.load(str(self.images[name]))
@@ -98,7 +98,7 @@ class Page:
         tile: int,
     ):
         """Run a model; return the result and what shows it."""
-        with told():
+        with errors_as_messages():
             if photo is None:
                 raise UserError('drop or choose an image first')
             predictor = self.models[model]
@@ -133,7 +133,7 @@ class Page:
         """Return what shows a result: picture, line, table and files."""
         if photo is None or found is None:
             return NO_RESULT[1:]
-        with told():
+        with errors_as_messages():
             style = views.Style(score, drawn, names, opacity)
             result, stem = found.result, Path(photo.name).stem
             document = views.document(result, score, found.classes)
@@ -158,7 +158,7 @@ class Page:
 
     def look(self, photo: Photo | None, model: str, x: float, y: float, layer: str):
         """Return what a pixel of the shown picture attends to."""
-        with told():
+        with errors_as_messages():
             if photo is None:
                 raise UserError('drop or choose an image first')
             if x is None or y is None:
@@ -175,7 +175,7 @@ class Page:
         """Return the panels of a layer, and what they mean."""
         if inside is None or layer is None:
             return [], ''
-        with told():
+        with errors_as_messages():
             drawn = [(_picture(panel), text) for panel, text in panels(inside, layer)]
             return drawn, inside.legend(layer)
 
@@ -183,7 +183,7 @@ class Page:
         self, photo: Photo | None, first: str, second: str, score: float, runs: int
     ) -> Iterator:
         """Run two models in turns; yield pictures and times after each run."""
-        with told():
+        with errors_as_messages():
             if photo is None:
                 raise UserError('drop or choose an image first')
             if not 1 <= runs <= MAX_RUNS:

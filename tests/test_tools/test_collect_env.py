@@ -87,7 +87,7 @@ def test_what_works_together_is_no_problem(install, versions, pkg_resources):
 
 
 @pytest.mark.parametrize(
-    'versions, missing, what, mend',
+    'versions, missing, what, remedy',
     [
         (
             MAINTAINED | {'mmcv': '2.1.0'},
@@ -144,11 +144,11 @@ def test_what_works_together_is_no_problem(install, versions, pkg_resources):
         'distutils',
     ],
 )
-def test_a_mismatch_is_named_with_its_mend(install, versions, missing, what, mend):
+def test_a_mismatch_is_named_with_its_mend(install, versions, missing, what, remedy):
     modules = {'pkg_resources': True, 'distutils': True} | {missing: False}
     install(versions, **modules)
     matching = [problem for problem in mismatches() if what in problem.what]
-    assert [problem.mend for problem in matching] == [mend]
+    assert [problem.remedy for problem in matching] == [remedy]
 
 
 def test_what_does_not_import_is_named(monkeypatch):
@@ -158,7 +158,7 @@ def test_what_does_not_import_is_named(monkeypatch):
     (problem,) = environment.import_problems(found, {'timm': '1.0'}, said.append)
     assert said == ['importing json', 'importing not_there']
     assert problem.what.startswith('`import not_there` fails: ModuleNotFoundError')
-    assert problem.mend.endswith('--no-binary onedl-mmcv onedl-mmcv')
+    assert problem.remedy.endswith('--no-binary onedl-mmcv onedl-mmcv')
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_gpus(monkeypatch, install, available, models, capability, triton, expec
     problems = environment.gpu_problems(info)
     assert len(problems) == len(expected)
     for problem, what in zip(problems, expected, strict=True):
-        assert what in problem.what and problem.mend
+        assert what in problem.what and problem.remedy
 
 
 def test_every_operator_is_reported_on_every_dtype(monkeypatch):
@@ -229,7 +229,7 @@ def test_the_variable_that_forces_a_backend_is_honored(monkeypatch):
     monkeypatch.setenv('MMATTN_BACKEND', 'nonsense')
     rows, problems = environment.operator_backends()
     assert {row['backend'] for row in rows} == {None}
-    assert {problem.mend for problem in problems} == {'unset MMATTN_BACKEND'}
+    assert {problem.remedy for problem in problems} == {'unset MMATTN_BACKEND'}
     assert "'nonsense'" in problems[0].what
 
 
@@ -260,7 +260,7 @@ def test_the_text_has_all_and_the_status_says_whether(
         'maintained': {'onedl-mmdetection': '3.5.1'},
         'original': {'mmdet': '3.3.0'},
     }
-    assert {'what', 'mend'} == set(found['problems'][0])
+    assert {'what', 'remedy'} == set(found['problems'][0])
 
 
 @pytest.mark.parametrize(
