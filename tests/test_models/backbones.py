@@ -68,9 +68,9 @@ def build(cls, **kwargs):
     return cls(**{'arch': shallow_arch(cls), **kwargs})
 
 
-def all_indices(cls):
-    """Every value that `out_indices` of `build(cls)` can have with one index."""
-    arch = shallow_arch(cls)
+def all_indices(cls, name=None):
+    """Every value that `out_indices` of a shallow preset can have with one index."""
+    arch = shallow_arch(cls, name)
     return range(len(arch['depths']) if 'depths' in arch else arch['depth'])
 
 

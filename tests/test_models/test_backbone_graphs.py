@@ -1,17 +1,18 @@
-"""Every registered backbone compiles to one graph, and exports."""
+"""Every registered backbone exports, and compiles to one graph, if asked by config."""
 
 import copy
+import pickle
 
 import pytest
 import torch
-from test_backbones import (
+from backbones import (
     BACKBONES,
     SINGLE,
     DistilledMaiT,
     MaskedViT,
     PlainLiSANet,
     build,
-    gradients,
+    every_backbone,
     image,
     maps_and_gradients,
     shallow_arch,
@@ -67,43 +68,41 @@ FEW_BLOCKS = {
         for cls in (DistilledMaiT, MaiT, MaskedCaiT, MaskedViT, ViT)
     },
 }
-COMPILED_SLOWLY = DistilledMaiT, MaskedViT  # MaiT, masked CaiT and ViT have their parts
-COMPILED = [
-    pytest.param(
-        cls,
-        id=cls.__name__,
-        marks=pytest.mark.slow if cls in COMPILED_SLOWLY else (),
-    )
-    for cls in BACKBONES
-]
-SHALLOW_AND_SMALLEST = [
-    pytest.param(cls, kwargs, id=f'{cls.__name__}-{name}', marks=marks)
-    for cls in BACKBONES
-    for name, kwargs, marks in (
-        (
-            'shallow',
-            FEW_BLOCKS.get(cls, {}),
-            pytest.mark.slow if cls in COMPILED_SLOWLY else (),
-        ),
-        (
-            next(iter(cls.arch_zoo)),
-            dict(arch=next(iter(cls.arch_zoo))),
-            pytest.mark.slow,
-        ),
-    )
-]
+# The others have their parts.
+SLOW = DistilledMaiT, MaiT, MaskedViT, PVT, PlainLiSANet
+compiled_backbone = pytest.mark.parametrize(
+    'cls',
+    [
+        pytest.param(
+            cls, id=cls.__name__, marks=pytest.mark.slow if cls in SLOW else ()
+        )
+        for cls in BACKBONES
+    ],
+)
 
 
-@pytest.mark.parametrize('cls', COMPILED)
-def test_one_graph_serves_all_sizes(cls):
-    """Compile for images of any size; a fixed side is an error."""
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
     torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def counting_backend():
+    """A backend that runs graphs as they are, and the list of them."""
     graphs = []
 
     def backend(graph, inputs):
         graphs.append(graph)
         return graph.forward
 
+    return backend, graphs
+
+
+@compiled_backbone
+def test_one_graph_serves_all_sizes(cls):
+    """Compile for images of any size; a fixed side is an error."""
+    backend, graphs = counting_backend()
     model = build(cls, **FEW_BLOCKS.get(cls, {})).double()
     eager = copy.deepcopy(model)
     model.compile(fullgraph=True, backend=backend)
@@ -115,29 +114,78 @@ def test_one_graph_serves_all_sizes(cls):
     assert len(graphs) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('compiler', ['eager', 'aot_eager'])
-@pytest.mark.parametrize('cls, kwargs', SHALLOW_AND_SMALLEST)
-def test_compiles_to_one_graph(cls, kwargs, compiler):
-    """Compile for inference at one size, then for training at another.
+@compiled_backbone
+def test_exports(cls):
+    model, x = build(cls, **FEW_BLOCKS.get(cls, {})).eval(), image(1, 3, 64, 96)
+    program = torch.export.export(model, (x,))
+    assert_close(program.module()(x), model(x))
 
-    The operators' own tests trace each, forward and backward, with AOT autograd.
+
+@pytest.mark.slow
+@every_backbone
+def test_smallest_presets_export(cls):
+    model, x = cls().eval(), image(1, 3, 64, 96)
+    program = torch.export.export(model, (x,))
+    assert_close(program.module()(x), model(x))
+
+
+@pytest.mark.slow
+@every_backbone
+def test_inductor(cls):
+    """The default compiler, at two sizes, in training and in testing."""
+    compiled, eager = (build(cls, compile=c).double() for c in (True, False))
+    for size in ((64, 96), (96, 128)):
+        x = image(2, 3, *size, dtype=torch.float64)
+        for model in (compiled, eager):
+            model.zero_grad()
+        actual, expected = (maps_and_gradients(m, x) for m in (compiled, eager))
+        assert_close(actual, expected, **SINGLE)
+        with torch.no_grad():
+            assert_close(compiled(x), eager(x), **SINGLE)
+
+
+@pytest.mark.slow
+@every_backbone
+def test_changing_sizes_compile_few_graphs(cls):
+    """One for the first size and one for all others, unless a grid has few pixels.
+
+    DAT has one more: windows fill the last map, as the first, but not those between.
     """
-    torch.compiler.reset()
-    model = build(cls, **kwargs).double()
-    compiled = torch.compile(model, fullgraph=True, backend=compiler)
-    with torch.no_grad():
-        x = image(1, 3, 33, 47, dtype=torch.float64)
-        assert_close(compiled(x), model(x), **SINGLE)
+    backend, graphs = counting_backend()
+    compiled = build(cls, compile=dict(backend=backend)).double()
+    eager = build(cls).double()
+    for size in ((224, 224), (256, 288), (320, 256), (224, 416)):
+        x = image(2, 3, *size, dtype=torch.float64)
+        assert_close(compiled(x), eager(x), **SINGLE)
+    assert len(graphs) == (3 if cls is DAT else 2)
+
+
+# --- the argument `compile` ---------------------------------------------------------
+
+
+# The base class compiles and checkpoints blocks; H-MaiT checkpoints heads as well.
+@pytest.mark.parametrize('cls', [HMaiT, pytest.param(ViT, marks=pytest.mark.slow)])
+def test_compiled_with_checkpoints_and_frozen_parts(cls):
+    settings = dict(with_cp=True, frozen_stages=1)
+    if cls is HMaiT:
+        settings |= FEW_BLOCKS[HMaiT]
+    options = dict(backend='eager', fullgraph=True)
+    compiled = build(cls, compile=options, **settings).double().train()
+    eager = build(cls, **settings).double().train()
+    assert eager._compiled_call_impl is None
     x = image(2, 3, 64, 96, dtype=torch.float64)
-    expected = gradients(copy.deepcopy(model), x)
-    gradients(compiled, x)
-    actual = {name: p.grad for name, p in model.named_parameters()}
+    actual, expected = (maps_and_gradients(m, x) for m in (compiled, eager))
     assert_close(actual, expected, **SINGLE)
 
 
-@pytest.mark.parametrize('cls, kwargs', SHALLOW_AND_SMALLEST)
-def test_exports(cls, kwargs):
-    model, x = build(cls, **kwargs).eval(), image(1, 3, 64, 96)
-    program = torch.export.export(model, (x,))
-    assert_close(program.module()(x), model(x))
+def test_names_stay_and_copies_are_compiled():
+    backend, graphs = counting_backend()
+    model, eager = build(ViT, compile=dict(backend='eager')), build(ViT)
+    assert list(model.state_dict()) == list(eager.state_dict())
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other._compiled_call_impl not in (None, model._compiled_call_impl)
+        assert_close(other.state_dict(), model.state_dict())
+    other.compile_options['backend'] = backend
+    x = image(1, 3, 64, 64)
+    assert_close(copy.deepcopy(other)(x), eager(x), **SINGLE)
+    assert len(graphs) == 1
