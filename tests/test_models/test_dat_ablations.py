@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from mmattn.analysis.sampling_points import mean_attention
 from mmattn.models import DAT, DATPlusPlus
 from mmattn.models.backbones.dat import PatchEmbed as PaddedPatchEmbed
 from mmattn.models.layers import (
@@ -17,7 +16,6 @@ from mmattn.models.layers import (
     SpatialReductionAttention,
     WindowAttention,
 )
-from mmattn.models.layers.deformable_attention import sample_map
 from mmattn.models.layers.deformable_positions import POSITIONS
 
 C, M, G = 12, 6, 3
@@ -120,52 +118,18 @@ def test_bias_of_a_network_of_logarithmic_displacements(version):
 
 @versions
 @pytest.mark.parametrize('position', ABLATIONS)
-@pytest.mark.parametrize('grid', [GRID, (1, 1), (7, 3)], ids=str)
-def test_any_grid_and_every_parameter_gets_a_gradient(position, grid, version):
+def test_any_grid_and_every_parameter_gets_a_gradient(position, version):
     layer = build(version=version, position=position, stride=2)
-    x = image(*grid).requires_grad_()
-    out = layer(x)
-    assert out.shape == x.shape and out.isfinite().all()
-    out.square().sum().backward()
-    for name, param in [('x', x), *layer.named_parameters()]:
-        assert param.grad is not None, name
-        if grid != (1, 1) and name != 'proj_k.bias':  # they change no weight
-            assert param.grad.abs().max() > 0, name
-
-
-@pytest.mark.parametrize('position', POSITIONS)
-def test_drawn_attention_has_the_bias(position):
-    """Values that are one in a channel tell how much its keys are attended to."""
-    layer = build(position=position)
-    x = image(*GRID, B=1)
-    positions = layer.sampled_positions(x)
-    rows = torch.tensor([3, 11, 12])
-    mean = mean_attention(layer, x, positions, rows)  # (G, K)
-    one_hot = torch.eye(20, dtype=torch.float64)
-    q, k = (
-        tokens.reshape(1, -1, M, C // M)
-        for tokens in (layer.proj_q(x), layer.proj_k(sample_map(x, positions)))
-    )
-    v = one_hot[None, :, None].expand(1, 20, M, 20)
-    if position == 'dwc':  # adds to the result, not to the scores
-        layer.position = 'none'
-    if position == 'table':
-        bias = table_bias(layer, positions)
-        weights = torch.einsum('bnmd,bkmd->bmnk', q, k) / math.sqrt(C // M) + bias
-        weights = weights.softmax(-1).transpose(1, 2)
-    else:
-        weights = layer.attend(q, k, v, GRID, positions)  # (B, N, M, K)
-    expected = weights[0, rows].mean(0).unflatten(0, (G, M // G)).mean(1)
-    assert_close(mean, expected, **EXACT)
-
-
-def table_bias(layer, positions):
-    H, W = GRID
-    rows, columns = (torch.linspace(-1, 1, n, dtype=torch.float64) for n in (H, W))
-    queries = torch.stack(torch.meshgrid(columns, rows, indexing='xy'), -1).view(-1, 2)
-    displacement = (queries[:, None] - positions[0, :, None]) / 2
-    tables = layer.rpe_table.unflatten(0, (G, M // G))
-    return F.grid_sample(tables, displacement, align_corners=True).flatten(0, 1)
+    for grid in ((1, 1), (7, 3)):
+        layer.zero_grad()
+        x = image(*grid).requires_grad_()
+        out = layer(x)
+        assert out.shape == x.shape and out.isfinite().all()
+        out.square().sum().backward()
+        for name, param in [('x', x), *layer.named_parameters()]:
+            assert param.grad is not None, name
+            if grid != (1, 1) and name != 'proj_k.bias':  # they change no weight
+                assert param.grad.abs().max() > 0, name
 
 
 @versions
@@ -198,45 +162,7 @@ def test_offsets_are_in_proportion_to_their_range(version):
     assert moved[0.5].abs().max() > 0.01
 
 
-def test_ranges_of_the_versions():
-    first = build(version=1, offset_range=2.0)
-    assert_close(build(version=1)(image(*GRID)), first(image(*GRID)), **EXACT)
-    far = build(version=1, offset_range=-1)
-    far.conv_offset[3].weight.data.mul_(1e3)
-    assert far.sampled_positions(image(*GRID)).abs().max() == 1
-
-
 # --- networks -----------------------------------------------------------------------
-
-DAT_T = 28_319_138 - 769_000  # without the classifier
-DAT_PLUS_PLUS_T = 23_962_876 - 513_000
-PARAMETERS = [  # as in the README of the configs
-    (DAT, dict(), 0),
-    (DAT, dict(offsets=False), -13_312),
-    (DAT, dict(position='none'), -30_300),
-    (DAT, dict(position='fixed'), 1_410_300),
-    (DAT, dict(position='dwc'), -11_100),
-    (DAT, dict(position='log-cpb'), -29_404),
-    (DAT, dict(offset_range=4), 0),
-    (DAT, dict(blocks=('LS', 'LS', 'LS', 'LD')), -31_680),
-    (DAT, dict(blocks=('LS', 'LS', 'LS', 'LS')), -33_472),
-    (DAT, dict(blocks=('P', 'P', 'LD', 'LD')), 2_357_982),
-    (DATPlusPlus, dict(), 0),
-    (DATPlusPlus, dict(lpu=False), -62_720),
-    (DATPlusPlus, dict(conv_mlp=False), -250_880),
-    (DATPlusPlus, dict(conv_stem=False), -876_480),
-    (DATPlusPlus, dict(lpu=False, conv_mlp=False, conv_stem=False), -1_190_080),
-    (DATPlusPlus, dict(blocks='DDDD'), 117_168),
-    (DATPlusPlus, dict(blocks=('LD', 'LD', 'LD', 'D')), 0),
-]
-
-
-@pytest.mark.parametrize('cls, options, added', PARAMETERS, ids=str)
-def test_parameters(cls, options, added):
-    with torch.device('meta'):
-        model = cls('tiny', out_indices=3, **options)
-    whole = DAT_T if cls is DAT else DAT_PLUS_PLUS_T
-    assert sum(p.numel() for p in model.parameters()) == whole + added
 
 
 SMALL = dict(
@@ -248,96 +174,64 @@ SMALL = dict(
 
 
 def attentions(model):
-    return [[block.attn for block in layer.blocks] for layer in model.stages]
+    kinds = (
+        DeformableAttention,
+        NeighborhoodAttention,
+        SpatialReductionAttention,
+        WindowAttention,
+    )
+    return [m for m in model.modules() if isinstance(m, kinds)]
 
 
-@pytest.mark.parametrize('cls', [DAT, DATPlusPlus])
-def test_blocks_of_each_stage(cls):
+both = pytest.mark.parametrize('cls', [DAT, DATPlusPlus])
+
+
+@both
+def test_letters_choose_blocks_and_settings_reach_them(cls):
     model = cls(SMALL, img_size=64, blocks=('LS', 'ND', 'D', 'N'), backend=None)
-    (a, b), (c, d), (e, f), (g,) = attentions(model)
-    assert (type(a), a.shift) == (WindowAttention, 0)
-    assert (type(b), b.shift) == (WindowAttention, 4)
-    assert type(c) is type(g) is NeighborhoodAttention
-    assert type(d) is type(e) is type(f) is DeformableAttention
-    (out,) = model(torch.randn(1, 3, 40, 72))[-1:]
-    assert out.shape == (1, 64, 2, 3)
-
-
-@pytest.mark.parametrize('cls', [DAT, DATPlusPlus])
-def test_spatial_reductions_are_those_of_pvt(cls):
-    model = cls(SMALL, img_size=64, blocks='PPPP')
-    for stage, ratio in zip(attentions(model), (8, 4, 2, 1), strict=True):
-        for attn in stage:
-            assert type(attn) is SpatialReductionAttention
-            assert attn.sr_ratio == ratio
+    a, b, c, *deformable, d = attentions(model)
+    assert [(type(m), m.shift) for m in (a, b)] == [
+        (WindowAttention, 0),
+        (WindowAttention, 4),
+    ]
+    assert type(c) is type(d) is NeighborhoodAttention
+    assert {type(m) for m in deformable} == {DeformableAttention}
     assert model(torch.randn(1, 3, 40, 72))[-1].shape == (1, 64, 2, 3)
-
-
-def test_blocks_by_default():
-    """Those of the papers, for any depth."""
-    arch = dict(SMALL, depths=(3, 2, 4, 1), num_groups=(0, 0, 3, 4))
-    kinds = [
-        ['D' if type(a) is DeformableAttention else a.shift for a in stage]
-        for stage in attentions(DAT(arch, img_size=64))
-    ]
-    assert kinds == [[4, 0, 4], [0, 4], [0, 'D', 0, 'D'], ['D']]
-    arch = dict(SMALL, depths=(3, 2, 4, 2))
-    kinds = [
-        [type(a) is DeformableAttention for a in stage]
-        for stage in attentions(DATPlusPlus(arch, img_size=64))
-    ]
-    assert kinds == [[False, True, False], [False, True], [False, True] * 2, [True] * 2]
-
-
-@pytest.mark.parametrize('cls', [DAT, DATPlusPlus])
-def test_settings_reach_the_attention(cls):
-    model = cls(
+    reduced = attentions(cls(SMALL, img_size=64, blocks='PPPP'))
+    assert {type(m) for m in reduced} == {SpatialReductionAttention}
+    assert [m.sr_ratio for m in reduced] == [8, 8, 4, 4, 2, 2, 1]
+    settings = dict(img_size=64, blocks='DDDD')
+    strided = cls(
         SMALL,
-        img_size=64,
-        blocks='DDDD',
         offset_strides=(4, 3, 2, 1),
         offset_range=0.5,
         position='log-cpb',
+        **settings,
     )
-    for stage, stride in zip(attentions(model), (4, 3, 2, 1), strict=True):
-        for attn in stage:
-            assert attn.stride == attn.conv_offset[0].stride[0] == stride
-            assert attn.offset_range == 0.5 and attn.position == 'log-cpb'
-    model = cls(SMALL, img_size=64, blocks='DDDD', offsets=False)
-    assert all(a.conv_offset is None for stage in attentions(model) for a in stage)
+    for attn, stride in zip(attentions(strided), (4, 4, 3, 3, 2, 2, 1), strict=True):
+        assert attn.stride == attn.conv_offset[0].stride[0] == stride
+        assert attn.offset_range == 0.5 and attn.position == 'log-cpb'
+    still = attentions(cls(SMALL, offsets=False, **settings))
+    assert all(attn.conv_offset is None for attn in still)
 
 
-@pytest.mark.parametrize('switch', ['lpu', 'conv_mlp', 'conv_stem', 'all'])
-def test_parts_of_dat_plus_plus(switch):
-    """Their parameters, and that the network without them runs at any size."""
-    switches = ['lpu', 'conv_mlp', 'conv_stem']
-    off = dict.fromkeys(switches if switch == 'all' else [switch], False)
-    model, whole = (
-        DATPlusPlus(SMALL, img_size=64, **off),
-        DATPlusPlus(SMALL, img_size=64),
-    )
-    dims = [
-        c
-        for c, n in zip(SMALL['embed_dims'], SMALL['depths'], strict=True)
-        for _ in range(n)
-    ]
-    a, b, c, d = SMALL['embed_dims']
-    conv_stem = 27 * 8 + 3 * 8 + 9 * 8 * a - 48 * a + 5 * (a * b + b * c + c * d)
-    parameters = dict(
-        lpu=sum(10 * dim for dim in dims),
-        conv_mlp=sum(10 * 4 * dim for dim in dims),
-        conv_stem=conv_stem,
-    )
-    counts = [sum(p.numel() for p in m.parameters()) for m in (whole, model)]
-    assert counts[0] - counts[1] == sum(parameters[name] for name in off)
-    for block in (block for layer in model.stages for block in layer.blocks):
-        assert (block.lpu is None) == ('lpu' in off)
-        assert (type(block.mlp) is PointwiseMlp) == ('conv_mlp' in off)
-    assert (type(model.stem) is PaddedPatchEmbed) == ('conv_stem' in off)
-    outs = model(torch.randn(1, 3, 33, 70))
-    assert [out.shape[2:] for out in outs] == [
-        out.shape[2:] for out in whole(torch.randn(1, 3, 33, 70))
-    ]
+@pytest.mark.parametrize(
+    'switch, kind',
+    [('lpu', None), ('conv_mlp', PointwiseMlp), ('conv_stem', PaddedPatchEmbed)],
+)
+def test_parts_of_dat_plus_plus(switch, kind):
+    """The network without them runs at any size; tables count its parameters."""
+    whole = DATPlusPlus(SMALL, img_size=64)
+    model = DATPlusPlus(SMALL, img_size=64, **{switch: False})
+    names = {name for name, _ in model.named_parameters()}
+    removed = {name for name, _ in whole.named_parameters()} - names
+    part = dict(lpu='lpu', conv_mlp='dwconv', conv_stem='').get(switch)
+    assert removed and all(part in name for name in removed)
+    if kind is not None:
+        assert kind in map(type, model.modules())
+        assert kind not in map(type, whole.modules())
+    x = torch.randn(1, 3, 33, 70)
+    assert [out.shape for out in model(x)] == [out.shape for out in whole(x)]
 
 
 @pytest.mark.parametrize(
