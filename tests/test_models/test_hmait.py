@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import timm
 import torch
 from timm.models.swin_transformer import SwinTransformer
 from torch import nn
@@ -12,6 +11,7 @@ from torch.testing import assert_close
 from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import HMaiT
 from mmattn.models.backbones.hmait import convert_state_dict
+from mmattn.models.layers import RelativeMaskedAttention
 
 SHALLOW = dict(
     embed_dims=(16, 32, 64, 128),
@@ -19,17 +19,6 @@ SHALLOW = dict(
     num_heads=(1, 2, 4, 8),
     masked_heads=(1, 2, 1, 0),
 )
-HEAD = 1000 * 768 + 1000
-PARAMETERS = {  # of a classifier of 1000 classes
-    ('tiny', 'none'): 28_265_032,
-    ('tiny', 'relative'): 28_288_354,
-    ('tiny', 'absolute'): 28_566_088,
-    ('tiny', 'full'): 28_435_858,
-    ('small', 'none'): 49_558_600,
-    ('small', 'relative'): 49_606_258,
-    ('small', 'absolute'): 49_859_656,
-    ('small', 'full'): 49_834_402,
-}
 
 
 def build(arch=SHALLOW, **kwargs):
@@ -44,15 +33,10 @@ def randomize(model, std=0.3):
 
 
 def attentions(model):
-    return [block.attn for layer in model.stages for block in layer.blocks]
+    return [m for m in model.modules() if isinstance(m, RelativeMaskedAttention)]
 
 
-@pytest.mark.parametrize('arch, position', PARAMETERS, ids=str)
-def test_parameters(arch, position):
-    with torch.device('meta'):
-        model = HMaiT(arch, position=position, out_indices=3)
-    count = sum(p.numel() for p in model.parameters()) + HEAD
-    assert count == PARAMETERS[arch, position]
+# --- against timm's Swin, with windows as large as the maps -------------------------
 
 
 def timm_name(name):
@@ -61,17 +45,14 @@ def timm_name(name):
     return name.replace('out_norms.3', 'norm')
 
 
-# --- against timm's Swin, with windows as large as the maps -------------------------
-
-
-def swin(img_size, window_size):
+def swin(img_size, window_size, num_classes=0):
     return SwinTransformer(
         img_size=img_size,
         window_size=window_size,
         embed_dim=SHALLOW['embed_dims'][0],
         depths=SHALLOW['depths'],
         num_heads=SHALLOW['num_heads'],
-        num_classes=0,
+        num_classes=num_classes,
     )
 
 
@@ -87,12 +68,8 @@ def clipped_table(table, grid):
 
 
 @pytest.mark.parametrize('position', ['relative', 'full'])
-@pytest.mark.parametrize(
-    'grids',
-    [((16, 24), (8, 12), (4, 6), (2, 3)), ((8, 8), (4, 4), (2, 2), (1, 1))],
-    ids=['64x96', '32x32'],
-)
-def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position, grids):
+def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position):
+    grids = (16, 24), (8, 12), (4, 6), (2, 3)
     size = tuple(4 * side for side in grids[0])
     model = randomize(
         build(
@@ -118,27 +95,6 @@ def test_without_masks_it_is_swin_with_windows_of_the_whole_map(position, grids)
     assert_close(model(x)[0].permute(0, 2, 3, 1), expected)
 
 
-def test_weights_start_as_swins():
-    weights = build(img_size=64, out_indices=3).state_dict()
-    weights = {timm_name(name): value for name, value in weights.items()}
-    theirs = swin(64, 2).state_dict()
-    matrices = [name for name, weight in theirs.items() if weight.numel() > 512]
-    matrices = [name for name in matrices if not name.endswith('bias_table')]
-    assert 'patch_embed.proj.weight' in matrices
-    for name in matrices:
-        std = weights[name].std().item()
-        assert std == pytest.approx(theirs[name].std().item(), rel=0.1), name
-
-
-def test_the_stem_starts_uniformly():
-    torch.manual_seed(0)
-    stem = HMaiT('tiny', out_indices=0).stem.proj
-    bound = (4 * 4 * 3) ** -0.5
-    for values in stem.weight, stem.bias:
-        assert 0.95 * bound < values.abs().max() <= bound
-        assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
-
-
 def test_odd_maps_are_padded_right_and_below():
     model = build(out_norm=False, out_indices=0).double()
     merging = build().stages[1].downsample.double()
@@ -155,26 +111,16 @@ def test_odd_maps_are_padded_right_and_below():
 # --- the network --------------------------------------------------------------------
 
 
-def test_masked_heads_of_the_stages():
-    with torch.device('meta'):
-        model = HMaiT('tiny')
-    for layer, masked, heads in zip(
-        model.stages, (3, 6, 4, 0), (3, 6, 12, 24), strict=True
-    ):
-        for block in layer.blocks:
-            assert block.attn.masked_heads == tuple(range(masked))
-            assert block.attn.num_heads == heads
-            assert block.attn.qkv.in_features == 32 * heads
-
-
 def test_options_reach_the_attention():
     model = build(
-        kernel_size=5, mask_fill='neg_inf', backend='torch', masked_heads=(0, 1, 2, 3)
+        kernel_size=5,
+        mask_fill='neg_inf',
+        backend='reference',
+        masked_heads=(0, 1, 2, 3),
     )
-    for layer, masked in zip(model.stages, (0, 1, 2, 3), strict=True):
-        attn = layer.blocks[0].attn
+    for attn, masked in zip(attentions(model), (0, 1, 1, 2, 3), strict=True):
         assert attn.kernel_size == 5 and attn.mask_fill == 'neg_inf'
-        assert attn.backend == 'torch' and len(attn.masked_heads) == masked
+        assert attn.backend == 'reference' and attn.masked_heads == tuple(range(masked))
 
 
 @pytest.mark.parametrize('position', ['relative', 'full', 'absolute', 'none'])
@@ -198,30 +144,12 @@ def test_position_makes_pixels_differ(position):
 
 
 def test_full_and_absolute_resize_to_other_images_and_on_load():
-    for position, key in (
-        ('absolute', 'stem.pos_embed'),
-        ('full', 'stages.0.blocks.0.attn.relative_position_bias_table'),
-    ):
+    for position, tables in (('absolute', 1), ('full', 5)):
         source = build(position=position, img_size=64)
         model = build(position=position, img_size=(64, 96))
         report = load_weights(model, source.state_dict())
-        assert key in report.resized and not report.missing, position
+        assert len(report.resized) == tables and not report.missing, position
         assert model(torch.randn(1, 3, 50, 70))[0].isfinite().all()
-
-
-@pytest.mark.parametrize('out_indices', [None, (1, 3), 2, -1], ids=str)
-def test_maps(out_indices):
-    model = build(out_indices=out_indices)
-    outs = model(torch.randn(1, 3, 64, 96))
-    if out_indices is None:
-        out_indices = (0, 1, 2, 3)
-    indices = [out_indices % 4] if isinstance(out_indices, int) else out_indices
-    assert [tuple(out.shape[1:]) for out in outs] == [
-        (SHALLOW['embed_dims'][i], 16 >> i, 24 >> i) for i in indices
-    ]
-    for out in outs:  # a norm of weight one and bias zero ends each map
-        assert_close(out.mean(1), torch.zeros(out[:, 0].shape), atol=1e-5, rtol=0)
-    assert len(model.stages) == indices[-1] + 1
 
 
 @pytest.mark.parametrize(
@@ -239,20 +167,6 @@ def test_maps(out_indices):
 def test_wrong_settings(kwargs, message):
     with pytest.raises(ValueError, match=message):
         build(**kwargs)
-
-
-def test_zero_padding_does_not_blow_up_gradients():
-    """Detectors pad images with zeros; a norm of exact zeros multiplies by 300."""
-    model = build('nano')
-    images = torch.randn(2, 3, 64, 64)
-    padded = images.clone()
-    padded[1, :, 32:] = 0
-    norms = []
-    for x in (images, padded):
-        model.zero_grad()
-        sum((out * out.detach().cos()).sum() for out in model(x)).backward()
-        norms.append(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
-    assert norms[1] < 10 * norms[0]
 
 
 # --- checkpoints of Swin ------------------------------------------------------------
@@ -278,30 +192,16 @@ def random_weights(model):
 
 
 @pytest.mark.parametrize('layout', ['timm', 'official'])
-@pytest.mark.parametrize('arch', ['tiny', 'small'])
-def test_swins_checkpoint_loads_unchanged(arch, layout):
-    with torch.device('meta'):
-        theirs = timm.create_model(f'swin_{arch}_patch4_window7_224')
-        model = HMaiT(arch, out_indices=3)
-    weights = {k: torch.full(v.shape, 0.5) for k, v in theirs.state_dict().items()}
+def test_weights_of_swin_go_where_they_belong(layout):
+    weights = random_weights(swin(224, 7, num_classes=5))
     given = official_layout(weights) if layout == 'official' else weights
-    report = load_weights(model.to_empty(device='cpu'), given)
+    model = build(out_indices=3)
+    report = load_weights(model, given)
     assert not (report.missing or report.mismatched)
     assert {name.split('.')[0] for name in report.unexpected} == {'head'}
     assert len(report.unexpected) == 2
-    assert all((p == 0.5).all() for p in model.parameters())
-
-
-def test_timms_weights_go_where_they_belong():
-    theirs = swin(224, 7)
-    weights = random_weights(theirs)
-    for given in (weights, official_layout(weights)):
-        model = build()
-        model.load_state_dict(given, strict=False)
-        for name, value in model.state_dict().items():
-            name = timm_name(name)
-            if 'out_norms' not in name:
-                assert_close(value, weights[name])
+    for name, value in model.state_dict().items():
+        assert_close(value, weights[timm_name(name)])
 
 
 @pytest.mark.parametrize('package', ['mmdet', 'mmpretrain'])

@@ -1,13 +1,12 @@
 """IViT: its frame against timm's MetaFormer, its stages, and what its options reach."""
 
-import pytest
 import torch
 from timm.models.metaformer import LayerNorm2dNoBias, MetaFormer, SepConv
 from torch import nn
 from torch.testing import assert_close
 
 from mmattn.models import IViT
-from mmattn.models.backbones.ivit import SeparableConv, StarReLU
+from mmattn.models.backbones.ivit import SeparableConv
 from mmattn.models.layers import InteractiveAttention, undecayed_names
 
 SHALLOW = dict(embed_dims=(8, 16, 24, 32), depths=(1, 2, 1, 1), num_heads=(2, 4))
@@ -31,8 +30,7 @@ def timm_name(name):
     return name
 
 
-@pytest.mark.parametrize('shape', [(64, 96), (33, 47)], ids=str)
-def test_frame_is_metaformers(shape):
+def test_frame_is_metaformers(shape=(33, 47)):
     """With its kernel of 7, and the identity for attention in both."""
     model = build(conv_kernel=7, out_norm=False)
     theirs = MetaFormer(
@@ -72,22 +70,17 @@ def test_stages():
     assert [stage.blocks[0].attn.num_heads for stage in model.stages[2:]] == [2, 4]
 
 
-@pytest.mark.parametrize('arch', IViT.arch_zoo)
-def test_heads_are_32_wide(arch):
-    preset = IViT.arch_zoo[arch]
-    for channels, heads in zip(
-        preset['embed_dims'][2:], preset['num_heads'], strict=True
-    ):
-        assert channels == 32 * heads
-
-
 def test_options_reach_the_attention():
     model = build(
-        landmarks=14, interact_expand=1, local_kernel=None, gate=False, backend='torch'
+        landmarks=14,
+        interact_expand=1,
+        local_kernel=None,
+        gate=False,
+        backend='reference',
     )
     for stage in (2, 3):
         attn = model.stages[stage].blocks[0].attn
-        assert attn.landmarks == 14 and attn.backend == 'torch'
+        assert attn.landmarks == 14 and attn.backend == 'reference'
         assert attn.w1_q.shape == (attn.num_heads, attn.num_heads)
         assert attn.local is None and attn.gate is None
 
@@ -100,47 +93,3 @@ def test_mixtures_of_heads_do_not_decay():
         for i in (1, 2)
         for side in 'qk'
     }
-
-
-def test_more_landmarks_have_no_more_parameters():
-    assert {n: p.shape for n, p in build(landmarks=14).named_parameters()} == {
-        n: p.shape for n, p in build().named_parameters()
-    }
-
-
-@pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (1, 3), 2, -1], ids=str)
-def test_maps(out_indices):
-    model = build(out_indices=out_indices)
-    outs = model(torch.randn(1, 3, 64, 96))
-    indices = [out_indices % 4] if isinstance(out_indices, int) else out_indices
-    assert [tuple(out.shape[1:]) for out in outs] == [
-        (SHALLOW['embed_dims'][i], 16 >> i, 24 >> i) for i in indices
-    ]
-    for out in outs:  # a norm without bias, of weight one, ends each map
-        assert_close(out.mean(1), torch.zeros(out[:, 0].shape), atol=1e-5, rtol=0)
-    assert len(model.stages) == indices[-1] + 1
-    raw = build(out_indices=out_indices, out_norm=False)(torch.randn(1, 3, 64, 96))
-    assert all(out.mean(1).abs().max() > 1e-4 for out in raw)
-
-
-def test_star_relu():
-    act = StarReLU()
-    act.scale.data.fill_(2.0)
-    act.bias.data.fill_(-1.0)
-    assert_close(act(torch.tensor([-3.0, 0.0, 3.0])), torch.tensor([-1.0, -1.0, 17.0]))
-
-
-def test_zero_padding_does_not_blow_up_gradients():
-    """Detectors pad images with zeros; a norm of exact zeros multiplies by 1000."""
-    torch.manual_seed(0)
-    model = IViT('nano')
-    images = torch.randn(2, 3, 64, 64)
-    padded = images.clone()
-    padded[1, :, 32:] = 0
-    norms = []
-    for x in (images, padded):
-        model.zero_grad()
-        sum((out * out.detach().cos()).sum() for out in model(x)).backward()
-        grads = [p.grad.norm() for p in model.parameters() if p.grad is not None]
-        norms.append(torch.stack(grads).norm())
-    assert norms[1] < 10 * norms[0]

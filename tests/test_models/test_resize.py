@@ -20,7 +20,6 @@ from mmattn.models.layers.structure_aware.variants import (
     SelfAttention,
 )
 
-SIZES = [(23, 23), (6, 11), (1, 4), (13, 7), (1, 1)]
 PYRAMID = dict(embed_dims=(8, 16, 32, 64), depths=(1,) * 4, num_heads=(1, 2, 4, 8))
 SWIN = dict(PYRAMID, masked_heads=(1, 2, 1, 0))
 PLAIN = dict(embed_dims=(32,), depths=(1,), mlp_ratios=(2,), conv_stages=0, patterns=3)
@@ -41,19 +40,14 @@ def test_two_numbers_become_four():
 
 
 @pytest.mark.parametrize('mode, kernel', [('bicubic', cubic), ('bilinear', linear)])
-@pytest.mark.parametrize('size', SIZES, ids=str)
-def test_every_size(size, mode, kernel):
-    for shape in ((13, 7), (2, 13, 7), (3, 2, 13, 7)):
-        x = draw(*shape)
-        assert_close(resize_grid(x, size, mode=mode), resized(x, size, kernel))
-    assert_close(resize_grid(x.mT, size), resized(x.mT, size))
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-def test_half_precision_is_rounded_once(dtype):
-    x = draw(2, 7, 7, dtype=dtype)
-    expected = resize_grid(x.float(), (12, 5)).to(dtype)
-    assert torch.equal(resize_grid(x, (12, 5)), expected)
+def test_every_size(mode, kernel):
+    for size in ((23, 23), (6, 11), (1, 4), (13, 7), (1, 1)):
+        for shape in ((13, 7), (3, 2, 13, 7)):
+            x = draw(*shape)
+            assert_close(resize_grid(x, size, mode=mode), resized(x, size, kernel))
+    x = draw(2, 7, 7, dtype=torch.bfloat16)  # rounded once
+    expected = resize_grid(x.float(), (12, 5), mode=mode).bfloat16()
+    assert torch.equal(resize_grid(x, (12, 5), mode=mode), expected)
 
 
 def offsets(grid):
@@ -105,7 +99,6 @@ def pyramid(kind, arch, **kwargs):
     return lambda grid: kind(arch, img_size=image_side(grid, 4), **kwargs)
 
 
-STEM = 'stem.pos_embed'
 # What is built for a grid; the learned map; its view (..., H, W); the kernel.
 TABLES = {
     'windows': (window, 'relative_position_bias_table', swin_table, cubic),
@@ -115,37 +108,26 @@ TABLES = {
     'softmax of LiSA': (softmax, 'table', as_it_is, cubic),
     'eq. 11 of LiSA, keys': (patterns, 'table_a', as_it_is, cubic),
     'eq. 11 of LiSA, values': (patterns, 'table_b', as_it_is, cubic),
-    'ViT': (
-        plain(partial(ViT, attention='mhsa'), VIT),
-        STEM,
-        tokens,
-        cubic,
-    ),
+    'ViT': (plain(partial(ViT, attention='mhsa'), VIT), 'pos_embed', tokens, cubic),
     'MaiT': (
         plain(partial(MaiT, distilled=True), VIT),
-        STEM,
+        'pos_embed',
         partial(tokens, num_special=2),
         cubic,
     ),
-    'masked CaiT': (plain(MaskedCaiT, VIT), STEM, tokens, cubic),
-    'LiSANet': (plain(LiSANet, PLAIN), STEM, tokens, cubic),
-    'H-MaiT': (
-        pyramid(HMaiT, SWIN, position='absolute'),
-        STEM,
-        tokens,
-        cubic,
-    ),
+    'masked CaiT': (plain(MaskedCaiT, VIT), 'pos_embed', tokens, cubic),
+    'LiSANet': (plain(LiSANet, PLAIN), 'pos_embed', tokens, cubic),
+    'H-MaiT': (pyramid(HMaiT, SWIN, position='absolute'), 'pos_embed', tokens, cubic),
     'PVT': (
         pyramid(PVT, dict(PVT.arch_zoo['nano'], depths=(1,) * 4)),
-        STEM,
+        'pos_embed',
         tokens,
         linear,
     ),
 }
-GRIDS = [((8, 8), (16, 16)), ((16, 16), (8, 8)), ((8, 8), (12, 20))]
 
 
-@pytest.mark.parametrize('old, new', GRIDS, ids=str)
+@pytest.mark.parametrize('old, new', [((16, 16), (8, 8)), ((8, 8), (12, 20))], ids=str)
 @pytest.mark.parametrize('name', TABLES)
 def test_loaded_maps(name, old, new):
     build, key, view, kernel = TABLES[name]
@@ -154,17 +136,18 @@ def test_loaded_maps(name, old, new):
     if name == 'PVT':  # whose last stage is an eighth of the first
         old, new = (tuple(side * 2 for side in grid) for grid in (old, new))
     source, model = build(old).double(), build(new).double()
-    source.get_parameter(key).data = draw(*source.get_parameter(key).shape)
-    model.load_state_dict(source.state_dict())
-    given, loaded = (
-        view(net.get_parameter(key).detach(), grid)
-        for net, grid in ((source, old), (model, new))
+    table, other = (
+        next(p for n, p in net.named_parameters() if n.endswith(key))
+        for net in (source, model)
     )
+    table.data = draw(*table.shape)
+    model.load_state_dict(source.state_dict())
+    given, loaded = view(table.detach(), old), view(other.detach(), new)
     expected = resized(given, loaded.shape[-2:], kernel)
     assert_close(loaded, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize('grid', [(6, 5), (2, 9), (1, 1)], ids=str)
+@pytest.mark.parametrize('grid', [(2, 9), (1, 1)], ids=str)
 def test_tables_of_all_offsets_at_run_time(grid):
     layer = full_table((4, 3)).double()
     nn.init.normal_(layer.relative_position_bias_table)
