@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
-from mmattn.models import DeformableDETREncoder
 
 ROOT = Path(__file__).parents[2]
 SHAPES = [(7, 5), (4, 3), (1, 1)]
@@ -46,12 +45,8 @@ def analytic(shape, levels=4, layers=6):
     )
 
 
-@pytest.mark.parametrize(
-    'shape, tokens, total',
-    [((800, 1333), 22223, 206.7), ((800, 1066), 17821, 166.2)],
-    ids=['800x1333', '800x1066'],
-)
-def test_deformable_detr_counts_as_computed_by_hand(shape, tokens, total):
+def test_deformable_detr_counts_as_computed_by_hand():
+    shape, tokens, total = (800, 1333), 22223, 206.7
     cfg = Config.fromfile(ROOT / 'configs/deformable_detr/r50_50e_coco.py')
     complexity = count(cfg, shape)
     S, expected = analytic(shape)
@@ -59,22 +54,6 @@ def test_deformable_detr_counts_as_computed_by_hand(shape, tokens, total):
     for name, flops in expected.items():
         assert complexity.part(name).flops == flops, name
     assert complexity.flops / 1e9 == pytest.approx(total, abs=0.05)
-
-
-def test_padding_and_devices_count_the_same():
-    encoder = DeformableDETREncoder(32, 2, 4, 3, 2, 48)
-    feats = [torch.randn(2, 32, *side) for side in SHAPES]
-    masks = [torch.zeros(2, *side, dtype=torch.bool) for side in SHAPES]
-    masks[0][:, :, -1] = True
-    counted = []
-    for given in (None, masks):
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            encoder(feats, given)
-        counted.append(counter.get_total_flops())
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        encoder.to('meta')([feat.to('meta') for feat in feats])
-    counted.append(counter.get_total_flops())
-    assert len(set(counted)) == 1
 
 
 def test_mmdetections_deformable_detr_counts_as_ours():

@@ -2,8 +2,6 @@
 
 import resource
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -131,25 +129,6 @@ def test_pt2_file_has_a_json_beside_it(cfg, checkpoint, tmp_path):
     assert any('mmattn.landmark_attention' in target for target in targets)
 
 
-def test_onnx_file_loads_without_torch(onnx_file):
-    code = (
-        'import sys; sys.modules["torch"] = None\n'
-        'import numpy, onnxruntime\n'
-        f'session = onnxruntime.InferenceSession({str(onnx_file)!r})\n'
-        f'image = numpy.zeros((1, 3, {SHAPE[0]}, {SHAPE[1]}), numpy.uint8)\n'
-        'print(session.run(None, dict(image=image))[0].sum())'
-    )
-    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    assert float(found.stdout) == pytest.approx(1, abs=1e-5)
-
-
-def test_functions_are_not_hidden_by_modules():
-    assert 'mmattn.export.api' in sys.modules
-    functions = mmattn.export.export_model, mmattn.export.decompositions
-    assert all(map(callable, (*functions, mmattn.export.load)))
-
-
 @pytest.mark.parametrize(
     'name, suffix, settings, message',
     [
@@ -246,13 +225,6 @@ def test_models_that_fail_at_a_shape():
     metadata = Metadata(task='features', inputs=['image'], outputs=[], shape=[8, 9])
     with pytest.raises(ExportError, match='fixed sizes: .*[Kk]ernel size'):
         module.export_graph(Large(), metadata, 'onnx')
-
-
-def test_metadata_that_no_file_may_have(monkeypatch):
-    without_export(monkeypatch)
-    metadata = Metadata('features', ['image'], [], [8, 9], mask_threshold=-1)
-    with pytest.raises(ValueError, match='`mask_threshold` .* got -1'):
-        module.export_graph(Doubled(), metadata, 'onnx')
 
 
 def test_difference_from_pytorch_is_refused(cfg, checkpoint, tmp_path, monkeypatch):

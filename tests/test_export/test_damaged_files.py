@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from small_files import DETECTOR, FEATURES, RESIZE, SCORES, noise, write
+from small_files import FEATURES, RESIZE, SCORES, noise, write
 from torch import nn
 
 from mmattn.apis import Predictor
@@ -43,33 +43,6 @@ def program_file(tmp_path_factory):
     path = tmp_path_factory.mktemp('program') / 'model.pt2'
     torch.export.save(program, path, extra_files={PT2_FILE: described.to_json()})
     return path
-
-
-def check_damage(content: bytes, path, image, seed):
-    """Flip bytes and cut the end; a file either runs or is refused."""
-    rng, refused = np.random.default_rng(seed), 0
-    for _ in range(40):
-        damaged = bytearray(content)
-        for place in rng.integers(0, len(damaged), rng.integers(1, 4)):
-            damaged[place] ^= int(rng.integers(1, 256))
-        if rng.random() < 0.3:
-            del damaged[rng.integers(1, len(damaged)) :]
-        path.write_bytes(damaged)
-        try:
-            load(path, trust_checkpoint=True)(image)
-        except ValueError:
-            refused += 1
-    return refused
-
-
-def test_damaged_onnx_files(onnx_file, tmp_path):
-    # Most damage is to a name or a number, which no reader can notice.
-    assert check_damage(onnx_file.read_bytes(), tmp_path / 'd.onnx', noise(64, 96), 0)
-
-
-def test_damaged_programs(program_file, tmp_path):
-    content, path = program_file.read_bytes(), tmp_path / 'd.pt2'
-    assert check_damage(content, path, noise(64, 96), 0) > 30
 
 
 def test_programs_without_a_part(program_file, tmp_path):
@@ -143,11 +116,8 @@ def with_metadata(path, text):
 @pytest.mark.parametrize(
     'old, new, message',
     [
-        ('}', '', 'the metadata must be an object written by mmattn'),
         ('"mean"', '"means"', r"must have the keys \['mean'\]"),
         ('"mean": [0.0', '"mean": [NaN', '`mean` of the metadata must be three'),
-        ('"shape": [64', '"shape": [-64', '`shape` of the metadata must be a height'),
-        ('"batch": 1', '"batch": "1"', '`batch` of the metadata must be a positive'),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -165,8 +135,8 @@ def test_damaged_metadata(onnx_file, program_file, tmp_path, run, old, new, mess
             run(file)
 
 
-@pytest.mark.parametrize('classes', [['a', 'b'], list('abcd')], ids=len)
-def test_another_number_of_classes(tmp_path, classes):
+def test_another_number_of_classes(tmp_path):
+    classes = ['a', 'b']
     file = write(tmp_path / 'c.onnx', SCORES, 'classification', classes=classes)
     with pytest.raises(ValueError, match=r'c\.onnx: `classes` .* 3 classes of the mod'):
         load(file)
@@ -240,7 +210,6 @@ def test_graphs_of_another_input(tmp_path, old, new):
 @pytest.mark.parametrize(
     'changes',
     [
-        dict(resize=RESIZE | dict(scale=[2**20, 2**20])),
         dict(resize=RESIZE | dict(scale=[2**20, 1], keep_ratio=False)),
         dict(resize=dict(short_side=2**20, interpolation='bilinear', backend='cv2')),
         dict(pad=dict(divisor=2**20, value=0)),
@@ -252,15 +221,6 @@ def test_images_that_would_fill_the_memory(tmp_path, changes):
     runner = load(write(tmp_path / 'f.onnx', FEATURES, 'features', **settings))
     with pytest.raises(ValueError, match='pixels; at most 268435456 are supported'):
         runner(noise(500, 700))
-
-
-def test_long_thin_images():
-    """An edge is resized to 2 million pixels to keep the ratio."""
-    edge = dict(short_side=224, interpolation='bilinear', backend='cv2')
-    crop = dict(crop=[224, 224], resize=edge)
-    runner = Runner(None, Metadata('features', ['image'], [], [224, 224], **crop))
-    with pytest.raises(ValueError, match='pixels; at most'):
-        runner(noise(1, 10000))
 
 
 def runner(task, *outputs, **settings):
@@ -282,7 +242,6 @@ DETS = np.array([[[1, 2, 30, 40, 0.9]]], np.float32)
         ('detection', [DETS, np.zeros((1, 2), int)]),
         ('detection', [DETS[..., :4], np.zeros((1, 1), int)]),
         ('detection', [DETS, np.zeros((1, 1), int), np.zeros((1, 28, 28))]),
-        ('detection', [DETS, np.zeros((1, 1), int), np.zeros((1, 1, 28))]),
         ('detection', [DETS, np.zeros((1, 1), int), np.zeros((1, 2, 28, 28))]),
         ('detection', [DETS.repeat(2, 0), np.zeros((2, 1), int)]),
         ('segmentation', [np.zeros((1, 5, 32, 48))]),
@@ -330,11 +289,6 @@ def test_labels_without_names_are_bounded(task, outputs, label):
     runner(task, *last)(noise(64, 96))
 
 
-def test_one_channel_decides_between_two_classes():
-    found = runner('segmentation', np.full((1, 64, 96), 1), classes=['a'])
-    assert (found(noise(64, 96)).labels == 1).all()
-
-
 def test_fewer_outputs_than_described():
     found = runner('features', np.zeros((1, 2)), outputs=['a', 'b'])
     with pytest.raises(ValueError, match=r"with the outputs \['a', 'b'\]"):
@@ -373,13 +327,3 @@ def test_threads(tmp_path):
     file = write(tmp_path / 'f.onnx', FEATURES, 'features')
     with pytest.raises(ValueError, match='`threads` must be positive, got 0'):
         load(file, threads=0)
-
-
-def test_detectors_are_checked_with_sizes(tmp_path):
-    settings = dict(batch=2, classes=['a'], std=[1e6] * 3)
-    inputs = ('image', 'image_size')
-    file = write(tmp_path / 'd.onnx', DETECTOR, 'detection', inputs, **settings)
-    assert len(load(file)(noise(64, 96))) == 1
-    other = DETECTOR.replace('int64[2, 2] image_size', 'int64[2, K] image_size')
-    other = write(tmp_path / 'o.onnx', other, 'detection', inputs, **settings)
-    assert len(load(other)(noise(64, 96))) == 1

@@ -60,13 +60,6 @@ def test_graph_predicts_as_the_detector(build, form):
     assert expected[0][0].shape == (6, 5)
 
 
-def test_without_padding_and_with_padding_of_one_side():
-    model = detector('refine')
-    for shapes in ((IMAGES, IMAGES), ((96, 77), (96, 128))):
-        graph, inputs, *expected = case(model, shapes=shapes)
-        check(graph(*inputs), *expected)
-
-
 def test_position_offset_of_mmdet():
     cfg = mmdet_config('one-stage')['positional_encoding'] | dict(offset=0.25)
     graph, inputs, *expected = case(mmdet_detector(positional_encoding=cfg))
@@ -92,17 +85,9 @@ def test_head_with_softmax_and_no_limit():
 
 
 @pytest.mark.slow
-def test_odd_size_and_one_image_in_torch_export():
-    graph, (image, _), *_ = case(detector('two-stage', test_cfg=dict(max_per_img=3)), 1)
-    inputs = image[..., :93, :101].contiguous(), torch.tensor([[93, 90]])
-    program = torch.export.export(graph, inputs).module()
-    for found, expected in zip(program(*inputs), graph(*inputs), strict=True):
-        assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-@each_form
-@each_detector
+@pytest.mark.parametrize(
+    'build, form', [(detector, 'two-stage'), (mmdet_detector, 'refine')]
+)
 def test_program_and_onnx_file(build, form):
     graph, inputs, *expected = case(build(form))
     check(decomposed(graph, inputs)(*inputs), *expected)
@@ -112,14 +97,6 @@ def test_program_and_onnx_file(build, form):
     sizes = torch.tensor([IMAGES, (61, 99)])
     found, wanted = session(inputs[0], sizes), graph(inputs[0], sizes)
     check(found, list(wanted[0]), wanted[1])
-
-
-@pytest.mark.slow
-def test_onnx_file_of_one_image_of_odd_size():
-    graph, (image, _), *_ = case(detector('two-stage'), 1)
-    inputs = image[..., :93, :101].contiguous(), torch.tensor([[87, 101]])
-    dets, labels = graph(*inputs)
-    check(OnnxSession(graph, inputs)(*inputs), list(dets), labels)
 
 
 def transformer_layers(**changes):
@@ -179,15 +156,16 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize('kind, name, value', SETTINGS)
-def test_settings_that_our_transformer_lacks(kind, name, value, monkeypatch):
+def test_settings_that_our_transformer_lacks():
     model = mmdet_detector()
     parts = model.encoder, model.decoder, model.positional_encoding
-    modules = [x for part in parts for x in part.modules() if type(x) is kind]
-    monkeypatch.setattr(modules[-1], name, value)
-    message = f'{kind.__name__} of a Deformable DETR .*{name}=.* got {value}'
-    with pytest.raises(ExportError, match=message):
-        DeformableDETR(model)
+    for kind, name, value in SETTINGS:
+        modules = [x for part in parts for x in part.modules() if type(x) is kind]
+        message = f'{kind.__name__} of a Deformable DETR .*{name}=.* got {value}'
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(modules[-1], name, value)
+            with pytest.raises(ExportError, match=message):
+                DeformableDETR(model)
 
 
 def test_other_positions():

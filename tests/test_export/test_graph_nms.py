@@ -19,9 +19,8 @@ def kept(dets, labels):
     return dets[:count], labels[:count]
 
 
-@pytest.mark.parametrize('seed', range(5))
-def test_classes_do_not_suppress_each_other(seed):
-    generator = torch.Generator().manual_seed(seed)
+def test_classes_do_not_suppress_each_other():
+    generator = torch.Generator().manual_seed(0)
     corner = torch.rand(200, 2, generator=generator) * 80
     boxes = torch.cat([corner, corner + 20], 1)
     scores = torch.rand(200, generator=generator)
@@ -31,33 +30,6 @@ def test_classes_do_not_suppress_each_other(seed):
     dets, found = kept(*NMS(OVERLAP, 60, 'head')(boxes, scores, labels))
     torch.testing.assert_close(dets, torch.cat([boxes, scores[:, None]], 1)[index])
     assert torch.equal(found, labels[index])
-
-
-def test_opposite_corners_of_the_image():
-    """The last box of a class lies beside the first box of the next class."""
-    boxes = torch.tensor([[90.0, 90, 100, 100], [0, 0, 10, 10]])
-    dets, labels = NMS(OVERLAP, 9, 'head')(
-        boxes, torch.tensor([0.9, 0.8]), torch.arange(2)
-    )
-    assert labels[:2].tolist() == [0, 1] and torch.equal(dets[:2, :4], boxes)
-
-
-def test_class_agnostic():
-    generator = torch.Generator().manual_seed(0)
-    corner = torch.rand(50, 2, generator=generator) * 30
-    boxes = torch.cat([corner, corner + 20], 1)
-    scores, labels = torch.rand(50, generator=generator), torch.arange(50)
-    dets, found = kept(
-        *NMS(OVERLAP | dict(class_agnostic=True), 50, 'head')(boxes, scores, labels)
-    )
-    assert torch.equal(found, labels[nms(boxes, scores, 0.5)])
-    assert 1 < len(dets) < 50
-
-
-def test_without_boxes():
-    empty = torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)
-    dets, labels = NMS(OVERLAP, 9, 'head')(*empty)
-    assert kept(dets, labels)[0].shape == (0, 5)
 
 
 def test_limit_of_no_box():

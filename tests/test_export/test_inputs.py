@@ -28,7 +28,7 @@ def metadata(**settings):
     return Metadata('detection', ['image', 'image_size'], [], **settings)
 
 
-@pytest.fixture(params=[(60, 90), (90, 60), (37, 201), (200, 300), (1, 9)], ids=str)
+@pytest.fixture(params=[(60, 90), (300, 200), (1, 9)], ids=str)
 def file(request, tmp_path):
     pixels = np.random.default_rng(1).integers(0, 256, (*request.param, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / 'image.png')
@@ -48,9 +48,9 @@ RESIZES = {
 }
 
 
-@pytest.mark.parametrize('channel_order', ['rgb', 'bgr'])
 @pytest.mark.parametrize('step, resize', RESIZES.values(), ids=RESIZES)
-def test_detectors_get_the_images_of_mmdet(file, step, resize, channel_order):
+def test_detectors_get_the_images_of_mmdet(file, step, resize):
+    channel_order = 'rgb' if step['keep_ratio'] else 'bgr'
     steps = pipeline('mmdet', dict(type='Resize', **step), dict(type='PackDetInputs'))
     assert preprocessing._resize(step) == resize
     batch = pseudo_collate([steps(dict(img_path=str(file), img_id=0))])
@@ -100,8 +100,6 @@ def test_classifiers_get_the_images_of_mmpretrain(file):
         ((200, 300), {}, ((80, 120), None)),
         ((300, 200), {}, ((120, 80), None)),  # shrinks to the 96 rows below
         ((300, 200), dict(shape=[96, 160]), ((96, 64), None)),
-        ((10, 300), dict(shape=[96, 100]), ((3, 100), None)),
-        ((500, 7), dict(shape=[96, 100]), ((96, 1), None)),
         ((900, 2), dict(shape=[96, 100]), ((96, 1), None)),
         ((2, 900), dict(shape=[96, 100]), ((1, 100), None)),
         ((50, 70), dict(resize=None), ((50, 70), None)),
@@ -126,8 +124,9 @@ def test_images_fit_into_the_graph(size, settings, expected):
     assert target_size(size, metadata(**settings)) == expected
 
 
-@pytest.mark.parametrize('size', [(9, 8), (10, 13), (11, 10), (5, 4)], ids=str)
-@pytest.mark.parametrize('crop', [(8, 8), (7, 4), (6, 7)], ids=str)
+@pytest.mark.parametrize(
+    'size, crop', [((9, 8), (8, 8)), ((10, 13), (7, 4)), ((5, 4), (6, 7))], ids=str
+)
 def test_odd_margins_of_crops_are_split_as_in_mmpretrain(size, crop):
     """Half pixels are rounded to even, on both sides."""
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)

@@ -42,9 +42,6 @@ def steps(*pipeline):
 )
 def test_steps(pipeline, resize, crop):
     assert steps(*pipeline) == dict(resize=resize, crop=crop)
-
-
-def test_config_without_a_pipeline():
     assert image_steps({}) == dict(resize=None, crop=None)
 
 

@@ -78,9 +78,16 @@ def test_detections_below_the_threshold_of_the_file_are_left_out():
     assert list(found.scores) == [0.9, 0.5] and found.masks is None
 
 
-@pytest.mark.parametrize('align_corners', [False, True])
-@pytest.mark.parametrize('original', [(64, 96), (117, 50), (9, 201), (1, 1)], ids=str)
-@pytest.mark.parametrize('classes', [1, 5])
+@pytest.mark.parametrize(
+    'original, align_corners, classes',
+    [
+        ((64, 96), False, 5),
+        ((117, 50), True, 1),
+        ((9, 201), True, 5),
+        ((9, 201), False, 1),
+        ((1, 1), True, 5),
+    ],
+)
 def test_logits_are_resized_as_mmseg_resizes_them(
     original, align_corners, classes, monkeypatch
 ):

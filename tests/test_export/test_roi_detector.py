@@ -134,8 +134,7 @@ def test_other_heads_and_settings_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('run', EXPORTS)
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name, run', [*zip(NAMES, EXPORTS, strict=True)])
 def test_exports_equal_mmdet(name, run):
     model = detector(name)
     check_exported(run, RoIDetector, model, model.roi_head.test_cfg)

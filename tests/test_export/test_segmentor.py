@@ -56,17 +56,10 @@ def test_graph_predicts_as_mmseg(name):
         assert_close(graph_of(model, output='labels')(image)[0], labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    'name, dynamic',
-    [
-        pytest.param('uper', None, marks=pytest.mark.slow),
-        pytest.param('fpn', None, marks=pytest.mark.slow),
-        pytest.param('fcn', 'batch', marks=pytest.mark.slow),
-        pytest.param('uper', 'size', marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize(
-    'format', ['onnx', pytest.param('pt2', marks=pytest.mark.slow)]
+    'name, dynamic, format',
+    [('fpn', None, 'pt2'), ('fcn', 'batch', 'onnx'), ('uper', 'size', 'onnx')],
 )
 def test_file_predicts_as_mmseg(name, dynamic, format):
     pytest.importorskip('onnxruntime')

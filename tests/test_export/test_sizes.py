@@ -7,7 +7,7 @@ from torch import nn
 from mmattn.export.sizes import least_size, takes_the_same_branches
 
 
-@pytest.mark.parametrize('limit', [1, 32, 33, 34, 57, 99, 100])
+@pytest.mark.parametrize('limit', [1, 33, 57, 100])
 def test_least_size(limit):
     tried = []
 
@@ -18,9 +18,6 @@ def test_least_size(limit):
     expected = (min(max(limit, 32), 80), max(limit, 32))
     assert least_size((80, 100), is_valid) == expected
     assert len(tried) < 9
-
-
-def test_examples_smaller_than_the_smallest():
     assert least_size((20, 30), None) == (20, 30)
 
 
