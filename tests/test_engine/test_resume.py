@@ -260,6 +260,7 @@ EXTRAS = {
         dict(checkpoint=dict(EVERY_EPOCH, save_best='score', rule='less')),
     ),
     'validated-from-2': (('train', 7), dict(loop=dict(EPOCH_LOOP, val_begin=2))),
+    'validated-at-2': (('val', 12), dict(loop=dict(EPOCH_LOOP, val_begin=2))),
     'validated-at-2-and-3': (('val', 18), dict(loop=dict(EPOCH_LOOP, val_interval=2))),
     'rank-in-seed': (
         ('train', 15),
