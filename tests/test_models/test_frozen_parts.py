@@ -1,4 +1,4 @@
-"""The parameters that `frozen_stages` freezes, by their names.
+"""What `frozen_stages` freezes, and the depth of each parameter, by their names.
 
 0 freezes the stem, with all that is added to its map; n freezes the first n stages as
 well, each with what leads to it. Norms that only end returned maps stay trained.
@@ -37,3 +37,19 @@ def test_frozen_parameters(cls, kwargs):
                 stage = stage_of(name)
                 frozen = stage is not None and stage <= frozen_stages
                 assert param.requires_grad != frozen, (frozen_stages, name)
+
+
+@pytest.mark.parametrize('cls, kwargs', CASES.values(), ids=CASES)
+def test_depths_grow_from_the_stem_along_the_levels(cls, kwargs):
+    with torch.device('meta'):
+        model = cls(**kwargs)
+    depths = {name: model.get_layer_depth(name) for name, _ in model.named_parameters()}
+    parts = 'stem', *(f'stages.{i}' for i in range(4)), 'blocks', 'out_norms'
+    found = [
+        depth
+        for part in parts
+        for depth in sorted({d for n, (d, _) in depths.items() if n.startswith(part)})
+    ]
+    last = model.get_layer_depth('head.fc.weight', 'backbone.')[0]
+    assert found == [*range(last)] + [last] * bool(model.out_norms)
+    assert {count for _, count in depths.values()} == {last + 1}
