@@ -126,7 +126,7 @@ def check_schedule(cfg):
 
 
 def test_recipes_are_the_papers():
-    """What `mmattn/analysis/papers` says of each config is what it trains with."""
+    """Compare what each config trains with and what `mmattn/analysis/papers` says."""
     wrong = []
     for name, recipe in RECIPES.items():
         cfg = load(name)

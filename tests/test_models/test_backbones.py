@@ -38,7 +38,7 @@ def blocks_of(model):
 
 @every_backbone
 def test_maps_have_the_size_of_their_stride(cls):
-    """Of every preset, in images of any size; channels and strides are told."""
+    """Run every preset on images of any size; compare channels and strides."""
     with torch.device('meta'):
         for preset in cls.arch_zoo:
             arch = shallow_arch(cls, preset)

@@ -83,7 +83,7 @@ def test_maps_and_gradients_are_the_official_ones(cls, size, side, detector):
 
 @both
 def test_a_preset_has_the_official_names_and_shapes(cls):
-    """Of a classifier of 1000 classes; only buffers are left out."""
+    """Load a classifier of 1000 classes; leave out only buffers."""
     version, module = VERSIONS[cls]
     with torch.device('meta'):
         model = cls('tiny', out_indices=3)

@@ -1,4 +1,4 @@
-"""What `frozen_stages` freezes, and the depth of each parameter, by their names.
+"""Test what `frozen_stages` freezes, and the depth of each parameter, by name.
 
 0 freezes the stem, with all that is added to its map; n freezes the first n stages as
 well, each with what leads to it. Norms that only end returned maps stay trained.

@@ -55,7 +55,7 @@ def assert_counts(row):
 
 @pytest.mark.parametrize('group', GROUPS)
 def test_counts_are_no_further_from_the_papers_than_today(group):
-    """Of the smallest network; of classifiers at 224 pixels the parameters, too."""
+    """Count the smallest network; of classifiers at 224 pixels the parameters, too."""
     first, *rows = (row for row in ROWS if group_of(row) == group)
     assert_counts(first)
     for row in rows:
