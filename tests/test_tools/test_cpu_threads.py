@@ -103,7 +103,9 @@ def test_nothing_changes_after_torch(monkeypatch):
 
 @pytest.mark.skipif(not cpu_threads.STAT.exists(), reason='reads /proc/stat')
 @pytest.mark.skipif(len(cpu_threads.allowed_cpus()) < 2, reason='one CPU, one thread')
-@pytest.mark.parametrize('tool', ['train', 'test'])
+@pytest.mark.parametrize(
+    'tool', ['train', pytest.param('test', marks=pytest.mark.slow)]
+)
 def test_a_tool_chooses_before_openmp_is_loaded(tool, tmp_path):
     pytest.importorskip('mmengine')
     environ = {k: v for k, v in os.environ.items() if not k.startswith('OMP_')}

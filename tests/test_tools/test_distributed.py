@@ -13,6 +13,7 @@ import torch
 
 pytest.importorskip('mmengine')
 
+from mmattn.datasets import toy
 from tools.benchmark.tolerances import assert_close
 
 ROOT = Path(__file__).parents[2]
@@ -194,8 +195,7 @@ linux = pytest.mark.skipif(
 def work(tmp_path_factory):
     pytest.importorskip('mmpretrain')
     folder = tmp_path_factory.mktemp('work')
-    toy = (TOOLS / 'datasets/toy.py', 'imagenet', '--out', 'data/imagenet')
-    subprocess.run([sys.executable, *toy, '--num-images', '8'], cwd=folder, check=True)
+    toy.make_imagenet(folder / 'data/imagenet', num_images=8)
     for name, batch_size, iterations in (('one', 4, 1), ('two', 2, ITERATIONS)):
         config = CONFIG.replace('{batch_size}', str(batch_size))
         config = config.replace('{iterations}', str(iterations))
