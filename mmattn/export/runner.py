@@ -31,7 +31,8 @@ def load(
 ) -> 'Runner':
     """Return a runner of a file that `export_model` or `tools/export.py` wrote.
 
-    An .onnx file requires numpy, Pillow and onnxruntime. A .pt2 file requires PyTorch.
+    An .onnx file requires numpy, Pillow, OpenCV and onnxruntime. A .pt2 file
+    requires PyTorch.
 
     Args:
         file: an .onnx or a .pt2 file.
