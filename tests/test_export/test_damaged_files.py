@@ -289,6 +289,14 @@ def test_labels_without_names_are_bounded(task, outputs, label):
     runner(task, *last)(noise(64, 96))
 
 
+def test_one_channel_decides_between_two_classes():
+    labels = np.arange(64 * 96).reshape(1, 64, 96) % 2
+    found = runner('segmentation', labels, classes=['a'])(noise(64, 96))
+    np.testing.assert_array_equal(found.labels, labels[0])
+    with pytest.raises(ValueError, match='the label 2, and `classes`'):
+        runner('segmentation', labels + 1, classes=['a'])(noise(64, 96))
+
+
 def test_fewer_outputs_than_described():
     found = runner('features', np.zeros((1, 2)), outputs=['a', 'b'])
     with pytest.raises(ValueError, match=r"with the outputs \['a', 'b'\]"):
