@@ -55,9 +55,8 @@ class Operator:
         decomposition: the operator in plain PyTorch operators for exported graphs,
             called as `forward`. It returns the output. Defaults to the reference.
         double_backward: the autograd formula of the backward operator and its
-            `setup_context`. With it the backward operator returns a gradient for each
-            tensor, an empty one where the tensor is None. Without it optional tensors
-            make the backward operator return a list of those that are not None.
+            `setup_context`. The backward operator returns a gradient for each tensor,
+            an empty one where the tensor is None.
     """
 
     def __init__(
@@ -82,10 +81,9 @@ class Operator:
         self.settings = [text.split()[-1] for text in settings.split(', ') if text]
         self.num_tensors, self.num_saved = tensors.count('Tensor'), len(saved)
         self.num_outputs = len({'out', *saved})
-        self.returns_list = 'Tensor?' in tensors and double_backward is None
         arguments = ', '.join(filter(None, (tensors, settings, 'str backend')))
         given = ''.join(f'Tensor {output}, ' for output in saved)
-        grads = 'Tensor[]' if self.returns_list else _tensors(self.num_tensors)
+        grads = _tensors(self.num_tensors)
         self.schema = f'({arguments}) -> {_tensors(self.num_outputs)}'
         self.backward_schema = f'(Tensor grad, {given}{arguments}) -> {grads}'
         self._register(double_backward)
@@ -236,14 +234,10 @@ class Operator:
         inputs, settings, backend = self._parse(args, count)
         with torch.autocast(inputs[0].device.type, enabled=False):
             grads = self.backends[backend].backward(*inputs, **settings)
-        if self.returns_list:
-            return [grad for grad in grads if grad is not None]
         return tuple(inputs[0].new_empty(0) if x is None else x for x in grads)
 
     def _fake_backward(self, *args):
         inputs = args[1 + self.num_saved :][: self.num_tensors]
-        if self.returns_list:
-            return [_empty_like(x) for x in inputs if x is not None]
         return tuple(
             inputs[0].new_empty(0) if x is None else _empty_like(x) for x in inputs
         )
@@ -256,15 +250,9 @@ class Operator:
     def _grads(self, ctx, grad: Tensor, *_):
         check_cotangent(self.name, grad)
         saved = ctx.saved_tensors  # once: checkpointing hands them out only once
-        grads = iter(self.backward(grad, *saved, *ctx.settings))
-        inputs = saved[self.num_saved :]
-        if self.returns_list:
-            grads = [None if x is None else next(grads) for x in inputs]
-        else:
-            grads = [
-                None if x is None else grad
-                for x, grad in zip(inputs, grads, strict=True)
-            ]
+        grads = self.backward(grad, *saved, *ctx.settings)
+        pairs = zip(saved[self.num_saved :], grads, strict=True)
+        grads = [None if x is None else dx for x, dx in pairs]
         return *grads, *[None] * len(ctx.settings)
 
 

@@ -37,7 +37,7 @@ def scratch(
         dtype: dtype of the tensor.
     """
     size, dtype = math.prod(shape), dtype or like.dtype
-    if size > KEPT_ELEMENTS or like.device.type != 'cpu':
+    if size > KEPT_ELEMENTS or not like.is_cpu:
         return torch.empty(shape, dtype=dtype, device=like.device)
     kept = _memory.tensors.get((name, dtype))
     if kept is None or len(kept) < size:
