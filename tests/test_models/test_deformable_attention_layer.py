@@ -1,4 +1,4 @@
-"""The layer around `deformable_attention_v2`: golden values, a rewrite, its edges."""
+"""The layer around `deformable_attention`: golden values, a rewrite, its edges."""
 
 import pytest
 import torch
