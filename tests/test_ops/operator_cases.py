@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -293,3 +293,8 @@ def cpu_kernels(case: Case) -> list[str]:
         for name, module in backends_of(case.operator).items()
         if name not in ('triton', 'reference') and not module.unsupported(*tensors)
     ]
+
+
+def with_grad(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Return tensors as leaves of autograd's graph; None stays None."""
+    return tuple(None if x is None else x.detach().requires_grad_() for x in tensors)

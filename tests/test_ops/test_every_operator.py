@@ -19,6 +19,7 @@ from operator_cases import (
     names_of,
     setup,
     take_form,
+    with_grad,
 )
 from operator_checks import (
     assert_equal,
@@ -30,7 +31,6 @@ from operator_checks import (
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tools.benchmark.inputs import with_grad
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
 every_kernel = pytest.mark.parametrize('case, backend, device', kernels())

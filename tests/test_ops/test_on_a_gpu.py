@@ -4,11 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from operator_cases import OPERATORS, kernels, on_gpu, setup
+from operator_cases import OPERATORS, kernels, on_gpu, setup, with_grad
 from operator_checks import check_call
 
 from mmattn.ops.deformable_attention import triton_impl
-from tools.benchmark.inputs import with_grad
 from tools.benchmark.real_shapes import real_calls
 from tools.benchmark.tolerances import deterministic, run_with_grads
 
