@@ -153,11 +153,14 @@ def draw(work: Path, number: int, seed: int, keep: Path | None):
     every = [mutant for file in files for mutant in mutants_of(file)]
     chosen = []
     if keep:
-        index = {(m['text'].strip(), m['mutated'].strip()): m for m in every}
+        index = collections.defaultdict(list)
+        for mutant in every:
+            index[mutant['text'].strip(), mutant['mutated'].strip()].append(mutant)
         for old in json.loads((keep / 'mutants.json').read_text()):
-            key = old['text'].strip(), old['mutated'].strip()
-            if key in index:
-                chosen.append(index[key] | {'before': old['id']})
+            found = index[old['text'].strip(), old['mutated'].strip()]
+            found.sort(key=lambda mutant: mutant['file'] != old['file'])
+            if found:
+                chosen.append(found[0] | {'before': old['id']})
     kept = len(chosen)
     generator = random.Random(seed)
     while len(chosen) < number:
