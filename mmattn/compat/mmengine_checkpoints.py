@@ -5,8 +5,8 @@ loaders replace those of its `CheckpointLoader` through its extension point; the
 with `mmattn.engine.checkpoints.reader`. `load_from_http` is also replaced by name,
 because the loaders of `torchvision://` and `mmcls://` call it. This covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
-Two kinds of names are new: `timm://` and `hf://`, the weights of timm and files of the
-Hugging Face hub.
+Three kinds of names are new: `mmattn://`, `timm://` and `hf://`, the files that
+`mmattn/weights.yml` lists, the weights of timm and files of the Hugging Face hub.
 
 mmengine also runs text of a checkpoint as a Python config: `meta['config']` when a run
 resumes, and the config saved by training if an inferencer gets no other. Our loaders
@@ -68,17 +68,10 @@ def load_from_openmmlab(filename, map_location=None):
     return load_from_local(os.path.join(home, models[name]), map_location)
 
 
-def load_from_timm(filename, map_location=None):
-    from mmattn.engine.checkpoints.hub import timm_checkpoint
+def load_from_name(filename, map_location=None):
+    from mmattn.engine.checkpoints.hub import local_checkpoint
 
-    path = timm_checkpoint(filename)
-    return _read(path, map_location, f'{filename} (kept at {path})')
-
-
-def load_from_hf(filename, map_location=None):
-    from mmattn.engine.checkpoints.hub import hf_checkpoint
-
-    path = hf_checkpoint(filename)
+    path = local_checkpoint(filename)
     return _read(path, map_location, f'{filename} (kept at {path})')
 
 
@@ -104,8 +97,7 @@ def load_from_pavi(filename, map_location=None):
 LOADERS = {
     load_from_local: '',
     load_from_http: ('http://', 'https://'),
-    load_from_timm: 'timm://',
-    load_from_hf: 'hf://',
+    load_from_name: ('hf://', 'mmattn://', 'timm://'),
     load_from_openmmlab: ('open-mmlab://', 'openmmlab://'),
     load_from_ceph: (r'(\S+\:)?s3://', r'(\S+\:)?petrel://'),
     load_from_pavi: 'pavi://',

@@ -20,6 +20,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 import mmattn
 from mmattn.compat import mmengine_checkpoints
 from mmattn.engine import UntrustedCheckpointError, trusted_checkpoints
+from mmattn.engine.checkpoints import published
 
 ROOT = Path(mmattn.__file__).parents[1]
 
@@ -126,6 +127,29 @@ def test_a_download_is_kept(served, tmp_path):
         CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
     assert requests == ['/fine.pth']
     assert kept(tmp_path, f'{url}/fine.pth').is_file()
+
+
+def test_a_published_name_is_downloaded_and_proved(served, tmp_path, monkeypatch):
+    folder, url, requests, _ = served
+    digest = sha256((folder / 'fine.pth').read_bytes()).hexdigest()
+    files = {
+        'net': dict(url=f'{url}/fine.pth', sha256=digest[:8]),
+        'other': dict(url=f'{url}/fine.pth', sha256='deadbeef'),
+        'gone': dict(url=f'{url}/gone.pth'),
+        'linked': dict(page='https://a.page'),
+    }
+    monkeypatch.setattr(published, 'published_files', lambda: files)
+    for _ in range(2):
+        assert 'state_dict' in CheckpointLoader.load_checkpoint('mmattn://net')
+    assert requests == ['/fine.pth']
+    for name, error, message in (
+        ('other', ValueError, f'mmattn://other: its SHA-256 is {digest}, .*deadbeef'),
+        ('gone', OSError, f'404.*put the file at {kept(tmp_path, f"{url}/gone.pth")}'),
+        ('linked', ValueError, 'no address .* at https://a.page'),
+        ('nets', ValueError, r"no weights 'nets': did you mean one of \['net'\]"),
+    ):
+        with pytest.raises(error, match=message):
+            CheckpointLoader.load_checkpoint(f'mmattn://{name}')
 
 
 def test_files_of_one_name_are_told_apart(served):

@@ -102,7 +102,7 @@ def test_a_name_has_a_local_copy(cache):
     path = cache('org/net', 'net.safetensors', safetensors({'w': torch.ones(1)}))
     assert local_checkpoint('hf://org/net/net.safetensors') == path
     assert local_checkpoint('net.pth') == local_checkpoint(Path('net.pth'))
-    message = 'one of hf://, http://, https://, timm://; got s3://net.pth'
+    message = 'one of hf://, http://, https://, mmattn://, timm://; got s3://net.pth'
     with pytest.raises(ValueError, match=message):
         local_checkpoint('s3://net.pth')
 

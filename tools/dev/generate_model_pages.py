@@ -33,6 +33,7 @@ from torch import nn
 import mmattn.models
 from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import recipes
+from mmattn.engine.checkpoints.published import published_files
 from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
@@ -185,21 +186,22 @@ def training_recipes(patterns: list[str]) -> str:
 
 
 def weights(_: list[str]) -> str:
-    """Return the published files that our configs' models read."""
-    rows = [['file', 'model', 'config']]
-    for model in matching(['*']):
-        url = model.get('Published Weights')
-        if url is None:
-            continue
-        link = os.path.relpath(ROOT / model['Config'], DOCS)
-        cfg = load(ROOT / model['Config']).model
-        backbone = {k: v for k, v in cfg.backbone.items() if k in ('type', 'arch')}
-        kind = backbone if 'mmattn.' in cfg.backbone.type else dict(type=cfg.type)
-        text = ', '.join(f'{key}={value!r}' for key, value in kind.items())
-        name = f'[{model["Config"].removeprefix("configs/").removesuffix(".py")}]'
-        rows.append(
-            [f'[{Path(url).name}]({url})', f'`dict({text})`', f'{name}({link})']
-        )
+    """Return the published files that a backbone of ours reads."""
+    rows = [['name', 'file', 'backbone', 'SHA-256', 'license', 'config']]
+    for name, entry in published_files().items():
+        url, figures = entry.get('url'), entry.get('figures')
+        file = f'[its page]({entry["page"]})' if url is None else f'`{url}`'
+        if url is not None and not url.startswith('timm://'):
+            file = f'[{Path(url).name}]({url})'
+        backbone = dict(type=entry['type'], **entry['args'])
+        text = ', '.join(f'{key}={value!r}' for key, value in backbone.items())
+        config = ''
+        if figures is not None:
+            link = os.path.relpath(ROOT / f'configs/{figures}.py', DOCS)
+            config = f'[{figures}]({link})'
+        known = f'`{entry["sha256"]}...`' if 'sha256' in entry else 'unknown'
+        facts = known, entry.get('license', 'unknown'), config
+        rows.append([f'`{name}`', file, f'`dict({text})`', *facts])
     return markdown(rows)
 
 

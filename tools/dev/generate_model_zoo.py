@@ -31,6 +31,7 @@ from mmattn.analysis.paper_tables import (
     paper_rows,
     papers,
 )
+from mmattn.engine.checkpoints.published import published_files
 from tools.dev.exhibits import exhibit_table
 from tools.dev.readme_tables import (
     csv_table,
@@ -159,6 +160,14 @@ def collection_entry(paper: dict, collection: dict, folder: str) -> dict:
     }
 
 
+def published_urls() -> dict[str, str]:
+    """Return the address of the published weights of configs, by `<folder>/<name>`."""
+    files = published_files().values()
+    return {
+        each['figures']: each['url'] for each in files if {'figures', 'url'} <= {*each}
+    }
+
+
 def model_entry(collection: dict, folder: str, name: str) -> dict:
     """Return the entry of a model, without its counts."""
     path = ROOT / f'configs/{folder}/{name}.py'
@@ -177,8 +186,8 @@ def model_entry(collection: dict, folder: str, name: str) -> dict:
             'Batch Size': cfg.auto_scale_lr.base_batch_size,
         },
     }
-    if 'weights' in facts:
-        entry['Published Weights'] = facts['weights']
+    if url := published_urls().get(f'{folder}/{name}'):
+        entry['Published Weights'] = url
     dataset = DATASETS[cfg.default_scope]
     if results := paper_results(facts, dataset, collection.get('source')):
         entry['Paper Results'] = results
@@ -348,7 +357,6 @@ def problems(papers: list[dict]) -> list[str]:
                         'drop_path',
                         'gpus',
                         'source',
-                        'weights',
                         'measured',
                     }
                     unknown = facts.keys() - keys - TASKS.keys()

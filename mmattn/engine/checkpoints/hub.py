@@ -1,14 +1,18 @@
-"""Files of timm and of the Hugging Face hub, by the names `timm://` and `hf://`.
+"""Weights by the names `mmattn://`, `timm://` and `hf://`.
 
-huggingface_hub downloads the files and keeps them in its cache, which other programs
-share. `HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads nothing else.
+They are the files that `mmattn/weights.yml` lists, those of timm and those of the
+Hugging Face hub. huggingface_hub downloads the latter two and keeps them in its cache,
+which other programs share. `HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads
+nothing else.
 """
 
 from difflib import get_close_matches
 from pathlib import Path
 
 from mmattn.errors import MissingPackageError, UserError
+from mmattn.files import file_digest
 
+from .published import find_published
 from .reader import download_checkpoint
 
 # What models are stored as, the safe format first.
@@ -20,7 +24,7 @@ def local_checkpoint(name: str | Path) -> Path:
     """Return the local copy of a checkpoint, after downloading it if needed.
 
     Args:
-        name: a path, an http address, or a name of `hf://` or `timm://`.
+        name: a path, an http address, or a name of `hf://`, `mmattn://` or `timm://`.
 
     Raises:
         ValueError: the name begins with another scheme.
@@ -32,6 +36,7 @@ def local_checkpoint(name: str | Path) -> Path:
         hf=hf_checkpoint,
         http=download_checkpoint,
         https=download_checkpoint,
+        mmattn=published_checkpoint,
         timm=timm_checkpoint,
     )
     if scheme not in fetch:
@@ -94,6 +99,29 @@ def timm_checkpoint(name: str) -> Path:
     repository, _, revision = cfg.hf_hub_id.partition('@')
     files = (cfg.hf_hub_filename,) if cfg.hf_hub_filename else WEIGHTS
     return _download(name, repository, revision or None, files)
+
+
+def published_checkpoint(name: str) -> Path:
+    """Return the local copy of a published file, after downloading it if needed.
+
+    Args:
+        name: of the file, with or without `mmattn://`.
+
+    Raises:
+        ValueError: no file has this name, or its SHA-256 is not the published one.
+        OSError: the file is neither in the cache nor in reach.
+    """
+    entry = find_published(name)
+    path = local_checkpoint(entry['url'])
+    published = entry.get('sha256', '')
+    digest = file_digest(path) if published else ''
+    if not digest.startswith(published):
+        raise UserError(
+            f'{path} is not {name}: its SHA-256 is {digest}, and that of '
+            f'{entry["url"]} begins with {published}. Remove the file to download it '
+            'again'
+        )
+    return path
 
 
 def _download(

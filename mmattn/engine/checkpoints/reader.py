@@ -184,14 +184,13 @@ def download_checkpoint(url: str, folder: str | None = None, progress=False) -> 
 
     Raises:
         ValueError: the address does not end in the name of a file.
+        ConnectionError: the address is out of reach, and there is no copy. The message
+            has the place of the copy.
     """
-    name = Path(urlparse(url).path).name
-    if not name:
-        raise UserError(f'a checkpoint needs the address of a file, got {url}')
-    folder = Path(folder or Path(torch.hub.get_dir(), 'checkpoints'))
-    if (folder / name).is_file() and _is_as_named(folder / name):
-        return folder / name
-    path = folder / hashlib.sha256(url.encode()).hexdigest()[:16] / name
+    path = copy_of(url, folder)
+    named = path.parents[1] / path.name
+    if named.is_file() and _is_as_named(named):
+        return named
     rank, world_size = get_dist_info()
     if rank == 0 and not path.exists():
         _download(url, path, progress)
@@ -202,9 +201,27 @@ def download_checkpoint(url: str, folder: str | None = None, progress=False) -> 
     return path
 
 
+def copy_of(url: str, folder: str | None = None) -> Path:
+    """Return where `download_checkpoint` keeps its copy, whether there is one or not.
+
+    Raises:
+        ValueError: the address does not end in the name of a file.
+    """
+    name = Path(urlparse(url).path).name
+    if not name:
+        raise UserError(f'a checkpoint needs the address of a file, got {url}')
+    folder = Path(folder or Path(torch.hub.get_dir(), 'checkpoints'))
+    return folder / hashlib.sha256(url.encode()).hexdigest()[:16] / name
+
+
 def _download(url: str, path: Path, progress: bool):
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.hub.download_url_to_file(url, str(path), progress=progress)
+    try:
+        torch.hub.download_url_to_file(url, str(path), progress=progress)
+    except OSError as error:  # without a network, or without the file
+        raise ConnectionError(
+            f'{url} cannot be downloaded ({error}): put the file at {path}'
+        ) from error
     if _is_as_named(path) is False:
         print_log(
             f'the SHA-256 of {url} differs from the digits in its name',
