@@ -16,12 +16,18 @@ pytest.importorskip('mmpretrain')
 
 from mmattn.analysis import equals_as_printed, omitted_rows, paper_rows
 from mmattn.analysis.paper_counts import UNITS, count_row, row_model
-from mmattn.analysis.paper_tables import papers, printed_figures
+from mmattn.analysis.paper_tables import (
+    papers,
+    printed_figures,
+    printed_results,
+    recipes,
+)
 
 ROOT = Path(__file__).parents[2]
 ROWS = paper_rows()
 OMITTED = omitted_rows()
 PAPERS = [paper for paper in papers() if 'tables' in paper]
+FOLDERS = {folder for paper in PAPERS for folder in paper['configs']}
 DEVIATION_ROUNDING = 0.051  # `deviation` is in per cent, with one decimal
 
 
@@ -109,6 +115,27 @@ def test_names_are_unique_and_reasons_given():
         for figure in figures(row).values():
             near = equals_as_printed(figure) or abs(figure['deviation']) < 1
             assert near or row['note'], row['name']
+
+
+@pytest.mark.parametrize('paper', PAPERS, ids=lambda paper: paper['cited_as'])
+def test_results_agree_with_those_of_the_configs(paper):
+    """Two columns were copied twice, and the mean of three is printed."""
+    results, configs = printed_results(paper), recipes()
+    assert all(name in configs for name in results if name.split('/')[0] in FOLDERS)
+    for collection in sum(paper['configs'].values(), []):
+        for name, facts in collection['models'].items():
+            (tables,) = [t for n, t in results.items() if n.endswith(f'/{name}')] or [
+                {}
+            ]
+            source = facts.get('source', collection.get('source'))
+            for figure, text in tables.get(source, {}).items():
+                assert facts.get(figure, float(text)) == float(text), name
+    for tables in results.values():
+        for figures in tables.values():
+            if 'mean' in figures:
+                parts = ('Top 1 Accuracy', 'ImageNet-V2', 'ReaL')
+                mean = sum(float(figures[part]) for part in parts) / 3
+                assert float(figures['mean']) == pytest.approx(mean, abs=0.11)
 
 
 def test_a_figure_is_rounded_as_the_paper_rounds_it():

@@ -1,5 +1,7 @@
 """The tool that counts the networks of a paper's tables."""
 
+import json
+
 import pytest
 
 from tools.analysis import compare_papers
@@ -17,18 +19,19 @@ def test_counts_stand_beside_the_papers(capsys):
     assert 'arXiv:2102.12122, Table 9' in out
     lines = [line.split() for line in out.splitlines()]
     (cells,) = (line for line in lines if line[:2] == ['pvt_s_wide', 'params'])
-    assert cells[2:] == ['46.8', '46.821764', '+0.0', 'yes']
+    assert cells[2:] == ['46.8', '46.8218', '+0.0', 'yes']
     assert ROW['note'] in out
 
 
 @pytest.mark.parametrize(
-    'recorded, status', [(46.821764, 0), (46.8217634, 1), (46.8217646, 1), (46.822, 0)]
+    'recorded, status', [(46.821764, 0), (46.821763, 1), (46.822, 1)]
 )
 def test_a_count_that_moved_is_an_error(monkeypatch, capsys, recorded, status):
     row = dict(ROW, params=dict(ROW['params'], ours=recorded))
     monkeypatch.setattr(compare_papers, 'paper_rows', lambda: [row])
     assert compare_papers.main(WIDE) == status
-    assert ('pvt_s_wide: params' in capsys.readouterr().err) == bool(status)
+    moved = 'pvt_s_wide: params 46.821764' in capsys.readouterr().err
+    assert moved == bool(status)
 
 
 def test_rows_without_counts_have_their_reason(capsys):
@@ -41,6 +44,8 @@ def test_rows_without_counts_have_their_reason(capsys):
 @pytest.mark.parametrize(
     'args, match',
     [
+        ([], 'expected a paper or --run WORK_DIR'),
+        (['ivit', '--run', '.'], 'not both'),
         (['ivit', 'Table 99'], "no 'Table 99' in ivit.yml; it has ['Table 5', "),
         (['vit'], "invalid choice: 'vit'"),
     ],
@@ -49,3 +54,54 @@ def test_errors(capsys, args, match):
     with pytest.raises(SystemExit, match='2'):
         compare_papers.main(args)
     assert match in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    'config, record, expected, absent',
+    [
+        (
+            'ivit_t_3x_coco',
+            {'coco/bbox_mAP': 0.452, 'coco/bbox_mAP_50': 0.709},
+            {
+                'box AP': ['48.7', '45.2', '-3.5'],
+                'box AP50': ['70.9', '70.9', '+0.0'],
+                'mask AP75': ['47.4', '-'],
+            },
+            'no paper',
+        ),
+        (
+            'lisanet_b_300e_in1k',  # in two tables, whose figures differ
+            {'accuracy/top1': 84.5, 'accuracy/top5': 97.0},
+            {
+                'Top 1 Accuracy': ['84.6', '84.5', '-0.1', '84.4', '84.5', '+0.1'],
+                'images/s': ['347.2', '-'],
+            },
+            'no paper',
+        ),
+        ('vit_t16_interaction_300e_in1k', {'accuracy/top1': 1.0}, {}, '74.2'),
+        ('own', {'mIoU': 40.0}, {'mIoU': ['-', '40.0']}, 'Table'),
+    ],
+)
+def test_a_run_stands_beside_its_row(
+    config, record, expected, absent, tmp_path, capsys
+):
+    log = tmp_path / '20260101_000000/vis_data/scalars.json'
+    log.parent.mkdir(parents=True)
+    (tmp_path / f'{config}.py').write_text('raise RuntimeError("not read")')
+    first = json.dumps(dict.fromkeys(record, 0.0))
+    log.write_text(f'{first}\n{json.dumps(record)}\n')
+    assert compare_papers.main(['--run', str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert absent not in out
+    for figure, cells in expected.items():
+        lines = [
+            line.split(figure)[1].split()
+            for line in out.splitlines()
+            if line.strip().startswith(f'{figure} ')
+        ]
+        assert sum(lines, []) == cells
+
+
+def test_a_run_without_a_validation_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match='no log with a validation'):
+        compare_papers.main(['--run', str(tmp_path)])

@@ -2,13 +2,14 @@
 
     compare_papers.py ivit              all tables of mmattn/analysis/papers/ivit.yml
     compare_papers.py ivit 'Table 5'    one of them
+    compare_papers.py --run WORK_DIR    a run's last validation beside its paper's row
 
 A figure of ours equals the paper's if it rounds to what the paper prints. Notes below
 the tables say what is known about the others. The tool exits with 1 if a count differs
 from the one that the file records as `ours`.
 
 Each network is built on the meta device, so that nothing is downloaded, and large
-detectors take seconds.
+detectors take seconds. A run is found by the name of its config; nothing is built.
 """
 
 import argparse
@@ -28,11 +29,10 @@ from mmattn.analysis.paper_tables import (
     paper_rows,
     papers,
 )
+from mmattn.analysis.run_results import paper_figures, run_figures, run_name
 from mmattn.terminal import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of the last decimal of `ours`, which has three or more.
-ROUNDING = 0.6
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -40,9 +40,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = sorted(path.stem for path in PAPERS.glob('*.yml'))
-    parser.add_argument('paper', choices=names, help='file of the paper')
+    parser.add_argument('paper', nargs='?', choices=names, help='file of the paper')
     parser.add_argument('tables', nargs='*', metavar='TABLE', help='default: all')
+    parser.add_argument('--run', type=Path, metavar='WORK_DIR', help='a finished run')
     args = parser.parse_args(argv)
+    if (args.run is None) == (args.paper is None):
+        parser.error('expected a paper or --run WORK_DIR, and not both')
+    if args.run is not None:
+        return args
     (paper,) = (p for p in papers() if p['file'] == args.paper)
     printed = [*paper.get('tables', {})]
     if unknown := [table for table in args.tables if table not in printed]:
@@ -51,28 +56,51 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def lines(row: Mapping) -> Iterator[tuple[list[str], bool]]:
-    """Yield the cells of each figure of a row, and whether ours is as recorded."""
+def lines(row: Mapping) -> Iterator[tuple[list[str], str]]:
+    """Yield the cells of each figure of a row, and what is not as recorded."""
     for kind, value in count_row(row, ROOT).items():
         if kind not in row:
             continue
         figure, ours = row[kind], value / UNITS[kind]
-        decimals = max(3, len(str(figure['ours']).partition('.')[2]))
         deviation = 100 * (ours / figure['paper'] - 1)
         equal = 'yes' if equals_as_printed(dict(figure, ours=ours)) else 'no'
         cells = [
             figure['printed'],
-            f'{ours:.{decimals}f}',
+            f'{ours:.6g}',
             f'{deviation:+.1f}',
             equal,
         ]
-        recorded = abs(ours - figure['ours']) <= ROUNDING * 10**-decimals
-        yield [row['name'], kind, *cells], recorded
+        recorded = value == round(figure['ours'] * UNITS[kind])
+        moved = '' if recorded else f'{row["name"]}: {kind} {ours}'
+        yield [row['name'], kind, *cells], moved
+
+
+def print_run(work_dir: Path, console: Console):
+    """Print the last validation of a run, and beside it what papers print."""
+    name, figures = run_name(work_dir), run_figures(work_dir)
+    sources = paper_figures(name)
+    if not sources:
+        console.print(f'no paper has a config {name!r}; the figures of the run:')
+    for source, printed in (sources or {name: {}}).items():
+        table = Table('of', 'paper', 'run', 'difference', title=source, box=None)
+        for figure in dict.fromkeys([*printed, *figures]):
+            paper, ours = printed.get(figure), figures.get(figure)
+            both = paper is not None and ours is not None
+            table.add_row(
+                figure,
+                paper or '-',
+                '-' if ours is None else f'{ours:.1f}',
+                f'{round(ours - float(paper), 1) + 0.0:+.1f}' if both else '',
+            )
+        console.print(table)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     console = Console()
+    if args.run is not None:
+        print_run(args.run, console)
+        return 0
     moved = []
     for source in args.sources:
         table = Table(
@@ -82,9 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in paper_rows():
             if row['source'] != source:
                 continue
-            for cells, recorded in lines(row):
+            for cells, change in lines(row):
                 table.add_row(*cells)
-                moved += [] if recorded else [f'{row["name"]}: {cells[1]}']
+                moved += [change] if change else []
             if 'note' in row:
                 notes.setdefault(row['note'], []).append(row['name'])
         for row in omitted_rows():
