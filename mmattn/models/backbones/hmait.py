@@ -1,7 +1,7 @@
 """H-MaiT: Swin's pyramid with masked and global heads in place of its windows.
 
 Li, Ardestani and Hassoun, "MaiT: Leverage Attention Masks for More Efficient Image
-Transformers", https://arxiv.org/abs/2207.03006, section 5.2. No official code is known.
+Transformers", https://arxiv.org/abs/2207.03006, section 5.4. No official code is known.
 The frame is Swin Transformer (Liu et al., https://arxiv.org/abs/2103.14030), whose
 checkpoints load.
 

@@ -4,13 +4,14 @@ Kwon, Castro, Marin-Jimenez, Guil and Alahari, "Lightweight Structure-Aware Atte
 for Visual Understanding", https://arxiv.org/abs/2211.16289, section 4 and Tables 2 and
 11. No official code is known. The pyramid's patch embeddings and MLPs are those of
 PVTv2 (Wang et al., https://arxiv.org/abs/2106.13797), its conv position embeddings
-those of UniFormer (Li et al., https://arxiv.org/abs/2201.09450).
+those of CPVT (Chu et al., https://arxiv.org/abs/2102.10882), the paper's reference 56.
 
 The paper gives depths, channels, heads of 16 channels, patterns, MLP ratios and the
 types of the stages. The inside of the convolution blocks, the places of biases and the
 layout of the heads are inferred, since they reproduce the paper's parameter and FLOP
 tables. The tables decide neither the activation nor whether each block has a conv
-position embedding.
+position embedding: CPVT has a single one, after the first encoder, and each block has
+one here, as in UniFormer (Li et al., https://arxiv.org/abs/2201.09450).
 
 Channels come last inside the network, as in `IViT`.
 """
