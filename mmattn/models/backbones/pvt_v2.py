@@ -8,6 +8,14 @@ Depths are those of the official code, which give its parameters; the paper's Ta
 prints another one for stage 2 of b2 and b3. As there, the norms of blocks and stages
 have an epsilon of 1e-6, and those of patches and of reduced maps one of 1e-5.
 
+The encoders of SegFormer, Mix Transformers, are PVT v2 with an MLP ratio of 4: Xie et
+al., "SegFormer: Simple and Efficient Design for Semantic Segmentation with
+Transformers", https://arxiv.org/abs/2105.15203. Widths and heads are those of its
+Table 6, depths and MLP ratios those of its code, https://github.com/NVlabs/SegFormer,
+and of transformers. The table prints 3 blocks in stage 2 of b2 and b3, and ratios of 8
+in stages 1 and 2 of b0 to b4. The license of the published weights, NVIDIA's, allows
+non-commercial use alone.
+
 Channels come last inside the network.
 """
 
@@ -116,12 +124,16 @@ def init_conv(module: nn.Module):
 
 @MODELS.register_module()
 class PVTv2(BaseBackbone):
-    """Pyramid Vision Transformer v2.
+    """Pyramid Vision Transformer v2, and the encoders of SegFormer.
+
+    The published weights of SegFormer, also in mmsegmentation and on the Hugging Face
+    hub, have NVIDIA's license: non-commercial use alone. This code is not theirs.
 
     Args:
-        arch: 'b0' to 'b5', 'b2-li', or a dict with `embed_dims`, `depths`, `num_heads`,
-            `mlp_ratios` and `sr_ratios` of the stages and `linear`: whether attention
-            is to maps pooled to 7 x 7, which ignores `sr_ratios`.
+        arch: 'b0' to 'b5', 'b2-li', 'mit-b0' to 'mit-b5' of SegFormer, or a dict with
+            `embed_dims`, `depths`, `num_heads`, `mlp_ratios` and `sr_ratios` of the
+            stages and `linear`: whether attention is to maps pooled to 7 x 7, which
+            ignores `sr_ratios`.
         linear: attention to pooled maps; None takes the arch's.
         overlap: whether patches overlap, 7 x 7 at stride 4 and 3 x 3 at stride 2. PVT's
             are 4 x 4 and 2 x 2. They ignore pixels beyond a multiple of the stride, and
@@ -164,6 +176,24 @@ class PVTv2(BaseBackbone):
                 ('b3', (3, 4, 18, 3), (8, 8, 4, 4)),
                 ('b4', (3, 8, 27, 3), (8, 8, 4, 4)),
                 ('b5', (3, 6, 40, 3), (4, 4, 4, 4)),
+            )
+        },
+        **{
+            name: dict(
+                embed_dims=embed_dims,
+                depths=depths,
+                num_heads=(1, 2, 5, 8),
+                mlp_ratios=(4, 4, 4, 4),
+                sr_ratios=(8, 4, 2, 1),
+                linear=False,
+            )
+            for name, embed_dims, depths in (
+                ('mit-b0', (32, 64, 160, 256), (2, 2, 2, 2)),
+                ('mit-b1', (64, 128, 320, 512), (2, 2, 2, 2)),
+                ('mit-b2', (64, 128, 320, 512), (3, 4, 6, 3)),
+                ('mit-b3', (64, 128, 320, 512), (3, 4, 18, 3)),
+                ('mit-b4', (64, 128, 320, 512), (3, 8, 27, 3)),
+                ('mit-b5', (64, 128, 320, 512), (3, 6, 40, 3)),
             )
         },
     }

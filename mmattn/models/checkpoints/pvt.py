@@ -1,7 +1,11 @@
 """Conversion of PVT's and PVT v2's weights between the names of several code bases.
 
-The layouts are 'official' (https://github.com/whai362/PVT), 'mmdet', 'timm' (PVT v2
-alone), 'huggingface' and 'mmattn'. Heads keep their weights, with the name `head`.
+The layouts are 'official' (https://github.com/whai362/PVT and, for the encoders of
+SegFormer, https://github.com/NVlabs/SegFormer), 'mmdet' (and mmsegmentation, SegFormer
+alone), 'timm' (PVT v2 alone), 'huggingface' and 'mmattn'. Classifiers keep their
+weights, with the name `head`.
+
+Transformers 5 has new names for SegFormer in memory, and the old ones in files.
 """
 
 import re
@@ -23,8 +27,9 @@ MARKERS = {
     'official': r'block1\.0\.attn\.kv\.weight',
     'mmdet': r'layers\.0\.1\.[01]\.attn\.attn\.in_proj_weight',
     'timm': r'stages\.0\.blocks\.0\.attn\.kv\.weight',
-    'huggingface': r'(pvt\.|pvt_v2\.)?encoder\.(block\.0|layers\.0\.blocks)\.0\.'
-    r'attention\.(self\.)?key\.weight',
+    'huggingface': r'(pvt\.|pvt_v2\.|segformer\.)?'
+    r'(encoder\.(block\.0|layers\.0\.blocks)\.0\.attention\.(self\.)?key'
+    r'|stages\.0\.blocks\.0\.attention\.k_proj)\.weight',
 }
 # Prefixes of names, theirs and ours. The first matching prefix is replaced.
 PREFIXES = {
@@ -51,9 +56,11 @@ PREFIXES = {
         },
         **{f'encoder.patch_embeddings.{i}.': PATCHES[i] for i in STAGES},
         **{f'encoder.block.{i}.': f'stages.{i}.blocks.' for i in STAGES},
+        **{f'encoder.layer_norm.{i}.': f'stages.{i}.norm.' for i in STAGES},
         'encoder.layer_norm.': NORM,
         **{f'encoder.layers.{i}.patch_embedding.': PATCHES[i] for i in STAGES},
         'encoder.layers.': 'stages.',
+        **{f'stages.{i}.patch_embeddings.': PATCHES[i] for i in STAGES},
         'classifier.': 'head.',
     },
 }
@@ -72,13 +79,21 @@ PARTS = {
     'timm': {},
     'huggingface': {
         '.projection.': '.proj.',
+        '.sequence_reduction.layer_norm.': '.norm.',
+        '.sequence_reduction.sequence_reduction.': '.sr.',
         '.layer_norm.': '.norm.',
         '.layer_norm_1.': '.norm1.',
         '.layer_norm_2.': '.norm2.',
+        '.layernorm_before.': '.norm1.',
+        '.layernorm_after.': '.norm2.',
         '.attention.output.dense.': '.attn.proj.',
         '.attention.self.': '.attn.',
         '.attention.': '.attn.',
         '.query.': '.q.',
+        '.q_proj.': '.q.',
+        '.k_proj.': '.key.',
+        '.v_proj.': '.value.',
+        '.o_proj.': '.proj.',
         '.sequence_reduction.': '.sr.',
         '.spatial_reduction.': '.sr.',
         '.dense1.': '.fc1.',
@@ -144,7 +159,7 @@ def convert_known_layouts(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]
 
 
 def _renamed(name: str, prefixes: Mapping[str, str], parts: Mapping[str, str]) -> str:
-    name = re.sub(r'^(pvt|pvt_v2)\.', '', name)
+    name = re.sub(r'^(pvt|pvt_v2|segformer)\.', '', name)
     for old, new in prefixes.items():
         if name.startswith(old):
             name = new + name.removeprefix(old)
