@@ -1,9 +1,11 @@
 """Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
 from mmengine.config import Config
+from mmengine.logging import print_log
 
 from mmattn.errors import UserError
 
+from ..engine.start import fetch_start, settle_start, use_pretrained
 from .launch import build_runner, load_config, make_parser
 
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
@@ -35,6 +37,17 @@ def parse_args(argv: list[str] | None = None):
     )
     parser.add_argument(
         '--no-validate', action='store_true', help='train without validation'
+    )
+    parser.add_argument(
+        '--pretrained',
+        metavar='NAME|FILE|none',
+        help='weights that the backbone starts from: a name of docs/weights.md, a file '
+        "or an address; 'none' starts from random weights; by default the config's",
+    )
+    parser.add_argument(
+        '--dry-run',
+        action='store_true',
+        help='print what the run would start from, and exit',
     )
     return parser.parse_args(argv)
 
@@ -74,7 +87,16 @@ def main(argv: list[str] | None = None):
         scale_learning_rate(cfg)
     if args.no_validate:
         skip_validation(cfg)
+    if args.pretrained is not None:
+        use_pretrained(cfg, args.pretrained)
     if args.resume is not None:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
-    build_runner(cfg).train()
+    start = settle_start(cfg)
+    if args.dry_run:
+        print(start.message)
+        return
+    runner = build_runner(cfg)
+    print_log(start.message, 'current', start.level)
+    fetch_start(cfg, start)
+    runner.train()

@@ -129,7 +129,7 @@ def _download(
 ) -> Path:
     """Return the first of `files` that the repository has."""
     try:
-        from huggingface_hub import errors, hf_hub_download
+        from huggingface_hub import constants, errors, hf_hub_download
     except ImportError:
         raise MissingPackageError(
             f'{name} requires huggingface_hub: pip install huggingface_hub'
@@ -145,4 +145,7 @@ def _download(
             return Path(hf_hub_download(repository, file, revision=revision))
         except missing as error:
             reasons.append(f'{file}: {str(error).strip().splitlines()[0]}')
-    raise FileNotFoundError(f'{name} was not found. ' + ' '.join(reasons))
+    raise FileNotFoundError(
+        f'{name} was not found. {" ".join(reasons)} The cache is '
+        f'{constants.HF_HUB_CACHE}'
+    )

@@ -188,9 +188,6 @@ def download_checkpoint(url: str, folder: str | None = None, progress=False) -> 
             has the place of the copy.
     """
     path = copy_of(url, folder)
-    named = path.parents[1] / path.name
-    if named.is_file() and _is_as_named(named):
-        return named
     rank, world_size = get_dist_info()
     if rank == 0 and not path.exists():
         _download(url, path, progress)
@@ -202,7 +199,7 @@ def download_checkpoint(url: str, folder: str | None = None, progress=False) -> 
 
 
 def copy_of(url: str, folder: str | None = None) -> Path:
-    """Return where `download_checkpoint` keeps its copy, whether there is one or not.
+    """Return where `download_checkpoint` has its copy, or would have it.
 
     Raises:
         ValueError: the address does not end in the name of a file.
@@ -211,6 +208,8 @@ def copy_of(url: str, folder: str | None = None) -> Path:
     if not name:
         raise UserError(f'a checkpoint needs the address of a file, got {url}')
     folder = Path(folder or Path(torch.hub.get_dir(), 'checkpoints'))
+    if (folder / name).is_file() and _is_as_named(folder / name):
+        return folder / name
     return folder / hashlib.sha256(url.encode()).hexdigest()[:16] / name
 
 
