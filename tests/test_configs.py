@@ -30,6 +30,7 @@ from mmengine.registry import (  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.analysis.paper_tables import papers  # noqa: E402
+from mmattn.engine.checkpoints.published import find_published  # noqa: E402
 from mmattn.engine.config_check import check_channels, check_scopes  # noqa: E402
 from mmattn.engine.schedule import Length, mismatches, scaled  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
@@ -62,6 +63,7 @@ def test_config_builds(name):
     assert not types & set(MODELS.module_dict), 'types of ours need their prefix'
     check_scopes(cfg.model, 'model')
     check_channels(cfg.model, model)
+    check_start(name, cfg)
     check_strides(model)
     check_pipelines(cfg)
     check_schedule(cfg)
@@ -71,6 +73,30 @@ def test_config_builds(name):
         trained = {id(p) for p in model.parameters() if p.requires_grad}
         groups = wrapper.optimizer.param_groups
         assert {id(p) for group in groups for p in group['params']} >= trained
+
+
+def check_start(name, cfg):
+    """Check that a dense model starts from weights that its own backbone has."""
+    folder = name.partition('/')[0]
+    backbone = cfg.model.backbone
+    if cfg.default_scope == 'mmpretrain' or folder in ('demo', 'evidence'):
+        assert 'init_cfg' not in backbone  # on purpose
+        return
+    assert backbone.init_cfg.type == 'Pretrained'
+    start = backbone.init_cfg.checkpoint
+    if start.startswith('work_dirs/'):
+        _, classifier, weights = start.split('/')
+        source = load(f'classification/{classifier}')
+        assert weights == f'epoch_{source.train_cfg.max_epochs}.pth'
+        source = source.model.backbone
+    elif start == 'torchvision://resnet50':
+        source = dict(type=backbone.type)
+        assert 'ResNet' in backbone.type
+    else:
+        file = find_published(start)
+        source = dict(type=file['type'], **file['args'])
+    keys = 'type', 'arch'
+    assert [source.get(key) for key in keys] == [backbone.get(key) for key in keys]
 
 
 def check_strides(model):

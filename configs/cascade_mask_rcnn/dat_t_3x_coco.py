@@ -5,6 +5,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.DAT', arch='tiny', drop_path_rate=0.2),
+    backbone=dict(
+        type='mmattn.DAT',
+        arch='tiny',
+        drop_path_rate=0.2,
+        init_cfg=dict(
+            type='Pretrained', checkpoint='work_dirs/dat_t_300e_in1k/epoch_300.pth'
+        ),
+    ),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )

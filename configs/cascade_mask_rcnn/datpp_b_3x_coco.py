@@ -1,6 +1,10 @@
 _base_ = './datpp_t_3x_coco.py'
 model = dict(
-    backbone=dict(arch='base', drop_path_rate=0.8),
+    backbone=dict(
+        arch='base',
+        drop_path_rate=0.8,
+        init_cfg=dict(checkpoint='work_dirs/datpp_b_300e_in1k/epoch_300.pth'),
+    ),
     neck=dict(in_channels=[128, 256, 512, 1024]),
 )
 # On 64 GPUs.

@@ -1,5 +1,9 @@
 _base_ = './datpp_t_3x_coco.py'
 model = dict(
-    backbone=dict(arch='small', drop_path_rate=0.5),
+    backbone=dict(
+        arch='small',
+        drop_path_rate=0.5,
+        init_cfg=dict(checkpoint='work_dirs/datpp_s_300e_in1k/epoch_300.pth'),
+    ),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )

@@ -5,6 +5,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.DATPlusPlus', arch='tiny', drop_path_rate=0.1),
+    backbone=dict(
+        type='mmattn.DATPlusPlus',
+        arch='tiny',
+        drop_path_rate=0.1,
+        init_cfg=dict(
+            type='Pretrained', checkpoint='work_dirs/datpp_t_300e_in1k/epoch_300.pth'
+        ),
+    ),
     neck=dict(in_channels=[64, 128, 256, 512]),
 )

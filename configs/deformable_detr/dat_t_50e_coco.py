@@ -6,7 +6,13 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(
-        type='mmattn.DAT', arch='tiny', out_indices=(1, 2, 3), drop_path_rate=0.2
+        type='mmattn.DAT',
+        arch='tiny',
+        out_indices=(1, 2, 3),
+        drop_path_rate=0.2,
+        init_cfg=dict(
+            type='Pretrained', checkpoint='work_dirs/dat_t_300e_in1k/epoch_300.pth'
+        ),
     ),
     neck=dict(in_channels=[192, 384, 768]),
 )

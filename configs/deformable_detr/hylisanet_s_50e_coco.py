@@ -10,6 +10,10 @@ model = dict(
         arch='hybrid-small',
         out_indices=(1, 2, 3),
         drop_path_rate=0.1,
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='work_dirs/hylisanet_s_300e_in1k/epoch_300.pth',
+        ),
     ),
     neck=dict(in_channels=[128, 320, 384]),
 )

@@ -6,7 +6,11 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(
-        type='mmattn.PVT', arch='small', drop_path_rate=0.1, out_indices=(3,)
+        type='mmattn.PVT',
+        arch='small',
+        drop_path_rate=0.1,
+        out_indices=(3,),
+        init_cfg=dict(type='Pretrained', checkpoint='mmattn://pvt_small'),
     ),
     neck=dict(in_channels=[512]),
 )

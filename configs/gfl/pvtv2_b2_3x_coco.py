@@ -5,6 +5,11 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.PVTv2', arch='b2', drop_path_rate=0.1),
+    backbone=dict(
+        type='mmattn.PVTv2',
+        arch='b2',
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint='mmattn://pvt_v2_b2'),
+    ),
     neck=dict(in_channels=[64, 128, 320, 512]),
 )

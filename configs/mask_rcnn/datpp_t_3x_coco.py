@@ -5,7 +5,14 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.DATPlusPlus', arch='tiny', drop_path_rate=0.3),
+    backbone=dict(
+        type='mmattn.DATPlusPlus',
+        arch='tiny',
+        drop_path_rate=0.3,
+        init_cfg=dict(
+            type='Pretrained', checkpoint='work_dirs/datpp_t_300e_in1k/epoch_300.pth'
+        ),
+    ),
     neck=dict(
         in_channels=[64, 128, 256, 512], start_level=0, add_extra_convs='on_input'
     ),

@@ -1,2 +1,7 @@
 _base_ = './hmait_t_3x_coco.py'
-model = dict(backbone=dict(arch='small'))
+model = dict(
+    backbone=dict(
+        arch='small',
+        init_cfg=dict(checkpoint='work_dirs/hmait_s_300e_in1k/epoch_300.pth'),
+    )
+)

@@ -5,6 +5,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.LiSANet', arch='small', drop_path_rate=0.1),
+    backbone=dict(
+        type='mmattn.LiSANet',
+        arch='small',
+        drop_path_rate=0.1,
+        init_cfg=dict(
+            type='Pretrained', checkpoint='work_dirs/lisanet_s_300e_in1k/epoch_300.pth'
+        ),
+    ),
     neck=dict(in_channels=[64, 128, 320, 384]),
 )

@@ -1,5 +1,9 @@
 _base_ = './datpp_t_80k_ade20k.py'
 model = dict(
-    backbone=dict(arch='base', drop_path_rate=0.7),
+    backbone=dict(
+        arch='base',
+        drop_path_rate=0.7,
+        init_cfg=dict(checkpoint='work_dirs/datpp_b_300e_in1k/epoch_300.pth'),
+    ),
     neck=dict(in_channels=[128, 256, 512, 1024]),
 )

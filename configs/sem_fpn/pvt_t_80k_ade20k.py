@@ -5,6 +5,11 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    backbone=dict(type='mmattn.PVT', arch='tiny', drop_path_rate=0.1),
+    backbone=dict(
+        type='mmattn.PVT',
+        arch='tiny',
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint='mmattn://pvt_tiny'),
+    ),
     neck=dict(in_channels=[64, 128, 320, 512]),
 )

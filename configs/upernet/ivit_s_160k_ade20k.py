@@ -1,2 +1,7 @@
 _base_ = './ivit_t_160k_ade20k.py'
-model = dict(backbone=dict(arch='small'))
+model = dict(
+    backbone=dict(
+        arch='small',
+        init_cfg=dict(checkpoint='work_dirs/ivit_s_300e_in1k/epoch_300.pth'),
+    )
+)

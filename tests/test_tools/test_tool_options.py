@@ -1,5 +1,6 @@
 """Options of tools/train.py and tools/test.py, in the config that they would run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,54 @@ def test_options_of_training(amended, task):
     assert cfg.auto_scale_lr.enable and cfg.work_dir == 'elsewhere'
     assert cfg.trust_checkpoint and cfg.allow_partial_load
     assert cfg.resume and cfg.load_from == 'any.pth'
+
+
+NO_CLASSIFIER = (
+    'random weights, but .* no work_dirs/ivit_t_300e_in1k/epoch_300.pth. Train the '
+    r'classifier \(mmattn train classification/ivit_t_300e_in1k.py\), name other '
+    r'weights \(--pretrained NAME\|FILE\), .*--pretrained none\)'
+)
+PVT_V2 = r'mmattn://pvt_v2_b2, https://github.*/pvt_v2_b2.pth, to be kept at .*b2.pth'
+START = 'model.backbone.init_cfg.checkpoint'
+
+
+@pytest.mark.parametrize(
+    'task, args, message, checkpoint_of',
+    [
+        ('detector', [], NO_CLASSIFIER, None),
+        ('detector', ['--pretrained', 'none'], 'random weights', None),
+        ('detector', ['--pretrained', 'pvt_v2_b2'], PVT_V2, 'mmattn://pvt_v2_b2'),
+        ('detector', ['--pretrained', 'any.pth'], 'any.pth', 'any.pth'),
+        ('detector', ['--cfg-options', f'{START}=any.pth'], 'any.pth', 'any.pth'),
+        ('detector', ['--resume', 'any.pth', '--pretrained', 'any.pth'], None, None),
+        ('detector', ['--cfg-options', 'load_from=any.pth'], None, None),
+        ('detector', ['--work-dir', 'resumed', '--resume'], None, None),
+        ('detector', ['--work-dir', 'fresh', '--resume'], NO_CLASSIFIER, None),
+        ('segmentor', [], 'random weights', None),
+    ],
+)
+def test_a_run_says_what_it_starts_from(
+    tool, amended, checkpoint, capsys, monkeypatch, task, args, message, checkpoint_of
+):
+    monkeypatch.setenv('TORCH_HOME', 'empty')
+    Path('resumed').mkdir(exist_ok=True)
+    Path('resumed/last_checkpoint').write_text('epoch_1.pth')
+    tool('train', f'{task}.py', *args, '--dry-run', patched={'build_runner': None})
+    expected = f'the backbone starts from {message}'
+    if message is None:
+        expected = 'the model starts from .*(any.pth|checkpoint in resumed)'
+    assert re.fullmatch(expected, capsys.readouterr().out.strip())
+    init_cfg = amended('train', f'{task}.py', *args).model.backbone.get('init_cfg')
+    assert (init_cfg or {}).get('checkpoint') == checkpoint_of
+
+
+def test_weights_out_of_reach_end_a_run_before_it_reads_data(tool, monkeypatch):
+    monkeypatch.setenv('TORCH_HOME', 'empty')
+    data = '--cfg-options', 'train_dataloader.dataset.data_root=nowhere'
+    url = 'http://127.0.0.1:9/net.pth'
+    message = f'{url} cannot be .* put the file at empty/.*net.pth, .*--pretrained none'
+    with pytest.raises(ValueError, match=message):
+        tool('train', 'detector.py', '--pretrained', url, *data)
 
 
 @pytest.mark.parametrize('name', ['train', 'test'])
@@ -171,6 +220,19 @@ APEX = ['--cfg-options', 'optim_wrapper.type=ApexOptimWrapper', '--amp']
             'detector',
             ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'],
             'requires auto_scale_lr.base_batch_size',
+        ),
+        ('train', 'detector', ['--pretrained', 'gone'], "'gone' is none of these"),
+        (
+            'train',
+            'detector',
+            ['--pretrained', 'dat_plus_plus_tiny'],
+            'its authors link to it at https://github.com/LeapLabTHU/DAT',
+        ),
+        (
+            'train',
+            'detector',
+            ['--cfg-options', f'{START}=work_dirs/mine/epoch_1.pth'],
+            'is work_dirs/mine/epoch_1.pth: there is no such file',
         ),
     ],
 )
