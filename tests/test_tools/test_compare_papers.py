@@ -57,49 +57,26 @@ def test_errors(capsys, args, match):
 
 
 @pytest.mark.parametrize(
-    'config, record, expected, absent',
+    'config, record, expected',
     [
-        (
-            'ivit_t_3x_coco',
-            {'coco/bbox_mAP': 0.452, 'coco/bbox_mAP_50': 0.709},
-            {
-                'box AP': ['48.7', '45.2', '-3.5'],
-                'box AP50': ['70.9', '70.9', '+0.0'],
-                'mask AP75': ['47.4', '-'],
-            },
-            'no paper',
-        ),
-        (
-            'lisanet_b_300e_in1k',  # in two tables, whose figures differ
-            {'accuracy/top1': 84.5, 'accuracy/top5': 97.0},
-            {
-                'Top 1 Accuracy': ['84.6', '84.5', '-0.1', '84.4', '84.5', '+0.1'],
-                'images/s': ['347.2', '-'],
-            },
-            'no paper',
-        ),
-        ('vit_t16_interaction_300e_in1k', {'accuracy/top1': 1.0}, {}, '74.2'),
-        ('own', {'mIoU': 40.0}, {'mIoU': ['-', '40.0']}, 'Table'),
+        ('ivit_t_3x_coco', {'coco/bbox_mAP_50': 0.709}, 'box AP50 70.9 70.9 +0.0 box'),
+        ('ivit_t_3x_coco', {'coco/bbox_mAP': 0.452}, 'box AP 48.7 45.2 -3.5 box'),
+        ('lisanet_b_300e_in1k', {'accuracy/top1': 84.5}, 'Accuracy 84.6 84.5 -0.1'),
+        ('lisanet_b_300e_in1k', {'accuracy/top1': 84.5}, 'Accuracy 84.4 84.5 +0.1'),
+        ('lisanet_b_300e_in1k', {'accuracy/top1': 84.5}, 'images/s 347.2 - Top'),
+        ('vit_t16_interaction_300e_in1k', {'accuracy/top1': 1.0}, 'no paper prints'),
+        ('own', {'mIoU': 40.0}, "no paper prints figures of 'own'"),
     ],
 )
-def test_a_run_stands_beside_its_row(
-    config, record, expected, absent, tmp_path, capsys
-):
+def test_a_run_stands_beside_its_row(config, record, expected, tmp_path, capsys):
+    """Two tables may differ; the config is not executed; the last validation counts."""
     log = tmp_path / '20260101_000000/vis_data/scalars.json'
     log.parent.mkdir(parents=True)
-    (tmp_path / f'{config}.py').write_text('raise RuntimeError("not read")')
+    (tmp_path / f'{config}.py').write_text('raise RuntimeError')
     first = json.dumps(dict.fromkeys(record, 0.0))
     log.write_text(f'{first}\n{json.dumps(record)}\n')
     assert compare_papers.main(['--run', str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert absent not in out
-    for figure, cells in expected.items():
-        lines = [
-            line.split(figure)[1].split()
-            for line in out.splitlines()
-            if line.strip().startswith(f'{figure} ')
-        ]
-        assert sum(lines, []) == cells
+    assert expected in ' '.join(capsys.readouterr().out.split())
 
 
 def test_a_run_without_a_validation_is_an_error(tmp_path):
