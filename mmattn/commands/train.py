@@ -5,8 +5,8 @@ from mmengine.logging import print_log
 
 from mmattn.errors import UserError
 
-from ..engine.start import fetch_start, settle_start, use_pretrained
 from .launch import build_runner, load_config, make_parser
+from .start import fetch_start, settle_start, use_pretrained
 
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
 AMP_REPLACES = ('OptimWrapper', 'AmpOptimWrapper', AMP_WRAPPER)

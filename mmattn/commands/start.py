@@ -8,11 +8,11 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 
-from mmattn.compat.mmengine_scopes import config_folder
 from mmattn.errors import UserError
 
-from .checkpoints.published import SCHEME, find_published, published_files
-from .checkpoints.reader import copy_of, trusted_checkpoints
+from ..compat.mmengine_scopes import config_folder
+from ..engine.checkpoints.published import SCHEME, find_published, published_files
+from ..engine.checkpoints.reader import copy_of, trusted_checkpoints
 
 RANDOM = 'none'
 # Where a classification config of ours leaves its weights.
@@ -22,7 +22,7 @@ PRETRAINED = 'Pretrained', 'PretrainedInit'
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from.
+    """Hold what a run starts from, and the line that says so.
 
     Attributes:
         message: a line for the log.
