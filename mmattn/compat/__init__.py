@@ -14,6 +14,11 @@ no public way:
 - `OptimWrapper._inner_count` of mmengine: its setter also sets the number of steps.
 - `mmengine._strategy`: the strategies are in no other package.
 - `_get_mmengine_home` of mmengine: where paths of its model list begin.
+- `torch._C._are_functorch_transforms_active` and `torch._C._functorch`: whether a
+  derivative of torch.func is taken, which kernels do not have.
+- `torch._decomp.register_decomposition`: the ONNX exporter reads no other table.
+- `torch._dynamo.exc.UserError`, and `_guards_fn` of an exported module: why and for which
+  sizes a graph holds.
 
 Subclasses also override protected methods of mmengine's runner, loops, checkpoint hook
 and optimizer constructor.

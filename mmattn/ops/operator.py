@@ -1,7 +1,7 @@
 """The frame of every operator: its schema, its gradients and the choice of a backend.
 
-This is the only place that looks at devices, dtypes and the environment to choose what
-runs a call. `OPERATORS` has every operator by its name.
+Each backend says what it does not support; the operator chooses among them here, by the
+argument `backend`, then `MMATTN_BACKEND`. `OPERATORS` has every operator by its name.
 """
 
 import functools

@@ -35,9 +35,9 @@ class Stage(nn.Module):
 class BaseBackbone(Initializable):
     """Plain `nn.Module` that mmengine models can own.
 
-    A subclass builds a `stem`, which takes images with channels last, `stages` or
-    `blocks`, and `out_norms` by level. It leaves out levels above the last returned
-    one, which would never get a gradient, and calls `freeze` last.
+    A subclass builds a `stem`, which takes images with channels last, `stages`, or
+    `blocks` with a `forward_levels` of its own, and `out_norms` by level. It leaves out
+    levels above the last returned one, which get no gradient, and calls `freeze` last.
 
     Settings of the backbones:
         arch: name of a preset of `arch_zoo`, or a dict with the keys of a preset.
