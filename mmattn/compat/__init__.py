@@ -17,8 +17,8 @@ no public way:
 - `torch._C._are_functorch_transforms_active` and `torch._C._functorch`: whether a
   derivative of torch.func is taken, which kernels do not have.
 - `torch._decomp.register_decomposition`: the ONNX exporter reads no other table.
-- `torch._dynamo.exc.UserError`, and `_guards_fn` of an exported module: why and for which
-  sizes a graph holds.
+- `torch._dynamo.exc.UserError`, and `_guards_fn` of an exported module: for which sizes
+  a graph holds, and why.
 
 Subclasses also override protected methods of mmengine's runner, loops, checkpoint hook
 and optimizer constructor.
