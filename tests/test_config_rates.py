@@ -46,6 +46,13 @@ def mask2former(name, parameter, module):
     return 1, not isinstance(module, NORMS | nn.Embedding)
 
 
+def segformer(name, parameter, module):
+    """The norms of the head decay."""
+    if name.startswith('decode_head.'):
+        return 10, True
+    return 1, not isinstance(module, NORMS)
+
+
 RULES = {
     'classification/ivit_t_300e_in1k': ours,
     'classification/vit_t16_imhsa_300e_in1k': ours,
@@ -63,6 +70,8 @@ RULES = {
     'deformable_detr/r50_50e_coco': deformable_detr,
     'deformable_detr/datpp_t_two_stage_50e_coco': deformable_detr,
     'mask2former/pvtv2_b2_160k_ade20k': mask2former,
+    'segformer/mit_b0_160k_ade20k': segformer,
+    'segformer/ivit_t_160k_ade20k': segformer,
 }
 
 

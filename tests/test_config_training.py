@@ -146,6 +146,7 @@ METHODS = {
     'sem_fpn/lisanet_s_80k_ade20k': 'mIoU',
     'upernet/ivit_t_160k_ade20k': 'mIoU',
     'mask2former/pvtv2_b2_160k_ade20k': 'mIoU',
+    'segformer/mit_b0_160k_ade20k': 'mIoU',
 }
 SLOW = 'detr/pvt_s_50e_coco', 'deformable_detr/r50_single_scale_dc5_50e_coco'
 

@@ -185,6 +185,7 @@ MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
 RETINANET = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
 DETR = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'
 MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py'
+SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
 # By file of `configs/_base_`: the config of another package that it repeats, and what
 # differs, by pattern: other classes with the same arithmetic, settings of our own
 # classes, the norms of Swin's cascade, the machine.
@@ -213,6 +214,7 @@ STOCK = {
     'models/sem_fpn': ('mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py', ()),
     'models/upernet': (SWIN_ADE, ()),
     'models/mask2former': (MASK2FORMER, ('*.pixel_decoder.type',)),
+    'models/segformer': (SEGFORMER, ()),
     'models/classifier': (SWIN, ('*.data_preprocessor.*', '*.head.init_cfg.*')),
     'datasets/imagenet_224': (SWIN, ('*.max_area_ratio', '*.batch_size')),
     'datasets/coco_instance': (MASK_RCNN, ()),
@@ -222,6 +224,7 @@ STOCK = {
     'datasets/coco_detection_detr': (DETR, ()),
     'datasets/ade20k': (SWIN_ADE, ('tta_*',)),
     'schedules/adamw_160k': (SWIN_ADE, ('*.constructor', '*.optimizer.*')),
+    'schedules/adamw_160k_segformer': (SEGFORMER, ()),
     'schedules/adamw_3x': (SWIN_COCO, ('*.constructor',)),
     'schedules/adamw_50e_detr': (DETR, ('*.betas',)),
     'schedules/adamw_160k_mask2former': (

@@ -24,7 +24,8 @@ def count_row(row: Mapping, root: Path) -> dict[str, int]:
     """
     given = root / row['config'], json.dumps(row.get('options', {}))
     if 'flops' not in row:
-        return {'params': sum(p.numel() for p in row_model(*given).parameters())}
+        part = row_model(*given).get_submodule(row.get('part', ''))
+        return {'params': sum(p.numel() for p in part.parameters())}
     part = _complexity(*given, tuple(row['shape'])).part(row.get('part', ''))
     convention = row.get('convention', 'with transforms')
     return {'params': part.params, 'flops': part.flops_in(convention)}

@@ -62,7 +62,11 @@ TASKS = {
 DATASETS = {'mmpretrain': 'ImageNet-1k', 'mmdet': 'COCO', 'mmseg': 'ADE20K'}
 # Height and width at which FLOPs are counted. Classifiers have that of their training.
 SEGMENTORS_IMAGE_SIZE = [512, 2048]
-METHODS_IMAGE_SIZES = {'deformable_detr': [800, 1333], 'mask2former': [512, 512]}
+METHODS_IMAGE_SIZES = {
+    'deformable_detr': [800, 1333],
+    'mask2former': [512, 512],
+    'segformer': [512, 512],
+}
 # A measurement of this project needs all of these.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
 _COMPLEXITIES = {}  # by structure, which several configs may share
