@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-for package in ('mmdet', 'timm'):
+for package in ('mmdet', 'mmseg', 'timm'):
     pytest.importorskip(package)
 
 import timm  # noqa: E402
@@ -28,10 +28,10 @@ def test_the_page_has_the_table_of_the_list():
     assert filled(PAGE, tables) == PAGE.read_text()
 
 
-@pytest.mark.slow  # 25 networks, half a second each
+@pytest.mark.slow  # 31 networks, half a second each
 def test_the_networks_of_the_files_load():
     """All that the backbone has comes from the file, but norms of single maps."""
-    assert len(OTHERS) == 25
+    assert len(OTHERS) == 31
     for name, entry in OTHERS.items():
         scheme, _, of_timm = entry['url'].partition('://')
         if scheme == 'timm':
@@ -39,7 +39,15 @@ def test_the_networks_of_the_files_load():
             with torch.device('meta'):
                 weights = timm.create_model(of_timm).state_dict()
         else:
-            cfg = get_config(f'mmdet::pvt/{name}.py', pretrained=True)
+            if name.startswith('mit_'):
+                assert 'non-commercial' in entry['license']
+                size = entry['args']['arch']
+                cfg = get_config(
+                    f'mmseg::segformer/segformer_{size}_8xb2-160k_ade20k-512x512.py'
+                )
+                cfg.model_path = cfg.model.backbone.pop('init_cfg').checkpoint
+            else:
+                cfg = get_config(f'mmdet::pvt/{name}.py', pretrained=True)
             assert cfg.model_path == entry['url']
             assert entry['url'].endswith(f'-{entry["sha256"]}.pth')
             weights = build(cfg, 'meta').backbone.state_dict()
