@@ -65,9 +65,9 @@ def create_model(
         name: one of `list_models`.
         num_classes: None returns the backbone, whose result is a tuple of maps. A
             number returns a `PooledClassifier`; 0 leaves out its linear layer.
-        checkpoint: file, address, `timm://` or `hf://` name of weights of the backbone,
-            as `init_cfg=dict(type='Pretrained', checkpoint=...)` takes it. It requires
-            mmengine.
+        checkpoint: file, address, `mmattn://`, `timm://` or `hf://` name of weights of
+            the backbone, as `init_cfg=dict(type='Pretrained', checkpoint=...)` takes
+            it. It requires mmengine.
         settings: arguments of the backbone, such as `in_channels`, and those of
             `PooledClassifier` if there are classes.
 

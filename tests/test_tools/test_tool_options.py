@@ -93,6 +93,12 @@ START = 'model.backbone.init_cfg.checkpoint'
         ('detector', ['--cfg-options', f'{START}=any.pth'], 'any.pth', 'any.pth'),
         ('detector', ['--resume', 'any.pth', '--pretrained', 'any.pth'], None, None),
         ('detector', ['--cfg-options', 'load_from=any.pth'], None, None),
+        (
+            'detector',
+            ['--cfg-options', 'load_from=any.pth', '--pretrained', 'none'],
+            'random weights',
+            None,
+        ),
         ('detector', ['--work-dir', 'resumed', '--resume'], None, None),
         ('detector', ['--work-dir', 'fresh', '--resume'], NO_CLASSIFIER, None),
         ('segmentor', [], 'random weights', None),
