@@ -185,6 +185,13 @@ def test_fine_tuning_needs_the_backbone(tmp_path, weights, error):
         runner.load_or_resume()
 
 
+def test_a_prefix_that_matches_fewer_names_is_no_advice():
+    names = [f'a.{i}' for i in range(6)]
+    given = [*names[:4], *(f'x.{name}' for name in names[2:])]
+    report = LoadReport(dict.fromkeys(names, 1), given, matched=names[:4])
+    assert report.likely_prefix() is None
+
+
 @pytest.mark.parametrize('matched, refused', [(90, False), (89, True)])
 def test_nine_tenths_of_the_backbone_are_enough(matched, refused):
     sizes = {'backbone.a': matched, 'backbone.b': 100 - matched, 'head': 1000}

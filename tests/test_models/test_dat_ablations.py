@@ -98,6 +98,7 @@ def test_fixed_bias_knows_no_offsets(version):
 @versions
 def test_bias_of_a_network_of_logarithmic_displacements(version):
     layer = build(version=version, position='log-cpb', stride=2)
+    assert layer.rpe_table[0].out_features == 32
     x = image(*GRID)
     positions = layer.sampled_positions(x)  # (B, G, K, 2)
     H, W = GRID

@@ -106,6 +106,10 @@ def test_gate_scales_channels_by_their_mean():
     assert_close(layer(x), layer.proj(heads['out'] * gate))
 
 
+def test_one_landmark_is_enough():
+    assert build(landmarks=1)(grid_of(5, 9)).shape == (2, 5, 9, 24)
+
+
 def test_images_of_any_size_cost_linear_attention():
     """The operator sees at most 49 landmarks, and fewer on a smaller grid."""
     layer = build()

@@ -122,6 +122,12 @@ def test_hard_masks_for_sizes_that_change(settings):
             assert_close(f'{grid}', call(x, backend='reference'), program(x))
 
 
+@pytest.mark.parametrize('settings', SETTINGS.values(), ids=SETTINGS)
+def test_hard_masks_of_one_size(settings):
+    call, x = MaskedCall(**settings), make_map((17, 23))
+    assert_close('out', call(x, backend='reference'), decomposed(call, (x,))(x))
+
+
 def test_hard_masks_hold_no_dense_map():
     H, W = 20, 30
     program = decomposed(MaskedCall(), (make_map((H, W), B=1),))

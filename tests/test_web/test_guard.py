@@ -50,6 +50,7 @@ def test_ordinary_requests_pass_whole():
     assert request('/gradio_api/queue/join', body[:9], body[9:]) == (200, body)
     assert request('/gradio_api/queue/join', b'no json') == (200, b'no json')
     assert request('/gradio_api/file=/tmp/a.png', b'', method='GET')[0] == 200
+    assert request('/gradio_api/queue/join', body, kind='websocket') == (200, body)
 
 
 @pytest.mark.parametrize(
