@@ -169,7 +169,11 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     cfg = config_of(args)
     try:
-        init_default_scope(cfg.get('default_scope', 'mmengine'))
+        scope = cfg.get('default_scope', 'mmengine')
+        if not scope or not isinstance(scope, str):
+            # mmengine keeps its lock when it refuses a name: other threads would wait.
+            raise UserError(f'default_scope must name a package, got {scope!r}')
+        init_default_scope(scope)
         model = build_checked(cfg)
     except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error

@@ -79,7 +79,7 @@ def objects(split: str) -> int:
     ('text', 'error'),
     [
         ('', '`model` must be a dict, got None'),
-        ("default_scope = ''", 'name argument must be'),
+        ("default_scope = ''", "default_scope must name a package, got ''"),
         ("model = dict(type='mmdet.\\n')", 'mmdet'),
         (
             "default_scope = 'mmpretrain'\nval_dataloader = 'val'\nmodel = "
