@@ -35,9 +35,8 @@ class Stage(nn.Module):
 class BaseBackbone(Initializable):
     """Plain `nn.Module` that mmengine models can own.
 
-    A subclass builds a `stem`, which takes images with channels last, `stages`, or
-    `blocks` with a `forward_levels` of its own, and `out_norms` by level. It leaves out
-    levels above the last returned one, which get no gradient, and calls `freeze` last.
+    A subclass builds a `stem`, which takes channels last, `stages` or `blocks` up to
+    the last returned level, and `out_norms` by level. It calls `freeze` last.
 
     Settings of the backbones:
         arch: name of a preset of `arch_zoo`, or a dict with the keys of a preset.
@@ -124,19 +123,21 @@ class BaseBackbone(Initializable):
     def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
         """Return the maps (B, H, W, C) of ascending levels, without their out norms."""
         x, maps = self.stem(x.movedim(1, -1)), []
-        for level, stage in enumerate(self.stages[: indices[-1] + 1]):
-            x = stage.downsample(x)
-            for block in stage.blocks:
-                x = self.run(block, x)
-            x = stage.norm(x)
+        for level, part in enumerate(self.levels[: indices[-1] + 1]):
+            if isinstance(part, Stage):
+                x = part.downsample(x)
+                for block in part.blocks:
+                    x = self.run(block, x)
+                x = part.norm(x)
+            else:
+                x = self.run(part, x)
             if level in indices:
                 maps.append(x)
         return maps
 
     def to_output(self, x: Tensor, level: int) -> Tensor:
         """Return a level's map as (B, C, H, W), after its out norm if it has one."""
-        if str(level) in self.out_norms:
-            x = self.out_norms[str(level)](x)
+        x = self.out_norms[str(level)](x) if str(level) in self.out_norms else x
         return x.movedim(-1, 1)
 
     def run(self, block: nn.Module, x: Tensor, *args) -> Tensor:
@@ -148,8 +149,7 @@ class BaseBackbone(Initializable):
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """Return a parameter's depth and the number of depths, as mmpretrain does.
 
-        0 is the stem, then come the blocks; the last depth has all that follows, also
-        in the rest of the model. `prefix` is this backbone's prefix in `param_name`.
+        0 is the stem; the last has all after the blocks. `prefix` is the backbone's.
         """
         depths = [len(getattr(stage, 'blocks', [1])) for stage in self.levels]
         depth = last = 1 + sum(depths)

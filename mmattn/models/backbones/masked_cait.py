@@ -253,14 +253,6 @@ class MaskedCaiT(BaseBackbone):
             )
         self.freeze(frozen_stages)
 
-    def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
-        x, maps = self.stem(x.movedim(1, -1)), []
-        for level, block in enumerate(self.blocks[: indices[-1] + 1]):
-            x = self.run(block, x)
-            if level in indices:
-                maps.append(x)
-        return maps
-
     def to_output(self, x: Tensor, level: int) -> Tensor:
         if self.out_type == 'featmap':
             return super().to_output(x, level)

@@ -226,11 +226,3 @@ class ViT(BaseBackbone):
         )
         self.apply(init_linear_and_conv)
         self.freeze(frozen_stages)
-
-    def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
-        x, maps = self.stem(x.movedim(1, -1)), []
-        for level, block in enumerate(self.blocks[: indices[-1] + 1]):
-            x = self.run(block, x)
-            if level in indices:
-                maps.append(x)
-        return maps
