@@ -1,5 +1,6 @@
 """Options of tools/train.py and tools/test.py, in the config that they would run."""
 
+import logging
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
 from mmengine.config import Config  # noqa: E402
+
+from mmattn.commands.start import settle_start  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,6 +120,21 @@ def test_a_run_says_what_it_starts_from(
     assert re.fullmatch(expected, capsys.readouterr().out.strip())
     init_cfg = amended('train', f'{task}.py', *args).model.backbone.get('init_cfg')
     assert (init_cfg or {}).get('checkpoint') == checkpoint_of
+
+
+@pytest.mark.parametrize(
+    'missing, level', [(True, logging.WARNING), (False, logging.INFO)]
+)
+def test_random_weights_warn_where_the_recipe_has_others(
+    tmp_path, monkeypatch, missing, level
+):
+    monkeypatch.chdir(tmp_path)
+    backbone = dict(type='mmattn.IViT')
+    if missing:
+        path = 'work_dirs/ivit_t_300e_in1k/epoch_300.pth'
+        backbone['init_cfg'] = dict(type='Pretrained', checkpoint=path)
+    start = settle_start(Config(dict(model=dict(backbone=backbone))))
+    assert 'random weights' in start.message and start.level == level
 
 
 def test_weights_out_of_reach_end_a_run_before_it_reads_data(tool, monkeypatch):
