@@ -10,7 +10,6 @@ model = dict(
         type='mmattn.LiSANet',
         arch='isotropic',
         img_size=384,
-        kernel_resize='gfnet',
         kernel_domain='frequency',
         drop_path_rate=0.0,
     ),

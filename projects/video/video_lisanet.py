@@ -167,7 +167,7 @@ class VideoLiSANet(LiSANet):
         mixer: str = 'lisa',
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
-        kernel_resize: str = 'zero_embed',
+        kernel_resize: str = 'gfnet',
         inflation: str = 'average',
         drop_path_rate: float = 0.0,
         out_indices: int | Sequence[int] | None = None,

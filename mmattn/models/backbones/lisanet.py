@@ -96,9 +96,9 @@ class LiSANet(BaseBackbone):
         img_size: image side, or (height, width), that kernels and position embedding
             are made for. They are resized for other sizes, at run time and on load.
         patterns: structural patterns K; None takes the arch's.
-        kernel_resize: 'zero_embed' (taps keep their distance in pixels), 'stretch',
-            'spectral' or 'gfnet' (GFNet's, which the paper cites for 384 pixels), see
-            `ops.circular_kernel_spectrum`.
+        kernel_resize: 'gfnet' (GFNet's, which the paper cites for larger images),
+            'zero_embed' (taps keep their distance in pixels), 'stretch' or 'spectral',
+            see `ops.circular_kernel_spectrum`.
         local_kernel: side of the kernels of mixer 'local'; 3, 5 or 7 in the paper.
         activation: activation of all MLPs and convolution blocks, 'gelu' or
             'star_relu'.
@@ -140,7 +140,7 @@ class LiSANet(BaseBackbone):
         patch_size: int | None = None,
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
-        kernel_resize: str = 'zero_embed',
+        kernel_resize: str = 'gfnet',
         kernel_domain: str = 'spatial',
         drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,

@@ -72,7 +72,7 @@ def column_weights(grid: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def circular_kernel_spectrum(
-    w: Tensor, grid: Sequence[int], *, resize: str = 'zero_embed'
+    w: Tensor, grid: Sequence[int], *, resize: str = 'gfnet'
 ) -> Tensor:
     """Return the half-spectrum on any grid of kernels stored for the training grid.
 

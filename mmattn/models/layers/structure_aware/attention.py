@@ -80,7 +80,7 @@ class StructureAwareAttention(nn.Module):
         grid: sides of the grid that the kernels are made for, one to three.
         patterns: structural patterns K.
         qkv_bias, proj_bias: whether the projections have a bias.
-        kernel_resize: 'zero_embed', 'stretch', 'spectral' or 'gfnet', see
+        kernel_resize: 'gfnet', 'zero_embed', 'stretch' or 'spectral', see
             `ops.circular_kernel_spectrum`.
         kernel_domain: 'spatial' learns the kernels, 'frequency' their half-spectra, as
             GFNet does: real and imaginary parts (..., H, W // 2 + 1, 2). Spectra are
@@ -102,7 +102,7 @@ class StructureAwareAttention(nn.Module):
         patterns: int = 8,
         qkv_bias: bool = True,
         proj_bias: bool = False,
-        kernel_resize: str = 'zero_embed',
+        kernel_resize: str = 'gfnet',
         kernel_domain: str = 'spatial',
         fft_dims: int | None = None,
         cache_size: int = 1,
