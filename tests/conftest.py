@@ -1,4 +1,8 @@
 import sys
+import threading
+from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -44,3 +48,24 @@ def no_collection_for_each_data_set():
     """Skip the garbage collection of mmengine's datasets: it visits all packages."""
     if module := sys.modules.get('mmengine.dataset.base_dataset'):
         module.gc = SimpleNamespace(collect=lambda: 0)
+
+
+@pytest.fixture
+def serve():
+    """Return a function that serves a folder; it returns the address and requests."""
+    with ExitStack() as stack:
+
+        def start(folder) -> tuple[str, list[str]]:
+            requests = []
+
+            class Handler(SimpleHTTPRequestHandler):
+                def log_message(self, *args):
+                    requests.append(self.path)
+
+            handler = partial(Handler, directory=str(folder))
+            server = stack.enter_context(ThreadingHTTPServer(('127.0.0.1', 0), handler))
+            stack.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            return f'http://127.0.0.1:{server.server_port}', requests
+
+        yield start

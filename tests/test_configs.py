@@ -30,9 +30,9 @@ from mmengine.registry import (  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.analysis.paper_tables import papers  # noqa: E402
-from mmattn.engine.checkpoints.published import find_published  # noqa: E402
 from mmattn.engine.config_check import check_channels, check_scopes  # noqa: E402
 from mmattn.engine.schedule import Length, mismatches, scaled  # noqa: E402
+from mmattn.published import find_published  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 
 ENTRIES = {

@@ -11,11 +11,12 @@ HEAVY = ('torch', 'torchvision', 'timm', 'numpy', 'triton', 'mmengine', 'mmcv')
 # What each part of the package may import of ours, beside itself. `mmattn` alone is
 # the package's own light file, and every part may raise `mmattn.errors`.
 ALLOWED = {
-    'mmattn.timm': {'mmattn.models'},
+    'mmattn.timm': {'mmattn.models', 'mmattn.published', 'mmattn.engine'},
     'mmattn.torchvision': {'mmattn.models'},
     'mmattn.transformers': {'mmattn.models'},
     'mmattn.ops': set(),
     'mmattn.errors': set(),
+    'mmattn.published': set(),
     'mmattn.registry': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
     'mmattn.evaluation': {'mmattn.registry'},
@@ -23,8 +24,10 @@ ALLOWED = {
     'mmattn.engine': {
         'mmattn.config_text',
         'mmattn.files',
+        'mmattn.published',
         'mmattn.registry',
         'mmattn.models.backbones',
+        'mmattn.models.checkpoints',
     },
     'mmattn.environment': {'mmattn.compat', 'mmattn.ops'},
     'mmattn.files': set(),

@@ -12,8 +12,8 @@ import timm  # noqa: E402
 from mmengine.hub import get_config  # noqa: E402
 
 from mmattn.analysis.flops import build  # noqa: E402
-from mmattn.engine.checkpoints.published import published_files  # noqa: E402
 from mmattn.engine.checkpoints.weights import load_weights  # noqa: E402
+from mmattn.published import published_files  # noqa: E402
 from tools.dev import generate_model_pages  # noqa: E402
 from tools.dev.readme_tables import filled  # noqa: E402
 

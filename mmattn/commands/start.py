@@ -11,8 +11,9 @@ from mmengine.runner import CheckpointLoader
 from mmattn.errors import UserError
 
 from ..compat.mmengine_scopes import config_folder
-from ..engine.checkpoints.published import SCHEME, find_published, published_files
-from ..engine.checkpoints.reader import copy_of, trusted_checkpoints
+from ..engine.checkpoints.hub import SCHEMES, place_in_cache
+from ..engine.checkpoints.reader import trusted_checkpoints
+from ..published import SCHEME, find_published, published_files
 
 RANDOM = 'none'
 # Where a classification config of ours leaves its weights.
@@ -143,13 +144,9 @@ def _pretrained(part: dict) -> dict | None:
 
 def _described(checkpoint: str) -> str:
     """Return a checkpoint with its address and the place of its copy."""
-    if not checkpoint.startswith((SCHEME, 'http://', 'https://')):
+    if not checkpoint.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
         return checkpoint
-    url = checkpoint
+    place, kept = place_in_cache(checkpoint)
     if checkpoint.startswith(SCHEME):
-        url = find_published(checkpoint)['url']
-        checkpoint = f'{checkpoint}, {url}'
-    if not url.startswith('http'):
-        return checkpoint
-    copy = copy_of(url)
-    return f'{checkpoint}, {"kept at" if copy.is_file() else "to be kept at"} {copy}'
+        checkpoint = f'{checkpoint}, {find_published(checkpoint)["url"]}'
+    return f'{checkpoint}, {"kept at" if kept else "to be kept at"} {place}'

@@ -49,7 +49,6 @@ def load_from_local(filename, map_location=None):
 def load_from_http(filename, map_location=None, model_dir=None, progress=None):
     from mmattn.engine.checkpoints.reader import download_checkpoint
 
-    progress = os.isatty(0) if progress is None else progress
     path = download_checkpoint(filename, model_dir, progress)
     return _read(path, map_location, f'{filename} (kept at {path})')
 

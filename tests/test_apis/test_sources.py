@@ -1,9 +1,5 @@
 """Images from every kind of source."""
 
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-
 import cv2
 import numpy as np
 import pytest
@@ -93,22 +89,8 @@ def test_videos_are_lists_of_frames(video):
     assert sources.video_facts(video) == (3, 10.0)
 
 
-@pytest.fixture
-def served(folder):
-    """The address of the folder."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    handler = partial(Handler, directory=str(folder))
-    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f'http://127.0.0.1:{server.server_port}'
-        server.shutdown()
-
-
-def test_addresses(served, monkeypatch):
+def test_addresses(serve, folder, monkeypatch):
+    served, _ = serve(folder)
     (found,) = read(f'{served}/b.png')
     np.testing.assert_array_equal(found.pixels, noise(9, 12, 0))
     assert found.source == f'{served}/b.png'

@@ -13,7 +13,7 @@ from mmengine.runner import CheckpointLoader
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.hub import local_checkpoint
+from mmattn.engine.checkpoints.hub import local_checkpoint, place_in_cache
 from mmattn.models import PVTv2, create_model
 
 REVISION = '0' * 40
@@ -100,6 +100,10 @@ def test_a_repository_alone_means_its_model(cache):
 
 def test_a_name_has_a_local_copy(cache):
     path = cache('org/net', 'net.safetensors', safetensors({'w': torch.ones(1)}))
+    for name in ('hf://org/net/net.safetensors', 'hf://org/other'):
+        place, kept = place_in_cache(name)
+        assert kept == (name == 'hf://org/net/net.safetensors')
+        assert place == (path if kept else path.parents[3] / 'models--org--other')
     assert local_checkpoint('hf://org/net/net.safetensors') == path
     assert local_checkpoint('net.pth') == local_checkpoint(Path('net.pth'))
     message = 'one of hf://, http://, https://, mmattn://, timm://; got s3://net.pth'
@@ -108,5 +112,6 @@ def test_a_name_has_a_local_copy(cache):
 
 
 def test_a_file_that_is_nowhere_is_named(cache):
-    with pytest.raises(FileNotFoundError, match='hf://org/none was not found. model.s'):
+    message = 'hf://org/none is neither in reach nor in the cache. model.safetensors: '
+    with pytest.raises(ConnectionError, match=message):
         read('hf://org/none')

@@ -33,9 +33,9 @@ from torch import nn
 import mmattn.models
 from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import recipes
-from mmattn.engine.checkpoints.published import published_files
 from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
+from mmattn.published import published_files
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages
 

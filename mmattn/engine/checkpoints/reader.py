@@ -13,11 +13,14 @@ import logging
 import pickle
 import re
 import struct
+import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlparse
 
 import torch
@@ -167,7 +170,9 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
         raise UserError(f'{source} is not a readable checkpoint: {reason}') from None
 
 
-def download_checkpoint(url: str, folder: str | None = None, progress=False) -> Path:
+def download_checkpoint(
+    url: str, folder: str | None = None, progress: bool | None = None
+) -> Path:
     """Return the local copy of the file at `url`; the first process downloads it.
 
     A copy is kept as `<folder>/<hash of the address>/<name>`, because many models use
@@ -180,14 +185,16 @@ def download_checkpoint(url: str, folder: str | None = None, progress=False) -> 
     Args:
         url: http or https.
         folder: folder of the copy; it defaults to the checkpoints of `torch.hub`.
-        progress: show a bar.
+        progress: show a bar; None shows it in a terminal.
 
     Raises:
         ValueError: the address does not end in the name of a file.
-        ConnectionError: the address is out of reach, and there is no copy. The message
-            has the place of the copy.
+        FileNotFoundError: there is no copy, and nothing at the address.
+        ConnectionError: there is no copy, and the address is out of reach. Both
+            messages have the place of the copy.
     """
     path = copy_of(url, folder)
+    progress = sys.stderr.isatty() if progress is None else progress
     rank, world_size = get_dist_info()
     if rank == 0 and not path.exists():
         _download(url, path, progress)
@@ -217,8 +224,9 @@ def _download(url: str, path: Path, progress: bool):
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         torch.hub.download_url_to_file(url, str(path), progress=progress)
-    except OSError as error:  # without a network, or without the file
-        raise ConnectionError(
+    except (OSError, HTTPException) as error:
+        gone = isinstance(error, HTTPError) and error.code in (404, 410)
+        raise (FileNotFoundError if gone else ConnectionError)(
             f'{url} cannot be downloaded ({error}): put the file at {path}'
         ) from error
     if _is_as_named(path) is False:

@@ -1,4 +1,7 @@
-"""Published files by the names of `mmattn/weights.yml`: `mmattn://pvt_v2_b2`."""
+"""Published files by the names of `mmattn/weights.yml`: `mmattn://pvt_v2_b2`.
+
+It requires neither torch nor mmengine; `mmattn.engine.checkpoints.hub` downloads.
+"""
 
 from difflib import get_close_matches
 from functools import cache
@@ -25,19 +28,18 @@ def find_published(name: str) -> dict:
     """Return the entry of a file, by its name with or without `mmattn://`.
 
     Raises:
-        ValueError: no file has this name, or it has no address.
+        ValueError: no file has this name.
     """
     key = name.removeprefix(SCHEME)
     if key not in published_files():
         close = get_close_matches(key, published_files(), n=3)
         hint = f'did you mean one of {close}? ' if close else ''
         raise UserError(
-            f'there are no weights {key!r}: {hint}docs/weights.md lists the names'
+            f'there are no weights {key!r}: {hint}`mmattn weights list` lists the names'
         )
-    entry = published_files()[key]
-    if 'url' not in entry:
-        raise UserError(
-            f'{key} has no address to download it from: its authors link to it at '
-            f'{entry["page"]}. Download it and name the file'
-        )
-    return entry
+    return published_files()[key]
+
+
+def config_of(entry: dict) -> str | None:
+    """Return the config of the whole network in a file; None uses its backbone."""
+    return entry.get('config', entry.get('figures'))
