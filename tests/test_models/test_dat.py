@@ -8,6 +8,8 @@ from resampling import resized
 from torch import nn
 from torch.testing import assert_close
 
+from mmattn.analysis.flops import build
+from mmattn.apis.find import read_config
 from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import DAT, DATPlusPlus
 from mmattn.models.backbones import dat, dat_plus_plus
@@ -97,6 +99,26 @@ def test_a_preset_has_the_official_names_and_shapes(cls):
     kept = [w for n, w in weights.items() if not n.endswith(('_index', '_mask'))]
     elements = sum(w.numel() for w in converted.values())
     assert elements == sum(w.numel() for w in kept)
+
+
+@pytest.mark.parametrize(
+    ('config', 'settings'),
+    [
+        ('dat_t_300e', (DAT.arch_zoo['tiny'], 1, 224, 1000)),
+        ('dat_b_384_30e', (DAT.arch_zoo['base'], 1, 384, 1000, False, 12)),
+        ('datpp_b_384_30e', (DATPlusPlus.arch_zoo['base'], 2, 224, 1000)),
+    ],
+)
+def test_configs_take_whole_official_classifiers(config, settings):
+    """The official tables of DAT++ at 384 pixels are those at 224."""
+    pytest.importorskip('mmpretrain')
+    weights = {
+        name: torch.empty(shape, device='meta')
+        for name, shape in official_shapes(*settings).items()
+    }
+    cfg = read_config(f'classification/{config}_in1k')
+    report = load_weights(build(cfg, 'meta'), weights)
+    assert not report.missing and not report.unexpected, report
 
 
 @both

@@ -31,6 +31,7 @@ from torch import nn
 
 from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.models.checkpoints.classifier import to_classifier
 
 from .load_report import LoadReport, list_names
 from .reader import allowing
@@ -71,6 +72,10 @@ def find_weights(checkpoint, source: str) -> dict:
     return weights
 
 
+def _has_backbone(weights: Mapping) -> bool:
+    return any(key.startswith('backbone.') for key in weights)
+
+
 def _below(weights: Mapping, prefix: str) -> OrderedDict:
     """Return the weights below `prefix`, renamed, with the modules' version numbers."""
     below = OrderedDict(
@@ -95,8 +100,16 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
-    """Load the weights that fit in name and shape after the model's own hooks."""
+    """Load the weights that fit in name and shape after the model's own hooks.
+
+    A classifier on a backbone of ours also takes those of the authors' and of timm's
+    classifiers, whose names have no `backbone.`.
+    """
     model = _unwrapped(model)
+    linear = getattr(getattr(model, 'head', None), 'fc', None)
+    ours = isinstance(getattr(model, 'backbone', None), BaseBackbone)
+    if ours and linear is not None and not _has_backbone(weights):
+        weights = to_classifier(weights, 'head.fc.')
     own = model.state_dict()
     report = LoadReport(
         {
@@ -227,7 +240,7 @@ def initialize_from_checkpoint(
     weights = find_weights(checkpoint, filename)
     if prefix is None and not hasattr(module, 'backbone'):
         known = weights.keys() & module.state_dict().keys()
-        if not known and any(key.startswith('backbone.') for key in weights):
+        if not known and _has_backbone(weights):
             prefix = 'backbone.'
             print_log(f'{filename} is a whole model; using its backbone', 'current')
     if prefix is not None:
