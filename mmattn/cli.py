@@ -272,6 +272,12 @@ def flops(context: typer.Context):
 
 
 @app.command(**FORWARDED)
+def weights(context: typer.Context):
+    """List, download and verify published weights."""
+    run_main_of('commands.weights', context)
+
+
+@app.command(**FORWARDED)
 def env(context: typer.Context):
     """Print versions, backends and problems of this environment."""
     run_main_of('commands.env', context)

@@ -63,6 +63,7 @@ def test_help_is_fast_and_light():
         'export',
         'flops',
         'models',
+        'weights',
         'env',
         'data',
     ):

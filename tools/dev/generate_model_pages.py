@@ -26,6 +26,7 @@ from collections import Counter
 from functools import cache
 from html import escape
 from pathlib import Path
+from urllib.parse import urlparse
 
 import torch
 from torch import nn
@@ -35,7 +36,7 @@ from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import recipes
 from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
-from mmattn.published import published_files
+from mmattn.published import config_of, published_files
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages
 
@@ -189,18 +190,17 @@ def weights(_: list[str]) -> str:
     """Return the published files that a backbone of ours reads."""
     rows = [['name', 'file', 'backbone', 'SHA-256', 'license', 'config']]
     for name, entry in published_files().items():
-        url, figures = entry.get('url'), entry.get('figures')
-        file = f'[its page]({entry["page"]})' if url is None else f'`{url}`'
-        if url is not None and not url.startswith('timm://'):
-            file = f'[{Path(url).name}]({url})'
+        url, config = entry['url'], config_of(entry)
+        file = f'`{url}`'
+        if not url.startswith('timm://'):
+            file = f'[{Path(urlparse(url).path).name}]({url})'
         backbone = dict(type=entry['type'], **entry['args'])
         text = ', '.join(f'{key}={value!r}' for key, value in backbone.items())
-        config = ''
-        if figures is not None:
-            link = os.path.relpath(ROOT / f'configs/{figures}.py', DOCS)
-            config = f'[{figures}]({link})'
+        if config is not None:
+            link = os.path.relpath(ROOT / f'configs/{config}.py', DOCS)
+            config = f'[{config}]({link})'
         known = f'`{entry["sha256"]}...`' if 'sha256' in entry else 'unknown'
-        facts = known, entry.get('license', 'unknown'), config
+        facts = known, entry.get('license', 'unknown'), config or ''
         rows.append([f'`{name}`', file, f'`dict({text})`', *facts])
     return markdown(rows)
 

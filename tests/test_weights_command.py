@@ -1,0 +1,148 @@
+"""`mmattn weights` on imitated files, from a server on this machine."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+for package in ('mmdet', 'mmpretrain', 'skimage', 'timm'):
+    pytest.importorskip(package)
+
+from predictor_models import detector  # noqa: E402
+
+from mmattn import published  # noqa: E402
+from mmattn.commands import weights as command  # noqa: E402
+from mmattn.engine.model import build_model  # noqa: E402
+from mmattn.models import PVTv2  # noqa: E402
+from mmattn.models.checkpoints.pvt import to_official_state_dict  # noqa: E402
+
+CONFIG = 'classification/pvtv2_b0_300e_in1k'
+NOWHERE = 'http://127.0.0.1:9/offline.pth'  # nothing listens
+PVT = dict(type='mmattn.PVTv2', args=dict(arch='b0'))
+
+
+@pytest.fixture
+def files(serve, tmp_path, monkeypatch):
+    """A list of imitated files in a fresh cache, and the folder that has them."""
+    folder = tmp_path / 'served'
+    folder.mkdir()
+    url, _ = serve(folder)
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch_home'))
+    torch.manual_seed(0)
+    backbone = PVTv2('b0', out_indices=3)
+    encoder = to_official_state_dict(backbone.state_dict())
+    # The authors' names; the scores are far apart.
+    linear = {
+        'head.weight': torch.randn(1000, 256),
+        'head.bias': torch.zeros(1000),
+    }
+    torch.save(encoder | linear, folder / 'net.pth')
+    torch.save(encoder, folder / 'encoder.pth')
+    whole = (folder / 'net.pth').read_bytes()
+    (folder / 'cut.pth').write_bytes(whole[: len(whole) // 2])
+    (folder / 'page.pth').write_text('<!doctype html>')
+    deeper = PVTv2(PVTv2.arch_zoo['b0'] | dict(depths=(2, 2, 2, 3)), out_indices=3)
+    deeper = to_official_state_dict(deeper.state_dict())
+    torch.save(deeper | linear, folder / 'deeper.pth')
+    boxes = detector()
+    boxes.dump(tmp_path / 'detector.py')
+    model, _ = build_model(boxes, None)
+    torch.save(dict(state_dict=model.state_dict()), folder / 'detector.pth')
+    known = {
+        'net': dict(PVT, url=f'{url}/net.pth', config=CONFIG),
+        'detector': dict(
+            type='mmattn.IViT',
+            args={},
+            url=f'{url}/detector.pth',
+            config=str(tmp_path / 'detector.py'),
+        ),
+        'encoder': dict(PVT, url=f'{url}/encoder.pth'),
+        'hash': dict(PVT, url=f'{url}/net.pth', sha256='00ff'),
+        'cut': dict(PVT, url=f'{url}/cut.pth', config=CONFIG),
+        'page': dict(PVT, url=f'{url}/page.pth', config=CONFIG),
+        'deeper': dict(PVT, url=f'{url}/deeper.pth', config=CONFIG),
+        'deeper-encoder': dict(PVT, url=f'{url}/deeper.pth'),
+        'gone': dict(PVT, url=f'{url}/gone.pth', config=CONFIG),
+        'offline': dict(PVT, url=NOWHERE, config=CONFIG),
+    }
+    monkeypatch.setattr(published, 'published_files', lambda: known)
+    monkeypatch.setattr(command, 'published_files', lambda: known)
+    return known, folder
+
+
+def lines(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_file_gets_its_verdict(files, capsys):
+    assert command.main(['verify', '--all']) == 1
+    *said, counts = lines(capsys)
+    assert counts == '0 passed, 3 no record, 6 failed, 1 skipped'
+    verdicts = dict(line.split(': ', 1) for line in said)
+    for name, begin, reason in (
+        ('net', 'no record: loaded; astronaut: ', '; chelsea: '),
+        ('detector', 'no record: loaded; astronaut: ', 'nucleus'),
+        ('encoder', 'no record: loaded; a backbone', ''),
+        ('hash', 'failed', 'begins with 00ff'),
+        ('cut', 'failed', 'not a readable checkpoint'),
+        ('page', 'failed', 'not a readable checkpoint'),
+        ('deeper', 'failed', 'does not match the model exactly'),
+        ('deeper-encoder', 'failed', 'does not fit: '),
+        ('gone', 'failed', '404'),
+        ('offline', 'skipped', f'{NOWHERE} cannot be downloaded'),
+    ):
+        assert verdicts[name].startswith(begin) and reason in verdicts[name], name
+    assert command.main(['verify', 'offline']) == 0
+
+
+@pytest.mark.parametrize(
+    ('name', 'place', 'shift'),
+    [('net', 1, 0.02), ('detector', 1, 0.02), ('detector', 3, 3.0)],
+    ids=['score', 'score-of-object', 'box'],
+)
+def test_predictions_are_compared_with_the_record(files, capsys, name, place, shift):
+    known, folder = files
+    assert command.main(['verify', name, '--record']) == 0
+    _, *entry, _ = lines(capsys)
+    (recorded,) = yaml.safe_load('\n'.join(entry)).values()
+    content = (folder / f'{name}.pth').read_bytes()
+    assert recorded['sha256'] == sha256(content).hexdigest()
+    assert all(len(rows) == 5 for rows in recorded['record'].values())
+    known[name] |= recorded
+    assert command.main(['verify', name]) == 0
+    assert lines(capsys)[-1] == '1 passed, 0 no record, 0 failed, 0 skipped'
+    recorded['record']['coffee'][4][place] += shift
+    assert command.main(['verify', name]) == 1
+    assert f'{name}: failed: coffee has no label' in lines(capsys)[0]
+
+
+def test_a_file_is_got_once_and_described(files, capsys):
+    known, folder = files
+    command.main(['list'])
+    command.main(['info', 'net'])
+    before = capsys.readouterr().out
+    assert (
+        'MB' not in before and 'not there' in before and known['net']['url'] in before
+    )
+    command.main(['get', 'mmattn://net'])
+    (path,) = lines(capsys)
+    assert Path(path).read_bytes() == (folder / 'net.pth').read_bytes()
+    (folder / 'net.pth').unlink()
+    command.main(['get', 'net'])
+    assert lines(capsys) == [path]
+    command.main(['list'])
+    command.main(['info', 'net'])
+    after = capsys.readouterr().out
+    assert f'{path}, 14.' in after and after.count('MB') == 3  # also `hash`, the same
+    with pytest.raises(ValueError, match='cut.pth .remove it to download it again'):
+        command.main(['get', 'cut'])
+    with pytest.raises(SystemExit):
+        command.main(['get', 'nett'])
+    assert "did you mean one of ['net'" in capsys.readouterr().err
+
+
+def test_the_figures_of_the_paper_are_told(capsys):
+    command.main(['info', 'pvt_v2_b2'])
+    assert 'Top 1 Accuracy 82.0 (PVT v2' in capsys.readouterr().out
