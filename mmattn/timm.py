@@ -6,9 +6,13 @@ prefix `mmattn_`:
     timm.create_model('mmattn_ivit_tiny', num_classes=10, in_chans=4)
     timm.create_model('mmattn_ivit_tiny', features_only=True, out_indices=(1, 2, 3))
 
-Models are `TimmClassifier`s and have no weights to download. As in timm's own models,
-the maps of `features_only` come without norms; `mmattn.IViT('tiny')` returns normed
-maps. Other arguments, such as `landmarks` of `IViT`, go to the backbone.
+Models are `TimmClassifier`s. As in timm's own models, the maps of `features_only` come
+without norms; `mmattn.IViT('tiny')` returns normed maps. Other arguments, such as
+`landmarks` of `IViT`, go to the backbone.
+
+`pretrained=True` loads the file of the preset's name in `mmattn/weights.yml`, such as
+`pvt_v2_b2`, and requires mmengine. `timm.list_pretrained('mmattn_*')` lists these
+presets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +32,20 @@ except ImportError as error:
         f'mmattn.timm requires timm 1.0.9 or newer ({error}): pip install "timm>=1.0.9"'
     ) from error
 
-from mmattn.errors import UserError
+from mmattn.errors import MissingPackageError, UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.models.checkpoints.classifier import to_classifier
 from mmattn.models.classifiers import PooledClassifier
 from mmattn.models.layers import undecayed_names
 from mmattn.models.layers.checks import check_images
 from mmattn.models.presets import all_presets
+from mmattn.published import SCHEME, published_files
 
 __all__: list[str] = []  # timm adds the names of the models
 PREFIX = 'backbone.'
 CLASSIFIER_ARGUMENTS = 'num_classes', 'global_pool', 'drop_rate'
+NUM_CLASSES = 1000  # of ImageNet
+SOURCES = 'url', 'file', 'hf_hub_id', 'source', 'state_dict'  # of weights, in timm
 HEAD = 'head.weight', 'head.bias', 'fc_norm.weight', 'fc_norm.bias'
 
 
@@ -205,15 +213,11 @@ def filter_weights(
 
     The backbone renames its own, such as those of timm's `pvt_v2`, when it loads them.
     """
-    whole = any(name.startswith(PREFIX) for name in weights)
-    renamed = {}
-    for name, value in weights.items():
-        name = name.replace('head.fc.', 'head.')  # of mmpretrain
-        if name in HEAD or name.startswith(PREFIX):
-            renamed[name] = value
-        elif not whole:
-            renamed[PREFIX + name] = value
-    return renamed
+    return {
+        name: value
+        for name, value in to_classifier(weights).items()
+        if name in HEAD or name.startswith(PREFIX)
+    }
 
 
 def timm_name(name: str) -> str:
@@ -227,12 +231,12 @@ def num_levels(cls: type[BaseBackbone], arch: str) -> int:
     return len(preset['depths']) if 'depths' in preset else preset['depth']
 
 
-def default_cfg(cls: type[BaseBackbone], arch: str) -> dict:
+def default_cfg(name: str, cls: type[BaseBackbone], arch: str) -> dict:
     """Return timm's record of a preset."""
     side = 7 if num_levels(cls, arch) == 4 else 14  # strides of 32 and 16
     return dict(
-        url='',
-        num_classes=1000,
+        url=published_files().get(name, {}).get('url', ''),
+        num_classes=NUM_CLASSES,
         input_size=(3, 224, 224),
         pool_size=(side, side),
         crop_pct=0.9,
@@ -245,6 +249,38 @@ def default_cfg(cls: type[BaseBackbone], arch: str) -> dict:
     )
 
 
+def published_weights(name: str, num_classes: int) -> dict[str, Tensor]:
+    """Return the weights in the published file of a preset, by the file's names.
+
+    Raises:
+        ValueError: there is no such file, or its linear layer is of another kind.
+        OSError: the file is neither in the cache nor in reach.
+    """
+    if name not in published_files():
+        raise UserError(
+            f'no file is published for {timm_name(name)}. `mmattn weights list` lists '
+            'files that backbones read as `checkpoint` of `mmattn.create_model`; '
+            'pretrained_cfg_overlay=dict(file=...) loads your own'
+        )
+    try:
+        from mmattn.engine.checkpoints.hub import local_checkpoint
+        from mmattn.engine.checkpoints.reader import read_checkpoint
+        from mmattn.engine.checkpoints.weights import find_weights
+    except ImportError as error:
+        raise MissingPackageError(
+            f'pretrained=True requires mmengine ({error}): pip install "mmattn[mm]"'
+        ) from error
+    path = local_checkpoint(SCHEME + name)
+    weights = find_weights(read_checkpoint(path, 'cpu'), str(path))
+    if 'cls_token' in weights and num_classes == NUM_CLASSES:
+        raise UserError(
+            f'the linear layer in the file of {name} reads a class token, and that of '
+            f'{timm_name(name)} the mean of the map: pass features_only=True, '
+            'num_classes=0, or the number of classes that you train'
+        )
+    return dict(weights)
+
+
 def register(name: str, cls: type[BaseBackbone], arch: str):
     """Register a preset; timm reads the module and the name of the function."""
     levels = num_levels(cls, arch)
@@ -253,14 +289,24 @@ def register(name: str, cls: type[BaseBackbone], arch: str):
         # As in timm: all maps of a pyramid, the last three of a plain network.
         default = levels if levels <= 4 else 3
         out_indices = settings.pop('out_indices', default)
-        return build_model_with_cfg(
+        overlay = dict(settings.pop('pretrained_cfg_overlay', None) or {})
+        given = settings.get('pretrained_cfg') or any(map(overlay.get, SOURCES))
+        if pretrained and not given:
+            features = settings.get('features_only', False)
+            num_classes = 0 if features else settings.get('num_classes', NUM_CLASSES)
+            overlay['state_dict'] = published_weights(name, num_classes)
+        model = build_model_with_cfg(
             partial(build, cls, arch),
             timm_name(name),
             pretrained,
             pretrained_filter_fn=filter_weights,
             feature_cfg=dict(out_indices=out_indices, feature_cls='getter'),
+            pretrained_cfg_overlay=overlay,
             **settings,
         )
+        for part in (model, getattr(model, 'model', model)):  # free the file's tensors
+            part.pretrained_cfg.pop('state_dict', None)
+        return model
 
     create.__name__ = create.__qualname__ = timm_name(name)
     create.__doc__ = f'Build {cls.__name__}({arch!r}) with the interface of timm.'
@@ -268,7 +314,10 @@ def register(name: str, cls: type[BaseBackbone], arch: str):
 
 
 default_cfgs = generate_default_cfgs(
-    {timm_name(name): default_cfg(*preset) for name, preset in all_presets().items()}
+    {
+        timm_name(name): default_cfg(name, *preset)
+        for name, preset in all_presets().items()
+    }
 )
 for _name, _preset in all_presets().items():
     register(_name, *_preset)

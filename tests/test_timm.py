@@ -12,7 +12,9 @@ from timm.optim import create_optimizer_v2
 from torch.testing import assert_close
 
 import mmattn.timm
-from mmattn.models import backbones
+from mmattn import published
+from mmattn.models import PVT, PooledClassifier, PVTv2, backbones
+from mmattn.models.checkpoints.pvt import to_official_state_dict
 from mmattn.models.presets import all_presets
 
 # The first preset of each family.
@@ -177,10 +179,51 @@ def test_weights_of_mmpretrains_classifiers_fit():
     assert filtered.keys() == {n for n in weights if n.startswith('backbone.')}
 
 
-def test_there_is_nothing_to_download():
-    assert not timm.list_pretrained('mmattn_*')
-    with pytest.raises(RuntimeError, match='No pretrained weights exist'):
+@pytest.fixture
+def published_pvt(serve, tmp_path, monkeypatch):
+    """A classifier with the weights in the file of `pvt_v2_b0`, and a file of PVT."""
+    torch.manual_seed(2)
+    source = PooledClassifier(PVTv2('b0', out_indices=-1)).eval()
+    token = PVT('nano', out_indices=-1, out_type='cls_token')
+    known = {}
+    url, _ = serve(tmp_path)
+    for name, backbone in {'pvt_v2_b0': source.backbone, 'pvt_nano': token}.items():
+        weights = to_official_state_dict(backbone.state_dict())
+        weights |= source.head.state_dict(prefix='head.')
+        torch.save(weights, tmp_path / name)
+        known[name] = dict(url=f'{url}/{name}')
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch_home'))
+    for module in (published, mmattn.timm):
+        monkeypatch.setattr(module, 'published_files', lambda: known)
+    return source
+
+
+def test_pretrained_loads_the_published_file(published_pvt):
+    listed = timm.list_pretrained('mmattn_*')
+    assert {'mmattn_pvt_v2_b2', 'mmattn_dat_plus_plus_tiny'} < {*listed}
+    assert not any('ivit' in name for name in listed)
+    model = build('pvt_v2_b0', pretrained=True).eval()
+    assert_close(model(image()), published_pvt(image()))
+    assert 'state_dict' not in model.pretrained_cfg
+    other = build('pvt_v2_b0', pretrained=True, num_classes=7, in_chans=4).eval()
+    assert other(image(channels=4)).shape == (1, 7)
+    name = 'backbone.stages.3.norm.weight'
+    maps = build('pvt_v2_b0', pretrained=True, features_only=True).eval()
+    assert 'state_dict' not in maps.pretrained_cfg
+    for loaded in (other, maps.model):
+        assert_close(loaded.state_dict()[name], published_pvt.state_dict()[name])
+    whole = dict(pretrained_cfg_overlay=dict(state_dict=published_pvt.state_dict()))
+    given = build('pvt_v2_b0', pretrained=True, **whole).eval()
+    assert_close(given(image()), published_pvt(image()))
+
+
+def test_pretrained_without_a_file_that_fits(published_pvt):
+    with pytest.raises(ValueError, match='published for mmattn_ivit_nano. `mmattn w'):
         build('ivit_nano', pretrained=True)
+    with pytest.raises(ValueError, match='the file of pvt_nano reads a class token'):
+        build('pvt_nano', pretrained=True)
+    build('pvt_nano', pretrained=True, num_classes=5)
+    build('pvt_nano', pretrained=True, features_only=True)
 
 
 def test_a_saved_model_is_built_again(tmp_path):
