@@ -10,9 +10,7 @@ model = dict(
         arch='tiny',
         out_indices=(1, 2, 3),
         drop_path_rate=0.2,
-        init_cfg=dict(
-            type='Pretrained', checkpoint='work_dirs/datpp_t_300e_in1k/epoch_300.pth'
-        ),
+        init_cfg=dict(type='Pretrained', checkpoint='mmattn://dat_plus_plus_tiny'),
     ),
     neck=dict(in_channels=[128, 256, 512]),
 )

@@ -9,9 +9,7 @@ model = dict(
         type='mmattn.DATPlusPlus',
         arch='tiny',
         drop_path_rate=0.4,
-        init_cfg=dict(
-            type='Pretrained', checkpoint='work_dirs/datpp_t_300e_in1k/epoch_300.pth'
-        ),
+        init_cfg=dict(type='Pretrained', checkpoint='mmattn://dat_plus_plus_tiny'),
     ),
     neck=dict(in_channels=[64, 128, 256, 512]),
 )

@@ -3,7 +3,7 @@ model = dict(
     backbone=dict(
         arch='base',
         drop_path_rate=0.7,
-        init_cfg=dict(checkpoint='work_dirs/datpp_b_300e_in1k/epoch_300.pth'),
+        init_cfg=dict(checkpoint='mmattn://dat_plus_plus_base'),
     ),
     decode_head=dict(in_channels=[128, 256, 512, 1024]),
     auxiliary_head=dict(in_channels=512),

@@ -83,6 +83,7 @@ NO_CLASSIFIER = (
     r'weights \(--pretrained NAME\|FILE\), .*--pretrained none\)'
 )
 PVT_V2 = r'mmattn://pvt_v2_b2, https://github.*/pvt_v2_b2.pth, to be kept at .*b2.pth'
+TIMM = r'timm://pvt_v2_b2.in1k, to be kept at .*models--timm--pvt_v2_b2.in1k'
 START = 'model.backbone.init_cfg.checkpoint'
 
 
@@ -92,6 +93,12 @@ START = 'model.backbone.init_cfg.checkpoint'
         ('detector', [], NO_CLASSIFIER, None),
         ('detector', ['--pretrained', 'none'], 'random weights', None),
         ('detector', ['--pretrained', 'pvt_v2_b2'], PVT_V2, 'mmattn://pvt_v2_b2'),
+        (
+            'detector',
+            ['--pretrained', 'timm://pvt_v2_b2.in1k'],
+            TIMM,
+            'timm://pvt_v2_b2.in1k',
+        ),
         ('detector', ['--pretrained', 'any.pth'], 'any.pth', 'any.pth'),
         ('detector', ['--cfg-options', f'{START}=any.pth'], 'any.pth', 'any.pth'),
         ('detector', ['--resume', 'any.pth', '--pretrained', 'any.pth'], None, None),
@@ -246,12 +253,6 @@ APEX = ['--cfg-options', 'optim_wrapper.type=ApexOptimWrapper', '--amp']
             'requires auto_scale_lr.base_batch_size',
         ),
         ('train', 'detector', ['--pretrained', 'gone'], "'gone' is none of these"),
-        (
-            'train',
-            'detector',
-            ['--pretrained', 'dat_plus_plus_tiny'],
-            'its authors link to it at https://github.com/LeapLabTHU/DAT',
-        ),
         (
             'train',
             'detector',
