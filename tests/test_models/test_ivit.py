@@ -1,33 +1,30 @@
 """IViT: its frame against timm's MetaFormer, its stages, and what its options reach."""
 
+import re
+
+import pytest
 import torch
-from timm.models.metaformer import LayerNorm2dNoBias, MetaFormer, SepConv
+from timm.models.metaformer import (
+    Attention,
+    LayerNorm2dNoBias,
+    LayerNormNoBias,
+    MetaFormer,
+    SepConv,
+)
 from torch import nn
 from torch.testing import assert_close
 
+from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import IViT
 from mmattn.models.backbones.ivit import SeparableConv
 from mmattn.models.layers import InteractiveAttention, undecayed_names
 
 SHALLOW = dict(embed_dims=(8, 16, 24, 32), depths=(1, 2, 1, 1), num_heads=(2, 4))
-TIMM_NAMES = {  # of ours, in this order
-    '.proj.': '.conv.',  # of stem and downsampling; attention is left out
-    'attn.act': 'attn.act1',
-    'attn.': 'token_mixer.',
-    'scale1': 'res_scale1.scale',
-    'scale2': 'res_scale2.scale',
-}
 
 
 def build(arch=SHALLOW, **kwargs):
     torch.manual_seed(0)
     return IViT(arch, **kwargs)
-
-
-def timm_name(name):
-    for ours, theirs in TIMM_NAMES.items():
-        name = name.replace(ours, theirs)
-    return name
 
 
 def test_frame_is_metaformers(shape=(33, 47)):
@@ -43,17 +40,11 @@ def test_frame_is_metaformers(shape=(33, 47)):
     for stage in (2, 3):
         model.stages[stage].blocks[0].attn = nn.Identity()
         theirs.stages[stage].blocks[0].token_mixer = nn.Identity()
-    for param in model.parameters():
+    for param in theirs.parameters():
         nn.init.normal_(param, std=0.5)
-    weights = {timm_name(name): p for name, p in model.named_parameters()}
-    expected = theirs.state_dict()
-    matching = {
-        name: weights[name].reshape(expected[name].shape)
-        for name in expected
-        if not name.startswith('head.')
-    }
-    assert set(matching) == set(weights)
-    theirs.load_state_dict(matching, strict=False)
+    report = load_weights(model, theirs.state_dict())
+    assert not report.missing and not report.resized
+    assert all(name.startswith('head.') for name in report.unexpected)
     model, theirs = model.double(), theirs.double().eval()
     x = torch.randn(2, 3, *shape, dtype=torch.float64)
     assert_close(model(x)[-1], theirs.forward_features(x))
@@ -93,3 +84,64 @@ def test_mixtures_of_heads_do_not_decay():
         for i in (1, 2)
         for side in 'qk'
     }
+
+
+# Heads of CAFormer have 32 channels.
+LIKE_CAFORMER = dict(SHALLOW, embed_dims=(8, 16, 32, 64), num_heads=(1, 2))
+
+
+def caformer():
+    norms = LayerNorm2dNoBias, LayerNormNoBias
+    theirs = MetaFormer(
+        depths=LIKE_CAFORMER['depths'],
+        dims=LIKE_CAFORMER['embed_dims'],
+        token_mixers=[SepConv, SepConv, Attention, Attention],
+        norm_layers=[norm for norm in norms for _ in range(2)],
+        num_classes=5,
+    )
+    return {k: torch.randn(v.shape) for k, v in theirs.state_dict().items()}
+
+
+def authors_name(name):
+    """Return the name that a tensor of timm's CAFormer has in its authors' code."""
+    name = name.replace('stem.', 'downsample_layers.0.').replace('.blocks.', '.')
+    name = re.sub(r'stages\.(\d)\.downsample', r'downsample_layers.\1', name)
+    name = re.sub(r'(layers\.0)\.norm', r'\1.post_norm', name)
+    return re.sub(r'(layers\.\d)\.norm', r'\1.pre_norm', name)
+
+
+@pytest.mark.parametrize('of_authors', [False, True])
+def test_it_takes_all_of_caformer_but_its_head(of_authors):
+    theirs, model = caformer(), build(LIKE_CAFORMER)
+    fresh = {name: value.clone() for name, value in model.state_dict().items()}
+    given = {authors_name(k) if of_authors else k: v for k, v in theirs.items()}
+    report = load_weights(model, given)
+    own = model.state_dict()
+    assert all(name.startswith('head.') for name in report.unexpected)
+    assert len(report.matched) == len(theirs) - len(report.unexpected)
+    assert not report.mismatched
+    assert {name.partition('.attn.')[2] or name[:9] for name in report.missing} == {
+        *('w1_q', 'w2_q', 'w1_k', 'w2_k', 'qkv.bias', 'proj.bias', 'out_norms'),
+        *('local.weight', 'local.bias'),
+        *(f'gate.{i}.{leaf}' for i in (0, 2) for leaf in ('weight', 'bias')),
+    }
+    for name in report.missing:
+        assert torch.equal(own[name], fresh[name])
+    for part in ('2.blocks.0.{}.qkv', '3.blocks.0.{}.proj', '0.blocks.0.{}.pwconv1'):
+        taken = own[f'stages.{part}.weight'.format('attn')]
+        their = theirs[f'stages.{part}.weight'.format('token_mixer')]
+        assert torch.equal(taken, their.flatten(1)), part
+    assert [*report.resized.values()] == [
+        ((2 * C, 1, 7, 7), (2 * C, 1, 3, 3)) for C in (8, 16, 16)
+    ]
+    for name in report.resized:
+        kernel = theirs[name.replace('.attn.', '.token_mixer.')]
+        assert torch.equal(own[name], kernel[..., 2:5, 2:5])
+    total = sum(param.numel() for param in model.parameters())
+    counted = [*report.matched, *report.missing]
+    assert sum(report.sizes[name] for name in counted) == total
+
+
+def test_a_larger_kernel_than_the_files_is_reported():
+    report = load_weights(build(LIKE_CAFORMER, conv_kernel=9), caformer())
+    assert len(report.mismatched) == 3

@@ -119,6 +119,13 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
         },
         list(weights),
     )
+    # Shapes before a backbone or its layers change them, by the model's names.
+    shapes = {key: getattr(value, 'shape', None) for key, value in weights.items()}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseBackbone):
+            prefix = f'{name}.' if name else ''
+            renamed = module.convert_weights(_below(weights, prefix))
+            shapes |= {prefix + key: value.shape for key, value in renamed.items()}
 
     def note(module, local, prefix, *_):
         kinds = module.named_parameters, module.named_buffers
@@ -130,7 +137,7 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
             new = own[key].shape
             old = local[key].shape
             if old == new or (not new and old == (1,)):
-                first = getattr(weights.get(key), 'shape', old)
+                first = shapes.get(key, old)
                 if first != old:
                     report.resized[key] = tuple(first), tuple(new)
             else:

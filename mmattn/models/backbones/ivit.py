@@ -11,6 +11,8 @@ and 49 landmarks. The rest is inferred, since it reproduces the paper's paramete
 FLOP tables: the CAFormer frame without biases, residual scales in stages 3 and 4, the
 3x3 kernel of the convolution blocks, and the inside of `InteractiveAttention`.
 
+Weights of CAFormer load: they are a start for all but the inside of the attention.
+
 Channels come last inside the network, so linear layers and layer norms need no copies
 and depthwise convolutions see PyTorch's channels_last memory format.
 """
@@ -20,6 +22,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from mmattn.models.checkpoints.metaformer import convert_state_dict
 from mmattn.models.layers import (
     DropPath,
     InteractiveAttention,
@@ -192,3 +195,6 @@ class IViT(BaseBackbone):
         self.apply(init_linear_and_conv)
         init_stem_bias(self.stem)
         self.freeze(frozen_stages)
+
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_state_dict(weights)

@@ -111,3 +111,30 @@ def fit_loaded(
     special, pixels = loaded.split([num_special, count], dim)
     pixels = resize_flat_grid(pixels, (side, side), size, dim=dim, mode=mode)
     state_dict[key] = torch.cat([special, pixels], dim)
+
+
+def crop_on_load(module: nn.Module, name: str):
+    """Let a module take the middle of a larger kernel (..., H, W) that is loaded.
+
+    What does not fit stays as it is, so that `load_state_dict` reports both shapes.
+
+    Args:
+        module: the module that the parameter belongs to.
+        name: name of the parameter.
+    """
+    module.register_load_state_dict_pre_hook(partial(crop_loaded, name=name))
+
+
+def crop_loaded(module: nn.Module, state_dict: dict, prefix: str, *args, name: str):
+    """Crop one entry of a state dict to a parameter; see `crop_on_load`."""
+    key = prefix + name
+    if key not in state_dict:
+        return
+    loaded, own = state_dict[key], module.get_parameter(name)
+    if loaded.dim() != own.dim() or loaded.shape[:-2] != own.shape[:-2]:
+        return
+    margins = [a - b for a, b in zip(loaded.shape[-2:], own.shape[-2:], strict=True)]
+    if min(margins) < 0 or any(margin % 2 for margin in margins):
+        return
+    (top, left), (H, W) = (m // 2 for m in margins), own.shape[-2:]
+    state_dict[key] = loaded[..., top : top + H, left : left + W]

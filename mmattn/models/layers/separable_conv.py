@@ -4,13 +4,15 @@ from torch import Tensor, nn
 
 from .depthwise_conv import DepthwiseConv
 from .pointwise import PointwiseLinear, StarReLU
+from .resize import crop_on_load
 
 
 class SeparableConv(nn.Module):
     """Inverted separable convolution C -> 2C -> C; shape (B, H, W, C) in and out.
 
     It is CAFormer's (Yu et al., "MetaFormer Baselines for Vision",
-    https://arxiv.org/abs/2210.13452), without biases.
+    https://arxiv.org/abs/2210.13452), without biases. Of a larger kernel that is
+    loaded, it takes the middle.
     """
 
     def __init__(
@@ -25,6 +27,7 @@ class SeparableConv(nn.Module):
         self.act = act_layer()
         self.dwconv = DepthwiseConv(hidden_dims, kernel_size, bias=False)
         self.pwconv2 = PointwiseLinear(hidden_dims, embed_dims, bias=False)
+        crop_on_load(self.dwconv, 'weight')
 
     def forward(self, x: Tensor) -> Tensor:
         return self.pwconv2(self.dwconv(self.act(self.pwconv1(x))))
