@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 from torch.testing import assert_close
 
+from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import ViT
 from mmattn.models.backbones.vit import InteractiveSelfAttention, SelfAttention
 from mmattn.models.layers import undecayed_names
@@ -33,20 +35,43 @@ def test_equals_timm(patch_size=8):
         class_token=False,
         global_pool='',
     )
-    names = {
-        'stem.proj.': 'patch_embed.proj.',
-        'stem.pos_embed': 'pos_embed',
-        'out_norms.1.': 'norm.',
-    }
-    weights = {}
-    for name, value in model.state_dict().items():
-        for ours, their in names.items():
-            name = name.replace(ours, their)
-        weights[name] = value
-    theirs.load_state_dict(weights)
+    for param in theirs.parameters():
+        torch.nn.init.normal_(param, std=0.1)
+    model.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     (out,) = model(x)
     assert_close(out.flatten(2).transpose(1, 2), theirs.double().eval()(x))
+
+
+@pytest.mark.parametrize(('special', 'count'), [('', 1), ('_distilled', 2)])
+def test_it_takes_all_of_deit_but_its_special_tokens(special, count):
+    name = f'deit_tiny{special}_patch16_224'
+    theirs = timm.create_model(name, img_size=64, depth=2, num_classes=5).state_dict()
+    theirs = {name: torch.randn(value.shape) for name, value in theirs.items()}
+    arch = dict(embed_dims=192, depth=2, num_heads=3)
+    model, larger = (build(arch=arch, attention='imhsa', img_size=s) for s in (64, 96))
+    fresh = {name: value.clone() for name, value in model.state_dict().items()}
+    report, own = load_weights(model, theirs), model.state_dict()
+    left = {name.split('.')[-1] for name in report.unexpected if 'head' not in name}
+    assert left == {'cls_token', 'dist_token'} & theirs.keys()
+    renamed = {
+        'stem.proj.weight': 'patch_embed.proj.weight',
+        'stem.proj.bias': 'patch_embed.proj.bias',
+        'out_norms.1.weight': 'norm.weight',
+        'out_norms.1.bias': 'norm.bias',
+    }
+    taken = {ours: theirs[renamed.get(ours, ours)] for ours in report.matched[1:]}
+    taken['stem.pos_embed'] = theirs['pos_embed'][:, count:]
+    assert report.matched[0] == 'stem.pos_embed' and not report.resized
+    for ours, value in (taken | {name: fresh[name] for name in report.missing}).items():
+        assert torch.equal(own[ours], value), ours
+    assert {name.split('.attn.')[1].split('.')[0] for name in report.missing} == {
+        *('w1_q', 'w2_q', 'w1_k', 'w2_k', 'local', 'gate')
+    }
+    assert sum(report.sizes.values()) == sum(p.numel() for p in model.parameters())
+    assert set(report.matched) | set(report.missing) == own.keys()
+    resized = load_weights(larger, theirs).resized
+    assert resized == {'stem.pos_embed': ((1, 16, 192), (1, 36, 192))}
 
 
 def interaction(expand=1, std=1.0, embed_dims=24):

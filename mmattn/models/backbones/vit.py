@@ -3,8 +3,8 @@
 The network of Tables 2 to 4 and 8 of Kang, Yang and Ryu, "Interactive Multi-Head
 Self-Attention with Linear Complexity", https://arxiv.org/abs/2402.17507: DeiT-T and
 DeiT-S (Touvron et al., https://arxiv.org/abs/2012.12877) without a class token, which
-the paper's FLOPs exclude; features are the mean of the tokens. `MaiT` has a class token
-and loads weights of DeiT.
+the paper's FLOPs exclude; features are the mean of the tokens. Weights of DeiT load,
+without the class token. `MaiT` has one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,11 @@ from mmattn.models.layers.masked.masking import LayerEntry
 from mmattn.ops.landmark_attention import mixed_attention_reference
 from mmattn.registry import MODELS
 
+from . import mait
 from .base_backbone import BaseBackbone
 from .pvt_v2 import EPSILON, Block
+
+POSITIONS = 'stem.pos_embed'
 
 
 class SelfAttention(nn.Module):
@@ -226,3 +229,24 @@ class ViT(BaseBackbone):
         )
         self.apply(init_linear_and_conv)
         self.freeze(frozen_stages)
+
+    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return convert_state_dict(weights, self.out_indices[-1])
+
+
+def convert_state_dict(
+    state_dict: Mapping[str, Tensor], last: int | None = None
+) -> dict[str, Tensor]:
+    """Convert weights of DeiT to the names of `ViT`; other names stay.
+
+    DeiT's special tokens stay as they are, without their positions.
+
+    Args:
+        state_dict: the weights, in timm's or the authors' names.
+        last: the block whose output goes through DeiT's norm; None takes DeiT's last.
+    """
+    converted = mait.convert_state_dict(state_dict, last)
+    special = len({'stem.cls_token', 'stem.dist_token'} & converted.keys())
+    if special and POSITIONS in converted:
+        converted[POSITIONS] = converted[POSITIONS][:, special:]
+    return converted
