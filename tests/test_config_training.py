@@ -1,8 +1,11 @@
 """Each method trains and tests, also from published weights."""
 
+import copy
 import math
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 import timm
 import torch
@@ -11,14 +14,16 @@ mm = pytest.importorskip('mmengine')
 for name in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(name)
 
-from config_files import ROOT  # noqa: E402
+from config_files import ROOT, load  # noqa: E402
 from mmengine.config import Config  # noqa: E402
+from mmengine.dataset import Compose  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
 from yapf.yapflib import yapf_api  # noqa: E402
 
 from mmattn.datasets import toy  # noqa: E402
 from mmattn.engine import Runner  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
+from mmattn.results.coco import encode_mask  # noqa: E402
 
 SHRINK = 8
 SHRUNK_KEYS = ('scale', 'scales', 'crop_size', 'size')
@@ -182,6 +187,53 @@ def test_upernet_tests_at_several_scales(small_config):
     cfg.model = dict(**cfg.tta_model, module=cfg.model)
     cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     assert 'mIoU' in Runner.from_cfg(cfg).test()
+
+
+@pytest.mark.parametrize(
+    'name, scale',  # of a pixel of the photograph, at most
+    [
+        ('mask_rcnn/ivit_t_3x_coco', 4),  # resized, cropped and resized
+        ('mask_rcnn/pvt_t_1x_coco', 800 / 375),
+        ('demo/mask_rcnn_r18_hela', 0),  # not resized
+    ],
+)
+def test_augmented_images_boxes_and_masks_agree(name, scale, photograph, tmp_path):
+    """Objects keep their colors, and boxes enclose their masks, tightly if not cut."""
+    cv2.imwrite(str(tmp_path / 'a.png'), photograph.image[..., ::-1])
+    objects = zip(photograph.boxes.tolist(), photograph.masks, strict=True)
+    instances = [
+        dict(bbox=box, bbox_label=i, mask=encode_mask(mask), ignore_flag=0)
+        for i, (box, mask) in enumerate(objects)
+    ]
+    height, width = photograph.image.shape[:2]
+    size = dict(height=height, width=width, img_id=1)
+    info = dict(size, img_path=str(tmp_path / 'a.png'), instances=instances)
+    init_default_scope('mmdet')
+    pipeline = Compose(load(name).train_dataloader.dataset.pipeline)
+    means = [photograph.image[mask].mean(0) for mask in photograph.masks]
+    flips, whole = set(), 0
+    for seed in range(8):
+        np.random.seed(seed)
+        packed = pipeline(copy.deepcopy(info))
+        sample, image = packed['data_samples'], packed['inputs'].flip(0).numpy()
+        flips.add(sample.flip_direction)
+        found = sample.gt_instances
+        masks = found.masks.masks.astype(bool)
+        assert masks.shape[1:] == image.shape[1:] == sample.img_shape
+        for box, label, mask in zip(
+            found.bboxes.tensor.numpy(), found.labels, masks, strict=True
+        ):
+            y, x = mask.nonzero()
+            tight = np.array([x.min(), y.min(), x.max() + 1, y.max() + 1])
+            outside = np.maximum(box[:2] - tight[:2], tight[2:] - box[2:])
+            assert outside.max() <= scale
+            if box.min() > 0 and (box[2:] < mask.shape[::-1]).all():
+                whole += 1
+                np.testing.assert_allclose(tight, box, atol=scale)
+                if photograph.masks[label].sum() > 1000:  # little border
+                    color = image[:, mask].mean(1)
+                    np.testing.assert_allclose(color, means[label], atol=2 * scale)
+    assert len(flips) > 1 and whole > 60
 
 
 def test_distillation_resumes_exactly(small_config):

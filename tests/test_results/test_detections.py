@@ -105,16 +105,28 @@ def test_boxes_without_masks_have_their_area(found):
     assert entry['area'] == 20 * 16 and 'segmentation' not in entry
 
 
-def test_drawings(found):
+def test_drawings(photograph):
+    """Masks are filled, boxes have a frame, and all else is the photograph."""
     pytest.importorskip('supervision')
-    image = np.full((*SIZE, 3), 100, np.uint8)
+    image, masks = photograph.image.copy(), photograph.masks
+    scores = np.linspace(1, 0.1, 19, dtype=np.float32)
+    labels = np.arange(19)
+    found = Detections(photograph.boxes, scores, labels, photograph.names, masks)
     drawn = found.draw(image, with_text=False)
-    assert drawn.shape == image.shape and (image == 100).all()
-    changed = (drawn != 100).any(2)
-    assert changed[12:28, 6:20].all() and changed[10, 5:25].all()
-    assert not changed[2:3, 2:3].any()  # the third is below 0.3
-    assert found.draw(image, score=0.1, with_text=False)[2:3, 0:4].max() > 100
-    assert not changed[32:, :].any()
+    assert drawn.shape == image.shape and (image == photograph.image).all()
+    changed = (drawn != image).any(2)
+    frames = np.zeros_like(changed)
+    shown = scores >= 0.3
+    for x1, y1, x2, y2 in photograph.boxes[shown].astype(int):
+        assert changed[y1, x1:x2].mean() > 0.99 and changed[y1:y2, x1].mean() > 0.99
+        outer, inner = np.zeros_like(changed), np.zeros_like(changed)
+        outer[max(0, y1 - 4) : y2 + 4, max(0, x1 - 4) : x2 + 4] = True
+        inner[y1 + 4 : y2 - 4, x1 + 4 : x2 - 4] = True
+        frames |= outer & ~inner
+    filled = masks[shown].any(0)
+    assert changed[filled].mean() > 0.99 and not changed[~filled & ~frames].any()
+    lower = found.draw(image, score=0.1, with_text=False)
+    assert (lower != image).any(2)[masks.any(0)].mean() > 0.99
     assert (found.draw(image, with_text=True) != drawn).any()
 
 

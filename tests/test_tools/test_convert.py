@@ -58,18 +58,25 @@ def annotations(split: str) -> dict:
     return json.loads(path.read_text())
 
 
-def test_numbers_of_a_mask_are_objects(here):
-    run('masks', 'images', 'masks', '--classes', 'cell', '--val-images', '4*')
+def test_numbers_of_a_mask_are_objects(here, photograph):
+    """Objects of a photograph touch, and some consist of several parts."""
+    numbers = np.arange(1, 20, dtype=np.uint8)
+    cv2.imwrite('images/4.png', photograph.image[..., ::-1])
+    cv2.imwrite('masks/4.png', (photograph.masks * numbers[:, None, None]).max(0))
+    run('masks', 'images', 'masks', '--classes', 'thing', '--val-images', '4*')
     content = annotations('val')
     assert [image['file_name'] for image in content['images']] == ['4.png']
-    assert content['categories'] == [{'id': 1, 'name': 'cell'}]
-    assert [a['bbox'] for a in content['annotations']] == [
-        [10, 5, 8, 10],
-        [18, 5, 12, 10],
-    ]
-    assert [a['area'] for a in content['annotations']] == [80, 120]
-    decoded = coco_mask.decode(content['annotations'][1]['segmentation'])
-    np.testing.assert_array_equal(decoded, draw([(5, 18, 10, 12, 1)]))
+    assert content['categories'] == [{'id': 1, 'name': 'thing'}]
+    found = content['annotations']
+    x1, y1, x2, y2 = photograph.boxes.T
+    np.testing.assert_array_equal(
+        [a['bbox'] for a in found], np.stack([x1, y1, x2 - x1, y2 - y1], 1)
+    )
+    for annotation, mask in zip(found, photograph.masks, strict=True):
+        assert annotation['area'] == mask.sum()
+        np.testing.assert_array_equal(
+            coco_mask.decode(annotation['segmentation']), mask
+        )
     assert len(annotations('train')['images']) == 4
     assert sorted(p.name for p in Path('data/cells/val').iterdir()) == ['4.png']
 
