@@ -1,15 +1,21 @@
 """Every kernel compiles for sm_80 and sm_90 here, without spills and local memory."""
 
 import importlib
+import math
 import re
+from collections import Counter, defaultdict
+from functools import partial
 from importlib.metadata import version
 from itertools import product
+from random import Random
 
 import pytest
 import torch
 from interpreter import INTERPRETED
 from operator_cases import backends_of, setup_registered
 
+from mmattn.ops.triton_launch import cdiv
+from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import PYRAMID
 from tools.benchmark.tolerances import deterministic
 
@@ -257,14 +263,54 @@ def check_packets(launches, shape, in_order, capability):
     assert not count(r'atom\.\S*cas', backward)
 
 
-@pytest.mark.parametrize('boxes', [False, True], ids=['points', 'boxes'])
-def test_one_launch_each_way_for_images_of_any_size(boxes):
-    """Compilation does not depend on sides of levels and numbers of queries."""
-    compiled = set()
-    for sides, Q in (((7, 5), 31), ((16, 32), 64), ((1, 1), 1)):
-        shape = dict(shapes=(sides,), Q=Q, B=1, M=3, D=8, fused=True, boxes=boxes)
-        launches = launches_of('ms_deform_attn', **shape)
-        assert [x.kernel for x in launches] == ['_fwd_kernel', '_bwd_kernel']
-        launches += launches_of('ms_deform_attn', in_order=True, **shape)
-        compiled.add(repr(launches))
-    assert len(compiled) == 1
+def at_stride(stride: int, sides):
+    return tuple(cdiv(side, stride) for side in sides)
+
+
+MULTI_SCALE = {  # calls of models, by the sides of an image
+    'landmark_attention': lambda sides: dict(
+        B=2, N=math.prod(at_stride(16, sides)), L=49, M=10, D=32, E=10
+    ),
+    'masked_attention': lambda sides: dict(
+        grid=at_stride(8, sides), B=2, M=3, D=32, num_special=1, bias=True
+    ),
+    'masked_attention, soft': lambda sides: dict(
+        grid=at_stride(16, sides), B=2, M=3, D=48, alpha=True
+    ),
+    'structure_aware_attention, stage 3': lambda sides: dict(
+        grid=at_stride(16, sides), B=2, M=20, D=16, K=8
+    ),
+    'structure_aware_attention, stage 4': lambda sides: dict(
+        grid=at_stride(32, sides), B=2, M=24, D=16, K=8
+    ),
+    'deformable_attention': lambda sides: dict(
+        grid=at_stride(16, sides), B=2, M=8, G=4, D=32, table_size=(27, 27),
+        K=math.prod(at_stride(32, sides)),
+    ),
+    'ms_deform_attn': lambda sides: dict(
+        shapes=tuple(at_stride(stride, sides) for stride in (8, 16, 32, 64)),
+        Q=math.prod(at_stride(32, sides)), B=2, M=3, D=8, P=4, fused=True, boxes=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', MULTI_SCALE)
+def test_images_of_all_sizes_share_compiled_kernels(name, monkeypatch):
+    """Multi-scale training on 150 sizes compiles at most 4 times what one size does."""
+    on_meta = partial(torch.empty, dtype=torch.float64, device='meta')
+    monkeypatch.setattr(Draw, 'exact', lambda self, *shape: on_meta(shape))
+    monkeypatch.setattr(Draw, 'to', lambda self, x, dtype=None: x.to(dtype or FULL))
+    random, operator = Random(0), name.split(',')[0]
+    variants, of_one_size = defaultdict(set), Counter()
+    for _ in range(150):
+        sides = random.randint(480, 800), random.randint(480, 1333)
+        shape = MULTI_SCALE[name](sides)
+        calls = launches_of(operator, **shape)
+        if operator == 'ms_deform_attn':
+            calls += launches_of(operator, in_order=True, **shape)
+        for call in calls:
+            variants[call.module, call.kernel].add(repr(call))
+        of_one_size |= Counter((call.module, call.kernel) for call in calls)
+    counts = {kernel: (len(x), of_one_size[kernel]) for kernel, x in variants.items()}
+    print(name, counts)  # with pytest -s
+    assert all(all_sizes <= 4 * one for all_sizes, one in counts.values()), counts

@@ -9,13 +9,14 @@ axes. Products and sums have a fixed order, without atomic additions.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_operand, load_rows, program_block, store_rows
 from ..triton_softmax import LOG2_E
 from ..triton_tf32 import product, round_operand
 from .triton_fwd import PAD, block_of_keys, key_places, table_values
 
 
-@triton.jit
+@kernel
 def _bwd_queries_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, positions_ptr, table_ptr, out_ptr, lse_ptr,
     delta_ptr, dq_ptr, dscore_ptr,
@@ -71,7 +72,7 @@ def _bwd_queries_kernel(
     store_rows(dq_ptr, dq * scale, rows * (M * D), asks, D, DP)
 
 
-@triton.jit
+@kernel
 def _bwd_keys_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, positions_ptr, table_ptr, lse_ptr, delta_ptr,
     dk_ptr, dv_ptr, dpositions_ptr,
@@ -157,7 +158,7 @@ def hats(origin, step, queries, cells):
     return tl.maximum(1.0 - tl.abs(place[:, None] - cells.to(tl.float32)[None, :]), 0.0)
 
 
-@triton.jit
+@kernel
 def _bwd_table_kernel(
     dscore_ptr, positions_ptr, dtable_ptr, K, M, W, TH, TW, group_heads,
     offset_y, offset_x, slope_y, slope_x, step_y, step_x,

@@ -10,6 +10,7 @@ each axis. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_operand, program_block
 from ..triton_softmax import LOG2_E, add_block, store_attention
 
@@ -89,7 +90,7 @@ def block_of_keys(
     return cols, exist, k, v, score
 
 
-@triton.jit
+@kernel
 def _fwd_kernel(
     q_ptr, k_ptr, v_ptr, positions_ptr, table_ptr, out_ptr, lse_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,

@@ -7,6 +7,7 @@ every gradient. Shares of different programs lie along the first axis of the out
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_tf32 import round_operand
 from .triton_fwd import (
     add_rows,
@@ -51,7 +52,7 @@ def tile_places(
     return row_tile, col_tile, rows, cols, rows < R, cols < S
 
 
-@triton.jit
+@kernel
 def _bwd_values_kernel(
     x_ptr, y_ptr, v_ptr, grad_ptr, w1_ptr, w2_ptr, lse_ptr, delta_ptr, dv_ptr, dw2_ptr,
     x_b_stride, x_r_stride, x_m_stride, y_b_stride, y_r_stride, y_m_stride,
@@ -123,7 +124,7 @@ def _bwd_values_kernel(
             tl.debug_barrier()  # the next tile adds to what this one wrote
 
 
-@triton.jit
+@kernel
 def _bwd_scores_kernel(
     x_ptr, y_ptr, v_ptr, grad_ptr, w1_ptr, w2_ptr, lse_ptr, delta_ptr,
     dx_ptr, dy_ptr, dw1_ptr,

@@ -8,6 +8,7 @@ are visited one at a time. Without mixing every head is a group of its own (M = 
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_tf32 import round_operand
 
 
@@ -116,7 +117,7 @@ def add_rows(
     tl.store(ptrs, value.to(ptr.dtype.element_ty), mask=full_mask)
 
 
-@triton.jit
+@kernel
 def _lse_kernel(
     x_ptr, y_ptr, w1_ptr, lse_ptr,
     x_b_stride, x_r_stride, x_m_stride, y_b_stride, y_r_stride, y_m_stride,
@@ -163,7 +164,7 @@ def _lse_kernel(
     )
 
 
-@triton.jit
+@kernel
 def _fwd_kernel(
     x_ptr, y_ptr, v_ptr, w1_ptr, w2_ptr, lse_ptr, out_ptr,
     x_b_stride, x_r_stride, x_m_stride, y_b_stride, y_r_stride, y_m_stride,
@@ -234,7 +235,7 @@ def _fwd_kernel(
                 tl.debug_barrier()  # the next tile adds to what this one wrote
 
 
-@triton.jit
+@kernel
 def _reduce_kernel(
     partial_ptr, out_ptr, size, count,
     LOG: tl.constexpr, BLOCK: tl.constexpr,

@@ -8,6 +8,7 @@ README.md has the equations. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_operand, program_block, store_rows
 from ..triton_softmax import LOG2_E, add_block, store_attention
 from ..triton_tf32 import product
@@ -62,7 +63,7 @@ def choose(inside, outside, queries, keys, any_inside, W, S, R: tl.constexpr):
     return outside
 
 
-@triton.jit
+@kernel
 def _soft_fwd_kernel(
     q_ptr, k_ptr, v_ptr, alpha_ptr, out_ptr, lse_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
@@ -100,7 +101,7 @@ def _soft_fwd_kernel(
     store_attention(out_ptr, lse_ptr, high, total, acc, b, m, rows, asks, N, M, D, DP)
 
 
-@triton.jit
+@kernel
 def _soft_bwd_queries_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, alpha_ptr, lse_ptr, delta_ptr, dq_ptr, dalpha_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
@@ -152,7 +153,7 @@ def _soft_bwd_queries_kernel(
     tl.store(dalpha_ptr + (b * M + m) * blocks + block, tl.sum(dalpha, axis=0))
 
 
-@triton.jit
+@kernel
 def _soft_bwd_keys_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, alpha_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,

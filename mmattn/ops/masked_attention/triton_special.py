@@ -7,6 +7,7 @@ of zeros.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_rows
 
 
@@ -17,7 +18,7 @@ def load_row(ptr, D: tl.constexpr, DP: tl.constexpr):
     return tl.load(ptr + d, mask=d < D, other=0.0).to(tl.float32)
 
 
-@triton.jit
+@kernel
 def _special_split_kernel(
     q_ptr, k_ptr, v_ptr, stats_ptr, acc_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
@@ -65,7 +66,7 @@ def _special_split_kernel(
     tl.store(acc_ptr + out * D + d, acc, mask=d < D)
 
 
-@triton.jit
+@kernel
 def _special_merge_kernel(
     stats_ptr, acc_ptr, out_ptr, lse_ptr, mean_ptr, N, M, S, rows, splits,
     D: tl.constexpr, DP: tl.constexpr, SP: tl.constexpr,
@@ -94,7 +95,7 @@ def _special_merge_kernel(
         tl.store(mean_ptr + (b * M + m) * D + d, acc, mask=d < D)
 
 
-@triton.jit
+@kernel
 def _delta_kernel(
     grad_ptr, out_ptr, delta_ptr, g_b_stride, g_n_stride, g_m_stride,
     N, M, rows, blocks, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
@@ -112,7 +113,7 @@ def _delta_kernel(
     tl.store(delta_ptr + (b * M + m) * N + tokens, delta, mask=exists)
 
 
-@triton.jit
+@kernel
 def _bwd_special_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, sums_ptr, sums_q_ptr,
     dq_ptr, dk_ptr, dv_ptr,

@@ -8,6 +8,7 @@ README.md has the equations.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_rows, store_rows
 
 
@@ -96,7 +97,7 @@ def load_tap(
     return seen, k, v, score
 
 
-@triton.jit
+@kernel
 def _fwd_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mean_ptr, out_ptr, lse_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,

@@ -7,6 +7,7 @@ just as those of queries are gathered from keys.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_rows, store_rows
 from .triton_stencil import (
     excess,
@@ -25,7 +26,7 @@ def store_sum(ptr, x, D: tl.constexpr, DP: tl.constexpr):
     tl.store(ptr + d, tl.sum(x, axis=0), mask=d < D)
 
 
-@triton.jit
+@kernel
 def _bwd_queries_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, out_ptr, bias_ptr, lse_ptr, delta_ptr,
     dq_ptr, sums_ptr, dbias_ptr,
@@ -86,7 +87,7 @@ def _bwd_queries_kernel(
     store_rows(dq_ptr, dq * scale, rows * (M * D), exists, D, DP)
 
 
-@triton.jit
+@kernel
 def _bwd_keys_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, bias_ptr, lse_ptr, delta_ptr, sums_ptr,
     dk_ptr, dv_ptr, sums_q_ptr,

@@ -9,9 +9,9 @@ sorted. A program then takes some pixels and the points of the cells around them
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import channels_mask, load_rows, store_rows
 from .triton_fwd import (
-    UNSPECIALISED,
     corner,
     floor_place,
     load_pairs,
@@ -58,11 +58,11 @@ def store_pairs(ptr, rows, x, y, mask):
     tl.store(ptr + rows[:, None] + tl.arange(0, 2)[None, :], pairs, mask=mask[:, None])
 
 
-@triton.jit(do_not_specialize=UNSPECIALISED)
+@kernel
 def _bwd_kernel(
     grad_ptr, value_ptr, points_ptr, weights_ptr, reference_ptr,
     dvalue_ptr, dpoints_ptr, dweights_ptr, dreference_ptr, cells_ptr, shares_ptr,
-    v_b_stride, v_s_stride, v_m_stride, S, Q, M, first_image, first_head, num_heads,
+    v_b_units, v_s_units, v_m_units, S, Q, M, first_image, first_head, num_heads,
     num_cells, no_cell, H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7,
     L: tl.constexpr, P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     LR: tl.constexpr, COORDS: tl.constexpr, UNIT: tl.constexpr,
@@ -75,7 +75,7 @@ def _bwd_kernel(
     """
     sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)
     b, m, first_query = program_block(Q, first_image, first_head, num_heads, BQ)
-    value_ptr += b * v_b_stride * UNIT + m * v_m_stride * UNIT
+    value_ptr += b * v_b_units * UNIT + m * v_m_units * UNIT
     rows = tl.arange(0, BQ * BP)
     places, queries = rows % BP, first_query + rows // BP
     asks, of_query = queries < Q, b * Q + queries
@@ -119,7 +119,7 @@ def _bwd_kernel(
             for i in tl.static_range(4):
                 pixels, on_map = corner(i, left, top, near, H, W)
                 pixels = (start + pixels).to(tl.int64)
-                value = load_fours(value_ptr, pixels * v_s_stride * UNIT, on_map, D, DP)
+                value = load_fours(value_ptr, pixels * v_s_units * UNIT, on_map, D, DP)
                 product = tl.sum(grad * value, axis=1)
                 share = share_of(i, x, y)
                 dweight += product * share
@@ -185,7 +185,7 @@ def _bwd_kernel(
         tl.store(dweights_ptr + offsets, dlogits, mask=exists)
 
 
-@triton.jit(do_not_specialize=UNSPECIALISED)
+@kernel
 def _bwd_value_kernel(
     grad_ptr, order_ptr, bounds_ptr, shares_ptr, dvalue_ptr,
     S, Q, M, first_image, first_head, num_heads, num_cells,

@@ -2,20 +2,14 @@
 
 A program takes a block of queries of one head. A row of its tile is a point of a query
 and has all channels, so that a lane reads up to 16 bytes of each of the four pixels
-around a point. The points of a query are summed once, at the end. Triton does not
-specialize on the sides of levels, so images of another size need no new compilation.
+around a point. The points of a query are summed once, at the end.
 """
 
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_rows, store_rows
-
-SIDES = 'H0 W0 H1 W1 H2 W2 H3 W3 H4 W4 H5 W5 H6 W6 H7 W7'.split()
-UNSPECIALISED = [
-    *SIDES, 'S', 'Q', 'M', 'v_b_stride', 'v_s_stride', 'v_m_stride',
-    'first_image', 'first_head', 'num_heads', 'num_cells', 'no_cell',
-]  # fmt: skip
 
 
 @triton.jit
@@ -123,10 +117,10 @@ def share_of(i: tl.constexpr, x, y):
     return (x if i % 2 else 1.0 - x) * (y if i // 2 else 1.0 - y)
 
 
-@triton.jit(do_not_specialize=UNSPECIALISED)
+@kernel
 def _fwd_kernel(
     value_ptr, points_ptr, weights_ptr, reference_ptr, out_ptr,
-    v_b_stride, v_s_stride, v_m_stride, Q, M,
+    v_b_units, v_s_units, v_m_units, Q, M,
     H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7,
     L: tl.constexpr, P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     LR: tl.constexpr, COORDS: tl.constexpr, UNIT: tl.constexpr,
@@ -135,7 +129,7 @@ def _fwd_kernel(
     """Write out (B, Q, M, D). Strides of value are in units of UNIT elements."""
     sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)
     b, m, first_query = program_block(Q, 0, 0, M, BQ)
-    value_ptr += b * v_b_stride * UNIT + m * v_m_stride * UNIT
+    value_ptr += b * v_b_units * UNIT + m * v_m_units * UNIT
     rows = tl.arange(0, BQ * BP)
     queries, place = first_query + rows // BP, rows % BP
     asks = queries < Q
@@ -162,7 +156,7 @@ def _fwd_kernel(
             left, top, x, y, near = floor_place(x, y, exists, H, W)
             for i in tl.static_range(4):
                 pixels, on_map = corner(i, left, top, near, H, W)
-                pixels = (start + pixels).to(tl.int64) * v_s_stride * UNIT
+                pixels = (start + pixels).to(tl.int64) * v_s_units * UNIT
                 value = load_rows(value_ptr, pixels, on_map, D, DP)
                 acc += (weight * share_of(i, x, y))[:, None] * value
         start += H * W

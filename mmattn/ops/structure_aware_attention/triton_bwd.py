@@ -6,6 +6,7 @@ Layouts are those of triton_fwd.py.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from .triton_dft import (
     add_columns_transform,
     blocks_beside,
@@ -16,7 +17,7 @@ from .triton_dft import (
 )
 
 
-@triton.jit
+@kernel
 def _bwd_correlate_kernel(
     x_ptr, patterns_ptr, channels_ptr, dft_ptr, out_ptr,
     D, K, heads, H, W, blocks, chunks, terms_per_split, CW,
@@ -94,7 +95,7 @@ def _bwd_correlate_kernel(
     tl.store(out_ptr + item * size + place, acc, mask=mask)
 
 
-@triton.jit
+@kernel
 def _bwd_bias_kernel(
     patterns_ptr, grad_ptr, out_ptr, D, K, N, heads, blocks, heads_per_split,
     BK: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
@@ -157,7 +158,7 @@ def store_tokens(ptr, x, b, m, tokens, mask, N, M, D: tl.constexpr, DP: tl.const
     )
 
 
-@triton.jit
+@kernel
 def _bwd_tokens_kernel(
     grads_ptr, planes_ptr, scale_ptr, dq_ptr, dk_ptr, dv_ptr, N, M, heads, blocks,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,

@@ -7,6 +7,7 @@ for each batch element, head and channel or pattern. README.md has the equations
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from .triton_dft import (
     add_columns_transform,
     blocks_below,
@@ -41,7 +42,7 @@ def store_plane(ptr, x, tokens, mask, N, D: tl.constexpr, DP: tl.constexpr):
     )
 
 
-@triton.jit
+@kernel
 def _planes_kernel(
     q_ptr, k_ptr, v_ptr, planes_ptr, scale_ptr,
     q_b_stride, q_n_stride, q_m_stride, q_d_stride,
@@ -82,7 +83,7 @@ def _planes_kernel(
     store_plane(planes_ptr, x, tokens, mask, N, D, DP)
 
 
-@triton.jit
+@kernel
 def _spectrum_kernel(
     x_ptr, dft_ptr, out_ptr, num_items, H, W, blocks, chunks, CW,
     T: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, CP: tl.constexpr,
@@ -111,7 +112,7 @@ def _spectrum_kernel(
     tl.store(out_ptr + outer * num_items * size + item * size + place, z, mask=mask)
 
 
-@triton.jit
+@kernel
 def _contract_kernel(
     x_ptr, w_ptr, factor_ptr, bias_ptr, dft_ptr, out_ptr, D, K, H, W, blocks, CW,
     PATTERNS: tl.constexpr, T: tl.constexpr, HP: tl.constexpr, RP: tl.constexpr,

@@ -156,11 +156,9 @@ class _Grid(NamedTuple):
         columns = 2 * (W // 2 + 1)
         HB, CB = launch.power_of_two(H), launch.power_of_two(columns)
         HP, CP = max(16, HB), min(max(16, CB), MAX_COLUMNS)
-        UW = max(1, 16 // CB)
-        WP = 16 if UW > 1 else launch.power_of_two(W, 16)
-        return cls(
-            H, W, columns, HP, WP, CP, launch.cdiv(columns, CP) * CP, HP // HB, UW
-        )
+        # Rows are as long as tiles of columns, so that few widths compile anew.
+        CW, UH, UW = launch.cdiv(columns, CP) * CP, HP // HB, max(1, 16 // CB)
+        return cls(H, W, columns, HP, CP, CP, CW, UH, UW)
 
 
 @functools.lru_cache(maxsize=128)

@@ -9,6 +9,7 @@ numbers.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from .triton_dft import multiply
 
 
@@ -24,7 +25,7 @@ def store_spectrum(ptr, x, first, size, BLOCK: tl.constexpr):
     tl.store(ptr + place, x, mask=place < 2 * size)
 
 
-@triton.jit(do_not_specialize=['pattern'])
+@kernel
 def _product_kernel(
     x_ptr, w_a_ptr, w_b_ptr, out_ptr, pattern, D, K, heads, size, blocks,
     BLOCK: tl.constexpr,
@@ -57,7 +58,7 @@ def map_places(N, blocks, pattern, D: tl.constexpr, DP: tl.constexpr, BN: tl.con
     return head, n, d, mask, add, place
 
 
-@triton.jit(do_not_specialize=['pattern'])
+@kernel
 def _maps_kernel(
     maps_ptr, q_ptr, bias_ptr, patterns_ptr, out_ptr, pattern, K, N, heads, blocks,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
@@ -79,7 +80,7 @@ def _maps_kernel(
     tl.store(out_ptr + place, out, mask=mask)
 
 
-@triton.jit(do_not_specialize=['pattern'])
+@kernel
 def _bwd_maps_kernel(
     maps_ptr, q_ptr, grad_ptr, bias_ptr, patterns_ptr, dq_ptr, pattern,
     K, N, heads, blocks, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
@@ -102,7 +103,7 @@ def _bwd_maps_kernel(
     tl.store(maps_ptr + place, dp[None, :] * q, mask=mask)
 
 
-@triton.jit(do_not_specialize=['pattern'])
+@kernel
 def _bwd_spectra_kernel(
     grads_ptr, x_ptr, w_a_ptr, w_b_ptr, dx_ptr, dw_ptr, pattern,
     D, K, heads, size, blocks, BLOCK: tl.constexpr,
