@@ -11,6 +11,10 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
+# Of GPUs, the oldest that multiplies TF32 and bfloat16 by tensor cores, and that has
+# the shared memory of our tiles. The CUDA kernels are compiled for it and newer ones.
+MIN_CAPABILITY = 8, 0
+
 
 def check_dims(name: str, tensor: Tensor, count: int) -> torch.Size:
     """Return the shape of a floating-point tensor of `count` dimensions."""
@@ -70,10 +74,24 @@ def check_one_device(*tensors: Tensor | None):
 
 def device_reason(tensor: Tensor, *device_types: str) -> str | None:
     """Return why a backend for these types of devices does not support a tensor."""
-    if tensor.device.type in device_types:
+    if tensor.device.type not in device_types:
+        devices = 'CUDA devices' if 'cuda' in device_types else 'the CPU'
+        return f'runs on {devices}, got tensors on {tensor.device}'
+    # Tensors of a GPU that is not there are fake. ROCm counts capabilities differently.
+    if (
+        tensor.device.type != 'cuda'
+        or torch.version.hip
+        or not torch.cuda.is_available()
+    ):
         return None
-    devices = 'CUDA devices' if 'cuda' in device_types else 'the CPU'
-    return f'runs on {devices}, got tensors on {tensor.device}'
+    gpu = torch.cuda.get_device_properties(tensor.device)
+    if (gpu.major, gpu.minor) < MIN_CAPABILITY:
+        least = '.'.join(map(str, MIN_CAPABILITY))
+        return (
+            f'requires a GPU of compute capability {least} or newer, '
+            f'got {gpu.name} of {gpu.major}.{gpu.minor}'
+        )
+    return None
 
 
 def dtype_reason(dtypes: Sequence[torch.dtype], *tensors: Tensor | None) -> str | None:

@@ -14,8 +14,9 @@ from operator_cases import (
     setup,
     take_form,
 )
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.ops import masked_attention, triton_launch
+from mmattn.ops import extension, masked_attention, triton_launch
 from mmattn.ops.ms_deform_attn import triton_impl as ms_deform_triton
 from tools.benchmark.inputs import make_landmark_inputs, make_masked_inputs
 
@@ -70,6 +71,30 @@ def test_pixels_that_32_bits_do_not_count(monkeypatch):
     value = zeros[0, 0, ..., :1].expand(-1, 2**31, -1, -1)
     reason = ms_deform_triton.unsupported(value, zeros, zeros[..., 0], None)
     assert 'fewer than 2^31 pixels' in reason
+
+
+@pytest.mark.parametrize('name', REGISTERED)
+def test_gpus_older_than_the_kernels(monkeypatch, caplog, name):
+    operator, tesla = REGISTERED[name], SimpleNamespace(name='T4', major=7, minor=5)
+    kernels = [x for x in operator.backends if x in ('cuda', 'triton')]
+    with FakeTensorMode():  # needs no GPU
+        tensors, _ = operator.example('cuda:0', torch.float32)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
+    monkeypatch.setattr(extension, 'CUDA_UNAVAILABLE', None)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: tesla)
+    reason = 'requires a GPU of compute capability 8.0 or newer, got T4 of 7.5'
+    assert operator.choose(*tensors) in ('torch', 'reference')
+    assert all(f'{kernel}: {reason}' in caplog.text for kernel in kernels)
+    for kernel in kernels:
+        assert operator.unsupported(*tensors)[kernel] == reason  # collect_env prints it
+        with pytest.raises(ValueError, match=f'{kernel!r} cannot run .* {reason}'):
+            operator.choose(*tensors, requested=kernel)
+    tesla.major, tesla.minor = 8, 0
+    assert operator.choose(*tensors) == kernels[0]
+    monkeypatch.setattr(torch.version, 'hip', '7.0')
+    tesla.major = 3
+    assert operator.choose(*tensors) == kernels[0]
 
 
 @pytest.mark.parametrize(
