@@ -1,6 +1,5 @@
 """Every kernel compiles for sm_80 and sm_90 here, without spills and local memory."""
 
-import importlib
 import math
 import re
 from collections import Counter, defaultdict
@@ -18,10 +17,9 @@ from mmattn.ops.triton_launch import cdiv
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import PYRAMID
 from tools.benchmark.tolerances import deterministic
+from tools.dev.aot import ptx, record_launches, resources
 
-triton = pytest.importorskip('triton')
-
-from aot import instructions, record_launches, resources  # noqa: E402
+pytest.importorskip('triton')
 
 pytestmark = pytest.mark.skipif(
     INTERPRETED, reason='kernels made for the interpreter do not compile'
@@ -32,13 +30,6 @@ SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x
 SPILLED = 24 if version('triton').startswith('3.6.') else 0
 FULL, HALF, F16 = torch.float32, torch.bfloat16, torch.float16
 ALL = FULL, HALF, F16
-MODULES = {
-    'landmark_attention': ('fwd', 'bwd'),
-    'masked_attention': ('stencil', 'stencil_bwd', 'special', 'soft'),
-    'structure_aware_attention': ('fwd', 'bwd', 'large'),
-    'deformable_attention': ('fwd', 'bwd'),
-    'ms_deform_attn': ('fwd', 'bwd'),
-}
 KERNELS = {  # those that each launch of a form contains
     'landmark': '_fwd_kernel _bwd_values_kernel _bwd_scores_kernel',
     'hard': '_fwd_kernel _bwd_queries_kernel _bwd_keys_kernel',
@@ -205,11 +196,7 @@ def launches_of(operator: str, *, in_order: bool = False, **shape):
     inputs, settings = setup_registered(operator, **shape)
     inputs = [None if x is None else x.to('meta') for x in inputs]
     kernels = backends_of(operator)['triton']
-    modules = [
-        importlib.import_module(f'{kernels.__package__}.triton_{name}')
-        for name in MODULES[operator]
-    ]
-    with deterministic(in_order), record_launches(*modules) as launches:
+    with deterministic(in_order), record_launches() as launches:
         result = kernels.forward(*inputs, **settings)
         out, *saved = (result,) if isinstance(result, torch.Tensor) else result
         if operator in ('masked_attention', 'deformable_attention'):
@@ -245,7 +232,7 @@ def check_packets(launches, shape, in_order, capability):
     """Samples are loaded by 16 bytes, and added by 16 bytes where sm_90 can."""
 
     def count(pattern, launch):
-        return len(re.findall(pattern, instructions(launch, capability)))
+        return len(re.findall(pattern, ptx(launch, capability)))
 
     forward, backward = launches[:2]
     samples = 4 * len(shape['shapes'])

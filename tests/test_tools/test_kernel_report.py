@@ -1,0 +1,93 @@
+"""Counted instructions: of a loop of known length, and of the kernels."""
+
+from importlib.metadata import version
+
+import pytest
+import torch
+
+from tools.benchmark.real_shapes import OPERATORS, real_calls
+from tools.dev import kernel_report
+
+triton = pytest.importorskip('triton')
+import triton.language as tl  # noqa: E402
+
+from tools.dev import aot, sass  # noqa: E402
+
+QUICK = {  # the name of one shape of each operator
+    'deformable_attention': 'grid (7, 7), K 49',
+    'landmark_attention': 'B 128, N 196, L 49, M 10, D 32, E 10',
+    'masked_attention': 'grid (56, 56), kernel_size 3',
+    'ms_deform_attn': 'Q 300, B 2, M 8, D 32, P 4, form offsets from points',
+    'structure_aware_attention': 'grid (14, 14), B 32, M 20, D 16, K 8',
+}
+
+
+@triton.jit
+def _loops_kernel(x_ptr, n, splits, BLOCK: tl.constexpr):
+    """Loop over this program's share of n, and in it over its number."""
+    pid = tl.program_id(0)
+    share = tl.cdiv(n, splits)
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(pid % splits * share, tl.minimum((pid % splits + 1) * share, n)):
+        for second in range(pid // splits):
+            total = tl.exp(total + tl.load(x_ptr + first + second + i))
+    tl.store(x_ptr + i, total)
+
+
+@pytest.mark.parametrize('capability', [80, 90])
+def test_rounds_of_loops(capability):
+    """Loads show how often loops ran, whose bounds are quotients.
+
+    The compiler unrolls the inner loop, and issues one load that a predicate turns off.
+    """
+    with aot.record_launches() as launches:
+        _loops_kernel[(40,)](
+            torch.empty(9, device='meta'), 103, 5, BLOCK=32, num_stages=1
+        )
+    (launch,) = launches
+    code = aot.machine_code(launch, capability)
+    words = sass.constant_bank(launch.signature, launch.arguments, 4, capability)
+    for program in range(launch.programs):
+        split, rounds = program % 5, program // 5
+        share = min(21 * (split + 1), 103) - 21 * split
+        counts, unknown = sass.execute(code, words, program)
+        assert counts['LDG'] == share * (rounds + (rounds > 0)), program
+        assert not unknown
+
+
+@pytest.mark.skipif(
+    not version('triton').startswith(f'{kernel_report.TRITON}.'),
+    reason=f'the counts are of the code that Triton {kernel_report.TRITON} makes',
+)
+@pytest.mark.parametrize(
+    'operator, call, capability',
+    [
+        pytest.param(
+            operator, call, capability,
+            id=f'{operator}, {call}, sm_{capability}',
+            marks=[]
+            if capability == 90 and QUICK.get(operator, '-') in str(call)
+            else pytest.mark.slow,
+        )
+        for operator in OPERATORS
+        for call in real_calls(operator)
+        for capability in kernel_report.ISSUE
+    ],
+)  # fmt: skip
+def test_counts_are_those_of_the_table(operator, call, capability):
+    """Run `python -m tools.dev.kernel_report --write` after a change of a kernel."""
+    rows = {
+        (row['pass'], row['kernel']): row
+        for row in kernel_report.read(capability)
+        if (row['operator'], row['shape']) == (operator, str(call))
+    }
+    found = kernel_report.rows_of(call, capability)
+    assert [(row['pass'], row['kernel']) for row in found] == list(rows)
+    for row in found:
+        stored = rows[row['pass'], row['kernel']]
+        assert row['launches'] == int(stored['launches']), row
+        for key in ('instructions', 'tensor', 'registers', 'shared'):
+            expected = float(stored[key] or 0)
+            assert row.get(key, 0) == pytest.approx(expected, rel=0.1), (key, row)
+        assert row.get('spills', 0) <= float(stored['spills'] or 0), row

@@ -1,0 +1,273 @@
+"""Count what each Triton kernel costs at the shapes of real models, without a GPU.
+
+    python -m tools.dev.kernel_report --operators landmark_attention --capability 90
+
+`docs/benchmarks/README.md` says how to read the table. A kernel is compiled ahead of
+time, and `tools.dev.sass` follows a few of its programs through the disassembly. The
+rows `total` and `definition` compare an operator with its reference in eager PyTorch.
+"""
+
+import argparse
+import csv
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmattn.ops.operator import Operator
+from tools.benchmark.inputs import Draw
+from tools.benchmark.real_shapes import OPERATORS, Call, real_calls
+from tools.benchmark.tolerances import deterministic
+from tools.dev.aot import Launch, machine_code, record_launches, resources
+from tools.dev.sass import constant_bank, execute
+
+FOLDER = Path('docs/benchmarks')
+TRITON = '3.8'  # the version that the stored tables are of
+# Warp instructions and bytes a microsecond: 4 a clock on each of 132 and 108 SMs, and
+# what copies reach, on H100 SXM and A100 of 80 GB.
+ISSUE = {90: 900e3, 80: 600e3}
+BANDWIDTH = {90: 3.0e6, 80: 1.8e6}
+PROGRAMS = 4  # that are followed, evenly spaced over the grid
+FIELDS = (
+    'operator', 'shape', 'pass', 'kernel', 'launches', 'programs', 'warps', 'registers',
+    'spills', 'shared', 'tensor', 'instructions', 'loops_of_unknown_length', 'issue_us',
+    'floor_us', 'ratio',
+)  # fmt: skip
+PASSES = 'forward', 'backward'
+
+
+class EagerLaunches(TorchDispatchMode):
+    """Count operators of PyTorch that start a kernel, and the bytes that they move."""
+
+    def __init__(self):
+        super().__init__()
+        self.launches = self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        results = function._schema.returns
+        is_view = any(x.alias_info and not x.alias_info.is_write for x in results)
+        if not is_view and 'empty' not in function.__name__ and args:
+            self.launches += 1
+            self.bytes += num_bytes((*args, *(kwargs or {}).values(), out))
+        return out
+
+
+def num_bytes(values) -> int:
+    """Return the bytes that tensors in nested sequences hold, once where expanded."""
+    if isinstance(values, Tensor):
+        sizes = zip(values.shape, values.stride(), strict=True)
+        count = values.element_size()
+        for size, stride in sizes:
+            count *= size if stride else min(size, 1)
+        return count
+    if isinstance(values, (list, tuple)):
+        return sum(num_bytes(x) for x in values)
+    return 0
+
+
+def operator_arguments(call: Call) -> tuple[Operator, tuple, dict]:
+    """Return the operator, tensors on the meta device and settings of a call."""
+    found = []
+
+    def note(self, *tensors, backend=None, **settings):
+        found.append((self, tensors, settings))
+        return self.reference(*tensors, **settings)
+
+    def on_meta(self, *shape):
+        return torch.empty(shape, dtype=torch.float64, device='meta')
+
+    with (
+        mock.patch.object(Draw, 'exact', on_meta),
+        mock.patch.object(Operator, '__call__', note),
+    ):
+        call.function(*call.make_tensors(dtype=torch.bfloat16, device='meta'))
+    return found[0]
+
+
+def passes(call: Call) -> dict[str, tuple[list[Launch], int, int, EagerLaunches]]:
+    """Return of either pass: launches of Triton, the number of other launches, the
+    bytes of inputs and results, and what the definition does."""
+    operator, tensors, settings = operator_arguments(call)
+    kernels = operator.backends['triton']
+    given = [x for x in tensors if x is not None]
+
+    def forward():
+        return kernels.forward(*tensors, **settings)
+
+    with deterministic(call.deterministic):
+        triton, others, result = _run(forward)
+        out, *saved = (result,) if isinstance(result, Tensor) else result
+        if operator.num_saved > len(saved):
+            saved = [out, *saved]
+        backward = _run(lambda: kernels.backward(out, *saved, *tensors, **settings))
+    leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
+    with EagerLaunches() as definition:
+        expected = operator.reference(*leaves, **settings)
+    with EagerLaunches() as definition_backward:
+        torch.autograd.grad(
+            expected,
+            [x for x in leaves if x is not None],
+            torch.empty_like(expected),
+            allow_unused=True,
+        )
+    least = num_bytes(given) + num_bytes(out)
+    return {
+        'forward': (triton, others, least, definition),
+        'backward': (*backward[:2], least + num_bytes(given), definition_backward),
+    }
+
+
+def _run(function: Callable):
+    with record_launches() as launches, EagerLaunches() as eager:
+        result = function()
+    return launches, eager.launches, result
+
+
+CODE: dict[tuple[str, int], tuple[dict, str]] = {}
+
+
+def _compiled(launch: Launch, capability: int) -> tuple[dict[str, int], str]:
+    """Return the resources and the machine code of a launch."""
+    key = repr(launch), capability
+    if key not in CODE:
+        CODE[key] = resources(launch, capability), machine_code(launch, capability)
+    return CODE[key]
+
+
+def cost(launches: Sequence[Launch], capability: int) -> dict:
+    """Return the figures of all launches of a kernel: sums, and the largest sizes."""
+    figures = Counter()
+    for launch in launches:
+        usage, code = _compiled(launch, capability)
+        warps = launch.options.get('num_warps', 4)
+        words = constant_bank(launch.signature, launch.arguments, warps, capability)
+        numbers = sorted({i * launch.programs // PROGRAMS for i in range(PROGRAMS)})
+        runs = [execute(code, words, number) for number in numbers]
+        scale = warps * launch.programs / len(runs)
+        figures['tensor'] += round(scale * sum(x.tensor for x in runs))
+        figures['instructions'] += round(scale * sum(x.counts.total() for x in runs))
+        for name, value in dict(
+            programs=launch.programs,
+            warps=warps,
+            registers=usage['REG'],
+            spills=usage['STACK'] + usage['LOCAL'],
+            shared=usage['SHARED'],
+            loops_of_unknown_length=max(x.unknown for x in runs),
+        ).items():
+            figures[name] = max(figures[name], value)
+    return dict(
+        figures,
+        launches=len(launches),
+        issue_us=figures['instructions'] / ISSUE[capability],
+    )
+
+
+def rows_of(call: Call, capability: int) -> list[dict]:
+    """Return the rows of a call: kernels, their total and the definition."""
+    rows = []
+    for name, (launches, others, least, definition) in passes(call).items():
+        head = {'operator': call.operator, 'shape': str(call), 'pass': name}
+        names = sorted({x.kernel for x in launches})
+        kernels = [
+            cost([x for x in launches if x.kernel == kernel], capability)
+            for kernel in names
+        ]
+        rows += [
+            head | dict(kernel=kernel) | figures
+            for kernel, figures in zip(names, kernels, strict=True)
+        ]
+        total = {
+            key: sum(x[key] for x in kernels)
+            for key in ('tensor', 'instructions', 'issue_us')
+        }
+        floor = least / BANDWIDTH[capability]
+        rows.append(
+            head
+            | total
+            | dict(
+                kernel='total',
+                launches=len(launches) + others,
+                spills=max((x['spills'] for x in kernels), default=0),
+                floor_us=floor,
+                ratio=total['issue_us'] / floor,
+            )
+        )
+        rows.append(
+            head
+            | dict(
+                kernel='definition',
+                launches=definition.launches,
+                floor_us=definition.bytes / BANDWIDTH[capability],
+            )
+        )
+    return rows
+
+
+def path_of(capability: int) -> Path:
+    """Return the file of a capability's table."""
+    return FOLDER / f'kernels_sm{capability}.csv'
+
+
+def read(capability: int) -> list[dict]:
+    """Return the rows of a stored table, all values as text."""
+    with path_of(capability).open(newline='') as file:
+        return list(csv.DictReader(file))
+
+
+def _text(value) -> str:
+    return f'{value:.4g}' if isinstance(value, float) else str(value)
+
+
+def write(rows: Sequence[dict], file):
+    """Write rows as csv, floats with four digits."""
+    writer = csv.DictWriter(file, FIELDS, restval='', lineterminator='\n')
+    writer.writeheader()
+    writer.writerows({k: _text(v) for k, v in row.items()} for row in rows)
+
+
+def main(argv: Sequence[str] | None = None):
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('--operators', nargs='+', choices=OPERATORS, default=OPERATORS)
+    parser.add_argument('--capability', type=int, choices=sorted(ISSUE), default=90)
+    parser.add_argument('--shapes', default='', help='only calls whose name has this')
+    parser.add_argument(
+        '--write',
+        action='store_true',
+        help=f'replace the rows of these operators in {FOLDER}/kernels_sm*.csv',
+    )
+    args = parser.parse_args(argv)
+    rows = []
+    for operator in args.operators:
+        for call in real_calls(operator):
+            if args.shapes in str(call):
+                rows += rows_of(call, args.capability)
+                print(f'{operator}: {call}', file=sys.stderr)
+    if not args.write:
+        return write(rows, sys.stdout)
+    if not metadata.version('triton').startswith(f'{TRITON}.'):
+        parser.error(f'the tables are of Triton {TRITON}')
+    path = path_of(args.capability)
+    done = {(row['operator'], row['shape']) for row in rows}
+    names = {operator: {str(x) for x in real_calls(operator)} for operator in OPERATORS}
+    kept = read(args.capability) if path.exists() else []
+    rows += [
+        row
+        for row in kept
+        if (row['operator'], row['shape']) not in done
+        and row['shape'] in names[row['operator']]
+    ]
+    order = {name: i for i, name in enumerate(OPERATORS)}
+    rows.sort(key=lambda row: order[row['operator']])
+    with path.open('w', newline='') as file:
+        write(rows, file)
+
+
+if __name__ == '__main__':
+    main()
