@@ -363,6 +363,11 @@ def _least(flags, a, b, least):
     return min(a, b) if least else max(a, b)
 
 
+def _extend(flags, x, bits):
+    x &= (1 << bits) - 1
+    return x if 'U32' in flags or not x >> bits - 1 & 1 else x - (1 << bits)
+
+
 def _load(thread, flags, operands, count):
     """LDC loads one word by default, CS2R two."""
     if '64' in flags or ('SRZ' in operands and '32' not in flags):
@@ -395,6 +400,7 @@ RULES = {
     'VIADDMNMX': _rule(lambda flags, a, b, *rest: _least(flags, a + b & MASK, *rest)),
     'VIADD': _rule(lambda flags, a, b: a + b),
     'IABS': _rule(lambda flags, x: abs(signed(x))),
+    'SGXT': _rule(_extend),
     # Division: a reciprocal in floating point, corrected by integers.
     'I2F': _rule(lambda flags, x: _bits(float(x if 'U32' in flags else signed(x)))),
     'MUFU': _reciprocal,
