@@ -1,29 +1,19 @@
 // Multi-scale deformable attention on CPUs: the operators that Python calls.
 #include "ms_deform_attn_cpu.h"
 
-#include <cstdlib>
-#include <cstring>
-
+#include "instruction_sets.h"
 #include "tensors.h"
 
 namespace mmattn {
 namespace {
 
-// Returns the widest vectors that the processor and PyTorch's variable allow.
-Kernels choose_kernels() {
-#ifdef __x86_64__
-  const char* const limit = std::getenv("ATEN_CPU_CAPABILITY");
-  const bool allowed = limit == nullptr || std::strcmp(limit, "default") != 0;
-  if (allowed && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c")) {
-    return avx2_kernels();
-  }
-#endif
-  return baseline_kernels();
-}
-
 const Kernels& kernels() {
-  static const Kernels chosen = choose_kernels();
+#ifdef __x86_64__
+  static const bool wide = instruction_set() >= InstructionSet::kAvx2;
+  static const Kernels chosen = wide ? avx2_kernels() : baseline_kernels();
+#else
+  static const Kernels chosen = baseline_kernels();
+#endif
   return chosen;
 }
 

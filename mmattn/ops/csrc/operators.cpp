@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(mmattn_extension, library) {
+  library.def("instruction_set() -> int");
   library.def(
       "ms_deform_attn_forward(Tensor value, Tensor points, Tensor weights, "
       "Tensor? reference, int[] shapes, Tensor(a!) out) -> ()");

@@ -1,0 +1,23 @@
+// The instruction set of a processor, chosen when first asked for.
+#pragma once
+
+#include <cstdint>
+
+namespace mmattn {
+
+enum class InstructionSet : int64_t { kBaseline, kAvx2, kAvx512 };
+
+// Returns the widest set that the processor and PyTorch's ATEN_CPU_CAPABILITY allow.
+InstructionSet instruction_set();
+
+}  // namespace mmattn
+
+// The function of the chosen set, of a file that for_each_instruction_set.inl included.
+#ifdef __x86_64__
+#define MMATTN_DISPATCH(function)                                      \
+  (instruction_set() == InstructionSet::kAvx512     ? avx512::function \
+       : instruction_set() == InstructionSet::kAvx2 ? avx2::function   \
+                                                    : baseline::function)
+#else
+#define MMATTN_DISPATCH(function) (baseline::function)
+#endif

@@ -1,0 +1,167 @@
+// Vectors of float32 for one instruction set; for_each_instruction_set.inl includes it.
+// Arithmetic is the compiler's: a + b, a * b + c (fused where the set has it), a > b.
+namespace {
+
+typedef float Floats __attribute__((vector_size(VECTOR_BYTES)));
+typedef int32_t Ints __attribute__((vector_size(VECTOR_BYTES)));
+constexpr int kLanes = VECTOR_BYTES / 4;
+
+// Returns the number of vectors that hold `count` numbers.
+MMATTN_INLINE int64_t num_vectors(int64_t count) {
+  return (count + kLanes - 1) / kLanes;
+}
+
+MMATTN_INLINE Floats load(const float* from) {
+  Floats x;
+  std::memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+MMATTN_INLINE void store(float* to, Floats x) {
+  std::memcpy(to, &x, sizeof(x));
+}
+
+MMATTN_INLINE Floats broadcast(float x) {
+  return x - Floats{};  // -0 stays
+}
+
+MMATTN_INLINE Floats maximum(Floats a, Floats b) {
+  return a > b ? a : b;
+}
+
+// Widens BFloat16 or Half, or loads float.
+template <class T>
+MMATTN_INLINE Floats load_as_float(const T* from) {
+  if constexpr (std::is_same_v<T, float>) {
+    return load(from);
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    typedef uint16_t Shorts __attribute__((vector_size(VECTOR_BYTES / 2)));
+    typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
+    Shorts bits;
+    std::memcpy(&bits, from, sizeof(bits));
+    return (Floats)(__builtin_convertvector(bits, Words) << 16);
+  } else {
+#if VECTOR_BYTES == 32
+    return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#elif VECTOR_BYTES == 64
+    return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#else
+    Floats x;
+    for (int i = 0; i < kLanes; ++i) {
+      x[i] = widen(from[i]);
+    }
+    return x;
+#endif
+  }
+}
+
+// Reads `count` numbers at a stride and pads them with zeros to whole vectors.
+template <class T>
+MMATTN_INLINE void read_row(const T* from, int64_t stride, int64_t count, float* to) {
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kLanes <= count; i += kLanes) {
+      store(to + i, load_as_float(from + i));
+    }
+  }
+  for (; i < count; ++i) {
+    to[i] = widen(from[i * stride]);
+  }
+  for (; i % kLanes; ++i) {
+    to[i] = 0;
+  }
+}
+
+// Writes `count` numbers side by side, rounded to nearest even.
+template <class T>
+MMATTN_INLINE void write_row(const float* from, int64_t count, T* to) {
+  int64_t i = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    for (; i + kLanes <= count; i += kLanes) {
+      store(to + i, load(from + i));
+    }
+  }
+  for (; i < count; ++i) {
+    narrow(from[i], to[i]);
+  }
+}
+
+#if VECTOR_BYTES == 16
+constexpr Ints kLow = {0, 1, 4, 5}, kHigh = {2, 3, 6, 7};
+constexpr Ints kEven = {0, 2, 4, 6}, kOdd = {1, 3, 5, 7};
+#elif VECTOR_BYTES == 32
+constexpr Ints kLow = {0, 1, 8, 9, 4, 5, 12, 13};
+constexpr Ints kHigh = {2, 3, 10, 11, 6, 7, 14, 15};
+constexpr Ints kEven = {0, 2, 8, 10, 4, 6, 12, 14};
+constexpr Ints kOdd = {1, 3, 9, 11, 5, 7, 13, 15};
+#else
+constexpr Ints kLow = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
+constexpr Ints kHigh = {2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31};
+constexpr Ints kEven = {0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30};
+constexpr Ints kOdd = {1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31};
+#endif
+
+typedef float Four __attribute__((vector_size(16)));
+typedef int32_t FourInts __attribute__((vector_size(16)));
+
+// Combines the quarters of a vector, lane by lane, by + or by the larger.
+template <bool kSum>
+MMATTN_INLINE Four fold(Floats x) {
+#if VECTOR_BYTES == 16
+  return x;
+#else
+#if VECTOR_BYTES == 64
+  const __m256 a = _mm512_castps512_ps256(x), b = _mm512_extractf32x8_ps(x, 1);
+  const __m256 half = kSum ? _mm256_add_ps(a, b) : _mm256_max_ps(a, b);
+#else
+  const __m256 half = x;
+#endif
+  const __m128 low = _mm256_castps256_ps128(half);
+  const __m128 high = _mm256_extractf128_ps(half, 1);
+  return kSum ? _mm_add_ps(low, high) : _mm_max_ps(low, high);
+#endif
+}
+
+// Returns the sum of the lanes of each of four vectors.
+MMATTN_INLINE Four sum_lanes(Floats a, Floats b, Floats c, Floats d) {
+  const Floats ab = __builtin_shuffle(a, b, kLow) + __builtin_shuffle(a, b, kHigh);
+  const Floats cd = __builtin_shuffle(c, d, kLow) + __builtin_shuffle(c, d, kHigh);
+  return fold<true>(__builtin_shuffle(ab, cd, kEven) + __builtin_shuffle(ab, cd, kOdd));
+}
+
+MMATTN_INLINE float sum_lanes(Floats x) {
+  Four y = fold<true>(x);
+  y += __builtin_shuffle(y, FourInts{2, 3, 0, 1});
+  return y[0] + y[1];
+}
+
+// Returns the largest lane, of lanes that are not NaN.
+MMATTN_INLINE float max_lanes(Floats x) {
+  Four y = fold<false>(x);
+  const Four other = __builtin_shuffle(y, FourInts{2, 3, 0, 1});
+  y = y > other ? y : other;
+  return y[0] > y[1] ? y[0] : y[1];
+}
+
+// e^x to 2 units in the last place. It is 0 below -87.3 and at most 2.4e38.
+MMATTN_INLINE Floats exp(Floats x) {
+  const float lowest = -87.3f, largest = 88.37f;
+  const Floats magic = broadcast(12582912.0f);  // rounds to an integer, in its low bits
+  Floats r = x > largest ? broadcast(largest) : x;
+  r = r < lowest ? broadcast(lowest) : r;
+  const Floats shifted = r * 1.44269504f + magic;
+  const Floats n = shifted - magic;
+  r = r - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  const Ints exponent = ((Ints)shifted - (Ints)magic) << 23;
+  const Floats y = (Floats)((Ints)p + exponent);
+  return x >= lowest ? y : (x < lowest ? Floats{} : x);  // a NaN stays
+}
+
+}  // namespace
