@@ -12,4 +12,14 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "Tensor weights, Tensor? reference, int[] shapes, Tensor(a!) grad_value, "
       "Tensor(b!) grad_points, Tensor(c!) grad_weights, "
       "Tensor(d!)? grad_reference) -> ()");
+  library.def(
+      "local_attn_forward(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alpha, "
+      "int[] grid, int window, int special, bool fill, bool clipped, int bands, "
+      "Tensor(a!) out, Tensor(b!) lse, Tensor(c!) total, Tensor? dense_lse) -> ()");
+  library.def(
+      "local_attn_backward(Tensor grad, Tensor lse, Tensor q, Tensor k, Tensor v, "
+      "Tensor? bias, Tensor? alpha, int[] grid, int window, int special, bool fill, "
+      "bool clipped, int bands, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, "
+      "Tensor(d!)? dbias, Tensor(e!)? dalpha, Tensor(f!) total, Tensor(g!) dtotal, "
+      "Tensor(h!) dspecial, Tensor? delta, Tensor(i!)? dense_lse) -> ()");
 }

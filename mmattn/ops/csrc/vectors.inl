@@ -55,6 +55,14 @@ MMATTN_INLINE Floats load_as_float(const T* from) {
   }
 }
 
+// Asks for numbers that will be read soon.
+template <class T>
+MMATTN_INLINE void prefetch(const T* from, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / sizeof(T)) {
+    __builtin_prefetch(from + i);
+  }
+}
+
 // Reads `count` numbers at a stride and pads them with zeros to whole vectors.
 template <class T>
 MMATTN_INLINE void read_row(const T* from, int64_t stride, int64_t count, float* to) {
@@ -127,6 +135,18 @@ MMATTN_INLINE Four sum_lanes(Floats a, Floats b, Floats c, Floats d) {
   const Floats ab = __builtin_shuffle(a, b, kLow) + __builtin_shuffle(a, b, kHigh);
   const Floats cd = __builtin_shuffle(c, d, kLow) + __builtin_shuffle(c, d, kHigh);
   return fold<true>(__builtin_shuffle(ab, cd, kEven) + __builtin_shuffle(ab, cd, kOdd));
+}
+
+// Puts quarters side by side; narrower sets ignore the last ones.
+MMATTN_INLINE Floats join(Four a, Four b, Four c, Four d) {
+#if VECTOR_BYTES == 16
+  return a;
+#elif VECTOR_BYTES == 32
+  return _mm256_set_m128(b, a);
+#else
+  const __m512 low = _mm512_castps256_ps512(_mm256_set_m128(b, a));
+  return _mm512_insertf32x8(low, _mm256_set_m128(d, c), 1);
+#endif
 }
 
 MMATTN_INLINE float sum_lanes(Floats x) {

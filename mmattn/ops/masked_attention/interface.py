@@ -14,7 +14,7 @@ from ..derivatives import needs_reference
 from ..exporting import copied
 from ..operator import REFERENCE, Operator, out_and_lse
 from ..precision import cast_under_autocast, without_autocast
-from . import reference, torch_impl, triton_impl
+from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import masked_attention_decomposition
 
 MASK_FILLS = ('zero', 'neg_inf')
@@ -64,7 +64,7 @@ def masked_attention(
         mask_fill: 'zero' as in the paper, or 'neg_inf' to give tokens outside the mask
             no weight, which is neighborhood attention. Only hard masks support the
             latter.
-        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+        backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It computes the masked heads; global heads go through
             PyTorch's `scaled_dot_product_attention`. Only 'reference' supports second
             derivatives. None is 'reference' in forward mode, under `torch.func.grad`,
@@ -184,7 +184,7 @@ def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
 OPERATOR = Operator(
     'masked_attention',
     reference.masked_attention_reference,
-    {'triton': triton_impl, 'torch': torch_impl},
+    {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alpha',
     settings='SymInt[] grid, SymInt kernel_size, SymInt num_special, str mask_fill',
     outputs=out_and_lse,

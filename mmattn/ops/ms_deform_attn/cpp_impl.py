@@ -18,7 +18,7 @@ MIN_SPLIT_QUERIES = 256
 
 def unsupported(value, points, weights, reference) -> str | None:
     """Return why this backend does not support a call, or None."""
-    if reason := device_reason(value, 'cpu') or extension.UNAVAILABLE:
+    if reason := device_reason(value, 'cpu', 'meta') or extension.UNAVAILABLE:
         return reason
     if reason := dtype_reason(DTYPES, value, points, weights, reference):
         return reason

@@ -9,7 +9,7 @@ from ..checks import check_not_empty, check_one_device, check_one_dtype, check_s
 from ..exporting import is_exporting
 from ..operator import Operator, out_and_lse
 from ..precision import cast_under_autocast, without_autocast
-from . import reference, torch_impl, triton_impl
+from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import neighborhood_attention_decomposition
 
 
@@ -30,7 +30,7 @@ def neighborhood_attention(
         rpb: relative position bias, shape (M, 2 K - 1, 2 K - 1) with an odd K of at
             least 3. The score of the query at (y_q, x_q) and the key at (y_k, x_k) gets
             `rpb[:, K - 1 + y_k - y_q, K - 1 + x_k - x_q]`.
-        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+        backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It is 'reference' in forward mode and under
             `torch.func.grad`. Only 'reference' supports second derivatives.
 
@@ -95,7 +95,7 @@ def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
 OPERATOR = Operator(
     'neighborhood_attention',
     reference.neighborhood_attention_reference,
-    {'triton': triton_impl, 'torch': torch_impl},
+    {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor rpb',
     outputs=_outputs,
     example=_example,

@@ -1,0 +1,163 @@
+// Masked and neighborhood attention on CPUs: the operators that Python calls.
+#include "local_attn_cpu.h"
+
+#include <algorithm>
+
+#include "instruction_sets.h"
+#include "tensors.h"
+
+#define MMATTN_KERNELS "local_attn_cpu.inl"
+#include "for_each_instruction_set.inl"
+
+namespace mmattn {
+namespace {
+
+// Ranges of the keys of each query of an axis, and of the queries of each key.
+class Ranges {
+ public:
+  // Windows that cross a border are clipped there, or shifted into the map.
+  Ranges(int64_t side, int64_t window, bool clipped)
+      : side_(side), ranges_{Range(side), Range(side), Range(side), Range(side)} {
+    auto& [first_key, num_keys, first_query, num_queries] = ranges_;
+    const int64_t radius = window / 2, zero = 0;
+    for (int64_t i = 0; i < side; ++i) {
+      int64_t first = i - radius, last = i + radius;
+      if (!clipped) {
+        first = std::clamp(first, zero, side - window);
+        last = first + window - 1;
+      }
+      first_key[i] = std::max(first, zero);
+      num_keys[i] = std::min(last, side - 1) - first_key[i] + 1;
+      for (int64_t key = first_key[i]; key < first_key[i] + num_keys[i]; ++key) {
+        first_query[key] = num_queries[key] == 0 ? i : first_query[key];
+        ++num_queries[key];
+      }
+    }
+  }
+
+  Axis axis() const {
+    return {
+        side_,
+        ranges_[0].data(),
+        ranges_[1].data(),
+        ranges_[2].data(),
+        ranges_[3].data()};
+  }
+
+  int64_t most_keys() const {
+    return side_ ? *std::max_element(ranges_[1].begin(), ranges_[1].end()) : 0;
+  }
+
+  int64_t most_queries() const {
+    return side_ ? *std::max_element(ranges_[3].begin(), ranges_[3].end()) : 0;
+  }
+
+ private:
+  using Range = std::vector<int64_t>;
+  int64_t side_;
+  Range ranges_[4];
+};
+
+Tokens tokens_of(const Tensor& x) {
+  return {
+      x.mutable_data_ptr(),
+      storage_of(x),
+      {x.stride(0), x.stride(1), x.stride(2), x.stride(3)}};
+}
+
+float* floats_of(const std::optional<Tensor>& x) {
+  return x ? static_cast<float*>(x->mutable_data_ptr()) : nullptr;
+}
+
+struct Problem {
+  Problem(
+      const Tensor& q, const Tensor& k, const Tensor& v,
+      const std::optional<Tensor>& bias, const std::optional<Tensor>& alpha,
+      const std::vector<int64_t>& grid, int64_t window, int64_t special, bool fill,
+      bool clipped, int64_t bands)
+      : rows(grid[0], window, clipped), columns(grid[1], window, clipped) {
+    call.B = q.size(0);
+    call.N = q.size(1);
+    call.M = q.size(2);
+    call.D = q.size(3);
+    call.special = special;
+    call.rows = rows.axis();
+    call.columns = columns.axis();
+    call.max_keys = std::max(rows.most_keys(), columns.most_keys());
+    call.max_queries = rows.most_queries();
+    call.bands = bands;
+    call.band_rows = (grid[0] + bands - 1) / bands;
+    call.soft = alpha.has_value();
+    call.fill = fill && !call.soft;
+    call.q = tokens_of(q);
+    call.k = tokens_of(k);
+    call.v = tokens_of(v);
+    call.bias = floats_of(bias);
+    call.table_side = bias ? bias->size(1) : 0;
+    call.alpha = floats_of(alpha);
+  }
+
+  template <class Function>
+  void run(int64_t tasks, Function function) const {
+    torch::stable::parallel_for(
+        0, tasks, 1, [&](int64_t begin, int64_t end) { function(call, begin, end); });
+  }
+
+  Ranges rows, columns;
+  LocalCall call{};
+};
+
+void forward(
+    Tensor q, Tensor k, Tensor v, std::optional<Tensor> bias,
+    std::optional<Tensor> alpha, std::vector<int64_t> grid, int64_t window,
+    int64_t special, bool fill, bool clipped, int64_t bands, Tensor out, Tensor lse,
+    Tensor total, std::optional<Tensor> dense_lse) {
+  Problem problem(q, k, v, bias, alpha, grid, window, special, fill, clipped, bands);
+  LocalCall& call = problem.call;
+  call.out = tokens_of(out);
+  call.lse = floats_of(lse);
+  call.total = floats_of(total);
+  call.dense_lse = floats_of(dense_lse);
+  if (call.fill) {
+    problem.run(call.B * call.M, MMATTN_DISPATCH(local_sums));
+  }
+  problem.run(call.B * call.M * (bands + 1), MMATTN_DISPATCH(local_forward));
+}
+
+void backward(
+    Tensor grad, Tensor lse, Tensor q, Tensor k, Tensor v, std::optional<Tensor> bias,
+    std::optional<Tensor> alpha, std::vector<int64_t> grid, int64_t window,
+    int64_t special, bool fill, bool clipped, int64_t bands, Tensor dq, Tensor dk,
+    Tensor dv, std::optional<Tensor> dbias, std::optional<Tensor> dalpha, Tensor total,
+    Tensor dtotal, Tensor dspecial, std::optional<Tensor> delta,
+    std::optional<Tensor> dense_lse) {
+  Problem problem(q, k, v, bias, alpha, grid, window, special, fill, clipped, bands);
+  LocalCall& call = problem.call;
+  call.grad = tokens_of(grad);
+  call.lse = floats_of(lse);
+  call.dq = tokens_of(dq);
+  call.dk = tokens_of(dk);
+  call.dv = tokens_of(dv);
+  call.dbias = floats_of(dbias);
+  call.dalpha = floats_of(dalpha);
+  call.total = floats_of(total);
+  call.dtotal = floats_of(dtotal);
+  call.dspecial = floats_of(dspecial);
+  call.delta = floats_of(delta);
+  call.dense_lse = floats_of(dense_lse);
+  if (call.fill) {
+    problem.run(call.B * call.M, MMATTN_DISPATCH(local_sums));
+  }
+  problem.run(call.B * call.M * bands, MMATTN_DISPATCH(local_backward));
+  if (special > 0 || call.soft) {
+    problem.run(call.B * call.M, MMATTN_DISPATCH(local_backward_dense));
+  }
+}
+
+}  // namespace
+}  // namespace mmattn
+
+STABLE_TORCH_LIBRARY_IMPL(mmattn_extension, CPU, library) {
+  library.impl("local_attn_forward", TORCH_BOX(&mmattn::forward));
+  library.impl("local_attn_backward", TORCH_BOX(&mmattn::backward));
+}
