@@ -42,6 +42,16 @@ def needs(compiler: str):
     )
 
 
+NEEDED = [needs('c++'), *([pytest.mark.slow] if extension.UNAVAILABLE else [])]
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Load the extension, and build it first where it is not installed."""
+    load_extension()
+    monkeypatch.setattr(extension, 'UNAVAILABLE', None)
+
+
 def build(wanted: str, **environment: str) -> tuple[Path, str]:
     """The library that setup.py builds on a wish, and what the compilers printed."""
     folder = new_folder()

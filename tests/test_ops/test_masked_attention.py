@@ -4,11 +4,17 @@ import importlib
 from functools import partial
 from itertools import product
 
+import compiled_extension
 import pytest
 import torch
 from largest_tensor import LargestTensor
 from operator_cases import setup as setup_operator
-from operator_checks import check_decomposition, check_operator, every_case
+from operator_checks import (
+    assert_equal,
+    check_decomposition,
+    check_operator,
+    every_case,
+)
 
 from mmattn.ops import masked_attention, neighborhood_mask
 from mmattn.ops.masked_attention import torch_impl, torch_planes, torch_soft
@@ -34,6 +40,9 @@ SHAPES = {
     'map lower than the mask': dict(grid=(2, 40), kernel_size=5),
     'one of everything': dict(grid=(1, 1), num_special=0, B=1, M=1, D=1),
 }
+WIDE_SHAPES = {
+    f'heads of {D}': dict(grid=(6, 7), D=D, B=1, M=2) for D in (16, 32, 37, 64, 128)
+} | {'three bands': dict(grid=(70, 3), num_special=1, B=1)}
 KINDS = {
     'hard': dict(),
     'bias': dict(bias=True),
@@ -49,6 +58,10 @@ GEOMETRIES = {
 BACKENDS = {'torch': 'torch', 'reference': 'reference'}
 every_kind = pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS)
 setup = partial(setup_operator, 'masked_attention')
+compiled = compiled_extension.compiled
+needs_compiler = pytest.mark.parametrize(
+    'name', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
+)
 reference = importlib.import_module('mmattn.ops.masked_attention.reference')
 
 
@@ -111,6 +124,30 @@ def test_cpu_backend_on_small_maps(shape, kind, dtype):
     check_operator(*setup('torch', dtype=dtype, **shape, **kind))
 
 
+@needs_compiler
+@every_case(2, shape=SHAPES | WIDE_SHAPES, kind=KINDS)
+def test_compiled_backend(compiled, name, shape, kind, dtype):
+    """Float64 takes the place of float32, which the kernels compute in."""
+    dtype = torch.float32 if dtype == torch.float64 else dtype
+    check_operator(*setup(name, dtype=dtype, **shape, **kind))
+
+
+@needs_compiler
+def test_compiled_backend_adds_bands_in_any_number_of_threads(compiled, name):
+    shape = dict(grid=(70, 5), num_special=1, B=1, M=1, bias=True)
+    function, inputs = setup(name, **shape)
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            results.append(run_with_grads(function, inputs))
+    finally:
+        torch.set_num_threads(threads)
+    assert_equal(*results)
+    check_operator(function, inputs)
+
+
 @every_kind
 @pytest.mark.parametrize('elements', [1, 3000])
 def test_cpu_backend_in_groups_and_bands(monkeypatch, linear, elements, kind):
@@ -152,14 +189,28 @@ def constant_scores(inputs, score, alternate):
     return [q, k, v, bias, alpha]
 
 
+BOTH = ['torch', pytest.param('cpp', marks=compiled_extension.NEEDED)]
+
+
+@pytest.fixture
+def any_cpu(request, linear, name):
+    """Load what a backend needs; PyTorch's takes the way of large maps."""
+    if name == 'cpp':
+        request.getfixturevalue('compiled')
+
+
+every_cpu = pytest.mark.parametrize('name', BOTH)
+
+
+@every_cpu
 @pytest.mark.parametrize(
     'score, alternate',
     [(137.0, False), (-249.0, False), (249.0, True), (1e-4, False)],
     ids=str,
 )
 @every_kind
-def test_extreme_scores(linear, kind, score, alternate):
-    function, inputs = setup('torch', grid=(7, 6), D=16, **kind)
+def test_extreme_scores(any_cpu, name, kind, score, alternate):
+    function, inputs = setup(name, grid=(7, 6), D=16, **kind)
     # Where neighbors have no weight and all others one score, alpha's gradient is 0,
     # a sum of terms a hundred times as large as others'.
     alpha_matters = score > -100 or alternate
@@ -167,12 +218,20 @@ def test_extreme_scores(linear, kind, score, alternate):
     check_operator(function, inputs, [True] * 4 + [alpha_matters])
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-def test_soft_mask_where_the_correction_cancels(monkeypatch, linear, dtype):
+@pytest.mark.parametrize(
+    'name, dtype',
+    [
+        ('torch', torch.float64),
+        ('torch', torch.float32),
+        pytest.param('cpp', torch.float32, marks=compiled_extension.NEEDED),
+    ],
+    ids=str,
+)
+def test_soft_mask_where_the_correction_cancels(monkeypatch, any_cpu, name, dtype):
     """Scores fall with the distance so fast that alpha raises neighbors most."""
     grid, D = (6, 6), 16
     function, (_, _, v, _, _) = setup(
-        'torch', grid=grid, num_special=0, B=1, D=D, dtype=dtype
+        name, grid=grid, num_special=0, B=1, D=D, dtype=dtype
     )
     sides = map(torch.arange, grid)
     y, x = (side.flatten() - 2 for side in torch.meshgrid(*sides, indexing='ij'))
@@ -186,15 +245,18 @@ def test_soft_mask_where_the_correction_cancels(monkeypatch, linear, dtype):
     alpha = torch.tensor([0.5, 0.25, 0.75], dtype=dtype)
     inputs = [q, k, v, None, alpha]
     check_operator(function, inputs)
+    if name == 'cpp':
+        return
     monkeypatch.setattr(torch_soft, 'CANCELED', float('inf'))
     with pytest.raises(AssertionError):
         check_operator(function, inputs)
 
 
+@every_cpu
 @pytest.mark.parametrize('token', [0, 4, 17, 34])
-def test_nan_stays_in_its_support(linear, token):
+def test_nan_stays_in_its_support(any_cpu, name, token):
     """On maps whose rows are neighbors in memory, corners and edges above all."""
-    function, inputs = setup('torch', num_special=0)
+    function, inputs = setup(name, num_special=0)
     mask = neighborhood_mask((7, 5), 3)
     for position in range(2):
         broken = [None if x is None else x.clone() for x in inputs]

@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import product
 
+import compiled_extension
 import pytest
 import torch
 from largest_tensor import LargestTensor
@@ -62,6 +63,9 @@ def backend(name):
     return partial(neighborhood_attention, backend=name)
 
 
+compiled = compiled_extension.compiled
+
+
 @every_shape
 def test_reference_against_loops(shape):
     check_operator(
@@ -75,6 +79,25 @@ def test_reference_against_loops(shape):
 def test_every_form(monkeypatch, shape, form, dtype):
     take_form(monkeypatch, form)
     check_operator(backend('torch'), make_inputs(**shape, dtype=dtype))
+
+
+@pytest.mark.parametrize('name', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
+@every_case(2, shape=SHAPES | {'bands': dict(grid=(60, 7), K=3, M=1, D=32)})
+def test_compiled_backend(compiled, name, shape, dtype):
+    dtype = torch.float32 if dtype == torch.float64 else dtype
+    check_operator(backend(name), make_inputs(**shape, dtype=dtype))
+
+
+@pytest.mark.parametrize('name', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
+@pytest.mark.parametrize('position', [1, 2])
+def test_nan_stays_in_its_windows(compiled, name, position):
+    inputs = make_inputs(grid=(25, 27), K=5)
+    inputs[position] = inputs[position].clone()
+    inputs[position][0, 1, 12, 1] = float('nan')
+    out = backend(name)(*inputs)
+    broken = out[0, :, :, 1].isnan().any(-1)
+    assert broken[:4, 10:15].all() and broken.sum() == 20
+    assert out.isnan().sum() == 20 * out.shape[-1]
 
 
 def test_all_forms_agree_on_a_large_map(monkeypatch):
@@ -96,7 +119,7 @@ def test_form_depends_on_the_size(monkeypatch):
 
     monkeypatch.setattr(stencil, 'attend_part', attend_part)
     for grid in ((14, 14), (28, 28), (56, 56)):
-        neighborhood_attention(*make_inputs(grid=grid, K=7, B=1, M=1, D=1))
+        backend('torch')(*make_inputs(grid=grid, K=7, B=1, M=1, D=1))
     assert forms == [('map', 1), ('map', 4), ('rows', 2), ('columns', 4)]
 
 
