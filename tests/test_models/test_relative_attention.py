@@ -81,11 +81,12 @@ def test_layer_is_its_definition(case):
 
 
 @pytest.mark.parametrize('num_masked', [0, 2, 3])
-def test_heads_one_by_one_are_all_heads_at_once(num_masked, monkeypatch):
+def test_rows_of_queries_are_all_at_once(num_masked, monkeypatch):
     layer = randomize(RelativeMaskedAttention(12, 3, num_masked)).double()
     x = torch.randn(2, 35, 12, dtype=torch.float64)
     expected = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
     monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', -1)
+    monkeypatch.setattr(relative_attention, 'QUERY_ROWS', 2)
     actual = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
     assert_close(actual, expected)
     monkeypatch.setattr(layer, 'attend_globally', None)

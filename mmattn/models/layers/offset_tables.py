@@ -20,11 +20,18 @@ def central_bias(table: Tensor, kernel_size: int) -> Tensor:
     return table
 
 
-def spread_table(table: Tensor, grid: Sequence[int]) -> Tensor:
+def spread_table(
+    table: Tensor, grid: Sequence[int], queries: slice = slice(None)
+) -> Tensor:
     """Return the bias (M, N, N) of each query and key from a table (M, rows, columns).
 
     It looks up whole lines of keys: single numbers take three times as long, and more
     in the backward.
+
+    Args:
+        table: a number for each offset from key to query.
+        grid: the map (H, W), of N = H * W pixels.
+        queries: rows of the map whose queries are wanted, all by default.
     """
     H, W = grid
     M, count, _ = table.shape
@@ -35,8 +42,8 @@ def spread_table(table: Tensor, grid: Sequence[int]) -> Tensor:
     lines = table.index_select(2, columns.flatten()).view(M, count, W, W)
     lines = lines.transpose(1, 2).reshape(M, W * count, W)  # x_q and row, x_k
     x_q = torch.arange(W, device=table.device)
-    index = x_q[:, None] * count + rows[:, None]  # (y_q, x_q, y_k)
-    return lines.index_select(1, index.flatten()).view(M, H * W, H * W)
+    index = x_q[:, None] * count + rows[queries, None]  # (y_q, x_q, y_k)
+    return lines.index_select(1, index.flatten()).view(M, -1, H * W)
 
 
 def clipped_offsets(side: int, middle: int, device: torch.device) -> Tensor:

@@ -3,18 +3,22 @@
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import masked_attention
+from mmattn.ops.derivatives import needs_reference
+from mmattn.ops.precision import cast_under_autocast, without_autocast
 
 from ..offset_tables import central_bias, spread_table
 from ..resize import fit_on_load, resize_grid
 from .attention import MaskedAttention
 
-# The bias of all global heads together, 64 MiB in float32; beyond it, heads are
-# computed one by one.
+# The bias of all global heads together, 64 MiB in float32; beyond it, the queries of a
+# head are computed by some rows of the map at a time, so that biases stay in cache.
 MAX_BIAS_ELEMENTS = 1 << 24
+QUERY_ROWS = 4
 
 
 class RelativeMaskedAttention(MaskedAttention):
@@ -24,8 +28,8 @@ class RelativeMaskedAttention(MaskedAttention):
     each offset from key to query, a column for each head. Masked heads get the bias
     inside their mask, so they read only the central R x R entries.
 
-    On large maps global heads are computed one by one, and again in the backward, so
-    that N x N numbers are held for one head only.
+    On large maps global heads are computed by rows of queries, and again in the
+    backward, so that N x N numbers are never held.
 
     Args:
         embed_dims, num_heads, kernel_size, mask_fill, backend: see `MaskedAttention`.
@@ -87,7 +91,9 @@ class RelativeMaskedAttention(MaskedAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Sequence[int]) -> Tensor:
         N, M = q.shape[1:3]
         num_masked = len(self.masked_heads)
-        if (M - num_masked) * N * N <= MAX_BIAS_ELEMENTS:
+        is_small = (M - num_masked) * N * N <= MAX_BIAS_ELEMENTS
+        table = self.relative_position_bias_table
+        if is_small or self.backend == 'reference' or needs_reference(q, k, v, table):
             return super().attend(q, k, v, grid)
         table = self.table(grid)
         outs = []
@@ -102,28 +108,39 @@ class RelativeMaskedAttention(MaskedAttention):
                     backend=self.backend,
                 )
             )
-        for head in range(num_masked, M):
-            heads = slice(head, head + 1)
-            views = [x[:, :, heads] for x in (q, k, v)]
-            outs.append(
-                checkpoint(
-                    self.attend_globally,
-                    *views,
-                    table[heads],
-                    grid,
-                    use_reentrant=False,
-                    preserve_rng_state=False,
-                )
-            )
+        if num_masked < M:
+            views = [x[:, :, num_masked:] for x in (q, k, v)]
+            outs.append(self.attend_globally(*views, table[num_masked:], grid))
         return torch.cat(outs, dim=2)
 
     def attend_globally(self, q, k, v, table, grid):
-        return masked_attention(
-            q,
-            k,
-            v,
-            grid,
-            masked_heads=0,
-            global_bias=spread_table(table, grid),
-            backend=self.backend,
-        )
+        """Attend with global heads of a large map, by rows of one head's queries."""
+        q, k, v = (x.transpose(1, 2) for x in cast_under_autocast(q, k, v))
+        H, W = grid
+        heads = []
+        for m in range(q.shape[1]):
+            head = slice(m, m + 1)
+            rows = []
+            for first in range(0, H, QUERY_ROWS):
+                part = slice(first, first + QUERY_ROWS)
+                inputs = q[:, head, first * W : part.stop * W], k[:, head], v[:, head]
+                rows.append(
+                    checkpoint(
+                        attend_from_rows,
+                        *inputs,
+                        table[head],
+                        grid,
+                        part,
+                        use_reentrant=False,
+                        preserve_rng_state=False,
+                    )
+                )
+            heads.append(torch.cat(rows, 2))
+        return torch.cat(heads, 1).transpose(1, 2)
+
+
+def attend_from_rows(q, k, v, table, grid, rows):
+    """Attend from some rows of a map to all of it; tensors are (B, M, N, D)."""
+    bias = spread_table(table, grid, rows)[None].to(q.dtype)
+    with without_autocast(q):
+        return F.scaled_dot_product_attention(q, k, v, bias)
