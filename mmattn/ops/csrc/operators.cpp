@@ -22,4 +22,13 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "bool clipped, int bands, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, "
       "Tensor(d!)? dbias, Tensor(e!)? dalpha, Tensor(f!) total, Tensor(g!) dtotal, "
       "Tensor(h!) dspecial, Tensor? delta, Tensor(i!)? dense_lse) -> ()");
+  library.def(
+      "deformable_attention_forward(Tensor q, Tensor k, Tensor v, Tensor positions, "
+      "Tensor table, int[] grid, bool align_corners, Tensor(a!) out, "
+      "Tensor(b!) lse) -> ()");
+  library.def(
+      "deformable_attention_backward(Tensor grad, Tensor out, Tensor lse, Tensor q, "
+      "Tensor k, Tensor v, Tensor positions, Tensor table, int[] grid, "
+      "bool align_corners, Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, "
+      "Tensor(d!) grad_positions, Tensor(e!) grad_table) -> ()");
 }

@@ -16,7 +16,7 @@ from ..checks import (
 )
 from ..operator import Operator, out_and_lse
 from ..precision import cast_under_autocast, without_autocast
-from . import reference, torch_impl, triton_impl
+from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import deformable_attention_decomposition
 
 
@@ -54,9 +54,9 @@ def deformable_attention(
         align_corners: places the queries as `grid_sample` does. True puts the centers
             of the outer pixels at -1 and 1, as DAT++ does, and False their outer edges,
             as DAT does. The only pixel of a side lies at 0.
-        backend: 'triton', 'torch', 'reference', or None for the fastest one that
-            supports the call. It is 'reference' for small maps on CPUs, in forward mode
-            and under `torch.func.grad`.
+        backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
+            supports the call. It is 'reference' in forward mode and under
+            `torch.func.grad`, and on CPUs without 'cpp' for small maps.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -118,7 +118,7 @@ def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
 OPERATOR = Operator(
     'deformable_attention',
     reference.deformable_attention_reference,
-    {'triton': triton_impl, 'torch': torch_impl},
+    {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table',
     settings='SymInt[] grid, bool align_corners',
     outputs=out_and_lse,

@@ -1,0 +1,33 @@
+// Deformable attention on CPUs: what a call of the kernels is given.
+#pragma once
+
+#include <cstdint>
+
+#include "storage.h"
+
+namespace mmattn {
+
+// A tensor (B, tokens, M, D) whose channels lie side by side.
+struct TokensOfHeads {
+  void* data;
+  int64_t strides[3];
+};
+
+struct DeformableCall {
+  int64_t B, H, W, K, M, D, G, Th, Tw;
+  bool align_corners;
+  Storage storage;  // of the tokens
+  TokensOfHeads q, k, v, out, grad, grad_q;
+  const float *positions, *table;  // (B, G, K, 2), (M, Th, Tw)
+  float* lse;  // (B, M, N)
+  // Of the backward, one for each task: (splits, B, M, ...).
+  float *grad_k, *grad_v;  // (K, D)
+  float *grad_positions, *grad_table;  // (K, 2), (Th, Tw)
+  int64_t splits;
+
+  int64_t num_queries() const {
+    return H * W;
+  }
+};
+
+}  // namespace mmattn
