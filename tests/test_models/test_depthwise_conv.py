@@ -76,6 +76,29 @@ def test_output_and_gradients(shape, kernel_size, bias, weight_gradient, calls):
         assert_close(f'grad of {name}', want, got)
 
 
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_residual_adds_the_input(dtype):
+    conv, x = make((2, 7, 5), 3)
+    tensors = [x, *(p.detach() for p in conv.parameters())]
+    expected, expected_grads = run_with_grads(
+        lambda x, *args: x + plain(conv, x, *args), tensors, dtype=torch.float64
+    )
+    conv.residual = True
+    out, grads = run_with_grads(partial(ours, conv), [t.to(dtype) for t in tensors])
+    assert_close('out', expected, out, dtype)
+    for want, got in zip(expected_grads, grads, strict=True):
+        assert_close('grad', want, got, dtype)
+    with torch.autocast('cpu', torch.bfloat16):
+        conv.float().weight.data[:] = 2**-8  # lost beside 1 in bfloat16
+        rest = conv(torch.ones_like(x)) - 1 - conv.bias
+    assert_close(
+        'beside 1',
+        torch.full_like(rest[:, 1:-1, 1:-1], 9 / 256),
+        rest[:, 1:-1, 1:-1],
+        torch.bfloat16,
+    )
+
+
 def test_each_pixel_limit_has_its_gradient(monkeypatch):
     seen = []
     conv2d_weight = depthwise_conv.conv2d_weight

@@ -56,13 +56,12 @@ class ResidualConvMlp(nn.Module):
     def __init__(self, embed_dims: int):
         super().__init__()
         self.fc1 = PointwiseLinear(embed_dims, 4 * embed_dims)
-        self.dwconv = DepthwiseConv(4 * embed_dims, 3)
+        self.dwconv = DepthwiseConv(4 * embed_dims, 3, residual=True)
         self.act = nn.GELU()
         self.fc2 = PointwiseLinear(4 * embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.fc1(x)
-        return self.fc2(self.act(x + self.dwconv(x)))
+        return self.fc2(self.act(self.dwconv(self.fc1(x))))
 
 
 class DATPlusPlusBlock(nn.Module):
@@ -77,7 +76,7 @@ class DATPlusPlusBlock(nn.Module):
         conv_mlp: bool = True,
     ):
         super().__init__()
-        self.lpu = DepthwiseConv(embed_dims, 3) if lpu else None
+        self.lpu = DepthwiseConv(embed_dims, 3, residual=True) if lpu else None
         self.norm1 = nn.LayerNorm(embed_dims)
         self.attn = attn
         self.norm2 = nn.LayerNorm(embed_dims)
@@ -90,7 +89,7 @@ class DATPlusPlusBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.lpu is not None:
-            x = x + self.lpu(x)
+            x = self.lpu(x)
         x = x + self.drop_path(self.attn(self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 

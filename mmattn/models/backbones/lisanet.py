@@ -56,7 +56,10 @@ ACTIVATIONS = {'gelu': nn.GELU, 'star_relu': StarReLU}
 
 
 class LiSABlock(nn.Module):
-    """Conv position embedding, if any, attention and MLP, with residuals."""
+    """Conv position embedding, if any, attention and MLP, with residuals.
+
+    The position embedding adds its input itself.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class LiSABlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.position is not None:
-            x = x + self.position(x)
+            x = self.position(x)
         x = x + self.drop_path(self.attn(self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
@@ -229,7 +232,7 @@ class LiSANet(BaseBackbone):
                 attn = attention(channels, grids[stage])
             position, mlp = None, PointwiseMlp(channels, hidden_dims, act_layer)
             if not plain:
-                position = DepthwiseConv(channels, 3)
+                position = DepthwiseConv(channels, 3, residual=True)
                 mlp = ConvMlp(channels, hidden_dims, act_layer)
             return LiSABlock(channels, position, attn, mlp, drop_path)
 
