@@ -128,6 +128,7 @@ def test_backend_that_runs_on_the_cpu_alone(name):
 )
 def test_small_calls_take_the_reference(monkeypatch, name, size, limit):
     """Those of deformable attention without gradients, too, and in compiled graphs."""
+    monkeypatch.setattr(extension, 'UNAVAILABLE', 'not built')
     case = CASES[name]
     function, inputs = case.setup()
     inputs[1].requires_grad_()

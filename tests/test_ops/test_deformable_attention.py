@@ -2,17 +2,24 @@
 
 from functools import partial
 
+import compiled_extension
 import pytest
 import torch
 from largest_tensor import LargestTensor
 from operator_cases import names_of
 from operator_cases import setup as setup_operator
-from operator_checks import check_decomposition, check_operator, every_case
+from operator_checks import (
+    check_as_near_as_the_definition,
+    check_decomposition,
+    check_operator,
+    every_case,
+)
 
-from mmattn.ops.deformable_attention import torch_impl
+from mmattn.ops.deformable_attention import cpp_impl, torch_impl
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
 GRID = (7, 5)
+compiled = compiled_extension.compiled
 NAMES = names_of('deformable_attention')
 SHAPES = {
     'table for the grid': dict(),
@@ -27,13 +34,34 @@ SHAPES = {
     'queries 63 in a row': dict(grid=(1, 63)),
     'queries 63 in a column': dict(grid=(63, 1), table_size=(7, 7)),
     'one key': dict(grid=(3, 4), K=1),
+    'blocks of keys': dict(grid=(5, 61), K=131, B=1),
     'one of everything': dict(grid=(1, 1), K=1, B=1, M=1, D=1, G=1),
 }
 PLACES = {'DAT++': True, 'DAT': False}
 
 
-def setup(name='torch', **shape):
-    return setup_operator('deformable_attention', name, **shape)
+both_backends = pytest.mark.parametrize(
+    'backend', ['torch', pytest.param('cpp', marks=compiled_extension.NEEDED)]
+)
+
+
+@pytest.fixture
+def backend():
+    return 'torch'
+
+
+@pytest.fixture
+def setup(request, backend):
+    """Return a function that makes calls of a backend; `cpp` has no float64."""
+    if backend == 'cpp':
+        request.getfixturevalue('compiled')
+
+    def make(name=backend, dtype=torch.float32, **shape):
+        if name == 'cpp' and dtype == torch.float64:
+            dtype = torch.float32
+        return setup_operator('deformable_attention', name, dtype=dtype, **shape)
+
+    return make
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +113,7 @@ def by_hats(grid, align_corners):
 
 
 @every_case(narrow=False, shape=SHAPES, align_corners=PLACES)
-def test_of_small_maps(shape, dtype, align_corners, monkeypatch):
+def test_of_small_maps(setup, shape, dtype, align_corners, monkeypatch):
     monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 1 << 18)
     settings = dict(align_corners=align_corners, dtype=dtype)
     function, inputs = setup('torch', **settings, **shape)
@@ -110,24 +138,25 @@ def test_decomposition(shape, dtype, align_corners):
     align_corners=PLACES,
     name={'torch': 'torch', 'def': 'reference'},
 )
-def test_against_hats(shape, name, align_corners, dtype):
+def test_against_hats(setup, shape, name, align_corners, dtype):
     function, inputs = setup(name, align_corners=align_corners, dtype=dtype, **shape)
     hats = by_hats(shape.get('grid', GRID), align_corners)
     check_operator(function, inputs, expected=hats)
 
 
+@both_backends
 @every_case(shape=SHAPES, align_corners=PLACES)
-def test_cpu_backend(shape, dtype, align_corners):
+def test_cpu_backend(setup, shape, dtype, align_corners):
     check_operator(*setup(align_corners=align_corners, dtype=dtype, **shape))
 
 
 @every_case(narrow=False, shape=SHAPES)
-def test_cpu_backend_in_blocks(blocks, shape, dtype):
+def test_cpu_backend_in_blocks(setup, blocks, shape, dtype):
     check_operator(*setup(dtype=dtype, **shape))
 
 
 @pytest.mark.parametrize('elements', [300, 3000, 1 << 18])
-def test_heads_and_images_at_once(monkeypatch, elements):
+def test_heads_and_images_at_once(setup, monkeypatch, elements):
     """Part of the heads of an image, some images, all."""
     monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', elements)
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4)))
@@ -135,7 +164,7 @@ def test_heads_and_images_at_once(monkeypatch, elements):
 
 
 @pytest.mark.parametrize('table_size', [None, (13, 13)], ids=['unit step', 'any'])
-def test_no_map_of_all_pairs_is_made(monkeypatch, table_size):
+def test_no_map_of_all_pairs_is_made(setup, monkeypatch, table_size):
     monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', 1 << 14)
     monkeypatch.setattr(torch_impl, 'BLOCK_QUERIES', 1 << 10)
     grid, K = (40, 50), 200
@@ -152,9 +181,10 @@ TABLES = {'unit step': None, 'any': (6, 9)}
 both_tables = pytest.mark.parametrize('table_size', TABLES.values(), ids=TABLES.keys())
 
 
+@both_backends
 @pytest.mark.parametrize('align_corners', PLACES.values(), ids=PLACES)
 @both_tables
-def test_keys_at_the_clamps_and_outside(table_size, align_corners):
+def test_keys_at_the_clamps_and_outside(setup, table_size, align_corners):
     """Values everywhere; gradients too, of all but positions where they have kinks."""
     settings = dict(align_corners=align_corners, dtype=torch.float32)
     function, inputs = setup(K=9, table_size=table_size, **settings)
@@ -169,8 +199,9 @@ def test_keys_at_the_clamps_and_outside(table_size, align_corners):
     assert not grads[3].any() and not grads[4].any()
 
 
+@both_backends
 @both_tables
-def test_side_of_a_kink_is_that_of_grid_sample(table_size):
+def test_side_of_a_kink_is_that_of_grid_sample(setup, table_size):
     """At numbers of the table, on a grid whose coordinates are exact."""
     grid = (5, 9)  # steps of 1/2 and 1/4
     if table_size is not None:
@@ -181,19 +212,24 @@ def test_side_of_a_kink_is_that_of_grid_sample(table_size):
     check_operator(function, inputs)
 
 
+@both_backends
 @both_tables
 @pytest.mark.parametrize('scale', [1e-3, 200.0])
-def test_extreme_scores(table_size, scale):
+def test_extreme_scores(setup, table_size, scale):
     """Up to some thousands; what is left of the softmax may be one key."""
     function, inputs = setup(table_size=table_size, dtype=torch.float64)
     inputs[0], inputs[4] = inputs[0] * scale, inputs[4] * scale
-    check_operator(function, inputs)
+    if inputs[0].dtype == torch.float64:
+        check_operator(function, inputs)
+    else:
+        check_as_near_as_the_definition(function, inputs, largest=5000)
     out, grads = run_with_grads(function, [x.float() for x in inputs])
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
+@both_backends
 @both_tables
-def test_nan_in_a_query_stays_there(table_size):
+def test_nan_in_a_query_stays_there(setup, table_size):
     function, inputs = setup(table_size=table_size)
     q = inputs[0] = inputs[0].clone()
     q[0, 17, 1, 3] = float('nan')
@@ -203,12 +239,25 @@ def test_nan_in_a_query_stays_there(table_size):
     assert torch.equal(out.isnan(), broken) and torch.equal(dq.isnan(), broken)
 
 
+@both_backends
 @both_tables
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
-def test_position_that_is_no_number(table_size, value):
+def test_position_that_is_no_number(setup, table_size, value):
     function, inputs = setup(table_size=table_size)
     positions = inputs[3] = inputs[3].clone()
     positions[0, 0, 2] = value
     out, grads = run_with_grads(function, inputs)
     assert out[1].isfinite().all() and out[0, :, 2:].isfinite().all()
     assert grads[0][1].isfinite().all()
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    'backend', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
+)
+def test_compiled_parts_of_a_head(setup, dtype, monkeypatch):
+    """More threads than heads split the rows of queries, one of them an empty part."""
+    monkeypatch.setattr(cpp_impl, 'MIN_SPLIT_QUERIES', 1)
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: 3)
+    assert cpp_impl._num_splits(1, (7, 5)) == 3 and cpp_impl._num_splits(1, (2, 5)) == 2
+    check_operator(*setup(B=1, M=1, G=1, K=70, grid=(7, 50), dtype=dtype))

@@ -47,20 +47,13 @@ MMATTN_INLINE int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Adds a product to kR rows of kV vectors of c:
+// Adds a product to kR rows of kV vectors of c, rounding once to the size of c:
 //   c[r][.] += sum over i < depth of a[i * a_step + r * kRowStep] * b[i * b_step + .]
 template <int kR, int kV, int kRowStep>
 MMATTN_INLINE void add_product(
     const float* a, int64_t a_step, const float* b, int64_t b_step, int64_t depth,
     float* c, int64_t c_step) {
-  Floats sums[kR][kV];
-#pragma GCC unroll 8
-  for (int r = 0; r < kR; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) {
-      sums[r][v] = load(c + r * c_step + v * kLanes);
-    }
-  }
+  Floats sums[kR][kV] = {};
   for (int64_t i = 0; i < depth; ++i, a += a_step, b += b_step) {
     Floats row[kV];
 #pragma GCC unroll 8
@@ -80,7 +73,8 @@ MMATTN_INLINE void add_product(
   for (int r = 0; r < kR; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kV; ++v) {
-      store(c + r * c_step + v * kLanes, sums[r][v]);
+      float* const to = c + r * c_step + v * kLanes;
+      store(to, load(to) + sums[r][v]);
     }
   }
 }
@@ -624,11 +618,10 @@ class Gradients {
       head_.make_scores(s, keys, &segment, 1, queries, vectors, shares_);
       for (int64_t v = 0; v < vectors; ++v) {
         const Floats lse = load(lse_ + r * kTile + v * kLanes);
-        const Floats delta = load(delta_ + r * kTile + v * kLanes);
         for (int64_t i = 0; i < keys; ++i) {
           float* const share = shares_ + i * kTile + v * kLanes;
           store(share, exp(load(share) - lse));
-          store(dscores_ + i * kTile + v * kLanes, -delta);
+          store(dscores_ + i * kTile + v * kLanes, Floats{});
         }
       }
       add_product_of<kTile>(
@@ -660,9 +653,11 @@ class Gradients {
     const int64_t line = place.index - row_of_table(key, first).index;
     float* const sums = sums_ + (i * window_ + line) * kTile;
     float* const shared = shared_sums_ + (i * window_ + line) * kTile;
+    const float* const deltas = delta_ + (row - first) * kTile;
     for (int64_t lane = 0; lane < vectors * kLanes; lane += kLanes) {
       float* const dscore = dscores_ + i * kTile + lane;
-      const Floats ds = load(dscore) * load(shares_ + i * kTile + lane);
+      const Floats change = load(dscore) - load(deltas + lane);
+      const Floats ds = change * load(shares_ + i * kTile + lane);
       store(dscore, ds);
       store(sums + lane, load(sums + lane) + ds);
       store(shared + lane, load(shared + lane) + place.share * ds);

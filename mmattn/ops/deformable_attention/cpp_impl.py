@@ -16,7 +16,7 @@ MIN_SPLIT_QUERIES = 256
 
 def unsupported(q, k, v, positions, table) -> str | None:
     """Return why this backend does not support a call, or None."""
-    if reason := device_reason(q, 'cpu') or extension.UNAVAILABLE:
+    if reason := device_reason(q, 'cpu', 'meta') or extension.UNAVAILABLE:
         return reason
     return dtype_reason(DTYPES, q, positions, table)
 
