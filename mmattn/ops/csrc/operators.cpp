@@ -31,4 +31,7 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "Tensor k, Tensor v, Tensor positions, Tensor table, int[] grid, "
       "bool align_corners, Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, "
       "Tensor(d!) grad_positions, Tensor(e!) grad_table) -> ()");
+  library.def(
+      "structure_aware_attention_forward(Tensor q, Tensor k, Tensor v, Tensor w_a, "
+      "Tensor w_b, Tensor bias, int[] grid, Tensor(a!) out, Tensor(b!) patterns) -> ()");
 }

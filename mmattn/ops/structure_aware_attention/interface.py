@@ -12,7 +12,7 @@ from ..checks import check_one_device, check_qkv, dtype_name
 from ..exporting import is_exporting
 from ..operator import Operator
 from ..precision import compute_dtype, without_autocast
-from . import reference, torch_impl, triton_impl
+from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import structure_aware_attention_decomposition
 from .real_transforms import rfft_parts
 from .spectrum import rfft_grid
@@ -53,7 +53,7 @@ def structure_aware_attention(
         bias: shape (D, K), shared by the heads.
         grid: sides of the grid. Required with half-spectra, whose last side does not
             determine it. Defaults to the sides of the kernels.
-        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+        backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one
             supports the call. It is 'reference' in forward mode and under
             `torch.func.grad`. Only 'reference' supports second derivatives.
 
@@ -141,7 +141,7 @@ def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
 OPERATOR = Operator(
     'structure_aware_attention',
     reference.structure_aware_attention_reference,
-    {'triton': triton_impl, 'torch': torch_impl},
+    {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias',
     settings='SymInt[] grid',
     outputs=_outputs,
