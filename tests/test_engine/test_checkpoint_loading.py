@@ -119,7 +119,7 @@ def test_every_tensor_is_accounted_for():
     assert torch.equal(model.backbone[0].weight, weights['backbone.0.weight'])
     assert str(report) == (
         '5 of 8 tensors matched (0 resized), 3 missing (2 for their shape), '
-        '1 unexpected'
+        '1 unexpected; 45.3% of the elements'
     )
     assert not any(module._load_state_dict_pre_hooks for module in model.modules())
 
@@ -132,6 +132,28 @@ def test_what_a_backbone_resizes_is_matched(messages):
     report.log('file.pth')
     resized = 'file.pth: resized stem.pos_embed from (1, 16, 192) to (1, 36, 192)'
     assert messages == [('INFO', f'file.pth: {report}'), ('INFO', resized)]
+
+
+def test_half_of_a_backbone_suffices_of_weights_that_are_its_start(
+    tmp_path, monkeypatch
+):
+    arch = dict(embed_dims=16, depth=4, num_heads=2)
+    model = ViT(arch, attention='mhsa', img_size=32, patch_size=4)
+    weights = model.state_dict()
+    kept = {k: v for k, v in weights.items() if not k.startswith('blocks.3.')}
+    path = save(tmp_path, state_dict=kept)
+    with pytest.raises(ValueError, match='and the rest would be noise'):
+        initialize_from_checkpoint(model, path)
+    monkeypatch.setattr(ViT, 'starts', {'tiny': path})
+    assert 0.5 < initialize_from_checkpoint(model, path).share() < 0.9
+    few = {k: v for k, v in kept.items() if 'blocks' not in k}
+    save(tmp_path, state_dict=few)
+    with pytest.raises(ValueError, match='and the rest would be noise'):
+        initialize_from_checkpoint(model, path)
+    weights['out_norms.3.weight'] = torch.ones(3)
+    save(tmp_path, state_dict=weights)
+    with pytest.raises(ValueError, match='another shape'):
+        initialize_from_checkpoint(model, path)
 
 
 def test_scalars_of_old_checkpoints_are_matched():

@@ -10,6 +10,7 @@ from mmengine.logging import MMLogger, print_log
 from mmattn.errors import UserError
 
 MIN_BACKBONE_SHARE = 0.9
+MIN_RELATED_SHARE = 0.5  # of weights that are listed as a start for a backbone
 # A prefix must fit this share of the shorter side's names to be more than chance:
 # every model has a name such as `norm.weight`.
 MIN_PREFIX_SHARE = 0.5
@@ -63,7 +64,7 @@ class LoadReport:
             f'{len(self.matched)} of {len(self.sizes)} tensors matched '
             f'({len(self.resized)} resized), {len(self.missing)} missing '
             f'({len(self.mismatched)} for their shape), '
-            f'{len(self.unexpected)} unexpected'
+            f'{len(self.unexpected)} unexpected; {self.share():.1%} of the elements'
         )
 
     def differences(self) -> list[str]:
@@ -124,6 +125,7 @@ class LoadReport:
         exact: bool,
         part: str = '',
         partial: bool = False,
+        least: float = MIN_BACKBONE_SHARE,
         advice: str | None = ALLOW_PARTIAL,
     ):
         """Apply the rules of `mmattn.engine.checkpoints.weights`.
@@ -132,13 +134,14 @@ class LoadReport:
             exact: for resuming and testing; otherwise fine-tuning.
             part: prefix of the backbone in the model, such as 'backbone.'.
             partial: raise only if nothing matched.
+            least: share of the backbone's elements that must match to fine-tune.
             advice: how to load what matches; None where that is not possible.
 
         Raises:
             ValueError: the rule is broken. The message has the file, the counts, names
                 of both sides, and the prefix if another prefix would match.
         """
-        problem = self._problem(exact, part, partial)
+        problem = self._problem(exact, part, partial, least)
         if problem is None:
             return
         lines = [f'{source} is not loaded: {problem}', str(self), *self.differences()]
@@ -147,7 +150,9 @@ class LoadReport:
             lines.append(advice)
         raise UserError('\n  '.join(lines))
 
-    def _problem(self, exact: bool, part: str, partial: bool) -> str | None:
+    def _problem(
+        self, exact: bool, part: str, partial: bool, least: float
+    ) -> str | None:
         name = part.removesuffix('.') or 'model'
         if not self.matched:
             return 'nothing in it matches the model'
@@ -159,7 +164,7 @@ class LoadReport:
         if any(key.startswith(part) for key in self.mismatched):
             return f'tensors of the {name} have another shape'
         share = self.share(part)
-        if share < MIN_BACKBONE_SHARE:
+        if share < least:
             return f'it holds {share:.0%} of the {name}, and the rest would be noise'
         return None
 

@@ -33,7 +33,12 @@ from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.models.checkpoints.classifier import to_classifier
 
-from .load_report import LoadReport, list_names
+from .load_report import (
+    MIN_BACKBONE_SHARE,
+    MIN_RELATED_SHARE,
+    LoadReport,
+    list_names,
+)
 from .reader import allowing
 
 # PyTorch 0.4.0 did not save this counter of batch norms, and it has no effect here.
@@ -231,8 +236,9 @@ def initialize_from_checkpoint(
 ) -> LoadReport:
     """Load weights as `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
 
-    The fine-tuning rule applies to our backbones. For any other module it is an error
-    only if nothing matches, because mmengine's own configs load parts on purpose.
+    The fine-tuning rule applies to our backbones. Of one of their `starts`, half of the
+    elements suffices. For any other module it is an error only if nothing matches,
+    because mmengine's own configs load parts on purpose.
 
     Args:
         prefix: load the weights below it, such as 'backbone.'. None selects 'backbone.'
@@ -262,5 +268,11 @@ def initialize_from_checkpoint(
     report = load_weights(module, weights)
     report.log(filename)
     ours = isinstance(module, BaseBackbone)
-    report.check(filename, exact=False, partial=_PARTIAL.get() or not ours)
+    related = ours and filename in module.starts.values()
+    report.check(
+        filename,
+        exact=False,
+        partial=_PARTIAL.get() or not ours,
+        least=MIN_RELATED_SHARE if related else MIN_BACKBONE_SHARE,
+    )
     return report

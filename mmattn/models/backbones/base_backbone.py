@@ -51,6 +51,9 @@ class BaseBackbone(Initializable):
     """
 
     arch_zoo: Mapping[str, Mapping] = {}
+    # By arch, public weights of a related network, as `checkpoint` takes them: a start
+    # where there are none of this network.
+    starts: Mapping[str, str] = {}
     image_sides: Sequence[str] = ('H', 'W')
     min_side = 1  # pixels
     out_type = 'featmap'

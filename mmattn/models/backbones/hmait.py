@@ -125,6 +125,11 @@ class HMaiT(BaseBackbone):
         }.items()
     }
 
+    starts = {
+        'tiny': 'timm://swin_tiny_patch4_window7_224.ms_in1k',
+        'small': 'timm://swin_small_patch4_window7_224.ms_in1k',
+    }
+
     def __init__(
         self,
         arch: str | Mapping = 'tiny',

@@ -132,6 +132,12 @@ class IViT(BaseBackbone):
         }.items()
     }
 
+    starts = {
+        'tiny': 'timm://caformer_s18.sail_in1k',
+        'small': 'timm://caformer_s36.sail_in1k',
+        'base': 'timm://caformer_m36.sail_in1k',
+    }
+
     def __init__(
         self,
         arch: str | Mapping = 'tiny',

@@ -139,6 +139,8 @@ class LiSANet(BaseBackbone):
         }.items()
     }
 
+    starts = {'hybrid-small': 'timm://pvt_v2_b5.in1k'}
+
     def __init__(
         self,
         arch: str | Mapping = 'small',

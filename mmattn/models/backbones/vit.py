@@ -134,6 +134,11 @@ class ViT(BaseBackbone):
         'small': dict(embed_dims=384, depth=12, num_heads=6),
     }
 
+    starts = {
+        'tiny': 'timm://deit_tiny_patch16_224.fb_in1k',
+        'small': 'timm://deit_small_patch16_224.fb_in1k',
+    }
+
     def __init__(
         self,
         arch: str | Mapping = 'small',
