@@ -15,6 +15,7 @@ from mmattn.analysis.flops import build  # noqa: E402
 from mmattn.apis.find import read_config  # noqa: E402
 from mmattn.commands.verify_weights import is_whole  # noqa: E402
 from mmattn.engine.checkpoints.weights import load_weights  # noqa: E402
+from mmattn.models import backbones  # noqa: E402
 from mmattn.published import config_of, published_files  # noqa: E402
 from tools.dev import generate_model_pages  # noqa: E402
 from tools.dev.readme_tables import filled  # noqa: E402
@@ -25,9 +26,22 @@ OTHERS = {
 }
 
 
-def test_the_page_has_the_table_of_the_list():
-    tables = {'weights': generate_model_pages.weights}
-    assert filled(PAGE, tables) == PAGE.read_text()
+def test_the_page_has_its_tables():
+    assert filled(PAGE, generate_model_pages.TABLES) == PAGE.read_text()
+
+
+def test_starts_are_public_weights_that_cover_most_of_a_network():
+    found = {}
+    for cls in (getattr(backbones, name) for name in backbones.__all__):
+        for arch, weights in cls.starts.items():
+            scheme, _, name = weights.partition('://')
+            assert scheme == 'timm' and timm.is_model_pretrained(name)
+            with torch.device('meta'):
+                model, given = cls(arch), timm.create_model(name).state_dict()
+            report = load_weights(model, given)
+            assert not report.mismatched and report.share() > 0.85, weights
+            found[cls.__name__, arch] = report
+    assert len(found) == 8
 
 
 def test_the_configs_have_the_backbones_of_the_files():

@@ -13,6 +13,8 @@ from the csv files of `docs/benchmarks`, channels and diagrams from the models.
     speed NAME ...          rows of the benchmarks of models
     recipes PATTERN ...     how the papers trained
     weights                 published files that load
+    starts                  public weights of related networks, and what is taken
+    gains                   what networks learn from such a start
     training PATTERN ...    how long trainings take
 """
 
@@ -39,6 +41,7 @@ from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.published import config_of, published_files
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages
+from tools.dev.start_tables import gain_table, start_table
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
@@ -252,6 +255,8 @@ TABLES = {
     'speed': speed,
     'recipes': training_recipes,
     'weights': weights,
+    'starts': lambda _: start_table(),
+    'gains': lambda _: gain_table(DOCS / 'evidence/donor_starts.csv'),
     'training': training,
 }
 
