@@ -18,10 +18,14 @@ from config_files import ROOT, load  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.dataset import Compose  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
+from timm.models import metaformer  # noqa: E402
 from yapf.yapflib import yapf_api  # noqa: E402
 
+from mmattn.commands.start import use_pretrained  # noqa: E402
 from mmattn.datasets import toy  # noqa: E402
 from mmattn.engine import Runner  # noqa: E402
+from mmattn.engine.checkpoints.weights import load_weights  # noqa: E402
+from mmattn.models.checkpoints.metaformer import convert_state_dict  # noqa: E402
 from mmattn.registry import MODELS  # noqa: E402
 from mmattn.results.coco import encode_mask  # noqa: E402
 
@@ -298,6 +302,35 @@ def test_training_starts_from_published_weights(small_config, name):
         if not key.startswith('head'):
             torch.testing.assert_close(loaded.pop(key), value)
     assert all(key.endswith('alpha_logit') for key in loaded), list(loaded)
+
+
+def test_a_detector_trains_a_step_from_weights_of_a_related_network(small_config):
+    cfg = small_config('mask_rcnn/ivit_t_3x_coco')
+    unsure(cfg.model)
+    norms = metaformer.LayerNorm2dNoBias, metaformer.LayerNormNoBias
+    mixers = metaformer.SepConv, metaformer.Attention
+    torch.manual_seed(3)
+    caformer = metaformer.MetaFormer(
+        depths=cfg.model.backbone.arch.depths,
+        dims=cfg.model.backbone.arch.embed_dims,
+        token_mixers=[mixer for mixer in mixers for _ in range(2)],
+        norm_layers=[norm for norm in norms for _ in range(2)],
+    )
+    torch.save(dict(state_dict=caformer.state_dict()), 'caformer.pth')
+    given = convert_state_dict(caformer.state_dict())
+    use_pretrained(cfg, 'caformer.pth')
+    runner = Runner.from_cfg(cfg)
+    runner.model.init_weights()
+    backbone = runner.model.backbone
+    report = load_weights(MODELS.build(cfg.model.backbone), caformer.state_dict())
+    assert len(report.matched) == len(given) - 8 and not report.mismatched
+    for name in report.matched:
+        if name not in report.resized:
+            assert torch.equal(backbone.state_dict()[name], given[name]), name
+    runner.train()
+    assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
+    moved = given['stages.2.blocks.0.attn.qkv.weight']
+    assert not torch.equal(backbone.stages[2].blocks[0].attn.qkv.weight, moved)
 
 
 def test_fine_tuning_starts_from_what_in21k_trained(small_config):

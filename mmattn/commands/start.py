@@ -14,6 +14,7 @@ from ..compat.mmengine_scopes import config_folder
 from ..engine.checkpoints.hub import SCHEMES, place_in_cache
 from ..engine.checkpoints.reader import trusted_checkpoints
 from ..published import SCHEME, find_published, published_files
+from ..registry import MODELS
 
 RANDOM = 'none'
 # Where a classification config of ours leaves its weights.
@@ -104,8 +105,9 @@ def settle_start(cfg: Config) -> Start:
     return Start(
         'the backbone starts from random weights, but its recipe starts from '
         f'ImageNet: there is no {checkpoint}. Train the classifier (mmattn train '
-        f'{classifier}), name other weights (--pretrained NAME|FILE), or choose random '
-        f'ones (--pretrained {RANDOM})',
+        f'{classifier}), name other weights (--pretrained '
+        f'{_related_weights(backbone) or "NAME|FILE"}), or choose random ones '
+        f'(--pretrained {RANDOM})',
         level=logging.WARNING,
     )
 
@@ -140,6 +142,15 @@ def _pretrained(part: dict) -> dict | None:
         if getattr(kind, '__name__', kind) in PRETRAINED:
             return each
     return None
+
+
+def _related_weights(backbone: dict) -> str | None:
+    """Return public weights of a network related to a backbone of ours."""
+    kind = backbone['type']
+    kind = kind if isinstance(kind, type) else MODELS.get(kind)
+    arch = backbone.get('arch')
+    starts = getattr(kind, 'starts', {})
+    return starts.get(arch) if isinstance(arch, str) else None
 
 
 def _described(checkpoint: str) -> str:

@@ -13,6 +13,7 @@ for name in ('mmdet', 'mmseg', 'mmpretrain'):
 from mmengine.config import Config  # noqa: E402
 
 from mmattn.commands.start import settle_start  # noqa: E402
+from mmattn.models import IViT  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,6 +143,29 @@ def test_random_weights_warn_where_the_recipe_has_others(
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=path)
     start = settle_start(Config(dict(model=dict(backbone=backbone))))
     assert 'random weights' in start.message and start.level == level
+
+
+@pytest.mark.parametrize(
+    'backbone, offered',
+    [
+        (dict(type='mmattn.IViT', arch='small'), 'timm://caformer_s36.sail_in1k'),
+        (dict(type=IViT, arch='base'), 'timm://caformer_m36.sail_in1k'),
+        (dict(type='mmattn.IViT', arch='nano'), 'NAME|FILE'),
+        (dict(type='mmattn.IViT', arch=dict(depths=(1, 1, 1, 1))), 'NAME|FILE'),
+        (dict(type='mmattn.LiSANet', arch='small'), 'NAME|FILE'),
+    ],
+    ids=str,
+)
+def test_weights_of_a_related_network_are_offered(
+    tmp_path, monkeypatch, backbone, offered
+):
+    monkeypatch.chdir(tmp_path)
+    path = 'work_dirs/ivit_s_300e_in1k/epoch_300.pth'
+    own = dict(type='Pretrained', checkpoint=path)
+    cfg = Config(dict(model=dict(backbone=dict(backbone, init_cfg=own))))
+    start = settle_start(cfg)
+    assert f'name other weights (--pretrained {offered})' in start.message
+    assert start.checkpoint is cfg.model.backbone.init_cfg is None
 
 
 def test_weights_out_of_reach_end_a_run_before_it_reads_data(tool, monkeypatch):
