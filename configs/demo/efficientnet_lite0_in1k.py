@@ -1,5 +1,5 @@
-# EfficientNet-Lite0 of timm. `tools/converters/efficientnet_lite0.py` writes its ImageNet
-# weights.
+# EfficientNet-Lite0 of timm, with the ImageNet weights that
+# `tools/converters/efficientnet_lite0.py` writes.
 _base_ = [
     '../_base_/models/classifier.py',
     '../_base_/datasets/imagenet_224.py',

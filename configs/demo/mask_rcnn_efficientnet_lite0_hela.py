@@ -1,6 +1,5 @@
-# EfficientNet-Lite0 of timm. `tools/converters/efficientnet_lite0.py` writes its ImageNet
-# weights, and `--pretrained work_dirs/efficientnet_lite0_in1k.safetensors` starts from
-# them.
+# EfficientNet-Lite0 of timm. `tools/converters/efficientnet_lite0.py` writes ImageNet
+# weights for `--pretrained work_dirs/efficientnet_lite0_in1k.safetensors`.
 _base_ = './mask_rcnn_ivit_n_300i_hela.py'
 custom_imports = dict(imports=['mmpretrain.models'])
 model = dict(
