@@ -200,17 +200,35 @@ def test_model_rows_are_complete(tmp_path):
         assert float(training['peak_mib']) > gradients > float(inference['peak_mib'])
 
 
-@pytest.mark.parametrize('which', model.SETS)
-def test_models_exist(which):
-    names = model.SETS[which].split()
-    assert model.BASELINE in names
-    for name in names:
+@pytest.mark.parametrize(
+    'option, name',
+    [*(('--set', name) for name in model.SETS)]
+    + [('--preset', name) for name in model.PRESETS],
+)
+def test_models_exist(option, name):
+    args = model.parse_args([option, name])
+    assert args.baseline in args.models
+    for name in args.models:
         assert plot.is_ours(name) != (
             model.timm.is_model(name) and 'mmattn' not in name
         )
         found = model.config_of(name) or model.timm.is_model(name)
         assert found, name
     assert model.config_of('mait') is None  # beside mait_t_12l_.. and mait_t_sch1_..
+
+
+def test_presets_are_the_papers_protocols_and_other_options_replace_parts():
+    args = op.parse_args(['--preset', 'lisa_tables_4_12'])
+    assert (args.operator, args.batch) == ('lisa_block', [32])
+    assert args.sides == (7, 14, 28, 56, 84) and args.module.CHANNELS == 192
+    args = op.parse_args(['--preset', 'lisa_tables_4_12', '--batch', '2'])
+    assert (args.operator, args.batch) == ('lisa_block', [2])
+    assert op.parse_args([]).batch == [1]
+    args = model.parse_args(['--preset', 'mait_table_5'])
+    assert (args.batch, args.size, len(args.models)) == (64, (224, 224), 6)
+    args = model.parse_args(['--preset', 'lisa_table_7_384', '--batch', '1'])
+    assert (args.batch, args.size) == (1, (384, 384))
+    assert args.baseline == args.models[0] == 'swin_base_patch4_window12_384'
 
 
 def test_models_of_a_gpu_need_no_package_of_openmmlab(monkeypatch):

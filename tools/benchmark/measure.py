@@ -319,7 +319,24 @@ def size_text(size: tuple[int, int]) -> int | str:
     return size[0] if size[0] == size[1] else f'{size[0]} x {size[1]}'
 
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None):
+def parse(
+    parser: argparse.ArgumentParser,
+    argv: list[str] | None,
+    presets: Mapping[str, Mapping] | None = None,
+) -> argparse.Namespace:
+    """Return the arguments; those of a preset are defaults.
+
+    Args:
+        presets: arguments by the name that --preset takes.
+    """
+    if presets:
+        parser.add_argument(
+            '--preset',
+            choices=presets,
+            help="a paper's own protocol, of which other options replace parts",
+        )
+        chosen = parser.parse_known_args(argv)[0].preset
+        parser.set_defaults(**presets.get(chosen, {}))
     args = parser.parse_args(argv)
     if args.quick:
         vars(args).update({k: v for k, v in QUICK.items() if k in args})

@@ -2,6 +2,7 @@
 
     python -m tools.benchmark.model --csv docs/benchmarks/models_cpu.csv
     python -m tools.benchmark.model --set mait --csv models_mait_cpu.csv
+    python -m tools.benchmark.model --preset mait_table_5 --device cuda
 
 --set is one of `SETS`, --models any others. A name is that of one of our ImageNet
 configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
@@ -62,6 +63,22 @@ SETS = {
     'mmattn_dat_plus_plus_tiny mmattn_pvt_v2_b2 swin_tiny_patch4_window7_224 '
     'convnext_tiny pvt_v2_b2 caformer_s18 resnet50',
 }
+PRESETS = {  # the protocols of papers
+    'mait_table_5': dict(set='mait', batch=64),
+    # Networks of two image sizes stand in this table.
+    'lisa_table_7': dict(
+        models='lisanet_b hylisanet_b swin_base_patch4_window7_224 convnext_base '
+        'convnext_large'.split(),
+        batch=32,
+        baseline='swin_base_patch4_window7_224',
+    ),
+    'lisa_table_7_384': dict(
+        models=['swin_base_patch4_window12_384', 'fastvit_sa36', 'fastvit_ma36'],
+        size=[384],
+        batch=32,
+        baseline='swin_base_patch4_window12_384',
+    ),
+}
 CONFIGS = measure.ROOT / 'configs/classification'
 BASELINE = 'swin_tiny_patch4_window7_224'
 PASSES = ('inference', 'training step')
@@ -71,8 +88,8 @@ FORMATS = {
 }
 NUM_CLASSES = 1000
 DROP_PATH = 0.1
-# Training it with channels last corrupts the process's memory: PyTorch 2.15 on a CPU.
-CONTIGUOUS = ('fastvit_sa12',)
+# Training them with channels last corrupts the process's memory: PyTorch 2.15 on a CPU.
+CONTIGUOUS = ('fastvit_sa12', 'fastvit_sa36', 'fastvit_ma36')
 WITHOUT_DROP_PATH = ('efficientvit_b2',)  # timm's has no such argument
 QUICK_SIZE = 64
 REACH = 1.25  # beyond the sizes of a family
@@ -238,7 +255,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add_memory_format(parser)
     parser.add_argument('--compile', action='store_true')
     parser.add_argument('--amp-dtype', choices=['float16', 'bfloat16'])
-    args = measure.parse(parser, argv)
+    args = measure.parse(parser, argv, PRESETS)
     args.models = args.models or SETS[args.set].split()
     if args.quick:
         args.size, args.batch = (QUICK_SIZE, QUICK_SIZE), 1

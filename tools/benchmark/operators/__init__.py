@@ -25,6 +25,7 @@ OPERATORS = (
     'neighborhood_attention',
     'structure_aware_attention',
     'structure_aware_attention_stages',
+    'vit_block',
 )
 
 

@@ -18,15 +18,14 @@ import torch
 from timm.layers import Mlp
 from timm.models.mvitv2 import MultiScaleAttention
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mmattn.analysis import count
 from mmattn.models.backbones.lisanet import LiSABlock
 from mmattn.models.backbones.vit import SelfAttention
 from mmattn.models.layers import StructureAwareAttention
 
+from .blocks import MatmulAttention, OnMaps, block_cases
 from .case import Case
-from .dense import dense_attention, map_bytes
 from .structure_aware_attention import WIDTH, dft_flops
 
 SIDES = (7, 14, 28, 56, 84)
@@ -36,15 +35,6 @@ CHANNELS, PATTERNS = 192, 16
 HEADS = 3  # of self-attention
 POOLED_SIDE = 14  # of the keys of MViTv2, where the map is not smaller
 PAPER_CONVENTION = 'with norms, without transforms'
-
-
-class MatmulAttention(SelfAttention):
-    """Compute dense self-attention through its N x N maps."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        B, H, W, C = x.shape
-        q, k, v = self.qkv(x).view(B, H * W, 3, self.num_heads, -1).unbind(2)
-        return self.proj(dense_attention(q, k, v).reshape(B, H, W, C))
 
 
 class PooledAttention(MultiScaleAttention):
@@ -68,24 +58,6 @@ class NoAttention(SelfAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(self.qkv(x).chunk(3, dim=-1)[-1])
-
-
-def call(block: nn.Module, x: Tensor, *parameters: Tensor) -> Tensor:
-    """Call a block with other parameters, in the order of its own."""
-    names = [name for name, _ in block.named_parameters()]
-    return functional_call(block, dict(zip(names, parameters, strict=True)), (x,))
-
-
-class OnMaps(nn.Module):
-    """Run a block on maps of the size of an image, for `count`."""
-
-    def __init__(self, block: nn.Module):
-        super().__init__()
-        self.block = block
-
-    def forward(self, image: Tensor) -> Tensor:
-        B, _, H, W = image.shape
-        return self.block(image.new_empty(B, H, W, CHANNELS))
 
 
 def mixers(side: int) -> dict[str, nn.Module]:
@@ -116,7 +88,7 @@ def columns(side: int) -> dict[str, dict[str, float]]:
     """Return the further columns of each method."""
     result = {}
     for method, block in make_blocks(side).items():
-        flops = count(OnMaps(block).to('meta'), (side, side))
+        flops = count(OnMaps(block, CHANNELS).to('meta'), (side, side))
         result[method] = {
             'flops_m': round(flops.flops / 1e6, 2),
             'paper_flops_m': round(flops.flops_in(PAPER_CONVENTION) / 1e6, 2),
@@ -125,30 +97,17 @@ def columns(side: int) -> dict[str, dict[str, float]]:
 
 
 def cases(side: int, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    generator = torch.Generator().manual_seed(0)
-    shape = (batch, side, side, CHANNELS)
-    x, grad = (torch.randn(shape, generator=generator) for _ in range(2))
-    x, grad = x.to(device, dtype).requires_grad_(), grad.to(device, dtype)
-    blocks = make_blocks(side)
-    blocks[SDPA].load_state_dict(blocks[BASELINE].state_dict())
-    made = []
-    for method, block in blocks.items():
-        block.to(device, dtype)
-        needs, dft = {}, {}
-        if isinstance(block.attn, MatmulAttention):
-            needs = map_bytes(batch, side**2, block.attn.num_heads, dtype)
+    def transforms(block: LiSABlock) -> dict:
         if isinstance(block.attn, StructureAwareAttention):
-            dft = dft_flops(side, batch, CHANNELS, PATTERNS)
-        made.append(
-            Case(
-                method,
-                functools.partial(call, block),
-                [x, *block.parameters()],
-                grad,
-                needs=needs,
-                same_as=BASELINE if method == SDPA else None,
-                dft_flops=dft,
-                columns=columns(side)[method],
-            )
-        )
-    return made
+            return dft_flops(side, batch, CHANNELS, PATTERNS)
+        return {}
+
+    return block_cases(
+        make_blocks(side),
+        (batch, side, side, CHANNELS),
+        device,
+        dtype,
+        columns(side),
+        same_as={SDPA: BASELINE},
+        dft_flops=transforms,
+    )
