@@ -14,3 +14,6 @@ model = dict(
     ),
     head=dict(in_channels=192),
 )
+# The paper follows Zheng et al., 2023. Their code clips gradients, and does not repeat
+# augmentations as DeiT does: https://github.com/HKUNLP/efficient-attention.
+optim_wrapper = dict(clip_grad=dict(max_norm=5.0))
