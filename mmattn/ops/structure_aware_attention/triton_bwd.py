@@ -11,9 +11,9 @@ from .triton_dft import (
     add_columns_transform,
     blocks_beside,
     grid_places,
-    load_matrix,
     multiply,
     spectral_places,
+    to_columns,
 )
 
 
@@ -23,7 +23,7 @@ def _bwd_correlate_kernel(
     D, K, heads, H, W, blocks, chunks, terms_per_split, CW,
     KERNELS: tl.constexpr, SHARED: tl.constexpr, T: tl.constexpr, HP: tl.constexpr,
     WP: tl.constexpr, CP: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr,
-    BH: tl.constexpr,
+    BH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sum conj(x) F(patterns[k] channels[c]) as half-spectra, where F is the transform.
 
@@ -38,6 +38,7 @@ def _bwd_correlate_kernel(
     first = pid // chunks % blocks * (T * UH * UW)
     rest = pid // (chunks * blocks)
     N, size = H * W, 2 * (H * (W // 2 + 1))
+    low = 2 * (HP * HP + WP * CW)
     if KERNELS:
         num_items = K
         head, channel = 0, rest % D  # head: the term
@@ -76,10 +77,13 @@ def _bwd_correlate_kernel(
                 x = tl.load(
                     channels_ptr + head * D * N + (of * N + at), mask=of_mask, other=0.0
                 )
-            matrix = load_matrix(dft_ptr + 2 * HP * HP + c0, CW, WP, CP)
-            columns = tl.dot(x * pattern, matrix, input_precision='tf32x3')
+            columns = to_columns(
+                x * pattern, dft_ptr, low, c0, CW, HP, WP, CP, PRECISION
+            )
             columns = blocks_beside(columns, T, BH, CP)
-            z = add_columns_transform(z, columns, dft_ptr, 0, h0, False, HP, HP, BH)
+            z = add_columns_transform(
+                z, columns, dft_ptr, low, 0, h0, False, HP, HP, BH, PRECISION
+            )
         if KERNELS:
             x_place = (tl.cast(term, tl.int64) * D + channel) * size + place
         elif SHARED:

@@ -7,11 +7,14 @@ that a product of matrices requires, and the matrices have a block per item on t
 diagonal.
 
 `dft_ptr` holds cos and sin (HP, HP), the matrix from columns to half-spectrum (WP, CW),
-and that from half-spectrum to columns (CW, WP).
+and that from half-spectrum to columns (CW, WP), rounded to TF32. With PRECISION
+'tf32x3' what the rounding left follows, and products have nearly the precision of fp32.
 """
 
 import triton
 import triton.language as tl
+
+from ..triton_tf32 import round_operand
 
 
 @triton.jit
@@ -69,25 +72,65 @@ def multiply(x, y, CONJUGATE: tl.constexpr):
 
 
 @triton.jit
-def load_matrix(ptr, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    return tl.load(
-        ptr + tl.arange(0, ROWS)[:, None] * stride + tl.arange(0, COLUMNS)[None, :]
-    )
+def add_product(
+    acc, x, high, ptr, stride, low, LEFT: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add the product of x with a part of a matrix, which is on its left or right.
+
+    `high` is x rounded to TF32, and `low` the offset of what rounding left of matrices.
+    """
+    ptr += tl.arange(0, ROWS)[:, None] * stride + tl.arange(0, COLUMNS)[None, :]
+    matrix = tl.load(ptr)
+    if PRECISION == 'tf32x3':
+        acc = add_dot(acc, x - high, matrix, LEFT)
+        acc = add_dot(acc, high, tl.load(ptr + low), LEFT)
+    return add_dot(acc, high, matrix, LEFT)
+
+
+@triton.jit
+def add_dot(acc, x, matrix, LEFT: tl.constexpr):
+    if LEFT:
+        acc = tl.dot(matrix, x, acc, input_precision='tf32')
+    else:
+        acc = tl.dot(x, matrix, acc, input_precision='tf32')
+    return acc
+
+
+@triton.jit
+def turn(z, INVERSE: tl.constexpr):
+    """Return i z where INVERSE, otherwise -i z."""
+    re, im = split_complex(z)
+    # The compiler fails on a product of a tensor that comes right from a reshape.
+    negative: tl.constexpr = 0 if INVERSE else 1
+    part = tl.arange(0, z.shape[1]) % 2
+    return join_complex(im, re) * tl.where(part == negative, -1.0, 1.0)[None, :]
 
 
 @triton.jit
 def add_columns_transform(
-    acc, z, dft_ptr, r0, h0,
-    INVERSE: tl.constexpr, HP: tl.constexpr, RP: tl.constexpr, BH: tl.constexpr,
+    acc, z, dft_ptr, low, r0, h0, INVERSE: tl.constexpr, HP: tl.constexpr,
+    RP: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what rows [h0, h0 + BH) contribute to rows [r0, r0 + RP) along the height."""
-    re, im = split_complex(z)
-    turned = join_complex(-im, re) if INVERSE else join_complex(im, -re)
-    at = r0 * HP + h0
-    cosine = load_matrix(dft_ptr + at, HP, RP, BH)
-    acc = tl.dot(cosine, z, acc, input_precision='tf32x3')
-    sine = load_matrix(dft_ptr + HP * HP + at, HP, RP, BH)
-    return tl.dot(sine, turned, acc, input_precision='tf32x3')
+    high = round_operand(z, 'tf32')
+    dft_ptr += r0 * HP + h0
+    acc = add_product(acc, z, high, dft_ptr, HP, low, True, RP, BH, PRECISION)
+    z, high = turn(z, INVERSE), turn(high, INVERSE)
+    dft_ptr += HP * HP
+    return add_product(acc, z, high, dft_ptr, HP, low, True, RP, BH, PRECISION)
+
+
+@triton.jit
+def to_columns(
+    x, dft_ptr, low, c0, CW, HP: tl.constexpr, WP: tl.constexpr, CP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Transform rows of x [R, WP] to columns [c0, c0 + CP) of half-spectra."""
+    acc = tl.zeros([x.shape[0], CP], tl.float32)
+    high = round_operand(x, 'tf32')
+    dft_ptr += 2 * HP * HP + c0
+    return add_product(acc, x, high, dft_ptr, CW, low, False, WP, CP, PRECISION)
 
 
 @triton.jit

@@ -8,14 +8,16 @@ import triton
 import triton.language as tl
 
 from ..triton_jit import kernel
+from ..triton_tf32 import round_operand
 from .triton_dft import (
     add_columns_transform,
+    add_product,
     blocks_below,
     blocks_beside,
     grid_places,
-    load_matrix,
     multiply,
     spectral_places,
+    to_columns,
 )
 
 
@@ -87,7 +89,7 @@ def _planes_kernel(
 def _spectrum_kernel(
     x_ptr, dft_ptr, out_ptr, num_items, H, W, blocks, chunks, CW,
     T: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, CP: tl.constexpr,
-    UH: tl.constexpr, UW: tl.constexpr, BH: tl.constexpr,
+    UH: tl.constexpr, UW: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Transform planes (outer, items, H, W) to (outer, items, H, W // 2 + 1, 2)."""
     pid = tl.program_id(0)
@@ -95,16 +97,18 @@ def _spectrum_kernel(
     first = pid // chunks % blocks * (T * UH * UW)
     outer = (pid // (chunks * blocks)).to(tl.int64)
     x_ptr += outer * num_items * (H * W)
+    low = 2 * (HP * HP + WP * CW)
     z = tl.zeros([HP, T * CP], tl.float32)
     for h0 in range(0, HP, BH):
         item, place, mask = grid_places(
             first, num_items, h0, H, W, T, BH, HP // UH, WP, UH, UW
         )
         x = tl.load(x_ptr + item * (H * W) + place, mask=mask, other=0.0)
-        matrix = load_matrix(dft_ptr + 2 * HP * HP + c0, CW, WP, CP)
-        columns = tl.dot(x, matrix, input_precision='tf32x3')
+        columns = to_columns(x, dft_ptr, low, c0, CW, HP, WP, CP, PRECISION)
         columns = blocks_beside(columns, T, BH, CP)
-        z = add_columns_transform(z, columns, dft_ptr, 0, h0, False, HP, HP, BH)
+        z = add_columns_transform(
+            z, columns, dft_ptr, low, 0, h0, False, HP, HP, BH, PRECISION
+        )
     item, place, mask = spectral_places(
         first, num_items, 0, c0, H, W, T, HP, HP // UH, CP, CP // UW, UH
     )
@@ -117,7 +121,7 @@ def _contract_kernel(
     x_ptr, w_ptr, factor_ptr, bias_ptr, dft_ptr, out_ptr, D, K, H, W, blocks, CW,
     PATTERNS: tl.constexpr, T: tl.constexpr, HP: tl.constexpr, RP: tl.constexpr,
     WP: tl.constexpr, CP: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr,
-    BH: tl.constexpr, NC: tl.constexpr,
+    BH: tl.constexpr, NC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sum factor[l] (x * w), where * is the circular convolution.
 
@@ -133,6 +137,7 @@ def _contract_kernel(
     outer = (pid // (HP // RP * blocks)).to(tl.int64)
     num_items, num_terms = (K, D) if PATTERNS else (D, K)
     N, size = H * W, 2 * (H * (W // 2 + 1))
+    low = 2 * (HP * HP + WP * CW)
     x_ptr += outer * D * size
     to, at, to_mask = grid_places(
         first, num_items, r0, H, W, T, RP, HP // UH, WP, UH, UW
@@ -154,10 +159,13 @@ def _contract_kernel(
                         kernel += channel * K
                     w = tl.load(w_ptr + kernel * size + place, mask=mask, other=0.0)
                     z = multiply(w, z, False)
-                rows = add_columns_transform(rows, z, dft_ptr, r0, h0, True, HP, RP, BH)
+                rows = add_columns_transform(
+                    rows, z, dft_ptr, low, r0, h0, True, HP, RP, BH, PRECISION
+                )
             rows = blocks_below(rows, T, RP, CP)
-            matrix = load_matrix(dft_ptr + 2 * HP * HP + (CW + c0) * WP, WP, CP, WP)
-            y = tl.dot(rows, matrix, y, input_precision='tf32x3')
+            high = round_operand(rows, 'tf32')
+            back_ptr = dft_ptr + 2 * HP * HP + (CW + c0) * WP
+            y = add_product(y, rows, high, back_ptr, WP, low, False, CP, WP, PRECISION)
         if bias_ptr is not None:
             index = term * K + to if PATTERNS else to * K + term
             y += tl.load(bias_ptr + index, mask=to_mask, other=0.0)

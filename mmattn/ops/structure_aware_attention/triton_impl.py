@@ -25,7 +25,7 @@ CONTRACT_TILES = launch.TileTable('structure_aware_attention.CONTRACT_TILES', { 
     (64, 16): (1, 32, 4), (64, 32): (1, 32, 8), (64, 64): (1, 32, 8),
 })  # fmt: skip
 FORWARD_TILES = launch.TileTable('structure_aware_attention.FORWARD_TILES', {  # of forward transforms: blocks, columns, warps
-    (16, 16): (4, 16, 4), (16, 32): (2, 32, 4), (16, 64): (2, 32, 4),
+    (16, 16): (4, 16, 4), (16, 32): (2, 32, 4), (16, 64): (1, 32, 4),
     (32, 16): (2, 16, 4), (32, 32): (1, 32, 4), (32, 64): (1, 32, 8),
     (64, 16): (1, 16, 4), (64, 32): (1, 32, 8), (64, 64): (1, 32, 8),
 })  # fmt: skip
@@ -53,8 +53,11 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
         w_a, w_b, bias = (x.contiguous() for x in (w_a, w_b, bias))
         with torch.cuda.device_of(q):
             planes, _ = _planes(q, k, v)
-            run = _forward if _is_small(grid) else _forward_large
-            y = run(planes, w_a, w_b, bias, patterns, grid)
+            if _is_small(grid):
+                g = _Grid.of(grid, launch.precision(q))
+                y = _forward(planes, w_a, w_b, bias, patterns, g)
+            else:
+                y = _forward_large(planes, w_a, w_b, bias, patterns, grid)
             out.copy_(y.permute(0, 3, 1, 2))
     return out, patterns
 
@@ -70,8 +73,12 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
         planes, scale = _planes(q, k, v)
         dy = torch.empty(planes.shape[1:], dtype=torch.float32, device=q.device)
         dy.copy_(grad.permute(0, 2, 3, 1))
-        run = _backward if _is_small(grid) else _backward_large
-        grads, dw_a, dw_b = run(planes, dy, w_a, w_b, bias, patterns, grid)
+        args = planes, dy, w_a, w_b, bias, patterns
+        if _is_small(grid):
+            g = _Grid.of(grid, launch.precision(q))
+            grads, dw_a, dw_b = _backward(*args, g)
+        else:
+            grads, dw_a, dw_b = _backward_large(*args, grid)
         dw_a, dw_b = (dw * weights[:, None] for dw in (dw_a, dw_b))
         dbias = _bias_gradient(patterns, dy)
         return *_token_gradients(grads, planes, scale, q), dw_a, dw_b, dbias
@@ -149,26 +156,28 @@ class _Grid(NamedTuple):
     CW: int
     UH: int
     UW: int
+    precision: str
 
     @classmethod
-    def of(cls, grid: tuple[int, ...]) -> '_Grid':
+    def of(cls, grid: tuple[int, ...], precision: str) -> '_Grid':
         H, W = grid if len(grid) == 2 else (1, *grid)
         columns = 2 * (W // 2 + 1)
         HB, CB = launch.power_of_two(H), launch.power_of_two(columns)
         HP, CP = max(16, HB), min(max(16, CB), MAX_COLUMNS)
         # Rows are as long as tiles of columns, so that few widths compile anew.
         CW, UH, UW = launch.cdiv(columns, CP) * CP, HP // HB, max(1, 16 // CB)
-        return cls(H, W, columns, HP, CP, CP, CW, UH, UW)
+        return cls(H, W, columns, HP, CP, CP, CW, UH, UW, precision)
 
 
 @functools.lru_cache(maxsize=128)
 def _dft_matrices(grid: _Grid, device: torch.device) -> Tensor:
-    """Return the matrices that triton_dft describes, one after the other.
+    """Return the matrices that triton_dft describes, one after the other: rounded to
+    TF32, then what the rounding left.
 
     They are made on the CPU, since the copy is then complete, for every stream, when
     `to` returns.
     """
-    H, W, columns, HP, WP, _, CW, UH, UW = grid
+    H, W, columns, HP, WP, _, CW, UH, UW, _ = grid
     on_cpu = dict(dtype=torch.float64, device='cpu')
 
     def padded(matrix, rows, columns, items):
@@ -190,14 +199,18 @@ def _dft_matrices(grid: _Grid, device: torch.device) -> Tensor:
         padded(to_spectrum, WP, CW, UW),
         padded(to_columns, CW, WP, UW),
     ]
-    return torch.cat(matrices).to(device, torch.float32)
+    exact = torch.cat(matrices)
+    bits = exact.float().view(torch.int32)
+    high = ((bits + 0x1000) & -0x2000).view(torch.float32)
+    return torch.cat([high, (exact - high).float()]).to(device)
 
 
 def _transform_constants(g: _Grid, CP: int, T: int, num_warps: int) -> dict:
     """Return constants and options; maxnreg avoids spills for occupancy."""
     return dict(
         T=T, HP=g.HP, WP=g.WP, CP=CP, UH=g.UH, UW=g.UW, BH=READ_ROWS,
-        num_warps=num_warps, num_stages=NUM_STAGES, maxnreg=255, enable_fp_fusion=True,
+        PRECISION=g.precision, num_warps=num_warps, maxnreg=255, enable_fp_fusion=True,
+        num_stages=1 if g.precision == 'tf32x3' else NUM_STAGES,  # it would spill
     )  # fmt: skip
 
 
@@ -265,9 +278,9 @@ def _correlate(
     return out
 
 
-def _forward(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
+def _forward(planes, w_a, w_b, bias, patterns, g: _Grid) -> Tensor:
     """Write the patterns; return planes (B, M, D, N) of the output."""
-    g, K = _Grid.of(grid), bias.shape[1]
+    K = bias.shape[1]
     k_hat, v_hat = _spectra(planes[1:], g)
     _contract(g, k_hat, w_a, planes[0], None, patterns, K, over_channels=True)
     y = torch.empty_like(planes[0])
@@ -275,9 +288,9 @@ def _forward(planes, w_a, w_b, bias, patterns, grid) -> Tensor:
     return y
 
 
-def _backward(planes, dy, w_a, w_b, bias, patterns, grid):
+def _backward(planes, dy, w_a, w_b, bias, patterns, g: _Grid):
     """Return gradients (3, B, M, D, N) of planes, and spectra of those of kernels."""
-    g, K = _Grid.of(grid), bias.shape[1]
+    K = bias.shape[1]
     k_hat, v_hat = _spectra(planes[1:], g)
     dpatterns, grads = torch.empty_like(patterns), torch.empty_like(planes)
     _contract(g, v_hat, w_b, dy, bias, dpatterns, K, over_channels=True)

@@ -170,10 +170,8 @@ class StructureAwareAttention(nn.Module):
         if torch.jit.is_tracing():  # mmengine's FLOP counter traces with tensors
             sides = [int(side) for side in sides]
         grid = self._kernel_grid(sides)
-        # The kernels' dtype, which is float32 under autocast, is used up to the norm.
-        qkv = self.qkv(x).to(self.w_a.dtype)
         heads = 3, self.num_heads, C // self.num_heads
-        q, k, v = qkv.view(B, prod(sides), *heads).unbind(2)
+        q, k, v = self.qkv(x).view(B, prod(sides), *heads).unbind(2)
         w_a, w_b = self.kernels(grid) if is_exporting() else self.spectra(grid)
         out = structure_aware_attention(
             q, k, v, w_a, w_b, self.bias, grid=grid, backend=self.backend
