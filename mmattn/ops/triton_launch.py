@@ -94,6 +94,15 @@ def reason(x: Tensor, max_head_width: int) -> str | None:
     return None
 
 
+def offsets_reason(*tensors: Tensor) -> str | None:
+    """Return why offsets in an element of a batch need over 32 bits, or None."""
+    for x in tensors:
+        sizes = zip(x.shape[1:], x.stride()[1:], strict=True)
+        if sum((size - 1) * stride for size, stride in sizes) >= 2**31:
+            return f'supports 2**31 numbers of an image, got {tuple(x.shape[1:])}'
+    return None
+
+
 def cdiv(a: int, b: int) -> int:
     """Return a / b, rounded up."""
     return -(-a // b)

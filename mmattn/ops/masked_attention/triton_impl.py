@@ -61,11 +61,12 @@ SOFT_BACKWARD_TILES = launch.tables_by_dtype(
 WIDE, CHUNK = 32, 16  # wider heads in fp32 are read in chunks of channels
 ROWS_OF_SPLIT = {16: 64, 32: 64, 64: 32, 128: 32}
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64
+UNROLLED = 3  # wider stencils are unrolled by rows: their scores would spill
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
     """Return why this backend does not support a call, or None."""
-    return launch.reason(q, MAX_HEAD_WIDTH)
+    return launch.reason(q, MAX_HEAD_WIDTH) or launch.offsets_reason(q, *tensors[:2])
 
 
 def forward(q, k, v, bias, alpha, *, grid, kernel_size, num_special, mask_fill):
@@ -115,8 +116,9 @@ def backward(
 def _stencil(grid, kernel_size, num_special, mask_fill) -> dict:
     """Return what kernels of hard masks are launched with."""
     return dict(
-        H=grid[0], W=grid[1], num_taps=kernel_size**2 + num_special,
-        S=num_special, R=kernel_size, ZERO=int(mask_fill == 'zero'),
+        H=grid[0], W=grid[1], S=num_special, R=kernel_size,
+        ROWS=kernel_size if kernel_size <= UNROLLED else 1,
+        ZERO=int(mask_fill == 'zero'),
     )  # fmt: skip
 
 
@@ -168,6 +170,7 @@ def _hard_backward(grad, out, lse, q, k, v, bias, grads, stencil) -> Tensor | No
     B, N, M, D = q.shape
     S, ZERO, R = (stencil[name] for name in ('S', 'ZERO', 'R'))
     delta = launch.empty(q, B, M, N)
+    rest = launch.empty(q, B, M, N) if ZERO else None
     if S:
         _delta(grad, out, delta, S)
     tiles, options = _tiles(BACKWARD_TILES, q, stencil)
@@ -181,13 +184,13 @@ def _hard_backward(grad, out, lse, q, k, v, bias, grads, stencil) -> Tensor | No
     sums_q = launch.empty(q, B, M, S, tiles, D) if S else None
     if tiles:
         _bwd_queries_kernel[programs](
-            q, k, v, grad, out, kernel_bias, lse, delta, dq, sums, dbias,
+            q, k, v, grad, out, kernel_bias, lse, delta, rest, dq, sums, dbias,
             *strides, **settings,
         )  # fmt: skip
     sums = None if sums is None else sums.sum(3)
     if tiles:
         _bwd_keys_kernel[programs](
-            q, k, v, grad, kernel_bias, lse, delta, sums, dk, dv, sums_q,
+            q, k, v, grad, kernel_bias, lse, delta, rest, sums, dk, dv, sums_q,
             *strides, **settings,
         )  # fmt: skip
     if S:

@@ -9,13 +9,13 @@ import triton.language as tl
 
 from ..triton_jit import kernel
 from ..triton_rows import load_rows, store_rows
+from ..triton_softmax import LOG2_E
 from .triton_stencil import (
-    excess,
+    has_tap,
     load_bias,
-    load_tap,
+    load_special,
     program_tile,
     sees_few,
-    tap_places,
 )
 
 
@@ -28,22 +28,22 @@ def store_sum(ptr, x, D: tl.constexpr, DP: tl.constexpr):
 
 @kernel
 def _bwd_queries_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, out_ptr, bias_ptr, lse_ptr, delta_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, out_ptr, bias_ptr, lse_ptr, delta_ptr, rest_ptr,
     dq_ptr, sums_ptr, dbias_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
     v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
-    M, H, W, num_taps, scale,
-    S: tl.constexpr, R: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr,
-    DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
+    M, H, W, scale,
+    S: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
-    """Write patches of dq and of delta = grad . out (B, M, N), and this tile's shares
-    of sums over queries. sums (B, M, 2 * S + ZERO, tiles, D) holds dk and dv of each
-    special token in turn, then the gradient of all values. dbias is (B, tiles, M,
-    R * R)."""
+    """Write patches of dq, of delta = grad . out (B, M, N) and of the weights of tokens
+    outside the masks, rest (B, M, N), and this tile's shares of sums over queries. sums
+    (B, M, 2 * S + ZERO, tiles, D) holds dk and dv of each special token in turn, then
+    the gradient of all values. dbias is (B, tiles, M, R * R)."""
     b, m, tile, y, x, exists = program_tile(M, H, W, TH, TW)
     tiles = tl.cdiv(W, TW) * tl.cdiv(H, TH)
     N = S + H * W
-    rows = (S + y * W + x).to(tl.int64)
+    n = S + y * W + x
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride
     v_ptr += b * v_b_stride + m * v_m_stride
@@ -55,54 +55,62 @@ def _bwd_queries_kernel(
     if bias_ptr is not None:
         bias_ptr += m * (R * R)
         dbias_ptr += ((b * tiles + tile) * M + m) * (R * R)
-    few = sees_few(y, x, H, W, R)
-    q = load_rows(q_ptr, rows * q_n_stride, exists, D, DP) * scale
-    grad = load_rows(grad_ptr, rows * g_n_stride, exists, D, DP)
-    out = load_rows(out_ptr, rows * (M * D), exists, D, DP)
+    q = load_rows(q_ptr, n * q_n_stride, exists, D, DP) * (scale * LOG2_E)
+    grad = load_rows(grad_ptr, n * g_n_stride, exists, D, DP)
+    out = load_rows(out_ptr, n * (M * D), exists, D, DP)
     delta = tl.sum(grad * out, axis=1)
-    tl.store(delta_ptr + (b * M + m) * N + rows, delta, mask=exists)
-    lse = tl.load(lse_ptr + (b * M + m) * N + rows, mask=exists, other=0.0)
+    place = (b * M + m) * N + n
+    tl.store(delta_ptr + place, delta, mask=exists)
+    lse = tl.load(lse_ptr + place, mask=exists, other=0.0) * LOG2_E
+    rest = tl.zeros([TH * TW], tl.float32)
     if ZERO:
-        others = tl.where(few & exists, tl.exp(-lse), 0.0)
-        store_sum(sums_ptr + 2 * S * tiles * D, others[:, None] * grad, D, DP)
+        rest = tl.where(sees_few(y, x, H, W, R) & exists, tl.exp2(-lse), 0.0)
+        tl.store(rest_ptr + place, rest, mask=exists)
+        store_sum(sums_ptr + 2 * S * tiles * D, rest[:, None] * grad, D, DP)
 
     dq = tl.zeros([TH * TW, DP], tl.float32)
-    for tap in range(num_taps):
-        seen, k, v, score = load_tap(
-            q, k_ptr, v_ptr, bias_ptr, tap, y, x, exists, H, W, k_n_stride, v_n_stride,
-            S, R, D, DP,
-        )  # fmt: skip
-        dprob = tl.sum(grad * v, axis=1)
-        dscore = tl.where(seen, tl.exp(score - lse) * (dprob - delta), 0.0)
+    for row in range(0, R, ROWS):
+        for tap in tl.static_range(ROWS * R):
+            dy, dx = row + tap // R - R // 2, tap % R - R // 2
+            seen = has_tap(y, x, exists, dy, dx, H, W)
+            token = n + dy * W + dx
+            k = load_rows(k_ptr, token * k_n_stride, seen, D, DP)
+            v = load_rows(v_ptr, token * v_n_stride, seen, D, DP)
+            score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, row * R + tap)
+            dscore = tl.exp2(score - lse) * (tl.sum(grad * v, axis=1) - delta)
+            dscore = tl.where(seen, dscore, 0.0)
+            dq += dscore[:, None] * k
+            if bias_ptr is not None:
+                tl.store(dbias_ptr + row * R + tap, tl.sum(dscore, axis=0))
+    for token in tl.static_range(S):
+        k = load_special(k_ptr, token, k_n_stride, D, DP)
+        v = load_special(v_ptr, token, v_n_stride, D, DP)
+        prob = tl.exp2(tl.sum(q * k, axis=1) - lse)
+        dscore = tl.where(exists, prob * (tl.sum(grad * v, axis=1) - delta), 0.0)
         dq += dscore[:, None] * k
-        if bias_ptr is not None:
-            if tap < R * R:
-                tl.store(dbias_ptr + tap, tl.sum(dscore, axis=0))
-        if S > 0:
-            if tap >= R * R:
-                weight = tl.where(seen, excess(score, lse, few, ZERO), 0.0)
-                ptr = sums_ptr + 2 * (tap - R * R) * tiles * D
-                store_sum(ptr, dscore[:, None] * q, D, DP)
-                store_sum(ptr + tiles * D, weight[:, None] * grad, D, DP)
-    store_rows(dq_ptr, dq * scale, rows * (M * D), exists, D, DP)
+        weight = tl.where(exists, prob - rest, 0.0)
+        ptr = sums_ptr + 2 * token * tiles * D
+        store_sum(ptr, dscore[:, None] * q / LOG2_E, D, DP)
+        store_sum(ptr + tiles * D, weight[:, None] * grad, D, DP)
+    store_rows(dq_ptr, dq * scale, n * (M * D), exists, D, DP)
 
 
 @kernel
 def _bwd_keys_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, bias_ptr, lse_ptr, delta_ptr, sums_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, bias_ptr, lse_ptr, delta_ptr, rest_ptr, sums_ptr,
     dk_ptr, dv_ptr, sums_q_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
     v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
-    M, H, W, num_taps, scale,
-    S: tl.constexpr, R: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr,
-    DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
+    M, H, W, scale,
+    S: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
     """Write patches of dk and dv, given the sums over queries (B, M, 2 * S + ZERO, D),
     and this tile's shares of dq of special tokens, sums_q (B, M, S, tiles, D)."""
     b, m, tile, y, x, exists = program_tile(M, H, W, TH, TW)
     tiles = tl.cdiv(W, TW) * tl.cdiv(H, TH)
     N = S + H * W
-    cols = (S + y * W + x).to(tl.int64)
+    n = S + y * W + x
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride
     v_ptr += b * v_b_stride + m * v_m_stride
@@ -113,34 +121,45 @@ def _bwd_keys_kernel(
     dv_ptr += (b * N * M + m) * D
     if S > 0:
         sums_q_ptr += ((b * M + m) * S * tiles + tile) * D
+    if ZERO:
+        rest_ptr += (b * M + m) * N
     if bias_ptr is not None:
         bias_ptr += m * (R * R)
-    k = load_rows(k_ptr, cols * k_n_stride, exists, D, DP) * scale
-    v = load_rows(v_ptr, cols * v_n_stride, exists, D, DP)
+    k = load_rows(k_ptr, n * k_n_stride, exists, D, DP) * (scale * LOG2_E)
+    v = load_rows(v_ptr, n * v_n_stride, exists, D, DP)
 
     dk = tl.zeros([TH * TW, DP], tl.float32)
     dv = tl.zeros([TH * TW, DP], tl.float32)
-    for tap in range(num_taps):
-        y_q, x_q, tokens, seen = tap_places(tap, y, x, exists, H, W, S, R)
-        few = tl.where(tap < R * R, sees_few(y_q, x_q, H, W, R), False)
-        q = load_rows(q_ptr, tokens * q_n_stride, seen, D, DP)
-        # A query's tap back to the key is the opposite one.
-        score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, R * R - 1 - tap, R)
-        grad = load_rows(grad_ptr, tokens * g_n_stride, seen, D, DP)
-        lse = tl.load(lse_ptr + tokens, mask=seen, other=0.0)
-        delta = tl.load(delta_ptr + tokens, mask=seen, other=0.0)
-        dprob = tl.sum(grad * v, axis=1)
-        dscore = tl.where(seen, tl.exp(score - lse) * (dprob - delta), 0.0)
-        weight = tl.where(seen, excess(score, lse, few, ZERO), 0.0)
+    for row in range(0, R, ROWS):
+        for tap in tl.static_range(ROWS * R):
+            dy, dx = row + tap // R - R // 2, tap % R - R // 2
+            seen = has_tap(y, x, exists, dy, dx, H, W)
+            token = n + dy * W + dx
+            q = load_rows(q_ptr, token * q_n_stride, seen, D, DP)
+            grad = load_rows(grad_ptr, token * g_n_stride, seen, D, DP)
+            lse = tl.load(lse_ptr + token, mask=seen, other=0.0) * LOG2_E
+            delta = tl.load(delta_ptr + token, mask=seen, other=0.0)
+            # A query's tap back to the key is the opposite one.
+            bias = load_bias(bias_ptr, R * R - 1 - (row * R + tap))
+            prob = tl.exp2(tl.sum(q * k, axis=1) + bias - lse)
+            prob = tl.where(seen, prob, 0.0)
+            dk += (prob * (tl.sum(grad * v, axis=1) - delta))[:, None] * q
+            if ZERO:
+                prob -= tl.load(rest_ptr + token, mask=seen, other=0.0)
+            dv += prob[:, None] * grad
+    for token in tl.static_range(S):
+        q = load_special(q_ptr, token, q_n_stride, D, DP)
+        grad = load_special(grad_ptr, token, g_n_stride, D, DP)
+        lse = tl.load(lse_ptr + token) * LOG2_E
+        prob = tl.where(exists, tl.exp2(tl.sum(q * k, axis=1) - lse), 0.0)
+        dscore = prob * (tl.sum(grad * v, axis=1) - tl.load(delta_ptr + token))
         dk += dscore[:, None] * q
-        dv += weight[:, None] * grad
-        if S > 0:
-            if tap >= R * R:
-                ptr = sums_q_ptr + (tap - R * R) * tiles * D
-                store_sum(ptr, dscore[:, None] * k, D, DP)
+        dv += prob[:, None] * grad
+        ptr = sums_q_ptr + token * tiles * D
+        store_sum(ptr, dscore[:, None] * k / LOG2_E, D, DP)
     if ZERO:
         d = tl.arange(0, DP)
         sums_ptr += ((b * M + m) * (2 * S + 1) + 2 * S) * D
         dv += tl.load(sums_ptr + d, mask=d < D, other=0.0)[None, :]
-    store_rows(dk_ptr, dk * scale, cols * (M * D), exists, D, DP)
-    store_rows(dv_ptr, dv, cols * (M * D), exists, D, DP)
+    store_rows(dk_ptr, dk * scale, n * (M * D), exists, D, DP)
+    store_rows(dv_ptr, dv, n * (M * D), exists, D, DP)
