@@ -9,7 +9,12 @@ import torch
 from largest_tensor import LargestTensor
 from operator_cases import WINDOW_FORMS as FORMS
 from operator_cases import names_of, take_form
-from operator_checks import check_decomposition, check_operator, every_case
+from operator_checks import (
+    check_decomposition,
+    check_operator,
+    check_repeatable,
+    every_case,
+)
 from torch import Tensor
 from triton_devices import every_triton
 
@@ -164,24 +169,39 @@ def test_memory_of_a_large_map_is_linear():
     assert largest((60, 100)) == pytest.approx(largest((60, 50)), rel=0.1)
 
 
-INTERPRETED = {
+KERNELS = {
     'map of the window': dict(grid=(5, 5), K=5, B=1, M=1, D=4),
     '7x5, batch 2': dict(grid=(7, 5), K=3, M=2, D=5),
-    '9x12, K 7': dict(grid=(9, 12), K=7, B=1, M=1, D=16),
+    '20x13, K 7': dict(grid=(20, 13), K=7, B=1, M=1, D=16),
+    '13x19, K 13': dict(grid=(13, 19), K=13, B=1, M=1, D=4),
+    '33x17, K 3': dict(grid=(33, 17), K=3, B=1, M=1, D=20),
+    'bfloat16': dict(grid=(9, 12), K=7, B=1, M=2, D=4, dtype=torch.bfloat16),
+    'float16': dict(grid=(12, 9), K=5, B=1, M=1, D=4, dtype=torch.float16),
 }
 
 
-@every_triton('shape', INTERPRETED, '9x12, K 7')
-def test_stencil_in_triton(monkeypatch, shape, device):
-    take_form(monkeypatch, FORMS['stencil'])
-    check_operator(backend('triton'), make_inputs(**shape, device=device))
+@every_triton('shape', KERNELS, '33x17, K 3', 'float16')
+def test_triton(shape, device):
+    inputs = make_inputs(**shape, device=device)
+    check_operator(backend('triton'), inputs)
+    check_repeatable(backend('triton'), inputs)
 
 
-@every_triton('form', {form: FORMS[form] for form in ('dense', 'tiles', 'stencil')})
-def test_forms_in_triton(monkeypatch, form, device):
-    take_form(monkeypatch, form)
-    shape = dict(grid=(6, 9), K=3, B=1, M=2, D=4, dtype=torch.bfloat16)
-    check_operator(backend('triton'), make_inputs(**shape, device=device))
+@every_triton('position', {name: i for i, name in enumerate(NAMES[:3])}, 'q', 'v')
+def test_nan_in_triton_stays_near(position, device):
+    """It may reach all windows that share a tile with one that holds it."""
+    inputs = make_inputs(grid=(33, 9), K=3, B=2, M=1, D=4, device=device)
+    inputs[position] = inputs[position].clone()
+    inputs[position][0, 1, 2, 0] = float('nan')
+    out, grads = run_with_grads(backend('triton'), inputs)
+    for x in (out, *grads[:3]):
+        assert x[1].isfinite().all() and x[0, 24:].isfinite().all()
+    assert out[0, 1, 2].isnan().all()
+
+
+def test_windows_that_triton_does_not_support():
+    for shape in (dict(grid=(17, 17), K=17), dict(D=33)):
+        assert 'supports' in triton_impl.unsupported(*on_meta(**shape))
 
 
 @every_case(narrow=False, shape=SHAPES)

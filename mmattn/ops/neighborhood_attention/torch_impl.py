@@ -16,6 +16,6 @@ def unsupported(*tensors: Tensor) -> str | None:
     return None
 
 
-runs_stencil = partial(stencil.runs_stencil, masked)
+has_statistics = partial(stencil.runs_stencil, masked)
 forward = partial(stencil.forward, masked)
 backward = partial(stencil.backward, masked)

@@ -1,21 +1,101 @@
-"""Neighborhood attention for GPUs: tiles, and on large maps masked attention's kernels.
+"""Launchers of the kernels of neighborhood attention, in triton_*.py.
 
-The kernels are those of the stencil in Triton. Tiles are PyTorch's products.
+The kernels take one launch forward and two backward. Each tile writes its share of the
+gradient of the table of biases, and the shares are added in a fixed order.
 """
 
-from functools import partial
-
+import torch
 from torch import Tensor
 
-from ..masked_attention import triton_impl as masked
-from . import stencil
+from .. import triton_launch as launch
+from .tiles import window_width
+
+MAX_WINDOW = 15
+
+# By the padded head width: height and width of a tile and of a block of the other side,
+# warps. Chosen from the compiler's reports, so that nothing spills.
+TILES = launch.tables_by_dtype(
+    'neighborhood_attention.TILES',
+    {
+        torch.float32: {16: (8, 8, 2, 16, 4), 32: (8, 8, 2, 16, 4)},
+        torch.float16: {width: (8, 8, 2, 16, 4) for width in (16, 32, 64)},
+        torch.bfloat16: {width: (8, 8, 4, 16, 4) for width in (16, 32, 64)},
+    },
+)
 
 
 def unsupported(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> str | None:
     """Return why this backend does not support a call, or None."""
-    return masked.unsupported(q)
+    widest = max(TILES.get(q.dtype, [0]))
+    if reason := launch.reason(q, widest) or launch.offsets_reason(q, k, v):
+        return reason
+    if (K := window_width(rpb)) > MAX_WINDOW:
+        return f'supports windows of at most {MAX_WINDOW} pixels a side, got {K}'
+    return None
 
 
-runs_stencil = partial(stencil.runs_stencil, masked)
-forward = partial(stencil.forward, masked)
-backward = partial(stencil.backward, masked)
+def has_statistics(q: Tensor) -> bool:
+    """Return whether the forward returns each row's log-sum-exp."""
+    return True
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output and each row's log-sum-exp (B, M, H * W) in fp32."""
+    from .triton_fwd import _fwd_kernel
+
+    B, H, W, M, _ = q.shape
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = launch.empty(q, B, M, H * W)
+    if B:
+        q, k, v = map(_tokens, (q, k, v))
+        tiles, options = _options(q, H, W, window_width(rpb))
+        with torch.cuda.device_of(q):
+            _fwd_kernel[(B * M * tiles,)](
+                q, k, v, rpb.contiguous(), out, lse, *launch.strides(q, k, v), **options
+            )
+    return out, lse
+
+
+def backward(
+    grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, rpb: Tensor
+) -> tuple[Tensor, ...]:
+    """Return the gradients of q, k, v and rpb."""
+    from .triton_bwd import _bwd_keys_kernel, _bwd_queries_kernel
+
+    B, H, W, M, _ = q.shape
+    if not B:
+        return launch.zeros(q, k, v, rpb)
+    dq, dk, dv = (
+        torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)
+    )
+    grad, q, k, v = map(_tokens, (grad, q, k, v))
+    tiles, options = _options(q, H, W, window_width(rpb))
+    delta = launch.empty(q, B, M, H * W)
+    drpb = launch.empty(q, B, tiles, *rpb.shape)
+    table, strides = rpb.contiguous(), launch.strides(q, k, v, grad)
+    with torch.cuda.device_of(q):
+        _bwd_queries_kernel[(B * M * tiles,)](
+            q, k, v, grad, out, table, lse, delta, dq, drpb, *strides,
+            CELLS=launch.power_of_two(rpb.shape[1], 16), **options,
+        )  # fmt: skip
+        _bwd_keys_kernel[(B * M * tiles,)](
+            q, k, v, grad, table, lse, delta, dk, dv, *strides, **options
+        )
+    return dq, dk, dv, drpb.sum((0, 1)).to(rpb.dtype)
+
+
+def _tokens(x: Tensor) -> Tensor:
+    """Return (B, H * W, M, D) with a contiguous last dimension."""
+    return launch.unit_stride(x.flatten(1, 2))
+
+
+def _options(q: Tensor, H: int, W: int, K: int) -> tuple[int, dict]:
+    """Return the number of tiles of a head, and the options of a launch over them."""
+    M, D = q.shape[2:]
+    DP = launch.power_of_two(D, 16)
+    TH, TW, BH, BW, num_warps = TILES[q.dtype][DP]
+    return launch.cdiv(H, TH) * launch.cdiv(W, TW), dict(
+        M=M, H=H, W=W, scale=D**-0.5, K=K, D=D, DP=DP, TH=TH, TW=TW, BH=BH, BW=BW,
+        PRECISION=launch.precision(q), NATIVE=launch.is_native(q),
+        num_warps=num_warps, num_stages=1, **launch.COMPILER,
+    )  # fmt: skip
