@@ -4,6 +4,8 @@
 // alignment allows.
 #pragma once
 
+#include <type_traits>
+
 #include "sampling.h"
 #include "storage.h"
 
@@ -37,6 +39,25 @@ struct Sample {
 template <class T, int kWidth>
 struct alignas(kWidth * sizeof(T)) Packet {
   T items[kWidth];
+};
+
+// Numbers that were loaded together. They stay in words of 32 bits where they can: from
+// 16-bit numbers the compiler would first cut each out.
+template <class T, int kWidth>
+struct Loaded {
+  static constexpr int kBytes = kWidth * sizeof(T);
+  using Word = std::conditional_t<kBytes % 4 == 0, uint32_t, uint16_t>;
+  alignas(kBytes) Word words[kBytes / sizeof(Word)];
+
+  __device__ __forceinline__ float operator[](int c) const {
+    if constexpr (sizeof(Word) == sizeof(T)) {
+      return widen(bit_cast<T>(words[c]));
+    } else if constexpr (std::is_same_v<T, BFloat16>) {
+      return bit_cast<float>(c % 2 ? words[c / 2] & 0xffff0000 : words[c / 2] << 16);
+    } else {
+      return widen(T{static_cast<uint16_t>(words[c / 2] >> c % 2 * 16)});
+    }
+  }
 };
 
 struct Item {
@@ -153,10 +174,10 @@ __device__ __forceinline__ float number_of(const float4& numbers, int corner) {
 }
 
 template <class T, int kWidth>
-__device__ __forceinline__ Packet<T, kWidth> load_packet(const T* from, bool wanted) {
-  Packet<T, kWidth> packet{};
+__device__ __forceinline__ Loaded<T, kWidth> load_packet(const T* from, bool wanted) {
+  Loaded<T, kWidth> packet{};
   if (wanted) {
-    packet = *reinterpret_cast<const Packet<T, kWidth>*>(from);
+    packet = *reinterpret_cast<const Loaded<T, kWidth>*>(from);
   }
   return packet;
 }
@@ -181,7 +202,7 @@ __global__ void __launch_bounds__(128, 5)
 #pragma unroll 2
   for (int i = 0; i < count; ++i) {
     const Sample sample = samples[i];
-    Packet<T, kWidth> packets[4];
+    Loaded<T, kWidth> packets[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int pixel = pixel_of(sample.pixels, k);
@@ -195,7 +216,7 @@ __global__ void __launch_bounds__(128, 5)
           pixel_of(sample.pixels, k) < 0 ? 0.f : number_of(sample.place, k);
 #pragma unroll
       for (int c = 0; c < kWidth; ++c) {
-        sums[c] += weight * widen(packets[k].items[c]);
+        sums[c] += weight * packets[k][c];
       }
     }
   }
@@ -272,7 +293,7 @@ __device__ __forceinline__ void scatter(
         load_packet<T, kWidth>(grads + channel, item.active && channel < p.sizes.D);
 #pragma unroll
     for (int c = 0; c < kWidth; ++c) {
-      grad[c] = widen(packet.items[c]);
+      grad[c] = packet[c];
     }
   };
   load_grad(first);
@@ -284,7 +305,7 @@ __device__ __forceinline__ void scatter(
       if (!kOnePass) {
         load_grad(channel);
       }
-      Packet<T, kWidth> packets[4];
+      Loaded<T, kWidth> packets[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int pixel = pixel_of(sample.pixels, k);
@@ -302,7 +323,7 @@ __device__ __forceinline__ void scatter(
               grad);
 #pragma unroll
           for (int c = 0; c < kWidth; ++c) {
-            sums[k] += grad[c] * widen(packets[k].items[c]);
+            sums[k] += grad[c] * packets[k][c];
           }
         }
       }
