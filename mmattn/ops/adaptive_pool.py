@@ -12,8 +12,11 @@ from .exporting import is_exporting
 def adaptive_avg_pool(x: Tensor, size: Sequence[int]) -> Tensor:
     """Return `F.adaptive_avg_pool2d` of a map whose channels come last.
 
-    Exported graphs have a matrix product for each axis. The ONNX exporter would write
-    the bins of the example's size, and read them at every other size.
+    On a GPU its gradient is summed in no fixed order, which
+    `torch.use_deterministic_algorithms` refuses. So bins of equal size are pooled by
+    `F.avg_pool2d` there, and others by a matrix product for each axis. Exported graphs
+    have the products, too: the ONNX exporter would write the bins of the example's
+    size, and read them at every other size.
 
     Args:
         x: shape (B, H, W, C); the sides may be symbols.
@@ -22,9 +25,24 @@ def adaptive_avg_pool(x: Tensor, size: Sequence[int]) -> Tensor:
     Returns:
         Shape (B, h, w, C).
     """
-    if not is_exporting():
-        pooled = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), tuple(size))
-        return pooled.permute(0, 2, 3, 1)
+    if is_exporting():
+        return _pool_by_products(x, size)
+    if x.device.type != 'cpu':
+        return pool_in_order(x, size)
+    pooled = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), tuple(size))
+    return pooled.permute(0, 2, 3, 1)
+
+
+def pool_in_order(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Compute `adaptive_avg_pool` with a gradient that is deterministic on a GPU."""
+    (H, W), (h, w) = x.shape[1:3], size
+    if H % h or W % w:
+        return _pool_by_products(x, size)
+    pooled = F.avg_pool2d(x.permute(0, 3, 1, 2), (H // h, W // w))
+    return pooled.permute(0, 2, 3, 1)
+
+
+def _pool_by_products(x: Tensor, size: Sequence[int]) -> Tensor:
     B, H, W, C = x.shape
     (h, w), rows, columns = size, bins(H, size[0], x), bins(W, size[1], x)
     x = rows @ x.reshape(B, H, W * C)

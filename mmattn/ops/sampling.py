@@ -12,7 +12,9 @@ def sample_maps(maps: Tensor, places: Tensor, *, align_corners: bool) -> Tensor:
 
     PyTorch before 2.15 has no forward-mode derivative of `grid_sample`, and PyTorch
     2.10 no second derivative. So in forward mode, and in the transforms of `torch.func`
-    that differentiate, this gathers the four pixels around each place instead.
+    that differentiate, this gathers the four pixels around each place instead. So it
+    does with `torch.use_deterministic_algorithms`, which refuses the gradient of
+    `grid_sample` on a GPU.
 
     Args:
         maps: shape (B, C, H, W).
@@ -23,7 +25,10 @@ def sample_maps(maps: Tensor, places: Tensor, *, align_corners: bool) -> Tensor:
     Returns:
         Shape (B, C, h, w).
     """
-    sample = gather_samples if needs_reference(maps, places) else F.grid_sample
+    gathers = needs_reference(maps, places) or (
+        maps.device.type != 'cpu' and torch.are_deterministic_algorithms_enabled()
+    )
+    sample = gather_samples if gathers else F.grid_sample
     return sample(maps, places, align_corners=align_corners)
 
 

@@ -7,7 +7,7 @@ from golden import EXACT, SINGLE, assert_golden, golden, hashed_input, hashed_pa
 from torch.testing import assert_close
 
 from mmattn.models.layers import DeformableAttention
-from mmattn.models.layers.deformable_attention import sample_map
+from mmattn.models.layers.deformable_attention import sample_by_kernel, sample_map
 
 DAT, DAT_PLUS_PLUS = 1, 2
 GOLDEN = [
@@ -137,6 +137,15 @@ def test_samples_at_pixels_are_the_pixels():
     first = torch.stack([x[:, 0, 0, :4], x[:, 2, 4, :4], zero], 1)
     second = torch.stack([x[:, 1, 3, 4:], x[:, 0, 4, 4:], zero], 1)
     assert_close(out, torch.cat([first, second], -1))
+
+
+def test_the_kernel_of_gpus_samples_the_same():
+    x, positions = random(2, 3, 5, 8).requires_grad_(), 1.5 * random(2, 4, 6, 2)
+    inputs = x, positions.requires_grad_()
+    outs = [sample(*inputs) for sample in (sample_map, sample_by_kernel)]
+    assert_close(*outs)
+    grad = random(2, 6, 8)
+    assert_close(*(torch.autograd.grad(out, inputs, grad) for out in outs))
 
 
 @pytest.mark.parametrize('version', [DAT, DAT_PLUS_PLUS])

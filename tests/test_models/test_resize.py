@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from resampling import cubic, linear, resized
 from torch import nn
 from torch.testing import assert_close
@@ -14,7 +15,7 @@ from mmattn.models.layers import (
     RelativeMaskedAttention,
     WindowAttention,
 )
-from mmattn.models.layers.resize import resize_grid
+from mmattn.models.layers.resize import interpolate_in_order, resize_grid
 from mmattn.models.layers.structure_aware.variants import (
     PatternAttention,
     SelfAttention,
@@ -48,6 +49,19 @@ def test_every_size(mode, kernel):
     x = draw(2, 7, 7, dtype=torch.bfloat16)  # rounded once
     expected = resize_grid(x.float(), (12, 5), mode=mode).bfloat16()
     assert torch.equal(resize_grid(x, (12, 5), mode=mode), expected)
+
+
+@pytest.mark.parametrize('mode', ['bicubic', 'bilinear'])
+def test_products_interpolate_the_same(mode):
+    x, settings = (
+        draw(2, 3, 7, 5).requires_grad_(),
+        dict(mode=mode, align_corners=False),
+    )
+    for size in ((9, 4), (1, 11), (7, 5)):
+        outs = [f(x, size, **settings) for f in (F.interpolate, interpolate_in_order)]
+        assert_close(*outs)
+        grad = draw(*outs[0].shape)
+        assert_close(*(torch.autograd.grad(out, x, grad) for out in outs))
 
 
 def offsets(grid):

@@ -10,6 +10,7 @@ from mmattn.export.decomposition_table import ADAPTIVE_POOL
 from mmattn.ops.adaptive_pool import (
     adaptive_avg_pool,
     adaptive_avg_pool2d_decomposition,
+    pool_in_order,
 )
 
 GRIDS = [(14, 14), (21, 9), (7, 7), (3, 5), (1, 1), (23, 50)]
@@ -23,6 +24,14 @@ class Pool(nn.Module):
 def noise(*shape):
     generator = torch.Generator().manual_seed(0)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize('grid', [*GRIDS, (14, 35)], ids=str)
+def test_pool_of_gpus(grid):
+    x, grad = noise(2, *grid, 3).requires_grad_(), noise(2, 7, 5, 3)
+    pooled, expected = pool_in_order(x, (7, 5)), adaptive_avg_pool(x, (7, 5))
+    assert_close(pooled, expected)
+    assert_close(*(torch.autograd.grad(out, x, grad) for out in (pooled, expected)))
 
 
 @pytest.mark.parametrize('grid', GRIDS, ids=str)

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.ops import deformable_attention
+from mmattn.ops import deformable_attention, ms_deform_attn
 from mmattn.ops.deformable_attention import query_positions
-from mmattn.ops.exporting import is_known
+from mmattn.ops.exporting import is_exporting, is_known
 from mmattn.ops.sampling import sample_maps
 
 from .checks import check_heads
@@ -293,9 +293,32 @@ def sample_map(x: Tensor, positions: Tensor) -> Tensor:
     """
     B, H, W, C = x.shape
     G, K = positions.shape[1:3]
+    if x.device.type != 'cpu' and not is_exporting():
+        return sample_by_kernel(x, positions)
     maps = x.to(positions.dtype).reshape(B, H, W, G, C // G)
     maps = maps.permute(0, 3, 4, 1, 2).flatten(0, 1)  # (B * G, C / G, H, W)
     samples = sample_maps(
         maps, positions.reshape(B * G, 1, K, 2), align_corners=True
     )  # (B * G, C / G, 1, K)
     return samples.view(B, C, K).transpose(1, 2).to(x.dtype)
+
+
+def sample_by_kernel(x: Tensor, positions: Tensor) -> Tensor:
+    """Compute `sample_map` by a kernel that reads channels as they lie.
+
+    On a GPU the gradient of `grid_sample` is summed in no fixed order, which
+    `torch.use_deterministic_algorithms` refuses.
+    """
+    B, H, W, C = x.shape
+    G, K = positions.shape[1:3]
+    places = torch.stack(
+        [
+            place * ((side - 1) / (2 * side)) + 0.5  # 0 and 1 are the outer edges
+            for place, side in zip(positions.unbind(-1), (W, H), strict=True)
+        ],
+        dim=-1,
+    )
+    places = places.transpose(1, 2)[:, :, :, None, None]  # (B, K, G, 1, 1, 2)
+    weights = places.new_ones(B, K, G, 1, 1)
+    value = x.reshape(B, H * W, G, C // G)
+    return ms_deform_attn(value, ((H, W),), places, weights)

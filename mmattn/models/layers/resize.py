@@ -30,8 +30,26 @@ def resize_grid(x: Tensor, size: Sequence[int], *, mode: str = 'bicubic') -> Ten
         return x
     dtype = torch.promote_types(x.dtype, torch.float32)
     maps = x.to(dtype).reshape(1, -1, *x.shape[-2:])
-    maps = F.interpolate(maps, tuple(size), mode=mode, align_corners=False)
+    interpolate = F.interpolate
+    if x.device.type != 'cpu' and torch.are_deterministic_algorithms_enabled():
+        interpolate = interpolate_in_order
+    maps = interpolate(maps, tuple(size), mode=mode, align_corners=False)
     return maps.reshape(*x.shape[:-2], *size).to(x.dtype)
+
+
+def interpolate_in_order(maps: Tensor, size: Sequence[int], **settings) -> Tensor:
+    """Compute `F.interpolate` of (B, C, H, W) by a matrix product for each axis.
+
+    `torch.use_deterministic_algorithms` refuses the gradient of `F.interpolate` on a
+    GPU. The matrices are interpolated unit vectors.
+    """
+    with torch.autocast('cuda', enabled=False):
+        rows, columns = (
+            F.interpolate(unit[None, None], (count, len(unit)), **settings)[0, 0]
+            for side, count in zip(maps.shape[-2:], size, strict=True)
+            for unit in [torch.eye(side, dtype=maps.dtype, device=maps.device)]
+        )
+        return rows @ maps @ columns.mT
 
 
 def resize_flat_grid(

@@ -1,0 +1,159 @@
+"""What every backbone does on a GPU, read from its operators without one."""
+
+import collections
+import contextlib
+import gc
+
+import pytest
+import torch
+from backbones import build, every_backbone
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet
+from mmattn.ops import triton_launch
+from tools.benchmark.tolerances import deterministic
+
+# Those that `torch.use_deterministic_algorithms` refuses on a GPU, by its page.
+REFUSED = {
+    '_adaptive_avg_pool2d_backward',
+    '_adaptive_avg_pool3d_backward',
+    'avg_pool3d_backward',
+    'adaptive_max_pool2d_backward',
+    'max_pool3d_with_indices_backward',
+    'fractional_max_pool2d_backward',
+    'max_unpool2d',
+    'grid_sampler_2d_backward',
+    'grid_sampler_3d_backward',
+    'cudnn_grid_sampler_backward',
+    'upsample_linear1d_backward',
+    'upsample_bilinear2d_backward',
+    'upsample_bicubic2d_backward',
+    'upsample_trilinear3d_backward',
+    '_upsample_bilinear2d_aa_backward',
+    '_upsample_bicubic2d_aa_backward',
+    'reflection_pad1d_backward',
+    'reflection_pad2d_backward',
+    'replication_pad1d_backward',
+    'replication_pad2d_backward',
+    'nll_loss2d_forward',
+    '_ctc_loss',
+    '_embedding_bag',
+    'put_',
+    'histc',
+    'bincount',
+    'kthvalue',
+    'median',
+    'cumsum',
+    'scatter_reduce',
+    'resize_',
+}
+VIEWS = {
+    '_unsafe_view',
+    'alias',
+    'detach',
+    'empty',
+    'empty_like',
+    'new_empty',
+    'device',
+}
+
+
+class Recorder(TorchDispatchMode):
+    """Count operators by name, and without views in `launches`."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.launches = collections.Counter(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.split('::')[1]
+        self.calls[name] += 1
+        tensors = [
+            x for x in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(x)
+        ]
+        on_gpu = any(x.device.type == 'cuda' for x in tensors)
+        self.launches += on_gpu and not (func.is_view or name in VIEWS)
+        return out
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch):
+    """Have operators choose their kernels, which only have to be named."""
+    monkeypatch.setattr(triton_launch, 'device_reason', lambda *args: None)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
+
+
+def meta_tensors():
+    gc.collect()
+    return {
+        id(x) for x in gc.get_objects() if issubclass(type(x), Tensor) and x.is_meta
+    }
+
+
+@every_backbone
+def test_deterministic_and_fit_for_cuda_graphs(cls):
+    """Nothing is refused, read by the CPU, or kept for the next call.
+
+    A CUDA graph reuses the memory of what its first call made, so that what a cache
+    keeps of it is overwritten. Tensors on 'meta' have no values to read.
+    """
+    before = meta_tensors()
+    with torch.device('meta'):
+        model = build(cls)
+    for size in ((224, 224), (104, 136)):
+        with torch.device('meta'), deterministic(True), Recorder() as recorder:
+            maps = model(torch.empty(2, 3, *size))
+            torch.autograd.backward(maps, [torch.empty_like(x) for x in maps])
+        assert not recorder.calls.keys() & REFUSED
+    del model, maps
+    assert not meta_tensors() - before
+
+
+@contextlib.contextmanager
+def bf16_on_gpu():
+    """Enable autocast where `torch.autocast` would disable it: there is no GPU."""
+    torch.set_autocast_dtype('cuda', torch.bfloat16)
+    torch.set_autocast_enabled('cuda', True)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if not torch.autocast_decrement_nesting():
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled('cuda', False)
+
+
+def launches(cls, arch):
+    """Return how often a forward under autocast starts a kernel at 224 x 224."""
+    with torch.device('meta'):
+        model = cls(arch)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for module in model.modules():
+            for name, x in list(module.named_parameters(recurse=False)):
+                fake = torch.empty(x.shape, device='cuda')
+                setattr(module, name, nn.Parameter(fake))
+            for name, x in list(module.named_buffers(recurse=False)):
+                fake = torch.empty(x.shape, dtype=x.dtype, device='cuda')
+                setattr(module, name, fake)
+        image = torch.empty(2, 3, 224, 224, device='cuda')
+        with bf16_on_gpu(), Recorder() as recorder:
+            model(image)
+    print(recorder.launches, recorder.calls.most_common())  # with pytest -s
+    return recorder.launches
+
+
+@pytest.mark.parametrize(
+    'cls, arch, most',
+    [
+        (IViT, 'tiny', 635),
+        (DATPlusPlus, 'tiny', 1346),
+        (DAT, 'tiny', 729),
+        (HMaiT, 'tiny', 602),
+        (LiSANet, 'small', 732),
+    ],
+)
+def test_launches(cls, arch, most):
+    assert launches(cls, arch) <= most
