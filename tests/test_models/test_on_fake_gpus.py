@@ -2,12 +2,12 @@
 
 import collections
 import contextlib
-import gc
 
 import pytest
 import torch
 from backbones import build, every_backbone
-from torch import Tensor, nn
+from kept_tensors import meta_tensors
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -84,13 +84,6 @@ def kernels(monkeypatch):
     """Have operators choose their kernels, which only have to be named."""
     monkeypatch.setattr(triton_launch, 'device_reason', lambda *args: None)
     monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
-
-
-def meta_tensors():
-    gc.collect()
-    return {
-        id(x) for x in gc.get_objects() if issubclass(type(x), Tensor) and x.is_meta
-    }
 
 
 @every_backbone

@@ -6,6 +6,7 @@ from itertools import product
 import compiled_extension
 import pytest
 import torch
+from kept_tensors import meta_tensors
 from largest_tensor import LargestTensor
 from operator_cases import WINDOW_FORMS as FORMS
 from operator_cases import names_of, take_form
@@ -207,3 +208,15 @@ def test_windows_that_triton_does_not_support():
 @every_case(narrow=False, shape=SHAPES)
 def test_decomposition(shape, dtype):
     check_decomposition('neighborhood_attention', dtype=dtype, **shape)
+
+
+def test_tiles_of_a_gpu_are_not_kept():
+    """A CUDA graph would overwrite them."""
+    before = meta_tensors()
+    q, rpb = (
+        torch.empty(shape, device='meta') for shape in ((1, 20, 30, 1, 4), (1, 5, 5))
+    )
+    for part in ('map', 'rows', 'columns'):
+        tiles.cut_part(part, q, rpb)
+    del q, rpb
+    assert not meta_tensors() - before

@@ -4,11 +4,13 @@ import functools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from operator_checks import check_operator
 from triton_devices import every_triton
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import circular_kernel_spectrum, triton_impl
+from mmattn.ops.structure_aware_attention.spectrum import column_weights
 from tools.benchmark.inputs import make_structure_aware_inputs
 from tools.benchmark.tolerances import assert_close
 
@@ -46,6 +48,40 @@ triton = functools.partial(structure_aware_attention, backend='triton')
 )
 def test_against_reference(shape, device):
     check_operator(triton, make_structure_aware_inputs(**shape, device=device))
+
+
+def padded(x, rows, columns):
+    return F.pad(x, (0, columns - x.shape[1], 0, rows - x.shape[0]))
+
+
+@every_triton(
+    'grid', {str(grid): grid for grid in [(1, 1), (5, 7), (17, 64), (64, 30)]}
+)
+def test_matrices_of_transforms(grid, device):
+    """The halves add up to PyTorch's transforms of unit vectors."""
+    g = triton_impl._Grid.of(grid, torch.empty(1, 1, 1, 1, device=device))
+    high, low = g.matrices.view(2, -1).cpu()
+    assert not (high.view(torch.int32) & 0x1FFF).any()
+    sizes = [g.HP**2, g.HP**2, g.WP * g.CW, g.WP * g.CW]
+    cosine, sine, there, back = (high.double() + low).split(sizes)
+    H, W = grid
+    waves = torch.fft.fft(torch.eye(H, dtype=torch.float64))
+    waves = torch.block_diag(*[padded(waves, g.HP // g.UH, g.HP // g.UH)] * g.UH)
+    spectrum = torch.fft.rfft(torch.eye(W, dtype=torch.float64))
+    weights = column_weights(grid, spectrum).repeat_interleave(2)
+    spectrum = torch.view_as_real(spectrum).flatten(1)
+    matrices = [spectrum, spectrum * weights]
+    there_ref, back_ref = (
+        torch.block_diag(*[padded(x, g.WP // g.UW, g.CW // g.UW)] * g.UW)
+        for x in matrices
+    )
+    for actual, expected in (
+        (cosine.view(g.HP, -1), waves.real),
+        (sine.view(g.HP, -1), -waves.imag),
+        (there.view(g.WP, -1), there_ref),
+        (back.view(g.CW, -1), back_ref.T),
+    ):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1.5e-7)
 
 
 @every_triton('grid', GRIDS)

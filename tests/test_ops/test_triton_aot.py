@@ -11,6 +11,7 @@ from random import Random
 import pytest
 import torch
 from interpreter import INTERPRETED
+from kept_tensors import meta_tensors
 from operator_cases import backends_of, setup_registered
 
 from mmattn.ops.triton_launch import cdiv
@@ -35,7 +36,7 @@ KERNELS = {  # those that each launch of a form contains
     'hard': '_fwd_kernel _bwd_queries_kernel _bwd_keys_kernel',
     'soft': '_soft_fwd_kernel _delta_kernel _soft_bwd_queries_kernel '
     '_soft_bwd_keys_kernel',
-    'small': '_spectrum_kernel _contract_kernel _bwd_correlate_kernel',
+    'small': '_dft_kernel _spectrum_kernel _contract_kernel _bwd_correlate_kernel',
     'large': '_product_kernel _maps_kernel _bwd_maps_kernel',
     'deformable': '_fwd_kernel _bwd_queries_kernel _bwd_table_kernel _bwd_keys_kernel',
     'atomics': '_fwd_kernel _bwd_kernel',
@@ -288,6 +289,7 @@ def test_images_of_all_sizes_share_compiled_kernels(name, monkeypatch):
     monkeypatch.setattr(Draw, 'exact', lambda self, *shape: on_meta(shape))
     monkeypatch.setattr(Draw, 'to', lambda self, x, dtype=None: x.to(dtype or FULL))
     random, operator = Random(0), name.split(',')[0]
+    before = meta_tensors()
     variants, of_one_size = defaultdict(set), Counter()
     for _ in range(150):
         sides = random.randint(480, 800), random.randint(480, 1333)
@@ -298,6 +300,8 @@ def test_images_of_all_sizes_share_compiled_kernels(name, monkeypatch):
         for call in calls:
             variants[call.module, call.kernel].add(repr(call))
         of_one_size |= Counter((call.module, call.kernel) for call in calls)
+    del calls
+    assert not meta_tensors() - before  # a CUDA graph would overwrite what is kept
     counts = {kernel: (len(x), of_one_size[kernel]) for kernel, x in variants.items()}
     print(name, counts)  # with pytest -s
     assert all(all_sizes <= 4 * one for all_sizes, one in counts.values()), counts

@@ -37,7 +37,8 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
     splits = _num_splits(B * M, grid)
     dq = torch.empty(q.shape, dtype=q.dtype)
     dk, dv, dpositions, dtable = (
-        torch.empty(splits, B, M, *shape) for shape in ((K, D), (K, D), (K, 2), (Th, Tw))
+        torch.empty(splits, B, M, *shape)
+        for shape in ((K, D), (K, D), (K, 2), (Th, Tw))
     )
     torch.ops.mmattn_extension.deformable_attention_backward(
         *_readable(grad, out), lse, *_readable(q, k, v), *_bias(positions, table),

@@ -75,7 +75,10 @@ def table_index(queries: Tensor, keys: Tensor, side: int, K: int) -> Tensor:
 def cut_part(part: str, q: Tensor, rpb: Tensor) -> tuple[Tiles, Tiles]:
     """Return the tiles of the rows and of the columns of a part; see `attend_part`."""
     H, W = q.shape[1:3]
-    return _cut_part(part, H, W, window_width(rpb), DENSE_PIXELS, BORDER_TILE, q.device)
+    # On a GPU nothing is kept: CUDA graphs reuse the memory of what their first call
+    # made.
+    cut_part = _cut_part if q.device.type == 'cpu' else _cut_part.__wrapped__
+    return cut_part(part, H, W, window_width(rpb), DENSE_PIXELS, BORDER_TILE, q.device)
 
 
 @functools.lru_cache(maxsize=32)

@@ -14,7 +14,58 @@ and that from half-spectrum to columns (CW, WP), rounded to TF32. With PRECISION
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_tf32 import round_operand
+
+
+@triton.jit
+def turn_parts(n, side):
+    """Return cosine and sine of n of `side` parts of a turn, 0 <= n < side.
+
+    Taylor series on an eighth of a turn are exact to a rounding. `tl.cos` would keep
+    local memory for large angles.
+    """
+    quarter = (8 * n + side) // (2 * side)
+    x = (4 * n - quarter * side).to(tl.float32) / side * 1.5707963267948966
+    xx = x * x
+    sine = 1 / 5040 - xx * (1 / 362880)
+    sine = x - x * xx * (1 / 6 - xx * (1 / 120 - xx * sine))
+    cosine = 1 / 720 - xx * (1 / 40320 - xx * (1 / 3628800))
+    cosine = 1 - xx * (1 / 2 - xx * (1 / 24 - xx * cosine))
+    is_odd = quarter % 2 == 1
+    a, b = tl.where(is_odd, sine, cosine), tl.where(is_odd, cosine, sine)
+    cosine = tl.where((quarter == 1) | (quarter == 2), -a, a)
+    return cosine, tl.where((quarter == 2) | (quarter == 3), -b, b)
+
+
+@kernel
+def _dft_kernel(
+    dft_ptr, size, H, W, HP, WP, CW, UH, UW, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Write the matrices that the head of this file describes, `size` numbers twice."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_height, j = i < 2 * HP * HP, i - 2 * HP * HP
+    is_sine, is_back = i >= HP * HP, j >= WP * CW
+    j = tl.where(is_back, j - WP * CW, j)
+    rows = tl.where(is_height, i // HP % HP, tl.where(is_back, j % WP, j // CW))
+    columns = tl.where(is_height, i % HP, tl.where(is_back, j // WP, j % CW))
+    # Items, and places in theirs.
+    height, width, spectrum = HP // UH, WP // UW, CW // UW
+    r, c = tl.where(is_height, height, width), tl.where(is_height, height, spectrum)
+    exists, r, c = rows // r == columns // c, rows % r, columns % c
+    side = tl.where(is_height, H, W)
+    exists &= (r < side) & (c < tl.where(is_height, H, 2 * (W // 2 + 1)))
+    f = tl.where(is_height, c, c // 2)
+    cosine, sine = turn_parts(r * f % side, side)
+    at_height = tl.where(is_sine, sine, cosine)
+    at_width = tl.where(c % 2 == 1, -sine, cosine)
+    # A frequency that is not its own mirror stands for two of the whole spectrum.
+    count = tl.where((f == 0) | (2 * f == W), 1.0, 2.0)
+    at_width = tl.where(is_back, at_width * (count / (H * W)), at_width)
+    x = tl.where(exists, tl.where(is_height, at_height, at_width), 0.0)
+    high = round_operand(x, 'tf32')
+    tl.store(dft_ptr + i, high, mask=i < size)
+    tl.store(dft_ptr + size + i, x - high, mask=i < size)
 
 
 @triton.jit

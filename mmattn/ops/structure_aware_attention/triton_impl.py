@@ -4,8 +4,6 @@ Grids of one or two sides up to 64 are transformed by the kernels, others by cuF
 kernels around it. Triton is imported by the first call that needs it.
 """
 
-import functools
-import math
 from typing import NamedTuple
 
 import torch
@@ -54,7 +52,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
         with torch.cuda.device_of(q):
             planes, _ = _planes(q, k, v)
             if _is_small(grid):
-                g = _Grid.of(grid, launch.precision(q))
+                g = _Grid.of(grid, q)
                 y = _forward(planes, w_a, w_b, bias, patterns, g)
             else:
                 y = _forward_large(planes, w_a, w_b, bias, patterns, grid)
@@ -75,7 +73,7 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
         dy.copy_(grad.permute(0, 2, 3, 1))
         args = planes, dy, w_a, w_b, bias, patterns
         if _is_small(grid):
-            g = _Grid.of(grid, launch.precision(q))
+            g = _Grid.of(grid, q)
             grads, dw_a, dw_b = _backward(*args, g)
         else:
             grads, dw_a, dw_b = _backward_large(*args, grid)
@@ -157,52 +155,29 @@ class _Grid(NamedTuple):
     UH: int
     UW: int
     precision: str
+    matrices: Tensor
 
     @classmethod
-    def of(cls, grid: tuple[int, ...], precision: str) -> '_Grid':
+    def of(cls, grid: tuple[int, ...], q: Tensor) -> '_Grid':
+        """Return the sizes for a grid, and its matrices on the device of q.
+
+        No cache keeps the matrices, since a CUDA graph reuses what its first call made.
+        """
+        from .triton_dft import _dft_kernel
+
         H, W = grid if len(grid) == 2 else (1, *grid)
         columns = 2 * (W // 2 + 1)
         HB, CB = launch.power_of_two(H), launch.power_of_two(columns)
         HP, CP = max(16, HB), min(max(16, CB), MAX_COLUMNS)
         # Rows are as long as tiles of columns, so that few widths compile anew.
         CW, UH, UW = launch.cdiv(columns, CP) * CP, HP // HB, max(1, 16 // CB)
-        return cls(H, W, columns, HP, CP, CP, CW, UH, UW, precision)
-
-
-@functools.lru_cache(maxsize=128)
-def _dft_matrices(grid: _Grid, device: torch.device) -> Tensor:
-    """Return the matrices that triton_dft describes, one after the other: rounded to
-    TF32, then what the rounding left.
-
-    They are made on the CPU, since the copy is then complete, for every stream, when
-    `to` returns.
-    """
-    H, W, columns, HP, WP, _, CW, UH, UW, _ = grid
-    on_cpu = dict(dtype=torch.float64, device='cpu')
-
-    def padded(matrix, rows, columns, items):
-        out = torch.zeros(rows // items, columns // items, **on_cpu)
-        out[: matrix.shape[0], : matrix.shape[1]] = matrix
-        return torch.block_diag(*[out] * items).flatten()
-
-    def angles(rows, columns, side):
-        a, b = (torch.arange(n, **on_cpu) for n in (rows, columns))
-        return torch.outer(a, b).remainder(side) * (2 * math.pi / side)
-
-    height, width = angles(H, H, H), angles(W, columns // 2, W)
-    to_spectrum = torch.stack([width.cos(), -width.sin()], -1).flatten(1)
-    weights = column_weights((H, W), torch.empty(0, **on_cpu))
-    to_columns = (to_spectrum * weights.repeat_interleave(2)).T
-    matrices = [
-        padded(height.cos(), HP, HP, UH),
-        padded(height.sin(), HP, HP, UH),
-        padded(to_spectrum, WP, CW, UW),
-        padded(to_columns, CW, WP, UW),
-    ]
-    exact = torch.cat(matrices)
-    bits = exact.float().view(torch.int32)
-    high = ((bits + 0x1000) & -0x2000).view(torch.float32)
-    return torch.cat([high, (exact - high).float()]).to(device)
+        size = 2 * HP * HP + 2 * CP * CW
+        matrices = launch.empty(q, 2 * size)
+        _dft_kernel[(launch.cdiv(size, BLOCK),)](
+            matrices, size, H, W, HP, CP, CW, UH, UW, BLOCK=BLOCK, **WARPS_4
+        )
+        sizes = H, W, columns, HP, CP, CP, CW, UH, UW
+        return cls(*sizes, launch.precision(q), matrices)
 
 
 def _transform_constants(g: _Grid, CP: int, T: int, num_warps: int) -> dict:
@@ -231,7 +206,7 @@ def _spectra(planes: Tensor, g: _Grid) -> Tensor:
     out = launch.empty(planes, *planes.shape[:-1], g.H, g.columns // 2, 2)
     outer = planes[..., 0, 0].numel()
     _spectrum_kernel[(outer * blocks * chunks,)](
-        planes, _dft_matrices(g, planes.device), out, D, g.H, g.W, blocks, chunks, g.CW,
+        planes, g.matrices, out, D, g.H, g.W, blocks, chunks, g.CW,
         **_transform_constants(g, CP, T, num_warps),
     )  # fmt: skip
     return out
@@ -246,7 +221,7 @@ def _contract(g: _Grid, x, w, factors, bias, out, K: int, over_channels: bool = 
     T, blocks = _items(g, T, out.shape[2])
     heads = out.shape[0] * out.shape[1]
     _contract_kernel[(heads * blocks * (g.HP // RP),)](
-        x, w, factors, bias, _dft_matrices(g, x.device), out,
+        x, w, factors, bias, g.matrices, out,
         D, K, g.H, g.W, blocks, g.CW, PATTERNS=over_channels, RP=RP, NC=g.CW // g.CP,
         **_transform_constants(g, g.CP, T, num_warps),
     )  # fmt: skip
@@ -271,7 +246,7 @@ def _correlate(
         out = launch.empty(x, B, M, D, g.H, g.columns // 2, 2)
     outer = splits * D if kernels else heads
     _bwd_correlate_kernel[(outer * blocks * chunks,)](
-        x, patterns, channels, _dft_matrices(g, x.device), out,
+        x, patterns, channels, g.matrices, out,
         D, K, heads, g.H, g.W, blocks, chunks, terms, g.CW,
         KERNELS=kernels, SHARED=shared, **_transform_constants(g, CP, T, num_warps),
     )  # fmt: skip
