@@ -12,8 +12,10 @@ __all__ = ['__version__']
 # imported when they are used.
 _BACKBONES = 'mmattn.models.backbones'
 _FUNCTIONS = {
+    'accelerate': 'mmattn.acceleration',
     'create_model': 'mmattn.models',
     'list_models': 'mmattn.models',
+    'restore': 'mmattn.acceleration',
     'torchvision_fpn': 'mmattn.torchvision',
 }
 

@@ -1,0 +1,185 @@
+"""Time detectors of transformers as they are, and after `mmattn.accelerate`.
+
+    python -m tools.benchmark.accelerate --csv docs/benchmarks/accelerate_cpu.csv
+    python -m tools.benchmark.accelerate --table  # write it into docs/accelerate.md
+
+Models are those of transformers' default configs, with random weights, which need no
+download. `infer` is a forward of one image; `train` is a forward and the backward of
+the sum of the outputs, since the losses are the same before and after. Both kinds of a
+model take turns in one run (see `measure.py`). `attention` is the share of the sampling
+in a forward before: `1 / (1 - attention)` bounds the speedup. `difference` is the
+largest one of an output, over its largest value.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import mmattn
+from mmattn.acceleration import Accelerated
+from mmattn.terminal import run_main
+from tools.benchmark import measure
+from tools.dev.readme_tables import markdown, replace_between
+
+QUICK_SIZE = 64
+PAGE = measure.ROOT / 'docs' / 'accelerate.md'
+TABLES = {'CPU': 'accelerate_cpu.csv', 'AVX2 only': 'accelerate_cpu_avx2.csv'}
+MARKS = '<!-- python -m tools.benchmark.accelerate --table -->\n', '<!-- end -->\n'
+MODELS = (
+    *('DeformableDetr', 'RTDetr', 'RTDetrV2', 'DFine', 'LwDetr', 'Mask2Former'),
+    *('OneFormer', 'GroundingDino', 'MMGroundingDino', 'OmDetTurbo'),
+)
+TEXT = [[101, 4937, 1012, 102]]  # [CLS] cat . [SEP]
+
+
+def make_model(name: str) -> nn.Module:
+    """Return a model of transformers with random weights."""
+    import transformers
+
+    settings = {}
+    if name == 'DeformableDetr':
+        settings = dict(use_timm_backbone=False, backbone=None)
+        features = ['stage2', 'stage3', 'stage4']
+        settings['backbone_config'] = transformers.ResNetConfig(out_features=features)
+    config = getattr(transformers, f'{name}Config')(**settings)
+    heads = 'ForObjectDetection', 'ForUniversalSegmentation'
+    head = next(name + head for head in heads if hasattr(transformers, name + head))
+    torch.manual_seed(0)
+    return getattr(transformers, head)(config)
+
+
+def make_inputs(name: str, size: tuple[int, int]) -> dict:
+    inputs = dict(pixel_values=torch.randn(1, 3, *size))
+    if 'GroundingDino' in name:
+        inputs['input_ids'] = torch.tensor(TEXT)
+    elif name == 'OmDetTurbo':
+        words = torch.tensor([[49406, 2368, 49407]])  # <start> cat <end>
+        ones = torch.ones_like(words)
+        inputs |= dict(classes_input_ids=words, classes_attention_mask=ones)
+        inputs |= dict(tasks_input_ids=words, tasks_attention_mask=ones)
+        inputs['classes_structure'] = torch.tensor([1])
+    elif name == 'OneFormer':
+        inputs['task_inputs'] = torch.randint(1, 77, (1, 77))
+    return inputs
+
+
+def outputs(model: nn.Module, inputs: dict) -> list[Tensor]:
+    found = model(**inputs)
+    return [
+        x for x in found.values() if isinstance(x, Tensor) and x.is_floating_point()
+    ]
+
+
+def share_of_attention(model: nn.Module, inputs: dict, modules: list[str]) -> float:
+    """Return the share of the time of a forward that is spent in modules."""
+    spent = [0.0]
+    hooks = []
+    for name in modules:
+        module = model.get_submodule(name)
+
+        def begin(*_):
+            spent[0] -= time.perf_counter()
+
+        def end(*_):
+            spent[0] += time.perf_counter()
+
+        hooks += [
+            module.register_forward_pre_hook(begin),
+            module.register_forward_hook(end),
+        ]
+    start = time.perf_counter()
+    outputs(model, inputs)
+    total = time.perf_counter() - start
+    for hook in hooks:
+        hook.remove()
+    return spent[0] / total
+
+
+def compare(name: str, args) -> list[dict]:
+    """Time one model; a row for each phase."""
+    inputs = make_inputs(name, args.size)
+    theirs = make_model(name)
+    ours = copy.deepcopy(theirs)
+    report = mmattn.accelerate(ours)
+    models = {'before': theirs.eval(), 'after': ours.eval()}
+    with torch.no_grad():
+        expected, actual = (outputs(model, inputs) for model in models.values())
+        share = share_of_attention(theirs, inputs, list(report.replaced))
+    difference = max(
+        ((x - y).abs().max() / y.abs().max()).item()
+        for x, y in zip(actual, expected, strict=True)
+        if y.isfinite().all() and y.any()
+    )
+
+    def infer(model: nn.Module) -> Callable:
+        return torch.no_grad()(lambda: outputs(model, inputs))
+
+    def train(model: nn.Module) -> Callable:
+        def step():
+            model.zero_grad()
+            sum(x.sum() for x in outputs(model, inputs) if x.requires_grad).backward()
+
+        return step
+
+    rows = []
+    for phase, make in {'infer': infer, 'train': train}.items():
+        calls = {kind: make(model) for kind, model in models.items()}
+        times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
+        before, after = times['before'], times['after']
+        rows.append(
+            dict(
+                model=name,
+                size=measure.size_text(args.size),
+                phase=phase,
+                modules=sum(isinstance(x, Accelerated) for x in ours.modules()),
+                attention=measure.rounded(share, 2) if phase == 'infer' else '',
+                before_ms=measure.rounded(1e3 * before.median),
+                after_ms=measure.rounded(1e3 * after.median),
+                speedup=measure.rounded(after.speedup_over(before), 3),
+                difference=f'{difference:.1e}',
+            )
+        )
+    return rows
+
+
+def table() -> str:
+    """Return the rows of the csv files as a table of speeds, a line for each model."""
+    columns, lines = ['model', 'modules', 'share of the sampling'], {}
+    for title, name in TABLES.items():
+        for row in measure.read_csv(measure.ROOT / 'docs' / 'benchmarks' / name):
+            line = lines.setdefault(row['model'], {})
+            if row['attention'] and 'share of the sampling' not in line:
+                line['share of the sampling'] = f'{float(row["attention"]):.0%}'
+            line |= {'model': row['model'], 'modules': row['modules']}
+            line[f'{title}, {row["phase"]}'] = row['speedup']
+    columns += [key for key in next(iter(lines.values())) if ', ' in key]
+    return markdown(
+        [columns, *([x.get(key, '') for key in columns] for x in lines.values())]
+    )
+
+
+def main(argv: list[str] | None = None):
+    parser = measure.make_parser(__doc__, rounds=3, seconds=0.2, device=None)
+    measure.add_size(parser, [640])
+    parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
+    parser.add_argument('--table', action='store_true', help='write the page only')
+    args = measure.parse(parser, argv)
+    if args.table:
+        return replace_between(PAGE, *MARKS, table())
+    if args.quick:
+        args.size, args.models = (QUICK_SIZE, QUICK_SIZE), MODELS[:1]
+
+    def rows():
+        for name in args.models:
+            measure.progress(name)
+            yield from compare(name, args)
+
+    title = 'Detectors of transformers before and after mmattn.accelerate'
+    measure.report(rows(), args, 'transformers', title=title)
+
+
+if __name__ == '__main__':
+    run_main(main)
