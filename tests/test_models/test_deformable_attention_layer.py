@@ -139,8 +139,9 @@ def test_samples_at_pixels_are_the_pixels():
     assert_close(out, torch.cat([first, second], -1))
 
 
-def test_the_kernel_of_gpus_samples_the_same():
-    x, positions = random(2, 3, 5, 8).requires_grad_(), 1.5 * random(2, 4, 6, 2)
+@pytest.mark.parametrize('width', [3, 5])
+def test_the_kernel_of_gpus_samples_the_same(width):
+    x, positions = random(2, 3, width, 8).requires_grad_(), 1.5 * random(2, 4, 6, 2)
     inputs = x, positions.requires_grad_()
     outs = [sample(*inputs) for sample in (sample_map, sample_by_kernel)]
     assert_close(*outs)

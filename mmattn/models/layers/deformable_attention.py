@@ -10,6 +10,7 @@ from mmattn.errors import UserError
 from mmattn.ops import deformable_attention, ms_deform_attn
 from mmattn.ops.deformable_attention import query_positions
 from mmattn.ops.exporting import is_exporting, is_known
+from mmattn.ops.precision import cast_under_autocast
 from mmattn.ops.sampling import sample_maps
 
 from .checks import check_heads
@@ -164,6 +165,7 @@ class DeformableAttention(nn.Module):
         B, H, W, C = x.shape
         if torch.jit.is_tracing():  # mmengine's FLOP counter traces with tensors
             H, W = int(H), int(W)
+        (x,) = cast_under_autocast(x)  # once for queries and samples
         q = self.proj_q(x)
         positions = self.positions(q)
         samples = sample_map(x, positions)
@@ -245,10 +247,10 @@ class DeformableAttention(nn.Module):
 
     def reference_points(self, side: int, like: Tensor) -> Tensor:
         """Return the reference points of one side of the keys' grid, as `like`."""
-        i = torch.arange(side, dtype=like.dtype, device=like.device)
+        options = dict(dtype=like.dtype, device=like.device)
         if self.version == 1 or is_known(side == 1):
-            return (2 * i + 1 - side) / side
-        return (2 * i + 2 - side) / (side - 1)
+            return _every_second(side, 1 - side, options) / side
+        return _every_second(side, 2 - side, options) / (side - 1)
 
     def _steps(self, side: int) -> int:
         """Return the number by which the code divides offsets, by the keys' side."""
@@ -278,6 +280,13 @@ class DeformableAttention(nn.Module):
         for layer in pointwise:
             q = layer(q)
         return q
+
+
+def _every_second(side: int, first: int, options: dict) -> Tensor:
+    """Return the `side` numbers from `first` on in steps of 2."""
+    if is_exporting() or torch.compiler.is_compiling():  # `side` may be a symbol
+        return 2 * torch.arange(side, **options) + first
+    return torch.arange(first, first + 2 * side, 2, **options)
 
 
 def sample_map(x: Tensor, positions: Tensor) -> Tensor:
@@ -311,13 +320,13 @@ def sample_by_kernel(x: Tensor, positions: Tensor) -> Tensor:
     """
     B, H, W, C = x.shape
     G, K = positions.shape[1:3]
-    places = torch.stack(
-        [
-            place * ((side - 1) / (2 * side)) + 0.5  # 0 and 1 are the outer edges
-            for place, side in zip(positions.unbind(-1), (W, H), strict=True)
-        ],
-        dim=-1,
-    )
+    x_scale, y_scale = ((side - 1) / (2 * side) for side in (W, H))
+    if H == W:
+        places = positions * x_scale
+    else:
+        px, py = positions.unbind(-1)
+        places = torch.stack([px * x_scale, py * y_scale], dim=-1)
+    places = places + 0.5  # 0 and 1 are the outer edges of the map
     places = places.transpose(1, 2)[:, :, :, None, None]  # (B, K, G, 1, 1, 2)
     weights = places.new_ones(B, K, G, 1, 1)
     value = x.reshape(B, H * W, G, C // G)

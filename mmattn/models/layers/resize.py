@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.ops.exporting import is_same_size
+from mmattn.ops.precision import without_autocast
 
 
 def resize_grid(x: Tensor, size: Sequence[int], *, mode: str = 'bicubic') -> Tensor:
@@ -43,7 +44,7 @@ def interpolate_in_order(maps: Tensor, size: Sequence[int], **settings) -> Tenso
     `torch.use_deterministic_algorithms` refuses the gradient of `F.interpolate` on a
     GPU. The matrices are interpolated unit vectors.
     """
-    with torch.autocast('cuda', enabled=False):
+    with without_autocast(maps):
         rows, columns = (
             F.interpolate(unit[None, None], (count, len(unit)), **settings)[0, 0]
             for side, count in zip(maps.shape[-2:], size, strict=True)
