@@ -36,8 +36,8 @@ KEYS_TILES = launch.tables_by_dtype(
     'deformable_attention.KEYS_TILES',
     {
         torch.float32: {16: (16, 64, 4), 32: (16, 64, 4), 64: (32, 32, 8)},
-        torch.float16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (32, 32, 8)},
-        torch.bfloat16: {16: (32, 64, 4), 32: (32, 64, 4), 64: (16, 64, 8)},
+        torch.float16: {16: (16, 64, 4), 32: (32, 64, 4), 64: (32, 32, 8)},
+        torch.bfloat16: {16: (16, 64, 4), 32: (32, 64, 4), 64: (16, 64, 8)},
     },
 )
 TABLE_TILE = dict(BH=16, BW=32, num_warps=4, num_stages=1)

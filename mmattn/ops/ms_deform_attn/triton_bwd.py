@@ -55,7 +55,8 @@ def sum_of_query(x, BQ: tl.constexpr, BP: tl.constexpr):
 @triton.jit
 def store_pairs(ptr, rows, x, y, mask):
     pairs = tl.join(x, y).to(ptr.dtype.element_ty)
-    tl.store(ptr + rows[:, None] + tl.arange(0, 2)[None, :], pairs, mask=mask[:, None])
+    mask = tl.broadcast_to(mask[:, None], (mask.shape[0], 2))
+    tl.store(ptr + rows[:, None] + tl.arange(0, 2)[None, :], pairs, mask=mask)
 
 
 @kernel
