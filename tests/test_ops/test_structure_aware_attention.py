@@ -4,6 +4,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
+import compiled_extension
 import pytest
 import torch
 from largest_tensor import LargestTensor
@@ -11,6 +12,7 @@ from operator_checks import check_decomposition, check_operator, every_case
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import (
+    cpp_impl,
     rfft_grid,
     structure_aware_attention_circulant,
     torch_circulant,
@@ -38,6 +40,13 @@ SHAPES = {
     'one pattern': dict(grid=(9, 8), K=1),
     'one of everything': dict(grid=(1,), B=1, M=1, D=1, K=1),
 }
+
+COMPILED_SHAPES = SHAPES | {
+    'composite 27x35': dict(grid=(27, 35), M=1, D=17),
+    'primes in composites 22x26': dict(grid=(22, 26), M=2),
+    'powers 16x32': dict(grid=(16, 32), B=1, M=2, D=32),
+}
+compiled = compiled_extension.compiled
 
 FORMS = {
     'circulant': (torch_circulant, (7, 5)),
@@ -107,6 +116,18 @@ def test_every_form_against_circulant_matrices(monkeypatch, shape, dtype):
         check(backend('torch'))
 
 
+@pytest.mark.parametrize('shape', COMPILED_SHAPES.values(), ids=COMPILED_SHAPES)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('_', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
+def test_compiled_forward(compiled, shape, dtype, _):
+    inputs = make_structure_aware_inputs(**shape, dtype=dtype)
+    if len(shape['grid']) > 2:
+        with pytest.raises(ValueError, match='at most 2 sides, got 3'):
+            backend('cpp')(*inputs)
+    else:
+        check_operator(backend('cpp'), inputs)
+
+
 @every_form
 @pytest.mark.parametrize('chunk', [1, 1000])
 def test_cpu_backend_in_several_chunks(monkeypatch, grid, chunk):
@@ -172,6 +193,9 @@ def test_arbitrary_complex_half_spectra(grid):
         )
 
     check_operator(function, inputs)
+    singles = [x.float() for x in inputs]
+    if not cpp_impl.unsupported(*singles):
+        check_operator(function, singles, backends=['cpp'])
 
 
 @every_form
