@@ -19,8 +19,8 @@ from operator_checks import (
 from torch import Tensor
 from triton_devices import every_triton
 
-from mmattn.ops import neighborhood_attention
-from mmattn.ops.neighborhood_attention import stencil, tiles
+from mmattn.ops import neighborhood_attention, triton_launch
+from mmattn.ops.neighborhood_attention import stencil, tiles, triton_impl
 from mmattn.ops.neighborhood_attention.reference import neighborhood_attention_reference
 from tools.benchmark.inputs import make_neighborhood_inputs as make_inputs
 from tools.benchmark.tolerances import run_with_grads
@@ -184,6 +184,10 @@ KERNELS = {
 @every_triton('shape', KERNELS, '33x17, K 3', 'float16')
 def test_triton(shape, device):
     inputs = make_inputs(**shape, device=device)
+    # The table lies between NaN, so that nothing outside it may be read.
+    M, *sides = inputs[3].shape
+    inputs[3] = torch.cat([inputs[3].new_full((1, *sides), torch.nan), inputs[3]] * 2)
+    inputs[3] = inputs[3][1 : M + 1]
     check_operator(backend('triton'), inputs)
     check_repeatable(backend('triton'), inputs)
 
@@ -200,9 +204,29 @@ def test_nan_in_triton_stays_near(position, device):
     assert out[0, 1, 2].isnan().all()
 
 
-def test_windows_that_triton_does_not_support():
-    for shape in (dict(grid=(17, 17), K=17), dict(D=33)):
-        assert 'supports' in triton_impl.unsupported(*on_meta(**shape))
+@pytest.mark.parametrize(
+    'shape, message',
+    [
+        (dict(grid=(17, 17), K=17), 'windows of at most 15 pixels a side, got 17'),
+        (dict(D=33), 'heads of at most 32 channels, got 33'),
+        (dict(D=65, dtype=torch.float16), 'at most 64 channels, got 65'),
+    ],
+    ids=str,
+)
+def test_what_triton_does_not_support(monkeypatch, shape, message):
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
+    assert message in triton_impl.unsupported(*make_inputs(**shape))
+
+
+def test_maps_whose_offsets_need_64_bits(monkeypatch):
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
+    x = torch.empty(1).expand(1, 2**12, 2**12, 4, 32)
+    assert triton_impl.unsupported(x, x, x, torch.empty(4, 5, 5)) is None
+    x = torch.empty_strided(
+        (1, 2**12, 2**12, 4, 32), (0, 2**20, 128, 32, 1), device='meta'
+    )
+    monkeypatch.setattr(triton_launch, 'device_reason', lambda *args: None)
+    assert '2**31' in triton_impl.unsupported(x, x, x, torch.empty(4, 5, 5))
 
 
 @every_case(narrow=False, shape=SHAPES)

@@ -7,6 +7,7 @@ sum depends on the order of programs.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_operand, load_rows, store_rows
 from ..triton_softmax import LOG2_E
 from ..triton_tf32 import product, round_operand
@@ -15,8 +16,8 @@ from .triton_fwd import (
     pair_biases,
     pixels,
     program_tile,
+    query_windows,
     table_place,
-    window_start,
 )
 
 
@@ -32,7 +33,7 @@ def hits(
     return (cell == tl.arange(0, CELLS)[None, :]).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=['H', 'W'])
+@kernel
 def _bwd_queries_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, out_ptr, rpb_ptr, lse_ptr, delta_ptr, dq_ptr,
     drpb_ptr,
@@ -55,8 +56,8 @@ def _bwd_queries_kernel(
     out_ptr += (b * N * M + m) * D
     dq_ptr += (b * N * M + m) * D
     y, x, n, exists = pixels(y0, x0, H, W, W, TH, TW)
-    top, left = window_start(y, H, K)[:, None], window_start(x, W, K)[:, None]
-    queries = table_place(y, x, K)[:, None]
+    top, left, queries = query_windows(y, x, H, W, K)
+    top, left, queries = top[:, None], left[:, None], queries[:, None]
     q = load_operand(q_ptr, n * q_n_stride, exists, D, DP, NATIVE)
     grad = load_operand(grad_ptr, n * g_n_stride, exists, D, DP, NATIVE)
     out = load_rows(out_ptr, n * (M * D), exists, D, DP)
@@ -116,7 +117,7 @@ def queries_of(first, side, K: tl.constexpr, SIZE: tl.constexpr):
     return start, tl.where(last >= side - K, side, last + K // 2 + 1)
 
 
-@triton.jit(do_not_specialize=['H', 'W'])
+@kernel
 def _bwd_keys_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, rpb_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
@@ -154,8 +155,8 @@ def _bwd_keys_kernel(
         grad = load_operand(grad_ptr, query * g_n_stride, asks, D, DP, NATIVE)
         lse = tl.load(lse_ptr + query, mask=asks, other=float('inf')) * LOG2_E
         delta = tl.load(delta_ptr + query, mask=asks, other=0.0)
-        top, left = window_start(y, H, K)[None, :], window_start(x, W, K)[None, :]
-        queries = table_place(y, x, K)[None, :]
+        top, left, queries = query_windows(y, x, H, W, K)
+        top, left, queries = top[None, :], left[None, :], queries[None, :]
         score = pair_biases(
             queries, keys, top, left, key_y[:, None], key_x[:, None],
             rpb_ptr, scale, K,

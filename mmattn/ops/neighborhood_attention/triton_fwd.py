@@ -8,6 +8,7 @@ score -inf. Offsets inside an image have 32 bits. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
+from ..triton_jit import kernel
 from ..triton_rows import load_operand
 from ..triton_softmax import LOG2_E, add_block, store_attention
 
@@ -57,6 +58,17 @@ def table_place(y, x, K: tl.constexpr):
 
 
 @triton.jit
+def query_windows(y, x, H, W, K: tl.constexpr):
+    """Return starts of windows in y and x, and `table_place`, of queries.
+
+    Those outside the map, which nobody asks for, take the place of its last pixels,
+    since their own would be outside the table.
+    """
+    y, x = tl.minimum(y, H - 1), tl.minimum(x, W - 1)
+    return window_start(y, H, K), window_start(x, W, K), table_place(y, x, K)
+
+
+@triton.jit
 def pair_biases(queries, keys, top, left, y, x, rpb_ptr, scale, K: tl.constexpr):
     """Return biases over `scale`, to which products of queries and keys are added.
 
@@ -70,7 +82,7 @@ def pair_biases(queries, keys, top, left, y, x, rpb_ptr, scale, K: tl.constexpr)
     return bias.to(tl.float32) * (1.0 / scale)
 
 
-@triton.jit(do_not_specialize=['H', 'W'])
+@kernel
 def _fwd_kernel(
     q_ptr, k_ptr, v_ptr, rpb_ptr, out_ptr, lse_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
@@ -86,8 +98,8 @@ def _fwd_kernel(
     v_ptr += b * v_b_stride + m * v_m_stride
     rpb_ptr += m * (2 * K - 1) * (2 * K - 1)
     y, x, n, exists = pixels(y0, x0, H, W, W, TH, TW)
-    top, left = window_start(y, H, K)[:, None], window_start(x, W, K)[:, None]
-    queries = table_place(y, x, K)[:, None]
+    top, left, queries = query_windows(y, x, H, W, K)
+    top, left, queries = top[:, None], left[:, None], queries[:, None]
     q = load_operand(q_ptr, n * q_n_stride, exists, D, DP, NATIVE)
 
     high = tl.full([TH * TW], LOWEST, tl.float32)

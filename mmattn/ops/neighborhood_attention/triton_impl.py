@@ -12,21 +12,34 @@ from .tiles import window_width
 
 MAX_WINDOW = 15
 
-# By the padded head width: height and width of a tile and of a block of the other side,
-# warps. Chosen from the compiler's reports, so that nothing spills.
+# By the padded head width and side of the table: height and width of a tile and of a
+# block of the other side, warps. Chosen from the compiler's reports, so that nothing
+# spills.
 TILES = launch.tables_by_dtype(
     'neighborhood_attention.TILES',
     {
-        torch.float32: {16: (8, 8, 2, 16, 4), 32: (8, 8, 2, 16, 4)},
-        torch.float16: {width: (8, 8, 2, 16, 4) for width in (16, 32, 64)},
-        torch.bfloat16: {width: (8, 8, 4, 16, 4) for width in (16, 32, 64)},
+        torch.float32: {
+            (width, cells): (8, 128 // cells, 1, 16, 4)
+            for width in (16, 32)
+            for cells in (16, 32)
+        },
+        torch.float16: {
+            (width, cells): (8, 8, 1 if width == 64 else 2, 16, 4)
+            for width in (16, 32, 64)
+            for cells in (16, 32)
+        },
+        torch.bfloat16: {
+            (width, cells): (8, 8, 2 if width == 64 else 4, 16, 4)
+            for width in (16, 32, 64)
+            for cells in (16, 32)
+        },
     },
 )
 
 
 def unsupported(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> str | None:
     """Return why this backend does not support a call, or None."""
-    widest = max(TILES.get(q.dtype, [0]))
+    widest = max(width for width, _ in TILES.get(q.dtype, [(0, 0)]))
     if reason := launch.reason(q, widest) or launch.offsets_reason(q, k, v):
         return reason
     if (K := window_width(rpb)) > MAX_WINDOW:
@@ -92,8 +105,8 @@ def _tokens(x: Tensor) -> Tensor:
 def _options(q: Tensor, H: int, W: int, K: int) -> tuple[int, dict]:
     """Return the number of tiles of a head, and the options of a launch over them."""
     M, D = q.shape[2:]
-    DP = launch.power_of_two(D, 16)
-    TH, TW, BH, BW, num_warps = TILES[q.dtype][DP]
+    DP, CELLS = launch.power_of_two(D, 16), launch.power_of_two(2 * K - 1, 16)
+    TH, TW, BH, BW, num_warps = TILES[q.dtype][DP, CELLS]
     return launch.cdiv(H, TH) * launch.cdiv(W, TW), dict(
         M=M, H=H, W=W, scale=D**-0.5, K=K, D=D, DP=DP, TH=TH, TW=TW, BH=BH, BW=BW,
         PRECISION=launch.precision(q), NATIVE=launch.is_native(q),
