@@ -61,7 +61,6 @@ SOFT_BACKWARD_TILES = launch.tables_by_dtype(
 WIDE, CHUNK = 32, 16  # wider heads in fp32 are read in chunks of channels
 ROWS_OF_SPLIT = {16: 64, 32: 64, 64: 32, 128: 32}
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64
-UNROLLED = 3  # wider stencils are unrolled by rows: their scores would spill
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
@@ -117,7 +116,6 @@ def _stencil(grid, kernel_size, num_special, mask_fill) -> dict:
     """Return what kernels of hard masks are launched with."""
     return dict(
         H=grid[0], W=grid[1], S=num_special, R=kernel_size,
-        ROWS=kernel_size if kernel_size <= UNROLLED else 1,
         ZERO=int(mask_fill == 'zero'),
     )  # fmt: skip
 
@@ -132,7 +130,9 @@ def _tiles(tiles: dict, q: Tensor, stencil: dict) -> tuple[int, dict]:
     widths = _widths(q)
     TH, TW, num_warps = tiles[widths['DP']]
     count = launch.cdiv(stencil['H'], TH) * launch.cdiv(stencil['W'], TW)
-    constants = dict(TH=TH, TW=TW, num_warps=num_warps, num_stages=1)
+    R, S, DP = stencil['R'], stencil['S'], widths['DP']
+    TAPS = 9 if (R, S, DP) == (3, 0, 32) else R if DP <= 64 else 1  # or it would spill
+    constants = dict(TAPS=TAPS, TH=TH, TW=TW, num_warps=num_warps, num_stages=1)
     return count, stencil | widths | constants
 
 

@@ -1,7 +1,7 @@
 """Hard masks in Triton: forward of the patches, and what both passes share.
 
 A program takes a tile of TH x TW patches of one head. Taps are the R * R patches around
-each patch, then the special tokens. ROWS rows of the stencil are unrolled, with one
+each patch, then the special tokens. TAPS of them are unrolled, with one
 softmax, and a loop goes over the others. Offsets inside an image have 32 bits. Scores
 are in units of log 2. README.md has the equations.
 """
@@ -80,7 +80,7 @@ def _fwd_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mean_ptr, out_ptr, lse_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
     v_b_stride, v_n_stride, v_m_stride, M, H, W, scale,
-    S: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
+    S: tl.constexpr, R: tl.constexpr, TAPS: tl.constexpr, ZERO: tl.constexpr,
     D: tl.constexpr, DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
     """Write the patches of out (B, N, M, D) and lse (B, M, N)."""
@@ -104,22 +104,22 @@ def _fwd_kernel(
         d = tl.arange(0, DP)
         mean = tl.load(mean_ptr + (b * M + m) * D + d, mask=d < D, other=0.0)
         acc += total[:, None] * mean[None, :]
-    for row in range(0, R, ROWS):
+    for first in range(0, R * R, TAPS):
         high, scores = level, ()
-        for tap in tl.static_range(ROWS * R):
-            dy, dx = row + tap // R - R // 2, tap % R - R // 2
+        for i in tl.static_range(TAPS):
+            dy, dx = (first + i) // R - R // 2, (first + i) % R - R // 2
             seen = has_tap(y, x, exists, dy, dx, H, W)
             k = load_rows(k_ptr, (n + dy * W + dx) * k_n_stride, seen, D, DP)
-            score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, row * R + tap)
+            score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, first + i)
             score = tl.where(seen, score, float('-inf'))
             high, scores = tl.maximum(high, score), scores + (score,)
         total, acc, rest = raise_level(level, high, total, acc, few)
         level = high
-        for tap in tl.static_range(ROWS * R):
-            dy, dx = row + tap // R - R // 2, tap % R - R // 2
+        for i in tl.static_range(TAPS):
+            dy, dx = (first + i) // R - R // 2, (first + i) % R - R // 2
             seen = has_tap(y, x, exists, dy, dx, H, W)
             v = load_rows(v_ptr, (n + dy * W + dx) * v_n_stride, seen, D, DP)
-            weight = tl.where(seen, tl.exp2(scores[tap] - high) - rest, 0.0)
+            weight = tl.where(seen, tl.exp2(scores[i] - high) - rest, 0.0)
             total += weight
             acc += weight[:, None] * v
     for token in tl.static_range(S):

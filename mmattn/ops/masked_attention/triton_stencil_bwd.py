@@ -33,7 +33,7 @@ def _bwd_queries_kernel(
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
     v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
     M, H, W, scale,
-    S: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
+    S: tl.constexpr, R: tl.constexpr, TAPS: tl.constexpr, ZERO: tl.constexpr,
     D: tl.constexpr, DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
     """Write patches of dq, of delta = grad . out (B, M, N) and of the weights of tokens
@@ -69,19 +69,19 @@ def _bwd_queries_kernel(
         store_sum(sums_ptr + 2 * S * tiles * D, rest[:, None] * grad, D, DP)
 
     dq = tl.zeros([TH * TW, DP], tl.float32)
-    for row in range(0, R, ROWS):
-        for tap in tl.static_range(ROWS * R):
-            dy, dx = row + tap // R - R // 2, tap % R - R // 2
+    for first in range(0, R * R, TAPS):
+        for i in tl.static_range(TAPS):
+            dy, dx = (first + i) // R - R // 2, (first + i) % R - R // 2
             seen = has_tap(y, x, exists, dy, dx, H, W)
             token = n + dy * W + dx
             k = load_rows(k_ptr, token * k_n_stride, seen, D, DP)
             v = load_rows(v_ptr, token * v_n_stride, seen, D, DP)
-            score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, row * R + tap)
+            score = tl.sum(q * k, axis=1) + load_bias(bias_ptr, first + i)
             dscore = tl.exp2(score - lse) * (tl.sum(grad * v, axis=1) - delta)
             dscore = tl.where(seen, dscore, 0.0)
             dq += dscore[:, None] * k
             if bias_ptr is not None:
-                tl.store(dbias_ptr + row * R + tap, tl.sum(dscore, axis=0))
+                tl.store(dbias_ptr + first + i, tl.sum(dscore, axis=0))
     for token in tl.static_range(S):
         k = load_special(k_ptr, token, k_n_stride, D, DP)
         v = load_special(v_ptr, token, v_n_stride, D, DP)
@@ -102,7 +102,7 @@ def _bwd_keys_kernel(
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
     v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
     M, H, W, scale,
-    S: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
+    S: tl.constexpr, R: tl.constexpr, TAPS: tl.constexpr, ZERO: tl.constexpr,
     D: tl.constexpr, DP: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
     """Write patches of dk and dv, given the sums over queries (B, M, 2 * S + ZERO, D),
@@ -130,9 +130,9 @@ def _bwd_keys_kernel(
 
     dk = tl.zeros([TH * TW, DP], tl.float32)
     dv = tl.zeros([TH * TW, DP], tl.float32)
-    for row in range(0, R, ROWS):
-        for tap in tl.static_range(ROWS * R):
-            dy, dx = row + tap // R - R // 2, tap % R - R // 2
+    for first in range(0, R * R, TAPS):
+        for i in tl.static_range(TAPS):
+            dy, dx = (first + i) // R - R // 2, (first + i) % R - R // 2
             seen = has_tap(y, x, exists, dy, dx, H, W)
             token = n + dy * W + dx
             q = load_rows(q_ptr, token * q_n_stride, seen, D, DP)
@@ -140,7 +140,7 @@ def _bwd_keys_kernel(
             lse = tl.load(lse_ptr + token, mask=seen, other=0.0) * LOG2_E
             delta = tl.load(delta_ptr + token, mask=seen, other=0.0)
             # A query's tap back to the key is the opposite one.
-            bias = load_bias(bias_ptr, R * R - 1 - (row * R + tap))
+            bias = load_bias(bias_ptr, R * R - 1 - (first + i))
             prob = tl.exp2(tl.sum(q * k, axis=1) + bias - lse)
             prob = tl.where(seen, prob, 0.0)
             dk += (prob * (tl.sum(grad * v, axis=1) - delta))[:, None] * q
