@@ -41,6 +41,7 @@ KERNELS = {  # those that each launch of a form contains
     'deformable': '_fwd_kernel _bwd_queries_kernel _bwd_table_kernel _bwd_keys_kernel',
     'atomics': '_fwd_kernel _bwd_kernel',
     'in order': '_fwd_kernel _bwd_kernel _bwd_value_kernel',
+    'windows': '_fwd_kernel _bwd_queries_kernel _bwd_keys_kernel',
 }
 LONG = dict(B=1, N=4200, L=49)
 DETR = dict(shapes=PYRAMID, Q=300, B=1, M=8, D=32, P=4)
@@ -122,6 +123,10 @@ SAMPLED = {
     'width 256, boxes': dict(DETR, D=256, fused=True, boxes=True),
     'one of everything': dict(shapes=((1, 1),), Q=1, B=1, M=1, D=1, P=1),
 }
+WINDOWS = {
+    f'K {K}, width {D}': dict(grid=(28, 28), K=K, B=1, M=4, D=D)
+    for K, D in product((3, 7, 13), (16, 32, 64))
+}
 ROWS = [
     *(
         ('landmark_attention', 'landmark', name, shape, dtype)
@@ -167,6 +172,11 @@ ROWS = [
         if name in ('Deformable DETR', 'locations')
         or (order, dtype) in (('atomics', FULL), ('in order', HALF))
     ),
+    *(
+        ('neighborhood_attention', 'windows', name, shape, dtype)
+        for (name, shape), dtype in product(WINDOWS.items(), ALL)
+        if (shape['D'], dtype) != (64, FULL)
+    ),
 ]
 FAST = {
     'landmark, paper stage 3, bfloat16, sm_80',
@@ -182,6 +192,8 @@ FAST = {
     'deformable, stage 3 in a detector, float32, sm_80',
     'atomics, Deformable DETR, bfloat16, sm_90',
     'in order, locations, float32, sm_80',
+    'windows, K 7, width 32, bfloat16, sm_90',
+    'windows, K 13, width 32, float32, sm_80',
 }
 CELLS = {
     f'{form}, {name}, {str(dtype)[6:]}, sm_{capability}': (
@@ -200,7 +212,11 @@ def launches_of(operator: str, *, in_order: bool = False, **shape):
     with deterministic(in_order), record_launches() as launches:
         result = kernels.forward(*inputs, **settings)
         out, *saved = (result,) if isinstance(result, torch.Tensor) else result
-        if operator in ('masked_attention', 'deformable_attention'):
+        if operator in (
+            'masked_attention',
+            'deformable_attention',
+            'neighborhood_attention',
+        ):
             saved = [out, *saved]
         kernels.backward(out, *saved, *inputs, **settings)
     return [*{repr(launch): launch for launch in launches}.values()]
@@ -217,7 +233,7 @@ def test_no_spill_and_no_local_memory(operator, form, shape, capability):
     launches = launches_of(operator, in_order=form == 'in order', **shape)
     kernels, expected = {x.kernel for x in launches}, set(KERNELS[form].split())
     assert kernels >= expected
-    if form in ('soft', 'deformable', 'atomics', 'in order'):
+    if form in ('soft', 'deformable', 'atomics', 'in order', 'windows'):
         assert kernels == expected
     for launch in launches:
         usage = resources(launch, capability)
@@ -274,6 +290,9 @@ MULTI_SCALE = {  # calls of models, by the sides of an image
     'deformable_attention': lambda sides: dict(
         grid=at_stride(16, sides), B=2, M=8, G=4, D=32, table_size=(27, 27),
         K=math.prod(at_stride(32, sides)),
+    ),
+    'neighborhood_attention': lambda sides: dict(
+        grid=at_stride(32, sides), K=7, B=2, M=16, D=32
     ),
     'ms_deform_attn': lambda sides: dict(
         shapes=tuple(at_stride(stride, sides) for stride in (8, 16, 32, 64)),
