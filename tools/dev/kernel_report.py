@@ -36,7 +36,7 @@ BANDWIDTH = {90: 3.0e6, 80: 1.8e6}
 PROGRAMS = 4  # that are followed, evenly spaced over the grid
 FIELDS = (
     'operator', 'shape', 'pass', 'kernel', 'launches', 'programs', 'warps', 'registers',
-    'spills', 'shared', 'tensor', 'instructions', 'loops_of_unknown_length', 'issue_us',
+    'spills', 'shared', 'tensor', 'instructions', 'unknown_branches', 'issue_us',
     'floor_us', 'ratio',
 )  # fmt: skip
 PASSES = 'forward', 'backward'
@@ -159,7 +159,7 @@ def cost(launches: Sequence[Launch], capability: int) -> dict:
             registers=usage['REG'],
             spills=usage['STACK'] + usage['LOCAL'],
             shared=usage['SHARED'],
-            loops_of_unknown_length=max(x.unknown for x in runs),
+            unknown_branches=max(x.unknown for x in runs),
         ).items():
             figures[name] = max(figures[name], value)
     return dict(

@@ -3,10 +3,11 @@
 One thread's control flow is followed through the disassembly: the integer instructions
 that decide branches are executed, and the others only counted. The value of an
 instruction that is not known here, such as a load, is None. A branch that depends on
-None is not taken, so that a loop whose length is data counts as one round.
+None is not taken, so that a loop whose length is data counts as one round or two.
 """
 
 import functools
+import itertools
 import math
 import operator
 import re
@@ -24,6 +25,7 @@ TARGET = re.compile(r'`\(([^)]+)\)')
 REGISTER = re.compile(r'U?[RP]\d+$')
 CONSTANT = re.compile(r'c\[0x0\]\[(0x[0-9a-f]+)\]')
 SIGN, MASK = 1 << 31, (1 << 32) - 1
+BRANCHES = 'BRA', 'EXIT', 'CALL', 'RET'
 TENSOR_CORE = 'HMMA', 'HGMMA', 'IMMA', 'IGMMA', 'QGMMA', 'DMMA'
 NO_RESULT = re.compile(
     'ST|RED|BAR|BRA|EXIT|BSSY|BSYNC|NOP|WARPSYNC|CALL|RET|DEPBAR|LDGDEPBAR|LDGSTS|'
@@ -38,7 +40,7 @@ SIGNS = {
 
 
 class Execution(NamedTuple):
-    """Hold what a warp executed by kind, and how many loops depended on data."""
+    """Hold what a warp executed by kind, and how many branches depend on data."""
 
     counts: Counter
     unknown: int
@@ -57,30 +59,39 @@ def execute(code: str, words: Mapping[int, int], program: int) -> Execution:
         words: see `constant_bank`.
         program: number of the program in its grid.
     """
-    instructions, labels, deciding = _parse(code)
-    thread, unknown, calls = Thread(words, program), set(), []
-    executed = [0] * len(instructions)
+    instructions, labels, stops = _parse(code)
+    thread, unknown, taken_last, calls = Thread(words, program), set(), set(), []
+    changes = [0] * (len(instructions) + 1)  # in how often instructions were executed
     place = 0
     while place < len(instructions):
+        changes[place] += 1
+        place = stops[place]
+        changes[place + 1 if place < len(instructions) else place] -= 1
+        if place == len(instructions):
+            break
         x = instructions[place]
-        executed[place] += 1
-        if deciding[place]:
+        if x.kind not in BRANCHES:
             thread.execute(x)
-        if x.kind in ('BRA', 'EXIT', 'CALL', 'RET') and 'DIV' not in x.flags:
-            conditions = (o for o in x.operands if re.match('!?U?P', o))
-            taken = [thread.read(o) for o in (x.guard or 'PT', *conditions)]
-            if all(taken):
-                if x.kind == 'EXIT':
-                    break
-                if x.kind == 'CALL':
-                    calls.append(place + 1)
-                place = calls.pop() if x.kind == 'RET' else labels[x.target]
-                continue
-            if None in taken and x.kind == 'BRA' and labels[x.target] <= place:
-                unknown.add(place)
-        place += 1
+            place += 1
+            continue
+        conditions = (o for o in x.operands if re.match('!?U?P', o))
+        values = [thread.read(o) for o in (x.guard or 'PT', *conditions)]
+        taken = all(values) and 'DIV' not in x.flags
+        if None in values and False not in values and x.target:
+            unknown.add(place)
+            if labels[x.target] > place:  # may leave a loop: every other time
+                taken = place in taken_last
+                taken_last ^= {place}
+        if not taken:
+            place += 1
+        elif x.kind == 'EXIT':
+            break
+        else:
+            if x.kind == 'CALL':
+                calls.append(place + 1)
+            place = calls.pop() if x.kind == 'RET' else labels[x.target]
     counts = Counter()
-    for x, n in zip(instructions, executed, strict=True):
+    for x, n in zip(instructions, itertools.accumulate(changes), strict=False):
         counts[x.kind] += n
     return Execution(counts, len(unknown))
 
@@ -120,9 +131,9 @@ class Instruction(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[bool]]:
-    """Return the instructions of a disassembly, the places of labels, and which
-    instructions may decide a branch."""
+def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[int]]:
+    """Return the instructions of a disassembly, the places of labels, and from each
+    place that of the next branch or instruction that may decide one."""
     instructions, labels = [], {}
     for line in code.splitlines():
         if found := LINE.search(line):
@@ -141,7 +152,11 @@ def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[bool]]:
             )  # fmt: skip
         elif found := LABEL.match(line):
             labels[found.group(1)] = len(instructions)
-    return instructions, labels, _deciding(instructions)
+    stops = [len(instructions)]
+    for i, decides in reversed(list(enumerate(_deciding(instructions)))):
+        is_stop = decides or instructions[i].kind in BRANCHES
+        stops.append(i if is_stop else stops[-1])
+    return instructions, labels, stops[::-1]
 
 
 def _count_results(operands: list[str]) -> int:
