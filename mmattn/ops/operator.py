@@ -41,6 +41,9 @@ class Operator:
             one does not support a call, or None. `forward(*tensors, **settings)`
             returns the output and the saved outputs. `backward(grad, *saved, *tensors,
             **settings)` returns a gradient for each tensor, None where it is None.
+            `counts_above_reference(*tensors)`, which a backend for GPUs may have,
+            returns whether it costs more than the reference by
+            `tools.dev.kernel_report`.
         tensors: the tensor arguments as in a schema: 'Tensor q, Tensor? bias'.
         settings: the other arguments as in a schema: 'SymInt[] grid'. The last argument
             of both registered operators is the backend.
@@ -129,6 +132,8 @@ class Operator:
             if reason := kernels.unsupported(*tensors):
                 rejected.append(f'{name}: {reason}')
             elif name == 'torch' and self._is_slow(tensors):
+                return REFERENCE
+            elif tensors[0].is_cuda and _counts_above_reference(kernels, tensors):
                 return REFERENCE
             else:
                 break
@@ -272,6 +277,10 @@ def _tensors(count: int) -> str:
 
 def _empty_like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _counts_above_reference(kernels: ModuleType, tensors: Sequence) -> bool:
+    return getattr(kernels, 'counts_above_reference', lambda *_: False)(*tensors)
 
 
 @functools.cache

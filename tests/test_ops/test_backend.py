@@ -147,6 +147,22 @@ def test_small_calls_take_the_reference(monkeypatch, name, size, limit):
     assert choose() == 'torch'
 
 
+@pytest.mark.parametrize(
+    'M, E, D, backend',
+    [(10, 20, 32, 'triton'), (18, 36, 32, 'triton'), (32, 64, 128, 'reference')],
+)
+def test_kernels_that_count_above_the_reference_are_not_chosen(
+    monkeypatch, M, E, D, backend
+):
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
+    with FakeTensorMode():
+        inputs = make_landmark_inputs(B=1, N=4, L=2, M=M, D=D, E=E)
+        inputs = [x.to('cuda') for x in inputs]
+        choose = functools.partial(REGISTERED['landmark_attention'].choose, *inputs)
+        assert choose() == backend
+        assert choose(requested='triton') == 'triton'
+
+
 def test_head_counts_of_small_maps_are_those_that_are_masked(monkeypatch):
     module = importlib.import_module('mmattn.ops.masked_attention.torch_impl')
     q, k, v, *_ = make_masked_inputs(grid=(7, 5), num_special=1, B=2, M=3)

@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import triton_launch as launch
 
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
+MAX_MIXING = 2**15  # E * M * D up to which the kernels count below the reference
 
 # (short side, long side, warps) by the mixed heads of a tile and whether a tile has all
 # mixed heads and channels. Chosen from the compiler's reports, so that nothing spills.
@@ -51,6 +52,16 @@ def unsupported(
         if w is not None and w.shape[0] > MAX_MIXED_HEADS:
             return f'supports at most {MAX_MIXED_HEADS} mixed heads, got {w.shape[0]}'
     return None
+
+
+def counts_above_reference(q: Tensor, *tensors: Tensor | None) -> bool:
+    """Return whether the kernels cost more than the reference: very wide mixed heads.
+
+    Heads are mixed one at a time, E of them for each of M: 5 times the cost at M = 32,
+    E = 64 and 128 channels of a head, 0.6 times at M = 16, E = 32 and 32 channels.
+    """
+    w1_q = tensors[4]
+    return w1_q is not None and w1_q.numel() * q.shape[3] > MAX_MIXING
 
 
 def num_statistics(
