@@ -15,9 +15,10 @@ from tools.dev import aot, sass  # noqa: E402
 
 QUICK = {  # the name of one shape of each operator
     'deformable_attention': 'grid (7, 7), K 49',
-    'landmark_attention': 'B 128, N 196, L 49, M 10, D 32, E 10',
+    'landmark_attention': 'B 128, N 196, L 49, M 10, D 32, E 20',
     'masked_attention': 'grid (56, 56), kernel_size 3',
     'ms_deform_attn': 'Q 300, B 2, M 8, D 32, P 4, form offsets from points',
+    'neighborhood_attention': 'grid (28, 28), K 7',
     'structure_aware_attention': 'grid (14, 14), B 32, M 20, D 16, K 8',
 }
 
@@ -54,6 +55,27 @@ def test_rounds_of_loops(capability):
         counts, unknown = sass.execute(code, words, program)
         assert counts['LDG'] == share * (rounds + (rounds > 0)), program
         assert not unknown
+
+
+@triton.jit
+def _data_kernel(count_ptr, x_ptr):
+    """Loop as often as data says, within a loop of four."""
+    for i in range(4):
+        for j in range(tl.load(count_ptr + i)):
+            tl.store(x_ptr + j, tl.exp(tl.load(x_ptr + j)))
+
+
+@pytest.mark.parametrize('capability', [80, 90])
+def test_loops_that_data_ends_are_left(capability):
+    with aot.record_launches() as launches:
+        count = torch.empty(4, device='meta', dtype=torch.int32)
+        _data_kernel[(1,)](count, torch.empty(9, device='meta'))
+    code = aot.machine_code(launches[0], capability)
+    words = sass.constant_bank(
+        launches[0].signature, launches[0].arguments, 4, capability
+    )
+    counts, unknown = sass.execute(code, words, 0)
+    assert unknown and 1 <= counts['MUFU'] <= 64
 
 
 @pytest.mark.skipif(

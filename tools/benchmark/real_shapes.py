@@ -120,7 +120,7 @@ def _neighborhood(**shape) -> Call:
 
 def _real_landmark() -> list[Call]:
     sizes = (128, 196, 49), (2, 4200, 49), (1, 67, 300)
-    heads = (10, 32, 10), (10, 32, None), (32, 128, 64)
+    heads = (10, 32, 20), (10, 32, None), (32, 128, 64)
     return [
         _landmark(B=B if M == 10 else 1, N=N, L=L, M=M, D=D, E=E)
         for (B, N, L), (M, D, E) in product(sizes, heads)
