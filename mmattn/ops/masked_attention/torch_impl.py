@@ -1,10 +1,10 @@
-"""Masked attention on CPUs: dense on small maps, by tiles or the stencil on others."""
+"""Masked attention on CPUs: dense on small maps, by the stencil on others."""
 
 import torch
 from torch import Tensor
 
 from ..checks import device_reason
-from . import torch_dense, torch_soft, torch_stencil, torch_tiles
+from . import torch_dense, torch_soft, torch_stencil
 
 # Up to this many tokens, N x N products are the fastest.
 DENSE_TOKENS = 256
@@ -36,8 +36,7 @@ def forward(q, k, v, bias, alpha, **stencil):
         return torch_dense.forward(q, k, v, bias, alpha, **stencil)
     if alpha is not None:
         return torch_soft.forward(q, k, v, alpha, **stencil)
-    form = torch_tiles if torch_tiles.supports(**stencil) else torch_stencil
-    return form.forward(q, k, v, bias, **stencil)
+    return torch_stencil.forward(q, k, v, bias, **stencil)
 
 
 def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
