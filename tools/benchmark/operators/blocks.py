@@ -1,4 +1,4 @@
-"""What the benchmarks of whole blocks share."""
+"""Build the cases of whole blocks, which several modules time."""
 
 import functools
 from collections.abc import Callable, Mapping
