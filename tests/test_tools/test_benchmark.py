@@ -10,7 +10,10 @@ import torch
 for name in ('rich', 'matplotlib', 'mmengine', 'timm'):
     pytest.importorskip(name)
 
+from mmengine.config import Config  # noqa: E402
+
 from mmattn.models import HMaiT  # noqa: E402
+from mmattn.registry import MODELS  # noqa: E402
 from tools.benchmark import measure, model, op, operators, plot  # noqa: E402
 from tools.benchmark.tolerances import assert_close, run_with_grads  # noqa: E402
 
@@ -215,6 +218,27 @@ def test_models_exist(option, name):
         found = model.config_of(name) or model.timm.is_model(name)
         assert found, name
     assert model.config_of('mait') is None  # beside mait_t_12l_.. and mait_t_sch1_..
+
+
+@pytest.mark.parametrize(
+    'config, methods',
+    [
+        ('mhsa', ['mhsa (SDPA)', 'mhsa (matmul)']),
+        ('interaction', ['mhsa, interaction']),
+        ('decomposition', ['mhsa, decomposition']),
+        ('decomposition_interaction', ['mhsa, decomposition and interaction']),
+        ('imhsa', ['imhsa']),
+    ],
+)
+def test_blocks_of_vit_are_those_of_the_configs(config, methods):
+    path = model.CONFIGS / f'vit_t16_{config}_300e_in1k.py'
+    settings = Config.fromfile(path).model.backbone | dict(arch='small')
+    block = MODELS.build(settings).blocks[5]
+    expected = {name: value.shape for name, value in block.named_parameters()}
+    blocks = operators.load('vit_block').make_blocks()
+    for method in methods:
+        found = blocks[method].named_parameters()
+        assert {name: value.shape for name, value in found} == expected
 
 
 def test_presets_are_the_papers_protocols_and_other_options_replace_parts():
