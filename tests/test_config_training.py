@@ -309,9 +309,8 @@ def test_a_detector_trains_a_step_from_weights_of_a_related_network(small_config
     unsure(cfg.model)
     norms = metaformer.LayerNorm2dNoBias, metaformer.LayerNormNoBias
     mixers = metaformer.SepConv, metaformer.Attention
-    torch.manual_seed(3)
     caformer = metaformer.MetaFormer(
-        depths=cfg.model.backbone.arch.depths,
+        depths=(1, 1, 1, 1),
         dims=cfg.model.backbone.arch.embed_dims,
         token_mixers=[mixer for mixer in mixers for _ in range(2)],
         norm_layers=[norm for norm in norms for _ in range(2)],
@@ -325,12 +324,11 @@ def test_a_detector_trains_a_step_from_weights_of_a_related_network(small_config
     report = load_weights(MODELS.build(cfg.model.backbone), caformer.state_dict())
     assert len(report.matched) == len(given) - 8 and not report.mismatched
     for name in report.matched:
-        if name not in report.resized:
-            assert torch.equal(backbone.state_dict()[name], given[name]), name
+        same = torch.equal(backbone.state_dict()[name], given[name])
+        assert same or name in report.resized, name
     runner.train()
     assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
-    moved = given['stages.2.blocks.0.attn.qkv.weight']
-    assert not torch.equal(backbone.stages[2].blocks[0].attn.qkv.weight, moved)
+    assert not torch.equal(backbone.state_dict()[name], given[name]), 'it is trained'
 
 
 def test_fine_tuning_starts_from_what_in21k_trained(small_config):
