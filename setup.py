@@ -6,7 +6,9 @@ editable install links to the checkout, so that edits to configs take effect.
 
 The compiled operators of `mmattn/ops/csrc` are built on request alone:
 `MMATTN_BUILD_OPS=1 pip install --no-build-isolation .` (`cpu` or `cuda` in place of 1
-to insist). Otherwise nothing is compiled, and a wheel is of pure Python.
+to insist). Otherwise nothing is compiled, and a wheel is of pure Python. A wheel that
+carries them serves every Python: the library uses PyTorch's stable ABI, and none of
+Python's.
 """
 
 import os
@@ -14,6 +16,7 @@ import shutil
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
@@ -47,6 +50,11 @@ class build_py_with_extras(build_py):
                 shutil.copy2(source, target)
 
 
+class wheel_of_any_python(bdist_wheel):
+    def get_tag(self):
+        return 'py3', 'none', super().get_tag()[2]
+
+
 def compiled_operators(wanted: str) -> dict:
     """Arguments of `setup` that build the extension, none if it is not wanted."""
     if wanted in ('', '0'):
@@ -77,6 +85,7 @@ def compiled_operators(wanted: str) -> dict:
     make, flags, sources = cpp_extension.CppExtension, {}, sorted(CSRC.glob('*.cpp'))
     common = [f'-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}']
     flags['cxx'] = ['-O3', '-fno-math-errno', *common]
+    flags['cxx'] += ['-include', str(ROOT / CSRC / 'old_glibc.h')]
     # GCC's own headers of AVX-512 read what they call undefined.
     flags['cxx'].append('-Wno-maybe-uninitialized')
     if with_cuda:
@@ -89,13 +98,13 @@ def compiled_operators(wanted: str) -> dict:
         'mmattn.ops._extension',
         [str(path) for path in sources],
         extra_compile_args=flags,
+        extra_link_args=['-Wl,--strip-debug'],
         py_limited_api=True,
     )
     build = cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)
     return dict(
         ext_modules=[extension],
-        cmdclass={'build_ext': build},
-        options={'bdist_wheel': {'py_limited_api': 'cp310'}},
+        cmdclass={'build_ext': build, 'bdist_wheel': wheel_of_any_python},
     )
 
 
