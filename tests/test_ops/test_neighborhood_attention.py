@@ -173,7 +173,9 @@ def test_memory_of_a_large_map_is_linear():
 KERNELS = {
     'map of the window': dict(grid=(5, 5), K=5, B=1, M=1, D=4),
     '7x5, batch 2': dict(grid=(7, 5), K=3, M=2, D=5),
-    '20x13, K 7': dict(grid=(20, 13), K=7, B=1, M=1, D=16),
+    '14x22, K 7, keys a window from the border end a tile': dict(
+        grid=(14, 22), K=7, B=1, M=1, D=16
+    ),
     '13x19, K 13': dict(grid=(13, 19), K=13, B=1, M=1, D=4),
     '33x17, K 3': dict(grid=(33, 17), K=3, B=1, M=1, D=20),
     'bfloat16': dict(grid=(9, 12), K=7, B=1, M=2, D=4, dtype=torch.bfloat16),

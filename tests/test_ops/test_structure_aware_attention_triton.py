@@ -29,6 +29,8 @@ SHAPES = {
     'grid 33x2, three patterns': dict(grid=(33, 2), B=1, M=1, D=3, K=3),
     'grid 2x64, columns in two parts': dict(grid=(2, 64), B=1, M=1, D=2, K=2),
     'grid 9': dict(grid=(9,), B=1, M=2, D=3, K=3),
+    'grid 5x6, float16': dict(grid=(5, 6), B=1, M=1, D=4, K=2, dtype=torch.float16),
+    'grid 17x3, bfloat16': dict(grid=(17, 3), B=1, M=1, D=4, K=2, dtype=torch.bfloat16),
     'grid 3x66, cuFFT': dict(grid=(3, 66), B=2, M=1, D=5, K=3),
     'grid 70, cuFFT': dict(grid=(70,), B=1, M=2, D=4, K=2),
     'grid 2x3x5, cuFFT': dict(grid=(2, 3, 5), B=1, M=1, D=4, K=2),
