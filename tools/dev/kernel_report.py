@@ -9,6 +9,7 @@ rows `total` and `definition` compare an operator with its reference in eager Py
 
 import argparse
 import csv
+import io
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -265,8 +266,9 @@ def main(argv: Sequence[str] | None = None):
     ]
     order = {name: i for i, name in enumerate(OPERATORS)}
     rows.sort(key=lambda row: order[row['operator']])
-    with path.open('w', newline='') as file:
-        write(rows, file)
+    text = io.StringIO()  # an error leaves the old table
+    write(rows, text)
+    path.write_text(text.getvalue())
 
 
 if __name__ == '__main__':
