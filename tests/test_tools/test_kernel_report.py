@@ -15,7 +15,7 @@ from tools.dev import aot, sass  # noqa: E402
 
 QUICK = {  # the name of one shape of each operator
     'deformable_attention': 'grid (7, 7), K 49',
-    'landmark_attention': 'B 128, N 196, L 49, M 10, D 32, E 20',
+    'landmark_attention': 'B 128, N 196, L 49, M 10, D 32, E None',
     'masked_attention': 'grid (56, 56), kernel_size 3',
     'ms_deform_attn': 'Q 300, B 2, M 8, D 32, P 4, form offsets from points',
     'neighborhood_attention': 'grid (28, 28), K 7',
