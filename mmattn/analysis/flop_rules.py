@@ -167,6 +167,10 @@ def ms_deform_attn_flops(value, points, *args, **kwargs) -> int:
     for the sampling. Locations and the softmax count nothing.
     """
     *_, D = value
+    if (
+        points[3] * points[4] == 1
+    ):  # one place of one map: `grid_sample`, which has none
+        return 0
     return 2 * BILINEAR_PRODUCTS * prod(points[:-1]) * D
 
 

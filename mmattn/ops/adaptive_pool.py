@@ -13,10 +13,10 @@ def adaptive_avg_pool(x: Tensor, size: Sequence[int]) -> Tensor:
     """Return `F.adaptive_avg_pool2d` of a map whose channels come last.
 
     On a GPU its gradient is summed in no fixed order, which
-    `torch.use_deterministic_algorithms` refuses. So bins of equal size are pooled by
-    `F.avg_pool2d` there, and others by a matrix product for each axis. Exported graphs
-    have the products, too: the ONNX exporter would write the bins of the example's
-    size, and read them at every other size.
+    `torch.use_deterministic_algorithms` refuses. With that, bins of equal size are
+    pooled by `F.avg_pool2d`, and others by a matrix product for each axis. Exported
+    graphs have the products, too: the ONNX exporter would write the bins of the
+    example's size, and read them at every other size.
 
     Args:
         x: shape (B, H, W, C); the sides may be symbols.
@@ -27,7 +27,7 @@ def adaptive_avg_pool(x: Tensor, size: Sequence[int]) -> Tensor:
     """
     if is_exporting():
         return _pool_by_products(x, size)
-    if x.device.type != 'cpu':
+    if x.device.type != 'cpu' and torch.are_deterministic_algorithms_enabled():
         return pool_in_order(x, size)
     pooled = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), tuple(size))
     return pooled.permute(0, 2, 3, 1)
