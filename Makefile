@@ -13,7 +13,7 @@ PROGRAMS := $(VENV)/.installed-programs
 ALL := $(VENV)/.installed-all
 
 .PHONY: help env demo demo-seg demo-masks test test-all matrix docs lint bench bench-cpu \
-	bench-cpu-avx2 bench-onnx papers clean
+	bench-cpu-avx2 bench-onnx papers wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "                 its instructions (bench-cpu) and with AVX2 only (bench-cpu-avx2)"
 	@echo "make papers      draw figures of the papers anew, from our counts"
 	@echo "make docs        build the documentation, build/docs/index.html, and run its tutorials"
+	@echo "make wheel       build dist/*.whl: one with the compiled CPU operators, one of Python"
 	@echo "make lint        check style, spelling, paths and docstrings"
 
 env: $(ALL)
@@ -174,6 +175,14 @@ papers: $(ALL)
 		$(CLASSIFIERS)/pvt_s_300e_in1k.py $(CLASSIFIERS)/pvtv2_b2_300e_in1k.py \
 		$(CLASSIFIERS)/pvtv2_b2_li_300e_in1k.py $(CLASSIFIERS)/vit_s16_mhsa_300e_in1k.py \
 		$(CLASSIFIERS)/vit_s16_imhsa_300e_in1k.py mmpretrain::resnet/resnet50_8xb32_in1k.py
+
+WHEEL := $(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+wheel: $(ALL)
+	$(WHEEL) .
+	MMATTN_BUILD_OPS=cpu $(WHEEL) \
+		--config-setting=--build-option=--plat-name=manylinux_2_28_x86_64 .
+	rm -rf build/lib* build/bdist*
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info mmattn/.mim
