@@ -11,8 +11,8 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> str | None:
     return local_attention.unsupported(q, k, v)
 
 
-def runs_stencil(q: Tensor) -> bool:
-    """Return True: every call has statistics."""
+def has_statistics(q: Tensor) -> bool:
+    """Return whether the forward returns the log-sum-exp of each row."""
     return True
 
 
