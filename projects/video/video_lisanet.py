@@ -87,9 +87,10 @@ class ClipConv(nn.Conv3d):
         )
         nn.init.trunc_normal_(self.weight, std=0.02)
         self.bias = conv.bias
+        self.residual = isinstance(conv, DepthwiseConv) and conv.residual
 
     def forward(self, x: Tensor) -> Tensor:
-        B, T = x.shape[:2]
+        (B, T), clip = x.shape[:2], x
         taps, stride = self.kernel_size[0], self.stride[0]
         pad = taps // 2
         x = torch.cat([*[x[:, :1]] * pad, x, *[x[:, -1:]] * pad], 1)
@@ -108,7 +109,8 @@ class ClipConv(nn.Conv3d):
                 self.stride[1:],
                 self.padding[1:],
             ).permute(0, 2, 3, 1)
-        return out.unflatten(0, (B, -1))
+        out = out.unflatten(0, (B, -1))
+        return clip + out if self.residual else out
 
 
 class ClipEmbed(nn.Module):
