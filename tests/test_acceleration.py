@@ -212,6 +212,7 @@ def test_compile_and_export():
     assert 'ms_deform_attn' in program.graph_module.code
 
 
+@pytest.mark.slow
 def test_the_benchmark_times_both_kinds(tmp_path):
     from tools.benchmark import accelerate as tool
     from tools.benchmark.measure import read_csv

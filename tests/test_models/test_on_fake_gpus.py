@@ -6,7 +6,7 @@ import contextlib
 import pytest
 import torch
 from backbones import build, every_backbone
-from kept_tensors import meta_tensors
+from kept_tensors import check_nothing_kept
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -93,16 +93,15 @@ def test_deterministic_and_fit_for_cuda_graphs(cls):
     A CUDA graph reuses the memory of what its first call made, so that what a cache
     keeps of it is overwritten. Tensors on 'meta' have no values to read.
     """
-    before = meta_tensors()
-    with torch.device('meta'):
-        model = build(cls)
-    for size in ((224, 224), (104, 136)):
-        with torch.device('meta'), deterministic(True), Recorder() as recorder:
-            maps = model(torch.empty(2, 3, *size))
-            torch.autograd.backward(maps, [torch.empty_like(x) for x in maps])
-        assert not recorder.calls.keys() & REFUSED
-    del model, maps
-    assert not meta_tensors() - before
+    with check_nothing_kept():
+        with torch.device('meta'):
+            model = build(cls)
+        for size in ((224, 224), (104, 136)):
+            with torch.device('meta'), deterministic(True), Recorder() as recorder:
+                maps = model(torch.empty(2, 3, *size))
+                torch.autograd.backward(maps, [torch.empty_like(x) for x in maps])
+            assert not recorder.calls.keys() & REFUSED
+        del model, maps
 
 
 @contextlib.contextmanager
