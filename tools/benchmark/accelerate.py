@@ -1,7 +1,7 @@
 """Time detectors of transformers as they are, and after `mmattn.accelerate`.
 
     python -m tools.benchmark.accelerate --csv docs/benchmarks/accelerate_cpu.csv
-    python -m tools.benchmark.accelerate --table  # write it into docs/accelerate.md
+    python -m tools.benchmark.accelerate --table  # of that csv, into docs/accelerate.md
 
 Models are those of transformers' default configs, with random weights, which need no
 download. `infer` is a forward of one image; `train` is a forward and the backward of
@@ -26,10 +26,10 @@ from tools.dev.readme_tables import markdown, replace_between
 
 QUICK_SIZE = 64
 PAGE = measure.ROOT / 'docs' / 'accelerate.md'
-TABLES = {'CPU': 'accelerate_cpu.csv', 'AVX2 only': 'accelerate_cpu_avx2.csv'}
+CSV = measure.ROOT / 'docs' / 'benchmarks' / 'accelerate_cpu.csv'
 MARKS = '<!-- python -m tools.benchmark.accelerate --table -->\n', '<!-- end -->\n'
 MODELS = (
-    *('DeformableDetr', 'RTDetr', 'RTDetrV2', 'DFine', 'LwDetr', 'Mask2Former'),
+    *('DeformableDetr', 'RTDetr', 'RTDetrV2', 'DFine', 'Mask2Former'),
     *('OneFormer', 'GroundingDino', 'MMGroundingDino', 'OmDetTurbo'),
 )
 TEXT = [[101, 4937, 1012, 102]]  # [CLS] cat . [SEP]
@@ -146,19 +146,21 @@ def compare(name: str, args) -> list[dict]:
 
 
 def table() -> str:
-    """Return the rows of the csv files as a table of speeds, a line for each model."""
-    columns, lines = ['model', 'modules', 'share of the sampling'], {}
-    for title, name in TABLES.items():
-        for row in measure.read_csv(measure.ROOT / 'docs' / 'benchmarks' / name):
-            line = lines.setdefault(row['model'], {})
-            if row['attention'] and 'share of the sampling' not in line:
-                line['share of the sampling'] = f'{float(row["attention"]):.0%}'
-            line |= {'model': row['model'], 'modules': row['modules']}
-            line[f'{title}, {row["phase"]}'] = row['speedup']
-    columns += [key for key in next(iter(lines.values())) if ', ' in key]
-    return markdown(
-        [columns, *([x.get(key, '') for key in columns] for x in lines.values())]
-    )
+    """Return the speeds in the csv file as a table, a line for each model."""
+    rows = {(row['model'], row['phase']): row for row in measure.read_csv(CSV)}
+    lines = [
+        (
+            name,
+            row['modules'],
+            f'{float(row["attention"]):.0%}',
+            row['speedup'],
+            rows[name, 'train']['speedup'],
+        )
+        for (name, phase), row in rows.items()
+        if phase == 'infer'
+    ]
+    head = 'model', 'modules', 'share of the sampling', 'speed, infer', 'speed, train'
+    return markdown([head, *lines])
 
 
 def main(argv: list[str] | None = None):
