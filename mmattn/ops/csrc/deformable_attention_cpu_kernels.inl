@@ -19,7 +19,8 @@ constexpr Floats kLaneNumbers = {0, 1, 2, 3};
 template <class X>
 class Buffer {
  public:
-  explicit Buffer(int64_t size) : size_(size), items_(new (std::align_val_t(64)) X[size]) {
+  explicit Buffer(int64_t size)
+      : size_(size), items_(new (std::align_val_t(64)) X[size]) {
     fill(0);
   }
   Buffer(const Buffer&) = delete;
@@ -159,7 +160,10 @@ class Head {
       : call(call),
         y(call.H, call.Th, call.align_corners),
         x(call.W, call.Tw, call.align_corners),
-        step(x.step == 1 ? Step::kUnit : x.step < 1 ? Step::kSmall : Step::kLarge),
+        step(
+            x.step == 1      ? Step::kUnit
+                : x.step < 1 ? Step::kSmall
+                             : Step::kLarge),
         D(call.D),
         DP(round_up(call.D, kLanes)),
         reach_(step == Step::kLarge ? 2 + (int64_t)(1 + kLanes * x.step) : kLanes),
@@ -282,8 +286,15 @@ class Head {
       int64_t vectors, float* to) const {
     for (int64_t s = 0; s < count; s += kRows) {
       add_product_of<1>(
-          kRows, vectors, rows + (first + s) * D, kRows, queries, kTile, D,
-          to + s * kTile, kTile);
+          kRows,
+          vectors,
+          rows + (first + s) * D,
+          kRows,
+          queries,
+          kTile,
+          D,
+          to + s * kTile,
+          kTile);
     }
   }
 
@@ -347,8 +358,15 @@ class Attention {
         exponentiate(keys, s == 0, v * kLanes);
       }
       add_product_of<1>(
-          head.DP, vectors, head.values + s * head.DP, head.DP, scores_, kTile, keys,
-          values, kTile);
+          head.DP,
+          vectors,
+          head.values + s * head.DP,
+          head.DP,
+          scores_,
+          kTile,
+          keys,
+          values,
+          kTile);
     }
     for (int64_t v = 0; v < vectors; ++v) {
       const Floats factor = 1 / load(total + v * kLanes);
@@ -362,7 +380,7 @@ class Attention {
   void write(int64_t b, int64_t m, int64_t first, int64_t count) {
     const DeformableCall& call = head.call;
     T* const out = static_cast<T*>(call.out.data) + b * call.out.strides[0] +
-                   m * call.out.strides[2];
+        m * call.out.strides[2];
     float* const lse = call.lse + (b * call.M + m) * call.num_queries() + first;
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t d = 0; d < head.D; ++d) {
@@ -496,7 +514,8 @@ class Gradients {
       write_strip(b, m, first, last, column, count);
     }
     for (int64_t s = 0; s < K; ++s) {
-      std::memcpy(call_.grad_k + (task * K + s) * D, dkeys_ + s * DP, D * sizeof(float));
+      std::memcpy(
+          call_.grad_k + (task * K + s) * D, dkeys_ + s * DP, D * sizeof(float));
       std::memcpy(
           call_.grad_v + (task * K + s) * D, dvalues_ + s * DP, D * sizeof(float));
     }
@@ -566,8 +585,10 @@ class Gradients {
         const int64_t n = query + i;
         float* const g = grad_rows_ + (r * kTile + i) * DP;
         read_token(
-            head_.tokens(call_.q, b, m) + n * call_.q.strides[1], scale,
-            query_rows_ + (r * kTile + i) * DP, column_q);
+            head_.tokens(call_.q, b, m) + n * call_.q.strides[1],
+            scale,
+            query_rows_ + (r * kTile + i) * DP,
+            column_q);
         read_token(
             head_.tokens(call_.grad, b, m) + n * call_.grad.strides[1], 1, g, column_g);
         float delta = 0;
@@ -593,14 +614,13 @@ class Gradients {
       int64_t count) {
     const float scale = 1 / std::sqrt(static_cast<float>(D));
     T* const dq = static_cast<T*>(call_.grad_q.data) + b * call_.grad_q.strides[0] +
-                  m * call_.grad_q.strides[2];
+        m * call_.grad_q.strides[2];
     for (int64_t row = first; row < last; ++row) {
       for (int64_t i = 0; i < count; ++i) {
         for (int64_t d = 0; d < D; ++d) {
           row_[d] = scale * dqueries_[((row - first) * DP + d) * kTile + i];
         }
-        write_row(
-            row_, D, dq + (row * call_.W + column + i) * call_.grad_q.strides[1]);
+        write_row(row_, D, dq + (row * call_.W + column + i) * call_.grad_q.strides[1]);
       }
     }
   }
@@ -625,19 +645,39 @@ class Gradients {
         }
       }
       add_product_of<kTile>(
-          padded, DP / kLanes, shares_, 1, grad_rows_ + r * kTile * DP, DP, count,
-          dvalues_ + s * DP, DP);
-      head_.multiply_rows(
-          values_, s, keys, grads_ + r * D * kTile, vectors, dscores_);
+          padded,
+          DP / kLanes,
+          shares_,
+          1,
+          grad_rows_ + r * kTile * DP,
+          DP,
+          count,
+          dvalues_ + s * DP,
+          DP);
+      head_.multiply_rows(values_, s, keys, grads_ + r * D * kTile, vectors, dscores_);
       for (int64_t i = 0; i < keys; ++i) {
         add_to_row_of_table(s + i, i, first, row, vectors);
       }
       add_product_of<1>(
-          DP, vectors, key_rows_ + s * DP, DP, dscores_, kTile, keys,
-          dqueries_ + r * DP * kTile, kTile);
+          DP,
+          vectors,
+          key_rows_ + s * DP,
+          DP,
+          dscores_,
+          kTile,
+          keys,
+          dqueries_ + r * DP * kTile,
+          kTile);
       add_product_of<kTile>(
-          padded, DP / kLanes, dscores_, 1, query_rows_ + r * kTile * DP, DP, count,
-          dkeys_ + s * DP, DP);
+          padded,
+          DP / kLanes,
+          dscores_,
+          1,
+          query_rows_ + r * kTile * DP,
+          DP,
+          count,
+          dkeys_ + s * DP,
+          DP);
     }
   }
 
@@ -746,7 +786,8 @@ inline void deformable_forward(const DeformableCall& call, int64_t begin, int64_
   }
 }
 
-inline void deformable_backward(const DeformableCall& call, int64_t begin, int64_t end) {
+inline void deformable_backward(
+    const DeformableCall& call, int64_t begin, int64_t end) {
   switch (call.storage) {
     case Storage::kHalf:
       return differentiate<Half>(call, begin, end);

@@ -33,5 +33,6 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "Tensor(d!) grad_positions, Tensor(e!) grad_table) -> ()");
   library.def(
       "structure_aware_attention_forward(Tensor q, Tensor k, Tensor v, Tensor w_a, "
-      "Tensor w_b, Tensor bias, int[] grid, Tensor(a!) out, Tensor(b!) patterns) -> ()");
+      "Tensor w_b, Tensor bias, int[] grid, Tensor(a!) out, Tensor(b!) patterns) -> "
+      "()");
 }

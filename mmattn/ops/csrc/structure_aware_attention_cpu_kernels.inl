@@ -358,11 +358,11 @@ class Pair {
       for (int64_t i = 0; i < W; ++i) {
         const int64_t n = row * W + i;
         line[i].re = channels(x[0] + n * stride + c, count) *
-                     (unit ? share * scales_[n] : share);
+            (unit ? share * scales_[n] : share);
         line[i].im = Floats{};
         if (heads_ == 2) {
           line[i].im = channels(x[1] + n * stride + c, count) *
-                       (unit ? share * scales_[N + n] : share);
+              (unit ? share * scales_[N + n] : share);
         }
       }
       const Complex* const result = rows_.template run<-1>();
@@ -425,7 +425,7 @@ class Pair {
       float* const to = patterns[h] + s * N + row * W;
       const auto product = [&](int64_t i) {
         return channels(tokens + i * call.q_strides[1], count) *
-               (h ? maps[i].im : maps[i].re);
+            (h ? maps[i].im : maps[i].re);
       };
       int64_t i = 0;
       for (; i + 4 <= W; i += 4) {
