@@ -6,12 +6,12 @@ Small maps are tiles alone.
 """
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..masked_attention import torch_impl as masked
 from ..precision import compute_dtype
 from .tiles import attend_part, part_gradients, window_width
 
@@ -26,21 +26,15 @@ class Border(NamedTuple):
     edges: tuple[tuple[slice, ...], ...]
 
 
-def runs_stencil(masked: ModuleType, q: Tensor) -> bool:
-    """Return whether the stencil, rather than tiles alone, runs on a map of queries."""
+def has_statistics(q: Tensor) -> bool:
+    """Return whether the stencil runs on a map of queries, rather than tiles alone."""
     is_large = q.shape[1] * q.shape[2] > TILED_PIXELS
     return is_large and masked.unsupported(q) is None
 
 
-def forward(
-    masked: ModuleType, q: Tensor, k: Tensor, v: Tensor, rpb: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the output, and the stencil's log-sum-exp (B, M, H * W) where it runs.
-
-    Args:
-        masked: the backend of `masked_attention` that runs the stencil.
-    """
-    if not runs_stencil(masked, q):
+def forward(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output, and the stencil's log-sum-exp (B, M, H * W) where it runs."""
+    if not has_statistics(q):
         statistics = q.new_empty(0, dtype=compute_dtype(q.dtype))
         return attend_part(q, k, v, rpb, 'map'), statistics
     tensors, settings = _stencil(q, k, v, rpb)
@@ -55,7 +49,6 @@ def forward(
 
 
 def backward(
-    masked: ModuleType,
     grad: Tensor,
     out: Tensor,
     lse: Tensor,
@@ -65,7 +58,7 @@ def backward(
     rpb: Tensor,
 ) -> tuple[Tensor, ...]:
     """Return the gradients of q, k, v and rpb."""
-    if not runs_stencil(masked, q):
+    if not has_statistics(q):
         return part_gradients(grad, q, k, v, rpb, 'map')
     K = window_width(rpb)
     inner = grad.clone(memory_format=torch.contiguous_format)

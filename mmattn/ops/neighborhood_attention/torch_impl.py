@@ -3,19 +3,13 @@
 The stencil is that of masked attention.
 """
 
-from functools import partial
-
 from torch import Tensor
 
-from ..masked_attention import torch_impl as masked
-from . import stencil
+from .stencil import backward, forward, has_statistics
+
+__all__ = ['backward', 'forward', 'has_statistics', 'unsupported']
 
 
 def unsupported(*tensors: Tensor) -> str | None:
     """Return None: PyTorch runs tiles on any device."""
     return None
-
-
-has_statistics = partial(stencil.runs_stencil, masked)
-forward = partial(stencil.forward, masked)
-backward = partial(stencil.backward, masked)

@@ -13,7 +13,7 @@ from ..triton_softmax import LOG2_E
 from ..triton_tf32 import product, round_operand
 from .triton_fwd import (
     keys_of,
-    pair_biases,
+    pair_scores,
     pixels,
     program_tile,
     query_windows,
@@ -78,13 +78,10 @@ def _bwd_queries_kernel(
         k = load_operand(k_ptr, key * k_n_stride, is_key, D, DP, NATIVE)
         v = load_operand(v_ptr, key * v_n_stride, is_key, D, DP, NATIVE)
         keys = table_place(key_y, key_x, K)[None, :]
-        score = pair_biases(
-            queries, keys, top, left, key_y[None, :], key_x[None, :],
-            rpb_ptr, scale, K,
+        score = pair_scores(
+            q, k, queries, keys, top, left, key_y[None, :], key_x[None, :],
+            rpb_ptr, scale, K, PRECISION,
         )  # fmt: skip
-        score = tl.dot(q, tl.trans(k), score, input_precision=PRECISION) * (
-            scale * LOG2_E
-        )
         dprob = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         dscore = tl.exp2(score - lse[:, None]) * (dprob - delta[:, None])
         dq += product(dscore, k, PRECISION)
@@ -157,13 +154,10 @@ def _bwd_keys_kernel(
         delta = tl.load(delta_ptr + query, mask=asks, other=0.0)
         top, left, queries = query_windows(y, x, H, W, K)
         top, left, queries = top[None, :], left[None, :], queries[None, :]
-        score = pair_biases(
-            queries, keys, top, left, key_y[:, None], key_x[:, None],
-            rpb_ptr, scale, K,
+        score = pair_scores(
+            k, q, queries, keys, top, left, key_y[:, None], key_x[:, None],
+            rpb_ptr, scale, K, PRECISION,
         )  # fmt: skip
-        score = tl.dot(k, tl.trans(q), score, input_precision=PRECISION) * (
-            scale * LOG2_E
-        )
         prob = tl.exp2(score - lse[None, :])
         dprob = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
         dv += product(prob, grad, PRECISION)

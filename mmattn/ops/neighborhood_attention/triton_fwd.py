@@ -69,17 +69,22 @@ def query_windows(y, x, H, W, K: tl.constexpr):
 
 
 @triton.jit
-def pair_biases(queries, keys, top, left, y, x, rpb_ptr, scale, K: tl.constexpr):
-    """Return biases over `scale`, to which products of queries and keys are added.
+def pair_scores(
+    rows, columns, queries, keys, top, left, y, x, rpb_ptr, scale,
+    K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return scores in powers of 2, -inf for keys outside the window.
 
-    They are -inf for keys outside the window. Arguments of queries and keys are
-    broadcast. `top` and `left` are the starts of windows, y and x the places of keys.
+    Rows and columns are queries and keys, or keys and queries, and the other arguments
+    broadcast: places in the table, starts of windows and places of keys.
     """
     seen = (y - top).to(tl.uint32, bitcast=True) < K
     seen = seen & ((x - left).to(tl.uint32, bitcast=True) < K)
     place = keys - queries + (K - 1) * (2 * K)
     bias = tl.load(rpb_ptr + place, mask=seen, other=float('-inf'))
-    return bias.to(tl.float32) * (1.0 / scale)
+    bias = bias.to(tl.float32) * (1.0 / scale)
+    score = tl.dot(rows, tl.trans(columns), bias, input_precision=PRECISION)
+    return score * (scale * LOG2_E)
 
 
 @kernel
@@ -115,13 +120,10 @@ def _fwd_kernel(
         k = load_operand(k_ptr, key * k_n_stride, is_key, D, DP, NATIVE)
         v = load_operand(v_ptr, key * v_n_stride, is_key, D, DP, NATIVE)
         keys = table_place(key_y, key_x, K)[None, :]
-        score = pair_biases(
-            queries, keys, top, left, key_y[None, :], key_x[None, :],
-            rpb_ptr, scale, K,
+        score = pair_scores(
+            q, k, queries, keys, top, left, key_y[None, :], key_x[None, :],
+            rpb_ptr, scale, K, PRECISION,
         )  # fmt: skip
-        score = tl.dot(q, tl.trans(k), score, input_precision=PRECISION) * (
-            scale * LOG2_E
-        )
         high, total, acc = add_block(high, total, acc, score, v, PRECISION)
     store_attention(
         out_ptr, lse_ptr, high, total, acc, b, m, n, exists, H * W, M, D, DP
