@@ -14,17 +14,18 @@ MAX_WINDOW = 15
 
 # By the padded head width and side of the table: height and width of a tile and of a
 # block of the other side, warps. Chosen from the compiler's reports, so that nothing
-# spills.
+# spills. Heights of tile and block multiply to 16 or more, as products of Triton 3.6
+# require for the gradient of the table.
 TILES = launch.tables_by_dtype(
     'neighborhood_attention.TILES',
     {
         torch.float32: {
-            (width, cells): (8, 128 // cells, 1, 16, 4)
+            (width, cells): (8, 128 // cells, 2, 8, 4)
             for width in (16, 32)
             for cells in (16, 32)
         },
         torch.float16: {
-            (width, cells): (8, 8, 1 if width == 64 else 2, 16, 4)
+            (width, cells): (8, 8, 2, 8 if width == 64 else 16, 4)
             for width in (16, 32, 64)
             for cells in (16, 32)
         },
