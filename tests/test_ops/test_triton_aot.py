@@ -192,6 +192,7 @@ FAST = {
     'deformable, stage 3 in a detector, float32, sm_80',
     'atomics, Deformable DETR, bfloat16, sm_90',
     'in order, locations, float32, sm_80',
+    'in order, width 48, bfloat16, sm_90',
     'windows, K 7, width 32, bfloat16, sm_90',
     'windows, K 13, width 32, float32, sm_80',
 }

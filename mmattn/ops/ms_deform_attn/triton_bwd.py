@@ -223,7 +223,7 @@ def _bwd_value_kernel(
         for first in range(0, tl.max(end - begin), BT):
             turns = begin + first + turn
             takes = turns < end
-            notes = tl.load(order_ptr + turns, mask=takes, other=0)
+            notes = tl.load(order_ptr + turns, mask=takes, other=-1)
             weight = tl.load(shares_ptr + notes * 3, mask=takes, other=0.0)
             x = tl.load(shares_ptr + notes * 3 + 1, mask=takes, other=0.0)
             y = tl.load(shares_ptr + notes * 3 + 2, mask=takes, other=0.0)
@@ -231,7 +231,9 @@ def _bwd_value_kernel(
             weight *= tl.where(turns < middle, x, 1.0 - x)
             weight *= y if above else 1.0 - y
             queries = (notes - noted * Q * (L * P)) // (L * P)
-            grad = load_rows(grad_ptr, ((b * Q + queries) * M + m) * D, takes, D, DP)
+            heads = ((b * Q + queries) * M + m) * D
+            # Not `takes`, with which Triton 3.6 fails to compile where DP is 64.
+            grad = load_rows(grad_ptr, heads, notes >= 0, D, DP)
             acc += weight[:, None] * grad
     out = tl.sum(tl.reshape(acc, (BS, BT, DP)), axis=1)
     pixels = first_pixel + tl.arange(0, BS)
