@@ -18,10 +18,8 @@ def entry(table, y, x):
 @pytest.mark.parametrize('sides', [(7, 9), (3, 5)])
 @pytest.mark.parametrize('grid', [(3, 4), (2, 130)])  # below and above `MAX_PIXELS`
 def test_spread_table(sides, grid):
-    table, N = (
-        torch.arange(2.0 * sides[0] * sides[1]).view(2, *sides),
-        grid[0] * grid[1],
-    )
+    table = torch.arange(2.0 * sides[0] * sides[1]).view(2, *sides)
+    N = grid[0] * grid[1]
     places = list(product(*map(range, grid)))
     pairs = [entry(table, q[0] - k[0], q[1] - k[1]) for q in places for k in places]
     expected = torch.stack(pairs, 1).view(2, N, N)

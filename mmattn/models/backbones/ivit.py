@@ -61,10 +61,12 @@ class MetaFormerBlock(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        residual = x if self.scale1 is None else self.scale1 * x
-        x = residual + self.drop_path(self.attn(self.norm1(x)))
-        residual = x if self.scale2 is None else self.scale2 * x
-        return residual + self.drop_path(self.mlp(self.norm2(x)))
+        x = self._add(x, self.scale1, self.drop_path(self.attn(self.norm1(x))))
+        return self._add(x, self.scale2, self.drop_path(self.mlp(self.norm2(x))))
+
+    @staticmethod
+    def _add(x: Tensor, scale: Tensor | None, branch: Tensor) -> Tensor:
+        return x + branch if scale is None else torch.addcmul(branch, scale, x)
 
 
 class Downsampling(nn.Module):

@@ -52,10 +52,11 @@ class _StarReLU(torch.autograd.Function):
 
 def _scale_square(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Overwrite `x` with `scale * x^2 + bias`."""
-    in_one_pass = x.device.type == 'cpu' and x.dtype == scale.dtype  # else a GPU waits
-    if not in_one_pass or torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active():  # they do not support `out`
         return x.square_().mul_(scale).add_(bias)
-    return torch.addcmul(bias, x, x, value=scale.item(), out=x)
+    if x.device.type == 'cpu' and x.dtype == scale.dtype:  # else a GPU waits
+        return torch.addcmul(bias, x, x, value=scale.item(), out=x)
+    return torch.addcmul(bias, scale, x.square_(), out=x)
 
 
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
