@@ -27,8 +27,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x
-# Triton 3.6 spills up to 24 bytes in two kernels of landmark attention for sm_80.
-SPILLED = 24 if version('triton').startswith('3.6.') else 0
+# Bytes that Triton 3.6 spills, in a few kernels of each form.
+OLD_TRITON = version('triton').startswith('3.6.')
+SPILLED = {'landmark': 24, 'soft': 16, 'small': 56} if OLD_TRITON else {}
 FULL, HALF, F16 = torch.float32, torch.bfloat16, torch.float16
 ALL = FULL, HALF, F16
 KERNELS = {  # those that each launch of a form contains
@@ -239,7 +240,7 @@ def test_no_spill_and_no_local_memory(operator, form, shape, capability):
     for launch in launches:
         usage = resources(launch, capability)
         print(launch.kernel, launch.constants, capability, usage)  # with pytest -s
-        spilled = SPILLED if form == 'landmark' else 0
+        spilled = SPILLED.get(form, 0)
         assert usage['STACK'] <= spilled and usage['LOCAL'] == 0, (launch, usage)
         assert usage['SHARED'] <= SHARED_MEMORY, (launch, usage)
     if operator == 'ms_deform_attn' and shape['D'] % 8 == 0:
