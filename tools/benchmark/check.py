@@ -69,15 +69,19 @@ def runs_equal(call: Call, tensors: list) -> bool:
 
 
 def rows(operators: list[str], device: str, quick: bool) -> Iterator[dict]:
-    """Yield a row of each call and backend, in one dtype and then in the others."""
+    """Yield a row of each call and backend, in one dtype and then in the others.
+
+    If `quick`, calls are small ones in float32 and, on a GPU, a real one in bfloat16.
+    """
     for operator in operators:
         calls = small_calls(operator)
         backends = kernels(calls[0], device)
-        calls += [] if quick else real_calls(operator)
-        for shift in range(1 if quick else len(DTYPES)):
-            dtypes = cycle(
-                [torch.float32] if quick else DTYPES[shift:] + DTYPES[:shift]
-            )
+        turns = [cycle(DTYPES[i:] + DTYPES[:i]) for i in range(len(DTYPES))]
+        if quick:
+            turns = [[torch.float32] * len(calls) + [torch.bfloat16]]
+        if device != 'cpu' or not quick:
+            calls += real_calls(operator)[: 1 if quick else None]
+        for dtypes in turns:
             for call, dtype in zip(calls, dtypes, strict=False):
                 for backend in backends:
                     row = dict(operator=operator, backend=backend)

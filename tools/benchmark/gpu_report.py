@@ -69,11 +69,15 @@ class Part:
     critical: bool = False
 
 
+# By what is learned in a minute: whether kernels are right and fast, then the rest.
 PARTS = {
     'device': Part(3, {'device': 'mmattn env'}, ''),
-    'correctness': Part(
-        32,
-        {f'{name}_check': f'tools.benchmark.check {name}' for name in OPERATORS},
+    'first': Part(
+        8,
+        {
+            f'{name}_first_check': f'tools.benchmark.check {name} --quick'
+            for name in OPERATORS
+        },
         '--device cpu --quick',
         parallel=True,
         critical=True,
@@ -87,11 +91,6 @@ PARTS = {
             for name, (sides, batches) in SPEED.items()
         },
         '--quick --sides 4',
-    ),
-    'tiles': Part(
-        14,
-        {f'{name}_tiles': f'tools.benchmark.tiles {name}' for name in OPERATORS},
-        '--device cpu --quick',
     ),
     'models': Part(
         20,
@@ -111,6 +110,18 @@ PARTS = {
             '--size 800 1333 --batch 2'
         },
         '--quick',
+    ),
+    'correctness': Part(
+        28,
+        {f'{name}_check': f'tools.benchmark.check {name}' for name in OPERATORS},
+        '--device cpu --quick',
+        parallel=True,
+        critical=True,
+    ),
+    'tiles': Part(
+        14,
+        {f'{name}_tiles': f'tools.benchmark.tiles {name}' for name in OPERATORS},
+        '--device cpu --quick',
     ),
 }
 REQUIRED = {'detector': ('mmdet', 'mmcv', 'cv2')}
