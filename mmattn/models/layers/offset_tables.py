@@ -53,8 +53,9 @@ def middle_of(table: Tensor, radii: Sequence[int]) -> Tensor:
         if _runs_eagerly() and radius <= middle:
             table = table.narrow(dim, middle - radius, 2 * radius + 1)
         else:
-            offsets = torch.arange(-radius, radius + 1, device=table.device)
-            table = table.index_select(dim, offsets.clamp(-middle, middle) + middle)
+            first, last = middle - radius, middle + radius
+            index = torch.arange(first, last + 1, device=table.device)
+            table = table.index_select(dim, index.clamp(0, 2 * middle))
     return table
 
 
