@@ -66,7 +66,11 @@ class MetaFormerBlock(nn.Module):
 
     @staticmethod
     def _add(x: Tensor, scale: Tensor | None, branch: Tensor) -> Tensor:
-        return x + branch if scale is None else torch.addcmul(branch, scale, x)
+        if scale is None:
+            return x + branch
+        if torch.is_grad_enabled():  # the gradients of addcmul take two more kernels
+            return scale * x + branch
+        return torch.addcmul(branch, scale, x)
 
 
 class Downsampling(nn.Module):
