@@ -99,8 +99,9 @@ def sine_encoding(angles: Tensor, num_features: int) -> Tensor:
 
     The shape is (..., num_features).
     """
-    pairs = torch.arange(num_features // 2, dtype=angles.dtype, device=angles.device)
-    angles = angles[..., None] / TEMPERATURE ** (2 * pairs / num_features)
+    options = dict(dtype=angles.dtype, device=angles.device)
+    powers = torch.arange(0, num_features, 2, **options) / num_features
+    angles = angles[..., None] / TEMPERATURE**powers
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
@@ -127,10 +128,8 @@ def sine_positions(
     H, W = shape
     if mask is None:
         y, x = (torch.arange(1, side + 1, dtype=dtype, device=device) for side in shape)
-        y, x = (
-            sine_encoding(normalized_angle(index, index[-1:], offset), embed_dims // 2)
-            for index in (y, x)
-        )
+        angles = [normalized_angle(index, index[-1:], offset) for index in (y, x)]
+        y, x = sine_encoding(torch.cat(angles), embed_dims // 2).split([H, W])
         positions = torch.cat(
             [y[:, None].expand(-1, W, -1), x[None].expand(H, -1, -1)], dim=-1
         )
@@ -139,8 +138,8 @@ def sine_positions(
     y, x = valid.cumsum(1), valid.cumsum(2)
     y = normalized_angle(y, y[:, -1:], offset)
     x = normalized_angle(x, x[:, :, -1:], offset)
-    y, x = (sine_encoding(angle, embed_dims // 2) for angle in (y, x))
-    return torch.cat([y, x], dim=-1).flatten(1, 2)
+    encodings = sine_encoding(torch.stack([y, x], dim=-1), embed_dims // 2)
+    return encodings.flatten(-2).flatten(1, 2)
 
 
 def normalized_angle(index: Tensor, last: Tensor, offset: float) -> Tensor:
