@@ -164,6 +164,6 @@ def test_inference_reads_nothing_and_copies_nothing_to_the_gpu(cls):
     ],
 )
 def test_launches(cls, arch, most_under_autocast, most_in_bf16):
-    """What autocast adds are casts, most of them of parameters."""
+    """Count what autocast adds, most of it casts of parameters, apart."""
     assert launches(cls, arch, autocast=True) <= most_under_autocast
     assert launches(cls, arch, autocast=False) <= most_in_bf16
