@@ -20,10 +20,12 @@ __all__ = [
     'RUNNERS',
 ]
 
-# Models that build on an mm package. They are imported when a config names them, so
+# Types that build on an mm package. They are imported when a config names them, so
 # that nobody else needs the package.
 ON_DEMAND = {
+    'CocoMetric': 'mmattn.evaluation.coco',
     'DeformableDETR': 'mmattn.models.detectors.deformable_detr',
+    'ImageNetV2': 'mmattn.evaluation.imagenet_v2',
     'DistilledClassifier': 'mmattn.models.classifiers.distilled',
 }
 
@@ -49,7 +51,11 @@ if find_spec('mmengine') is not None:
             """
             names = {known.lower(): known for known in self.module_dict}
             if self.name == root.MODELS.name:
-                names |= {known.lower(): known for known in ON_DEMAND}
+                names |= {
+                    known.lower(): known
+                    for known, home in ON_DEMAND.items()
+                    if home.startswith('mmattn.models.')
+                }
             if close := get_close_matches(name.lower(), names, n=1, cutoff=0.75):
                 print_log(
                     f"mmattn has no {self.name} '{name}': did you mean "

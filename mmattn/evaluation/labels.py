@@ -1,0 +1,59 @@
+"""Confusion of labels, of images or of pixels, and figures of each class."""
+
+import numpy as np
+from mmengine.evaluator import BaseMetric
+
+from mmattn.registry import METRICS
+
+IGNORED = 255
+
+
+@METRICS.register_module()
+class LabelConfusion(BaseMetric):
+    """Count the labels of images, or of pixels, by prediction.
+
+    It logs nothing and adds no metric; `confusion` and `classes` hold the result.
+
+    Attributes:
+        confusion: shape (classes, classes): label, prediction.
+        classes: figures of each class in percent: IoU and accuracy of a segmentor's,
+            precision and recall of a classifier's. NaN where there is nothing to count.
+    """
+
+    default_prefix = 'confusion'
+
+    def __init__(self, collect_device: str = 'cpu', prefix: str | None = None):
+        super().__init__(collect_device, prefix)
+        self.confusion, self.classes = None, {}
+
+    def process(self, data_batch, data_samples):
+        count = len(self.dataset_meta['classes'])
+        for sample in data_samples:
+            of_pixels = 'pred_sem_seg' in sample
+            if of_pixels:
+                found = sample['pred_sem_seg']['data'].cpu().numpy().ravel()
+                labels = sample['gt_sem_seg']['data'].cpu().numpy().ravel()
+                found, labels = found[labels != IGNORED], labels[labels != IGNORED]
+            else:
+                found = sample['pred_label'].cpu().numpy()
+                labels = sample['gt_label'].cpu().numpy()
+                found = found.repeat(len(labels))  # an image may have several labels
+            index = labels.astype(np.int64) * count + found
+            counts = np.bincount(index, minlength=count**2).reshape(count, count)
+            self.results.append((of_pixels, counts))
+
+    def compute_metrics(self, results: list) -> dict:
+        counts = self.confusion = sum(counts for _, counts in results)
+        hits, labels, found = counts.diagonal(), counts.sum(1), counts.sum(0)
+        if results[0][0]:
+            figures = dict(IoU=(hits, labels + found - hits), accuracy=(hits, labels))
+        else:
+            figures = dict(precision=(hits, found), recall=(hits, labels))
+        self.classes = {
+            name: {
+                key: 100 * float(top[i] / all_[i]) if all_[i] else float('nan')
+                for key, (top, all_) in figures.items()
+            }
+            for i, name in enumerate(self.dataset_meta['classes'])
+        }
+        return {}

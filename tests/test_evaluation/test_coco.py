@@ -1,0 +1,164 @@
+"""Our COCO metric beside mmdet's with pycocotools, and confusion counted by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip('mmdet')
+from mmdet.evaluation import CocoMetric as Peer  # noqa: E402
+from mmdet.evaluation.metrics import coco_metric  # noqa: E402
+from pycocotools import mask as coco_masks  # noqa: E402
+from pycocotools.coco import COCO  # noqa: E402
+from pycocotools.cocoeval import COCOeval  # noqa: E402
+
+from mmattn.evaluation import coco  # noqa: E402
+
+NAMES = ('cat', 'dog', 'no object')
+IDS = (3, 1, 7)
+
+
+def rle(box):
+    mask = np.zeros((80, 100), np.uint8, order='F')
+    x1, y1, x2, y2 = np.round(box).astype(int)
+    mask[y1:y2, x1:x2] = 1
+    return coco_masks.encode(mask)
+
+
+@pytest.fixture(scope='module')
+def case(tmp_path_factory):
+    """Objects and detections of 12 images, some empty, with a crowd."""
+    rng = np.random.default_rng(0)
+    annotations, results = [], []
+    for image in range(12):
+        count = image % 4
+        corner = rng.uniform(0, 40, (count, 2))
+        boxes = np.concatenate([corner, corner + rng.uniform(5, 39, (count, 2))], 1)
+        labels = rng.integers(0, 2, count)
+        for box, label in zip(boxes, labels, strict=True):
+            mask = rle(box)
+            annotations.append(
+                dict(
+                    id=len(annotations) + 1,
+                    image_id=image,
+                    category_id=IDS[label],
+                    bbox=[*box[:2].tolist(), *(box[2:] - box[:2]).tolist()],
+                    area=float(coco_masks.area(mask)),
+                    iscrowd=int(len(annotations) == 4),
+                    segmentation=mask | dict(counts=mask['counts'].decode()),
+                )
+            )
+        found = np.repeat(boxes, 3, 0) + rng.normal(0, 2, (3 * count, 4))
+        found = np.abs(found).clip(0, 79)
+        results.append(
+            (
+                {},
+                dict(
+                    img_id=image,
+                    bboxes=found.astype(np.float32),
+                    scores=rng.uniform(0, 1, 3 * count).astype(np.float32),
+                    labels=np.where(rng.random(3 * count) < 0.8, labels.repeat(3), 1),
+                    masks=[rle(box) for box in found],
+                ),
+            )
+        )
+    document = dict(
+        images=[dict(id=i, width=100, height=80, file_name='') for i in range(12)],
+        annotations=annotations,
+        categories=[dict(id=i, name=n) for i, n in zip(IDS, NAMES, strict=True)],
+    )
+    path = tmp_path_factory.mktemp('coco') / 'truth.json'
+    path.write_text(json.dumps(document))
+    return path, results
+
+
+def build(kind, path, **kwargs):
+    metric = kind(str(path), metric=['bbox', 'segm'], **kwargs)
+    metric.dataset_meta = dict(classes=NAMES)
+    return metric
+
+
+class Recorded(COCOeval):
+    """Keep the evaluations of mmdet's metric."""
+
+    kept = []
+
+    def summarize(self):
+        super().summarize()
+        self.kept.append(self)
+
+
+@pytest.mark.parametrize('package', ['faster_coco_eval', 'pycocotools'])
+def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
+    if package == 'pycocotools':
+        monkeypatch.setattr(coco, 'COCOeval', COCOeval)
+        monkeypatch.setattr(coco, 'COCO', COCO)
+    else:
+        pytest.importorskip(package)
+    assert coco.COCOeval.__module__.startswith(package)
+    path, results = case
+    ours = build(coco.CocoMetric, path)
+    theirs = build(Peer, path)
+    seen = []
+    evaluate = coco.CocoMetric._evaluate
+    monkeypatch.setattr(
+        coco.CocoMetric,
+        '_evaluate',
+        lambda *args: seen.append(evaluate(*args)) or seen[-1],
+    )
+    monkeypatch.setattr(coco_metric, 'COCOeval', Recorded)
+    monkeypatch.setattr(Recorded, 'kept', [])
+    assert ours.compute_metrics(results) == theirs.compute_metrics(results)
+    assert len(seen) == len(Recorded.kept) == 2
+    for mine, peer in zip(seen, Recorded.kept, strict=True):
+        np.testing.assert_allclose(mine.stats[:12], peer.stats, rtol=0, atol=1e-12)
+        precision = peer.eval['precision']
+        np.testing.assert_allclose(mine.eval['precision'], precision, atol=1e-12)
+    assert 0.1 < seen[0].stats[0] < 0.9 and seen[0].stats[0] != seen[1].stats[0]
+
+
+def test_classes_have_figures_and_the_mean_is_the_metric(case):
+    path, results = case
+    metric = build(coco.CocoMetric, path, classwise=True)
+    figures = metric.compute_metrics(results)
+    for kind in ('bbox', 'segm'):
+        rows = metric.details[kind]['classes']
+        assert list(rows) == list(NAMES)
+        assert np.isnan(rows['no object']['mAP'])
+        for item in ('mAP', 'mAP_50', 'mAP_75'):
+            mean = np.mean([rows['cat'][item], rows['dog'][item]])
+            assert figures[f'{kind}_{item}'] == pytest.approx(mean, abs=6e-4)
+        assert figures[f'{kind}_cat_mAP'] == round(rows['cat']['mAP'], 3)
+        curve = metric.details[kind]['precision']
+        assert curve[:, 0].mean() == pytest.approx(rows['cat']['mAP_50'])
+
+
+def test_confusion_counts_each_object_once(tmp_path):
+    square = [10, 10, 20, 20]  # x, y, width, height
+    document = dict(
+        images=[dict(id=5, width=100, height=80, file_name='')],
+        annotations=[
+            dict(id=i + 1, image_id=5, category_id=c, bbox=b, area=400, iscrowd=0)
+            for i, (c, b) in enumerate([(3, square), (1, [60, 10, 20, 20])])
+        ],
+        categories=[dict(id=i, name=n) for i, n in zip(IDS, NAMES, strict=True)],
+    )
+    path = tmp_path / 'truth.json'
+    path.write_text(json.dumps(document))
+    found = np.array(
+        [[10, 10, 30, 30], [11, 10, 31, 30], [0, 50, 9, 59], [60, 10, 80, 30]]
+    )
+    result = dict(
+        img_id=5,
+        bboxes=found.astype(np.float32),
+        scores=np.array([0.8, 0.9, 0.7, 0.2], np.float32),
+        labels=np.array([0, 1, 0, 1]),
+    )
+    metric = coco.CocoMetric(str(path))
+    metric.dataset_meta = dict(classes=NAMES)
+    metric.compute_metrics([({}, result)])
+    expected = np.zeros((4, 4), int)
+    expected[0, 1] = 1  # the best detection calls the cat a dog
+    expected[3, 0] = 2  # the second one of it, and one of nothing
+    expected[1, 3] = 1  # the dog's score is too low
+    np.testing.assert_array_equal(metric.confusion, expected)
