@@ -3,6 +3,7 @@
 from .launch import build_runner, load_config, make_parser  # before torch
 
 # isort: split
+import time
 import warnings
 from pathlib import Path
 
@@ -12,11 +13,18 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 from mmengine.fileio import dump
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 
 from mmattn.errors import UserError
 
 from ..engine.data import innermost_dataset
 from ..terminal import parse_run, positive
+from .evaluation_results import (
+    counting_metric,
+    each_metric,
+    use_our_metric,
+    write_results,
+)
 
 PREDICTION_SUFFIXES = ('.pkl', '.pickle')
 METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
@@ -78,6 +86,18 @@ def parse_args(argv: list[str] | None = None):
         action='store_true',
         help='evaluate under autocast: float16 on a GPU, bfloat16 on a CPU',
     )
+    parser.add_argument(
+        '--per-class',
+        action='store_true',
+        help='print the figures of each class, write them to results.json in the work '
+        'dir, and draw precision_recall.png of a detector',
+    )
+    parser.add_argument(
+        '--confusion',
+        action='store_true',
+        help='draw confusion_matrix.png in the work dir, and write its counts to '
+        'results.json',
+    )
     args = parse_run(parser, argv)
     if args.out_item is not None and args.out is None:
         parser.error('--out-item needs --out, the file to write')
@@ -95,10 +115,6 @@ def check_out(out: str, item: str | None, scope: str):
         raise UserError(
             f'--out must end in .pkl or .pickle or, for mmseg, be a folder; got {out}'
         )
-
-
-def each_metric(evaluator: ConfigDict | list) -> list[ConfigDict]:
-    return evaluator if isinstance(evaluator, list | tuple) else [evaluator]
 
 
 def save_label_maps(cfg: Config, folder: str):
@@ -212,11 +228,26 @@ def main(argv: list[str] | None = None):
     if dumps_predictions and not Path(args.out).suffix:
         save_label_maps(cfg, args.out)
         dumps_predictions = False
+    detailed = args.per_class or args.confusion
+    if detailed and cfg.default_scope == 'mmdet':
+        use_our_metric(cfg)
     runner = build_runner(cfg)
+    metric = counting_metric(runner) if detailed else None
     if args.tta and cfg.default_scope == 'mmdet':
         runner.register_hook(BoxesOnlyHook())
     if dumps_predictions:
         runner.test_evaluator.metrics.append(dump_metric(cfg.default_scope, args.out))
+    started = time.monotonic()
     metrics = runner.test()
+    if is_main_process():
+        results = write_results(
+            runner,
+            metrics,
+            started,
+            metric=metric,
+            per_class=args.per_class,
+            confusion=args.confusion,
+        )
+        print_log(f'results: {results}', 'current')
     if args.out_item == 'metrics' and is_main_process():
         dump(metrics, args.out)

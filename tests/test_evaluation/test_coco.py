@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip('mmdet')
-from mmdet.evaluation import CocoMetric as Peer  # noqa: E402
-from mmdet.evaluation.metrics import coco_metric  # noqa: E402
-from pycocotools import mask as coco_masks  # noqa: E402
-from pycocotools.coco import COCO  # noqa: E402
-from pycocotools.cocoeval import COCOeval  # noqa: E402
+from mmdet.evaluation import CocoMetric as Peer
+from mmdet.evaluation.metrics import coco_metric
+from pycocotools import mask as coco_masks
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
-from mmattn.evaluation import coco  # noqa: E402
+from mmattn.evaluation import coco
 
 NAMES = ('cat', 'dog', 'no object')
 IDS = (3, 1, 7)
@@ -97,8 +97,9 @@ def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
         pytest.importorskip(package)
     assert coco.COCOeval.__module__.startswith(package)
     path, results = case
-    ours = build(coco.CocoMetric, path)
-    theirs = build(Peer, path)
+    thresholds = dict(iou_thrs=np.array([0.5, 0.6, 0.75]))
+    ours = build(coco.CocoMetric, path, **thresholds)
+    theirs = build(Peer, path, **thresholds)
     seen = []
     evaluate = coco.CocoMetric._evaluate
     monkeypatch.setattr(
@@ -138,8 +139,10 @@ def test_confusion_counts_each_object_once(tmp_path):
     document = dict(
         images=[dict(id=5, width=100, height=80, file_name='')],
         annotations=[
-            dict(id=i + 1, image_id=5, category_id=c, bbox=b, area=400, iscrowd=0)
-            for i, (c, b) in enumerate([(3, square), (1, [60, 10, 20, 20])])
+            dict(id=i + 1, image_id=5, category_id=c, bbox=b, area=400, iscrowd=i // 2)
+            for i, (c, b) in enumerate(
+                [(3, square), (1, [60, 10, 20, 20]), (3, [0, 50, 9, 9])]
+            )
         ],
         categories=[dict(id=i, name=n) for i, n in zip(IDS, NAMES, strict=True)],
     )

@@ -16,6 +16,7 @@ import mmdet  # noqa: E402
 from tool_runs import run  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+COCO_VAL = 'data/coco/annotations/instances_val2017.json'
 
 MMDET_TOOLS = Path(mmdet.__file__).parent / '.mim' / 'tools'
 
@@ -44,6 +45,20 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool):
     assert len(predictions) == 4
     assert {'bboxes', 'scores', 'masks'} <= set(predictions[0]['pred_instances'])
     assert len(list(run_dir.rglob('shown/*'))) == 4
+
+    tool('test', 'detector.py', checkpoint, '--per-class', '--confusion')
+    results = json.loads((run_dir / 'results.json').read_text())
+    assert results['images'] == 4 and results['seconds'] > 0
+    assert set(results['classes']) == {'bbox', 'segm'}
+    figures = [row['mAP'] for row in results['classes']['bbox'].values()]
+    mean = np.mean([figure for figure in figures if figure is not None])
+    assert results['metrics']['coco/bbox_mAP'] == pytest.approx(mean, abs=6e-4)
+    counts = np.array(results['confusion']['counts'])
+    assert counts.shape == (81, 81)
+    truth = json.loads((work / COCO_VAL).read_text())['annotations']
+    assert counts[:-1].sum() == sum(not entry['iscrowd'] for entry in truth)
+    for name in ('confusion_matrix.png', 'precision_recall.png'):
+        assert cv2.imread(f'{run_dir}/{name}').std() > 1
 
     out = ('--out', 'boxes.pkl', '--show-dir', 'shown_tta')
     with pytest.warns(UserWarning, match='--tta: boxes only'):
@@ -89,8 +104,12 @@ def test_a_classifier_trains_is_tested_and_drawn(work, tool):
     torch.testing.assert_close(full[0], half[0].float(), rtol=0.1, atol=1e-4)
 
     out = ('--out', 'metrics.json', '--out-item', 'metrics')
-    tool('test', 'classifier.py', checkpoint, '--tta', *out)
+    tool('test', 'classifier.py', checkpoint, '--tta', '--per-class', *out)
     metrics = json.loads((work / 'metrics.json').read_text())
+    classes = json.loads((run_dir / 'results.json').read_text())['classes']['labels']
+    recalls = [row['recall'] for row in classes.values() if row['recall'] is not None]
+    assert len(classes) == 1000
+    assert np.mean(recalls) == pytest.approx(metrics['accuracy/top1'])  # one each
     assert set(metrics) == {'accuracy/top1', 'accuracy/top5'}
 
 
@@ -110,7 +129,13 @@ def test_a_segmentor_trains_is_tested_and_drawn(work, tool):
                        'ADE_val_00000001.jpg')  # fmt: skip
     assert label.shape == image.shape[:2] and label.max() <= 150
 
-    tool('test', 'segmentor.py', checkpoint, '--out', 'labels.pkl')
+    details = '--per-class', '--confusion'
+    tool('test', 'segmentor.py', checkpoint, '--out', 'labels.pkl', *details)
+    results = json.loads((run_dir / 'results.json').read_text())
+    rows = results['classes']['labels'].values()
+    ious = [row['IoU'] for row in rows if row['IoU'] is not None]
+    assert np.mean(ious) == pytest.approx(results['metrics']['mIoU'], abs=0.01)
+    assert (run_dir / 'confusion_matrix.png').is_file()
     predictions = pickle.loads((work / 'labels.pkl').read_bytes())
     alone = predictions[0]['pred_sem_seg']['data'].squeeze().numpy() + 1
     assert alone.shape == label.shape
