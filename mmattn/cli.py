@@ -249,6 +249,12 @@ def test(context: typer.Context):
 
 
 @app.command(**FORWARDED)
+def report(context: typer.Context):
+    """Write a report of a work dir: figures, times, curves and pictures."""
+    run_main_of('commands.report', context)
+
+
+@app.command(**FORWARDED)
 def export(context: typer.Context):
     """Write a work dir, or a config and a checkpoint, as ONNX or torch.export."""
     run_main_of('commands.export', context)

@@ -1,11 +1,25 @@
 """Confusion of labels, of images or of pixels, and figures of each class."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 from mmengine.evaluator import BaseMetric
 
 from mmattn.registry import METRICS
 
 IGNORED = 255
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return names of classes, with the label of those that share theirs.
+
+    ImageNet has two classes named maillot, and two named crane.
+    """
+    count = Counter(names)
+    return [
+        f'{name} ({i})' if count[name] > 1 else name for i, name in enumerate(names)
+    ]
 
 
 @METRICS.register_module()
@@ -54,6 +68,6 @@ class LabelConfusion(BaseMetric):
                 key: 100 * float(top[i] / all_[i]) if all_[i] else float('nan')
                 for key, (top, all_) in figures.items()
             }
-            for i, name in enumerate(self.dataset_meta['classes'])
+            for i, name in enumerate(distinct(self.dataset_meta['classes']))
         }
         return {}

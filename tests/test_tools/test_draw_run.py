@@ -15,7 +15,7 @@ from mmengine.structures import InstanceData  # noqa: E402
 from mmengine.visualization import Visualizer  # noqa: E402
 
 from mmattn.analysis import sample_pictures  # noqa: E402
-from tools.analysis import draw_run  # noqa: E402
+from mmattn.commands import report as draw_run  # noqa: E402
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
 
@@ -114,7 +114,7 @@ def unfinished(work, tool):
             (run_dir / 'last_checkpoint').write_text(str(run_dir / 'epoch_1.pth'))
         calls = []
         patched = dict(draw_predictions=lambda *args: calls.append(args))
-        tool('analysis/draw_run', 'detector.py', patched=patched)
+        tool('report', 'detector.py', patched=patched)
         return run_dir, calls
 
     return draw

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,13 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool):
     assert set(boxes[0]['pred_instances']) == {'bboxes', 'scores', 'labels'}
     assert len(list(run_dir.rglob('shown_tta/*'))) == 4
 
-    tool('analysis/draw_run', 'detector.py', '--num-images', 2)
+    tool('report', 'detector.py', '--num-images', 2)
+    report = (run_dir / 'report.md').read_text()
+    for picture in re.findall(r'\]\((.*)\)', report):
+        assert (run_dir / picture).is_file()
+    assert 'curves.png' in report and 'predictions.png' in report
+    # The last test, which asked for no classes, has replaced the results.
+    assert 'confusion' not in report and '| coco/bbox_mAP |' in report
     for name in ('curves.png', 'predictions.png'):
         assert (run_dir / name).stat().st_size > 10_000
     summary = json.loads((run_dir / 'summary.json').read_text())

@@ -94,7 +94,7 @@ def run(script: Path, *args, cwd: Path, python=sys.executable, **environment) ->
 
 
 def load_tool(name: str):
-    """Return the module with the `main` of a tool: 'train', 'analysis/draw_run'."""
+    """Return the module with the `main` of a tool: 'train', 'datasets/toy'."""
     homes = {'analysis': 'tools', 'datasets': 'mmattn', 'converters': 'mmattn'}
     folder, _, tool = name.rpartition('/')
     home = f'{homes[folder]}.{folder}' if folder else 'mmattn.commands'
