@@ -38,6 +38,7 @@ from .evaluation_results import CONFUSION, CURVES, RESULTS
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 
+RANGE = 100  # times, by which the learning rate of a range test rises at least
 MANY_TIMES = 5  # of the smallest loss, which call for a logarithmic axis
 LOWEST_TOP = 0.1  # of an axis of metrics
 METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc')}
@@ -78,6 +79,24 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
     figure.legend(loc='outside upper center', ncols=3)
     figure.savefig(out_file, dpi=120)
     plt.close(figure)
+
+
+def draw_rates(records: list[dict], out_file: Path) -> bool:
+    """Plot the loss over the learning rate, and return whether it is a range test.
+
+    In a range test the learning rate rises from the first record to the last, at least
+    100 times.
+    """
+    points = [(r['lr'], r['loss']) for r in records if 'lr' in r and 'loss' in r]
+    rates = [rate for rate, _ in points]
+    if not rates or sorted(rates) != rates or not 0 < RANGE * rates[0] <= rates[-1]:
+        return False
+    figure, axis = plt.subplots(figsize=(7, 4), layout='constrained')
+    axis.plot(*zip(*points, strict=True), color='0.3')
+    axis.set(xscale='log', xlabel='learning rate', ylabel='training loss')
+    figure.savefig(out_file, dpi=120)
+    plt.close(figure)
+    return True
 
 
 def _only(points: list) -> str:
@@ -148,7 +167,7 @@ def write_report(work_dir: Path, name: str, summary: dict | None) -> Path:
         facts = {key: value for key, value in summary.items() if key != 'metrics'}
         facts |= summary['metrics']
         lines += markdown_table(list(map(list, facts.items())), ['training', ''])
-    lines += _pictures(work_dir, 'curves.png')
+    lines += _pictures(work_dir, 'curves.png', 'learning_rates.png')
     results = work_dir / RESULTS
     if results.is_file():
         found = json.loads(results.read_text())
@@ -224,6 +243,8 @@ def main(argv: list[str] | None = None):
             ', '.join(f'{name} {value}' for name, value in summary['metrics'].items())
         )
         draw_curves(records, metrics, work_dir / 'curves.png')
+        if not draw_rates(records, work_dir / 'learning_rates.png'):
+            (work_dir / 'learning_rates.png').unlink(missing_ok=True)  # of another run
         drawn.append(f'curves: {work_dir / "curves.png"}')
     else:
         drawn.append('no curves: the log has no record yet')

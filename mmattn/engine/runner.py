@@ -22,6 +22,7 @@ from .config_check import check_channels, check_save_best, check_scopes
 from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, positioned
 from .finite import FiniteHook
+from .progress import ProgressHook
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
 from .run_configs import record_config
@@ -125,6 +126,8 @@ class Runner(MMEngineRunner):
         self.register_hook(ScheduleHook())
         self._stop_hook = StopHook()
         self.register_hook(self._stop_hook)
+        self._progress_hook = ProgressHook()
+        self.register_hook(self._progress_hook)
 
     def register_default_hooks(self, hooks=None):
         super().register_default_hooks(safe_checkpoint_hook(hooks))
@@ -158,6 +161,7 @@ class Runner(MMEngineRunner):
                 return super().train()
         finally:
             self._stop_hook.restore()
+            self._progress_hook.close()
 
     def val(self) -> dict:
         self._load_exactly = True
