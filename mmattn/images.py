@@ -13,6 +13,7 @@ from mmattn.errors import MissingPackageError, UserError
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
 CV2 = ('nearest', 'bilinear', 'bicubic')
 PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
+SAMPLES_PER_PIXEL = 277  # tag of a TIFF file
 # Errors of Pillow for broken files, and for huge images.
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -76,6 +77,8 @@ def _from_array(array: np.ndarray) -> np.ndarray:
 
 
 def _from_pillow(image: Image.Image) -> np.ndarray:
+    if (channels := tiff_channels(image)) > 4:  # Pillow would read the first alone
+        raise UserError(f'the image has {channels} channels, and the model takes RGB')
     if image.mode.startswith('I;16'):
         pixels = np.asarray(image).astype(np.uint16) >> 8
         image = Image.fromarray(pixels.astype(np.uint8))
@@ -83,6 +86,76 @@ def _from_pillow(image: Image.Image) -> np.ndarray:
         raise UserError(f'images of 32 bits are not supported, got mode {image.mode}')
     image = ImageOps.exif_transpose(image)
     return np.asarray(image.convert('RGB'))
+
+
+def read_channels(
+    image: str | Path | BinaryIO | np.ndarray, channels: int, name: str | None = None
+) -> np.ndarray:
+    """Return an image as it is, of shape (H, W, `channels`): nothing is converted.
+
+    Planes one after another, as many TIFF files keep them, are moved last.
+
+    Args:
+        image: path of a TIFF file, an open one, or an array.
+        channels: how many there must be.
+        name: of the image in errors; it defaults to the path.
+
+    Raises:
+        NoImageError: the file is no TIFF file.
+        ValueError: it is broken, or has other channels.
+        ImportError: tifffile is not installed.
+    """
+    name = name or ('the array' if isinstance(image, np.ndarray) else str(image))
+    pixels = image if isinstance(image, np.ndarray) else _read_tiff(image, name)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.ndim == 3 and pixels.shape[2] != channels == pixels.shape[0]:
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim != 3 or pixels.shape[2] != channels or not pixels.size:
+        raise UserError(
+            f'{name} has shape {pixels.shape}, and the model takes {channels} channels'
+        )
+    if pixels.dtype.kind not in 'uif':
+        raise UserError(f'{name} must have numbers as pixels, got {pixels.dtype}')
+    # OpenCV resizes these; uint32 and the like have more values than float32 keeps.
+    known = pixels.dtype in (np.uint8, np.uint16, np.int16, np.float32)
+    return np.ascontiguousarray(pixels if known else pixels.astype(np.float32))
+
+
+def _read_tiff(file: str | Path | BinaryIO, name: str) -> np.ndarray:
+    try:
+        import tifffile
+    except ImportError as error:
+        raise MissingPackageError(
+            'images of many channels require tifffile: pip install tifffile'
+        ) from error
+    try:
+        return tifffile.imread(file)
+    except tifffile.TiffFileError as error:
+        raise NoImageError(f'{name} cannot be read as a TIFF image: {error}') from error
+    except (IndexError, TypeError, ValueError) as error:  # of damaged files
+        raise UserError(f'{name} cannot be read as an image: {error}') from error
+
+
+def shown(image: np.ndarray) -> np.ndarray:
+    """Return an image of any channels as RGB uint8, to look at.
+
+    Of RGB in uint8 nothing changes. Otherwise the first three channels are red, green
+    and blue, each stretched between its 0.5th and 99.5th percentile; an image of one or
+    two is gray.
+    """
+    if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
+        return image
+    image = image.reshape(*image.shape[:2], -1)
+    image = image[:, :, [0, 1, 2] if image.shape[2] > 2 else [0, 0, 0]]
+    low, high = np.nanpercentile(image, (0.5, 99.5), axis=(0, 1))
+    scaled = (image - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
+    return np.rint(255 * np.nan_to_num(scaled).clip(0, 1)).astype(np.uint8)
+
+
+def tiff_channels(image: Image.Image) -> int:
+    """Return the channels of an open TIFF file, 0 for other formats."""
+    return image.tag_v2.get(SAMPLES_PER_PIXEL, 1) if image.format == 'TIFF' else 0
 
 
 def check_interpolation(interpolation: str, backend: str):

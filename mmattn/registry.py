@@ -18,13 +18,16 @@ __all__ = [
     'OPTIM_WRAPPERS',
     'OPTIM_WRAPPER_CONSTRUCTORS',
     'RUNNERS',
+    'TRANSFORMS',
 ]
 
 # Types that build on an mm package. They are imported when a config names them, so
 # that nobody else needs the package.
 ON_DEMAND = {
     'CocoMetric': 'mmattn.evaluation.coco',
+    'DetDataPreprocessor': 'mmattn.models.detectors.data_preprocessor',
     'DeformableDETR': 'mmattn.models.detectors.deformable_detr',
+    'LoadChannels': 'mmattn.engine.data.load_channels',
     'ImageNetV2': 'mmattn.evaluation.imagenet_v2',
     'DistilledClassifier': 'mmattn.models.classifiers.distilled',
 }
@@ -72,6 +75,7 @@ if find_spec('mmengine') is not None:
     MODELS = _child(root.MODELS, 'mmattn.models')
     DATASETS = _child(root.DATASETS, 'mmattn.evaluation')
     METRICS = _child(root.METRICS, 'mmattn.evaluation')
+    TRANSFORMS = _child(root.TRANSFORMS, 'mmattn.engine.data')
     HOOKS = _child(root.HOOKS, 'mmattn.engine')
     OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS, 'mmattn.engine')
     OPTIM_WRAPPER_CONSTRUCTORS = _child(
@@ -91,5 +95,5 @@ else:
                 f'building {cfg!r} needs mmengine: pip install "mmattn[mm]"'
             )
 
-    MODELS = DATASETS = METRICS = HOOKS = RUNNERS = _NoRegistry()
+    MODELS = DATASETS = METRICS = HOOKS = RUNNERS = TRANSFORMS = _NoRegistry()
     OPTIM_WRAPPERS = OPTIM_WRAPPER_CONSTRUCTORS = _NoRegistry()

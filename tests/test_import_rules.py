@@ -24,6 +24,7 @@ ALLOWED = {
     'mmattn.engine': {
         'mmattn.config_text',
         'mmattn.files',
+        'mmattn.images',
         'mmattn.published',
         'mmattn.registry',
         'mmattn.models.backbones',

@@ -20,7 +20,7 @@ from mmattn.errors import UserError
 
 from ..engine.data import innermost_dataset
 from ..engine.model import build_model
-from ..export.preprocessing import class_names
+from ..export.preprocessing import class_names, raw_channels
 from ..results.samples import as_result
 from .find import Found
 from .placement import RESIZES, Placement, picture_of, transform_name
@@ -69,6 +69,7 @@ class ConfigModel:
         palette: colors of the classes, or None.
         model: the module, in evaluation mode.
         cfg: the config.
+        channels: of images that are read as they are, None for RGB in uint8.
 
     Raises:
         ValueError: the weights do not match the model exactly, the config has no test
@@ -85,6 +86,7 @@ class ConfigModel:
             )
         self.task = TASKS[self.scope]
         self.steps, self.to_float32 = _steps(self.cfg, found.name)
+        self.channels = raw_channels(self.cfg)
         self._pipelines = {}
         self.device = usable_device(device)
         with self._default_scope():
@@ -158,7 +160,8 @@ class ConfigModel:
         self, image: np.ndarray, scale: float | None
     ) -> tuple[dict, list[tuple[str, tuple[int, int]]]]:
         """Return what the pipeline packs, and the transforms that changed the size."""
-        image = np.ascontiguousarray(image[:, :, ::-1])  # the pipelines read BGR
+        if self.channels is None:
+            image = np.ascontiguousarray(image[:, :, ::-1])  # the pipelines read BGR
         size = image.shape[:2]
         packed = dict(
             img=image.astype(np.float32) if self.to_float32 else image,

@@ -49,6 +49,7 @@ class FileModel:
             )
         self.classes, self.palette = metadata.classes, metadata.palette
         self.device = device or 'cpu'
+        self.channels = metadata.raw
         self._name = file
         self._runners = {None: runner}
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
+from ..images import shown
+
 RESIZES = (
     'FixScaleResize',
     'FixShapeResize',
@@ -69,8 +71,14 @@ def transform_name(transform: Mapping) -> str:
 
 
 def picture_of(image: Tensor, size: Sequence[int]) -> np.ndarray:
-    """Return BGR of shape (C, h, w) as RGB of shape (H, W, 3), padded with white."""
-    image = image.flip(0).permute(1, 2, 0).numpy().clip(0, 255).astype(np.uint8)
+    """Return BGR of shape (3, h, w) as RGB of shape (H, W, 3), padded with white.
+
+    Images of other channels or of another type are stretched; see `mmattn.images`.
+    """
+    image = image.permute(1, 2, 0).numpy()
+    if image.shape[2] != 3 or image.dtype not in (np.uint8, np.float32):
+        image = shown(image)[:, :, ::-1]
+    image = image[:, :, ::-1].clip(0, 255).astype(np.uint8)
     picture = np.full((*size, 3), 255, np.uint8)
     picture[: image.shape[0], : image.shape[1]] = image
     return picture

@@ -89,7 +89,8 @@ class Predictor:
         """Return the result of an image, or those of several images.
 
         Args:
-            images: a uint8 array of shape (H, W, 3) in RGB, a PIL image, the path of an
+            images: a uint8 array of shape (H, W, 3) in RGB (with a model of
+                `LoadChannels`, an array of its channels), a PIL image, the path of an
                 image, a video or a folder, a pattern such as 'images/**/*.jpg', an
                 address of http or https, or a list of these.
             **options: see `stream`.
@@ -136,7 +137,7 @@ class Predictor:
         """
         self._check(batch_size, scale, tile)
         items, _ = expand(images)
-        found = pictures(items, skip_broken)
+        found = pictures(items, skip_broken, self.model.channels)
         with tqdm(
             total=count(items) if progress else None, unit='image', disable=not progress
         ) as bar:

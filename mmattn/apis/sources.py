@@ -17,7 +17,7 @@ from PIL import Image
 
 from mmattn.errors import MissingPackageError, UserError
 
-from ..images import NoImageError, read_image
+from ..images import NoImageError, read_channels, read_image
 
 IMAGES = frozenset(
     ('.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm')
@@ -41,7 +41,7 @@ class Picture:
     """An image, and the place that it came from.
 
     Attributes:
-        pixels: shape (H, W, 3), uint8 RGB.
+        pixels: shape (H, W, 3), uint8 RGB, or those of `read_channels`.
         source: path or address, None for an array. Frames of a video have the path and
             their number: `video.mp4#0`.
     """
@@ -134,7 +134,9 @@ def _closest(path: Path) -> str:
     return f'; did you mean {", ".join(close)}?' if close else ''
 
 
-def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
+def pictures(
+    items: Iterable, skip_broken: bool = False, channels: int | None = None
+) -> Iterator[Picture]:
     """Read the items of `expand` one after another.
 
     Warn of files in a folder or of a pattern that have an image's name but are none.
@@ -142,6 +144,7 @@ def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
     Args:
         items: see `expand`.
         skip_broken: whether to warn of any file that cannot be read, and go on.
+        channels: of images that are read as they are, None for RGB in uint8.
 
     Raises:
         ValueError: an item cannot be read as an image.
@@ -149,10 +152,12 @@ def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
     """
     for item in items:
         try:
+            if is_video(item) and channels is not None:
+                raise UserError(f'{item}: the model takes {channels} channels, not RGB')
             if is_video(item):
                 yield from _frames(item)
             else:
-                yield _read(item)
+                yield _read(item, channels)
         except (OSError, ValueError) as error:
             # Folders also leave out files by their suffix.
             is_other = isinstance(item, Listed) and isinstance(error, NoImageError)
@@ -163,11 +168,15 @@ def pictures(items: Iterable, skip_broken: bool = False) -> Iterator[Picture]:
             LOGGER.warning('skipped: %s', error)
 
 
-def _read(item: Any) -> Picture:
+def _read(item: Any, channels: int | None) -> Picture:
+    source = str(item) if isinstance(item, (Path, str)) else None
     if isinstance(item, str):
-        return Picture(read_image(io.BytesIO(_download(item)), item), item)
-    source = str(item) if isinstance(item, Path) else None
-    return Picture(read_image(item), source)
+        item = io.BytesIO(_download(item))
+    if channels is None:
+        return Picture(read_image(item, source), source)
+    if isinstance(item, Image.Image):
+        raise UserError(f'the model takes {channels} channels: pass a file or an array')
+    return Picture(read_channels(item, channels, source), source)
 
 
 def _download(address: str) -> bytes:

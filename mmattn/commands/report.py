@@ -32,6 +32,8 @@ from ..analysis.training_logs import (
     work_dir_of,
 )
 from ..apis.find import run_config
+from ..export.preprocessing import raw_channels
+from ..images import read_channels, shown
 from ..terminal import config_file, positive
 from .evaluation_results import CONFUSION, CURVES, RESULTS
 
@@ -109,6 +111,7 @@ def draw_predictions(
 ):
     """Draw evenly spaced validation images, each with ground truth and prediction."""
     dataset = DATASETS.build(cfg.val_dataloader.dataset)
+    channels = raw_channels(cfg)
     model = MODELS.build(cfg.model)
     load_checkpoint(model, checkpoint, map_location='cpu')
     model.eval()
@@ -125,7 +128,12 @@ def draw_predictions(
     indices = np.linspace(0, len(dataset) - 1, num_images).round().astype(int)
     for row, index in zip(axes, indices, strict=True):
         data = dataset[index]
-        image = mmcv.imread(data['data_samples'].img_path, channel_order='rgb')
+        path = data['data_samples'].img_path
+        image = (
+            mmcv.imread(path, channel_order='rgb')
+            if channels is None
+            else shown(read_channels(path, channels))
+        )
         ground_truth = data['data_samples'].clone()
         (sample,) = model.test_step(pseudo_collate([data]))
         for name in ('gt_instances', 'gt_sem_seg'):

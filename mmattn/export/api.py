@@ -25,7 +25,7 @@ from .graphs import graph_of
 from .graphs.normalized import Normalized
 from .inputs import padded
 from .metadata import Metadata
-from .preprocessing import class_names, image_steps, normalization
+from .preprocessing import class_names, image_steps, normalization, raw_channels
 from .runner import Runner
 from .verification import (
     MAX_DIFFERENCE_OF_SIZES,
@@ -124,7 +124,9 @@ def export_model(
     model, loaded = build_model(cfg, checkpoint)
     settings = {} if output is None else dict(output=output)
     graph = graph_of(model, part, **settings)
-    pixels = normalization(model)
+    pixels = normalization(model, raw_channels(cfg))
+    if pixels['channel_order'] == 'file' and input_dtype == 'uint8':
+        raise UserError("`input_dtype='uint8'` is for RGB images, not for LoadChannels")
     metadata = Metadata(
         task=graph.task,
         inputs=list(graph.input_names),

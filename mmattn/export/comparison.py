@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from ..engine.data import DataError, build_dataset, innermost_dataset
 from ..engine.data.checked_dataset import leaves
-from ..images import read_image
 from ..results import Classification, Detections, Segmentation
 from ..results.samples import as_result
 from .errors import ExportError
-from .inputs import prepare, stack
+from .inputs import prepare, read, stack
 from .metrics import accuracy, average_precision, coco_of, confusion, overlap
 from .runner import Runner
 
@@ -350,7 +349,7 @@ def compare(
             size = output.ori_shape[:2]
             expected = as_result(output, metadata.classes, metadata.palette, size)
             pair = expected, runner(sample.path)
-            prepared = prepare(read_image(sample.path), metadata)
+            prepared = prepare(read(sample.path, metadata), metadata)
             if tuple(prepared.size) != tuple(sample.packed['inputs'].shape[-2:]):
                 tally = found.smaller
             elif _is_larger(stack([prepared], metadata), tensor):

@@ -8,7 +8,7 @@ import numpy as np
 
 from mmattn.errors import UserError
 
-from ..images import resize
+from ..images import read_channels, read_image, resize
 from .metadata import Metadata, check_pixels
 
 
@@ -17,7 +17,7 @@ class Prepared:
     """An image as a graph takes it, but for the padding.
 
     Attributes:
-        pixels: shape (3, h, w).
+        pixels: shape (C, h, w).
         original: height and width of the original image.
     """
 
@@ -36,8 +36,15 @@ class Prepared:
         return width / W, height / H
 
 
+def read(image, metadata: Metadata) -> np.ndarray:
+    """Return an image as `prepare` takes it; see `mmattn.images`."""
+    if metadata.raw is None:
+        return read_image(image)
+    return read_channels(image, metadata.raw)
+
+
 def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
-    """Resize, crop and normalize an image of shape (H, W, 3), uint8 RGB.
+    """Resize, crop and normalize an image of `read`.
 
     If the graph has a fixed shape, an image that the pipeline makes larger is shrunk to
     fit. A pipeline that crops or that ignores the ratio is scaled to the shape.
@@ -67,7 +74,7 @@ def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
 
 
 def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
-    """Return a batch of images, shape (B, 3, H, W), padded below and to the right."""
+    """Return a batch of images, shape (B, C, H, W), padded below and to the right."""
     if metadata.dynamic == 'size':
         largest = np.max([image.size for image in images], axis=0).tolist()
         shape = padded(largest, metadata.pad['divisor'])
@@ -80,12 +87,12 @@ def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
             f'the exported file takes images from {tuple(least)} on, got '
             f'{tuple(shape)}; enlarge them, or export a file with a smaller `shape`'
         )
-    value = np.full((3, 1, 1), metadata.pad['value'], np.float32)
+    value = np.full((metadata.channels, 1, 1), metadata.pad['value'], np.float32)
     if metadata.normalized:
         value = value * _channels(metadata.std) + _channels(metadata.mean)
     if metadata.input_dtype == 'uint8':
         value = np.rint(value).clip(0, 255)
-    batch = np.empty((len(images), 3, *shape), metadata.input_dtype)
+    batch = np.empty((len(images), metadata.channels, *shape), metadata.input_dtype)
     batch[:] = value
     for canvas, image in zip(batch, images, strict=True):
         canvas[:, : image.size[0], : image.size[1]] = image.pixels

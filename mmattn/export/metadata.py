@@ -42,7 +42,8 @@ class Metadata:
             is valid for.
         mean: mean of each channel, of values from 0 to 255.
         std: standard deviation of each channel.
-        channel_order: 'rgb' or 'bgr'; the order of the input, `mean` and `std`.
+        channel_order: 'rgb' or 'bgr'; the order of the input, `mean` and `std`. 'file'
+            is for images of any number of channels, as their files have them.
         normalized: whether the graph subtracts `mean` and divides by `std`.
         input_dtype: 'float32' or 'uint8'.
         resize: None if images keep their size. Otherwise `interpolation` and `backend`
@@ -127,7 +128,24 @@ class Metadata:
                 raise UserError(
                     f'`{name}` of the metadata must be {accepted}, got {short(value)}'
                 )
+        for name in ('mean', 'std'):
+            count = len(getattr(self, name))
+            if count != (self.raw or 3) or count == 0:
+                raise UserError(
+                    f'`{name}` of the metadata must be {self.raw or 3} numbers, one for '
+                    f'each channel, got {count}'
+                )
         check_pixels(self.batch * prod(self.shape), 'a batch')
+
+    @property
+    def raw(self) -> int | None:
+        """Return the channels of images that are read as they are, None for RGB."""
+        return len(self.mean) if self.channel_order == 'file' else None
+
+    @property
+    def channels(self) -> int:
+        """Return the channels of the input."""
+        return len(self.mean)
 
     def check_classes(self, shape: Sequence):
         """Raise a ValueError unless each channel of scores or logits has a class.

@@ -94,9 +94,9 @@ RULES = {
     'batch': (is_count, 'a positive number'),
     'dynamic': choice(None, 'batch', 'size'),
     'least': (any_of(is_none, is_size), 'null, or a height and a width'),
-    'mean': (partial(is_list, is_item=is_number, length=3), 'three numbers'),
-    'std': (partial(is_list, is_item=is_positive, length=3), 'three positive numbers'),
-    'channel_order': choice('rgb', 'bgr'),
+    'mean': (partial(is_list, is_item=is_number), 'numbers'),
+    'std': (partial(is_list, is_item=is_positive), 'positive numbers'),
+    'channel_order': choice('rgb', 'bgr', 'file'),
     'normalized': choice(False, True),
     'input_dtype': choice('float32', 'uint8'),
     'resize': (

@@ -61,11 +61,24 @@ def _interpolation(step: Mapping) -> dict:
     )
 
 
-def normalization(model: nn.Module) -> dict:
+def raw_channels(cfg: Mapping) -> int | None:
+    """Return the channels of images that are read as they are, None for RGB."""
+    dataset = innermost_dataset(cfg.get('test_dataloader'))
+    for step in dataset.get('pipeline') or ():
+        if step['type'] in ('LoadChannels', 'mmattn.LoadChannels'):
+            return step['channels']
+    return None
+
+
+def normalization(model: nn.Module, channels: int | None = None) -> dict:
     """Return `mean`, `std`, `channel_order` and `pad` of the metadata.
 
+    Args:
+        model: with a `data_preprocessor`.
+        channels: what `raw_channels` returns.
+
     Raises:
-        ExportError: the model has no preprocessor of images with three channels.
+        ExportError: the model has no preprocessor of such images.
     """
     own = getattr(model, 'data_preprocessor', None)
     flips = getattr(own, '_channel_conversion', None)
@@ -79,7 +92,18 @@ def normalization(model: nn.Module) -> dict:
     for name, default in (('mean', 0.0), ('std', 1.0)):
         value = getattr(own, name, None)
         value = [default] if value is None else value.flatten().tolist()
-        values[name] = value * 3 if len(value) == 1 else value
+        values[name] = value * (channels or 3) if len(value) == 1 else value
+        if len(values[name]) != (channels or 3):
+            raise ExportError(
+                f'`{name}` of the data_preprocessor has {len(values[name])} numbers, '
+                f'and images have {channels or 3} channels'
+            )
+    if channels is not None:
+        if flips and channels == 3:
+            raise ExportError(
+                'bgr_to_rgb must be False where LoadChannels reads images'
+            )
+        return values | dict(channel_order='file', pad=_padding(own))
     # The pipelines read BGR.
     return values | dict(channel_order='rgb' if flips else 'bgr', pad=_padding(own))
 

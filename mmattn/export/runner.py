@@ -9,9 +9,9 @@ from PIL import Image
 
 from mmattn.errors import MissingPackageError, UserError
 
-from ..images import check_interpolation, read_image
+from ..images import check_interpolation
 from ..results import Classification, Detections, Segmentation
-from .inputs import Prepared, prepare, stack
+from .inputs import Prepared, prepare, read, stack
 from .metadata import KEY, PT2_FILE, Metadata
 from .results import check_outputs, detections, segmentation
 
@@ -105,7 +105,7 @@ def _check_graph(session, metadata: Metadata, file: Path):
     """Raise a ValueError unless a graph's inputs and outputs are those described."""
     B, (H, W) = metadata.batch, metadata.shape
     kind = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}
-    expected = [('image', kind[metadata.input_dtype], (B, 3, H, W))]
+    expected = [('image', kind[metadata.input_dtype], (B, metadata.channels, H, W))]
     if 'image_size' in metadata.inputs:
         expected.append(('image_size', 'tensor(int64)', (B, 2)))
     inputs, outputs = session.get_inputs(), session.get_outputs()
@@ -227,7 +227,7 @@ class Runner:
         results = []
         for start in range(0, len(images), self.batch):
             chunk = images[start : start + self.batch]
-            prepared = [prepare(read_image(x), self.metadata) for x in chunk]
+            prepared = [prepare(read(x, self.metadata), self.metadata) for x in chunk]
             for image, result in zip(chunk, self._batch(prepared), strict=True):
                 if isinstance(image, (str, Path)) and not isinstance(result, list):
                     result.source = str(image)

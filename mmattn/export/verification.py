@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ..images import read_image
 from .errors import ExportError
 from .graphs.nms import EMPTY
-from .inputs import prepare, stack
+from .inputs import prepare, read, stack
 from .metadata import Metadata
 from .sizes import SMALLEST, least_size, takes_the_same_branches
 from .write import REFUSALS, difference
@@ -81,7 +80,7 @@ def least_valid_size(
 
 
 def _noise(graph, metadata, batch, shape):
-    size = (batch, 3, *shape)
+    size = (batch, metadata.channels, *shape)
     generator = torch.Generator().manual_seed(0)
     if metadata.normalized:
         image = torch.randint(0, 256, size, generator=generator)
@@ -104,7 +103,7 @@ def verification_inputs(
     """Return the inputs of a graph for a batch, or for an image as the runner does."""
     if isinstance(image, Tensor):
         return with_sizes(graph, image)
-    prepared = [prepare(read_image(image), metadata)] * metadata.batch
+    prepared = [prepare(read(image, metadata), metadata)] * metadata.batch
     inputs = (torch.from_numpy(stack(prepared, metadata)),)
     if 'image_size' in graph.input_names:
         inputs += (torch.tensor([each.size for each in prepared]),)

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mmattn.errors import UserError
 
-from ..images import read_image
+from ..images import read_image, shown
 from .optional import import_supervision
 
 MAX_TEXTS = 30  # objects that are named by default
@@ -41,6 +41,12 @@ def open_picture(
                 ' pass it as `image`'
             )
         image = source
+    if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 4:
+        return read_image(image)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 2:
+        return read_image(image)
+    if isinstance(image, np.ndarray):
+        return shown(image)
     return read_image(image)
 
 

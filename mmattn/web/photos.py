@@ -9,7 +9,7 @@ from PIL import Image, UnidentifiedImageError
 from mmattn.errors import UserError
 
 from ..apis.sources import IMAGES
-from ..images import FORMATS, read_image
+from ..images import FORMATS, read_channels, read_image, shown
 
 SHOWN_SIDE = 1600  # pixels of the longer side that the browser gets
 CLEAR_SIDE = 640  # pixels that the longer side of a small image is enlarged to
@@ -21,7 +21,8 @@ class Photo:
 
     Attributes:
         name: of the file, without folders.
-        pixels: shape (H, W, 3), uint8 RGB.
+        pixels: shape (H, W, 3), uint8 RGB; of a TIFF file with more than four channels
+            all as they are.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Photo:
 
     def shown(self) -> np.ndarray:
         """Return the image as the browser gets it."""
-        return shrunk(enlarged(self.pixels, self.enlarged))
+        return shrunk(enlarged(shown(self.pixels), self.enlarged))
 
     def pixel(self, x: float, y: float) -> tuple[int, int]:
         """Return the row and column of a pixel of `shown` in the image."""
@@ -65,6 +66,34 @@ def shrunk(picture: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
 
 
+def many_channels(path: str | Path) -> tuple[int, int, int] | None:
+    """Return width, height and channels of a TIFF file with more than four channels.
+
+    Pillow reads no such file, or its first channel alone. None is for other files, or
+    where tifffile is not installed.
+    """
+    try:
+        import tifffile
+    except ImportError:
+        return None
+    try:
+        with tifffile.TiffFile(path) as file:
+            page = file.pages[0]
+            size = page.imagewidth, page.imagelength, page.samplesperpixel
+    except (tifffile.TiffFileError, IndexError, OSError, ValueError):
+        return None
+    return size if size[2] > 4 else None
+
+
+def _check_size(name: str, width: int, height: int, max_pixels: int):
+    if width * height > max_pixels:
+        raise UserError(
+            f'{name} has {width} x {height} = {width * height / 1e6:.1f} million '
+            f'pixels; at most {max_pixels / 1e6:g} million are accepted: send a '
+            'smaller image, or start the page with --max-megapixels'
+        )
+
+
 def read_photo(path: str | Path, max_pixels: int) -> Photo:
     """Return an image file that a user sent.
 
@@ -76,16 +105,14 @@ def read_photo(path: str | Path, max_pixels: int) -> Photo:
         ValueError: the file is no image, broken or too large.
     """
     name = Path(path).name
+    if (found := many_channels(path)) is not None:
+        width, height, channels = found
+        _check_size(name, width, height, max_pixels)
+        return Photo(name, read_channels(path, channels, name))
     try:
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
-            if width * height > max_pixels:
-                raise UserError(
-                    f'{name} has {width} x {height} = {width * height / 1e6:.1f} '
-                    f'million pixels; at most {max_pixels / 1e6:g} million are '
-                    'accepted: send a smaller image, or start the page with '
-                    '--max-megapixels'
-                )
+            _check_size(name, width, height, max_pixels)
             return Photo(name, np.ascontiguousarray(read_image(image)))
     except UnidentifiedImageError as error:
         raise UserError(

@@ -9,6 +9,7 @@ from mmattn.errors import UserError
 
 from ..apis import Predictor
 from ..apis.tiles import compact_masks, tile_boxes
+from ..images import shown
 from ..results import Classification, Detections, Segmentation, coco_document
 from .photos import Photo, enlarged, shrunk
 
@@ -109,7 +110,7 @@ def draw(result: Result, photo: Photo, style: Style) -> np.ndarray:
         style: what is drawn.
     """
     times = photo.enlarged
-    picture = enlarged(photo.pixels, times)
+    picture = enlarged(shown(photo.pixels), times)
     if isinstance(result, Detections):
         found = result.above(style.score)
         parts = dict(

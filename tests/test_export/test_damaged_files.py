@@ -117,7 +117,7 @@ def with_metadata(path, text):
     'old, new, message',
     [
         ('"mean"', '"means"', r"must have the keys \['mean'\]"),
-        ('"mean": [0.0', '"mean": [NaN', '`mean` of the metadata must be three'),
+        ('"mean": [0.0', '"mean": [NaN', '`mean` of the metadata must be numbers'),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -29,6 +29,9 @@ def leaves(dataset, key: str = 'dataset') -> Iterator[tuple[str, object]]:
         yield key, dataset
 
 
+IMAGE_LOADERS = 'LoadImageFromFile', 'LoadChannels'
+
+
 def loader(dataset, name: str, **attributes):
     """Return the transform of a data set that loads local files, or None.
 
@@ -69,7 +72,7 @@ class CheckedPipeline(Compose):
         self.owner = type(dataset).__name__
         self.loads_labels = loader(dataset, 'LoadAnnotations', with_seg=True)
         self.files = []
-        if loader(dataset, 'LoadImageFromFile') is not None:
+        if any(loader(dataset, name) is not None for name in IMAGE_LOADERS):
             self.files.append('img_path')
         if self.loads_labels is not None:
             self.files.append('seg_map_path')

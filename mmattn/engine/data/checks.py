@@ -13,7 +13,14 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from .build import build_dataset
-from .checked_dataset import CheckedPipeline, DataError, check_pipelines, leaves, loader
+from .checked_dataset import (
+    IMAGE_LOADERS,
+    CheckedPipeline,
+    DataError,
+    check_pipelines,
+    leaves,
+    loader,
+)
 
 DETECTION_HEADS = ('bbox_head', 'mask_head', 'roi_head.bbox_head', 'roi_head.mask_head')
 
@@ -144,7 +151,7 @@ class _Missing:
     def __init__(self, dataset):
         self.dataset = dataset
         self.names = []
-        if loader(dataset, 'LoadImageFromFile') is not None:
+        if any(loader(dataset, name) is not None for name in IMAGE_LOADERS):
             self.names.append('img_path')
         if loader(dataset, 'LoadAnnotations', with_seg=True) is not None:
             self.names.append('seg_map_path')

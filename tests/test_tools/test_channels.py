@@ -1,0 +1,172 @@
+"""Images of five channels in 16 bits, from the check of the data to the ONNX file."""
+
+from pathlib import Path
+
+import pytest
+
+for name in ('mmdet', 'mmpretrain', 'tifffile'):
+    pytest.importorskip(name)
+
+import cv2  # noqa: E402
+import numpy as np  # noqa: E402
+import tifffile  # noqa: E402
+import torch  # noqa: E402
+from mmengine.registry import MODELS  # noqa: E402
+from tool_runs import DETECTOR  # noqa: E402
+
+from mmattn.apis import Predictor  # noqa: E402
+from mmattn.datasets import check, toy  # noqa: E402
+from mmattn.errors import UserError  # noqa: E402
+from mmattn.export import load  # noqa: E402
+from mmattn.images import read_channels, read_image, shown  # noqa: E402
+
+MANY = (
+    DETECTOR.replace("load = dict(type='LoadImageFromFile')", 'load = dict(LOAD)')
+    + """
+model.update(
+    data_preprocessor=dict(
+        type='mmattn.DetDataPreprocessor', mean=[30000] * 5, std=[15000] * 5,
+        bgr_to_rgb=False, pad_mask=True, pad_size_divisor=32))
+model['backbone']['in_channels'] = 5
+"""
+).replace('LOAD', "type='mmattn.LoadChannels', channels=5")
+
+
+@pytest.fixture(scope='module')
+def many(tmp_path_factory):
+    """A folder with a data set of TIFF files, half of them in planes, and a run."""
+    folder = tmp_path_factory.mktemp('many')
+    toy.make_coco(folder / 'data/coco')
+    for number, path in enumerate(sorted(folder.rglob('*.jpg'))):
+        image = cv2.imread(str(path)).astype(np.uint16) * 257
+        image = np.concatenate([image[..., ::-1], image[..., :2] // 2], 2)
+        kinds = dict(planarconfig='separate', data=image.transpose(2, 0, 1))
+        if number % 2:
+            kinds = dict(planarconfig='contig', data=image)
+        tifffile.imwrite(path.with_suffix('.tif'), photometric='minisblack', **kinds)
+        path.unlink()
+    for path in (folder / 'data/coco/annotations').glob('*.json'):
+        path.write_text(path.read_text().replace('.jpg', '.tif'))
+    (folder / 'many.py').write_text(MANY)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def trained(many, forget_instances):
+    from mmattn.commands import train
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(many)
+        patch.setenv('LOCAL_RANK', '0')
+        forget_instances()
+        train.main(['many.py'])
+    return many
+
+
+def images(folder: Path) -> list[Path]:
+    return sorted((folder / 'data/coco/val2017').iterdir())
+
+
+def test_the_data_set_is_checked_and_a_file_of_other_channels_named(
+    many, monkeypatch, capsys
+):
+    monkeypatch.chdir(many)
+    assert not check.main(['many.py', '--decode'])
+    assert 'val' in capsys.readouterr().out
+    path = images(many)[0]
+    whole = path.read_bytes()
+    tifffile.imwrite(path, np.zeros((9, 8, 4), np.uint16), photometric='minisblack')
+    assert check.main(['many.py', '--decode']) == 1
+    told = capsys.readouterr()
+    assert f'{path.name} has shape (9, 8, 4), and the model takes 5' in told.err
+    path.write_bytes(whole)
+
+
+def test_a_detector_trains_predicts_in_tiles_and_is_exported(trained, monkeypatch):
+    from mmattn.commands import export, report
+
+    monkeypatch.chdir(trained)
+    checkpoint = trained / 'work_dirs/many/epoch_1.pth'
+    state = torch.load(checkpoint, weights_only=True)['state_dict']
+    stem = next(v for k, v in state.items() if k.startswith('backbone') and v.ndim == 4)
+    assert stem.shape[1] == 5
+    predict = Predictor('many.py', str(checkpoint))
+    path = images(trained)[0]
+    found = predict(path)
+    pixels = read_channels(path, 5)
+    again = predict(pixels)
+    assert len(found) == 5
+    np.testing.assert_array_equal(found.boxes, again.boxes)
+    dim = pixels.copy()
+    dim[..., 4] = 0
+    assert not np.array_equal(predict(dim).scores, found.scores)
+    for picture in (found.draw(pixels), predict(path, tile=64).draw(pixels)):
+        assert picture.shape == (*pixels.shape[:2], 3) and picture.dtype == np.uint8
+    with pytest.raises(UserError, match=r'shape \(4, 4, 3\), and the model takes 5'):
+        predict(np.zeros((4, 4, 3), np.uint8))
+
+    options = '--shape', '96', '96', '--out', 'many.onnx'
+    assert export.main(['many.py', str(checkpoint), *options]) == 0
+    file = load('many.onnx')
+    assert file.metadata.channels == 5 and file.metadata.channel_order == 'file'
+    for each in images(trained)[:2]:
+        exported, whole = file(str(each)), predict(each)
+        np.testing.assert_allclose(exported.scores, whole.scores, atol=1e-3)
+    in_tiles = Predictor('many.onnx')(path, tile=96)
+    assert in_tiles.size == pixels.shape[:2]
+    report.main(['many.py', '--num-images', '1'])
+    assert (trained / 'work_dirs/many/predictions.png').stat().st_size > 10_000
+
+
+def test_pixels_are_those_of_the_file(tmp_path):
+    image = np.arange(6 * 7 * 5, dtype=np.uint16).reshape(6, 7, 5) * 300
+    planes, last = tmp_path / 'planes.tif', tmp_path / 'last.tif'
+    kind = dict(photometric='minisblack')
+    planar = image.transpose(2, 0, 1)
+    tifffile.imwrite(planes, planar, planarconfig='separate', **kind)
+    tifffile.imwrite(last, image, planarconfig='contig', **kind)
+    for path in (planes, last):
+        read = read_channels(path, 5)
+        assert read.dtype == np.uint16 and np.array_equal(read, image)
+        with pytest.raises(UserError, match=r'planes|last'):
+            read_image(path)
+    picture = shown(image)
+    assert picture.shape == (6, 7, 3) and picture.min() == 0 and picture.max() == 255
+    assert np.array_equal(shown(picture), picture)
+
+
+def test_a_page_shows_and_predicts_them(many, trained, monkeypatch):
+    pytest.importorskip('gradio')
+    from mmattn.web import views
+    from mmattn.web.photos import read_photo
+
+    monkeypatch.chdir(trained)
+    photo = read_photo(images(trained)[1], 10**6)
+    with pytest.raises(UserError, match='million pixels'):
+        read_photo(images(trained)[1], 100)
+    assert photo.pixels.shape[2] == 5 and photo.shown().shape[2] == 3
+    predict = Predictor('many.py', str(trained / 'work_dirs/many/epoch_1.pth'))
+    assert len(views.predict(predict, photo, 0).result) == 5
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(mean=[1, 2], std=[1] * 5), 'as long, got 2 and 5'),
+        (dict(mean=[1] * 5, std=[1] * 5, bgr_to_rgb=True), 'require three channels'),
+    ],
+)
+def test_wrong_preprocessors_are_refused(wrong, message):
+    cfg = dict(type='mmattn.DetDataPreprocessor', **wrong)
+    with pytest.raises(UserError, match=message):
+        MODELS.build(cfg)
+
+
+def test_a_preprocessor_of_three_channels_is_mmdets():
+    from mmdet.models import DetDataPreprocessor
+
+    settings = dict(mean=[1.0, 2.0, 3.0], std=[4.0, 5.0, 6.0], bgr_to_rgb=True)
+    ours = MODELS.build(dict(type='mmattn.DetDataPreprocessor', **settings))
+    data = dict(inputs=[torch.randint(0, 256, (3, 8, 9), dtype=torch.uint8)])
+    expected = DetDataPreprocessor(**settings)(dict(data), False)['inputs']
+    assert torch.equal(ours(dict(data), False)['inputs'], expected)
