@@ -1,6 +1,7 @@
 """Parse numbers, and print tables and errors, for command lines."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from .files import read_config_file
 MISTAKES = AssertionError, AttributeError, LookupError, NameError, TypeError
 CONFIG_SUFFIXES = '.py', '.json', '.yml', '.yaml'  # that mmengine reads
 WIDEST = 1000
+ONE_ERROR = 'MMATTN_ONE_ERROR'  # set where a launcher prints the errors
 
 
 def run_main(main: Callable[[], int | None]):
@@ -19,15 +21,31 @@ def run_main(main: Callable[[], int | None]):
 
     If the user is to correct something or a file cannot be opened, print only the
     message and exit with 1. Other errors keep their traceback, and so do those that a
-    mistake in a program has caused. `python -X dev` prints all tracebacks.
+    mistake in a program has caused. `python -X dev` prints all tracebacks. Of several
+    processes of `mmattn.commands.torchrun`, the first that fails is told of.
     """
     try:
         status = main()
-    except (UserError, OSError) as error:
+    except Exception as error:
+        is_expected = isinstance(error, (UserError, OSError))
         if sys.flags.dev_mode or isinstance(error.__cause__, MISTAKES):
+            is_expected = False
+        if os.environ.get(ONE_ERROR):
+            _tell_launcher(error if is_expected else None)
+            sys.exit(1)
+        if not is_expected:
             raise
         sys.exit(f'{Path(sys.argv[0]).stem}: {error}')
     sys.exit(status)
+
+
+def _tell_launcher(error: Exception | None):
+    """Leave an error to the process that started this one; None for a traceback."""
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    if error is not None:
+        error = UserError(f'{Path(sys.argv[0]).stem}: {error}')
+    get_error_handler().record_exception(error or sys.exception())
 
 
 def positive(text: str) -> int:

@@ -132,8 +132,8 @@ class Metadata:
             count = len(getattr(self, name))
             if count != (self.raw or 3) or count == 0:
                 raise UserError(
-                    f'`{name}` of the metadata must be {self.raw or 3} numbers, one for '
-                    f'each channel, got {count}'
+                    f'`{name}` of the metadata must be {self.raw or 3} numbers, one '
+                    f'for each channel, got {count}'
                 )
         check_pixels(self.batch * prod(self.shape), 'a batch')
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ SCRIPTS = sorted(TOOLS.glob('*.sh'))
 FAKE = '#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n'
 VARIABLES = (
     'NNODES NODE_RANK PORT MASTER_ADDR MASTER_PORT TORCHRUN_ARGS GPUS GPUS_PER_NODE '
-    'CPUS_PER_TASK SRUN_ARGS VIRTUAL_ENV CONDA_PREFIX'
+    'CPUS_PER_TASK SRUN_ARGS VIRTUAL_ENV CONDA_PREFIX RDZV_ID LOCAL_ADDR'
 ).split()
 
 
@@ -68,22 +69,26 @@ def test_dist_scripts_call_torchrun(fakes, script, args, command):
     def call(**variables):
         extra = ['--cfg-options', 'a="x y"']
         out = printed(script, *args, *extra, path=fakes, cwd=fakes, **variables)
-        assert out[:3] == ['python', '-m', 'torch.distributed.run']
+        assert out[:3] == ['python', '-m', 'mmattn.commands.torchrun']
         at = out.index(f'{TOOLS / command[0]}')
         assert out[at + 1 :] == [*command[1:], *extra, '--launcher', 'pytorch']
         return out[3:at]
 
     one_machine = ['--nnodes=1', '--nproc_per_node=4']
     assert call() == [*one_machine, '--standalone']
-    port = ['--node_rank=0', '--master_addr=127.0.0.1', '--master_port=1234']
+    port = ['--master_addr=127.0.0.1', '--master_port=1234']
     assert call(PORT='1234') == [*one_machine, *port]
-    assert call(NNODES='2', NODE_RANK='1', MASTER_ADDR='host') == [
-        '--nnodes=2',
-        '--nproc_per_node=4',
-        '--node_rank=1',
-        '--master_addr=host',
-        '--master_port=29500',
+    meeting = ['--rdzv-backend=c10d', '--rdzv-endpoint=host:29500', '--rdzv-id=mmattn']
+    several = dict(NNODES='1:4', MASTER_ADDR='host')
+    assert call(**several) == ['--nnodes=1:4', '--nproc_per_node=4', *meeting]
+    rank = call(**several, NODE_RANK='1', LOCAL_ADDR='me', RDZV_ID='a')[2:]
+    assert rank == [
+        *meeting[:2],
+        '--rdzv-id=a',
+        '--rdzv-conf=is_host=0',
+        '--local-addr=me',
     ]
+    assert '--rdzv-conf=is_host=1' in call(**several, NODE_RANK='0')
     options = call(TORCHRUN_ARGS='--max-restarts=1 --monitor-interval=1')
     assert options[-2:] == ['--max-restarts=1', '--monitor-interval=1']
 
@@ -149,6 +154,20 @@ def test_scripts_say_what_they_want(fakes, script):
     assert f'usage: {script}' in done.stderr
 
 
+def test_the_port_of_slurm_is_free(fakes):
+    (fakes / 'srun').write_text('#!/bin/sh\necho $MASTER_PORT\n')
+    (port,) = printed('slurm_train.sh', 'p', 'j', 'c', 'w', path=fakes, cwd=fakes)
+    assert 20000 <= int(port) < 30000
+    # Only one port is left: something listens on all others, as bash sees it.
+    script = (TOOLS / 'launch.sh').read_text()
+    script = script.replace('20000 + RANDOM % 10000', '++tries')
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        first = taken.getsockname()[1]
+        script += f'\ntries={first - 1}; free_port\n'
+        found = subprocess.run(['bash', '-c', script], capture_output=True, text=True)
+    assert int(found.stdout) > first
+
+
 def test_several_machines_need_an_address(fakes):
     done = launch('dist_train.sh', 'config.py', '4', path=fakes, NNODES='2')
     assert done.returncode == 2
@@ -204,15 +223,15 @@ def work(tmp_path_factory):
 
 
 class Run:
-    """Two processes through dist_train.sh."""
+    """Processes through dist_train.sh, two or as many as `gpus` says."""
 
-    def __init__(self, work, work_dir, *args, **variables):
+    def __init__(self, work, work_dir, *args, gpus=2, log=None, **variables):
         self.work_dir = work / work_dir
-        self.log = work / f'{work_dir}.log'
+        self.log = work / f'{log or work_dir}.log'
         env = {key: value for key, value in os.environ.items() if key not in VARIABLES}
         env |= {'VIRTUAL_ENV': sys.prefix, 'OMP_NUM_THREADS': '1', **variables}
         env['PATH'] = f'{Path(sys.executable).parent}:{env["PATH"]}'
-        script = ['bash', TOOLS / 'dist_train.sh', 'two.py', '2']
+        script = ['bash', TOOLS / 'dist_train.sh', 'two.py', str(gpus)]
         with open(self.log, 'a') as log:
             self.process = subprocess.Popen(
                 [*script, '--work-dir', work_dir, *args],
@@ -330,3 +349,49 @@ def test_a_signal_to_one_process_stops_and_saves_both(work):
     returncode, log = run.finish()
     assert returncode == 0, log[-4000:]
     assert f'resumed epoch: 0, iter: {stopped}' in log
+
+
+def free_port() -> int:
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        return server.getsockname()[1]
+
+
+@linux
+def test_two_machines_meet_in_any_order(work, killed):
+    """Both are this one. The run begins as that of two processes on one machine."""
+    where = dict(
+        NNODES='2',
+        MASTER_ADDR='127.0.0.1',
+        PORT=str(free_port()),
+        LOCAL_ADDR='127.0.0.1',
+    )
+    options = '--cfg-options', 'train_cfg.max_iters=1'
+    start = dict(gpus=1, **where)
+    second = Run(work, 'nodes', *options, log='second', NODE_RANK='1', **start)
+    first = Run(work, 'nodes', *options, log='first', NODE_RANK='0', **start)
+    for run in (first, second):
+        returncode, log = run.finish(patience=120)
+        assert returncode == 0, log[-4000:]
+    assert len(list((work / 'nodes').glob('*.pth'))) == 1
+    one, other = (load(f / 'iter_1.pth') for f in (work / 'nodes', killed.work_dir))
+    for name, weight in one['state_dict'].items():
+        assert torch.equal(weight, other['state_dict'][name])
+
+
+@linux
+@pytest.mark.parametrize(
+    ('wrong', 'message', 'tracebacks'),
+    [
+        ('model.backbone.arch=huge', "arch must be one of ['nano'", 0),
+        ('optim_wrapper.optimizer.type=Wrong', 'None is not a callable object', 1),
+    ],
+    ids=['of the user', 'of the program'],
+)
+def test_processes_that_fail_give_one_message(work, wrong, message, tracebacks):
+    run = Run(work, f'wrong_{tracebacks}', '--cfg-options', wrong)
+    returncode, log = run.finish(patience=120)
+    assert returncode == 1
+    told = log[log.index('\nrank ') :].strip()
+    assert message in told and 'ChildFailedError' not in log
+    assert log.count('Traceback') == tracebacks, log[-4000:]
+    assert tracebacks or len(told.splitlines()) == 1, told

@@ -1,0 +1,52 @@
+"""Run torchrun, and print one message where processes fail; `dist_*.sh` start it.
+
+torchrun itself ends with a traceback of its own, after a message of each process.
+"""
+
+import os
+import sys
+
+from ..terminal import ONE_ERROR
+
+
+def main():
+    """Run torchrun with the arguments of the command line."""
+    os.environ[ONE_ERROR] = '1'  # for the processes
+    # torchrun's loggers read it while they are imported. What they tell of a failure,
+    # the message below tells, too.
+    level = os.environ.get('LOGLEVEL')
+    os.environ['LOGLEVEL'] = level or 'CRITICAL'
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.run import main as torchrun
+
+    if level is None:
+        del os.environ['LOGLEVEL']
+    try:
+        torchrun()
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        print(f'rank {rank}: {told(failure)}', file=sys.stderr)
+        sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
+    except SignalException as error:
+        sys.exit(128 + error.sigval)
+    except RendezvousError as error:
+        sys.exit(f'the machines did not meet: {error}. Check MASTER_ADDR and PORT')
+
+
+def told(failure) -> str:
+    """Return what a failed process has told: a message, a traceback or a signal."""
+    content = failure.error_file_data.get('message', {})
+    if isinstance(content, dict) and 'message' in content:
+        kind, _, message = content['message'].partition(': ')
+        if kind in ('UserError', 'DataError'):
+            return message
+        return content.get('extraInfo', {}).get('py_callstack') or content['message']
+    if failure.exitcode < 0:
+        return failure.message
+    return f'ended with the exit code {failure.exitcode}'
+
+
+if __name__ == '__main__':
+    main()
