@@ -27,6 +27,7 @@ ON_DEMAND = {
     'CocoMetric': 'mmattn.evaluation.coco',
     'DetDataPreprocessor': 'mmattn.models.detectors.data_preprocessor',
     'DeformableDETR': 'mmattn.models.detectors.deformable_detr',
+    'SegDataPreProcessor': 'mmattn.models.seg_data_preprocessor',
     'LoadChannels': 'mmattn.engine.data.load_channels',
     'ImageNetV2': 'mmattn.evaluation.imagenet_v2',
     'DistilledClassifier': 'mmattn.models.classifiers.distilled',

@@ -236,6 +236,7 @@ COMPARED = 'model', 'train', 'val', 'test', 'tta', 'optim', 'param'
 MACHINE = (
     *('*.num_workers', '*.persistent_workers', '*.pin_memory', '*.collate_fn.*'),
     *('*.backbone.*', '*.in_channels'),
+    '*_evaluator.type',  # ours has the figures of mmdet's
 )
 
 

@@ -31,6 +31,27 @@ model['backbone']['in_channels'] = 5
 """
 ).replace('LOAD', "type='mmattn.LoadChannels', channels=5")
 
+SEGMENTOR = """
+_base_ = 'mmattn::demo/upernet_ivit_n_fashion_scenes.py'
+model = dict(
+    data_preprocessor=dict(
+        type='mmattn.SegDataPreProcessor',
+        mean=[500.0] * 4 + [5000.0], std=[100.0] * 4 + [9000.0], bgr_to_rgb=False),
+    backbone=dict(in_channels=5), decode_head=dict(num_classes=2))
+pipeline = [
+    dict(type='mmattn.LoadChannels', channels=5), dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs')]
+metainfo = dict(classes=['a', 'b'], palette=[[0, 0, 0], [9, 9, 9]])
+data = dict(data_root='.', metainfo=metainfo, img_suffix='.tif', pipeline=pipeline)
+loader = dict(batch_size=2, num_workers=0, persistent_workers=False, dataset=data)
+train_dataloader = loader
+val_dataloader = dict(**loader)
+test_dataloader = val_dataloader
+train_cfg = dict(max_iters=2, val_interval=2)
+param_scheduler = []
+default_hooks = dict(checkpoint=dict(interval=2))
+"""
+
 
 @pytest.fixture(scope='module')
 def many(tmp_path_factory):
@@ -170,3 +191,36 @@ def test_a_preprocessor_of_three_channels_is_mmdets():
     data = dict(inputs=[torch.randint(0, 256, (3, 8, 9), dtype=torch.uint8)])
     expected = DetDataPreprocessor(**settings)(dict(data), False)['inputs']
     assert torch.equal(ours(dict(data), False)['inputs'], expected)
+
+
+def test_a_segmentor_takes_them(many, monkeypatch, forget_instances, tmp_path):
+    pytest.importorskip('mmseg')
+    from mmattn.commands import train
+
+    labels = np.zeros((64, 96), np.uint8)
+    labels[16:40, 32:70] = 1
+    image = np.full((64, 96, 5), 500, np.uint16)
+    image[..., 4] += (
+        np.uint16(20_000) * labels
+    )  # the class is in the last channel alone
+    for split in ('training', 'validation'):
+        for kind in ('images', 'annotations'):
+            (tmp_path / kind / split).mkdir(parents=True)
+        tifffile.imwrite(tmp_path / f'images/{split}/a.tif', image)
+        cv2.imwrite(str(tmp_path / f'annotations/{split}/a.png'), labels)
+    (tmp_path / 'config.py').write_text(SEGMENTOR)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    forget_instances()
+    train.main(['config.py', '--work-dir', 'run', '--pretrained', 'none'])
+    predict = Predictor('config.py', 'run/iter_2.pth')
+    found = predict(tmp_path / 'images/validation/a.tif').labels
+    assert found.shape == labels.shape
+    tensor = predict.model.prepare(image)
+    normalized = predict.model.model.data_preprocessor(
+        dict(inputs=[tensor['inputs']], data_samples=[tensor['data_samples']])
+    )['inputs']
+    expected = (image - np.array([500] * 4 + [5000])) / ([100] * 4 + [9000])
+    np.testing.assert_allclose(
+        normalized[0].permute(1, 2, 0), expected, rtol=1e-5, atol=1e-5
+    )
