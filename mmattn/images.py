@@ -13,7 +13,6 @@ from mmattn.errors import MissingPackageError, UserError
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
 CV2 = ('nearest', 'bilinear', 'bicubic')
 PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
-SAMPLES_PER_PIXEL = 277  # tag of a TIFF file
 # Errors of Pillow for broken files, and for huge images.
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -77,8 +76,6 @@ def _from_array(array: np.ndarray) -> np.ndarray:
 
 
 def _from_pillow(image: Image.Image) -> np.ndarray:
-    if (channels := tiff_channels(image)) > 4:  # Pillow would read the first alone
-        raise UserError(f'the image has {channels} channels, and the model takes RGB')
     if image.mode.startswith('I;16'):
         pixels = np.asarray(image).astype(np.uint16) >> 8
         image = Image.fromarray(pixels.astype(np.uint8))
@@ -151,11 +148,6 @@ def shown(image: np.ndarray) -> np.ndarray:
     low, high = np.nanpercentile(image, (0.5, 99.5), axis=(0, 1))
     scaled = (image - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
     return np.rint(255 * np.nan_to_num(scaled).clip(0, 1)).astype(np.uint8)
-
-
-def tiff_channels(image: Image.Image) -> int:
-    """Return the channels of an open TIFF file, 0 for other formats."""
-    return image.tag_v2.get(SAMPLES_PER_PIXEL, 1) if image.format == 'TIFF' else 0
 
 
 def check_interpolation(interpolation: str, backend: str):

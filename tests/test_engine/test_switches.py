@@ -90,7 +90,9 @@ def test_the_rate_of_a_range_test_rises_and_is_drawn(tmp_path):
     assert len(rates) == 60 and rates[-1] == pytest.approx(1e-6 * 1.1**59)
     assert draw_rates(records, tmp_path / 'rates.png')
     assert (tmp_path / 'rates.png').stat().st_size > 5_000
-    assert not draw_rates(records[::-1], tmp_path / 'other.png')
+    falling = records[:30] + records[10:]
+    for other in (falling, records[:10]):
+        assert not draw_rates(other, tmp_path / 'other.png')
 
 
 @pytest.mark.parametrize(
