@@ -1,4 +1,4 @@
-"""Write the model of a config as an ONNX file or a torch.export program.
+"""Write the model of a config as an ONNX file, a torch.export program or a web page.
 
 The file holds the names of the classes, the normalization and the size of images, so
 that `mmattn.export.load` runs it without the config. ONNX files need no PyTorch.
@@ -8,10 +8,12 @@ The checkpoint must match the model exactly. An existing file is kept unless --f
 
 import argparse
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ..engine import trusted_checkpoints
 from ..export.api import DTYPES, DYNAMIC, export_model
 from ..export.graphs import PARTS
+from ..export.web import URL, check_folder, write_page
 from ..export.write import FORMATS
 from ..terminal import add_config, parse_run, positive
 
@@ -23,7 +25,28 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_config(parser, with_checkpoint=True)
-    parser.add_argument('--out', type=Path, required=True, help='file to write')
+    parser.add_argument(
+        '--out', type=Path, required=True, help='file to write, with --web a folder'
+    )
+    parser.add_argument(
+        '--web',
+        action='store_true',
+        help='write a page that runs the model in the browser, for any server of files',
+    )
+    parser.add_argument(
+        '--examples',
+        nargs='+',
+        type=Path,
+        default=[],
+        metavar='IMAGE',
+        help='images that visitors of the page may choose; they are copied to --out',
+    )
+    parser.add_argument(
+        '--onnxruntime-web',
+        type=Path,
+        metavar='TGZ',
+        help=f'the file {Path(URL).name}; default: download it from npm',
+    )
     parser.add_argument(
         '--format', choices=FORMATS, help='default: the suffix of --out'
     )
@@ -80,6 +103,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f'--verify: no image or folder at {args.verify}')
     if args.verify is not None and not images_at(args.verify):
         parser.error(f'--verify: no files in {args.verify}')
+    if args.web and args.format == 'pt2':
+        parser.error('--web: a page runs ONNX files, not --format pt2')
+    if not args.web and (args.examples or args.onnxruntime_web):
+        parser.error('--examples and --onnxruntime-web require --web')
     return args
 
 
@@ -94,11 +121,30 @@ def images_at(path: Path, count: int = 1) -> list[Path]:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
+    if not args.web:
+        return export(args, args.out)
+    check_folder(args.out, args.force)
+    with TemporaryDirectory() as folder:
+        file = Path(folder, 'model.onnx')
+        export(args, file)
+        page = write_page(
+            file,
+            args.out,
+            examples=args.examples,
+            archive=args.onnxruntime_web,
+            force=args.force,
+        )
+    print(f'{page}: view it with python -m http.server --directory {args.out}')
+    return 0
+
+
+def export(args: argparse.Namespace, out: Path) -> int:
+    """Write the file that the arguments describe, and say what is in it."""
     with trusted_checkpoints(args.trust_checkpoint):
         metadata = export_model(
             args.config,
             args.checkpoint,
-            args.out,
+            out,
             shape=args.shape,
             format=args.format,
             batch=args.batch,
@@ -113,8 +159,8 @@ def main(argv: list[str] | None = None) -> int:
             cfg_options=args.cfg_options,
             say=print,
         )
-    size = args.out.stat().st_size / MEGA
+    size = out.stat().st_size / MEGA
     H, W = metadata.shape
     outputs = ', '.join(metadata.outputs)
-    print(f'{args.out}: {metadata.task}, {outputs}, {H} x {W}, {size:.1f} MB')
+    print(f'{out}: {metadata.task}, {outputs}, {H} x {W}, {size:.1f} MB')
     return 0
