@@ -58,3 +58,9 @@ html_static_path = ['_static']
 html_css_files = ['site.css']
 html_show_sphinx = False
 copybutton_exclude = '.linenos, .gp, .go'
+
+# The page of `mmattn export --web` in `build/live/demo`, where somebody has made it.
+LIVE = ROOT / 'build' / 'live'
+if LIVE.is_dir():
+    html_extra_path = [str(LIVE)]
+    tags.add('live_demo')  # noqa: F821  of Sphinx
