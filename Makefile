@@ -44,14 +44,14 @@ PUBLISH := $(BIN)/python tools/converters/publish_model.py --force
 demo: $(PROGRAMS)
 	$(BIN)/python tools/datasets/hela.py
 	$(BIN)/python tools/train.py configs/demo/mask_rcnn_ivit_n_hela.py
-	$(BIN)/python tools/analysis/draw_run.py configs/demo/mask_rcnn_ivit_n_hela.py
+	$(BIN)/mmattn report configs/demo/mask_rcnn_ivit_n_hela.py
 	$(PUBLISH) work_dirs/mask_rcnn_ivit_n_hela \
 		work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors
 
 demo-seg: $(PROGRAMS)
 	$(BIN)/python tools/datasets/fashion_scenes.py --baseline
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_fashion_scenes.py
-	$(BIN)/python tools/analysis/draw_run.py configs/demo/upernet_ivit_n_fashion_scenes.py
+	$(BIN)/mmattn report configs/demo/upernet_ivit_n_fashion_scenes.py
 	$(PUBLISH) work_dirs/upernet_ivit_n_fashion_scenes \
 		work_dirs/upernet_ivit_n_fashion_scenes/fashion-scenes-ivit-n.safetensors
 

@@ -19,6 +19,7 @@ MIM = (
     '.mim/tools/train.py',
     '.mim/tools/analysis/get_flops.py',
 )
+PAGE = ('index.html', 'model.js', 'page.js')
 
 
 @pytest.fixture(scope='module')
@@ -30,6 +31,7 @@ def test_wheel_carries_mim_and_package_data(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     missing = {f'mmattn/{name}' for name in MIM} - names
     assert not missing
+    assert {f'mmattn/export/page/{name}' for name in PAGE} <= names
     assert not [name for name in names if '__pycache__' in name]
     assert any(name.endswith('licenses/LICENSE') for name in names)
     assert not [name for name in names if name.endswith('.pth')]
@@ -48,6 +50,7 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
     wanted |= {'projects/example_project/landmark_pyramid.py'}
     csrc = (ROOT / 'mmattn' / 'ops' / 'csrc').iterdir()
     wanted |= {f'mmattn/ops/csrc/{path.name}' for path in csrc}
+    wanted |= {f'mmattn/export/page/{name}' for name in PAGE}
     assert not wanted - names
 
 

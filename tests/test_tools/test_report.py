@@ -15,7 +15,7 @@ from mmengine.structures import InstanceData  # noqa: E402
 from mmengine.visualization import Visualizer  # noqa: E402
 
 from mmattn.analysis import sample_pictures  # noqa: E402
-from mmattn.commands import report as draw_run  # noqa: E402
+from mmattn.commands import report  # noqa: E402
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
 
@@ -75,9 +75,9 @@ def test_colors_are_those_of_classes_where_there_are_several(classes):
 def test_axes_begin_at_zero(losses, metric, scale, top, tmp_path, monkeypatch):
     records = [dict(step=i + 1, loss=loss) for i, loss in enumerate(losses)]
     records.append(dict(step=len(losses), mIoU=metric))
-    monkeypatch.setattr(draw_run.plt, 'close', lambda figure: None)
-    draw_run.draw_curves(records, ('mIoU',), tmp_path / 'curves.png')
-    figure = draw_run.plt.gcf()
+    monkeypatch.setattr(report.plt, 'close', lambda figure: None)
+    report.draw_curves(records, ('mIoU',), tmp_path / 'curves.png')
+    figure = report.plt.gcf()
     loss_axis, metric_axis = figure.axes
     assert loss_axis.get_yscale() == scale and loss_axis.get_xlim()[0] == 0
     assert metric_axis.get_ylim() == pytest.approx((0, top))
@@ -89,7 +89,7 @@ def test_axes_begin_at_zero(losses, metric, scale, top, tmp_path, monkeypatch):
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert ['one value' in text for text in texts] == [alone, True]
     monkeypatch.undo()
-    draw_run.plt.close(figure)
+    report.plt.close(figure)
 
 
 RECORDS = [

@@ -10,7 +10,7 @@ masks has `FLOPs without Masks`.
 
 A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
 the README. It is a metafile, the folder `mmattn/analysis/papers`, a file of
-`docs/papers`, a folder with the `summary.json` files that `draw_run.py` writes, or a
+`docs/papers`, a folder with the `summary.json` files that `mmattn report` writes, or a
 csv file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
 """
 
