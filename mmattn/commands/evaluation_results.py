@@ -15,6 +15,7 @@ from rich.table import Table
 from mmattn.errors import UserError
 
 from ..analysis.evaluation_pictures import draw_confusion, draw_precision_recall
+from ..engine.checkpoints.atomic_files import write_atomically
 from ..evaluation import LabelConfusion
 from ..terminal import print_table
 
@@ -119,7 +120,7 @@ def write_results(
         draw_confusion(metric.confusion, names, folder / CONFUSION)
         content['confusion'] = dict(classes=names, counts=metric.confusion.tolist())
     path = folder / RESULTS
-    path.write_text(json.dumps(_plain(content), indent=2) + '\n')
+    write_atomically(path, (json.dumps(_plain(content), indent=2) + '\n').encode())
     return path
 
 

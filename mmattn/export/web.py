@@ -41,6 +41,10 @@ def check_for_page(metadata: Metadata):
         raise ExportError('a page shows predictions, and the file has feature maps')
     if metadata.batch != 1:
         raise ExportError(f'a page requires a batch of 1, got {metadata.batch}')
+    if metadata.raw is not None:
+        raise ExportError(
+            f'a page reads images in RGB, and the file takes {metadata.raw} channels'
+        )
     resize = metadata.resize or dict(interpolation='bilinear', backend='cv2')
     if resize['interpolation'] not in RESIZES.get(resize['backend'], ()):
         raise ExportError(

@@ -12,6 +12,7 @@ from PIL import Image
 import mmattn.export
 from mmattn.errors import UserError
 from mmattn.export import ExportError, web
+from mmattn.export.metadata import Metadata
 from mmattn.images import resize
 
 onnx = pytest.importorskip('onnx')
@@ -41,6 +42,10 @@ def test_what_a_page_refuses(tmp_path):
     bad = write(tmp_path / 'd.onnx', single, 'classification', resize=cubic)
     with pytest.raises(ExportError, match="got 'bicubic' of 'cv2'"):
         web.write_page(bad, tmp_path / 'page')
+    five = Metadata('classification', ['image'], ['scores'], [64, 96])
+    five.mean, five.std, five.channel_order = [0.0] * 5, [1.0] * 5, 'file'
+    with pytest.raises(ExportError, match='takes 5 channels'):
+        web.check_for_page(five)
 
 
 @pytest.fixture(scope='module')
