@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from mmattn.errors import UserError
@@ -28,6 +29,7 @@ from .inference_pass import InferencePass
 from .meta_shapes import META_SHAPES
 from .paper_tables import equals_as_printed, omitted_rows, paper_rows  # noqa: F401
 
+aten = torch.ops.aten
 DOWNLOADS = ('init_cfg', 'pretrained')
 CONVENTIONS = {
     'with transforms': ('products', 'transforms'),
@@ -134,8 +136,8 @@ def count(
         shape: height and width of the image, padding included, or channels, height and
             width, for a clip channels, frames, height and width. Images have 3 channels
             by default.
-        device: 'meta' takes no memory and no time. A model that reads numbers out of
-            tensors, as mmdetection's Deformable DETR does, needs 'cpu'.
+        device: 'meta' takes no memory and no time. A model that reads numbers other
+            than sizes out of tensors needs 'cpu'.
 
     Raises:
         NotImplementedError: an operator has no rule, or the model is a two-stage
@@ -290,4 +292,24 @@ class _RefuseUncounted(TorchDispatchMode):
             )
         if func in META_SHAPES and not kwargs and args[0].is_meta:
             return META_SHAPES[func](*args)
-        return func(*args, **(kwargs or {}))
+        if func is aten._to_copy.default and _goes_to_meta(args[0], **kwargs):
+            return args[0]
+        return func(*_on_one_device(args), **(kwargs or {}))
+
+
+def _goes_to_meta(x: Tensor, device: torch.device | None = None, **unused) -> bool:
+    """Return whether integers would lose their values on the meta device.
+
+    mmdetection's deformable detectors keep the sizes of their maps in tensors, and read
+    them there.
+    """
+    goes = device is not None and torch.device(device).type == 'meta'
+    return goes and not x.is_meta and not x.is_floating_point()
+
+
+def _on_one_device(args: tuple) -> tuple:
+    """Move integers that were kept to the meta device of the other arguments."""
+    tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
+    if len({x.device for x in tensors if x.dim()}) < 2:
+        return args
+    return tree_map_only(Tensor, lambda x: x.to('meta'), args)

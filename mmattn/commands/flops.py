@@ -73,8 +73,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--device',
         default='meta',
-        help='meta (the default) computes shapes only; models that read numbers out of '
-        "tensors, such as mmdetection's Deformable DETR, need cpu",
+        help='meta (the default) computes shapes only; models that read numbers '
+        'other than sizes out of tensors need cpu',
     )
     args = parser.parse_args(argv)
     if args.shape is not None and len(args.shape) > 2:

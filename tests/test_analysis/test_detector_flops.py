@@ -57,7 +57,6 @@ def test_deformable_detr_counts_as_computed_by_hand():
 
 
 def test_mmdetections_deformable_detr_counts_as_ours():
-    """On the CPU, as it reads the maps' sides out of tensors."""
     path = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'
     backbone = dict(depth=18, base_channels=8)
     neck = dict(in_channels=[16, 32, 64])
@@ -68,6 +67,15 @@ def test_mmdetections_deformable_detr_counts_as_ours():
         complexities.append(count(build(cfg, 'cpu'), (96, 128)))
     theirs, ours = complexities
     assert theirs.flops == ours.flops
+
+
+def test_dino_counts_the_same_without_numbers():
+    """It reads the maps' sides out of tensors."""
+    cfg = Config.fromfile(ROOT / 'configs/demo/dino_ivit_n_hela.py')
+    shape = (96, 128)
+    computed = count(build(cfg, 'cpu'), shape)
+    assert count(cfg, shape) == computed
+    assert computed.part('encoder').flops > 0 < computed.part('memory_trans_fc').flops
 
 
 def test_mask2former_counts_its_decode_head():
