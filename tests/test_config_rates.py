@@ -39,6 +39,10 @@ def deformable_detr(name, parameter, module):
     return 0.1 if SLOW.search(name) else 1, True
 
 
+def dino(name, parameter, module):
+    return 0.1 if name.startswith('backbone.') else 1, True
+
+
 def mask2former(name, parameter, module):
     """The pixel decoder's level embedding is no `nn.Embedding` there, and decays."""
     if name.startswith('backbone.'):
@@ -69,6 +73,7 @@ RULES = {
     'cascade_mask_rcnn/pvtv2_b2_li_3x_coco': but_norms,
     'deformable_detr/r50_50e_coco': deformable_detr,
     'deformable_detr/datpp_t_two_stage_50e_coco': deformable_detr,
+    'dino/datpp_t_12e_coco': dino,
     'mask2former/pvtv2_b2_160k_ade20k': mask2former,
     'segformer/mit_b0_160k_ade20k': segformer,
     'segformer/ivit_t_160k_ade20k': segformer,

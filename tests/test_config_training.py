@@ -77,6 +77,11 @@ def unsure(model: dict):
         model['encoder']['num_layers'] = 1
         model['decoder'].update(num_layers=2, num_queries=20)
         test_cfg['max_per_img'] = 20
+    elif model['type'] == 'DINO':
+        model['num_queries'] = 20
+        model['encoder']['num_layers'] = 1
+        model['decoder']['num_layers'] = 2
+        test_cfg['max_per_img'] = 20
     elif model['type'] == 'SparseRCNN':  # one of its six stages
         model['roi_head'].update(num_stages=1, stage_loss_weights=[1])
         for part, key in (('roi_head', 'bbox_head'), ('train_cfg', 'rcnn')):
@@ -152,6 +157,7 @@ METHODS = {
     'detr/pvt_s_50e_coco': BOXES,
     'deformable_detr/pvtv2_b2_two_stage_50e_coco': BOXES,
     'deformable_detr/r50_single_scale_dc5_50e_coco': BOXES,
+    'dino/pvtv2_b2_12e_coco': BOXES,
     'sem_fpn/lisanet_s_80k_ade20k': 'mIoU',
     'upernet/ivit_t_160k_ade20k': 'mIoU',
     'mask2former/pvtv2_b2_160k_ade20k': 'mIoU',

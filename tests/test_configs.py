@@ -184,6 +184,7 @@ SWIN_ADE = (
 MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
 RETINANET = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
 DETR = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'
+DINO = 'mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py'
 MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py'
 SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
 # By file of `configs/_base_`: the config of another package that it repeats, and what
@@ -211,6 +212,7 @@ STOCK = {
             *('*.bbox_head.embed_dims', '*.match_costs.0.*'),
         ),
     ),
+    'models/dino': (DINO, ()),
     'models/sem_fpn': ('mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py', ()),
     'models/upernet': (SWIN_ADE, ()),
     'models/mask2former': (MASK2FORMER, ('*.pixel_decoder.type',)),
@@ -227,6 +229,7 @@ STOCK = {
     'schedules/adamw_160k_segformer': (SEGFORMER, ()),
     'schedules/adamw_3x': (SWIN_COCO, ('*.constructor',)),
     'schedules/adamw_50e_detr': (DETR, ('*.betas',)),
+    'schedules/adamw_12e_dino': (DINO, ('*.betas',)),
     'schedules/adamw_160k_mask2former': (
         MASK2FORMER,
         ('*.level_embed.decay_mult', '*.val_interval'),

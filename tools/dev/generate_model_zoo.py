@@ -64,6 +64,7 @@ DATASETS = {'mmpretrain': 'ImageNet-1k', 'mmdet': 'COCO', 'mmseg': 'ADE20K'}
 SEGMENTORS_IMAGE_SIZE = [512, 2048]
 METHODS_IMAGE_SIZES = {
     'deformable_detr': [800, 1333],
+    'dino': [800, 1333],
     'mask2former': [512, 512],
     'segformer': [512, 512],
 }

@@ -4,7 +4,6 @@
 model = dict(
     type='DINO',
     num_queries=900,
-    num_feature_levels=4,
     with_box_refine=True,
     as_two_stage=True,
     data_preprocessor=dict(
