@@ -77,7 +77,7 @@ def unsure(model: dict):
         model['encoder']['num_layers'] = 1
         model['decoder'].update(num_layers=2, num_queries=20)
         test_cfg['max_per_img'] = 20
-    elif model['type'] == 'DINO':
+    elif model['type'] in ('ConditionalDETR', 'DABDETR', 'DINO'):
         model['num_queries'] = 20
         model['encoder']['num_layers'] = 1
         model['decoder']['num_layers'] = 2
@@ -155,6 +155,8 @@ METHODS = {
     'gfl/pvtv2_b2_li_3x_coco': BOXES,
     'sparse_rcnn/pvtv2_b2_3x_coco': BOXES,
     'detr/pvt_s_50e_coco': BOXES,
+    'conditional_detr/ivit_t_50e_coco': BOXES,
+    'dab_detr/pvtv2_b2_50e_coco': BOXES,
     'deformable_detr/pvtv2_b2_two_stage_50e_coco': BOXES,
     'deformable_detr/r50_single_scale_dc5_50e_coco': BOXES,
     'dino/pvtv2_b2_12e_coco': BOXES,

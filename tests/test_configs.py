@@ -184,6 +184,8 @@ SWIN_ADE = (
 MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
 RETINANET = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
 DETR = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'
+CONDITIONAL_DETR = 'mmdet::conditional_detr/conditional-detr_r50_8xb2-50e_coco.py'
+DAB_DETR = 'mmdet::dab_detr/dab-detr_r50_8xb2-50e_coco.py'
 DINO = 'mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py'
 MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py'
 SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
@@ -212,6 +214,8 @@ STOCK = {
             *('*.bbox_head.embed_dims', '*.match_costs.0.*'),
         ),
     ),
+    'models/conditional_detr': (CONDITIONAL_DETR, ()),
+    'models/dab_detr': (DAB_DETR, ()),
     'models/dino': (DINO, ()),
     'models/sem_fpn': ('mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py', ()),
     'models/upernet': (SWIN_ADE, ()),
@@ -229,6 +233,7 @@ STOCK = {
     'schedules/adamw_160k_segformer': (SEGFORMER, ()),
     'schedules/adamw_3x': (SWIN_COCO, ('*.constructor',)),
     'schedules/adamw_50e_detr': (DETR, ('*.betas',)),
+    'schedules/adamw_50e_conditional_detr': (DAB_DETR, ('*.betas',)),
     'schedules/adamw_12e_dino': (DINO, ('*.betas',)),
     'schedules/adamw_160k_mask2former': (
         MASK2FORMER,
