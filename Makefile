@@ -3,20 +3,25 @@
 #   PYTHON    the interpreter it is made from (3.11 or newer)
 #   PIP_ARGS  extra arguments for pip, for example PyTorch's CPU wheels:
 #             make demo PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#   MMATTN_BUILD_OPS  what to compile of the operators: cpu, cuda, 1 (both if possible), or 0
 VENV ?= .venv
 PYTHON ?= python3
 PIP_ARGS ?=
+MMATTN_BUILD_OPS ?= cpu
 
 BIN := $(VENV)/bin
 BENCH := docs/benchmarks
 PROGRAMS := $(VENV)/.installed-programs
 ALL := $(VENV)/.installed-all
+LIBRARY := mmattn/ops/_extension.so
 
+.NOTPARALLEL:
 .PHONY: help env demo demo-seg demo-masks test test-all matrix docs lint bench bench-cpu \
 	bench-cpu-avx2 bench-onnx papers wheel clean
 .DELETE_ON_ERROR:
 
 help:
+	@echo "make env         make .venv, and compile the CPU operators if there is a C++ compiler"
 	@echo "make demo        train, evaluate and draw Mask R-CNN + IViT on HeLa cell nuclei"
 	@echo "make demo-seg    the same for UperNet + IViT on scenes of clothes"
 	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
@@ -29,7 +34,7 @@ help:
 	@echo "make wheel       build dist/*.whl: one with the compiled CPU operators, one of Python"
 	@echo "make lint        check style, spelling, paths and docstrings"
 
-env: $(ALL)
+env: $(ALL) $(LIBRARY)
 
 $(PROGRAMS): EXTRAS := mm
 $(ALL): EXTRAS := mm,export,predict,web,tests,docs
@@ -39,16 +44,27 @@ $(PROGRAMS) $(ALL): pyproject.toml setup.py $(wildcard requirements/*.txt)
 	test -L $(VENV) || $(BIN)/python -m pip install $(PIP_ARGS) --editable ".[$(EXTRAS)]"
 	test -L $(VENV) || touch $@
 
+# Operators run in plain PyTorch without it, slower. It needs PyTorch, so it comes after the
+# environment; without a compiler there is nothing to do.
+$(LIBRARY): setup.py $(filter-out %.md,$(wildcard mmattn/ops/csrc/*))
+	@if [ $(MMATTN_BUILD_OPS) = 0 ] || ! command -v $${CXX:-c++} > /dev/null; then \
+		echo "operators: in PyTorch alone, as nothing is compiled"; \
+	else \
+		echo "operators: compiling $@, which takes minutes" && mkdir -p build && \
+		{ MMATTN_BUILD_OPS=$(MMATTN_BUILD_OPS) $(BIN)/python setup.py build_ext --inplace \
+			> build/operators.log 2>&1 && touch $@ || { cat build/operators.log; exit 1; }; }; \
+	fi
+
 PUBLISH := $(BIN)/python tools/converters/publish_model.py --force
 
-demo: $(PROGRAMS)
+demo: $(PROGRAMS) $(LIBRARY)
 	$(BIN)/python tools/datasets/hela.py
 	$(BIN)/python tools/train.py configs/demo/mask_rcnn_ivit_n_hela.py
 	$(BIN)/mmattn report configs/demo/mask_rcnn_ivit_n_hela.py
 	$(PUBLISH) work_dirs/mask_rcnn_ivit_n_hela \
 		work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors
 
-demo-seg: $(PROGRAMS)
+demo-seg: $(PROGRAMS) $(LIBRARY)
 	$(BIN)/python tools/datasets/fashion_scenes.py --baseline
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_fashion_scenes.py
 	$(BIN)/mmattn report configs/demo/upernet_ivit_n_fashion_scenes.py
@@ -59,7 +75,7 @@ SEARCH := $(BIN)/python tools/analysis/mask_search.py
 PATCHES := mait_n_landcover_patches
 STEP := work_dirs/mask_search/$(PATCHES)
 
-demo-masks: $(PROGRAMS)
+demo-masks: $(PROGRAMS) $(LIBRARY)
 	$(BIN)/python tools/datasets/landcover_patches.py --baseline
 	$(SEARCH) initialize configs/demo/$(PATCHES).py --force
 	$(BIN)/python tools/train.py $(STEP)_1_initialize.py
@@ -69,10 +85,10 @@ demo-masks: $(PROGRAMS)
 	$(BIN)/python tools/train.py $(STEP)_3_calibrate.py
 	$(SEARCH) report $(STEP)_1_initialize.py $(STEP)_2_assign.py $(STEP)_3_calibrate.py
 
-test: $(ALL)
+test: env
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
-test-all: $(ALL)
+test-all: env
 	$(BIN)/python -m pytest
 
 # The environments, one for each row, stay in build/matrix.
@@ -107,7 +123,7 @@ bench-cpu-avx2: export ATEN_CPU_CAPABILITY := avx2
 bench-cpu-avx2: export ONEDNN_MAX_CPU_ISA := AVX2
 bench-cpu-avx2: export MKL_ENABLE_INSTRUCTIONS := AVX2
 
-bench-cpu bench-cpu-avx2: $(ALL)
+bench-cpu bench-cpu-avx2: env
 	$(BIN)/python -m tools.benchmark.op --csv $(BENCH)/landmark_attention_$(SET).csv
 	$(BIN)/python -m tools.benchmark.op structure_aware_attention --rounds 3 \
 		--csv $(BENCH)/structure_aware_attention_$(SET).csv
@@ -144,7 +160,7 @@ bench-cpu bench-cpu-avx2: $(ALL)
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_$(SET).csv
 	$(BIN)/python -m tools.dev.generate_model_pages
 
-bench-onnx: $(ALL)
+bench-onnx: env
 	$(BIN)/python -m tools.benchmark.onnx_model --csv $(BENCH)/onnx_models_cpu.csv
 	$(BIN)/python -m tools.benchmark.onnx_model --set detectors --rounds 2 \
 		--memory-format channels_last --csv $(BENCH)/onnx_detectors_cpu.csv

@@ -97,6 +97,7 @@ def compiled_operators(wanted: str) -> dict:
     extension = make(
         'mmattn.ops._extension',
         [str(path) for path in sources],
+        depends=[str(path) for path in sorted(CSRC.iterdir())],
         extra_compile_args=flags,
         extra_link_args=['-Wl,--strip-debug'],
         py_limited_api=True,
