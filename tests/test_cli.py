@@ -144,9 +144,6 @@ def test_models(run):
 
 
 def test_predict(run, tmp_path, monkeypatch):
-    for package in ('mmdet', 'mmseg', 'mmpretrain'):
-        pytest.importorskip(package)
-    pytest.importorskip('supervision')
     from predictor_models import noise, write_run
 
     monkeypatch.chdir(tmp_path)
@@ -196,8 +193,6 @@ def test_predict(run, tmp_path, monkeypatch):
 
 
 def test_web(run, tmp_path, monkeypatch):
-    for package in ('mmdet', 'mmseg', 'mmpretrain', 'supervision', 'sahi'):
-        pytest.importorskip(package)
     from predictor_models import noise, write_run
 
     from mmattn.web import server
@@ -229,7 +224,6 @@ def test_web(run, tmp_path, monkeypatch):
 
 
 def test_options_of_the_config():
-    pytest.importorskip('mmengine')
     from mmattn.apis.writing import parse_options
 
     expected = {'a.b': 3, 'c': [1, 2], 'd': 'b=c', 'e': None}

@@ -3,17 +3,13 @@
 import re
 
 import pytest
+from config_files import load
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import init_default_scope
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-for name in ('mmengine', 'mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(name)
-
-from config_files import load  # noqa: E402
-from mmengine.optim import build_optim_wrapper  # noqa: E402
-from mmengine.registry import init_default_scope  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.modules.batchnorm import _BatchNorm  # noqa: E402
-
-from mmattn.analysis.flops import build  # noqa: E402
+from mmattn.analysis.flops import build
 
 TABLES = re.compile(
     r'\.(pos_embed|bias|w[12](_[qk])?|(cls|dist)_token|\w+_bias_table|rpe_table|rpb)$'

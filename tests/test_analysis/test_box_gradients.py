@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
-
-pytest.importorskip('mmdet')
-
 from small_deformable_detr import detector, mmdet_detector, samples
+from torch import nn
 
 from mmattn.analysis.box_gradients import ITEMS, box_gradients
 

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip('mmdet')
-
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.hub import get_config

@@ -14,11 +14,7 @@ from mmattn.analysis import (
     locality_score,
 )
 from mmattn.models.layers import MaskedAttention
-from mmattn.ops.masked_attention import (
-    attention_scores,
-    neighborhood_mask,
-    spread_bias,
-)
+from mmattn.ops.masked_attention import attention_scores, neighborhood_mask, spread_bias
 from tools.benchmark.tolerances import assert_close
 
 

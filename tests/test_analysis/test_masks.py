@@ -10,10 +10,7 @@ from mmattn.models import MaiT, MaskedCaiT, ViT
 ARCH = dict(embed_dims=24, depth=8, num_heads=3)
 BACKBONES = {
     'mait': (lambda m: MaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
-    'vit': (
-        lambda m: ViT(ARCH, 'masked', masking=m, img_size=64),
-        'blocks.{}.attn',
-    ),
+    'vit': (lambda m: ViT(ARCH, 'masked', masking=m, img_size=64), 'blocks.{}.attn'),
     'cait': (lambda m: MaskedCaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
 }
 

@@ -1,12 +1,9 @@
 """Points of multi-scale attention: the layer's output is the sum of what is there."""
 
 import pytest
+import small_deformable_detr as small
 import torch
 from torch.testing import assert_close
-
-pytest.importorskip('mmdet')
-
-import small_deformable_detr as small
 
 from mmattn.analysis import multi_scale_points
 from mmattn.models import MSDeformAttnNeck

@@ -5,15 +5,11 @@
 
 import numpy as np
 import pytest
+from predictor_models import noise, write_run
 
-for package in ('mmdet', 'mmseg', 'mmpretrain', 'onnxscript'):
-    pytest.importorskip(package)
-
-from predictor_models import noise, write_run  # noqa: E402
-
-from mmattn.apis import Predictor  # noqa: E402
-from mmattn.export import export_model  # noqa: E402
-from mmattn.results import Detections  # noqa: E402
+from mmattn.apis import Predictor
+from mmattn.export import export_model
+from mmattn.results import Detections
 
 # The models pad to multiples of 32, so that these shapes must be rounded up.
 SHAPES = dict(detection=(120, 160), segmentation=(48, 64))
@@ -56,7 +52,6 @@ def test_a_file_predicts_what_its_run_does(task, suffix, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('suffix', ['onnx', 'pt2'])
 def test_a_file_of_any_size_is_scaled_and_tiled(suffix, tmp_path):
-    pytest.importorskip('sahi')
     run, file = predictors(tmp_path, 'segmentation', suffix, dynamic='size')
     check_close(file(IMAGE), run(IMAGE))
     check_close(file(IMAGE, scale=1), run(IMAGE, scale=1))

@@ -71,7 +71,6 @@ def test_a_scale_replaces_the_resize_of_the_file(segmentor):
 
 
 def test_files_run_on_tiles(segmentor):
-    pytest.importorskip('sahi')
     image = color_blocks()
     found = Predictor(segmentor)(image, tile=32, overlap=0.25)
     np.testing.assert_array_equal(found.labels, image.argmax(2))
@@ -84,7 +83,8 @@ def test_files_of_a_fixed_shape_have_no_scale(tmp_path):
 
 
 def test_cuda_requires_the_onnx_runtime_of_gpus(tmp_path):
-    onnxruntime = pytest.importorskip('onnxruntime')
+    import onnxruntime
+
     if 'CUDAExecutionProvider' in onnxruntime.get_available_providers():
         pytest.skip('this ONNX Runtime supports CUDA')
     (tmp_path / 'a.onnx').touch()

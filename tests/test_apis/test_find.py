@@ -3,8 +3,6 @@
 import os
 
 import pytest
-
-pytest.importorskip('mmengine')
 from mmengine.config import Config
 
 from mmattn.apis import find_model
@@ -30,7 +28,6 @@ def test_our_configs_are_found_by_name(name):
 
 
 def test_configs_of_other_packages_are_found_by_prefix():
-    pytest.importorskip('mmdet')
     name = 'mmdet::retinanet/retinanet_r18_fpn_1x_coco.py'
     assert find_model(name, 'random').cfg.model.type == 'RetinaNet'
 

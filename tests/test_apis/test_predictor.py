@@ -5,17 +5,13 @@ import logging
 import numpy as np
 import pytest
 import torch
+from mmengine.dataset import Compose, pseudo_collate
+from mmengine.registry import init_default_scope
+from PIL import Image
+from predictor_models import CLASSES, CONFIGS, PALETTE, noise, write_run
 
-for package in ('mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(package)
-
-from mmengine.dataset import Compose, pseudo_collate  # noqa: E402
-from mmengine.registry import init_default_scope  # noqa: E402
-from PIL import Image  # noqa: E402
-from predictor_models import CLASSES, CONFIGS, PALETTE, noise, write_run  # noqa: E402
-
-from mmattn.apis import Predictor  # noqa: E402
-from mmattn.results import Classification, Detections, Segmentation  # noqa: E402
+from mmattn.apis import Predictor
+from mmattn.results import Classification, Detections, Segmentation
 
 TASKS = list(CONFIGS)
 

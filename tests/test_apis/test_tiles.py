@@ -2,18 +2,9 @@
 
 import numpy as np
 import pytest
-
-pytest.importorskip('sahi')
-pytest.importorskip('supervision')
-
 from predictor_models import noise
 
-from mmattn.apis.tiles import (
-    merge_label_maps,
-    merge_objects,
-    predict_tiles,
-    tile_boxes,
-)
+from mmattn.apis.tiles import merge_label_maps, merge_objects, predict_tiles, tile_boxes
 from mmattn.results import Detections, Segmentation
 
 

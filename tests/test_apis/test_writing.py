@@ -5,16 +5,14 @@ import json
 import os
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip('mmengine')
-cv2 = pytest.importorskip('cv2')
-
-from mmattn.apis.sources import expand, pictures  # noqa: E402
-from mmattn.apis.writing import _Names, write_predictions  # noqa: E402
-from mmattn.results import Classification, Segmentation  # noqa: E402
+from mmattn.apis.sources import expand, pictures
+from mmattn.apis.writing import _Names, write_predictions
+from mmattn.results import Classification, Segmentation
 
 
 class Classifier:

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-pytest.importorskip('mmcv.ops')
 from mmcv.ops import multi_scale_deform_attn as mmcv_module
 
 from mmattn.compat import IMPLEMENTATION

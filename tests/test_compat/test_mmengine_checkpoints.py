@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader

@@ -3,10 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
-pytest.importorskip('mmengine')
-
 PROGRAM = """
 import logging
 import mmengine.logging, mmattn
@@ -21,9 +17,7 @@ print_log('asked for', level=logging.DEBUG)
 
 def test_debug_messages_are_logged_not_printed():
     done = subprocess.run(
-        [sys.executable, '-W', 'ignore', '-c', PROGRAM],
-        capture_output=True,
-        text=True,
+        [sys.executable, '-W', 'ignore', '-c', PROGRAM], capture_output=True, text=True
     )
     assert done.stdout == 'shown\na warning\n'
     assert done.stderr == 'DEBUG mmengine asked for\n'

@@ -35,8 +35,6 @@ def run_python(code, root=ROOT):
 
 @pytest.mark.parametrize('order', ['mmattn, mmengine', 'mmengine, mmattn'])
 def test_bases_resolve(tmp_path, order):
-    pytest.importorskip('mmengine')
-    pytest.importorskip('mmseg')
     code = f'import {order}\nfrom mmengine.config import Config\n'
     for number, (base, head) in enumerate(BASES.items()):
         config = tmp_path / f'user{number}.py'
@@ -46,7 +44,6 @@ def test_bases_resolve(tmp_path, order):
 
 
 def test_mmengine_keeps_its_loader_and_the_entries_survive_a_reload():
-    pytest.importorskip('mmengine')
     code = (
         'import mmattn, sys\n'
         'count = len(sys.meta_path)\n'
@@ -86,7 +83,6 @@ def test_a_config_has_its_name_with_and_without_suffix(suffix):
 
 
 def test_an_unknown_config_is_named_with_those_close_to_it():
-    pytest.importorskip('mmengine')
     from mmengine.config import Config
 
     wrong = "_base_ = 'mmattn::mask_rcnn/ivit_tiny_3x_coco.py'"

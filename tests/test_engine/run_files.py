@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip('mmengine')
 from tiny_run import make_runner
 
 

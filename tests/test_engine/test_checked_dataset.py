@@ -6,11 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip('mmdet')
-pytest.importorskip('mmseg')
-pytest.importorskip('mmpretrain')
-
 from bad_data import (
     ADE_IMAGE,
     ADE_MAP,

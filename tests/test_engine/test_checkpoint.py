@@ -5,18 +5,12 @@ import os
 
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
 from calls import Calls
 from mmengine.infer import BaseInferencer
 from mmengine.runner import FlexibleRunner, load_checkpoint
 from tiny_run import Tiny, make_runner
 
-from mmattn.engine import (
-    UntrustedCheckpointError,
-    read_checkpoint,
-    trusted_checkpoints,
-)
+from mmattn.engine import UntrustedCheckpointError, read_checkpoint, trusted_checkpoints
 
 
 @pytest.fixture

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
-
 from mmengine.fileio import LocalBackend
 from mmengine.fileio.backends import backends
 from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
@@ -87,11 +84,7 @@ def test_the_best_is_removed_after_the_better_one_is_saved(tmp_path, monkeypatch
     monkeypatch.setattr(atomic_files, 'write_atomically', noted)
     best_run(tmp_path).train()
     assert best_at_each_write == [0, 1, 1]
-    assert saved(tmp_path) == {
-        'best_score_iter_3.pth',
-        'iter_3.pth',
-        'last_checkpoint',
-    }
+    assert saved(tmp_path) == {'best_score_iter_3.pth', 'iter_3.pth', 'last_checkpoint'}
     info = read_checkpoint(last(tmp_path))['message_hub']['runtime_info']
     assert info['best_ckpt'] == str(tmp_path / 'best_score_iter_3.pth')
 

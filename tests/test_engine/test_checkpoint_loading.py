@@ -5,11 +5,9 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from torch import nn
-
-pytest.importorskip('mmengine')
 from mmengine.logging import MMLogger
 from tiny_run import Tiny, make_runner
+from torch import nn
 
 from mmattn.engine.checkpoints.load_report import LoadReport
 from mmattn.engine.checkpoints.weights import (

@@ -8,9 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
-
 from mmengine.dataset import BaseDataset, DefaultSampler
 from mmengine.registry import DATASETS
 
@@ -203,7 +200,6 @@ def test_an_unknown_function_is_named():
 
 
 def test_mmdets_batch_sampler_groups_and_resumes():
-    pytest.importorskip('mmdet.datasets')
     kwargs = dict(batch_sampler=dict(type='mmdet.AspectRatioBatchSampler'))
     expected = list(build(**kwargs))
     assert all(len(set((batch[:, 0] % 2).tolist())) == 1 for batch in expected[:4])

@@ -6,11 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip('mmdet')
-pytest.importorskip('mmseg')
-pytest.importorskip('mmpretrain')
-
 from bad_data import (
     ADE_MAP,
     ADE_ROOT,
@@ -172,12 +167,7 @@ def test_wrappers_are_looked_into(here, path, wrap):
 
 # Scope, name and attributes of a head, and the error if there is one.
 HEADS = [
-    (
-        'mmdet',
-        'bbox_head',
-        dict(num_classes=3),
-        f'{KEY} has 80 .*bbox_head.* is 3',
-    ),
+    ('mmdet', 'bbox_head', dict(num_classes=3), f'{KEY} has 80 .*bbox_head.* is 3'),
     ('mmdet', 'bbox_head', dict(num_classes=80), None),
     ('mmdet', 'mask_head', dict(num_classes=1, class_agnostic=True), None),
     ('mmdet', 'rpn_head', dict(num_classes=1), None),

@@ -15,8 +15,6 @@ from time import process_time
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
 from calls import Calls
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer

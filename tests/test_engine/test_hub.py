@@ -3,11 +3,8 @@
 from pathlib import Path
 
 import pytest
-import torch
-
-pytest.importorskip('mmengine')
-pytest.importorskip('huggingface_hub')
 import timm
+import torch
 from huggingface_hub import constants
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import save_file
@@ -68,10 +65,7 @@ def test_timms_weights_give_timms_maps(cache):
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
-        (
-            'timm://pvt_v2_b9.in1k',
-            "weights 'pvt_v2_b9.in1k': did you mean .*pvt_v2_",
-        ),
+        ('timm://pvt_v2_b9.in1k', "weights 'pvt_v2_b9.in1k': did you mean .*pvt_v2_"),
         ('timm://pvt_v2_b0.in21k', r"did you mean one of \['pvt_v2_b0.in1k'\]"),
         ('hf://model.safetensors', r'named hf://<owner>/<repository>\[@'),
         ('hf:///repository/file', 'named hf://<owner>'),

@@ -4,10 +4,8 @@ from datetime import timedelta
 
 import pytest
 import torch
-from torch.distributed import HashStore
-
-pytest.importorskip('mmengine')
 from mmengine.config import Config
+from torch.distributed import HashStore
 
 from mmattn.engine.distributed import join_processes
 

@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-
-pytest.importorskip('mmdet')
-pytest.importorskip('mmseg')
-pytest.importorskip('mmpretrain')
-
 from mmengine.config import Config
 from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import init_default_scope
 from mmpretrain.engine.optimizers import LearningRateDecayOptimWrapperConstructor
+from torch import nn
 
 import mmattn.models  # noqa: F401  registers
 from mmattn.analysis.flops import build

@@ -5,8 +5,6 @@
 
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
 from mmengine.registry import PARAM_SCHEDULERS
 from tiny_run import make_runner
 

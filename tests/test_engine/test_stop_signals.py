@@ -8,8 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
 from mmengine.hooks import Hook
 from test_resume import (
     EVERY_4,

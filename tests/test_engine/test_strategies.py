@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-
-pytest.importorskip('mmdet')
-pytest.importorskip('mmpretrain')
-
 from mmengine.config import Config
 from mmengine.registry import MODELS, STRATEGIES, init_default_scope
+from torch import distributed, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from mmattn.engine import FSDPStrategy, LayerDecayOptimWrapperConstructor
 from mmattn.models import IViT

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
-
 from mmengine.config import Config
 from tiny_run import make_runner
 

@@ -7,8 +7,6 @@ from mmattn.models import LiSANet, MaiT, ViT
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.registry import MODELS
 
-pytest.importorskip('mmengine')
-
 SINGLE = dict(rtol=1e-5, atol=1e-6)  # where a part computes in float32
 
 

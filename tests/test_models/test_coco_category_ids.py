@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-
-pytest.importorskip('mmdet')
-
 from mmdet.datasets import CocoDataset
 from small_deformable_detr import HEAD, config, detector, images, samples
 from torch.testing import assert_close

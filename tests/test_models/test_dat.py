@@ -111,7 +111,6 @@ def test_a_preset_has_the_official_names_and_shapes(cls):
 )
 def test_configs_take_whole_official_classifiers(config, settings):
     """The official tables of DAT++ at 384 pixels are those at 224."""
-    pytest.importorskip('mmpretrain')
     weights = {
         name: torch.empty(shape, device='meta')
         for name, shape in official_shapes(*settings).items()

@@ -4,10 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch.testing import assert_close
-
-pytest.importorskip('mmdet')
-
 from mmengine.structures import InstanceData
 from small_deformable_detr import (
     CLASSES,
@@ -26,6 +22,7 @@ from small_deformable_detr import (
     neck,
     samples,
 )
+from torch.testing import assert_close
 
 from mmattn.models.checkpoints.deformable_detr import (
     convert_state_dict,

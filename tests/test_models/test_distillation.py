@@ -5,17 +5,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import init_default_scope
+from mmpretrain.models.classifiers import BaseClassifier
+from mmpretrain.structures import DataSample
 from torch import nn
 
-mm = pytest.importorskip('mmengine')
-pytest.importorskip('mmpretrain')
-
-from mmengine.optim import build_optim_wrapper  # noqa: E402
-from mmengine.registry import init_default_scope  # noqa: E402
-from mmpretrain.models.classifiers import BaseClassifier  # noqa: E402
-from mmpretrain.structures import DataSample  # noqa: E402
-
-from mmattn.registry import MODELS  # noqa: E402
+from mmattn.registry import MODELS
 
 CLASSES = 5
 IMAGENET = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
@@ -136,9 +132,7 @@ def test_loss_is_deits(augments, tau, weight):
 def test_teacher_sees_the_augmented_images_in_its_own_normalization(own):
     model = trained(
         dict(
-            type='mmattn.Witness',
-            scores=torch.zeros(4, CLASSES),
-            data_preprocessor=own,
+            type='mmattn.Witness', scores=torch.zeros(4, CLASSES), data_preprocessor=own
         ),
         train_cfg=dict(augments=[dict(type='CutMix', alpha=1.0)]),
     )

@@ -10,10 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip('mmdet')
-pytest.importorskip('mmseg')
-pytest.importorskip('mmpretrain')
-
 from mmattn.analysis import equals_as_printed, omitted_rows, paper_rows
 from mmattn.analysis.paper_counts import UNITS, count_row, row_model
 from mmattn.analysis.paper_tables import (

@@ -60,7 +60,8 @@ def test_objects_are_selected_by_index(found, index, kept):
 
 
 def test_supervision_gets_all(found):
-    sv = pytest.importorskip('supervision')
+    import supervision as sv
+
     objects = found.to_supervision()
     np.testing.assert_array_equal(objects.xyxy, found.boxes)
     np.testing.assert_array_equal(objects.mask, found.masks)
@@ -107,7 +108,6 @@ def test_boxes_without_masks_have_their_area(found):
 
 def test_drawings(photograph):
     """Masks are filled, boxes have a frame, and all else is the photograph."""
-    pytest.importorskip('supervision')
     image, masks = photograph.image.copy(), photograph.masks
     scores = np.linspace(1, 0.1, 19, dtype=np.float32)
     labels = np.arange(19)
@@ -132,7 +132,6 @@ def test_drawings(photograph):
 
 @pytest.mark.parametrize('side, copies, named', [(30, 1, 0), (90, 1, 1), (90, 31, 0)])
 def test_a_legend_stands_where_names_would_hide_objects(side, copies, named):
-    pytest.importorskip('supervision')
     box = [20.0, 40.0, 20.0 + side, 40.0 + side]
     found = Detections(
         boxes=np.array([box] * copies, np.float32),
@@ -155,7 +154,6 @@ def test_a_legend_stands_where_names_would_hide_objects(side, copies, named):
 
 @pytest.mark.parametrize('corner', [(0, 0), (110, 0), (20, 20)], ids=str)
 def test_names_are_whole_at_the_edges_and_beside_each_other(corner):
-    pytest.importorskip('supervision')
     ground = np.zeros((150, 150, 3), np.uint8)
 
     def written(*corners):
@@ -174,7 +172,6 @@ def test_names_are_whole_at_the_edges_and_beside_each_other(corner):
 
 def test_colors_are_not_swapped(found):
     """supervision draws on BGR, and our arrays are RGB."""
-    pytest.importorskip('supervision')
     found.masks = None
     drawn = found.draw(np.zeros((*SIZE, 3), np.uint8), with_text=False)
     assert drawn[10, 10].tolist() == class_colors(1)[0]
@@ -184,7 +181,6 @@ def test_colors_are_not_swapped(found):
     'classes, differ', [(['cat'], True), (['cat', 'dog'], False), (None, True)], ids=str
 )
 def test_objects_differ_in_color_if_the_model_has_one_class(found, classes, differ):
-    pytest.importorskip('supervision')
     image = np.zeros((*SIZE, 3), np.uint8)
     two_classes = found.draw(image, score=0, with_text=False)
     assert (two_classes[0, 1] == two_classes[11, 5]).all()  # two cats
@@ -196,7 +192,6 @@ def test_objects_differ_in_color_if_the_model_has_one_class(found, classes, diff
 
 
 def test_images_of_another_size_are_refused(found):
-    pytest.importorskip('supervision')
     with pytest.raises(ValueError, match=r'must be the original one.* \(40, 60\)'):
         found.draw(np.zeros((60, 40, 3), np.uint8))
 

@@ -79,7 +79,6 @@ def test_coco_has_an_annotation_for_each_class(found):
 
 
 def test_supervision_gets_a_mask_for_each_class(found):
-    pytest.importorskip('supervision')
     objects = found.to_supervision()
     np.testing.assert_array_equal(objects.class_id, [0, 2])
     assert objects.mask[1].sum() == 400 and objects.xyxy[1, :2].tolist() == [5, 10]
@@ -100,7 +99,6 @@ def test_classes_are_written_on_images():
 
 
 def test_supervision_gets_classes():
-    pytest.importorskip('supervision')
     found = Classification(np.array([0.1, 0.7, 0.2], np.float32))
     classes, scores = found.to_supervision().get_top_k(1)
     assert classes.tolist() == [1] and scores[0] == pytest.approx(0.7)

@@ -11,7 +11,6 @@ from tools.benchmark.measure import read_csv
 
 @pytest.mark.slow
 def test_both_runtimes_are_measured_and_drawn(tmp_path):
-    pytest.importorskip('onnxscript')
     path = tmp_path / 'onnx_cpu.csv'
     models = ['resnet18', 'mobilenetv3_small_050']
     command = ['--quick', '--models', *models]
@@ -30,7 +29,6 @@ def test_both_runtimes_are_measured_and_drawn(tmp_path):
 
 @pytest.mark.slow
 def test_detectors_do_the_work_of_trained_ones(tmp_path):
-    pytest.importorskip('onnxscript')
     (tmp_path / 'small.py').write_text(DETECTOR)
     path = tmp_path / 'onnx_cpu.csv'
     command = ['--set', 'detectors', '--models', str(tmp_path / 'small.py')]
@@ -60,7 +58,6 @@ class Dense(nn.Module):
 
 @pytest.mark.slow
 def test_memory_of_exported_layers_grows_linearly(tmp_path, monkeypatch):
-    pytest.importorskip('onnxscript')
     monkeypatch.setitem(onnx_memory.LAYERS, 'dense', Dense)
     path = tmp_path / 'memory.csv'
     assert onnx_memory.main(['--quick', '--csv', str(path)]) == 0

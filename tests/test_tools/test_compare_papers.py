@@ -6,9 +6,6 @@ import pytest
 
 from tools.analysis import compare_papers
 
-pytest.importorskip('mmdet')
-pytest.importorskip('mmpretrain')
-
 WIDE = ['pvt', 'Table 9']  # one network, whose parameters alone are printed
 ROW = next(row for row in compare_papers.paper_rows() if row['name'] == 'pvt_s_wide')
 

@@ -3,22 +3,18 @@
 import pickle
 from pathlib import PurePosixPath
 
+import mmcv
 import numpy as np
 import pytest
-import torch
-
-from mmattn.models import DAT, PVT, HMaiT, PVTv2
-from mmattn.models.backbones.pvt import to_official_state_dict
-
-pytest.importorskip('mmdet')
-
-import mmcv
 import timm
+import torch
 from mmdet.models.backbones import PyramidVisionTransformerV2
 
 from mmattn.converters import compare_with_source as comparison
 from mmattn.converters import convert_checkpoint as tool
 from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
+from mmattn.models import DAT, PVT, HMaiT, PVTv2
+from mmattn.models.backbones.pvt import to_official_state_dict
 
 NARROW = dict(embed_dims=32, num_layers=[2] * 4)
 

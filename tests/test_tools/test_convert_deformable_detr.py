@@ -2,13 +2,10 @@
 
 from argparse import Namespace
 
+import mmcv
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip('mmdet')
-
-import mmcv
 
 from mmattn.converters import convert_checkpoint as tool
 from mmattn.models.checkpoints.coco_classes import CATEGORY_IDS, OUTPUTS

@@ -107,7 +107,6 @@ def test_nothing_changes_after_torch(monkeypatch):
     'tool', ['train', pytest.param('test', marks=pytest.mark.slow)]
 )
 def test_a_tool_chooses_before_openmp_is_loaded(tool, tmp_path):
-    pytest.importorskip('mmengine')
     environ = {k: v for k, v in os.environ.items() if not k.startswith('OMP_')}
     environ |= {'OMP_DISPLAY_ENV': 'TRUE'}
     done = subprocess.run(

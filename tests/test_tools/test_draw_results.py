@@ -4,12 +4,9 @@ import csv
 
 import pytest
 import yaml
+from PIL import Image
 
 from tools.analysis import draw_flops, draw_results
-
-pytest.importorskip('mmpretrain')
-
-from PIL import Image
 
 CLASSIFIERS = draw_results.ROOT / 'configs/classification'
 MODELS = [

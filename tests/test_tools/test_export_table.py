@@ -1,9 +1,5 @@
 """The table of exported backbones, and that our page shows it."""
 
-import pytest
-
-pytest.importorskip('onnxruntime')
-
 from mmattn.models import backbones
 from tools.benchmark.measure import read_csv
 from tools.dev import export_table as tool

@@ -9,9 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip('cv2')
-
 from idx_files import idx
 
 from mmattn.datasets import fashion_mnist, package_data
@@ -80,7 +77,8 @@ def test_files_are_written_and_classified(package, images, capsys):
 
 
 def test_mmpretrain_reads_the_files(package):
-    datasets = pytest.importorskip('mmpretrain.datasets')
+    from mmpretrain import datasets
+
     make(package)
     root = str(package / 'data')
     train = datasets.FashionMNIST(data_root=root, download=False, indices=7)

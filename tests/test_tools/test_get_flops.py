@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip('mmdet')
-pytest.importorskip('mmseg')
-pytest.importorskip('mmpretrain')
-
-
 from mmattn.commands import flops as tool
 
 ROOT = Path(__file__).parents[2]
@@ -69,11 +64,7 @@ def test_tree_has_the_asked_depth(capsys):
 
 @pytest.mark.parametrize(
     'config, shape',
-    [
-        (LARGE, '384x384'),
-        (PATCHES, '32x32'),
-        (MASK_RCNN, '800x1280'),
-    ],
+    [(LARGE, '384x384'), (PATCHES, '32x32'), (MASK_RCNN, '800x1280')],
     ids=['large', 'patches', 'detection'],
 )
 def test_default_shape_is_the_configs_or_the_tasks(capsys, config, shape):

@@ -17,9 +17,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip('mmdet')
-pytest.importorskip('mmpretrain')
-
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip('mmengine')
-pytest.importorskip('safetensors')
 from mmattn.apis import find_model
 from mmattn.apis.find import DEMOS
 from mmattn.converters import publish_model as tool

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip('mmengine')
-
 from mmattn.web import photos
 from mmattn.web.photos import Photo, images_in, read_photo
 

@@ -8,18 +8,14 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
+from predictor_models import noise, write_run
+from test_export.small_files import DETECTOR, FEATURES, SCORES, write
 
 import mmattn.export
 from mmattn.errors import UserError
 from mmattn.export import ExportError, web
 from mmattn.export.metadata import Metadata
 from mmattn.images import resize
-
-onnx = pytest.importorskip('onnx')
-pytest.importorskip('onnxruntime')
-
-from predictor_models import noise, write_run  # noqa: E402
-from test_export.small_files import DETECTOR, FEATURES, SCORES, write  # noqa: E402
 
 
 def test_what_a_page_refuses(tmp_path):

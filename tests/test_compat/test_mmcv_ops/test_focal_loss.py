@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from mmcv import ops as mmcv_ops
 
-mmcv_ops = pytest.importorskip('mmcv.ops')
 pytestmark = pytest.mark.usefixtures('our_ops')
 
 N, K = 7, 4

@@ -5,8 +5,8 @@ The files beside this one compare the latter with loops.
 
 import pytest
 import torch
+from mmcv import ops as mmcv_ops
 
-mmcv_ops = pytest.importorskip('mmcv.ops')
 pytestmark = pytest.mark.usefixtures('our_ops')
 
 ROIS = torch.tensor([[0, 1.25, 0.75, 9, 8.25], [1, -3, -2, 16.5, 12]])

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from mmcv import ops as mmcv_ops
 from torch import distributed
 from torch.nn import functional as F
 
-mmcv_ops = pytest.importorskip('mmcv.ops')
 pytestmark = pytest.mark.usefixtures('our_ops')
 
 

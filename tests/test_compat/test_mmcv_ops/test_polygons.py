@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from mmcv import ops as mmcv_ops
 
-mmcv_ops = pytest.importorskip('mmcv.ops')
 pytestmark = pytest.mark.usefixtures('our_ops')
 
 

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 import torch
+from mmcv import ops as mmcv_ops
 
-mmcv_ops = pytest.importorskip('mmcv.ops')
 pytestmark = pytest.mark.usefixtures('our_ops')
 
 SHAPE = 2, 8, 5, 7
