@@ -4,28 +4,20 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import mmdet
+import mmseg
 import pytest
 import torch
+from mmcv.ops import ModulatedDeformConv2dPack, MultiScaleDeformableAttention
+from mmdet.structures import DetDataSample
+from mmdet.structures.mask import BitmapMasks
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import OptimWrapper
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData, PixelData
+from mmseg.structures import SegDataSample
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from mmattn.compat import activate
-
-activate()
-mmdet = pytest.importorskip('mmdet')
-mmseg = pytest.importorskip('mmseg')
-
-from mmcv.ops import (  # noqa: E402
-    ModulatedDeformConv2dPack,
-    MultiScaleDeformableAttention,
-)
-from mmdet.structures import DetDataSample  # noqa: E402
-from mmdet.structures.mask import BitmapMasks  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-from mmengine.model import revert_sync_batchnorm  # noqa: E402
-from mmengine.optim import OptimWrapper  # noqa: E402
-from mmengine.registry import MODELS, init_default_scope  # noqa: E402
-from mmengine.structures import InstanceData, PixelData  # noqa: E402
-from mmseg.structures import SegDataSample  # noqa: E402
 
 H, W = 64, 96
 NUM_CLASSES, DIMS, LAYERS = 3, 32, 2
