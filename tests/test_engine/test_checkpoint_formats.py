@@ -8,18 +8,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip('mmengine')
 from calls import Calls
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
+from safetensors.torch import save_file
 from tiny_run import Tiny, make_runner
 
-from mmattn.engine import (
-    UntrustedCheckpointError,
-    read_checkpoint,
-    trusted_checkpoints,
-)
+from mmattn.engine import UntrustedCheckpointError, read_checkpoint, trusted_checkpoints
 from mmattn.engine.checkpoints import reader
 
 
@@ -139,7 +134,6 @@ def test_torchscript_needs_trust(tmp_path):
 
 
 def test_safetensors(tmp_path):
-    save_file = pytest.importorskip('safetensors.torch').save_file
     weights = {key: value.clone() for key, value in Tiny().state_dict().items()}
     path = tmp_path / 'tiny.safetensors'
     save_file(weights, path)

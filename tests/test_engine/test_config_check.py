@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
-
-pytest.importorskip('mmdet')
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, Registry
 from tiny_run import make_runner
+from torch import nn
 
 from mmattn.engine.config_check import check_channels, check_save_best, check_scopes
 from mmattn.models import IViT
@@ -65,8 +63,7 @@ def test_a_misspelled_scope_is_guessed(tmp_path, scope):
 
 
 @pytest.mark.parametrize(
-    'name',
-    ['mmattn.IViT', 'torch.nn.Linear', 'IViT', 'mmaction.I3D', 'mmdet3d.X'],
+    'name', ['mmattn.IViT', 'torch.nn.Linear', 'IViT', 'mmaction.I3D', 'mmdet3d.X']
 )
 def test_other_scopes_are_nobodys_misspelling(name):
     check_scopes(dict(backbone=dict(type=name)), 'model')
@@ -97,19 +94,20 @@ def registered(monkeypatch):
     monkeypatch.setitem(MODELS.module_dict, 'Detector', Detector)
 
 
-@pytest.mark.parametrize('neck', ['FPN', 'ChannelMapper', 'CSPNeXtPAFPN'])
 @pytest.mark.parametrize(
-    ('out_indices', 'given'),
+    ('neck', 'out_indices', 'given'),
     [
-        (None, CHANNELS),
-        (None, [*CHANNELS[:-1], 257]),
-        (None, [*CHANNELS, 256]),
-        (None, CHANNELS[:-1]),
-        ((1, 3), [64, 256]),
-        ((1, 3), [64, 160]),
+        ('FPN', None, CHANNELS),
+        ('FPN', None, [*CHANNELS[:-1], 257]),
+        ('FPN', None, [*CHANNELS, 256]),
+        ('FPN', None, CHANNELS[:-1]),
+        ('ChannelMapper', (1, 3), [64, 256]),
+        ('ChannelMapper', (1, 3), [64, 160]),
+        ('CSPNeXtPAFPN', None, CHANNELS),
+        ('CSPNeXtPAFPN', (1, 3), [64, 160]),
     ],
 )
-def test_a_neck_must_fit_its_backbone(tmp_path, out_indices, given, neck):
+def test_a_neck_must_fit_its_backbone(tmp_path, neck, out_indices, given):
     backbone, channels = IVIT, CHANNELS
     if out_indices is not None:
         backbone = dict(IVIT, out_indices=out_indices)
