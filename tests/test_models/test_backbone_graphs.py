@@ -68,17 +68,20 @@ FEW_BLOCKS = {
         for cls in (DistilledMaiT, MaiT, MaskedCaiT, MaskedViT, ViT)
     },
 }
-# The others have their parts.
-SLOW = DistilledMaiT, MaiT, MaskedViT, PVT, PlainLiSANet
-compiled_backbone = pytest.mark.parametrize(
-    'cls',
-    [
-        pytest.param(
-            cls, id=cls.__name__, marks=pytest.mark.slow if cls in SLOW else ()
-        )
-        for cls in BACKBONES
-    ],
-)
+
+
+def slow_for(*slow):
+    """Parametrize by the backbones, of which those given are slow."""
+    marks = {cls: pytest.mark.slow for cls in slow}
+    return pytest.mark.parametrize(
+        'cls',
+        [pytest.param(c, id=c.__name__, marks=marks.get(c, ())) for c in BACKBONES],
+    )
+
+
+# The others have their parts, and detectors and segmentors on IViT are exported, too.
+COMPILED = DistilledMaiT, MaiT, MaskedViT, PVT, PlainLiSANet
+EXPORTED = *COMPILED, DAT, IViT, MaskedCaiT, PVTv2, ViT
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +102,7 @@ def counting_backend():
     return backend, graphs
 
 
-@compiled_backbone
+@slow_for(*COMPILED)
 def test_one_graph_serves_all_sizes(cls):
     """Compile for images of any size; a fixed side is an error."""
     backend, graphs = counting_backend()
@@ -114,7 +117,7 @@ def test_one_graph_serves_all_sizes(cls):
     assert len(graphs) == 1
 
 
-@compiled_backbone
+@slow_for(*EXPORTED)
 def test_exports(cls):
     model, x = build(cls, **FEW_BLOCKS.get(cls, {})).eval(), image(1, 3, 64, 96)
     program = torch.export.export(model, (x,))

@@ -5,10 +5,7 @@ import re
 
 import pytest
 import torch
-from torch import nn
-
-pytest.importorskip('mmdet')
-
+import transformers
 from small_deformable_detr import (
     BOXES,
     CLASSES,
@@ -27,6 +24,7 @@ from small_deformable_detr import (
     samples,
     with_random_weights,
 )
+from torch import nn
 from torch.testing import assert_close
 
 from mmattn.engine.checkpoints.weights import load_weights
@@ -48,17 +46,12 @@ TERMS = {
 
 
 @pytest.fixture(scope='module')
-def transformers():
-    return pytest.importorskip('transformers')
-
-
-@pytest.fixture(scope='module')
-def peers(transformers):
+def peers():
     """transformers' model in each form, with random weights, in float64."""
-    return {form: make_peer(transformers, form) for form in FORMS}
+    return {form: make_peer(form) for form in FORMS}
 
 
-def make_peer(transformers, form):
+def make_peer(form):
     cfg = transformers.DeformableDetrConfig(
         backbone_config=dict(
             model_type='timm_backbone',

@@ -3,13 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from backbones import (
-    DistilledMaiT,
-    PlainLiSANet,
-    every_backbone,
-    image,
-    shallow_arch,
-)
+from backbones import DistilledMaiT, PlainLiSANet, every_backbone, image, shallow_arch
 from timm.layers import DropPath as TimmDropPath
 from torch.testing import assert_close
 

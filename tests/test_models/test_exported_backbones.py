@@ -6,10 +6,7 @@ from export_checks import OnnxSession, decomposed
 from torch import nn
 
 from mmattn.models import DAT, PVT, HMaiT, LiSANet, PVTv2
-from mmattn.models.layers import (
-    RelativeMaskedAttention,
-    StructureAwareAttention,
-)
+from mmattn.models.layers import RelativeMaskedAttention, StructureAwareAttention
 from mmattn.models.layers.structure_aware.variants import SelfAttention
 from tools.benchmark.tolerances import assert_close
 

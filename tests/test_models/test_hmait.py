@@ -4,6 +4,9 @@ import re
 
 import pytest
 import torch
+from mmdet.models.backbones import swin as mmdet_swin
+from mmpretrain.models.backbones import swin_transformer as mmpretrain_swin
+from refusals import refuses
 from timm.models.swin_transformer import SwinTransformer
 from torch import nn
 from torch.testing import assert_close
@@ -152,21 +155,15 @@ def test_full_and_absolute_resize_to_other_images_and_on_load():
         assert model(torch.randn(1, 3, 50, 70))[0].isfinite().all()
 
 
-@pytest.mark.parametrize(
-    'kwargs, message',
-    [
-        (dict(position='learned'), "'learned'"),
-        (dict(masked_heads=(3, 6, 4)), r'\(3, 6, 4\)'),
-        (dict(masked_heads=(1, 2, 5, 0)), r'\(1, 2, 5, 0\)'),
-        (dict(masked_heads=(-1, 2, 1, 0)), '-1'),
-        (dict(kernel_size=4), '4'),
-        (dict(mask_fill='inf'), "'inf'"),
-    ],
-    ids=str,
+test_wrong_settings = refuses(
+    build,
+    (dict(position='learned'), "'learned'"),
+    (dict(masked_heads=(3, 6, 4)), r'\(3, 6, 4\)'),
+    (dict(masked_heads=(1, 2, 5, 0)), r'\(1, 2, 5, 0\)'),
+    (dict(masked_heads=(-1, 2, 1, 0)), '-1'),
+    (dict(kernel_size=4), '4'),
+    (dict(mask_fill='inf'), "'inf'"),
 )
-def test_wrong_settings(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        build(**kwargs)
 
 
 # --- checkpoints of Swin ------------------------------------------------------------
@@ -206,11 +203,7 @@ def test_weights_of_swin_go_where_they_belong(layout):
 
 @pytest.mark.parametrize('package', ['mmdet', 'mmpretrain'])
 def test_mm_packages_swin_loads(package):
-    swins = pytest.importorskip(
-        f'{package}.models.backbones.swin'
-        if package == 'mmdet'
-        else f'{package}.models.backbones.swin_transformer'
-    )
+    swins = mmdet_swin if package == 'mmdet' else mmpretrain_swin
     options = dict(depths=SHALLOW['depths'], num_heads=SHALLOW['num_heads'])
     if package == 'mmdet':
         theirs = swins.SwinTransformer(embed_dims=16, **options)

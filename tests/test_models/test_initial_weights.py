@@ -11,13 +11,7 @@ from math import prod, sqrt
 
 import pytest
 import torch
-from backbones import (
-    BACKBONES,
-    DistilledMaiT,
-    MaskedViT,
-    PlainLiSANet,
-    shallow_arch,
-)
+from backbones import BACKBONES, DistilledMaiT, MaskedViT, PlainLiSANet, shallow_arch
 
 from mmattn.models import (
     DAT,
@@ -101,13 +95,7 @@ TABLE = {
         (r'stem\.proj\.(weight|bias)', pytorchs),
         *DEIT,
     ),
-    IViT: (
-        (r'.*\.scale[12]', constant(1)),
-        *MIXING,
-        *STAR_RELU,
-        *STEM_BIAS,
-        *DEIT,
-    ),
+    IViT: ((r'.*\.scale[12]', constant(1)), *MIXING, *STAR_RELU, *STEM_BIAS, *DEIT),
     LiSANet: (*LISA, *DEIT),
     PlainLiSANet: (*LISA, *DEIT),
     # Swin, https://github.com/microsoft/Swin-Transformer: `_init_weights` leaves the
@@ -194,10 +182,7 @@ CASES |= {
         lambda: DATPlusPlus(dict(shallow_arch(DATPlusPlus), num_heads=HEADS)),
         TABLE[DATPlusPlus],
     ),
-    'PVTv2-li': (
-        lambda: PVTv2(dict(shallow_arch(PVTv2), linear=True)),
-        TABLE[PVTv2],
-    ),
+    'PVTv2-li': (lambda: PVTv2(dict(shallow_arch(PVTv2), linear=True)), TABLE[PVTv2]),
     'LiSANet-star-relu': (
         partial(build, LiSANet, activation='star_relu', proj_bias=True),
         (*STAR_RELU, *TABLE[LiSANet]),

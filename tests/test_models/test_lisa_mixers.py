@@ -7,10 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from mmattn.models import LiSANet
-from mmattn.models.layers.structure_aware.comparators import (
-    COMPARATORS,
-    InceptionMixer,
-)
+from mmattn.models.layers.structure_aware.comparators import COMPARATORS, InceptionMixer
 from mmattn.models.layers.structure_aware.variants import (
     VARIANTS,
     LocalStructureAwareAttention,
@@ -306,10 +303,7 @@ WRONG = {
         lambda: LiSANet('small', num_heads=4),
         'one stage, got None, 4 and',
     ),
-    'pyramid patches': (
-        lambda: LiSANet('small', patch_size=4),
-        'None and 4 for',
-    ),
+    'pyramid patches': (lambda: LiSANet('small', patch_size=4), 'None and 4 for'),
     'pyramid mixer': (lambda: LiSANet('small', mixer='rsa'), ".'lisa'., got 'rsa'"),
     'inception': (lambda: InceptionMixer(33, 2), '16 and an even number more .* 33'),
     'clips': (

@@ -9,10 +9,7 @@ from torch.testing import assert_close
 
 from mmattn.models.layers import RelativeMaskedAttention
 from mmattn.models.layers.masked import relative_attention
-from mmattn.ops.masked_attention import (
-    attention_under_mask,
-    neighborhood_mask,
-)
+from mmattn.ops.masked_attention import attention_under_mask, neighborhood_mask
 
 # --- the bias -----------------------------------------------------------------------
 
