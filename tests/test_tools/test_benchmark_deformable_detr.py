@@ -2,15 +2,12 @@
 
 import importlib
 
-import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-for name in ('rich', 'matplotlib', 'mmdet'):
-    pytest.importorskip(name)
-from tools.benchmark import plot  # noqa: E402
-from tools.benchmark import train_step as tool  # noqa: E402
-from tools.benchmark.measure import read_csv  # noqa: E402
+from tools.benchmark import plot
+from tools.benchmark import train_step as tool
+from tools.benchmark.measure import read_csv
 
 SMALL = """
 _base_ = '{base}'

@@ -7,17 +7,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tools.benchmark import op
+from tools.benchmark.operators import lisa_block as block
+from tools.benchmark.operators import structure_aware_attention as attention
+from tools.benchmark.operators import structure_aware_attention_stages as stages
 from tools.benchmark.tolerances import assert_close
-
-for name in ('rich', 'mmengine'):
-    pytest.importorskip(name)
-
-from tools.benchmark import op  # noqa: E402
-from tools.benchmark.operators import lisa_block as block  # noqa: E402
-from tools.benchmark.operators import structure_aware_attention as attention  # noqa: E402
-from tools.benchmark.operators import (  # noqa: E402
-    structure_aware_attention_stages as stages,
-)
 
 LiSANet = importlib.import_module('mmattn.models.backbones').LiSANet
 # Millions of multiply-accumulates, from 7 x 7 to 84 x 84, as printed.

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip('rich')
-
 from tools.benchmark import measure
 
 UNIT = 2**20  # bytes of the tensor below
@@ -108,6 +106,7 @@ def test_peak_memory_of_a_known_allocation(tensor, call, units):
         assert peak == pytest.approx(units * UNIT, abs=1024)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path('/proc/self/clear_refs').exists(), reason='needs the peak RSS of Linux'
 )
@@ -143,6 +142,7 @@ def test_instruction_set_of_the_libraries(monkeypatch, aten, log, expected):
     assert measure.isa.__wrapped__() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != 'x86_64', reason='needs AVX2')
 def test_instruction_set_and_compiled_code_follow_the_environment():
     code = 'import os; from tools.benchmark import measure; print(measure.isa())\n'

@@ -7,10 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-for name in ('rich', 'matplotlib'):
-    pytest.importorskip(name)
-
-from tools.benchmark import operators, plot  # noqa: E402
+from tools.benchmark import operators, plot
 
 ABOUT = dict(machine='M', threads=2, dtype='float32', batch=1, torch='2', date='today')
 ABOUT |= dict(commit='abc', size=224)

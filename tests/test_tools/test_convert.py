@@ -5,14 +5,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
-
-pytest.importorskip('mmdet')
-pytest.importorskip('mmseg')
-pytest.importorskip('supervision')
-
-import cv2
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
@@ -204,90 +199,76 @@ def test_label_maps(here):
     assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
 
 
-BAD = {
-    'no folder': (
-        lambda: None,
-        ('masks', 'image', 'masks'),
-        'image is no folder',
-    ),
+BAD = {  # the arguments, the error, and what is done to the data before
+    'no folder': ('masks image masks', 'image is no folder'),
     'no image': (
-        lambda: Path('image').mkdir(),
-        ('masks', 'image', 'masks'),
+        'masks image masks',
         'image has no image; accepted suffixes: .png',
+        lambda: Path('image').mkdir(),
     ),
     'a mask is missing': (
-        lambda: Path('masks/2.png').unlink(),
-        ('masks', 'images', 'masks'),
+        'masks images masks',
         "masks: 1 images without a mask, such as '2'",
+        lambda: Path('masks/2.png').unlink(),
     ),
     'an image is missing': (
-        lambda: Path('images/2.png').unlink(),
-        ('masks', 'images', 'masks'),
+        'masks images masks',
         "masks: 1 masks without an image, such as '2'",
+        lambda: Path('images/2.png').unlink(),
     ),
     'no image file': (
-        lambda: Path('images/2.png').write_text('text'),
-        ('masks', 'images', 'masks'),
+        'masks images masks',
         'images/2.png cannot be read as an image',
+        lambda: Path('images/2.png').write_text('text'),
     ),
     'another size': (
-        lambda: cv2.imwrite('masks/2.png', np.zeros((40, 61), np.uint8)),
-        ('masks', 'images', 'masks'),
+        'masks images masks',
         'masks/2.png has 40 x 61 pixels, but its image has 40 x 60',
+        lambda: cv2.imwrite('masks/2.png', np.zeros((40, 61), np.uint8)),
     ),
     'a colored mask': (
-        lambda: cv2.imwrite('masks/2.png', np.eye(3, dtype=np.uint8)[None]),
-        ('masks', 'images', 'masks'),
+        'masks images masks',
         'masks/2.png is a color image',
+        lambda: cv2.imwrite('masks/2.png', np.eye(3, dtype=np.uint8)[None]),
     ),
     'too many names': (
-        lambda: None,
-        ('masks', 'images', 'masks', '--classes', 'cell', 'dirt'),
+        'masks images masks --classes cell dirt',
         '--classes has 2 names, but masks has 1 classes: object',
     ),
     'no objects': (
-        lambda: [cv2.imwrite(f'masks/{i}.png', draw([])) for i in range(5)],
-        ('masks', 'images', 'masks'),
+        'masks images masks',
         'masks has no object in 5 images',
+        lambda: [cv2.imwrite(f'masks/{i}.png', draw([])) for i in range(5)],
     ),
     'no validation image': (
-        lambda: None,
-        ('masks', 'images', 'masks', '--val-images', 'day3*'),
+        'masks images masks --val-images day3*',
         "of 5 images none is left for val ('day3*')",
     ),
     'a label without a name': (
-        lambda: None,
-        ('labels', 'images', 'masks', '--classes', 'background', 'cell'),
+        'labels images masks --classes background cell',
         'has the number 7, but there are 2 classes, 0 to 1 (background, cell)',
     ),
-    'labels without names': (
-        lambda: None,
-        ('labels', 'images', 'masks'),
-        'labels needs --classes',
-    ),
+    'labels without names': ('labels images masks', 'labels needs --classes'),
     'code as the name of a class': (
-        lambda: shutil.copytree('masks', f'folders/{CODE}'),
-        ('masks', 'images', 'folders'),
+        'masks images folders',
         "a class name must be text of one line without '{{'",
+        lambda: shutil.copytree('masks', f'folders/{CODE}'),
     ),
     'code as the name of a label': (
-        lambda: None,
-        ('labels', 'images', 'masks', '--classes', *'abcdefg', CODE),
+        f'labels images masks --classes a b c d e f g {CODE}',
         "a class name must be text of one line without '{{'",
     ),
-    'yolo without names': (
-        lambda: None,
-        ('yolo', 'images', 'masks'),
-        'yolo needs --yaml',
-    ),
+    'yolo without names': ('yolo images masks', 'yolo needs --yaml'),
 }
 
 
-@pytest.mark.parametrize('spoil, args, message', BAD.values(), ids=BAD)
-def test_bad_data(here, spoil, args, message):
-    spoil()
+@pytest.mark.parametrize('case', BAD.values(), ids=BAD)
+def test_bad_data(here, case):
+    args, message, *spoil = case
+    for call in spoil:
+        call()
     with pytest.raises((OSError, ValueError)) as error:
-        run(*args)
+        run(*args.split())
     assert message in str(error.value)
     assert not Path('data/cells').exists()
 
@@ -325,13 +306,10 @@ def test_anchors_follow_the_factor_of_the_config(here, shrunk, monkeypatch):
 
     def read() -> tuple[float, float]:
         cfg = Config.fromfile(path)
-        scales = {step.scale_factor for step in resizes(cfg)}
-        return scales.pop(), cfg.model.rpn_head.anchor_generator.scales[0]
-
-    def resizes(cfg):
         loaders = cfg.train_dataloader, cfg.val_dataloader
-        for pipeline in (loader.dataset.pipeline for loader in loaders):
-            yield from (step for step in pipeline if step.type == 'Resize')
+        steps = [step for loader in loaders for step in loader.dataset.pipeline]
+        scales = {step.scale_factor for step in steps if step.type == 'Resize'}
+        return scales.pop(), cfg.model.rpn_head.anchor_generator.scales[0]
 
     factor, scale = read()
     assert factor == 1 / shrunk and scale == 2
@@ -388,18 +366,11 @@ def test_channels_are_those_of_the_backbone():
         assert tuple(m.shape[1] for m in maps) == channels
 
 
-@pytest.mark.parametrize(
-    'sizes, factor', [([(800, 1333), (10, 10)], 1.0), ([(1600, 1000)], 0.8)]
-)
-def test_images_beyond_the_limit_are_shrunk(sizes, factor):
-    assert own_config.shrinking(sizes)[0] == factor
-
-
-@pytest.mark.parametrize(
-    'sides, scale', [([45.3], 4), ([3, 5], 2), ([90, 91], 8), ([900], 16)]
-)
-def test_anchors_follow_the_objects(sides, scale):
-    assert own_config.anchor_scale(np.array(sides)) == scale
+def test_large_images_are_shrunk_and_anchors_follow_the_objects():
+    for sizes, factor in (([(800, 1333), (10, 10)], 1.0), ([(1600, 1000)], 0.8)):
+        assert own_config.shrinking(sizes)[0] == factor
+    for sides, scale in (([45.3], 4), ([3, 5], 2), ([90, 91], 8), ([900], 16)):
+        assert own_config.anchor_scale(np.array(sides)) == scale
 
 
 def test_the_sizes_of_images_are_those_that_mm_packages_see(tmp_path):

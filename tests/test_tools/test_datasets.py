@@ -7,10 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-for name in ('cv2', 'pycocotools', 'tqdm'):
-    pytest.importorskip(name)
-
-from mmattn.datasets import hela, landcover, package_data, pixel_forest, toy  # noqa: E402
+from mmattn.datasets import hela, landcover, package_data, pixel_forest, toy
 
 CONTENT = b'a wheel'
 PACKAGE = package_data.Package(
@@ -122,11 +119,7 @@ def test_build_keeps_a_foreign_folder(tmp_path):
 
 @pytest.mark.parametrize(
     ('begin', 'end', 'starts'),
-    [
-        (844, 1100, [844]),
-        (0, 736, [0, 240, 480]),
-        (0, 257, [0, 1]),
-    ],
+    [(844, 1100, [844]), (0, 736, [0, 240, 480]), (0, 257, [0, 1])],
 )
 def test_hela_tile_starts(begin, end, starts):
     assert hela.tile_starts(begin, end) == starts
@@ -264,8 +257,9 @@ def test_truth_at_a_stride_loses_single_pixels_alone():
 
 
 def test_scores_agree_with_mmseg():
-    torch = pytest.importorskip('torch')
-    evaluation = pytest.importorskip('mmseg.evaluation')
+    import torch
+    from mmseg import evaluation
+
     rng = np.random.default_rng(0)
     truth, predicted = rng.integers(0, 5, (2, 40, 30))
     confusion = pixel_forest.confusion_matrix([(truth, predicted)], 6)

@@ -5,21 +5,17 @@ import importlib
 from pathlib import Path
 from unittest.mock import Mock
 
+import cv2
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot as plt
+from matplotlib.collections import PathCollection
+from matplotlib.text import Text
+from mmengine.config import Config
+from torch import nn
 
-for name in ('mmpretrain', 'mmdet', 'cv2', 'matplotlib'):
-    pytest.importorskip(name)
-
-import cv2  # noqa: E402
-from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.collections import PathCollection  # noqa: E402
-from matplotlib.text import Text  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-from torch import nn  # noqa: E402
-
-from mmattn.analysis import (  # noqa: E402
+from mmattn.analysis import (
     attention_kernels,
     attention_locality,
     feature_norms,
@@ -30,7 +26,7 @@ from mmattn.analysis import (  # noqa: E402
     mask_layers,
     sampling_points,
 )
-from mmattn.analysis.flops import build  # noqa: E402
+from mmattn.analysis.flops import build
 
 MAIT = """
 _base_ = 'mmattn::classification/mait_t_400e_in1k.py'

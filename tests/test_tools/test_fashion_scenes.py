@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-for name in ('cv2', 'mmengine', 'tqdm'):
-    pytest.importorskip(name)
-
-import cv2  # noqa: E402
-
-from mmattn.datasets import fashion_scenes as scenes  # noqa: E402
-from mmattn.datasets import pixel_forest  # noqa: E402
+from mmattn.datasets import fashion_scenes as scenes
+from mmattn.datasets import pixel_forest
 
 ROOT = Path(__file__).parents[2]
 

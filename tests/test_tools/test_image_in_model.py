@@ -1,17 +1,13 @@
 """Places of an image file's pixels after a config's test pipeline."""
 
+import cv2
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.registry import DefaultScope
 
-for name in ('mmdet', 'mmseg', 'mmpretrain', 'cv2'):
-    pytest.importorskip(name)
-
-import cv2  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-from mmengine.registry import DefaultScope  # noqa: E402
-
-from mmattn.analysis import image_in_model  # noqa: E402
+from mmattn.analysis import image_in_model
 
 HEIGHT, WIDTH = 60, 90
 
@@ -92,10 +88,7 @@ def test_a_query_outside_the_image_is_named(image, y, x):
 @pytest.mark.parametrize(
     'transforms, message',
     [
-        (
-            [dict(type='RandomCrop', crop_size=(32, 32))],
-            'or Pad, got RandomCrop',
-        ),
+        ([dict(type='RandomCrop', crop_size=(32, 32))], 'or Pad, got RandomCrop'),
         (
             [dict(type='CenterCrop', crop_size=128, auto_pad=True)],
             'or Pad, got CenterCrop',

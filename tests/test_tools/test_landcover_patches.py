@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-for name in ('cv2', 'tqdm'):
-    pytest.importorskip(name)
-
-import cv2  # noqa: E402
-
-from mmattn.datasets import landcover_patches as patches  # noqa: E402
+from mmattn.datasets import landcover_patches as patches
 
 SIZE = patches.TILE
 ALL = 11 * 11  # patches of a tile of one class

@@ -4,16 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from predictor_models import noise, write_run
 
-for package in ('mmdet', 'mmseg', 'sahi', 'supervision'):
-    pytest.importorskip(package)
-
-from predictor_models import noise, write_run  # noqa: E402
-
-from mmattn.results import Detections, Segmentation  # noqa: E402
-from tools.benchmark import large_image  # noqa: E402
-from tools.benchmark.large_image import Case, Picture  # noqa: E402
-from tools.benchmark.measure import read_csv  # noqa: E402
+from mmattn.results import Detections, Segmentation
+from tools.benchmark import large_image
+from tools.benchmark.large_image import Case, Picture
+from tools.benchmark.measure import read_csv
 
 
 @pytest.fixture

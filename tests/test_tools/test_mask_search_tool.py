@@ -3,20 +3,16 @@
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 
-for name in ('mmpretrain', 'cv2', 'matplotlib', 'rich'):
-    pytest.importorskip(name)
-
-import cv2  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-
-from mmattn.analysis import attention_locality  # noqa: E402
-from mmattn.analysis.flops import build  # noqa: E402
-from mmattn.commands import train  # noqa: E402
-from tools.analysis import mask_search as tool  # noqa: E402
+from mmattn.analysis import attention_locality
+from mmattn.analysis.flops import build
+from mmattn.commands import train
+from tools.analysis import mask_search as tool
 
 ROOT = Path(__file__).parents[2]
 

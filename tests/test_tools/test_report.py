@@ -4,18 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from mmengine.structures import InstanceData
+from mmengine.visualization import Visualizer
 
-for name in ('mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(name)
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from mmengine.structures import InstanceData  # noqa: E402
-from mmengine.visualization import Visualizer  # noqa: E402
-
-from mmattn.analysis import sample_pictures  # noqa: E402
-from mmattn.commands import report  # noqa: E402
+from mmattn.analysis import sample_pictures
+from mmattn.commands import report
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
 
