@@ -2,23 +2,19 @@
 
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+import tifffile
+import torch
+from mmengine.registry import MODELS
+from tool_runs import DETECTOR
 
-for name in ('mmdet', 'mmpretrain', 'tifffile'):
-    pytest.importorskip(name)
-
-import cv2  # noqa: E402
-import numpy as np  # noqa: E402
-import tifffile  # noqa: E402
-import torch  # noqa: E402
-from mmengine.registry import MODELS  # noqa: E402
-from tool_runs import DETECTOR  # noqa: E402
-
-from mmattn.apis import Predictor  # noqa: E402
-from mmattn.datasets import check, toy  # noqa: E402
-from mmattn.errors import UserError  # noqa: E402
-from mmattn.export import load  # noqa: E402
-from mmattn.images import read_channels, read_image, shown  # noqa: E402
+from mmattn.apis import Predictor
+from mmattn.datasets import check, toy
+from mmattn.errors import UserError
+from mmattn.export import load
+from mmattn.images import read_channels, read_image, shown
 
 MANY = (
     DETECTOR.replace("load = dict(type='LoadImageFromFile')", 'load = dict(LOAD)')
@@ -157,7 +153,6 @@ def test_pixels_are_those_of_the_file(tmp_path):
 
 
 def test_a_page_shows_and_predicts_them(many, trained, monkeypatch):
-    pytest.importorskip('gradio')
     from mmattn.web import views
     from mmattn.web.photos import read_photo
 
@@ -194,7 +189,6 @@ def test_a_preprocessor_of_three_channels_is_mmdets():
 
 
 def test_a_segmentor_takes_them(many, monkeypatch, forget_instances, tmp_path):
-    pytest.importorskip('mmseg')
     from mmattn.commands import train
 
     labels = np.zeros((64, 96), np.uint8)

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import cv2
 import pytest
+from mmpretrain.datasets import cifar
+from tool_runs import DETECTOR
 
-for package in ('mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(package)
-
-from mmpretrain.datasets import cifar  # noqa: E402
-
-from mmattn.commands import train  # noqa: E402
-from mmattn.datasets import check, toy  # noqa: E402
-from mmattn.engine.data.checked_dataset import DataError  # noqa: E402
+from mmattn.commands import train
+from mmattn.datasets import check, toy
+from mmattn.engine.data.checked_dataset import DataError
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,12 +24,12 @@ CONFIGS = {
     'segmentor': 'upernet/ivit_t_160k_ade20k',
     'classifier': 'classification/ivit_t_300e_in1k',
 }
-TRAINED = """
-_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
-model = dict(
-    backbone=dict(arch='nano'), neck=dict(in_channels=[32, 64, 160, 256]))
-train_dataloader = dict(batch_size=1, num_workers=2, sampler=dict(shuffle=False))
+TRAINED = (
+    DETECTOR
+    + """
+train_dataloader.update(num_workers=1, sampler=dict(shuffle=False))
 """
+)
 
 
 @pytest.fixture(scope='module')

@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
 
-for name in ('mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(name)
-
-from mmengine.config import Config  # noqa: E402
-
-from mmattn.commands.start import settle_start  # noqa: E402
-from mmattn.models import IViT  # noqa: E402
+from mmattn.commands.start import settle_start
+from mmattn.models import IViT
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,47 +82,40 @@ NO_CLASSIFIER = (
 PVT_V2 = r'mmattn://pvt_v2_b2, https://github.*/pvt_v2_b2.pth, to be kept at .*b2.pth'
 TIMM = r'timm://pvt_v2_b2.in1k, to be kept at .*models--timm--pvt_v2_b2.in1k'
 START = 'model.backbone.init_cfg.checkpoint'
+STARTS = [  # arguments, what is said, and the checkpoint of the backbone
+    ('detector.py', NO_CLASSIFIER, None),
+    ('detector.py --pretrained none', 'random weights', None),
+    ('detector.py --pretrained pvt_v2_b2', PVT_V2, 'mmattn://pvt_v2_b2'),
+    ('detector.py --pretrained timm://pvt_v2_b2.in1k', TIMM, 'timm://pvt_v2_b2.in1k'),
+    ('detector.py --pretrained any.pth', 'any.pth', 'any.pth'),
+    (f'detector.py --cfg-options {START}=any.pth', 'any.pth', 'any.pth'),
+    ('detector.py --resume any.pth --pretrained any.pth', None, None),
+    ('detector.py --cfg-options load_from=any.pth', None, None),
+    (
+        'detector.py --cfg-options load_from=any.pth --pretrained none',
+        'random weights',
+        None,
+    ),
+    ('detector.py --work-dir resumed --resume', None, None),
+    ('detector.py --work-dir fresh --resume', NO_CLASSIFIER, None),
+    ('segmentor.py', 'random weights', None),
+]
 
 
-@pytest.mark.parametrize(
-    'task, args, message, checkpoint_of',
-    [
-        ('detector', [], NO_CLASSIFIER, None),
-        ('detector', ['--pretrained', 'none'], 'random weights', None),
-        ('detector', ['--pretrained', 'pvt_v2_b2'], PVT_V2, 'mmattn://pvt_v2_b2'),
-        (
-            'detector',
-            ['--pretrained', 'timm://pvt_v2_b2.in1k'],
-            TIMM,
-            'timm://pvt_v2_b2.in1k',
-        ),
-        ('detector', ['--pretrained', 'any.pth'], 'any.pth', 'any.pth'),
-        ('detector', ['--cfg-options', f'{START}=any.pth'], 'any.pth', 'any.pth'),
-        ('detector', ['--resume', 'any.pth', '--pretrained', 'any.pth'], None, None),
-        ('detector', ['--cfg-options', 'load_from=any.pth'], None, None),
-        (
-            'detector',
-            ['--cfg-options', 'load_from=any.pth', '--pretrained', 'none'],
-            'random weights',
-            None,
-        ),
-        ('detector', ['--work-dir', 'resumed', '--resume'], None, None),
-        ('detector', ['--work-dir', 'fresh', '--resume'], NO_CLASSIFIER, None),
-        ('segmentor', [], 'random weights', None),
-    ],
-)
+@pytest.mark.parametrize('args, message, checkpoint_of', STARTS)
 def test_a_run_says_what_it_starts_from(
-    tool, amended, checkpoint, capsys, monkeypatch, task, args, message, checkpoint_of
+    tool, amended, checkpoint, capsys, monkeypatch, args, message, checkpoint_of
 ):
     monkeypatch.setenv('TORCH_HOME', 'empty')
     Path('resumed').mkdir(exist_ok=True)
     Path('resumed/last_checkpoint').write_text('epoch_1.pth')
-    tool('train', f'{task}.py', *args, '--dry-run', patched={'build_runner': None})
+    args = args.split()
+    tool('train', *args, '--dry-run', patched={'build_runner': None})
     expected = f'the backbone starts from {message}'
     if message is None:
         expected = 'the model starts from .*(any.pth|checkpoint in resumed)'
     assert re.fullmatch(expected, capsys.readouterr().out.strip())
-    init_cfg = amended('train', f'{task}.py', *args).model.backbone.get('init_cfg')
+    init_cfg = amended('train', *args).model.backbone.get('init_cfg')
     assert (init_cfg or {}).get('checkpoint') == checkpoint_of
 
 
@@ -237,60 +226,40 @@ def test_upernet_has_its_own_augmentation(amended, checkpoint):
     assert cfg.model.type == 'SegTTAModel' and cfg.model.module.type == 'EncoderDecoder'
 
 
-METRICS_OUT = ['--out', 'a.pkl.gz', '--out-item', 'metrics']
-DRAWN_TTA = ['--tta', '--show-dir', 'a']
-MASKS = ['--cfg-options', 'model.roi_head.mask_head=None', '--tta']
-FLEXIBLE = ['--cfg-options', 'runner_type=FlexibleRunner', '--trust-checkpoint']
-APEX = ['--cfg-options', 'optim_wrapper.type=ApexOptimWrapper', '--amp']
+FLEXIBLE = '--cfg-options runner_type=FlexibleRunner --trust-checkpoint'
+WRONG = {  # by the command: what is said
+    'test detector.py missing.pth': 'no checkpoint at missing.pth',
+    'test detector.py any.pth --out a.json': 'must end in .pkl',
+    'test detector.py any.pth --out folder': 'must end in .pkl',
+    'test segmentor.py any.pth --out a.json': 'must end in .pkl',
+    'test detector.py any.pth --out-item pred': 'needs --out',
+    'test detector.py any.pth --out a.pkl.gz --out-item metrics': 'must end in one of',
+    'test detector.py any.pth --interval 0': 'must be a positive integer',
+    'test segmentor.py any.pth --show-dir a --interval 2': 'mmseg draws every image',
+    'test detector.py any.pth --cfg-options model.roi_head.mask_head=None --tta': (
+        'MaskRCNN is evaluated by its masks'
+    ),
+    'test classifier.py any.pth --tta --show-dir a': 'cannot draw augmented',
+    f'test detector.py any.pth {FLEXIBLE}': 'requires mmattn.Runner',
+    f'train detector.py {FLEXIBLE}': 'requires mmattn.Runner',
+    'train detector.py --cfg-options optim_wrapper.type=ApexOptimWrapper --amp': (
+        "is 'ApexOptimWrapper'"
+    ),
+    'train detector.py --auto-scale-lr --cfg-options auto_scale_lr=None': (
+        'requires auto_scale_lr.base_batch_size'
+    ),
+    'train detector.py --pretrained gone': "'gone' is none of these",
+    f'train detector.py --cfg-options {START}=work_dirs/mine/epoch_1.pth': (
+        'is work_dirs/mine/epoch_1.pth: there is no such file'
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    'name, task, args, message',
-    [
-        ('test', 'detector', ['missing.pth'], 'no checkpoint at missing.pth'),
-        ('test', 'detector', ['any.pth', '--out', 'a.json'], 'must end in .pkl'),
-        ('test', 'detector', ['any.pth', '--out', 'folder'], 'must end in .pkl'),
-        ('test', 'segmentor', ['any.pth', '--out', 'a.json'], 'must end in .pkl'),
-        ('test', 'detector', ['any.pth', '--out-item', 'pred'], 'needs --out'),
-        ('test', 'detector', ['any.pth', *METRICS_OUT], 'must end in one of'),
-        (
-            'test',
-            'detector',
-            ['any.pth', '--interval', '0'],
-            'must be a positive integer',
-        ),
-        (
-            'test',
-            'segmentor',
-            ['any.pth', '--show-dir', 'a', '--interval', '2'],
-            'mmseg draws every image',
-        ),
-        ('test', 'detector', ['any.pth', *MASKS], 'MaskRCNN is evaluated by its masks'),
-        ('test', 'classifier', ['any.pth', *DRAWN_TTA], 'cannot draw augmented'),
-        ('test', 'detector', ['any.pth', *FLEXIBLE], 'requires mmattn.Runner'),
-        ('train', 'detector', FLEXIBLE, 'requires mmattn.Runner'),
-        ('train', 'detector', APEX, "is 'ApexOptimWrapper'"),
-        (
-            'train',
-            'detector',
-            ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'],
-            'requires auto_scale_lr.base_batch_size',
-        ),
-        ('train', 'detector', ['--pretrained', 'gone'], "'gone' is none of these"),
-        (
-            'train',
-            'detector',
-            ['--cfg-options', f'{START}=work_dirs/mine/epoch_1.pth'],
-            'is work_dirs/mine/epoch_1.pth: there is no such file',
-        ),
-    ],
-)
-def test_what_cannot_be_done_is_said_first(
-    tool, checkpoint, capsys, name, task, args, message
-):
+@pytest.mark.parametrize('command', WRONG)
+def test_what_cannot_be_done_is_said_first(tool, checkpoint, capsys, command):
     with pytest.raises((SystemExit, ValueError)) as caught:
-        tool(name, f'{task}.py', *args, patched={'build_runner': None})
-    assert message in str(caught.value) + capsys.readouterr().err
+        tool(*command.split(), patched={'build_runner': None})
+    assert WRONG[command] in str(caught.value) + capsys.readouterr().err
 
 
 def test_segmentation_has_no_default_augmentation(tool, checkpoint):

@@ -6,21 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-for name in ('mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(name)
-
-
 ROOT = Path(__file__).parents[2]
 
 
 TOOLS = ROOT / 'tools'
-DETECTOR = """
+NARROW = 'embed_dims=(8, 16, 32, 64), depths=(1, 1, 1, 1), num_heads=(2, 4)'
+DETECTOR = f"""
 _base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
 model = dict(
-    backbone=dict(arch='nano'),
-    neck=dict(in_channels=[32, 64, 160, 256], out_channels=32),
+    backbone=dict(arch=dict(_delete_=True, {NARROW})),
+    neck=dict(in_channels=[8, 16, 32, 64], out_channels=32),
     rpn_head=dict(in_channels=32, feat_channels=32),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=32),
@@ -68,14 +63,14 @@ STOCK_TOOL_BASES = """
 _base_ = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
 custom_imports = dict(imports=['mmattn'])
 """
-STOCK_TOOL_BACKBONE = "dict(_delete_=True, type='mmattn.IViT', arch='nano')"
+STOCK_TOOL_BACKBONE = f"dict(_delete_=True, type='mmattn.IViT', arch=dict({NARROW}))"
 CONFIGS = {
     'detector': DETECTOR,
     'classifier': CLASSIFIER,
     'segmentor': SEGMENTOR,
     'stock': STOCK_TOOL_BASES
     + DETECTOR.replace("_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'", '').replace(
-        "dict(arch='nano')", STOCK_TOOL_BACKBONE
+        f'dict(arch=dict(_delete_=True, {NARROW}))', STOCK_TOOL_BACKBONE
     ),
 }
 
