@@ -5,16 +5,12 @@ import csv
 import numpy as np
 import pytest
 import torch
+from idx_files import idx
 
-for package in ('mmengine', 'timm'):
-    pytest.importorskip(package)
-
-from idx_files import idx  # noqa: E402
-
-from mmattn.datasets.fashion_mnist import FILES  # noqa: E402
-from tools.dev.start_tables import gain_table  # noqa: E402
-from tools.evidence import donor_starts  # noqa: E402
-from tools.evidence.paired_tests import UNDECIDED  # noqa: E402
+from mmattn.datasets.fashion_mnist import FILES
+from tools.dev.start_tables import gain_table
+from tools.evidence import donor_starts
+from tools.evidence.paired_tests import UNDECIDED
 
 
 @pytest.fixture
@@ -58,12 +54,14 @@ def test_runs_are_added_once_and_differ_in_the_start_alone(
     assert not torch.equal(random[name], donor[name])
 
 
-def test_a_step_trains():
+def test_a_step_trains(monkeypatch):
+    monkeypatch.setattr(donor_starts, 'WARMUP', 1)
+    monkeypatch.setattr(donor_starts, 'BATCH', 4)
     data = donor_starts.Data(torch.full((4, 32, 32), 9).byte(), torch.zeros(4).long())
     pair = donor_starts.PAIRS['DeiT, ViT with iMHSA']
     model = donor_starts.PooledClassifier(pair.ours(), 5)
     before = model.head.bias.clone()
-    donor_starts.train(model, data, pair.size, donor_starts.WARMUP + 1)
+    donor_starts.train(model, data, pair.size, 2)
     assert model.head.bias[0] > before[0]
     assert donor_starts.accuracy(model, data, pair.size) in (0, 100)
 
