@@ -15,8 +15,6 @@ import pytest
 from PIL import Image
 
 pytestmark = pytest.mark.slow
-for package in ('mmdet', 'mmseg', 'mmpretrain', 'gradio', 'supervision', 'pycocotools'):
-    pytest.importorskip(package)
 sync_api = pytest.importorskip('playwright.sync_api')
 BROWSER = shutil.which('chromium') or shutil.which('google-chrome')
 if BROWSER is None:

@@ -2,17 +2,13 @@
 
 import numpy as np
 import pytest
+import small_deformable_detr
 import torch
+from mmengine.dataset import pseudo_collate
+from predictor_models import classifier, detector, noise, segmentor
+from torch.testing import assert_close
 
-for package in ('mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(package)
-
-import small_deformable_detr  # noqa: E402
-from mmengine.dataset import pseudo_collate  # noqa: E402
-from predictor_models import classifier, detector, noise, segmentor  # noqa: E402
-from torch.testing import assert_close  # noqa: E402
-
-from mmattn.analysis import (  # noqa: E402
+from mmattn.analysis import (
     AttentionKernels,
     MultiScalePoints,
     SamplingPoints,
@@ -20,8 +16,8 @@ from mmattn.analysis import (  # noqa: E402
     multi_scale_points,
     sampling_points,
 )
-from mmattn.apis import Predictor  # noqa: E402
-from mmattn.web.inside import LEVELS, Inside, look_inside, panels  # noqa: E402
+from mmattn.apis import Predictor
+from mmattn.web.inside import LEVELS, Inside, look_inside, panels
 
 DAT = dict(
     type='mmattn.DATPlusPlus',

@@ -2,12 +2,9 @@
 
 import pytest
 
-for package in ('mmdet', 'mmseg', 'mmpretrain'):
-    pytest.importorskip(package)
-
-from mmattn.engine.run_configs import record_config  # noqa: E402
-from mmattn.web import models  # noqa: E402
-from mmattn.web.models import Models, Source, offered_models  # noqa: E402
+from mmattn.engine.run_configs import record_config
+from mmattn.web import models
+from mmattn.web.models import Models, Source, offered_models
 
 
 def write_run(folder, checkpoint=True):
