@@ -271,6 +271,12 @@ def out_and_lse(q: Tensor, *tensors: Tensor | None, **settings):
     return _empty_like(q), q.new_empty(B, M, N, dtype=compute_dtype(q.dtype))
 
 
+def out_and_statistics(q: Tensor, *tensors: Tensor | None, backend: str, **settings):
+    """Return what `out_and_lse` does, with no statistics by the backend 'torch'."""
+    out, lse = out_and_lse(q)
+    return out, lse.new_empty(0) if backend == 'torch' else lse
+
+
 def _tensors(count: int) -> str:
     return 'Tensor' if count == 1 else f'({", ".join(["Tensor"] * count)})'
 

@@ -69,7 +69,7 @@ def test_masks_are_credited(soft):
 
 @pytest.mark.parametrize('side', [(2, 6), (20, 30), (50, 60)], ids=str)
 def test_windows_count_whatever_they_are_run_in(side):
-    """Small maps run as dense attention, larger ones in tiles, then as a stencil."""
+    """Tiles multiply more keys than a window has."""
     layer = NeighborhoodAttention(3, 1, kernel_size=5)
     model = Calls(lambda x: layer(x.permute(0, 2, 3, 1)))
     model.layer = layer

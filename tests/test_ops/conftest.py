@@ -7,7 +7,7 @@ import torch
 from interpreter import INTERPRETED, Interpreter
 
 from mmattn.ops.landmark_attention import torch_impl as landmark_impl
-from mmattn.ops.masked_attention import torch_impl
+from mmattn.ops.masked_attention import decomposition
 
 # PyTorch remembers its constructors when a device context is first used. It must not
 # remember those that the next fixture puts in their place.
@@ -60,12 +60,11 @@ def _filling(function):
 
 @pytest.fixture(autouse=True)
 def small_maps_do_not_take_the_definition(monkeypatch):
-    for module in (landmark_impl, torch_impl):
-        monkeypatch.setattr(module, 'REFERENCE_ELEMENTS', -1)
+    monkeypatch.setattr(landmark_impl, 'REFERENCE_ELEMENTS', -1)
 
 
 @pytest.fixture
 def linear(monkeypatch):
-    """Masked attention takes small maps the way of large ones."""
-    monkeypatch.setattr(torch_impl, 'DENSE_TOKENS', 0)
-    monkeypatch.setattr(torch_impl, 'SOFT_DENSE_TOKENS', 0)
+    """Masked attention cuts small maps into tiles, too."""
+    monkeypatch.setattr(decomposition, 'DENSE_TOKENS', 0)
+    monkeypatch.setattr(decomposition, 'TILE', 2)

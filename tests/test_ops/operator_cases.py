@@ -162,27 +162,13 @@ DEFORMABLE = dict(grid=(4, 5), K=5, M=2, D=4, G=1)
 SAMPLED = dict(Q=5, M=2, D=4)
 WINDOWS = dict(grid=(6, 9), K=3, M=2, D=4)
 LINEAR = {
-    'masked_attention.torch_impl.DENSE_TOKENS': 0,
-    'masked_attention.torch_impl.SOFT_DENSE_TOKENS': 0,
+    'masked_attention.decomposition.DENSE_TOKENS': 0,
+    'masked_attention.decomposition.TILE': 2,
 }
 PRODUCTS = {'deformable_attention.torch_impl.REFERENCE_PAIRS': 0}
 EACH_HEAD = {
     'ms_deform_attn.torch_impl.SAMPLES_OF_A_HEAD': 0,
     'ms_deform_attn.torch_impl.SAMPLES_PER_PIXEL': 0,
-}
-# Of neighborhood attention, by TILED_PIXELS, DENSE_PIXELS and BORDER_TILE.
-WINDOW_FORMS = {
-    name: {
-        'neighborhood_attention.stencil.TILED_PIXELS': tiled,
-        'neighborhood_attention.tiles.DENSE_PIXELS': dense,
-        'neighborhood_attention.tiles.BORDER_TILE': border,
-    }
-    for name, tiled, dense, border in (
-        ('dense', 10**9, 10**9, 14),
-        ('tiles', 10**9, 0, 14),
-        ('stencil', 0, 0, 4),
-        ('stencil-whole-border', 0, 0, 10**9),
-    )
 }
 CASES = {
     'landmark': Case('landmark_attention', LANDMARK, dynamic=dict(N=13, B=3)),
@@ -200,10 +186,7 @@ CASES = {
     ),
     'masked, dense': Case('masked_attention', dict(MASKED, bias=True), repeats=True),
     'masked, soft': Case(
-        'masked_attention', dict(MASKED, alpha=True), LINEAR, dict(grid=(9, 8), B=3)
-    ),
-    'masked, soft, dense': Case(
-        'masked_attention', dict(MASKED, alpha=True), repeats=True
+        'masked_attention', dict(MASKED, alpha=True), {}, dict(grid=(9, 8), B=3)
     ),
     'structure-aware': Case(
         'structure_aware_attention', dict(CIRCULAR, grid=(5, 7)), dynamic=dict(B=5)
@@ -236,16 +219,9 @@ CASES = {
         )
         for form, settings in FORMS.items()
     },
-    **{
-        f'neighborhood, {form}': Case(
-            'neighborhood_attention',
-            WINDOWS,
-            WINDOW_FORMS[form],
-            dict(grid=(7, 11), B=3),
-            repeats=form != 'dense',
-        )
-        for form in ('dense', 'tiles', 'stencil')
-    },
+    'neighborhood': Case(
+        'neighborhood_attention', WINDOWS, {}, dict(grid=(7, 11), B=3)
+    ),
 }
 
 

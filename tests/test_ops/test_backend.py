@@ -1,7 +1,6 @@
 """Choice of the implementation that runs a call."""
 
 import functools
-import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -16,9 +15,9 @@ from operator_cases import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.ops import extension, masked_attention, triton_launch
+from mmattn.ops import extension, triton_launch
 from mmattn.ops.ms_deform_attn import triton_impl as ms_deform_triton
-from tools.benchmark.inputs import make_landmark_inputs, make_masked_inputs
+from tools.benchmark.inputs import make_landmark_inputs
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,6 @@ def test_backend_that_runs_on_the_cpu_alone(name):
             'landmark_attention.torch_impl.REFERENCE_ELEMENTS',
             2 * 3 * 100,
         ),
-        ('masked', 'masked_attention.torch_impl.REFERENCE_ELEMENTS', 2 * 2 * 21**2),
         ('deformable', 'deformable_attention.torch_impl.REFERENCE_PAIRS', 20 * 5),
     ],
 )
@@ -161,14 +159,3 @@ def test_kernels_that_count_above_the_reference_are_not_chosen(
         choose = functools.partial(REGISTERED['landmark_attention'].choose, *inputs)
         assert choose() == backend
         assert choose(requested='triton') == 'triton'
-
-
-def test_head_counts_of_small_maps_are_those_that_are_masked(monkeypatch):
-    module = importlib.import_module('mmattn.ops.masked_attention.torch_impl')
-    q, k, v, *_ = make_masked_inputs(grid=(7, 5), num_special=1, B=2, M=3)
-    v.requires_grad_()
-    for limit, num_kernels in ((2 * 2 * 36**2, 0), (2 * 2 * 36**2 - 1, 1)):
-        monkeypatch.setattr(module, 'REFERENCE_ELEMENTS', limit)
-        out = masked_attention(q, k, v, (7, 5), num_special=1, masked_heads=2)
-        names = [type(node).__name__ for node, _ in out.grad_fn.next_functions]
-        assert sum('masked_attention' in name for name in names) == num_kernels

@@ -330,7 +330,7 @@ TINY = {
     'deformable': dict(grid=(2, 3), D=2, K=3),
     'deformable, any table': dict(grid=(2, 3), D=2, K=3),
     'ms-deform, offsets in boxes': dict(shapes=((3, 4), (2, 1)), Q=2, D=2),
-    'neighborhood, dense': dict(grid=(4, 3), M=1, D=2),
+    'neighborhood': dict(grid=(4, 3), M=1, D=2),
 }
 
 

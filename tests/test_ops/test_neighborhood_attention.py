@@ -6,10 +6,8 @@ from itertools import product
 import compiled_extension
 import pytest
 import torch
-from kept_tensors import check_nothing_kept
 from largest_tensor import LargestTensor
-from operator_cases import WINDOW_FORMS as FORMS
-from operator_cases import names_of, take_form
+from operator_cases import names_of
 from operator_checks import (
     check_decomposition,
     check_operator,
@@ -19,8 +17,8 @@ from operator_checks import (
 from torch import Tensor
 from triton_devices import every_triton
 
-from mmattn.ops import neighborhood_attention, triton_launch
-from mmattn.ops.neighborhood_attention import stencil, tiles, triton_impl
+from mmattn.ops import neighborhood_attention, pieces, triton_launch
+from mmattn.ops.neighborhood_attention import triton_impl
 from mmattn.ops.neighborhood_attention.reference import neighborhood_attention_reference
 from tools.benchmark.inputs import make_neighborhood_inputs as make_inputs
 from tools.benchmark.tolerances import run_with_grads
@@ -37,11 +35,6 @@ SHAPES = {
     'several tiles': dict(grid=(17, 23), K=3, B=1, M=2),
 }
 every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
-
-
-@pytest.fixture(params=FORMS)
-def every_form(request, monkeypatch):
-    take_form(monkeypatch, FORMS[request.param])
 
 
 def by_loops(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> Tensor:
@@ -81,10 +74,16 @@ def test_reference_against_loops(shape):
     )
 
 
-@every_case(2, shape=SHAPES, form=FORMS)
-def test_every_form(monkeypatch, shape, form, dtype):
-    take_form(monkeypatch, form)
+@every_case(2, shape=SHAPES | {'31x44': dict(grid=(31, 44), K=7, B=1, M=1, D=3)})
+def test_tiles(shape, dtype):
     check_operator(backend('torch'), make_inputs(**shape, dtype=dtype))
+
+
+@pytest.mark.parametrize('heads', [1, 2, 4])
+def test_pieces(monkeypatch, heads):
+    """One head, two of three, and an image and a third."""
+    monkeypatch.setattr(pieces, 'ELEMENTS', heads * 9 * 8 * 81)
+    check_operator(backend('torch'), make_inputs(B=3))
 
 
 @pytest.mark.parametrize('name', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
@@ -106,50 +105,23 @@ def test_nan_stays_in_its_windows(compiled, name, position):
     assert out.isnan().sum() == 20 * out.shape[-1]
 
 
-def test_all_forms_agree_on_a_large_map(monkeypatch):
-    """Take more than two tiles a side, the last ones incomplete."""
-    shape = dict(grid=(31, 44), K=7, B=1, M=1, D=3)
-    inputs = make_inputs(**shape, dtype=torch.float64)
-    for form in FORMS:
-        take_form(monkeypatch, FORMS[form])
-        check_operator(backend('torch'), inputs)
-
-
-def test_form_depends_on_the_size(monkeypatch):
-    forms = []
-
-    def attend_part(q, k, v, rpb, part):
-        rows, _ = tiles.cut_part(part, q, rpb)
-        forms.append((part, len(rows.queries)))
-        return tiles.attend_part(q, k, v, rpb, part)
-
-    monkeypatch.setattr(stencil, 'attend_part', attend_part)
-    for grid in ((14, 14), (28, 28), (56, 56)):
-        backend('torch')(*make_inputs(grid=grid, K=7, B=1, M=1, D=1))
-    assert forms == [('map', 1), ('map', 4), ('rows', 2), ('columns', 4)]
-
-
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=str)
-def test_large_scores_stay_finite(every_form, dtype):
+def test_large_scores_stay_finite(dtype):
     q, k, v, rpb = make_inputs(dtype=dtype)
     out, grads = run_with_grads(backend('torch'), [q * 100, k * 100, v, rpb * 100])
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
-@pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('position', range(3), ids=NAMES[:3])
-def test_nan_stays_in_its_tiles(monkeypatch, form, position):
+def test_nan_stays_in_its_tiles(position):
     """A NaN query is in its row alone, a NaN key or value in the tiles that hold it."""
-    take_form(monkeypatch, FORMS[form])
-    monkeypatch.setattr(tiles, 'BORDER_TILE', 4)
     inputs = make_inputs(grid=(25, 27), K=5)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 2, 1] = float('nan')
     out, grads = run_with_grads(backend('torch'), inputs)
     for x in (out, *grads[:3]):
         assert x[1].isfinite().all() and x[:, :, :, [0, 2]].isfinite().all()
-        if form != 'dense':  # which is one tile
-            assert x[:, 12:].isfinite().all() and x[:, :, 12:].isfinite().all()
+        assert x[:, 12:].isfinite().all() and x[:, :, 12:].isfinite().all()
     broken = out[0, :, :, 1].isnan().any(-1)
     if position == 0:
         assert broken[1, 2] and broken.sum() == 1
@@ -157,14 +129,15 @@ def test_nan_stays_in_its_tiles(monkeypatch, form, position):
         assert broken[:4, :5].all()
 
 
-def test_memory_of_a_large_map_is_linear():
+@pytest.mark.parametrize('name', ['torch', None])
+def test_memory_of_a_large_map_is_linear(name):
     def largest(grid):
         leaves = [
             x.detach().requires_grad_()
             for x in make_inputs(grid=grid, K=7, B=1, M=1, D=32)
         ]
         with LargestTensor() as watch:
-            neighborhood_attention(*leaves).sum().backward()
+            backend(name)(*leaves).sum().backward()
         return watch.numel / leaves[0].numel()
 
     assert largest((60, 100)) == pytest.approx(largest((60, 50)), rel=0.1)
@@ -234,15 +207,3 @@ def test_maps_whose_offsets_need_64_bits(monkeypatch):
 @every_case(narrow=False, shape=SHAPES)
 def test_decomposition(shape, dtype):
     check_decomposition('neighborhood_attention', dtype=dtype, **shape)
-
-
-def test_tiles_of_a_gpu_are_not_kept():
-    """A CUDA graph would overwrite them."""
-    with check_nothing_kept():
-        q, rpb = (
-            torch.empty(shape, device='meta')
-            for shape in ((1, 20, 30, 1, 4), (1, 5, 5))
-        )
-        for part in ('map', 'rows', 'columns'):
-            tiles.cut_part(part, q, rpb)
-        del q, rpb

@@ -23,7 +23,7 @@ CALLS = {
 @pytest.mark.parametrize('name, call', CALLS.values(), ids=CALLS)
 def test_real_shapes(name, call, dtype):
     if name == 'neighborhood_attention':
-        check_call(call, 'tiles', dtype, 'cuda')
+        check_call(call, 'torch', dtype, 'cuda')
         check_call(call, None, torch.float64, 'cuda')
     check_call(call, 'triton', dtype, 'cuda')
 

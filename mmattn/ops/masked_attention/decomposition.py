@@ -23,6 +23,9 @@ from ..precision import compute_dtype
 from .reference import masked_attention_reference
 
 TILE = 4  # queries of a tile along one axis
+# The score of no weight, finite also when added twice: a query that only fills a tile
+# has no key, and a softmax of -inf would leave NaN in the gradient.
+LOWEST = torch.finfo(torch.float32).min / 4
 DENSE_TOKENS = 256  # with at most as many tokens, N x N products are the fastest
 
 
@@ -40,8 +43,7 @@ def masked_attention_decomposition(
 ) -> Tensor:
     """Return `mmattn.ops.masked_attention` with all heads masked."""
     N, dtype, storage = q.shape[1], compute_dtype(q.dtype), q.dtype
-    least = max(DENSE_TOKENS, (TILE + kernel_size - 1) ** 2)
-    if alpha is not None or (isinstance(N, int) and N <= least):
+    if alpha is not None or keys_of_a_tile(N, kernel_size) == N:
         return masked_attention_reference(
             q,
             k,
@@ -65,6 +67,12 @@ def masked_attention_decomposition(
     return out.to(storage)
 
 
+def keys_of_a_tile(N: int | torch.SymInt, kernel_size: int) -> int | torch.SymInt:
+    """Return how many keys a query multiplies, which are all N on small maps."""
+    around = (TILE + kernel_size - 1) ** 2
+    return N if isinstance(N, int) and N <= max(DENSE_TOKENS, around) else around
+
+
 def _attend(q, k, v, special_k, special_v, bias, R, mask_fill):
     """Attend from scaled queries (B, H, W, M, D) to a map and special tokens."""
     H, W = q.shape[1:3]
@@ -85,7 +93,7 @@ def _attend(q, k, v, special_k, special_v, bias, R, mask_fill):
     in_map = in_map.flatten(2).flatten(0, 1)[:, None]  # (n * m, 1, S * V)
 
     all_scores, all_values = [_scores(q, k, bias, R, T, U, mask_fill)], [v]
-    all_scores[0] = all_scores[0] + in_map.log()
+    all_scores[0] = all_scores[0] + in_map.log().clamp(min=LOWEST)
     if special_k.shape[2]:
         all_scores.append(q @ special_k[:, :, None].mT)
         all_values.append(special_v[:, :, None].expand(-1, -1, n * m, -1, -1))
@@ -111,6 +119,6 @@ def _scores(q, k, bias, R, T, U, mask_fill):
     scores = q @ k.mT
     if mask_fill == 'neg_inf':
         table = q.new_zeros(1, R, R) if bias is None else bias
-        return scores + spread(table, T, U, -torch.inf)[:, None]
+        return scores + spread(table, T, U, LOWEST)[:, None]
     scores = scores * spread(q.new_ones(1, R, R), T, U, 0)
     return scores if bias is None else scores + spread(bias, T, U, 0)[:, None]

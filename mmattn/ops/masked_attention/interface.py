@@ -12,7 +12,7 @@ from mmattn.errors import UserError
 from ..checks import check_one_device, check_qkv, check_shape
 from ..derivatives import needs_reference
 from ..exporting import copied
-from ..operator import REFERENCE, Operator, out_and_lse
+from ..operator import REFERENCE, Operator, out_and_statistics
 from ..precision import cast_under_autocast, without_autocast
 from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import masked_attention_decomposition
@@ -67,8 +67,8 @@ def masked_attention(
         backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It computes the masked heads; global heads go through
             PyTorch's `scaled_dot_product_attention`. Only 'reference' supports second
-            derivatives. None is 'reference' in forward mode, under `torch.func.grad`,
-            and on CPUs where very small maps need gradients.
+            derivatives. None is 'reference' in forward mode and under
+            `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -187,9 +187,8 @@ OPERATOR = Operator(
     {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alpha',
     settings='SymInt[] grid, SymInt kernel_size, SymInt num_special, str mask_fill',
-    outputs=out_and_lse,
+    outputs=out_and_statistics,
     example=_example,
     saved=('out', 'lse'),
-    prefers_reference=torch_impl.prefers_reference,
     decomposition=masked_attention_decomposition,
 )

@@ -1,28 +1,24 @@
-"""Masked attention on CPUs: dense on small maps, by the stencil on others."""
+"""Masked attention in PyTorch on CPUs: hard masks by tiles, soft ones by rows.
+
+`decomposition.py` has the tiles, and a piece is all tokens of some heads. A piece of a
+soft mask is some rows of the definition's scores.
+"""
+
+from collections.abc import Iterator
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from .. import pieces
 from ..checks import device_reason
-from . import torch_dense, torch_soft, torch_stencil
+from ..pieces import Piece
+from ..precision import compute_dtype
+from .decomposition import keys_of_a_tile, masked_attention_decomposition
+from .reference import attention_under_mask
 
-# Up to this many tokens, N x N products are the fastest.
-DENSE_TOKENS = 256
-SOFT_DENSE_TOKENS = 600
-
-# Up to this many elements of the (B, M, N, N) maps, autograd of the reference is faster.
-REFERENCE_ELEMENTS = 300_000
-
-
-def prefers_reference(q: Tensor, *tensors: Tensor | None, needs_grad: bool) -> bool:
-    """Return whether a forward and a backward of the reference are faster.
-
-    Compiled graphs, which may run at all sizes, keep the kernel.
-    """
-    if not needs_grad or torch.compiler.is_compiling():
-        return False
-    B, N, M, _ = q.shape
-    return B * M * N**2 <= REFERENCE_ELEMENTS
+ALL = slice(None)
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
@@ -31,34 +27,44 @@ def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
 
 
 def forward(q, k, v, bias, alpha, **stencil):
-    """Return the output and each row's log of the sum of exponentials (B, M, N)."""
-    if _is_small(q, alpha, **stencil):
-        return torch_dense.forward(q, k, v, bias, alpha, **stencil)
-    if alpha is not None:
-        return torch_soft.forward(q, k, v, alpha, **stencil)
-    return torch_stencil.forward(q, k, v, bias, **stencil)
+    """Return the output, and no statistics."""
+    tensors = q, k, v, bias, alpha
+    out = torch.empty(q.shape, dtype=q.dtype)
+    pieces.forward(_pieces(q, alpha, stencil), tensors, out)
+    return out, q.new_empty(0, dtype=compute_dtype(q.dtype))
 
 
 def backward(grad, out, lse, q, k, v, bias, alpha, **stencil):
     """Return the gradients of q, k, v, bias and alpha."""
-    if _is_small(q, alpha, **stencil):
-        grads = torch_dense.backward(grad, out, lse, q, k, v, bias, alpha, **stencil)
-    elif alpha is not None:
-        grads = torch_soft.backward(grad, out, lse, q, k, v, alpha, **stencil)
-    else:
-        grads = torch_stencil.backward(grad, lse, q, k, v, bias, **stencil)
-    *grads, dbias, dalpha = grads
-    return (
-        *grads,
-        None if bias is None else dbias.to(bias.dtype),
-        None if alpha is None else dalpha.to(alpha.dtype),
-    )
+    return pieces.backward(_pieces(q, alpha, stencil), (q, k, v, bias, alpha), grad)
 
 
-def _is_small(q, alpha, *, kernel_size, num_special, **stencil) -> bool:
-    """Return whether N x N products are faster than the stencil.
+def _pieces(q: Tensor, alpha: Tensor | None, stencil: dict) -> Iterator[Piece]:
+    B, N, M, _ = q.shape
+    if alpha is None:
+        attend = partial(masked_attention_decomposition, **stencil)
+        elements = N * keys_of_a_tile(N, stencil['kernel_size'])
+        for images, heads in pieces.split(B, M, elements=elements):
+            part = images, ALL, heads
+            yield Piece(attend, part, (part, part, part, heads, heads))
+        return
+    for images, heads, rows in pieces.split(B, M, N, elements=N):
+        attend = partial(_attend_softly, _mask(rows, **stencil))
+        part, keys = (images, rows, heads), (images, ALL, heads)
+        yield Piece(attend, part, (part, keys, keys, heads, heads))
 
-    The stencil requires maps with more tokens than a row has neighbors.
-    """
-    tokens = DENSE_TOKENS if alpha is None else SOFT_DENSE_TOKENS
-    return q.shape[1] <= max(tokens, kernel_size**2 + num_special)
+
+def _attend_softly(mask, q, k, v, bias, alpha):
+    return attention_under_mask(q, k, v, mask, bias, alpha)
+
+
+def _mask(rows: slice, *, grid, kernel_size, num_special, mask_fill) -> Tensor:
+    """Return some rows of `neighborhood_mask`, without the others."""
+    patches = torch.arange(grid[0] * grid[1])
+    first, last = (max(i - num_special, 0) for i in (rows.start, rows.stop))
+    near = [
+        (x[first:last, None] - x).abs() <= kernel_size // 2
+        for x in (patches // grid[1], patches % grid[1])
+    ]
+    num_special_rows = rows.stop - rows.start - (last - first)
+    return F.pad(near[0] & near[1], (num_special, 0, num_special_rows, 0), value=True)

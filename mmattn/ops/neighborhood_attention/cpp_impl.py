@@ -4,16 +4,12 @@ from torch import Tensor
 
 from .. import local_attention
 from ..local_attention import Window
+from .reference import window_width
 
 
 def unsupported(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> str | None:
     """Return why this backend does not support a call, or None."""
     return local_attention.unsupported(q, k, v)
-
-
-def has_statistics(q: Tensor) -> bool:
-    """Return whether the forward returns the log-sum-exp of each row."""
-    return True
 
 
 def forward(q, k, v, rpb):
@@ -33,4 +29,4 @@ def backward(grad, out, lse, q, k, v, rpb):
 
 
 def _window(q: Tensor, rpb: Tensor) -> Window:
-    return Window(tuple(q.shape[1:3]), (rpb.shape[1] + 1) // 2, 0, False, False)
+    return Window(tuple(q.shape[1:3]), window_width(rpb), 0, False, False)

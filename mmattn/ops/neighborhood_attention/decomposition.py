@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..map_tiles import count_tiles, even_size, gather, join, positions, spread
 from ..precision import compute_dtype
+from .reference import window_width
 
 
 def neighborhood_attention_decomposition(
@@ -17,7 +18,7 @@ def neighborhood_attention_decomposition(
 ) -> Tensor:
     """Return what `mmattn.ops.neighborhood_attention` does."""
     H, W, _, D = q.shape[1:]
-    K = (rpb.shape[1] + 1) // 2
+    K = window_width(rpb)
     dtype, storage = compute_dtype(q.dtype), q.dtype
     q, k, v, rpb = (x.to(dtype) for x in (q * D**-0.5, k, v, rpb))
     T, U = (even_size(side, K) for side in (H, W))

@@ -6,8 +6,7 @@ from torch import Tensor
 from mmattn.errors import UserError
 
 from ..checks import check_not_empty, check_one_device, check_one_dtype, check_shape
-from ..exporting import is_exporting
-from ..operator import Operator, out_and_lse
+from ..operator import Operator, out_and_statistics
 from ..precision import cast_under_autocast, without_autocast
 from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import neighborhood_attention_decomposition
@@ -79,11 +78,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor):
 
 def _outputs(q: Tensor, *tensors: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     """Return empty tensors for the output and the statistics."""
-    out, lse = out_and_lse(q.flatten(1, 2))
-    if is_exporting():  # a program for all sizes; nothing reads them
-        return out.view(q.shape), lse.new_empty(0)
-    has_statistics = OPERATOR.backends[backend].has_statistics(q)
-    return out.view(q.shape), lse if has_statistics else lse.new_empty(0)
+    out, lse = out_and_statistics(q.flatten(1, 2), backend=backend)
+    return out.view(q.shape), lse
 
 
 def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:

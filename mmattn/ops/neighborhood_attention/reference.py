@@ -11,6 +11,11 @@ from torch import Tensor
 from ..precision import compute_dtype
 
 
+def window_width(rpb: Tensor) -> int:
+    """Return K of a table of biases (M, 2 K - 1, 2 K - 1)."""
+    return (rpb.shape[1] + 1) // 2
+
+
 def windows(side: int, K: int, device: torch.device) -> Tensor:
     """Return the K positions nearest to each position of an axis, shape (side, K).
 
@@ -26,7 +31,7 @@ def neighborhood_attention_reference(
 ) -> Tensor:
     """Return `mmattn.ops.neighborhood_attention` of the same arguments."""
     H, W, _, D = q.shape[1:]
-    K = (rpb.shape[1] + 1) // 2
+    K = window_width(rpb)
     rows, columns = (windows(side, K, q.device) for side in (H, W))  # (side, K)
     # Indices of the table: key minus query, and K - 1 where they are one pixel.
     y, x = (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import triton_launch as launch
-from .tiles import window_width
+from .reference import window_width
 
 MAX_WINDOW = 15
 
@@ -46,11 +46,6 @@ def unsupported(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> str | None:
     if (K := window_width(rpb)) > MAX_WINDOW:
         return f'supports windows of at most {MAX_WINDOW} pixels a side, got {K}'
     return None
-
-
-def has_statistics(q: Tensor) -> bool:
-    """Return whether the forward returns each row's log-sum-exp."""
-    return True
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> tuple[Tensor, Tensor]:
