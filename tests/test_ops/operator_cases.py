@@ -165,7 +165,6 @@ LINEAR = {
     'masked_attention.decomposition.DENSE_TOKENS': 0,
     'masked_attention.decomposition.TILE': 2,
 }
-PRODUCTS = {'deformable_attention.torch_impl.REFERENCE_PAIRS': 0}
 EACH_HEAD = {
     'ms_deform_attn.torch_impl.SAMPLES_OF_A_HEAD': 0,
     'ms_deform_attn.torch_impl.SAMPLES_PER_PIXEL': 0,
@@ -203,11 +202,11 @@ CASES = {
     'structure-aware, fft': Case(
         'structure_aware_attention', dict(CIRCULAR, grid=(3, 66)), repeats=True
     ),
-    'deformable': Case('deformable_attention', DEFORMABLE, PRODUCTS, dict(K=6, B=3)),
+    'deformable': Case('deformable_attention', DEFORMABLE, {}, dict(K=6, B=3)),
     'deformable, any table': Case(
         'deformable_attention',
         dict(DEFORMABLE, table_size=(3, 6), align_corners=False),
-        PRODUCTS,
+        {},
         dict(K=6, grid=(9, 8)),
     ),
     **{

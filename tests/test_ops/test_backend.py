@@ -121,11 +121,9 @@ def test_backend_that_runs_on_the_cpu_alone(name):
             'landmark_attention.torch_impl.REFERENCE_ELEMENTS',
             2 * 3 * 100,
         ),
-        ('deformable', 'deformable_attention.torch_impl.REFERENCE_PAIRS', 20 * 5),
     ],
 )
 def test_small_calls_take_the_reference(monkeypatch, name, size, limit):
-    """Those of deformable attention without gradients, too, and in compiled graphs."""
     monkeypatch.setattr(extension, 'UNAVAILABLE', 'not built')
     case = CASES[name]
     function, inputs = case.setup()
@@ -135,12 +133,11 @@ def test_small_calls_take_the_reference(monkeypatch, name, size, limit):
         take_form(monkeypatch, {size: at})
         assert choose() == backend and choose(requested='torch') == 'torch'
     take_form(monkeypatch, {size: limit})
-    always = case.operator == 'deformable_attention'
     with torch.no_grad():
-        assert choose() == ('reference' if always else 'torch')
+        assert choose() == 'torch'
     compiled = torch.compile(function, fullgraph=True, backend='eager')
     grad_fn = compiled(*inputs).grad_fn
-    assert always or case.operator in type(grad_fn).__name__
+    assert case.operator in type(grad_fn).__name__
     monkeypatch.setenv('MMATTN_BACKEND', 'torch')  # a request, too
     assert choose() == 'torch'
 

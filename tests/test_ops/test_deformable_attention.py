@@ -1,6 +1,5 @@
-"""Both forms of deformable attention on the CPU: definitions, oracles and the paths."""
+"""Deformable attention on the CPU: the definition, its oracles and the backends."""
 
-from functools import partial
 
 import compiled_extension
 import pytest
@@ -15,8 +14,9 @@ from operator_checks import (
     every_case,
 )
 
+from mmattn.ops import pieces
 from mmattn.ops.deformable_attention import cpp_impl, torch_impl
-from tools.benchmark.tolerances import assert_close, run_with_grads
+from tools.benchmark.tolerances import run_with_grads
 
 GRID = (7, 5)
 compiled = compiled_extension.compiled
@@ -64,19 +64,6 @@ def setup(request, backend):
     return make
 
 
-@pytest.fixture(autouse=True)
-def products(monkeypatch):
-    """Backend 'torch' is products for small inputs too."""
-    monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 0)
-
-
-@pytest.fixture
-def blocks(monkeypatch):
-    """Some rows and keys of one plane at a time."""
-    monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', 60)
-    monkeypatch.setattr(torch_impl, 'BLOCK_QUERIES', 15)
-
-
 def normalized(i, side, align_corners):
     """Return where `grid_sample` has pixel i of a side."""
     if align_corners:
@@ -113,19 +100,6 @@ def by_hats(grid, align_corners):
 
 
 @every_case(narrow=False, shape=SHAPES, align_corners=PLACES)
-def test_of_small_maps(setup, shape, dtype, align_corners, monkeypatch):
-    monkeypatch.setattr(torch_impl, 'REFERENCE_PAIRS', 1 << 18)
-    settings = dict(align_corners=align_corners, dtype=dtype)
-    function, inputs = setup('torch', **settings, **shape)
-    expected = run_with_grads(partial(function, backend='reference'), inputs)
-    out, grads = run_with_grads(function, inputs)
-    assert_close('out', expected[0], out)
-    assert out.is_contiguous()
-    for name, *pair in zip(NAMES, expected[1], grads, strict=True):
-        assert_close(name, *pair, dtype)
-
-
-@every_case(narrow=False, shape=SHAPES, align_corners=PLACES)
 def test_decomposition(shape, dtype, align_corners):
     settings = dict(align_corners=align_corners, dtype=dtype)
     check_decomposition('deformable_attention', **settings, **shape)
@@ -151,29 +125,29 @@ def test_cpu_backend(setup, shape, dtype, align_corners):
 
 
 @every_case(narrow=False, shape=SHAPES)
-def test_cpu_backend_in_blocks(setup, blocks, shape, dtype):
+def test_torch_in_pieces(setup, monkeypatch, shape, dtype):
+    monkeypatch.setattr(pieces, 'ELEMENTS', 60)
     check_operator(*setup(dtype=dtype, **shape))
 
 
-@pytest.mark.parametrize('elements', [300, 3000, 1 << 18])
-def test_heads_and_images_at_once(setup, monkeypatch, elements):
-    """Part of the heads of an image, some images, all."""
-    monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', elements)
+@pytest.mark.parametrize('elements', [300, 600, 1200, 1 << 18])
+def test_groups_and_images_at_once(setup, monkeypatch, elements):
+    """Some queries, some groups of an image, some images, all."""
+    monkeypatch.setattr(pieces, 'ELEMENTS', elements)
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4)))
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4), table_size=(6, 9)))
 
 
 @pytest.mark.parametrize('table_size', [None, (13, 13)], ids=['unit step', 'any'])
 def test_no_map_of_all_pairs_is_made(setup, monkeypatch, table_size):
-    monkeypatch.setattr(torch_impl, 'BLOCK_ELEMENTS', 1 << 14)
-    monkeypatch.setattr(torch_impl, 'BLOCK_QUERIES', 1 << 10)
+    monkeypatch.setattr(pieces, 'ELEMENTS', 1 << 14)
     grid, K = (40, 50), 200
     _, inputs = setup(grid=grid, K=K, B=1, M=2, G=1, table_size=table_size)
     settings = dict(grid=grid, align_corners=True)
     with LargestTensor() as largest:
         out, lse = torch_impl.forward(*inputs, **settings)
         torch_impl.backward(out, out, lse, *inputs, **settings)
-    # Of the pairs of one head there are 400 000; a padded table has 36 000 numbers.
+    # Of the pairs of one head there are 400 000; q has 32 000 numbers.
     assert largest.numel < 50_000
 
 

@@ -5,7 +5,7 @@ All in float64 on the CPU, where each operator has a kernel besides its definiti
 
 import pytest
 import torch
-from operator_cases import CASES, LEVELS, cpu_kernels, take_form
+from operator_cases import CASES, LEVELS, cpu_kernels
 from torch.autograd import forward_ad
 
 from mmattn.ops import pointwise_linear
@@ -16,11 +16,6 @@ NAMES = [name for name, case in CASES.items() if not case.repeats]
 OTHERS = {'pointwise': (pointwise_linear, [(2, 12, 4), (5, 4), (5,)])}
 every_operator = pytest.mark.parametrize('name', [*NAMES, *OTHERS])
 every_kernel = pytest.mark.parametrize('name', NAMES)
-
-
-@pytest.fixture(autouse=True)
-def kernels_on_small_inputs(monkeypatch):
-    take_form(monkeypatch, {'deformable_attention.torch_impl.REFERENCE_PAIRS': 0})
 
 
 def random(shapes, seed=0):

@@ -14,7 +14,7 @@ from ..checks import (
     check_one_dtype,
     check_shape,
 )
-from ..operator import Operator, out_and_lse
+from ..operator import Operator, out_and_statistics
 from ..precision import cast_under_autocast, without_autocast
 from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import deformable_attention_decomposition
@@ -48,15 +48,14 @@ def deformable_attention(
         grid: H and W of the queries.
         positions: normalized (x, y) of the keys, shape (B, G, K, 2). G divides M, and
             group g is that of the heads [g * M / G, (g + 1) * M / G).
-        table: shape (M, Th, Tw), of any size. The size (2 H - 1, 2 W - 1) with
-            `align_corners` is the fastest: a step from query to query is then a step in
-            the table.
+        table: shape (M, Th, Tw), of any size. With the size (2 H - 1, 2 W - 1) and
+            `align_corners` a step from query to query is a step in the table.
         align_corners: places the queries as `grid_sample` does. True puts the centers
             of the outer pixels at -1 and 1, as DAT++ does, and False their outer edges,
             as DAT does. The only pixel of a side lies at 0.
         backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It is 'reference' in forward mode and under
-            `torch.func.grad`, and on CPUs without 'cpp' for small maps.
+            `torch.func.grad`.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's
@@ -121,9 +120,8 @@ OPERATOR = Operator(
     {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table',
     settings='SymInt[] grid, bool align_corners',
-    outputs=out_and_lse,
+    outputs=out_and_statistics,
     example=_example,
     saved=('out', 'lse'),
-    prefers_reference=torch_impl.prefers_reference,
     decomposition=deformable_attention_decomposition,
 )

@@ -46,18 +46,14 @@ def side_positions(
     return (2 * torch.arange(side, dtype=dtype, device=device) + 1 - side) / steps
 
 
-def sampled_bias(
-    table: Tensor, positions: Tensor, grid: Sequence[int], *, align_corners: bool
-) -> Tensor:
-    """Return the bias of each query of the grid and each key, shape (B, M, H * W, K).
+def sampled_bias(table: Tensor, positions: Tensor, queries: Tensor) -> Tensor:
+    """Return the bias of each query and each key, shape (B, M, N, K).
 
-    `table` and `positions` are those of `mmattn.ops.deformable_attention`.
+    `table` and `positions` are those of `mmattn.ops.deformable_attention`, and
+    `queries` the positions of the queries, shape (N, 2).
     """
     B, G, K, _ = positions.shape
     M = table.shape[0]
-    queries = query_positions(
-        grid, align_corners, dtype=positions.dtype, device=positions.device
-    )
     displacement = (queries[:, None] - positions[:, :, None]) / 2  # (B, G, N, K, 2)
     tables = table.unflatten(0, (G, M // G)).repeat(B, 1, 1, 1)
     bias = sample_maps(tables, displacement.flatten(0, 1), align_corners=True)
@@ -77,8 +73,8 @@ def deformable_attention_reference(
     """Return `mmattn.ops.deformable_attention` of the same arguments."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     positions, table = positions.to(dtype), table.to(dtype)
-    bias = sampled_bias(table, positions, grid, align_corners=align_corners)
-    return attend(q, k, v, bias)
+    queries = query_positions(grid, align_corners, dtype=dtype, device=q.device)
+    return attend(q, k, v, sampled_bias(table, positions, queries))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
