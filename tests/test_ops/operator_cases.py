@@ -190,15 +190,6 @@ CASES = {
     'structure-aware': Case(
         'structure_aware_attention', dict(CIRCULAR, grid=(5, 7)), dynamic=dict(B=5)
     ),
-    'structure-aware, products': Case(
-        'structure_aware_attention',
-        dict(CIRCULAR, grid=(7, 6)),
-        {
-            'structure_aware_attention.torch_impl.PRODUCT_TOKENS': 0,
-            'structure_aware_attention.torch_impl.PRODUCT_HEADS': 0,
-        },
-        repeats=True,
-    ),
     'structure-aware, fft': Case(
         'structure_aware_attention', dict(CIRCULAR, grid=(3, 66)), repeats=True
     ),

@@ -2,7 +2,6 @@
 
 from functools import partial
 from itertools import product
-from math import prod
 
 import compiled_extension
 import pytest
@@ -15,10 +14,8 @@ from mmattn.ops.structure_aware_attention import (
     cpp_impl,
     rfft_grid,
     structure_aware_attention_circulant,
-    torch_circulant,
-    torch_fft,
+    structure_aware_attention_reference,
     torch_impl,
-    torch_products,
 )
 from tools.benchmark.inputs import make_structure_aware_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads
@@ -48,20 +45,15 @@ COMPILED_SHAPES = SHAPES | {
 }
 compiled = compiled_extension.compiled
 
-FORMS = {
-    'circulant': (torch_circulant, (7, 5)),
-    'fft': (torch_fft, (9, 8)),
-    'products': (torch_products, (7, 6)),
-}
-every_form = pytest.mark.parametrize('grid', FORMS, indirect=True)
+COMPILED = pytest.param('cpp', marks=compiled_extension.NEEDED)
 
 
-@pytest.fixture
-def grid(request, monkeypatch):
-    """Make a form that of the `cpu` backend, and return a grid to test it on."""
-    form, grid = FORMS[request.param]
-    monkeypatch.setattr(torch_impl, '_form', lambda q, grid: form)
-    return grid
+@pytest.fixture(params=['torch', COMPILED])
+def cpu_backend(request):
+    """Return a backend for CPUs; the extension is loaded first where it is needed."""
+    if request.param == 'cpp':
+        request.getfixturevalue('compiled')
+    return backend(request.param)
 
 
 def backend(name, grid=None):
@@ -103,72 +95,80 @@ def test_against_loops(name, grid):
     assert_close('out', by_loops(*inputs), backend(name)(*inputs))
 
 
+@pytest.mark.parametrize('name', ['reference', 'torch'])
 @every_case(shape=SHAPES)
-def test_every_form_against_circulant_matrices(monkeypatch, shape, dtype):
-    check = partial(
-        check_operator,
-        inputs=make_structure_aware_inputs(**shape, dtype=dtype),
+def test_against_circulant_matrices(name, shape, dtype):
+    check_operator(
+        backend(name),
+        make_structure_aware_inputs(**shape, dtype=dtype),
         expected=structure_aware_attention_circulant,
     )
-    check(backend('reference'))
-    for form, _ in FORMS.values():
-        monkeypatch.setattr(torch_impl, '_form', lambda q, grid, form=form: form)
-        check(backend('torch'))
 
 
 @pytest.mark.parametrize('shape', COMPILED_SHAPES.values(), ids=COMPILED_SHAPES)
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize('_', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
-def test_compiled_forward(compiled, shape, dtype, _):
+@pytest.mark.parametrize(
+    'dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str
+)
+@pytest.mark.parametrize('name', [COMPILED])
+def test_compiled(compiled, name, shape, dtype):
     inputs = make_structure_aware_inputs(**shape, dtype=dtype)
     if len(shape['grid']) > 2:
         with pytest.raises(ValueError, match='at most 2 sides, got 3'):
-            backend('cpp')(*inputs)
+            backend(name)(*inputs)
     else:
-        check_operator(backend('cpp'), inputs)
+        check_operator(backend(name), inputs)
 
 
-@every_form
+@pytest.mark.parametrize('threads', [2, 3])
+@pytest.mark.parametrize('name', [COMPILED])
+def test_compiled_in_threads(compiled, name, threads):
+    """Each thread sums gradients of the kernels for some pairs of heads."""
+    inputs = make_structure_aware_inputs(grid=(5, 6), B=2, M=3, D=5, K=2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check_operator(backend(name), inputs)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize('name', [COMPILED])
+def test_compiled_reads_packed_projections(compiled, name):
+    """As a module hands them over: views of one tensor, the gradient transposed."""
+    q, k, v, *weights = make_structure_aware_inputs(grid=(4, 6), M=3, D=8)
+    packed = torch.stack([q, k, v], 2).flatten(3)  # (B, N, 3, C)
+    expected, actual = (
+        run_with_grads(
+            lambda packed, *weights, name=name: backend(name)(
+                *packed.unflatten(3, (3, 8)).unbind(2), *weights
+            ).transpose(1, 3),
+            [packed, *weights],
+        )
+        for name in ('reference', name)
+    )
+    assert_close('out', expected[0], actual[0])
+    for e, a in zip(expected[1], actual[1], strict=True):
+        assert_close('grad', e, a)
+
+
 @pytest.mark.parametrize('chunk', [1, 1000])
-def test_cpu_backend_in_several_chunks(monkeypatch, grid, chunk):
+def test_torch_backend_in_several_chunks(monkeypatch, chunk):
     inputs = make_structure_aware_inputs(grid=(3, 4), B=3, M=4, D=3, K=5)
-    monkeypatch.setattr(torch_impl._form(inputs[0], grid), 'CHUNK_ELEMENTS', chunk)
+    monkeypatch.setattr(torch_impl, 'CHUNK_ELEMENTS', chunk)
     check_operator(backend('torch'), inputs)
 
 
-@pytest.mark.parametrize(
-    'form, shapes',
-    [
-        (torch_circulant, [(8, 7, 7, 2), (2, 5, 5, 60), (2, 3, 8, 8), (2, 49, 3)]),
-        (
-            torch_products,
-            [(8, 7, 7, 6), (8, 14, 14, 6), (1, 14, 32, 48), (4, 2, 7, 7, 12)],
-        ),
-        (torch_fft, [(8, 14, 14, 5), (8, 15, 14, 6), (1, 14, 33, 48), (9, 70, 1, 12)]),
-        (torch_fft, [(2, 65, 48), (4, 3, 5, 7, 12)]),
-    ],
-    ids=['circulant', 'products', 'fft', 'fft, other sides'],
-)
-def test_choice_of_the_form(form, shapes):
-    for B, *grid, M in shapes:
-        q = torch.empty(B, prod(grid), M, 16, device='meta')
-        assert torch_impl._form(q, tuple(grid)) is form, (B, grid, M)
-
-
-@pytest.mark.parametrize(
-    'form, grid',
-    [(torch_circulant, (4, 4)), (torch_fft, (14, 14)), (torch_products, (14, 14))],
-    ids=FORMS,
-)
-def test_cpu_backend_never_has_a_whole_map(monkeypatch, form, grid):
-    monkeypatch.setattr(form, 'CHUNK_ELEMENTS', 1 << 13)
+def test_torch_backend_never_has_a_whole_map(monkeypatch):
+    grid = (14, 14)
+    monkeypatch.setattr(torch_impl, 'CHUNK_ELEMENTS', 1 << 13)
     inputs = make_structure_aware_inputs(grid=grid, B=16, M=4, D=16, K=8)
-    halves = [*inputs[:3], *(rfft_grid(w, grid) for w in inputs[3:5]), inputs[5]]
+    halves = (torch.view_as_real(rfft_grid(w, grid)) for w in inputs[3:5])
+    inputs = [*inputs[:3], *halves, inputs[5]]
     with LargestTensor() as one_shot:
-        backend('reference')(*inputs)
+        structure_aware_attention_reference(*inputs, grid=grid)
     with LargestTensor() as chunked:
-        out, patterns = form.forward(*halves, grid=grid)
-        form.backward(out, patterns, *halves, grid=grid)
+        out, patterns = torch_impl.forward(*inputs, grid=grid)
+        torch_impl.backward(out, patterns, *inputs, grid=grid)
     assert one_shot.numel >= 8 * inputs[0].numel()
     assert chunked.numel <= 2 * inputs[0].numel()
 
@@ -198,18 +198,16 @@ def test_arbitrary_complex_half_spectra(grid):
         check_operator(function, singles, backends=['cpp'])
 
 
-@every_form
-def test_large_inputs_stay_finite(grid):
-    q, k, *rest = make_structure_aware_inputs(grid=grid, dtype=torch.float16)
-    out, grads = run_with_grads(backend('torch'), [q * 3000, k * 1e-3, *rest])
+def test_large_inputs_stay_finite(cpu_backend):
+    q, k, *rest = make_structure_aware_inputs(grid=(7, 5), dtype=torch.float16)
+    out, grads = run_with_grads(cpu_backend, [q * 3000, k * 1e-3, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
-@every_form
-def test_zero_queries_and_keys_have_finite_gradients(grid):
-    q, k, *rest = make_structure_aware_inputs(grid=grid)
+def test_zero_queries_and_keys_have_finite_gradients(cpu_backend):
+    q, k, *rest = make_structure_aware_inputs(grid=(7, 5))
     inputs = [torch.zeros_like(q), torch.zeros_like(k), *rest]
-    check_operator(backend('torch'), inputs)
+    check_operator(cpu_backend, inputs)
 
 
 def test_grid_may_be_given_with_kernels():

@@ -35,4 +35,9 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "structure_aware_attention_forward(Tensor q, Tensor k, Tensor v, Tensor w_a, "
       "Tensor w_b, Tensor bias, int[] grid, Tensor(a!) out, Tensor(b!) patterns) -> "
       "()");
+  library.def(
+      "structure_aware_attention_backward(Tensor grad, Tensor patterns, Tensor q, "
+      "Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias, int[] grid, "
+      "Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, Tensor(d!) grad_w_a, "
+      "Tensor(e!) grad_w_b, Tensor(f!) grad_bias) -> ()");
 }

@@ -1,27 +1,11 @@
-// Structure-aware attention on CPUs: the operator that Python calls.
+// Structure-aware attention on CPUs: the operators that Python calls.
+#include "structure_aware_attention_cpu.h"
+
 #include <cmath>
 #include <new>
 
 #include "instruction_sets.h"
-#include "storage.h"
 #include "tensors.h"
-
-namespace mmattn {
-
-struct StructureAwareCall {
-  int64_t B, H, W, M, D, K;
-  int64_t DP;  // channels of the kernels of k, padded with zeros
-  Storage storage;  // of q, k, v and out, (B, N, M, D)
-  const void *q, *k, *v;
-  void* out;
-  int64_t q_strides[3], k_strides[3], v_strides[3];
-  // Half-spectra with real and imaginary parts: (K, H, W / 2 + 1, 2, DP), (K, H,
-  // W / 2 + 1, 2); bias (K, DP).
-  const float *w_a, *w_b, *bias;
-  float* patterns;  // (B, M, K, N), zeros
-};
-
-}  // namespace mmattn
 
 #define MMATTN_KERNELS "structure_aware_attention_cpu_kernels.inl"
 #include "for_each_instruction_set.inl"
@@ -29,15 +13,18 @@ struct StructureAwareCall {
 namespace mmattn {
 namespace {
 
-void set_strides(const Tensor& x, int64_t (&strides)[3]) {
-  for (int i = 0; i < 3; ++i) {
-    strides[i] = x.stride(i);
-  }
+ChannelsOfHeads channels_of(const Tensor& x) {
+  return {x.mutable_data_ptr(), {x.stride(0), x.stride(1), x.stride(2)}};
 }
 
-void forward(
-    Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias,
-    std::vector<int64_t> grid, Tensor out, Tensor patterns) {
+float* floats_of(const Tensor& x) {
+  return static_cast<float*>(x.mutable_data_ptr());
+}
+
+StructureAwareCall make_call(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& w_a,
+    const Tensor& w_b, const Tensor& bias, const std::vector<int64_t>& grid,
+    const Tensor& patterns) {
   StructureAwareCall call{};
   call.B = q.size(0);
   call.H = grid[0];
@@ -45,22 +32,45 @@ void forward(
   call.M = q.size(2);
   call.D = q.size(3);
   call.K = w_b.size(0);
-  call.DP = bias.size(1);
   call.storage = storage_of(q);
-  call.q = q.mutable_data_ptr();
-  call.k = k.mutable_data_ptr();
-  call.v = v.mutable_data_ptr();
-  call.out = out.mutable_data_ptr();
-  set_strides(q, call.q_strides);
-  set_strides(k, call.k_strides);
-  set_strides(v, call.v_strides);
-  call.w_a = static_cast<const float*>(w_a.mutable_data_ptr());
-  call.w_b = static_cast<const float*>(w_b.mutable_data_ptr());
-  call.bias = static_cast<const float*>(bias.mutable_data_ptr());
-  call.patterns = static_cast<float*>(patterns.mutable_data_ptr());
-  const int64_t pairs = call.B * ((call.M + 1) / 2);
+  call.q = channels_of(q);
+  call.k = channels_of(k);
+  call.v = channels_of(v);
+  call.w_a = floats_of(w_a);
+  call.w_b = floats_of(w_b);
+  call.bias = floats_of(bias);
+  call.patterns = floats_of(patterns);
+  return call;
+}
+
+void forward(
+    Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias,
+    std::vector<int64_t> grid, Tensor out, Tensor patterns) {
+  StructureAwareCall call = make_call(q, k, v, w_a, w_b, bias, grid, patterns);
+  call.out = channels_of(out);
+  const int64_t pairs = call.num_pairs();
   torch::stable::parallel_for(0, pairs, 1, [&](int64_t begin, int64_t end) {
     MMATTN_DISPATCH(structure_aware_forward)(call, begin, end);
+  });
+}
+
+void backward(
+    Tensor grad, Tensor patterns, Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b,
+    Tensor bias, std::vector<int64_t> grid, Tensor grad_q, Tensor grad_k, Tensor grad_v,
+    Tensor grad_w_a, Tensor grad_w_b, Tensor grad_bias) {
+  StructureAwareCall call = make_call(q, k, v, w_a, w_b, bias, grid, patterns);
+  call.grad = channels_of(grad);
+  call.grad_q = channels_of(grad_q);
+  call.grad_k = channels_of(grad_k);
+  call.grad_v = channels_of(grad_v);
+  call.grad_w_a = floats_of(grad_w_a);
+  call.grad_w_b = floats_of(grad_w_b);
+  call.grad_bias = floats_of(grad_bias);
+  call.parts = grad_bias.size(0);
+  torch::stable::parallel_for(0, call.parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      MMATTN_DISPATCH(structure_aware_backward)(call, part);
+    }
   });
 }
 
@@ -69,4 +79,5 @@ void forward(
 
 STABLE_TORCH_LIBRARY_IMPL(mmattn_extension, CPU, library) {
   library.impl("structure_aware_attention_forward", TORCH_BOX(&mmattn::forward));
+  library.impl("structure_aware_attention_backward", TORCH_BOX(&mmattn::backward));
 }
