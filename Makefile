@@ -37,7 +37,7 @@ help:
 env: $(ALL) $(LIBRARY)
 
 $(PROGRAMS): EXTRAS := mm
-$(ALL): EXTRAS := mm,export,predict,web,tests,docs
+$(ALL): EXTRAS := mm,export,openvino,predict,web,tests,docs
 
 $(PROGRAMS) $(ALL): pyproject.toml setup.py $(wildcard requirements/*.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -51,7 +51,7 @@ def predict(
         str,
         typer.Argument(
             help='Work dir of a run, config, name of a config, checkpoint in a work '
-            "dir, exported .onnx or .pt2 file, or a demo's weights "
+            "dir, exported .onnx, .pt2 or .xml file, or a demo's weights "
             '(mmattn/hela-ivit-n).'
         ),
     ],
@@ -152,7 +152,8 @@ def web(
         str,
         typer.Argument(
             help='Work dir of a run, a folder of work dirs, config, name of a config, '
-            "exported .onnx or .pt2 file, or a demo's weights (mmattn/hela-ivit-n)."
+            "exported .onnx, .pt2 or .xml file, or a demo's weights "
+            '(mmattn/hela-ivit-n).'
         ),
     ] = RUNS,
     weights: Annotated[

@@ -14,7 +14,7 @@ CUDA = ('CUDAExecutionProvider', 'CPUExecutionProvider')
 
 
 class FileModel:
-    """An .onnx or .pt2 file; see `ConfigModel`.
+    """An .onnx, .pt2 or .xml file; see `ConfigModel`.
 
     Args:
         file: path of the file.
@@ -30,7 +30,8 @@ class FileModel:
         self, file: str, device: str | None = None, trust_checkpoint: bool = False
     ):
         kind = (device or 'cpu').partition(':')[0]
-        if kind not in ('cpu', 'cuda') or (kind == 'cuda' and file.endswith('.pt2')):
+        kinds = ('cpu', 'cuda') if file.endswith('.onnx') else ('cpu',)
+        if kind not in kinds:
             raise UserError(f'{file} does not support the device {device!r}')
         if kind == 'cuda' and CUDA[0] not in _providers():
             raise UserError(

@@ -15,7 +15,7 @@ from ..compat.mmengine_scopes import SCOPE, find_config
 from ..engine.run_configs import is_recorded
 from ..files import read_config_file
 
-EXPORTED = ('.onnx', '.pt2')
+EXPORTED = ('.onnx', '.pt2', '.xml')
 CHECKPOINTS = ('.pth', '.pt', '.safetensors')
 RANDOM = 'random'
 CHOICES = ('best', 'last')
@@ -66,7 +66,7 @@ def find_model(
         model: a config, its path, the name of one of our configs
             ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), one of another
             package ('mmdet::...'), the work dir of a run, a checkpoint in a work dir,
-            an exported .onnx or .pt2 file, or the name of a demo's weights
+            an exported .onnx, .pt2 or .xml file, or the name of a demo's weights
             ('mmattn/hela-ivit-n').
         weights: a checkpoint; for a work dir also 'best' or 'last', and by default the
             best one, else the last. 'random' keeps random weights.

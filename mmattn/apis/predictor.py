@@ -29,9 +29,9 @@ class Predictor:
 
     Args:
         model: work dir of a run; a config, its path or its name; a checkpoint in a work
-            dir; or an exported .onnx or .pt2 file. A name is that of one of our configs
-            ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), or one of
-            another package ('mmdet::...'), or that of a demo's weights, which
+            dir; or an exported file (.onnx, .pt2 or .xml). A name is that of one of our
+            configs ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), or
+            one of another package ('mmdet::...'), or that of a demo's weights, which
             `make demo` writes ('mmattn/hela-ivit-n').
         weights: path or address of a checkpoint, which must match the model exactly.
             A work dir also supports 'best' and 'last', and defaults to the best one,

@@ -1,7 +1,8 @@
-"""Write the model of a config as an ONNX file, a torch.export program or a web page.
+"""Write the model of a config for ONNX Runtime, OpenVINO or torch.export, or as a page.
 
 The file holds the names of the classes, the normalization and the size of images, so
-that `mmattn.export.load` runs it without the config. ONNX files need no PyTorch.
+that `mmattn.export.load` runs it without the config. Files for ONNX Runtime (.onnx)
+and OpenVINO (.xml) need no PyTorch.
 
 The checkpoint must match the model exactly. An existing file is kept unless --force.
 """
@@ -103,8 +104,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f'--verify: no image or folder at {args.verify}')
     if args.verify is not None and not images_at(args.verify):
         parser.error(f'--verify: no files in {args.verify}')
-    if args.web and args.format == 'pt2':
-        parser.error('--web: a page runs ONNX files, not --format pt2')
+    if args.web and args.format not in (None, 'onnx'):
+        parser.error(f'--web: a page runs ONNX files, not --format {args.format}')
     if not args.web and (args.examples or args.onnxruntime_web):
         parser.error('--examples and --onnxruntime-web require --web')
     return args

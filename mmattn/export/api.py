@@ -25,6 +25,7 @@ from .graphs import graph_of
 from .graphs.normalized import Normalized
 from .inputs import padded
 from .metadata import Metadata
+from .openvino_ir import IR, openvino_package
 from .preprocessing import class_names, image_steps, normalization, raw_channels
 from .runner import Runner
 from .verification import (
@@ -69,9 +70,10 @@ def export_model(
     cfg_options: Mapping | None = None,
     say: Callable[[str], None] = LOGGER.info,
 ) -> Metadata:
-    """Write the model of a config as an ONNX file or a torch.export program.
+    """Write the model of a config for ONNX Runtime, OpenVINO or torch.export.
 
-    Images are (B, 3, H, W). The metadata of a .pt2 file is in `<out>.json`, too.
+    Images are (B, 3, H, W). The metadata of a .pt2 file is in `<out>.json`, too. An
+    .xml file of OpenVINO has its weights in a .bin file beside it.
 
     Args:
         config: config of mmdet, mmseg or mmpretrain, or its path.
@@ -80,7 +82,8 @@ def export_model(
         out: file to write.
         shape: height and width. They are rounded up to multiples of the divisor to
             which the model pads images.
-        format: 'onnx' or 'pt2'; it defaults to the suffix of `out`.
+        format: 'onnx', 'pt2', or 'openvino' for an .xml file; it defaults to the
+            suffix of `out`.
         batch: images in a batch.
         dynamic: None for fixed sizes, 'batch', or 'size' for batch, height and width.
             The serialized model is compared with PyTorch at other sizes. A detector
@@ -104,17 +107,18 @@ def export_model(
 
     Raises:
         ExportError: the model, or one of its settings, cannot be exported.
-        FileExistsError: `out` or `<out>.json` exists, and `force` is not set.
+        ImportError: `openvino` is not installed, for that format.
+        FileExistsError: `out` or the file beside it exists, and `force` is not set.
         ValueError: an argument is not one of those above, or the checkpoint does not
             match the model.
         OSError: a file cannot be written. No half-written file is left. If this is
-            `<out>.json`, the .pt2 file stays, which has the same metadata.
+            `<out>.json`, the .pt2 file stays, which has the same metadata. If this is
+            the .xml file, the .bin file stays.
     """
     out = Path(out)
     format = _checked_format(out, format)
     _check(shape, batch, dynamic, normalize, input_dtype)
-    files = [out, Path(f'{out}.json')] if format == 'pt2' else [out]
-    _check_writable(files, force)
+    _check_writable(_files(out, format), force)
     cfg = config if isinstance(config, Config) else read_config_file(config)
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
@@ -154,9 +158,14 @@ def export_model(
         for line in found.lines():
             say(line)
         found.check()
-    write_atomically(out, content)
-    if format == 'pt2':
-        write_atomically(files[1], metadata.to_json().encode())
+    if format == 'onnx':
+        content = (content,)
+    elif format == 'pt2':
+        content = (content, metadata.to_json().encode())
+    else:
+        content = (content.weights, content.xml)
+    for file, part in zip(_files(out, format), content, strict=True):
+        write_atomically(file, part)
     return metadata
 
 
@@ -165,13 +174,13 @@ def export_graph(
     metadata: Metadata,
     format: str,
     verify: Iterable[Tensor | str | Path] | None = (),
-) -> tuple[bytes, Metadata]:
+) -> tuple[bytes | IR, Metadata]:
     """Return the content of a file with a graph, and its metadata with the outputs.
 
     Args:
         graph: see `mmattn.export.graphs`.
         metadata: how images are prepared for the graph.
-        format: 'onnx' or 'pt2'.
+        format: 'onnx', 'pt2' or 'openvino'.
         verify: see `export_model`; None runs noise of the example's size.
 
     Raises:
@@ -261,10 +270,22 @@ def _check_writable(files: Sequence[Path], force: bool):
 
 
 def _checked_format(out: Path, format: str | None) -> str:
-    format = format or out.suffix.removeprefix('.')
+    suffix = out.suffix.removeprefix('.')
+    format = format or ('openvino' if suffix == 'xml' else suffix)
     if format not in FORMATS:
         raise UserError(f'`format` must be one of {FORMATS}, got {format!r}')
+    if format == 'openvino':
+        openvino_package()
+        if suffix != 'xml':
+            raise UserError(f'a file for OpenVINO must end with .xml, got {out}')
     return format
+
+
+def _files(out: Path, format: str) -> list[Path]:
+    """Return the files of an export in the order in which they are written."""
+    if format == 'openvino':
+        return [out.with_suffix('.bin'), out]
+    return [out, Path(f'{out}.json')] if format == 'pt2' else [out]
 
 
 def _check(shape, batch, dynamic, normalize, input_dtype):

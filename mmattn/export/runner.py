@@ -13,10 +13,11 @@ from ..images import check_interpolation
 from ..results import Classification, Detections, Segmentation
 from .inputs import Prepared, prepare, read, stack
 from .metadata import KEY, PT2_FILE, Metadata
+from .openvino_ir import compiled, metadata_text, ports_of, read_ir, session_of
 from .results import check_outputs, detections, segmentation
 
 Result = Detections | Segmentation | Classification | list[np.ndarray]
-FORMATS = ('.onnx', '.pt2')
+FORMATS = ('.onnx', '.pt2', '.xml')
 PROVIDERS = ('CPUExecutionProvider',)
 # Errors of zipfile for damaged archives.
 UNREADABLE = (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError)
@@ -31,13 +32,13 @@ def load(
 ) -> 'Runner':
     """Return a runner of a file that `export_model` or `tools/export.py` wrote.
 
-    An .onnx file requires numpy, Pillow, OpenCV and onnxruntime. A .pt2 file
-    requires PyTorch.
+    An .onnx file requires numpy, Pillow, OpenCV and onnxruntime, an .xml file openvino
+    in its place. A .pt2 file requires PyTorch.
 
     Args:
-        file: an .onnx or a .pt2 file.
-        threads: threads of ONNX Runtime; it chooses by itself by default. PyTorch's are
-            set by `torch.set_num_threads`.
+        file: an .onnx file, a .pt2 file, or an .xml file for OpenVINO.
+        threads: threads of ONNX Runtime or OpenVINO, which choose by themselves by
+            default. PyTorch's are set by `torch.set_num_threads`.
         providers: execution providers of ONNX Runtime; the CPU by default.
         trust_checkpoint: load a .pt2 file, and let PyTorch run the code that it may
             contain. An .onnx file contains none.
@@ -45,7 +46,7 @@ def load(
     Raises:
         ValueError: the file has another suffix, is damaged, was not written by mmattn,
             or is a .pt2 file that is not trusted.
-        ImportError: onnxruntime or torch is not installed.
+        ImportError: onnxruntime, openvino or torch is not installed.
 
     Example:
         >>> import mmattn.export
@@ -59,8 +60,13 @@ def load(
         raise FileNotFoundError(f'{file} does not exist')
     if file.suffix == '.onnx':
         return Runner(*_open_onnx(file, threads, providers or PROVIDERS))
+    if file.suffix == '.xml' and providers is None:
+        return Runner(*_open_openvino(file, threads))
     if threads is not None or providers is not None:
-        raise UserError(f'`threads` and `providers` are for .onnx files, got {file}')
+        raise UserError(
+            '`threads` and `providers` are for .onnx files, `threads` also for .xml '
+            f'files, got {file}'
+        )
     return Runner(*_open_pt2(file, trust_checkpoint))
 
 
@@ -82,10 +88,9 @@ def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
         raise MissingPackageError(
             f'{file} requires ONNX Runtime: pip install onnxruntime'
         ) from error
+    _check_threads(threads)
     options = onnxruntime.SessionOptions()
     if threads is not None:
-        if threads < 1:
-            raise UserError(f'`threads` must be positive, got {threads}')
         options.intra_op_num_threads = threads
     try:
         session = onnxruntime.InferenceSession(str(file), options, list(providers))
@@ -93,7 +98,9 @@ def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
     except Exception as error:  # those of ONNX Runtime have no common base
         raise UserError(f'ONNX Runtime cannot load {file}: {error}') from error
     metadata = _metadata(text, file)
-    _check_graph(session, metadata, file)
+    inputs = [(x.name, x.type, tuple(x.shape)) for x in session.get_inputs()]
+    outputs = [(x.name, tuple(x.shape)) for x in session.get_outputs()]
+    _check_graph(inputs, outputs, metadata, file)
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
         return session.run(None, dict(zip(metadata.inputs, inputs, strict=True)))
@@ -101,23 +108,52 @@ def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
     return run, metadata
 
 
-def _check_graph(session, metadata: Metadata, file: Path):
-    """Raise a ValueError unless a graph's inputs and outputs are those described."""
+def _open_openvino(file: Path, threads: int | None):
+    _check_threads(threads)
+    if not file.with_suffix('.bin').is_file():
+        raise FileNotFoundError(
+            f'{file.with_suffix(".bin")} does not exist, which has the weights of '
+            f'{file.name}'
+        )
+    try:
+        model = read_ir(file)
+        text = metadata_text(model)
+        inputs, outputs = ports_of(model)
+        run = session_of(compiled(model, threads))
+    except RuntimeError as error:
+        raise UserError(f'OpenVINO cannot load {file}: {error}') from error
+    metadata = _metadata(text, file)
+    _check_graph(inputs, outputs, metadata, file)
+    return run, metadata
+
+
+def _check_threads(threads: int | None):
+    if threads is not None and threads < 1:
+        raise UserError(f'`threads` must be positive, got {threads}')
+
+
+def _check_graph(inputs: list, outputs: list, metadata: Metadata, file: Path):
+    """Raise a ValueError unless a graph's inputs and outputs are those described.
+
+    Args:
+        inputs: name, type and shape of each input, in the words of ONNX Runtime.
+        outputs: name and shape of each output.
+        metadata: the description in the file.
+        file: path for the message.
+    """
     B, (H, W) = metadata.batch, metadata.shape
     kind = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}
     expected = [('image', kind[metadata.input_dtype], (B, metadata.channels, H, W))]
     if 'image_size' in metadata.inputs:
         expected.append(('image_size', 'tensor(int64)', (B, 2)))
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    found = [(each.name, each.type, tuple(each.shape)) for each in inputs]
-    if len(found) != len(expected) or not all(map(_fits, found, expected)):
-        raise UserError(f'{file} has the inputs {found}, and its metadata {expected}')
-    names = [each.name for each in outputs]
+    if len(inputs) != len(expected) or not all(map(_fits, inputs, expected)):
+        raise UserError(f'{file} has the inputs {inputs}, and its metadata {expected}')
+    names = [name for name, _ in outputs]
     if names != metadata.outputs:
         raise UserError(
             f'{file} has the outputs {names}, and its metadata {metadata.outputs}'
         )
-    _check_classes(outputs[0].shape, metadata, file)
+    _check_classes(outputs[0][1], metadata, file)
 
 
 def _check_classes(shape: Sequence, metadata: Metadata, file: Path):

@@ -14,9 +14,10 @@ from torch.export import ExportedProgram
 from .decomposition_table import ADAPTIVE_POOL
 from .errors import ExportError
 from .metadata import KEY, PT2_FILE, Metadata
+from .openvino_ir import IR, compiled, convert, read_ir, session_of, with_metadata
 
 OPSET = 20
-FORMATS = ('onnx', 'pt2')
+FORMATS = ('onnx', 'pt2', 'openvino')
 MAX_REASON = 600  # characters of PyTorch's message
 # torch.export raises these for models and sizes that it does not support.
 REFUSALS = (UserError, RuntimeError, ValueError, AssertionError)
@@ -70,14 +71,16 @@ def first_output(program: ExportedProgram) -> Tensor:
     return outputs[0].meta['val']
 
 
-def serialize(program: ExportedProgram, metadata: Metadata, format: str) -> bytes:
+def serialize(program: ExportedProgram, metadata: Metadata, format: str) -> bytes | IR:
     """Return the content of a file with the program and its metadata.
 
     Raises:
-        ExportError: the ONNX exporter does not support the program.
+        ExportError: the ONNX exporter or OpenVINO does not support the program.
     """
     if format == 'onnx':
         return _onnx(program, metadata)
+    if format == 'openvino':
+        return convert(_onnx(program, metadata), metadata)
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={PT2_FILE: metadata.to_json()})
     return file.getvalue()
@@ -110,11 +113,13 @@ def _onnx(program: ExportedProgram, metadata: Metadata) -> bytes:
 
 
 def described(
-    content: bytes, program: ExportedProgram, metadata: Metadata, format: str
-) -> bytes:
+    content: bytes | IR, program: ExportedProgram, metadata: Metadata, format: str
+) -> bytes | IR:
     """Return the content of a program's file with other metadata."""
     if format == 'pt2':
         return serialize(program, metadata, format)
+    if format == 'openvino':
+        return with_metadata(read_ir(content), metadata)
     import onnx
 
     model = onnx.load_from_string(content)
@@ -123,11 +128,16 @@ def described(
     return model.SerializeToString()
 
 
-def open_session(content: bytes, format: str) -> Callable[..., list[Tensor]]:
+def open_session(content: bytes | IR, format: str) -> Callable[..., list[Tensor]]:
     """Return a function that runs serialized content, from tensors to tensors."""
     if format == 'pt2':
         program = torch.export.load(io.BytesIO(content)).module()
         return lambda *inputs: list(program(*inputs))
+    if format == 'openvino':
+        run = session_of(compiled(read_ir(content), torch.get_num_threads()))
+        return lambda *inputs: [
+            torch.from_numpy(out) for out in run(*(x.numpy() for x in inputs))
+        ]
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

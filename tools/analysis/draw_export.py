@@ -30,7 +30,7 @@ from mmattn.terminal import config_file, positive, run_main
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
 
-RUNTIMES = {'.onnx': 'ONNX Runtime', '.pt2': 'torch.export'}
+RUNTIMES = {'.onnx': 'ONNX Runtime', '.pt2': 'torch.export', '.xml': 'OpenVINO'}
 
 
 def as_sample(found: Detections | Segmentation) -> BaseDataElement:
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None):
         'config', type=config_file, help='config that the file was exported from'
     )
     parser.add_argument('checkpoint', help='checkpoint that the file was exported from')
-    parser.add_argument('file', type=Path, help='exported .onnx or .pt2 file')
+    parser.add_argument('file', type=Path, help='exported .onnx, .pt2 or .xml file')
     parser.add_argument('--out', type=Path, required=True, help='picture to write')
     parser.add_argument('--num-images', type=positive, default=2)
     parser.add_argument(

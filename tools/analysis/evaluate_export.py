@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('file', type=Path, help='exported .onnx or .pt2 file')
+    parser.add_argument('file', type=Path, help='exported .onnx, .pt2 or .xml file')
     parser.add_argument(
         'annotations', type=Path, help='json of COCO, or folder of label maps'
     )

@@ -81,5 +81,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """Return the attention with a bias (B, M, N, K), in whose dtype it is computed."""
     storage = q.dtype
     q, k, v = (x.to(bias.dtype).transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + bias
+    # OpenVINO may overwrite queries that it multiplies as they are, see docs/export.md.
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + bias
     return (scores.softmax(dim=-1) @ v).transpose(1, 2).to(storage)
