@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mmattn.errors import UserError
 from mmattn.natten import attend_as_dinat, attend_as_natten, check_window
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
+from mmattn.torchvision_ops import deform_conv2d, levels_of, roi_align
 
 PROBE_LEVELS = (3, 4), (2, 2), (1, 3), (2, 1)
 
@@ -189,6 +190,106 @@ class NattenAttention(Accelerated):
         return iter(())
 
 
+class DeformableConvolution(Accelerated):
+    """Convolve for `torchvision.ops.DeformConv2d`, on a CPU."""
+
+    def forward(self, input: Tensor, offset: Tensor, mask: Tensor | None = None):
+        if input.device.type != 'cpu':
+            return super().forward(input, offset, mask)
+        geometry = self.stride, self.padding, self.dilation
+        return deform_conv2d(input, offset, self.weight, self.bias, *geometry, mask)
+
+    @staticmethod
+    def probes(module):
+        B, C, side = 2, module.in_channels, 30
+        h, w = (
+            (side + 2 * pad - spread * (taps - 1) - 1) // step + 1
+            for pad, spread, taps, step in zip(
+                *(module.padding, module.dilation, module.kernel_size, module.stride),
+                strict=True,
+            )
+        )
+        K = math.prod(module.kernel_size)
+        for mask in (None, _random(B, K, h, w)):
+            yield dict(
+                input=_random(B, C, side, side),
+                offset=4 * _random(B, 2 * K, h, w) - 2,
+                mask=mask,
+            )
+
+
+class BoxPooling(Accelerated):
+    """Pool for `torchvision.ops.RoIAlign`, on a CPU."""
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        if input.device.type != 'cpu':
+            return super().forward(input, rois)
+        if not isinstance(rois, Tensor):
+            rois = _rois(rois)
+        size, ratio = _pair(self.output_size), self.sampling_ratio
+        return roi_align(input, rois, size, self.spatial_scale, ratio, self.aligned)
+
+    @staticmethod
+    def probes(module):
+        _check_ratio(module)
+        boxes = 30 * _random(5, 4) - 2
+        boxes[:, 2:] += boxes[:, :2]
+        scale = module.spatial_scale
+        yield dict(input=_random(1, 3, 12, 15), rois=[boxes / (2 * scale)])
+
+
+class PyramidPooling(Accelerated):
+    """Pool for `torchvision.ops.MultiScaleRoIAlign`, on a CPU."""
+
+    def forward(
+        self,
+        x: dict[str, Tensor],
+        boxes: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+    ) -> Tensor:
+        maps = [x[name] for name in x if name in self.featmap_names]
+        if maps[0].device.type != 'cpu':
+            return super().forward(x, boxes, image_shapes)
+        height = max(shape[0] for shape in image_shapes)
+        scales = [2.0 ** round(math.log2(x.shape[2] / height)) for x in maps]
+        rois = _rois(boxes)
+        levels = levels_of(rois, scales, self.canonical_scale, self.canonical_level)
+        out = maps[0].new_zeros(len(rois), maps[0].shape[1], *self.output_size)
+        for level, (features, scale) in enumerate(zip(maps, scales, strict=True)):
+            (chosen,) = torch.where(levels == level)
+            size, ratio = self.output_size, self.sampling_ratio
+            pooled = roi_align(features, rois[chosen], size, scale, ratio, False)
+            out = out.index_copy(0, chosen, pooled.to(out.dtype))
+        return out
+
+    @staticmethod
+    def probes(module):
+        _check_ratio(module)
+        boxes = [200 * _random(9, 4) for _ in range(2)]
+        for corners in boxes:
+            corners[:, 2:] = corners[:, :2] + corners[:, 2:] ** 2 / 200 + 1
+        names = module.featmap_names
+        yield dict(
+            x={n: _random(2, 3, 64 >> i, 80 >> i) for i, n in enumerate(names)},
+            boxes=boxes,
+            image_shapes=[(256, 320), (250, 300)],
+        )
+
+
+def _check_ratio(module):
+    if module.sampling_ratio < 1:
+        raise UserError('its number of samples depends on the box')
+
+
+def _rois(boxes: list[Tensor]) -> Tensor:
+    """Return boxes with the number of their image in front, shape (R, 5)."""
+    return torch.cat([F.pad(x, (1, 0), value=i) for i, x in enumerate(boxes)])
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
 def _attend(module, query, reference, memory, padding, shapes):
     """Return the output and the logits of the weights, shape (B, Q, M, L, P)."""
     points = *query.shape[:2], module.n_heads, module.n_levels, module.n_points
@@ -262,6 +363,9 @@ KNOWN = {
         Attention
     ),
     _in_transformers('dinat', 'NeighborhoodAttention'): DinatAttention,
+    'torchvision.ops.deform_conv.DeformConv2d': DeformableConvolution,
+    'torchvision.ops.roi_align.RoIAlign': BoxPooling,
+    'torchvision.ops.poolers.MultiScaleRoIAlign': PyramidPooling,
     'natten.modules.NeighborhoodAttention2D': NattenAttention,
     'rfdetr.models.ops.modules.ms_deform_attn.MSDeformAttn': RFDetrAttention,
 }

@@ -58,9 +58,10 @@ def accelerate(model: nn.Module) -> Acceleration:
 
     Known are the Deformable DETR, RT-DETR, RT-DETRv2, D-FINE, DEIMv2, LW-DETR, RF-DETR,
     Grounding DINO, MM Grounding DINO, OmDet-Turbo, PP-DocLayout, Mask2Former and
-    OneFormer of transformers, its DiNAT, rfdetr, and `natten.NeighborhoodAttention2D`.
-    mmdet's need no call, see `mmattn.compat`. Neighborhood attention is replaced by its
-    arguments alone: NATTEN does not run in float64, and DiNAT not with NATTEN of today.
+    OneFormer of transformers, its DiNAT, rfdetr, `natten.NeighborhoodAttention2D`, and
+    on a CPU torchvision's deformable convolution and RoIAlign. mmdet's need no call,
+    see `mmattn.compat`. Neighborhood attention is replaced by its arguments alone:
+    NATTEN does not run in float64, and DiNAT not with NATTEN of today.
 
     `restore` undoes it. Call that before `torch.save(model)`, which stores the names of
     classes; a state dict can be saved at any time.
