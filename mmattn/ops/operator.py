@@ -261,20 +261,15 @@ class Operator:
         return *grads, *[None] * len(ctx.settings)
 
 
-def out_and_lse(q: Tensor, *tensors: Tensor | None, **settings):
+def out_and_statistics(q: Tensor, *tensors: Tensor | None, backend: str, **settings):
     """Return empty tensors for the output and the softmax statistics of an attention.
 
     The output is shaped as q, and the log of each row's sum of exponentials is
-    (B, M, N).
+    (B, M, N). The backend 'torch' computes no statistics.
     """
     B, N, M, _ = q.shape
-    return _empty_like(q), q.new_empty(B, M, N, dtype=compute_dtype(q.dtype))
-
-
-def out_and_statistics(q: Tensor, *tensors: Tensor | None, backend: str, **settings):
-    """Return what `out_and_lse` does, with no statistics by the backend 'torch'."""
-    out, lse = out_and_lse(q)
-    return out, lse.new_empty(0) if backend == 'torch' else lse
+    shape = (0,) if backend == 'torch' else (B, M, N)
+    return _empty_like(q), q.new_empty(shape, dtype=compute_dtype(q.dtype))
 
 
 def _tensors(count: int) -> str:

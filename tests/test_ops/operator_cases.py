@@ -165,10 +165,6 @@ LINEAR = {
     'masked_attention.decomposition.DENSE_TOKENS': 0,
     'masked_attention.decomposition.TILE': 2,
 }
-EACH_HEAD = {
-    'ms_deform_attn.torch_impl.SAMPLES_OF_A_HEAD': 0,
-    'ms_deform_attn.torch_impl.SAMPLES_PER_PIXEL': 0,
-}
 CASES = {
     'landmark': Case('landmark_attention', LANDMARK, dynamic=dict(N=13, B=3)),
     'landmark, mixed heads': Case(
@@ -204,7 +200,7 @@ CASES = {
         f'ms-deform, {form}': Case(
             'ms_deform_attn',
             dict(SAMPLED, **settings),
-            EACH_HEAD if form == 'locations' else {},
+            {},
             dict(Q=29, B=3),
         )
         for form, settings in FORMS.items()

@@ -1,6 +1,5 @@
 """Deformable attention on the CPU: the definition, its oracles and the backends."""
 
-
 import compiled_extension
 import pytest
 import torch

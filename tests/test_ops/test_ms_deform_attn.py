@@ -1,4 +1,4 @@
-"""Multi-scale deformable attention on the CPU: definition and fast path."""
+"""Multi-scale deformable attention on the CPU: the definition and PyTorch's backend."""
 
 import importlib
 import inspect
@@ -16,11 +16,10 @@ from operator_checks import (
     every_case,
 )
 
-from mmattn.ops import ms_deform_attn
+from mmattn.ops import ms_deform_attn, pieces
 from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
 
 torch_impl = importlib.import_module('mmattn.ops.ms_deform_attn.torch_impl')
-torch_value_grad = importlib.import_module('mmattn.ops.ms_deform_attn.torch_value_grad')
 NAMES = names_of('ms_deform_attn')
 SHAPES = {
     'three levels': dict(),
@@ -129,15 +128,6 @@ def test_float64_value_keeps_its_precision():
     assert_close('out', expected, ms_deform_attn(value, LEVELS, points, weights))
 
 
-@pytest.fixture(params=['all heads', 'each head'])
-def way(request, monkeypatch):
-    """Both ways of the backward, in blocks of a few queries."""
-    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 60)
-    each = request.param == 'each head'
-    monkeypatch.setattr(torch_impl, 'SAMPLES_OF_A_HEAD', 0 if each else 1 << 30)
-    monkeypatch.setattr(torch_impl, 'SAMPLES_PER_PIXEL', 0)
-
-
 @pytest.mark.parametrize(
     'shape',
     [
@@ -148,34 +138,18 @@ def way(request, monkeypatch):
     ],
     ids=str,
 )
-def test_both_ways_on_thin_maps(way, shape):
+def test_pieces_on_thin_maps(monkeypatch, shape):
+    """A few queries at a time, the last piece with fewer."""
+    monkeypatch.setattr(pieces, 'ELEMENTS', 250)
     check_operator(*setup('torch', fused=True, Q=31, **shape))
     function, inputs = setup('torch', fused=True, boxes=True, Q=31, **shape)
     inputs[3] = inputs[3][:, :, :1]
     check_operator(function, inputs)
 
 
-@pytest.mark.parametrize('few', [0, 1 << 30], ids=['radix', 'comparisons'])
-def test_sorting_of_few(way, few, monkeypatch):
-    monkeypatch.setattr(torch_value_grad, 'FEW', few)
-    check_operator(*setup('torch'))
-    monkeypatch.setattr(torch_value_grad, 'SMALL_INDEX', 0)
-    check_operator(*setup('torch'))
-
-
-def test_rows_beyond_32_bits(way, monkeypatch):
-    """Indices are then of 64 bits."""
-    blocks = importlib.import_module('mmattn.ops.ms_deform_attn.torch_blocks')
-    monkeypatch.setattr(blocks, 'LARGEST_INT32', 10)
-    assert blocks.index_of(11) == torch.int64
-    check_operator(*setup('torch', fused=True))
-
-
-@pytest.mark.parametrize('samples_of_a_head', [0, 1 << 30], ids=['each', 'all'])
-def test_two_runs_are_equal(monkeypatch, samples_of_a_head):
+def test_two_runs_are_equal(monkeypatch):
     """Bit by bit, asked or not, large enough for two threads to share the work."""
-    monkeypatch.setattr(torch_impl, 'SAMPLES_OF_A_HEAD', samples_of_a_head)
-    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 1 << 13)
+    monkeypatch.setattr(pieces, 'ELEMENTS', 1 << 15)
     levels = ((20, 30), (10, 15))
     function, inputs = setup('torch', fused=True, shapes=levels, Q=2100, B=1, M=2, P=4)
     threads = torch.get_num_threads()
@@ -191,7 +165,7 @@ def test_two_runs_are_equal(monkeypatch, samples_of_a_head):
 
 
 def test_no_tensor_of_all_samples_and_channels(monkeypatch):
-    monkeypatch.setattr(torch_impl, 'BLOCK_SAMPLES', 1 << 10)
+    monkeypatch.setattr(pieces, 'ELEMENTS', 1 << 12)
     D, Q = 64, 600
     levels = ((10, 12), (5, 6))
     _, inputs = setup('torch', shapes=levels, Q=Q, B=1, M=2, D=D, P=4)

@@ -41,7 +41,13 @@ def test_split_of_nothing():
 
 @pytest.mark.parametrize('mode', [Watch, lambda: FlopCounterMode(display=False)])
 @pytest.mark.parametrize(
-    'name', ['masked_attention', 'neighborhood_attention', 'deformable_attention']
+    'name',
+    [
+        'masked_attention',
+        'neighborhood_attention',
+        'deformable_attention',
+        'ms_deform_attn',
+    ],
 )
 def test_backward_under_a_mode_that_watches_operators(name, mode):
     """PyTorch switches autograd off inside an operator, and more so under a mode."""
