@@ -17,7 +17,7 @@ from operator_checks import (
 )
 
 from mmattn.ops import masked_attention, neighborhood_mask, pieces
-from mmattn.ops.masked_attention import torch_impl
+from mmattn.ops.masked_attention import decomposition, torch_impl
 from tools.benchmark.inputs import make_masked_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
@@ -117,6 +117,13 @@ def test_against_loops(linear, name, shape, kind, dtype):
 @every_case(2, shape=SHAPES, kind=KINDS)
 def test_torch_in_tiles(linear, shape, kind, dtype):
     check_operator(*setup('torch', dtype=dtype, **shape, **kind))
+
+
+def test_gradients_of_tiles_with_queries_that_see_nothing(monkeypatch):
+    """The last tile has two columns more than the map, one of them beside no key."""
+    monkeypatch.setattr(decomposition, 'DENSE_TOKENS', 0)
+    shape = dict(grid=(5, 14), num_special=0, mask_fill='neg_inf')
+    check_operator(*setup('torch', **shape))
 
 
 @every_case(shape=SHAPES, kind=KINDS)
