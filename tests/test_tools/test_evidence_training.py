@@ -1,0 +1,154 @@
+"""tools/evidence: the loop on images in memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+for name in ('mmengine', 'scipy', 'timm'):
+    pytest.importorskip(name)
+
+from tools.evidence import training  # noqa: E402
+from tools.evidence.images import Labeled, mixed, moved, normalized  # noqa: E402
+from tools.evidence.training import Run, Training, train  # noqa: E402
+
+BACKBONE = dict(
+    type='ViT',
+    arch=dict(embed_dims=8, depth=1, num_heads=2),
+    attention='mhsa',
+    patch_size=4,
+    img_size=8,
+    drop_path_rate=0.5,
+)
+SMALL = Training(BACKBONE, images=80, size=8, batch=4, tests=(12,))
+
+
+@pytest.fixture(scope='module')
+def data():
+    """Return images whose class is the place of a bright row."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(8, (64,), generator=generator)
+    images = torch.zeros(64, 1, 8, 8, dtype=torch.uint8)
+    images[torch.arange(64), :, labels] = 255
+    part = Labeled(images, labels)
+    return dict(train=part, validation=part.part(slice(30)), test=part)
+
+
+def test_an_interrupted_run_ends_as_any_other(data, tmp_path, monkeypatch):
+    whole = train(SMALL, 3, data, tmp_path / 'a.pth')
+    path, calls = tmp_path / 'b.pth', 0
+    monkeypatch.setattr(training, 'SAVED', -1.0)
+    while (found := train(SMALL, 3, data, path, end=0.0)) is None:
+        calls += 1
+    assert calls == 19 and found.pop('cpu_seconds') > 0 < whole.pop('cpu_seconds')
+    assert found == whole
+    assert set(whole) == {'accuracy', 'accuracy@12', 'validation', 'loss'}
+    other = train(SMALL, 4, data, tmp_path / 'c.pth')
+    assert other['loss'] != whole['loss']
+
+
+def test_networks_of_a_seed_see_the_same_images(data, monkeypatch):
+    seen = []
+
+    class Spy(torch.nn.Module):
+        def __init__(self, draws: int):
+            super().__init__()
+            self.linear, self.draws = torch.nn.Linear(64, 10), draws
+
+        def forward(self, x):
+            seen.append(x)
+            torch.rand(self.draws)
+            return self.linear(x.flatten(1))
+
+    for seed, draws in ((0, 1), (0, 7), (1, 1)):
+        monkeypatch.setattr(training, 'build', lambda _, draws=draws: Spy(draws))
+        run = Run(SMALL, seed, data)
+        for _ in range(17):
+            run.train_step()
+    first, second, third = seen[:17], seen[17:34], seen[34:]
+    assert all(map(torch.equal, first, second))
+    assert not any(map(torch.equal, first, third))
+    assert not torch.equal(first[0], first[16])  # another epoch, of 16 steps
+
+
+def test_an_epoch_shows_each_image_once(data):
+    numbered = Labeled(torch.arange(64), torch.arange(64))
+    epochs = [
+        torch.cat([training.batch_of(numbered, 5, s, 4).labels for s in steps])
+        for steps in (range(16), range(16, 32))
+    ]
+    assert all(torch.equal(epoch.sort()[0], numbered.labels) for epoch in epochs)
+    assert not torch.equal(*epochs)
+
+
+def test_the_rate_rises_and_falls_to_zero():
+    settings = Training(BACKBONE, images=6400, rate=2.0, batch=64, warmup=0.1)
+    found = [settings.rate_at(step) for step in range(settings.steps)]
+    assert found[:3] == pytest.approx([0.2, 0.4, 0.6]) and found[9:11] == [2.0, 2.0]
+    assert found[55] == pytest.approx(1.0)  # the middle of the cosine
+    assert 0 < found[-1] < 1e-3
+
+
+def test_the_average_is_tested_twice_and_biases_do_not_decay(data):
+    run = Run(SMALL, 0, data)
+    run.optimizer.zero_grad()
+    decays = {
+        id(p): group['weight_decay']
+        for group in run.optimizer.param_groups
+        for p in group['params']
+    }
+    for name, parameter in run.model.named_parameters():
+        decayed = parameter.dim() > 1 and 'pos_embed' not in name
+        assert decays[id(parameter)] == (0.05 if decayed else 0), name
+    run.average.module.head.bias.data[3] = 1e6  # one class for all images
+    run.test()
+    share = 100 * (data['test'].labels == 3).float().mean().item()
+    assert run.records[0]['accuracy'] == pytest.approx(share)
+    assert run.records[0]['accuracy@12'] == pytest.approx(share)
+    run.records.append({name: value + 2 for name, value in run.records[0].items()})
+    run.losses.append(0.5)
+    assert run.metrics()['accuracy'] == pytest.approx(share + 1)
+
+
+def test_every_field_is_part_of_the_hash():
+    fields = dict(images=160, rate=1.0, tests=(), size=12, batch=8, mixup=0.5)
+    fields |= dict(backbone=BACKBONE | dict(drop_path_rate=0.0), measures=('rank',))
+    hashes = {replace(SMALL, **{name: fields[name]}).hash for name in fields}
+    assert len(hashes | {SMALL.hash}) == 1 + len(fields)
+    assert replace(SMALL).hash == SMALL.hash
+
+
+def test_images_move_and_turn_around():
+    torch.manual_seed(0)
+    images = torch.arange(2 * 16).view(1, 2, 4, 4).expand(200, -1, -1, -1)
+    out = moved(images, 1)
+    kinds = {tuple(image.flatten().tolist()) for image in out}
+    padded = torch.nn.functional.pad(images[:1].float(), (1,) * 4, mode='replicate')
+    expected = {
+        tuple(view.flatten().long().tolist())
+        for y in range(3)
+        for x in range(3)
+        for view in (
+            padded[..., y : y + 4, x : x + 4],
+            padded.flip(-1)[..., y : y + 4, x : x + 4],
+        )
+    }
+    assert kinds == expected and len(kinds) == 18
+
+
+def test_images_are_normalized_enlarged_and_mixed():
+    images = torch.randint(256, (6, 1, 4, 4), dtype=torch.uint8)
+    x = normalized(images, 4)
+    assert torch.allclose(x, (images - 72.94) / 90.02)
+    assert normalized(images, 8).shape == (6, 1, 8, 8)
+    out, other, share = mixed(x, 0.2)
+    assert 0 <= share <= 1 and sorted(other.tolist()) == list(range(6))
+    assert torch.allclose(out, share * x + (1 - share) * x[other], atol=1e-6)
+
+
+def test_a_row_is_learned(data, tmp_path):
+    options = BACKBONE | dict(drop_path_rate=0.0)
+    options |= dict(arch=dict(embed_dims=16, depth=1, num_heads=2))
+    settings = replace(SMALL, backbone=options, images=3200, batch=16, shift=0)
+    found = train(replace(settings, rate=1e-2), 0, data, tmp_path / 'a.pth')
+    assert found['accuracy'] > 70

@@ -1,0 +1,263 @@
+"""Train and test a small classifier in a plain loop, on images in memory.
+
+All random draws of a step depend on the seed and the step alone. So two networks with
+one seed see the same images, and a run that was interrupted ends as any other.
+"""
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from statistics import mean
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import mmattn.models
+from mmattn.models.layers.weight_decay import undecayed_names
+from tools.evidence.images import Labeled, mixed, moved, normalized
+from tools.evidence.mechanisms import MEASURES
+
+NUM_CLASSES = 10
+TESTED = 0.95, 1.0  # shares of the run after which the network is tested
+SAVED = 30.0  # seconds between checkpoints
+MEASURED = 16  # images of the validation data for the measures
+STRIDE = 1_000_000  # between the random seeds of two runs, more than the steps of one
+
+
+@dataclass(frozen=True)
+class Training:
+    """Describe a network, its training and its tests; a run adds the seed.
+
+    Attributes:
+        backbone: name of a class of `mmattn.models` or 'timm', and its arguments.
+        images: number of images that a run sees; none leaves the network as drawn.
+        rate: learning rate, which falls to 0 by a cosine after the warmup.
+        size: side of the images in pixels, 28 in the data.
+        tests: further sides of the test images, each a metric `accuracy@SIDE`.
+        measures: names of functions in `mechanisms.MEASURES`, which give metrics.
+        batch, weight_decay, warmup, clip: settings of AdamW; `warmup` is a share of the
+            run, `clip` the largest norm of the gradients.
+        average: share of the run over which weights are averaged, exponentially.
+        mixup, shift: see `images.mixed` and `images.moved`.
+    """
+
+    backbone: Mapping[str, object]
+    images: int = 256_000
+    rate: float = 2e-3
+    size: int = 28
+    tests: tuple[int, ...] = ()
+    measures: tuple[str, ...] = ()
+    batch: int = 64
+    weight_decay: float = 0.05
+    warmup: float = 0.05
+    clip: float = 1.0
+    average: float = 0.02
+    mixup: float = 0.2
+    shift: int = 2
+
+    @property
+    def steps(self) -> int:
+        return self.images // self.batch
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return channels, height and width of the images."""
+        return 1, self.size, self.size
+
+    @property
+    def hash(self) -> str:
+        """Return a hash of all that a run depends on beside the seed."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        warmup = max(1, round(self.warmup * self.steps))
+        if step < warmup:
+            return self.rate * (step + 1) / warmup
+        done = (step - warmup) / (self.steps - warmup)
+        return self.rate * (1 + math.cos(math.pi * done)) / 2
+
+
+class Classifier(nn.Module):
+    """Backbone, the mean of its last map or its class token, and a linear layer."""
+
+    def __init__(self, backbone: nn.Module):
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(backbone.out_channels[-1], NUM_CLASSES)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.backbone(x)[-1]
+        return self.head(x.mean((-2, -1)) if x.dim() == 4 else x)
+
+
+def build(training: Training) -> nn.Module:
+    """Return a network for gray images of 10 classes, with weights as drawn."""
+    options = dict(training.backbone)
+    kind = options.pop('type')
+    if kind == 'timm':
+        return timm.create_model(**options, in_chans=1, num_classes=NUM_CLASSES)
+    return Classifier(
+        getattr(mmattn.models, kind)(**options, in_channels=1, out_indices=-1)
+    )
+
+
+def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """Return AdamW without decay of biases, norms and what layers exempt."""
+    exempt, groups = undecayed_names(model), ([], [])
+    for name, parameter in model.named_parameters():
+        groups[parameter.dim() < 2 or name in exempt].append(parameter)
+    decayed, others = groups
+    groups = [dict(params=decayed), dict(params=others, weight_decay=0.0)]
+    return torch.optim.AdamW(groups, weight_decay=training.weight_decay, fused=True)
+
+
+@cache
+def order_of(seed: int, epoch: int, count: int) -> Tensor:
+    """Return the order of the training images in an epoch."""
+    generator = torch.Generator().manual_seed(seed * STRIDE + epoch)
+    return torch.randperm(count, generator=generator)
+
+
+def batch_of(data: Labeled, seed: int, step: int, size: int) -> Labeled:
+    """Return the images of a step, of one epoch; an epoch leaves out its remainder."""
+    epoch, index = divmod(step, len(data.labels) // size)
+    chosen = order_of(seed, epoch, len(data.labels))[index * size : (index + 1) * size]
+    return data.part(chosen)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: Labeled, size: int) -> float:
+    """Return the accuracy in percent on images that are enlarged to `size`."""
+    model.eval()
+    hits = 0
+    parts = zip(data.images.split(500), data.labels.split(500), strict=True)
+    for images, labels in parts:
+        hits += (model(normalized(images, size)).argmax(1) == labels).sum().item()
+    return 100 * hits / len(data.labels)
+
+
+MODULES = 'model', 'average', 'optimizer'  # parts of a run's state
+NUMBERS = 'step', 'seconds', 'records', 'losses'
+
+
+class Run:
+    """Hold the state of a training: a network, its average, and what was measured."""
+
+    def __init__(self, training: Training, seed: int, data: Mapping[str, Labeled]):
+        self.training, self.seed, self.data = training, seed, data
+        torch.manual_seed(seed)
+        self.model = build(training)
+        self.optimizer = make_optimizer(self.model, training)
+        decay = 1 - 1 / max(1.0, training.average * training.steps)
+        self.average = AveragedModel(
+            self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)
+        )
+        self.step, self.seconds, self.records, self.losses = 0, 0.0, [], []
+
+    def train_step(self):
+        training, step = self.training, self.step
+        torch.manual_seed(self.seed * STRIDE + step)
+        for group in self.optimizer.param_groups:
+            group['lr'] = training.rate_at(step)
+        chosen = batch_of(self.data['train'], self.seed, step, training.batch)
+        x = normalized(moved(chosen.images, training.shift), training.size)
+        x, other, share = mixed(x, training.mixup)
+        scores = self.model.train()(x)
+        loss = share * F.cross_entropy(scores, chosen.labels)
+        loss = loss + (1 - share) * F.cross_entropy(scores, chosen.labels[other])
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), training.clip)
+        self.optimizer.step()
+        self.average.update_parameters(self.model)
+        self.step += 1
+        if self.step >= TESTED[0] * training.steps:
+            self.losses.append(loss.item())
+
+    def test(self):
+        """Add the accuracies of the averaged weights."""
+        model, size = self.average.module, self.training.size
+        splits = dict(validation='validation', accuracy='test')
+        found = {
+            name: accuracy(model, self.data[split], size)
+            for name, split in splits.items()
+        }
+        for side in self.training.tests:
+            found[f'accuracy@{side}'] = accuracy(model, self.data['test'], side)
+        self.records.append(found)
+
+    def metrics(self) -> dict[str, float]:
+        """Return accuracies, averaged over the tests, the loss, and the measures."""
+        found = {
+            name: mean(record[name] for record in self.records)
+            for name in (self.records or [{}])[0]
+        }
+        if self.training.steps:
+            found |= dict(loss=mean(self.losses), cpu_seconds=self.seconds)
+        images = self.data['validation'].images[:MEASURED]
+        images = normalized(images, self.training.size)
+        model = self.average.module.eval()
+        for name in self.training.measures:
+            found |= MEASURES[name](model.backbone, images)
+        return found
+
+    def save(self, path: Path):
+        state = {name: getattr(self, name).state_dict() for name in MODULES}
+        state |= {name: getattr(self, name) for name in NUMBERS}
+        partial = path.with_suffix('.partial')
+        torch.save(state, partial)
+        os.replace(partial, path)
+
+    def resume(self, path: Path):
+        state = torch.load(path)
+        for name in MODULES:
+            getattr(self, name).load_state_dict(state[name])
+        for name in NUMBERS:
+            setattr(self, name, state[name])
+
+
+def train(
+    training: Training,
+    seed: int,
+    data: Mapping[str, Labeled],
+    checkpoint: Path,
+    end: float = math.inf,
+) -> dict[str, float] | None:
+    """Train a network and return its metrics.
+
+    Args:
+        training, seed: what to do.
+        data: parts 'train', 'validation' and 'test'.
+        checkpoint: file that is written every half minute, and read if it is there.
+        end: time of `time.monotonic` at which to save and return None.
+    """
+    run, saved = Run(training, seed, data), time.monotonic()
+    tests = {round(share * training.steps) for share in TESTED}
+    if checkpoint.is_file():
+        run.resume(checkpoint)
+    while run.step < training.steps:
+        began = time.process_time()
+        run.train_step()
+        run.seconds += time.process_time() - began
+        if run.step in tests:
+            run.test()
+        is_over = time.monotonic() > end
+        if is_over or time.monotonic() > saved + SAVED:
+            run.save(checkpoint)
+            saved = time.monotonic()
+        if is_over and run.step < training.steps:
+            return None
+    return run.metrics()
