@@ -1,0 +1,112 @@
+"""tools/evidence/verdicts.py: tests of differences, their correction, and power."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+for name in ('mmengine', 'scipy'):
+    pytest.importorskip(name)
+
+from tools.evidence.verdicts import (  # noqa: E402
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    SAME,
+    UNDECIDED,
+    PairedTest,
+    decide,
+    difference_power,
+    equivalence_power,
+    holm,
+    paired_test,
+)
+
+
+def test_a_paired_test_is_that_of_a_table():
+    """Mean 2, deviation 1, three seeds: t is 2 sqrt(3) with 2 degrees of freedom."""
+    found = paired_test([1.0, 2.0, 3.0], margin=4.0)
+    assert (found.seeds, found.mean) == (3, 2.0)
+    assert found.half == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
+    # With 2 degrees of freedom the tail beyond t is 1/2 - t / (2 sqrt(t^2 + 2)).
+    t = 2 * 3**0.5
+    tail = 0.5 - t / (2 * (t * t + 2) ** 0.5)
+    assert found.different == pytest.approx(2 * tail)
+    assert found.equivalent == pytest.approx(tail)  # as far from 4 as from 0
+    mirrored = paired_test([-1.0, -2.0, -3.0], margin=4.0)
+    assert mirrored.mean == -2.0
+    assert mirrored.different == pytest.approx(found.different)
+    assert mirrored.equivalent == pytest.approx(found.equivalent)
+
+
+def test_equivalence_is_never_found_beyond_the_margin():
+    assert paired_test([0.6, 0.61, 0.62], 0.5).equivalent > 0.99
+    assert paired_test([0.0, 0.01, -0.01], 0.5).equivalent < 0.001
+    assert paired_test([0.0, 0.01, -0.01], 0.0).equivalent == 1
+
+
+def test_few_seeds_decide_nothing_unless_they_are_exact():
+    assert paired_test([], 0.5).seeds == 0
+    one, two = paired_test([3.0], 0.5), paired_test([3.0, 3.1], 0.5)
+    assert (one.half, one.different, one.equivalent) == (inf, 1, 1)
+    assert (two.different, two.equivalent) == (1, 1) and 0 < two.half < inf
+    exact = paired_test([3.0], 0.5, exact=True)
+    assert (exact.half, exact.different, exact.equivalent) == (0, 0, 1)
+    exact = paired_test([0.0], 0.5, exact=True)
+    assert (exact.different, exact.equivalent) == (1, 0)
+    alike = paired_test([1.0, 1.0, 1.0], 0.5)
+    assert alike.different < 1e-9 and alike.equivalent > 0.99
+
+
+def test_holm_multiplies_by_the_hypotheses_that_are_left():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.02]) == pytest.approx([0.9, 0.04])
+    assert holm([0.6, 0.7]) == [1, 1] and holm([]) == []
+
+
+def p(different: float, equivalent: float, mean: float = 1.0) -> PairedTest:
+    return PairedTest(5, mean, 0.1, different, equivalent)
+
+
+def test_verdicts_follow_the_corrected_values():
+    assert decide([p(0.04, 1)]) == [HOLDS] and decide([p(0.04, 1, -1.0)]) == [FAILS]
+    assert decide([p(0.2, 0.04)]) == [SAME] and decide([p(0.2, 0.2)]) == [UNDECIDED]
+    assert decide([p(0.01, 0.01)]) == [HOLDS]  # a small difference is one
+    # Twice 0.04 is too much; the two questions are corrected apart.
+    assert decide([p(0.04, 1), p(0.3, 1)]) == [UNDECIDED, UNDECIDED]
+    assert decide([p(0.02, 1), p(0.3, 0.02)]) == [HOLDS, SAME]
+    none = paired_test([], 0.5)
+    assert decide([p(0.04, 1), none]) == [UNDECIDED, NOT_RUN]
+
+
+def test_wrong_verdicts_are_rare():
+    """Three comparisons, without a difference or with one of the margin."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(400):
+        means = [0.0, 0.0, 0.5]
+        rows = rng.normal(size=(3, 5)) * 0.2 + np.array(means)[:, None]
+        first, second, third = decide([paired_test(row, 0.5) for row in rows])
+        wrong += first in (HOLDS, FAILS) or second in (HOLDS, FAILS) or third == SAME
+    assert wrong / 400 < 0.08
+
+
+@pytest.mark.parametrize('deviation, difference', [(0.3, 0.0), (0.5, 0.0), (0.3, 0.3)])
+def test_power_is_the_share_of_draws_that_are_decided(deviation, difference):
+    rng = np.random.default_rng(1)
+    rows = rng.normal(difference, deviation, size=(20000, 5))
+    mean, error = rows.mean(1), rows.std(1, ddof=1) / 5**0.5
+    # Quantiles of t with 4 degrees of freedom, from a table.
+    passed = np.mean(np.abs(mean) + 2.13185 * error < 0.5)
+    assert equivalence_power(deviation, 5, 0.5, difference) == pytest.approx(
+        passed, abs=0.012
+    )
+    found = np.mean(np.abs(mean) > 2.77645 * error)
+    assert difference_power(deviation, 5, difference) == pytest.approx(found, abs=0.012)
+
+
+def test_power_without_noise_is_certain():
+    assert equivalence_power(1e-3, 5, 0.5) == pytest.approx(1, abs=1e-6)
+    assert equivalence_power(1e-3, 5, 0.5, 0.6) == pytest.approx(0, abs=1e-6)
+    assert equivalence_power(50.0, 5, 0.5) < 1e-3
+    assert difference_power(0.1, 5, 1.0) > 0.999
