@@ -1,7 +1,7 @@
 """Fashion-MNIST as mmpretrain's `FashionMNIST` reads it, `data/fashion_mnist`.
 
 70,000 gray images of 28x28 pixels in 10 classes, from a package of Debian: 60,000 for
-training and 10,000 for testing. Our configs train on the first 55,000 of the former and
+training and 10,000 for testing. Our runs train on the first 55,000 of the former and
 leave the last 5,000 for the choice of settings.
 
 `--baseline` fits a linear classifier to the pixels of those 55,000 by least squares and

@@ -10,7 +10,7 @@ from idx_files import idx
 from mmattn.datasets.fashion_mnist import FILES
 from tools.dev.start_tables import gain_table
 from tools.evidence import donor_starts
-from tools.evidence.paired_tests import UNDECIDED
+from tools.evidence.verdicts import UNDECIDED
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import mmattn.models
 from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models.backbones import __all__ as BACKBONES
 from tools.dev.readme_tables import markdown
-from tools.evidence.paired_tests import decide
+from tools.evidence.verdicts import decide, paired_test
 
 
 def start_table() -> str:
@@ -46,12 +46,13 @@ def gain_table(path: Path) -> str:
         if not seeds:
             continue
         random, donor = ([runs[seed] for seed in seeds] for runs in found.values())
-        decision = decide([a - b for a, b in zip(donor, random, strict=True)])
+        test = paired_test([a - b for a, b in zip(donor, random, strict=True)], 0.0)
         interval = ''
-        if decision.student is not None:
-            interval = '{:+.1f} to {:+.1f}'.format(*decision.student)
-        row = [pair, f'{share:.1%}', decision.seeds, f'{mean(random):.1f}']
-        row += [f'{mean(donor):.1f}', f'{decision.mean:+.1f}', interval]
-        row.append(decision.verdict)
+        if test.half < float('inf'):
+            low, high = test.mean - test.half, test.mean + test.half
+            interval = f'{low:+.1f} to {high:+.1f}'
+        row = [pair, f'{share:.1%}', str(test.seeds), f'{mean(random):.1f}']
+        row += [f'{mean(donor):.1f}', f'{test.mean:+.1f}', interval]
+        row += decide([test])
         rows.append(row)
     return markdown(rows)

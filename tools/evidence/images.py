@@ -1,6 +1,7 @@
 """Photographs in memory as uint8, and augmentation of whole batches."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ def load(folder: Path, split: str) -> Labeled:
     return Labeled(images[:, None], labels.long())
 
 
+@cache
 def load_splits(folder: Path = FOLDER) -> dict[str, Labeled]:
     """Return 'train', 'validation' (the last 5,000 training images) and 'test'."""
     train = load(folder, 'train')

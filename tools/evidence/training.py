@@ -33,7 +33,7 @@ MEASURED = 16  # images of the validation data for the measures
 STRIDE = 1_000_000  # between the random seeds of two runs, more than the steps of one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Training:
     """Describe a network, its training and its tests; a run adds the seed.
 

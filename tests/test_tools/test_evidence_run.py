@@ -1,0 +1,207 @@
+"""tools/evidence: claims, series of runs, and the page."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+for name in ('mmengine', 'scipy', 'timm', 'matplotlib'):
+    pytest.importorskip(name)
+
+from mmattn.errors import UserError  # noqa: E402
+from tools.evidence import demo, report  # noqa: E402
+from tools.evidence import run as runner  # noqa: E402
+from tools.evidence.claim import Claim, Comparison  # noqa: E402
+from tools.evidence.claims import CLAIMS  # noqa: E402
+from tools.evidence.demo import Demo  # noqa: E402
+from tools.evidence.rows import Row, add_row, read_rows  # noqa: E402
+from tools.evidence.training import Training, build  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+ARCH = dict(embed_dims=8, depth=1, num_heads=2)
+VIT = dict(type='ViT', arch=ARCH, attention='mhsa', patch_size=4, img_size=28)
+
+
+def make_claim(**settings) -> Claim:
+    """Return a claim about two networks, with other settings."""
+    networks = {name: Training(VIT, rate=rate) for name, rate in (('a', 1), ('b', 2))}
+    settings = dict(networks=networks, alike=(('a', 'b'),), seeds=(0, 1)) | settings
+    comparisons = settings.pop('comparisons', (Comparison('b over a', 'b', 'a'),))
+    return Claim('More is better.', 'nobody', comparisons=comparisons, **settings)
+
+
+@pytest.fixture
+def series(tmp_path, monkeypatch):
+    """Return a call of run.py, and the runs that it did."""
+    done, results = [], []
+
+    def execute(network, seed, folder, end):
+        if results:
+            found = results.pop(0)
+            if found is None:
+                return None
+        done.append((network.rate, seed))
+        return dict(accuracy=10 * network.rate + seed, validation=-network.rate)
+
+    def call(claim: Claim, *args):
+        monkeypatch.setattr(runner, 'CLAIMS', dict(x=claim))
+        folders = ['--rows', tmp_path / 'runs.csv', '--work-dirs', tmp_path / 'w']
+        threads = torch.get_num_threads()
+        runner.main([*map(str, ['x', *folders, *args])])
+        torch.set_num_threads(threads)
+        return [done.pop(0) for _ in range(len(done))]
+
+    monkeypatch.setattr(runner, 'execute', execute)
+    call.results, call.rows = results, tmp_path / 'runs.csv'
+    return call
+
+
+def test_a_series_pairs_the_seeds_and_is_done_once(series, capsys):
+    assert series(make_claim()) == [(1, 0), (2, 0), (1, 1), (2, 1)]
+    assert series(make_claim()) == []
+    assert series(make_claim(), '--seeds', 3, '--networks', 'b') == [(2, 3)]
+    row = read_rows(series.rows)[make_claim().networks['b'].hash, 1]
+    assert row.metrics == dict(accuracy=21, validation=-2)
+    facts = row.facts
+    assert facts['network'] == 'b' and facts['images'] == 256_000
+    model = build(make_claim().networks['b'])
+    assert facts['parameters'] == sum(p.numel() for p in model.parameters())
+    assert facts['flops'] > 0 and facts['machine'] and facts['date']
+
+
+def test_a_series_stops_in_time_and_leaves_runs_of_others(series, capsys, tmp_path):
+    series.results += [1, None]
+    assert series(make_claim()) == [(1, 0)]
+    assert 'the same command continues' in capsys.readouterr().out
+    folder = tmp_path / 'w' / f'{make_claim().networks["b"].hash}_0'
+    with runner.locked(folder):
+        assert series(make_claim()) == [(1, 1), (2, 1)]
+    assert series(make_claim()) == [(2, 0)]
+
+
+def test_only_the_choice_runs_with_further_seeds(series):
+    claim = make_claim(
+        choices=dict(best=('a', 'b')),
+        comparisons=(Comparison('', 'best', 'b'),),
+    )
+    assert series(claim) == [(1, 0), (2, 0), (1, 1)]
+    rows = read_rows(series.rows)
+    assert claim.chosen(rows) == dict(best='a')  # the best validation, not accuracy
+    values = report.Results('x', claim, rows).values('best', 'accuracy')
+    assert values == {0: 10, 1: 11}
+    assert report.Results('x', claim, {}).values('best', 'accuracy') == {}
+
+
+def test_networks_must_be_of_one_size_and_known():
+    other = Training(VIT | dict(arch=ARCH | dict(embed_dims=16)))
+    networks = dict(a=Training(VIT), b=other)
+    with pytest.raises(UserError, match='within 5% of each other, got .*b'):
+        runner.check_sizes(make_claim(networks=networks))
+    runner.check_sizes(make_claim(networks=networks, tolerance=3.0))
+    with pytest.raises(UserError, match=r"unknown networks \['c'\]"):
+        make_claim(comparisons=(Comparison('', 'c', 'a'),))
+
+
+@pytest.mark.parametrize('name', CLAIMS)
+def test_claims_differ_where_they_say_so(name):
+    claim = CLAIMS[name]
+    hashes = [network.hash for network in claim.networks.values()]
+    assert len(set(hashes)) == len(hashes)
+    assert claim.exact or len(claim.seeds) >= 3
+    runner.check_sizes(claim)
+
+
+def test_a_shorter_schedule_ends_at_its_minimum():
+    config = 'configs/demo/deformable_detr_ivit_n_hela.py'
+    short = Demo(config, 50, {'model.decoder.num_layers': 2})
+    warmup, cosine = short.resolved.param_scheduler
+    assert cosine.begin == warmup.end
+    assert cosine.end == cosine.begin + cosine.T_max == 50
+    assert short.resolved.train_cfg.max_iters == 50
+    assert short.resolved.train_cfg.val_interval == 50
+    assert short.resolved.model.decoder.num_layers == 2
+    assert short.images == 50 * short.resolved.train_dataloader.batch_size
+    assert len({short.hash, Demo(config, 50).hash, Demo(config, 60).hash}) == 3
+    silent = Demo(config, 60, {'default_hooks.logger.interval': 7})
+    assert silent.hash == Demo(config, 60).hash
+    with pytest.raises(UserError, match='longer than the warmup of 20, got 20'):
+        Demo(config, 20).resolved  # noqa: B018
+
+
+def test_a_demo_resumes_and_returns_its_last_metrics(tmp_path, monkeypatch):
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        folder = tmp_path / f'{len(commands)}' / 'vis_data'
+        folder.mkdir(parents=True)
+        lines = [dict(step=60, loss=2.0), dict(step=60, time=1, mIoU=len(commands))]
+        lines.append(dict(step=60, loss=1.0))
+        text = ''.join(json.dumps(line) + '\n' for line in lines)
+        (folder / 'scalars.json').write_text(text + '{"step": 6')
+
+    monkeypatch.setattr(demo.subprocess, 'run', run)
+    network = Demo('configs/demo/deformable_detr_ivit_n_hela.py', 60)
+    assert demo.train(network, 3, tmp_path) == dict(mIoU=1)
+    (tmp_path / 'last_checkpoint').write_text('a.pth')
+    assert demo.train(network, 3, tmp_path) == dict(mIoU=2)
+    assert ['--resume' in command for command in commands] == [False, True]
+    config = demo.Config.fromfile(commands[0][2])
+    assert config.randomness.seed == 3
+    assert network.resolved.get('randomness', {}).get('seed') != 3
+    with pytest.raises(UserError, match='no validation after iteration 61'):
+        demo.final_metrics(tmp_path, 61)
+
+
+def rows_of(claim: Claim, **values: list[float]) -> dict:
+    rows = {}
+    for name, found in values.items():
+        for seed, value in enumerate(found):
+            key = claim.networks[name].hash, seed
+            rows[key] = Row(dict(hash=key[0], seed=seed), dict(accuracy=value))
+    return rows
+
+
+def test_differences_are_between_runs_of_a_seed():
+    claim = make_claim(
+        comparisons=(
+            Comparison('', 'b', 'a'),
+            Comparison('', 'b', 'a', lower=True),
+            Comparison('', ('b', 'b'), ('a', 'a:accuracy')),
+            Comparison('', 'b', 'a', metric='loss'),
+        )
+    )
+    rows = rows_of(claim, a=[80, 82, 79, 70], b=[81, 83.1, 79.9])
+    tests = report.Results('x', claim, rows).tests()
+    assert [test.seeds for test in tests] == [3, 3, 3, 0]
+    assert [test.mean for test in tests[:3]] == pytest.approx([1, -1, 2])
+
+
+def test_the_page_has_verdicts_powers_and_plots(tmp_path):
+    claim = make_claim()
+    rows = rows_of(claim, a=[80, 82, 79], b=[81, 83.1, 79.9])
+    page = f'# Head\n{report.BEGIN}former{report.END}tail\n'
+    text = report.page_text(page, {'noise': claim, 'y': make_claim(metric='z')}, rows)
+    assert text.startswith('# Head\n') and text.endswith('tail\n')
+    assert 'former' not in text
+    assert '1 of 1 comparisons that ran are decided (holds 1, not run yet 1)' in text
+    assert '| noise | b over a | +1 ± 0.25 | 3 | holds |' in text
+    assert re.search(r'\| 256,000 \| 3 \| 80.33 \| 1.53 \| +\d% \| \d+% \|', text)
+    assert text.count('![]') == 1 and '![](noise.png)' in text
+    assert report.page_text(text, {'noise': claim}, {}).count('noise') == 0
+    report.draw(report.Results('noise', claim, rows), tmp_path / 'a.png')
+    assert (tmp_path / 'a.png').stat().st_size > 1000
+
+
+def test_our_page_is_up_to_date_and_short(tmp_path):
+    report.main(['--check'])
+    page = (ROOT / 'docs/evidence/README.md').read_text()
+    assert len([word for word in page.split() if re.search(r'\w', word)]) <= 900
+    pictures = {path.name for path in (ROOT / 'docs/evidence').glob('*.png')}
+    assert pictures == set(re.findall(r'!\[\]\((.+?)\)', page))
+    (tmp_path / 'README.md').write_text(page)
+    add_row(tmp_path / 'runs.csv', next(iter(read_rows(runner.ROWS).values())))
+    with pytest.raises(SystemExit, match='not up to date'):
+        report.main(['--check', '--folder', str(tmp_path)])
