@@ -15,6 +15,7 @@ The rows of other models are kept. The table of docs/export.md is written anew.
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,7 @@ from mmattn.export.comparison import LabeledImages, compare
 from mmattn.export.graphs import graph_of
 from mmattn.export.inputs import padded
 from mmattn.export.int8 import CALIBRATION_IMAGES, quantize
+from mmattn.export.openvino_ir import convert
 from mmattn.export.preprocessing import (
     class_names,
     image_steps,
@@ -84,6 +86,11 @@ class Case:
         with torch.no_grad():
             self.expected = [self.graph(*inputs) for inputs in self.batches]
 
+    @cached_property
+    def onnx(self) -> bytes:
+        """Return the ONNX file. A second conversion of the program may fail."""
+        return serialize(self.program, self.metadata, 'onnx')
+
     def inputs(self, path: str | Path) -> tuple[torch.Tensor, ...]:
         return verification_inputs(path, self.graph, self.metadata)
 
@@ -92,9 +99,8 @@ class Case:
         if runtime == RUNTIMES[0]:
             return open_session(serialize(self.program, self.metadata, 'pt2'), 'pt2')
         if runtime == RUNTIMES[3]:
-            content = serialize(self.program, self.metadata, 'openvino')
-            return open_session(content, 'openvino')
-        content = serialize(self.program, self.metadata, 'onnx')
+            return open_session(convert(self.onnx, self.metadata), 'openvino')
+        content = self.onnx
         if runtime == RUNTIMES[2]:
             step = -(-len(self.paths) // CALIBRATION_IMAGES)
             content = quantize(content, map(self.inputs, self.paths[::step]))
