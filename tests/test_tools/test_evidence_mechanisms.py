@@ -5,11 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-for name in ('mmengine', 'scipy', 'timm'):
-    pytest.importorskip(name)
-
-from mmattn.models import ViT  # noqa: E402
-from tools.evidence import mechanisms  # noqa: E402
+from mmattn.models import ViT
+from tools.evidence import mechanisms
 
 
 def vit(attention: str = 'mhsa', **options) -> ViT:

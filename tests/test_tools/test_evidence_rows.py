@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip('mmengine')
-
 from tools.evidence.rows import (
     COLUMNS,
     DamagedTable,

@@ -7,17 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-for name in ('mmengine', 'scipy', 'timm', 'matplotlib'):
-    pytest.importorskip(name)
-
-from mmattn.errors import UserError  # noqa: E402
-from tools.evidence import demo, report  # noqa: E402
-from tools.evidence import run as runner  # noqa: E402
-from tools.evidence.claim import Claim, Comparison  # noqa: E402
-from tools.evidence.claims import CLAIMS  # noqa: E402
-from tools.evidence.demo import Demo  # noqa: E402
-from tools.evidence.rows import Row, add_row, read_rows  # noqa: E402
-from tools.evidence.training import Training, build  # noqa: E402
+from mmattn.errors import UserError
+from tools.evidence import demo, report
+from tools.evidence import run as runner
+from tools.evidence.claim import Claim, Comparison
+from tools.evidence.claims import CLAIMS
+from tools.evidence.demo import Demo
+from tools.evidence.rows import Row, add_row, read_rows
+from tools.evidence.training import Training, build
 
 ROOT = Path(__file__).parents[2]
 ARCH = dict(embed_dims=8, depth=1, num_heads=2)

@@ -5,12 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-for name in ('mmengine', 'scipy', 'timm'):
-    pytest.importorskip(name)
-
-from tools.evidence import training  # noqa: E402
-from tools.evidence.images import Labeled, mixed, moved, normalized  # noqa: E402
-from tools.evidence.training import Run, Training, train  # noqa: E402
+from tools.evidence import training
+from tools.evidence.images import Labeled, mixed, moved, normalized
+from tools.evidence.training import Run, Training, train
 
 BACKBONE = dict(
     type='ViT',

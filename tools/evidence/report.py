@@ -138,7 +138,7 @@ def noise_table(results: Results) -> str:
 def plots(all_results: Sequence[Results]) -> str:
     """Return the claims that have runs: sentence, source and plot."""
     return '\n'.join(
-        f'**{each.name.capitalize()}.** {each.claim.statement} '
+        f'**{each.name[0].upper()}{each.name[1:]}.** {each.claim.statement} '
         f'({each.claim.source})\n\n![]({each.image})\n'
         for each in all_results
         if each.metrics()
