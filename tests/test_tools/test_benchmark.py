@@ -39,7 +39,7 @@ def one_thread():
 
 def cases_of(name: str, *problem) -> dict[str, operators.Case]:
     made = operators.load(name).cases(*problem)
-    backend = re.compile(r' \((torch|reference)\)')
+    backend = re.compile(r' \((cpp|torch|reference)\)')
     return {backend.sub('', case.method): case for case in made}
 
 
