@@ -155,6 +155,12 @@ def zeros(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     )
 
 
+def capability(x: Tensor) -> int:
+    """Return 90 where the device of x has the products of sm_90, otherwise 80."""
+    on_gpu = x.device.type == 'cuda'
+    return 90 if on_gpu and torch.cuda.get_device_capability(x.device) >= (9, 0) else 80
+
+
 def precision(x: Tensor) -> str:
     """Return the precision of products of operands that are stored like x.
 

@@ -33,7 +33,8 @@ SPILLED = {'landmark': 24, 'soft': 16, 'small': 56} if OLD_TRITON else {}
 FULL, HALF, F16 = torch.float32, torch.bfloat16, torch.float16
 ALL = FULL, HALF, F16
 KERNELS = {  # those that each launch of a form contains
-    'landmark': '_fwd_kernel _bwd_values_kernel _bwd_scores_kernel',
+    'landmark': '_attend_kernel _fold_kernel _context_kernel _bwd_context_kernel '
+    '_unfold_kernel',
     'hard': '_fwd_kernel _bwd_queries_kernel _bwd_keys_kernel',
     'soft': '_soft_fwd_kernel _delta_kernel _soft_bwd_queries_kernel '
     '_soft_bwd_keys_kernel',
@@ -206,12 +207,14 @@ CELLS = {
 assert CELLS.keys() >= FAST
 
 
-def launches_of(operator: str, *, in_order: bool = False, **shape):
+def launches_of(
+    operator: str, *, in_order: bool = False, capability: int = 80, **shape
+):
     """List the launches of forward and backward, once each."""
     inputs, settings = setup_registered(operator, **shape)
     inputs = [None if x is None else x.to('meta') for x in inputs]
     kernels = backends_of(operator)['triton']
-    with deterministic(in_order), record_launches() as launches:
+    with deterministic(in_order), record_launches(capability) as launches:
         result = kernels.forward(*inputs, **settings)
         out, *saved = (result,) if isinstance(result, torch.Tensor) else result
         if operator in (
@@ -232,7 +235,9 @@ def launches_of(operator: str, *, in_order: bool = False, **shape):
     ],
 )
 def test_no_spill_and_no_local_memory(operator, form, shape, capability):
-    launches = launches_of(operator, in_order=form == 'in order', **shape)
+    launches = launches_of(
+        operator, in_order=form == 'in order', capability=capability, **shape
+    )
     kernels, expected = {x.kernel for x in launches}, set(KERNELS[form].split())
     assert kernels >= expected
     if form in ('soft', 'deformable', 'atomics', 'in order', 'windows'):

@@ -17,6 +17,8 @@ from unittest import mock
 
 import torch
 
+from mmattn.ops import triton_launch
+
 POINTERS = {
     torch.float32: '*fp32',
     torch.float16: '*fp16',
@@ -76,8 +78,8 @@ def _describe(kernel, args, kwargs, grid) -> Launch:
 
 
 @contextlib.contextmanager
-def record_launches() -> Iterator[list[Launch]]:
-    """Note Triton's launches instead of starting them."""
+def record_launches(capability: int = 80) -> Iterator[list[Launch]]:
+    """Note Triton's launches on a device of a capability instead of starting them."""
     from triton.runtime import JITFunction
 
     launches = []
@@ -86,7 +88,10 @@ def record_launches() -> Iterator[list[Launch]]:
         assert min(grid) > 0
         launches.append(_describe(kernel, args, kwargs, grid))
 
-    with mock.patch.object(JITFunction, 'run', run):
+    with (
+        mock.patch.object(JITFunction, 'run', run),
+        mock.patch.object(triton_launch, 'capability', lambda x: capability),
+    ):
         yield launches
 
 

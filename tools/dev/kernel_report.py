@@ -92,7 +92,9 @@ def operator_arguments(call: Call) -> tuple[Operator, tuple, dict]:
     return found[0]
 
 
-def passes(call: Call) -> dict[str, tuple[list[Launch], int, int, EagerLaunches]]:
+def passes(
+    call: Call, capability: int
+) -> dict[str, tuple[list[Launch], int, int, EagerLaunches]]:
     """Return of either pass: launches of Triton, the number of other launches, the
     bytes of inputs and results, and what the definition does."""
     operator, tensors, settings = operator_arguments(call)
@@ -103,11 +105,13 @@ def passes(call: Call) -> dict[str, tuple[list[Launch], int, int, EagerLaunches]
         return kernels.forward(*tensors, **settings)
 
     with deterministic(call.deterministic):
-        triton, others, result = _run(forward)
+        triton, others, result = _run(forward, capability)
         out, *saved = (result,) if isinstance(result, Tensor) else result
         if operator.num_saved > len(saved):
             saved = [out, *saved]
-        backward = _run(lambda: kernels.backward(out, *saved, *tensors, **settings))
+        backward = _run(
+            lambda: kernels.backward(out, *saved, *tensors, **settings), capability
+        )
     leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
     with EagerLaunches() as definition:
         expected = operator.reference(*leaves, **settings)
@@ -125,8 +129,8 @@ def passes(call: Call) -> dict[str, tuple[list[Launch], int, int, EagerLaunches]
     }
 
 
-def _run(function: Callable):
-    with record_launches() as launches, EagerLaunches() as eager:
+def _run(function: Callable, capability: int):
+    with record_launches(capability) as launches, EagerLaunches() as eager:
         result = function()
     return launches, eager.launches, result
 
@@ -173,7 +177,7 @@ def cost(launches: Sequence[Launch], capability: int) -> dict:
 def rows_of(call: Call, capability: int) -> list[dict]:
     """Return the rows of a call: kernels, their total and the definition."""
     rows = []
-    for name, (launches, others, least, definition) in passes(call).items():
+    for name, (launches, others, least, definition) in passes(call, capability).items():
         head = {'operator': call.operator, 'shape': str(call), 'pass': name}
         names = sorted({x.kernel for x in launches})
         kernels = [

@@ -1,10 +1,10 @@
-"""Launchers of the kernels of landmark attention, in triton_fwd.py and triton_bwd.py.
+"""Launchers of the kernels of landmark attention, in triton_attend.py and triton_fold.py.
 
-Both halves of the operator are one function, mixed attention: rows X attend to columns
-Y with values V. On the key side landmarks attend to tokens, and on the query side
-tokens attend to landmarks. The first call that needs Triton imports it.
+Mixing weights are folded into the landmarks, so that products are those of tensor cores.
+README.md in this folder has the equations. The first call that needs Triton imports it.
 """
 
+from math import log
 from typing import NamedTuple
 
 import torch
@@ -15,21 +15,32 @@ from .. import triton_launch as launch
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 MAX_MIXING = 2**15  # E * M * D up to which the kernels count below the reference
 
-# (short side, long side, warps) by the mixed heads of a tile and whether a tile has all
-# mixed heads and channels. Chosen from the compiler's reports, so that nothing spills.
-FORWARD_TILES = launch.TileTable('landmark_attention.FORWARD_TILES', {
-    (1, True): (32, 64, 4), (1, False): (16, 64, 4),
-    (8, True): (16, 64, 8), (8, False): (16, 64, 8),
-    (16, True): (16, 64, 8), (16, False): (16, 32, 8),
-})  # fmt: skip
-BACKWARD_TILES = launch.TileTable('landmark_attention.BACKWARD_TILES', {
-    (1, True): (32, 32, 4), (1, False): (32, 32, 4),
-    (8, True): (16, 32, 8), (8, False): (16, 32, 8),
-    (16, True): (16, 32, 8), (16, False): (16, 16, 8),
-})  # fmt: skip
-NUM_STAGES = 2
+# Rows, columns, channels of a chunk, chunks of a program's result at most, and warps, by
+# the compute capability and by what rows are when there are gradients. Chosen from the
+# compiler's reports, so that nothing spills.
+HALF_TILES = {
+    (80, 'forward'): (32, 64, 64, 5, 8),
+    (80, 'tokens'): (16, 32, 64, 3, 8),
+    (80, 'landmarks'): (16, 64, 64, 3, 8),
+    (90, 'forward'): (64, 64, 64, 5, 4),
+    (90, 'tokens'): (64, 32, 64, 3, 4),
+    (90, 'landmarks'): (64, 32, 32, 6, 4),
+}
+TILES = launch.tables_by_dtype(
+    'landmark_attention.TILES',
+    {
+        torch.float32: {
+            key: (32, 64, 32, 2, 8) if key[1] == 'forward' else (16, 32, 32, 2, 8)
+            for key in HALF_TILES
+        },
+        torch.float16: HALF_TILES,
+        torch.bfloat16: HALF_TILES,
+    },
+)
+MAX_KEPT = 80 * 1024  # bytes of rows that a program keeps in shared memory
+WIDE_CHUNKS = 2  # of a program's output, where not all fit
+CHANNELS = 64  # of a block, in kernels that fold
 TARGET_PROGRAMS = 132  # a loop is split over programs until there are this many
-REDUCE_BLOCK = 256
 
 
 def unsupported(
@@ -44,7 +55,8 @@ def unsupported(
     w2_k: Tensor | None,
 ) -> str | None:
     """Return why this backend does not support a call, or None."""
-    if reason := launch.reason(q, MAX_HEAD_WIDTH):
+    attention = q, k, v, q_landmarks, k_landmarks
+    if reason := launch.reason(q, MAX_HEAD_WIDTH) or launch.offsets_reason(*attention):
         return reason
     if q.shape[2] > MAX_HEADS:
         return f'supports at most {MAX_HEADS} heads, got {q.shape[2]}'
@@ -57,8 +69,8 @@ def unsupported(
 def counts_above_reference(q: Tensor, *tensors: Tensor | None) -> bool:
     """Return whether the kernels cost more than the reference: very wide mixed heads.
 
-    Heads are mixed one at a time, E of them for each of M: 5 times the cost at M = 32,
-    E = 64 and 128 channels of a head, 0.6 times at M = 16, E = 32 and 32 channels.
+    A mixed head has all M * D channels, of which a program has 320 results at most, so
+    that the cost of a token grows with E * M * D, and faster beyond 320 channels.
     """
     w1_q = tensors[4]
     return w1_q is not None and w1_q.numel() * q.shape[3] > MAX_MIXING
@@ -67,198 +79,315 @@ def counts_above_reference(q: Tensor, *tensors: Tensor | None) -> bool:
 def num_statistics(
     q: Tensor, k_landmarks: Tensor, w1_q: Tensor | None, w1_k: Tensor | None
 ) -> int:
-    """Return the number of rows of both sides, each of which saves a log-sum-exp."""
+    """Return the number of rows of the query side, each of which saves a log-sum-exp."""
     B, N, M, _ = q.shape
-    E_q, E_k = (M if w is None else w.shape[0] for w in (w1_q, w1_k))
-    return B * (E_k * k_landmarks.shape[1] + E_q * N)
+    return B * N * (M if w1_q is None else w1_q.shape[0])
 
 
 def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
     """Return the output, the context `A_K v` in fp32 and the statistics in fp32."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    context = torch.empty(q_landmarks.shape, dtype=torch.float32, device=q.device)
-    statistics = torch.empty(
-        num_statistics(q, k_landmarks, w1_q, w1_k), dtype=torch.float32, device=q.device
-    )
-    if len(q):
-        lse_k, lse_q = _split_statistics(statistics, q, q_landmarks, w1_k)
-        with torch.cuda.device_of(q):
-            _mixed_forward(q_landmarks, k, v, w1_k, w2_k, context, lse_k)
-            _mixed_forward(q, k_landmarks, context, w1_q, w2_q, out, lse_q)
-    return out, context, statistics
+    context = launch.empty(q, *q_landmarks.shape)
+    lse = launch.empty(q, num_statistics(q, k_landmarks, w1_q, w1_k))
+    if not len(q):
+        return torch.empty(q.shape, dtype=q.dtype, device=q.device), context, lse
+    q_landmarks, k_landmarks = map(launch.unit_stride, (q_landmarks, k_landmarks))
+    weights = [_contiguous(w) for w in (w1_q, w2_q, w1_k, w2_k)]
+    side = _side(q, w1_q)
+    with torch.cuda.device_of(q):
+        folded = _key_side(k, v, q_landmarks, k_landmarks, *weights, context)
+        queries = _tokens(q, side)
+        (out,) = _attend(side, 'own', (queries,), folded[1:3], lse)
+    return out, context, lse
 
 
 def backward(
-    grad, context, statistics, q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
+    grad, context, lse, q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k
 ):
     """Return the gradients of the nine tensors, None for mixing weights of None."""
     if not len(q):
         return launch.zeros(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k)
-    lse_k, lse_q = _split_statistics(statistics, q, q_landmarks, w1_k)
+    q_landmarks, k_landmarks = map(launch.unit_stride, (q_landmarks, k_landmarks))
+    w1_q, w2_q, w1_k, w2_k = (_contiguous(w) for w in (w1_q, w2_q, w1_k, w2_k))
+    of_queries, of_keys = _side(q, w1_q), _side(q, w1_k)
     with torch.cuda.device_of(q):
-        dq, dk_landmarks, dcontext, dw1_q, dw2_q = _mixed_backward(
-            grad, q, k_landmarks, context, w1_q, w2_q, lse_q
+        queries, keys, values, means, lse_k = _key_side(
+            k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, context, save=True
         )
-        dq_landmarks, dk, dv, dw1_k, dw2_k = _mixed_backward(
-            dcontext, q_landmarks, k, v, w1_k, w2_k, lse_k
-        )
+        tokens = _tokens(q, of_queries), _tokens(grad, of_queries)
+        landmarks = keys, values
+        delta = torch.empty_like(lse)
+        (dq,) = _attend(of_queries, 'own delta', tokens, landmarks, lse, delta)
+        dkeys, dvalues = _attend(of_queries, 'col', landmarks, tokens, lse, delta)
+        dcontext, dk_landmarks, grads, delta_k = _bwd_context(
+            dkeys, dvalues, means, lse_k, q, context, of_queries, of_keys,
+            w1_q, w2_q, w2_k,
+        )  # fmt: skip
+        tokens = _tokens(k, of_keys), _tokens(v, of_keys)
+        landmarks = queries, grads
+        dk, dv = _attend(of_keys, 'col', tokens, landmarks, lse_k, delta_k)
+        (dqueries,) = _attend(of_keys, 'row', landmarks, tokens, lse_k, delta_k)
+        dq_landmarks = _unfold(dqueries, w1_k, q_landmarks, of_keys)
+        dw1_q, dw2_q = _bwd_weights(dkeys, k_landmarks, w1_q, dvalues, context, w2_q)
+        dw1_k, dw2_k = _bwd_weights(dqueries, q_landmarks, w1_k, means, dcontext, w2_k)
     return dq, dk, dv, dq_landmarks, dk_landmarks, dw1_q, dw2_q, dw1_k, dw2_k
 
 
-def _split_statistics(statistics, q, q_landmarks, w1_k):
-    B, L, M, _ = q_landmarks.shape
-    E_k = M if w1_k is None else w1_k.shape[0]
-    return statistics.split([B * E_k * L, statistics.numel() - B * E_k * L])
+def _contiguous(w: Tensor | None) -> Tensor | None:
+    return None if w is None else w.contiguous()
 
 
-class _Problem(NamedTuple):
-    """Hold what every kernel of one side is launched with."""
+class _Side(NamedTuple):
+    """Hold the sizes of a side. Heads that do not mix are groups of their own."""
 
-    groups: int  # sets of heads that mix: one, or a set for each head without mixing
-    blocks: int  # number of blocks of EB mixed heads in a group
-    tile: tuple[int, bool]
-    constants: dict
+    heads: int
+    width: int
+    mixed: int  # mixed heads, 0 without mixing
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.mixed else self.heads
+
+    @property
+    def channels(self) -> int:
+        """Channels of a group, which a product sums over."""
+        return self.heads * self.width if self.mixed else self.width
+
+    @property
+    def rows(self) -> int:
+        """Rows of a folded tensor for each landmark."""
+        return self.mixed or self.heads
 
 
-def _problem(x, w1):
-    M, D = x.shape[2:]
-    groups, heads, mixed_heads = (M, 1, 1) if w1 is None else (1, M, w1.shape[0])
-    EB = 1 if mixed_heads == 1 else 8 if mixed_heads <= 8 else 16
-    blocks = launch.cdiv(mixed_heads, EB)
-    BD = 32 if D % 32 == 0 or 16 < D < 32 else 16
-    constants = dict(
-        D=D, M=heads, E=mixed_heads, EB=EB, BD=BD, MIX=w1 is not None,
-        PRECISION=launch.precision(x),
+def _side(x: Tensor, w1: Tensor | None) -> _Side:
+    return _Side(*x.shape[2:], 0 if w1 is None else len(w1))
+
+
+class _Operand(NamedTuple):
+    """Hold a tensor, the number of its rows in a segment, and three strides.
+
+    A segment has the rows of one image and group, of one mixed head if it is folded.
+    """
+
+    x: Tensor
+    count: int
+    strides: tuple[int, int, int]  # of images, rows and groups
+    is_folded: bool
+
+
+def _tokens(x: Tensor, side: _Side) -> _Operand:
+    """Return an operand of shape (B, N, M, D)."""
+    apart = side.mixed and side.heads > 1 and x.stride(2) != side.width
+    if x.stride(3) != 1 or apart:
+        x = x.contiguous()
+    return _Operand(x, x.shape[1], x.stride()[:3], False)
+
+
+def _folded(x: Tensor, L: int, side: _Side) -> _Operand:
+    """Return an operand of shape (parts, B, rows of all landmarks, channels)."""
+    C = side.channels
+    size = side.rows * L * C
+    return _Operand(x, L, (size, C, size // side.groups), True)
+
+
+def _empty_folded(landmarks: Tensor, side: _Side) -> _Operand:
+    B, L = landmarks.shape[:2]
+    parts = 1 if landmarks.dtype == torch.float32 else 2
+    shape = parts, B, side.rows * L, side.channels
+    x = torch.empty(shape, dtype=landmarks.dtype, device=landmarks.device)
+    return _folded(x, L, side)
+
+
+def _blocks(side: _Side) -> dict:
+    """Return constants of kernels with blocks of channels: their width and number."""
+    if side.mixed:
+        return dict(CB=CHANNELS, BLOCKS=launch.cdiv(side.channels, CHANNELS))
+    return dict(CB=launch.power_of_two(side.width), BLOCKS=side.heads)
+
+
+def _sizes(side: _Side) -> dict:
+    """Return the numbers of heads, of channels of a head and of mixed heads."""
+    E = side.mixed
+    return dict(M=side.heads, D=side.width, E=E, EP=launch.power_of_two(E or 1))
+
+
+def _sizes_of_both(queries: _Side, keys: _Side) -> dict:
+    sizes = {**_blocks(keys), 'M': keys.heads, 'D': keys.width}
+    for name, side in (('Q', queries), ('K', keys)):
+        sizes |= {f'E_{name}': side.mixed, f'EP_{name}': _sizes(side)['EP']}
+    return sizes
+
+
+def _key_side(
+    k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, context, save=False
+):
+    """Write the context `A_K v`, and fold the landmarks of both sides.
+
+    Returns:
+        Folded q_landmarks, k_landmarks and context, and with `save` the means of values
+        by each row of the first and their log-sum-exps, otherwise None.
+    """
+    from .triton_fold import _context_kernel, _fold_kernel
+
+    of_queries, of_keys = _side(k, w1_q), _side(k, w1_k)
+    B, L = q_landmarks.shape[:2]
+    scale = q_landmarks.shape[3] ** -0.5 / log(2)
+    queries = _empty_folded(q_landmarks, of_keys)
+    blocks = _blocks(of_keys)
+    _fold_kernel[(B * L * blocks['BLOCKS'],)](
+        q_landmarks, w1_k, queries.x, *launch.strides(q_landmarks),
+        L, queries.x[0].numel(), scale, **_sizes(of_keys), **blocks,
     )  # fmt: skip
-    return _Problem(groups, blocks, (EB, blocks == 1 and D <= BD), constants)
-
-
-def _options(problem: _Problem, num_warps: int) -> dict:
-    """Return the compiler's options; maxnreg keeps it from spilling for occupancy."""
-    options = dict(num_warps=num_warps, num_stages=NUM_STAGES, enable_fp_fusion=True)
-    return options if problem.tile[1] else options | dict(maxnreg=255)
-
-
-def _partials(out: Tensor, count: int, direct: bool) -> Tensor:
-    """Return a tensor for the shares of `count` programs, or `out` if one may write it."""
-    if direct and count == 1:
-        return out
-    return torch.empty((count, *out.shape), dtype=torch.float32, device=out.device)
-
-
-def _reduce(partials: Tensor, out: Tensor, log: bool = False):
-    """Write the sum, or log-sum-exp, of partials over their leading axis to `out`."""
-    from .triton_fwd import _reduce_kernel
-
-    if partials is out:
-        return
-    size = out.numel()
-    _reduce_kernel[(launch.cdiv(size, REDUCE_BLOCK),)](
-        partials, out, size, len(partials), LOG=log, BLOCK=REDUCE_BLOCK, num_warps=4
-    )
-
-
-def _mixed_forward(x, y, v, w1, w2, out, lse):
-    """Write (w2 softmax(w1 x y^T / sqrt(D))) v to `out` and the log-sum-exp to `lse`."""
-    from .triton_fwd import _fwd_kernel, _lse_kernel
-
-    x, y, v = (launch.unit_stride(t) for t in (x, y, v))
-    w1, w2 = (None if w is None else w.contiguous() for w in (w1, w2))
-    B, R, M, D = x.shape
-    S = y.shape[1]
-    problem = _problem(x, w1)
-    short, long, num_warps = FORWARD_TILES[problem.tile]
-    row_tiles, col_tiles = launch.cdiv(R, short), launch.cdiv(S, long)
-    splits, tiles = launch.split(
-        col_tiles, row_tiles * B * problem.groups, TARGET_PROGRAMS
-    )
-    grid = (splits * row_tiles * B * problem.groups,)
-    sizes = (
-        B,
-        R,
-        S,
-        problem.constants['M'],
-        problem.groups,
-        row_tiles,
-        splits,
-        tiles,
-        D**-0.5,
-    )
-    constants = dict(
-        problem.constants, BR=short, BC=long, **_options(problem, num_warps)
-    )
-
-    if col_tiles > 1:
-        lse_partials = _partials(lse, splits, direct=True)
-        _lse_kernel[(grid[0] * problem.blocks,)](
-            x, y, w1, lse_partials, *launch.strides(x, y), *sizes, **constants
-        )
-        _reduce(lse_partials, lse, log=True)
-    one_tile = tiles * problem.blocks == 1
-    partials = _partials(out, splits, direct=one_tile or out.dtype == torch.float32)
-    _fwd_kernel[grid](
-        x, y, v, w1, w2, lse, partials, *launch.strides(x, y, v), *sizes,
-        WHOLE_ROWS=col_tiles == 1, ONE_TILE=one_tile, **constants,
+    tokens = _tokens(k, of_keys), _tokens(v, of_keys)
+    shares, lse_shares = _attend(of_keys, 'online', (queries,), tokens, None)
+    keys, values = (_empty_folded(k_landmarks, of_queries) for _ in range(2))
+    means, lse = None, None
+    if save:
+        means, lse = torch.empty_like(shares[:1]), torch.empty_like(lse_shares[0])
+    _context_kernel[(B * L * blocks['BLOCKS'],)](
+        shares, lse_shares, w2_k, k_landmarks, w1_q, w2_q,
+        context, keys.x, values.x, lse, means, *launch.strides(k_landmarks),
+        L, len(shares), shares[0].numel(), lse_shares[0].numel(), keys.x[0].numel(),
+        scale, **_sizes_of_both(of_queries, of_keys),
     )  # fmt: skip
-    _reduce(partials, out)
+    return queries, keys, values, means, lse
 
 
-def _mixed_backward(grad, x, y, v, w1, w2, lse):
-    """Return the gradients of x, y, v, w1 and w2, given that of the output."""
-    from .triton_bwd import _bwd_scores_kernel, _bwd_values_kernel
+def _bwd_context(
+    dkeys, dvalues, means, lse_k, q, context, of_queries, of_keys, w1_q, w2_q, w2_k
+):
+    """Return the gradients of context and k_landmarks, the first also folded, and the
+    deltas of the key side."""
+    from .triton_fold import _bwd_context_kernel
 
-    dx, dy, dv, dw1, dw2 = grads = [
-        None if t is None else torch.empty(t.shape, dtype=t.dtype, device=t.device)
-        for t in (x, y, v, w1, w2)
-    ]
-    grad, x, y, v = (launch.unit_stride(t) for t in (grad, x, y, v))
-    w1, w2 = (None if w is None else w.contiguous() for w in (w1, w2))
-    B, R, M, D = x.shape
-    S = y.shape[1]
-    problem = _problem(x, w1)
-    short, long, num_warps = BACKWARD_TILES[problem.tile]
-    BR, BC = (short, long) if S <= R else (long, short)
+    B, L, _, D = context.shape
+    dcontext, delta = torch.empty_like(context), torch.empty_like(lse_k)
+    dk_landmarks = torch.empty(context.shape, dtype=q.dtype, device=q.device)
+    grads = _empty_folded(dk_landmarks, of_keys)
+    _bwd_context_kernel[(B * L * of_keys.groups,)](
+        dkeys, dvalues, w1_q, w2_q, w2_k, means,
+        dk_landmarks, dcontext, grads.x, delta,
+        L, len(dkeys), dkeys[0].numel(), grads.x[0].numel(), D**-0.5,
+        **_sizes_of_both(of_queries, of_keys), num_warps=8,
+    )  # fmt: skip
+    return dcontext, dk_landmarks, grads, delta
+
+
+def _unfold(shares: Tensor, w1: Tensor | None, landmarks: Tensor, side: _Side):
+    """Return the gradient of landmarks from the shares of that of the folded ones."""
+    from .triton_fold import _unfold_kernel
+
+    B, L, _, D = landmarks.shape
+    out = torch.empty(landmarks.shape, dtype=landmarks.dtype, device=landmarks.device)
+    blocks = _blocks(side)
+    _unfold_kernel[(B * L * blocks['BLOCKS'],)](
+        shares, w1, out, L, len(shares), shares[0].numel(), D**-0.5,
+        **_sizes(side), **blocks,
+    )  # fmt: skip
+    return out
+
+
+def _bwd_weights(drows, x, w1, means, y, w2):
+    """Return the gradients of w1 and w2 of a side, None without mixing.
+
+    Args:
+        drows, means: shares of the folded gradients of x, and of what y multiplies.
+        x, y: shape (B, L, M, D).
+    """
+    if w1 is None:
+        return None, None
+    from .triton_fold import _weights_kernel
+
+    B, L, M, D = x.shape
+    E = len(w1)
+    dw1, dw2 = (torch.empty(w.shape, dtype=w.dtype, device=w.device) for w in (w1, w2))
+    _weights_kernel[(2 * E * M,)](
+        drows, x, dw1, means, y, dw2, *launch.strides(x, y),
+        B, L, len(drows), len(means), drows[0].numel(), D**-0.5,
+        M=M, D=D, E=E, DP=launch.power_of_two(D), BLOCK=32,
+    )  # fmt: skip
+    return dw1, dw2
+
+
+def _attend(
+    side: _Side,
+    stats: str,
+    rows: tuple[_Operand, ...],
+    columns: tuple[_Operand, ...],
+    lse: Tensor | None,
+    delta: Tensor | None = None,
+) -> list[Tensor]:
+    """Launch the kernel of products with maps.
+
+    Args:
+        side: of the operator.
+        stats: where log-sum-exps are from, see `_attend_kernel`.
+        rows: X, and for gradients that of the output.
+        columns: Y and V.
+        lse, delta: statistics, which are read or written.
+
+    Returns:
+        One gradient, or with 'col' those by Y and by V, and otherwise the output. Those
+        of landmarks are folded, with the shares of programs along a new first axis, and
+        with 'online' their log-sum-exps come last.
+    """
+    from .triton_attend import _attend_kernel
+
+    (x, y), v = (rows[0], columns[0]), columns[1]
+    g = rows[-1]
+    device, dtype = x.x.device, x.x.dtype
+    has_grad = len(rows) > 1
+    kind = ('landmarks' if x.is_folded else 'tokens') if has_grad else 'forward'
+    BR, BC, BD, most, num_warps = TILES[dtype][launch.capability(x.x), kind]
+    by_landmarks = stats in ('online', 'row') or stats == 'col' and not x.is_folded
+    segments, flat = side.rows // side.groups, 1
+    if by_landmarks:
+        segments, flat = 1, segments
+    R, row_segments = (x.count * flat, segments) if x.is_folded else (x.count, 1)
+    S, col_segments = (y.count * flat, segments) if y.is_folded else (y.count, 1)
+    folded = x if x.is_folded else y
+    B, C = folded.x.shape[1], side.channels
+    num_parts = len(folded.x)
+    BD = min(BD, launch.power_of_two(C, least=16))
+    chunks = launch.cdiv(C, BD)
+    if chunks > most and kind == 'forward':
+        most = WIDE_CHUNKS
+    parts = launch.cdiv(chunks, most)
     row_tiles, col_tiles = launch.cdiv(R, BR), launch.cdiv(S, BC)
-
-    # The longer side is split over programs, the shorter one looped over in each.
-    row_splits, col_splits = 1, 1
-    if S <= R:
-        row_splits, row_tiles = launch.split(
-            row_tiles, B * problem.groups, TARGET_PROGRAMS
-        )
-    else:
-        col_splits, col_tiles = launch.split(
-            col_tiles, B * problem.groups, TARGET_PROGRAMS
-        )
-    num_programs = row_splits * col_splits * B * problem.groups
-    sizes = (
-        B, R, S, problem.constants['M'], problem.groups,
-        row_splits, row_tiles, col_splits, col_tiles, D**-0.5,
-    )  # fmt: skip
-    strides = launch.strides(x, y, v, grad)
-    one_row_tile = row_tiles * problem.blocks == 1
-    one_col_tile = col_tiles * problem.blocks == 1
-    constants = dict(
-        problem.constants, BR=BR, BC=BC, ONE_ROW_TILE=one_row_tile, **_options(problem, num_warps)
-    )  # fmt: skip
-
-    delta = torch.empty_like(lse)
-    deltas = _partials(delta, col_splits, direct=True)
-    dvs = _partials(dv, row_splits, one_row_tile or dv.dtype == torch.float32)
-    dw2s = None if w2 is None else _partials(dw2, num_programs, direct=False)
-    _bwd_values_kernel[(num_programs,)](
-        x, y, v, grad, w1, w2, lse, deltas, dvs, dw2s, *strides, *sizes, **constants
+    programs = (
+        B * side.groups * row_segments * row_tiles * parts * (1 + (stats == 'col'))
     )
-    _reduce(deltas, delta)
-
-    dxs = _partials(dx, col_splits, one_col_tile or dx.dtype == torch.float32)
-    dys = _partials(dy, row_splits, one_row_tile or dy.dtype == torch.float32)
-    dw1s = None if w1 is None else _partials(dw1, num_programs, direct=False)
-    _bwd_scores_kernel[(num_programs,)](
-        x, y, v, grad, w1, w2, lse, delta, dxs, dys, dw1s, *strides, *sizes,
-        ONE_COL_TILE=one_col_tile, **constants,
+    splits, tiles = 1, col_tiles
+    if x.is_folded:
+        target = TARGET_PROGRAMS + programs - 1
+        splits, tiles = launch.split(col_tiles, programs, target)
+        shape, shares = (splits, *x.x.shape[1:]), torch.float32
+        strides = x.strides
+    else:
+        shape, shares = x.x.shape, dtype
+        strides = x.count * side.heads * side.width, side.heads * side.width, side.width
+    # Elsewhere registers are short, and rows are read anew for each tile.
+    keeps = kind == 'forward' or (kind == 'tokens' and BR == 64)
+    size = BR * chunks * BD * x.x.element_size() * (num_parts if x.is_folded else 1)
+    keeps = keeps and num_parts == 2 and size <= MAX_KEPT
+    outs = [
+        torch.empty(shape, dtype=shares, device=device)
+        for _ in range(1 + (stats == 'col'))
+    ]
+    scale = log(2) if has_grad and not x.is_folded else 1.0  # folded for log 2
+    if stats == 'online':
+        lse = launch.empty(x.x, splits, B * R * side.groups)
+    _attend_kernel[(programs * splits,)](
+        x.x, g.x if has_grad else None, y.x, v.x, outs[0],
+        outs[1] if stats == 'col' else None, lse, delta,
+        *x.strides, *g.strides, *y.strides, *v.strides, *strides,
+        B, side.groups, row_segments, col_segments, R, S, row_tiles, splits, tiles,
+        B * side.rows * x.count * C, folded.x[0].numel(), scale,
+        C=C, BR=BR, BC=BC, BD=BD, CHUNKS=launch.cdiv(chunks, parts), PARTS=parts,
+        KEEP=keeps, KEEP_G=keeps and has_grad and 2 * size <= MAX_KEPT,
+        X_PARTS=num_parts if x.is_folded else 1,
+        Y_PARTS=num_parts if y.is_folded else 1,
+        MANY=stats.startswith('own') and col_tiles > 1, STATS=stats,
+        GRAD=has_grad, NATIVE=dtype != torch.float32 and not launch.INTERPRETED,
+        PRECISION=launch.precision(x.x), num_warps=num_warps, num_stages=1, maxnreg=255,
     )  # fmt: skip
-    for partials, out in ((dxs, dx), (dys, dy), (dvs, dv), (dw1s, dw1), (dw2s, dw2)):
-        if out is not None:
-            _reduce(partials, out)
-    return grads
+    return [*outs, lse] if stats == 'online' else outs

@@ -1,0 +1,270 @@
+"""Kernels that fold mixing weights into landmarks and unfold gradients, in Triton.
+
+A folded tensor has a row of all channels for each image, mixed head and landmark: those
+of the landmark times the weights of the mixed head. Without mixing (E = 0) it has a row
+of D channels for each head. In half precision it has two parts, whose sum it is.
+
+A tile has all mixed heads of one image and landmark, and a block of channels: CB of
+them, or with E_K = 0 one head. Programs of a split loop leave shares along a new first
+axis.
+"""
+
+import triton
+import triton.language as tl
+
+from ..triton_jit import kernel
+
+
+@triton.jit
+def channels_of(
+    block, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CB: tl.constexpr
+):
+    """Return the channels of a block, and which exist."""
+    c = tl.arange(0, CB)
+    if E:
+        return block * CB + c, block * CB + c < M * D
+    else:
+        return block * D + c, c < D
+
+
+@triton.jit
+def places(b, mark, e, c, L, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
+    """Return the offsets of channels c in rows of mixed heads e, [len(e), len(c)]."""
+    if E:
+        return ((b * E + e) * L + mark)[:, None] * (M * D) + c[None, :]
+    else:
+        return (((b * M + c // D) * L + mark) * D + c % D)[None, :] + 0 * e[:, None]
+
+
+@triton.jit
+def load_weights(ptr, e, c, mask, e_stride, m_stride, D: tl.constexpr, E: tl.constexpr):
+    """Load the weights of channels c for mixed heads e, ones without mixing."""
+    if E:
+        ptrs = ptr + e[:, None] * e_stride + (c // D * m_stride)[None, :]
+        return tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    else:
+        return tl.full([e.shape[0], c.shape[0]], 1.0, tl.float32)
+
+
+@triton.jit
+def exist(e, mask, E: tl.constexpr):
+    """Return which of mixed heads e and channels exist, [len(e), len(mask)]."""
+    return (e < (E if E else 1))[:, None] & mask[None, :]
+
+
+@triton.jit
+def fold(
+    x, w_ptr, out_ptr, b, mark, c, mask, L, lo_stride, e_stride, m_stride,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
+):  # fmt: skip
+    """Store x, channels c of landmark mark, times the weights of each mixed head."""
+    e = tl.arange(0, EP)
+    mask = exist(e, mask, E)
+    value = load_weights(w_ptr, e, c, mask, e_stride, m_stride, D, E) * x[None, :]
+    ptrs = out_ptr + places(b, mark, e, c, L, M, D, E)
+    high = value.to(out_ptr.dtype.element_ty)
+    tl.store(ptrs, high, mask=mask)
+    if out_ptr.dtype.element_ty != tl.float32:
+        low = (value - high.to(tl.float32)).to(out_ptr.dtype.element_ty)
+        tl.store(ptrs + lo_stride, low, mask=mask)
+
+
+@triton.jit
+def load_shares(ptr, place, mask, splits, size):
+    """Return the sum of the shares of all programs, in order."""
+    total = tl.load(ptr + place, mask=mask, other=0.0)
+    for _ in range(1, splits):
+        ptr += size
+        total += tl.load(ptr + place, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
+def unfold(
+    ptr, w_ptr, b, mark, c, mask, L, splits, size, e_stride, m_stride,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
+):  # fmt: skip
+    """Return the sum over mixed heads of folded rows times their weights."""
+    e = tl.arange(0, EP)
+    mask = exist(e, mask, E)
+    w = load_weights(w_ptr, e, c, mask, e_stride, m_stride, D, E)
+    shares = load_shares(ptr, places(b, mark, e, c, L, M, D, E), mask, splits, size)
+    return tl.sum(w * shares, axis=0)
+
+
+@kernel
+def _fold_kernel(
+    x_ptr, w_ptr, out_ptr, x_b_stride, x_l_stride, x_m_stride, L, lo_stride, scale,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
+    CB: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Fold w1 (E, M) and `scale` into landmarks."""
+    pid = tl.program_id(0)
+    c, mask = channels_of(pid % BLOCKS, M, D, E, CB)
+    mark, b = pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
+    x_ptr += b * x_b_stride + mark * x_l_stride
+    x = tl.load(x_ptr + c // D * x_m_stride + c % D, mask=mask, other=0.0)
+    x = x.to(tl.float32) * scale
+    fold(x, w_ptr, out_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E, EP)
+
+
+@kernel
+def _context_kernel(
+    part_ptr, lse_part_ptr, w2_k_ptr, k_ptr, w1_q_ptr, w2_q_ptr,
+    context_ptr, keys_ptr, values_ptr, lse_ptr, mean_ptr,
+    k_b_stride, k_l_stride, k_m_stride, L, splits, size, rows, lo_stride, scale,
+    M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
+    E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of the key side into the context, and fold the query side.
+
+    part (splits, rows, channels) has means of values, and lse_part (splits, rows) the
+    log-sum-exps. Writes the context (B, L, M, D), and folded k_landmarks and context.
+    Unless they are None, also log-sum-exps and means of all splits.
+    """
+    pid = tl.program_id(0)
+    block, mark, b = pid % BLOCKS, pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
+    c, mask = channels_of(block, M, D, E_K, CB)
+    e = tl.arange(0, EP_K)
+    used = exist(e, mask, E_K)
+    place = places(b, mark, e, c, L, M, D, E_K)
+    row = (b * E_K + e) * L + mark if E_K else (b * M + block + e) * L + mark
+    row_mask = e < (E_K if E_K else 1)
+    high = tl.full([EP_K], float('-inf'), tl.float32)
+    total = tl.zeros([EP_K], tl.float32)
+    mean = tl.zeros([EP_K, CB], tl.float32)
+    for _ in range(splits):
+        lse = tl.load(lse_part_ptr + row, mask=row_mask, other=0.0)
+        value = tl.load(part_ptr + place, mask=used, other=0.0)
+        new = tl.maximum(high, lse)
+        keep, weight = tl.exp2(high - new), tl.exp2(lse - new)
+        mean = mean * keep[:, None] + value * weight[:, None]
+        total = total * keep + weight
+        high = new
+        part_ptr += size
+        lse_part_ptr += rows
+    mean /= total[:, None]
+    if mean_ptr is not None:
+        tl.store(mean_ptr + place, mean, mask=used)
+        if not E_K or block == 0:
+            tl.store(lse_ptr + row, high + tl.log2(total), mask=row_mask)
+    context = tl.sum(load_weights(w2_k_ptr, e, c, used, 1, E_K, D, E_K) * mean, axis=0)
+    tl.store(context_ptr + (b * L + mark) * (M * D) + c, context, mask=mask)
+    fold(
+        context, w2_q_ptr, values_ptr, b, mark, c, mask, L, lo_stride, 1, E_Q, M, D,
+        E_Q, EP_Q,
+    )  # fmt: skip
+    k_ptr += b * k_b_stride + mark * k_l_stride
+    k = tl.load(k_ptr + c // D * k_m_stride + c % D, mask=mask, other=0.0)
+    k = k.to(tl.float32) * scale
+    fold(k, w1_q_ptr, keys_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E_Q, EP_Q)
+
+
+@kernel
+def _bwd_context_kernel(
+    dkeys_ptr, dvalues_ptr, w1_q_ptr, w2_q_ptr, w2_k_ptr, mean_ptr,
+    dk_landmarks_ptr, dcontext_ptr, grads_ptr, delta_ptr,
+    L, splits, size, lo_stride, scale,
+    M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
+    E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Unfold the gradients of the query side, and fold those of the context.
+
+    Writes the gradients of k_landmarks and of the context (B, L, M, D), w2_k folded
+    into the latter, and delta, the products of its rows with means of values.
+    """
+    pid = tl.program_id(0)
+    first, stop, i = 0, BLOCKS, pid
+    if not E_K:  # a head of a program
+        first, stop, i = pid % BLOCKS, pid % BLOCKS + 1, pid // BLOCKS
+    mark, b = i % L, (i // L).to(tl.int64)
+    e = tl.arange(0, EP_K)
+    delta = tl.zeros([EP_K], tl.float32)
+    for block in range(first, stop):
+        c, mask = channels_of(block, M, D, E_K, CB)
+        out = (b * L + mark) * (M * D) + c
+        dk = unfold(
+            dkeys_ptr, w1_q_ptr, b, mark, c, mask, L, splits, size, M, 1, M, D, E_Q,
+            EP_Q,
+        )  # fmt: skip
+        dk = (dk * scale).to(dk_landmarks_ptr.dtype.element_ty)
+        tl.store(dk_landmarks_ptr + out, dk, mask=mask)
+        grad = unfold(
+            dvalues_ptr, w2_q_ptr, b, mark, c, mask, L, splits, size, 1, E_Q, M, D,
+            E_Q, EP_Q,
+        )  # fmt: skip
+        tl.store(dcontext_ptr + out, grad, mask=mask)
+        fold(
+            grad, w2_k_ptr, grads_ptr, b, mark, c, mask, L, lo_stride, 1, E_K, M, D,
+            E_K, EP_K,
+        )  # fmt: skip
+        used = exist(e, mask, E_K)
+        mean = tl.load(
+            mean_ptr + places(b, mark, e, c, L, M, D, E_K), mask=used, other=0.0
+        )
+        w = load_weights(w2_k_ptr, e, c, used, 1, E_K, D, E_K)
+        delta += tl.sum(w * grad[None, :] * mean, axis=1)
+    row = (b * E_K + e) * L + mark if E_K else (b * M + first + e) * L + mark
+    tl.store(delta_ptr + row, delta, mask=e < (E_K if E_K else 1))
+
+
+@kernel
+def _unfold_kernel(
+    folded_ptr, w_ptr, out_ptr, L, splits, size, scale,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
+    CB: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of landmarks (B, L, M, D) from the shares of a folded one."""
+    pid = tl.program_id(0)
+    c, mask = channels_of(pid % BLOCKS, M, D, E, CB)
+    mark, b = pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
+    total = unfold(
+        folded_ptr, w_ptr, b, mark, c, mask, L, splits, size, M, 1, M, D, E, EP
+    )
+    value = (total * scale).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + (b * L + mark) * (M * D) + c, value, mask=mask)
+
+
+@triton.jit
+def weight_gradient(
+    folded_ptr, x_ptr, out_ptr, x_b_stride, x_l_stride, x_m_stride, e, m, B, L, splits,
+    size, scale, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of one weight, of folded gradients times landmarks."""
+    d = tl.arange(0, DP)
+    total = tl.zeros([BLOCK, DP], tl.float32)
+    for first in range(0, B * L, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        b, mark = (i // L).to(tl.int64), i % L
+        mask = (i < B * L)[:, None] & (d < D)[None, :]
+        x_rows = b * x_b_stride + mark * x_l_stride + m * x_m_stride
+        x = tl.load(x_ptr + x_rows[:, None] + d[None, :], mask=mask, other=0.0)
+        rows = ((b * E + e) * L + mark) * (M * D) + m * D
+        share = load_shares(folded_ptr, rows[:, None] + d[None, :], mask, splits, size)
+        total += share * x.to(tl.float32)
+    value = tl.sum(tl.sum(total, axis=1), axis=0) * scale
+    tl.store(out_ptr, value.to(out_ptr.dtype.element_ty))
+
+
+@kernel
+def _weights_kernel(
+    drows_ptr, x_ptr, dw1_ptr, means_ptr, y_ptr, dw2_ptr,
+    x_b_stride, x_l_stride, x_m_stride, y_b_stride, y_l_stride, y_m_stride,
+    B, L, splits, means_splits, size, scale,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of w1 (E, M) and w2 (M, E) of a side, one for a program."""
+    pid = tl.program_id(0)
+    e, m = pid // 2 // M, pid // 2 % M
+    if pid % 2:
+        weight_gradient(
+            drows_ptr, x_ptr, dw1_ptr + e * M + m, x_b_stride, x_l_stride, x_m_stride,
+            e, m, B, L, splits, size, scale, M, D, E, DP, BLOCK,
+        )  # fmt: skip
+    else:
+        weight_gradient(
+            means_ptr, y_ptr, dw2_ptr + m * E + e, y_b_stride, y_l_stride, y_m_stride,
+            e, m, B, L, means_splits, size, 1.0, M, D, E, DP, BLOCK,
+        )  # fmt: skip
