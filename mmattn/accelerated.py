@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.natten import attend_as_dinat, attend_as_natten, check_window
-from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
+from mmattn.ops import extension, fused_ms_deform_attn, ms_deform_attn
 from mmattn.torchvision_ops import deform_conv2d, levels_of, roi_align
 
 PROBE_LEVELS = (3, 4), (2, 2), (1, 3), (2, 1)
@@ -231,7 +231,7 @@ class BoxPooling(Accelerated):
 
     @staticmethod
     def probes(module):
-        _check_ratio(module)
+        _check_pooling(module)
         boxes = 30 * _random(5, 4) - 2
         boxes[:, 2:] += boxes[:, :2]
         scale = module.spatial_scale
@@ -264,7 +264,7 @@ class PyramidPooling(Accelerated):
 
     @staticmethod
     def probes(module):
-        _check_ratio(module)
+        _check_pooling(module)
         boxes = [200 * _random(9, 4) for _ in range(2)]
         for corners in boxes:
             corners[:, 2:] = corners[:, :2] + corners[:, 2:] ** 2 / 200 + 1
@@ -276,9 +276,11 @@ class PyramidPooling(Accelerated):
         )
 
 
-def _check_ratio(module):
+def _check_pooling(module):
     if module.sampling_ratio < 1:
         raise UserError('its number of samples depends on the box')
+    if extension.UNAVAILABLE:
+        raise UserError('ours is slower without the compiled operators')
 
 
 def _rois(boxes: list[Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """torchvision's deformable convolution and RoIAlign after `mmattn.accelerate`."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,13 @@ from torch import nn
 from torchvision.ops import DeformConv2d, MultiScaleRoIAlign, RoIAlign
 
 import mmattn
+from mmattn import accelerated
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch):
+    """Pooling is replaced, whatever is built; its operator takes what there is."""
+    monkeypatch.setattr(accelerated, 'extension', SimpleNamespace(UNAVAILABLE=None))
 
 
 def agree(module, inputs, differentiable):
@@ -101,6 +109,15 @@ def test_roi_align_of_a_pyramid():
     boxes = torch.cat([corners, corners + sizes * torch.tensor([1.0, 0.8])], 1)
     inputs = maps, [boxes[::2], boxes[1::2]], [(128, 150), (120, 160)]
     agree(module, inputs, [maps['0'], maps['1'], maps['2']])
+
+
+def test_pooling_stays_without_the_compiled_operators(monkeypatch):
+    missing = SimpleNamespace(UNAVAILABLE='not built')
+    monkeypatch.setattr(accelerated, 'extension', missing)
+    module = RoIAlign(2, 1.0, 2)
+    report = mmattn.accelerate(module)
+    assert not report.replaced and type(module) is RoIAlign
+    assert 'without the compiled operators' in str(report)
 
 
 def test_samples_that_depend_on_the_box_stay():
