@@ -64,6 +64,15 @@ def test_split_of_loops_over_programs(monkeypatch, programs, device):
 
 
 @every_device
+def test_scores_that_grow_from_tile_to_tile(monkeypatch, device):
+    """What was summed of earlier tokens shrinks where a later one scores far higher."""
+    monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', 1)
+    q, k, v, *rest = make_landmark_inputs(B=1, N=140, L=5, M=2, E=2, device=device)
+    growing = torch.linspace(1, 30, 140, device=device)[:, None, None]
+    check_operator(triton, [q, k * growing, v, *rest])
+
+
+@every_device
 def test_large_scores_stay_finite(device):
     q, k, *rest = make_landmark_inputs(
         B=1, N=70, M=2, L=5, E=2, dtype=torch.float16, device=device
