@@ -64,12 +64,15 @@ def test_split_of_loops_over_programs(monkeypatch, programs, device):
 
 
 @every_device
-def test_scores_that_grow_from_tile_to_tile(monkeypatch, device):
-    """What was summed of earlier tokens shrinks where a later one scores far higher."""
+@pytest.mark.parametrize('N, L, index, most', [(140, 5, 1, 30), (20, 70, 4, 6)])
+def test_scores_that_grow_from_tile_to_tile(monkeypatch, N, L, index, most, device):
+    """What was summed of earlier columns shrinks where a later one scores far higher."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', 1)
-    q, k, v, *rest = make_landmark_inputs(B=1, N=140, L=5, M=2, E=2, device=device)
-    growing = torch.linspace(1, 30, 140, device=device)[:, None, None]
-    check_operator(triton, [q, k * growing, v, *rest])
+    inputs = list(make_landmark_inputs(B=1, N=N, L=L, M=2, E=2, device=device))
+    columns = inputs[index]
+    growth = torch.linspace(1, most, columns.shape[1], device=device)
+    inputs[index] = columns * growth[:, None, None]
+    check_operator(triton, inputs)
 
 
 @every_device
