@@ -65,8 +65,8 @@ def test_split_of_loops_over_programs(monkeypatch, programs, device):
 
 @every_device
 @pytest.mark.parametrize('N, L, index, most', [(140, 5, 1, 30), (20, 70, 4, 6)])
-def test_scores_that_grow_from_tile_to_tile(monkeypatch, N, L, index, most, device):
-    """What was summed of earlier columns shrinks where a later one scores far higher."""
+def test_scores_that_grow(monkeypatch, N, L, index, most, device):
+    """Sums of earlier tiles shrink where a later one scores far higher."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', 1)
     inputs = list(make_landmark_inputs(B=1, N=N, L=L, M=2, E=2, device=device))
     columns = inputs[index]
