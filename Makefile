@@ -143,6 +143,8 @@ bench-cpu bench-cpu-avx2: env
 		--csv $(BENCH)/ms_deform_attn_$(SET).csv
 	$(BIN)/python -m tools.benchmark.op ms_deform_attn_decoder \
 		--csv $(BENCH)/ms_deform_attn_decoder_$(SET).csv
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.benchmark.model --preset maps \
+		--csv $(BENCH)/maps_$(SET).csv
 	$(BIN)/python -m tools.benchmark.model --csv $(BENCH)/models_$(SET).csv
 	$(BIN)/python -m tools.benchmark.model --set mait --batch 4 --rounds 3 \
 		--csv $(BENCH)/models_mait_$(SET).csv

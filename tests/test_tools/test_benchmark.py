@@ -3,6 +3,7 @@
 import functools
 import re
 import sys
+import time
 
 import pytest
 import torch
@@ -192,11 +193,34 @@ def test_model_rows_are_complete(tmp_path):
         assert row['memory_format'] in ('contiguous', 'channels_last')
         assert row.keys() >= ABOUT | {'timm', 'size', 'batch'}
         assert row['model'] != 'resnet18' or float(row['speedup']) == 1
+        assert bool(row['product_share']) == (row['pass'] == 'inference')
     assert [row['params_m'] for row in rows[:2]] == ['27.41', '11.69']
     # A training step has the gradients, and what they are made from.
     for inference, training in zip(rows[:2], rows[2:], strict=True):
         gradients = float(training['params_m']) * 4e6 / 2**20
         assert float(training['peak_mib']) > gradients > float(inference['peak_mib'])
+
+
+def test_maps_are_measured_beside_a_matrix_product(tmp_path, monkeypatch):
+    def interleave(calls, clock, **settings):
+        for call in calls.values():
+            call()
+        assert clock is time.process_time
+        return {name: measure.Timing([2.0]) for name in calls}
+
+    monkeypatch.setattr(measure, 'interleave', interleave)
+    path = tmp_path / 'maps.csv'
+    options = ['--preset', 'maps', '--quick', '--memory-format', 'contiguous']
+    options += ['--models', 'mmattn_pvt_v2_b0', 'resnet18', '--baseline', 'resnet18']
+    assert model.main([*options, '--csv', str(path)]) == 0
+    rows = measure.read_csv(path)
+    assert [row['clock'] for row in rows] == ['cpu'] * 4
+    for row in rows[:2]:
+        share = float(row['flops_g']) * 1e9 / model.PRODUCT_SIDE**3
+        assert float(row['product_share']) == pytest.approx(share, rel=5e-3)
+    network = model.create('mmattn_pvt_v2_b0', (64, 64), maps=True)
+    maps = network(torch.ones(1, 3, 64, 64))
+    assert [each.shape[2] for each in maps] == [16, 8, 4, 2]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,13 @@ def test_calls_take_turns():
     assert [len(times[name].seconds) for name in 'abc'] == [3, 3, 3]
 
 
+def test_a_long_call_runs_once_a_round_by_any_clock():
+    called, clock = [], itertools.count(step=5).__next__
+    calls = {'a': functools.partial(called.append, 'a')}
+    times = measure.interleave(calls, rounds=2, seconds=5, clock=clock)
+    assert times['a'].seconds == [5, 5] and len(called) == 1 + 2
+
+
 def test_ratio_is_that_of_the_medians():
     fast, slow = measure.Timing([1.0, 10.0, 2.0]), measure.Timing([3.0, 5.0, 10.0])
     assert fast.median == 2.0

@@ -100,6 +100,12 @@ def test_ratios_are_those_of_the_bars(tmp_path):
         plot.PEERS,
     ]
     plot.plt.close(figure)
+    rows = [rows[0] | dict(product_share='0.614'), rows[1] | dict(product_share='')]
+    sets = [write(tmp_path / 'm.csv', rows, baseline='swin', threads=1, clock='cpu')]
+    figure = plot.draw_throughput(sets)
+    assert texts(figure.axes[0]) == ['24.8  (1.91x), 61% of peak', '13  (1.00x)']
+    assert plot.captions(sets).startswith('M, 1 thread, CPU time, float32, batch 1')
+    plot.plt.close(figure)
 
 
 def test_a_step_is_labeled_with_the_length_of_its_bar(tmp_path):

@@ -2,7 +2,8 @@
 
 Calls that are compared take turns in one process, round after round, every second round
 backwards, so whatever slows the machine down slows all of them. A time is the median of
-the rounds, each of them a median of its own; a ratio is that of two such times.
+the rounds, each of them a median of its own or, of a long call, its time; a ratio is
+that of two such times.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -34,7 +36,7 @@ if 'ATEN_CPU_CAPABILITY' in os.environ:
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.benchmark import Timer
+from torch.utils.benchmark import Timer, timer
 
 from mmattn.terminal import positive, print_table
 
@@ -83,12 +85,24 @@ def in_turns(count: int, rounds: int) -> list[int]:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    seconds: float,
+    clock: Callable[[], float] = timer,
 ) -> dict[str, Timing]:
-    """Time calls in turns, each for at least `seconds` in each of the rounds."""
+    """Time calls in turns, each for at least `seconds` in each of the rounds.
+
+    Args:
+        clock: returns seconds. `time.process_time` counts those of the CPU, which other
+            programs disturb less; of several threads it is the sum.
+    """
     timers = {
         name: Timer(
-            'call()', globals={'call': call}, num_threads=torch.get_num_threads()
+            'call()',
+            timer=clock,
+            globals={'call': call},
+            num_threads=torch.get_num_threads(),
         )
         for name, call in calls.items()
     }
@@ -97,8 +111,10 @@ def interleave(
     times = {name: [] for name in calls}
     names = list(calls)
     for i in in_turns(len(names), rounds):
-        measurement = timers[names[i]].blocked_autorange(min_run_time=seconds)
-        times[names[i]].append(measurement.median)
+        taken = timeit.timeit(calls[names[i]], timer=clock, number=1)
+        if taken < seconds:
+            taken = timers[names[i]].blocked_autorange(min_run_time=seconds).median
+        times[names[i]].append(taken)
     return {name: Timing(values) for name, values in times.items()}
 
 

@@ -3,6 +3,7 @@
     python -m tools.benchmark.model --csv docs/benchmarks/models_cpu.csv
     python -m tools.benchmark.model --set mait --csv models_mait_cpu.csv
     python -m tools.benchmark.model --preset mait_table_5 --device cuda
+    OMP_NUM_THREADS=1 python -m tools.benchmark.model --preset maps --csv maps_cpu.csv
 
 --set is one of `SETS`, --models any others. A name is that of one of our ImageNet
 configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
@@ -10,7 +11,8 @@ one of timm's models, among which ours begin with `mmattn_`. All take turns in o
 (see `measure.py`), with random weights and random images.
 Inference is in evaluation mode without gradients; a training step is zeroing the
 gradients, forward in training mode with a drop path rate of 0.1, cross-entropy and
-backward, without an optimizer.
+backward, without an optimizer. With --maps models of timm's and ours of that list are
+what a detector has: they return the maps of all stages, and the loss is their mean.
 
 Every model, ours too, gets the memory format that is faster for it, in either pass, by
 a short trial before; models in `CONTIGUOUS` keep that. --memory-format sets one for the
@@ -20,7 +22,8 @@ On CUDA, cuDNN tries its kernels.
 baseline's family at the same number of parameters, between whose sizes the logarithm of
 the speed is interpolated. It is empty with one size, or more than a quarter beyond the
 sizes. FLOPs are multiply-accumulates of one image (`mmattn.analysis`), with hard masks
-credited.
+credited. `product_share` is the rate of multiply-accumulates in inference over that of
+a matrix product of the same dtype and device, timed in the same rounds.
 """
 
 import argparse
@@ -28,13 +31,14 @@ import contextlib
 import functools
 import math
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import timm
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import mmattn.timm  # noqa: F401  ours among timm's
 from mmattn.analysis import count
@@ -58,12 +62,21 @@ SETS = {
     'swin_small_patch4_window7_224',
     # Ours beside timm's own PVTv2-b2, and beside Swin-T, which DAT starts from.
     'pvt_dat': 'pvtv2_b2 pvt_v2_b2 pvt_s dat_t datpp_t swin_tiny_patch4_window7_224',
+    # As a detector has them.
+    'maps': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
+    'mmattn_lisanet_hybrid_small mmattn_pvt_v2_b2 mmattn_dat_plus_plus_tiny resnet50 '
+    'convnext_tiny swin_tiny_patch4_window7_224 caformer_s18',
     # What a machine without OpenMMLab's packages builds.
     'gpu': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
     'mmattn_dat_plus_plus_tiny mmattn_pvt_v2_b2 swin_tiny_patch4_window7_224 '
     'convnext_tiny pvt_v2_b2 caformer_s18 resnet50',
 }
-PRESETS = {  # the protocols of papers
+PRESETS = {
+    # An image of 800 x 1333 as detectors pad it.
+    'maps': dict(
+        set='maps', maps=True, size=[800, 1344], batch=1, rounds=3, clock='cpu'
+    ),
+    # The protocols of papers.
     'mait_table_5': dict(set='mait', batch=64),
     # Networks of two image sizes stand in this table.
     'lisa_table_7': dict(
@@ -91,6 +104,9 @@ DROP_PATH = 0.1
 # Training them with channels last corrupts the process's memory: PyTorch 2.15 on a CPU.
 CONTIGUOUS = ('fastvit_sa12', 'fastvit_sa36', 'fastvit_ma36')
 WITHOUT_DROP_PATH = ('efficientvit_b2',)  # timm's has no such argument
+CLOCKS = {'wall': measure.timer, 'cpu': time.process_time}
+PRODUCT = 'matrix product'
+PRODUCT_SIDE = 2048
 QUICK_SIZE = 64
 REACH = 1.25  # beyond the sizes of a family
 
@@ -102,14 +118,14 @@ def config_of(name: str) -> Path | None:
     return paths[0] if paths else None
 
 
-def create(name: str, size: tuple[int, int]) -> nn.Module:
-    """Build a classifier of 1000 classes with random weights.
+def create(name: str, size: tuple[int, int], maps: bool = False) -> nn.Module:
+    """Build a classifier of 1000 classes, or what returns maps, with random weights.
 
     Raises:
         ValueError: the name is neither ours nor timm's.
     """
     config = config_of(name)
-    if config is not None:
+    if config is not None and not maps:
         from mmengine.config import Config
 
         from mmattn.analysis.flops import build
@@ -124,6 +140,8 @@ def create(name: str, size: tuple[int, int]) -> nn.Module:
         )
     fixed = timm.get_pretrained_cfg(name).fixed_input_size
     options = {'img_size': size} if fixed else {}
+    if maps:
+        options['features_only'] = True
     if name not in WITHOUT_DROP_PATH:
         options['drop_path_rate'] = DROP_PATH
     return timm.create_model(name, **options)
@@ -162,16 +180,29 @@ class Workload:
     def training_step(self):
         self.model.zero_grad(set_to_none=True)
         with self.autocast():
-            loss = F.cross_entropy(self.call(self.images), self.labels)
+            out = self.call(self.images)
+            if isinstance(out, list):  # maps
+                loss = sum(each.mean() for each in out)
+            else:
+                loss = F.cross_entropy(out, self.labels)
         loss.backward()
 
 
-def fastest_format(workload: Workload, which: str, seconds: float) -> str:
+def matrix_product(args: argparse.Namespace) -> Callable[[], Tensor]:
+    """Return a product of square matrices as a call."""
+    dtype = getattr(torch, args.amp_dtype or 'float32')
+    matrices = torch.randn(2, PRODUCT_SIDE, PRODUCT_SIDE, dtype=dtype)
+    return functools.partial(torch.mm, *matrices.to(args.device))
+
+
+def fastest_format(workload: Workload, which: str, args: argparse.Namespace) -> str:
     taken = {}
     for name in FORMATS:
         workload.prepare(which, name)
         calls = {name: workload.run(which)}
-        taken |= measure.interleave(calls, rounds=1, seconds=seconds)
+        taken |= measure.interleave(
+            calls, rounds=1, seconds=args.seconds, clock=CLOCKS[args.clock]
+        )
     return min(taken, key=lambda name: taken[name].median)
 
 
@@ -193,10 +224,10 @@ def seconds_at(params: int, family: list[tuple[int, float]]) -> float | None:
 def rows(args: argparse.Namespace) -> Iterator[dict]:
     workloads, sizes = {}, {}
     for name in args.models:
-        model = create(name, args.size)
+        model = create(name, args.size, args.maps)
         sizes[name] = count(model, args.size)
         workloads[name] = Workload(model, args)
-    for which in PASSES:
+    for which in args.passes:
         formats = {}
         for name, workload in workloads.items():
             measure.progress(f'{name}, {which}')
@@ -204,11 +235,15 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
             if name in CONTIGUOUS:
                 formats[name] = 'contiguous'
             elif args.memory_format == 'best':
-                formats[name] = fastest_format(workload, which, args.seconds)
+                formats[name] = fastest_format(workload, which, args)
             workload.prepare(which, formats[name])
         calls = {name: workload.run(which) for name, workload in workloads.items()}
+        calls[PRODUCT] = matrix_product(args)
         measure.progress(f'all in turns, {which}')
-        times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
+        times = measure.interleave(
+            calls, rounds=args.rounds, seconds=args.seconds, clock=CLOCKS[args.clock]
+        )
+        product = PRODUCT_SIDE**3 / times.pop(PRODUCT).median
         family = [
             (sizes[name].params, times[name].median)
             for name in times
@@ -228,7 +263,11 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
                 'params_m': measure.rounded(sizes[name].params / 1e6),
                 'flops_g': measure.rounded(sizes[name].flops / 1e9),
                 'memory_format': formats[name],
+                'product_share': '',
             }
+            if which == 'inference':
+                rate = sizes[name].flops * args.batch / times[name].median
+                row['product_share'] = measure.rounded(rate / product, 3)
             equal = seconds_at(sizes[name].params, family)
             if equal is not None:
                 speedup = equal / times[name].median
@@ -253,6 +292,16 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     measure.add_size(parser, [224])
     parser.add_argument('--batch', type=positive, default=8)
     add_memory_format(parser)
+    parser.add_argument(
+        '--maps', action='store_true', help='of all stages, in place of classes'
+    )
+    parser.add_argument('--passes', nargs='+', default=PASSES, choices=PASSES)
+    parser.add_argument(
+        '--clock',
+        default='wall',
+        choices=CLOCKS,
+        help='cpu: seconds of the CPU, for one thread on a machine with other work',
+    )
     parser.add_argument('--compile', action='store_true')
     parser.add_argument('--amp-dtype', choices=['float16', 'bfloat16'])
     args = measure.parse(parser, argv, PRESETS)
@@ -274,6 +323,7 @@ def main(argv: list[str] | None = None) -> int:
         batch=args.batch,
         dtype=args.amp_dtype or 'float32',
         compiled=args.compile,
+        clock=args.clock,
         baseline=args.baseline,
     )
     return 0

@@ -5,8 +5,9 @@
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
 method; what `model.py` and `train_step.py` wrote becomes bars. The rows of `x_cpu.csv`
 and those of `x_cpu_avx2.csv`, measured with AVX2 only, share the picture `x_cpu.png`.
-Ratios are those of the drawn values. Where the baseline's family has three sizes, there
-is a second picture, `x_cpu_params.png`: images a second against the parameters.
+Ratios are those of the drawn values; `of peak` is the rate of multiply-accumulates over
+that of a matrix product in the same run. Where the baseline's family has three sizes,
+there is a second picture, `x_cpu_params.png`: images a second against the parameters.
 """
 
 import argparse
@@ -95,7 +96,10 @@ def captions(sets: list[list[dict]]) -> str:
     """Describe the machine and the versions that the numbers come from."""
     lines = []
     for row, *_ in sets:
-        about = row['machine'], row.get('isa'), f'{row["threads"]} threads'
+        count = row['threads']
+        about = row['machine'], row.get('isa')
+        about += ('1 thread' if count == '1' else f'{count} threads',)
+        about += ('CPU time' if row.get('clock') == 'cpu' else '',)
         about += row['dtype'], f'batch {row["batch"]}', f'torch {row["torch"]}'
         about += f'commit {row["commit"]}', row['date']
         lines.append(', '.join(filter(None, about)))
@@ -210,8 +214,13 @@ def draw_throughput(sets: list[list[dict]]) -> Figure:
         bars = axis.barh(names, speeds, color=colors)
         baseline = dict(zip(names, speeds, strict=True)).get(found[0]['baseline'])
         labels = [with_ratio(speed, baseline, text_of(speed)) for speed in speeds]
+        shares = [row.get('product_share') for row in found]
+        labels = [
+            f'{label}, {float(share):.0%} of peak' if share else label
+            for label, share in zip(labels, shares, strict=True)
+        ]
         axis.bar_label(bars, labels, padding=3, fontsize=8)
-        axis.margins(x=0.25)
+        axis.margins(x=0.5 if any(shares) else 0.25)
         axis.set_title(titled(f'{which}, {size_of(found[0])}', found))
     for line in axes:
         line[0].invert_yaxis()

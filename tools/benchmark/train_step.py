@@ -6,11 +6,12 @@
         --peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py
 
 A peer is the same detector with the backbone of another config, by default Mask R-CNN
-with IViT-T beside Swin-T of mmdetection and H-MaiT-T: heads, losses, optimizer and data
-are those of our config in all. With --whole-models it is the other config's whole
-model, and optimizer and data are ours. One with mmcv's multi-scale deformable attention
-takes part twice: with mmcv's PyTorch formulation, which is what runs where mmcv has no
-compiled operator, and with the operator that it has or that `mmattn.compat` serves.
+with IViT-T beside Swin-T and ResNet-50 of mmdetection and H-MaiT-T: heads, losses,
+optimizer and data are those of our config in all. With --whole-models it is the other
+config's whole model, and optimizer and data are ours. One with mmcv's multi-scale
+deformable attention takes part twice: with mmcv's PyTorch formulation, which is what
+runs where mmcv has no compiled operator, and with the operator that it has or that
+`mmattn.compat` serves.
 
 The images are drawn by `mmattn.datasets.toy` and resized to one size. Weights are
 random. All take turns in one run (see `measure.py`), on the same images in the same
@@ -46,6 +47,7 @@ from tools.benchmark import measure
 CONFIG = measure.ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
 PEERS = [
     'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py',
+    'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
     str(measure.ROOT / 'configs/mask_rcnn/hmait_t_3x_coco.py'),
 ]
 PHASES = ('data', 'forward', 'backward', 'optimizer')

@@ -77,10 +77,11 @@ def run_table(folder: Path) -> str:
 def speed_table(path: Path) -> str:
     """Return a table of speeds over the baseline's, from the csv file of a benchmark.
 
-    A figure is the lower of those with both instruction sets.
+    A figure is the lower of those with both instruction sets, if both were measured.
     """
     speeds, params = {}, {}
-    for each in (path, path.with_stem(f'{path.stem}_avx2')):
+    paths = path, path.with_stem(f'{path.stem}_avx2')
+    for each in filter(Path.is_file, paths):
         with each.open(newline='') as file:
             for row in csv.DictReader(file):
                 params[row['model']] = float(row['params_m'])
