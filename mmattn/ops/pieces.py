@@ -13,13 +13,10 @@ from torch import Tensor
 
 from .precision import compute_dtype
 
-# What the dispatcher includes and excludes outside of operators. Inside it excludes
-# autograd, and no public function includes it again.
+# What the dispatcher excludes outside of operators. Inside it excludes autograd, too,
+# and no public function takes that back.
 with torch.inference_mode(False):
-    OUTSIDE = (
-        torch._C._dispatch_tls_local_include_set(),
-        torch._C._dispatch_tls_local_exclude_set(),
-    )
+    EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 ELEMENTS = 1 << 20  # of a tensor of a piece, if an item has no more: 4 MiB in float32
 
 
@@ -96,8 +93,8 @@ def _differentiate(
     function: Callable[..., Tensor], tensors: Sequence[Tensor | None], grad: Tensor
 ) -> tuple[Tensor, ...]:
     """Return the gradients of the tensors that are not None."""
-    included = torch._C._dispatch_tls_local_include_set() | OUTSIDE[0]
-    with torch._C._ForceDispatchKeyGuard(included, OUTSIDE[1]), torch.enable_grad():
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, EXCLUDED), torch.enable_grad():
         leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
         given = [x for x in leaves if x is not None]
         return torch.autograd.grad(function(*leaves), given, grad)
