@@ -51,44 +51,86 @@ def _pieces(points: Tensor, shapes: Sequence[int]) -> Iterator[Piece]:
 def _attend(value, points, weights, reference, *, shapes):
     """Return the output (Q, M, D) of some queries of an image."""
     _, M, D = value.shape
-    rows, shares = _four_pixels(points, reference, shapes)
+    _, _, L, P, _ = points.shape
     if reference is not None:
-        weights = weights.flatten(2).softmax(-1).view_as(weights)
-    rows = rows * M + torch.arange(M)[:, None, None, None]
-    shares = shares * weights[..., None]
-    bags = rows.flatten(0, 1).flatten(1), shares.flatten(0, 1).flatten(1)
-    out = F.embedding_bag(
-        bags[0], value.reshape(-1, D), per_sample_weights=bags[1], mode='sum'
-    )
+        weights = weights.flatten(2).softmax(-1)
+    weights = weights.reshape(-1, M * L * P)
+    rows, shares = [], []
+    for index, share in _four_pixels(points, reference, shapes):
+        rows.append(index.view(-1, L * P))
+        shares.append((share * weights).view(-1, L * P))
+    out = _Bags.apply(value.reshape(-1, D), torch.cat(rows, 1), torch.cat(shares, 1))
     return out.view(-1, M, D)
+
+
+class _Bags(torch.autograd.Function):
+    """Sum rows of a table, times their shares, by bags.
+
+    The gradient of the table is a sum of bags, too: those of each row's places. That is
+    faster than PyTorch's gradient, which adds a row at a time.
+    """
+
+    @staticmethod
+    def forward(ctx, table, rows, shares):
+        ctx.save_for_backward(table, rows, shares)
+        return _sum(table, rows, shares)
+
+    @staticmethod
+    def backward(ctx, grad):
+        table, rows, shares = ctx.saved_tensors
+        ordered, order = rows.flatten().sort(stable=True)
+        starts = torch.searchsorted(ordered, torch.arange(len(table)))
+        grad_table = _sum(grad, order // rows.shape[1], shares.flatten()[order], starts)
+        with torch.enable_grad():
+            shares = shares.detach().requires_grad_()
+            (grad_shares,) = torch.autograd.grad(
+                _sum(table, rows, shares), shares, grad
+            )
+        return grad_table, None, grad_shares
+
+
+def _sum(table, rows, shares, starts=None):
+    return F.embedding_bag(rows, table, starts, per_sample_weights=shares, mode='sum')
 
 
 def _four_pixels(
     points: Tensor, reference: Tensor | None, shapes: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Return indices and shares of the pixels around each sample, (Q, M, L, P, 4).
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield index and share of each of the pixels around the samples, (Q, M * L * P).
 
-    Pixels outside the maps have no share, and the index of the nearest one inside.
+    The index is that of a pixel and head. Pixels outside the maps have no share, and
+    the index of the nearest one inside.
     """
-    sizes = points.new_tensor([[W, H] for H, W in levels_of(shapes)])[:, None]
-    places = _places(points, reference, sizes)
-    is_finite = places.isfinite().all(-1, keepdim=True)
-    places = torch.where(is_finite, places, -2.0).clamp_min(-2)
-    before = torch.minimum(places, sizes).floor()
-    share = torch.minimum(places, sizes) - before
-    pixels = torch.stack([before, before + 1], -2)  # (Q, M, L, P, 2, x and y)
-    shares = torch.stack([1 - share, share], -2)
-    inside = (pixels >= 0) & (pixels < sizes[:, None])
-    shares = torch.where(inside, shares, 0)
-    pixels = torch.minimum(pixels.clamp_min(0), sizes[:, None] - 1).long()
-    sizes = sizes.long()
+    _, M, L, P, _ = points.shape
+    sizes = torch.tensor([[W, H] for H, W in levels_of(shapes)])
+    places = _places(points, reference, sizes[:, None].to(points.dtype))
+    # Long rows, along which PyTorch's loops are fast.
+    places = [each.flatten(1) for each in places.unbind(-1)]
+    widths, heights = sizes[:, None].expand(M, L, P, 2).reshape(-1, 2).unbind(-1)
+    is_finite = places[0].isfinite() & places[1].isfinite()
+    x, y = (
+        _pair(torch.where(is_finite, each, -2.0), length)
+        for each, length in zip(places, (widths, heights), strict=True)
+    )
     counts = sizes.prod(-1)
-    first = counts.cumsum(0) - counts  # (L, 1)
-    x, y = pixels.unbind(-1)
-    rows = y[..., :, None] * sizes[..., 0, None, None] + x[..., None, :]
-    rows = rows + first[..., None, None]
-    share_x, share_y = shares.unbind(-1)
-    return rows.flatten(-2), (share_y[..., :, None] * share_x[..., None, :]).flatten(-2)
+    first = (counts.cumsum(0) - counts)[:, None].expand(M, L, P).flatten()
+    heads = torch.arange(M).repeat_interleave(L * P)
+    for row, share_y in y:
+        for column, share_x in x:
+            index = first + row * widths + column
+            yield index * M + heads, share_y * share_x
+
+
+def _pair(places: Tensor, length: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return the pixels before and after each place on an axis, and their shares."""
+    places = torch.minimum(places.clamp_min(-2), length)
+    before = places.floor()
+    after = places - before
+    pairs = []
+    for pixel, share in ((before, 1 - after), (before + 1, after)):
+        share = torch.where((pixel >= 0) & (pixel < length), share, 0)
+        pairs.append((torch.minimum(pixel.clamp_min(0), length - 1).long(), share))
+    return pairs
 
 
 def _places(points: Tensor, reference: Tensor | None, sizes: Tensor) -> Tensor:
