@@ -43,6 +43,15 @@ def test_examples_in_other_libraries(capsys):
     assert blocks and '[64, 256] [8, 32]' in capsys.readouterr().out
 
 
+def test_each_folder_of_configs_has_a_page():
+    pages = (ROOT / 'docs/configs/index.md').read_text().splitlines()
+    for readme in ROOT.glob('configs/*/README.md'):
+        name = readme.parent.name
+        assert name in pages, name
+        page = (ROOT / f'docs/configs/{name}.md').read_text()
+        assert f'configs/{name}/README.md' in page
+
+
 @pytest.mark.slow  # builds every network
 def test_tables_and_diagrams_are_up_to_date():
     from tools.dev import generate_model_pages

@@ -63,6 +63,7 @@ DATASETS = {'mmpretrain': 'ImageNet-1k', 'mmdet': 'COCO', 'mmseg': 'ADE20K'}
 # Height and width at which FLOPs are counted. Classifiers have that of their training.
 SEGMENTORS_IMAGE_SIZE = [512, 2048]
 METHODS_IMAGE_SIZES = {
+    'cifar100': [32, 32],
     'deformable_detr': [800, 1333],
     'dino': [800, 1333],
     'mask2former': [512, 512],
@@ -117,13 +118,13 @@ def collections(folder: str) -> Iterator[tuple[dict, dict]]:
 
 def image_size(path: Path) -> list[int]:
     """Return the height and width at which a config's FLOPs are counted."""
+    if path.parent.name in METHODS_IMAGE_SIZES:
+        return METHODS_IMAGE_SIZES[path.parent.name]
     cfg = load(path)
     if cfg.default_scope == 'mmpretrain':
         steps = cfg.train_dataloader.dataset.pipeline
         (crop,) = (step for step in steps if step.type == 'RandomResizedCrop')
         return [crop.scale, crop.scale]
-    if path.parent.name in METHODS_IMAGE_SIZES:
-        return METHODS_IMAGE_SIZES[path.parent.name]
     if cfg.default_scope == 'mmseg':
         return SEGMENTORS_IMAGE_SIZE
     steps = cfg.test_dataloader.dataset.pipeline
