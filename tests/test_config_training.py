@@ -151,6 +151,7 @@ METHODS = {
     'deformable_detr/pvtv2_b2_two_stage_50e_coco': BOXES,
     'deformable_detr/r50_single_scale_dc5_50e_coco': BOXES,
     'dino/pvtv2_b2_12e_coco': BOXES,
+    'ddq/pvtv2_b2_12e_coco': BOXES,
     'sem_fpn/lisanet_s_80k_ade20k': 'mIoU',
     'upernet/ivit_t_160k_ade20k': 'mIoU',
     'mask2former/pvtv2_b2_160k_ade20k': 'mIoU',

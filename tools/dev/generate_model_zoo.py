@@ -65,10 +65,12 @@ SEGMENTORS_IMAGE_SIZE = [512, 2048]
 METHODS_IMAGE_SIZES = {
     'cifar100': [32, 32],
     'deformable_detr': [800, 1333],
+    'ddq': [800, 1333],
     'dino': [800, 1333],
     'mask2former': [512, 512],
     'segformer': [512, 512],
 }
+READ_NUMBERS = ('ddq',)  # what runs after its non-maximum suppression
 # A measurement of this project needs all of these.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
 _COMPLEXITIES = {}  # by structure, which several configs may share
@@ -235,7 +237,8 @@ def count(config: str) -> dict[str, int]:
     cfg, shape = load(path), tuple(image_size(path))
     key = structure(cfg), shape
     if key not in _COMPLEXITIES:
-        _COMPLEXITIES[key] = count(cfg, shape)
+        device = 'cpu' if path.parent.name in READ_NUMBERS else 'meta'
+        _COMPLEXITIES[key] = count(cfg, shape, device=device)
     complexity = _COMPLEXITIES[key]
     counts = {'Parameters': complexity.params, 'FLOPs': complexity.flops}
     for field, (part, convention) in SECOND_FLOPS.items():
