@@ -220,7 +220,7 @@ def draw_throughput(sets: list[list[dict]]) -> Figure:
             for label, share in zip(labels, shares, strict=True)
         ]
         axis.bar_label(bars, labels, padding=3, fontsize=8)
-        axis.margins(x=0.5 if any(shares) else 0.25)
+        axis.margins(x=0.4 if any(shares) else 0.25)
         axis.set_title(titled(f'{which}, {size_of(found[0])}', found))
     for line in axes:
         line[0].invert_yaxis()

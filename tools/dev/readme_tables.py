@@ -79,7 +79,7 @@ def speed_table(path: Path) -> str:
 
     A figure is the lower of those with both instruction sets, if both were measured.
     """
-    speeds, params = {}, {}
+    speeds, params, shares = {}, {}, {}
     paths = path, path.with_stem(f'{path.stem}_avx2')
     for each in filter(Path.is_file, paths):
         with each.open(newline='') as file:
@@ -87,10 +87,15 @@ def speed_table(path: Path) -> str:
                 params[row['model']] = float(row['params_m'])
                 key = row['model'], row['pass']
                 speeds.setdefault(key, []).append(float(row['speedup']))
+                if share := row.get('product_share'):
+                    shares[row['model']] = row['flops_g'], f'{float(share):.0%}'
     passes = list(dict.fromkeys(which for _, which in speeds))
     rows = [['model', 'parameters (M)', *passes]]
+    if shares:
+        rows[0] += ['FLOPs (G)', 'of peak']
     for model in sorted(params, key=lambda model: -min(speeds[model, passes[0]])):
         figures = [f'{min(speeds[model, which]):.2f}' for which in passes]
+        figures += shares.get(model, ())
         rows.append([f'`{model}`', f'{params[model]:.1f}', *figures])
     return markdown(rows)
 
