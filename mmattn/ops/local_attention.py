@@ -13,8 +13,8 @@ from . import extension
 from .checks import device_reason, dtype_reason
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Rows of a map that are a task, at least. They do not depend on the number of threads,
-# so that sums over tasks do not, either.
+# Most rows of a map that are a task, unless eight windows are more. They do not depend
+# on the number of threads, so that sums over tasks do not, either.
 BAND_ROWS = 32
 
 

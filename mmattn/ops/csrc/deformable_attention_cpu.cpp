@@ -1,5 +1,4 @@
 // Deformable attention on CPUs: the operators that Python calls.
-#include <new>
 
 #include "deformable_attention_cpu.h"
 #include "instruction_sets.h"
@@ -10,14 +9,6 @@
 
 namespace mmattn {
 namespace {
-
-TokensOfHeads tokens_of(const Tensor& x) {
-  return {x.mutable_data_ptr(), {x.stride(0), x.stride(1), x.stride(2)}};
-}
-
-float* floats_of(const Tensor& x) {
-  return static_cast<float*>(x.mutable_data_ptr());
-}
 
 DeformableCall make_call(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& positions,

@@ -7,17 +7,11 @@
 
 namespace mmattn {
 
-// A tensor (B, tokens, M, D) whose channels lie side by side.
-struct TokensOfHeads {
-  void* data;
-  int64_t strides[3];
-};
-
 struct DeformableCall {
   int64_t B, H, W, K, M, D, G, Th, Tw;
   bool align_corners;
   Storage storage;  // of the tokens
-  TokensOfHeads q, k, v, out, grad, grad_q;
+  Tokens q, k, v, out, grad, grad_q;  // with channels side by side
   const float *positions, *table;  // (B, G, K, 2), (M, Th, Tw)
   float* lse;  // (B, M, N)
   // Of the backward, one for each task: (splits, B, M, ...).

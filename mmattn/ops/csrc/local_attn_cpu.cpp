@@ -6,7 +6,7 @@
 #include "instruction_sets.h"
 #include "tensors.h"
 
-#define MMATTN_KERNELS "local_attn_cpu.inl"
+#define MMATTN_KERNELS "local_attn_cpu_kernels.inl"
 #include "for_each_instruction_set.inl"
 
 namespace mmattn {
@@ -57,17 +57,6 @@ class Ranges {
   int64_t side_;
   Range ranges_[4];
 };
-
-Tokens tokens_of(const Tensor& x) {
-  return {
-      x.mutable_data_ptr(),
-      storage_of(x),
-      {x.stride(0), x.stride(1), x.stride(2), x.stride(3)}};
-}
-
-float* floats_of(const std::optional<Tensor>& x) {
-  return x ? static_cast<float*>(x->mutable_data_ptr()) : nullptr;
-}
 
 struct Problem {
   Problem(

@@ -10,13 +10,6 @@
 
 namespace mmattn {
 
-// Tokens (B, N, M, D) of any strides.
-struct Tokens {
-  void* data;
-  Storage storage;
-  int64_t strides[4];
-};
-
 // The keys that queries see along an axis, and the queries that see keys: both are
 // ranges that grow with the position.
 struct Axis {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <type_traits>
 
 #pragma GCC target("avx2,fma,f16c")

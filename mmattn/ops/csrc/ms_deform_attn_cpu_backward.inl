@@ -87,17 +87,15 @@ class Backward {
           call_.value.data,
           offset + s * sizes_.value_strides[1],
           sizes_.D,
-          value_.data() + s * sizes_.D);
+          value_ + s * sizes_.D);
     }
-    for (int64_t i = 0; i < sizes_.S * sizes_.D; ++i) {
-      grad_value_[i] = 0;
-    }
+    grad_value_.fill(0);
     for (int64_t q = first; q < last; ++q) {
       run_query(b * sizes_.Q + q, m);
     }
     for (int64_t s = 0; s < sizes_.S; ++s) {
       store(
-          grad_value_.data() + s * sizes_.D,
+          grad_value_ + s * sizes_.D,
           call_.grad_value.storage,
           ((image * sizes_.S + s) * sizes_.M + m) * sizes_.D,
           sizes_.D,
@@ -109,10 +107,8 @@ class Backward {
   void run_query(int64_t row, int64_t m) {
     const int64_t item = row * sizes_.M + m, count = samples_.count();
     samples_.read(row, m);
-    load(call_.grad.data, call_.grad.storage, item * sizes_.D, sizes_.D, grad_.data());
-    for (int64_t i = 0; i < 4 * sizes_.reference_levels; ++i) {
-      grad_reference_[i] = 0;
-    }
+    load<A>(call_.grad.data, call_.grad.storage, item * sizes_.D, sizes_.D, grad_);
+    grad_reference_.fill(0);
     for (int64_t l = 0, i = 0; l < sizes_.L; ++l) {
       for (int64_t p = 0; p < sizes_.P; ++p, ++i) {
         run_sample(i, l);
@@ -128,16 +124,16 @@ class Backward {
       }
       const int64_t numbers = sizes_.reference_levels * sides_;
       store_as<A, A>(
-          grad_reference_.data(), item * numbers, numbers, call_.grad_reference.data);
+          grad_reference_, item * numbers, numbers, call_.grad_reference.data);
     }
-    store(
-        grad_weights_.data(),
+    store<A>(
+        grad_weights_,
         call_.grad_weights.storage,
         item * count,
         count,
         call_.grad_weights.data);
-    store(
-        grad_points_.data(),
+    store<A>(
+        grad_points_,
         call_.grad_points.storage,
         item * count * 2,
         count * 2,
@@ -157,14 +153,7 @@ class Backward {
       offsets[k] = corners.pixel[k] * sizes_.D;
       weights[k] = weight * corners.weight(k);
     }
-    scatter<A>(
-        offsets,
-        weights,
-        sizes_.D,
-        grad_.data(),
-        value_.data(),
-        grad_value_.data(),
-        products);
+    scatter<A>(offsets, weights, sizes_.D, grad_, value_, grad_value_, products);
     const SampleGradient<A> sample = sample_gradient(corners, products);
     const PointGradient<A> point = point_gradient(
         sizes_.form,
@@ -178,8 +167,7 @@ class Backward {
     grad_weights_[i] = sample.value;
     grad_points_[2 * i] = point.x;
     grad_points_[2 * i + 1] = point.y;
-    A* reference =
-        grad_reference_.data() + (sizes_.reference_levels == 1 ? 0 : l * sides_);
+    A* reference = grad_reference_ + (sizes_.reference_levels == 1 ? 0 : l * sides_);
     reference[0] += point.reference.x;
     reference[1] += point.reference.y;
     if (sides_ == 4) {

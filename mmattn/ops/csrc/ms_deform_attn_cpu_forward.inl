@@ -73,8 +73,8 @@ void forward(const Call& call, int64_t begin, int64_t end) {
           count += corners.pixel[k] >= 0;
         }
       }
-      weigh<A, T>(taps, count, sizes.D, out.data());
-      store_as<A, T>(out.data(), 0, sizes.D, all_out + (row * sizes.M + m) * sizes.D);
+      weigh<A, T>(taps, count, sizes.D, out);
+      store_as<A, T>(out, 0, sizes.D, all_out + (row * sizes.M + m) * sizes.D);
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <type_traits>
 
 #include "ms_deform_attn_cpu.h"
@@ -11,29 +12,7 @@
 namespace mmattn {
 namespace {
 
-// Scratch memory. The standard library's containers would be instances that files for
-// different instruction sets share.
-template <class X>
-class Buffer {
- public:
-  explicit Buffer(int64_t size) : items_(new X[size]) {}
-  Buffer(const Buffer&) = delete;
-  ~Buffer() {
-    delete[] items_;
-  }
-  X& operator[](int64_t i) {
-    return items_[i];
-  }
-  const X& operator[](int64_t i) const {
-    return items_[i];
-  }
-  X* data() {
-    return items_;
-  }
-
- private:
-  X* const items_;
-};
+#include "buffer.inl"
 
 template <class A>
 struct VectorOf {
@@ -123,8 +102,8 @@ class Samples {
   // Reads the points of row b * Q + q and head m, and finds the corners.
   void read(int64_t row, int64_t head) {
     const int64_t first = (row * sizes_.M + head) * count_;
-    load(call_.points.data, call_.points.storage, 2 * first, 2 * count_, points.data());
-    load(call_.weights.data, call_.weights.storage, first, count_, weights.data());
+    load<A>(call_.points.data, call_.points.storage, 2 * first, 2 * count_, points);
+    load<A>(call_.weights.data, call_.weights.storage, first, count_, weights);
     if (sizes_.form != Form::kLocations) {
       softmax();
       read_reference(row);
@@ -168,15 +147,15 @@ class Samples {
 
   void read_reference(int64_t row) {
     const int64_t numbers = sizes_.reference_levels * sides_;
-    load(
+    load<A>(
         call_.reference.data,
         call_.reference.storage,
         row * numbers,
         numbers,
-        raw_reference_.data());
+        raw_reference_);
     for (int64_t l = 0; l < sizes_.L; ++l) {
       const A* of_level =
-          raw_reference_.data() + (sizes_.reference_levels == 1 ? 0 : l * sides_);
+          raw_reference_ + (sizes_.reference_levels == 1 ? 0 : l * sides_);
       references_[l].x = of_level[0];
       references_[l].y = of_level[1];
       if (sides_ == 4) {

@@ -15,6 +15,13 @@ namespace mmattn {
 
 enum class Storage : int32_t { kDouble, kFloat, kHalf, kBFloat16 };
 
+// Tokens (B, N, M, D), of any strides.
+struct Tokens {
+  void* data;
+  Storage storage;
+  int64_t strides[4];
+};
+
 namespace {
 
 struct Half {

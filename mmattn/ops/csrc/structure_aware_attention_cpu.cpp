@@ -2,7 +2,6 @@
 #include "structure_aware_attention_cpu.h"
 
 #include <cmath>
-#include <new>
 
 #include "instruction_sets.h"
 #include "tensors.h"
@@ -12,14 +11,6 @@
 
 namespace mmattn {
 namespace {
-
-ChannelsOfHeads channels_of(const Tensor& x) {
-  return {x.mutable_data_ptr(), {x.stride(0), x.stride(1), x.stride(2)}};
-}
-
-float* floats_of(const Tensor& x) {
-  return static_cast<float*>(x.mutable_data_ptr());
-}
 
 StructureAwareCall make_call(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& w_a,
@@ -33,9 +24,9 @@ StructureAwareCall make_call(
   call.D = q.size(3);
   call.K = w_b.size(0);
   call.storage = storage_of(q);
-  call.q = channels_of(q);
-  call.k = channels_of(k);
-  call.v = channels_of(v);
+  call.q = tokens_of(q);
+  call.k = tokens_of(k);
+  call.v = tokens_of(v);
   call.w_a = floats_of(w_a);
   call.w_b = floats_of(w_b);
   call.bias = floats_of(bias);
@@ -47,7 +38,7 @@ void forward(
     Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias,
     std::vector<int64_t> grid, Tensor out, Tensor patterns) {
   StructureAwareCall call = make_call(q, k, v, w_a, w_b, bias, grid, patterns);
-  call.out = channels_of(out);
+  call.out = tokens_of(out);
   const int64_t pairs = call.num_pairs();
   torch::stable::parallel_for(0, pairs, 1, [&](int64_t begin, int64_t end) {
     MMATTN_DISPATCH(structure_aware_forward)(call, begin, end);
@@ -59,10 +50,10 @@ void backward(
     Tensor bias, std::vector<int64_t> grid, Tensor grad_q, Tensor grad_k, Tensor grad_v,
     Tensor grad_w_a, Tensor grad_w_b, Tensor grad_bias) {
   StructureAwareCall call = make_call(q, k, v, w_a, w_b, bias, grid, patterns);
-  call.grad = channels_of(grad);
-  call.grad_q = channels_of(grad_q);
-  call.grad_k = channels_of(grad_k);
-  call.grad_v = channels_of(grad_v);
+  call.grad = tokens_of(grad);
+  call.grad_q = tokens_of(grad_q);
+  call.grad_k = tokens_of(grad_k);
+  call.grad_v = tokens_of(grad_v);
   call.grad_w_a = floats_of(grad_w_a);
   call.grad_w_b = floats_of(grad_w_b);
   call.grad_bias = floats_of(grad_bias);

@@ -7,16 +7,10 @@
 
 namespace mmattn {
 
-// A tensor (B, N, M, D) whose channels lie side by side.
-struct ChannelsOfHeads {
-  void* data;
-  int64_t strides[3];
-};
-
 struct StructureAwareCall {
   int64_t B, H, W, M, D, K;
   Storage storage;  // of q, k, v and out
-  ChannelsOfHeads q, k, v, out;
+  Tokens q, k, v, out;  // with channels side by side
   // Half-spectra with real and imaginary parts: (blocks, K, H, W / 2 + 1, 2, lanes), (K,
   // H, W / 2 + 1, 2); bias (blocks, K, lanes). A block is a vector of channels, the last
   // padded with zeros.
@@ -24,7 +18,7 @@ struct StructureAwareCall {
   float* patterns;  // (B, M, K, N), zeros before the forward
   // Of the backward. Each part of the pairs of heads has its sums, zeros before.
   int64_t parts;
-  ChannelsOfHeads grad, grad_q, grad_k, grad_v;
+  Tokens grad, grad_q, grad_k, grad_v;
   float *grad_w_a, *grad_w_b, *grad_bias;  // (parts, ...), as w_a, w_b and bias
 
   int64_t num_pairs() const {

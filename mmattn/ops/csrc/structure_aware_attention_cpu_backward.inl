@@ -165,7 +165,7 @@ class Backward : Maps<T> {
   // Writes the gradient of vectors, given that of the unit vectors `x`.
   void write_unnormalized(
       const Complex* x, const float* scales, const Complex* grad,
-      const ChannelsOfHeads& to) const {
+      const Tokens& to) const {
     for (int64_t n = 0; n < N; ++n) {
       Complex products;
       for (int64_t block = 0; block < blocks; ++block) {

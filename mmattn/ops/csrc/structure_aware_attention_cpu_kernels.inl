@@ -27,7 +27,7 @@ class Maps {
     heads_ = call.M - m < 2 ? 1 : 2;
   }
 
-  T* tokens_of(const ChannelsOfHeads& x, int h) const {
+  T* tokens_of(const Tokens& x, int h) const {
     return static_cast<T*>(x.data) + b_ * x.strides[0] + (m_ + h) * x.strides[2];
   }
 
@@ -42,7 +42,7 @@ class Maps {
   }
 
   // Copies both heads to maps (blocks, N); one that is not there is zeros.
-  void pack(const ChannelsOfHeads& x, Complex* to) const {
+  void pack(const Tokens& x, Complex* to) const {
     const T* tokens[2] = {tokens_of(x, 0), tokens_of(x, heads_ - 1)};
     const int64_t stride = x.strides[1];
     for (int64_t i = 0; heads_ == 1 && i < blocks * N; ++i) {
@@ -95,7 +95,7 @@ class Maps {
 
   // Writes both heads of a block of a token.
   MMATTN_INLINE void write(
-      const Complex& y, const ChannelsOfHeads& x, int64_t n, int64_t block) const {
+      const Complex& y, const Tokens& x, int64_t n, int64_t block) const {
     write(y.re, tokens_of(x, 0) + n * x.strides[1], block);
     if (heads_ == 2) {
       write(y.im, tokens_of(x, 1) + n * x.strides[1], block);
@@ -303,26 +303,16 @@ void run_pairs(
 
 inline void structure_aware_forward(
     const StructureAwareCall& call, int64_t begin, int64_t end) {
-  switch (call.storage) {
-    case Storage::kHalf:
-      return run_pairs<Forward<Half>>(call, 0, begin, end);
-    case Storage::kBFloat16:
-      return run_pairs<Forward<BFloat16>>(call, 0, begin, end);
-    default:
-      return run_pairs<Forward<float>>(call, 0, begin, end);
-  }
+  with_type_of(call.storage, [&](auto x) {
+    run_pairs<Forward<decltype(x)>>(call, 0, begin, end);
+  });
 }
 
 inline void structure_aware_backward(const StructureAwareCall& call, int64_t part) {
   const int64_t pairs = call.num_pairs();
   const int64_t begin = pairs * part / call.parts;
   const int64_t end = pairs * (part + 1) / call.parts;
-  switch (call.storage) {
-    case Storage::kHalf:
-      return run_pairs<Backward<Half>>(call, part, begin, end);
-    case Storage::kBFloat16:
-      return run_pairs<Backward<BFloat16>>(call, part, begin, end);
-    default:
-      return run_pairs<Backward<float>>(call, part, begin, end);
-  }
+  with_type_of(call.storage, [&](auto x) {
+    run_pairs<Backward<decltype(x)>>(call, part, begin, end);
+  });
 }

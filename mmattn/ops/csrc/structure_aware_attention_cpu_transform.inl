@@ -1,33 +1,6 @@
 // Complex numbers in vectors and their transforms, for one instruction set.
 namespace {
 
-template <class X>
-class Buffer {
- public:
-  explicit Buffer(int64_t size = 0) : items_(make(size)) {}
-  Buffer(const Buffer&) = delete;
-  ~Buffer() {
-    operator delete[](items_, std::align_val_t(64));
-  }
-  void resize(int64_t size) {
-    operator delete[](items_, std::align_val_t(64));
-    items_ = make(size);
-  }
-  operator X*() {
-    return items_;
-  }
-  operator const X*() const {
-    return items_;
-  }
-
- private:
-  static X* make(int64_t size) {
-    return new (std::align_val_t(64)) X[size]();
-  }
-
-  X* items_;
-};
-
 // Numbers of two heads, for some channels. The compiler copies a plain structure in
 // parts of 16 bytes, from which a wider load has to wait.
 struct Complex {
@@ -76,6 +49,7 @@ class Transform {
   explicit Transform(int64_t length)
       : length_(length),
         roots_(2 * length),
+        waves_(find_factors()),
         first_(length),
         second_(length),
         result_(length),
@@ -84,18 +58,6 @@ class Transform {
     for (int64_t i = 0; i < length; ++i) {
       find_root(i);
     }
-    int64_t rest = length, size = 0;
-    for (int64_t factor = 4; rest > 1;) {
-      if (rest % factor == 0) {
-        size += factor > 7 ? 2 * waves_size(factor) : 0;
-        factors_[num_factors_++] = factor;
-        rest /= factor;
-      } else {
-        factor = factor == 4 ? 2 : factor == 2 ? 3 : factor + 2;
-        factor = factor > 4 && factor * factor > rest ? rest : factor;
-      }
-    }
-    waves_.resize(size);
     float* waves = waves_;
     for (int f = 0; f < num_factors_; ++f) {
       if (factors_[f] > 7) {
@@ -206,6 +168,22 @@ class Transform {
         waves += 2 * waves_size(factor);
     }
     return waves;
+  }
+
+  // Finds the factors, and returns how many numbers their waves are.
+  int64_t find_factors() {
+    int64_t rest = length_, size = 0;
+    for (int64_t factor = 4; rest > 1;) {
+      if (rest % factor == 0) {
+        size += factor > 7 ? 2 * waves_size(factor) : 0;
+        factors_[num_factors_++] = factor;
+        rest /= factor;
+      } else {
+        factor = factor == 4 ? 2 : factor == 2 ? 3 : factor + 2;
+        factor = factor > 4 && factor * factor > rest ? rest : factor;
+      }
+    }
+    return size;
   }
 
   // Finds cos and sin of i / length of a turn, in double, without the C library's.

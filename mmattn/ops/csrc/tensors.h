@@ -34,6 +34,17 @@ inline Storage storage_of(const Tensor& tensor) {
   }
 }
 
+inline Tokens tokens_of(const Tensor& x) {
+  return {
+      x.mutable_data_ptr(),
+      storage_of(x),
+      {x.stride(0), x.stride(1), x.stride(2), x.stride(3)}};
+}
+
+inline float* floats_of(const std::optional<Tensor>& x) {
+  return x ? static_cast<float*>(x->mutable_data_ptr()) : nullptr;
+}
+
 inline Sizes sizes_of(
     const Tensor& value, const Tensor& points, const std::optional<Tensor>& reference) {
   Sizes sizes{};

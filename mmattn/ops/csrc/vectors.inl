@@ -6,6 +6,16 @@ typedef float Floats __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t Ints __attribute__((vector_size(VECTOR_BYTES)));
 constexpr int kLanes = VECTOR_BYTES / 4;
 
+#if VECTOR_BYTES == 16
+constexpr Ints kLaneNumbers = {0, 1, 2, 3};
+#elif VECTOR_BYTES == 32
+constexpr Ints kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+constexpr Ints kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#endif
+
+#include "buffer.inl"
+
 // Returns the number of vectors that hold `count` numbers.
 MMATTN_INLINE int64_t num_vectors(int64_t count) {
   return (count + kLanes - 1) / kLanes;
@@ -52,6 +62,19 @@ MMATTN_INLINE Floats load_as_float(const T* from) {
     }
     return x;
 #endif
+  }
+}
+
+// Calls a function with a number of the storage type.
+template <class Function>
+MMATTN_INLINE void with_type_of(Storage storage, const Function& function) {
+  switch (storage) {
+    case Storage::kHalf:
+      return function(Half());
+    case Storage::kBFloat16:
+      return function(BFloat16());
+    default:
+      return function(0.0f);
   }
 }
 

@@ -1,0 +1,318 @@
+// The backward of deformable attention, a head at a time.
+namespace {
+
+// The gradients of a head and some rows of its queries. A strip of columns is taken at
+// a time. For a key, the gradients of scores are first added up by the table's row, and
+// then multiplied by the interpolation along columns, once for each row of the table.
+template <class T>
+class Gradients {
+ public:
+  explicit Gradients(const DeformableCall& call)
+      : call_(call),
+        attention_(call),
+        head_(attention_.head),
+        D(call.D),
+        DP(head_.DP),
+        rows_((call.H + call.splits - 1) / call.splits),
+        window_(most_rows_of_table()),
+        line_(round_up(window_ + 1, kLanes) + kLanes),
+        height_(round_up(call.Th + 4 + line_, kLanes)),
+        queries_(rows_ * D * kTile),
+        grads_(rows_ * D * kTile),
+        query_rows_(rows_ * kTile * DP),
+        grad_rows_(rows_ * kTile * DP),
+        dqueries_(rows_ * DP * kTile),
+        lse_(rows_ * kTile),
+        delta_(rows_ * kTile),
+        key_rows_(round_up(call.K, kBlock) * DP),
+        values_(round_up(call.K, kBlock) * D),
+        dkeys_(round_up(call.K, kBlock) * DP),
+        dvalues_(round_up(call.K, kBlock) * DP),
+        shares_(kBackwardBlock * kTile + kLanes),
+        dscores_(kBackwardBlock * kTile + kLanes),
+        sums_(kBackwardBlock * window_ * kTile),
+        shared_sums_(kBackwardBlock * window_ * kTile),
+        columns_(kTile * line_),
+        shared_columns_(kTile * line_),
+        table_((call.Tw + 4) * height_),
+        dtable_((call.Tw + 4) * height_),
+        row_(DP) {}
+
+  void run(int64_t task) {
+    const int64_t m = task % call_.M, b = task / call_.M % call_.B;
+    const int64_t split = task / call_.M / call_.B, K = call_.K;
+    const int64_t first = call_.H * split / call_.splits;
+    const int64_t last = call_.H * (split + 1) / call_.splits;
+    read_head(b, m);
+    float* const dplaces = call_.grad_positions + task * K * 2;
+    std::memset(dplaces, 0, K * 2 * sizeof(float));
+    for (int64_t column = 0; column < call_.W; column += kTile) {
+      const int64_t count = call_.W - column < kTile ? call_.W - column : kTile;
+      read_strip(b, m, first, last, column, count);
+      for (int64_t s = 0; s < K; s += kBackwardBlock) {
+        const int64_t keys = K - s < kBackwardBlock ? K - s : kBackwardBlock;
+        run_keys(s, keys, first, last, column, count);
+        for (int64_t key = 0; key < keys; ++key) {
+          add_gradients_of_bias(
+              s + key, key, first, last, column, count, dplaces + 2 * (s + key));
+        }
+      }
+      write_strip(b, m, first, last, column, count);
+    }
+    for (int64_t s = 0; s < K; ++s) {
+      std::memcpy(
+          call_.grad_k + (task * K + s) * D, dkeys_ + s * DP, D * sizeof(float));
+      std::memcpy(
+          call_.grad_v + (task * K + s) * D, dvalues_ + s * DP, D * sizeof(float));
+    }
+    float* const dtable = call_.grad_table + task * call_.Th * call_.Tw;
+    for (int64_t i = 0; i < call_.Th; ++i) {
+      for (int64_t j = 0; j < call_.Tw; ++j) {
+        dtable[i * call_.Tw + j] = dtable_[(j + 2) * height_ + i + 2];
+      }
+    }
+  }
+
+ private:
+  // Returns how many rows of the table the queries of a column lie in.
+  int64_t most_rows_of_table() const {
+    const double rows = head_.y.step * rows_;
+    return rows < call_.Th ? static_cast<int64_t>(rows) + 3 : call_.Th + 3;
+  }
+
+  void read_head(int64_t b, int64_t m) {
+    head_.read(b, m);
+    head_.pack_rows(call_.v, b, m, values_);
+    for (int64_t s = 0; s < call_.K; ++s) {
+      const T* const key = head_.tokens(call_.k, b, m) + s * call_.k.strides[1];
+      read_row(key, 1, D, key_rows_ + s * DP);
+    }
+    const float* const table = call_.table + m * call_.Th * call_.Tw;
+    for (int64_t i = 0; i < call_.Th; ++i) {
+      for (int64_t j = 0; j < call_.Tw; ++j) {
+        table_[(j + 2) * height_ + i + 2] = table[i * call_.Tw + j];
+      }
+    }
+    dkeys_.fill(0);
+    dvalues_.fill(0);
+    dtable_.fill(0);
+  }
+
+  // Reads a token and scales it, as a row and as a column of a tile.
+  void read_token(const T* from, float scale, float* row, float* column) {
+    read_row(from, 1, D, row);
+    for (int64_t d = 0; d < D; ++d) {
+      row[d] *= scale;
+      column[d * kTile] = row[d];
+    }
+  }
+
+  void read_strip(
+      int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
+      int64_t count) {
+    const float scale = 1 / std::sqrt(static_cast<float>(D));
+    dqueries_.fill(0);
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t r = row - first, query = row * call_.W + column;
+      if constexpr (!std::is_same_v<T, float>) {
+        attention_.run(b, m, query, count);  // the output, before it was rounded
+      }
+      for (int64_t i = 0; i < kTile; ++i) {
+        float* const column_q = queries_ + r * D * kTile + i;
+        float* const column_g = grads_ + r * D * kTile + i;
+        if (i >= count) {  // zeros, and shares of zero
+          for (int64_t d = 0; d < D; ++d) {
+            column_q[d * kTile] = column_g[d * kTile] = 0;
+          }
+          lse_[r * kTile + i] = 3e38f;
+          delta_[r * kTile + i] = 0;
+          continue;
+        }
+        const int64_t n = query + i;
+        float* const g = grad_rows_ + (r * kTile + i) * DP;
+        read_token(
+            head_.tokens(call_.q, b, m) + n * call_.q.strides[1],
+            scale,
+            query_rows_ + (r * kTile + i) * DP,
+            column_q);
+        read_token(
+            head_.tokens(call_.grad, b, m) + n * call_.grad.strides[1], 1, g, column_g);
+        float delta = 0;
+        if constexpr (std::is_same_v<T, float>) {
+          const T* out = head_.tokens(call_.out, b, m) + n * call_.out.strides[1];
+          for (int64_t d = 0; d < D; ++d) {
+            delta += out[d] * g[d];
+          }
+          lse_[r * kTile + i] = call_.lse[(b * call_.M + m) * call_.num_queries() + n];
+        } else {
+          for (int64_t d = 0; d < D; ++d) {
+            delta += attention_.values[d * kTile + i] * g[d];
+          }
+          lse_[r * kTile + i] = attention_.top[i] + std::log(attention_.total[i]);
+        }
+        delta_[r * kTile + i] = delta;
+      }
+    }
+  }
+
+  void write_strip(
+      int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
+      int64_t count) {
+    const float scale = 1 / std::sqrt(static_cast<float>(D));
+    T* const dq = static_cast<T*>(call_.grad_q.data) + b * call_.grad_q.strides[0] +
+        m * call_.grad_q.strides[2];
+    for (int64_t row = first; row < last; ++row) {
+      for (int64_t i = 0; i < count; ++i) {
+        for (int64_t d = 0; d < D; ++d) {
+          row_[d] = scale * dqueries_[((row - first) * DP + d) * kTile + i];
+        }
+        write_row(row_, D, dq + (row * call_.W + column + i) * call_.grad_q.strides[1]);
+      }
+    }
+  }
+
+  void run_keys(
+      int64_t s, int64_t keys, int64_t first, int64_t last, int64_t column,
+      int64_t count) {
+    const int64_t vectors = num_vectors(count), padded = round_up(keys, kRows);
+    std::memset(sums_, 0, keys * window_ * kTile * sizeof(float));
+    std::memset(shared_sums_, 0, keys * window_ * kTile * sizeof(float));
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t r = row - first;
+      const Segment segment{row, column, 0, count};
+      const float* const queries = queries_ + r * D * kTile;
+      head_.make_scores(s, keys, &segment, 1, queries, vectors, shares_);
+      for (int64_t v = 0; v < vectors; ++v) {
+        const Floats lse = load(lse_ + r * kTile + v * kLanes);
+        for (int64_t i = 0; i < keys; ++i) {
+          float* const share = shares_ + i * kTile + v * kLanes;
+          store(share, exp(load(share) - lse));
+          store(dscores_ + i * kTile + v * kLanes, Floats{});
+        }
+      }
+      add_product_of<kTile>(
+          padded,
+          DP / kLanes,
+          shares_,
+          1,
+          grad_rows_ + r * kTile * DP,
+          DP,
+          count,
+          dvalues_ + s * DP,
+          DP);
+      head_.multiply_rows(values_, s, keys, grads_ + r * D * kTile, vectors, dscores_);
+      for (int64_t i = 0; i < keys; ++i) {
+        add_to_row_of_table(s + i, i, first, row, vectors);
+      }
+      add_product_of<1>(
+          DP,
+          vectors,
+          key_rows_ + s * DP,
+          DP,
+          dscores_,
+          kTile,
+          keys,
+          dqueries_ + r * DP * kTile,
+          kTile);
+      add_product_of<kTile>(
+          padded,
+          DP / kLanes,
+          dscores_,
+          1,
+          query_rows_ + r * kTile * DP,
+          DP,
+          count,
+          dkeys_ + s * DP,
+          DP);
+    }
+  }
+
+  Place row_of_table(int64_t key, int64_t row) const {
+    return place_of(head_.y.point(row, head_.places[2 * key + 1]), -2, call_.Th);
+  }
+
+  // Multiplies the gradients by the shares, and adds them to those of the row of the
+  // table that a row of queries lies in.
+  MMATTN_INLINE void add_to_row_of_table(
+      int64_t key, int64_t i, int64_t first, int64_t row, int64_t vectors) {
+    const Place place = row_of_table(key, row);
+    const int64_t line = place.index - row_of_table(key, first).index;
+    float* const sums = sums_ + (i * window_ + line) * kTile;
+    float* const shared = shared_sums_ + (i * window_ + line) * kTile;
+    const float* const deltas = delta_ + (row - first) * kTile;
+    for (int64_t lane = 0; lane < vectors * kLanes; lane += kLanes) {
+      float* const dscore = dscores_ + i * kTile + lane;
+      const Floats change = load(dscore) - load(deltas + lane);
+      const Floats ds = change * load(shares_ + i * kTile + lane);
+      store(dscore, ds);
+      store(sums + lane, load(sums + lane) + ds);
+      store(shared + lane, load(shared + lane) + place.share * ds);
+    }
+  }
+
+  void add_gradients_of_bias(
+      int64_t key, int64_t i, int64_t first, int64_t last, int64_t column,
+      int64_t count, float* dplace) {
+    if (first == last) {
+      return;
+    }
+    const int64_t top = row_of_table(key, first).index;
+    const int64_t lines = row_of_table(key, last - 1).index - top + 1;
+    const float* const sums = sums_ + i * window_ * kTile;
+    const float* const shared = shared_sums_ + i * window_ * kTile;
+    // Columns begin with a zero, for the shift by one row.
+    for (int64_t n = 0; n < count; ++n) {
+      for (int64_t line = 0; line < lines; ++line) {
+        columns_[n * line_ + line + 1] = sums[line * kTile + n];
+        shared_columns_[n * line_ + line + 1] = shared[line * kTile + n];
+      }
+      for (int64_t line = lines; line < round_up(lines + 1, kLanes); ++line) {
+        columns_[n * line_ + line + 1] = shared_columns_[n * line_ + line + 1] = 0;
+      }
+    }
+    Floats dx{}, dy{};
+    for (int64_t n = 0; n < count; ++n) {
+      const Place place =
+          place_of(head_.x.point(column + n, head_.places[2 * key]), -2, call_.Tw);
+      const float* const low = table_ + (place.index + 2) * height_ + top + 2;
+      float* const dlow = dtable_ + (place.index + 2) * height_ + top + 2;
+      for (int64_t line = 0; line <= lines; line += kLanes) {
+        const float* const shared_column = shared_columns_ + n * line_ + line;
+        const Floats sum = load(columns_ + n * line_ + line + 1);
+        const Floats d = sum - load(shared_column + 1) + load(shared_column);
+        const Floats a = load(low + line);
+        const Floats change = load(low + height_ + line) - a;
+        const Floats next = load(low + line + 1);
+        const Floats next_change = load(low + height_ + line + 1) - next;
+        dx += d * change;
+        dy += sum * (next - a + place.share * (next_change - change));
+        store(dlow + line, load(dlow + line) + (1 - place.share) * d);
+        float* const dhigh = dlow + height_ + line;
+        store(dhigh, load(dhigh) + place.share * d);
+      }
+    }
+    dplace[0] += static_cast<float>(head_.x.slope()) * sum_lanes(dx);
+    dplace[1] += static_cast<float>(head_.y.slope()) * sum_lanes(dy);
+  }
+
+  const DeformableCall& call_;
+  Attention<T> attention_;
+  Head<T>& head_;
+  const int64_t D, DP, rows_, window_, line_, height_;
+  Buffer<float> queries_, grads_, query_rows_, grad_rows_, dqueries_, lse_, delta_;
+  Buffer<float> key_rows_, values_, dkeys_, dvalues_, shares_, dscores_;
+  // By row of the table: gradients of scores, and these times the share of the next row.
+  Buffer<float> sums_, shared_sums_, columns_, shared_columns_;
+  Buffer<float> table_, dtable_, row_;  // tables (Tw + 4, height), with margins of two
+};
+
+// Computes some tasks of splits * B * M, which write to different places.
+template <class T>
+void differentiate(const DeformableCall& call, int64_t begin, int64_t end) {
+  Gradients<T> gradients(call);
+  for (int64_t task = begin; task < end; ++task) {
+    gradients.run(task);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,138 @@
+// The forward of deformable attention, a tile of queries at a time.
+namespace {
+
+// The attention of a tile of queries, with an online softmax.
+template <class T>
+class Attention {
+ public:
+  explicit Attention(const DeformableCall& call)
+      : head(call),
+        queries(head.D * kTile),
+        values(head.DP * kTile),
+        top(kTile),
+        total(kTile),
+        scores_(kBlock * kTile + kLanes),
+        row_(head.DP) {}
+
+  // Attends from `count` queries from `first` on. Afterwards `values` holds the output
+  // (DP, kTile), `top` and `total` the statistics of its softmax.
+  void run(int64_t b, int64_t m, int64_t first, int64_t count) {
+    const DeformableCall& call = head.call;
+    const int64_t vectors = num_vectors(count);
+    read_queries(b, m, first, count);
+    int num_segments = 0;
+    for (int64_t lane = 0; lane < count;) {
+      const int64_t column = (first + lane) % call.W;
+      const int64_t rest = call.W - column, left = count - lane;
+      segments_[num_segments] = {
+          (first + lane) / call.W, column, lane, rest < left ? rest : left};
+      lane += segments_[num_segments++].count;
+    }
+    values.fill(0);
+    total.fill(0);
+    top.fill(-std::numeric_limits<float>::infinity());
+    for (int64_t s = 0; s < call.K; s += kBlock) {
+      const int64_t keys = call.K - s < kBlock ? call.K - s : kBlock;
+      head.make_scores(s, keys, segments_, num_segments, queries, vectors, scores_);
+      for (int64_t v = 0; v < vectors; ++v) {
+        exponentiate(keys, s == 0, v * kLanes);
+      }
+      add_product_of<1>(
+          head.DP,
+          vectors,
+          head.values + s * head.DP,
+          head.DP,
+          scores_,
+          kTile,
+          keys,
+          values,
+          kTile);
+    }
+    for (int64_t v = 0; v < vectors; ++v) {
+      const Floats factor = 1 / load(total + v * kLanes);
+      for (int64_t d = 0; d < head.DP; ++d) {
+        float* const to = values + d * kTile + v * kLanes;
+        store(to, load(to) * factor);
+      }
+    }
+  }
+
+  void write(int64_t b, int64_t m, int64_t first, int64_t count) {
+    const DeformableCall& call = head.call;
+    T* const out = static_cast<T*>(call.out.data) + b * call.out.strides[0] +
+        m * call.out.strides[2];
+    float* const lse = call.lse + (b * call.M + m) * call.num_queries() + first;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t d = 0; d < head.D; ++d) {
+        row_[d] = values[d * kTile + i];
+      }
+      write_row(row_, head.D, out + (first + i) * call.out.strides[1]);
+      lse[i] = top[i] + std::log(total[i]);
+    }
+  }
+
+  Head<T> head;
+  Buffer<float> queries, values, top, total;
+
+ private:
+  void read_queries(int64_t b, int64_t m, int64_t first, int64_t count) {
+    const DeformableCall& call = head.call;
+    const T* const from = head.tokens(call.q, b, m) + first * call.q.strides[1];
+    const float scale = 1 / std::sqrt(static_cast<float>(head.D));
+    for (int64_t i = 0; i < count; ++i) {
+      read_row(from + i * call.q.strides[1], 1, head.D, row_);
+      for (int64_t d = 0; d < head.D; ++d) {
+        queries[d * kTile + i] = scale * row_[d];
+      }
+    }
+  }
+
+  // Replaces a vector of each score by its exponential, and updates the statistics.
+  MMATTN_INLINE void exponentiate(int64_t keys, bool is_first, int64_t lane) {
+    const Floats old = load(top + lane);
+    Floats largest = old;
+    for (int64_t s = 0; s < keys; ++s) {
+      largest = maximum(load(scores_ + s * kTile + lane), largest);
+    }
+    Floats sum{};
+    for (int64_t s = 0; s < keys; ++s) {
+      float* const score = scores_ + s * kTile + lane;
+      const Floats share = exp(load(score) - largest);
+      store(score, share);
+      sum += share;
+    }
+    if (is_first) {
+      store(total + lane, sum);
+    } else {
+      const Floats factor = exp(old - largest);
+      store(total + lane, load(total + lane) * factor + sum);
+      for (int64_t d = 0; d < head.DP; ++d) {
+        float* const to = values + d * kTile + lane;
+        store(to, load(to) * factor);
+      }
+    }
+    store(top + lane, largest);
+  }
+
+  Segment segments_[kTile];
+  Buffer<float> scores_, row_;
+};
+
+// Computes some tiles of all images and heads.
+template <class T>
+void attend(const DeformableCall& call, int64_t begin, int64_t end) {
+  const int64_t N = call.num_queries(), tiles = (N + kTile - 1) / kTile;
+  Attention<T> attention(call);
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t tile = task % tiles, m = task / tiles % call.M;
+    const int64_t b = task / tiles / call.M, first = tile * kTile;
+    if (task == begin || tile == 0) {
+      attention.head.read(b, m);
+    }
+    const int64_t count = N - first < kTile ? N - first : kTile;
+    attention.run(b, m, first, count);
+    attention.write(b, m, first, count);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,288 @@
+// Products of matrices, and the scores of a head of an image, for one instruction set.
+namespace {
+
+constexpr int kRows = VECTOR_BYTES == 64 ? 8 : 4;  // of a product held in registers
+constexpr int kColumns = 3;  // vectors of a product held in registers
+constexpr int kTile = kColumns * kLanes;  // queries
+constexpr int kBlock = 64;  // keys
+constexpr int kBackwardBlock = 32;  // keys
+
+MMATTN_INLINE int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Adds a product to kR rows of kV vectors of c, rounding once to the size of c:
+//   c[r][.] += sum over i < depth of a[i * a_step + r * kRowStep] * b[i * b_step + .]
+template <int kR, int kV, int kRowStep>
+MMATTN_INLINE void add_product(
+    const float* a, int64_t a_step, const float* b, int64_t b_step, int64_t depth,
+    float* c, int64_t c_step) {
+  Floats sums[kR][kV] = {};
+  for (int64_t i = 0; i < depth; ++i, a += a_step, b += b_step) {
+    Floats row[kV];
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) {
+      row[v] = load(b + v * kLanes);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r) {
+      const Floats x = broadcast(a[r * kRowStep]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kV; ++v) {
+        sums[r][v] += x * row[v];
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) {
+      float* const to = c + r * c_step + v * kLanes;
+      store(to, load(to) + sums[r][v]);
+    }
+  }
+}
+
+// The same for whole multiples of kRows rows, and any number of vectors.
+template <int kRowStep>
+void add_product_of(
+    int64_t rows, int64_t vectors, const float* a, int64_t a_step, const float* b,
+    int64_t b_step, int64_t depth, float* c, int64_t c_step) {
+  for (int64_t r = 0; r < rows; r += kRows) {
+    const float* a_r = a + r * kRowStep;
+    float* c_r = c + r * c_step;
+    int64_t v = 0;
+    for (; v + 3 <= vectors; v += 3) {
+      add_product<kRows, 3, kRowStep>(
+          a_r, a_step, b + v * kLanes, b_step, depth, c_r + v * kLanes, c_step);
+    }
+    if (vectors - v == 2) {
+      add_product<kRows, 2, kRowStep>(
+          a_r, a_step, b + v * kLanes, b_step, depth, c_r + v * kLanes, c_step);
+    } else if (vectors - v == 1) {
+      add_product<kRows, 1, kRowStep>(
+          a_r, a_step, b + v * kLanes, b_step, depth, c_r + v * kLanes, c_step);
+    }
+  }
+}
+
+// Where queries of one side lie in the table, in double: float leaves few digits for a
+// fraction in a large table.
+class Axis {
+ public:
+  Axis(int64_t side, int64_t size, bool align_corners)
+      : size(size), half_(0.5 * (size - 1)), queries_(side + kTile) {
+    const double steps = !align_corners ? side : side > 1 ? side - 1 : 1;
+    for (int64_t i = 0; i < side + kTile; ++i) {
+      queries_[i] = (2 * i + 1 - side) / steps;
+    }
+    step = half_ / steps;
+  }
+
+  MMATTN_INLINE double point(int64_t query, double key) const {
+    return ((queries_[query] - key) / 2 + 1) * half_;
+  }
+
+  double slope() const {  // derivative of a point by the position of its key
+    return -0.5 * half_;
+  }
+
+  const int64_t size;
+  double step;  // from query to query
+
+ private:
+  const double half_;
+  Buffer<double> queries_;
+};
+
+struct Place {
+  int64_t index;
+  float share;  // of the next number
+};
+
+// Splits a point into index and fraction. Numbers outside of [lowest, highest] are zeros
+// as that bound's are.
+MMATTN_INLINE Place place_of(double point, double lowest, double highest) {
+  const double floor = std::floor(point);
+  const double index = !(floor > lowest) ? lowest : floor > highest ? highest : floor;
+  return {static_cast<int64_t>(index), static_cast<float>(point - floor)};
+}
+
+enum class Step { kUnit, kSmall, kLarge };
+
+// Some queries side by side in a row of the grid, which begin at a lane of a tile.
+struct Segment {
+  int64_t row, column, lane, count;
+};
+
+// A head of an image: its keys, values and table, ready for the products.
+template <class T>
+class Head {
+ public:
+  explicit Head(const DeformableCall& call)
+      : call(call),
+        y(call.H, call.Th, call.align_corners),
+        x(call.W, call.Tw, call.align_corners),
+        step(
+            x.step == 1      ? Step::kUnit
+                : x.step < 1 ? Step::kSmall
+                             : Step::kLarge),
+        D(call.D),
+        DP(round_up(call.D, kLanes)),
+        reach_(step == Step::kLarge ? 2 + (int64_t)(1 + kLanes * x.step) : kLanes),
+        width_(call.Tw + 2 * (reach_ + 1)),
+        keys(round_up(call.K, kBlock) * D),
+        values(round_up(call.K, kBlock) * DP),
+        places(2 * call.K),
+        table_(width_ * (call.Th + 3)),
+        slopes_(width_ * (call.Th + 3)),
+        row_(DP) {}
+
+  void read(int64_t b, int64_t m) {
+    pack_rows(call.k, b, m, keys);
+    for (int64_t s = 0; s < call.K; ++s) {
+      read_row(tokens(call.v, b, m) + s * call.v.strides[1], 1, D, values + s * DP);
+    }
+    const int64_t group = b * call.G + m / (call.M / call.G);
+    for (int64_t i = 0; i < 2 * call.K; ++i) {
+      places[i] = call.positions[group * call.K * 2 + i];
+    }
+    const float* const table = call.table + m * call.Th * call.Tw;
+    for (int64_t i = 0; i < call.Th; ++i) {
+      std::memcpy(row_of(table_, i), table + i * call.Tw, call.Tw * sizeof(float));
+    }
+    for (int64_t i = -2; i < call.Th; ++i) {
+      for (int64_t j = 0; j < call.Tw; ++j) {
+        row_of(slopes_, i)[j] = row_of(table_, i + 1)[j] - row_of(table_, i)[j];
+      }
+    }
+  }
+
+  const T* tokens(const Tokens& x, int64_t b, int64_t m) const {
+    return static_cast<const T*>(x.data) + b * x.strides[0] + m * x.strides[2];
+  }
+
+  // Interleaves kRows keys: (K / kRows, D, kRows).
+  void pack_rows(const Tokens& x, int64_t b, int64_t m, float* to) {
+    for (int64_t s = 0; s < call.K; ++s) {
+      read_row(tokens(x, b, m) + s * x.strides[1], 1, D, row_);
+      float* const group = to + s / kRows * kRows * D + s % kRows;
+      for (int64_t d = 0; d < D; ++d) {
+        group[d * kRows] = row_[d];
+      }
+    }
+  }
+
+  // Writes the bias of a key and a segment, in whole vectors.
+  template <Step kStep>
+  MMATTN_INLINE void write_bias(int64_t key, const Segment& segment, float* to) const {
+    const Place row = place_of(y.point(segment.row, places[2 * key + 1]), -2, call.Th);
+    const float* const table = row_of(table_, row.index);
+    const float* const slopes = row_of(slopes_, row.index);
+    const Floats share_y = broadcast(row.share);
+    for (int64_t lane = 0; lane < segment.count; lane += kLanes) {
+      const Place column = place_of(
+          x.point(segment.column + lane, places[2 * key]), -(reach_ + 1), call.Tw);
+      const float *const numbers = table + column.index,
+                         *const changes = slopes + column.index;
+      Floats bias;
+      if constexpr (kStep == Step::kLarge) {
+        for (int i = 0; i < kLanes; ++i) {
+          const float point = column.share + i * static_cast<float>(x.step);
+          const float last = reach_ - 1;
+          const int j = point > 0 ? static_cast<int>(point < last ? point : last) : 0;
+          const float a = numbers[j] + row.share * changes[j];
+          const float b = numbers[j + 1] + row.share * changes[j + 1];
+          bias[i] = a + (point - j) * (b - a);
+        }
+      } else {
+        const Floats a = load(numbers) + share_y * load(changes);
+        const Floats b = load(numbers + 1) + share_y * load(changes + 1);
+        if constexpr (kStep == Step::kUnit) {
+          bias = a + column.share * (b - a);
+        } else {
+          const Floats numbers_of_lanes = __builtin_convertvector(kLaneNumbers, Floats);
+          const Floats points =
+              column.share + numbers_of_lanes * static_cast<float>(x.step);
+          Ints index = __builtin_convertvector(points, Ints);
+          index = index < kLanes - 1 ? index : kLanes - 1 - Ints{};
+          const Floats share = points - __builtin_convertvector(index, Floats);
+          const Floats low = __builtin_shuffle(a, index);
+          bias = low + share * (__builtin_shuffle(b, index) - low);
+        }
+      }
+      store(to + segment.lane + lane, bias);
+    }
+  }
+
+  template <Step kStep>
+  void write_biases_of(
+      int64_t first, int64_t count, const Segment* segments, int num_segments,
+      float* to) const {
+    for (int64_t s = 0; s < count; ++s) {
+      for (int i = 0; i < num_segments; ++i) {
+        write_bias<kStep>(first + s, segments[i], to + s * kTile);
+      }
+    }
+  }
+
+  // Makes the scores of some keys, in rows of kTile, and rows of no key up to a
+  // multiple of kRows. The segments are of `vectors` vectors of queries.
+  void make_scores(
+      int64_t first, int64_t count, const Segment* segments, int num_segments,
+      const float* queries, int64_t vectors, float* to) const {
+    switch (step) {
+      case Step::kUnit:
+        write_biases_of<Step::kUnit>(first, count, segments, num_segments, to);
+        break;
+      case Step::kSmall:
+        write_biases_of<Step::kSmall>(first, count, segments, num_segments, to);
+        break;
+      case Step::kLarge:
+        write_biases_of<Step::kLarge>(first, count, segments, num_segments, to);
+    }
+    multiply_rows(keys, first, count, queries, vectors, to);
+  }
+
+  // Adds the products of packed rows and queries (D, kTile).
+  void multiply_rows(
+      const float* rows, int64_t first, int64_t count, const float* queries,
+      int64_t vectors, float* to) const {
+    for (int64_t s = 0; s < count; s += kRows) {
+      add_product_of<1>(
+          kRows,
+          vectors,
+          rows + (first + s) * D,
+          kRows,
+          queries,
+          kTile,
+          D,
+          to + s * kTile,
+          kTile);
+    }
+  }
+
+  const DeformableCall& call;
+  const Axis y, x;
+  const Step step;
+  const int64_t D, DP;
+
+ private:
+  float* row_of(float* table, int64_t i) const {
+    return table + (i + 2) * width_ + reach_ + 1;
+  }
+  const float* row_of(const float* table, int64_t i) const {
+    return table + (i + 2) * width_ + reach_ + 1;
+  }
+
+  const int64_t reach_, width_;  // numbers that a vector reads; row with its margins
+
+ public:
+  Buffer<float> keys, values;
+  Buffer<double> places;  // (x, y) of each key
+
+ private:
+  Buffer<float> table_, slopes_, row_;
+};
+
+}  // namespace
