@@ -1,5 +1,6 @@
 """Masked attention with relative positions is its definition, at any size."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -9,7 +10,9 @@ from torch.testing import assert_close
 
 from mmattn.models.layers import RelativeMaskedAttention
 from mmattn.models.layers.masked import relative_attention
+from mmattn.ops import extension
 from mmattn.ops.masked_attention import attention_under_mask, neighborhood_mask
+from tools.benchmark import tolerances
 
 # --- the bias -----------------------------------------------------------------------
 
@@ -92,8 +95,31 @@ def test_rows_of_queries_are_all_at_once(num_masked, monkeypatch):
             layer(x, (5, 7))
 
 
-def test_large_maps_hold_nothing_of_n_by_n_for_the_backward(monkeypatch):
-    layer = RelativeMaskedAttention(12, 3, 1)
+@pytest.mark.skipif(extension.UNAVAILABLE is not None, reason='it is not built')
+@pytest.mark.parametrize(
+    'grid, table_grid, clip',
+    [((5, 7), (7, 7), True), ((9, 3), (2, 4), True), ((1, 6), (3, 3), False)],
+)
+def test_large_maps_by_the_kernel(grid, table_grid, clip, monkeypatch):
+    layer = RelativeMaskedAttention(12, 3, 1, table_grid=table_grid, clip=clip)
+    randomize(layer)
+    exact = copy.deepcopy(layer).double()
+    x = torch.randn(2, grid[0] * grid[1], 12)
+    expected = out_and_gradients(exact, partial(exact, grid=grid), x.double())
+    monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', -1)
+    monkeypatch.setattr(layer, 'attend_by_rows', None)
+    out, grads = out_and_gradients(layer, partial(layer, grid=grid), x)
+    tolerances.assert_close('out', expected[0], out)
+    for name, grad in grads.items():
+        tolerances.assert_close(name, expected[1][name], grad)
+    layer.backend = 'torch'
+    with pytest.raises(TypeError):
+        layer(x, grid)
+
+
+@pytest.mark.parametrize('backend', [None, 'torch'])
+def test_large_maps_hold_nothing_of_n_by_n_for_the_backward(monkeypatch, backend):
+    layer = RelativeMaskedAttention(12, 3, 1, backend=backend)
     N = 600  # the masked head of a smaller map keeps its scores, too
     x = torch.randn(1, N, 12, requires_grad=True)
     largest = []

@@ -7,11 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mmattn.ops import masked_attention
+from mmattn.ops import deformable_attention, masked_attention
+from mmattn.ops.deformable_attention import query_positions
 from mmattn.ops.derivatives import needs_reference
+from mmattn.ops.operator import OPERATORS
 from mmattn.ops.precision import cast_under_autocast, without_autocast
 
-from ..offset_tables import central_bias, spread_table
+from ..offset_tables import central_bias, middle_of, spread_table
 from ..resize import fit_on_load, resize_grid
 from .attention import MaskedAttention
 
@@ -28,8 +30,9 @@ class RelativeMaskedAttention(MaskedAttention):
     each offset from key to query, a column for each head. Masked heads get the bias
     inside their mask, so they read only the central R x R entries.
 
-    On large maps global heads are computed by rows of queries, and again in the
-    backward, so that N x N numbers are never held.
+    On large maps N x N numbers are never held. Global heads are computed there by the
+    C++ backend of `ops.deformable_attention`, whose keys may also lie at the pixels,
+    and without it by rows of queries, and again in the backward.
 
     Args:
         embed_dims, num_heads, kernel_size, mask_fill, backend: see `MaskedAttention`.
@@ -114,7 +117,17 @@ class RelativeMaskedAttention(MaskedAttention):
         return torch.cat(outs, dim=2)
 
     def attend_globally(self, q, k, v, table, grid):
-        """Attend with global heads of a large map, by rows of one head's queries."""
+        """Attend with global heads of a large map."""
+        H, W = grid
+        pixels = query_positions(grid, True, device=q.device).expand(len(q), 1, -1, 2)
+        tensors = q, k, v, pixels, middle_of(table, (H - 1, W - 1))
+        operator = OPERATORS['deformable_attention']
+        if operator.choose(*tensors, requested=self.backend) == 'cpp':
+            return deformable_attention(q, k, v, grid, *tensors[3:], backend='cpp')
+        return self.attend_by_rows(q, k, v, table, grid)
+
+    def attend_by_rows(self, q, k, v, table, grid):
+        """Attend from rows of one head's queries at a time."""
         q, k, v = (x.transpose(1, 2) for x in cast_under_autocast(q, k, v))
         H, W = grid
         heads = []
