@@ -25,6 +25,7 @@ from mmattn.models.layers import (
     drop_path_rates,
     grid_of,
 )
+from mmattn.models.layers.strips import convolve_by_strips
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, Stage
@@ -61,7 +62,9 @@ class ResidualConvMlp(nn.Module):
         self.fc2 = PointwiseLinear(4 * embed_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.dwconv(self.fc1(x))))
+        return convolve_by_strips(
+            self.fc1, self.dwconv, lambda x: self.fc2(self.act(x)), x
+        )
 
 
 class DATPlusPlusBlock(nn.Module):

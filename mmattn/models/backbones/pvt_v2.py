@@ -41,6 +41,7 @@ from mmattn.models.layers import (
     init_linear_and_conv,
     init_stem_bias,
 )
+from mmattn.models.layers.strips import convolve_by_strips
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, Stage
@@ -111,7 +112,12 @@ class ConvMlp(nn.Module):
         self.fc2 = PointwiseLinear(hidden_dims, embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.dwconv(self.relu(self.fc1(x)))))
+        return convolve_by_strips(
+            lambda x: self.relu(self.fc1(x)),
+            self.dwconv,
+            lambda x: self.fc2(self.act(x)),
+            x,
+        )
 
 
 def init_conv(module: nn.Module):

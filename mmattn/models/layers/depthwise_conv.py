@@ -44,29 +44,41 @@ class DepthwiseConv(nn.Conv2d):
         )
         self.residual = residual
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, padded: bool = False) -> Tensor:
+        """Convolve a map (B, H, W, C).
+
+        Args:
+            x: the map.
+            padded: whether K // 2 rows above and below are the map's padding, without
+                which it is returned.
+        """
         weight = self.weight
         # Elsewhere a convolution may round the input: to half precision, or to TF32.
         exact = x.dtype == weight.dtype == torch.float32 and x.device.type == 'cpu'
         if self.residual and exact and not is_autocast_on('cpu'):
             one = weight.new_ones(1, 1, 1, 1)
             weight = weight + F.pad(one, (self.padding[0],) * 4)
-            return depthwise_conv2d(x, weight, self.bias)
-        out = depthwise_conv2d(x, weight, self.bias)
+            return depthwise_conv2d(x, weight, self.bias, padded)
+        out = depthwise_conv2d(x, weight, self.bias, padded)
+        if padded:
+            x = x.narrow(1, self.padding[0], out.shape[1])
         return x + out if self.residual else out
 
 
-def depthwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def depthwise_conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, padded: bool = False
+) -> Tensor:
     """Convolve each channel with its kernel, padding with zeros; see `DepthwiseConv`.
 
     Args:
         x: shape (B, H, W, C).
         weight: shape (C, 1, K, K), with an odd K if the size of the grid is to stay.
         bias: shape (C,), or None.
+        padded: see `DepthwiseConv.forward`.
     """
-    if _has_slow_gradients(x, weight, bias):
+    if not padded and _has_slow_gradients(x, weight, bias):
         return _LargeDepthwiseConv.apply(x, weight, bias)
-    return _convolve(x, weight, bias)
+    return _convolve(x, weight, bias, padded)
 
 
 def _has_slow_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -106,12 +118,15 @@ class _LargeDepthwiseConv(torch.autograd.Function):
         return dx, dweight, dbias
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, padded: bool = False
+) -> Tensor:
+    pad = weight.shape[-1] // 2
     out = F.conv2d(
         x.permute(0, 3, 1, 2),
         weight,
         bias,
-        padding=weight.shape[-1] // 2,
+        padding=(0 if padded else pad, pad),
         groups=len(weight),
     )
     return out.permute(0, 2, 3, 1)

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from mmattn.ops import pointwise_linear
 from mmattn.ops.derivatives import needs_reference
 
+from .strips import pointwise_by_strips
+
 
 class PointwiseLinear(nn.Linear):
     """`nn.Linear` through `ops.pointwise_linear`, with the same parameters."""
@@ -30,6 +32,9 @@ class PointwiseMlp(nn.Module):
         self.fc2 = PointwiseLinear(hidden_dims, embed_dims, bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        return pointwise_by_strips(self._apply_layers, x, self.fc1.out_features)
+
+    def _apply_layers(self, x: Tensor) -> Tensor:
         return self.fc2(self.act(self.fc1(x)))
 
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from .depthwise_conv import DepthwiseConv
 from .pointwise import PointwiseLinear, StarReLU
 from .resize import crop_on_load
+from .strips import convolve_by_strips
 
 
 class SeparableConv(nn.Module):
@@ -30,4 +31,6 @@ class SeparableConv(nn.Module):
         crop_on_load(self.dwconv, 'weight')
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.pwconv2(self.dwconv(self.act(self.pwconv1(x))))
+        return convolve_by_strips(
+            lambda x: self.act(self.pwconv1(x)), self.dwconv, self.pwconv2, x
+        )

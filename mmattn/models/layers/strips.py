@@ -1,0 +1,81 @@
+"""Layers with wide hidden maps, computed by strips of a map that fit the cache.
+
+PyTorch writes each hidden map of a large image to memory that it has just asked the
+system for, and the next layer reads it from there. A strip's stays in the cache.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mmattn.ops.chunks import slices
+
+from .depthwise_conv import DepthwiseConv
+
+ELEMENTS = 1 << 21  # of a strip's hidden map: 8 MiB in float32
+
+
+def pointwise_by_strips(
+    function: Callable[[Tensor], Tensor], x: Tensor, hidden_dims: int
+) -> Tensor:
+    """Return `function(x)`, in inference on a CPU by some tokens at a time.
+
+    Args:
+        function: maps each token for itself, to as many channels.
+        x: shape (..., C).
+        hidden_dims: the most channels of a token inside.
+    """
+    parts = slices(x.shape[:-1].numel(), hidden_dims, ELEMENTS) if may_split(x) else []
+    if len(parts) < 2:
+        return function(x)
+    tokens, out = x.flatten(0, -2), x.new_empty(x.shape)
+    for part in parts:
+        out.view(tokens.shape)[part] = function(tokens[part])
+    return out
+
+
+def convolve_by_strips(
+    before: Callable[[Tensor], Tensor],
+    conv: DepthwiseConv,
+    after: Callable[[Tensor], Tensor],
+    x: Tensor,
+) -> Tensor:
+    """Return `after(conv(before(x)))`, in inference on a CPU by some rows at a time.
+
+    Args:
+        before: maps each pixel for itself, to the channels of `conv`.
+        conv: convolution of the hidden map.
+        after: maps each pixel for itself, to C channels.
+        x: shape (B, H, W, C).
+    """
+    B, H, W, _ = x.shape
+    reach, row = conv.kernel_size[0] // 2, W * conv.in_channels
+    if not may_split(x) or B * H * row <= ELEMENTS:
+        return after(conv(before(x)))
+    out = x.new_empty(x.shape)
+    for images in slices(B, H * row, ELEMENTS):
+        count = images.stop - images.start
+        parts = slices(H, count * row, ELEMENTS, minimum=max(1, 4 * reach))
+        border = x.new_zeros(count, reach, W, conv.in_channels)
+        kept, first = border, 0
+        for part in parts:
+            # The rows that the last strip's convolution lacked lie before these.
+            maps = [kept, before(x[images, part])]
+            maps = torch.cat([*maps, border] if part.stop == H else maps, 1)
+            last = first + maps.shape[1] - 2 * reach
+            out[images, first:last] = after(conv(maps, padded=True))
+            kept, first = maps[:, maps.shape[1] - 2 * reach :], last
+    return out
+
+
+def may_split(x: Tensor) -> bool:
+    """Return whether nobody records or transforms a call, on a CPU."""
+    return (
+        x.device.type == 'cpu'
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled('cpu')
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+    )

@@ -1,0 +1,111 @@
+"""Layers by strips of their map are the layers, and split in inference alone."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+
+from mmattn.models.backbones.dat_plus_plus import ResidualConvMlp
+from mmattn.models.backbones.pvt_v2 import ConvMlp
+from mmattn.models.layers import PointwiseMlp, SeparableConv, StarReLU, strips
+from tools.benchmark.tolerances import assert_close
+
+C = 6
+LAYERS = {
+    'pointwise': lambda: PointwiseMlp(C, 4 * C, StarReLU),
+    'conv': lambda: ConvMlp(C, 4 * C, relu=True),
+    'residual conv': lambda: ResidualConvMlp(C),
+    'separable 7x7': lambda: SeparableConv(C, 7),
+    'separable 1x1': lambda: SeparableConv(C, 1),
+}
+every_layer = pytest.mark.parametrize('name', LAYERS)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Let a strip have the fewest rows, and count the calls of the last layer."""
+    monkeypatch.setattr(strips, 'ELEMENTS', 1)
+    counted, linear = [], torch.nn.Linear.__call__
+    monkeypatch.setattr(
+        nn.Linear, '__call__', lambda *args: counted.append(1) or linear(*args)
+    )
+    return counted
+
+
+def make(name):
+    torch.manual_seed(0)
+    layer = LAYERS[name]()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+@every_layer
+@pytest.mark.parametrize('shape', [(2, 31, 5), (1, 27, 1), (3, 13, 7)], ids=str)
+def test_strips_are_the_whole(calls, name, shape):
+    layer, x = make(name), torch.randn(*shape, C)
+    expected = layer(x).detach()
+    whole = len(calls)
+    with torch.no_grad():
+        out = layer(x)
+    assert len(calls) > 2 * whole
+    assert out.is_contiguous()
+    assert_close('out', expected, out)
+
+
+@every_layer
+@pytest.mark.parametrize('elements', [2000, 4000])
+def test_several_images_are_a_strip(calls, monkeypatch, name, elements):
+    layer, x = make(name), torch.randn(5, 9, 8, C)
+    expected = layer(x).detach()
+    monkeypatch.setattr(strips, 'ELEMENTS', elements)
+    with torch.no_grad():
+        assert_close('out', expected, layer(x))
+
+
+@every_layer
+def test_empty_batch(calls, name):
+    with torch.no_grad():
+        assert make(name)(torch.randn(0, 9, 8, C)).shape == (0, 9, 8, C)
+
+
+@every_layer
+def test_whoever_records_gets_the_whole(calls, name):
+    layer, x = make(name).requires_grad_(False), torch.randn(1, 20, 5, C)
+    layer(x.requires_grad_())
+    layer(x.detach())  # a parameter of another layer may need gradients
+    assert len(calls) == 2 * 2
+    with torch.no_grad():
+        torch.func.vmap(layer)(x[None])
+        torch.jit.trace(layer, x, check_trace=False)
+        with torch.autocast('cpu', torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+    assert len(calls) == 5 * 2
+
+
+@every_layer
+def test_tangents_are_kept(calls, name):
+    layer, x = make(name), torch.randn(1, 20, 5, C, dtype=torch.float64)
+    _, expected = torch.func.jvp(layer.double(), (x,), (x,))
+    with torch.no_grad(), forward_ad.dual_level():
+        out = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, x)))
+    assert_close('tangent', expected, out.tangent)
+
+
+def test_a_strip_has_no_more_elements_than_asked_for(monkeypatch):
+    monkeypatch.setattr(strips, 'ELEMENTS', 4000)
+    layer, shapes = make('conv'), []
+    layer.fc1.register_forward_hook(lambda _, args, out: shapes.append(out.numel()))
+    with torch.no_grad():
+        layer(torch.randn(2, 64, 16, C))
+    assert 2000 < max(shapes) <= 4000
+
+
+@every_layer
+def test_compiled_graphs_have_no_strips(calls, name):
+    layer, x = make(name).eval(), torch.randn(1, 20, 5, C)
+    with torch.no_grad():
+        program = torch.export.export(layer, (x,))
+    targets = [node.target for node in program.graph.nodes]
+    assert targets.count(torch.ops.aten.linear.default) == 2
+    assert_close('out', layer(x).detach(), program.module()(x))
