@@ -200,6 +200,17 @@ def test_extreme_scores(setup, table_size, scale):
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
+@pytest.mark.parametrize(
+    'backend', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
+)
+@pytest.mark.parametrize('scale', [5.0, 20.0])
+def test_long_steps_in_a_steep_table(setup, scale):
+    """A score is as many times as wrong as a place as numbers differ."""
+    function, inputs = setup(table_size=(6, 300))
+    inputs[4] = inputs[4] * scale
+    check_operator(function, inputs)
+
+
 @both_backends
 @both_tables
 def test_nan_in_a_query_stays_there(setup, table_size):

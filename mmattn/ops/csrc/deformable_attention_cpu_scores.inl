@@ -188,12 +188,12 @@ class Head {
       Floats bias;
       if constexpr (kStep == Step::kLarge) {
         for (int i = 0; i < kLanes; ++i) {
-          const float point = column.share + i * static_cast<float>(x.step);
-          const float last = reach_ - 1;
+          // Double, as float leaves few digits for a fraction of a long way.
+          const double point = column.share + i * x.step, last = reach_ - 1;
           const int j = point > 0 ? static_cast<int>(point < last ? point : last) : 0;
           const float a = numbers[j] + row.share * changes[j];
           const float b = numbers[j + 1] + row.share * changes[j + 1];
-          bias[i] = a + (point - j) * (b - a);
+          bias[i] = a + static_cast<float>(point - j) * (b - a);
         }
       } else {
         const Floats a = load(numbers) + share_y * load(changes);
