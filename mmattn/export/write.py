@@ -40,12 +40,16 @@ def export_program(
     shapes = dynamic_shapes(graph, dynamic)
     try:
         with torch.no_grad(), _quiet():
-            return torch.export.export(graph, tuple(inputs), dynamic_shapes=shapes)
+            program = torch.export.export(graph, tuple(inputs), dynamic_shapes=shapes)
     except REFUSALS as error:
         what = f'with dynamic {dynamic}' if dynamic else 'with fixed sizes'
         raise ExportError(
             f'torch.export cannot export the model {what}: {_reason(error)}'
         ) from error
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes:
+            node.meta.pop('stack_trace', None)  # it has paths of this machine
+    return program
 
 
 def dynamic_shapes(graph: nn.Module, dynamic: str | None) -> tuple | None:
@@ -106,6 +110,9 @@ def _onnx(program: ExportedProgram, metadata: Metadata) -> bytes:
         raise ExportError(
             f'torch.onnx cannot convert the model: {_reason(error)}'
         ) from error
+    for graph in (exported.model.graph, *exported.model.functions.values()):
+        for node in graph.all_nodes():
+            node.metadata_props.pop('pkg.torch.onnx.stack_trace', None)
     exported.model.metadata_props[KEY] = metadata.to_json()
     model = exported.model_proto
     onnx.checker.check_model(model)

@@ -2,6 +2,8 @@
 
 import resource
 import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,6 +116,34 @@ def test_metadata(cfg, checkpoint, onnx_file):
     assert metadata.resize['interpolation'] == 'bicubic'
     assert metadata.version == mmattn.__version__
     assert len(metadata.checkpoint_sha256) == 64
+
+
+def check_no_path(content: bytes):
+    """Check that a file with names of modules has no path of this machine."""
+    assert b'backbone' in content
+    folders = Path(mmattn.__file__).parents[1], Path(sys.prefix), Path.home()
+    for folder in {*folders, *(each.resolve() for each in folders)}:
+        assert str(folder).encode() + b'/' not in content
+    assert b'.py' not in content
+
+
+class Pooled(nn.Module):
+    task, input_names, output_names = 'features', ('image',), ('map',)
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.AdaptiveAvgPool2d(3)
+
+    def forward(self, image):
+        return (self.backbone(image).relu(),)
+
+
+def test_files_have_no_path_of_this_machine(onnx_file):
+    """Also after PyTorch has decomposed an operator, here the pool."""
+    check_no_path(onnx_file.read_bytes())
+    metadata = Metadata('features', ['image'], [], [64, 72], dynamic='size')
+    for format in ('onnx', 'pt2'):
+        check_no_path(module.export_graph(Pooled(), metadata, format)[0])
 
 
 def test_pt2_file_has_a_json_beside_it(cfg, checkpoint, tmp_path):
