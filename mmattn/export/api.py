@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import mmattn
 from mmattn.errors import UserError
 
-from ..engine.checkpoints.atomic_files import write_atomically
+from ..engine.checkpoints.atomic_files import write_together
 from ..engine.checkpoints.hub import local_checkpoint
 from ..engine.data import DataError, innermost_dataset
 from ..engine.model import build_model
@@ -121,9 +121,8 @@ def export_model(
         FileExistsError: `out` or the file beside it exists, and `force` is not set.
         ValueError: an argument is not one of those above, or the checkpoint does not
             match the model.
-        OSError: a file cannot be written. No half-written file is left. If this is
-            `<out>.json`, the .pt2 file stays, which has the same metadata. If this is
-            the .xml file, the .bin file stays.
+        OSError: a file cannot be written. Those of this name, such as the .xml and the
+            .bin file, keep their content.
     """
     out = Path(out)
     format = _checked_format(out, format)
@@ -180,8 +179,7 @@ def export_model(
         content = (content, metadata.to_json().encode())
     else:
         content = (content.weights, content.xml)
-    for file, part in zip(_files(out, format), content, strict=True):
-        write_atomically(file, part)
+    write_together(dict(zip(_files(out, format), content, strict=True)))
     return metadata
 
 
@@ -316,7 +314,7 @@ def _checked_format(out: Path, format: str | None) -> str:
 
 
 def _files(out: Path, format: str) -> list[Path]:
-    """Return the files of an export in the order in which they are written."""
+    """Return the files of an export; without the last one it is not complete."""
     if format == 'openvino':
         return [out.with_suffix('.bin'), out]
     return [out, Path(f'{out}.json')] if format == 'pt2' else [out]
