@@ -13,6 +13,7 @@ from mmattn.errors import MissingPackageError, UserError
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
 CV2 = ('nearest', 'bilinear', 'bicubic')
 PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
+INTERPOLATIONS = dict(cv2=CV2, pillow=PILLOW, torch=('bilinear',))
 # Errors of Pillow for broken files, and for huge images.
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -152,10 +153,9 @@ def shown(image: np.ndarray) -> np.ndarray:
 
 def check_interpolation(interpolation: str, backend: str):
     """Raise a ValueError for an interpolation that `resize` does not have."""
-    supported = dict(cv2=CV2, pillow=PILLOW)
-    if interpolation not in supported.get(backend, ()):
+    if interpolation not in INTERPOLATIONS.get(backend, ()):
         raise UserError(
-            f'interpolations must be of {supported}, got {interpolation!r} of '
+            f'interpolations must be of {INTERPOLATIONS}, got {interpolation!r} of '
             f'{backend!r}'
         )
 
@@ -172,7 +172,8 @@ def resize(
         image: shape (H, W, 3), uint8.
         size: new width and height.
         interpolation: its name in mmcv.
-        backend: 'cv2', which does not smooth, or 'pillow', which does.
+        backend: 'cv2', which does not smooth, or 'pillow', which does. 'torch' returns
+            float32, as `torch.nn.functional.interpolate` does.
     """
     check_interpolation(interpolation, backend)
     if backend == 'pillow':
@@ -184,6 +185,8 @@ def resize(
         raise MissingPackageError(
             'images are resized by OpenCV: pip install opencv-python-headless'
         ) from error
+    if backend == 'torch':
+        image = image.astype(np.float32)
     methods = cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_CUBIC
     method = dict(zip(CV2, methods, strict=True))[interpolation]
     return cv2.resize(image, size, interpolation=method)

@@ -31,6 +31,8 @@ from .metadata import Metadata
 from .openvino_ir import IR, openvino_package
 from .preprocessing import class_names, image_steps, normalization, raw_channels
 from .runner import Runner
+from .torchvision_models import compare as compare_detector
+from .torchvision_models import preparation
 from .verification import (
     MAX_DIFFERENCE_OF_SIZES,
     example_inputs,
@@ -55,7 +57,7 @@ LOGGER = logging.getLogger('mmattn')
 
 
 def export_model(
-    config: str | Path | Config,
+    config: str | Path | Config | nn.Module,
     checkpoint: str | Path | None,
     out: str | Path,
     *,
@@ -71,6 +73,7 @@ def export_model(
     num_images: int = 10,
     int8: bool = False,
     keep_float: Sequence[str] = (),
+    classes: Sequence[str] | None = None,
     force: bool = False,
     cfg_options: Mapping | None = None,
     say: Callable[[str], None] = LOGGER.info,
@@ -81,9 +84,10 @@ def export_model(
     .xml file of OpenVINO has its weights in a .bin file beside it.
 
     Args:
-        config: config of mmdet, mmseg or mmpretrain, or its path.
+        config: config of mmdet, mmseg or mmpretrain, or its path. Or a detector of
+            torchvision with its weights, which is set to evaluation mode.
         checkpoint: weights that match the model exactly, as `local_checkpoint` takes
-            them; None keeps the random ones.
+            them; None keeps those of the model.
         out: file to write.
         shape: height and width. They are rounded up to multiples of the divisor to
             which the model pads images.
@@ -107,6 +111,8 @@ def export_model(
             must be at least 1.3 times as fast here as in float32.
         keep_float: patterns of nodes or modules that stay in float32; see
             `mmattn.export.int8.quantize`.
+        classes: names of the labels of torchvision's detector, from 0 on, such as
+            `weights.meta['categories']`. Others have those of the config.
         force: overwrite an existing file.
         cfg_options: entries of the config to override.
         say: gets lines of text that tell what was compared, and the metrics of both
@@ -130,33 +136,34 @@ def export_model(
     if (int8 and format != 'onnx') or (keep_float and not int8):
         raise UserError('`int8` is for ONNX files, and `keep_float` for `int8`')
     _check_writable(_files(out, format), force)
-    cfg = config if isinstance(config, Config) else read_config_file(config)
-    if cfg_options:
-        cfg.merge_from_dict(dict(cfg_options))
-    if not cfg.get('model'):
-        raise UserError(f'the config must have a `model`, got {cfg.filename or cfg}')
-    checkpoint = None if checkpoint is None else local_checkpoint(checkpoint)
-    model, loaded = build_model(cfg, checkpoint)
+    if isinstance(config, nn.Module):
+        if checkpoint is not None or cfg_options:
+            raise UserError('`checkpoint` and `cfg_options` are for configs')
+        model, cfg, entries = config, Config(), preparation(config)
+        entries['classes'] = classes and list(classes)
+    elif classes is not None:
+        raise UserError("`classes` is for torchvision's detectors")
+    else:
+        model, cfg, entries = _built(config, checkpoint, cfg_options)
+    if input_dtype == 'uint8' and entries['channel_order'] == 'file':
+        raise UserError("`input_dtype='uint8'` is for RGB images, not for LoadChannels")
+    if input_dtype == 'uint8' and isinstance(config, nn.Module):
+        raise UserError(
+            "`input_dtype='uint8'` is for configs: torchvision resizes to floats"
+        )
     settings = {} if output is None else dict(output=output)
     graph = graph_of(model, part, **settings)
-    pixels = normalization(model, raw_channels(cfg))
-    if pixels['channel_order'] == 'file' and input_dtype == 'uint8':
-        raise UserError("`input_dtype='uint8'` is for RGB images, not for LoadChannels")
     metadata = Metadata(
         task=graph.task,
         inputs=list(graph.input_names),
         outputs=[],
-        shape=_rounded(shape, pixels['pad']['divisor']),
+        shape=_rounded(shape, entries['pad']['divisor']),
         batch=batch,
         dynamic=dynamic,
         normalized=normalize,
         input_dtype=input_dtype,
         version=mmattn.__version__,
-        config=cfg.filename and Path(cfg.filename).name,
-        checkpoint_sha256=None if checkpoint is None else file_digest(checkpoint),
-        **pixels,
-        **image_steps(cfg),
-        **class_names(cfg, loaded),
+        **entries,
         **getattr(graph, 'metadata', {}),
     )
     batches, images = _to_compare(cfg, verify, num_images, say)
@@ -164,8 +171,11 @@ def export_model(
         say(f'comparing with PyTorch on {images.name}')
     content, metadata = export_graph(graph, metadata, format, batches)
     if images is not None and metadata.task != 'features':
-        session = open_session(content, format)
-        found = compare(model, Runner(on_arrays(session), metadata), cfg, images)
+        runner = Runner(on_arrays(open_session(content, format)), metadata)
+        if cfg:
+            found = compare(model, runner, cfg, images)
+        else:
+            found = compare_detector(model, runner, images.paths)
         for line in found.lines():
             say(line)
         found.check()
@@ -230,10 +240,30 @@ def export_graph(
     return content, metadata
 
 
+def _built(config, checkpoint, cfg_options) -> tuple[nn.Module, Config, dict]:
+    """Return the model of a config, the config, and entries of the metadata."""
+    cfg = config if isinstance(config, Config) else read_config_file(config)
+    if cfg_options:
+        cfg.merge_from_dict(dict(cfg_options))
+    if not cfg.get('model'):
+        raise UserError(f'the config must have a `model`, got {cfg.filename or cfg}')
+    checkpoint = None if checkpoint is None else local_checkpoint(checkpoint)
+    model, loaded = build_model(cfg, checkpoint)
+    entries = dict(
+        config=cfg.filename and Path(cfg.filename).name,
+        checkpoint_sha256=None if checkpoint is None else file_digest(checkpoint),
+        **normalization(model, raw_channels(cfg)),
+        **image_steps(cfg),
+        **class_names(cfg, loaded),
+    )
+    return model, cfg, entries
+
+
 def _to_compare(cfg, verify, num_images: int, say: Callable[[str], None]):
     """Return the batches and paths for the graph, and the images for the pipeline.
 
     The first is None for noise, the second None where the config prepares no images.
+    Detectors of torchvision have no config, and prepare images by themselves.
     """
     if verify is None:
         try:
@@ -246,7 +276,9 @@ def _to_compare(cfg, verify, num_images: int, say: Callable[[str], None]):
     verify = [verify] if isinstance(verify, (Tensor, str, Path)) else list(verify)
     paths = [each for each in verify if not isinstance(each, Tensor)]
     has_pipeline = innermost_dataset(cfg.get('test_dataloader')).get('pipeline')
-    return verify, GivenImages(cfg, paths) if paths and has_pipeline else None
+    if paths and (has_pipeline or not cfg):
+        return verify, GivenImages(cfg, paths)
+    return verify, None
 
 
 def _quantized(content, graph, model, metadata, cfg, count, keep_float, say) -> bytes:

@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import DefaultScope
 from mmengine.structures import BaseDataElement
-from torch import Tensor, nn
+from torch import nn
 
 from ..engine.data import DataError, build_dataset, innermost_dataset
 from ..engine.data.checked_dataset import leaves
@@ -290,6 +290,35 @@ class Comparison:
     wider: Tally = field(default_factory=Tally)
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
 
+    def add(
+        self,
+        runner: Runner,
+        path: str | Path,
+        expected: Result,
+        size: Sequence[int],
+        padded: Sequence[int],
+    ) -> Result:
+        """Count the results of an image, and return those of the file.
+
+        Args:
+            runner: runs the exported model.
+            path: file of the image.
+            expected: results of PyTorch.
+            size: height and width to which PyTorch resized the image.
+            padded: those to which it padded it.
+        """
+        result = runner(path)
+        prepared = prepare(read(path, runner.metadata), runner.metadata)
+        pairs = zip(stack([prepared], runner.metadata).shape[2:], padded, strict=True)
+        if tuple(prepared.size) != tuple(size):
+            tally = self.smaller
+        elif any(side > least for side, least in pairs):
+            tally = self.wider
+        else:
+            tally = self.same
+        tally.add(expected, result)
+        return result
+
     def lines(self) -> list[str]:
         """Return the comparison as lines of text."""
         H, W = self.shape
@@ -321,11 +350,6 @@ class Comparison:
             )
 
 
-def _is_larger(batch: np.ndarray, other: Tensor) -> bool:
-    pairs = zip(batch.shape, other.shape, strict=True)
-    return any(side > least for side, least in pairs)
-
-
 @torch.no_grad()
 def compare(
     model: nn.Module, runner: Runner, cfg: Config, images: LabeledImages | GivenImages
@@ -348,15 +372,10 @@ def compare(
             (output,) = model.test_step(batch)
             size = output.ori_shape[:2]
             expected = as_result(output, metadata.classes, metadata.palette, size)
-            pair = expected, runner(sample.path)
-            prepared = prepare(read(sample.path, metadata), metadata)
-            if tuple(prepared.size) != tuple(sample.packed['inputs'].shape[-2:]):
-                tally = found.smaller
-            elif _is_larger(stack([prepared], metadata), tensor):
-                tally = found.wider
-            else:
-                tally = found.same
-            tally.add(*pair)
-            metrics.add(sample, pair)
+            resized = sample.packed['inputs'].shape[-2:]
+            result = found.add(
+                runner, sample.path, expected, resized, tensor.shape[-2:]
+            )
+            metrics.add(sample, (expected, result))
     found.metrics = metrics.measured()
     return found

@@ -148,7 +148,10 @@ def _pipeline_size(
     if not settings['keep_ratio']:
         return tuple(settings['scale'][::-1])
     long, short = max(settings['scale']), min(settings['scale'])
-    return _scaled(size, min(long / max(H, W), short / min(H, W)))
+    factor = min(long / max(H, W), short / min(H, W))
+    if settings['backend'] == 'torch':
+        return int(H * factor), int(W * factor)
+    return _scaled(size, factor)
 
 
 def _scaled(size: tuple[int, int], factor: float) -> tuple[int, int]:

@@ -47,9 +47,10 @@ class Metadata:
         normalized: whether the graph subtracts `mean` and divides by `std`.
         input_dtype: 'float32' or 'uint8'.
         resize: None if images keep their size. Otherwise `interpolation` and `backend`
-            ('cv2' or 'pillow') with one of: `scale` [width, height] and `keep_ratio`
-            as in mmcv's Resize; `factor`, by which both sides are multiplied;
-            `short_side`, the new length of the shorter side.
+            ('cv2', 'pillow', or 'torch', which rounds no pixel and sizes down) with one
+            of: `scale` [width, height] and `keep_ratio` as in mmcv's Resize; `factor`,
+            by which both sides are multiplied; `short_side`, the new length of the
+            shorter side.
         crop: None, or height and width of the crop from the center.
         pad: `divisor` of height and width, and `value` after normalization. Padding is
             below and to the right.

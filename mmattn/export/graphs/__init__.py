@@ -30,6 +30,15 @@ MODELS = {
         'mmdet.models.detectors.faster_rcnn.FasterRCNN',
         'mmdet.models.detectors.mask_rcnn.MaskRCNN',
     ),
+    'torchvision_detectors.Dense': (
+        'torchvision.models.detection.fcos.FCOS',
+        'torchvision.models.detection.retinanet.RetinaNet',
+        'torchvision.models.detection.ssd.SSD',
+    ),
+    'torchvision_detectors.RCNN': (
+        'torchvision.models.detection.faster_rcnn.FasterRCNN',
+        'torchvision.models.detection.mask_rcnn.MaskRCNN',
+    ),
 }
 GRAPHS = {model: graph for graph, models in MODELS.items() for model in models}
 # Graphs of decode heads that segment in their own way.
@@ -45,7 +54,8 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
     """Return the module to export for a model, in evaluation mode.
 
     Args:
-        model: a built model of mmdet, mmseg or mmpretrain.
+        model: a built model of mmdet, mmseg or mmpretrain, or a detector of
+            torchvision.
         part: 'model' for all of it, 'backbone' for the feature maps.
         settings: arguments of the graph besides the model, such as `output` of a
             segmentor.
