@@ -41,8 +41,8 @@ class Operator:
             one does not support a call, or None. `forward(*tensors, **settings)`
             returns the output and the saved outputs. `backward(grad, *saved, *tensors,
             **settings)` returns a gradient for each tensor, None where it is None.
-            `counts_above_reference(*tensors)`, which a backend for GPUs may have,
-            returns whether it costs more than the reference by
+            `counts_above_reference(*tensors, needs_grad=...)`, which a backend for GPUs
+            may have, returns whether it costs more than the reference by
             `tools.dev.kernel_report`.
         tensors: the tensor arguments as in a schema: 'Tensor q, Tensor? bias'.
         settings: the other arguments as in a schema: 'SymInt[] grid'. The last argument
@@ -131,9 +131,7 @@ class Operator:
         for name, kernels in self.backends.items():
             if reason := kernels.unsupported(*tensors):
                 rejected.append(f'{name}: {reason}')
-            elif name == 'torch' and self._is_slow(tensors):
-                return REFERENCE
-            elif tensors[0].is_cuda and _counts_above_reference(kernels, tensors):
+            elif self._is_slow(name, tensors):
                 return REFERENCE
             else:
                 break
@@ -190,17 +188,22 @@ class Operator:
         unread = [out.new_empty(0) for _ in range(self.num_outputs - 1)]
         return (out, *unread) if unread else out
 
-    def _is_slow(self, tensors: Sequence[Tensor | None]) -> bool:
-        """Return whether the reference is faster than the backend 'torch'.
+    def _is_slow(self, name: str, tensors: Sequence[Tensor | None]) -> bool:
+        """Return whether the reference is faster than a backend, or counts below it.
 
         Exported graphs, which run at all sizes, keep the operator.
         """
-        if self.prefers_reference is None or is_exporting():
+        is_slower = None
+        if name == 'torch':
+            is_slower = self.prefers_reference
+        elif tensors[0].is_cuda:
+            is_slower = getattr(self.backends[name], 'counts_above_reference', None)
+        if is_slower is None or is_exporting():
             return False
         needs_grad = torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in tensors
         )
-        return self.prefers_reference(*tensors, needs_grad=needs_grad)
+        return is_slower(*tensors, needs_grad=needs_grad)
 
     def _register(self, double_backward: tuple[Callable, Callable] | None):
         """Define both operators, their fakes, their gradients and the decomposition."""
@@ -278,10 +281,6 @@ def _tensors(count: int) -> str:
 
 def _empty_like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _counts_above_reference(kernels: ModuleType, tensors: Sequence) -> bool:
-    return getattr(kernels, 'counts_above_reference', lambda *_: False)(*tensors)
 
 
 @functools.cache

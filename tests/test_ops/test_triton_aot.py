@@ -39,6 +39,7 @@ KERNELS = {  # those that each launch of a form contains
     'soft': '_soft_fwd_kernel _delta_kernel _soft_bwd_queries_kernel '
     '_soft_bwd_keys_kernel',
     'small': '_dft_kernel _spectrum_kernel _contract_kernel _bwd_correlate_kernel',
+    'medium': '_dft_kernel _spectrum_kernel _contract_kernel _bwd_maps_kernel',
     'large': '_product_kernel _maps_kernel _bwd_maps_kernel',
     'deformable': '_fwd_kernel _bwd_queries_kernel _bwd_table_kernel _bwd_keys_kernel',
     'atomics': '_fwd_kernel _bwd_kernel',
@@ -146,7 +147,9 @@ ROWS = [
     *(
         (
             'structure_aware_attention',
-            'small' if len(grid) < 3 and max(grid) <= 64 else 'large',
+            'large'
+            if len(grid) > 2 or max(grid) > 64
+            else ('medium' if max(grid) > 32 else 'small'),
             f'{grid}, K {K}',
             dict(grid=grid, B=B, M=M, D=16, K=K),
             dtype,

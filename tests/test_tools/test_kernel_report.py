@@ -1,12 +1,24 @@
 """Counted instructions: of a loop of known length, and of the kernels."""
 
+from collections import defaultdict
 from importlib.metadata import version
+from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mmattn.ops import extension, operator, triton_launch
 from tools.benchmark.real_shapes import OPERATORS, real_calls
+from tools.benchmark.tolerances import deterministic
 from tools.dev import kernel_report
+
+COSTS = {  # rows of the table: the backend and the column that counts
+    'total': ('triton', 'issue_us'),
+    'pytorch': ('triton', 'floor_us'),
+    'definition': ('reference', 'floor_us'),
+}
 
 triton = pytest.importorskip('triton')
 import triton.language as tl  # noqa: E402
@@ -110,7 +122,44 @@ def test_counts_are_those_of_the_table(operator, call, capability):
     for row in found:
         stored = rows[row['pass'], row['kernel']]
         assert row['launches'] == int(stored['launches']), row
-        for key in ('instructions', 'tensor', 'registers', 'shared'):
+        for key in ('instructions', 'tensor', 'registers', 'shared', 'floor_us'):
             expected = float(stored[key] or 0)
             assert row.get(key, 0) == pytest.approx(expected, rel=0.1), (key, row)
         assert row.get('spills', 0) <= float(stored['spills'] or 0), row
+
+
+@pytest.mark.parametrize(
+    'name, capability', list(product(OPERATORS, kernel_report.ISSUE)), ids=str
+)
+def test_the_chosen_backend_counts_least(monkeypatch, name, capability):
+    """A call counts its forward and, where it needs gradients, its backward."""
+    device = SimpleNamespace(name='GPU', major=capability // 10, minor=0)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda _: device)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
+    monkeypatch.setattr(triton_launch, 'capability', lambda _: capability)
+    monkeypatch.setattr(extension, 'CUDA_UNAVAILABLE', 'not built')
+    costs = defaultdict(float)
+    for row in kernel_report.read(capability):
+        backend, column = COSTS.get(row['kernel'], (None, None))
+        if row['operator'] == name and backend:
+            costs[row['shape'], row['pass'], backend] += float(row[column])
+    for call in real_calls(name):
+        _, tensors, _ = kernel_report.operator_arguments(call)
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True),
+            deterministic(call.deterministic),
+        ):
+            fakes = [
+                x if x is None else torch.empty(x.shape, dtype=x.dtype, device='cuda')
+                for x in tensors
+            ]
+            for needs_grad in (False, True):
+                fakes[0].requires_grad_(needs_grad)
+                chosen = operator.OPERATORS[name].choose(*fakes)
+                passes = kernel_report.PASSES[: 1 + needs_grad]
+                count = {
+                    backend: sum(costs[str(call), x, backend] for x in passes)
+                    for backend in ('triton', 'reference')
+                }
+                assert chosen == min(count, key=count.get), (call, needs_grad, count)

@@ -4,7 +4,7 @@
 
 `docs/benchmarks/README.md` says how to read the table. A kernel is compiled ahead of
 time, and `tools.dev.sass` follows a few of its programs through the disassembly. The
-rows `total` and `definition` compare an operator with its reference in eager PyTorch.
+rows `total`, `pytorch` and `definition` compare an operator with its reference.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch import are_deterministic_algorithms_enabled as is_deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.ops.operator import Operator
@@ -57,7 +58,17 @@ class EagerLaunches(TorchDispatchMode):
         if not is_view and 'empty' not in function.__name__ and args:
             self.launches += 1
             self.bytes += num_bytes((*args, *(kwargs or {}).values(), out))
+            if 'scatter_add' in function.__name__ and is_deterministic():
+                self.bytes += sort_bytes(args[0].numel(), args[2].numel())
         return out
+
+
+def sort_bytes(places: int, count: int) -> int:
+    """Return the bytes that a radix sort of places moves, as scatter_add in order does.
+
+    A pass reads and writes 64 bits of a place and of a number, and sorts by 8 bits.
+    """
+    return 2 * 16 * count * -(-places.bit_length() // 8)
 
 
 def num_bytes(values) -> int:
@@ -94,9 +105,9 @@ def operator_arguments(call: Call) -> tuple[Operator, tuple, dict]:
 
 def passes(
     call: Call, capability: int
-) -> dict[str, tuple[list[Launch], int, int, EagerLaunches]]:
-    """Return of either pass: launches of Triton, the number of other launches, the
-    bytes of inputs and results, and what the definition does."""
+) -> dict[str, tuple[list[Launch], EagerLaunches, int, EagerLaunches]]:
+    """Return of either pass: launches of Triton, other launches, the bytes of inputs
+    and results, and what the definition does."""
     operator, tensors, settings = operator_arguments(call)
     kernels = operator.backends['triton']
     given = [x for x in tensors if x is not None]
@@ -112,16 +123,16 @@ def passes(
         backward = _run(
             lambda: kernels.backward(out, *saved, *tensors, **settings), capability
         )
-    leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
-    with EagerLaunches() as definition:
-        expected = operator.reference(*leaves, **settings)
-    with EagerLaunches() as definition_backward:
-        torch.autograd.grad(
-            expected,
-            [x for x in leaves if x is not None],
-            torch.empty_like(expected),
-            allow_unused=True,
-        )
+        leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
+        with EagerLaunches() as definition:
+            expected = operator.reference(*leaves, **settings)
+        with EagerLaunches() as definition_backward:
+            torch.autograd.grad(
+                expected,
+                [x for x in leaves if x is not None],
+                torch.empty_like(expected),
+                allow_unused=True,
+            )
     least = num_bytes(given) + num_bytes(out)
     return {
         'forward': (triton, others, least, definition),
@@ -132,7 +143,7 @@ def passes(
 def _run(function: Callable, capability: int):
     with record_launches(capability) as launches, EagerLaunches() as eager:
         result = function()
-    return launches, eager.launches, result
+    return launches, eager, result
 
 
 CODE: dict[tuple[str, int], tuple[dict, str]] = {}
@@ -198,20 +209,21 @@ def rows_of(call: Call, capability: int) -> list[dict]:
             | total
             | dict(
                 kernel='total',
-                launches=len(launches) + others,
+                launches=len(launches) + others.launches,
                 spills=max((x['spills'] for x in kernels), default=0),
                 floor_us=floor,
                 ratio=total['issue_us'] / floor,
             )
         )
-        rows.append(
+        rows += [
             head
             | dict(
-                kernel='definition',
-                launches=definition.launches,
-                floor_us=definition.bytes / BANDWIDTH[capability],
+                kernel=kernel,
+                launches=eager.launches,
+                floor_us=eager.bytes / BANDWIDTH[capability],
             )
-        )
+            for kernel, eager in (('pytorch', others), ('definition', definition))
+        ]
     return rows
 
 
@@ -259,17 +271,16 @@ def main(argv: Sequence[str] | None = None):
     if not metadata.version('triton').startswith(f'{TRITON}.'):
         parser.error(f'the tables are of Triton {TRITON}')
     path = path_of(args.capability)
+    calls = [
+        (operator, str(call)) for operator in OPERATORS for call in real_calls(operator)
+    ]
     done = {(row['operator'], row['shape']) for row in rows}
-    names = {operator: {str(x) for x in real_calls(operator)} for operator in OPERATORS}
-    kept = read(args.capability) if path.exists() else []
     rows += [
         row
-        for row in kept
-        if (row['operator'], row['shape']) not in done
-        and row['shape'] in names[row['operator']]
+        for row in (read(args.capability) if path.exists() else [])
+        if (row['operator'], row['shape']) in {*calls} - done
     ]
-    order = {name: i for i, name in enumerate(OPERATORS)}
-    rows.sort(key=lambda row: order[row['operator']])
+    rows.sort(key=lambda row: calls.index((row['operator'], row['shape'])))
     text = io.StringIO()  # an error leaves the old table
     write(rows, text)
     path.write_text(text.getvalue())

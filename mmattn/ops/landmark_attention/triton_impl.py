@@ -13,7 +13,11 @@ from torch import Tensor
 from .. import triton_launch as launch
 
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
-MAX_MIXING = 2**15  # E * M * D up to which the kernels count below the reference
+# The kernels count below the reference up to this E * M * D and, with gradients, from
+# this many tokens of a landmark on, by the compute capability and whether heads mix:
+# where lines through the counts of 196 and 4200 tokens cross, rounded up.
+MAX_MIXING = 2**15
+MIN_TOKENS = {(80, True): 8, (80, False): 3, (90, True): 2, (90, False): 2}
 
 # Rows, columns, channels of a chunk, chunks of a program's result at most, and warps, by
 # the compute capability and by what rows are when there are gradients. Chosen from the
@@ -66,14 +70,20 @@ def unsupported(
     return None
 
 
-def counts_above_reference(q: Tensor, *tensors: Tensor | None) -> bool:
-    """Return whether the kernels cost more than the reference: very wide mixed heads.
+def counts_above_reference(
+    q, k, v, q_landmarks, k_landmarks, w1_q, *mixing, needs_grad: bool
+) -> bool:
+    """Return whether the kernels cost more than the reference, by their tables.
 
     A mixed head has all M * D channels, of which a program has 320 results at most, so
-    that the cost of a token grows with E * M * D, and faster beyond 320 channels.
+    that the cost of a token grows with E * M * D, and faster beyond 320 channels. The
+    backward spends on folded landmarks what the reference spends on tokens.
     """
-    w1_q = tensors[4]
-    return w1_q is not None and w1_q.numel() * q.shape[3] > MAX_MIXING
+    mixes = w1_q is not None
+    if mixes and w1_q.numel() * q.shape[3] > MAX_MIXING:
+        return True
+    least = MIN_TOKENS[launch.capability(q), mixes] if needs_grad else 0
+    return q.shape[1] < least * q_landmarks.shape[1]
 
 
 def num_statistics(

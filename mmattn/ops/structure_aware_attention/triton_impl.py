@@ -1,6 +1,6 @@
 """Structure-aware attention in Triton: launchers of the kernels in triton_*.py.
 
-Grids of one or two sides up to 64 are transformed by the kernels, others by cuFFT with
+Grids of one or two short sides are transformed by the kernels, others by cuFFT with
 kernels around it. Triton is imported by the first call that needs it.
 """
 
@@ -13,7 +13,9 @@ from .. import triton_launch as launch
 from .reference import EPS
 from .spectrum import column_weights, irfft_grid, rfft_grid
 
-MAX_SIDE, MAX_HEAD_WIDTH = 64, 128
+MAX_HEAD_WIDTH = 128
+# Beyond these sides the kernels with cuFFT count less (docs/benchmarks/kernels_sm*.csv).
+MAX_SIDE, MAX_SIDE_BACKWARD = 64, 32
 
 # By rows and columns of a half-spectrum's tile. Chosen from the compiler's reports, so
 # that nothing spills.
@@ -51,7 +53,7 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
         w_a, w_b, bias = (x.contiguous() for x in (w_a, w_b, bias))
         with torch.cuda.device_of(q):
             planes, _ = _planes(q, k, v)
-            if _is_small(grid):
+            if _is_small(grid, MAX_SIDE):
                 g = _Grid.of(grid, q)
                 y = _forward(planes, w_a, w_b, bias, patterns, g)
             else:
@@ -72,7 +74,7 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
         dy = torch.empty(planes.shape[1:], dtype=torch.float32, device=q.device)
         dy.copy_(grad.permute(0, 2, 3, 1))
         args = planes, dy, w_a, w_b, bias, patterns
-        if _is_small(grid):
+        if _is_small(grid, MAX_SIDE_BACKWARD):
             g = _Grid.of(grid, q)
             grads, dw_a, dw_b = _backward(*args, g)
         else:
@@ -82,8 +84,8 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
         return *_token_gradients(grads, planes, scale, q), dw_a, dw_b, dbias
 
 
-def _is_small(grid) -> bool:
-    return len(grid) <= 2 and max(grid) <= MAX_SIDE
+def _is_small(grid, max_side: int) -> bool:
+    return len(grid) <= 2 and max(grid) <= max_side
 
 
 def _real(w: Tensor) -> Tensor:
