@@ -122,6 +122,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f'--web: a page runs ONNX files, not --format {args.format}')
     if not args.web and (args.examples or args.onnxruntime_web):
         parser.error('--examples and --onnxruntime-web require --web')
+    for path in args.examples:
+        if not path.is_file():
+            parser.error(f'--examples: no image at {path}')
     return args
 
 

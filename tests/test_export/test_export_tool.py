@@ -82,3 +82,6 @@ def test_missing_image_is_refused(files, capsys):
     with pytest.raises(SystemExit):
         tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/empty'])
     assert 'no files in' in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        tool.main([*command, '--out', 'x', '--web', '--examples', f'{folder}/no*.png'])
+    assert 'no image at' in capsys.readouterr().err
