@@ -13,6 +13,7 @@ from mmattn.models import HMaiT
 from mmattn.registry import MODELS
 from tools.benchmark import measure, model, op, operators, plot
 from tools.benchmark.tolerances import assert_close, run_with_grads
+from tools.dev.readme_tables import speed_table
 
 ABOUT = {'machine', 'threads', 'torch', 'triton', 'mmattn', 'commit', 'date', 'dtype'}
 DETECTOR = """
@@ -281,6 +282,22 @@ def test_models_of_a_gpu_need_no_package_of_openmmlab(monkeypatch):
     with torch.device('meta'):
         network = model.create('mmattn_pvt_v2_b0', (64, 64))
     assert model.count(network, (64, 64)).params == pytest.approx(3.67e6, rel=1e-3)
+
+
+def test_table_has_the_lower_speed_of_two_sets_and_the_share_of_peak(tmp_path):
+    paths = tmp_path / 'm.csv', tmp_path / 'm_avx2.csv'
+    for path, speedup in zip(paths, (1.5, 1.2), strict=True):
+        row = dict(model='a', params_m=20.04, speedup=speedup, flops_g=4.1)
+        row |= {'pass': 'inference', 'product_share': 0.614}
+        measure.write_csv(path, [row, row | dict(model='b', speedup=2)], {})
+    lines = speed_table(paths[0]).splitlines()
+    assert lines[0] == '| model | parameters (M) | inference | FLOPs (G) | of peak |'
+    assert lines[2:] == [
+        '| `b` | 20.0 | 2.00 | 4.1 | 61% |',
+        '| `a` | 20.0 | 1.20 | 4.1 | 61% |',
+    ]
+    paths[1].unlink()
+    assert '| `a` | 20.0 | 1.50 | 4.1 | 61% |' in speed_table(paths[0])
 
 
 @pytest.mark.parametrize('params, seconds', [(20, 2.0), (45, 4.5), (9, 0.9)])
