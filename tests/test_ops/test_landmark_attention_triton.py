@@ -82,3 +82,17 @@ def test_large_scores_stay_finite(device):
     )
     out, grads = run_with_grads(triton, [q * 100, k * 100, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
+
+
+@functools.wraps(landmark_attention)
+def steep(*tensors, backend='triton'):
+    return 2**14 * landmark_attention(*tensors, backend=backend)
+
+
+@every_triton('E', {'mixing': 2, 'no mixing': None})
+def test_folded_gradients_beyond_float16(E, device):
+    """They are sums over tokens, while all gradients are in the range of float16."""
+    q, k, v, *rest = make_landmark_inputs(
+        B=1, N=300, L=2, M=2, E=E, dtype=torch.float16, device=device
+    )
+    check_operator(steep, [q, k, v / 16, *rest])

@@ -57,10 +57,13 @@ def fold(
     x, w_ptr, out_ptr, b, mark, c, mask, L, lo_stride, e_stride, m_stride,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
 ):  # fmt: skip
-    """Store x, channels c of landmark mark, times the weights of each mixed head."""
+    """Store x, channels c of landmark mark, times the weights of each mixed head.
+
+    x has the shape [1 or EP, len(c)].
+    """
     e = tl.arange(0, EP)
     mask = exist(e, mask, E)
-    value = load_weights(w_ptr, e, c, mask, e_stride, m_stride, D, E) * x[None, :]
+    value = load_weights(w_ptr, e, c, mask, e_stride, m_stride, D, E) * x
     ptrs = out_ptr + places(b, mark, e, c, L, M, D, E)
     high = value.to(out_ptr.dtype.element_ty)
     tl.store(ptrs, high, mask=mask)
@@ -105,7 +108,7 @@ def _fold_kernel(
     x_ptr += b * x_b_stride + mark * x_l_stride
     x = tl.load(x_ptr + c // D * x_m_stride + c % D, mask=mask, other=0.0)
     x = x.to(tl.float32) * scale
-    fold(x, w_ptr, out_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E, EP)
+    fold(x[None, :], w_ptr, out_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E, EP)
 
 
 @kernel
@@ -151,19 +154,22 @@ def _context_kernel(
     context = tl.sum(load_weights(w2_k_ptr, e, c, used, 1, E_K, D, E_K) * mean, axis=0)
     tl.store(context_ptr + (b * L + mark) * (M * D) + c, context, mask=mask)
     fold(
-        context, w2_q_ptr, values_ptr, b, mark, c, mask, L, lo_stride, 1, E_Q, M, D,
-        E_Q, EP_Q,
+        context[None, :], w2_q_ptr, values_ptr, b, mark, c, mask, L, lo_stride, 1, E_Q,
+        M, D, E_Q, EP_Q,
     )  # fmt: skip
     k_ptr += b * k_b_stride + mark * k_l_stride
     k = tl.load(k_ptr + c // D * k_m_stride + c % D, mask=mask, other=0.0)
     k = k.to(tl.float32) * scale
-    fold(k, w1_q_ptr, keys_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E_Q, EP_Q)
+    fold(
+        k[None, :], w1_q_ptr, keys_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E_Q,
+        EP_Q,
+    )  # fmt: skip
 
 
 @kernel
 def _bwd_context_kernel(
     dkeys_ptr, dvalues_ptr, w1_q_ptr, w2_q_ptr, w2_k_ptr, mean_ptr,
-    dk_landmarks_ptr, dcontext_ptr, grads_ptr, delta_ptr,
+    dk_landmarks_ptr, dcontext_ptr, grads_ptr, delta_ptr, lse_ptr,
     L, splits, size, lo_stride, scale,
     M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
     E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
@@ -172,7 +178,11 @@ def _bwd_context_kernel(
 
     Writes the gradients of k_landmarks and of the context (B, L, M, D), w2_k folded
     into the latter, and delta, the products of its rows with means of values.
+
+    In float16 a row beyond its range is divided by a power of two, as is its delta. The
+    quotient of the log-sum-exps multiplies the maps instead.
     """
+    SCALES: tl.constexpr = grads_ptr.dtype.element_ty == tl.float16
     pid = tl.program_id(0)
     first, stop, i = 0, BLOCKS, pid
     if not E_K:  # a head of a program
@@ -180,6 +190,7 @@ def _bwd_context_kernel(
     mark, b = i % L, (i // L).to(tl.int64)
     e = tl.arange(0, EP_K)
     delta = tl.zeros([EP_K], tl.float32)
+    high = tl.zeros([EP_K], tl.float32)
     for block in range(first, stop):
         c, mask = channels_of(block, M, D, E_K, CB)
         out = (b * L + mark) * (M * D) + c
@@ -194,18 +205,37 @@ def _bwd_context_kernel(
             E_Q, EP_Q,
         )  # fmt: skip
         tl.store(dcontext_ptr + out, grad, mask=mask)
-        fold(
-            grad, w2_k_ptr, grads_ptr, b, mark, c, mask, L, lo_stride, 1, E_K, M, D,
-            E_K, EP_K,
-        )  # fmt: skip
         used = exist(e, mask, E_K)
         mean = tl.load(
             mean_ptr + places(b, mark, e, c, L, M, D, E_K), mask=used, other=0.0
         )
         w = load_weights(w2_k_ptr, e, c, used, 1, E_K, D, E_K)
         delta += tl.sum(w * grad[None, :] * mean, axis=1)
+        if SCALES:
+            high = tl.maximum(high, tl.max(tl.abs(w * grad[None, :]), axis=1))
+        else:
+            fold(
+                grad[None, :], w2_k_ptr, grads_ptr, b, mark, c, mask, L, lo_stride, 1,
+                E_K, M, D, E_K, EP_K,
+            )  # fmt: skip
     row = (b * E_K + e) * L + mark if E_K else (b * M + first + e) * L + mark
-    tl.store(delta_ptr + row, delta, mask=e < (E_K if E_K else 1))
+    row_mask = e < (E_K if E_K else 1)
+    if SCALES:
+        shift = tl.maximum(tl.ceil(tl.log2(high)) - 15.0, 0.0)
+        shrink = tl.exp2(-shift)
+        delta *= shrink
+        lse = tl.load(lse_ptr + row, mask=row_mask, other=0.0)
+        tl.store(lse_ptr + row, lse - shift, mask=row_mask)
+        tl.debug_barrier()  # other threads have stored the gradient of the context
+        for block in range(first, stop):
+            c, mask = channels_of(block, M, D, E_K, CB)
+            out = (b * L + mark) * (M * D) + c
+            grad = tl.load(dcontext_ptr + out, mask=mask, other=0.0)
+            fold(
+                grad[None, :] * shrink[:, None], w2_k_ptr, grads_ptr, b, mark, c, mask,
+                L, lo_stride, 1, E_K, M, D, E_K, EP_K,
+            )  # fmt: skip
+    tl.store(delta_ptr + row, delta, mask=row_mask)
 
 
 @kernel

@@ -266,7 +266,7 @@ def _bwd_context(
     dkeys, dvalues, means, lse_k, q, context, of_queries, of_keys, w1_q, w2_q, w2_k
 ):
     """Return the gradients of context and k_landmarks, the first also folded, and the
-    deltas of the key side."""
+    deltas of the key side. Change `lse_k` as the kernel describes."""
     from .triton_fold import _bwd_context_kernel
 
     B, L, _, D = context.shape
@@ -275,7 +275,7 @@ def _bwd_context(
     grads = _empty_folded(dk_landmarks, of_keys)
     _bwd_context_kernel[(B * L * of_keys.groups,)](
         dkeys, dvalues, w1_q, w2_q, w2_k, means,
-        dk_landmarks, dcontext, grads.x, delta,
+        dk_landmarks, dcontext, grads.x, delta, lse_k,
         L, len(dkeys), dkeys[0].numel(), grads.x[0].numel(), D**-0.5,
         **_sizes_of_both(of_queries, of_keys), num_warps=8,
     )  # fmt: skip
