@@ -4,13 +4,13 @@ import functools
 
 import pytest
 import torch
-from operator_checks import check_operator
+from operator_checks import check_operator, names_of
 from triton_devices import every_device, every_triton
 
 from mmattn.ops import landmark_attention
 from mmattn.ops.landmark_attention import triton_impl
 from tools.benchmark.inputs import make_landmark_inputs
-from tools.benchmark.tolerances import run_with_grads
+from tools.benchmark.tolerances import TOLERANCES, run_with_grads
 
 pytest.importorskip('triton')
 
@@ -96,3 +96,47 @@ def test_folded_gradients_beyond_float16(E, device):
         B=1, N=300, L=2, M=2, E=E, dtype=torch.float16, device=device
     )
     check_operator(steep, [q, k, v / 16, *rest])
+
+
+class RoundedSoftmax(torch.autograd.Function):
+    """Softmax of scores that are rounded to float32 after their normalization."""
+
+    @staticmethod
+    def forward(ctx, scores, dim):
+        noise = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0))
+        rounded = scores * (1 + torch.finfo(torch.float32).eps * noise.to(scores))
+        prob = (rounded - scores.logsumexp(dim, keepdim=True)).exp()
+        ctx.save_for_backward(prob)
+        return prob
+
+    @staticmethod
+    def backward(ctx, grad):
+        (prob,) = ctx.saved_tensors
+        return prob * (grad - (prob * grad).sum(-1, keepdim=True)), None
+
+
+@every_device
+def test_errors_at_large_scores_are_of_rounding(monkeypatch, device):
+    """The backward computes scores again, and reads their log-sum-exp in float32.
+
+    Autograd of the definition keeps maps instead, so that its errors are smaller.
+    """
+    inputs = make_landmark_inputs(B=1, N=30, L=5, M=2, E=2, device=device)
+    for i, most in zip((0, 1, 3, 4), (30, 30, 4, 4), strict=True):
+        steps = torch.linspace(1, most, inputs[i].shape[1], device=device)
+        inputs[i] = inputs[i] * steps[:, None, None]
+    definition = functools.partial(landmark_attention, backend='reference')
+    _, exact = run_with_grads(definition, inputs, dtype=torch.float64)
+    _, grads = run_with_grads(triton, inputs)
+    softmax = lambda scores, dim: RoundedSoftmax.apply(scores, dim)  # noqa: E731
+    monkeypatch.setattr(torch.Tensor, 'softmax', softmax)
+    _, rounded = run_with_grads(definition, inputs, dtype=torch.float64)
+    for name, expected, actual, other in zip(
+        names_of(triton, inputs), exact, grads, rounded, strict=True
+    ):
+        rms, error, noise = (
+            x.double().square().mean().sqrt()
+            for x in (expected, actual - expected, other - expected)
+        )
+        print(name, error / rms, noise / rms)  # with pytest -s
+        assert error <= TOLERANCES[torch.float32].rms * rms + noise, name
