@@ -49,7 +49,7 @@ KERNELS = {  # those that each launch of a form contains
 LONG = dict(B=1, N=4200, L=49)
 DETR = dict(shapes=PYRAMID, Q=300, B=1, M=8, D=32, P=4)
 LANDMARK = {
-    'paper stage 3': (dict(LONG, M=10, D=32, E=10), (HALF, F16)),
+    'paper stage 3': (dict(LONG, M=10, D=32, E=10), ALL),
     'largest': (dict(LONG, M=32, D=128, E=64), (FULL, HALF)),
     'no mixing': (dict(LONG, M=10, D=32), (FULL, HALF)),
     'paper stage 3, batch 128': (dict(B=128, N=196, L=49, M=10, D=32, E=10), (HALF,)),

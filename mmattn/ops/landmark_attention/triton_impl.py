@@ -19,9 +19,8 @@ MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 MAX_MIXING = 2**15
 MIN_TOKENS = {(80, True): 8, (80, False): 3, (90, True): 2, (90, False): 2}
 
-# Rows, columns, channels of a chunk, chunks of a program's result at most, and warps, by
-# the compute capability and by what rows are when there are gradients. Chosen from the
-# compiler's reports, so that nothing spills.
+# Rows, columns, channels of a chunk, chunks of a result at most, and warps, by the compute
+# capability and by what rows are with gradients. By the compiler's reports, nothing spills.
 HALF_TILES = {
     (80, 'forward'): (32, 64, 64, 5, 8),
     (80, 'tokens'): (16, 32, 64, 3, 8),
@@ -33,16 +32,14 @@ HALF_TILES = {
 TILES = launch.tables_by_dtype(
     'landmark_attention.TILES',
     {
-        torch.float32: {
-            key: (32, 64, 32, 2, 8) if key[1] == 'forward' else (16, 32, 32, 2, 8)
-            for key in HALF_TILES
-        },
+        torch.float32: dict.fromkeys(HALF_TILES, (16, 32, 32, 2, 8))
+        | {(80, 'forward'): (32, 64, 16, 4, 8), (90, 'forward'): (32, 64, 32, 2, 8)},
         torch.float16: HALF_TILES,
         torch.bfloat16: HALF_TILES,
     },
 )
 MAX_KEPT = 80 * 1024  # bytes of rows that a program keeps in shared memory
-WIDE_CHUNKS = 2  # of a program's output, where not all fit
+WIDE_CHANNELS = 128  # of a program's output at most, where not all fit
 CHANNELS = 64  # of a block, in kernels that fold
 TARGET_PROGRAMS = 132  # a loop is split over programs until there are this many
 
@@ -360,7 +357,7 @@ def _attend(
     BD = min(BD, launch.power_of_two(C, least=16))
     chunks = launch.cdiv(C, BD)
     if chunks > most and kind == 'forward':
-        most = WIDE_CHUNKS
+        most = min(most, WIDE_CHANNELS // BD)
     parts = launch.cdiv(chunks, most)
     row_tiles, col_tiles = launch.cdiv(R, BR), launch.cdiv(S, BC)
     programs = (
