@@ -140,3 +140,10 @@ def test_errors_at_large_scores_are_of_rounding(monkeypatch, device):
         )
         print(name, error / rms, noise / rms)  # with pytest -s
         assert error <= TOLERANCES[torch.float32].rms * rms + noise, name
+
+
+@every_triton('first', {'queries': 5, 'keys': 7})
+def test_mixing_on_one_side_only(first, device):
+    inputs = make_landmark_inputs(B=1, N=20, L=3, M=2, E=3, device=device)
+    mixing = [x if i - first in (0, 1) else None for i, x in enumerate(inputs)]
+    check_operator(triton, [*inputs[:5], *mixing[5:]])
