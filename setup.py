@@ -84,7 +84,8 @@ def compiled_operators(wanted: str) -> dict:
     with_cuda = has_cuda and wanted != 'cpu'
     make, flags, sources = cpp_extension.CppExtension, {}, sorted(CSRC.glob('*.cpp'))
     common = [f'-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}']
-    flags['cxx'] = ['-O3', '-fno-math-errno', *common]
+    # Nobody reads errors of math; to keep them GCC computes numbers one by one.
+    flags['cxx'] = ['-O3', '-fno-math-errno', '-fno-trapping-math', *common]
     flags['cxx'] += ['-include', str(ROOT / CSRC / 'old_glibc.h')]
     # GCC's own headers of AVX-512 read what they call undefined.
     flags['cxx'].append('-Wno-maybe-uninitialized')

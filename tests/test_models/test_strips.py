@@ -92,6 +92,13 @@ def test_tangents_are_kept(calls, name):
     assert_close('tangent', expected, out.tangent)
 
 
+@every_layer
+def test_a_map_that_fits_is_not_copied(monkeypatch, name):
+    monkeypatch.setattr(torch, 'cat', None)
+    with torch.no_grad():
+        assert make(name)(torch.randn(1, 9, 8, C)).shape == (1, 9, 8, C)
+
+
 def test_a_strip_has_no_more_elements_than_asked_for(monkeypatch):
     monkeypatch.setattr(strips, 'ELEMENTS', 4000)
     layer, shapes = make('conv'), []

@@ -228,7 +228,7 @@ class Gradients {
   }
 
   Place row_of_table(int64_t key, int64_t row) const {
-    return place_of(head_.y.point(row, head_.places[2 * key + 1]), -2, call_.Th);
+    return place_of(head_.y.point(row, head_.ys[key]), -2, call_.Th);
   }
 
   // Multiplies the gradients by the shares, and adds them to those of the row of the
@@ -273,7 +273,7 @@ class Gradients {
     Floats dx{}, dy{};
     for (int64_t n = 0; n < count; ++n) {
       const Place place =
-          place_of(head_.x.point(column + n, head_.places[2 * key]), -2, call_.Tw);
+          place_of(head_.x.point(column + n, head_.xs[key]), -2, call_.Tw);
       const float* const low = table_ + (place.index + 2) * height_ + top + 2;
       float* const dlow = dtable_ + (place.index + 2) * height_ + top + 2;
       for (int64_t line = 0; line <= lines; line += kLanes) {

@@ -96,7 +96,7 @@ class Axis {
 };
 
 struct Place {
-  int64_t index;
+  int32_t index;
   float share;  // of the next number
 };
 
@@ -105,8 +105,24 @@ struct Place {
 MMATTN_INLINE Place place_of(double point, double lowest, double highest) {
   const double floor = std::floor(point);
   const double index = !(floor > lowest) ? lowest : floor > highest ? highest : floor;
-  return {static_cast<int64_t>(index), static_cast<float>(point - floor)};
+  return {static_cast<int32_t>(index), static_cast<float>(point - floor)};
 }
+
+// Where a query's or a vector's displacements from some keys lie on an axis.
+struct Places {
+  void find(
+      const Axis& axis, int64_t query, const double* keys, int64_t count, double lowest,
+      double highest) {
+    for (int64_t s = 0; s < count; ++s) {
+      const Place place = place_of(axis.point(query, keys[s]), lowest, highest);
+      index[s] = place.index;
+      share[s] = place.share;
+    }
+  }
+
+  int32_t index[kBlock];
+  float share[kBlock];
+};
 
 enum class Step { kUnit, kSmall, kLarge };
 
@@ -131,9 +147,11 @@ class Head {
         DP(round_up(call.D, kLanes)),
         reach_(step == Step::kLarge ? 2 + (int64_t)(1 + kLanes * x.step) : kLanes),
         width_(call.Tw + 2 * (reach_ + 1)),
+        origin_(2 * width_ + reach_ + 1),
         keys(round_up(call.K, kBlock) * D),
         values(round_up(call.K, kBlock) * DP),
-        places(2 * call.K),
+        xs(call.K),
+        ys(call.K),
         table_(width_ * (call.Th + 3)),
         slopes_(width_ * (call.Th + 3)),
         row_(DP) {}
@@ -144,8 +162,9 @@ class Head {
       read_row(tokens(call.v, b, m) + s * call.v.strides[1], 1, D, values + s * DP);
     }
     const int64_t group = b * call.G + m / (call.M / call.G);
-    for (int64_t i = 0; i < 2 * call.K; ++i) {
-      places[i] = call.positions[group * call.K * 2 + i];
+    for (int64_t s = 0; s < call.K; ++s) {
+      xs[s] = call.positions[(group * call.K + s) * 2];
+      ys[s] = call.positions[(group * call.K + s) * 2 + 1];
     }
     const float* const table = call.table + m * call.Th * call.Tw;
     for (int64_t i = 0; i < call.Th; ++i) {
@@ -173,55 +192,64 @@ class Head {
     }
   }
 
-  // Writes the bias of a key and a segment, in whole vectors.
+  // Writes a vector of biases of key s of some.
   template <Step kStep>
-  MMATTN_INLINE void write_bias(int64_t key, const Segment& segment, float* to) const {
-    const Place row = place_of(y.point(segment.row, places[2 * key + 1]), -2, call.Th);
-    const float* const table = row_of(table_, row.index);
-    const float* const slopes = row_of(slopes_, row.index);
-    const Floats share_y = broadcast(row.share);
-    for (int64_t lane = 0; lane < segment.count; lane += kLanes) {
-      const Place column = place_of(
-          x.point(segment.column + lane, places[2 * key]), -(reach_ + 1), call.Tw);
-      const float *const numbers = table + column.index,
-                         *const changes = slopes + column.index;
-      Floats bias;
-      if constexpr (kStep == Step::kLarge) {
-        for (int i = 0; i < kLanes; ++i) {
-          // Double, as float leaves few digits for a fraction of a long way.
-          const double point = column.share + i * x.step, last = reach_ - 1;
-          const int j = point > 0 ? static_cast<int>(point < last ? point : last) : 0;
-          const float a = numbers[j] + row.share * changes[j];
-          const float b = numbers[j + 1] + row.share * changes[j + 1];
-          bias[i] = a + static_cast<float>(point - j) * (b - a);
-        }
-      } else {
-        const Floats a = load(numbers) + share_y * load(changes);
-        const Floats b = load(numbers + 1) + share_y * load(changes + 1);
-        if constexpr (kStep == Step::kUnit) {
-          bias = a + column.share * (b - a);
-        } else {
-          const Floats numbers_of_lanes = __builtin_convertvector(kLaneNumbers, Floats);
-          const Floats points =
-              column.share + numbers_of_lanes * static_cast<float>(x.step);
-          Ints index = __builtin_convertvector(points, Ints);
-          index = index < kLanes - 1 ? index : kLanes - 1 - Ints{};
-          const Floats share = points - __builtin_convertvector(index, Floats);
-          const Floats low = __builtin_shuffle(a, index);
-          bias = low + share * (__builtin_shuffle(b, index) - low);
-        }
+  MMATTN_INLINE void write_bias(
+      const Places& rows, const Places& columns, int64_t s, float* to) const {
+    const float row_share = rows.share[s], column_share = columns.share[s];
+    const int64_t at = rows.index[s] * width_ + columns.index[s];
+    const float* const numbers = table_ + origin_ + at;
+    const float* const changes = slopes_ + origin_ + at;
+    const Floats share_y = broadcast(row_share);
+    Floats bias;
+    if constexpr (kStep == Step::kLarge) {
+      for (int i = 0; i < kLanes; ++i) {
+        // Double, as float leaves few digits for a fraction of a long way.
+        const double point = column_share + i * x.step, last = reach_ - 1;
+        const int j = point > 0 ? static_cast<int>(point < last ? point : last) : 0;
+        const float a = numbers[j] + row_share * changes[j];
+        const float b = numbers[j + 1] + row_share * changes[j + 1];
+        bias[i] = a + static_cast<float>(point - j) * (b - a);
       }
-      store(to + segment.lane + lane, bias);
+    } else {
+      const Floats a = load(numbers) + share_y * load(changes);
+      const Floats b = load(numbers + 1) + share_y * load(changes + 1);
+      if constexpr (kStep == Step::kUnit) {
+        bias = a + column_share * (b - a);
+      } else {
+        const Floats numbers_of_lanes = __builtin_convertvector(kLaneNumbers, Floats);
+        const Floats points =
+            column_share + numbers_of_lanes * static_cast<float>(x.step);
+        Ints index = __builtin_convertvector(points, Ints);
+        index = index < kLanes - 1 ? index : kLanes - 1 - Ints{};
+        const Floats share = points - __builtin_convertvector(index, Floats);
+        const Floats low = __builtin_shuffle(a, index);
+        bias = low + share * (__builtin_shuffle(b, index) - low);
+      }
     }
+    store(to, bias);
   }
 
+  // Writes biases in rows of kTile. Vectors reach into what is written after them.
   template <Step kStep>
   void write_biases_of(
       int64_t first, int64_t count, const Segment* segments, int num_segments,
       float* to) const {
+    Places rows[kTile], columns[kTile];
+    for (int i = 0, vector = 0; i < num_segments; ++i) {
+      const Segment& at = segments[i];
+      rows[i].find(y, at.row, ys + first, count, -2, call.Th);
+      for (int64_t lane = 0; lane < at.count; lane += kLanes) {
+        const double lowest = -(reach_ + 1);
+        columns[vector++].find(x, at.column + lane, xs + first, count, lowest, call.Tw);
+      }
+    }
     for (int64_t s = 0; s < count; ++s) {
-      for (int i = 0; i < num_segments; ++i) {
-        write_bias<kStep>(first + s, segments[i], to + s * kTile);
+      for (int i = 0, vector = 0; i < num_segments; ++i) {
+        float* const begin = to + s * kTile + segments[i].lane;
+        for (int64_t lane = 0; lane < segments[i].count; lane += kLanes) {
+          write_bias<kStep>(rows[i], columns[vector++], s, begin + lane);
+        }
       }
     }
   }
@@ -269,17 +297,15 @@ class Head {
 
  private:
   float* row_of(float* table, int64_t i) const {
-    return table + (i + 2) * width_ + reach_ + 1;
-  }
-  const float* row_of(const float* table, int64_t i) const {
-    return table + (i + 2) * width_ + reach_ + 1;
+    return table + origin_ + i * width_;
   }
 
   const int64_t reach_, width_;  // numbers that a vector reads; row with its margins
+  const int64_t origin_;  // of a table with its margins
 
  public:
   Buffer<float> keys, values;
-  Buffer<double> places;  // (x, y) of each key
+  Buffer<double> xs, ys;  // positions of keys
 
  private:
   Buffer<float> table_, slopes_, row_;

@@ -35,8 +35,26 @@ MMATTN_INLINE Floats broadcast(float x) {
   return x - Floats{};  // -0 stays
 }
 
+// Return the larger or the smaller number, and b where one is NaN. Of the formula GCC
+// makes a comparison and a choice.
 MMATTN_INLINE Floats maximum(Floats a, Floats b) {
+#if VECTOR_BYTES == 64
+  return _mm512_max_ps(a, b);
+#elif VECTOR_BYTES == 32
+  return _mm256_max_ps(a, b);
+#else
   return a > b ? a : b;
+#endif
+}
+
+MMATTN_INLINE Floats minimum(Floats a, Floats b) {
+#if VECTOR_BYTES == 64
+  return _mm512_min_ps(a, b);
+#elif VECTOR_BYTES == 32
+  return _mm256_min_ps(a, b);
+#else
+  return a < b ? a : b;
+#endif
 }
 
 // Widens BFloat16 or Half, or loads float.
@@ -190,8 +208,7 @@ MMATTN_INLINE float max_lanes(Floats x) {
 MMATTN_INLINE Floats exp(Floats x) {
   const float lowest = -87.3f, largest = 88.37f;
   const Floats magic = broadcast(12582912.0f);  // rounds to an integer, in its low bits
-  Floats r = x > largest ? broadcast(largest) : x;
-  r = r < lowest ? broadcast(lowest) : r;
+  Floats r = maximum(broadcast(lowest), minimum(broadcast(largest), x));
   const Floats shifted = r * 1.44269504f + magic;
   const Floats n = shifted - magic;
   r = r - n * 0.693359375f;
