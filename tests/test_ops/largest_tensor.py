@@ -4,8 +4,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-INDICES = torch.int32, torch.int64
-
 
 class LargestTensor(TorchDispatchMode):
     """Notes as `numel` the elements in memory of the largest result of an operation.

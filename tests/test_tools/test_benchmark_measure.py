@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -58,6 +59,14 @@ def test_a_long_call_runs_once_a_round_by_any_clock():
     calls = {'a': functools.partial(called.append, 'a')}
     times = measure.interleave(calls, rounds=2, seconds=5, clock=clock)
     assert times['a'].seconds == [5, 5] and len(called) == 1 + 2
+    asked = []
+
+    def clock():
+        asked.append(1)
+        return time.perf_counter()
+
+    measure.interleave({'short': int}, rounds=1, seconds=1e-4, clock=clock)
+    assert len(asked) > 2  # those of the first call
 
 
 def test_ratio_is_that_of_the_medians():
