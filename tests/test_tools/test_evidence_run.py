@@ -62,7 +62,7 @@ def test_a_series_pairs_the_seeds_and_is_done_once(series, capsys):
     row = read_rows(series.rows)[make_claim().networks['b'].hash, 1]
     assert row.metrics == dict(accuracy=21, validation=-2)
     facts = row.facts
-    assert facts['network'] == 'b' and facts['images'] == 256_000
+    assert facts['network'] == 'b' and facts['images'] == 102_400
     model = build(make_claim().networks['b'])
     assert facts['parameters'] == sum(p.numel() for p in model.parameters())
     assert facts['flops'] > 0 and facts['machine'] and facts['date']
@@ -185,7 +185,7 @@ def test_the_page_has_verdicts_powers_and_plots(tmp_path):
     assert 'former' not in text
     assert '1 of 1 comparisons that ran are decided (holds 1, not run yet 1)' in text
     assert '| noise | b over a | +1 ± 0.25 | 3 | holds |' in text
-    assert re.search(r'\| 256,000 \| 3 \| 80.33 \| 1.53 \| +\d% \| \d+% \|', text)
+    assert re.search(r'\| 102,400 \| 3 \| 80.33 \| 1.53 \| +\d% \| \d+% \|', text)
     assert text.count('![]') == 1 and '![](noise.png)' in text
     assert report.page_text(text, {'noise': claim}, {}).count('noise') == 0
     report.draw(report.Results('noise', claim, rows), tmp_path / 'a.png')

@@ -32,15 +32,15 @@ def data():
 
 
 def test_an_interrupted_run_ends_as_any_other(data, tmp_path, monkeypatch):
-    whole = train(SMALL, 3, data, tmp_path / 'a.pth')
-    path, calls = tmp_path / 'b.pth', 0
+    whole = train(SMALL, 3, data, tmp_path / 'a')
+    path, calls = tmp_path / 'b', 0
     monkeypatch.setattr(training, 'SAVED', -1.0)
     while (found := train(SMALL, 3, data, path, end=0.0)) is None:
         calls += 1
     assert calls == 19 and found.pop('cpu_seconds') > 0 < whole.pop('cpu_seconds')
     assert found == whole
     assert set(whole) == {'accuracy', 'accuracy@12', 'validation', 'loss'}
-    other = train(SMALL, 4, data, tmp_path / 'c.pth')
+    other = train(SMALL, 4, data, tmp_path / 'c')
     assert other['loss'] != whole['loss']
 
 
@@ -108,7 +108,16 @@ def test_the_average_is_tested_twice_and_biases_do_not_decay(data):
 
 
 def test_every_field_is_part_of_the_hash():
-    fields = dict(images=160, rate=1.0, tests=(), size=12, batch=8, mixup=0.5)
+    fields = dict(
+        classes=(1, 2),
+        donor=SMALL,
+        images=160,
+        rate=1.0,
+        tests=(),
+        size=12,
+        batch=8,
+        mixup=0.5,
+    )
     fields |= dict(backbone=BACKBONE | dict(drop_path_rate=0.0), measures=('rank',))
     hashes = {replace(SMALL, **{name: fields[name]}).hash for name in fields}
     assert len(hashes | {SMALL.hash}) == 1 + len(fields)
@@ -138,6 +147,7 @@ def test_images_are_normalized_enlarged_and_mixed():
     x = normalized(images, 4)
     assert torch.allclose(x, (images - 72.94) / 90.02)
     assert normalized(images, 8).shape == (6, 1, 8, 8)
+    assert torch.equal(mixed(x, 0.0)[0], x) and mixed(x, 0.0)[2] == 1
     out, other, share = mixed(x, 0.2)
     assert 0 <= share <= 1 and sorted(other.tolist()) == list(range(6))
     assert torch.allclose(out, share * x + (1 - share) * x[other], atol=1e-6)
@@ -147,5 +157,38 @@ def test_a_row_is_learned(data, tmp_path):
     options = BACKBONE | dict(drop_path_rate=0.0)
     options |= dict(arch=dict(embed_dims=16, depth=1, num_heads=2))
     settings = replace(SMALL, backbone=options, images=3200, batch=16, shift=0)
-    found = train(replace(settings, rate=1e-2), 0, data, tmp_path / 'a.pth')
+    found = train(replace(settings, rate=1e-2), 0, data, tmp_path / 'a')
     assert found['accuracy'] > 70
+
+
+def test_a_run_starts_from_its_donor_which_is_trained_once(data, tmp_path, monkeypatch):
+    donor = replace(SMALL, classes=(1, 3))
+    ours = replace(SMALL, classes=(4, 0, 2), images=0, donor=donor)
+    seen = []
+
+    def resume(run, *_):
+        seen.append(run)
+        return original(run, *_)
+
+    original = Run.finish
+    monkeypatch.setattr(Run, 'finish', resume)
+    for seed in (0, 1):
+        folder = tmp_path / f'{ours.hash}_{seed}'
+        assert train(ours, seed, data, folder)['share'] == 100
+    of_donor, first, second = seen
+    assert of_donor.data['train'].labels.unique().tolist() == [0, 1]
+    assert first.data['test'].labels.unique().tolist() == [0, 1, 2]
+    expected = of_donor.average.module.backbone.state_dict()
+    for run in (first, second):
+        for model in (run.model, run.average.module):
+            found = model.backbone.state_dict()
+            assert all(map(torch.equal, found.values(), expected.values()))
+    heads = (run.model.head.weight for run in (first, second))
+    assert not torch.equal(*heads) and first.model.head.out_features == 3
+
+
+def test_labels_count_the_chosen_classes_in_their_order():
+    images = torch.arange(6)
+    chosen = Labeled(images, torch.tensor([2, 0, 4, 1, 2, 4])).of((4, 2))
+    assert chosen.images.tolist() == [0, 2, 4, 5]
+    assert chosen.labels.tolist() == [1, 0, 1, 0]

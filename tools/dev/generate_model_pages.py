@@ -14,7 +14,6 @@ from the csv files of `docs/benchmarks`, channels and diagrams from the models.
     recipes PATTERN ...     how the papers trained
     weights                 published files that load
     starts                  public weights of related networks, and what is taken
-    gains                   what networks learn from such a start
     training PATTERN ...    how long trainings take
 """
 
@@ -41,7 +40,7 @@ from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.published import config_of, published_files
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages
-from tools.dev.start_tables import gain_table, start_table
+from tools.dev.start_tables import start_table
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
@@ -256,7 +255,6 @@ TABLES = {
     'recipes': training_recipes,
     'weights': weights,
     'starts': lambda _: start_table(),
-    'gains': lambda _: gain_table(DOCS / 'evidence/donor_starts.csv'),
     'training': training,
 }
 

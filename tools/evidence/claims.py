@@ -41,6 +41,23 @@ def deit(**masks) -> Training:
     )
 
 
+def starts() -> dict[str, Training]:
+    """Return each network on the even classes, from both starts.
+
+    Donors learn the odd ones.
+    """
+    found = {}
+    for name, (ours, other) in RELATIVES.items():
+        size = ours.get('img_size', 64)
+        common = dict(size=size, batch=32, rate=1e-3)
+        donor = Training(other, (1, 3, 5, 7, 9), images=600 * 32, **common)
+        for start, weights in (('random', None), ('donor', donor)):
+            found[f'{name}, {start}'] = Training(
+                ours, (0, 2, 4, 6, 8), weights, images=100 * 32, **common
+            )
+    return found
+
+
 def drawn(network: Training, *measures: str) -> Training:
     """Return a network without training, whose map is measured."""
     backbone = {k: v for k, v in network.backbone.items() if k != 'out_type'}
@@ -179,15 +196,40 @@ REACHES = {
     'soft': deit(masking=('soft',) * 4),
     'random': deit(**MASKED_HEADS, mask_fill='neg_inf', random_mask_seed=0),
 }
+# Networks of nano size, and those of other families whose weights they read.
+NANO = dict(embed_dims=(32, 64, 160, 256), depths=(2, 2, 6, 2), num_heads=(1, 2, 5, 8))
+TWICE = NANO | dict(embed_dims=(32, 64, 128, 256), num_heads=(1, 2, 4, 8))
+SMALL_VIT = dict(embed_dims=96, depth=6, num_heads=3)
+RELATIVES = {
+    'IViT': (
+        dict(type='IViT', arch='nano', landmarks=2),
+        dict(type='CAFormer', dims=NANO['embed_dims'], depths=NANO['depths']),
+    ),
+    'ViT with iMHSA': (
+        dict(type='ViT', arch=SMALL_VIT, landmarks=4, **PATCHES),
+        dict(type='timm', model_name='deit_tiny_patch16_224', **PATCHES)
+        | dict(embed_dim=96, depth=6, num_heads=3),
+    ),
+    'H-MaiT': (
+        dict(type='HMaiT', arch=TWICE | dict(masked_heads=(1, 2, 2, 0))),
+        dict(type='timm', model_name='swin_tiny_patch4_window7_224', img_size=64)
+        | dict(embed_dim=32, depths=TWICE['depths'], num_heads=TWICE['num_heads'])
+        | dict(always_partition=True),  # windows keep their size of 7 on small maps
+    ),
+    'HyLiSANet': (
+        dict(type='LiSANet', arch='hybrid-nano', img_size=64),
+        dict(type='PVTv2', arch=NANO | REDUCED | dict(sr_ratios=(8, 4, 2, 1))),
+    ),
+}
 NOISE_IMAGES = 25_600  # of a run of the earlier evidence
-DRAWS = 0, 1, 2
+DRAWS = 0, 1, 2, 3, 4
 
 CLAIMS = {
     'noise': Claim(
         'Longer runs of one network differ less between seeds.',
         'none; it fixes the length of the other runs',
         networks={
-            f'{times} x': vit('mhsa', 2, images=times * NOISE_IMAGES)
+            f'{times} x': replace(INTERACTION['dense 2'], images=times * NOISE_IMAGES)
             for times in (1, 2, 4, 8, 16)
         },
     ),
@@ -312,6 +354,15 @@ CLAIMS = {
         margin=0.005,
         comparisons=pairs(('ImageNet', 'random', 'masks'))
         + pairs(('ImageNet', 'random', 'boxes'), metric='coco/bbox_mAP'),
+    ),
+    'donors': Claim(
+        'After a short training, a network that starts from the weights of a relative '
+        'is better than one that starts at random.',
+        'none; see weights.md',
+        networks=starts(),
+        comparisons=pairs(
+            *((f'{name}, donor', f'{name}, random') for name in RELATIVES)
+        ),
     ),
     'resolution': Claim(
         'Tested at 44 pixels instead of 28, networks keep their accuracy, and lose '

@@ -1,5 +1,6 @@
 """Photographs in memory as uint8, and augmentation of whole batches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,12 @@ class Labeled:
 
     def part(self, chosen: Tensor | slice) -> 'Labeled':
         return Labeled(self.images[chosen], self.labels[chosen])
+
+    def of(self, classes: Sequence[int]) -> 'Labeled':
+        """Return the images of some classes, whose labels become their places."""
+        places = self.labels[:, None] == torch.tensor(classes)
+        kept = places.any(1)
+        return Labeled(self.images[kept], places[kept].long().argmax(1))
 
 
 def load(folder: Path, split: str) -> Labeled:
@@ -68,9 +75,10 @@ def normalized(images: Tensor, size: int) -> Tensor:
 def mixed(x: Tensor, alpha: float) -> tuple[Tensor, Tensor, float]:
     """Return images mixed with those of a permutation, it, and the share of the first.
 
-    The share is drawn from Beta(alpha, alpha), once for the batch: Zhang et al.,
+    The share is drawn from Beta(alpha, alpha), once for the batch, and is 1 if `alpha`
+    is 0: Zhang et al.,
     "mixup: Beyond Empirical Risk Minimization", https://arxiv.org/abs/1710.09412.
     """
-    share = torch.distributions.Beta(alpha, alpha).sample().item()
+    share = torch.distributions.Beta(alpha, alpha).sample().item() if alpha else 1.0
     other = torch.randperm(len(x))
     return torch.lerp(x[other], x, share), other, share

@@ -56,7 +56,7 @@ def execute(network: Network, seed: int, folder: Path, end: float) -> dict | Non
     """Do a run, and return its metrics; None if the time is over."""
     if isinstance(network, Demo):
         return train_demo(network, seed, folder) if time.monotonic() < end else None
-    return train(network, seed, load_splits(), folder / 'state.pth', end)
+    return train(network, seed, load_splits(), folder, end)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -18,15 +18,17 @@ from statistics import mean
 import timm
 import torch
 import torch.nn.functional as F
+from timm.models import metaformer
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import mmattn.models
+from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
 from mmattn.models.layers.weight_decay import undecayed_names
 from tools.evidence.images import Labeled, mixed, moved, normalized
 from tools.evidence.mechanisms import MEASURES
+from tools.evidence.rows import locked
 
-NUM_CLASSES = 10
 TESTED = 0.95, 1.0  # shares of the run after which the network is tested
 SAVED = 30.0  # seconds between checkpoints
 MEASURED = 16  # images of the validation data for the measures
@@ -38,7 +40,10 @@ class Training:
     """Describe a network, its training and its tests; a run adds the seed.
 
     Attributes:
-        backbone: name of a class of `mmattn.models` or 'timm', and its arguments.
+        backbone: name of a class of `mmattn.models`, 'timm' or 'CAFormer', and its
+            arguments.
+        classes: labels of the images that it learns.
+        donor: the network from whose weights it starts; None starts at random.
         images: number of images that a run sees; none leaves the network as drawn.
         rate: learning rate, which falls to 0 by a cosine after the warmup.
         size: side of the images in pixels, 28 in the data.
@@ -51,18 +56,20 @@ class Training:
     """
 
     backbone: Mapping[str, object]
-    images: int = 256_000
+    classes: tuple[int, ...] = tuple(range(10))
+    donor: 'Training | None' = None
+    images: int = 102_400
     rate: float = 2e-3
     size: int = 28
     tests: tuple[int, ...] = ()
     measures: tuple[str, ...] = ()
-    batch: int = 64
+    batch: int = 32
     weight_decay: float = 0.05
     warmup: float = 0.05
     clip: float = 1.0
     average: float = 0.02
-    mixup: float = 0.2
-    shift: int = 2
+    mixup: float = 0.0
+    shift: int = 0
 
     @property
     def steps(self) -> int:
@@ -91,10 +98,10 @@ class Training:
 class Classifier(nn.Module):
     """Backbone, the mean of its last map or its class token, and a linear layer."""
 
-    def __init__(self, backbone: nn.Module):
+    def __init__(self, backbone: nn.Module, num_classes: int):
         super().__init__()
         self.backbone = backbone
-        self.head = nn.Linear(backbone.out_channels[-1], NUM_CLASSES)
+        self.head = nn.Linear(backbone.out_channels[-1], num_classes)
         nn.init.trunc_normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
@@ -104,13 +111,25 @@ class Classifier(nn.Module):
 
 
 def build(training: Training) -> nn.Module:
-    """Return a network for gray images of 10 classes, with weights as drawn."""
-    options = dict(training.backbone)
+    """Return a classifier of gray images, with weights as drawn."""
+    options, num_classes = dict(training.backbone), len(training.classes)
     kind = options.pop('type')
-    if kind == 'timm':
-        return timm.create_model(**options, in_chans=1, num_classes=NUM_CLASSES)
-    return Classifier(
-        getattr(mmattn.models, kind)(**options, in_channels=1, out_indices=-1)
+    makers = dict(timm=timm.create_model, CAFormer=caformer)
+    if kind in makers:
+        return makers[kind](**options, in_chans=1, num_classes=num_classes)
+    backbone = getattr(mmattn.models, kind)(**options, in_channels=1, out_indices=-1)
+    return Classifier(backbone, num_classes)
+
+
+def caformer(**options) -> nn.Module:
+    """Return a CAFormer of any size; timm's presets have theirs."""
+    norms = metaformer.LayerNorm2dNoBias, metaformer.LayerNormNoBias
+    mixers = metaformer.SepConv, metaformer.Attention
+    return metaformer.MetaFormer(
+        token_mixers=[mixer for mixer in mixers for _ in range(2)],
+        norm_layers=[norm for norm in norms for _ in range(2)],
+        mlp_act=metaformer.StarReLU,
+        **options,
     )
 
 
@@ -157,7 +176,8 @@ class Run:
     """Hold the state of a training: a network, its average, and what was measured."""
 
     def __init__(self, training: Training, seed: int, data: Mapping[str, Labeled]):
-        self.training, self.seed, self.data = training, seed, data
+        self.training, self.seed = training, seed
+        self.data = {name: part.of(training.classes) for name, part in data.items()}
         torch.manual_seed(seed)
         self.model = build(training)
         self.optimizer = make_optimizer(self.model, training)
@@ -228,36 +248,69 @@ class Run:
         for name in NUMBERS:
             setattr(self, name, state[name])
 
+    def finish(self, checkpoint: Path, end: float = math.inf) -> bool:
+        """Do all steps that are left, and return whether there was time for them.
+
+        Args:
+            checkpoint: file that is written every half minute and at the end, and read
+                if it is there.
+            end: time of `time.monotonic` at which to save and return.
+        """
+        training, saved = self.training, time.monotonic()
+        tests = {round(share * training.steps) for share in TESTED}
+        if checkpoint.is_file():
+            self.resume(checkpoint)
+        while self.step < training.steps:
+            began = time.process_time()
+            self.train_step()
+            self.seconds += time.process_time() - began
+            if self.step in tests:
+                self.test()
+            is_over = time.monotonic() > end
+            if is_over or time.monotonic() > saved + SAVED:
+                self.save(checkpoint)
+                saved = time.monotonic()
+            if is_over and self.step < training.steps:
+                return False
+        self.save(checkpoint)
+        return True
+
+
+def donor_weights(donor: Training, data: Mapping[str, Labeled], folder: Path) -> Path:
+    """Return the file of a donor's weights, after training it if need be."""
+    path = folder / 'weights.pth'
+    with locked(folder):
+        if not path.is_file():
+            run = Run(donor, 0, data)
+            run.finish(folder / 'state.pth')
+            torch.save(run.average.module.state_dict(), path)
+    return path
+
 
 def train(
     training: Training,
     seed: int,
     data: Mapping[str, Labeled],
-    checkpoint: Path,
+    folder: Path,
     end: float = math.inf,
 ) -> dict[str, float] | None:
-    """Train a network and return its metrics.
+    """Train a network and return its metrics, or None if there was no time for it.
 
     Args:
         training, seed: what to do.
         data: parts 'train', 'validation' and 'test'.
-        checkpoint: file that is written every half minute, and read if it is there.
-        end: time of `time.monotonic` at which to save and return None.
+        folder: folder of the run's state. Donors have theirs beside it.
+        end: see `Run.finish`.
     """
-    run, saved = Run(training, seed, data), time.monotonic()
-    tests = {round(share * training.steps) for share in TESTED}
-    if checkpoint.is_file():
-        run.resume(checkpoint)
-    while run.step < training.steps:
-        began = time.process_time()
-        run.train_step()
-        run.seconds += time.process_time() - began
-        if run.step in tests:
-            run.test()
-        is_over = time.monotonic() > end
-        if is_over or time.monotonic() > saved + SAVED:
-            run.save(checkpoint)
-            saved = time.monotonic()
-        if is_over and run.step < training.steps:
-            return None
-    return run.metrics()
+    run, found = Run(training, seed, data), {}
+    if training.donor:
+        file = donor_weights(
+            training.donor, data, folder.parent / f'{training.donor.hash}_0'
+        )
+        share = initialize_from_checkpoint(run.model.backbone, str(file)).share()
+        run.average.module.load_state_dict(run.model.state_dict())
+        found = dict(share=100 * share)
+    folder.mkdir(parents=True, exist_ok=True)
+    if run.finish(folder / 'state.pth', end):
+        return run.metrics() | found
+    return None
