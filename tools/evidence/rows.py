@@ -44,30 +44,23 @@ def read_rows(path: Path) -> dict[tuple[str, int], Row]:
         DamagedTable: a column is missing, a value is of another type, or a run is there
             twice. The message names file and line.
     """
-    if not path.is_file():
-        return {}
     rows = {}
+    if not path.is_file():
+        return rows
     with path.open(newline='') as file:
         reader = csv.DictReader(file)
-        missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
-        if missing:
-            raise DamagedTable(f'{path}, line 1: the columns {missing} are missing')
         for values in reader:
-            place = f'{path}, line {reader.line_num}'
-            if None in values or None in values.values():
-                raise DamagedTable(f'{place}: not as many values as columns')
-            facts = {
-                name: _parsed(place, name, values.pop(name), kind)
-                for name, kind in COLUMNS.items()
-            }
-            metrics = {
-                name: _parsed(place, name, text, float)
-                for name, text in values.items()
-                if text
-            }
-            row = Row(facts, metrics)
-            if row.key in rows:
-                raise DamagedTable(f'{place}: run {row.key} is there twice')
+            try:
+                facts = {name: kind(values.pop(name)) for name, kind in COLUMNS.items()}
+                metrics = {name: float(text) for name, text in values.items() if text}
+                row = Row(facts, metrics)
+                if row.key in rows:
+                    raise ValueError(f'run {row.key} is there twice')
+            except (KeyError, ValueError, TypeError) as error:
+                raise DamagedTable(
+                    f'{path}, line {reader.line_num}: {error!r}; remove the row, and '
+                    'its run is repeated'
+                ) from None
             rows[row.key] = row
     return rows
 
@@ -104,13 +97,3 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         yield True
     finally:
         os.close(file)
-
-
-def _parsed(place: str, name: str, text: str, kind: type):
-    try:
-        return kind(text)
-    except ValueError:
-        raise DamagedTable(
-            f'{place}: {name} must be {kind.__name__}, got {text!r}; remove the row, '
-            'and its run is repeated'
-        ) from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 import numpy as np
-from scipy import integrate, stats
+from scipy import stats
 
 HOLDS, FAILS, SAME = 'holds', 'does not hold', 'no difference'
 UNDECIDED, NOT_RUN = 'undecided', 'not run yet'
@@ -99,31 +99,19 @@ def decide(tests: Sequence[PairedTest]) -> list[str]:
     return verdicts
 
 
-def equivalence_power(
-    deviation: float, seeds: int, margin: float, difference: float = 0.0
-) -> float:
-    """Return the probability of finding a difference smaller than a margin.
+def equivalence_power(deviation: float, seeds: int, margin: float) -> float:
+    """Return the probability of finding no difference between equal networks.
+
+    It is the share of 20,000 draws, exact to about one percent.
 
     Args:
         deviation: standard deviation of the differences between paired runs.
         seeds: number of pairs, at least two.
         margin: see `paired_test`; one comparison, without a correction.
-        difference: the true one.
     """
-    freedom, scale = seeds - 1, deviation / sqrt(seeds)
-    quantile = stats.t.ppf(1 - LEVEL, freedom)
-
-    def inside(squares: float) -> float:
-        """Return the density at a sum of squares, times the share that passes."""
-        half = margin - quantile * scale * sqrt(squares / freedom)
-        share = stats.norm.cdf((half - difference) / scale)
-        share -= stats.norm.cdf((-half - difference) / scale)
-        return stats.chi2.pdf(squares, freedom) * share
-
-    # Beyond the limit the estimated deviation is too large for any mean to pass.
-    limit = freedom * (margin / (quantile * scale)) ** 2
-    limit = min(limit, stats.chi2.isf(1e-12, freedom))
-    return float(integrate.quad(inside, 0, limit, limit=200)[0])
+    draws = np.random.default_rng(0).normal(0, deviation, (20_000, seeds))
+    half = stats.t.ppf(1 - LEVEL, seeds - 1) * stats.sem(draws, axis=1)
+    return float(np.mean(abs(draws.mean(1)) + half < margin))
 
 
 def difference_power(deviation: float, seeds: int, difference: float) -> float:
