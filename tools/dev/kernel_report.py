@@ -164,11 +164,17 @@ def cost(launches: Sequence[Launch], capability: int) -> dict:
         usage, code = _compiled(launch, capability)
         warps = launch.options.get('num_warps', 4)
         words = constant_bank(launch.signature, launch.arguments, warps, capability)
-        numbers = sorted({i * launch.programs // PROGRAMS for i in range(PROGRAMS)})
-        runs = [execute(code, words, number) for number in numbers]
-        scale = warps * launch.programs / len(runs)
-        figures['tensor'] += round(scale * sum(x.tensor for x in runs))
-        figures['instructions'] += round(scale * sum(x.counts.total() for x in runs))
+        first = launch.arguments.get('first_programs', 0)  # which do other work
+        runs = []
+        for start, stop in ((0, first), (first, launch.programs)):
+            count = stop - start
+            numbers = sorted({start + i * count // PROGRAMS for i in range(PROGRAMS)})
+            some = [execute(code, words, number) for number in numbers if count]
+            scale = warps * count / max(1, len(some))
+            figures['tensor'] += round(scale * sum(x.tensor for x in some))
+            total = sum(x.counts.total() for x in some)
+            figures['instructions'] += round(scale * total)
+            runs += some
         for name, value in dict(
             programs=launch.programs,
             warps=warps,

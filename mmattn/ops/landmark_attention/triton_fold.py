@@ -238,27 +238,10 @@ def _bwd_context_kernel(
     tl.store(delta_ptr + row, delta, mask=row_mask)
 
 
-@kernel
-def _unfold_kernel(
-    folded_ptr, w_ptr, out_ptr, L, splits, size, scale,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
-    CB: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """Write the gradient of landmarks (B, L, M, D) from the shares of a folded one."""
-    pid = tl.program_id(0)
-    c, mask = channels_of(pid % BLOCKS, M, D, E, CB)
-    mark, b = pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
-    total = unfold(
-        folded_ptr, w_ptr, b, mark, c, mask, L, splits, size, M, 1, M, D, E, EP
-    )
-    value = (total * scale).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + (b * L + mark) * (M * D) + c, value, mask=mask)
-
-
 @triton.jit
 def weight_gradient(
-    folded_ptr, x_ptr, out_ptr, x_b_stride, x_l_stride, x_m_stride, e, m, B, L, splits,
-    size, scale, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr,
+    folded_ptr, x_ptr, out_ptr, x_strides, e, m, B, L, splits, size, scale,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of one weight, of folded gradients times landmarks."""
@@ -268,7 +251,7 @@ def weight_gradient(
         i = first + tl.arange(0, BLOCK)
         b, mark = (i // L).to(tl.int64), i % L
         mask = (i < B * L)[:, None] & (d < D)[None, :]
-        x_rows = b * x_b_stride + mark * x_l_stride + m * x_m_stride
+        x_rows = b * x_strides[0] + mark * x_strides[1] + m * x_strides[2]
         x = tl.load(x_ptr + x_rows[:, None] + d[None, :], mask=mask, other=0.0)
         rows = ((b * E + e) * L + mark) * (M * D) + m * D
         share = load_shares(folded_ptr, rows[:, None] + d[None, :], mask, splits, size)
@@ -277,24 +260,71 @@ def weight_gradient(
     tl.store(out_ptr, value.to(out_ptr.dtype.element_ty))
 
 
-@kernel
-def _weights_kernel(
-    drows_ptr, x_ptr, dw1_ptr, means_ptr, y_ptr, dw2_ptr,
-    x_b_stride, x_l_stride, x_m_stride, y_b_stride, y_l_stride, y_m_stride,
-    B, L, splits, means_splits, size, scale,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr,
-    BLOCK: tl.constexpr,
+@triton.jit
+def weight_gradients(
+    pid, rows_ptr, x_ptr, dw1_ptr, means_ptr, y_ptr, dw2_ptr, x_strides, y_strides,
+    B, L, splits, means_splits, size, scale, M: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of w1 (E, M) and w2 (M, E) of a side, one for a program."""
-    pid = tl.program_id(0)
     e, m = pid // 2 // M, pid // 2 % M
     if pid % 2:
         weight_gradient(
-            drows_ptr, x_ptr, dw1_ptr + e * M + m, x_b_stride, x_l_stride, x_m_stride,
-            e, m, B, L, splits, size, scale, M, D, E, DP, BLOCK,
+            rows_ptr, x_ptr, dw1_ptr + e * M + m, x_strides, e, m, B, L, splits, size,
+            scale, M, D, E, DP, BLOCK,
         )  # fmt: skip
     else:
         weight_gradient(
-            means_ptr, y_ptr, dw2_ptr + m * E + e, y_b_stride, y_l_stride, y_m_stride,
-            e, m, B, L, means_splits, size, 1.0, M, D, E, DP, BLOCK,
+            means_ptr, y_ptr, dw2_ptr + m * E + e, y_strides, e, m, B, L, means_splits,
+            size, 1.0, M, D, E, DP, BLOCK,
         )  # fmt: skip
+
+
+@kernel
+def _unfold_kernel(
+    dqueries_ptr, q_ptr, dw1_k_ptr, means_ptr, dcontext_ptr, dw2_k_ptr,
+    q_b_stride, q_l_stride, q_m_stride,
+    dcontext_b_stride, dcontext_l_stride, dcontext_m_stride,
+    dqueries_splits, means_splits, k_size,
+    dkeys_ptr, k_ptr, dw1_q_ptr, dvalues_ptr, context_ptr, dw2_q_ptr,
+    k_b_stride, k_l_stride, k_m_stride,
+    context_b_stride, context_l_stride, context_m_stride,
+    dkeys_splits, dvalues_splits, q_size,
+    w1_k_ptr, dq_ptr, B, L, first_programs, scale,
+    M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
+    E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
+    DP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of q_landmarks, and those of the weights of both sides.
+
+    The first programs write that of q_landmarks (B, L, M, D), from the shares of the
+    folded one, and the next ones those of the weights of the key side.
+    """
+    pid = tl.program_id(0)
+    if pid < first_programs:
+        c, mask = channels_of(pid % BLOCKS, M, D, E_K, CB)
+        mark, b = pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
+        total = unfold(
+            dqueries_ptr, w1_k_ptr, b, mark, c, mask, L, dqueries_splits, k_size, M, 1,
+            M, D, E_K, EP_K,
+        )  # fmt: skip
+        value = (total * scale).to(dq_ptr.dtype.element_ty)
+        tl.store(dq_ptr + (b * L + mark) * (M * D) + c, value, mask=mask)
+    pid -= first_programs
+    if E_K:
+        if (pid >= 0) & (pid < 2 * E_K * M):
+            weight_gradients(
+                pid, dqueries_ptr, q_ptr, dw1_k_ptr, means_ptr, dcontext_ptr, dw2_k_ptr,
+                (q_b_stride, q_l_stride, q_m_stride),
+                (dcontext_b_stride, dcontext_l_stride, dcontext_m_stride), B, L,
+                dqueries_splits, means_splits, k_size, scale, M, D, E_K, DP, BLOCK,
+            )  # fmt: skip
+    pid -= 2 * E_K * M
+    if E_Q:
+        if pid >= 0:
+            weight_gradients(
+                pid, dkeys_ptr, k_ptr, dw1_q_ptr, dvalues_ptr, context_ptr, dw2_q_ptr,
+                (k_b_stride, k_l_stride, k_m_stride),
+                (context_b_stride, context_l_stride, context_m_stride), B, L,
+                dkeys_splits, dvalues_splits, q_size, scale, M, D, E_Q, DP, BLOCK,
+            )  # fmt: skip

@@ -133,9 +133,10 @@ def backward(
         landmarks = queries, grads
         dk, dv = _attend(of_keys, 'col', tokens, landmarks, lse_k, delta_k)
         (dqueries,) = _attend(of_keys, 'row', landmarks, tokens, lse_k, delta_k)
-        dq_landmarks = _unfold(dqueries, w1_k, q_landmarks, of_keys)
-        dw1_q, dw2_q = _bwd_weights(dkeys, k_landmarks, w1_q, dvalues, context, w2_q)
-        dw1_k, dw2_k = _bwd_weights(dqueries, q_landmarks, w1_k, means, dcontext, w2_k)
+        dq_landmarks, dw1_k, dw2_k, dw1_q, dw2_q = _unfold(
+            of_keys, (dqueries, q_landmarks, w1_k, means, dcontext, w2_k),
+            of_queries, (dkeys, k_landmarks, w1_q, dvalues, context, w2_q),
+        )  # fmt: skip
     return dq, dk, dv, dq_landmarks, dk_landmarks, dw1_q, dw2_q, dw1_k, dw2_k
 
 
@@ -279,40 +280,36 @@ def _bwd_context(
     return dcontext, dk_landmarks, grads, delta
 
 
-def _unfold(shares: Tensor, w1: Tensor | None, landmarks: Tensor, side: _Side):
-    """Return the gradient of landmarks from the shares of that of the folded ones."""
-    from .triton_fold import _unfold_kernel
-
-    B, L, _, D = landmarks.shape
-    out = torch.empty(landmarks.shape, dtype=landmarks.dtype, device=landmarks.device)
-    blocks = _blocks(side)
-    _unfold_kernel[(B * L * blocks['BLOCKS'],)](
-        shares, w1, out, L, len(shares), shares[0].numel(), D**-0.5,
-        **_sizes(side), **blocks,
-    )  # fmt: skip
-    return out
-
-
-def _bwd_weights(drows, x, w1, means, y, w2):
-    """Return the gradients of w1 and w2 of a side, None without mixing.
+def _unfold(of_keys: _Side, keys: tuple, of_queries: _Side, queries: tuple):
+    """Return the gradients of q_landmarks and of w1 and w2 of both sides.
 
     Args:
-        drows, means: shares of the folded gradients of x, and of what y multiplies.
-        x, y: shape (B, L, M, D).
+        of_keys, of_queries: sizes of the sides.
+        keys, queries: for either side, shares of the gradients of folded landmarks, the
+            landmarks (B, L, M, D), w1, shares of folded values (of their gradients on
+            the query side), what they multiply (B, L, M, D), and w2.
     """
-    if w1 is None:
-        return None, None
-    from .triton_fold import _weights_kernel
+    from .triton_fold import _unfold_kernel
 
-    B, L, M, D = x.shape
-    E = len(w1)
-    dw1, dw2 = (torch.empty(w.shape, dtype=w.dtype, device=w.device) for w in (w1, w2))
-    _weights_kernel[(2 * E * M,)](
-        drows, x, dw1, means, y, dw2, *launch.strides(x, y),
-        B, L, len(drows), len(means), drows[0].numel(), D**-0.5,
-        M=M, D=D, E=E, DP=launch.power_of_two(D), BLOCK=32,
+    x = keys[1]
+    B, L, _, D = x.shape
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    blocks = _blocks(of_keys)
+    num_unfold = B * L * blocks['BLOCKS']
+    programs, arguments, grads = num_unfold, [], []
+    for side, (drows, marks, w1, means, y, w2) in (
+        (of_keys, keys), (of_queries, queries),
+    ):  # fmt: skip
+        dw1, dw2 = (None if w is None else torch.empty_like(w) for w in (w1, w2))
+        grads += dw1, dw2
+        arguments += drows, marks, dw1, means, y, dw2, *launch.strides(marks, y)
+        arguments += len(drows), len(means), drows[0].numel()
+        programs += 2 * side.mixed * side.heads
+    _unfold_kernel[(programs,)](
+        *arguments, keys[2], dx, B, L, num_unfold, D**-0.5,
+        **_sizes_of_both(of_queries, of_keys), DP=launch.power_of_two(D), BLOCK=32,
     )  # fmt: skip
-    return dw1, dw2
+    return dx, *grads
 
 
 def _attend(
