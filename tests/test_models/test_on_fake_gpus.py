@@ -157,7 +157,8 @@ def test_inference_reads_nothing_and_copies_nothing_to_the_gpu(cls):
 @pytest.mark.parametrize(
     'cls, arch, most_under_autocast, most_in_bf16',
     [
-        (IViT, 'tiny', 611, 354),
+        # At 7 x 7 tokens its 49 landmarks are too many for the kernels, with gradients.
+        (IViT, 'tiny', 704, 354),
         (DATPlusPlus, 'tiny', 1206, 673),
         (DAT, 'tiny', 593, 416),
         (HMaiT, 'tiny', 482, 319),

@@ -47,11 +47,13 @@ def convolve_by_strips(
         before: maps each pixel for itself, to the channels of `conv`.
         conv: convolution of the hidden map.
         after: maps each pixel for itself, to C channels.
-        x: shape (B, H, W, C).
+        x: shape (B, H, W, C). Clips (B, T, H, W, C) are not split.
     """
+    if x.dim() != 4 or not may_split(x):
+        return after(conv(before(x)))
     B, H, W, _ = x.shape
     reach, row = conv.kernel_size[0] // 2, W * conv.in_channels
-    if not may_split(x) or B * H * row <= ELEMENTS:
+    if B * H * row <= ELEMENTS:
         return after(conv(before(x)))
     out = x.new_empty(x.shape)
     for images in slices(B, H * row, ELEMENTS):
