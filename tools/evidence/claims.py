@@ -263,7 +263,7 @@ CLAIMS = {
         networks={name: drawn(each, 'diversity') for name, each in INTERACTION.items()},
         metric='similarity',
         seeds=DRAWS,
-        margin=0.0,
+        margin=0.001,
         comparisons=diversities(),
     ),
     'patterns': Claim(
@@ -389,7 +389,7 @@ CLAIMS = {
         },
         metric='rank',
         seeds=DRAWS,
-        margin=0.0,
+        margin=0.05,
         comparisons=pairs(
             ('LiSA 16', 'attention'),
             ('LiSA 16', 'LiSA 4'),

@@ -77,6 +77,11 @@ class Results:
             found.append(paired_test(differences, claim.margin, claim.exact))
         return found
 
+    def is_shown(self) -> bool:
+        """Return whether a comparison has run, or without any, a network."""
+        tests = self.tests()
+        return any(test.seeds for test in tests) if tests else bool(self.metrics())
+
     def metrics(self) -> list[str]:
         """Return the metrics of the comparisons that a run has, the claim's first."""
         named = [self.claim.metric] + [
@@ -141,7 +146,7 @@ def plots(all_results: Sequence[Results]) -> str:
         f'**{each.name[0].upper()}{each.name[1:]}.** {each.claim.statement} '
         f'({each.claim.source})\n\n![]({each.image})\n'
         for each in all_results
-        if each.metrics()
+        if each.is_shown()
     )
 
 
@@ -207,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     path.write_text(new)
     for name, claim in CLAIMS.items():
         results = Results(name, claim, rows)
-        if results.metrics():
+        if results.is_shown():
             draw(results, args.folder / results.image)
 
 
