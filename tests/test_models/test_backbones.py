@@ -69,6 +69,12 @@ def test_odd_and_tiny_images(cls):
 
 
 @every_backbone
+def test_maps_that_need_gradients_are_contiguous(cls):
+    """On CPUs convolutions of other maps have slow gradients."""
+    assert all(out.is_contiguous() for out in build(cls)(image(1, 3, 64, 96)))
+
+
+@every_backbone
 def test_empty_batch(cls):
     """Give maps of the usual size, and gradients that change nothing."""
     model = build(cls)
