@@ -16,8 +16,8 @@ no public way:
 - `_get_mmengine_home` of mmengine: where paths of its model list begin.
 - `torch._C._are_functorch_transforms_active` and `torch._C._functorch`: whether a
   derivative of torch.func is taken, which kernels do not have.
-- `torch._C._ForceDispatchKeyGuard` and the dispatcher's sets beside it: autograd inside
-  of an operator; `torch.func.vjp` fails there under a TorchDispatchMode.
+- `torch._C._ForceDispatchKeyGuard` and the two sets that it takes: autograd inside of
+  an operator; `torch.func.vjp` fails there under a TorchDispatchMode.
 - `torch._decomp.register_decomposition`: the ONNX exporter reads no other table.
 - `torch._dynamo.exc.UserError`, and `_guards_fn` of an exported module: for which sizes
   a graph holds, and why.

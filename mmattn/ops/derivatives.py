@@ -8,6 +8,14 @@ from torch.autograd import forward_ad
 from mmattn.errors import UserError
 
 
+def is_transformed() -> bool:
+    """Return whether a transform of `torch.func` is being applied.
+
+    PyTorch has no public name for this, but its compiler guards on it.
+    """
+    return torch._C._are_functorch_transforms_active()
+
+
 def needs_reference(*tensors: Tensor | None) -> bool:
     """Return whether only plain PyTorch supports how a call is differentiated.
 
@@ -16,8 +24,7 @@ def needs_reference(*tensors: Tensor | None) -> bool:
     that differentiate reject the formula. `torch.func.vmap` alone runs kernels sample
     by sample.
     """
-    # PyTorch has no public name for the transforms, but its compiler guards on them.
-    if not torch._C._are_functorch_transforms_active():
+    if not is_transformed():
         return _has_tangent(*tensors)
     # The compiler offers no stack of transforms to read.
     if torch.compiler.is_compiling():

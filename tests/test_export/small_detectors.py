@@ -156,13 +156,18 @@ def check_equals_mmdet(export, model, image: Tensor, image_size: Tensor) -> list
         the number of detections in each image.
     """
     found = export(model)(image, image_size)
+    return check_detections(found, predict(model, image, image_size))
+
+
+def check_detections(found, predictions) -> list[int]:
+    """Compare a graph's outputs with predictions by image, and return their counts."""
     counts = []
-    for i, expected in enumerate(predict(model, image, image_size)):
+    for i, expected in enumerate(predictions):
         count = len(expected[0])
         counts.append(count)
         assert len(found) == len(expected)
         for actual, values in zip(found, expected, strict=True):
-            assert actual.shape[:2] == (len(image), LIMIT)
+            assert actual.shape[:2] == (len(predictions), LIMIT)
             assert (actual[i, count:] == -1).all(), 'places are not empty'
             torch.testing.assert_close(actual[i, :count], values, rtol=1e-4, atol=1e-4)
     return counts

@@ -1,7 +1,7 @@
 """Detectors of torchvision with our backbone, and what they predict."""
 
 import torch
-from small_detectors import Spread
+from small_detectors import LIMIT, Spread
 from small_models import BACKBONE
 from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN, MaskRCNN, RetinaNet
@@ -17,7 +17,6 @@ import mmattn
 
 CLASSES = 4  # with the background
 CHANNELS = 32
-LIMIT = 20
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = (
     torch.randn(2, 3, 128, 160, generator=GENERATOR),

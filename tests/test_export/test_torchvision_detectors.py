@@ -9,8 +9,8 @@ import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
-from small_detectors import EXPORTS
-from small_torchvision import CLASSES, IMAGES, LIMIT, MODELS, detector, predict
+from small_detectors import EXPORTS, check_detections
+from small_torchvision import CLASSES, IMAGES, MODELS, detector, predict
 from torch import nn
 from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
@@ -27,16 +27,7 @@ from mmattn.images import read_image
 def check_equals_torchvision(graph, model, image, image_size) -> list[int]:
     """Compare a graph's outputs with torchvision's predictions, and count these."""
     found = graph(image, image_size)
-    counts = []
-    for i, expected in enumerate(predict(model, image, image_size)):
-        count = len(expected[0])
-        counts.append(count)
-        assert len(found) == len(expected)
-        for actual, values in zip(found, expected, strict=True):
-            assert actual.shape[:2] == (len(image), LIMIT)
-            assert (actual[i, count:] == -1).all(), 'places are not empty'
-            torch.testing.assert_close(actual[i, :count], values, rtol=1e-4, atol=1e-4)
-    return counts
+    return check_detections(found, predict(model, image, image_size))
 
 
 @pytest.mark.parametrize('name', MODELS)

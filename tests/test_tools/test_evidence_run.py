@@ -188,6 +188,9 @@ def test_the_page_has_verdicts_powers_and_plots(tmp_path):
     assert re.search(r'\| 102,400 \| 3 \| 80.33 \| 1.53 \| +\d% \| \d+% \|', text)
     assert text.count('![]') == 1 and '![](noise.png)' in text
     assert report.page_text(text, {'noise': claim}, {}).count('noise') == 0
+    assert not report.Results('x', claim, rows_of(claim, a=[80, 82])).is_shown()
+    alone = make_claim(comparisons=())
+    assert report.Results('x', alone, rows_of(alone, a=[80])).is_shown()
     report.draw(report.Results('noise', claim, rows), tmp_path / 'a.png')
     assert (tmp_path / 'a.png').stat().st_size > 1000
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
-from mmattn.ops.derivatives import needs_reference
+from mmattn.ops.derivatives import is_transformed, needs_reference
 from mmattn.ops.precision import is_autocast_on
 
 LARGE_KERNEL = 5  # oneDNN computes the gradients of smaller ones fast
@@ -92,7 +92,7 @@ def _has_slow_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled('cpu')
         and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
+        and not is_transformed()
         and not needs_reference(x, weight, bias)
     )
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
-from mmattn.ops.derivatives import needs_reference
+from mmattn.ops.derivatives import is_transformed, needs_reference
 
 from .strips import pointwise_by_strips
 
@@ -57,7 +57,7 @@ class _StarReLU(torch.autograd.Function):
 
 def _scale_square(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Overwrite `x` with `scale * x^2 + bias`."""
-    if torch._C._are_functorch_transforms_active():  # they do not support `out`
+    if is_transformed():  # they do not support `out`
         return x.square_().mul_(scale).add_(bias)
     if x.device.type == 'cpu' and x.dtype == scale.dtype:  # else a GPU waits
         return torch.addcmul(bias, x, x, value=scale.item(), out=x)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mmattn.ops.chunks import slices
+from mmattn.ops.derivatives import is_transformed
 
 from .depthwise_conv import DepthwiseConv
 
@@ -79,5 +80,5 @@ def may_split(x: Tensor) -> bool:
         and not torch.is_autocast_enabled('cpu')
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
+        and not is_transformed()
     )
