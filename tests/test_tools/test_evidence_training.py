@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import Linear
 
 from tools.evidence import training
-from tools.evidence.images import Labeled, mixed, moved, normalized
+from tools.evidence.images import Labeled, mirrored, normalized, scattered
 from tools.evidence.training import Run, Training, train
 
 BACKBONE = dict(
@@ -116,7 +117,7 @@ def test_every_field_is_part_of_the_hash():
         tests=(),
         size=12,
         batch=8,
-        mixup=0.5,
+        scattered=True,
     )
     fields |= dict(backbone=BACKBONE | dict(drop_path_rate=0.0), measures=('rank',))
     hashes = {replace(SMALL, **{name: fields[name]}).hash for name in fields}
@@ -124,39 +125,49 @@ def test_every_field_is_part_of_the_hash():
     assert replace(SMALL).hash == SMALL.hash
 
 
-def test_images_move_and_turn_around():
+def test_images_are_mirrored_enlarged_and_scattered():
     torch.manual_seed(0)
-    images = torch.arange(2 * 16).view(1, 2, 4, 4).expand(200, -1, -1, -1)
-    out = moved(images, 1)
-    kinds = {tuple(image.flatten().tolist()) for image in out}
-    padded = torch.nn.functional.pad(images[:1].float(), (1,) * 4, mode='replicate')
-    expected = {
-        tuple(view.flatten().long().tolist())
-        for y in range(3)
-        for x in range(3)
-        for view in (
-            padded[..., y : y + 4, x : x + 4],
-            padded.flip(-1)[..., y : y + 4, x : x + 4],
-        )
-    }
-    assert kinds == expected and len(kinds) == 18
+    images = torch.randint(256, (1, 2, 4, 4), dtype=torch.uint8)
+    many = images.expand(300, -1, -1, -1)
+    kinds = {tuple(image.flatten().tolist()) for image in mirrored(many)}
+    expected = images.flatten(), images.flip(-1).flatten()
+    assert kinds == {tuple(each.tolist()) for each in expected}
+    assert torch.allclose(normalized(images, 4), (images - 72.94) / 90.02)
+    assert normalized(images, 8).shape == (1, 2, 8, 8)
+    kinds = {tuple(image.flatten().tolist()) for image in scattered(many, 6)}
+    pads = [(x, 2 - x, y, 2 - y) for x in range(3) for y in range(3)]
+    expected = [torch.nn.functional.pad(images, pad).flatten() for pad in pads]
+    assert kinds == {tuple(each.tolist()) for each in expected}
 
 
-def test_images_are_normalized_enlarged_and_mixed():
-    images = torch.randint(256, (6, 1, 4, 4), dtype=torch.uint8)
-    x = normalized(images, 4)
-    assert torch.allclose(x, (images - 72.94) / 90.02)
-    assert normalized(images, 8).shape == (6, 1, 8, 8)
-    assert torch.equal(mixed(x, 0.0)[0], x) and mixed(x, 0.0)[2] == 1
-    out, other, share = mixed(x, 0.2)
-    assert 0 <= share <= 1 and sorted(other.tolist()) == list(range(6))
-    assert torch.allclose(out, share * x + (1 - share) * x[other], atol=1e-6)
+def test_scattered_images_are_tested_at_the_same_places(data, monkeypatch):
+    settings = replace(SMALL, size=12, scattered=True)
+    first, second = (Run(settings, seed, data) for seed in (0, 1))
+    for name in ('validation', 'test'):
+        images = first.data[name].images
+        assert images.shape[-2:] == (12, 12)
+        assert torch.equal(images, second.data[name].images)
+    seen = []
+    monkeypatch.setattr(training, 'normalized', lambda x, _: seen.append(x) or x / 255)
+    first.train_step()
+    assert seen[0].shape == (4, 1, 12, 12) and seen[0].sum() == 4 * 8 * 255
+
+
+def test_linear_layers_are_drawn_by_their_channels_to_be_trained():
+    drawn, trained = (
+        training.build(replace(SMALL, images=images)).backbone for images in (0, 80)
+    )
+    weights = [
+        torch.cat([m.weight.flatten() for m in net.modules() if isinstance(m, Linear)])
+        for net in (drawn, trained)
+    ]
+    assert weights[0].std() < 0.03 < 0.1 < weights[1].std()
 
 
 def test_a_row_is_learned(data, tmp_path):
     options = BACKBONE | dict(drop_path_rate=0.0)
     options |= dict(arch=dict(embed_dims=16, depth=1, num_heads=2))
-    settings = replace(SMALL, backbone=options, images=3200, batch=16, shift=0)
+    settings = replace(SMALL, backbone=options, images=3200, batch=16)
     found = train(replace(settings, rate=1e-2), 0, data, tmp_path / 'a')
     assert found['accuracy'] > 70
 

@@ -14,11 +14,11 @@ from tools.evidence.networks import (
     RATES,
     REACHES,
     RELATIVES,
+    deformable,
     detr,
     drawn,
     mask_rcnn,
     starts,
-    upernet,
 )
 from tools.evidence.training import Training
 
@@ -58,8 +58,6 @@ BEATEN = (
     ('H-MaiT', 'Swin'),
     ('DAT++', 'Swin'),
 )
-SEGMENTED = ('iViT', 'ivit_n'), ('HyLiSANet', 'hylisanet_n'), ('H-MaiT', 'hmait_n')
-SEGMENTED += ('DAT++', 'datpp_n'), ('PVTv2', 'pvtv2_b0')
 LARGER = 'landmarks mixed 8:accuracy@44'
 NOISE_IMAGES = 25_600  # of a run of the earlier evidence
 DRAWS = 0, 1, 2, 3, 4
@@ -144,21 +142,10 @@ CLAIMS = {
         tolerance=0.1,
         comparisons=pairs(*BEATEN),
     ),
-    'segmentation': Claim(
-        'In UperNet, too, on scenes of clothes.',
-        'the papers of all, in ADE20K',
-        networks={name: upernet(config) for name, config in SEGMENTED},
-        metric='mIoU',
-        comparisons=pairs(('iViT', 'PVTv2'), ('HyLiSANet', 'PVTv2')),
-    ),
     'deformable points': Claim(
         'DAT gains from points that move, where objects lie anywhere.',
         f'{DAT}, ablations',
-        networks={
-            'moving': upernet('dat_n'),
-            'fixed': upernet('dat_n', **{'model.backbone.offsets': False}),
-        },
-        metric='mIoU',
+        networks={'moving': deformable(True), 'fixed': deformable(False)},
         comparisons=pairs(('moving', 'fixed')),
     ),
     'Deformable DETR': Claim(

@@ -48,20 +48,21 @@ def load_splits(folder: Path = FOLDER) -> dict[str, Labeled]:
     )
 
 
-def moved(images: Tensor, shift: int) -> Tensor:
-    """Return images (B, C, H, W) after one random move and mirroring each.
+def mirrored(images: Tensor) -> Tensor:
+    """Return images (B, C, H, W) of which each is mirrored with a chance of a half."""
+    chosen = torch.rand(len(images), 1, 1, 1) < 0.5
+    return torch.where(chosen, images.flip(-1), images)
 
-    They move by up to `shift` pixels in both directions; their rims are continued. A
-    half is mirrored.
-    """
+
+def scattered(images: Tensor, size: int) -> Tensor:
+    """Return (B, C, size, size): each image at a random place, and black elsewhere."""
     B, C, H, W = images.shape
-    dy, dx = torch.randint(-shift, shift + 1, (2, B, 1))
-    columns = torch.arange(W)
-    columns = torch.where(torch.rand(B, 1) < 0.5, columns, columns.flip(0))
-    y = (torch.arange(H) + dy).clamp(0, H - 1)[:, None, :, None]
-    x = (columns + dx).clamp(0, W - 1)[:, None, None, :]
+    y, x = torch.randint(size - H + 1, (2, B, 1))  # images are square
+    rows, columns = y + torch.arange(H), x + torch.arange(W)
+    out = images.new_zeros(B, C, size, size)
     index = torch.arange(B)[:, None, None, None], torch.arange(C)[None, :, None, None]
-    return images[*index, y, x]
+    out[*index, rows[:, None, :, None], columns[:, None, None, :]] = images
+    return out
 
 
 def normalized(images: Tensor, size: int) -> Tensor:
@@ -70,15 +71,3 @@ def normalized(images: Tensor, size: int) -> Tensor:
     if images.shape[-1] == size:
         return x
     return F.interpolate(x, (size, size), mode='bilinear')
-
-
-def mixed(x: Tensor, alpha: float) -> tuple[Tensor, Tensor, float]:
-    """Return images mixed with those of a permutation, it, and the share of the first.
-
-    The share is drawn from Beta(alpha, alpha), once for the batch, and is 1 if `alpha`
-    is 0: Zhang et al.,
-    "mixup: Beyond Empirical Risk Minimization", https://arxiv.org/abs/1710.09412.
-    """
-    share = torch.distributions.Beta(alpha, alpha).sample().item() if alpha else 1.0
-    other = torch.randperm(len(x))
-    return torch.lerp(x[other], x, share), other, share

@@ -31,15 +31,12 @@ def lisanet(channels: int = 48, mixer: str = 'lisa', patterns: int = 16) -> Trai
 def deit(**masks) -> Training:
     arch = dict(embed_dims=48, depth=4, num_heads=4)
     masks = dict(masking='none') | masks
-    return Training(
-        dict(type='MaiT', arch=arch, out_type='cls_token', **masks, **PATCHES)
-    )
+    return Training(dict(type='MaiT', arch=arch, **masks, **PATCHES))
 
 
 def drawn(network: Training, *measures: str) -> Training:
     """Return a network without training, whose map is measured."""
-    backbone = {k: v for k, v in network.backbone.items() if k != 'out_type'}
-    return replace(network, backbone=backbone, images=0, measures=measures)
+    return replace(network, images=0, measures=measures)
 
 
 INTERACTION = {
@@ -66,8 +63,6 @@ PATTERNS = {
     'convolution': lisanet(64, 'depthwise'),
 }
 DEFORMABLE_DETR = 'configs/demo/deformable_detr_ivit_n_hela.py'
-SCENES = 'configs/demo/upernet_{}_fashion_scenes.py'
-SIDE = 64  # of the scenes, half their size
 ONE_MAP = {
     'model.backbone.out_indices': (2,),
     'model.neck.in_channels': [160],
@@ -95,19 +90,6 @@ def mask_rcnn(**options) -> Demo:
     return Demo('configs/demo/mask_rcnn_efficientnet_lite0_hela.py', 60, options)
 
 
-def upernet(name: str, iterations: int = 3600, **options) -> Demo:
-    """Return an UperNet on scenes of clothes, enlarged to their size for the truth."""
-    resize = dict(type='Resize', scale=(SIDE, SIDE))
-    load, labels = dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')
-    flip, pack = dict(type='RandomFlip', prob=0.5), dict(type='PackSegInputs')
-    options |= {
-        'train_dataloader.batch_size': 8,
-        'train_dataloader.dataset.pipeline': [load, labels, resize, flip, pack],
-        'val_dataloader.dataset.pipeline': [load, resize, labels, pack],
-    }
-    return Demo(SCENES.format(name), iterations, options, SIDE)
-
-
 DIMS, DEPTHS, HEADS = (16, 32, 64, 128), (1, 1, 2, 1), (1, 2, 4, 8)
 PYRAMID = dict(embed_dims=DIMS, depths=DEPTHS, num_heads=HEADS)
 DEEPER = PYRAMID | dict(depths=(1, 1, 3, 1))
@@ -133,6 +115,16 @@ BACKBONES = {
     ),
 }
 RATES = 1e-3, 2e-3, 4e-3
+
+
+def deformable(offsets: bool) -> Training:
+    """Return a DAT of two stages, on images that lie anywhere."""
+    arch = dict(embed_dims=(32, 64), depths=(2, 2), num_heads=(2, 4), num_groups=(1, 2))
+    backbone = dict(type='DAT', arch=arch, blocks=('LD', 'LD'), window_size=7)
+    backbone |= dict(offsets=offsets, **DOUBLED)
+    return Training(backbone, size=56, scattered=True)
+
+
 MASKED_HEADS = dict(masking=(4,) * 4)  # all heads of all layers
 REACHES = {
     'none': deit(),
@@ -176,7 +168,7 @@ def starts() -> dict[str, Training]:
     found = {}
     for name, (ours, other) in RELATIVES.items():
         size = ours.get('img_size', 64)
-        common = dict(size=size, batch=32, rate=1e-3)
+        common = dict(size=size, rate=1e-3)
         donor = Training(other, (1, 3, 5, 7, 9), images=600 * 32, **common)
         for start, weights in (('random', None), ('donor', donor)):
             found[f'{name}, {start}'] = Training(
