@@ -37,6 +37,12 @@ def places(b, mark, e, c, L, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
 
 
 @triton.jit
+def row_of(b, mark, e, head, L, M: tl.constexpr, E: tl.constexpr):
+    """Return the rows of mixed heads e, or without mixing that of a head."""
+    return (b * E + e) * L + mark if E else (b * M + head + e) * L + mark
+
+
+@triton.jit
 def load_weights(ptr, e, c, mask, e_stride, m_stride, D: tl.constexpr, E: tl.constexpr):
     """Load the weights of channels c for mixed heads e, ones without mixing."""
     if E:
@@ -95,49 +101,57 @@ def unfold(
     return tl.sum(w * shares, axis=0)
 
 
+@triton.jit
+def load_row(ptr, b, mark, c, mask, b_stride, l_stride, m_stride, D: tl.constexpr):
+    """Load channels c of a landmark in fp32, [1, len(c)]."""
+    ptr += b * b_stride + mark * l_stride
+    row = tl.load(ptr + c // D * m_stride + c % D, mask=mask, other=0.0)
+    return row.to(tl.float32)[None, :]
+
+
 @kernel
 def _fold_kernel(
-    x_ptr, w_ptr, out_ptr, x_b_stride, x_l_stride, x_m_stride, L, lo_stride, scale,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EP: tl.constexpr,
-    CB: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """Fold w1 (E, M) and `scale` into landmarks."""
-    pid = tl.program_id(0)
-    c, mask = channels_of(pid % BLOCKS, M, D, E, CB)
-    mark, b = pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
-    x_ptr += b * x_b_stride + mark * x_l_stride
-    x = tl.load(x_ptr + c // D * x_m_stride + c % D, mask=mask, other=0.0)
-    x = x.to(tl.float32) * scale
-    fold(x[None, :], w_ptr, out_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E, EP)
-
-
-@kernel
-def _context_kernel(
-    part_ptr, lse_part_ptr, w2_k_ptr, k_ptr, w1_q_ptr, w2_q_ptr,
-    context_ptr, keys_ptr, values_ptr, lse_ptr, mean_ptr,
-    k_b_stride, k_l_stride, k_m_stride, L, splits, size, rows, lo_stride, scale,
+    q_ptr, w1_k_ptr, queries_ptr, k_ptr, w1_q_ptr, keys_ptr,
+    context_ptr, w2_q_ptr, values_ptr,
+    q_b_stride, q_l_stride, q_m_stride, k_b_stride, k_l_stride, k_m_stride,
+    queries_lo_stride, keys_lo_stride, L, scale,
     M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
     E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of the key side into the context, and fold the query side.
-
-    part (splits, rows, channels) has means of values, and lse_part (splits, rows) the
-    log-sum-exps. Writes the context (B, L, M, D), and folded k_landmarks and context.
-    Unless they are None, also log-sum-exps and means of all splits.
-    """
+    """Fold w1 and `scale` into landmarks, and w2_q into a context that is not None."""
     pid = tl.program_id(0)
-    block, mark, b = pid % BLOCKS, pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
-    c, mask = channels_of(block, M, D, E_K, CB)
-    e = tl.arange(0, EP_K)
-    used = exist(e, mask, E_K)
-    place = places(b, mark, e, c, L, M, D, E_K)
-    row = (b * E_K + e) * L + mark if E_K else (b * M + block + e) * L + mark
-    row_mask = e < (E_K if E_K else 1)
-    high = tl.full([EP_K], float('-inf'), tl.float32)
-    total = tl.zeros([EP_K], tl.float32)
-    mean = tl.zeros([EP_K, CB], tl.float32)
+    c, mask = channels_of(pid % BLOCKS, M, D, E_K, CB)
+    mark, b = pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
+    q = load_row(q_ptr, b, mark, c, mask, q_b_stride, q_l_stride, q_m_stride, D)
+    fold(
+        q * scale, w1_k_ptr, queries_ptr, b, mark, c, mask, L, queries_lo_stride, M, 1,
+        M, D, E_K, EP_K,
+    )  # fmt: skip
+    k = load_row(k_ptr, b, mark, c, mask, k_b_stride, k_l_stride, k_m_stride, D)
+    fold(
+        k * scale, w1_q_ptr, keys_ptr, b, mark, c, mask, L, keys_lo_stride, M, 1, M, D,
+        E_Q, EP_Q,
+    )  # fmt: skip
+    if context_ptr is not None:
+        context = load_row(context_ptr, b, mark, c, mask, L * M * D, M * D, D, D)
+        fold(
+            context, w2_q_ptr, values_ptr, b, mark, c, mask, L, keys_lo_stride, 1, E_Q,
+            M, D, E_Q, EP_Q,
+        )  # fmt: skip
+
+
+@triton.jit
+def merge(part_ptr, lse_ptr, place, used, row, row_mask, splits, size, rows):
+    """Merge the splits of the key side.
+
+    part (splits, rows, channels) has means of values, and lse (splits, rows) the
+    log-sum-exps. Returns both of all splits.
+    """
+    high = tl.full([row.shape[0]], float('-inf'), tl.float32)
+    total = tl.zeros([row.shape[0]], tl.float32)
+    mean = tl.zeros([place.shape[0], place.shape[1]], tl.float32)
     for _ in range(splits):
-        lse = tl.load(lse_part_ptr + row, mask=row_mask, other=0.0)
+        lse = tl.load(lse_ptr + row, mask=row_mask, other=0.0)
         value = tl.load(part_ptr + place, mask=used, other=0.0)
         new = tl.maximum(high, lse)
         keep, weight = tl.exp2(high - new), tl.exp2(lse - new)
@@ -145,39 +159,49 @@ def _context_kernel(
         total = total * keep + weight
         high = new
         part_ptr += size
-        lse_part_ptr += rows
-    mean /= total[:, None]
-    if mean_ptr is not None:
-        tl.store(mean_ptr + place, mean, mask=used)
-        if not E_K or block == 0:
-            tl.store(lse_ptr + row, high + tl.log2(total), mask=row_mask)
+        lse_ptr += rows
+    return mean / total[:, None], high + tl.log2(total)
+
+
+@kernel
+def _context_kernel(
+    part_ptr, lse_part_ptr, w2_k_ptr, w2_q_ptr, context_ptr, values_ptr,
+    L, splits, size, rows, lo_stride,
+    M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
+    E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Write the context (B, L, M, D) of all splits, and w2_q folded into it."""
+    pid = tl.program_id(0)
+    block, mark, b = pid % BLOCKS, pid // BLOCKS % L, (pid // BLOCKS // L).to(tl.int64)
+    c, mask = channels_of(block, M, D, E_K, CB)
+    e = tl.arange(0, EP_K)
+    used = exist(e, mask, E_K)
+    mean, _ = merge(
+        part_ptr, lse_part_ptr, places(b, mark, e, c, L, M, D, E_K), used,
+        row_of(b, mark, e, block, L, M, E_K), e < (E_K if E_K else 1),
+        splits, size, rows,
+    )  # fmt: skip
     context = tl.sum(load_weights(w2_k_ptr, e, c, used, 1, E_K, D, E_K) * mean, axis=0)
     tl.store(context_ptr + (b * L + mark) * (M * D) + c, context, mask=mask)
     fold(
         context[None, :], w2_q_ptr, values_ptr, b, mark, c, mask, L, lo_stride, 1, E_Q,
         M, D, E_Q, EP_Q,
     )  # fmt: skip
-    k_ptr += b * k_b_stride + mark * k_l_stride
-    k = tl.load(k_ptr + c // D * k_m_stride + c % D, mask=mask, other=0.0)
-    k = k.to(tl.float32) * scale
-    fold(
-        k[None, :], w1_q_ptr, keys_ptr, b, mark, c, mask, L, lo_stride, M, 1, M, D, E_Q,
-        EP_Q,
-    )  # fmt: skip
 
 
 @kernel
 def _bwd_context_kernel(
-    dkeys_ptr, dvalues_ptr, w1_q_ptr, w2_q_ptr, w2_k_ptr, mean_ptr,
-    dk_landmarks_ptr, dcontext_ptr, grads_ptr, delta_ptr, lse_ptr,
-    L, splits, size, lo_stride, scale,
+    dkeys_ptr, dvalues_ptr, w1_q_ptr, w2_q_ptr, part_ptr, lse_part_ptr, w2_k_ptr,
+    dk_landmarks_ptr, dcontext_ptr, grads_ptr, mean_ptr, lse_ptr, delta_ptr,
+    L, q_splits, q_size, k_splits, k_size, rows, lo_stride, scale,
     M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
     E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Unfold the gradients of the query side, and fold those of the context.
 
     Writes the gradients of k_landmarks and of the context (B, L, M, D), w2_k folded
-    into the latter, and delta, the products of its rows with means of values.
+    into the latter, the means of values and log-sum-exps of all splits of the key side,
+    and delta, the products of the folded gradient's rows with these means.
 
     In float16 a row beyond its range is divided by a power of two, as is its delta. The
     quotient of the log-sum-exps multiplies the maps instead.
@@ -189,26 +213,30 @@ def _bwd_context_kernel(
         first, stop, i = pid % BLOCKS, pid % BLOCKS + 1, pid // BLOCKS
     mark, b = i % L, (i // L).to(tl.int64)
     e = tl.arange(0, EP_K)
+    row, row_mask = row_of(b, mark, e, first, L, M, E_K), e < (E_K if E_K else 1)
+    lse = tl.zeros([EP_K], tl.float32)
     delta = tl.zeros([EP_K], tl.float32)
     high = tl.zeros([EP_K], tl.float32)
     for block in range(first, stop):
         c, mask = channels_of(block, M, D, E_K, CB)
         out = (b * L + mark) * (M * D) + c
         dk = unfold(
-            dkeys_ptr, w1_q_ptr, b, mark, c, mask, L, splits, size, M, 1, M, D, E_Q,
-            EP_Q,
+            dkeys_ptr, w1_q_ptr, b, mark, c, mask, L, q_splits, q_size, M, 1, M, D,
+            E_Q, EP_Q,
         )  # fmt: skip
         dk = (dk * scale).to(dk_landmarks_ptr.dtype.element_ty)
         tl.store(dk_landmarks_ptr + out, dk, mask=mask)
         grad = unfold(
-            dvalues_ptr, w2_q_ptr, b, mark, c, mask, L, splits, size, 1, E_Q, M, D,
-            E_Q, EP_Q,
+            dvalues_ptr, w2_q_ptr, b, mark, c, mask, L, q_splits, q_size, 1, E_Q, M,
+            D, E_Q, EP_Q,
         )  # fmt: skip
         tl.store(dcontext_ptr + out, grad, mask=mask)
         used = exist(e, mask, E_K)
-        mean = tl.load(
-            mean_ptr + places(b, mark, e, c, L, M, D, E_K), mask=used, other=0.0
+        place = places(b, mark, e, c, L, M, D, E_K)
+        mean, lse = merge(
+            part_ptr, lse_part_ptr, place, used, row, row_mask, k_splits, k_size, rows
         )
+        tl.store(mean_ptr + place, mean, mask=used)
         w = load_weights(w2_k_ptr, e, c, used, 1, E_K, D, E_K)
         delta += tl.sum(w * grad[None, :] * mean, axis=1)
         if SCALES:
@@ -218,14 +246,11 @@ def _bwd_context_kernel(
                 grad[None, :], w2_k_ptr, grads_ptr, b, mark, c, mask, L, lo_stride, 1,
                 E_K, M, D, E_K, EP_K,
             )  # fmt: skip
-    row = (b * E_K + e) * L + mark if E_K else (b * M + first + e) * L + mark
-    row_mask = e < (E_K if E_K else 1)
     if SCALES:
         shift = tl.maximum(tl.ceil(tl.log2(high)) - 15.0, 0.0)
         shrink = tl.exp2(-shift)
         delta *= shrink
-        lse = tl.load(lse_ptr + row, mask=row_mask, other=0.0)
-        tl.store(lse_ptr + row, lse - shift, mask=row_mask)
+        lse -= shift
         tl.debug_barrier()  # other threads have stored the gradient of the context
         for block in range(first, stop):
             c, mask = channels_of(block, M, D, E_K, CB)
@@ -235,6 +260,7 @@ def _bwd_context_kernel(
                 grad[None, :] * shrink[:, None], w2_k_ptr, grads_ptr, b, mark, c, mask,
                 L, lo_stride, 1, E_K, M, D, E_K, EP_K,
             )  # fmt: skip
+    tl.store(lse_ptr + row, lse, mask=row_mask)
     tl.store(delta_ptr + row, delta, mask=row_mask)
 
 

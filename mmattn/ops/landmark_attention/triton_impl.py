@@ -98,12 +98,17 @@ def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):
     if not len(q):
         return torch.empty(q.shape, dtype=q.dtype, device=q.device), context, lse
     q_landmarks, k_landmarks = map(launch.unit_stride, (q_landmarks, k_landmarks))
-    weights = [_contiguous(w) for w in (w1_q, w2_q, w1_k, w2_k)]
-    side = _side(q, w1_q)
+    w1_q, w2_q, w1_k, w2_k = (_contiguous(w) for w in (w1_q, w2_q, w1_k, w2_k))
+    of_queries, of_keys = _side(q, w1_q), _side(q, w1_k)
     with torch.cuda.device_of(q):
-        folded = _key_side(k, v, q_landmarks, k_landmarks, *weights, context)
-        queries = _tokens(q, side)
-        (out,) = _attend(side, 'own', (queries,), folded[1:3], lse)
+        queries, keys, values = _fold(
+            of_queries, of_keys, q_landmarks, k_landmarks, w1_q, w1_k
+        )
+        tokens = _tokens(k, of_keys), _tokens(v, of_keys)
+        shares = _attend(of_keys, 'online', (queries,), tokens, None)
+        _write_context(of_queries, of_keys, *shares, w2_q, w2_k, context, values)
+        tokens = (_tokens(q, of_queries),)
+        (out,) = _attend(of_queries, 'own', tokens, (keys, values), lse)
     return out, context, lse
 
 
@@ -117,22 +122,20 @@ def backward(
     w1_q, w2_q, w1_k, w2_k = (_contiguous(w) for w in (w1_q, w2_q, w1_k, w2_k))
     of_queries, of_keys = _side(q, w1_q), _side(q, w1_k)
     with torch.cuda.device_of(q):
-        queries, keys, values, means, lse_k = _key_side(
-            k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, context, save=True
+        queries, keys, values = _fold(
+            of_queries, of_keys, q_landmarks, k_landmarks, w1_q, w1_k, w2_q, context
         )
-        tokens = _tokens(q, of_queries), _tokens(grad, of_queries)
-        landmarks = keys, values
+        of_q = _tokens(q, of_queries), _tokens(grad, of_queries)
+        of_kv = _tokens(k, of_keys), _tokens(v, of_keys)
+        shares = _attend(of_keys, 'online', (queries,), of_kv, None)
         delta = torch.empty_like(lse)
-        (dq,) = _attend(of_queries, 'own delta', tokens, landmarks, lse, delta)
-        dkeys, dvalues = _attend(of_queries, 'col', landmarks, tokens, lse, delta)
-        dcontext, dk_landmarks, grads, delta_k = _bwd_context(
-            dkeys, dvalues, means, lse_k, q, context, of_queries, of_keys,
-            w1_q, w2_q, w2_k,
-        )  # fmt: skip
-        tokens = _tokens(k, of_keys), _tokens(v, of_keys)
-        landmarks = queries, grads
-        dk, dv = _attend(of_keys, 'col', tokens, landmarks, lse_k, delta_k)
-        (dqueries,) = _attend(of_keys, 'row', landmarks, tokens, lse_k, delta_k)
+        (dq,) = _attend(of_queries, 'own delta', of_q, (keys, values), lse, delta)
+        dkeys, dvalues = _attend(of_queries, 'col', (keys, values), of_q, lse, delta)
+        dk_landmarks, dcontext, grads, means, *stats = _bwd_context(
+            of_queries, of_keys, dkeys, dvalues, *shares, w1_q, w2_q, w2_k, q_landmarks
+        )
+        dk, dv = _attend(of_keys, 'col', of_kv, (queries, grads), *stats)
+        (dqueries,) = _attend(of_keys, 'row', (queries, grads), of_kv, *stats)
         dq_landmarks, dw1_k, dw2_k, dw1_q, dw2_q = _unfold(
             of_keys, (dqueries, q_landmarks, w1_k, means, dcontext, w2_k),
             of_queries, (dkeys, k_landmarks, w1_q, dvalues, context, w2_q),
@@ -212,72 +215,67 @@ def _blocks(side: _Side) -> dict:
     return dict(CB=launch.power_of_two(side.width), BLOCKS=side.heads)
 
 
-def _sizes(side: _Side) -> dict:
+def _sizes(queries: _Side, keys: _Side) -> dict:
     """Return the numbers of heads, of channels of a head and of mixed heads."""
-    E = side.mixed
-    return dict(M=side.heads, D=side.width, E=E, EP=launch.power_of_two(E or 1))
-
-
-def _sizes_of_both(queries: _Side, keys: _Side) -> dict:
     sizes = {**_blocks(keys), 'M': keys.heads, 'D': keys.width}
-    for name, side in (('Q', queries), ('K', keys)):
-        sizes |= {f'E_{name}': side.mixed, f'EP_{name}': _sizes(side)['EP']}
+    for name, E in (('Q', queries.mixed), ('K', keys.mixed)):
+        sizes |= {f'E_{name}': E, f'EP_{name}': launch.power_of_two(E or 1)}
     return sizes
 
 
-def _key_side(
-    k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, context, save=False
+def _fold(
+    of_queries, of_keys, q_landmarks, k_landmarks, w1_q, w1_k, w2_q=None, context=None
 ):
-    """Write the context `A_K v`, and fold the landmarks of both sides.
+    """Return folded q_landmarks, k_landmarks and context, empty if that is None."""
+    from .triton_fold import _fold_kernel
 
-    Returns:
-        Folded q_landmarks, k_landmarks and context, and with `save` the means of values
-        by each row of the first and their log-sum-exps, otherwise None.
-    """
-    from .triton_fold import _context_kernel, _fold_kernel
-
-    of_queries, of_keys = _side(k, w1_q), _side(k, w1_k)
-    B, L = q_landmarks.shape[:2]
-    scale = q_landmarks.shape[3] ** -0.5 / log(2)
+    B, L, _, D = q_landmarks.shape
     queries = _empty_folded(q_landmarks, of_keys)
-    blocks = _blocks(of_keys)
-    _fold_kernel[(B * L * blocks['BLOCKS'],)](
-        q_landmarks, w1_k, queries.x, *launch.strides(q_landmarks),
-        L, queries.x[0].numel(), scale, **_sizes(of_keys), **blocks,
-    )  # fmt: skip
-    tokens = _tokens(k, of_keys), _tokens(v, of_keys)
-    shares, lse_shares = _attend(of_keys, 'online', (queries,), tokens, None)
     keys, values = (_empty_folded(k_landmarks, of_queries) for _ in range(2))
-    means, lse = None, None
-    if save:
-        means, lse = torch.empty_like(shares[:1]), torch.empty_like(lse_shares[0])
-    _context_kernel[(B * L * blocks['BLOCKS'],)](
-        shares, lse_shares, w2_k, k_landmarks, w1_q, w2_q,
-        context, keys.x, values.x, lse, means, *launch.strides(k_landmarks),
-        L, len(shares), shares[0].numel(), lse_shares[0].numel(), keys.x[0].numel(),
-        scale, **_sizes_of_both(of_queries, of_keys),
+    sizes = _sizes(of_queries, of_keys)
+    _fold_kernel[(B * L * sizes['BLOCKS'],)](
+        q_landmarks, w1_k, queries.x, k_landmarks, w1_q, keys.x,
+        context, w2_q, values.x, *launch.strides(q_landmarks, k_landmarks),
+        queries.x[0].numel(), keys.x[0].numel(), L, D**-0.5 / log(2), **sizes,
     )  # fmt: skip
-    return queries, keys, values, means, lse
+    return queries, keys, values
+
+
+def _write_context(of_queries, of_keys, shares, lse, w2_q, w2_k, context, values):
+    """Write the context `A_K v`, and folded into `values`."""
+    from .triton_fold import _context_kernel
+
+    B, L = context.shape[:2]
+    sizes = _sizes(of_queries, of_keys)
+    _context_kernel[(B * L * sizes['BLOCKS'],)](
+        shares, lse, w2_k, w2_q, context, values.x,
+        L, len(shares), shares[0].numel(), lse[0].numel(), values.x[0].numel(), **sizes,
+    )  # fmt: skip
 
 
 def _bwd_context(
-    dkeys, dvalues, means, lse_k, q, context, of_queries, of_keys, w1_q, w2_q, w2_k
+    of_queries, of_keys, dkeys, dvalues, shares, lse, w1_q, w2_q, w2_k, landmarks
 ):
-    """Return the gradients of context and k_landmarks, the first also folded, and the
-    deltas of the key side. Change `lse_k` as the kernel describes."""
+    """Return the gradients of k_landmarks and of the context, the latter also folded.
+
+    Also returns the means of values, log-sum-exps and deltas of the key side.
+    """
     from .triton_fold import _bwd_context_kernel
 
-    B, L, _, D = context.shape
-    dcontext, delta = torch.empty_like(context), torch.empty_like(lse_k)
-    dk_landmarks = torch.empty(context.shape, dtype=q.dtype, device=q.device)
-    grads = _empty_folded(dk_landmarks, of_keys)
+    B, L, _, D = landmarks.shape
+    dk_landmarks = landmarks.new_empty(landmarks.shape)
+    dcontext = launch.empty(landmarks, *landmarks.shape)
+    grads = _empty_folded(landmarks, of_keys)
+    means = torch.empty_like(shares[:1])
+    stats = [torch.empty_like(lse[0]) for _ in range(2)]
     _bwd_context_kernel[(B * L * of_keys.groups,)](
-        dkeys, dvalues, w1_q, w2_q, w2_k, means,
-        dk_landmarks, dcontext, grads.x, delta, lse_k,
-        L, len(dkeys), dkeys[0].numel(), grads.x[0].numel(), D**-0.5,
-        **_sizes_of_both(of_queries, of_keys), num_warps=8,
+        dkeys, dvalues, w1_q, w2_q, shares, lse, w2_k,
+        dk_landmarks, dcontext, grads.x, means, *stats,
+        L, len(dkeys), dkeys[0].numel(), len(shares), shares[0].numel(), lse[0].numel(),
+        grads.x[0].numel(), D**-0.5, **_sizes(of_queries, of_keys), num_warps=8,
+        maxnreg=255,
     )  # fmt: skip
-    return dcontext, dk_landmarks, grads, delta
+    return dk_landmarks, dcontext, grads, means, *stats
 
 
 def _unfold(of_keys: _Side, keys: tuple, of_queries: _Side, queries: tuple):
@@ -307,7 +305,7 @@ def _unfold(of_keys: _Side, keys: tuple, of_queries: _Side, queries: tuple):
         programs += 2 * side.mixed * side.heads
     _unfold_kernel[(programs,)](
         *arguments, keys[2], dx, B, L, num_unfold, D**-0.5,
-        **_sizes_of_both(of_queries, of_keys), DP=launch.power_of_two(D), BLOCK=32,
+        **_sizes(of_queries, of_keys), DP=launch.power_of_two(D), BLOCK=32,
     )  # fmt: skip
     return dx, *grads
 
