@@ -13,11 +13,11 @@ from torch import Tensor
 from .. import triton_launch as launch
 
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
-# The kernels count below the reference up to this E * M * D and, with gradients, from
-# this many tokens of a landmark on, by the compute capability and whether heads mix:
-# where lines through the counts of 196 and 4200 tokens cross, rounded up.
+# Where heads mix, the kernels count below the reference up to this E * M * D and, with
+# gradients, from this many tokens of a landmark on, by the compute capability: where
+# lines through the counts of 196 and 4200 tokens cross, rounded up.
 MAX_MIXING = 2**15
-MIN_TOKENS = {(80, True): 8, (80, False): 3, (90, True): 2, (90, False): 2}
+MIN_TOKENS = {80: 8, 90: 2}
 
 # Rows, columns, channels of a chunk, chunks of a result at most, and warps, by the compute
 # capability and by what rows are with gradients. By the compiler's reports, nothing spills.
@@ -76,10 +76,11 @@ def counts_above_reference(
     that the cost of a token grows with E * M * D, and faster beyond 320 channels. The
     backward spends on folded landmarks what the reference spends on tokens.
     """
-    mixes = w1_q is not None
-    if mixes and w1_q.numel() * q.shape[3] > MAX_MIXING:
+    if w1_q is None:
+        return False
+    if w1_q.numel() * q.shape[3] > MAX_MIXING:
         return True
-    least = MIN_TOKENS[launch.capability(q), mixes] if needs_grad else 0
+    least = MIN_TOKENS[launch.capability(q)] if needs_grad else 0
     return q.shape[1] < least * q_landmarks.shape[1]
 
 
@@ -215,9 +216,13 @@ def _blocks(side: _Side) -> dict:
     return dict(CB=launch.power_of_two(side.width), BLOCKS=side.heads)
 
 
-def _sizes(queries: _Side, keys: _Side) -> dict:
-    """Return the numbers of heads, of channels of a head and of mixed heads."""
+def _sizes(queries: _Side, keys: _Side, warps: int = 4) -> dict:
+    """Return the numbers of heads, of channels of a head, of mixed heads and of warps.
+
+    One warp is enough for blocks of a single head.
+    """
     sizes = {**_blocks(keys), 'M': keys.heads, 'D': keys.width}
+    sizes['num_warps'] = warps if queries.mixed or keys.mixed else 1
     for name, E in (('Q', queries.mixed), ('K', keys.mixed)):
         sizes |= {f'E_{name}': E, f'EP_{name}': launch.power_of_two(E or 1)}
     return sizes
@@ -272,8 +277,8 @@ def _bwd_context(
         dkeys, dvalues, w1_q, w2_q, shares, lse, w2_k,
         dk_landmarks, dcontext, grads.x, means, *stats,
         L, len(dkeys), dkeys[0].numel(), len(shares), shares[0].numel(), lse[0].numel(),
-        grads.x[0].numel(), D**-0.5, **_sizes(of_queries, of_keys), num_warps=8,
-        maxnreg=255,
+        grads.x[0].numel(), D**-0.5, **_sizes(of_queries, of_keys, warps=8),
+        maxnreg=128,
     )  # fmt: skip
     return dk_landmarks, dcontext, grads, means, *stats
 
