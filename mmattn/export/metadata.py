@@ -57,7 +57,6 @@ class Metadata:
         classes: names of the classes, or None.
         palette: colors of the classes for segmentation, or None.
         align_corners: how a segmentor's logits are resized.
-        score_threshold: detections with a lower score are left out.
         mask_threshold: probability from which a pixel belongs to a mask, or above which
             it belongs to the only class of a segmentor.
         version: version of mmattn.
@@ -83,7 +82,6 @@ class Metadata:
     classes: list[str] | None = None
     palette: list[list[int]] | None = None
     align_corners: bool = False
-    score_threshold: float | None = None
     mask_threshold: float | None = None
     version: str = ''
     config: str | None = None

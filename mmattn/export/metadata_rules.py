@@ -111,7 +111,6 @@ RULES = {
         'null, or lists of three numbers from 0 to 255',
     ),
     'align_corners': choice(False, True),
-    'score_threshold': (any_of(is_none, is_number), 'null, or a number'),
     'mask_threshold': (any_of(is_none, is_fraction), 'null, or from 0 to 1'),
     'version': (is_text, 'a text'),
     'config': (any_of(is_none, is_text), 'null, or a text'),

@@ -74,8 +74,6 @@ def detections(
     """Return the objects that a detector found in one image."""
     dets, labels, *masks = outputs
     keep = labels >= 0
-    if metadata.score_threshold is not None:
-        keep &= dets[:, 4] >= metadata.score_threshold
     dets, labels = dets[keep], labels[keep]
     boxes = dets[:, :4] / np.array([*image.scale, *image.scale], np.float32)
     pasted = None

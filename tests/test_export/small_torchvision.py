@@ -11,6 +11,7 @@ from torchvision.models.detection.anchor_utils import (
 )
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
+from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 import mmattn
@@ -33,9 +34,21 @@ def pyramid(extra_blocks=None):
     return mmattn.torchvision_fpn(backbone, CHANNELS, extra_blocks)
 
 
-def rcnn(kind, **settings):
-    settings = dict(box_detections_per_img=LIMIT, rpn_post_nms_top_n_test=40) | settings
-    return kind(pyramid(), CLASSES, rpn_pre_nms_top_n_test=60, **settings)
+def rcnn(kind, backbone=None, **settings):
+    settings |= dict(rpn_pre_nms_top_n_test=60, rpn_post_nms_top_n_test=40)
+    settings |= dict(rpn_nms_thresh=0.3, box_detections_per_img=LIMIT)
+    return kind(backbone or pyramid(), CLASSES, **settings)
+
+
+def one_map():
+    backbone = nn.Sequential(nn.Conv2d(3, CHANNELS, 16, 16), nn.ReLU())
+    backbone.out_channels = CHANNELS
+    return rcnn(
+        FasterRCNN,
+        backbone,
+        rpn_anchor_generator=AnchorGenerator(((16, 48),), ((0.5, 1.0, 2.0),)),
+        box_roi_pool=MultiScaleRoIAlign(['0'], 7, 2),
+    )
 
 
 def dense(kind, **settings):
@@ -67,6 +80,7 @@ def ssd():
 MODELS = {
     'faster_rcnn': lambda: rcnn(FasterRCNN),
     'mask_rcnn': lambda: rcnn(MaskRCNN),
+    'one_map': one_map,
     'retinanet': retinanet,
     'fcos': fcos,
     'ssd': ssd,
@@ -90,7 +104,20 @@ def detector(name: str) -> nn.Module:
             nn.init.normal_(layer.weight, std=0.1)
             nn.init.zeros_(layer.bias)
     predict(model, *IMAGES)
+    for layer in model.modules():
+        if isinstance(layer, MultiScaleRoIAlign):
+            layer.scales = None  # a new detector does not know them
     return model
+
+
+class Blobs(nn.Module):
+    """Predict the logits of a smooth mask in each box, a larger one in each class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        line = torch.linspace(-1, 1, 28) ** 2
+        radii = torch.linspace(0.3, 0.8, CLASSES)[:, None, None]
+        shift = x.mean((1, 2, 3)).tanh()[:, None, None, None]
+        return 5 * (radii - line - line[:, None]) + shift
 
 
 class Prepared(nn.Module):

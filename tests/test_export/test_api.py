@@ -189,6 +189,13 @@ def test_checkpoint_of_another_model(checkpoint, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_head_that_predicts_otherwise(tmp_path):
+    cfg = classifier_config()
+    cfg.model.head.type = 'MultiLabelLinearClsHead'
+    with pytest.raises(ExportError, match='MultiLabelLinearClsHead .* as ClsHead of'):
+        export_model(cfg, None, tmp_path / 'model.onnx', shape=(32, 32))
+
+
 def test_classes_of_another_model(checkpoint, tmp_path):
     cfg = classifier_config()
     cfg.test_dataloader.dataset.metainfo.classes = ['a', 'b']

@@ -133,7 +133,7 @@ REFUSED = {
         ),
         'temperature=10000 only, got 20',
     ),
-    'head': (config(bbox_head=HEAD | dict(type=OtherHead)), 'the head OtherHead'),
+    'head': (config(bbox_head=HEAD | dict(type=OtherHead)), 'OtherHead cannot be'),
 }
 
 

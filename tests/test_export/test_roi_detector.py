@@ -36,7 +36,7 @@ def test_graph_of_finds_the_class():
     model = detector('mask_rcnn_fpn')
     graph = graph_of(model)
     assert type(graph) is RoIDetector
-    assert graph.metadata == dict(score_threshold=0.05, mask_threshold=0.5)
+    assert graph.metadata == dict(mask_threshold=0.5)
 
 
 def test_faster_rcnn_has_no_masks():

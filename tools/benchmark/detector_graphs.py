@@ -55,7 +55,7 @@ class DetectorWorkload:
             layer.weight *= DEVIATION / values.std()
         scores = (logits[1] * (DEVIATION / logits[1].std())).softmax(-1)[:, :-1]
         least = scores.flatten().topk(CANDIDATES + 1).values[-1]
-        self.model.metadata['score_threshold'] = least.item()
+        self.model.score_threshold = least.item()
 
     def prepare(self, which: str, memory_format: str):
         self.model.to(memory_format=FORMATS[memory_format])

@@ -2,39 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
+from mmdet.models.task_modules import (
+    AnchorGenerator,
+    DeltaXYWHBBoxCoder,
+    DistancePointBBoxCoder,
+)
 from torch import Tensor, nn
 
 from ..errors import ExportError
-
-CODERS = ('DeltaXYWHBBoxCoder', 'DistancePointBBoxCoder')
-
-
-def check_type(part: object, accepted: Sequence[str]):
-    """Raise an ExportError unless a part's class is one of mmdet's of these names.
-
-    Subclasses are refused, since they may predict in another way.
-    """
-    kind = type(part)
-    if kind.__name__ not in accepted or not kind.__module__.startswith('mmdet.'):
-        raise ExportError(
-            f'{kind.__name__} cannot be exported; accepted are {", ".join(accepted)} '
-            'of mmdet'
-        )
-
-
-def check_predict(model: nn.Module, base: type):
-    """Raise an ExportError unless a detector predicts as the class `base` does."""
-    names = 'predict', 'extract_feat'
-    if any(getattr(type(model), n, None) is not getattr(base, n) for n in names):
-        raise ExportError(
-            f'{type(model).__name__} cannot be exported; it does not predict as '
-            f'{base.__name__} does'
-        )
+from .parts import check_class
 
 
 def check_boxes(head: nn.Module):
     """Raise an ExportError if a head has other boxes or scores than the stock heads."""
-    check_type(head.bbox_coder, CODERS)
+    check_class(head.bbox_coder, DeltaXYWHBBoxCoder, DistancePointBBoxCoder)
     if head.bbox_coder.use_box_type:
         raise ExportError(f'{type(head).__name__}: `use_box_type` cannot be exported')
     if getattr(head.loss_cls, 'custom_cls_channels', False):
@@ -46,7 +27,7 @@ def check_boxes(head: nn.Module):
 
 def check_anchors(head: nn.Module):
     """Raise an ExportError if the anchors of a head cannot be exported."""
-    check_type(head.prior_generator, ['AnchorGenerator'])
+    check_class(head.prior_generator, AnchorGenerator)
     check_boxes(head)
 
 

@@ -3,7 +3,7 @@
 from mmpretrain.models.heads import ClsHead
 from torch import Tensor, nn
 
-from ..errors import ExportError
+from .parts import check_methods
 
 
 class Classifier(nn.Module):
@@ -22,13 +22,7 @@ class Classifier(nn.Module):
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        kind = type(model.head)
-        for name in ('predict', '_get_predictions'):
-            if getattr(kind, name, None) is not getattr(ClsHead, name):
-                raise ExportError(
-                    f'the head {kind.__name__} cannot be exported, since it does not '
-                    'predict as ClsHead of mmpretrain does'
-                )
+        check_methods(model.head, ClsHead, 'predict', '_get_predictions')
         self.backbone = model.backbone
         self.neck = model.neck
         self.head = model.head

@@ -1,21 +1,13 @@
 """Graphs of RetinaNet, ATSS and GFL with post-processing."""
 
 import torch
+from mmdet.models.dense_heads import ATSSHead, GFLHead, RetinaHead
 from torch import Tensor, nn
 
 from ..errors import ExportError
-from .anchors import (
-    check_anchors,
-    check_predict,
-    check_type,
-    class_scores,
-    is_large,
-    level_anchors,
-    rows,
-)
-from .nms import NMS, clip, indices, pad
-
-HEADS = ('RetinaHead', 'ATSSHead', 'GFLHead')
+from .anchors import check_anchors, class_scores, is_large, level_anchors, rows
+from .nms import NMS, clip, indices, stacked
+from .parts import check_class
 
 
 class DenseDetector(nn.Module):
@@ -36,12 +28,9 @@ class DenseDetector(nn.Module):
     output_names = ('dets', 'labels')
 
     def __init__(self, model: nn.Module):
-        from mmdet.models import SingleStageDetector
-
         super().__init__()
-        check_predict(model, SingleStageDetector)
         head = model.bbox_head
-        check_type(head, HEADS)
+        check_class(head, RetinaHead, ATSSHead, GFLHead)
         check_anchors(head)
         self.name = type(head).__name__
         self.config = head.test_cfg
@@ -50,9 +39,8 @@ class DenseDetector(nn.Module):
             raise ExportError(
                 f'`nms_pre` of {self.name} must be positive, got {self.nms_pre}'
             )
-        self.metadata = dict(score_threshold=self.config.get('score_thr', 0))
         self.nms = NMS(self.config.nms, self.config.max_per_img, self.name)
-        self.model = model.eval()
+        self.model = model
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, Tensor]:
         """Return the boxes with scores, and the labels, of the K best detections.
@@ -74,10 +62,7 @@ class DenseDetector(nn.Module):
             levels = [self._candidates(*level) for level in levels]
             candidates = map(torch.cat, zip(*levels, strict=True))
             found.append(self._detect(*candidates, size))
-        return tuple(
-            torch.stack([pad(x, self.nms.limit) for x in output])
-            for output in zip(*found, strict=True)
-        )
+        return stacked(found, self.nms.limit)
 
     def _candidates(self, maps, anchors: Tensor, stride) -> tuple[Tensor, ...]:
         """Return boxes, scores, labels and whether they count, at most `nms_pre`.
@@ -96,7 +81,7 @@ class DenseDetector(nn.Module):
         scores, index = scores.topk(min(self.nms_pre, len(scores)))
         labels = index % num_classes
         index = index // num_classes
-        valid = scores > self.metadata['score_threshold']
+        valid = scores > self.config.get('score_thr', 0)
         anchors = anchors[index]
         if self.name == 'GFLHead':
             anchors = head.anchor_center(anchors)

@@ -20,6 +20,7 @@ from mmattn.models.layers import DeformableDETRDecoder, DeformableDETREncoder
 from mmattn.models.layers.deformable_detr.decoder import refine
 
 from ..errors import ExportError
+from .parts import check_class
 
 # Modules of mmdet's transformer that ours computes. Others, such as another activation,
 # are refused.
@@ -79,11 +80,7 @@ class DeformableDETR(nn.Module):
     def __init__(self, model: nn.Module):
         super().__init__()
         self.head = model.bbox_head
-        if type(self.head) is not DeformableDETRHead:
-            raise ExportError(
-                f'the head {type(self.head).__name__} cannot be exported; a Deformable '
-                'DETR requires a DeformableDETRHead'
-            )
+        check_class(self.head, DeformableDETRHead)
         self.backbone = model.backbone
         self.neck = model.neck if model.with_neck else nn.Identity()
         if isinstance(model, MmdetDeformableDETR):
@@ -154,11 +151,7 @@ def check_transformer(model: MmdetDeformableDETR):
                     f'{type(module).__name__} of a Deformable DETR can be exported '
                     f'with {name}={value!r} only, got {given!r}'
                 )
-    if type(model.positional_encoding) is not SinePositionalEncoding:
-        raise ExportError(
-            f'{type(model.positional_encoding).__name__} cannot be exported; a '
-            'Deformable DETR requires a SinePositionalEncoding'
-        )
+    check_class(model.positional_encoding, SinePositionalEncoding)
 
 
 @torch.no_grad()

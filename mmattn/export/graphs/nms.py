@@ -1,6 +1,6 @@
 """Non-maximum suppression (NMS) for graphs, equal to mmcv's `batched_nms`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
@@ -74,6 +74,14 @@ class NMS:
 def pad(x: Tensor, length: int) -> Tensor:
     """Return `length` rows: those of x, then empty places."""
     return torch.cat([x, x.new_full((length, *x.shape[1:]), EMPTY)])[:length]
+
+
+def stacked(found: Sequence[Sequence[Tensor]], length: int) -> tuple[Tensor, ...]:
+    """Return each output of all images, padded to `length` rows."""
+    return tuple(
+        torch.stack([pad(x, length) for x in output])
+        for output in zip(*found, strict=True)
+    )
 
 
 def clip(boxes: Tensor, image_size: Tensor) -> Tensor:

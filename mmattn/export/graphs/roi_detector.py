@@ -1,28 +1,29 @@
 """Graphs of Faster, Mask and Cascade R-CNN with post-processing."""
 
 import torch
+from mmdet.models.dense_heads import RPNHead
+from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
+from mmdet.models.roi_heads.bbox_heads import (
+    BBoxHead,
+    ConvFCBBoxHead,
+    Shared2FCBBoxHead,
+    Shared4Conv1FCBBoxHead,
+)
+from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 from torch import Tensor, nn
 
 from ..errors import ExportError
 from .anchors import (
     check_anchors,
     check_boxes,
-    check_predict,
-    check_type,
     class_scores,
     is_large,
     level_anchors,
     rows,
 )
-from .nms import EMPTY, NMS, clip, indices, pad
+from .nms import EMPTY, NMS, clip, indices, pad, stacked
+from .parts import check_class
 from .roi_pool import check_extractor, pool
-
-BOX_HEADS = (
-    'BBoxHead',
-    'ConvFCBBoxHead',
-    'Shared2FCBBoxHead',
-    'Shared4Conv1FCBBoxHead',
-)
 
 
 class RoIDetector(nn.Module):
@@ -44,14 +45,11 @@ class RoIDetector(nn.Module):
     input_names = ('image', 'image_size')
 
     def __init__(self, model: nn.Module):
-        from mmdet.models import TwoStageDetector
-
         super().__init__()
-        check_predict(model, TwoStageDetector)
-        check_type(model.rpn_head, ['RPNHead'])
+        check_class(model.rpn_head, RPNHead)
         check_anchors(model.rpn_head)
         head = model.roi_head
-        check_type(head, ['StandardRoIHead', 'CascadeRoIHead'])
+        check_class(head, StandardRoIHead, CascadeRoIHead)
         if head.with_shared_head:
             raise ExportError('`shared_head` cannot be exported')
         self.stages = stages(head.bbox_roi_extractor, head.bbox_head)
@@ -68,10 +66,10 @@ class RoIDetector(nn.Module):
         rpn, rcnn = model.rpn_head.test_cfg, head.test_cfg
         self.rpn_nms = NMS(rpn.nms, rpn.max_per_img, 'RPNHead')
         self.nms = NMS(rcnn.nms, rcnn.max_per_img, type(head).__name__)
-        self.metadata = dict(score_threshold=rcnn.score_thr)
+        self.score_threshold = rcnn.score_thr
         if head.with_mask:
-            self.metadata['mask_threshold'] = rcnn.mask_thr_binary
-        self.model = model.eval()
+            self.metadata = dict(mask_threshold=rcnn.mask_thr_binary)
+        self.model = model
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, ...]:
         """Return boxes with scores, labels and masks of the K best detections.
@@ -96,10 +94,7 @@ class RoIDetector(nn.Module):
             if self.mask_stages:
                 maps = [x[i : i + 1] for x in features]
                 found[-1].append(self._masks(maps, dets[:, :4], labels))
-        return tuple(
-            torch.stack([pad(x, self.nms.limit) for x in output])
-            for output in zip(*found, strict=True)
-        )
+        return stacked(found, self.nms.limit)
 
     def _proposals(self, features, sizes) -> list[Tensor]:
         """Return the boxes with scores that the RPN proposes in each image, (P, 5)."""
@@ -163,7 +158,7 @@ class RoIDetector(nn.Module):
     def _detect(self, boxes, scores, deltas, exists, image_size):
         """Return the detections of one image among its proposals."""
         scores = scores[:, :-1]
-        valid = (scores > self.metadata['score_threshold']) & exists[:, None]
+        valid = (scores > self.score_threshold) & exists[:, None]
         proposal, labels = valid.nonzero().unbind(1)
         head = self.stages[-1][1]
         boxes = decode(head, boxes, deltas, image_size)[proposal, labels]
@@ -211,7 +206,9 @@ def decode(head, boxes: Tensor, deltas: Tensor, image_size: Tensor) -> Tensor:
 
 def check_box_head(head: nn.Module):
     """Raise an ExportError if a box head cannot be exported."""
-    check_type(head, BOX_HEADS)
+    check_class(
+        head, BBoxHead, ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead
+    )
     check_boxes(head)
     if not (head.with_cls and head.with_reg):
         raise ExportError(
@@ -222,6 +219,6 @@ def check_box_head(head: nn.Module):
 
 def check_mask_head(head: nn.Module):
     """Raise an ExportError if a mask head cannot be exported."""
-    check_type(head, ['FCNMaskHead'])
+    check_class(head, FCNMaskHead)
     if head.upsample_method == 'carafe':
         raise ExportError('FCNMaskHead cannot be exported with the upsampling carafe')

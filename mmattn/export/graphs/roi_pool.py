@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 
 import torch
+from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from ..errors import ExportError
-from .anchors import check_type
 from .nms import indices
+from .parts import check_class
 
 
 def check_extractor(extractor: nn.Module):
     """Raise an ExportError if a module pools regions in another way."""
-    check_type(extractor, ['SingleRoIExtractor'])
+    check_class(extractor, SingleRoIExtractor)
     for layer in extractor.roi_layers:
         if type(layer).__name__ != 'RoIAlign':
             raise ExportError(

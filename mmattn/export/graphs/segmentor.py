@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from mmattn.errors import UserError
 
 from ..errors import ExportError
+from .parts import check_methods
 
 OUTPUTS = ('logits', 'labels')
 
@@ -51,12 +52,7 @@ class Segmentor(nn.Module):
 
     def check_head(self, head: nn.Module):
         """Raise an ExportError unless the graph predicts as the head does."""
-        for name in ('predict', 'predict_by_feat'):
-            if getattr(type(head), name, None) is not getattr(BaseDecodeHead, name):
-                raise ExportError(
-                    f'the decode head {type(head).__name__} cannot be exported, since '
-                    'it does not predict as BaseDecodeHead of mmseg does'
-                )
+        check_methods(head, BaseDecodeHead, 'predict', 'predict_by_feat')
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         features = self.neck(self.backbone(image))

@@ -15,30 +15,15 @@ from torchvision.models.detection.anchor_utils import (
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork
-from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import MultiScaleRoIAlign
 
-from ..errors import ExportError
 from .anchors import rows
-from .nms import EMPTY, NMS, clip, indices, pad
+from .nms import EMPTY, NMS, clip, indices, pad, stacked
+from .parts import check_class
 
 MIN_SIDE = 1e-2  # pixels of a box; a constant in torchvision's RoIHeads
 # Any size gives a pooler the strides of its maps.
 SIDE = 256
-
-
-def check_parts(module: nn.Module, **accepted: type):
-    """Raise an ExportError unless parts of a module are of these classes.
-
-    Subclasses are refused, since they may predict in another way.
-    """
-    for name, kind in accepted.items():
-        part = getattr(module, name)
-        if type(part) is not kind:
-            raise ExportError(
-                f'{type(module).__name__}: `{name}` must be {kind.__name__} itself, '
-                f'got {type(part).__name__}'
-            )
 
 
 class Detector(nn.Module):
@@ -53,8 +38,7 @@ class Detector(nn.Module):
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        check_parts(model, transform=GeneralizedRCNNTransform)
-        self.model = model.eval()
+        self.model = model
 
     def features(self, image: Tensor) -> dict[str, Tensor]:
         """Return the maps of the backbone by their names."""
@@ -71,14 +55,6 @@ def grid_anchors(
     return generator.grid_anchors(sizes, [[H // h, W // w] for h, w in sizes])
 
 
-def stacked(found: Sequence[Sequence[Tensor]], limit: int) -> tuple[Tensor, ...]:
-    """Return the outputs of all images, each with `limit` places."""
-    return tuple(
-        torch.stack([pad(x, limit) for x in output])
-        for output in zip(*found, strict=True)
-    )
-
-
 class RCNN(Detector):
     """Detect objects with torchvision's `FasterRCNN` or `MaskRCNN`.
 
@@ -90,25 +66,25 @@ class RCNN(Detector):
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
-        check_parts(model, rpn=RegionProposalNetwork, roi_heads=RoIHeads)
         rpn, heads = model.rpn, model.roi_heads
-        check_parts(rpn, anchor_generator=AnchorGenerator)
-        self.poolers = ['box_roi_pool', *['mask_roi_pool'] * heads.has_mask()]
-        check_parts(heads, **dict.fromkeys(self.poolers, MultiScaleRoIAlign))
+        check_class(rpn, RegionProposalNetwork)
+        check_class(heads, RoIHeads)
+        check_class(rpn.anchor_generator, AnchorGenerator)
+        poolers = [heads.box_roi_pool, *[heads.mask_roi_pool] * heads.has_mask()]
         # The poolers learn the strides from their first maps.
         with torch.no_grad():
             channels = len(model.transform.image_mean)
             maps = self.features(torch.zeros(1, channels, SIDE, SIDE))
-            for name in self.poolers:
-                getattr(heads, name)(maps, [torch.zeros(0, 4)], [(SIDE, SIDE)])
+            for pooler in poolers:
+                check_class(pooler, MultiScaleRoIAlign)
+                pooler(maps, [torch.zeros(0, 4)], [(SIDE, SIDE)])
         settings = dict(iou_threshold=rpn.nms_thresh)
         self.rpn_nms = NMS(settings, rpn.post_nms_top_n(), 'RegionProposalNetwork')
         settings = dict(iou_threshold=heads.nms_thresh)
         self.nms = NMS(settings, heads.detections_per_img, 'RoIHeads')
-        self.metadata = dict(score_threshold=heads.score_thresh)
         if heads.has_mask():
             self.output_names = ('dets', 'labels', 'masks')
-            self.metadata['mask_threshold'] = 0.5
+            self.metadata = dict(mask_threshold=0.5)
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, ...]:
         """Return boxes with scores, labels and masks of the K best detections.
@@ -125,8 +101,7 @@ class RCNN(Detector):
         features = self.features(image)
         shapes = [(SIDE, SIDE)] * len(image)  # the poolers know the strides
         proposals = self._proposals(image, features, image_size)
-        boxes = [each[:, :4] for each in proposals]
-        regions = heads.box_head(heads.box_roi_pool(features, boxes, shapes))
+        regions = heads.box_head(heads.box_roi_pool(features, proposals, shapes))
         logits, deltas = heads.box_predictor(regions)
         scores = logits.softmax(-1).chunk(len(image))
         found = [
@@ -145,7 +120,7 @@ class RCNN(Detector):
         return dets, labels, masks.where((labels != EMPTY)[..., None, None], EMPTY)
 
     def _proposals(self, image, features, image_size) -> list[Tensor]:
-        """Return the boxes with scores that the RPN proposes in each image, (P, 5)."""
+        """Return the boxes that the RPN proposes in each image, shape (P, 4)."""
         rpn = self.model.rpn
         maps = list(features.values())
         anchors = grid_anchors(rpn.anchor_generator, image, maps)
@@ -165,16 +140,16 @@ class RCNN(Detector):
             valid = is_large(boxes, rpn.min_size) & (scores >= rpn.score_thresh)
             index = indices(valid)
             dets, _ = self.rpn_nms(boxes[index], scores[index], numbers[index])
-            proposals.append(pad(dets, self.rpn_nms.limit))
+            proposals.append(pad(dets[:, :4], self.rpn_nms.limit))
         return proposals
 
     def _detect(self, proposals, scores, deltas, image_size) -> tuple[Tensor, Tensor]:
         """Return the detections of one image among its proposals."""
-        coder = self.model.roi_heads.box_coder
-        boxes = coder.decode_single(deltas, proposals[:, :4])
+        heads = self.model.roi_heads
+        boxes = heads.box_coder.decode_single(deltas, proposals)
         boxes = clip(boxes.view(*scores.shape, 4), image_size)
-        valid = (scores > self.metadata['score_threshold']) & is_large(boxes, MIN_SIDE)
-        valid = valid & (proposals[:, 4:] > EMPTY)
+        # Empty places have no area.
+        valid = (scores > heads.score_thresh) & is_large(boxes, MIN_SIDE)
         proposal, labels = valid[:, 1:].nonzero().unbind(1)
         labels = labels + 1  # 0 is the background
         return self.nms(boxes[proposal, labels], scores[proposal, labels], labels)
@@ -191,10 +166,9 @@ class Dense(Detector):
         super().__init__(model)
         self.name = type(model).__name__
         kind = DefaultBoxGenerator if self.name == 'SSD' else AnchorGenerator
-        check_parts(model, anchor_generator=kind)
+        check_class(model.anchor_generator, kind)
         settings = dict(iou_threshold=model.nms_thresh)
         self.nms = NMS(settings, model.detections_per_img, self.name)
-        self.metadata = dict(score_threshold=model.score_thresh)
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, Tensor]:
         """Return the boxes with scores, and the labels, of the K best detections.
@@ -222,7 +196,7 @@ class Dense(Detector):
             )
             levels = [self._candidates(*level) for level in levels]
             boxes, values, labels = map(torch.cat, zip(*levels, strict=True))
-            index = indices(values > self.metadata['score_threshold'])
+            index = indices(values > self.model.score_thresh)
             boxes = clip(boxes[index], size)
             found.append(self.nms(boxes, values[index], labels[index]))
         return stacked(found, self.nms.limit)

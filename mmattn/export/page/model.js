@@ -251,7 +251,7 @@ function detections({ dets, labels, masks }, { size, original }, model) {
     const scale = [size[1] / original[1], size[0] / original[0]];
     for (let i = 0; i < labels.data.length; i++) {
         const label = Number(labels.data[i]), score = dets.data[i * 5 + 4];
-        if (label < 0 || score < (model.score_threshold ?? -Infinity)) continue;
+        if (label < 0) continue;
         const box = [0, 1, 2, 3].map((k) => dets.data[i * 5 + k] / scale[k % 2]);
         found.boxes.push(box);
         found.scores.push(score);
