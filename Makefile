@@ -17,7 +17,7 @@ LIBRARY := mmattn/ops/_extension.so
 
 .NOTPARALLEL:
 .PHONY: help env demo demo-seg demo-masks test test-all matrix docs lint bench bench-cpu \
-	bench-cpu-avx2 bench-onnx papers wheel clean
+	bench-onnx papers wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,8 +27,7 @@ help:
 	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
 	@echo "make test        run the fast tests; test-all: the slow ones too"
 	@echo "make matrix      run the fast tests on each supported PyTorch; takes an hour or more"
-	@echo "make bench       time the operators and models beside their peers, on the CPU, with"
-	@echo "                 its instructions (bench-cpu) and with AVX2 only (bench-cpu-avx2)"
+	@echo "make bench       time the operators and models beside their peers, on the CPU"
 	@echo "make papers      draw figures of the papers anew, from our counts"
 	@echo "make docs        build the documentation, build/docs/index.html, and run its tutorials"
 	@echo "make wheel       build dist/*.whl: one with the compiled CPU operators, one of Python"
@@ -112,54 +111,45 @@ lint: $(ALL)
 	$(BIN)/python -m tools.dev.check_paths
 	$(BIN)/python -m tools.dev.check_prose
 
-# Run it on an otherwise idle machine: the rows of a file are measured in turns. The speed
-# of a method beside another depends on the instruction set, so all of PyTorch runs twice. No
-# variable limits the instructions of ONNX Runtime.
-bench: bench-cpu bench-cpu-avx2 bench-onnx
+# The rows of a file are measured in turns, and most of them by the clock of the processor,
+# which other programs disturb less. AVX2, as other instructions change which method is
+# faster. No variable limits those of ONNX Runtime.
+bench: bench-cpu bench-onnx
 
-bench-cpu: SET := cpu
-bench-cpu-avx2: SET := cpu_avx2
-bench-cpu-avx2: export ATEN_CPU_CAPABILITY := avx2
-bench-cpu-avx2: export ONEDNN_MAX_CPU_ISA := AVX2
-bench-cpu-avx2: export MKL_ENABLE_INSTRUCTIONS := AVX2
+bench-cpu: export OMP_NUM_THREADS := 1
+bench-cpu: export ATEN_CPU_CAPABILITY := avx2
+bench-cpu: export ONEDNN_MAX_CPU_ISA := AVX2
+bench-cpu: export MKL_ENABLE_INSTRUCTIONS := AVX2
 
-bench-cpu bench-cpu-avx2: env
-	$(BIN)/python -m tools.benchmark.op --csv $(BENCH)/landmark_attention_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op structure_aware_attention --rounds 3 \
-		--csv $(BENCH)/structure_aware_attention_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op structure_aware_attention_stages \
-		--batch 8 --rounds 3 --csv $(BENCH)/structure_aware_attention_stages_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op lisa_block --batch 4 --rounds 3 \
-		--csv $(BENCH)/lisa_block_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op masked_attention --batch 2 --rounds 3 \
-		--csv $(BENCH)/masked_attention_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op neighborhood_attention --rounds 3 \
-		--csv $(BENCH)/neighborhood_attention_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op deformable_attention --rounds 3 \
-		--csv $(BENCH)/deformable_attention_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op deformable_attention --rounds 3 \
-		--sides 7 14 28 56 --csv $(BENCH)/deformable_attention_224_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op ms_deform_attn --rounds 3 \
-		--csv $(BENCH)/ms_deform_attn_$(SET).csv
-	$(BIN)/python -m tools.benchmark.op ms_deform_attn_decoder \
-		--csv $(BENCH)/ms_deform_attn_decoder_$(SET).csv
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.benchmark.model --preset maps \
-		--csv $(BENCH)/maps_$(SET).csv
-	$(BIN)/python -m tools.benchmark.model --csv $(BENCH)/models_$(SET).csv
-	$(BIN)/python -m tools.benchmark.model --set mait --batch 4 --rounds 3 \
-		--csv $(BENCH)/models_mait_$(SET).csv
-	$(BIN)/python -m tools.benchmark.model --set pvt_dat --batch 4 --rounds 3 \
-		--csv $(BENCH)/models_pvt_dat_$(SET).csv
-	$(BIN)/python -m tools.benchmark.model --set sizes --batch 4 --rounds 3 \
-		--csv $(BENCH)/models_sizes_$(SET).csv
-	$(BIN)/python -m tools.benchmark.model --set compiled --compile --batch 4 --rounds 3 \
-		--csv $(BENCH)/models_compiled_$(SET).csv
-	$(BIN)/python -m tools.benchmark.train_step --csv $(BENCH)/train_step_$(SET).csv
-	$(BIN)/python -m tools.benchmark.train_step --size 800 1333 --batch 1 --rounds 3 \
+TIME_OP := $(BIN)/python -m tools.benchmark.op --clock cpu --rounds 3 --seconds 0.05
+
+bench-cpu: env
+	$(TIME_OP) landmark_attention --sides 14 56 84 --memory-limit 2 \
+		--csv $(BENCH)/landmark_attention_cpu.csv
+	$(TIME_OP) structure_aware_attention --sides 14 56 84 --memory-limit 2 \
+		--csv $(BENCH)/structure_aware_attention_cpu.csv
+	$(TIME_OP) masked_attention --sides 14 56 200x334 --memory-limit 2 \
+		--csv $(BENCH)/masked_attention_cpu.csv
+	$(TIME_OP) neighborhood_attention --sides 14 56 200x334 \
+		--csv $(BENCH)/neighborhood_attention_cpu.csv
+	$(TIME_OP) deformable_attention --sides 14 50x84 \
+		--csv $(BENCH)/deformable_attention_cpu.csv
+	$(TIME_OP) ms_deform_attn --sides 25x42 50x84 \
+		--csv $(BENCH)/ms_deform_attn_cpu.csv
+	$(TIME_OP) ms_deform_attn_decoder --sides 25x42 100x167 \
+		--csv $(BENCH)/ms_deform_attn_decoder_cpu.csv
+	$(BIN)/python -m tools.benchmark.model --preset maps --csv $(BENCH)/maps_cpu.csv
+	$(BIN)/python -m tools.benchmark.model --clock cpu --batch 2 --rounds 3 \
+		--csv $(BENCH)/models_cpu.csv
+	$(BIN)/python -m tools.benchmark.train_step --batch 1 --rounds 3 \
+		--csv $(BENCH)/train_step_cpu.csv
+	$(BIN)/python -m tools.benchmark.train_step --size 480 800 --batch 1 --rounds 2 \
 		--config configs/deformable_detr/r50_50e_coco.py --whole-models \
 		--peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py \
-		--csv $(BENCH)/train_step_deformable_detr_$(SET).csv
-	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_$(SET).csv
+		--csv $(BENCH)/train_step_deformable_detr_cpu.csv
+	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_attention_cpu.csv \
+		$(BENCH)/ms_deform_*_cpu.csv $(BENCH)/models_cpu.csv $(BENCH)/maps_cpu.csv \
+		$(BENCH)/train_step_*cpu.csv
 	$(BIN)/python -m tools.dev.generate_model_pages
 
 bench-onnx: env

@@ -176,7 +176,7 @@ def test_first_stage_is_that_of_the_network():
 def test_stages_of_deformable_attention(side, heads, keys, tables):
     operator = operators.load('deformable_attention')
     *ours, plain = operator.cases(side, 1, 'cpu', torch.float32)
-    assert [case.tensors[4].shape[1] for case in ours[::3]] == tables
+    assert list(dict.fromkeys(case.tensors[4].shape[1] for case in ours)) == tables
     assert all(case.tensors[1].shape == (1, keys, heads, 32) for case in ours)
     assert plain.tensors[0].shape[1:] == ours[0].tensors[0].shape[1:]
 
@@ -298,14 +298,6 @@ def test_table_has_the_lower_speed_of_two_sets_and_the_share_of_peak(tmp_path):
     ]
     paths[1].unlink()
     assert '| `a` | 20.0 | 1.50 | 4.1 | 61% |' in speed_table(paths[0])
-
-
-@pytest.mark.parametrize('params, seconds', [(20, 2.0), (45, 4.5), (9, 0.9)])
-def test_time_at_equal_parameters(params, seconds):
-    at = model.seconds_at
-    assert at(params, [(30, 3.0), (10, 1.0), (40, 4.0)]) == pytest.approx(seconds)
-    assert at(7, [(10, 1.0), (40, 4.0)]) is at(51, [(10, 1.0), (40, 4.0)]) is None
-    assert at(10, [(10, 1.0)]) is None
 
 
 def test_step_rows_are_complete(tmp_path):

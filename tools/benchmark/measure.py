@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from mmattn.terminal import positive, print_table
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ('float32', 'float16', 'bfloat16')
 QUICK = dict(rounds=2, seconds=1e-3)
+CLOCKS = {'wall': timer, 'cpu': time.process_time}
 MIB = 2**20
 EPILOG = """
 The column isa of a csv is the instruction set in use on the CPU, such as AVX512, or
@@ -94,8 +96,7 @@ def interleave(
     """Time calls in turns, each for at least `seconds` in each of the rounds.
 
     Args:
-        clock: returns seconds. `time.process_time` counts those of the CPU, which other
-            programs disturb less; of several threads it is the sum.
+        clock: returns seconds, see `CLOCKS`.
     """
     timers = {
         name: Timer(
@@ -317,6 +318,16 @@ def make_parser(
         '--quick', action='store_true', help='something small, to see that it runs'
     )
     return parser
+
+
+def add_clock(parser: argparse.ArgumentParser):
+    parser.add_argument(
+        '--clock',
+        default='wall',
+        choices=CLOCKS,
+        help='cpu: seconds of the CPU, which other programs disturb less; of several '
+        'threads it is the sum',
+    )
 
 
 def add_size(parser: argparse.ArgumentParser, default: list[int] | None):

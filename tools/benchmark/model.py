@@ -1,7 +1,6 @@
 """Time whole models beside their peers: inference and training step, peak memory.
 
     python -m tools.benchmark.model --csv docs/benchmarks/models_cpu.csv
-    python -m tools.benchmark.model --set mait --csv models_mait_cpu.csv
     python -m tools.benchmark.model --preset mait_table_5 --device cuda
     OMP_NUM_THREADS=1 python -m tools.benchmark.model --preset maps --csv maps_cpu.csv
 
@@ -18,20 +17,16 @@ Every model, ours too, gets the memory format that is faster for it, in either p
 a short trial before; models in `CONTIGUOUS` keep that. --memory-format sets one for the
 others, --compile compiles all with torch.compile, --amp-dtype runs all under autocast.
 On CUDA, cuDNN tries its kernels.
-`speedup` is the speed over that of the baseline. `speedup_at_params` is that over the
-baseline's family at the same number of parameters, between whose sizes the logarithm of
-the speed is interpolated. It is empty with one size, or more than a quarter beyond the
-sizes. FLOPs are multiply-accumulates of one image (`mmattn.analysis`), with hard masks
-credited. `product_share` is the rate of multiply-accumulates in inference over that of
-a matrix product of the same dtype and device, timed in the same rounds.
+`speedup` is the speed over that of the baseline. FLOPs are multiply-accumulates of one
+image (`mmattn.analysis`), with hard masks credited. `product_share` is the rate of
+multiply-accumulates in inference over that of a matrix product of the same dtype and
+device, timed in the same rounds.
 """
 
 import argparse
 import contextlib
 import functools
-import math
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,21 +42,11 @@ from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 
 SETS = {
-    'tiny': 'ivit_t ivit_s ivit_b lisanet_s hylisanet_s swin_tiny_patch4_window7_224 '
-    'caformer_s18 convnext_tiny pvt_v2_b2 maxvit_tiny_tf_224 davit_tiny '
-    'efficientvit_b2 fastvit_sa12 resnet50',
-    # Three sizes, for speed at equal parameters.
-    'sizes': 'ivit_t ivit_s ivit_b hmait_t hmait_s lisanet_s lisanet_b hylisanet_s '
-    'hylisanet_b swin_tiny_patch4_window7_224 swin_small_patch4_window7_224 '
-    'swin_base_patch4_window7_224 convnext_tiny convnext_small convnext_base',
-    # Few enough to compile them all.
-    'compiled': 'ivit_t hmait_t lisanet_s pvtv2_b2 swin_tiny_patch4_window7_224 '
-    'convnext_tiny pvt_v2_b2 resnet50',
+    'tiny': 'ivit_t hmait_t lisanet_s hylisanet_s pvtv2_b2 dat_t datpp_t pvt_v2_b2 '
+    'swin_tiny_patch4_window7_224 convnext_tiny caformer_s18 resnet50',
     # Table 5 of MaiT's paper.
     'mait': 'hmait_t hmait_s mait_xs mait_s swin_tiny_patch4_window7_224 '
     'swin_small_patch4_window7_224',
-    # Ours beside timm's own PVTv2-b2, and beside Swin-T, which DAT starts from.
-    'pvt_dat': 'pvtv2_b2 pvt_v2_b2 pvt_s dat_t datpp_t swin_tiny_patch4_window7_224',
     # As a detector has them.
     'maps': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
     'mmattn_lisanet_hybrid_small mmattn_pvt_v2_b2 mmattn_dat_plus_plus_tiny resnet50 '
@@ -102,13 +87,10 @@ FORMATS = {
 NUM_CLASSES = 1000
 DROP_PATH = 0.1
 # Training them with channels last corrupts the process's memory: PyTorch 2.15 on a CPU.
-CONTIGUOUS = ('fastvit_sa12', 'fastvit_sa36', 'fastvit_ma36')
-WITHOUT_DROP_PATH = ('efficientvit_b2',)  # timm's has no such argument
-CLOCKS = {'wall': measure.timer, 'cpu': time.process_time}
+CONTIGUOUS = ('fastvit_sa36', 'fastvit_ma36')
 PRODUCT = 'matrix product'
 PRODUCT_SIDE = 2048
 QUICK_SIZE = 64
-REACH = 1.25  # beyond the sizes of a family
 
 
 def config_of(name: str) -> Path | None:
@@ -142,9 +124,7 @@ def create(name: str, size: tuple[int, int], maps: bool = False) -> nn.Module:
     options = {'img_size': size} if fixed else {}
     if maps:
         options['features_only'] = True
-    if name not in WITHOUT_DROP_PATH:
-        options['drop_path_rate'] = DROP_PATH
-    return timm.create_model(name, **options)
+    return timm.create_model(name, drop_path_rate=DROP_PATH, **options)
 
 
 class Workload:
@@ -201,24 +181,9 @@ def fastest_format(workload: Workload, which: str, args: argparse.Namespace) -> 
         workload.prepare(which, name)
         calls = {name: workload.run(which)}
         taken |= measure.interleave(
-            calls, rounds=1, seconds=args.seconds, clock=CLOCKS[args.clock]
+            calls, rounds=1, seconds=args.seconds, clock=measure.CLOCKS[args.clock]
         )
     return min(taken, key=lambda name: taken[name].median)
-
-
-def seconds_at(params: int, family: list[tuple[int, float]]) -> float | None:
-    """Return the time at a number of parameters, by the (params, seconds) of a family.
-
-    Logarithms are interpolated, and extrapolated by a quarter.
-    """
-    family = sorted(family)
-    if len(family) < 2:
-        return None
-    if not family[0][0] / REACH <= params <= family[-1][0] * REACH:
-        return None
-    index = max(1, min(sum(p < params for p, _ in family), len(family) - 1))
-    (p0, t0), (p1, t1) = family[index - 1 : index + 1]
-    return t0 * (t1 / t0) ** (math.log(params / p0) / math.log(p1 / p0))
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict]:
@@ -241,14 +206,12 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
         calls[PRODUCT] = matrix_product(args)
         measure.progress(f'all in turns, {which}')
         times = measure.interleave(
-            calls, rounds=args.rounds, seconds=args.seconds, clock=CLOCKS[args.clock]
+            calls,
+            rounds=args.rounds,
+            seconds=args.seconds,
+            clock=measure.CLOCKS[args.clock],
         )
         product = PRODUCT_SIDE**3 / times.pop(PRODUCT).median
-        family = [
-            (sizes[name].params, times[name].median)
-            for name in times
-            if name.split('_')[0] == args.baseline.split('_')[0]
-        ]
         for name, workload in workloads.items():
             workload.model.zero_grad(set_to_none=True)
             peak = measure.peak_memory(calls[name], args.device)
@@ -258,7 +221,6 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
                 'pass': which,
                 'images_per_s': measure.rounded(args.batch / times[name].median),
                 **times[name].columns(times.get(args.baseline)),
-                'speedup_at_params': '',
                 'peak_mib': measure.rounded(peak / measure.MIB),
                 'params_m': measure.rounded(sizes[name].params / 1e6),
                 'flops_g': measure.rounded(sizes[name].flops / 1e9),
@@ -268,10 +230,6 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
             if which == 'inference':
                 rate = sizes[name].flops * args.batch / times[name].median
                 row['product_share'] = measure.rounded(rate / product, 3)
-            equal = seconds_at(sizes[name].params, family)
-            if equal is not None:
-                speedup = equal / times[name].median
-                row['speedup_at_params'] = measure.rounded(speedup, 3)
             yield row
 
 
@@ -296,12 +254,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         '--maps', action='store_true', help='of all stages, in place of classes'
     )
     parser.add_argument('--passes', nargs='+', default=PASSES, choices=PASSES)
-    parser.add_argument(
-        '--clock',
-        default='wall',
-        choices=CLOCKS,
-        help='cpu: seconds of the CPU, for one thread on a machine with other work',
-    )
+    measure.add_clock(parser)
     parser.add_argument('--compile', action='store_true')
     parser.add_argument('--amp-dtype', choices=['float16', 'bfloat16'])
     args = measure.parse(parser, argv, PRESETS)

@@ -196,7 +196,12 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
             notes = check(run, which, dtype)
             calls = {c.method: functools.partial(c.run, which) for c in run}
-            times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
+            times = measure.interleave(
+                calls,
+                rounds=args.rounds,
+                seconds=args.seconds,
+                clock=measure.CLOCKS[args.clock],
+            )
             baseline, extra = times.get(operator.BASELINE), {}
             if rates is not None:
                 extra = on_device(operator, run, which, problem, args, rates)
@@ -234,6 +239,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         help=f'one of {", ".join(OPERATORS)}, or a .py file with the same interface',
     )
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
+    measure.add_clock(parser)
     parser.add_argument(
         '--batch',
         type=positive,
@@ -282,6 +288,7 @@ def main(argv: list[str] | None = None) -> int:
             operator=args.operator,
             batch='/'.join(map(str, args.batch)),
             dtype=args.dtype,
+            clock=args.clock,
             baseline=args.module.BASELINE,
         )
     return 0

@@ -24,7 +24,6 @@ OPERATORS = (
     'ms_deform_attn_decoder',
     'neighborhood_attention',
     'structure_aware_attention',
-    'structure_aware_attention_stages',
     'vit_block',
 )
 

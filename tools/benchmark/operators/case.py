@@ -88,14 +88,21 @@ def random_grad(shape: Sequence[int], device: str, dtype: torch.dtype) -> Tensor
     return torch.randn(shape, generator=generator).to(device, dtype)
 
 
+def backends_of(name: str, *tensors: Tensor | None) -> list[str]:
+    """Return the backends of an operator that support a call, fastest first."""
+    operator = OPERATORS[name]
+    rejected = operator.unsupported(*tensors)
+    return [backend for backend in operator.backends if backend not in rejected]
+
+
 def ours(
     name: str,
     call: Callable[..., Tensor],
     tensors: list[Tensor],
     grad: Tensor,
     missing: int = 0,
-) -> tuple[Case, Case]:
-    """Return cases of an operator as dispatched and of its definition.
+) -> list[Case]:
+    """Return a case of each backend of an operator, then that of its definition.
 
     Args:
         name: the operator's name.
@@ -103,13 +110,14 @@ def ours(
         missing: number of the operator's last tensors that are None.
     """
     definition = f'{name} (definition)'
-    backend = OPERATORS[name].choose(*tensors, *[None] * missing)
 
     def on(backend):
         return lambda *tensors: call(*tensors, backend=backend)
 
-    method = f'{name} ({backend})'
-    return (
-        Case(method, on(None), tensors, grad, same_as=definition),
+    return [
+        *(
+            Case(f'{name} ({each})', on(each), tensors, grad, same_as=definition)
+            for each in backends_of(name, *tensors, *[None] * missing)
+        ),
         Case(definition, on('reference'), tensors, grad),
-    )
+    ]

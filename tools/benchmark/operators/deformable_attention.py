@@ -63,10 +63,10 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         options = dict(table_size=size, dtype=dtype, device=device)
         q, *others = make_deformable_inputs(**sizes, **options)
         tensors = leaves([q.contiguous(), *others])  # what a projection makes
-        dispatched, definition = ours(OPERATOR, call, tensors, grad)
+        *backends, definition = ours(OPERATOR, call, tensors, grad)
         by_flex = Case(flex.METHOD, flex.deformable(grid), tensors, grad)
         for case, changes in (
-            (dispatched, common),
+            *((case, common) for case in backends),
             (definition, common | dict(needs=needs)),
             (by_flex, common | flex.options(device)),
         ):

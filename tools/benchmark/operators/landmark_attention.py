@@ -32,13 +32,13 @@ def cases(side: Side, batch: int, device: str, dtype) -> list[Case]:
     # The paper's dense interaction mixes M heads to M, and in the dtype of the maps.
     square = leaves(w[:HEADS, :HEADS].detach().to(dtype) for w in mixing)
     grad = random_grad(qkv[0].shape, device, dtype)
-    dispatched, definition = ours(OPERATOR, landmark_attention, inputs, grad)
-    plain = f'{dispatched.method}, no interaction'
+    *backends, definition = ours(OPERATOR, landmark_attention, inputs, grad)
+    plain = dict(tensors=inputs[:5], same_as=None)
     maps, dense = (batch, N, HEADS, dtype), 'dense_attention'
     mixed = [*qkv, *square], grad, map_bytes(*maps, interaction=True)
     return [
-        dispatched,
-        replace(dispatched, method=plain, tensors=inputs[:5], same_as=None),
+        *backends,
+        *(replace(c, method=f'{c.method}, no interaction', **plain) for c in backends),
         definition,
         Case(BASELINE, sdpa, qkv, grad),
         Case(dense, dense_attention, qkv, grad, map_bytes(*maps)),

@@ -78,7 +78,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     def unfold(q, k, v):
         return unfold_attention(q, k, v, grid)
 
-    dispatched, definition = ours(OPERATOR, call, qkv, grad, missing=2)
+    *backends, definition = ours(OPERATOR, call, qkv, grad, missing=2)
     pairs = batch * HEADS * N**2
     full = dict(exponentials=by_pass((1, 2), pairs))
     map_bytes = pairs * max(4, dtype.itemsize)
@@ -93,8 +93,8 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     )
     copies = by_pass(UNFOLD_COPIES, q.numel() * dtype.itemsize)
     made = [
-        dispatched,
-        Case('unfold', unfold, qkv, grad, needs=copies, same_as=dispatched.method),
+        *backends,
+        Case('unfold', unfold, qkv, grad, needs=copies, same_as=definition.method),
     ]
     if device != 'cpu' or N <= CPU_TOKENS['full']:
         made += [
@@ -104,7 +104,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         ]
     if device != 'cpu' or N <= CPU_TOKENS['soft']:
         held = by_pass(SOFT_MAPS, map_bytes)
-        quadratic = dispatched, replace(definition, needs=held), by_flex
+        quadratic = *backends, replace(definition, needs=held), by_flex
         for case in quadratic:
             same_as = case.same_as and f'{case.same_as}, soft'
             changes = dict(tensors=soft, same_as=same_as, **full)

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from mmattn.compat import IMPLEMENTATION
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
-from mmattn.ops.operator import OPERATORS
 
-from .case import Case, Side, by_pass, grid_of, leaves
+from .case import Case, Side, backends_of, by_pass, grid_of, leaves
 
 OPERATOR = 'ms_deform_attn'
 SIDES = (13, 21), (25, 42), (50, 84), (100, 167)
@@ -74,10 +73,7 @@ def cases_of_queries(
         return lambda value, *others: function(value, maps, *others, backend=backend)
 
     made = []
-    operator = OPERATORS[OPERATOR]
-    for name in operator.backends:
-        if name in operator.unsupported(*plain, None):
-            continue
+    for name in backends_of(OPERATOR, *plain, None):
         method, by_plain = f'{OPERATOR} ({name})', on(ms_deform_attn, name)
         by_fused = on(fused_ms_deform_attn, name)
         made += [

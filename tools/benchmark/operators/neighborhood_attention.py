@@ -64,10 +64,10 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     tensors = leaves(make_neighborhood_inputs(**sizes, dtype=dtype, device=device))
     q = tensors[0]
     grad = random_grad(q.shape, device, dtype)
-    dispatched, definition = ours(OPERATOR, neighborhood_attention, tensors, grad)
+    *backends, definition = ours(OPERATOR, neighborhood_attention, tensors, grad)
     float_bytes = max(4, dtype.itemsize)
     copies = by_pass(COPIES, q.numel() * KERNEL**2 * float_bytes)
-    made = [dispatched, replace(definition, needs=copies)]
+    made = [*backends, replace(definition, needs=copies)]
     if device != 'cpu' or prod(grid) <= CPU_TOKENS:
         pairs = batch * HEADS * prod(grid) ** 2
         common = dict(tensors=tensors, grad=grad, same_as=definition.method)

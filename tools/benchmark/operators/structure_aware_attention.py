@@ -19,7 +19,6 @@ from .dense import dense_attention, map_bytes, sdpa
 
 OPERATOR = 'structure_aware_attention'
 SIDES = (7, 14, 28, 56, 84)
-DEFINITION = 'structure_aware_attention (definition)'
 RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
 CHANNELS, PATTERNS = 192, 16
@@ -39,32 +38,18 @@ def dft_flops(side: Side, batch: int, channels: int, patterns: int) -> dict[str,
     return by_pass((1, 2), 2 * transforms * H * half * (4 * H + 2 * W))
 
 
-def operator_cases(
-    side: Side,
-    batch: int,
-    device: str,
-    dtype: torch.dtype,
-    *,
-    channels: int,
-    patterns: int,
-) -> list[Case]:
-    """Return cases of the operator as dispatched, and of its definition."""
-    sizes = dict(B=batch, M=channels // WIDTH, D=WIDTH, K=patterns)
-    options = dict(grid=grid_of(side), dtype=dtype, device=device)
-    inputs = leaves(make_structure_aware_inputs(**sizes, **options))
-    grad = random_grad(inputs[0].shape, device, dtype)
-    dispatched, definition = ours(OPERATOR, structure_aware_attention, inputs, grad)
-    flops = dft_flops(side, batch, channels, patterns)
-    return [replace(dispatched, dft_flops=flops), definition]
-
-
 def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    sizes = dict(channels=CHANNELS, patterns=PATTERNS)
-    made = operator_cases(side, batch, device, dtype, **sizes)
-    qkv, grad = made[0].tensors[:3], made[0].grad
-    needs = map_bytes(batch, prod(grid_of(side)), CHANNELS // WIDTH, dtype)
+    grid, heads = grid_of(side), CHANNELS // WIDTH
+    sizes = dict(grid=grid, B=batch, M=heads, D=WIDTH, K=PATTERNS)
+    inputs = leaves(make_structure_aware_inputs(**sizes, dtype=dtype, device=device))
+    qkv = inputs[:3]
+    grad = random_grad(qkv[0].shape, device, dtype)
+    *backends, definition = ours(OPERATOR, structure_aware_attention, inputs, grad)
+    flops = dft_flops(side, batch, CHANNELS, PATTERNS)
+    needs = map_bytes(batch, prod(grid), heads, dtype)
     return [
-        *made,
+        *(replace(case, dft_flops=flops) for case in backends),
+        definition,
         Case(BASELINE, sdpa, qkv, grad),
         Case('dense_attention', dense_attention, qkv, grad, needs=needs),
     ]
