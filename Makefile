@@ -122,34 +122,29 @@ bench-cpu: export ONEDNN_MAX_CPU_ISA := AVX2
 bench-cpu: export MKL_ENABLE_INSTRUCTIONS := AVX2
 
 TIME_OP := $(BIN)/python -m tools.benchmark.op --clock cpu --rounds 3 --seconds 0.05
+EAGER_OP := $(TIME_OP) --no-compiled
 
 bench-cpu: env
-	$(TIME_OP) landmark_attention --sides 14 56 84 --memory-limit 2 \
-		--csv $(BENCH)/landmark_attention_cpu.csv
-	$(TIME_OP) structure_aware_attention --sides 14 56 84 --memory-limit 2 \
+	$(EAGER_OP) landmark_attention --sides 14 28 56 --csv $(BENCH)/landmark_attention_cpu.csv
+	$(EAGER_OP) structure_aware_attention --sides 14 28 56 \
 		--csv $(BENCH)/structure_aware_attention_cpu.csv
-	$(TIME_OP) masked_attention --sides 14 56 200x334 --memory-limit 2 \
+	$(EAGER_OP) masked_attention --sides 14 56 200x334 \
 		--csv $(BENCH)/masked_attention_cpu.csv
 	$(TIME_OP) neighborhood_attention --sides 14 56 200x334 \
 		--csv $(BENCH)/neighborhood_attention_cpu.csv
-	$(TIME_OP) deformable_attention --sides 14 50x84 \
+	$(EAGER_OP) deformable_attention --sides 14 50x84 \
 		--csv $(BENCH)/deformable_attention_cpu.csv
-	$(TIME_OP) ms_deform_attn --sides 25x42 50x84 \
-		--csv $(BENCH)/ms_deform_attn_cpu.csv
-	$(TIME_OP) ms_deform_attn_decoder --sides 25x42 100x167 \
+	$(TIME_OP) ms_deform_attn --sides 25x42 50x84 --csv $(BENCH)/ms_deform_attn_cpu.csv
+	$(EAGER_OP) ms_deform_attn_decoder --sides 25x42 100x167 \
 		--csv $(BENCH)/ms_deform_attn_decoder_cpu.csv
 	$(BIN)/python -m tools.benchmark.model --preset maps --csv $(BENCH)/maps_cpu.csv
-	$(BIN)/python -m tools.benchmark.model --clock cpu --batch 2 --rounds 3 \
+	$(BIN)/python -m tools.benchmark.model --clock cpu --batch 1 --rounds 3 \
 		--csv $(BENCH)/models_cpu.csv
 	$(BIN)/python -m tools.benchmark.train_step --batch 1 --rounds 3 \
 		--csv $(BENCH)/train_step_cpu.csv
-	$(BIN)/python -m tools.benchmark.train_step --size 480 800 --batch 1 --rounds 2 \
-		--config configs/deformable_detr/r50_50e_coco.py --whole-models \
-		--peers mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py \
-		--csv $(BENCH)/train_step_deformable_detr_cpu.csv
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_attention_cpu.csv \
 		$(BENCH)/ms_deform_*_cpu.csv $(BENCH)/models_cpu.csv $(BENCH)/maps_cpu.csv \
-		$(BENCH)/train_step_*cpu.csv
+		$(BENCH)/train_step_cpu.csv
 	$(BIN)/python -m tools.dev.generate_model_pages
 
 bench-onnx: env

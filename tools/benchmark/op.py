@@ -62,8 +62,10 @@ PRESETS = {  # the protocols of papers
 DEFINITION = '(definition)'
 
 
-def cases_of(operator: ModuleType, which: str, problem: tuple) -> list[Case]:
-    """Return the cases that support a pass, with the compiled definitions."""
+def cases_of(
+    operator: ModuleType, which: str, problem: tuple, compiled: bool = True
+) -> list[Case]:
+    """Return the cases that support a pass, with the compiled ones if `compiled`."""
     cases = list(operator.cases(*problem))
     # Inductor generates no code for the complex numbers of Fourier transforms.
     for case in cases[:]:
@@ -76,11 +78,12 @@ def cases_of(operator: ModuleType, which: str, problem: tuple) -> list[Case]:
             )
             cases.append(dataclasses.replace(case, **changes))
     device = problem[2]
-    compiler = device != 'cpu' or shutil.which(os.environ.get('CXX', 'g++'))
+    if device == 'cpu' and not shutil.which(os.environ.get('CXX', 'g++')):
+        compiled = False
     return [
         case
         for case in cases
-        if which in case.passes and (compiler or not case.compiled)
+        if which in case.passes and (compiled or not case.compiled)
     ]
 
 
@@ -142,7 +145,7 @@ def on_device(
     copies = [{case.method: case for case in cases}]
     inputs = max(case.least_bytes('forward') for case in cases)
     while len(copies) < graphs.num_copies(inputs):
-        again = cases_of(operator, which, problem)
+        again = cases_of(operator, which, problem, args.compiled)
         copies.append({case.method: case for case in again})
     columns, replays = {}, {}
     for name in copies[0]:
@@ -190,7 +193,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
         problem = (side, batch, args.device, dtype)
         for which in PASSES:
             torch.compiler.reset()  # there is a limit to the shapes of a function
-            cases = cases_of(operator, which, problem)
+            cases = cases_of(operator, which, problem, args.compiled)
             limit = memory_limit(args)
             run = [case for case in cases if case.needs.get(which, 0) <= limit]
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
@@ -240,6 +243,12 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
     measure.add_clock(parser)
+    parser.add_argument(
+        '--no-compiled',
+        action='store_false',
+        dest='compiled',
+        help='leave out FlexAttention and compiled definitions, which take minutes',
+    )
     parser.add_argument(
         '--batch',
         type=positive,
