@@ -10,6 +10,8 @@ import torch
 from mmengine.config import Config
 
 from mmattn.models import HMaiT
+from mmattn.ops import extension
+from mmattn.ops.operator import OPERATORS, Operator
 from mmattn.registry import MODELS
 from tools.benchmark import measure, model, op, operators, plot
 from tools.benchmark.tolerances import assert_close, run_with_grads
@@ -67,6 +69,39 @@ def test_operator_rows_are_complete(tmp_path, name):
         assert float(row['speedup']) == 1 if is_baseline else float(row['speedup']) > 0
     for (method, tokens, which), peak in peaks.items():  # a backward is timed
         assert peak < peaks.get((method, tokens, f'{which}+backward'), peak + 1)
+
+
+@pytest.mark.parametrize(
+    'name', [name for name in OPERATORS if name in operators.OPERATORS]
+)
+def test_a_row_has_the_backend_that_it_names(monkeypatch, name):
+    chosen, choose = [], Operator.choose
+
+    def note(self, *tensors, requested=None):
+        chosen.append(requested)
+        return choose(self, *tensors, requested=requested)
+
+    monkeypatch.setattr(Operator, 'choose', note)
+    cases = operators.load(name).cases(4, 1, 'cpu', torch.float32)
+    named = [re.search(rf'^{name} \((\w+)\)', case.method) for case in cases]
+    for case, found in zip(cases, named, strict=True):
+        if found:
+            chosen.clear()
+            case.run('forward')
+            assert chosen == [found[1].replace('definition', 'reference')]
+    cpp = OPERATORS[name].backends.get('cpp')
+    expected = {'torch', 'definition'} | (
+        {'cpp'} if cpp and not extension.UNAVAILABLE else set()
+    )
+    assert {found[1] for found in named if found} == expected
+
+
+def test_compiled_methods_may_be_left_out():
+    operator = operators.load('neighborhood_attention')
+    problem = 'forward', (7, 1, 'cpu', torch.float32)
+    every, rest = (op.cases_of(operator, *problem, compiled) for compiled in (1, 0))
+    assert [c.method for c in every if not c.compiled] == [c.method for c in rest]
+    assert op.parse_args([]).compiled and not op.parse_args(['--no-compiled']).compiled
 
 
 def test_what_needs_too_much_is_skipped(tmp_path):
@@ -284,20 +319,20 @@ def test_models_of_a_gpu_need_no_package_of_openmmlab(monkeypatch):
     assert model.count(network, (64, 64)).params == pytest.approx(3.67e6, rel=1e-3)
 
 
-def test_table_has_the_lower_speed_of_two_sets_and_the_share_of_peak(tmp_path):
-    paths = tmp_path / 'm.csv', tmp_path / 'm_avx2.csv'
-    for path, speedup in zip(paths, (1.5, 1.2), strict=True):
-        row = dict(model='a', params_m=20.04, speedup=speedup, flops_g=4.1)
-        row |= {'pass': 'inference', 'product_share': 0.614}
-        measure.write_csv(path, [row, row | dict(model='b', speedup=2)], {})
-    lines = speed_table(paths[0]).splitlines()
-    assert lines[0] == '| model | parameters (M) | inference | FLOPs (G) | of peak |'
+def test_table_has_speeds_and_the_share_of_peak():
+    row = dict(model='a', params_m='20.04', speedup='1.2', flops_g='4.1')
+    row |= {'pass': 'inference', 'product_share': '0.614'}
+    step = {'pass': 'training step', 'product_share': ''}
+    rows = [row, row | dict(model='b', speedup='2')]
+    rows += [each | step | dict(speedup='0.5') for each in rows]
+    lines = speed_table(rows).splitlines()
+    assert lines[0] == (
+        '| model | parameters (M) | inference | training step | FLOPs (G) | of peak |'
+    )
     assert lines[2:] == [
-        '| `b` | 20.0 | 2.00 | 4.1 | 61% |',
-        '| `a` | 20.0 | 1.20 | 4.1 | 61% |',
+        '| `b` | 20.0 | 2.00 | 0.50 | 4.1 | 61% |',
+        '| `a` | 20.0 | 1.20 | 0.50 | 4.1 | 61% |',
     ]
-    paths[1].unlink()
-    assert '| `a` | 20.0 | 1.50 | 4.1 | 61% |' in speed_table(paths[0])
 
 
 def test_step_rows_are_complete(tmp_path):

@@ -24,9 +24,9 @@ def write(path: Path, rows: list[dict], **about) -> list[dict]:
     return plot.read(path)
 
 
-def operator_rows(methods: list[str], scale: float = 1) -> list[dict]:
+def operator_rows(methods: list[str]) -> list[dict]:
     return [
-        dict(method=m, tokens=n, ms=scale * i * n, peak_mib=i + n) | {'pass': which}
+        dict(method=m, tokens=n, ms=i * n, peak_mib=i + n) | {'pass': which}
         for i, m in enumerate(methods, start=1)
         for n in (49, 3136)
         for which in operators.PASSES
@@ -53,33 +53,28 @@ def test_ours_are_solid_and_peers_dashed(operator):
     assert widths == sorted(set(widths), reverse=True)
 
 
-def test_lines_show_both_instruction_sets(tmp_path):
-    methods = ['deformable_attention (cpu)', 'scaled_dot_product_attention']
-    about = dict(operator='deformable_attention')
-    sets = [
-        write(tmp_path / name, operator_rows(methods, scale), isa=isa, **about)
-        for name, scale, isa in (('a.csv', 1, 'AVX512'), ('b.csv', 7, 'AVX2'))
-    ]
-    figure = plot.draw_scaling(sets)
-    panels = [(sets[0], 'ms'), (sets[1], 'ms'), (sets[0], 'peak_mib')]
-    assert len(figure.axes) == 6
+def test_lines_show_time_and_memory(tmp_path):
+    methods = ['deformable_attention (cpp)', 'scaled_dot_product_attention']
+    about = dict(operator='deformable_attention', isa='AVX2')
+    rows = write(tmp_path / 'a.csv', operator_rows(methods), **about)
+    figure = plot.draw_scaling(rows)
+    assert len(figure.axes) == 4
     for i, axis in enumerate(figure.axes):
-        rows, column = panels[i // 2]
         for line in axis.lines:
             expected = [
-                float(row[column])
+                float(row[('ms', 'peak_mib')[i // 2]])
                 for row in rows
                 if row['method'] == line.get_label()
                 and row['pass'] == operators.PASSES[i % 2]
             ]
             assert list(line.get_ydata()) == expected and len(expected) == 2
     labels = [axis.get_ylabel() for axis in figure.axes[::2]]
-    assert labels == ['time (ms), AVX512', 'time (ms), AVX2', 'peak memory (MiB)']
+    assert labels == ['time (ms)', 'peak memory (MiB)']
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == [*methods, 'solid: mmattn', 'dashed: peers']
-    lines = plot.captions(sets).splitlines()
-    assert ['AVX512' in lines[0], 'AVX2' in lines[1]] == [True, True]
-    assert 'adds no position bias' in lines[2]
+    lines = plot.caption(rows).splitlines()
+    assert lines[0].startswith('M, AVX2, 2 threads, float32')
+    assert 'adds no position bias' in lines[1]
     plot.plt.close(figure)
 
 
@@ -89,7 +84,7 @@ def test_ratios_are_those_of_the_bars(tmp_path):
         dict(model='swin', images_per_s=12.98, speedup=1, params_m=28),
     ]
     rows = [row | {'pass': which} for which in 'ab' for row in rows]
-    figure = plot.draw_throughput([write(tmp_path / 'm.csv', rows, baseline='swin')])
+    figure = plot.draw_throughput(write(tmp_path / 'm.csv', rows, baseline='swin'))
     for axis in figure.axes:
         assert texts(axis) == ['24.8  (1.91x)', '13  (1.00x)']
     owners = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -101,10 +96,10 @@ def test_ratios_are_those_of_the_bars(tmp_path):
     ]
     plot.plt.close(figure)
     rows = [rows[0] | dict(product_share='0.614'), rows[1] | dict(product_share='')]
-    sets = [write(tmp_path / 'm.csv', rows, baseline='swin', threads=1, clock='cpu')]
-    figure = plot.draw_throughput(sets)
+    rows = write(tmp_path / 'm.csv', rows, baseline='swin', threads=1, clock='cpu')
+    figure = plot.draw_throughput(rows)
     assert texts(figure.axes[0]) == ['24.8  (1.91x), 61% of peak', '13  (1.00x)']
-    assert plot.captions(sets).startswith('M, 1 thread, CPU time, float32, batch 1')
+    assert plot.caption(rows).startswith('M, 1 thread, CPU time, float32, batch 1')
     plot.plt.close(figure)
 
 
@@ -115,44 +110,15 @@ def test_a_step_is_labeled_with_the_length_of_its_bar(tmp_path):
         dict(zip(phases, (5, 4000, 7000, 900), strict=True), config='theirs'),
     ]
     rows = [row | {'step_ms': 10000.0, 'speedup': 1.01} for row in rows]
-    figure = plot.draw_phases([write(tmp_path / 's.csv', rows, baseline='theirs')])
+    figure = plot.draw_phases(write(tmp_path / 's.csv', rows, baseline='theirs'))
     labels = texts(figure.axes[0])
     assert labels == ['9,005 ms  (1.32x)', '11,905 ms  (1.00x)']
     plot.plt.close(figure)
 
 
-def test_the_second_set_has_no_picture_of_its_own(tmp_path):
-    methods = ['landmark_attention (cpu)', 'unfold']
-    about = dict(operator='landmark_attention')
-    first, second = tmp_path / 'x_cpu.csv', tmp_path / 'x_cpu_avx2.csv'
-    write(second, operator_rows(methods), **about)
-    assert plot.draw(second) == [tmp_path / 'x_cpu.png']
-    write(first, operator_rows(methods), **about)
-    assert plot.draw(first) == plot.draw(second) == [tmp_path / 'x_cpu.png']
+def test_a_picture_is_beside_its_csv(tmp_path):
+    path = tmp_path / 'x_cpu.csv'
+    write(path, operator_rows(['unfold']), operator='landmark_attention')
+    assert plot.draw(path) == tmp_path / 'x_cpu.png'
     with Image.open(tmp_path / 'x_cpu.png') as picture:
         assert picture.mode == 'P'
-
-
-def test_three_sizes_of_the_baseline_have_a_second_picture(tmp_path):
-    speeds = {
-        'ivit_t': (27, 20),
-        'swin_small_x': (50, 9),
-        'swin_tiny_x': (28, 15),
-        'swin_base_x': (88, 6),
-    }
-    rows = [
-        {'model': name, 'params_m': params, 'images_per_s': speed, 'pass': 'inference'}
-        for name, (params, speed) in speeds.items()
-    ]
-    path = tmp_path / 'm_cpu.csv'
-    write(path, rows[:3], baseline='swin_tiny_x')
-    assert plot.draw(path) == [tmp_path / 'm_cpu.png']
-    sets = [write(path, rows, baseline='swin_tiny_x')]
-    assert plot.draw(path) == [tmp_path / 'm_cpu.png', tmp_path / 'm_cpu_params.png']
-    (axis,) = plot.draw_sizes(sets).axes
-    assert axis.collections[0].get_offsets().tolist() == [
-        list(p) for p in speeds.values()
-    ]
-    assert sorted(axis.lines[0].get_xdata()) == [28, 50, 88]  # the baseline's
-    assert texts(axis) == list(speeds)
-    plot.plt.close('all')

@@ -3,16 +3,13 @@
     python -m tools.benchmark.plot docs/benchmarks/*.csv
 
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
-method; what `model.py` and `train_step.py` wrote becomes bars. The rows of `x_cpu.csv`
-and those of `x_cpu_avx2.csv`, measured with AVX2 only, share the picture `x_cpu.png`.
-Ratios are those of the drawn values; `of peak` is the rate of multiply-accumulates over
-that of a matrix product in the same run. Where the baseline's family has three sizes,
-there is a second picture, `x_cpu_params.png`: images a second against the parameters.
+method; what `model.py` and `train_step.py` wrote becomes bars. Ratios are those of the
+drawn values; `of peak` is the rate of multiply-accumulates over that of a matrix
+product in the same run.
 """
 
 import argparse
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
@@ -23,16 +20,12 @@ from tools.benchmark.measure import read_csv
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
-SECOND_SET = '_avx2'
-SIDES = 'left', 'right'  # that labels of peers and of ours are aligned to
-MIN_SIZES = 3  # of a family, for a picture of speed against size
 MAX_LABEL = 40  # longer ones stand in two columns
 # timm's PVT v2 is `pvt_v2_`.
 OUR_NAMES = (
@@ -86,42 +79,23 @@ def size_of(row: dict) -> str:
     return size if 'x' in size else f'{size} x {size}'
 
 
-def titled(title: str, rows: list[dict]) -> str:
-    isa = rows[0].get('isa', '')
-    several = ' ' in isa  # one for each library, too long for the same line
-    return ('\n' if several else ', ').join(filter(None, (title, isa)))
-
-
-def captions(sets: list[list[dict]]) -> str:
+def caption(rows: list[dict]) -> str:
     """Describe the machine and the versions that the numbers come from."""
-    lines = []
-    for row, *_ in sets:
-        count = row['threads']
-        about = row['machine'], row.get('isa')
-        about += ('1 thread' if count == '1' else f'{count} threads',)
-        about += ('CPU time' if row.get('clock') == 'cpu' else '',)
-        about += row['dtype'], f'batch {row["batch"]}', f'torch {row["torch"]}'
-        about += f'commit {row["commit"]}', row['date']
-        lines.append(', '.join(filter(None, about)))
-    lines.append(NOTES.get(sets[0][0].get('operator'), ''))
-    return '\n'.join(dict.fromkeys(filter(None, lines)))
+    row = rows[0]
+    count = row['threads']
+    about = row['machine'], row.get('isa')
+    about += ('1 thread' if count == '1' else f'{count} threads',)
+    about += ('CPU time' if row.get('clock') == 'cpu' else '',)
+    about += row['dtype'], f'batch {row["batch"]}', f'torch {row["torch"]}'
+    about += f'commit {row["commit"]}', row['date']
+    note = NOTES.get(row.get('operator'), '')
+    return '\n'.join(filter(None, (', '.join(filter(None, about)), note)))
 
 
-def grid_of_axes(num_rows: int, passes: int, height: float, **options):
-    """Return a figure with axes, shape (rows, passes)."""
-    options |= dict(figsize=(11, height), squeeze=False)
-    return plt.subplots(num_rows, passes, **options)
-
-
-def passes_of(sets: list[list[dict]]) -> list[str]:
-    return list(dict.fromkeys(row['pass'] for row in sets[0]))
-
-
-def panels(axes, sets: list[list[dict]]) -> Iterator[tuple[Axes, str, list[dict]]]:
-    """Yield each axis of models with its title and its rows, of a set and a pass."""
-    for line, rows in zip(axes, sets, strict=True):
-        for axis, which in zip(line, passes_of(sets), strict=True):
-            yield axis, which, [row for row in rows if row['pass'] == which]
+def of_passes(rows: list[dict]) -> dict[str, list[dict]]:
+    """Return the rows of each pass."""
+    passes = dict.fromkeys(row['pass'] for row in rows)
+    return {which: [row for row in rows if row['pass'] == which] for which in passes}
 
 
 def styles_of(methods: list[str], operator: str) -> dict[str, dict]:
@@ -154,23 +128,21 @@ def label_log(axis: Axis):
     axis.set_tick_params(which='minor', labelsize=7)
 
 
-def draw_scaling(sets: list[list[dict]]) -> Figure:
-    """Draw time of each instruction set, and memory, against the tokens."""
-    passes = passes_of(sets)
-    methods = list(dict.fromkeys(row['method'] for rows in sets for row in rows))
-    styles = styles_of(methods, sets[0][0]['operator'])
-    lines = [(rows, 'ms', titled('time (ms)', rows)) for rows in sets]
-    lines.append((sets[0], 'peak_mib', 'peak memory (MiB)'))
-    height = 1.5 + 3 * len(lines)
-    shared = dict(sharex=True, sharey='row')
-    figure, axes = grid_of_axes(len(lines), len(passes), height, **shared)
-    tokens = sorted({int(row['tokens']) for rows in sets for row in rows})
-    for line, (rows, column, label) in zip(axes, lines, strict=True):
+def draw_scaling(rows: list[dict]) -> Figure:
+    """Draw time and memory against the tokens."""
+    styles = styles_of(
+        list(dict.fromkeys(row['method'] for row in rows)), rows[0]['operator']
+    )
+    passes = of_passes(rows)
+    shared = dict(figsize=(11, 7.5), squeeze=False, sharex=True, sharey='row')
+    figure, axes = plt.subplots(2, len(passes), **shared)
+    for line, (column, label) in zip(
+        axes, (('ms', 'time (ms)'), ('peak_mib', 'peak memory (MiB)')), strict=True
+    ):
         line[0].set_ylabel(label)
-        for axis, which in zip(line, passes, strict=True):
-            of_pass = [row for row in rows if row['pass'] == which and row[column]]
+        for axis, of_pass in zip(line, passes.values(), strict=True):
             for method, style in styles.items():
-                found = [row for row in of_pass if row['method'] == method]
+                found = [r for r in of_pass if r['method'] == method and r[column]]
                 x, y = numbers(found, 'tokens'), numbers(found, column)
                 axis.plot(x, y, label=method, **style)
             axis.set(xscale='log', yscale='log')
@@ -178,6 +150,7 @@ def draw_scaling(sets: list[list[dict]]) -> Figure:
             label_log(axis.yaxis)
     for axis, which in zip(axes[0], passes, strict=True):
         axis.set_title(which)
+    tokens = sorted({int(row['tokens']) for row in rows})
     for axis in axes[-1]:
         axis.set_xlabel('tokens')
         axis.set_xticks(tokens, [f'{n:,}' for n in tokens], rotation=30)
@@ -196,19 +169,13 @@ def with_ratio(value: float, baseline: float | None, text: str) -> str:
     return text if baseline is None else f'{text}  ({value / baseline:.2f}x)'
 
 
-def add_owners(figure: Figure):
-    """Say which color is whose."""
-    owners = [Patch(color=OURS, label='mmattn'), Patch(color=PEERS, label='peers')]
-    figure.legend(handles=owners, loc='outside upper center', ncols=2)
-
-
-def draw_throughput(sets: list[list[dict]]) -> Figure:
-    """Draw images per second of each model, pass and instruction set."""
-    models = {row['model'] for rows in sets for row in rows}
-    height = 1 + len(sets) * (0.7 + 0.32 * len(models))
-    shared = dict(sharey='row', sharex='col')
-    figure, axes = grid_of_axes(len(sets), len(passes_of(sets)), height, **shared)
-    for axis, which, found in panels(axes, sets):
+def draw_throughput(rows: list[dict]) -> Figure:
+    """Draw images per second of each model and pass."""
+    passes = of_passes(rows)
+    height = 1.7 + 0.32 * len({row['model'] for row in rows})
+    options = dict(figsize=(11, height), squeeze=False, sharey=True)
+    figure, axes = plt.subplots(1, len(passes), **options)
+    for axis, (which, found) in zip(axes[0], passes.items(), strict=True):
         names, speeds = [r['model'] for r in found], numbers(found, 'images_per_s')
         colors = [OURS if is_ours(name) else PEERS for name in names]
         bars = axis.barh(names, speeds, color=colors)
@@ -221,75 +188,34 @@ def draw_throughput(sets: list[list[dict]]) -> Figure:
         ]
         axis.bar_label(bars, labels, padding=3, fontsize=8)
         axis.margins(x=0.4 if any(shares) else 0.25)
-        axis.set_title(titled(f'{which}, {size_of(found[0])}', found))
-    for line in axes:
-        line[0].invert_yaxis()
-    for axis in axes[-1]:
+        axis.set_title(f'{which}, {size_of(found[0])}')
         axis.set_xlabel('images a second')
-    add_owners(figure)
+    axes[0, 0].invert_yaxis()
+    owners = [Patch(color=OURS, label='mmattn'), Patch(color=PEERS, label='peers')]
+    figure.legend(handles=owners, loc='outside upper center', ncols=2)
     return figure
 
 
-def draw_sizes(sets: list[list[dict]]) -> Figure:
-    """Draw images per second against the parameters of each model."""
-    figure, axes = grid_of_axes(len(sets), len(passes_of(sets)), 4.5 * len(sets))
-    for axis, which, found in panels(axes, sets):
-        x, y = zip(*sorted(family_line(found)), strict=True)
-        axis.plot(x, y, color=PEERS, linewidth=1, zorder=0)
-        x, y = numbers(found, 'params_m'), numbers(found, 'images_per_s')
-        ours = [is_ours(row['model']) for row in found]
-        axis.scatter(x, y, color=[OURS if mine else PEERS for mine in ours])
-        for row, mine, *point in zip(found, ours, x, y, strict=True):
-            side = dict(xytext=(-6 if mine else 6, -3), ha=SIDES[mine])
-            place = dict(textcoords='offset points', fontsize=8, **side)
-            label, color = row['model'].split('_patch')[0], OURS if mine else PEERS
-            axis.annotate(label, point, color=color, **place)
-        axis.set(xscale='log', yscale='log', ylabel='images a second')
-        axis.set_title(titled(which, found))
-        axis.set_xlabel('parameters (millions)')
-        axis.margins(x=0.25)
-        for each in (axis.xaxis, axis.yaxis):
-            label_log(each)
-        axis.grid(which='both', alpha=0.2)
-    add_owners(figure)
-    return figure
-
-
-def family_line(rows: list[dict]) -> list[tuple[float, float]]:
-    """Return the points of the baseline's family, by which others are compared."""
-    family = rows[0]['baseline'].split('_')[0]
-    rows = [row for row in rows if row['model'].split('_')[0] == family]
-    return list(
-        zip(numbers(rows, 'params_m'), numbers(rows, 'images_per_s'), strict=True)
-    )
-
-
-def draw_phases(sets: list[list[dict]]) -> Figure:
+def draw_phases(rows: list[dict]) -> Figure:
     """Draw the phases of a training step as a stacked bar."""
-    height = 1 + len(sets) * (0.6 + 0.5 * len(sets[0]))
-    figure, axes = grid_of_axes(len(sets), 1, height, sharex=True)
-    for axis, rows in zip(axes[:, 0], sets, strict=True):
-        names, start = [row['config'] for row in rows], [0.0] * len(rows)
-        for column, color in PHASES.items():
-            width = numbers(rows, column)
-            label = column.removesuffix('_ms')
-            bars = axis.barh(names, width, left=start, color=color, label=label)
-            start = [a + b for a, b in zip(start, width, strict=True)]
-        steps = dict(zip(names, start, strict=True))
-        baseline = steps.get(rows[0]['baseline'])
-        labels = [
-            with_ratio(1 / step, baseline and 1 / baseline, f'{text_of(step)} ms')
-            for step in start
-        ]
-        axis.bar_label(bars, labels, padding=3, fontsize=8)
-        axis.margins(x=0.25)
-        axis.invert_yaxis()
-        axis.set_title(rows[0].get('isa', ''))
-        axis.xaxis.set_major_formatter('{x:,.0f}')
-    size = size_of(sets[0][0])
-    axes[-1, 0].set_xlabel(f'milliseconds of a training step, {size}')
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc='outside upper center', ncols=len(PHASES))
+    figure, axis = plt.subplots(figsize=(11, 1.6 + 0.5 * len(rows)))
+    names, start = [row['config'] for row in rows], [0.0] * len(rows)
+    for column, color in PHASES.items():
+        width = numbers(rows, column)
+        label = column.removesuffix('_ms')
+        bars = axis.barh(names, width, left=start, color=color, label=label)
+        start = [a + b for a, b in zip(start, width, strict=True)]
+    baseline = dict(zip(names, start, strict=True)).get(rows[0]['baseline'])
+    labels = [
+        with_ratio(1 / step, baseline and 1 / baseline, f'{text_of(step)} ms')
+        for step in start
+    ]
+    axis.bar_label(bars, labels, padding=3, fontsize=8)
+    axis.margins(x=0.25)
+    axis.invert_yaxis()
+    axis.xaxis.set_major_formatter('{x:,.0f}')
+    axis.set_xlabel(f'milliseconds of a training step, {size_of(rows[0])}')
+    figure.legend(loc='outside upper center', ncols=len(PHASES))
     return figure
 
 
@@ -321,22 +247,15 @@ def save(figure: Figure, note: str, path: Path) -> Path:
     return path
 
 
-def draw(path: Path) -> list[Path]:
-    """Draw one csv file with that of the second set, and return the paths of the pngs.
+def draw(path: Path) -> Path:
+    """Draw a csv file, and return the path of the png.
 
     Raises:
-        ValueError: a file has no rows, or none of the benchmarks wrote it.
+        ValueError: the file has no rows, or none of the benchmarks wrote it.
     """
-    first = path.with_stem(path.stem.removesuffix(SECOND_SET))
-    paths = [first, first.with_stem(first.stem + SECOND_SET)]
-    sets = [read(each) for each in paths if each == path or each.is_file()]
-    draw_sets = next(kind for column, kind in KINDS.items() if column in sets[0][0])
-    drawn = [save(draw_sets(sets), captions(sets), first.with_suffix('.png'))]
-    has_params = draw_sets is draw_throughput and 'params_m' in sets[0][0]
-    if has_params and len(dict(family_line(sets[0]))) >= MIN_SIZES:
-        out_file = first.with_name(f'{first.stem}_params.png')
-        drawn.append(save(draw_sizes(sets), captions(sets), out_file))
-    return drawn
+    rows = read(path)
+    draw_rows = next(kind for column, kind in KINDS.items() if column in rows[0])
+    return save(draw_rows(rows), caption(rows), path.with_suffix('.png'))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -345,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument('csv', nargs='+', type=Path, help='csv files')
     for path in parser.parse_args(argv).csv:
-        print('\n'.join(f'wrote {drawn}' for drawn in draw(path)))
+        print(f'wrote {draw(path)}')
     return 0
 
 

@@ -18,7 +18,6 @@ from the csv files of `docs/benchmarks`, channels and diagrams from the models.
 """
 
 import argparse
-import csv
 import fnmatch
 import os
 import re
@@ -38,6 +37,7 @@ from mmattn.analysis.paper_tables import recipes
 from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.published import config_of, published_files
+from tools.benchmark.measure import read_csv
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages
 from tools.dev.start_tables import start_table
@@ -136,37 +136,23 @@ def configs(patterns: list[str]) -> str:
     return markdown(rows)
 
 
-@cache
-def measurements() -> tuple[dict, ...]:
-    """Return the rows of the benchmarks of models, each with its file's name."""
-    rows = []
-    for path in sorted(BENCHMARKS.glob('models*_cpu*.csv')):
-        with open(path, newline='') as file:
-            rows += [row | {'file': path.name} for row in csv.DictReader(file)]
-    return tuple(row for row in rows if row.get('compiled') != 'True')
-
-
 def speed(names: list[str]) -> str:
     """Return the measured images per second of models, beside the baseline's."""
-    found = {}
-    for row in measurements():
+    passes = {}
+    for row in read_csv(BENCHMARKS / 'models_cpu.csv'):
         if row['model'] in names:
-            key = row['file'], row['model'], row['size'], row['machine'], row['date']
-            found.setdefault(key, {})[row['pass']] = row
-    if not found:
+            passes.setdefault(row['model'], {})[row['pass']] = row
+    if not passes:
         raise UserError(f'the benchmarks have none of {names}')
     head = ['model', 'pixels', 'inference (images/s)', 'beside Swin-T']
-    head += ['training step (images/s)', 'beside Swin-T', 'on', 'file']
+    head += ['training step (images/s)', 'beside Swin-T', 'on']
     rows = [head]
-    for (file, model, size, machine, date), passes in found.items():
-        first = next(iter(passes.values()))
-        row = [model, f'{size} x {size}']
-        for name in ('inference', 'training step'):
-            measured = passes.get(name, {})
-            row += [measured.get('images_per_s', ''), measured.get('speedup', '')]
-        isa = f', {first["isa"]}' if first.get('isa') else ''
-        link = f'[{file}](../benchmarks/{file})'
-        rows.append([*row, f'{machine}{isa}, {date}', link])
+    for model, of in passes.items():
+        first = of['inference']
+        row = [model, f'{first["size"]} x {first["size"]}']
+        for which in ('inference', 'training step'):
+            row += [of[which]['images_per_s'], of[which]['speedup']]
+        rows.append([*row, f'{first["machine"]}, {first["isa"]}, {first["date"]}'])
     return markdown(rows)
 
 
@@ -218,32 +204,29 @@ def duration(seconds: float) -> str:
 def training(patterns: list[str]) -> str:
     """Return measured steps times the iterations of the schedule, with the product."""
     rows = [['config', 'step', 'images', 'epochs', 'steps', 'time', 'on']]
-    for path in sorted(BENCHMARKS.glob('train_step*_cpu.csv')):
-        with open(path, newline='') as file:
-            measured = list(csv.DictReader(file))
-        for row in measured:
-            name = row['config']
-            found = [m for m in matching([name]) if m['Config'].startswith('configs/')]
-            if not found or not any(fnmatch.fnmatch(name, p) for p in patterns):
-                continue
-            cfg = load(ROOT / found[0]['Config'])
-            epochs, batch = cfg.train_cfg.max_epochs, int(row['batch'])
-            keeps = cfg.train_dataloader.dataset.get('filter_cfg') or {}
-            images = COCO_WITH_OBJECTS if keeps.get('filter_empty_gt') else COCO
-            steps = images * epochs / batch
-            step = float(row['step_ms']) / 1e3
-            rows.append(
-                [
-                    f'`{name}`, {row["size"]} pixels',
-                    f'{step:.2f} s',
-                    str(batch),
-                    str(epochs),
-                    f'{images:,} x {epochs} / {batch} = {steps:,.0f}',
-                    f'{step:.2f} s x {steps:,.0f} = {duration(step * steps)}',
-                    f'{row["machine"]}, {row["isa"]}, {row["threads"]} threads, '
-                    f'{row["date"]}',
-                ]
-            )
+    for row in read_csv(BENCHMARKS / 'train_step_cpu.csv'):
+        name = row['config']
+        found = [m for m in matching([name]) if m['Config'].startswith('configs/')]
+        if not found or not any(fnmatch.fnmatch(name, p) for p in patterns):
+            continue
+        cfg = load(ROOT / found[0]['Config'])
+        epochs, batch = cfg.train_cfg.max_epochs, int(row['batch'])
+        keeps = cfg.train_dataloader.dataset.get('filter_cfg') or {}
+        images = COCO_WITH_OBJECTS if keeps.get('filter_empty_gt') else COCO
+        steps = images * epochs / batch
+        step = float(row['step_ms']) / 1e3
+        rows.append(
+            [
+                f'`{name}`, {row["size"]} pixels',
+                f'{step:.2f} s',
+                str(batch),
+                str(epochs),
+                f'{images:,} x {epochs} / {batch} = {steps:,.0f}',
+                f'{step:.2f} s x {steps:,.0f} = {duration(step * steps)}',
+                f'{row["machine"]}, {row["isa"]}, {row["threads"]} threads, '
+                f'{row["date"]}',
+            ]
+        )
     return markdown(rows)
 
 

@@ -74,30 +74,22 @@ def run_table(folder: Path) -> str:
     return markdown(rows)
 
 
-def speed_table(path: Path) -> str:
-    """Return a table of speeds over the baseline's, from the csv file of a benchmark.
-
-    A figure is the lower of those with both instruction sets, if both were measured.
-    """
-    speeds, params, shares = {}, {}, {}
-    paths = path, path.with_stem(f'{path.stem}_avx2')
-    for each in filter(Path.is_file, paths):
-        with each.open(newline='') as file:
-            for row in csv.DictReader(file):
-                params[row['model']] = float(row['params_m'])
-                key = row['model'], row['pass']
-                speeds.setdefault(key, []).append(float(row['speedup']))
-                if share := row.get('product_share'):
-                    shares[row['model']] = row['flops_g'], f'{float(share):.0%}'
-    passes = list(dict.fromkeys(which for _, which in speeds))
-    rows = [['model', 'parameters (M)', *passes]]
-    if shares:
-        rows[0] += ['FLOPs (G)', 'of peak']
-    for model in sorted(params, key=lambda model: -min(speeds[model, passes[0]])):
-        figures = [f'{min(speeds[model, which]):.2f}' for which in passes]
-        figures += shares.get(model, ())
-        rows.append([f'`{model}`', f'{params[model]:.1f}', *figures])
-    return markdown(rows)
+def speed_table(rows: list[dict]) -> str:
+    """Return a table of speeds over the baseline's, from rows of `model.py`."""
+    passes = list(dict.fromkeys(row['pass'] for row in rows))
+    models = {}
+    for row in rows:
+        models.setdefault(row['model'], {})[row['pass']] = row
+    table = [['model', 'parameters (M)', *passes, 'FLOPs (G)', 'of peak']]
+    for model, of in sorted(
+        models.items(), key=lambda model: -float(model[1][passes[0]]['speedup'])
+    ):
+        first = of[passes[0]]
+        speeds = [f'{float(of[which]["speedup"]):.2f}' for which in passes]
+        share = f'{float(first["product_share"]):.0%}'
+        params = f'{float(first["params_m"]):.1f}'
+        table.append([f'`{model}`', params, *speeds, first['flops_g'], share])
+    return markdown(table)
 
 
 def runtime_table(rows: list[dict]) -> str:
@@ -148,4 +140,4 @@ def csv_table(path: Path) -> str:
         return memory_table(rows)
     if 'form' in rows[0]:
         return operator_table(rows)
-    return speed_table(path)
+    return speed_table(rows)
