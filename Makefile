@@ -130,9 +130,9 @@ bench-cpu: env
 		--csv $(BENCH)/structure_aware_attention_cpu.csv
 	$(EAGER_OP) masked_attention --sides 14 56 200x334 \
 		--csv $(BENCH)/masked_attention_cpu.csv
-	$(TIME_OP) neighborhood_attention --sides 14 56 200x334 \
+	$(EAGER_OP) neighborhood_attention --sides 14 56 200x334 \
 		--csv $(BENCH)/neighborhood_attention_cpu.csv
-	$(EAGER_OP) deformable_attention --sides 14 50x84 \
+	$(EAGER_OP) deformable_attention --sides 14 25x42 \
 		--csv $(BENCH)/deformable_attention_cpu.csv
 	$(TIME_OP) ms_deform_attn --sides 25x42 50x84 --csv $(BENCH)/ms_deform_attn_cpu.csv
 	$(EAGER_OP) ms_deform_attn_decoder --sides 25x42 100x167 \
