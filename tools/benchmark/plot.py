@@ -187,7 +187,7 @@ def draw_throughput(rows: list[dict]) -> Figure:
             for label, share in zip(labels, shares, strict=True)
         ]
         axis.bar_label(bars, labels, padding=3, fontsize=8)
-        axis.margins(x=0.4 if any(shares) else 0.25)
+        axis.margins(x=0.35 * len(passes) if any(shares) else 0.25)
         axis.set_title(f'{which}, {size_of(found[0])}')
         axis.set_xlabel('images a second')
     axes[0, 0].invert_yaxis()
