@@ -130,7 +130,7 @@ bench-cpu: env
 		--csv $(BENCH)/structure_aware_attention_cpu.csv
 	$(EAGER_OP) masked_attention --sides 14 56 200x334 \
 		--csv $(BENCH)/masked_attention_cpu.csv
-	$(EAGER_OP) neighborhood_attention --sides 14 56 \
+	$(EAGER_OP) neighborhood_attention --sides 14 56 200x334 \
 		--csv $(BENCH)/neighborhood_attention_cpu.csv
 	$(EAGER_OP) deformable_attention --sides 14 25x42 \
 		--csv $(BENCH)/deformable_attention_cpu.csv
