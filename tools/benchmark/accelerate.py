@@ -1,12 +1,14 @@
 """Time detectors of transformers as they are, and after `mmattn.accelerate`.
 
-    python -m tools.benchmark.accelerate --csv docs/benchmarks/accelerate_cpu.csv
+    OMP_NUM_THREADS=1 python -m tools.benchmark.accelerate --rounds 2 \\
+        --csv docs/benchmarks/accelerate_cpu.csv
     python -m tools.benchmark.accelerate --table  # of that csv, into docs/accelerate.md
 
 Models are those of transformers' default configs, with random weights, which need no
 download. `infer` is a forward of one image; `train` is a forward and the backward of
 the sum of the outputs, since the losses are the same before and after. Both kinds of a
-model take turns in one run (see `measure.py`). `attention` is the share of the sampling
+model take turns in one run (see `measure.py`), and times are those of the processor,
+which other work on the machine changes little. `attention` is the share of the sampling
 in a forward before: `1 / (1 - attention)` bounds the speedup. `difference` is the
 largest one of an output, over its largest value.
 """
@@ -81,18 +83,18 @@ def share_of_attention(model: nn.Module, inputs: dict, modules: list[str]) -> fl
         module = model.get_submodule(name)
 
         def begin(*_):
-            spent[0] -= time.perf_counter()
+            spent[0] -= time.process_time()
 
         def end(*_):
-            spent[0] += time.perf_counter()
+            spent[0] += time.process_time()
 
         hooks += [
             module.register_forward_pre_hook(begin),
             module.register_forward_hook(end),
         ]
-    start = time.perf_counter()
+    start = time.process_time()
     outputs(model, inputs)
-    total = time.perf_counter() - start
+    total = time.process_time() - start
     for hook in hooks:
         hook.remove()
     return spent[0] / total
@@ -127,7 +129,9 @@ def compare(name: str, args) -> list[dict]:
     rows = []
     for phase, make in {'infer': infer, 'train': train}.items():
         calls = {kind: make(model) for kind, model in models.items()}
-        times = measure.interleave(calls, rounds=args.rounds, seconds=args.seconds)
+        times = measure.interleave(
+            calls, rounds=args.rounds, seconds=args.seconds, clock=time.process_time
+        )
         before, after = times['before'], times['after']
         rows.append(
             dict(
