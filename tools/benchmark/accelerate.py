@@ -32,7 +32,7 @@ CSV = measure.ROOT / 'docs' / 'benchmarks' / 'accelerate_cpu.csv'
 MARKS = '<!-- python -m tools.benchmark.accelerate --table -->\n', '<!-- end -->\n'
 MODELS = (
     *('DeformableDetr', 'RTDetr', 'RTDetrV2', 'DFine', 'Mask2Former'),
-    *('OneFormer', 'GroundingDino', 'MMGroundingDino', 'OmDetTurbo'),
+    *('OneFormer', 'GroundingDino', 'OmDetTurbo'),
 )
 TEXT = [[101, 4937, 1012, 102]]  # [CLS] cat . [SEP]
 

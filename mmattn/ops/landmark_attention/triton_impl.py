@@ -278,7 +278,7 @@ def _bwd_context(
         dk_landmarks, dcontext, grads.x, means, *stats,
         L, len(dkeys), dkeys[0].numel(), len(shares), shares[0].numel(), lse[0].numel(),
         grads.x[0].numel(), D**-0.5, **_sizes(of_queries, of_keys, warps=8),
-        maxnreg=128,
+        maxnreg=255,
     )  # fmt: skip
     return dk_landmarks, dcontext, grads, means, *stats
 
