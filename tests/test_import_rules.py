@@ -183,6 +183,10 @@ def test_operators_and_backbones_need_torch_alone():
     assert 'pip install "mmattn[mm]"' in run(code)
 
 
+def test_graphs_of_torchvision_need_no_mm_package():
+    run(without(*MM[1:]) + 'import mmattn.export.graphs.torchvision_detectors')
+
+
 def test_a_fresh_process_finds_backbones_by_name_without_mmcv():
     out = run(
         'import sys, mmattn\n'

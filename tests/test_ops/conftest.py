@@ -8,6 +8,7 @@ from interpreter import INTERPRETED, Interpreter
 
 from mmattn.ops.landmark_attention import torch_impl as landmark_impl
 from mmattn.ops.masked_attention import decomposition
+from mmattn.ops.masked_attention import torch_impl as masked_impl
 
 # PyTorch remembers its constructors when a device context is first used. It must not
 # remember those that the next fixture puts in their place.
@@ -61,6 +62,7 @@ def _filling(function):
 @pytest.fixture(autouse=True)
 def small_maps_do_not_take_the_definition(monkeypatch):
     monkeypatch.setattr(landmark_impl, 'REFERENCE_ELEMENTS', -1)
+    monkeypatch.setattr(masked_impl, 'REFERENCE_TOKENS', -1)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from mmattn.ops.operator import OPERATORS, Operator
 from mmattn.registry import MODELS
 from tools.benchmark import measure, model, op, operators, plot
 from tools.benchmark.tolerances import assert_close, run_with_grads
-from tools.dev.readme_tables import speed_table
 
 ABOUT = {'machine', 'threads', 'torch', 'triton', 'mmattn', 'commit', 'date', 'dtype'}
 DETECTOR = """
@@ -317,22 +316,6 @@ def test_models_of_a_gpu_need_no_package_of_openmmlab(monkeypatch):
     with torch.device('meta'):
         network = model.create('mmattn_pvt_v2_b0', (64, 64))
     assert model.count(network, (64, 64)).params == pytest.approx(3.67e6, rel=1e-3)
-
-
-def test_table_has_speeds_and_the_share_of_peak():
-    row = dict(model='a', params_m='20.04', speedup='1.2', flops_g='4.1')
-    row |= {'pass': 'inference', 'product_share': '0.614'}
-    step = {'pass': 'training step', 'product_share': ''}
-    rows = [row, row | dict(model='b', speedup='2')]
-    rows += [each | step | dict(speedup='0.5') for each in rows]
-    lines = speed_table(rows).splitlines()
-    assert lines[0] == (
-        '| model | parameters (M) | inference | training step | FLOPs (G) | of peak |'
-    )
-    assert lines[2:] == [
-        '| `b` | 20.0 | 2.00 | 0.50 | 4.1 | 61% |',
-        '| `a` | 20.0 | 1.20 | 0.50 | 4.1 | 61% |',
-    ]
 
 
 def test_step_rows_are_complete(tmp_path):

@@ -1,4 +1,4 @@
-"""Pictures of the benchmarks: what is drawn is what the csv says."""
+"""Pictures and tables of the benchmarks: what they show is what the csv says."""
 
 import csv
 from pathlib import Path
@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from tools.benchmark import operators, plot
+from tools.dev.readme_tables import speed_table
 
 ABOUT = dict(machine='M', threads=2, dtype='float32', batch=1, torch='2', date='today')
 ABOUT |= dict(commit='abc', size=224)
@@ -122,3 +123,19 @@ def test_a_picture_is_beside_its_csv(tmp_path):
     assert plot.draw(path) == tmp_path / 'x_cpu.png'
     with Image.open(tmp_path / 'x_cpu.png') as picture:
         assert picture.mode == 'P'
+
+
+def test_table_has_speeds_and_the_share_of_peak():
+    row = dict(model='a', params_m='20.04', speedup='1.2', flops_g='4.1')
+    row |= {'pass': 'inference', 'product_share': '0.614'}
+    step = {'pass': 'training step', 'product_share': ''}
+    rows = [row, row | dict(model='b', speedup='2')]
+    rows += [each | step | dict(speedup='0.5') for each in rows]
+    lines = speed_table(rows).splitlines()
+    assert lines[0] == (
+        '| model | parameters (M) | inference | training step | FLOPs (G) | of peak |'
+    )
+    assert lines[2:] == [
+        '| `b` | 20.0 | 2.00 | 0.50 | 4.1 | 61% |',
+        '| `a` | 20.0 | 1.20 | 0.50 | 4.1 | 61% |',
+    ]

@@ -223,7 +223,7 @@ def training(patterns: list[str]) -> str:
                 str(epochs),
                 f'{images:,} x {epochs} / {batch} = {steps:,.0f}',
                 f'{step:.2f} s x {steps:,.0f} = {duration(step * steps)}',
-                f'{row["machine"]}, {row["isa"]}, {row["threads"]} threads, '
+                f'{row["machine"]}, {row["isa"]}, threads: {row["threads"]}, '
                 f'{row["date"]}',
             ]
         )

@@ -10,6 +10,7 @@ from mmdet.models.task_modules import (
 from torch import Tensor, nn
 
 from ..errors import ExportError
+from .nms import rows
 from .parts import check_class
 
 
@@ -40,11 +41,6 @@ def level_anchors(head: nn.Module, maps: Sequence[Tensor]) -> list[Tensor]:
     """
     sizes = [x.shape[-2:] for x in maps]
     return head.prior_generator.grid_priors(sizes, maps[0].dtype, maps[0].device)
-
-
-def rows(x: Tensor, width: int) -> Tensor:
-    """Return an image's map (C, H, W) as rows, those of one position in sequence."""
-    return x.permute(1, 2, 0).reshape(-1, width)
 
 
 def class_scores(head: nn.Module, x: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ from mmdet.models.dense_heads import ATSSHead, GFLHead, RetinaHead
 from torch import Tensor, nn
 
 from ..errors import ExportError
-from .anchors import check_anchors, class_scores, is_large, level_anchors, rows
-from .nms import NMS, clip, indices, stacked
+from .anchors import check_anchors, class_scores, is_large, level_anchors
+from .nms import NMS, clip, indices, rows, stacked
 from .parts import check_class
 
 

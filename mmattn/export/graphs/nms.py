@@ -92,3 +92,8 @@ def clip(boxes: Tensor, image_size: Tensor) -> Tensor:
 def indices(mask: Tensor) -> Tensor:
     """Return the positions where a mask of one dimension is true."""
     return mask.nonzero().squeeze(1)
+
+
+def rows(x: Tensor, width: int) -> Tensor:
+    """Return an image's map (C, H, W) as rows, those of one position in sequence."""
+    return x.permute(1, 2, 0).reshape(-1, width)

@@ -19,9 +19,8 @@ from .anchors import (
     class_scores,
     is_large,
     level_anchors,
-    rows,
 )
-from .nms import EMPTY, NMS, clip, indices, pad, stacked
+from .nms import EMPTY, NMS, clip, indices, pad, rows, stacked
 from .parts import check_class
 from .roi_pool import check_extractor, pool
 

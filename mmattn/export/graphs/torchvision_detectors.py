@@ -17,8 +17,7 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork
 from torchvision.ops import MultiScaleRoIAlign
 
-from .anchors import rows
-from .nms import EMPTY, NMS, clip, indices, pad, stacked
+from .nms import EMPTY, NMS, clip, indices, pad, rows, stacked
 from .parts import check_class
 
 MIN_SIDE = 1e-2  # pixels of a box; a constant in torchvision's RoIHeads

@@ -21,7 +21,7 @@ MIN_TOKENS = {80: 8, 90: 2}
 
 # Rows, columns, channels of a chunk, chunks of a result at most, and warps, by the compute
 # capability and by what rows are with gradients. By the compiler's reports nothing spills up
-# to 320 channels; float16, and more channels in bfloat16, spill 48 bytes at most.
+# to 320 channels, and 48 bytes at most beyond.
 HALF_TILES = {
     (80, 'forward'): (32, 64, 64, 5, 8),
     (80, 'tokens'): (16, 32, 64, 3, 8),
@@ -35,7 +35,7 @@ TILES = launch.tables_by_dtype(
     {
         torch.float32: dict.fromkeys(HALF_TILES, (16, 32, 32, 2, 8))
         | {(80, 'forward'): (32, 32, 32, 2, 8), (90, 'forward'): (32, 32, 32, 2, 8)},
-        torch.float16: HALF_TILES,
+        torch.float16: HALF_TILES | {(90, 'forward'): (64, 32, 64, 5, 4)},
         torch.bfloat16: HALF_TILES,
     },
 )
@@ -79,10 +79,9 @@ def counts_above_reference(
     """
     if w1_q is None:
         return False
-    if w1_q.numel() * q.shape[3] > MAX_MIXING:
-        return True
     least = MIN_TOKENS[launch.capability(q)] if needs_grad else 0
-    return q.shape[1] < least * q_landmarks.shape[1]
+    is_short = q.shape[1] < least * q_landmarks.shape[1]
+    return is_short or w1_q.numel() * q.shape[3] > MAX_MIXING
 
 
 def num_statistics(

@@ -190,5 +190,6 @@ OPERATOR = Operator(
     outputs=out_and_statistics,
     example=_example,
     saved=('out', 'lse'),
+    prefers_reference=torch_impl.prefers_reference,
     decomposition=masked_attention_decomposition,
 )

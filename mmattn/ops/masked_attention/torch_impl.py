@@ -15,15 +15,32 @@ from .. import pieces
 from ..checks import device_reason
 from ..pieces import Piece
 from ..precision import compute_dtype
-from .decomposition import keys_of_a_tile, masked_attention_decomposition
+from .decomposition import (
+    DENSE_TOKENS,
+    keys_of_a_tile,
+    masked_attention_decomposition,
+)
 from .reference import attention_under_mask
 
 ALL = slice(None)
+# Up to so many tokens autograd of the reference is faster than a backward that computes
+# the forward again.
+REFERENCE_TOKENS = DENSE_TOKENS
 
 
 def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
     """Return why this backend does not support a call, or None."""
     return device_reason(q, 'cpu', 'meta')
+
+
+def prefers_reference(q: Tensor, *tensors: Tensor | None, needs_grad: bool) -> bool:
+    """Return whether a forward and a backward of the reference are faster.
+
+    Compiled graphs, which may run at all sizes, keep the kernel.
+    """
+    if not needs_grad or torch.compiler.is_compiling():
+        return False
+    return q.shape[1] <= REFERENCE_TOKENS
 
 
 def forward(q, k, v, bias, alpha, **stencil):
