@@ -142,6 +142,8 @@ bench-cpu: env
 		--csv $(BENCH)/models_cpu.csv
 	$(BIN)/python -m tools.benchmark.train_step --batch 1 --rounds 3 \
 		--csv $(BENCH)/train_step_cpu.csv
+	$(BIN)/python -m tools.benchmark.accelerate --rounds 2 --csv $(BENCH)/accelerate_cpu.csv
+	$(BIN)/python -m tools.benchmark.accelerate --table
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_attention_cpu.csv \
 		$(BENCH)/ms_deform_*_cpu.csv $(BENCH)/models_cpu.csv $(BENCH)/maps_cpu.csv \
 		$(BENCH)/train_step_cpu.csv
