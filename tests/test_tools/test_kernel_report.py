@@ -128,6 +128,15 @@ def test_counts_are_those_of_the_table(operator, call, capability):
         assert row.get('spills', 0) <= float(stored['spills'] or 0), row
 
 
+def test_views_start_no_kernel():
+    """A product of three axes is one `mm` of a view, and `_unsafe_view` of that."""
+    with kernel_report.EagerLaunches() as eager:
+        x = torch.empty(2, 3, 5, device='meta').mT.mT
+        (x @ torch.empty(5, 7, device='meta')).flatten().view(2, 21)
+    assert eager.launches == 1
+    assert eager.bytes == 4 * (2 * 3 * 5 + 5 * 7 + 2 * 3 * 7)
+
+
 @pytest.mark.parametrize(
     'name, capability', list(product(OPERATORS, kernel_report.ISSUE)), ids=str
 )
@@ -162,4 +171,5 @@ def test_the_chosen_backend_counts_least(monkeypatch, name, capability):
                     backend: sum(costs[str(call), x, backend] for x in passes)
                     for backend in ('triton', 'reference')
                 }
-                assert chosen == min(count, key=count.get), (call, needs_grad, count)
+                least = min(count.values())  # 1 % more is the same
+                assert count[chosen] <= 1.01 * least, (call, needs_grad, count)

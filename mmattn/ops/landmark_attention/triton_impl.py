@@ -4,7 +4,7 @@ Mixing weights are folded into the landmarks, so that products are those of tens
 README.md in this folder has the equations. The first call that needs Triton imports it.
 """
 
-from math import log
+from math import inf, log
 from typing import NamedTuple
 
 import torch
@@ -15,9 +15,9 @@ from .. import triton_launch as launch
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 # Where heads mix, the kernels count below the reference up to this E * M * D and, with
 # gradients, from this many tokens of a landmark on, by the compute capability: where
-# lines through the counts of 196 and 4200 tokens cross, rounded up.
+# lines through the counts of 196 and 4200 tokens cross, rounded up; on sm_80 nowhere.
 MAX_MIXING = 2**15
-MIN_TOKENS = {80: 8, 90: 2}
+MIN_TOKENS = {80: inf, 90: 3}
 
 # Rows, columns, channels of a chunk, chunks of a result at most, and warps, by the compute
 # capability and by what rows are with gradients. By the compiler's reports nothing spills up
