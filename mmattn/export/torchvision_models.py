@@ -55,7 +55,6 @@ def compare(
         paths: files of images.
     """
     found = Comparison('detection', runner.metadata.shape)
-    classes = runner.metadata.classes
     for path in paths:
         image = torch.tensor(read_image(path)).permute(2, 0, 1) / 255
         batch, _ = model.transform([image])
@@ -63,15 +62,8 @@ def compare(
         boxes, scores, labels = (
             result[key].numpy() for key in ('boxes', 'scores', 'labels')
         )
-        expected = Detections(
-            boxes,
-            scores,
-            labels,
-            class_names(classes, labels),
-            None,
-            size=tuple(image.shape[1:]),
-            classes=classes,
-        )
+        names = class_names(runner.metadata.classes, labels)
+        expected = Detections(boxes, scores, labels, names)
         (size,) = batch.image_sizes
         found.add(runner, path, expected, size, batch.tensors.shape[-2:])
     return found
