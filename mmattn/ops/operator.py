@@ -41,9 +41,9 @@ class Operator:
             one does not support a call, or None. `forward(*tensors, **settings)`
             returns the output and the saved outputs. `backward(grad, *saved, *tensors,
             **settings)` returns a gradient for each tensor, None where it is None.
-            `counts_above_reference(*tensors, needs_grad=...)`, which a backend for GPUs
-            may have, returns whether it costs more than the reference by
-            `tools.dev.kernel_report`.
+            `prefers_reference(*tensors, needs_grad=...)`, which one may have, returns
+            whether the reference is faster, by timings on a CPU and by
+            `tools.dev.kernel_report` on a GPU.
         tensors: the tensor arguments as in a schema: 'Tensor q, Tensor? bias'.
         settings: the other arguments as in a schema: 'SymInt[] grid'. The last argument
             of both registered operators is the backend.
@@ -53,8 +53,6 @@ class Operator:
             settings of a small call.
         saved: names of the outputs that `backward` is given: 'out' for the output
             itself, and those that `forward` returns after it.
-        prefers_reference: called with the tensors and the keyword `needs_grad`. It
-            returns whether the reference is faster than the backend 'torch'.
         decomposition: the operator in plain PyTorch operators for exported graphs,
             called as `forward`. It returns the output. Defaults to the reference.
         double_backward: the autograd formula of the backward operator and its
@@ -73,13 +71,11 @@ class Operator:
         outputs: Callable[..., Tensor | tuple[Tensor, ...]],
         example: Callable[[str, torch.dtype], tuple[tuple, dict]],
         saved: Sequence[str] = (),
-        prefers_reference: Callable[..., bool] | None = None,
         decomposition: Callable[..., Tensor] | None = None,
         double_backward: tuple[Callable, Callable] | None = None,
     ):
         self.name, self.reference, self.backends = name, reference, dict(backends)
         self.outputs, self.example = outputs, example
-        self.prefers_reference = prefers_reference
         self.decomposition = decomposition or reference
         self.settings = [text.split()[-1] for text in settings.split(', ') if text]
         self.num_tensors, self.num_saved = tensors.count('Tensor'), len(saved)
@@ -189,21 +185,19 @@ class Operator:
         return (out, *unread) if unread else out
 
     def _is_slow(self, name: str, tensors: Sequence[Tensor | None]) -> bool:
-        """Return whether the reference is faster than a backend, or counts below it.
+        """Return whether the reference is faster than a backend.
 
-        Exported graphs, which run at all sizes, keep the operator.
+        Exported graphs, which run at all sizes, keep the operator. So do compiled ones
+        of 'torch'.
         """
-        is_slower = None
-        if name == 'torch':
-            is_slower = self.prefers_reference
-        elif tensors[0].is_cuda:
-            is_slower = getattr(self.backends[name], 'counts_above_reference', None)
-        if is_slower is None or is_exporting():
+        prefers_reference = getattr(self.backends[name], 'prefers_reference', None)
+        is_fixed = is_exporting() or (name == 'torch' and torch.compiler.is_compiling())
+        if prefers_reference is None or is_fixed:
             return False
         needs_grad = torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in tensors
         )
-        return is_slower(*tensors, needs_grad=needs_grad)
+        return prefers_reference(*tensors, needs_grad=needs_grad)
 
     def _register(self, double_backward: tuple[Callable, Callable] | None):
         """Define both operators, their fakes, their gradients and the decomposition."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from interpreter import INTERPRETED, Interpreter
 
+from mmattn.ops.deformable_attention import torch_impl as deformable_impl
 from mmattn.ops.landmark_attention import torch_impl as landmark_impl
 from mmattn.ops.masked_attention import decomposition
 from mmattn.ops.masked_attention import torch_impl as masked_impl
@@ -63,6 +64,7 @@ def _filling(function):
 def small_maps_do_not_take_the_definition(monkeypatch):
     monkeypatch.setattr(landmark_impl, 'REFERENCE_ELEMENTS', -1)
     monkeypatch.setattr(masked_impl, 'REFERENCE_TOKENS', -1)
+    monkeypatch.setattr(deformable_impl, 'REFERENCE_ELEMENTS', -1)
 
 
 @pytest.fixture

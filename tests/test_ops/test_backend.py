@@ -122,6 +122,11 @@ def test_backend_that_runs_on_the_cpu_alone(name):
             2 * 3 * 100,
         ),
         ('masked', 'masked_attention.torch_impl.REFERENCE_TOKENS', 4 * 5 + 1),
+        (
+            'deformable',
+            'deformable_attention.torch_impl.REFERENCE_ELEMENTS',
+            4 * 5 * 5 * 2,
+        ),
     ],
 )
 def test_small_calls_take_the_reference(monkeypatch, name, size, limit):

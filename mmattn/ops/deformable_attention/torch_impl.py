@@ -12,11 +12,20 @@ from ..precision import compute_dtype
 from .reference import attend, query_positions, sampled_bias
 
 ALL = slice(None)
+# Up to so many coordinates or scores of an image, autograd of the reference is faster than
+# a backward that computes the forward again.
+REFERENCE_ELEMENTS = 1 << 18
 
 
 def unsupported(*tensors: Tensor) -> str | None:
     """Return None: PyTorch runs the definition on any device."""
     return None
+
+
+def prefers_reference(q, k, v, positions, table, *, needs_grad: bool) -> bool:
+    """Return whether a forward and a backward of the reference are faster."""
+    elements = positions.shape[1] * q.shape[1] * _elements(q, k, positions)
+    return needs_grad and elements <= REFERENCE_ELEMENTS
 
 
 def forward(q, k, v, positions, table, **settings):
@@ -36,10 +45,10 @@ def backward(grad, out, lse, q, k, v, positions, table, **settings):
 def _pieces(
     q: Tensor, k: Tensor, positions: Tensor, *, grid: Sequence[int], align_corners: bool
 ) -> Iterator[Piece]:
-    (B, N, M, _), K, G = q.shape, k.shape[1], positions.shape[1]
+    (B, N, M, _), G = q.shape, positions.shape[1]
     of_all = query_positions(grid, align_corners, dtype=torch.float64, device=q.device)
-    pairs = K * max(2, M // G)  # of coordinates, or of scores
-    for images, groups, queries in pieces.split(B, G, N, elements=pairs):
+    elements = _elements(q, k, positions)
+    for images, groups, queries in pieces.split(B, G, N, elements=elements):
         heads = slice(groups.start * M // G, groups.stop * M // G)
         part, keys = (images, queries, heads), (images, ALL, heads)
         yield Piece(
@@ -47,6 +56,11 @@ def _pieces(
             part,
             (part, keys, keys, (images, groups), heads),
         )
+
+
+def _elements(q: Tensor, k: Tensor, positions: Tensor) -> int:
+    """Return the coordinates, or the scores if there are more, of a query and a group."""
+    return k.shape[1] * max(2, q.shape[2] // positions.shape[1])
 
 
 def _attend(queries, q, k, v, positions, table):

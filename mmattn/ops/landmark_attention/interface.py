@@ -127,5 +127,4 @@ OPERATOR = Operator(
     outputs=_outputs,
     example=_example,
     saved=('context', 'statistics'),
-    prefers_reference=torch_impl.prefers_reference,
 )

@@ -29,15 +29,10 @@ def unsupported(q: Tensor, *tensors: Tensor | None) -> str | None:
 def prefers_reference(
     q, k, v, q_landmarks, k_landmarks, w1_q, *mixing, needs_grad: bool
 ) -> bool:
-    """Return whether a forward and a backward of the reference are faster.
-
-    Compiled graphs, which may run at all sizes, keep the kernel.
-    """
-    if not needs_grad or torch.compiler.is_compiling():
-        return False
+    """Return whether a forward and a backward of the reference are faster."""
     heads = q.shape[2] if w1_q is None else len(w1_q)
     elements = q.shape[0] * heads * k_landmarks.shape[1] * q.shape[1]
-    return elements <= REFERENCE_ELEMENTS
+    return needs_grad and elements <= REFERENCE_ELEMENTS
 
 
 def forward(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k):

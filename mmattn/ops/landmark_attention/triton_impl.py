@@ -68,7 +68,7 @@ def unsupported(
     return None
 
 
-def counts_above_reference(
+def prefers_reference(
     q, k, v, q_landmarks, k_landmarks, w1_q, *mixing, needs_grad: bool
 ) -> bool:
     """Return whether the kernels cost more than the reference, by their tables.
@@ -77,7 +77,7 @@ def counts_above_reference(
     that the cost of a token grows with E * M * D, and faster beyond 320 channels. The
     backward spends on folded landmarks what the reference spends on tokens.
     """
-    if w1_q is None:
+    if w1_q is None or not q.is_cuda:
         return False
     least = MIN_TOKENS[launch.capability(q)] if needs_grad else 0
     is_short = q.shape[1] < least * q_landmarks.shape[1]

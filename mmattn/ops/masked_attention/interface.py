@@ -190,6 +190,5 @@ OPERATOR = Operator(
     outputs=out_and_statistics,
     example=_example,
     saved=('out', 'lse'),
-    prefers_reference=torch_impl.prefers_reference,
     decomposition=masked_attention_decomposition,
 )
