@@ -68,7 +68,7 @@ def unsure(model: dict):
         model['encoder']['num_layers'] = 1
         model['decoder'].update(num_layers=2, num_queries=20)
         test_cfg['max_per_img'] = 20
-    elif model['type'] in ('ConditionalDETR', 'DABDETR', 'DINO'):
+    elif model['type'] in ('ConditionalDETR', 'DABDETR', 'DINO', 'DDQDETR'):
         model['num_queries'] = 20
         model['encoder']['num_layers'] = 1
         model['decoder']['num_layers'] = 2

@@ -102,7 +102,7 @@ def counting_backend():
     return backend, graphs
 
 
-@slow_for(*COMPILED)
+@slow_for(*COMPILED, DAT, ViT)
 def test_one_graph_serves_all_sizes(cls):
     """Compile for images of any size; a fixed side is an error."""
     backend, graphs = counting_backend()

@@ -38,22 +38,25 @@ def blocks_of(model):
 
 @every_backbone
 def test_maps_have_the_size_of_their_stride(cls):
-    """Run every preset on images of any size; compare channels and strides."""
+    """Run every preset, and one on a wide image, for its last and for all maps."""
     with torch.device('meta'):
         for preset in cls.arch_zoo:
             arch = shallow_arch(cls, preset)
-            for out_indices in (tuple(all_indices(cls, preset)), -1, 0):
-                model = cls(arch, out_indices=out_indices)
-                maps = model(torch.empty(1, 3, 224, 224))
-                assert model.out_channels == tuple(m.shape[1] for m in maps)
-                assert model.strides == tuple(224 // m.shape[3] for m in maps)
-                H, W = 33, 1333
-                for out, stride in zip(
-                    model(torch.empty(2, 3, H, W)), model.strides, strict=True
-                ):
-                    assert out.shape[0] == 2
-                    for size, side in zip(out.shape[-2:], (H, W), strict=True):
-                        assert side // stride <= size <= -(-side // stride)
+            model = cls(arch, out_indices=tuple(all_indices(cls, preset)))
+            maps = model(torch.empty(1, 3, 224, 224))
+            assert model.out_channels == tuple(m.shape[1] for m in maps)
+            assert model.strides == tuple(224 // m.shape[3] for m in maps)
+        H, W = 33, 1333
+        wide = torch.empty(2, 3, H, W)
+        maps = model(wide)
+        for index in (-1, 0):
+            model = cls(arch, out_indices=index)
+            (out,) = model(wide)
+            assert out.shape == maps[index].shape
+            assert model.out_channels == (out.shape[1],) and out.shape[0] == 2
+            for size, side in zip(out.shape[-2:], (H, W), strict=True):
+                stride = model.strides[0]
+                assert side // stride <= size <= -(-side // stride)
 
 
 @every_backbone

@@ -52,14 +52,18 @@ def assert_counts(row):
         assert abs(100 * (ours / figure['paper'] - 1)) <= allowed, where
 
 
-@pytest.mark.parametrize('group', GROUPS)
+@pytest.mark.parametrize(
+    'group', [group for group in GROUPS if group.endswith('classification')]
+)
 def test_counts_are_no_further_from_the_papers_than_today(group):
-    """Count the smallest network; of classifiers at 224 pixels the parameters, too."""
+    """Count the smallest network; of those at 224 pixels the parameters, too.
+
+    `test_configs.py` counts a dense network of each folder.
+    """
     first, *rows = (row for row in ROWS if group_of(row) == group)
     assert_counts(first)
     for row in rows:
-        at_224 = 'classification' in group and row['shape'] == [224, 224]
-        if at_224 and 'params' in row and 'part' not in row:
+        if row['shape'] == [224, 224] and 'params' in row and 'part' not in row:
             assert_counts({k: v for k, v in row.items() if k != 'flops'})
 
 

@@ -230,13 +230,15 @@ def kernels(forms: bool = True, interpreted_cases=tuple(CASES)) -> list:
     Triton's on a GPU and under the interpreter.
 
     Args:
-        forms: whether to take all forms of the CPU's kernels, or each call once.
+        forms: whether to take all forms and backends of a CPU, or each call once.
         interpreted_cases: cases for which Triton's kernels are interpreted.
     """
     rows = []
     for name, case in CASES.items():
         if forms or not case.repeats:
-            rows += [(name, case, x, 'cpu', ()) for x in cpu_kernels(case)]
+            backends = cpu_kernels(case)
+            backends = backends if forms else backends[-1:]
+            rows += [(name, case, x, 'cpu', ()) for x in backends]
         if not case.repeats and 'triton' in backends_of(case.operator):
             rows.append((name, case, 'triton', 'cuda', on_gpu))
             if name in interpreted_cases:

@@ -243,13 +243,12 @@ def _cubic_matrix(
     `entry` maps places beyond the ends to values. The weights are those of
     `F.interpolate(mode='bicubic')`.
     """
-    first = places.floor()
-    matrix = places.new_zeros(len(places), old)
-    for tap in range(-1, 3):
-        distance = (places - (first + tap)).abs()
-        near = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
-        far = CUBIC * (((distance - 5) * distance + 8) * distance - 4)
-        index = entry((first + tap).long())
-        weight = torch.where(distance <= 1, near, far)
-        matrix = matrix.scatter_add(1, index[:, None], weight[:, None])
-    return matrix.to(like.dtype)
+    taps = torch.arange(-1, 3, device=like.device)
+    near = places.floor()[:, None] + taps  # (len(places), 4)
+    distance = (places[:, None] - near).abs()
+    inner = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
+    outer = CUBIC * (((distance - 5) * distance + 8) * distance - 4)
+    weight = torch.where(distance <= 1, inner, outer)
+    index = torch.arange(old, device=like.device)
+    is_entry = entry(near.long())[..., None] == index
+    return (weight[..., None] * is_entry).sum(1).to(like.dtype)
