@@ -157,7 +157,8 @@ def rows_of(claim: Claim, **values: list[float]) -> dict:
     for name, found in values.items():
         for seed, value in enumerate(found):
             key = claim.networks[name].hash, seed
-            rows[key] = Row(dict(hash=key[0], seed=seed), dict(accuracy=value))
+            facts = dict(hash=key[0], seed=seed, images=claim.networks[name].images)
+            rows[key] = Row(facts, dict(accuracy=value))
     return rows
 
 
@@ -185,7 +186,9 @@ def test_the_page_has_verdicts_powers_and_plots(tmp_path):
     assert 'former' not in text
     assert '1 of 1 comparisons that ran are decided (holds 1, not run yet 1)' in text
     assert '| noise | b over a | +1 ± 0.25 | 3 | holds |' in text
-    assert re.search(r'\| 102,400 \| 3 \| 80.33 \| 1.53 \| +\d% \| \d+% \|', text)
+    # a: 1 + 1.67^2 + 1.33^2 = 4.67; b: 0.11 + 3.14 + 2.05 = 5.31; over 2 + 2.
+    head = r'\| 102,400 \| 80.33 \| 2 \| 6 \| 1.58 \| +\d% \| \d+% \|'
+    assert len(re.findall(head, text)) == 1
     assert text.count('![]') == 1 and '![](noise.png)' in text
     assert report.page_text(text, {'noise': claim}, {}).count('noise') == 0
     assert not report.Results('x', claim, rows_of(claim, a=[80, 82])).is_shown()

@@ -8,12 +8,12 @@ claim that has runs. `--check` writes nothing and fails if the page is not up to
 
 import argparse
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, variance
 
 from mmattn.terminal import run_main
 from tools.dev.readme_tables import markdown
@@ -123,19 +123,30 @@ def counts(all_results: Sequence[Results]) -> str:
 
 
 def noise_table(results: Results) -> str:
-    """Return the spread of one network by length, and what it lets us decide."""
-    head = ['images', 'seeds', 'accuracy', 'deviation']
+    """Return the spread between seeds by length, and what it lets us decide.
+
+    The deviation is that of all networks that saw as many images.
+    """
+    head = ['images', 'accuracy', 'networks', 'runs', 'deviation']
     head += [f'finds none ({MARGIN})', f'finds {MARGIN}', 'finds 1']
-    rows = [head]
+    rows, metric = [head], results.claim.metric
     for name, network in results.claim.networks.items():
-        found = list(results.values(name, results.claim.metric).values())
-        if len(found) < 2:
+        series = defaultdict(list)
+        for (key, _), row in results.rows.items():
+            if row.facts['images'] == network.images and metric in row.metrics:
+                series[key].append(row.metrics[metric])
+        series = [found for found in series.values() if len(found) > 1]
+        if not series:
             continue
-        spread = sqrt(2) * stdev(found)  # of differences between two networks
+        runs = sum(map(len, series))
+        squares = sum((len(found) - 1) * variance(found) for found in series)
+        deviation = sqrt(squares / (runs - len(series)))
+        spread = sqrt(2) * deviation  # of differences between two networks
         powers = [equivalence_power(spread, SEEDS, MARGIN)]
         powers += [difference_power(spread, SEEDS, value) for value in (MARGIN, 1.0)]
-        cells = f'{network.images:,}', len(found), f'{mean(found):.2f}'
-        cells += (f'{stdev(found):.2f}', *(f'{power:.0%}' for power in powers))
+        accuracy = mean(results.values(name, metric).values())
+        cells = f'{network.images:,}', f'{accuracy:.2f}', len(series), runs
+        cells += (f'{deviation:.2f}', *(f'{power:.0%}' for power in powers))
         rows.append([*map(str, cells)])
     return markdown(rows) if len(rows) > 1 else ''
 
