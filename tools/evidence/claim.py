@@ -60,7 +60,7 @@ class Claim:
 
     Args:
         statement: the claim, as a sentence.
-        source: paper and table.
+        source: link to the paper; empty if none says so.
         networks: what is trained, by name, in the order of the plot.
         comparisons: what the claim says about them; corrected together.
         metric: metric of the comparisons that name none.
@@ -75,8 +75,8 @@ class Claim:
     """
 
     statement: str
-    source: str
-    networks: Mapping[str, Network]
+    source: str = ''
+    networks: Mapping[str, Network] = field(kw_only=True)
     comparisons: tuple[Comparison, ...] = ()
     metric: str = 'accuracy'
     margin: float = 0.5

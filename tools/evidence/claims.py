@@ -22,31 +22,37 @@ from tools.evidence.networks import (
 )
 from tools.evidence.training import Training
 
-IVIT = 'iMHSA, https://arxiv.org/abs/2402.17507'
-LISA = 'LiSA, https://arxiv.org/abs/2211.16289'
-MAIT = 'MaiT, https://arxiv.org/abs/2207.03006'
-DAT = 'DAT, https://arxiv.org/abs/2201.00520'
+IVIT = 'https://arxiv.org/abs/2402.17507'
+LISA = 'https://arxiv.org/abs/2211.16289'
+MAIT = 'https://arxiv.org/abs/2207.03006'
+DAT = 'https://arxiv.org/abs/2201.00520'
+DETR = 'https://arxiv.org/abs/2010.04159'
 
 
-def pairs(*texts: tuple, **options) -> tuple[Comparison, ...]:
-    """Return comparisons of (better, worse) or (better, worse, text)."""
-    return tuple(
-        Comparison(*(text or [f'{better} against {worse}']), better, worse, **options)
-        for better, worse, *text in texts
-    )
+def pairs(
+    *texts: tuple, metric: str | None = None, lower: bool = False
+) -> tuple[Comparison, ...]:
+    """Return comparisons of (better, worse) or (better, worse, text).
+
+    The text says what is subtracted from what.
+    """
+    found = []
+    for better, worse, *text in texts:
+        difference = f'{worse} − {better}' if lower else f'{better} − {worse}'
+        found.append(Comparison(*(text or [difference]), better, worse, metric, lower))
+    return tuple(found)
 
 
 def diversities() -> tuple[Comparison, ...]:
     """Compare heads that interact with heads that do not."""
     found = ()
     for better, worse in (('mixed 8', 'dense 8'), ('landmarks mixed 8', 'landmarks 8')):
-        for metric, name in (
-            ('head_variance', 'variance'),
-            ('similarity', 'similarity, lower'),
+        for metric, name, lower in (
+            ('head_variance', 'variance', False),
+            ('similarity', 'similarity', True),
         ):
-            text = f'{name}: {better} against {worse}'
-            lower = metric == 'similarity'
-            found += pairs((better, worse, text), metric=metric, lower=lower)
+            (comparison,) = pairs((better, worse), metric=metric, lower=lower)
+            found += (replace(comparison, text=f'{name}: {comparison.text}'),)
     return found
 
 
@@ -65,7 +71,6 @@ DRAWS = 0, 1, 2, 3, 4
 CLAIMS = {
     'noise': Claim(
         'Longer runs of one network differ less between seeds.',
-        'none; it fixes the length of the other runs',
         networks={
             f'{times} x': replace(INTERACTION['dense 2'], images=times * NOISE_IMAGES)
             for times in (1, 2, 4, 8, 16)
@@ -73,7 +78,7 @@ CLAIMS = {
     ),
     'interaction': Claim(
         'Interaction between heads raises the accuracy, and the more heads, the more.',
-        f'{IVIT}, Table 8 and Figure 6',
+        f'[iMHSA, Table 8]({IVIT})',
         networks=INTERACTION,
         alike=(tuple(INTERACTION),),
         comparisons=pairs(
@@ -82,7 +87,7 @@ CLAIMS = {
             (
                 ('mixed 8', 'dense 2'),
                 ('dense 8', 'mixed 2'),
-                'the gain at 8 heads against that at 2',
+                'gain at 8 heads − gain at 2',
             ),
             ('landmarks mixed 8', 'landmarks 8'),
         ),
@@ -90,14 +95,14 @@ CLAIMS = {
     'heads': Claim(
         'After training, interaction has raised the variance between heads and lowered '
         'their similarity.',
-        f'{IVIT}, Figures 6 (b) and 7',
+        f'[iMHSA, Figure 7]({IVIT})',
         networks=INTERACTION,
         margin=0.0,
         comparisons=diversities(),
     ),
     'heads as drawn': Claim(
         'Interaction does so before any training.',
-        f'{IVIT}, Figures 6 (b) and 7, which show trained networks',
+        f'[iMHSA, Figure 7]({IVIT})',
         networks={name: drawn(each, 'diversity') for name, each in INTERACTION.items()},
         metric='similarity',
         seeds=DRAWS,
@@ -107,7 +112,7 @@ CLAIMS = {
     'patterns': Claim(
         'LiSA beats self-attention, global filters and convolution of equal size, and '
         'gains from more patterns.',
-        f'{LISA}, Tables 3 (a) and (c)',
+        f'[LiSA, Table 3]({LISA})',
         networks=PATTERNS,
         alike=(('LiSA 16', 'attention', 'global filter', 'convolution'),),
         tolerance=0.08,
@@ -121,7 +126,7 @@ CLAIMS = {
     'masks': Claim(
         'Masks to neighborhoods raise the accuracy, soft ones most, and random masks '
         'lower it.',
-        f'{MAIT}, Tables 3 and 4, section 5.6',
+        f'[MaiT, Table 3]({MAIT})',
         networks=MASKS,
         alike=(tuple(MASKS),),
         comparisons=pairs(
@@ -131,7 +136,6 @@ CLAIMS = {
     'backbones': Claim(
         'Each backbone beats what its paper compares it with, at equal size and the '
         'best of three learning rates.',
-        'the papers of all, in ImageNet',
         networks={
             f'{name} {rate}': Training(backbone, rate=rate, size=56)
             for name, backbone in BACKBONES.items()
@@ -144,14 +148,14 @@ CLAIMS = {
     ),
     'deformable points': Claim(
         'DAT gains from points that move, where objects lie anywhere.',
-        f'{DAT}, ablations',
+        f'[DAT]({DAT})',
         networks={'moving': deformable(True), 'fixed': deformable(False)},
         comparisons=pairs(('moving', 'fixed')),
     ),
     'Deformable DETR': Claim(
         'Several maps, refinement of boxes and a second stage each help Deformable '
         'DETR, and with one map it learns faster than DETR.',
-        'Deformable DETR, https://arxiv.org/abs/2010.04159, Tables 1 and 2',
+        f'[Deformable DETR, Table 1]({DETR})',
         networks={
             'dense attention': Demo('configs/evidence/detr_ivit_n_hela.py', 160),
             'one map': detr(refine=False, **ONE_MAP),
@@ -172,7 +176,6 @@ CLAIMS = {
     'ImageNet start': Claim(
         'After a short training, Mask R-CNN finds nuclei better from ImageNet weights '
         'than from random ones.',
-        'the papers take it for granted',
         networks={
             'ImageNet': mask_rcnn(**{'model.backbone.init_cfg': PRETRAINED}),
             'random': mask_rcnn(),
@@ -185,7 +188,6 @@ CLAIMS = {
     'donors': Claim(
         'After a short training, a network that starts from the weights of a relative '
         'is better than one that starts at random.',
-        'none; see weights.md',
         networks=starts(),
         comparisons=pairs(
             *((f'{name}, donor', f'{name}, random') for name in RELATIVES)
@@ -194,21 +196,20 @@ CLAIMS = {
     'resolution': Claim(
         'Tested at 44 pixels instead of 28, networks keep their accuracy, and lose '
         'less with landmarks than with dense attention.',
-        f'{IVIT}, Table 4, after training at the larger size, which is left out here',
+        f'[iMHSA, Table 4]({IVIT}), which trains at the larger size, too',
         networks=INTERACTION,
         comparisons=pairs(
-            (LARGER, 'landmarks mixed 8', 'landmarks mixed 8: 44 against 28 pixels'),
+            (LARGER, 'landmarks mixed 8', 'landmarks mixed 8: 44 − 28 pixels'),
             (
                 (LARGER, 'dense 8'),
                 ('landmarks mixed 8', 'dense 8:accuracy@44'),
-                'that change against the one of dense 8',
+                'that − the same of dense 8',
             ),
         ),
     ),
     'rank': Claim(
         'As drawn, maps of LiSA and of mixed heads have higher ranks than those of a '
         'softmax, and landmarks have lower ones.',
-        'none; the papers argue with it',
         networks={
             name: drawn(each, 'rank')
             for name, each in (INTERACTION | PATTERNS).items()
@@ -227,7 +228,7 @@ CLAIMS = {
     ),
     'reach': Claim(
         'As drawn, masks shorten the reach of a token, and random ones do not.',
-        f'{MAIT}, section 4',
+        f'[MaiT, section 4]({MAIT})',
         networks={name: drawn(each, 'reach') for name, each in REACHES.items()},
         metric='reach',
         seeds=DRAWS,
@@ -235,14 +236,14 @@ CLAIMS = {
         comparisons=pairs(
             ('hard', 'none'),
             ('soft', 'none'),
-            ('zeros', 'none', 'zeros instead of scores (equation 2) against none'),
+            ('zeros', 'none', 'none − zeros (equation 2)'),
             ('random', 'none'),
             lower=True,
         ),
     ),
     'cost': Claim(
         'The FLOPs of landmarks and of LiSA grow less with the number of tokens.',
-        f'{IVIT}, Table 4; {LISA}, section 3',
+        f'[iMHSA, Table 4]({IVIT}); [LiSA, section 3]({LISA})',
         networks={
             name: drawn((INTERACTION | PATTERNS)[name], 'growth')
             for name in ('dense 8', 'landmarks mixed 8', 'attention', 'LiSA 16')

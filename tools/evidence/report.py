@@ -105,7 +105,7 @@ def comparisons_table(all_results: Sequence[Results]) -> str:
             results.claim.comparisons, tests, decide(tests), strict=True
         ):
             if verdict != NOT_RUN:
-                half = f' ± {test.half:.2g}' if 0 < test.half < inf else ''
+                half = f'±{test.half:.2g}' if 0 < test.half < inf else ''
                 number = f'{test.mean:+.3g}{half}'
                 rows.append([name, each.text, number, str(test.seeds), verdict])
                 name = ''
@@ -154,8 +154,9 @@ def noise_table(results: Results) -> str:
 def plots(all_results: Sequence[Results]) -> str:
     """Return the claims that have runs: sentence, source and plot."""
     return '\n'.join(
-        f'**{each.name[0].upper()}{each.name[1:]}.** {each.claim.statement} '
-        f'({each.claim.source})\n\n![]({each.image})\n'
+        f'**{each.name[0].upper()}{each.name[1:]}.** '
+        f'{each.claim.statement} {each.claim.source}'.rstrip()
+        + f'\n\n![]({each.image})\n'
         for each in all_results
         if each.is_shown()
     )
