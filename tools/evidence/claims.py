@@ -93,8 +93,7 @@ CLAIMS = {
         ),
     ),
     'heads': Claim(
-        'After training, interaction has raised the variance between heads and lowered '
-        'their similarity.',
+        'After training, heads that interact vary more and are less alike.',
         f'[iMHSA, Figure 7]({IVIT})',
         networks=INTERACTION,
         margin=0.0,
@@ -153,8 +152,8 @@ CLAIMS = {
         comparisons=pairs(('moving', 'fixed')),
     ),
     'Deformable DETR': Claim(
-        'Several maps, refinement of boxes and a second stage each help Deformable '
-        'DETR, and with one map it learns faster than DETR.',
+        'Several maps, refinement and a second stage help, and with one map it learns '
+        'faster than DETR.',
         f'[Deformable DETR, Table 1]({DETR})',
         networks={
             'dense attention': Demo('configs/evidence/detr_ivit_n_hela.py', 160),
@@ -174,8 +173,7 @@ CLAIMS = {
         ),
     ),
     'ImageNet start': Claim(
-        'After a short training, Mask R-CNN finds nuclei better from ImageNet weights '
-        'than from random ones.',
+        'A short training of Mask R-CNN on nuclei gains from ImageNet weights.',
         networks={
             'ImageNet': mask_rcnn(**{'model.backbone.init_cfg': PRETRAINED}),
             'random': mask_rcnn(),
@@ -186,17 +184,17 @@ CLAIMS = {
         + pairs(('ImageNet', 'random', 'boxes'), metric='coco/bbox_mAP'),
     ),
     'donors': Claim(
-        'After a short training, a network that starts from the weights of a relative '
-        'is better than one that starts at random.',
+        'A short training gains from the weights of a relative.',
+        '[weights](../weights.md)',
         networks=starts(),
         comparisons=pairs(
             *((f'{name}, donor', f'{name}, random') for name in RELATIVES)
         ),
     ),
     'resolution': Claim(
-        'Tested at 44 pixels instead of 28, networks keep their accuracy, and lose '
-        'less with landmarks than with dense attention.',
-        f'[iMHSA, Table 4]({IVIT}), which trains at the larger size, too',
+        'Tested at 44 pixels instead of 28, networks keep their accuracy, with '
+        'landmarks more than without.',
+        f'[iMHSA, Table 4]({IVIT})',
         networks=INTERACTION,
         comparisons=pairs(
             (LARGER, 'landmarks mixed 8', 'landmarks mixed 8: 44 − 28 pixels'),
@@ -208,8 +206,8 @@ CLAIMS = {
         ),
     ),
     'rank': Claim(
-        'As drawn, maps of LiSA and of mixed heads have higher ranks than those of a '
-        'softmax, and landmarks have lower ones.',
+        'As drawn, maps of LiSA and of mixed heads have high ranks, and landmarks low '
+        'ones.',
         networks={
             name: drawn(each, 'rank')
             for name, each in (INTERACTION | PATTERNS).items()
