@@ -42,7 +42,7 @@ class Operator:
             returns the output and the saved outputs. `backward(grad, *saved, *tensors,
             **settings)` returns a gradient for each tensor, None where it is None.
             `prefers_reference(*tensors, needs_grad=...)`, which one may have, returns
-            whether the reference is faster, by timings on a CPU and by
+            whether the reference is faster: by timings on a CPU, by the counts of
             `tools.dev.kernel_report` on a GPU.
         tensors: the tensor arguments as in a schema: 'Tensor q, Tensor? bias'.
         settings: the other arguments as in a schema: 'SymInt[] grid'. The last argument
@@ -187,8 +187,8 @@ class Operator:
     def _is_slow(self, name: str, tensors: Sequence[Tensor | None]) -> bool:
         """Return whether the reference is faster than a backend.
 
-        Exported graphs, which run at all sizes, keep the operator. So do compiled ones
-        of 'torch'.
+        Exported graphs, which run at all sizes, keep the operator. Compiled graphs keep
+        that of 'torch'.
         """
         prefers_reference = getattr(self.backends[name], 'prefers_reference', None)
         is_fixed = is_exporting() or (name == 'torch' and torch.compiler.is_compiling())

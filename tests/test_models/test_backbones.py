@@ -38,7 +38,7 @@ def blocks_of(model):
 
 @every_backbone
 def test_maps_have_the_size_of_their_stride(cls):
-    """Run every preset, and one on a wide image, for its last and for all maps."""
+    """Run every preset, and the last one on a wide image, for all maps and for one."""
     with torch.device('meta'):
         for preset in cls.arch_zoo:
             arch = shallow_arch(cls, preset)
@@ -49,14 +49,15 @@ def test_maps_have_the_size_of_their_stride(cls):
         H, W = 33, 1333
         wide = torch.empty(2, 3, H, W)
         maps = model(wide)
-        for index in (-1, 0):
-            model = cls(arch, out_indices=index)
-            (out,) = model(wide)
-            assert out.shape == maps[index].shape
-            assert model.out_channels == (out.shape[1],) and out.shape[0] == 2
+        for out, stride in zip(maps, model.strides, strict=True):
+            assert out.shape[0] == 2
             for size, side in zip(out.shape[-2:], (H, W), strict=True):
-                stride = model.strides[0]
                 assert side // stride <= size <= -(-side // stride)
+        for index in (-1, 0):
+            one = cls(arch, out_indices=index)
+            assert [out.shape for out in one(wide)] == [maps[index].shape]
+            assert one.out_channels == (model.out_channels[index],)
+            assert one.strides == (model.strides[index],)
 
 
 @every_backbone

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet
 from mmattn.ops import triton_launch
 from tools.benchmark.tolerances import deterministic
+from tools.dev.kernel_report import starts_kernel
 
 # Those that `torch.use_deterministic_algorithms` refuses on a GPU, by its page.
 REFUSED = {
@@ -49,15 +50,6 @@ REFUSED = {
     'scatter_reduce',
     'resize_',
 }
-VIEWS = {
-    '_unsafe_view',
-    'alias',
-    'detach',
-    'empty',
-    'empty_like',
-    'new_empty',
-    'device',
-}
 
 
 class Recorder(TorchDispatchMode):
@@ -80,7 +72,7 @@ class Recorder(TorchDispatchMode):
         on_gpu = any(x.device.type == 'cuda' for x in tensors)
         if on_gpu and name in ('_to_copy', 'copy_'):
             assert all(x.is_cuda for x in args if torch.is_tensor(x)), func
-        self.launches += on_gpu and not (func.is_view or name in VIEWS)
+        self.launches += on_gpu and starts_kernel(func)
         return out
 
 

@@ -113,26 +113,36 @@ def test_backend_that_runs_on_the_cpu_alone(name):
 
 
 @pytest.mark.parametrize(
-    'name, size, limit',
+    'name, changes, size, limit',
     [
-        ('landmark', 'landmark_attention.torch_impl.REFERENCE_ELEMENTS', 2 * 2 * 100),
+        (
+            'landmark',
+            {},
+            'landmark_attention.torch_impl.REFERENCE_ELEMENTS',
+            2 * 2 * 100,
+        ),
         (
             'landmark, mixed heads',
+            {},
             'landmark_attention.torch_impl.REFERENCE_ELEMENTS',
             2 * 3 * 100,
         ),
-        ('masked', 'masked_attention.torch_impl.REFERENCE_TOKENS', 4 * 5 + 1),
-        (
-            'deformable',
-            'deformable_attention.torch_impl.REFERENCE_ELEMENTS',
-            4 * 5 * 5 * 2,
+        ('masked', {}, 'masked_attention.torch_impl.REFERENCE_TOKENS', 4 * 5 + 1),
+        *(
+            (
+                'deformable',
+                dict(M=6, G=G),
+                'deformable_attention.torch_impl.REFERENCE_ELEMENTS',
+                4 * 5 * 5 * most,  # coordinates or, of one group, scores
+            )
+            for G, most in ((6, 12), (1, 6))
         ),
     ],
 )
-def test_small_calls_take_the_reference(monkeypatch, name, size, limit):
+def test_small_calls_take_the_reference(monkeypatch, name, changes, size, limit):
     monkeypatch.setattr(extension, 'UNAVAILABLE', 'not built')
     case = CASES[name]
-    function, inputs = case.setup()
+    function, inputs = case.setup(**changes)
     inputs[1].requires_grad_()
     choose = functools.partial(REGISTERED[case.operator].choose, *inputs)
     for at, backend in ((limit, 'reference'), (limit - 1, 'torch')):
@@ -158,6 +168,8 @@ def test_kernels_that_count_above_the_reference_are_not_chosen(
     monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
     with FakeTensorMode():
         inputs = make_landmark_inputs(B=1, N=4, L=2, M=M, D=D, E=E)
+        kernels = backends_of('landmark_attention')['triton']
+        assert not kernels.prefers_reference(*inputs, needs_grad=True)  # interpreted
         inputs = [x.to('cuda') for x in inputs]
         choose = functools.partial(REGISTERED['landmark_attention'].choose, *inputs)
         assert choose() == backend

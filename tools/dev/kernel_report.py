@@ -42,6 +42,14 @@ FIELDS = (
     'floor_us', 'ratio',
 )  # fmt: skip
 PASSES = 'forward', 'backward'
+# They start no kernel, and their schemas do not say so.
+SILENT = {'_unsafe_view', 'empty', 'empty_like', 'empty_strided', 'new_empty'}
+SILENT |= {'new_empty_strided', 'device'}
+
+
+def starts_kernel(function: Callable) -> bool:
+    """Return whether an operator of PyTorch starts a kernel on a GPU."""
+    return not (function.is_view or function.__name__.partition('.')[0] in SILENT)
 
 
 class EagerLaunches(TorchDispatchMode):
@@ -53,10 +61,7 @@ class EagerLaunches(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        results = function._schema.returns
-        is_view = any(x.alias_info and not x.alias_info.is_write for x in results)
-        is_view |= '_unsafe_view' in function.__name__  # its schema does not say so
-        if not is_view and 'empty' not in function.__name__ and args:
+        if starts_kernel(function):
             self.launches += 1
             self.bytes += num_bytes((*args, *(kwargs or {}).values(), out))
             if 'scatter_add' in function.__name__ and is_deterministic():

@@ -26,7 +26,7 @@ class Comparison:
     compare two differences, such as a gain at 8 heads with that at 2.
 
     Args:
-        text: what is compared, in words, with what the paper reports.
+        text: what is subtracted from what, in words.
         better, worse: names of networks; `NAME:METRIC` takes another metric than the
             comparison's.
         metric: metric of the difference; None takes the claim's.

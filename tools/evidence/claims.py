@@ -32,10 +32,7 @@ DETR = 'https://arxiv.org/abs/2010.04159'
 def pairs(
     *texts: tuple, metric: str | None = None, lower: bool = False
 ) -> tuple[Comparison, ...]:
-    """Return comparisons of (better, worse) or (better, worse, text).
-
-    The text says what is subtracted from what.
-    """
+    """Return comparisons of (better, worse) or (better, worse, text)."""
     found = []
     for better, worse, *text in texts:
         difference = f'{worse} − {better}' if lower else f'{better} − {worse}'
@@ -45,15 +42,15 @@ def pairs(
 
 def diversities() -> tuple[Comparison, ...]:
     """Compare heads that interact with heads that do not."""
-    found = ()
-    for better, worse in (('mixed 8', 'dense 8'), ('landmarks mixed 8', 'landmarks 8')):
-        for metric, name, lower in (
-            ('head_variance', 'variance', False),
+    return tuple(
+        replace(each, text=f'{name}: {each.text}')
+        for networks in (('mixed 8', 'dense 8'), ('landmarks mixed 8', 'landmarks 8'))
+        for name, metric, lower in (
+            ('variance', 'head_variance', False),
             ('similarity', 'similarity', True),
-        ):
-            (comparison,) = pairs((better, worse), metric=metric, lower=lower)
-            found += (replace(comparison, text=f'{name}: {comparison.text}'),)
-    return found
+        )
+        for each in pairs(networks, metric=metric, lower=lower)
+    )
 
 
 BEATEN = (
@@ -101,7 +98,6 @@ CLAIMS = {
     ),
     'heads as drawn': Claim(
         'Interaction does so before any training.',
-        f'[iMHSA, Figure 7]({IVIT})',
         networks={name: drawn(each, 'diversity') for name, each in INTERACTION.items()},
         metric='similarity',
         seeds=DRAWS,
@@ -188,7 +184,10 @@ CLAIMS = {
         '[weights](../weights.md)',
         networks=starts(),
         comparisons=pairs(
-            *((f'{name}, donor', f'{name}, random') for name in RELATIVES)
+            *(
+                (f'{name}, donor', f'{name}, random', f'{name}: donor − random')
+                for name in RELATIVES
+            )
         ),
     ),
     'resolution': Claim(
@@ -201,7 +200,7 @@ CLAIMS = {
             (
                 (LARGER, 'dense 8'),
                 ('landmarks mixed 8', 'dense 8:accuracy@44'),
-                'that − the same of dense 8',
+                'that change − that of dense 8',
             ),
         ),
     ),

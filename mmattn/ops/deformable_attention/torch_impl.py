@@ -12,8 +12,8 @@ from ..precision import compute_dtype
 from .reference import attend, query_positions, sampled_bias
 
 ALL = slice(None)
-# Up to so many coordinates or scores of an image, autograd of the reference is faster than
-# a backward that computes the forward again.
+# Autograd of the reference is faster than a backward that computes the forward again. Up
+# to so many coordinates or scores of an image, what it keeps is small.
 REFERENCE_ELEMENTS = 1 << 18
 
 
@@ -23,7 +23,7 @@ def unsupported(*tensors: Tensor) -> str | None:
 
 
 def prefers_reference(q, k, v, positions, table, *, needs_grad: bool) -> bool:
-    """Return whether a forward and a backward of the reference are faster."""
+    """Return whether the reference trains faster, and keeps little."""
     elements = positions.shape[1] * q.shape[1] * _elements(q, k, positions)
     return needs_grad and elements <= REFERENCE_ELEMENTS
 
