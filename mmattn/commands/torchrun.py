@@ -4,6 +4,7 @@ torchrun itself ends with a traceback of its own, after a message of each proces
 """
 
 import os
+import signal
 import sys
 
 from ..terminal import ONE_ERROR
@@ -26,13 +27,28 @@ def main():
     try:
         torchrun()
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        print(f'rank {rank}: {told(failure)}', file=sys.stderr)
-        sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
+        print(failures_told(error), file=sys.stderr)
+        sys.exit(max(error.get_first_failure()[1].exitcode, 1))
     except SignalException as error:
         sys.exit(128 + error.sigval)
     except RendezvousError as error:
         sys.exit(f'the machines did not meet: {error}. Check MASTER_ADDR and PORT')
+
+
+def failures_told(error) -> str:
+    """Return what the first process that failed has told.
+
+    A killed process tells nothing, and another that waits for it may fail before
+    torchrun looks. So whatever a signal has ended is told of, too, except SIGTERM, by
+    which torchrun ends the others.
+    """
+    first, failure = error.get_first_failure()
+    lines = [f'rank {first}: {told(failure)}']
+    for rank, failure in error.failures.items():
+        is_killed = failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
+        if rank != first and is_killed:
+            lines.append(f'rank {rank}: {told(failure)}')
+    return '\n'.join(lines)
 
 
 def told(failure) -> str:

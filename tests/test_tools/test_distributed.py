@@ -1,5 +1,6 @@
 """The launch scripts, and what two processes promise: one machine, no GPU, gloo."""
 
+import json
 import os
 import shutil
 import signal
@@ -11,7 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+)
 
+from mmattn.commands.torchrun import failures_told
 from mmattn.datasets import toy
 from tools.benchmark.tolerances import assert_close
 
@@ -368,6 +374,22 @@ def test_two_machines_meet_in_any_order(tmp_path):
     for run in (first, second):
         returncode, log = run.finish()
         assert returncode == 0 and 'met [0, 1]' in log, log[-4000:]
+
+
+def test_a_killed_process_is_told_of_though_another_failed_first(tmp_path):
+    error = {'message': 'RuntimeError: connection closed'}
+    (tmp_path / 'error.json').write_text(
+        json.dumps({'message': error | {'extraInfo': {'timestamp': '1'}}})
+    )
+    no_file = str(tmp_path / 'none')
+    failures = {
+        0: ProcessFailure(0, 10, 1, str(tmp_path / 'error.json')),
+        1: ProcessFailure(1, 11, -signal.SIGKILL, no_file),
+        2: ProcessFailure(2, 12, -signal.SIGTERM, no_file),
+    }
+    told = failures_told(ChildFailedError('train', failures)).splitlines()
+    assert len(told) == 2 and 'connection closed' in told[0]
+    assert told[1] == 'rank 1: Signal 9 (SIGKILL) received by PID 11'
 
 
 FAIL = """
