@@ -132,13 +132,14 @@ CLAIMS = {
         'Each backbone beats what its paper compares it with, at equal size and the '
         'best of three learning rates.',
         networks={
-            f'{name} {rate}': Training(backbone, rate=rate, size=56)
+            f'{name} {rate}': Training(backbone, images=51_200, rate=rate, size=56)
             for name, backbone in BACKBONES.items()
             for rate in RATES
         },
         choices={name: tuple(f'{name} {rate}' for rate in RATES) for name in BACKBONES},
         alike=(tuple(f'{name} {RATES[0]}' for name in BACKBONES),),
         tolerance=0.1,
+        seeds=(0, 1, 2),
         comparisons=pairs(*BEATEN),
     ),
     'deformable points': Claim(

@@ -122,7 +122,7 @@ def deformable(offsets: bool) -> Training:
     arch = dict(embed_dims=(32, 64), depths=(2, 2), num_heads=(2, 4), num_groups=(1, 2))
     backbone = dict(type='DAT', arch=arch, blocks=('LD', 'LD'), window_size=7)
     backbone |= dict(offsets=offsets, **DOUBLED)
-    return Training(backbone, size=56, scattered=True)
+    return Training(backbone, images=51_200, size=56, scattered=True)
 
 
 MASKED_HEADS = dict(masking=(4,) * 4)  # all heads of all layers
