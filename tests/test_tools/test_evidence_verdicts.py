@@ -1,5 +1,6 @@
 """tools/evidence/verdicts.py: tests of differences, their correction, and power."""
 
+from dataclasses import astuple
 from math import inf
 
 import numpy as np
@@ -17,6 +18,7 @@ from tools.evidence.verdicts import (
     equivalence_power,
     holm,
     paired_test,
+    residual,
 )
 
 
@@ -88,17 +90,44 @@ def test_wrong_verdicts_are_rare():
     assert wrong / 400 < 0.08
 
 
+def test_the_residual_of_two_networks_is_that_of_their_differences():
+    rng = np.random.default_rng(1)
+    table = rng.normal(size=(2, 5)) + 10 * rng.normal(size=5)
+    differences = table[1] - table[0]
+    deviation, freedom = residual(table)
+    assert freedom == 4
+    pooled = paired_test(differences, 0.5, spread=(2**0.5 * deviation, freedom))
+    for value, expected in zip(
+        astuple(pooled), astuple(paired_test(differences, 0.5)), strict=True
+    ):
+        assert value == pytest.approx(expected)
+    # By hand: means of 2, 3 and 4 on 2 and 4 leave 1, -1, 0 and the opposite.
+    assert residual([[2, 1, 3], [2, 5, 5]]) == (pytest.approx(2**0.5), 2)
+
+
 @pytest.mark.parametrize('deviation', [0.3, 0.5])
 def test_power_is_the_share_of_draws_that_are_decided(deviation):
+    """Of two among six networks, whose runs differ by less than their differences."""
     rng = np.random.default_rng(1)
-    tests = [paired_test(rng.normal(0, deviation, 5), 0.5) for _ in range(1000)]
-    passed = np.mean([test.equivalent <= 0.05 for test in tests])
-    assert equivalence_power(deviation, 5, 0.5) == pytest.approx(passed, abs=0.04)
-    tests = [paired_test(rng.normal(0.3, deviation, 5), 0.5) for _ in range(1000)]
-    found = np.mean([test.different <= 0.05 for test in tests])
-    assert difference_power(deviation, 5, 0.3) == pytest.approx(found, abs=0.04)
+
+    def share(difference: float, question: str) -> float:
+        found = []
+        for _ in range(1000):
+            table = rng.normal(0, deviation / 2**0.5, (6, 5))
+            spread, freedom = residual(table)
+            test = paired_test(
+                table[1] - table[0] + difference, 0.5, spread=(2**0.5 * spread, freedom)
+            )
+            found.append(getattr(test, question) <= 0.05)
+        return np.mean(found)
+
+    power = equivalence_power(deviation, 5, 0.5, 20)
+    assert power == pytest.approx(share(0.0, 'equivalent'), abs=0.04)
+    power = difference_power(deviation, 5, 0.3, 20)
+    assert power == pytest.approx(share(0.3, 'different'), abs=0.04)
 
 
 def test_power_without_noise_is_certain():
-    assert equivalence_power(1e-3, 5, 0.5) == 1 and equivalence_power(50.0, 5, 0.5) == 0
-    assert difference_power(0.1, 5, 1.0) > 0.999
+    assert equivalence_power(1e-3, 5, 0.5, 20) == 1
+    assert equivalence_power(50.0, 5, 0.5, 20) == 0
+    assert difference_power(0.1, 5, 1.0, 20) > 0.999

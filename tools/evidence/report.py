@@ -29,11 +29,13 @@ from tools.evidence.verdicts import (
     difference_power,
     equivalence_power,
     paired_test,
+    residual,
 )
 
 FOLDER = ROOT / 'docs/evidence'
 BEGIN, END = '<!-- written by tools/evidence/report.py -->\n', '<!-- end -->\n'
 NOISE, SEEDS, MARGIN = 'noise', 5, 0.5  # of the power calculation
+FREEDOM = 20  # of six networks
 MEAN, SEED = '#b5312f', '#6f7f8f'
 
 
@@ -65,17 +67,34 @@ class Results:
         found = []
         for comparison in self.claim.comparisons:
             terms = [
-                (sign, self.values(network, metric))
+                (sign, self.values(network, metric), metric)
                 for sign, network, metric in comparison.terms(self.claim.metric)
             ]
-            seeds = set.intersection(*(set(values) for _, values in terms))
+            seeds = set.intersection(*(set(values) for _, values, _ in terms))
             differences = [
-                sum(sign * values[seed] for sign, values in terms)
+                sum(sign * values[seed] for sign, values, _ in terms)
                 for seed in sorted(seeds)
             ]
             claim = self.claim
-            found.append(paired_test(differences, claim.margin, claim.exact))
+            spread = self.spread(terms[0][2], len(terms)) if claim.alike else None
+            found.append(paired_test(differences, claim.margin, claim.exact, spread))
         return found
+
+    def spread(self, metric: str, terms: int) -> tuple[float, int] | None:
+        """Return what all networks say of the deviation of a sum of `terms` runs.
+
+        It is None if fewer than two networks, or two seeds, have run.
+        """
+        names = self.claim.choices or self.claim.networks
+        columns = [self.values(name, metric) for name in names]
+        columns = [column for column in columns if column]
+        seeds = set.intersection(*map(set, columns)) if columns else ()
+        if min(len(columns), len(seeds)) < 2:
+            return None
+        deviation, freedom = residual(
+            [[column[seed] for seed in sorted(seeds)] for column in columns]
+        )
+        return sqrt(terms) * deviation, freedom
 
     def is_shown(self) -> bool:
         """Return whether a comparison has run, or without any, a network."""
@@ -142,8 +161,10 @@ def noise_table(results: Results) -> str:
         squares = sum((len(found) - 1) * variance(found) for found in series)
         deviation = sqrt(squares / (runs - len(series)))
         spread = sqrt(2) * deviation  # of differences between two networks
-        powers = [equivalence_power(spread, SEEDS, MARGIN)]
-        powers += [difference_power(spread, SEEDS, value) for value in (MARGIN, 1.0)]
+        powers = [equivalence_power(spread, SEEDS, MARGIN, FREEDOM)]
+        powers += [
+            difference_power(spread, SEEDS, value, FREEDOM) for value in (MARGIN, 1.0)
+        ]
         accuracy = mean(results.values(name, metric).values())
         cells = f'{network.images:,}', f'{accuracy:.2f}', len(series), runs
         cells += (f'{deviation:.2f}', *(f'{power:.0%}' for power in powers))

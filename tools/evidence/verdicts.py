@@ -1,6 +1,7 @@
 """Decide comparisons from differences between runs of the same seed.
 
-Two questions are asked of a comparison. Is there a difference? A paired t-test answers.
+Two questions are asked of a comparison. Is there a difference? A paired t-test answers,
+with the deviation of the differences, or of all networks that are alike.
 Is it smaller than a margin? Two one-sided t-tests answer: Schuirmann, "A comparison of
 the two one-sided tests procedure and the power approach", Journal of Pharmacokinetics
 and Biopharmaceutics 15, 1987. The p-values of a claim's comparisons are corrected after
@@ -42,8 +43,25 @@ class PairedTest:
     equivalent: float
 
 
+def residual(table: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Return the deviation of runs, beside what network and seed add, and its freedom.
+
+    It is that of the two-way analysis of variance without replication.
+
+    Args:
+        table: a row for each network with a column for each seed.
+    """
+    table = np.asarray(table)
+    left = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    return float(np.sqrt((left**2).sum() / freedom)), freedom
+
+
 def paired_test(
-    differences: Sequence[float], margin: float, exact: bool = False
+    differences: Sequence[float],
+    margin: float,
+    exact: bool = False,
+    spread: tuple[float, int] | None = None,
 ) -> PairedTest:
     """Test differences between paired runs.
 
@@ -51,6 +69,8 @@ def paired_test(
         differences: one for each seed.
         margin: differences below it count as none; 0 leaves the question out.
         exact: whether the differences have no noise, so that one decides.
+        spread: deviation of a difference and its degrees of freedom; None takes those
+            of the differences.
 
     With fewer than `FEWEST` differences, unless exact, both p-values are 1.
     """
@@ -61,12 +81,13 @@ def paired_test(
         return PairedTest(n, average, 0.0, different, equivalent)
     if n < 2:
         return PairedTest(n, average, inf, 1.0, 1.0)
-    error = max(float(stats.sem(differences)), np.finfo(float).tiny)
-    half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * error
+    deviation, freedom = spread or (float(np.std(differences, ddof=1)), n - 1)
+    error = max(deviation / n**0.5, np.finfo(float).tiny)
+    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
     different = equivalent = 1.0
     if n >= FEWEST:
-        different = 2 * float(stats.t.sf(abs(average) / error, n - 1))
-        equivalent = float(stats.t.sf((margin - abs(average)) / error, n - 1))
+        different = 2 * float(stats.t.sf(abs(average) / error, freedom))
+        equivalent = float(stats.t.sf((margin - abs(average)) / error, freedom))
     return PairedTest(n, average, half, different, equivalent if margin else 1.0)
 
 
@@ -99,7 +120,9 @@ def decide(tests: Sequence[PairedTest]) -> list[str]:
     return verdicts
 
 
-def equivalence_power(deviation: float, seeds: int, margin: float) -> float:
+def equivalence_power(
+    deviation: float, seeds: int, margin: float, freedom: int
+) -> float:
     """Return the probability of finding no difference between equal networks.
 
     It is the share of 20,000 draws, exact to about one percent.
@@ -108,20 +131,26 @@ def equivalence_power(deviation: float, seeds: int, margin: float) -> float:
         deviation: standard deviation of the differences between paired runs.
         seeds: number of pairs, at least two.
         margin: see `paired_test`; one comparison, without a correction.
+        freedom: degrees of freedom of the deviation.
     """
-    means, errors = drawn_series(deviation, seeds)
-    half = stats.t.ppf(1 - LEVEL, seeds - 1) * errors
+    means, errors = drawn_series(deviation, seeds, freedom)
+    half = stats.t.ppf(1 - LEVEL, freedom) * errors
     return float(np.mean(abs(means) + half < margin))
 
 
-def difference_power(deviation: float, seeds: int, difference: float) -> float:
+def difference_power(
+    deviation: float, seeds: int, difference: float, freedom: int
+) -> float:
     """Return the probability of finding a true difference, of either sign."""
-    means, errors = drawn_series(deviation, seeds)
-    half = stats.t.ppf(1 - LEVEL / 2, seeds - 1) * errors
+    means, errors = drawn_series(deviation, seeds, freedom)
+    half = stats.t.ppf(1 - LEVEL / 2, freedom) * errors
     return float(np.mean(abs(means + difference) > half))
 
 
-def drawn_series(deviation: float, seeds: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn_series(
+    deviation: float, seeds: int, freedom: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard errors of 20,000 series of differences around zero."""
-    draws = np.random.default_rng(0).normal(0, deviation, (20_000, seeds))
-    return draws.mean(1), stats.sem(draws, axis=1)
+    rng, error = np.random.default_rng(0), deviation / seeds**0.5
+    errors = error * np.sqrt(rng.chisquare(freedom, 20_000) / freedom)
+    return rng.normal(0, error, 20_000), errors
