@@ -7,8 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mmattn.engine.checkpoints.weights import load_weights
-from mmattn.models import LiSANet, PVTv2
-from mmattn.models.checkpoints.pvt import to_official_state_dict
+from mmattn.models import LiSANet
 from mmattn.models.layers import SeparableConv, StructureAwareAttention, undecayed_names
 
 HYBRID = dict(
@@ -125,51 +124,6 @@ test_wrong_arguments = refuses(
     (dict(out_indices=(1, 0)), 'ascend'),
     (dict(arch=dict(HYBRID, embed_dims=(16, 32, 40, 48))), '40'),
 )
-
-
-def test_it_takes_what_pvtv2_has_in_common():
-    """Wider layers are cropped to their first channels, also within q, k and v."""
-    arch = dict(
-        embed_dims=(16, 32, 48, 64), depths=(1, 2, 3, 1), mlp_ratios=(2, 2, 4, 2)
-    )
-    arch |= dict(num_heads=(1, 2, 3, 4), sr_ratios=(8, 4, 2, 1), linear=False)
-    theirs = PVTv2(arch)
-    for param in theirs.parameters():
-        nn.init.normal_(param)
-    given, model = to_official_state_dict(theirs.state_dict()), build()
-    fresh = {name: value.clone() for name, value in model.state_dict().items()}
-    report, own = load_weights(model, given), model.state_dict()
-    assert not report.mismatched
-    assert set(report.matched) | set(report.missing) == own.keys()
-    assert sum(report.sizes.values()) == sum(p.numel() for p in model.parameters())
-    for name in report.missing:
-        assert torch.equal(own[name], fresh[name]), name
-    x = torch.randn(1, 5, 7, 32)
-    ours, their = (net.stages[1].blocks[0].mlp for net in (model, theirs))
-    assert torch.equal(ours(x), their(x))
-    names = {name for name in own if name.startswith(('stem.', 'stages.1.downsample'))}
-    names |= {f'stages.2.blocks.1.norm2.{leaf}' for leaf in ('weight', 'bias')}
-    taken = {name: theirs.state_dict()[name] for name in names}
-    taken |= {f'out_norms.{i}.weight': theirs.stages[i].norm.weight for i in range(3)}
-    attn, wide = (theirs.stages[i].blocks[0].attn for i in (2, 3))
-    for leaf in ('weight', 'bias'):
-        both = getattr(attn.q, leaf), getattr(attn.kv, leaf)
-        taken[f'stages.2.blocks.0.attn.qkv.{leaf}'] = torch.cat(both)
-    key, value = wide.kv.weight.chunk(2)
-    parts = [part[:32, :32] for part in (wide.q.weight, key, value)]
-    taken['stages.3.blocks.0.attn.qkv.weight'] = torch.cat(parts)
-    taken['stages.3.blocks.0.attn.proj.weight'] = wide.proj.weight[:32, :32]
-    mlp = theirs.stages[2].blocks[1].mlp
-    taken['stages.2.blocks.1.mlp.fc2.weight'] = mlp.fc2.weight[:, :96]
-    taken['stages.2.blocks.1.mlp.dwconv.weight'] = mlp.dwconv.weight[:96]
-    for name, value in taken.items():
-        assert name in report.matched and torch.equal(own[name], value), name
-    name = 'stages.3.blocks.0.attn.qkv.weight'
-    assert report.resized[name] == ((192, 64), (96, 32))
-    # The norm of PVTv2's reduced map is another one than LiSA's.
-    assert 'stages.2.blocks.0.attn.norm.weight' in report.missing
-    assert 'stages.2.blocks.0.attn.sr_norm.weight' in report.unexpected
-    assert 'stages.2.blocks.2.mlp.fc1.weight' in report.unexpected  # a third block
 
 
 def test_a_wider_network_of_its_own_kind_does_not_fit():

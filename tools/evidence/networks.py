@@ -153,10 +153,6 @@ RELATIVES = {
         | dict(embed_dim=32, depths=TWICE['depths'], num_heads=TWICE['num_heads'])
         | dict(always_partition=True),  # windows keep their size of 7 on small maps
     ),
-    'HyLiSANet': (
-        dict(type='LiSANet', arch='hybrid-nano', img_size=64),
-        dict(type='PVTv2', arch=NANO | REDUCED | dict(sr_ratios=(8, 4, 2, 1))),
-    ),
 }
 
 
@@ -167,8 +163,7 @@ def starts() -> dict[str, Training]:
     """
     found = {}
     for name, (ours, other) in RELATIVES.items():
-        size = ours.get('img_size', 64)
-        common = dict(size=size, rate=1e-3)
+        common = dict(size=64, rate=1e-3)
         donor = Training(other, (1, 3, 5, 7, 9), images=600 * 32, **common)
         for start, weights in (('random', None), ('donor', donor)):
             found[f'{name}, {start}'] = Training(

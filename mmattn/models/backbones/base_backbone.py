@@ -195,18 +195,11 @@ class BaseBackbone(Initializable):
         """Give published weights our names; other names stay, for the load report."""
         return weights
 
-    def crop_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Fit weights of a wider network, which have got our names."""
-        return weights
-
 
 @load_hook
 def convert_loaded(backbone: BaseBackbone, weights: dict) -> dict:
     """Convert published weights, and those of RGB images to other channels."""
-    converted = backbone.convert_weights(weights)
-    if converted.keys() != weights.keys():
-        converted = backbone.crop_weights(converted)
-    weights = dict(converted)
+    weights = dict(backbone.convert_weights(weights))
     if STEM in weights:
         weights[STEM] = fit_image_channels(weights[STEM], backbone.in_channels)
     return weights

@@ -13,21 +13,14 @@ tables. The tables decide neither the activation nor whether each block has a co
 position embedding: CPVT has a single one, after the first encoder, and each block has
 one here, as in UniFormer (Li et al., https://arxiv.org/abs/2201.09450).
 
-Weights of PVTv2 load, as a start for what both have. Wider layers, those of the larger
-MLPs for example, are cropped to their first channels, as Xu et al. select them in
-"Initializing Models with Larger Ones", https://arxiv.org/abs/2311.18823.
-
 Channels come last inside the network, as in `IViT`.
 """
 
-import re
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints.pvt import convert_known_layouts
 from mmattn.models.layers import (
     DepthwiseConv,
     DropPath,
@@ -138,8 +131,6 @@ class LiSANet(BaseBackbone):
             'hybrid-base': ((96, 192, 384, 576), (3, 12, 18, 3), (4, 4, 3, 3), 2, 8),
         }.items()
     }
-
-    starts = {'hybrid-small': 'timm://pvt_v2_b5.in1k'}
 
     def __init__(
         self,
@@ -266,36 +257,3 @@ class LiSANet(BaseBackbone):
                 f'LiSANet: mixer of a network of {"one" if self.plain else "several"} '
                 f'stages must be one of {mixers}, got {mixer!r}'
             )
-
-    def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return convert_state_dict(weights)
-
-    def crop_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Take the first channels, or hidden channels, of a wider network."""
-        own, cropped = self.state_dict(), dict(weights)
-        for name in own.keys() & weights.keys():
-            value, parts = weights[name], 3 if '.attn.qkv.' in name else 1
-            value = value.unflatten(0, (parts, -1))
-            shape = own[name].unflatten(0, (parts, -1)).shape
-            if value.dim() == len(shape) and all(map(int.__ge__, value.shape, shape)):
-                cropped[name] = value[tuple(map(slice, shape))].flatten(0, 1)
-        return cropped
-
-
-def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert weights of PVTv2 to the names of `LiSANet`; other names stay.
-
-    PVTv2's attention has a norm of its own, which is not the norm of `LiSANet`'s.
-    """
-    given = convert_known_layouts(state_dict)
-    if not any('.attn.kv.' in name for name in given):
-        return dict(given)
-    converted = {}
-    for name, value in given.items():
-        name = re.sub(r'^stages\.(\d)\.norm\.', r'out_norms.\1.', name)
-        name = name.replace('.attn.norm.', '.attn.sr_norm.')
-        if '.attn.q.' in name:
-            value = torch.cat([value, given[name.replace('.q.', '.kv.')]])
-        if '.attn.kv.' not in name:
-            converted[name.replace('.attn.q.', '.attn.qkv.')] = value
-    return converted
