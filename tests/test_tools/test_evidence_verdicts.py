@@ -107,7 +107,7 @@ def test_the_residual_of_two_networks_is_that_of_their_differences():
 
 @pytest.mark.parametrize('deviation', [0.3, 0.5])
 def test_power_is_the_share_of_draws_that_are_decided(deviation):
-    """Of two among six networks, whose runs differ by less than their differences."""
+    """Compare two of six networks, whose noise is known by all six."""
     rng = np.random.default_rng(1)
 
     def share(difference: float, question: str) -> float:

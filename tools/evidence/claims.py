@@ -139,7 +139,6 @@ CLAIMS = {
         choices={name: tuple(f'{name} {rate}' for rate in RATES) for name in BACKBONES},
         alike=(tuple(f'{name} {RATES[0]}' for name in BACKBONES),),
         tolerance=0.1,
-        seeds=(0, 1, 2),
         comparisons=pairs(*BEATEN),
     ),
     'deformable points': Claim(
