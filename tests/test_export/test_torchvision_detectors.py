@@ -11,9 +11,18 @@ import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
-from small_detectors import EXPORTS, check_detections
-from small_torchvision import CLASSES, IMAGES, MODELS, Blobs, detector, predict
+from small_detectors import EXPORTS, Spread, check_detections
+from small_torchvision import (
+    CLASSES,
+    IMAGES,
+    MODELS,
+    SCORES,
+    Blobs,
+    detector,
+    predict,
+)
 from torch import nn
+from torchvision.models import detection, get_model, list_models
 from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
@@ -221,6 +230,32 @@ def test_file_is_compared_with_torchvision(photo, tmp_path):
     export_model(model, None, file, **settings, say=said.append)
     assert said[1].startswith('  1 images: ') and 'boxes differ by at most' in said[1]
     assert mmattn.export.load(file)(photo).classes == names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'name', [name for name in list_models(detection) if 'keypoint' not in name]
+)
+@torch.no_grad()
+def test_ready_made_detectors(name, photo, tmp_path):
+    """Export those of torchvision, with random weights that find objects."""
+    torch.manual_seed(1)
+    size = {} if 'ssd' in name else dict(min_size=320, max_size=480)
+    model = get_model(name, weights=None, weights_backbone=None, **size)
+    image = torch.tensor(read_image(photo)).permute(2, 0, 1) / 255
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None  # it takes the statistics of the two images
+    batch, _ = model.transform([image, image.flip(-1)])
+    model.backbone(batch.tensors)
+    for key, layer in model.eval().named_modules():
+        if key.endswith(SCORES):
+            layer.register_forward_hook(Spread(1.5))
+    model([image])
+    shape, said = model.transform([image])[0].tensors.shape[-2:], []
+    settings = dict(shape=tuple(shape), verify=photo, say=said.append)
+    export_model(model, None, tmp_path / 'model.onnx', **settings)
+    assert int(re.search(r'(\d+) objects in PyTorch', said[1])[1]) >= 100
 
 
 @pytest.mark.slow
