@@ -2,15 +2,15 @@
 
     OMP_NUM_THREADS=1 python -m tools.benchmark.accelerate --rounds 2 \\
         --csv docs/benchmarks/accelerate_cpu.csv
-    python -m tools.benchmark.accelerate --table  # of that csv, into docs/accelerate.md
+    python -m tools.benchmark.accelerate --table  # into docs/accelerate.md
 
 Models are those of transformers' default configs, with random weights, which need no
 download. `infer` is a forward of one image; `train` is a forward and the backward of
 the sum of the outputs, since the losses are the same before and after. Both kinds of a
-model take turns in one run (see `measure.py`), and times are those of the processor,
-which other work on the machine changes little. `attention` is the share of the sampling
-in a forward before: `1 / (1 - attention)` bounds the speedup. `difference` is the
-largest one of an output, over its largest value.
+model take turns in one run (see `measure.py`). With one thread times are those of the
+processor, which other work on the machine changes little. `attention` is the share of
+the sampling in a forward before: `1 / (1 - attention)` bounds the speedup. `difference`
+is the largest one of an output, over its largest value.
 """
 
 import copy
@@ -28,7 +28,7 @@ from tools.dev.readme_tables import markdown, replace_between
 
 QUICK_SIZE = 64
 PAGE = measure.ROOT / 'docs' / 'accelerate.md'
-CSV = measure.ROOT / 'docs' / 'benchmarks' / 'accelerate_cpu.csv'
+FILES = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
 MARKS = '<!-- python -m tools.benchmark.accelerate --table -->\n', '<!-- end -->\n'
 MODELS = (
     *('DeformableDetr', 'RTDetr', 'RTDetrV2', 'DFine', 'Mask2Former'),
@@ -127,10 +127,11 @@ def compare(name: str, args) -> list[dict]:
         return step
 
     rows = []
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for phase, make in {'infer': infer, 'train': train}.items():
         calls = {kind: make(model) for kind, model in models.items()}
         times = measure.interleave(
-            calls, rounds=args.rounds, seconds=args.seconds, clock=time.process_time
+            calls, rounds=args.rounds, seconds=args.seconds, clock=clock
         )
         before, after = times['before'], times['after']
         rows.append(
@@ -150,21 +151,19 @@ def compare(name: str, args) -> list[dict]:
 
 
 def table() -> str:
-    """Return the speeds in the csv file as a table, a line for each model."""
-    rows = {(row['model'], row['phase']): row for row in measure.read_csv(CSV)}
-    lines = [
-        (
-            name,
-            row['modules'],
-            f'{float(row["attention"]):.0%}',
-            row['speedup'],
-            rows[name, 'train']['speedup'],
-        )
-        for (name, phase), row in rows.items()
-        if phase == 'infer'
-    ]
-    head = 'model', 'modules', 'share of the sampling', 'speed, infer', 'speed, train'
-    return markdown([head, *lines])
+    """Return the speeds in the csv files as a table, a line for each model."""
+    lines = {}
+    for name in FILES:
+        for row in measure.read_csv(measure.ROOT / f'docs/benchmarks/{name}_cpu.csv'):
+            line = lines.setdefault(row['model'], dict(modules=row['modules']))
+            if row['attention']:
+                share = f'{float(row["attention"]):.0%}'
+                line.setdefault('share of the sampling', share)
+            isa = row['isa'].split()[0].removeprefix('ATen:')
+            count = f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
+            line[f'{row["phase"]}, {isa}, {count}'] = row['speedup']
+    head = ['model', *next(iter(lines.values()))]
+    return markdown([head, *([name, *line.values()] for name, line in lines.items())])
 
 
 def main(argv: list[str] | None = None):
