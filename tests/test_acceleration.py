@@ -228,3 +228,10 @@ def test_the_benchmark_times_both_kinds(tmp_path):
     assert [row['phase'] for row in rows] == ['infer', 'train']
     assert {row['modules'] for row in rows} == {'12'}
     assert float(rows[0]['difference']) < 1e-5 and 0 < float(rows[0]['attention']) < 1
+
+
+def test_the_page_has_the_table_of_its_files():
+    from tools.benchmark import accelerate as tool
+
+    begin, end = tool.MARKS
+    assert begin + tool.table() + end in tool.PAGE.read_text()
