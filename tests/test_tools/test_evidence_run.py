@@ -201,7 +201,7 @@ def test_the_page_has_verdicts_powers_and_plots(tmp_path):
     text = report.page_text(page, {'noise': claim, 'y': make_claim(metric='z')}, rows)
     assert text.startswith('# Head\n') and text.endswith('tail\n')
     assert 'former' not in text
-    assert '1 of 1 comparisons that ran are decided (holds 1, not run yet 1)' in text
+    assert '1 of 1 comparisons are decided (holds 1, not run yet 1)' in text
     assert '| noise | b over a | +1±0.25 | 3 | holds |' in text
     # a: 1 + 1.67^2 + 1.33^2 = 4.67; b: 0.11 + 3.14 + 2.05 = 5.31; over 2 + 2.
     head = r'\| 102,400 \| 80.33 \| 2 \| 6 \| 1.58 \| +\d% \| \d+% \|'
@@ -213,6 +213,11 @@ def test_the_page_has_verdicts_powers_and_plots(tmp_path):
     assert report.Results('x', alone, rows_of(alone, a=[80])).is_shown()
     report.draw(report.Results('noise', claim, rows), tmp_path / 'a.png')
     assert (tmp_path / 'a.png').stat().st_size > 1000
+
+
+def test_each_run_is_of_a_network_of_today():
+    ours = {each.hash for claim in CLAIMS.values() for each in claim.networks.values()}
+    assert {key for key, _ in read_rows(runner.ROWS)} <= ours
 
 
 def test_our_page_is_up_to_date_and_short(tmp_path):

@@ -163,7 +163,7 @@ def starts() -> dict[str, Training]:
     """
     found = {}
     for name, (ours, other) in RELATIVES.items():
-        common = dict(size=64, rate=1e-3)
+        common = dict(size=ours.get('img_size', 64), rate=1e-3)
         donor = Training(other, (1, 3, 5, 7, 9), images=600 * 32, **common)
         for start, weights in (('random', None), ('donor', donor)):
             found[f'{name}, {start}'] = Training(

@@ -138,7 +138,7 @@ def counts(all_results: Sequence[Results]) -> str:
     listed = ', '.join(f'{name} {found[name]}' for name in VERDICTS if found[name])
     run = len(verdicts) - found[NOT_RUN]
     decided = run - found[UNDECIDED]
-    return f'{decided} of {run} comparisons that ran are decided ({listed}).\n'
+    return f'{decided} of {run} comparisons are decided ({listed}).\n'
 
 
 def noise_table(results: Results) -> str:
@@ -191,7 +191,7 @@ def draw(results: Results, out: Path) -> None:
     from matplotlib import pyplot as plt
 
     claim, metrics = results.claim, results.metrics()
-    names = list(claim.networks)
+    names = list(claim.choices or claim.networks)
     size = len(metrics) * max(3, 1 + 0.45 * len(names)), 3.2
     figure, axes = plt.subplots(
         1, len(metrics), figsize=size, squeeze=False, layout='constrained'
