@@ -58,7 +58,6 @@ class Demo:
             'train_cfg.val_interval': n,
             'param_scheduler.1.end': n,
             'param_scheduler.1.T_max': n - begin,
-            'default_hooks.checkpoint.interval': max(1, n // 4),
         }
         config.merge_from_dict(copy.deepcopy(schedule | dict(self.options)))
         return config
@@ -92,19 +91,17 @@ def final_metrics(work_dir: Path, iterations: int) -> dict[str, float]:
     """Return the metrics of the validation after the last iteration.
 
     Raises:
-        ValueError: no log of the folder has them. A killed run may have left half a
-            line, which is left out.
+        ValueError: the last log of the folder does not have them.
     """
-    for scalars in sorted(work_dir.glob('*/vis_data/scalars.json'), reverse=True):
-        for line in reversed(scalars.read_text().splitlines(keepends=True)):
-            record = json.loads(line) if line.endswith('\n') else {}
-            if record.get('step') == iterations and 'loss' not in record:
-                return {k: v for k, v in record.items() if k not in NOT_METRICS}
+    scalars = max(work_dir.glob('*/vis_data/scalars.json'))
+    for record in map(json.loads, scalars.read_text().splitlines()):
+        if record.get('step') == iterations and 'loss' not in record:
+            return {k: v for k, v in record.items() if k not in NOT_METRICS}
     raise UserError(f'{work_dir}: no validation after iteration {iterations}')
 
 
 def train(demo: Demo, seed: int, work_dir: Path) -> dict[str, float]:
-    """Train a config, or what a killed run left of it, and return its metrics.
+    """Train a config, and return its metrics.
 
     Raises:
         CalledProcessError: the training failed; `train.log` says why.
@@ -114,7 +111,6 @@ def train(demo: Demo, seed: int, work_dir: Path) -> dict[str, float]:
     config.dump(work_dir / 'config.py')
     command = [sys.executable, 'tools/train.py', work_dir / 'config.py']
     command += ['--work-dir', work_dir]
-    command += ['--resume'] * (work_dir / 'last_checkpoint').is_file()
     with (work_dir / 'train.log').open('a') as log:
         subprocess.run(
             command,

@@ -1,15 +1,14 @@
 """Train the networks of a claim, one run for each network and seed.
 
-    python -m tools.evidence.run interaction --minutes 60
+    python -m tools.evidence.run interaction
 
 A finished run leaves a row in `docs/evidence/runs.csv`. Runs that have a row are
-skipped, and one that was interrupted continues from its checkpoint, so the same command
-continues a series. All networks are run with one seed before the next seed begins. Each
-command trains one network at a time on one thread; several may run side by side.
+skipped, so the same command continues a series. All networks are run with one seed
+before the next seed begins. Each command trains one network at a time on one thread;
+several may run side by side.
 """
 
 import argparse
-import time
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
@@ -52,11 +51,11 @@ def check_sizes(claim: Claim) -> None:
             )
 
 
-def execute(network: Network, seed: int, folder: Path, end: float) -> dict | None:
-    """Do a run, and return its metrics; None if the time is over."""
+def execute(network: Network, seed: int, folder: Path) -> dict:
+    """Do a run, and return its metrics."""
     if isinstance(network, Demo):
-        return train_demo(network, seed, folder) if time.monotonic() < end else None
-    return train(network, seed, load_splits(), folder, end)
+        return train_demo(network, seed, folder)
+    return train(network, seed, load_splits(), folder)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -66,9 +65,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('claims', nargs='+', choices=CLAIMS, metavar='CLAIM')
     parser.add_argument('--seeds', nargs='+', type=int, help="default: the claim's")
     parser.add_argument('--networks', nargs='+', help="default: the claim's")
-    parser.add_argument(
-        '--minutes', type=float, default=float('inf'), help='save and stop after this'
-    )
     parser.add_argument('--rows', type=Path, default=ROWS, help='csv file of the runs')
     parser.add_argument('--work-dirs', type=Path, default=WORK_DIRS)
     return parser.parse_args(argv)
@@ -77,7 +73,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     torch.set_num_threads(1)
-    end = time.monotonic() + 60 * args.minutes
     about = dict(
         commit=commit(),
         torch=torch.__version__,
@@ -101,10 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             tried.add((network.hash, seed))
             folder = args.work_dirs / f'{network.hash}_{seed}'
             with locked(folder, wait=False) as ours:
-                metrics = execute(network, seed, folder, end) if ours else {}
-            if metrics is None:
-                print('the time is over; the same command continues')
-                return
+                metrics = execute(network, seed, folder) if ours else {}
             if metrics:
                 facts = dict(network=name, seed=seed, hash=network.hash)
                 facts |= counted(network) | about | dict(images=network.images)

@@ -1,13 +1,12 @@
 """Train and test a small classifier in a plain loop, on images in memory.
 
-All random draws of a step depend on the seed and the step alone. So two networks with
-one seed see the same images, and a run that was interrupted ends as any other.
+All random draws of a step depend on the seed and the step alone, so two networks with
+one seed see the same images.
 """
 
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +29,6 @@ from tools.evidence.mechanisms import MEASURES
 from tools.evidence.rows import locked
 
 TESTED = 0.95, 1.0  # shares of the run after which the network is tested
-SAVED = 30.0  # seconds between checkpoints
 MEASURED = 16  # images of the validation data for the measures
 STRIDE = 1_000_000  # between the random seeds of two runs, more than the steps of one
 
@@ -178,10 +176,6 @@ def accuracy(model: nn.Module, data: Labeled, size: int) -> float:
     return 100 * hits / len(data.labels)
 
 
-MODULES = 'model', 'average', 'optimizer'  # parts of a run's state
-NUMBERS = 'step', 'seconds', 'records', 'losses'
-
-
 class Run:
     """Hold the state of a training: a network, its average, and what was measured."""
 
@@ -250,46 +244,15 @@ class Run:
             found |= MEASURES[name](model.backbone, images)
         return found
 
-    def save(self, path: Path):
-        state = {name: getattr(self, name).state_dict() for name in MODULES}
-        state |= {name: getattr(self, name) for name in NUMBERS}
-        partial = path.with_suffix('.partial')
-        torch.save(state, partial)
-        os.replace(partial, path)
-
-    def resume(self, path: Path):
-        state = torch.load(path)
-        for name in MODULES:
-            getattr(self, name).load_state_dict(state[name])
-        for name in NUMBERS:
-            setattr(self, name, state[name])
-
-    def finish(self, checkpoint: Path, end: float = math.inf) -> bool:
-        """Do all steps that are left, and return whether there was time for them.
-
-        Args:
-            checkpoint: file that is written every half minute and at the end, and read
-                if it is there.
-            end: time of `time.monotonic` at which to save and return.
-        """
-        training, saved = self.training, time.monotonic()
-        tests = {round(share * training.steps) for share in TESTED}
-        if checkpoint.is_file():
-            self.resume(checkpoint)
-        while self.step < training.steps:
+    def finish(self):
+        """Do all steps, and the tests."""
+        tests = {round(share * self.training.steps) for share in TESTED}
+        while self.step < self.training.steps:
             began = time.process_time()
             self.train_step()
             self.seconds += time.process_time() - began
             if self.step in tests:
                 self.test()
-            is_over = time.monotonic() > end
-            if is_over or time.monotonic() > saved + SAVED:
-                self.save(checkpoint)
-                saved = time.monotonic()
-            if is_over and self.step < training.steps:
-                return False
-        self.save(checkpoint)
-        return True
 
 
 def donor_weights(donor: Training, data: Mapping[str, Labeled], folder: Path) -> Path:
@@ -298,25 +261,20 @@ def donor_weights(donor: Training, data: Mapping[str, Labeled], folder: Path) ->
     with locked(folder):
         if not path.is_file():
             run = Run(donor, 0, data)
-            run.finish(folder / 'state.pth')
+            run.finish()
             torch.save(run.average.module.state_dict(), path)
     return path
 
 
 def train(
-    training: Training,
-    seed: int,
-    data: Mapping[str, Labeled],
-    folder: Path,
-    end: float = math.inf,
-) -> dict[str, float] | None:
-    """Train a network and return its metrics, or None if there was no time for it.
+    training: Training, seed: int, data: Mapping[str, Labeled], folder: Path
+) -> dict[str, float]:
+    """Train a network and return its metrics.
 
     Args:
         training, seed: what to do.
         data: parts 'train', 'validation' and 'test'.
-        folder: folder of the run's state. Donors have theirs beside it.
-        end: see `Run.finish`.
+        folder: folder of the run. A donor has its own beside it, with its weights.
     """
     run, found = Run(training, seed, data), {}
     if training.donor:
@@ -326,7 +284,5 @@ def train(
         share = initialize_from_checkpoint(run.model.backbone, str(file)).share()
         run.average.module.load_state_dict(run.model.state_dict())
         found = dict(share=100 * share)
-    folder.mkdir(parents=True, exist_ok=True)
-    if run.finish(folder / 'state.pth', end):
-        return run.metrics() | found
-    return None
+    run.finish()
+    return run.metrics() | found
