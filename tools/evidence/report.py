@@ -3,11 +3,9 @@
     python -m tools.evidence.report
 
 It writes the results between the marks of `docs/evidence/README.md`, and a plot of each
-claim that has runs. `--check` writes nothing and fails if the page is not up to date.
+claim that has runs.
 """
 
-import argparse
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -226,27 +224,13 @@ def page_text(page: str, claims: Mapping[str, Claim], rows: Rows) -> str:
     return before + BEGIN + '\n' + '\n'.join(filter(None, parts)) + '\n' + END + after
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument('--check', action='store_true', help='write nothing')
-    parser.add_argument(
-        '--folder', type=Path, default=FOLDER, help='folder of the page and of runs.csv'
-    )
-    args = parser.parse_args(argv)
-    rows, path = read_rows(args.folder / 'runs.csv'), args.folder / 'README.md'
-    old = path.read_text()
-    new = page_text(old, CLAIMS, rows)
-    if args.check:
-        if new != old:
-            sys.exit(f'report: {path} is not up to date; run report.py')
-        return
-    path.write_text(new)
+def main() -> None:
+    rows, path = read_rows(FOLDER / 'runs.csv'), FOLDER / 'README.md'
+    path.write_text(page_text(path.read_text(), CLAIMS, rows))
     for name, claim in CLAIMS.items():
         results = Results(name, claim, rows)
         if results.is_shown():
-            draw(results, args.folder / results.image)
+            draw(results, FOLDER / results.image)
 
 
 if __name__ == '__main__':
