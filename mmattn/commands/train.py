@@ -3,6 +3,7 @@
 from mmengine.config import Config
 from mmengine.logging import print_log
 
+from mmattn.engine.distributed import leave_processes
 from mmattn.errors import UserError
 
 from .launch import build_runner, load_config, make_parser
@@ -100,3 +101,4 @@ def main(argv: list[str] | None = None):
     print_log(start.message, 'current', start.level)
     fetch_start(cfg, start)
     runner.train()
+    leave_processes()

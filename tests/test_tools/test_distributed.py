@@ -358,6 +358,7 @@ dist.init_process_group('gloo')
 ranks = [None] * dist.get_world_size()
 dist.all_gather_object(ranks, dist.get_rank())
 print('met', ranks)
+dist.destroy_process_group()
 """
 
 
