@@ -1,12 +1,14 @@
 """Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
+from .launch import build_runner, load_config, make_parser  # before torch
+
+# isort: split
 from mmengine.config import Config
 from mmengine.logging import print_log
 
-from mmattn.engine.distributed import leave_processes
 from mmattn.errors import UserError
 
-from .launch import build_runner, load_config, make_parser
+from ..engine.distributed import leave_processes
 from .start import fetch_start, settle_start, use_pretrained
 
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
