@@ -36,7 +36,19 @@ def run_main(main: Callable[[], int | None]):
         if not is_expected:
             raise
         sys.exit(f'{Path(sys.argv[0]).stem}: {error}')
+    _end_process_group()
     sys.exit(status)
+
+
+def _end_process_group():
+    """End what torch.distributed has started, if anything.
+
+    A process that exits with its group may be aborted by a thread of gloo. torchrun
+    then calls a run that has succeeded failed.
+    """
+    distributed = sys.modules.get('torch.distributed')
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _tell_launcher(error: Exception | None):

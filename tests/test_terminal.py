@@ -6,6 +6,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import pytest
+import torch
 from rich.table import Table
 
 import mmattn
@@ -56,6 +57,15 @@ def test_errors_of_the_user_are_one_message(monkeypatch, error, cause, message):
 def test_other_errors_keep_their_traceback(error, cause):
     with pytest.raises(type(error)):
         run_main(lambda: fail(error, cause))
+
+
+def test_a_tool_ends_its_process_group():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group('gloo', store=store, rank=0, world_size=1)
+    for _ in range(2):  # the second time there is no group
+        with pytest.raises(SystemExit) as left:
+            run_main(lambda: 3)
+        assert left.value.code == 3 and not torch.distributed.is_initialized()
 
 
 def test_lines_of_a_table_stay_whole(capsys, monkeypatch):

@@ -18,7 +18,6 @@ from mmengine.logging import print_log
 from mmattn.errors import UserError
 
 from ..engine.data import innermost_dataset
-from ..engine.distributed import leave_processes
 from ..terminal import parse_run, positive
 from .evaluation_results import (
     counting_metric,
@@ -252,4 +251,3 @@ def main(argv: list[str] | None = None):
         print_log(f'results: {results}', 'current')
     if args.out_item == 'metrics' and is_main_process():
         dump(metrics, args.out)
-    leave_processes()

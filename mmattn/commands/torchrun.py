@@ -36,19 +36,22 @@ def main():
 
 
 def failures_told(error) -> str:
-    """Return what the first process that failed has told.
+    """Return a line for the first process that failed, and for each that was killed.
 
-    A killed process tells nothing, and another that waits for it may fail before
-    torchrun looks. So whatever a signal has ended is told of, too, except SIGTERM, by
-    which torchrun ends the others.
+    A process that waits for a killed one may fail before torchrun looks, and does not
+    know why. torchrun itself ends the others by SIGTERM.
     """
-    first, failure = error.get_first_failure()
-    lines = [f'rank {first}: {told(failure)}']
-    for rank, failure in error.failures.items():
-        is_killed = failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
-        if rank != first and is_killed:
-            lines.append(f'rank {rank}: {told(failure)}')
-    return '\n'.join(lines)
+    first, _ = error.get_first_failure()
+    others = [
+        rank
+        for rank, failure in error.failures.items()
+        if rank != first
+        and failure.exitcode < 0
+        and failure.exitcode != -signal.SIGTERM
+    ]
+    return '\n'.join(
+        f'rank {rank}: {told(error.failures[rank])}' for rank in (first, *others)
+    )
 
 
 def told(failure) -> str:

@@ -1,14 +1,11 @@
 """Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
-from .launch import build_runner, load_config, make_parser  # before torch
-
-# isort: split
 from mmengine.config import Config
 from mmengine.logging import print_log
 
 from mmattn.errors import UserError
 
-from ..engine.distributed import leave_processes
+from .launch import build_runner, load_config, make_parser
 from .start import fetch_start, settle_start, use_pretrained
 
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
@@ -103,4 +100,3 @@ def main(argv: list[str] | None = None):
     print_log(start.message, 'current', start.level)
     fetch_start(cfg, start)
     runner.train()
-    leave_processes()

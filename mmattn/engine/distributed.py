@@ -44,16 +44,6 @@ def join_processes(cfg: Config, backend: str | None = None):
     )
 
 
-def leave_processes():
-    """End the process group, if there is one, after all its work.
-
-    A process that exits with its group may be aborted by a thread of gloo, and torchrun
-    then reports a run that has succeeded as failed.
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
 def _use_cpu(cfg: Config, backend: str):
     configured = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('backend', 'nccl')
     if backend != configured and os.environ['RANK'] == '0':

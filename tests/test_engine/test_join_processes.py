@@ -7,7 +7,7 @@ import torch
 from mmengine.config import Config
 from torch.distributed import HashStore
 
-from mmattn.engine.distributed import join_processes, leave_processes
+from mmattn.engine.distributed import join_processes
 
 
 @pytest.fixture
@@ -54,12 +54,3 @@ def test_timeout_and_wrapper_of_the_config_are_kept(started):
     assert started['timeout'] == started['store'].timeout == timedelta(seconds=90)
     assert cfg.model_wrapper_cfg.find_unused_parameters
     assert cfg.model_wrapper_cfg.type == 'MMDistributedDataParallel'
-
-
-def test_a_group_is_left_once():
-    torch.distributed.init_process_group(
-        'gloo', store=HashStore(), rank=0, world_size=1
-    )
-    for _ in range(2):
-        leave_processes()
-        assert not torch.distributed.is_initialized()
