@@ -152,36 +152,50 @@ def rows_of(claim: Claim, **values: list[float]) -> dict:
     return rows
 
 
-def test_differences_are_between_runs_of_a_seed():
+PLAN = dict(seeds=(0, 1, 2))
+
+
+def test_differences_are_between_runs_of_a_planned_seed():
     claim = make_claim(
+        **PLAN,
         comparisons=(
             Comparison('', 'b', 'a'),
             Comparison('', 'b', 'a', lower=True),
             Comparison('', ('b', 'b'), ('a', 'a:accuracy')),
             Comparison('', 'b', 'a', metric='loss'),
-        )
+        ),
     )
-    rows = rows_of(claim, a=[80, 82, 79, 70], b=[81, 83.1, 79.9])
+    rows = rows_of(claim, a=[80, 82, 79, 70], b=[81, 83.1, 79.9, 90])
     tests = report.Results('x', claim, rows).tests()
     assert [test.seeds for test in tests] == [3, 3, 3, 0]
     assert [test.mean for test in tests[:3]] == pytest.approx([1, -1, 2])
 
 
 def test_networks_that_are_alike_share_their_noise():
-    networks = {name: Training(VIT, rate=rate) for rate, name in enumerate('abc', 1)}
-    values = dict(a=[80, 82, 79, 75], b=[81, 83, 80], c=[80, 90, 70])  # c is noisy
-    halves = []
-    for alike in ((('a', 'b', 'c'),), ()):
-        claim = make_claim(networks=networks, alike=alike)
-        results = report.Results('x', claim, rows_of(claim, **values))
-        halves.append(results.tests()[0].half)
+    networks = {name: Training(VIT, rate=rate) for rate, name in enumerate('abcd', 1)}
+    values = dict(a=[80, 82, 79, 75], b=[81, 83, 80, 99], c=[80, 90, 70], d=[1])
+    for row in (rows := rows_of(make_claim(networks=networks), **values)).values():
+        row.metrics['validation'] = row.metrics['accuracy']
+    alone = {name: (name,) for name in 'ab'} | dict(best=('c', 'd'))
+    settings = dict(networks=networks, **PLAN)
+    settings['comparisons'] = (
+        Comparison('', 'b', 'a'),
+        Comparison('', ('b', 'b'), ('a', 'a')),
+    )
+
+    def halves(**others) -> list[float]:
+        claim = make_claim(**settings | others)
+        return [test.half for test in report.Results('x', claim, rows).tests()]
+
     # By hand: 4.9103 in the seeds that all have, with 4 degrees of freedom.
-    assert halves[0] == pytest.approx(2.77645 * (2 / 3) ** 0.5 * 4.9103, rel=1e-4)
-    assert halves[1] == pytest.approx(0, abs=1e-9)
+    half = 2.77645 * (2 / 3) ** 0.5 * 4.9103
+    expected = pytest.approx([half, 2**0.5 * half], rel=1e-4)
+    assert halves(choices=alone, alike=(('a', 'b', 'c'),)) == expected
+    assert halves(choices=alone, alike=()) == pytest.approx([0, 0], abs=1e-9)
 
 
 def test_the_page_has_verdicts_powers_and_plots(tmp_path):
-    claim = make_claim()
+    claim = make_claim(**PLAN)
     rows = rows_of(claim, a=[80, 82, 79], b=[81, 83.1, 79.9])
     short = make_claim(
         networks=dict(c=Training(VIT, images=32)), alike=(), comparisons=()

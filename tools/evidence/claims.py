@@ -69,7 +69,7 @@ DRAWS = 0, 1, 2, 3, 4
 
 CLAIMS = {
     'noise': Claim(
-        'Longer runs of one network differ less between seeds.',
+        'How much runs of a length differ between seeds.',
         networks={
             f'{times} x': replace(INTERACTION['dense 2'], images=times * NOISE_IMAGES)
             for times in (1, 2, 4, 8, 16)
@@ -86,7 +86,7 @@ CLAIMS = {
             (
                 ('mixed 8', 'dense 2'),
                 ('dense 8', 'mixed 2'),
-                'gain at 8 − gain at 2',
+                'gain at 8 heads − at 2',
             ),
             ('landmarks mixed 8', 'landmarks 8', 'landmarks: mixed − not'),
         ),
@@ -191,7 +191,7 @@ CLAIMS = {
         ),
     ),
     'resolution': Claim(
-        'At 44 pixels instead of 28 networks keep their accuracy, more with landmarks.',
+        'At 44 pixels for 28, networks keep their accuracy, more with landmarks.',
         f'[iMHSA, Table 4]({IVIT})',
         networks=INTERACTION,
         comparisons=pairs(
@@ -199,7 +199,7 @@ CLAIMS = {
             (
                 (LARGER, 'dense 8'),
                 ('landmarks mixed 8', 'dense 8:accuracy@44'),
-                'that − that of dense 8',
+                'its change − that of dense 8',
             ),
         ),
     ),

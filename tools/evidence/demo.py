@@ -93,8 +93,8 @@ def final_metrics(work_dir: Path, iterations: int) -> dict[str, float]:
     Raises:
         ValueError: the last log of the folder does not have them.
     """
-    scalars = max(work_dir.glob('*/vis_data/scalars.json'))
-    for record in map(json.loads, scalars.read_text().splitlines()):
+    *_, scalars = [None, *sorted(work_dir.glob('*/vis_data/scalars.json'))]
+    for record in map(json.loads, scalars.read_text().splitlines() if scalars else ()):
         if record.get('step') == iterations and 'loss' not in record:
             return {k: v for k, v in record.items() if k not in NOT_METRICS}
     raise UserError(f'{work_dir}: no validation after iteration {iterations}')

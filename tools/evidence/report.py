@@ -61,22 +61,27 @@ class Results:
         }
 
     def tests(self) -> list[PairedTest]:
-        """Return the test of each comparison, over the seeds that all networks have."""
-        found = []
-        for comparison in self.claim.comparisons:
+        """Return the test of each comparison, over the planned seeds that have run."""
+        claim, found = self.claim, []
+        for comparison in claim.comparisons:
             terms = [
                 (sign, self.values(network, metric), metric)
-                for sign, network, metric in comparison.terms(self.claim.metric)
+                for sign, network, metric in comparison.terms(claim.metric)
             ]
-            seeds = set.intersection(*(set(values) for _, values, _ in terms))
+            seeds = self.planned([values for _, values, _ in terms])
             differences = [
-                sum(sign * values[seed] for sign, values, _ in terms)
-                for seed in sorted(seeds)
+                sum(sign * values[seed] for sign, values, _ in terms) for seed in seeds
             ]
-            claim = self.claim
             spread = self.spread(terms[0][2], len(terms)) if claim.alike else None
             found.append(paired_test(differences, claim.margin, claim.exact, spread))
         return found
+
+    def planned(self, columns: Sequence[Mapping[int, float]]) -> list[int]:
+        """Return the seeds of the claim that all columns have.
+
+        Seeds that were added after a look at the others would decide too often.
+        """
+        return [seed for seed in self.claim.seeds if all(seed in c for c in columns)]
 
     def spread(self, metric: str, terms: int) -> tuple[float, int] | None:
         """Return what all networks say of the deviation of a sum of `terms` runs.
@@ -86,12 +91,10 @@ class Results:
         names = self.claim.choices or self.claim.networks
         columns = [self.values(name, metric) for name in names]
         columns = [column for column in columns if column]
-        seeds = set.intersection(*map(set, columns)) if columns else ()
+        seeds = self.planned(columns)
         if min(len(columns), len(seeds)) < 2:
             return None
-        deviation, freedom = residual(
-            [[column[seed] for seed in sorted(seeds)] for column in columns]
-        )
+        deviation, freedom = residual([[c[seed] for seed in seeds] for c in columns])
         return sqrt(terms) * deviation, freedom
 
     def is_shown(self) -> bool:
