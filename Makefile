@@ -17,7 +17,7 @@ LIBRARY := mmattn/ops/_extension.so
 
 .NOTPARALLEL:
 .PHONY: help env demo demo-seg demo-masks test test-all matrix docs lint bench bench-cpu \
-	bench-onnx papers wheel clean
+	bench-avx512 bench-onnx papers wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -148,6 +148,25 @@ bench-cpu: env
 		$(BENCH)/ms_deform_*_cpu.csv $(BENCH)/models_cpu.csv $(BENCH)/maps_cpu.csv \
 		$(BENCH)/train_step_cpu.csv
 	$(BIN)/python -m tools.dev.generate_model_pages
+
+# On a machine with AVX-512 that does nothing else.
+bench-avx512: MAPS = $(BIN)/python -m tools.benchmark.model --preset maps --rounds 2
+bench-avx512: STEP = $(BIN)/python -m tools.benchmark.train_step --batch 1 --rounds 3
+bench-avx512: SPEED_UP = $(BIN)/python -m tools.benchmark.accelerate --rounds 2
+bench-avx512: env
+	OMP_NUM_THREADS=1 $(MAPS) --csv $(BENCH)/maps_avx512_cpu.csv
+	OMP_NUM_THREADS=2 $(MAPS) --clock wall --passes inference \
+		--csv $(BENCH)/maps_avx512_2_threads_cpu.csv
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.benchmark.model --clock cpu --batch 1 \
+		--rounds 2 --csv $(BENCH)/models_avx512_cpu.csv
+	OMP_NUM_THREADS=1 $(STEP) --csv $(BENCH)/train_step_avx512_cpu.csv
+	OMP_NUM_THREADS=2 $(STEP) --csv $(BENCH)/train_step_avx512_2_threads_cpu.csv
+	OMP_NUM_THREADS=2 $(SPEED_UP) --csv $(BENCH)/accelerate_avx512_2_threads_cpu.csv
+	OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
+		MKL_ENABLE_INSTRUCTIONS=AVX2 $(SPEED_UP) \
+		--csv $(BENCH)/accelerate_2_threads_cpu.csv
+	$(BIN)/python -m tools.benchmark.accelerate --table
+	$(BIN)/python -m tools.benchmark.plot $(BENCH)/train_step_avx512*_cpu.csv
 
 bench-onnx: env
 	$(BIN)/python -m tools.benchmark.onnx_model --csv $(BENCH)/onnx_models_cpu.csv
