@@ -1,4 +1,4 @@
-"""What the launcher tells of processes that fail."""
+"""Check what the launcher tells of processes that fail."""
 
 import json
 import signal
