@@ -9,6 +9,8 @@ import pytest
 from tools.evidence.verdicts import (
     FAILS,
     HOLDS,
+    LEVEL,
+    LOOKS,
     NOT_RUN,
     SAME,
     UNDECIDED,
@@ -68,25 +70,27 @@ def p(different: float, equivalent: float, mean: float = 1.0) -> PairedTest:
 
 
 def test_verdicts_follow_the_corrected_values():
-    assert decide([p(0.04, 1)]) == [HOLDS] and decide([p(0.04, 1, -1.0)]) == [FAILS]
-    assert decide([p(0.2, 0.04)]) == [SAME] and decide([p(0.2, 0.2)]) == [UNDECIDED]
+    assert decide([p(0.015, 1)]) == [HOLDS] and decide([p(0.015, 1, -1.0)]) == [FAILS]
+    assert decide([p(0.2, 0.015)]) == [SAME] and decide([p(0.2, 0.2)]) == [UNDECIDED]
     assert decide([p(0.01, 0.01)]) == [HOLDS]  # a small difference is one
-    # Twice 0.04 is too much; the two questions are corrected apart.
-    assert decide([p(0.04, 1), p(0.3, 1)]) == [UNDECIDED, UNDECIDED]
-    assert decide([p(0.02, 1), p(0.3, 0.02)]) == [HOLDS, SAME]
+    # Twice 0.015 is too much; the two questions are corrected apart.
+    assert decide([p(0.015, 1), p(0.3, 1)]) == [UNDECIDED, UNDECIDED]
+    assert decide([p(0.008, 1), p(0.3, 0.008)]) == [HOLDS, SAME]
     none = paired_test([], 0.5)
-    assert decide([p(0.04, 1), none]) == [UNDECIDED, NOT_RUN]
+    assert decide([p(0.015, 1), none]) == [UNDECIDED, NOT_RUN]
 
 
-def test_wrong_verdicts_are_rare():
+def test_wrong_verdicts_are_rare_in_all_looks():
     """Three comparisons, without a difference or with one of the margin."""
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(400):
-        means = [0.0, 0.0, 0.5]
-        rows = rng.normal(size=(3, 5)) * 0.2 + np.array(means)[:, None]
-        first, second, third = decide([paired_test(row, 0.5) for row in rows])
-        wrong += first in (HOLDS, FAILS) or second in (HOLDS, FAILS) or third == SAME
+        runs = rng.normal(size=(3, LOOKS[-1])) * 0.2 + np.array([[0.0], [0.0], [0.5]])
+        looks = [decide([paired_test(row[:n], 0.5) for row in runs]) for n in LOOKS]
+        wrong += any(
+            {first, second} & {HOLDS, FAILS} or third == SAME
+            for first, second, third in looks
+        )
     assert wrong / 400 < 0.08
 
 
@@ -118,7 +122,7 @@ def test_power_is_the_share_of_draws_that_are_decided(deviation):
             test = paired_test(
                 table[1] - table[0] + difference, 0.5, spread=(2**0.5 * spread, freedom)
             )
-            found.append(getattr(test, question) <= 0.05)
+            found.append(getattr(test, question) <= LEVEL)
         return np.mean(found)
 
     power = equivalence_power(deviation, 5, 0.5, 20)

@@ -80,7 +80,7 @@ class Claim:
     comparisons: tuple[Comparison, ...] = ()
     metric: str = 'accuracy'
     margin: float = 0.5
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = tuple(range(5))
     alike: tuple[tuple[str, ...], ...] = ()
     tolerance: float = 0.05
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -32,8 +32,8 @@ from tools.evidence.verdicts import (
 
 FOLDER = ROOT / 'docs/evidence'
 BEGIN, END = '<!-- written by tools/evidence/report.py -->\n', '<!-- end -->\n'
-NOISE, SEEDS, MARGIN = 'noise', 5, 0.5  # of the power calculation
-FREEDOM = 20  # of six networks
+NOISE, SEEDS, MARGIN = 'noise', 12, 0.5  # of the power calculation
+FREEDOM = 55  # of six networks
 MEAN, SEED = '#b5312f', '#6f7f8f'
 
 

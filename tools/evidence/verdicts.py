@@ -7,7 +7,9 @@ the two one-sided tests procedure and the power approach", Journal of Pharmacoki
 and Biopharmaceutics 15, 1987. The p-values of a claim's comparisons are corrected after
 Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
 Statistics 6, 1979, for each question apart: a comparison has one true answer, so at
-most one of its two verdicts can be wrong.
+most one of its two verdicts can be wrong. The level allows for several looks: Pocock,
+"Group sequential methods in the design and analysis of clinical trials", Biometrika 64,
+1977.
 """
 
 from collections.abc import Sequence
@@ -20,7 +22,9 @@ from scipy import stats
 HOLDS, FAILS, SAME = 'holds', 'does not hold', 'no difference'
 UNDECIDED, NOT_RUN = 'undecided', 'not run yet'
 VERDICTS = HOLDS, FAILS, SAME, UNDECIDED, NOT_RUN
-LEVEL = 0.05
+LOOKS = 3, 5, 8, 12  # numbers of seeds after which we looked, and added more
+LEVEL = 0.0178  # of each look, 0.05 of all
+COVERAGE = 0.95
 FEWEST = 3  # seeds for a verdict
 
 
@@ -83,7 +87,7 @@ def paired_test(
         return PairedTest(n, average, inf, 1.0, 1.0)
     deviation, freedom = spread or (float(np.std(differences, ddof=1)), n - 1)
     error = max(deviation / n**0.5, np.finfo(float).tiny)
-    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
+    half = float(stats.t.ppf((1 + COVERAGE) / 2, freedom)) * error
     different = equivalent = 1.0
     if n >= FEWEST:
         different = 2 * float(stats.t.sf(abs(average) / error, freedom))
