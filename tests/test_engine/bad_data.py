@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import cv2
 from mmengine.model import BaseModel
@@ -94,7 +95,7 @@ def train_loader(dataset, *, scope='mmdet', num_workers=0, model=None):
         train_cfg=dict(by_epoch=True, max_epochs=1),
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
         default_hooks=dict(logger=None, checkpoint=None),
-        experiment_name=f'bad{id(loader)}',
+        experiment_name=f'bad_{uuid4()}',
         log_level='ERROR',
     )
     return runner.build_train_loop(runner._train_loop).dataloader

@@ -1,6 +1,7 @@
 """A run that is stopped and resumed ends bitwise where the uninterrupted one ends."""
 
 import random
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -123,7 +124,6 @@ def make_runner(
 ):
     """A runner of mmengine's that trains `Net` for 18 iterations."""
     loader = dict(dataset=dict(type='Augmented'), num_workers=num_workers)
-    make_runner.count = getattr(make_runner, 'count', 0) + 1
     return Runner(
         **{
             'model': dict(type='Net'),
@@ -149,7 +149,7 @@ def make_runner(
             'custom_hooks': list(hooks),
             'randomness': dict(seed=seed),
             'resume': resume,
-            'experiment_name': f'{work_dir.name}_{make_runner.count}',
+            'experiment_name': str(uuid4()),
             'log_level': 'WARNING',
             'env_cfg': dict(),
             **kwargs,

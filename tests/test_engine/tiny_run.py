@@ -1,5 +1,7 @@
 """A model and a run small enough for tests of what surrounds them."""
 
+from uuid import uuid4
+
 import torch
 from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel
@@ -70,7 +72,7 @@ def make_runner(
             )
         ),
         randomness=dict(seed=0),
-        experiment_name=f'tiny{id(data)}',
+        experiment_name=f'tiny_{uuid4()}',
     )
     if test:
         cfg.update(
