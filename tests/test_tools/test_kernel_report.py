@@ -90,6 +90,26 @@ def test_loops_that_data_ends_are_left(capability):
     assert unknown and 1 <= counts['MUFU'] <= 64
 
 
+SPILLED_COUNTER = """
+        /*0000*/                   MOV R0, RZ ;
+        /*0010*/                   STL [R1+0x8], R0 ;
+.L_x_0:
+        /*0020*/                   LDL.LU R2, [R1+0x8] ;
+        /*0030*/                   LDG.E R7, [R4] ;
+        /*0040*/                   IADD3 R2, R2, 0x1, RZ ;
+        /*0050*/                   STL [R1+0x8], R2 ;
+        /*0060*/                   ISETP.NE.AND P0, PT, R2, 0x7, PT ;
+        /*0070*/               @P0 BRA `(.L_x_0) ;
+        /*0080*/                   EXIT ;
+"""
+
+
+def test_a_spilled_counter_is_followed():
+    counts, unknown = sass.execute(SPILLED_COUNTER, {}, 0)
+    assert counts['LDG'] == 7 and not unknown
+    assert counts.total() == 2 + 7 * 6 + 1
+
+
 @pytest.mark.skipif(
     not version('triton').startswith(f'{kernel_report.TRITON}.'),
     reason=f'the counts are of the code that Triton {kernel_report.TRITON} makes',

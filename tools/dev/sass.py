@@ -23,6 +23,8 @@ LABEL = re.compile(r'\s*([.$\w]+):')
 TARGET = re.compile(r'`\(([^)]+)\)')
 REGISTER = re.compile(r'U?[RP]\d+$')
 CONSTANT = re.compile(r'c\[0x0\]\[(0x[0-9a-f]+)\]')
+SPILL = re.compile(r'\[R1(?:\+(0x[0-9a-f]+))?\]')
+WIDE = {'64', '128', 'U8', 'S8', 'U16', 'S16'}  # spills of other than a word
 BRANCHES = 'BRA', 'EXIT', 'CALL', 'RET'
 TENSOR_CORE = 'HMMA', 'HGMMA', 'IMMA', 'IGMMA', 'QGMMA', 'DMMA'
 NO_RESULT = re.compile(
@@ -138,6 +140,8 @@ def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[int]]:
             guard, name, text = found.groups()
             target = TARGET.search(text or '')
             kind, *flags = name.split('.')
+            if kind in ('STL', 'LDL') and not WIDE.intersection(flags):
+                kind, text = 'MOV', SPILL.sub(_spilled, text)
             operands = [
                 x.strip() for x in (text or '').replace('.reuse', '').split(',')
             ]
@@ -155,6 +159,11 @@ def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[int]]:
         is_stop = decides or instructions[i].kind in BRANCHES
         stops.append(i if is_stop else stops[-1])
     return instructions, labels, stops[::-1]
+
+
+def _spilled(place: re.Match) -> str:
+    """Return a register of our own for a word that is spilled to the stack."""
+    return f'R{1000 + int(place.group(1) or "0", 16) // 4}'
 
 
 def _count_results(operands: list[str]) -> int:

@@ -103,13 +103,12 @@ def masked_scores(
 def add_values(
     acc, weights, w_ptr, w_rows, first, lo_stride, C: tl.constexpr, BD: tl.constexpr,
     CHUNKS: tl.constexpr, PARTS: tl.constexpr, NATIVE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
     """Return acc + weights W, chunk by chunk from channel `first` on.
 
-    In half precision weights have two parts too, whose sum they are.
+    LOW: in half precision weights have two parts too, whose sum they are.
     """
-    HALF: tl.constexpr = w_ptr.dtype.element_ty != tl.float32
     high = weights.to(w_ptr.dtype.element_ty)
     low = (weights - high.to(tl.float32)).to(w_ptr.dtype.element_ty)
     high, low = (high, low) if NATIVE else (high.to(tl.float32), low.to(tl.float32))
@@ -117,7 +116,7 @@ def add_values(
     for i in tl.static_range(0, CHUNKS):
         w = load_parts(w_ptr, w_rows, first + i * BD, lo_stride, C, BD, PARTS, NATIVE)
         total = tl.dot(high, w[0], acc[i], input_precision=PRECISION)
-        if HALF:
+        if LOW and w_ptr.dtype.element_ty != tl.float32:
             total = tl.dot(low, w[0], total, input_precision=PRECISION)
         if PARTS == 2:
             total = tl.dot(high, w[1], total, input_precision=PRECISION)
@@ -131,26 +130,32 @@ def attend(
     x_b_stride, x_r_stride, x_g_stride, g_b_stride, g_r_stride, g_g_stride,
     y_b_stride, y_r_stride, y_g_stride, v_b_stride, v_r_stride, v_g_stride,
     out_b_stride, out_r_stride, out_g_stride,
-    pid, B, groups, row_segments, col_segments, R, S, row_tiles, splits,
+    pid, B, R, S, row_tiles, splits,
     tiles_per_split, out_size, lo_stride, out_scale,
     C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
     CHUNKS: tl.constexpr, PARTS: tl.constexpr, KEEP: tl.constexpr, MANY: tl.constexpr,
     STATS: tl.constexpr, GRAD: tl.constexpr, NATIVE: tl.constexpr,
     PRECISION: tl.constexpr, X_PARTS: tl.constexpr, Y_PARTS: tl.constexpr,
-    KEEP_G: tl.constexpr,
+    KEEP_G: tl.constexpr, FOLDED: tl.constexpr, GROUPS: tl.constexpr,
+    ROW_SEGMENTS: tl.constexpr, COL_SEGMENTS: tl.constexpr,
 ):  # fmt: skip
     """Write what `_attend_kernel` describes, for one of its programs."""
     part, pid = pid % PARTS, pid // PARTS
-    split, pid = pid % splits, pid // splits
+    split = 0
+    if FOLDED:
+        split, pid = pid % splits, pid // splits
     tile, pid = pid % row_tiles, pid // row_tiles
-    segment, group = pid % row_segments, pid // row_segments
-    b, g = (group // groups).to(tl.int64), group % groups
+    segment, group = pid % ROW_SEGMENTS, pid // ROW_SEGMENTS
+    b, g = (group // GROUPS).to(tl.int64), group % GROUPS
     rows = tile * BR + tl.arange(0, BR)
     row_mask = rows < R
     near = tl.minimum(rows, R - 1)
     x_ptr += b * x_b_stride + g * x_g_stride + segment * R * C
     y_ptr += b * y_b_stride + g * y_g_stride
     v_ptr += b * v_b_stride + g * v_g_stride
+    out_ptr += b * out_b_stride + g * out_g_stride + segment * R * C
+    if FOLDED:
+        out_ptr += split.to(tl.int64) * out_size
     x_rows, g_rows = near * x_r_stride, near
     x_chunks, g_chunks = (), ()
     if KEEP:
@@ -169,12 +174,18 @@ def attend(
     last_col = tl.minimum(first_col + tiles_per_split * BC, S)
     channel = part * CHUNKS * BD
 
-    for e in tl.range(0, col_segments, disable_licm=True, num_stages=1):
-        stat = (pid * col_segments + e).to(tl.int64)
+    stats = S if STATS == 'col' else R
+    if STATS == 'online':
+        lse_ptr += (split * B * GROUPS + group).to(tl.int64) * R
+    else:
+        lse_ptr += (pid * COL_SEGMENTS).to(tl.int64) * stats
+    if GRAD:
+        delta_ptr += (pid * COL_SEGMENTS).to(tl.int64) * stats
+    for _ in tl.range(0, COL_SEGMENTS, disable_licm=True, num_stages=1):
         if STATS == 'row' or STATS == 'own delta':
-            lse = tl.load(lse_ptr + stat * R + near)
+            lse = tl.load(lse_ptr + near)
         if STATS == 'row':
-            delta = tl.load(delta_ptr + stat * R + near)
+            delta = tl.load(delta_ptr + near)
         if STATS == 'own delta':
             delta = tl.zeros([BR], tl.float32)
         if MANY:
@@ -223,7 +234,7 @@ def attend(
                     total = tl.sum(weights, axis=1)
                 weights *= (1.0 / total)[:, None]
             elif STATS == 'col':
-                lse = tl.load(lse_ptr + stat * S + cols)
+                lse = tl.load(lse_ptr + cols)
                 weights = tl.exp2(s - lse[None, :])
             else:
                 weights = tl.exp2(s - lse[:, None])
@@ -235,32 +246,34 @@ def attend(
                 if STATS == 'own delta' and not MANY:
                     delta = tl.sum(weights * dprob, axis=1)
                 if STATS == 'col':
-                    delta = tl.load(delta_ptr + stat * S + cols)
+                    delta = tl.load(delta_ptr + cols)
                     weights *= dprob - delta[None, :]
                 else:
                     weights *= dprob - delta[:, None]
                 acc = add_values(
                     acc, weights, y_ptr, cols * y_r_stride, channel, lo_stride,
-                    C, BD, CHUNKS, Y_PARTS, NATIVE, PRECISION,
+                    C, BD, CHUNKS, Y_PARTS, NATIVE, PRECISION, True,
                 )  # fmt: skip
             else:
                 acc = add_values(
-                    acc, weights, v_ptr, cols * v_r_stride, channel, lo_stride,
-                    C, BD, CHUNKS, Y_PARTS, NATIVE, PRECISION,
+                    acc, weights, v_ptr, cols * v_r_stride, channel, lo_stride, C, BD,
+                    CHUNKS, 1 if STATS == 'own' else Y_PARTS, NATIVE, PRECISION,
+                    STATS != 'own',
                 )  # fmt: skip
         if STATS == 'own':
-            tl.store(lse_ptr + stat * R + rows, high + tl.log2(total), mask=row_mask)
+            tl.store(lse_ptr + rows, high + tl.log2(total), mask=row_mask)
         if STATS == 'own delta':
-            tl.store(delta_ptr + stat * R + rows, delta, mask=row_mask)
+            tl.store(delta_ptr + rows, delta, mask=row_mask)
         y_ptr += S * C
         v_ptr += S * C
+        if STATS != 'online':
+            lse_ptr += stats
+        if GRAD:
+            delta_ptr += stats
     scale = tl.full([BR], out_scale, tl.float32)
     if STATS == 'online':
         scale = 1.0 / total
-        stat = (split * B * groups + group).to(tl.int64) * R
-        tl.store(lse_ptr + stat + rows, high + tl.log2(total), mask=row_mask)
-    out_ptr += b * out_b_stride + g * out_g_stride + segment * R * C
-    out_ptr += split.to(tl.int64) * out_size
+        tl.store(lse_ptr + rows, high + tl.log2(total), mask=row_mask)
     for i in tl.static_range(0, CHUNKS):
         c = channel + i * BD + tl.arange(0, BD)
         value = (acc[i] * scale[:, None]).to(out_ptr.dtype.element_ty)
@@ -278,13 +291,14 @@ def _attend_kernel(
     x_b_stride, x_r_stride, x_g_stride, g_b_stride, g_r_stride, g_g_stride,
     y_b_stride, y_r_stride, y_g_stride, v_b_stride, v_r_stride, v_g_stride,
     out_b_stride, out_r_stride, out_g_stride,
-    B, groups, row_segments, col_segments, R, S, row_tiles, splits, tiles_per_split,
+    B, R, S, row_tiles, splits, tiles_per_split,
     out_size, lo_stride, out_scale,
     C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
     CHUNKS: tl.constexpr, PARTS: tl.constexpr, KEEP: tl.constexpr, MANY: tl.constexpr,
     STATS: tl.constexpr, GRAD: tl.constexpr, NATIVE: tl.constexpr,
     PRECISION: tl.constexpr, X_PARTS: tl.constexpr, Y_PARTS: tl.constexpr,
-    KEEP_G: tl.constexpr,
+    KEEP_G: tl.constexpr, FOLDED: tl.constexpr, GROUPS: tl.constexpr,
+    ROW_SEGMENTS: tl.constexpr, COL_SEGMENTS: tl.constexpr,
 ):  # fmt: skip
     """Write P V, or dT Y with GRAD, of this program's rows, columns and channels.
 
@@ -299,9 +313,10 @@ def _attend_kernel(
             x_b_stride, x_r_stride, x_g_stride, g_b_stride, g_r_stride, g_g_stride,
             y_b_stride, y_r_stride, y_g_stride, v_b_stride, v_r_stride, v_g_stride,
             out_b_stride, out_r_stride, out_g_stride,
-            pid, B, groups, row_segments, col_segments, R, S, row_tiles, splits,
+            pid, B, R, S, row_tiles, splits,
             tiles_per_split, out_size, lo_stride, out_scale, C, BR, BC, BD, CHUNKS,
             PARTS, KEEP, MANY, STATS, GRAD, NATIVE, PRECISION, X_PARTS, Y_PARTS, KEEP_G,
+            FOLDED, GROUPS, ROW_SEGMENTS, COL_SEGMENTS,
         )  # fmt: skip
     elif pid % 2 == 0:
         attend(
@@ -309,9 +324,10 @@ def _attend_kernel(
             x_b_stride, x_r_stride, x_g_stride, g_b_stride, g_r_stride, g_g_stride,
             y_b_stride, y_r_stride, y_g_stride, v_b_stride, v_r_stride, v_g_stride,
             out_b_stride, out_r_stride, out_g_stride,
-            pid // 2, B, groups, row_segments, col_segments, R, S, row_tiles, splits,
+            pid // 2, B, R, S, row_tiles, splits,
             tiles_per_split, out_size, lo_stride, out_scale, C, BR, BC, BD, CHUNKS,
             PARTS, KEEP, MANY, STATS, True, NATIVE, PRECISION, X_PARTS, Y_PARTS, KEEP_G,
+            FOLDED, GROUPS, ROW_SEGMENTS, COL_SEGMENTS,
         )  # fmt: skip
     else:
         attend(
@@ -319,7 +335,8 @@ def _attend_kernel(
             x_b_stride, x_r_stride, x_g_stride, g_b_stride, g_r_stride, g_g_stride,
             y_b_stride, y_r_stride, y_g_stride, v_b_stride, v_r_stride, v_g_stride,
             out_b_stride, out_r_stride, out_g_stride,
-            pid // 2, B, groups, row_segments, col_segments, R, S, row_tiles, splits,
+            pid // 2, B, R, S, row_tiles, splits,
             tiles_per_split, out_size, lo_stride, 1.0, C, BR, BC, BD, CHUNKS, PARTS,
             KEEP, MANY, STATS, False, NATIVE, PRECISION, X_PARTS, Y_PARTS, KEEP_G,
+            FOLDED, GROUPS, ROW_SEGMENTS, COL_SEGMENTS,
         )  # fmt: skip

@@ -4,7 +4,7 @@ Mixing weights are folded into the landmarks, so that products are those of tens
 README.md in this folder has the equations. The first call that needs Triton imports it.
 """
 
-from math import inf, log
+from math import log
 from typing import NamedTuple
 
 import torch
@@ -14,28 +14,28 @@ from .. import triton_launch as launch
 
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 # Where heads mix, the kernels count below the reference up to this E * M * D and, with
-# gradients, from this many tokens of a landmark on, by the compute capability: where
-# lines through the counts of 196 and 4200 tokens cross, rounded up; on sm_80 nowhere.
+# gradients, from this many tokens of a landmark on: where lines through the counts of
+# both passes at 196 and 4200 tokens cross, rounded up, on sm_80 and on sm_90.
 MAX_MIXING = 2**15
-MIN_TOKENS = {80: inf, 90: 3}
+MIN_TOKENS = 2
 
 # Rows, columns, channels of a chunk, chunks of a result at most, and warps, by the compute
-# capability and by what rows are with gradients. By the compiler's reports nothing spills up
-# to 320 channels, and 48 bytes at most beyond.
+# capability and by what rows are with gradients: those of the fewest instructions, by
+# count, that spill 40 bytes at most up to 320 channels.
 HALF_TILES = {
-    (80, 'forward'): (32, 64, 64, 5, 8),
-    (80, 'tokens'): (16, 32, 64, 3, 8),
-    (80, 'landmarks'): (16, 64, 64, 3, 8),
+    (80, 'forward'): (32, 64, 64, 5, 4),
+    (80, 'tokens'): (16, 64, 64, 5, 4),
+    (80, 'landmarks'): (16, 64, 64, 5, 4),
     (90, 'forward'): (64, 64, 64, 5, 4),
-    (90, 'tokens'): (64, 32, 64, 3, 4),
-    (90, 'landmarks'): (64, 32, 32, 6, 4),
+    (90, 'tokens'): (64, 64, 32, 6, 4),
+    (90, 'landmarks'): (64, 64, 32, 6, 4),
 }
 TILES = launch.tables_by_dtype(
     'landmark_attention.TILES',
     {
         torch.float32: dict.fromkeys(HALF_TILES, (16, 32, 32, 2, 8))
         | {(80, 'forward'): (32, 32, 32, 2, 8), (90, 'forward'): (32, 32, 32, 2, 8)},
-        torch.float16: HALF_TILES | {(90, 'forward'): (64, 32, 64, 5, 4)},
+        torch.float16: HALF_TILES,
         torch.bfloat16: HALF_TILES,
     },
 )
@@ -79,8 +79,7 @@ def prefers_reference(
     """
     if w1_q is None or not q.is_cuda:
         return False
-    least = MIN_TOKENS[launch.capability(q)] if needs_grad else 0
-    is_short = q.shape[1] < least * q_landmarks.shape[1]
+    is_short = needs_grad and q.shape[1] < MIN_TOKENS * q_landmarks.shape[1]
     return is_short or w1_q.numel() * q.shape[3] > MAX_MIXING
 
 
@@ -387,12 +386,14 @@ def _attend(
         x.x, g.x if has_grad else None, y.x, v.x, outs[0],
         outs[1] if stats == 'col' else None, lse, delta,
         *x.strides, *g.strides, *y.strides, *v.strides, *strides,
-        B, side.groups, row_segments, col_segments, R, S, row_tiles, splits, tiles,
+        B, R, S, row_tiles, splits, tiles,
         B * side.rows * x.count * C, folded.x[0].numel(), scale,
         C=C, BR=BR, BC=BC, BD=BD, CHUNKS=launch.cdiv(chunks, parts), PARTS=parts,
         KEEP=keeps, KEEP_G=keeps and has_grad and 2 * size <= MAX_KEPT,
         X_PARTS=num_parts if x.is_folded else 1,
         Y_PARTS=num_parts if y.is_folded else 1,
+        FOLDED=x.is_folded, GROUPS=side.groups, ROW_SEGMENTS=row_segments,
+        COL_SEGMENTS=col_segments,
         MANY=stats.startswith('own') and col_tiles > 1, STATS=stats,
         GRAD=has_grad, NATIVE=dtype != torch.float32 and not launch.INTERPRETED,
         PRECISION=launch.precision(x.x), num_warps=num_warps, num_stages=1, maxnreg=255,
