@@ -1,4 +1,4 @@
-"""Every kernel compiles for sm_80 and sm_90 here, with few spills and no local memory."""
+"""Every kernel compiles for sm_80 and sm_90 here, with few spills, no local memory."""
 
 import math
 import re
