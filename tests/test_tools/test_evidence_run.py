@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,6 +131,7 @@ def test_a_demo_returns_its_last_metrics(tmp_path, monkeypatch):
         lines = [dict(step=60, loss=2.0), dict(step=60, time=1, mIoU=len(commands))]
         text = ''.join(json.dumps(line) + '\n' for line in lines)
         (folder / 'scalars.json').write_text(text)
+        return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(demo.subprocess, 'run', run)
     network = Demo('configs/demo/deformable_detr_ivit_n_hela.py', 60)
@@ -140,6 +142,17 @@ def test_a_demo_returns_its_last_metrics(tmp_path, monkeypatch):
     assert network.resolved.get('randomness', {}).get('seed') != 3
     with pytest.raises(UserError, match='no validation after iteration 61'):
         demo.final_metrics(tmp_path, 61)
+
+
+def test_a_demo_that_fails_says_why(tmp_path, monkeypatch):
+    def run(command, stdout, **_):
+        stdout.write('loading\ntrain: there is no such file\n')
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(demo.subprocess, 'run', run)
+    network = Demo('configs/demo/deformable_detr_ivit_n_hela.py', 60)
+    with pytest.raises(UserError, match=r'train\.log: .* failed: train: there is no su'):
+        demo.train(network, 0, tmp_path)
 
 
 def rows_of(claim: Claim, **values: list[float]) -> dict:

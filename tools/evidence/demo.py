@@ -104,20 +104,23 @@ def train(demo: Demo, seed: int, work_dir: Path) -> dict[str, float]:
     """Train a config, and return its metrics.
 
     Raises:
-        CalledProcessError: the training failed; `train.log` says why.
+        UserError: the training failed, with the last line of `train.log`.
     """
     config = copy.deepcopy(demo.resolved)
     config.randomness = dict(config.get('randomness') or {}, seed=seed)
     config.dump(work_dir / 'config.py')
     command = [sys.executable, 'tools/train.py', work_dir / 'config.py']
     command += ['--work-dir', work_dir]
-    with (work_dir / 'train.log').open('a') as log:
-        subprocess.run(
+    path = work_dir / 'train.log'
+    with path.open('a') as log:
+        done = subprocess.run(
             command,
-            check=True,
             cwd=ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | {'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(ROOT)},
         )
+    if done.returncode:
+        *_, last = ['', *path.read_text().splitlines()]
+        raise UserError(f'{path}: the training failed: {last}')
     return final_metrics(work_dir, demo.iterations)
