@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x
 # Bytes that Triton 3.6 spills, in a few kernels of each form.
 OLD_TRITON = version('triton').startswith('3.6.')
-SPILLED = {'soft': 16, 'small': 56} if OLD_TRITON else {}
+SPILLED = {'landmark': 24, 'soft': 16, 'small': 56} if OLD_TRITON else {}
 FULL, HALF, F16 = torch.float32, torch.bfloat16, torch.float16
 ALL = FULL, HALF, F16
 KERNELS = {  # those that each launch of a form contains
@@ -250,7 +250,11 @@ def test_few_spills_and_no_local_memory(operator, form, shape, capability):
         print(launch.kernel, launch.constants, capability, usage)  # with pytest -s
         spilled = SPILLED.get(form, 0)
         if form == 'landmark':  # tiles without spills take more instructions
-            spilled = 40 if shape['M'] * shape['D'] <= 320 else 120
+            narrow = shape['M'] * shape['D'] <= 320
+            if shape['dtype'] != FULL:
+                spilled = 40 if narrow else 120
+            elif not narrow:
+                spilled = 48
         assert usage['STACK'] <= spilled and usage['LOCAL'] == 0, (launch, usage)
         assert usage['SHARED'] <= SHARED_MEMORY, (launch, usage)
     if operator == 'ms_deform_attn' and shape['D'] % 8 == 0:

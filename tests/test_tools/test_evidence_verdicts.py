@@ -5,6 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tools.evidence.verdicts import (
     FAILS,
@@ -92,6 +93,14 @@ def test_wrong_verdicts_are_rare_in_all_looks():
             for first, second, third in looks
         )
     assert wrong / 400 < 0.08
+
+
+def test_looks_share_the_usual_level():
+    """Test normal differences after each look, as if their deviation were known."""
+    sums = np.random.default_rng(0).normal(size=(400_000, LOOKS[-1])).cumsum(1)
+    scores = [abs(sums[:, n - 1]) / n**0.5 for n in LOOKS]
+    wrong = np.max(scores, axis=0) > stats.norm.isf(LEVEL / 2)
+    assert wrong.mean() == pytest.approx(0.05, abs=0.001)
 
 
 def test_the_residual_of_two_networks_is_that_of_their_differences():

@@ -1,5 +1,7 @@
 """Counted instructions: of a loop of known length, and of the kernels."""
 
+import math
+import re
 from collections import defaultdict
 from importlib.metadata import version
 from itertools import product
@@ -10,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn.ops import extension, operator, triton_launch
+from mmattn.ops.landmark_attention import triton_impl as landmark
 from tools.benchmark.real_shapes import OPERATORS, real_calls
 from tools.benchmark.tolerances import deterministic
 from tools.dev import kernel_report
@@ -108,6 +111,22 @@ def test_a_spilled_counter_is_followed():
     counts, unknown = sass.execute(SPILLED_COUNTER, {}, 0)
     assert counts['LDG'] == 7 and not unknown
     assert counts.total() == 2 + 7 * 6 + 1
+
+
+@pytest.mark.parametrize('capability', [80, 90])
+def test_landmark_kernels_gain_from_the_least_tokens_on(capability):
+    """Lines through the costs of an image of 196 and of 4200 tokens cross below."""
+    lines = defaultdict(dict)
+    for row in kernel_report.read(capability):
+        shape = re.fullmatch(r'B (\d+), N (196|4200), L 49, .*, E 20', row['shape'])
+        backend, column = COSTS.get(row['kernel'], (None, None))
+        if shape and backend and row['operator'] == 'landmark_attention':
+            images, tokens = map(int, shape.groups())
+            line = lines[backend]
+            line[tokens] = line.get(tokens, 0) + float(row[column]) / images
+    more = {n: lines['triton'][n] - lines['reference'][n] for n in (196, 4200)}
+    crossing = 196 - more[196] * (4200 - 196) / (more[4200] - more[196])
+    assert math.ceil(crossing / 49) == landmark.MIN_TOKENS
 
 
 @pytest.mark.skipif(

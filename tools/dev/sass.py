@@ -162,7 +162,7 @@ def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[int]]:
 
 
 def _spilled(place: re.Match) -> str:
-    """Return a register of our own for a word that is spilled to the stack."""
+    """Return the name of a register that stands for a spilled word."""
     return f'R{1000 + int(place.group(1) or "0", 16) // 4}'
 
 

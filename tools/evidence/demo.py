@@ -93,7 +93,7 @@ def final_metrics(work_dir: Path, iterations: int) -> dict[str, float]:
     Raises:
         ValueError: the last log of the folder does not have them.
     """
-    *_, scalars = [None, *sorted(work_dir.glob('*/vis_data/scalars.json'))]
+    scalars = max(work_dir.glob('*/vis_data/scalars.json'), default=None)
     for record in map(json.loads, scalars.read_text().splitlines() if scalars else ()):
         if record.get('step') == iterations and 'loss' not in record:
             return {k: v for k, v in record.items() if k not in NOT_METRICS}
@@ -121,6 +121,6 @@ def train(demo: Demo, seed: int, work_dir: Path) -> dict[str, float]:
             env=os.environ | {'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(ROOT)},
         )
     if done.returncode:
-        *_, last = ['', *path.read_text().splitlines()]
+        *_, last = path.read_text().strip().split('\n')
         raise UserError(f'{path}: the training failed: {last}')
     return final_metrics(work_dir, demo.iterations)

@@ -19,6 +19,7 @@ from tools.evidence.claim import ROOT, Claim, Rows
 from tools.evidence.claims import CLAIMS
 from tools.evidence.rows import read_rows
 from tools.evidence.verdicts import (
+    LOOKS,
     NOT_RUN,
     UNDECIDED,
     VERDICTS,
@@ -32,8 +33,8 @@ from tools.evidence.verdicts import (
 
 FOLDER = ROOT / 'docs/evidence'
 BEGIN, END = '<!-- written by tools/evidence/report.py -->\n', '<!-- end -->\n'
-NOISE, SEEDS, MARGIN = 'noise', 12, 0.5  # of the power calculation
-FREEDOM = 55  # of six networks
+NOISE, SEEDS, MARGIN = 'noise', LOOKS[-1], 0.5  # of the power calculation
+FREEDOM = (6 - 1) * (SEEDS - 1)  # of six networks
 MEAN, SEED = '#b5312f', '#6f7f8f'
 
 

@@ -130,8 +130,7 @@ def attend(
     x_b_stride, x_r_stride, x_g_stride, g_b_stride, g_r_stride, g_g_stride,
     y_b_stride, y_r_stride, y_g_stride, v_b_stride, v_r_stride, v_g_stride,
     out_b_stride, out_r_stride, out_g_stride,
-    pid, B, R, S, row_tiles, splits,
-    tiles_per_split, out_size, lo_stride, out_scale,
+    pid, B, R, S, row_tiles, splits, tiles_per_split, out_size, lo_stride, out_scale,
     C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
     CHUNKS: tl.constexpr, PARTS: tl.constexpr, KEEP: tl.constexpr, MANY: tl.constexpr,
     STATS: tl.constexpr, GRAD: tl.constexpr, NATIVE: tl.constexpr,
@@ -291,8 +290,7 @@ def _attend_kernel(
     x_b_stride, x_r_stride, x_g_stride, g_b_stride, g_r_stride, g_g_stride,
     y_b_stride, y_r_stride, y_g_stride, v_b_stride, v_r_stride, v_g_stride,
     out_b_stride, out_r_stride, out_g_stride,
-    B, R, S, row_tiles, splits, tiles_per_split,
-    out_size, lo_stride, out_scale,
+    B, R, S, row_tiles, splits, tiles_per_split, out_size, lo_stride, out_scale,
     C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr,
     CHUNKS: tl.constexpr, PARTS: tl.constexpr, KEEP: tl.constexpr, MANY: tl.constexpr,
     STATS: tl.constexpr, GRAD: tl.constexpr, NATIVE: tl.constexpr,
@@ -305,6 +303,7 @@ def _attend_kernel(
     STATS: where log-sum-exp and delta are from. 'own': rows of a segment are normalized
     here, and their log-sum-exp is written. 'own delta': delta is. 'row', 'col': they
     are read. 'online': as 'own' over the columns of the split.
+    FOLDED: whether rows are those of landmarks, whose columns programs may split.
     """
     pid = tl.program_id(0)
     if values_ptr is None:

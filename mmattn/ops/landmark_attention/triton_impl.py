@@ -20,15 +20,13 @@ MAX_MIXING = 2**15
 MIN_TOKENS = 2
 
 # Rows, columns, channels of a chunk, chunks of a result at most, and warps, by the compute
-# capability and by what rows are with gradients: those of the fewest instructions, by
-# count, that spill 40 bytes at most up to 320 channels.
+# capability and the pass: of those that we tried, the fewest instructions by count with at
+# most 40 spilled bytes up to 320 channels.
 HALF_TILES = {
     (80, 'forward'): (32, 64, 64, 5, 4),
-    (80, 'tokens'): (16, 64, 64, 5, 4),
-    (80, 'landmarks'): (16, 64, 64, 5, 4),
+    (80, 'backward'): (16, 64, 64, 5, 4),
     (90, 'forward'): (64, 64, 64, 5, 4),
-    (90, 'tokens'): (64, 64, 32, 6, 4),
-    (90, 'landmarks'): (64, 64, 32, 6, 4),
+    (90, 'backward'): (64, 64, 32, 6, 4),
 }
 TILES = launch.tables_by_dtype(
     'landmark_attention.TILES',
@@ -342,7 +340,7 @@ def _attend(
     g = rows[-1]
     device, dtype = x.x.device, x.x.dtype
     has_grad = len(rows) > 1
-    kind = ('landmarks' if x.is_folded else 'tokens') if has_grad else 'forward'
+    kind = 'backward' if has_grad else 'forward'
     BR, BC, BD, most, num_warps = TILES[dtype][launch.capability(x.x), kind]
     by_landmarks = stats in ('online', 'row') or stats == 'col' and not x.is_folded
     segments, flat = side.rows // side.groups, 1
@@ -372,7 +370,7 @@ def _attend(
         shape, shares = x.x.shape, dtype
         strides = x.count * side.heads * side.width, side.heads * side.width, side.width
     # Elsewhere registers are short, and rows are read anew for each tile.
-    keeps = kind == 'forward' or (kind == 'tokens' and BR == 64)
+    keeps = kind == 'forward' or (not x.is_folded and BR == 64)
     size = BR * chunks * BD * x.x.element_size() * (num_parts if x.is_folded else 1)
     keeps = keeps and num_parts == 2 and size <= MAX_KEPT
     outs = [
@@ -386,8 +384,8 @@ def _attend(
         x.x, g.x if has_grad else None, y.x, v.x, outs[0],
         outs[1] if stats == 'col' else None, lse, delta,
         *x.strides, *g.strides, *y.strides, *v.strides, *strides,
-        B, R, S, row_tiles, splits, tiles,
-        B * side.rows * x.count * C, folded.x[0].numel(), scale,
+        B, R, S, row_tiles, splits, tiles, B * side.rows * x.count * C,
+        folded.x[0].numel(), scale,
         C=C, BR=BR, BC=BC, BD=BD, CHUNKS=launch.cdiv(chunks, parts), PARTS=parts,
         KEEP=keeps, KEEP_G=keeps and has_grad and 2 * size <= MAX_KEPT,
         X_PARTS=num_parts if x.is_folded else 1,
