@@ -12,11 +12,11 @@ __all__ = ['__version__']
 # imported when they are used.
 _BACKBONES = 'mmattn.models.backbones'
 _FUNCTIONS = {
-    'accelerate': 'mmattn.acceleration',
+    'accelerate': 'mmattn.integrations.accelerate',
     'create_model': 'mmattn.models',
     'list_models': 'mmattn.models',
-    'restore': 'mmattn.acceleration',
-    'torchvision_fpn': 'mmattn.torchvision',
+    'restore': 'mmattn.integrations.accelerate',
+    'torchvision_fpn': 'mmattn.integrations.torchvision',
 }
 
 

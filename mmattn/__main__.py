@@ -1,6 +1,6 @@
 """Run the console command: `python -m mmattn`."""
 
-from mmattn.cli import main
+from mmattn.cli.main import main
 
 if __name__ == '__main__':
     main()

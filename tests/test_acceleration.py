@@ -9,7 +9,12 @@ from torch import nn
 from torch.testing import assert_close
 
 import mmattn
-from mmattn.accelerated import KNOWN, PROBE_LEVELS, Attention, SamplingFunction
+from mmattn.integrations.accelerated import (
+    KNOWN,
+    PROBE_LEVELS,
+    Attention,
+    SamplingFunction,
+)
 
 transformers = pytest.importorskip('transformers')
 

@@ -13,7 +13,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import mmattn
-from mmattn import cli, terminal
+from mmattn.cli import main as cli
+from mmattn.cli import terminal
 
 ROOT = Path(mmattn.__file__).parents[1]
 MAX_SECONDS = 1.0
@@ -41,7 +42,7 @@ def cpu_seconds_of_children() -> float:
 
 def test_help_is_fast_and_light():
     code = (
-        'import sys, mmattn.cli\n'
+        'import sys, mmattn.cli.main\n'
         'try:\n    mmattn.cli.main()\n'
         'except SystemExit:\n    pass\n'
         f'print([name for name in {HEAVY} if name in sys.modules])'

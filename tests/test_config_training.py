@@ -15,7 +15,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 from yapf.yapflib import yapf_api
 
-from mmattn.datasets import toy
+from mmattn.data import toy
 from mmattn.engine import Runner
 from mmattn.registry import MODELS
 from mmattn.results.coco import encode_mask

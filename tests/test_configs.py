@@ -17,8 +17,8 @@ from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import papers
 from mmattn.engine.config_check import check_channels, check_scopes
 from mmattn.engine.schedule import Length, mismatches, scaled
-from mmattn.published import find_published
 from mmattn.registry import MODELS
+from mmattn.weights.names import find_published
 
 ENTRIES = {
     config_id(ROOT / model['Config']): model

@@ -9,74 +9,33 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / 'mmattn'
 # What each part of the package may import of ours, beside itself. `mmattn` alone is
 # the package's own light file, and every part may raise `mmattn.errors`.
+LOW = {'mmattn.files', 'mmattn.registry'}
+MIDDLE = LOW | {'mmattn.images', 'mmattn.models', 'mmattn.ops', 'mmattn.weights'}
+HIGH = MIDDLE | {'mmattn.compat', 'mmattn.data', 'mmattn.engine', 'mmattn.results'}
 ALLOWED = {
-    'mmattn.timm': {'mmattn.models', 'mmattn.published', 'mmattn.engine'},
-    'mmattn.torchvision': {'mmattn.models'},
-    'mmattn.transformers': {'mmattn.models'},
-    'mmattn.ops': set(),
     'mmattn.errors': set(),
-    'mmattn.published': set(),
     'mmattn.registry': set(),
-    'mmattn.compat': {'mmattn.ops', 'mmattn.engine'},  # the latter when called
-    'mmattn.evaluation': {'mmattn.registry'},
-    'mmattn.config_text': set(),
-    'mmattn.engine': {
-        'mmattn.config_text',
-        'mmattn.files',
-        'mmattn.images',
-        'mmattn.published',
-        'mmattn.registry',
-        'mmattn.models.backbones',
-        'mmattn.models.checkpoints',
-    },
-    'mmattn.environment': {'mmattn.compat', 'mmattn.ops'},
     'mmattn.files': set(),
-    'mmattn.images': set(),
-    'mmattn.results': {'mmattn.images'},
-    'mmattn.export': {
-        'mmattn.files',
-        'mmattn.ops',
-        'mmattn.registry',
-        'mmattn.engine',
-        'mmattn.models',
-        'mmattn.images',
-        'mmattn.results',
-    },
-    'mmattn.apis': {
-        'mmattn.compat',
-        'mmattn.engine',
-        'mmattn.export',
-        'mmattn.files',
-        'mmattn.images',
-        'mmattn.results',
-    },
-    'mmattn.terminal': {'mmattn.apis', 'mmattn.compat', 'mmattn.files'},  # when called
-    'mmattn.web': {'mmattn.analysis', 'mmattn.apis', 'mmattn.images', 'mmattn.results'},
-    'mmattn.cli': {'mmattn.apis', 'mmattn.terminal', 'mmattn.web'},
+    'mmattn.images': {'mmattn.files'},
+    'mmattn.ops': set(),
+    'mmattn.compat': {'mmattn.ops', 'mmattn.weights'},  # the latter when called
+    'mmattn.weights': LOW | {'mmattn.models.backbones'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
-    'mmattn.models.checkpoints': set(),
     'mmattn.models.backbones': {
         'mmattn.ops',
         'mmattn.models.layers',
-        'mmattn.models.checkpoints',
         'mmattn.registry',
+        'mmattn.weights.layouts',
     },
-    'mmattn.models.necks': {
-        'mmattn.ops',
-        'mmattn.models.checkpoints',
-        'mmattn.models.layers',
-        'mmattn.registry',
-    },
-    'mmattn.models.classifiers': {
-        'mmattn.models.backbones',
-        'mmattn.models.layers',
-        'mmattn.registry',
-    },
-    'mmattn.models.detectors': {
-        'mmattn.models.checkpoints',
-        'mmattn.models.layers',
-        'mmattn.registry',
-    },
+    'mmattn.models': {'mmattn.ops', 'mmattn.registry', 'mmattn.weights'},
+    'mmattn.results': {'mmattn.files', 'mmattn.images'},
+    'mmattn.evaluation': MIDDLE | {'mmattn.data', 'mmattn.results'},
+    'mmattn.engine': MIDDLE | {'mmattn.data', 'mmattn.compat'},
+    'mmattn.integrations': MIDDLE,
+    'mmattn.export': HIGH,
+    'mmattn.apis': HIGH | {'mmattn.export'},
+    'mmattn.analysis': HIGH | {'mmattn.apis', 'mmattn.cli', 'mmattn.export'},
+    'mmattn.web': HIGH | {'mmattn.analysis', 'mmattn.apis', 'mmattn.export'},
 }
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import mmattn
-from mmattn.natten import na2d
+from mmattn.integrations.natten import na2d
 
 
 def neighbors(position, side, K, dilation):

@@ -46,7 +46,7 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
     with tarfile.open(sdist) as archive:
         names = {name.partition('/')[2] for name in archive.getnames()}
     wanted = {name.removeprefix('.mim/') for name in MIM}
-    wanted |= {'setup.py', 'requirements/mm.txt', 'mmattn/ops/operator.py'}
+    wanted |= {'setup.py', 'requirements/mm.txt', 'mmattn/ops/common/operator.py'}
     wanted |= {'projects/example_project/landmark_pyramid.py'}
     csrc = (ROOT / 'mmattn' / 'ops' / 'csrc').iterdir()
     wanted |= {f'mmattn/ops/csrc/{path.name}' for path in csrc}

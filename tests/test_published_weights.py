@@ -1,4 +1,4 @@
-"""The networks of mmattn/weights.yml have the weights that our backbones take."""
+"""The networks of mmattn/weights/names.yml have the weights that our backbones take."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from mmengine.hub import get_config
 
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
-from mmattn.commands.verify_weights import is_whole
-from mmattn.engine.checkpoints.weights import load_weights
+from mmattn.cli.verify_weights import is_whole
 from mmattn.models import backbones
-from mmattn.published import config_of, published_files
+from mmattn.weights.load import load_weights
+from mmattn.weights.names import config_of, published_files
 from tools.dev import generate_model_pages
 from tools.dev.readme_tables import filled
 

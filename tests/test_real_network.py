@@ -15,7 +15,7 @@ from timm.data import create_transform, resolve_data_config
 from timm.models import load_checkpoint
 
 from mmattn.apis import Predictor
-from mmattn.commands.start import use_pretrained
+from mmattn.cli.start import use_pretrained
 from mmattn.converters import efficientnet_lite0 as tool
 from mmattn.engine.model import build_model
 from mmattn.export import export_model

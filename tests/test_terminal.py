@@ -10,9 +10,7 @@ import torch
 from rich.table import Table
 
 import mmattn
-from mmattn.engine.data.checked_dataset import DataError
-from mmattn.errors import MissingPackageError, UserError
-from mmattn.terminal import (
+from mmattn.cli.terminal import (
     add_config,
     config_file,
     config_of,
@@ -21,6 +19,8 @@ from mmattn.terminal import (
     print_table,
     run_main,
 )
+from mmattn.engine.data.checked_dataset import DataError
+from mmattn.errors import MissingPackageError, UserError
 
 CONFIGS = Path(mmattn.__file__).parents[1] / 'configs'
 

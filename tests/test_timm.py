@@ -13,11 +13,11 @@ from timm.models._features import FeatureGetterNet
 from timm.optim import create_optimizer_v2
 from torch.testing import assert_close
 
-import mmattn.timm
-from mmattn import published
+from mmattn.integrations import timm as entry_points
 from mmattn.models import PVT, PooledClassifier, PVTv2, backbones
-from mmattn.models.checkpoints.pvt import to_official_state_dict
 from mmattn.models.presets import all_presets
+from mmattn.weights import names as published
+from mmattn.weights.layouts.pvt import to_official_state_dict
 
 # The first preset of each family.
 NAMES = {
@@ -43,7 +43,7 @@ def image(batch=1, channels=3, side=64):
 def test_each_preset_is_a_model_of_timm():
     assert set(timm.list_models('mmattn_*')) == {f'mmattn_{n}' for n in all_presets()}
     assert len(NAMES) == len(backbones.__all__)
-    assert mmattn.timm.mmattn_ivit_nano is timm.model_entrypoint('mmattn_ivit_nano')
+    assert entry_points.mmattn_ivit_nano is timm.model_entrypoint('mmattn_ivit_nano')
 
 
 @every_family
@@ -169,9 +169,9 @@ def test_weights_of_mmpretrains_classifiers_fit():
     weights = model.state_dict()
     theirs = {name.replace('head.', 'head.fc.'): v for name, v in weights.items()}
     theirs['neck.weight'] = torch.ones(1)
-    assert mmattn.timm.filter_weights(theirs, model).keys() == weights.keys()
+    assert entry_points.filter_weights(theirs, model).keys() == weights.keys()
     alone = model.backbone.state_dict()
-    filtered = mmattn.timm.filter_weights(alone, model)
+    filtered = entry_points.filter_weights(alone, model)
     assert filtered.keys() == {n for n in weights if n.startswith('backbone.')}
 
 
@@ -189,7 +189,7 @@ def published_pvt(serve, tmp_path, monkeypatch):
         torch.save(weights, tmp_path / name)
         known[name] = dict(url=f'{url}/{name}')
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch_home'))
-    for module in (published, mmattn.timm):
+    for module in (published, entry_points):
         monkeypatch.setattr(module, 'published_files', lambda: known)
     return source
 
@@ -267,6 +267,6 @@ def test_activations_are_recomputed():
 
 def test_without_timm_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'timm.data', None)
-    monkeypatch.delitem(sys.modules, 'mmattn.timm')
+    monkeypatch.delitem(sys.modules, 'mmattn.integrations.timm')
     with pytest.raises(ImportError, match='requires timm.*pip install "timm>='):
-        import_module('mmattn.timm')
+        import_module('mmattn.integrations.timm')

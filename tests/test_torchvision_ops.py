@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.ops import DeformConv2d, MultiScaleRoIAlign, RoIAlign
 
 import mmattn
-from mmattn import accelerated
+from mmattn.integrations import accelerated
 
 
 @pytest.fixture(autouse=True)

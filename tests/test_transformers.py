@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.auto import auto_factory
 
 from mmattn import create_model
-from mmattn.transformers import MMAttnBackbone, MMAttnConfig
+from mmattn.integrations.transformers import MMAttnBackbone, MMAttnConfig
 
 SETTINGS = {  # MaskedCaiT has buffers that no checkpoint holds
     'ivit_nano': dict(landmarks=3),
@@ -146,6 +146,6 @@ def test_a_segmentor_of_transformers_trains_and_is_saved(tmp_path):
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'transformers', None)
-    monkeypatch.delitem(sys.modules, 'mmattn.transformers')
+    monkeypatch.delitem(sys.modules, 'mmattn.integrations.transformers')
     with pytest.raises(ImportError, match=r'pip install "mmattn\[transformers\]"'):
-        import_module('mmattn.transformers')
+        import_module('mmattn.integrations.transformers')

@@ -8,11 +8,11 @@ import torch
 import yaml
 from predictor_models import detector
 
-from mmattn import published
-from mmattn.commands import weights as command
+from mmattn.cli import weights as command
 from mmattn.engine.model import build_model
 from mmattn.models import PVTv2
-from mmattn.models.checkpoints.pvt import to_official_state_dict
+from mmattn.weights import names as published
+from mmattn.weights.layouts.pvt import to_official_state_dict
 
 CONFIG = 'classification/pvtv2_b0_300e_in1k'
 NOWHERE = 'http://127.0.0.1:9/offline.pth'  # nothing listens

@@ -1,10 +1,10 @@
 """Write the model of a config as an ONNX file or a torch.export program.
 
-The options and the code are in `mmattn/commands/export.py`.
+The options and the code are in `mmattn/cli/export.py`.
 """
 
-from mmattn.commands.export import main
-from mmattn.terminal import run_main
+from mmattn.cli.export import main
+from mmattn.cli.terminal import run_main
 
 if __name__ == '__main__':
     run_main(main)

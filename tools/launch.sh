@@ -36,7 +36,7 @@ run_distributed() {
         where=(--master_addr="${MASTER_ADDR:-127.0.0.1}" --master_port="$PORT")
     fi
     # TORCHRUN_ARGS comes last, so it wins; it is split into words on purpose.
-    exec "$python" -m mmattn.commands.torchrun \
+    exec "$python" -m mmattn.cli.torchrun \
         --nnodes="$nodes" --nproc_per_node="$gpus" "${where[@]}" ${TORCHRUN_ARGS:-} \
         "$tools/$tool" "${@:3}" --launcher pytorch
 }

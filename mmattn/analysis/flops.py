@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from mmattn.errors import UserError
-from mmattn.ops.operator import REFERENCE
+from mmattn.ops.common.operator import REFERENCE
 
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
 from .inference_pass import InferencePass

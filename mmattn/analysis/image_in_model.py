@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from mmattn.errors import UserError
 
 from ..apis.placement import Placement, picture_of, transform_name
+from ..cli.terminal import add_config, config_file
 from ..engine import trusted_checkpoints
-from ..engine.checkpoints.weights import find_weights, load_weights
 from ..engine.data import build_dataset, innermost_dataset
-from ..terminal import add_config, config_file
+from ..weights.load import find_weights, load_weights
 from .flops import build
 
 

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from rich.table import Table
 from torch import Tensor
 
-from ..terminal import print_table
+from ..cli.terminal import print_table
 from . import mask_layers
 from .image_in_model import LoadedModel
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmattn.errors import UserError
 
-from ..engine.checkpoints.atomic_files import write_atomically
+from ..files.atomic import write_atomically
 from ..results import Classification, CocoDocument, Detections, Segmentation
 from .predictor import Predictor
 from .sources import VIDEOS, expand, video_facts

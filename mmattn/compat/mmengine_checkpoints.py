@@ -2,18 +2,18 @@
 
 mmengine falls back to unsafe reading with a warning, and reads downloads unsafely. Our
 loaders replace those of its `CheckpointLoader` through its extension point; they read
-with `mmattn.engine.checkpoints.reader`. `load_from_http` is also replaced by name,
+with `mmattn.weights.read`. `load_from_http` is also replaced by name,
 because the loaders of `torchvision://` and `mmcls://` call it. This covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
 Three kinds of names are new: `mmattn://`, `timm://` and `hf://`, the files that
-`mmattn/weights.yml` lists, the weights of timm and files of the Hugging Face hub.
+`mmattn/weights/names.yml` lists, the weights of timm and files of the Hugging Face hub.
 
 mmengine also runs text of a checkpoint as a Python config: `meta['config']` when a run
 resumes, and the config saved by training if an inferencer gets no other. Our loaders
 drop the former, and the latter raises an error, unless the file is trusted.
 
 The initializer `Pretrained` is replaced by one that reports what was loaded and raises
-if the model would start from noise (`mmattn.engine.checkpoints.weights`).
+if the model would start from noise (`mmattn.weights.load`).
 
 The functions import what they need when they are called, because mmengine is only half
 imported when this module corrects it.
@@ -29,7 +29,7 @@ __all__ = ['correct_inferencer', 'correct_initializer', 'correct_loaders']
 
 
 def _read(file, map_location, source=None):
-    from mmattn.engine.checkpoints.reader import may_run_code, read_checkpoint
+    from mmattn.weights.read import may_run_code, read_checkpoint
 
     checkpoint = read_checkpoint(file, map_location, source)
     if not may_run_code() and isinstance(checkpoint, dict):
@@ -47,7 +47,7 @@ def load_from_local(filename, map_location=None):
 
 
 def load_from_http(filename, map_location=None, model_dir=None, progress=None):
-    from mmattn.engine.checkpoints.reader import download_checkpoint
+    from mmattn.weights.read import download_checkpoint
 
     path = download_checkpoint(filename, model_dir, progress)
     return _read(path, map_location, f'{filename} (kept at {path})')
@@ -68,7 +68,7 @@ def load_from_openmmlab(filename, map_location=None):
 
 
 def load_from_name(filename, map_location=None):
-    from mmattn.engine.checkpoints.hub import local_checkpoint
+    from mmattn.weights.resolve import local_checkpoint
 
     path = local_checkpoint(filename)
     return _read(path, map_location, f'{filename} (kept at {path})')
@@ -116,7 +116,7 @@ def correct_initializer(weight_init) -> bool:
 
     class PretrainedInit(weight_init.PretrainedInit):
         def __call__(self, module):
-            from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
+            from mmattn.weights.load import initialize_from_checkpoint
 
             initialize_from_checkpoint(
                 module, self.checkpoint, self.prefix, self.map_location
@@ -137,10 +137,7 @@ def correct_inferencer(infer) -> bool:
         return False
 
     def _init_model(self, cfg, weights, device='cpu'):
-        from mmattn.engine.checkpoints.reader import (
-            UntrustedCheckpointError,
-            may_run_code,
-        )
+        from mmattn.weights.read import UntrustedCheckpointError, may_run_code
 
         if not cfg and not may_run_code():
             raise UntrustedCheckpointError(

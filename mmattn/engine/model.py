@@ -8,7 +8,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
-from .checkpoints.weights import find_weights, load_weights
+from ..weights.load import find_weights, load_weights
 
 
 def build_model(

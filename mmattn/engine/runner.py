@@ -11,13 +11,13 @@ from mmengine.runner import Runner as MMEngineRunner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmattn.config_text import check_values
+from mmattn.files.config_text import check_values
 from mmattn.registry import RUNNERS
 
-from .checkpoints.atomic_files import atomic_backend_args
-from .checkpoints.hook import check_last_checkpoint, safe_checkpoint_hook
-from .checkpoints.reader import trusted_checkpoints
-from .checkpoints.weights import load_checkpoint, partial_loads
+from ..files.atomic import atomic_backend_args
+from ..weights.load import load_checkpoint, partial_loads
+from ..weights.read import trusted_checkpoints
+from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
 from .config_check import check_channels, check_save_best, check_scopes
 from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, positioned
@@ -37,7 +37,7 @@ class Runner(MMEngineRunner):
 
     It reads three more keys of the config, which default to False. `trust_checkpoint`
     lets checkpoints run code while they are read. `allow_partial_load` accepts weights
-    that match in part; `mmattn.engine.checkpoints.weights` states the rules.
+    that match in part; `mmattn.weights.load` states the rules.
     `scale_schedule` scales `param_scheduler` to the length of the run.
     """
 
@@ -196,7 +196,7 @@ class Runner(MMEngineRunner):
         """Load as mmengine does, report it, and raise if too little matches.
 
         Raises:
-            ValueError: the weights do not fit (see `mmattn.engine.checkpoints.weights`)
+            ValueError: the weights do not fit (see `mmattn.weights.load`)
                 or are not trusted (`UntrustedCheckpointError`).
         """
         exact = strict or self._load_exactly

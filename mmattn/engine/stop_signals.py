@@ -16,7 +16,7 @@ from mmengine.dist import all_reduce, barrier
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapperDict
 
-from .checkpoints.hook import CheckpointHook
+from .checkpoint_hook import CheckpointHook
 
 # Handlers of a plain Python process. Any other handler is kept.
 PLAIN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 import mmattn
 from mmattn.errors import UserError
 
-from ..engine.checkpoints.atomic_files import write_together
-from ..engine.checkpoints.hub import local_checkpoint
 from ..engine.data import DataError, innermost_dataset
 from ..engine.model import build_model
 from ..files import file_digest, read_config_file
+from ..files.atomic import write_together
+from ..weights.resolve import local_checkpoint
 from .comparison import GivenImages, LabeledImages, compare
 from .errors import ExportError
 from .graphs import graph_of

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..ops.adaptive_pool import adaptive_avg_pool2d_decomposition
-from ..ops.operator import OPERATORS
+from ..ops.common.adaptive_pool import adaptive_avg_pool2d_decomposition
+from ..ops.common.operator import OPERATORS
 
 # PyTorch's own decomposition does not support symbolic sizes. A table without the first
 # operator keeps it, and the ONNX exporter then uses PyTorch's.

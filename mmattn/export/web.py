@@ -9,11 +9,11 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
-from ..engine.checkpoints.atomic_files import write_atomically
-from ..engine.checkpoints.reader import download_checkpoint
 from ..files import file_digest
+from ..files.atomic import write_atomically
 from ..images import read_image
 from ..results.drawing import class_colors
+from ..weights.read import download_checkpoint
 from .errors import ExportError
 from .metadata import Metadata
 from .runner import load

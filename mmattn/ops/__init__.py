@@ -1,5 +1,6 @@
 """Operators, which require only torch and use Triton where it is installed."""
 
+from .common.pointwise_linear import pointwise_linear
 from .deformable_attention import deformable_attention
 from .landmark_attention import landmark_attention
 from .masked_attention import (
@@ -8,7 +9,6 @@ from .masked_attention import (
 )
 from .ms_deform_attn import fused_ms_deform_attn, ms_deform_attn
 from .neighborhood_attention import neighborhood_attention
-from .pointwise_linear import pointwise_linear
 from .structure_aware_attention import (
     circular_kernel_spectrum,
     structure_aware_attention,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mmattn.errors import UserError
 from mmattn.models.layers import PointwiseLinear
 from mmattn.models.layers.checks import check_heads
-from mmattn.ops.adaptive_pool import adaptive_avg_pool
+from mmattn.ops.common.adaptive_pool import adaptive_avg_pool
 
 
 class TokenMixer(nn.Module):

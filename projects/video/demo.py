@@ -5,7 +5,7 @@ and print the accuracies on later frames, which no training has seen. Results go
 `work_dirs/playback_speed/results.json`.
 """
 
-from mmattn.commands import cpu_threads  # measures before torch is imported
+from mmattn.cli import cpu_threads  # measures before torch is imported
 
 # isort: split
 import argparse
@@ -20,7 +20,7 @@ from mmengine.config import Config
 from mmengine.registry import RUNNERS
 
 import mmattn  # noqa: F401  registers the runner's scope
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 from projects.video import playback_speed
 from projects.video.dataset import VideoDataset
 from projects.video.playback_speed import SPEEDS

@@ -25,8 +25,8 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from mmattn.datasets.package_data import DebianPackage, build, make_parser, read_deb
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
+from mmattn.data.package_data import DebianPackage, build, make_parser, read_deb
 
 PACKAGE = DebianPackage(
     name='opencv',

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import DENSE_RULES
 from mmattn.ops import neighborhood_mask
-from mmattn.ops.operator import OPERATORS
+from mmattn.ops.common.operator import OPERATORS
 from tools.benchmark import inputs as make
 
 MASKED = dict(kernel_size=3, num_special=1, mask_fill='zero')

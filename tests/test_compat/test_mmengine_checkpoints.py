@@ -13,9 +13,9 @@ from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
 import mmattn
-from mmattn import published
 from mmattn.compat import mmengine_checkpoints
 from mmattn.engine import UntrustedCheckpointError, trusted_checkpoints
+from mmattn.weights import names as published
 
 ROOT = Path(mmattn.__file__).parents[1]
 
@@ -157,7 +157,7 @@ def test_downloads_of_torch_hub_are_used_if_their_name_proves_them(
     folder, url, requests, _ = served
     said = []
     monkeypatch.setattr(
-        'mmattn.engine.checkpoints.reader.print_log', lambda text, *_: said.append(text)
+        'mmattn.weights.read.print_log', lambda text, *_: said.append(text)
     )
     content = (folder / 'fine.pth').read_bytes()
     named = {'right': f'-{sha256(content).hexdigest()[:8]}', 'wrong': '-deadbeef'}
@@ -187,9 +187,7 @@ def test_other_processes_wait_for_the_first_to_download(served, tmp_path, monkey
         copy.parent.mkdir(parents=True)
         copy.write_bytes((folder / 'fine.pth').read_bytes())
 
-    monkeypatch.setattr(
-        'mmattn.engine.checkpoints.reader.get_dist_info', lambda: (1, 2)
-    )
+    monkeypatch.setattr('mmattn.weights.read.get_dist_info', lambda: (1, 2))
     monkeypatch.setattr(torch.distributed, 'barrier', barrier)
     CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
     assert waited == [[]]

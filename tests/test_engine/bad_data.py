@@ -9,7 +9,7 @@ import cv2
 from mmengine.model import BaseModel
 from torch import nn
 
-from mmattn.datasets import toy
+from mmattn.data import toy
 from mmattn.engine import Runner
 
 COCO_FILE = 'coco/annotations/instances_train2017.json'

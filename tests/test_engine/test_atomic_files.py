@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from mmattn.engine.checkpoints.atomic_files import write_together
+from mmattn.files.atomic import write_together
 
 OLD = {'a.bin': b'old a', 'a.xml': b'old x'}
 NEW = {'a.bin': b'new a', 'a.xml': b'new x'}

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tiny_run import Tiny, make_runner
 
 from mmattn.engine import UntrustedCheckpointError, read_checkpoint, trusted_checkpoints
-from mmattn.engine.checkpoints import reader
+from mmattn.weights import read as reader
 
 
 def round_trip(value, tmp_path, **kwargs):

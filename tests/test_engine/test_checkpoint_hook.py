@@ -15,13 +15,9 @@ from run_files import best_run, last, saved
 from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, Runner, read_checkpoint
-from mmattn.engine.checkpoints import atomic_files
-from mmattn.engine.checkpoints.atomic_files import (
-    atomic_backend_args,
-    remove_unfinished,
-    write_atomically,
-)
-from mmattn.engine.checkpoints.hook import check_last_checkpoint
+from mmattn.engine.checkpoint_hook import check_last_checkpoint
+from mmattn.files import atomic as atomic_files
+from mmattn.files.atomic import atomic_backend_args, remove_unfinished, write_atomically
 
 
 def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
@@ -62,7 +58,7 @@ def test_the_outdated_is_removed_after_the_new_one_is_named(tmp_path, monkeypatc
         there_at_each_write.append((Path(path).name, saved(tmp_path)))
         write_atomically(path, content)
 
-    monkeypatch.setattr('mmattn.engine.checkpoints.hook.write_atomically', noted)
+    monkeypatch.setattr('mmattn.engine.checkpoint_hook.write_atomically', noted)
     monkeypatch.setattr(atomic_files, 'write_atomically', noted)
     make_runner(tmp_path).train()
     pointer = 'last_checkpoint'

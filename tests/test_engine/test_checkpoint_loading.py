@@ -9,14 +9,14 @@ from mmengine.logging import MMLogger
 from tiny_run import Tiny, make_runner
 from torch import nn
 
-from mmattn.engine.checkpoints.load_report import LoadReport
-from mmattn.engine.checkpoints.weights import (
+from mmattn.models import ViT
+from mmattn.weights.load import (
     find_weights,
     initialize_from_checkpoint,
     load_weights,
     partial_loads,
 )
-from mmattn.models import ViT
+from mmattn.weights.report import LoadReport
 
 
 def wrapped(weights, prefix):

@@ -10,8 +10,8 @@ from mmengine.runner import CheckpointLoader
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.hub import local_checkpoint, place_in_cache
 from mmattn.models import PVTv2, create_model
+from mmattn.weights.resolve import local_checkpoint, place_in_cache
 
 REVISION = '0' * 40
 

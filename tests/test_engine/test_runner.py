@@ -19,10 +19,10 @@ from mmengine.registry import MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from tiny_run import Tiny, make_runner
 from torch import nn
 
-from mmattn.config_text import check_values
 from mmattn.engine import read_checkpoint
 from mmattn.engine.run_configs import is_recorded
 from mmattn.engine.work_dir_lock import locked_work_dir
+from mmattn.files.config_text import check_values
 
 
 @pytest.mark.parametrize('trains', [True, False], ids=['trainable', 'val-only'])

@@ -7,7 +7,7 @@ from PIL import Image
 from small_models import classifier_config
 
 import mmattn.export
-from mmattn.commands import export as tool
+from mmattn.cli import export as tool
 from mmattn.export import api
 from mmattn.export.metadata import Metadata
 

@@ -7,13 +7,9 @@ from small_deformable_detr import HEAD, config, detector, images, samples
 from torch.testing import assert_close
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
 
-from mmattn.models.checkpoints.coco_classes import (
-    CATEGORY_IDS,
-    OUTPUTS,
-    with_coco_classes,
-)
-from mmattn.models.checkpoints.deformable_detr import to_official_state_dict
 from mmattn.registry import MODELS
+from mmattn.weights.layouts.coco_classes import CATEGORY_IDS, OUTPUTS, with_coco_classes
+from mmattn.weights.layouts.deformable_detr import to_official_state_dict
 
 IDS = list(CATEGORY_IDS)
 CLASSES = len(CocoDataset.METAINFO['classes'])

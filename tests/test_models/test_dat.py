@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
-from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import DAT, DATPlusPlus
 from mmattn.models.backbones import dat, dat_plus_plus
 from mmattn.models.backbones.dat_plus_plus import ResidualConvMlp
@@ -20,6 +19,7 @@ from mmattn.models.layers import (
     WindowAttention,
     undecayed_names,
 )
+from mmattn.weights.load import load_weights
 
 ARCHS = {
     DAT: dict(

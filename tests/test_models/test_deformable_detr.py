@@ -24,12 +24,12 @@ from small_deformable_detr import (
 )
 from torch.testing import assert_close
 
-from mmattn.models.checkpoints.deformable_detr import (
+from mmattn.models.detectors.deformable_detr import padding_masks
+from mmattn.registry import MODELS
+from mmattn.weights.layouts.deformable_detr import (
     convert_state_dict,
     to_official_state_dict,
 )
-from mmattn.models.detectors.deformable_detr import padding_masks
-from mmattn.registry import MODELS
 
 each_form = pytest.mark.parametrize('form', FORMS)
 FULL = (IMAGES, IMAGES)  # shapes of images without padding

@@ -27,13 +27,13 @@ from small_deformable_detr import (
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.weights import load_weights
-from mmattn.models.checkpoints.deformable_detr import (
+from mmattn.registry import MODELS
+from mmattn.weights.layouts.deformable_detr import (
     convert_state_dict,
     layout_of,
     to_official_state_dict,
 )
-from mmattn.registry import MODELS
+from mmattn.weights.load import load_weights
 
 each_form = pytest.mark.parametrize('form', FORMS)
 # Losses of transformers, the name and weight of each in mmdet. It weighs that of the

@@ -11,10 +11,10 @@ from timm.models.swin_transformer import SwinTransformer
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import HMaiT
 from mmattn.models.backbones.hmait import convert_state_dict
 from mmattn.models.layers import RelativeMaskedAttention
+from mmattn.weights.load import load_weights
 
 SHALLOW = dict(
     embed_dims=(16, 32, 64, 128),

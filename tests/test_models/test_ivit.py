@@ -14,10 +14,10 @@ from timm.models.metaformer import (
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import IViT
 from mmattn.models.backbones.ivit import SeparableConv
 from mmattn.models.layers import InteractiveAttention, undecayed_names
+from mmattn.weights.load import load_weights
 
 SHALLOW = dict(embed_dims=(8, 16, 24, 32), depths=(1, 2, 1, 1), num_heads=(2, 4))
 

@@ -6,9 +6,9 @@ from refusals import refuses
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import LiSANet
 from mmattn.models.layers import SeparableConv, StructureAwareAttention, undecayed_names
+from mmattn.weights.load import load_weights
 
 HYBRID = dict(
     embed_dims=(16, 32, 48, 32),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mmattn.models import PVT
-from mmattn.models.checkpoints.load_hook import load_hook
+from mmattn.weights.layouts.load_hook import load_hook
 
 
 @load_hook

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet
-from mmattn.ops import triton_launch
+from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark.tolerances import deterministic
 from tools.dev.kernel_report import starts_kernel
 

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import PVT, PVTv2
 from mmattn.models.backbones import pvt, pvt_v2
 from mmattn.models.backbones.pvt_v2 import ConvMlp
@@ -24,6 +23,7 @@ from mmattn.models.layers import (
     LinearSpatialReductionAttention,
     SpatialReductionAttention,
 )
+from mmattn.weights.load import load_weights
 
 MODULES = {PVT: pvt, PVTv2: pvt_v2}
 DEPTHS = (1, 2, 1, 1)

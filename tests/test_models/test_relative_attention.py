@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from mmattn.models.layers import RelativeMaskedAttention
 from mmattn.models.layers.masked import relative_attention
-from mmattn.ops import extension
+from mmattn.ops.common import extension
 from mmattn.ops.masked_attention import attention_under_mask, neighborhood_mask
 from tools.benchmark import tolerances
 

@@ -9,11 +9,11 @@ from refusals import refuses
 from timm.models.vision_transformer import VisionTransformer
 from torch.testing import assert_close
 
-from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models import ViT
 from mmattn.models.backbones.vit import InteractiveSelfAttention, SelfAttention
 from mmattn.models.layers import undecayed_names
 from mmattn.models.layers.interactive_attention import reset_mixing_weights
+from mmattn.weights.load import load_weights
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=3)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn.ops import extension
+from mmattn.ops.common import extension
 
 ROOT = Path(__file__).parents[2]
 CSRC = ROOT / 'mmattn' / 'ops' / 'csrc'

@@ -12,7 +12,7 @@ from interpreter import interpreted
 from torch import Tensor
 
 from mmattn import ops
-from mmattn.ops.operator import OPERATORS as REGISTERED
+from mmattn.ops.common.operator import OPERATORS as REGISTERED
 from mmattn.ops.structure_aware_attention import rfft_grid
 from tools.benchmark import inputs
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mmattn.export.decomposition_table import ADAPTIVE_POOL
-from mmattn.ops.adaptive_pool import (
+from mmattn.ops.common.adaptive_pool import (
     adaptive_avg_pool,
     adaptive_avg_pool2d_decomposition,
     pool_in_order,

@@ -15,8 +15,9 @@ from operator_cases import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.ops import extension, triton_launch
+from mmattn.ops.common import extension
 from mmattn.ops.ms_deform_attn import triton_impl as ms_deform_triton
+from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark.inputs import make_landmark_inputs
 
 

@@ -16,7 +16,8 @@ import torch
 from operator_checks import check_operator
 from test_ms_deform_attn import every_form, setup
 
-from mmattn.ops import extension, ms_deform_attn
+from mmattn.ops import ms_deform_attn
+from mmattn.ops.common import extension
 from mmattn.ops.ms_deform_attn import cpp_impl, cuda_impl
 from tools.benchmark.inputs import make_ms_deform_inputs
 from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads

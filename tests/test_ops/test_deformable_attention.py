@@ -13,7 +13,7 @@ from operator_checks import (
     every_case,
 )
 
-from mmattn.ops import pieces
+from mmattn.ops.common import pieces
 from mmattn.ops.deformable_attention import cpp_impl, torch_impl
 from tools.benchmark.tolerances import run_with_grads
 

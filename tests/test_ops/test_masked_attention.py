@@ -16,7 +16,8 @@ from operator_checks import (
     every_case,
 )
 
-from mmattn.ops import masked_attention, neighborhood_mask, pieces
+from mmattn.ops import masked_attention, neighborhood_mask
+from mmattn.ops.common import pieces
 from mmattn.ops.masked_attention import decomposition, torch_impl
 from tools.benchmark.inputs import make_masked_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads

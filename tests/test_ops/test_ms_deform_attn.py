@@ -16,7 +16,8 @@ from operator_checks import (
     every_case,
 )
 
-from mmattn.ops import ms_deform_attn, pieces
+from mmattn.ops import ms_deform_attn
+from mmattn.ops.common import pieces
 from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
 
 torch_impl = importlib.import_module('mmattn.ops.ms_deform_attn.torch_impl')

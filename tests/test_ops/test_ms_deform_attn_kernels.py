@@ -12,7 +12,7 @@ from operator_cases import FORMS, names_of, on_gpu
 from operator_cases import setup as setup_operator
 from operator_checks import check_operator, every_dtype
 
-from mmattn.ops import extension, pieces
+from mmattn.ops.common import extension, pieces
 from mmattn.ops.ms_deform_attn import cuda_impl
 from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
 

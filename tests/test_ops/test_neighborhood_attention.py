@@ -17,9 +17,11 @@ from operator_checks import (
 from torch import Tensor
 from triton_devices import every_triton
 
-from mmattn.ops import neighborhood_attention, pieces, triton_launch
+from mmattn.ops import neighborhood_attention
+from mmattn.ops.common import pieces
 from mmattn.ops.neighborhood_attention import triton_impl
 from mmattn.ops.neighborhood_attention.reference import neighborhood_attention_reference
+from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark.inputs import make_neighborhood_inputs as make_inputs
 from tools.benchmark.tolerances import run_with_grads
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmattn import ops
-from mmattn.ops.operator import OPERATORS
+from mmattn.ops.common.operator import OPERATORS
 
 PAGE = Path(__file__).parents[2] / 'docs/operators/index.md'
 every_operator = pytest.mark.parametrize('operator', OPERATORS.values(), ids=OPERATORS)

@@ -6,7 +6,7 @@ from operator_cases import setup
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops import pieces
+from mmattn.ops.common import pieces
 from tools.benchmark.tolerances import run_with_grads
 
 

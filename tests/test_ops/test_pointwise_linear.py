@@ -10,7 +10,7 @@ from mmattn.models.layers import PointwiseLinear
 from mmattn.ops import pointwise_linear
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
-module = importlib.import_module('mmattn.ops.pointwise_linear')  # the function hides it
+module = importlib.import_module('mmattn.ops.common.pointwise_linear')
 SHAPES = [(63,), (2, 7, 5), (1, 1), (4, 16), (0, 3, 3), (2, 56, 56), ()]
 
 

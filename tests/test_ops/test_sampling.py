@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from mmattn.ops.sampling import gather_samples, sample_maps
+from mmattn.ops.common.sampling import gather_samples, sample_maps
 
 every_alignment = pytest.mark.parametrize('align_corners', [False, True])
 

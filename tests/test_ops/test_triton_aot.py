@@ -14,7 +14,7 @@ from interpreter import INTERPRETED
 from kept_tensors import check_nothing_kept
 from operator_cases import backends_of, setup_registered
 
-from mmattn.ops.triton_launch import cdiv
+from mmattn.ops.triton.launch import cdiv
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import PYRAMID
 from tools.benchmark.tolerances import deterministic

@@ -4,7 +4,8 @@ import threading
 
 import torch
 
-from mmattn.ops import landmark_attention, workspace
+from mmattn.ops import landmark_attention
+from mmattn.ops.common import workspace
 from tools.benchmark.inputs import make_landmark_inputs
 from tools.benchmark.tolerances import run_with_grads
 

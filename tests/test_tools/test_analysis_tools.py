@@ -9,8 +9,8 @@ from pathlib import Path
 import cv2
 import pytest
 
-from mmattn.commands import package_tool
-from mmattn.datasets import toy
+from mmattn.cli import package_tool
+from mmattn.data import toy
 
 CONFIGS = {
     'detector': """

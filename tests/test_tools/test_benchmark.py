@@ -10,8 +10,8 @@ import torch
 from mmengine.config import Config
 
 from mmattn.models import HMaiT
-from mmattn.ops import extension
-from mmattn.ops.operator import OPERATORS, Operator
+from mmattn.ops.common import extension
+from mmattn.ops.common.operator import OPERATORS, Operator
 from mmattn.registry import MODELS
 from tools.benchmark import measure, model, op, operators, plot
 from tools.benchmark.tolerances import assert_close, run_with_grads

@@ -11,7 +11,7 @@ from mmengine.registry import MODELS
 from tool_runs import DETECTOR
 
 from mmattn.apis import Predictor
-from mmattn.datasets import check, toy
+from mmattn.data import check, toy
 from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.images import read_channels, read_image, shown
@@ -70,7 +70,7 @@ def many(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def trained(many, forget_instances):
-    from mmattn.commands import train
+    from mmattn.cli import train
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(many)
@@ -100,7 +100,7 @@ def test_the_data_set_is_checked_and_a_file_of_other_channels_named(
 
 
 def test_a_detector_trains_predicts_in_tiles_and_is_exported(trained, monkeypatch):
-    from mmattn.commands import export, report
+    from mmattn.cli import export, report
 
     monkeypatch.chdir(trained)
     checkpoint = trained / 'work_dirs/many/epoch_1.pth'
@@ -189,7 +189,7 @@ def test_a_preprocessor_of_three_channels_is_mmdets():
 
 
 def test_a_segmentor_takes_them(many, monkeypatch, forget_instances, tmp_path):
-    from mmattn.commands import train
+    from mmattn.cli import train
 
     labels = np.zeros((64, 96), np.uint8)
     labels[16:40, 32:70] = 1

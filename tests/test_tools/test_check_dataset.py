@@ -11,8 +11,8 @@ import pytest
 from mmpretrain.datasets import cifar
 from tool_runs import DETECTOR
 
-from mmattn.commands import train
-from mmattn.datasets import check, toy
+from mmattn.cli import train
+from mmattn.data import check, toy
 from mmattn.engine.data.checked_dataset import DataError
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmattn import environment
-from mmattn.commands import env as collect_env
-from mmattn.environment import Problem
+from mmattn.cli import env as collect_env
+from mmattn.cli import environment
+from mmattn.cli.environment import Problem
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
 
-from mmattn.commands import train
-from mmattn.datasets import check, convert, estimate, own_config, own_data
+from mmattn.cli import train
+from mmattn.data import check, convert, estimate, own_config, own_data
 
 SIZE = 40, 60
 # mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mmattn.converters import convert_checkpoint as tool
-from mmattn.models.checkpoints.coco_classes import CATEGORY_IDS, OUTPUTS
-from mmattn.models.checkpoints.deformable_detr import to_official_state_dict
+from mmattn.weights.layouts.coco_classes import CATEGORY_IDS, OUTPUTS
+from mmattn.weights.layouts.deformable_detr import to_official_state_dict
 
 CLASSES = 7
 SMALL = {

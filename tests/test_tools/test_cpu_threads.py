@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mmattn.commands import cpu_threads
+from mmattn.cli import cpu_threads
 
 STAT = """cpu  0 0 0 0 0 0 0 0 0 0
 cpu0 {busy} 0 0 {idle} 0 0 0 0 0 0
@@ -27,7 +27,7 @@ def read_text(path, *args, **kwargs):
 
 pathlib.Path.read_text = read_text
 import importlib
-tool = importlib.import_module('mmattn.commands.' + sys.argv[1])
+tool = importlib.import_module('mmattn.cli.' + sys.argv[1])
 import torch
 from mmengine.config import Config
 from mmengine.registry import RUNNERS

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mmattn.datasets import hela, landcover, package_data, pixel_forest, toy
+from mmattn.data import hela, landcover, package_data, pixel_forest, toy
 
 CONTENT = b'a wheel'
 PACKAGE = package_data.Package(

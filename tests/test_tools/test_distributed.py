@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn.datasets import toy
+from mmattn.data import toy
 from tools.benchmark.tolerances import assert_close
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def test_dist_scripts_call_torchrun(fakes, script, args, command):
     def call(**variables):
         extra = ['--cfg-options', 'a="x y"']
         out = printed(script, *args, *extra, path=fakes, cwd=fakes, **variables)
-        assert out[:3] == ['python', '-m', 'mmattn.commands.torchrun']
+        assert out[:3] == ['python', '-m', 'mmattn.cli.torchrun']
         at = out.index(f'{TOOLS / command[0]}')
         assert out[at + 1 :] == [*command[1:], *extra, '--launcher', 'pytorch']
         return out[3:at]
@@ -291,7 +291,7 @@ def test_two_processes_have_the_gradients_of_one(
 
     Augmentation, drop path and mixup are off: their random numbers differ by rank.
     """
-    from mmattn.commands import train
+    from mmattn.cli import train
 
     forget_instances()
     monkeypatch.chdir(work)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmattn.commands import flops as tool
+from mmattn.cli import flops as tool
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/analysis/get_flops.py'

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.ops import extension, operator, triton_launch
+from mmattn.ops.common import extension, operator
 from mmattn.ops.landmark_attention import triton_impl as landmark
+from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark.real_shapes import OPERATORS, real_calls
 from tools.benchmark.tolerances import deterministic
 from tools.dev import kernel_report

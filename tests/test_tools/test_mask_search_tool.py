@@ -11,7 +11,7 @@ from mmengine.config import Config
 
 from mmattn.analysis import attention_locality
 from mmattn.analysis.flops import build
-from mmattn.commands import train
+from mmattn.cli import train
 from tools.analysis import mask_search as tool
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mmattn.datasets import download as downloads
-from mmattn.datasets import prepare as tool
+from mmattn.data import prepare as tool
+from mmattn.weights import download as downloads
 
 CONTENT = bytes(range(256)) * 40_000  # 10 MB, ten blocks
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -11,7 +11,7 @@ from mmengine.structures import InstanceData
 from mmengine.visualization import Visualizer
 
 from mmattn.analysis import sample_pictures
-from mmattn.commands import report
+from mmattn.cli import report
 
 BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmattn.commands.start import settle_start
+from mmattn.cli.start import settle_start
 from mmattn.models import IViT
 
 ROOT = Path(__file__).parents[2]

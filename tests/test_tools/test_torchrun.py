@@ -11,7 +11,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
     ProcessFailure,
 )
 
-from mmattn.commands.torchrun import failures_told
+from mmattn.cli.torchrun import failures_told
 
 
 def test_a_killed_process_is_told_of_though_another_failed_first(tmp_path):
@@ -52,7 +52,7 @@ run_main(main)
 )
 def test_processes_that_fail_give_one_message(tmp_path, kind, message, tracebacks):
     (tmp_path / 'fail.py').write_text(FAIL)
-    torchrun = sys.executable, '-m', 'mmattn.commands.torchrun', '--standalone'
+    torchrun = sys.executable, '-m', 'mmattn.cli.torchrun', '--standalone'
     done = subprocess.run(
         [*torchrun, '--nproc_per_node=2', 'fail.py', kind],
         cwd=tmp_path,

@@ -92,5 +92,5 @@ def load_tool(name: str):
     """Return the module with the `main` of a tool: 'train', 'datasets/toy'."""
     homes = {'analysis': 'tools', 'datasets': 'mmattn', 'converters': 'mmattn'}
     folder, _, tool = name.rpartition('/')
-    home = f'{homes[folder]}.{folder}' if folder else 'mmattn.commands'
+    home = f'{homes[folder]}.{folder}' if folder else 'mmattn.cli'
     return importlib.import_module(f'{home}.{tool}')

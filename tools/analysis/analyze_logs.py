@@ -13,7 +13,7 @@ requires seaborn and has no cal_train_time.
 import argparse
 import sys
 
-from mmattn.commands.package_tool import DISTRIBUTIONS, run_tool
+from mmattn.cli.package_tool import DISTRIBUTIONS, run_tool
 
 
 def main(argv: list[str]):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
 
-from mmattn.commands.package_tool import package_of_config, run_tool
-from mmattn.terminal import add_config, config_of
+from mmattn.cli.package_tool import package_of_config, run_tool
+from mmattn.cli.terminal import add_config, config_of
 
 # mmseg has another tool in misc/, which draws the classes of the data set's type, not
 # those of the config.

@@ -30,7 +30,7 @@ from mmattn.analysis.paper_tables import (
     papers,
 )
 from mmattn.analysis.run_results import paper_figures, run_figures, run_name
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 

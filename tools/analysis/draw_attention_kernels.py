@@ -27,7 +27,7 @@ from mmattn.analysis.image_in_model import (
     make_parser,
     parse_args,
 )
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from mmattn.analysis import locality_by_layer, pad_heads
 from mmattn.analysis.image_in_model import load_model, make_images_parser
 from mmattn.analysis.layer_heads import report
-from mmattn.terminal import positive, run_main
+from mmattn.cli.terminal import positive, run_main
 
 
 def main(argv: Sequence[str] | None = None):

@@ -17,7 +17,7 @@ import matplotlib
 
 from mmattn.analysis.box_gradients import ITEMS, BoxGradients, box_gradients
 from mmattn.analysis.image_in_model import ImageInModel, load_model, make_model_parser
-from mmattn.terminal import positive, run_main
+from mmattn.cli.terminal import positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

@@ -21,11 +21,11 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
 import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.analysis.sample_pictures import draw_prediction, show
+from mmattn.cli.terminal import config_file, positive, run_main
 from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.export.results import Detections, Segmentation
 from mmattn.export.runner import Runner
-from mmattn.terminal import config_file, positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

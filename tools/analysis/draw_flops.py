@@ -20,7 +20,7 @@ import mmattn  # noqa: F401  makes mmcv's operators and the config prefixes avai
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
-from mmattn.terminal import positive, run_main
+from mmattn.cli.terminal import positive, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

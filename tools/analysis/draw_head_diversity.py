@@ -26,8 +26,8 @@ from rich.table import Table
 
 from mmattn.analysis import HeadDiversity, head_diversity
 from mmattn.analysis.image_in_model import load_model, make_images_parser
+from mmattn.cli.terminal import print_table, run_main
 from mmattn.errors import UserError
-from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from mmattn.analysis import layer_similarity, similarity_among
 from mmattn.analysis.image_in_model import load_model, make_images_parser
+from mmattn.cli.terminal import print_table, run_main
 from mmattn.errors import UserError
-from mmattn.terminal import print_table, run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from mmattn.analysis import mask_alphas, mask_layers
 from mmattn.analysis.image_in_model import load_model, make_model_parser
 from mmattn.analysis.layer_heads import report
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 
 
 def main(argv: Sequence[str] | None = None):

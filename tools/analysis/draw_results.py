@@ -22,8 +22,8 @@ from pathlib import Path
 import matplotlib
 import yaml
 
+from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
-from mmattn.terminal import run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

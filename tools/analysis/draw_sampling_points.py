@@ -28,7 +28,7 @@ from mmattn.analysis.image_in_model import (
     load_model,
     make_model_parser,
 )
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

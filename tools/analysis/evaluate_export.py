@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.export.metrics import (
@@ -28,7 +29,6 @@ from mmattn.export.metrics import (
 )
 from mmattn.export.runner import Runner
 from mmattn.images import FORMATS
-from mmattn.terminal import run_main
 
 
 def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:

@@ -1,10 +1,10 @@
 """Print the parameters and FLOPs of the model in a config, module by module.
 
-The options and the code are in `mmattn/commands/flops.py`.
+The options and the code are in `mmattn/cli/flops.py`.
 """
 
-from mmattn.commands.flops import main
-from mmattn.terminal import run_main
+from mmattn.cli.flops import main
+from mmattn.cli.terminal import run_main
 
 if __name__ == '__main__':
     run_main(main)

@@ -46,10 +46,10 @@ from mmattn.analysis.training_logs import (
     summarize,
     work_dir_of,
 )
-from mmattn.config_text import check_text
+from mmattn.cli.terminal import print_table, run_main
 from mmattn.engine.data import build_dataset, innermost_dataset
 from mmattn.errors import UserError
-from mmattn.terminal import print_table, run_main
+from mmattn.files.config_text import check_text
 
 FOLDER = Path('work_dirs/mask_search')
 STEPS = {

@@ -6,7 +6,7 @@ The tool of mmdet also saves the config (--save-path DIR/FILE). That of mmseg wr
 
 import sys
 
-from mmattn.commands.package_tool import package_of_config, run_tool
+from mmattn.cli.package_tool import package_of_config, run_tool
 
 
 def main(argv: list[str]):

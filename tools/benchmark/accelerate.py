@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import mmattn
-from mmattn.acceleration import Accelerated
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
+from mmattn.integrations.accelerate import Accelerated
 from tools.benchmark import measure
 from tools.dev.readme_tables import markdown, replace_between
 

@@ -15,9 +15,9 @@ from itertools import cycle
 
 import torch
 
-from mmattn.ops.operator import OPERATORS as FRAMES
-from mmattn.ops.operator import REFERENCE
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
+from mmattn.ops.common.operator import OPERATORS as FRAMES
+from mmattn.ops.common.operator import REFERENCE
 from tools.benchmark import measure
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import (

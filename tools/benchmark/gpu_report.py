@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 from tools.benchmark.measure import ROOT, read_csv
 from tools.benchmark.real_shapes import OPERATORS
 

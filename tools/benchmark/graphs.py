@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils.benchmark import Timer
 
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 from tools.benchmark import measure
 
 COPIED = 1 << 28

@@ -5,7 +5,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from mmattn.ops.precision import compute_dtype
+from mmattn.ops.common.precision import compute_dtype
 
 
 class Draw:

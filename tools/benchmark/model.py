@@ -35,10 +35,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import mmattn.timm  # noqa: F401  ours among timm's
+import mmattn.integrations.timm  # noqa: F401  ours among timm's
 from mmattn.analysis import count
+from mmattn.cli.terminal import positive, run_main
 from mmattn.errors import UserError
-from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 
 SETS = {

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from mmattn.cli.terminal import run_main
 from mmattn.export import Metadata
 from mmattn.export.write import export_program, serialize
 from mmattn.models.layers import (
@@ -30,7 +31,6 @@ from mmattn.models.layers import (
     MaskedAttention,
     RelativeMaskedAttention,
 )
-from mmattn.terminal import run_main
 from tools.benchmark import measure
 from tools.benchmark.onnx_session_memory import THREADS
 

@@ -27,9 +27,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mmattn.cli.terminal import positive, run_main
 from mmattn.export import Metadata
 from mmattn.export.write import export_program, open_session, serialize
-from mmattn.terminal import positive, run_main
 from tools.benchmark import measure
 from tools.benchmark.detector_graphs import DetectorWorkload
 from tools.benchmark.model import (

@@ -20,10 +20,10 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from mmattn.cli.terminal import run_main
 from mmattn.export.write import OPSET, difference, open_session
 from mmattn.ops import deformable_attention, ms_deform_attn
 from mmattn.ops.structure_aware_attention.real_transforms import rfft_parts
-from mmattn.terminal import run_main
 from tools.benchmark import measure
 from tools.benchmark.inputs import make_deformable_inputs, make_ms_deform_inputs
 from tools.benchmark.tolerances import assert_close

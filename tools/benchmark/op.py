@@ -37,8 +37,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
+from mmattn.cli.terminal import positive, run_main
 from mmattn.errors import UserError
-from mmattn.terminal import positive, run_main
 from tools.benchmark import graphs, measure
 from tools.benchmark.operators import (
     OPERATORS,

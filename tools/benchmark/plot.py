@@ -14,8 +14,8 @@ from pathlib import Path
 
 import matplotlib
 
+from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
-from mmattn.terminal import run_main
 from tools.benchmark.measure import read_csv
 
 matplotlib.use('Agg')

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from mmattn.ops.triton_launch import TILE_TABLES, TileTable
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
+from mmattn.ops.triton.launch import TILE_TABLES, TileTable
 from tools.benchmark import graphs, measure
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import error_in_tolerances, run_with_grads

@@ -3,8 +3,8 @@
 The options and the code are in `mmattn/converters/convert_checkpoint.py`.
 """
 
+from mmattn.cli.terminal import run_main
 from mmattn.converters.convert_checkpoint import main
-from mmattn.terminal import run_main
 
 if __name__ == '__main__':
     run_main(main)

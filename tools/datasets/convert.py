@@ -1,10 +1,10 @@
 """Turn your own annotated images into a data set with a config to train on it.
 
-The options and the code are in `mmattn/datasets/convert.py`.
+The options and the code are in `mmattn/data/convert.py`.
 """
 
-from mmattn.datasets.convert import main
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
+from mmattn.data.convert import main
 
 if __name__ == '__main__':
     run_main(main)

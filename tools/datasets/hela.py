@@ -1,10 +1,10 @@
 """HeLa nuclei as a COCO instance segmentation data set, `data/hela`.
 
-The options and the code are in `mmattn/datasets/hela.py`.
+The options and the code are in `mmattn/data/hela.py`.
 """
 
-from mmattn.datasets.hela import main
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
+from mmattn.data.hela import main
 
 if __name__ == '__main__':
     run_main(main)

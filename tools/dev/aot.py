@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from mmattn.ops import triton_launch
+from mmattn.ops.triton import launch as triton_launch
 
 POINTERS = {
     torch.float32: '*fp32',

@@ -36,7 +36,7 @@ from mmattn.analysis.flops import build
 from mmattn.analysis.paper_tables import recipes
 from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
-from mmattn.published import config_of, published_files
+from mmattn.weights.names import config_of, published_files
 from tools.benchmark.measure import read_csv
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages

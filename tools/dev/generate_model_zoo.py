@@ -31,7 +31,7 @@ from mmattn.analysis.paper_tables import (
     paper_rows,
     papers,
 )
-from mmattn.published import published_files
+from mmattn.weights.names import published_files
 from tools.dev.exhibits import exhibit_table
 from tools.dev.readme_tables import (
     csv_table,

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch import are_deterministic_algorithms_enabled as is_deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmattn.ops.operator import Operator
+from mmattn.ops.common.operator import Operator
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls
 from tools.benchmark.tolerances import deterministic

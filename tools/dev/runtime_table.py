@@ -23,6 +23,7 @@ from statistics import median
 import torch
 from mmengine.registry import DefaultScope
 
+from mmattn.cli.terminal import positive
 from mmattn.engine.model import build_model
 from mmattn.export import ExportError, Metadata
 from mmattn.export.api import on_arrays
@@ -46,7 +47,6 @@ from mmattn.export.verification import (
 )
 from mmattn.export.write import difference, export_program, open_session, serialize
 from mmattn.files import read_config_file
-from mmattn.terminal import positive
 from tools.benchmark.measure import read_csv, write_csv
 from tools.dev.readme_tables import markdown, replace_between
 

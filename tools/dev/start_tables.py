@@ -4,8 +4,8 @@ import timm
 import torch
 
 import mmattn.models
-from mmattn.engine.checkpoints.weights import load_weights
 from mmattn.models.backbones import __all__ as BACKBONES
+from mmattn.weights.load import load_weights
 from tools.dev.readme_tables import markdown
 
 

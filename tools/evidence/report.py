@@ -13,7 +13,7 @@ from math import inf, sqrt
 from pathlib import Path
 from statistics import mean, variance
 
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 from tools.dev.readme_tables import markdown
 from tools.evidence.claim import ROOT, Claim, Rows
 from tools.evidence.claims import CLAIMS

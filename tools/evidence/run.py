@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from mmattn.analysis import count
+from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
-from mmattn.terminal import run_main
 from tools.benchmark.measure import commit, machine
 from tools.evidence.claim import ROOT, Claim, Network
 from tools.evidence.claims import CLAIMS

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import mmattn.models
-from mmattn.engine.checkpoints.weights import initialize_from_checkpoint
 from mmattn.models.layers.weight_decay import undecayed_names
+from mmattn.weights.load import initialize_from_checkpoint
 from tools.evidence.images import Labeled, mirrored, normalized, scattered
 from tools.evidence.mechanisms import MEASURES
 from tools.evidence.rows import locked

@@ -14,10 +14,10 @@ from mmdet.models.layers.transformer import deformable_detr_layers as mmdet_laye
 from mmengine.model import ModuleList, Sequential
 from torch import Tensor, nn
 
-from mmattn.models.checkpoints.deformable_detr import convert_state_dict
 from mmattn.models.detectors.deformable_detr import masks_of_sizes
 from mmattn.models.layers import DeformableDETRDecoder, DeformableDETREncoder
 from mmattn.models.layers.deformable_detr.decoder import refine
+from mmattn.weights.layouts.deformable_detr import convert_state_dict
 
 from ..errors import ExportError
 from .parts import check_class

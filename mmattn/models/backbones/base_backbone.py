@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import Initializable, fit_image_channels
 from mmattn.models.layers.checks import check_images, resolve_compile, resolve_indices
+from mmattn.weights.layouts.load_hook import load_hook
 
 STEM = 'stem.proj.weight'  # of the convolution that reads the images
 

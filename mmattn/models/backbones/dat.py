@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints import layouts
 from mmattn.models.layers import (
     DeformableAttention,
     NeighborhoodAttention,
@@ -26,6 +25,7 @@ from mmattn.models.layers import (
     pad_to_patches,
 )
 from mmattn.registry import MODELS
+from mmattn.weights.layouts import layouts
 
 from .base_backbone import BaseBackbone, Stage
 from .pvt_v2 import Block

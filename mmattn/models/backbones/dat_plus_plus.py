@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints import layouts
 from mmattn.models.layers import (
     DeformableAttention,
     DepthwiseConv,
@@ -27,6 +26,7 @@ from mmattn.models.layers import (
 )
 from mmattn.models.layers.strips import convolve_by_strips
 from mmattn.registry import MODELS
+from mmattn.weights.layouts import layouts
 
 from .base_backbone import BaseBackbone, Stage
 from .dat import ARCH, block_kinds, build_attention, convert_name

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mmattn.models.checkpoints.metaformer import convert_state_dict
 from mmattn.models.layers import (
     DropPath,
     InteractiveAttention,
@@ -34,6 +33,7 @@ from mmattn.models.layers import (
     init_stem_bias,
 )
 from mmattn.registry import MODELS
+from mmattn.weights.layouts.metaformer import convert_state_dict
 
 from .base_backbone import BaseBackbone, Stage
 

@@ -19,12 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints.pvt import (
-    convert_known_layouts,
-    convert_state_dict,
-    layout_of,
-    to_official_state_dict,
-)
 from mmattn.models.layers import (
     PointwiseMlp,
     SpatialReductionAttention,
@@ -35,6 +29,12 @@ from mmattn.models.layers import (
     pos_embed_tokens,
 )
 from mmattn.registry import MODELS
+from mmattn.weights.layouts.pvt import (
+    convert_known_layouts,
+    convert_state_dict,
+    layout_of,
+    to_official_state_dict,
+)
 
 from .base_backbone import BaseBackbone, Stage
 from .pvt_v2 import EPSILON, Block, PatchEmbed

@@ -24,12 +24,6 @@ from math import sqrt
 
 from torch import Tensor, nn
 
-from mmattn.models.checkpoints.pvt import (
-    convert_known_layouts,
-    convert_state_dict,
-    layout_of,
-    to_official_state_dict,
-)
 from mmattn.models.layers import (
     DepthwiseConv,
     DropPath,
@@ -43,6 +37,12 @@ from mmattn.models.layers import (
 )
 from mmattn.models.layers.strips import convolve_by_strips
 from mmattn.registry import MODELS
+from mmattn.weights.layouts.pvt import (
+    convert_known_layouts,
+    convert_state_dict,
+    layout_of,
+    to_official_state_dict,
+)
 
 from .base_backbone import BaseBackbone, Stage
 

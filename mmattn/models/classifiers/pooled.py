@@ -1,7 +1,8 @@
 """PooledClassifier: a backbone, the mean of its last map, and a linear layer.
 
 It requires only torch. The classifiers of the papers, some with class tokens or MLPs,
-are in `configs/classification`; `mmattn.timm` has this one with timm's interface.
+are in `configs/classification`; `mmattn.integrations.timm` has this one with timm's
+interface.
 """
 
 from torch import Tensor, nn

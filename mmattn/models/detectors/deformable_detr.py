@@ -17,9 +17,9 @@ from mmdet.structures import DetDataSample
 from torch import Tensor
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints.deformable_detr import convert_any_layout
 from mmattn.models.layers import DecoderOutput
 from mmattn.registry import MODELS
+from mmattn.weights.layouts.deformable_detr import convert_any_layout
 
 # Arguments of the head that follow from the decoder.
 DERIVED = ('share_pred_layer', 'num_pred_layer', 'as_two_stage')
@@ -31,7 +31,7 @@ class DeformableDETR(BaseDetector):
 
     Types without a scope are mmdet's. Checkpoints of the official code, of mmdet and of
     Hugging Face's transformers load as they are, see
-    `mmattn.models.checkpoints.deformable_detr`.
+    `mmattn.weights.layouts.deformable_detr`.
 
     Args:
         backbone: config of any backbone that returns maps.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.ops.checks import dtype_name
+from mmattn.ops.common.checks import dtype_name
 
 
 def check_heads(embed_dims: int, num_heads: int):

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.ops import deformable_attention, ms_deform_attn
+from mmattn.ops.common.exporting import is_exporting, is_known
+from mmattn.ops.common.precision import cast_under_autocast
+from mmattn.ops.common.sampling import sample_maps
 from mmattn.ops.deformable_attention import query_positions
-from mmattn.ops.exporting import is_exporting, is_known
-from mmattn.ops.precision import cast_under_autocast
-from mmattn.ops.sampling import sample_maps
 
 from .checks import check_heads
 from .deformable_positions import (

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
-from mmattn.ops.derivatives import is_transformed, needs_reference
-from mmattn.ops.precision import is_autocast_on
+from mmattn.ops.common.derivatives import is_transformed, needs_reference
+from mmattn.ops.common.precision import is_autocast_on
 
 LARGE_KERNEL = 5  # oneDNN computes the gradients of smaller ones fast
 MAX_PIXELS_OF_KERNEL = 600  # larger gradients are slow kernels

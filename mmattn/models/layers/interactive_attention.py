@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.ops import landmark_attention
-from mmattn.ops.adaptive_pool import adaptive_avg_pool
+from mmattn.ops.common.adaptive_pool import adaptive_avg_pool
 
 from .checks import check_heads
 from .depthwise_conv import DepthwiseConv

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops.exporting import is_same_size
+from mmattn.ops.common.exporting import is_same_size
 
 from .resize import fit_on_load, resize_flat_grid
 

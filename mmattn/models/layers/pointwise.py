@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
-from mmattn.ops.derivatives import is_transformed, needs_reference
+from mmattn.ops.common.derivatives import is_transformed, needs_reference
 
 from .strips import pointwise_by_strips
 

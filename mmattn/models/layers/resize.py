@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.ops.exporting import is_same_size
-from mmattn.ops.precision import without_autocast
+from mmattn.ops.common.exporting import is_same_size
+from mmattn.ops.common.precision import without_autocast
 
 
 def resize_grid(x: Tensor, size: Sequence[int], *, mode: str = 'bicubic') -> Tensor:

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.ops.adaptive_pool import adaptive_avg_pool
-from mmattn.ops.pointwise_linear import blas_lacks_avx512
+from mmattn.ops.common.adaptive_pool import adaptive_avg_pool
+from mmattn.ops.common.pointwise_linear import blas_lacks_avx512
 
 from .pointwise import PointwiseLinear
 

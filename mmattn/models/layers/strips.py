@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mmattn.ops.chunks import slices
-from mmattn.ops.derivatives import is_transformed
+from mmattn.ops.common.chunks import slices
+from mmattn.ops.common.derivatives import is_transformed
 
 from .depthwise_conv import DepthwiseConv
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.ops.exporting import copied, is_exporting, is_known
+from mmattn.ops.common.exporting import copied, is_exporting, is_known
 
 from .checks import check_heads
 from .offset_tables import spread_table

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.models.checkpoints.load_hook import load_hook
 from mmattn.models.layers import Initializable
-from mmattn.ops.precision import is_autocast_on
+from mmattn.ops.common.precision import is_autocast_on
 from mmattn.registry import MODELS
+from mmattn.weights.layouts.load_hook import load_hook
 
 from .ms_deform_attn_neck import MSDeformAttnNeck
 

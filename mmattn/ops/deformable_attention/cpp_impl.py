@@ -7,8 +7,8 @@ gradients are added in order.
 
 import torch
 
-from .. import extension
-from ..checks import device_reason, dtype_reason
+from ..common import extension
+from ..common.checks import device_reason, dtype_reason
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MIN_SPLIT_QUERIES = 256

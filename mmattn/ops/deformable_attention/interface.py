@@ -7,15 +7,15 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-from ..checks import (
+from ..common.checks import (
     check_dims,
     check_not_empty,
     check_one_device,
     check_one_dtype,
     check_shape,
 )
-from ..operator import Operator, out_and_statistics
-from ..precision import cast_under_autocast, without_autocast
+from ..common.operator import Operator, out_and_statistics
+from ..common.precision import cast_under_autocast, without_autocast
 from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import deformable_attention_decomposition
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..sampling import sample_maps
+from ..common.sampling import sample_maps
 
 
 def query_positions(

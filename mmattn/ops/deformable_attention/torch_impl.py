@@ -6,9 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .. import pieces
-from ..pieces import Piece
-from ..precision import compute_dtype
+from ..common import pieces
+from ..common.pieces import Piece
+from ..common.precision import compute_dtype
 from .reference import attend, query_positions, sampled_bias
 
 ALL = slice(None)

@@ -9,10 +9,10 @@ axes. Products and sums have a fixed order, without atomic additions.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_operand, load_rows, program_block, store_rows
-from ..triton_softmax import LOG2_E
-from ..triton_tf32 import product, round_operand
+from ..triton.jit import kernel
+from ..triton.rows import load_operand, load_rows, program_block, store_rows
+from ..triton.softmax import LOG2_E
+from ..triton.tf32 import product, round_operand
 from .triton_fwd import PAD, block_of_keys, key_places, table_values
 
 

@@ -10,9 +10,9 @@ each axis. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_operand, program_block
-from ..triton_softmax import LOG2_E, add_block, store_attention
+from ..triton.jit import kernel
+from ..triton.rows import load_operand, program_block
+from ..triton.softmax import LOG2_E, add_block, store_attention
 
 PAD = tl.constexpr(2)  # zeros around the table, read by what lies outside it
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import triton_launch as launch
+from ..triton import launch
 
 MAX_HEAD_WIDTH = 64
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-from ..checks import (
+from ..common.checks import (
     check_dims,
     check_not_empty,
     check_one_device,
@@ -13,8 +13,8 @@ from ..checks import (
     check_qkv,
     check_shape,
 )
-from ..operator import Operator
-from ..precision import cast_under_autocast, compute_dtype, without_autocast
+from ..common.operator import Operator
+from ..common.precision import cast_under_autocast, compute_dtype, without_autocast
 from . import reference, torch_impl, triton_impl
 
 

@@ -6,7 +6,7 @@ https://arxiv.org/abs/2402.17507, equations 6 to 8. No official code is known.
 
 from torch import Tensor
 
-from ..precision import compute_dtype
+from ..common.precision import compute_dtype
 
 
 def mix_heads(weights: Tensor, mixing: Tensor | None) -> Tensor:

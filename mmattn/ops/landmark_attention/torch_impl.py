@@ -9,10 +9,10 @@ backward recomputes the maps, which is faster than reading them from memory.
 import torch
 from torch import Tensor
 
-from ..checks import device_reason
-from ..chunks import slices
-from ..precision import compute_dtype
-from ..workspace import heads_first, product, scratch
+from ..common.checks import device_reason
+from ..common.chunks import slices
+from ..common.precision import compute_dtype
+from ..common.workspace import heads_first, product, scratch
 
 CHUNK_ELEMENTS = 1 << 18  # of one (E, rows, S) map: 1 MiB in float32
 MIN_ROWS = 16  # products of fewer rows are slower than a miss of the cache

@@ -9,7 +9,7 @@ log 2.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
+from ..triton.jit import kernel
 
 LAZY = tl.constexpr(8.0)  # the log 2 by which a score may exceed the subtracted maximum
 

@@ -12,7 +12,7 @@ axis.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
+from ..triton.jit import kernel
 
 
 @triton.jit

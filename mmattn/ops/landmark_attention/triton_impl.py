@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import triton_launch as launch
+from ..triton import launch
 
 MAX_HEADS, MAX_MIXED_HEADS, MAX_HEAD_WIDTH = 32, 64, 128
 # Where heads mix, the kernels count below the reference up to this E * M * D and, with

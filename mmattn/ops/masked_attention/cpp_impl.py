@@ -9,8 +9,8 @@ times alpha, the subtraction would cancel digits, so the kernels compute such ro
 import torch
 from torch import Tensor
 
-from .. import local_attention
-from ..local_attention import Window
+from ..common import local_attention
+from ..common.local_attention import Window
 
 
 def unsupported(q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None) -> str | None:

@@ -9,7 +9,7 @@ values.
 import torch
 from torch import Tensor
 
-from ..map_tiles import (
+from ..common.map_tiles import (
     count_tiles,
     crop,
     even_size,
@@ -19,7 +19,7 @@ from ..map_tiles import (
     split,
     spread,
 )
-from ..precision import compute_dtype
+from ..common.precision import compute_dtype
 from .reference import masked_attention_reference
 
 TILE = 4  # queries of a tile along one axis

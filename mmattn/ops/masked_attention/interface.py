@@ -9,11 +9,11 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-from ..checks import check_one_device, check_qkv, check_shape
-from ..derivatives import needs_reference
-from ..exporting import copied
-from ..operator import REFERENCE, Operator, out_and_statistics
-from ..precision import cast_under_autocast, without_autocast
+from ..common.checks import check_one_device, check_qkv, check_shape
+from ..common.derivatives import needs_reference
+from ..common.exporting import copied
+from ..common.operator import REFERENCE, Operator, out_and_statistics
+from ..common.precision import cast_under_autocast, without_autocast
 from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import masked_attention_decomposition
 

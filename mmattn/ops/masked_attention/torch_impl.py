@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import pieces
-from ..checks import device_reason
-from ..pieces import Piece
-from ..precision import compute_dtype
+from ..common import pieces
+from ..common.checks import device_reason
+from ..common.pieces import Piece
+from ..common.precision import compute_dtype
 from .decomposition import (
     DENSE_TOKENS,
     keys_of_a_tile,

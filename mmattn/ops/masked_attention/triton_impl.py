@@ -8,7 +8,7 @@ Triton imports it.
 import torch
 from torch import Tensor
 
-from .. import triton_launch as launch
+from ..triton import launch
 
 MAX_HEAD_WIDTH = 128
 

@@ -8,10 +8,10 @@ README.md has the equations. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_operand, program_block, store_rows
-from ..triton_softmax import LOG2_E, add_block, store_attention
-from ..triton_tf32 import product
+from ..triton.jit import kernel
+from ..triton.rows import load_operand, program_block, store_rows
+from ..triton.softmax import LOG2_E, add_block, store_attention
+from ..triton.tf32 import product
 
 
 @triton.jit

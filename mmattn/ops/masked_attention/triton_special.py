@@ -7,8 +7,8 @@ of zeros.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_rows
+from ..triton.jit import kernel
+from ..triton.rows import load_rows
 
 
 @triton.jit

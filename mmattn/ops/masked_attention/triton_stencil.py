@@ -9,9 +9,9 @@ are in units of log 2. README.md has the equations.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_rows, store_rows
-from ..triton_softmax import LOG2_E
+from ..triton.jit import kernel
+from ..triton.rows import load_rows, store_rows
+from ..triton.softmax import LOG2_E
 
 LOWEST = tl.constexpr(-1e30)  # of scores: unlike -inf, it may be subtracted from itself
 

@@ -7,9 +7,9 @@ just as those of queries are gathered from keys.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_rows, store_rows
-from ..triton_softmax import LOG2_E
+from ..triton.jit import kernel
+from ..triton.rows import load_rows, store_rows
+from ..triton.softmax import LOG2_E
 from .triton_stencil import (
     has_tap,
     load_bias,

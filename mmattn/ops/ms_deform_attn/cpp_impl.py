@@ -8,8 +8,8 @@ are split, and the shares of the gradient are added in order.
 
 import torch
 
-from .. import extension
-from ..checks import device_reason, dtype_reason
+from ..common import extension
+from ..common.checks import device_reason, dtype_reason
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MAX_PIXELS = 2**31 - 1

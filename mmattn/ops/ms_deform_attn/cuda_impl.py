@@ -8,8 +8,8 @@ not support gradients with deterministic algorithms.
 
 import torch
 
-from .. import extension
-from ..checks import device_reason, dtype_reason
+from ..common import extension
+from ..common.checks import device_reason, dtype_reason
 
 OPERATORS = torch.ops.mmattn_extension
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-from ..checks import check_dims, check_not_empty, check_one_device, check_shape
-from ..operator import REFERENCE, Operator
-from ..precision import cast_under_autocast, without_autocast
+from ..common.checks import check_dims, check_not_empty, check_one_device, check_shape
+from ..common.operator import REFERENCE, Operator
+from ..common.precision import cast_under_autocast, without_autocast
 from . import cpp_impl, cuda_impl, torch_impl, triton_impl
 from . import reference as definition
 from .decomposition import ms_deform_attn_decomposition

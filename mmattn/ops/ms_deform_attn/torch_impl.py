@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import pieces
-from ..checks import device_reason
-from ..pieces import Piece
+from ..common import pieces
+from ..common.checks import device_reason
+from ..common.pieces import Piece
 from .reference import levels_of
 
 ALL = slice(None)

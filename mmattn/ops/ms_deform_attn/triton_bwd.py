@@ -9,8 +9,8 @@ sorted. A program then takes some pixels and the points of the cells around them
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import channels_mask, load_rows, store_rows
+from ..triton.jit import kernel
+from ..triton.rows import channels_mask, load_rows, store_rows
 from .triton_fwd import (
     corner,
     floor_place,

@@ -8,8 +8,8 @@ around a point. The points of a query are summed once, at the end.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_rows, store_rows
+from ..triton.jit import kernel
+from ..triton.rows import load_rows, store_rows
 
 
 @triton.jit

@@ -14,8 +14,8 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from .. import triton_launch as launch
-from ..checks import dtype_reason
+from ..common.checks import dtype_reason
+from ..triton import launch
 
 MAX_HEAD_WIDTH, MAX_LEVELS, MAX_POINTS = 256, 8, 2048
 

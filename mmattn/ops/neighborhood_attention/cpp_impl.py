@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from .. import local_attention
-from ..local_attention import Window
+from ..common import local_attention
+from ..common.local_attention import Window
 from .reference import window_width
 
 

@@ -8,8 +8,8 @@ and all tiles share one table of biases.
 import torch
 from torch import Tensor
 
-from ..map_tiles import count_tiles, even_size, gather, join, positions, spread
-from ..precision import compute_dtype
+from ..common.map_tiles import count_tiles, even_size, gather, join, positions, spread
+from ..common.precision import compute_dtype
 from .reference import window_width
 
 

@@ -8,7 +8,7 @@ https://github.com/SHI-Labs/NATTEN; none of it is used here.
 import torch
 from torch import Tensor
 
-from ..precision import compute_dtype
+from ..common.precision import compute_dtype
 
 
 def window_width(rpb: Tensor) -> int:

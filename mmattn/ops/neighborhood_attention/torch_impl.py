@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .. import pieces
-from ..pieces import Piece
-from ..precision import compute_dtype
+from ..common import pieces
+from ..common.pieces import Piece
+from ..common.precision import compute_dtype
 from .decomposition import neighborhood_attention_decomposition
 
 ALL = slice(None)

@@ -7,10 +7,10 @@ sum depends on the order of programs.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_operand, load_rows, store_rows
-from ..triton_softmax import LOG2_E
-from ..triton_tf32 import product, round_operand
+from ..triton.jit import kernel
+from ..triton.rows import load_operand, load_rows, store_rows
+from ..triton.softmax import LOG2_E
+from ..triton.tf32 import product, round_operand
 from .triton_fwd import (
     keys_of,
     pair_scores,

@@ -8,9 +8,9 @@ score -inf. Offsets inside an image have 32 bits. Scores are in units of log 2.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_rows import load_operand
-from ..triton_softmax import LOG2_E, add_block, store_attention
+from ..triton.jit import kernel
+from ..triton.rows import load_operand
+from ..triton.softmax import LOG2_E, add_block, store_attention
 
 LOWEST = tl.constexpr(-1e30)  # of scores: unlike -inf, it may be subtracted from itself
 

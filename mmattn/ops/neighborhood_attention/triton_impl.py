@@ -7,7 +7,7 @@ gradient of the table of biases, and the shares are added in a fixed order.
 import torch
 from torch import Tensor
 
-from .. import triton_launch as launch
+from ..triton import launch
 from .reference import window_width
 
 MAX_WINDOW = 15

@@ -8,8 +8,8 @@ kernels for its heads, and the sums of the threads are added in order.
 import torch
 from torch.nn import functional as F
 
-from .. import extension
-from ..checks import device_reason, dtype_reason
+from ..common import extension
+from ..common.checks import device_reason, dtype_reason
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_SIDES = 2

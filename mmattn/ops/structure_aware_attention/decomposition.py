@@ -5,7 +5,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..precision import compute_dtype
+from ..common.precision import compute_dtype
 from .real_transforms import irfft_parts, rfft_parts
 from .reference import l2_normalize
 

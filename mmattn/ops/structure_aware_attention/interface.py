@@ -8,10 +8,10 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-from ..checks import check_one_device, check_qkv, dtype_name
-from ..exporting import is_exporting
-from ..operator import Operator
-from ..precision import compute_dtype, without_autocast
+from ..common.checks import check_one_device, check_qkv, dtype_name
+from ..common.exporting import is_exporting
+from ..common.operator import Operator
+from ..common.precision import compute_dtype, without_autocast
 from . import cpp_impl, reference, torch_impl, triton_impl
 from .decomposition import structure_aware_attention_decomposition
 from .real_transforms import rfft_parts

@@ -9,7 +9,7 @@ from the paper's tables.
 import torch
 from torch import Tensor
 
-from ..precision import compute_dtype
+from ..common.precision import compute_dtype
 from .spectrum import irfft_grid, rfft_grid
 
 EPS = 1e-6

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-from ..exporting import is_same_size
-from ..precision import compute_dtype
+from ..common.exporting import is_same_size
+from ..common.precision import compute_dtype
 
 RESIZES = ('zero_embed', 'stretch', 'spectral', 'gfnet')
 CUBIC = -0.75  # slope of the cubic kernel at distance 1

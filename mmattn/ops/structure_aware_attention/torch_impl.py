@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..checks import device_reason
-from ..chunks import image_and_head_slices, slices
+from ..common.checks import device_reason
+from ..common.chunks import image_and_head_slices, slices
 from .reference import EPS
 from .spectrum import column_weights, half_spectrum, whole_spectrum
 

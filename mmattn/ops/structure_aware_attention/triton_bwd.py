@@ -6,7 +6,7 @@ Layouts are those of triton_fwd.py.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
+from ..triton.jit import kernel
 from .triton_dft import (
     add_columns_transform,
     blocks_beside,

@@ -14,8 +14,8 @@ and that from half-spectrum to columns (CW, WP), rounded to TF32. With PRECISION
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_tf32 import round_operand
+from ..triton.jit import kernel
+from ..triton.tf32 import round_operand
 
 
 @triton.jit

@@ -7,8 +7,8 @@ for each batch element, head and channel or pattern. README.md has the equations
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
-from ..triton_tf32 import round_operand
+from ..triton.jit import kernel
+from ..triton.tf32 import round_operand
 from .triton_dft import (
     add_columns_transform,
     add_product,

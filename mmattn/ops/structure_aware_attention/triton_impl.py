@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import triton_launch as launch
+from ..triton import launch
 from .reference import EPS
 from .spectrum import column_weights, irfft_grid, rfft_grid
 

@@ -9,7 +9,7 @@ numbers.
 import triton
 import triton.language as tl
 
-from ..triton_jit import kernel
+from ..triton.jit import kernel
 from .triton_dft import multiply
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-from ..checks import check_qkv
-from ..precision import compute_dtype, without_autocast
+from ..common.checks import check_qkv
+from ..common.precision import compute_dtype, without_autocast
 from .reference import l2_normalize
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mmattn.ops.operator import OPERATORS
+from mmattn.ops.common.operator import OPERATORS
 
 PASSES = ('forward', 'forward+backward')
 Side = int | tuple[int, int]

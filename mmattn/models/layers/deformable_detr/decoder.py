@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.ops.precision import is_autocast_on
+from mmattn.ops.common.precision import is_autocast_on
 from mmattn.registry import MODELS
 
 from ..initialization import Initializable, init_transformer

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 from mmattn.ops import neighborhood_mask
+from mmattn.ops.common.precision import is_autocast_on
 from mmattn.ops.masked_attention import attention_under_mask
-from mmattn.ops.precision import is_autocast_on
 
 from .attention import MaskedAttention
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import deformable_attention, masked_attention
+from mmattn.ops.common.derivatives import needs_reference
+from mmattn.ops.common.operator import OPERATORS
+from mmattn.ops.common.precision import cast_under_autocast, without_autocast
 from mmattn.ops.deformable_attention import query_positions
-from mmattn.ops.derivatives import needs_reference
-from mmattn.ops.operator import OPERATORS
-from mmattn.ops.precision import cast_under_autocast, without_autocast
 
 from ..offset_tables import central_bias, middle_of, spread_table
 from ..resize import fit_on_load, resize_grid

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
-from mmattn.ops.exporting import is_exporting
-from mmattn.ops.precision import compute_dtype
+from mmattn.ops.common.exporting import is_exporting
+from mmattn.ops.common.precision import compute_dtype
 from mmattn.ops.structure_aware_attention import (
     RESIZES,
     hermitian_part,

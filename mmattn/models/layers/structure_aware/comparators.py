@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.ops.precision import compute_dtype
+from mmattn.ops.common.precision import compute_dtype
 from mmattn.ops.structure_aware_attention import (
     irfft_grid,
     l2_normalize,

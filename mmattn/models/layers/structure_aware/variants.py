@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
-from mmattn.ops.exporting import copied
+from mmattn.ops.common.exporting import copied
 from mmattn.ops.structure_aware_attention import (
     block_toeplitz,
     local_structure_aware_attention,

@@ -1,0 +1,261 @@
+"""Write a report of a run, finished or not: figures, times, curves and pictures.
+
+    mmattn report work_dirs/mask_rcnn_ivit_n_hela
+
+writes `report.md` into the work dir, with `curves.png`, `predictions.png` beside the
+ground truth, and `summary.json`: the last metrics, the minutes that the run took, and
+the machine. It also shows what `mmattn test WORK_DIR --per-class --confusion` has
+written there. What a run does not have yet is left out: curves before the first record
+of its log, predictions before the first checkpoint.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import matplotlib
+import mmcv
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
+from mmengine.runner import load_checkpoint
+
+from mmattn.errors import UserError
+
+from ..analysis.sample_pictures import draw_sample, show
+from ..analysis.training_logs import last_log, latest_checkpoint, summarize, work_dir_of
+from ..apis.find import run_config
+from ..export.preprocessing import raw_channels
+from ..images import read_channels, shown
+from .evaluation_results import CONFUSION, CURVES, RESULTS
+from .terminal import config_file, positive
+
+matplotlib.use('Agg')
+from matplotlib import pyplot as plt
+
+RANGE = 100  # times, by which the learning rate of a range test rises at least
+MANY_TIMES = 5  # of the smallest loss, which call for a logarithmic axis
+LOWEST_TOP = 0.1  # of an axis of metrics
+METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc')}
+
+
+def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
+    """Plot the loss and the metrics of a run over its iterations.
+
+    Axes begin at 0, but for that of a loss whose largest value is many times its
+    smallest, which is logarithmic.
+    """
+    figure, loss_axis = plt.subplots(figsize=(7, 4), layout='constrained')
+    loss_axis.set(xlabel='iteration', ylabel='training loss')
+    losses = [(r['step'], r['loss']) for r in records if 'loss' in r]
+    if losses:
+        loss_axis.plot(
+            *zip(*losses, strict=True),
+            color='0.5',
+            marker='o' if len(losses) == 1 else None,
+            label=f'training loss{_only(losses)}',
+        )
+        values = [loss for _, loss in losses]
+        if 0 < MANY_TIMES * min(values) < max(values):
+            loss_axis.set_yscale('log')
+        else:
+            loss_axis.set_ylim(bottom=min(0, *values), top=None)
+    metric_axis = loss_axis.twinx()
+    metric_axis.set(ylabel='validation metric')
+    highest = LOWEST_TOP
+    for metric in metrics:
+        points = [(r['step'], r[metric]) for r in records if metric in r]
+        if points:
+            label = f'{metric.split("/")[-1]}, last {points[-1][1]:.3g}{_only(points)}'
+            metric_axis.plot(*zip(*points, strict=True), marker='o', label=label)
+        highest = max([highest, *(value for _, value in points)])
+    metric_axis.set_ylim(bottom=0, top=1.05 * highest)
+    loss_axis.set_xlim(left=0)
+    figure.legend(loc='outside upper center', ncols=3)
+    figure.savefig(out_file, dpi=120)
+    plt.close(figure)
+
+
+def draw_rates(records: list[dict], out_file: Path) -> bool:
+    """Plot the loss over the learning rate, and return whether it is a range test.
+
+    In a range test the learning rate rises from the first record to the last, at least
+    100 times.
+    """
+    points = [(r['lr'], r['loss']) for r in records if 'lr' in r and 'loss' in r]
+    rates = [rate for rate, _ in points]
+    if not rates or sorted(rates) != rates or not 0 < RANGE * rates[0] <= rates[-1]:
+        return False
+    figure, axis = plt.subplots(figsize=(7, 4), layout='constrained')
+    axis.plot(*zip(*points, strict=True), color='0.3')
+    axis.set(xscale='log', xlabel='learning rate', ylabel='training loss')
+    figure.savefig(out_file, dpi=120)
+    plt.close(figure)
+    return True
+
+
+def _only(points: list) -> str:
+    return ', one value' if len(points) == 1 else ''
+
+
+@torch.no_grad()
+def draw_predictions(
+    cfg: Config, checkpoint: str, num_images: int, score_thr: float, out_file: Path
+):
+    """Draw evenly spaced validation images, each with ground truth and prediction."""
+    dataset = DATASETS.build(cfg.val_dataloader.dataset)
+    channels = raw_channels(cfg)
+    model = MODELS.build(cfg.model)
+    load_checkpoint(model, checkpoint, map_location='cpu')
+    model.eval()
+    visualizer = VISUALIZERS.build(dict(type=cfg.visualizer.type, name='report'))
+    visualizer.dataset_meta = dataset.metainfo
+    figure, axes = plt.subplots(
+        num_images,
+        3,
+        figsize=(9, 3 * num_images),
+        layout='constrained',
+        squeeze=False,
+        subplot_kw=dict(xticks=[], yticks=[]),
+    )
+    indices = np.linspace(0, len(dataset) - 1, num_images).round().astype(int)
+    for row, index in zip(axes, indices, strict=True):
+        data = dataset[index]
+        path = data['data_samples'].img_path
+        image = (
+            mmcv.imread(path, channel_order='rgb')
+            if channels is None
+            else shown(read_channels(path, channels))
+        )
+        ground_truth = data['data_samples'].clone()
+        (sample,) = model.test_step(pseudo_collate([data]))
+        for name in ('gt_instances', 'gt_sem_seg'):
+            if name in ground_truth:
+                setattr(sample, name, getattr(ground_truth, name))
+        pictures = [(image,), *draw_sample(image, sample, visualizer, score_thr)]
+        for axis, picture in zip(row, pictures, strict=True):
+            show(axis, *picture)
+    for axis, title in zip(
+        axes[0], ('image', 'ground truth', 'prediction'), strict=True
+    ):
+        axis.set_title(title)
+    figure.savefig(out_file, dpi=120)
+    plt.close(figure)
+
+
+def markdown_table(rows: list[list], header: list[str]) -> list[str]:
+    """Return the lines of a table; numbers have three digits, None is left out."""
+
+    def cell(value) -> str:
+        if isinstance(value, float):
+            return f'{value:.3f}'
+        return '' if value is None else str(value)
+
+    lines = [header, ['---'] * len(header), *rows]
+    return [f'| {" | ".join(map(cell, line))} |' for line in lines] + ['']
+
+
+def write_report(work_dir: Path, name: str, summary: dict | None) -> Path:
+    """Write `report.md` of what is in the work dir.
+
+    Args:
+        work_dir: folder of the run.
+        name: of the run.
+        summary: what `summarize` returns, None without a log.
+    """
+    lines = [f'# {name}', '']
+    if summary is not None:
+        facts = {key: value for key, value in summary.items() if key != 'metrics'}
+        facts |= summary['metrics']
+        lines += markdown_table(list(map(list, facts.items())), ['training', ''])
+    lines += _pictures(work_dir, 'curves.png', 'learning_rates.png')
+    results = work_dir / RESULTS
+    if results.is_file():
+        found = json.loads(results.read_text())
+        facts = {k: found[k] for k in found if k not in ('classes', 'confusion')}
+        facts |= facts.pop('metrics')
+        lines += markdown_table(list(map(list, facts.items())), ['test', ''])
+        for kind, classes in found.get('classes', {}).items():
+            items = list(next(iter(classes.values())))
+            rows = [[label, *row.values()] for label, row in classes.items()]
+            lines += markdown_table(rows, [kind, *items])
+        # Pictures of an earlier test would stand beside figures of another.
+        lines += _pictures(work_dir, CURVES) if 'classes' in found else []
+        lines += _pictures(work_dir, CONFUSION) if 'confusion' in found else []
+    else:
+        command = f'mmattn test {work_dir} --per-class --confusion'
+        lines += [f'Not tested yet: `{command}` adds figures of each class.', '']
+    lines += _pictures(work_dir, 'predictions.png')
+    report = work_dir / 'report.md'
+    report.write_text('\n'.join(lines))
+    return report
+
+
+def _pictures(work_dir: Path, *names: str) -> list[str]:
+    return [
+        f'![{Path(name).stem}]({name})\n'
+        for name in names
+        if (work_dir / name).is_file()
+    ]
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('run', help='work dir of a run, or its config file')
+    parser.add_argument(
+        '--work-dir', help="of a config; default: the config's, else work_dirs/<name>"
+    )
+    parser.add_argument('--num-images', type=positive, default=4)
+    parser.add_argument(
+        '--score-thr', type=float, default=0.5, help='lowest score that is drawn'
+    )
+    args = parser.parse_args(argv)
+    try:
+        if Path(args.run).is_dir():
+            args.work_dir = args.work_dir or args.run
+            args.config = str(run_config(Path(args.run)))
+        else:
+            args.config = config_file(args.run)
+    except (FileNotFoundError, ValueError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
+    return args
+
+
+def main(argv: list[str] | None = None):
+    args = parse_args(argv)
+    cfg = Config.fromfile(args.config)
+    init_default_scope(cfg.default_scope)
+    work_dir = Path(args.work_dir or work_dir_of(args.config, cfg))
+    checkpoint = latest_checkpoint(work_dir)
+    records, run = last_log(work_dir)
+    if checkpoint is None and not records:
+        raise UserError(
+            f'{work_dir} holds no run: neither a checkpoint nor a record of a log; '
+            f'train first, or pass --work-dir'
+        )
+    metrics = METRICS.get(cfg.default_scope, ())
+    drawn, summary = [], None
+    if records:
+        summary = summarize(args.config, run, records, metrics)
+        (work_dir / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n')
+        print(
+            ', '.join(f'{name} {value}' for name, value in summary['metrics'].items())
+        )
+        draw_curves(records, metrics, work_dir / 'curves.png')
+        if not draw_rates(records, work_dir / 'learning_rates.png'):
+            (work_dir / 'learning_rates.png').unlink(missing_ok=True)  # of another run
+        drawn.append(f'curves: {work_dir / "curves.png"}')
+    else:
+        drawn.append('no curves: the log has no record yet')
+    if checkpoint is not None:
+        predictions = work_dir / 'predictions.png'
+        draw_predictions(cfg, checkpoint, args.num_images, args.score_thr, predictions)
+        drawn.append(f'predictions beside ground truth: {predictions}')
+    else:
+        drawn.append('no predictions: the run has no checkpoint yet')
+    print(', '.join(drawn))
+    print(f'report: {write_report(work_dir, Path(args.config).stem, summary)}')

@@ -1,0 +1,163 @@
+"""Find out what a run starts from before it reads data, and say it."""
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.runner import CheckpointLoader
+
+from mmattn.errors import UserError
+
+from ..compat.mmengine_scopes import config_folder
+from ..registry import MODELS
+from ..weights.names import SCHEME, find_published, published_files
+from ..weights.read import trusted_checkpoints
+from ..weights.resolve import SCHEMES, place_in_cache
+
+RANDOM = 'none'
+# Where a classification config of ours leaves its weights.
+OWN = re.compile(r'work_dirs/(\w+)/epoch_\d+\.pth')
+PRETRAINED = 'Pretrained', 'PretrainedInit'
+
+
+@dataclass(frozen=True)
+class Start:
+    """Hold what a run starts from, and the line that says so.
+
+    Attributes:
+        message: a line for the log.
+        checkpoint: file, address or name of the backbone's weights; None if it has none
+            of its own.
+        level: of the message, a warning if the recipe expects other weights.
+    """
+
+    message: str
+    checkpoint: str | None = None
+    level: int = logging.INFO
+
+
+def use_pretrained(cfg: Config, given: str):
+    """Let the backbone of a config start from other weights.
+
+    Args:
+        cfg: config of a run.
+        given: name of a published file, `mmattn://`, `timm://`, `hf://` or http
+            address, path of a file, or 'none' for random weights.
+
+    Raises:
+        ValueError: there is no such name or file, or the model has no backbone.
+    """
+    if 'backbone' not in cfg.model:
+        raise UserError(f'--pretrained requires model.backbone, got {[*cfg.model]}')
+    init_cfg = None
+    if given != RANDOM:
+        if '://' not in given and given in published_files():
+            given = SCHEME + given
+        if given.startswith(SCHEME):
+            find_published(given)
+        elif '://' not in given and not Path(given).expanduser().is_file():
+            raise UserError(
+                f'--pretrained takes a name of docs/weights.md, a file, an address, or '
+                f"'{RANDOM}' for random weights; {given!r} is none of these"
+            )
+        init_cfg = dict(type='Pretrained', checkpoint=given)
+    for part in (cfg.model, cfg.model.backbone):
+        if 'pretrained' in part:  # of mmsegmentation and of timm's networks
+            part.pretrained = None
+    cfg.model.backbone.init_cfg = init_cfg
+    cfg.load_from = None
+
+
+def settle_start(cfg: Config) -> Start:
+    """Return what a config starts from.
+
+    Weights that a classification config of ours would leave, but has not yet, are
+    removed from the config, and those of the backbone also if a checkpoint of the whole
+    model follows.
+
+    Raises:
+        ValueError: there is no file of another name.
+    """
+    whole = cfg.get('load_from')
+    if whole is None and cfg.get('resume') and _has_checkpoint(cfg.work_dir):
+        whole = f'the last checkpoint in {cfg.work_dir}'
+    backbone = cfg.model.get('backbone') or {}
+    own = _pretrained(backbone)
+    if whole is not None:
+        if own is not None:
+            backbone.init_cfg = None
+        return Start(f'the model starts from {whole}')
+    given = own or _pretrained(cfg.model)
+    if given is None:
+        named = backbone.get('pretrained') or cfg.model.get('pretrained')
+        named = f'pretrained={named!r}' if named else 'random weights'
+        return Start(f'the backbone starts from {named}')
+    checkpoint = given['checkpoint']
+    if '://' in checkpoint or Path(checkpoint).expanduser().is_file():
+        return Start(f'the backbone starts from {_described(checkpoint)}', checkpoint)
+    recipe = OWN.fullmatch(checkpoint)
+    classifier = f'classification/{recipe[1]}.py' if recipe else ''
+    if own is None or not recipe or not (config_folder() / classifier).is_file():
+        raise UserError(f'init_cfg.checkpoint is {checkpoint}: there is no such file')
+    backbone.init_cfg = None
+    return Start(
+        'the backbone starts from random weights, but its recipe starts from '
+        f'ImageNet: there is no {checkpoint}. Train the classifier (mmattn train '
+        f'{classifier}), name other weights (--pretrained '
+        f'{_related_weights(backbone) or "NAME|FILE"}), or choose random ones '
+        f'(--pretrained {RANDOM})',
+        level=logging.WARNING,
+    )
+
+
+def fetch_start(cfg: Config, start: Start):
+    """Download and read the backbone's weights once, before data is read.
+
+    Raises:
+        ValueError: they are out of reach or no checkpoint.
+    """
+    if start.checkpoint is None:
+        return
+    try:
+        with trusted_checkpoints(cfg.get('trust_checkpoint', False)):
+            CheckpointLoader.load_checkpoint(start.checkpoint, 'cpu')
+    except OSError as error:
+        raise UserError(
+            f'{start.checkpoint} is out of reach: {error}, or start from random '
+            f'weights: --pretrained {RANDOM}'
+        ) from error
+
+
+def _has_checkpoint(work_dir: str) -> bool:
+    return Path(work_dir, 'last_checkpoint').is_file()
+
+
+def _pretrained(part: dict) -> dict | None:
+    """Return the `init_cfg` of a part of a model that reads a checkpoint."""
+    given = part.get('init_cfg') or ()
+    for each in given if isinstance(given, list | tuple) else [given]:
+        kind = each.get('type')
+        if getattr(kind, '__name__', kind) in PRETRAINED:
+            return each
+    return None
+
+
+def _related_weights(backbone: dict) -> str | None:
+    """Return public weights of a network related to a backbone of ours."""
+    kind = backbone['type']
+    kind = kind if isinstance(kind, type) else MODELS.get(kind)
+    arch = backbone.get('arch')
+    starts = getattr(kind, 'starts', {})
+    return starts.get(arch) if isinstance(arch, str) else None
+
+
+def _described(checkpoint: str) -> str:
+    """Return a checkpoint with its address and the place of its copy."""
+    if not checkpoint.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
+        return checkpoint
+    place, kept = place_in_cache(checkpoint)
+    if checkpoint.startswith(SCHEME):
+        checkpoint = f'{checkpoint}, {find_published(checkpoint)["url"]}'
+    return f'{checkpoint}, {"kept at" if kept else "to be kept at"} {place}'

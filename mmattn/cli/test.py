@@ -1,0 +1,253 @@
+"""Evaluate a checkpoint with the test set and metrics of its config."""
+
+from .launch import build_runner, load_config, make_parser  # before torch
+
+# isort: split
+import time
+import warnings
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+from mmengine.device import is_cuda_available
+from mmengine.dist import is_main_process
+from mmengine.evaluator import DumpResults
+from mmengine.fileio import dump
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+
+from mmattn.errors import UserError
+
+from ..engine.data import innermost_dataset
+from .evaluation_results import (
+    counting_metric,
+    each_metric,
+    use_our_metric,
+    write_results,
+)
+from .terminal import parse_run, positive
+
+PREDICTION_SUFFIXES = ('.pkl', '.pickle')
+METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
+FLIPS = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
+# What mmdet's and mmpretrain's own tools do where the config does not say.
+TTA_MODELS = {
+    'mmdet': dict(
+        type='DetTTAModel',
+        tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100),
+    ),
+    'mmpretrain': dict(type='AverageClsScoreTTA'),
+}
+DETECTION_META_KEYS = (
+    'img_id',
+    'img_path',
+    'ori_shape',
+    'img_shape',
+    'scale_factor',
+    'flip',
+    'flip_direction',
+)
+
+
+def parse_args(argv: list[str] | None = None):
+    parser = make_parser(__doc__, with_checkpoint=True)
+    parser.add_argument(
+        '--out',
+        help='.pkl file of the predictions; for segmentation also a folder, which gets '
+        'one .png of labels for each image. See --out-item',
+    )
+    parser.add_argument(
+        '--out-item',
+        choices=['pred', 'metrics'],
+        help='what --out gets (default: pred); metrics go to .json, .yaml or .pkl',
+    )
+    parser.add_argument('--show', action='store_true', help='show the predictions')
+    parser.add_argument(
+        '--show-dir',
+        help='folder for drawn predictions: <work dir>/<time>/SHOW_DIR for detection, '
+        'SHOW_DIR/vis_data/vis_image for segmentation, SHOW_DIR for classification',
+    )
+    parser.add_argument(
+        '--interval',
+        type=positive,
+        default=1,
+        help='draw every n-th image; only classification can leave images out',
+    )
+    parser.add_argument(
+        '--wait-time', type=float, default=2, help='seconds each image is shown'
+    )
+    parser.add_argument(
+        '--tta',
+        action='store_true',
+        help='test-time augmentation: `tta_model` and `tta_pipeline` of the config, '
+        'else a flip for detection (boxes only, no masks) and classification',
+    )
+    parser.add_argument(
+        '--amp',
+        action='store_true',
+        help='evaluate under autocast: float16 on a GPU, bfloat16 on a CPU',
+    )
+    parser.add_argument(
+        '--per-class',
+        action='store_true',
+        help='print the figures of each class, write them to results.json in the work '
+        'dir, and draw precision_recall.png of a detector',
+    )
+    parser.add_argument(
+        '--confusion',
+        action='store_true',
+        help='draw confusion_matrix.png in the work dir, and write its counts to '
+        'results.json',
+    )
+    args = parse_run(parser, argv)
+    if args.out_item is not None and args.out is None:
+        parser.error('--out-item needs --out, the file to write')
+    if not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
+        parser.error(f'no checkpoint at {args.checkpoint}')
+    return args
+
+
+def check_out(out: str, item: str | None, scope: str):
+    suffix = Path(out).suffix
+    if item == 'metrics':
+        if suffix not in METRICS_SUFFIXES:
+            raise UserError(f'--out must end in one of {METRICS_SUFFIXES}, got {out}')
+    elif suffix not in PREDICTION_SUFFIXES and (suffix or scope != 'mmseg'):
+        raise UserError(
+            f'--out must end in .pkl or .pickle or, for mmseg, be a folder; got {out}'
+        )
+
+
+def save_label_maps(cfg: Config, folder: str):
+    for metric in each_metric(cfg.test_evaluator):
+        metric.output_dir = folder
+
+
+def dump_metric(scope: str, path: str) -> DumpResults:
+    if scope == 'mmdet':
+        from mmdet.evaluation import DumpDetResults
+
+        return DumpDetResults(out_file_path=path)
+    return DumpResults(out_file_path=path)
+
+
+def draw_predictions(
+    cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
+):
+    """Enable the visualization hook, whose arguments differ between the packages."""
+    if 'visualization' not in cfg.get('default_hooks', {}):
+        raise UserError('drawing requires a `visualization` hook in default_hooks')
+    hook = cfg.default_hooks.visualization
+    if cfg.default_scope == 'mmpretrain':
+        hook.update(enable=True, out_dir=show_dir, interval=interval)
+    elif interval != 1:
+        raise UserError(
+            f'--interval {interval}: the test hook of {cfg.default_scope} draws every '
+            'image'
+        )
+    else:
+        hook.draw = True
+        if cfg.default_scope == 'mmdet':
+            hook.test_out_dir = show_dir
+        elif show_dir is not None:
+            cfg.visualizer.save_dir = show_dir
+    if show:
+        hook.update(show=True, wait_time=wait_time)
+
+
+def augment_at_test_time(cfg: Config):
+    """Wrap the model, and the pipeline behind every data set wrapper."""
+    scope = cfg.default_scope
+    missing = [key for key in ('tta_model', 'tta_pipeline') if key not in cfg]
+    if missing and scope not in TTA_MODELS:
+        raise UserError(f'--tta requires {" and ".join(missing)} in the config')
+    dataset = innermost_dataset(cfg.test_dataloader)
+    if 'tta_model' in missing:
+        cfg.tta_model = TTA_MODELS[scope]
+    if 'tta_pipeline' in missing:
+        *steps, pack = dataset.pipeline
+        if scope == 'mmdet':
+            pack = pack | dict(meta_keys=DETECTION_META_KEYS)
+        flip = dict(type='TestTimeAug', transforms=[FLIPS, [pack]])
+        cfg.tta_pipeline = [*steps, flip]
+    if scope == 'mmdet':
+        evaluate_boxes_only(cfg)
+    hook = cfg.get('default_hooks', {}).get('visualization', {})
+    if scope == 'mmpretrain' and hook.get('enable'):
+        raise UserError("--tta: mmpretrain's hook cannot draw augmented images")
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+    dataset.pipeline = cfg.tta_pipeline
+
+
+def evaluate_boxes_only(cfg: Config):
+    """Evaluate boxes only, since mmdet merges nothing else; see `BoxesOnlyHook`."""
+    metrics = [
+        metric
+        for metric in each_metric(cfg.test_evaluator)
+        if 'segm' in metric.get('metric', ())
+    ]
+    if cfg.model.get('roi_head', {}).get('mask_head') is not None:
+        warnings.warn('--tta: boxes only, masks are not predicted', stacklevel=2)
+    elif metrics:
+        raise UserError(
+            f'--tta merges boxes only, but {cfg.model.type} is evaluated by its masks'
+        )
+    for metric in metrics:
+        metric.metric = 'bbox'
+
+
+class BoxesOnlyHook(Hook):
+    """Remove the mask head after its weights have been loaded with the others."""
+
+    def before_test(self, runner):
+        for module in list(runner.model.modules()):
+            if getattr(module, 'mask_head', None) is not None:
+                module.mask_head = None
+
+
+def use_autocast(cfg: Config):
+    if cfg.default_scope == 'mmdet' and not is_cuda_available():
+        raise UserError(
+            "--amp uses bfloat16 on a CPU, which mmdet's metrics do not support"
+        )
+    cfg.test_cfg.fp16 = True
+
+
+def main(argv: list[str] | None = None):
+    args = parse_args(argv)
+    cfg = load_config(args, dataloader='test_dataloader')
+    cfg.load_from = args.checkpoint
+    if args.out is not None:
+        check_out(args.out, args.out_item, cfg.default_scope)
+    if args.show or args.show_dir:
+        draw_predictions(cfg, args.show, args.show_dir, args.interval, args.wait_time)
+    if args.tta:
+        augment_at_test_time(cfg)
+    if args.amp:
+        use_autocast(cfg)
+    dumps_predictions = args.out is not None and args.out_item != 'metrics'
+    if dumps_predictions and not Path(args.out).suffix:
+        save_label_maps(cfg, args.out)
+        dumps_predictions = False
+    detailed = args.per_class or args.confusion
+    if detailed and cfg.default_scope == 'mmdet':
+        use_our_metric(cfg)
+    runner = build_runner(cfg)
+    metric = counting_metric(runner) if detailed else None
+    if args.tta and cfg.default_scope == 'mmdet':
+        runner.register_hook(BoxesOnlyHook())
+    if dumps_predictions:
+        runner.test_evaluator.metrics.append(dump_metric(cfg.default_scope, args.out))
+    started = time.monotonic()
+    metrics = runner.test()
+    if is_main_process():
+        results = write_results(
+            runner,
+            metrics,
+            started,
+            metric=metric,
+            per_class=args.per_class,
+            confusion=args.confusion,
+        )
+        print_log(f'results: {results}', 'current')
+    if args.out_item == 'metrics' and is_main_process():
+        dump(metrics, args.out)

@@ -1,0 +1,182 @@
+"""List, describe, download and verify the files of `mmattn/weights/names.yml`.
+
+    mmattn weights list
+    mmattn weights info pvt_v2_b2
+    mmattn weights get pvt_v2_b2
+    mmattn weights verify pvt_v2_b2
+
+`get` prints the path of the local copy. Files from http addresses are kept in the cache
+of `torch.hub` (`TORCH_HOME` moves it), those of timm in the cache of the Hugging Face
+hub (`HF_HOME`). A file in the cache needs no network, and `http_proxy` and
+`https_proxy` are obeyed. Only the hub resumes a download, and only there
+`HF_HUB_OFFLINE=1` forbids one.
+
+`verify` loads every tensor of a file, predicts three photographs of scikit-image by the
+test pipeline of the file's config, and compares scores and boxes with those that
+`names.yml` records. A file is
+
+    passed       if they are the same,
+    no record    if it loads and there is nothing to compare,
+    failed       if it is another file, cannot be read, does not fit or differs,
+    skipped      if it is neither in the cache nor in reach.
+
+The exit status is 1 if a file failed. `--record` prints what to put into `names.yml`.
+"""
+
+import argparse
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from mmengine.logging import MMLogger
+from rich.table import Table
+
+from ..apis.model_index import list_models
+from ..files import file_digest
+from ..weights.load import find_weights
+from ..weights.names import SCHEME, config_of, find_published, published_files
+from ..weights.read import read_checkpoint
+from ..weights.resolve import local_checkpoint, place_in_cache
+from .terminal import print_table
+from .verify_weights import STATES, verify
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(dest='action', required=True, metavar='ACTION')
+    actions.add_parser('list', help='list the names, and which files are in the cache')
+    for action, text in (
+        ('info', 'print all that is known of a file'),
+        ('get', 'download a file, and print its path'),
+    ):
+        one = actions.add_parser(action, help=text)
+        one.add_argument('name', type=_name, metavar='NAME')
+    several = actions.add_parser('verify', help='load files and predict photographs')
+    several.add_argument('names', nargs='*', type=_name, metavar='NAME')
+    several.add_argument('--all', action='store_true', help='verify every file')
+    several.add_argument(
+        '--record', action='store_true', help='also print entries for names.yml'
+    )
+    args = parser.parse_args(argv)
+    if args.action == 'verify' and bool(args.names) == args.all:
+        parser.error('verify takes names or --all')
+    return args
+
+
+def _name(text: str) -> str:
+    """Return a name of the list without `mmattn://`, for an argument."""
+    try:
+        find_published(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text.removeprefix(SCHEME)
+
+
+def backbone_of(entry: dict) -> str:
+    """Return the call that builds the backbone of a file."""
+    arguments = ', '.join(f'{key}={value!r}' for key, value in entry['args'].items())
+    return f'{entry["type"]}({arguments})'
+
+
+def size_of(path: Path) -> str:
+    return f'{path.stat().st_size / 1e6:.1f} MB'
+
+
+def table() -> Table:
+    """Return the table of all files."""
+    found = Table(box=None, pad_edge=False, header_style='bold')
+    for title in ('name', 'backbone', 'license', 'in the cache'):
+        found.add_column(title, no_wrap=True)
+    for name, entry in published_files().items():
+        place, kept = place_in_cache(SCHEME + name)
+        found.add_row(
+            name,
+            backbone_of(entry),
+            entry.get('license', 'unknown'),
+            size_of(place) if kept else '',
+        )
+    return found
+
+
+def describe(name: str) -> str:
+    """Return all that is known of a file, one fact a line."""
+    entry = published_files()[name]
+    place, kept = place_in_cache(SCHEME + name)
+    config = config_of(entry)
+    facts = {
+        'backbone': backbone_of(entry),
+        'address': entry['url'],
+        'SHA-256': entry.get('sha256', 'unknown'),
+        'license': entry.get('license', 'unknown'),
+        'config': config or 'none: the file is used as a backbone',
+        'cache': f'{place}, {size_of(place) if kept else "not there"}',
+        'record': 'yes' if 'record' in entry else 'none to verify predictions by',
+    }
+    for model in list_models(entry.get('figures', '\0')):
+        if model.name == config:
+            figures = ', '.join(
+                f'{key} {value}' for key, value in model.metrics.items()
+            )
+            facts['figures'] = f'{figures} ({model.paper})'
+    return '\n'.join([name, *(f'  {key:<9} {value}' for key, value in facts.items())])
+
+
+def download(name: str) -> Path:
+    """Return the path of the local copy of a file, after reading it once.
+
+    Raises:
+        ValueError: it is no checkpoint, or its SHA-256 is another.
+        OSError: it is neither in the cache nor in reach.
+    """
+    path = local_checkpoint(SCHEME + name)
+    # torch.hub also keeps what a broken connection has left.
+    content = read_checkpoint(path, 'cpu', f'{path} (remove it to download it again)')
+    find_weights(content, str(path))
+    return path
+
+
+@contextmanager
+def _warnings_alone() -> Iterator[None]:
+    """Silence the lines that mmengine logs while it builds and loads a model."""
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def verify_all(names: list[str], record: bool) -> int:
+    """Verify files, print a line for each and the counts, and return the status."""
+    counts = Counter()
+    for name in names:
+        with _warnings_alone():
+            verdict = verify(name)
+        counts[verdict.state] += 1
+        print(f'{name}: {verdict.state}: {verdict.reason}', flush=True)
+        if record and verdict.rows:
+            digest = file_digest(local_checkpoint(SCHEME + name))
+            entry = {name: dict(sha256=digest, record=verdict.rows)}
+            print(yaml.safe_dump(entry, default_flow_style=None, sort_keys=False))
+    print(', '.join(f'{counts[state]} {state}' for state in STATES))
+    return int(counts['failed'] > 0)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    match args.action:
+        case 'list':
+            print_table(table())
+        case 'info':
+            print(describe(args.name))
+        case 'get':
+            print(download(args.name))
+        case 'verify':
+            return verify_all(args.names or [*published_files()], args.record)
+    return 0

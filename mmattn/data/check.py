@@ -1,0 +1,203 @@
+"""Check the data sets and channels of a config as training does, and print a table.
+
+    python tools/datasets/check.py configs/demo/mask_rcnn_ivit_n_hela.py
+    python tools/datasets/check.py configs/demo/upernet_ivit_n_landcover.py --decode
+
+Reads the annotations and the ends of all files of every split, in seconds; with
+--decode it loads every image and annotation as the config does. Exits with 1 where
+something is wrong, after the first error of the model or of each split.
+"""
+
+import argparse
+import sys
+from collections import Counter
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from rich.table import Table
+from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from mmattn.errors import UserError
+
+from ..analysis.flops import build
+from ..cli.terminal import add_config, config_of, print_table
+from ..engine.config_check import check_channels, check_scopes
+from ..engine.data.build import build_dataset
+from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
+from ..engine.data.checks import Summary, check_leaf, ignored_labels
+from ..engine.data.image_files import check_image_file
+
+SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_config(parser)
+    parser.add_argument(
+        '--decode',
+        action='store_true',
+        help='load every image and annotation; counts the pixels of label maps',
+    )
+    parser.add_argument(
+        '--num-workers', type=int, default=2, help='processes of --decode (default: 2)'
+    )
+    parser.add_argument(
+        '--download',
+        action='store_true',
+        help="download what is missing, where the data set's class can (CIFAR, MNIST)",
+    )
+    return parser.parse_args(argv)
+
+
+def build_checked(cfg: Config) -> nn.Module:
+    """Build the model without memory, and check that neck and heads fit the backbone.
+
+    Raises:
+        AssertionError, RuntimeError: mmengine cannot use a scope or a module.
+        KeyError: a `type` is not registered.
+        TypeError: an argument is unknown or missing.
+        ValueError: an argument has a wrong value.
+    """
+    if not isinstance(cfg.get('model'), dict):
+        raise UserError(f'`model` must be a dict, got {cfg.get("model")!r}')
+    check_scopes(cfg.model, 'model')
+    model = build(cfg)
+    check_channels(cfg.model, model)
+    return model
+
+
+def reason(error: Exception) -> str:
+    """Return an error's text without the traceback of the worker that met it."""
+    text = str(error).strip()
+    if text.startswith('Caught '):
+        text = text.splitlines()[-1].partition(': ')[2]
+    return text
+
+
+def first(samples: list):
+    return samples[0]
+
+
+def decode(dataset, model: nn.Module, num_workers: int, title: str) -> Counter:
+    """Load every sample without augmentation, and count the pixels of each label id."""
+    pipeline = CheckedPipeline(dataset, ignored_labels(model))
+    pipeline.transforms = [
+        transform
+        for transform in pipeline.transforms
+        if type(transform).__name__.startswith('Load')
+    ]
+    dataset.pipeline = pipeline
+    loader = DataLoader(dataset, num_workers=num_workers, collate_fn=first)
+    pixels = np.zeros(0, dtype=np.int64)
+    for sample in tqdm(loader, title, disable=None):
+        if 'gt_seg_map' in sample:
+            counts = np.bincount(sample['gt_seg_map'].ravel(), minlength=pixels.size)
+            counts[: pixels.size] += pixels
+            pixels = counts
+    return Counter({label: int(pixels[label]) for label in np.flatnonzero(pixels)})
+
+
+def check_files(dataset) -> None:
+    for name in CheckedPipeline(dataset, frozenset()).files:
+        for index in range(len(dataset)):
+            path = dataset.get_data_info(index).get(name)
+            if isinstance(path, str) and '://' not in path:
+                check_image_file(path)
+
+
+def check_split(cfg: Config, key: str, model: nn.Module, args) -> dict[str, Summary]:
+    """Summarize a split's data sets by their keys.
+
+    Raises:
+        ValueError: the first error.
+    """
+    summaries = {}
+    key = f'{key}.dataset'
+    built = build_dataset(cfg, key, download=args.download)
+    for leaf_key, leaf in leaves(built, key):
+        summary = check_leaf(leaf, leaf_key, model)
+        if hasattr(leaf, 'pipeline') and hasattr(leaf, 'get_data_info'):
+            check_files(leaf)
+            if args.decode:
+                pixels = decode(leaf, model, args.num_workers, leaf_key)
+                summary.per_class.update(pixels)
+        summaries[leaf_key] = summary
+    return summaries
+
+
+def overview(summaries: dict[str, Summary]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column('data set', no_wrap=True)
+    for title in ('images', 'of them empty', 'annotations', 'classes'):
+        table.add_column(title, justify='right')
+    for key, summary in summaries.items():
+        annotated = summary.annotations is not None
+        table.add_row(
+            key,
+            f'{summary.images}',
+            f'{summary.empty_images}' if annotated else '-',
+            f'{summary.annotations}' if annotated else '-',
+            f'{len(summary.classes) or "-"}',
+        )
+    return table
+
+
+def per_class(summaries: dict[str, Summary]) -> Table | None:
+    """Draw a table of annotations, or label pixels, of each class and data set."""
+    counted = {key: s for key, s in summaries.items() if s.per_class}
+    if not counted:
+        return None
+    table = Table(box=None, pad_edge=False)
+    table.add_column('class')
+    for key in counted:
+        table.add_column(key, justify='right')
+    names = max((s.classes for s in counted.values()), key=len)
+    labels = set().union(*(s.per_class for s in counted.values()), range(len(names)))
+    for label in sorted(labels):
+        name = names[label] if label < len(names) else f'{label}: no class'
+        name = name if isinstance(name, str) else ', '.join(name)
+        table.add_row(name, *(f'{s.per_class[label]}' for s in counted.values()))
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    cfg = config_of(args)
+    try:
+        scope = cfg.get('default_scope', 'mmengine')
+        if not scope or not isinstance(scope, str):
+            # mmengine keeps its lock when it refuses a name: other threads would wait.
+            raise UserError(f'default_scope must name a package, got {scope!r}')
+        init_default_scope(scope)
+        model = build_checked(cfg)
+    except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        message = error.args[0] if isinstance(error, KeyError) else error
+        print(f'error: {" ".join(str(message).split())}', file=sys.stderr)
+        return 1
+    summaries, checked, errors = {}, [], []
+    for key in SPLITS:
+        loader = cfg.get(key) or {}
+        if not isinstance(loader, dict):
+            errors.append(f'{key} must be a dict, got {loader!r}')
+            continue
+        dataset = loader.get('dataset')
+        if dataset is None or dataset in checked:
+            continue
+        checked.append(dataset)
+        try:
+            summaries.update(check_split(dataset, key, model, args))
+        except (DataError, ValueError) as error:
+            errors.append(reason(error))
+    if summaries:
+        print_table(overview(summaries))
+    table = per_class(summaries)
+    if table is not None:
+        print_table(table)
+    for error in errors:
+        print(f'error: {error}', file=sys.stderr)
+    return int(bool(errors))

@@ -1,0 +1,1 @@
+"""Our backbones and operators in other libraries, by the conventions of each."""

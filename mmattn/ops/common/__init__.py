@@ -1,0 +1,1 @@
+"""Share what every operator needs."""

@@ -1,0 +1,273 @@
+"""Load weights into a model, report every tensor, and raise if too little matches.
+
+mmengine loads the tensors that fit and logs the rest, so with a wrong prefix it trains
+from noise. Here every tensor of the model and of the file is reported, under one of two
+rules:
+
+- *exact*, to resume and to test: every tensor of the model comes from the file, and
+  every tensor of the file goes into the model.
+- *fine-tuning*, for `load_from` and `init_cfg=dict(type='Pretrained')`: heads and necks
+  may be missing, left over or of another shape. The backbone must match: no tensor has
+  another shape in the file, and nine tenths of its elements come from the file. The
+  share counts elements, so norms that detection adds weigh little. Without a
+  `backbone`, the rule applies to the whole model.
+
+`allow_partial_load = True` (`--allow-partial-load`) turns errors into warnings, unless
+nothing matched at all.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from itertools import chain
+
+import torch
+from mmengine.logging import print_log
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.runner import CheckpointLoader, Runner
+from torch import nn
+
+from mmattn.errors import UserError
+from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.weights.layouts.classifier import to_classifier
+
+from .read import allowing
+from .report import MIN_BACKBONE_SHARE, MIN_RELATED_SHARE, LoadReport, list_names
+
+# PyTorch 0.4.0 did not save this counter of batch norms, and it has no effect here.
+NOT_REQUIRED = 'num_batches_tracked'
+_PARTIAL: ContextVar[bool] = ContextVar('partial_loads', default=False)
+
+
+def find_weights(checkpoint, source: str) -> dict:
+    """Return the state dict of a checkpoint, without the prefix `module.`.
+
+    The state dict is under `state_dict` (mm packages, timm), else under `model` (the
+    papers' repositories), else the checkpoint itself. Averaged copies (`model_ema`,
+    `state_dict_ema`, `ema_state_dict`) are ignored.
+
+    Raises:
+        ValueError: there are no tensors.
+    """
+    weights = checkpoint
+    if isinstance(checkpoint, Mapping):
+        for key in ('state_dict', 'model'):
+            if isinstance(checkpoint.get(key), Mapping):
+                weights = checkpoint[key]
+                break
+    if not isinstance(weights, Mapping) or not any(
+        isinstance(value, torch.Tensor) for value in weights.values()
+    ):
+        held = type(checkpoint).__name__
+        if isinstance(checkpoint, Mapping):
+            held = f'a dict with the keys {list_names([*map(str, checkpoint)])}'
+        raise UserError(
+            f'{source} holds no weights: it is {held}, without tensors at the top or '
+            'under `state_dict` or `model`'
+        )
+    if all(key.startswith('module.') for key in weights):
+        weights = _below(weights, 'module.')
+    return weights
+
+
+def _has_backbone(weights: Mapping) -> bool:
+    return any(key.startswith('backbone.') for key in weights)
+
+
+def _below(weights: Mapping, prefix: str) -> OrderedDict:
+    """Return the weights below `prefix`, renamed, with the modules' version numbers."""
+    below = OrderedDict(
+        (key.removeprefix(prefix), value)
+        for key, value in weights.items()
+        if key.startswith(prefix)
+    )
+    versions = getattr(weights, '_metadata', None)
+    if versions is not None:
+        below._metadata = OrderedDict(
+            ((key + '.').removeprefix(prefix).removesuffix('.'), value)
+            for key, value in versions.items()
+            if (key + '.').startswith(prefix)
+        )
+    return below
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
+
+
+def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
+    """Load the weights that fit in name and shape after the model's own hooks.
+
+    A classifier on a backbone of ours also takes those of the authors' and of timm's
+    classifiers, whose names have no `backbone.`.
+    """
+    model = _unwrapped(model)
+    linear = getattr(getattr(model, 'head', None), 'fc', None)
+    ours = isinstance(getattr(model, 'backbone', None), BaseBackbone)
+    if ours and linear is not None and not _has_backbone(weights):
+        weights = to_classifier(weights, 'head.fc.')
+    own = model.state_dict()
+    report = LoadReport(
+        {
+            key: value.numel()
+            for key, value in own.items()
+            if isinstance(value, torch.Tensor) and NOT_REQUIRED not in key
+        },
+        list(weights),
+    )
+    # Shapes before a backbone or its layers change them, by the model's names.
+    shapes = {key: getattr(value, 'shape', None) for key, value in weights.items()}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseBackbone):
+            prefix = f'{name}.' if name else ''
+            renamed = module.convert_weights(_below(weights, prefix))
+            shapes |= {prefix + key: value.shape for key, value in renamed.items()}
+
+    def note(module, local, prefix, *_):
+        kinds = module.named_parameters, module.named_buffers
+        held = (kind(recurse=False, remove_duplicate=False) for kind in kinds)
+        for name, _ in chain.from_iterable(held):
+            key = prefix + name
+            if key not in own or not isinstance(local.get(key), torch.Tensor):
+                continue
+            new = own[key].shape
+            old = local[key].shape
+            if old == new or (not new and old == (1,)):
+                first = shapes.get(key, old)
+                if first != old:
+                    report.resized[key] = tuple(first), tuple(new)
+            else:
+                report.mismatched[key] = tuple(old), tuple(new)
+                del local[key]
+
+    # These hooks run last, so they see the weights after the model's own hooks.
+    handles = [
+        module.register_load_state_dict_pre_hook(note) for module in model.modules()
+    ]
+    try:
+        keys = model.load_state_dict(weights, strict=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    missing = set(keys.missing_keys)
+    report.missing = [key for key in report.sizes if key in missing]
+    report.matched = [key for key in report.sizes if key not in missing]
+    report.unexpected = keys.unexpected_keys
+    return report
+
+
+def partial_loads(allow: bool = True) -> AbstractContextManager[None]:
+    """Load weights that match in part within this context, with a warning.
+
+    Args:
+        allow: False changes nothing, also inside another `partial_loads`.
+    """
+    return allowing(_PARTIAL, allow)
+
+
+def load_checkpoint(
+    runner: Runner,
+    filename: str,
+    map_location,
+    *,
+    exact: bool,
+    required: Sequence[str] = (),
+    revise_keys: Sequence[tuple[str, str]] = (),
+) -> dict:
+    """Load a checkpoint into a runner: read, call the hooks, load, report, check.
+
+    Args:
+        exact: for resuming and testing; otherwise fine-tuning.
+        required: keys that the checkpoint must have besides weights, to be resumed.
+        revise_keys: patterns and replacements for names, applied after the hooks.
+
+    Returns:
+        The checkpoint, with the weights under `state_dict`.
+
+    Raises:
+        ValueError: there are no weights, a required key is missing, or the rule is
+            broken.
+    """
+    loaded = CheckpointLoader.load_checkpoint(filename, map_location, runner.logger)
+    weights = find_weights(loaded, filename)
+    lacking = [key for key in required if key not in loaded]
+    if lacking:
+        raise UserError(
+            f'{filename} cannot be resumed: it has no {" and no ".join(lacking)}, so '
+            'mmengine did not save it. Use load_from to train from its weights'
+        )
+    checkpoint = {
+        key: value
+        for key, value in loaded.items()
+        if not isinstance(value, torch.Tensor)
+    }
+    checkpoint['state_dict'] = weights
+    runner.call_hook('after_load_checkpoint', checkpoint=checkpoint)
+    weights = _revised(checkpoint['state_dict'], revise_keys)
+    report = load_weights(runner.model, weights)
+    report.log(filename, runner.logger)
+    part = 'backbone.' if hasattr(_unwrapped(runner.model), 'backbone') else ''
+    report.check(filename, exact=exact, part=part, partial=_PARTIAL.get())
+    return checkpoint
+
+
+def _revised(weights: Mapping, revise_keys: Sequence[tuple[str, str]]) -> OrderedDict:
+    revised = OrderedDict(weights)
+    for pattern, replacement in revise_keys:
+        revised = OrderedDict(
+            (re.sub(pattern, replacement, key), value) for key, value in revised.items()
+        )
+    if hasattr(weights, '_metadata'):
+        revised._metadata = weights._metadata
+    return revised
+
+
+def initialize_from_checkpoint(
+    module: nn.Module, filename: str, prefix: str | None = None, map_location='cpu'
+) -> LoadReport:
+    """Load weights as `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
+
+    The fine-tuning rule applies to our backbones. Of one of their `starts`, half of the
+    elements suffices. For any other module it is an error only if nothing matches,
+    because mmengine's own configs load parts on purpose.
+
+    Args:
+        prefix: load the weights below it, such as 'backbone.'. None selects 'backbone.'
+            for the file of a whole detector, segmentor or classifier: the module has no
+            backbone of its own and none of the file's names, and the file has names
+            below 'backbone.'.
+
+    Raises:
+        ValueError: there are no weights, none below `prefix`, or the rule is broken.
+    """
+    checkpoint = CheckpointLoader.load_checkpoint(filename, map_location)
+    weights = find_weights(checkpoint, filename)
+    if prefix is None and not hasattr(module, 'backbone'):
+        known = weights.keys() & module.state_dict().keys()
+        if not known and _has_backbone(weights):
+            prefix = 'backbone.'
+            print_log(f'{filename} is a whole model; using its backbone', 'current')
+    if prefix is not None:
+        prefix = prefix.removesuffix('.') + '.'
+        below = _below(weights, prefix)
+        if not below:
+            raise UserError(
+                f'{filename} has no weights below the prefix {prefix!r}; it has '
+                f'{list_names(list(weights))}'
+            )
+        weights = below
+    report = load_weights(module, weights)
+    report.log(filename)
+    ours = isinstance(module, BaseBackbone)
+    related = ours and filename in module.starts.values()
+    report.check(
+        filename,
+        exact=False,
+        partial=_PARTIAL.get() or not ours,
+        least=MIN_RELATED_SHARE if related else MIN_BACKBONE_SHARE,
+    )
+    return report
