@@ -240,25 +240,25 @@ def web(
 @app.command(**FORWARDED)
 def train(context: typer.Context):
     """Train the model of a config."""
-    run_main_of('commands.train', context)
+    run_main_of('cli.train', context)
 
 
 @app.command(**FORWARDED)
 def test(context: typer.Context):
     """Evaluate a work dir, or a config and a checkpoint."""
-    run_main_of('commands.test', context)
+    run_main_of('cli.test', context)
 
 
 @app.command(**FORWARDED)
 def report(context: typer.Context):
     """Write a report of a work dir: figures, times, curves and pictures."""
-    run_main_of('commands.report', context)
+    run_main_of('cli.report', context)
 
 
 @app.command(**FORWARDED)
 def export(context: typer.Context):
     """Write a work dir, or a config and a checkpoint, as ONNX or torch.export."""
-    run_main_of('commands.export', context)
+    run_main_of('cli.export', context)
 
 
 @app.command(**FORWARDED)
@@ -275,37 +275,37 @@ def run(context: typer.Context):
 @app.command(**FORWARDED)
 def flops(context: typer.Context):
     """Print parameters and FLOPs, module by module."""
-    run_main_of('commands.flops', context)
+    run_main_of('cli.flops', context)
 
 
 @app.command(**FORWARDED)
 def weights(context: typer.Context):
     """List, download and verify published weights."""
-    run_main_of('commands.weights', context)
+    run_main_of('cli.weights', context)
 
 
 @app.command(**FORWARDED)
 def env(context: typer.Context):
     """Print versions, backends and problems of this environment."""
-    run_main_of('commands.env', context)
+    run_main_of('cli.env', context)
 
 
 @data.command(**FORWARDED)
 def check(context: typer.Context):
     """Check the data sets of a config as training does."""
-    run_main_of('datasets.check', context)
+    run_main_of('data.check', context)
 
 
 @data.command(**FORWARDED)
 def convert(context: typer.Context):
     """Turn your own annotated images into a data set with a config."""
-    run_main_of('datasets.convert', context)
+    run_main_of('data.convert', context)
 
 
 @data.command(**FORWARDED)
 def prepare(context: typer.Context):
     """Download COCO or ADE20K, or lay out ImageNet."""
-    run_main_of('datasets.prepare', context)
+    run_main_of('data.prepare', context)
 
 
 @app.command()

@@ -90,7 +90,12 @@ def run(script: Path, *args, cwd: Path, python=sys.executable, **environment) ->
 
 def load_tool(name: str):
     """Return the module with the `main` of a tool: 'train', 'datasets/toy'."""
-    homes = {'analysis': 'tools', 'datasets': 'mmattn', 'converters': 'mmattn'}
+    homes = {
+        '': 'mmattn.cli',
+        'analysis': 'tools.analysis',
+        'datasets': 'mmattn.data',
+        'converters': 'mmattn.converters',
+    }
     folder, _, tool = name.rpartition('/')
-    home = f'{homes[folder]}.{folder}' if folder else 'mmattn.cli'
+    home = homes[folder]
     return importlib.import_module(f'{home}.{tool}')
