@@ -1,6 +1,6 @@
-"""Overlaps of boxes and NMS of lanes, with the arguments of mmcv's operators.
+"""NMS of lanes, with the arguments of mmcv's operator.
 
-Boxes are (x1, y1, x2, y2). A lane has 77 numbers. Number 2 is its first row, from 0 to
+A lane has 77 numbers. Number 2 is its first row, from 0 to
 1, number 4 its length in rows, and the last 72 its x in each row of the image.
 """
 
@@ -12,30 +12,6 @@ from .deform import widen
 
 LANE_ROWS = 72
 LANE_SIZE = LANE_ROWS + 5
-
-
-def bbox_overlaps(bboxes1, bboxes2, ious, mode, aligned, offset):
-    """Write the overlaps of boxes into `ious`.
-
-    Args:
-        bboxes1: shape (N, 4).
-        bboxes2: shape (M, 4).
-        ious: shape (N, M), or (N,) if aligned, written.
-        mode: 0 for intersection over union, 1 for intersection over the first area.
-        aligned: whether to compare pairs only, which needs N = M.
-        offset: 0 or 1, added to widths and heights.
-    """
-    first, second = widen(bboxes1), widen(bboxes2)
-    if not aligned:
-        first = first[:, None]
-    low = torch.maximum(first[..., :2], second[..., :2])
-    high = torch.minimum(first[..., 2:], second[..., 2:])
-    intersection = (high - low + offset).clamp(min=0).prod(-1)
-    area = (first[..., 2:] - first[..., :2] + offset).prod(-1)
-    if mode == 0:
-        others = (second[..., 2:] - second[..., :2] + offset).prod(-1)
-        area = area + others - intersection
-    ious.copy_(intersection / area)
 
 
 def line_nms_forward(boxes, scores, thresh, top_k):
