@@ -57,14 +57,14 @@ $(LIBRARY): setup.py $(filter-out %.md,$(wildcard mmattn/ops/csrc/*))
 PUBLISH := $(BIN)/python tools/converters/publish_model.py --force
 
 demo: $(PROGRAMS) $(LIBRARY)
-	$(BIN)/python tools/datasets/hela.py
+	$(BIN)/python -m tools.datasets.hela
 	$(BIN)/python tools/train.py configs/demo/mask_rcnn_ivit_n_hela.py
 	$(BIN)/mmattn report configs/demo/mask_rcnn_ivit_n_hela.py
 	$(PUBLISH) work_dirs/mask_rcnn_ivit_n_hela \
 		work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors
 
 demo-seg: $(PROGRAMS) $(LIBRARY)
-	$(BIN)/python tools/datasets/fashion_scenes.py --baseline
+	$(BIN)/python -m tools.datasets.fashion_scenes --baseline
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_fashion_scenes.py
 	$(BIN)/mmattn report configs/demo/upernet_ivit_n_fashion_scenes.py
 	$(PUBLISH) work_dirs/upernet_ivit_n_fashion_scenes \
@@ -75,7 +75,7 @@ PATCHES := mait_n_landcover_patches
 STEP := work_dirs/mask_search/$(PATCHES)
 
 demo-masks: $(PROGRAMS) $(LIBRARY)
-	$(BIN)/python tools/datasets/landcover_patches.py --baseline
+	$(BIN)/python -m tools.datasets.landcover_patches --baseline
 	$(SEARCH) initialize configs/demo/$(PATCHES).py --force
 	$(BIN)/python tools/train.py $(STEP)_1_initialize.py
 	$(SEARCH) assign $(STEP)_1_initialize.py --high 0.233 --low 0.116 --force

@@ -87,11 +87,7 @@ COMMANDS = {
     'train': 'train.py',
     'test': 'test.py',
     'export': 'export.py',
-    'flops': 'analysis/get_flops.py',
     'env': 'analysis/collect_env.py',
-    'data check': 'datasets/check.py',
-    'data convert': 'datasets/convert.py',
-    'data prepare': 'datasets/prepare.py',
 }
 
 

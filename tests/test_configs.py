@@ -14,11 +14,11 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, TRANSFORMS, DefaultScope
 
 from mmattn.analysis.flops import build
-from mmattn.analysis.paper_tables import papers
 from mmattn.engine.config_check import check_channels, check_scopes
 from mmattn.engine.schedule import Length, mismatches, scaled
 from mmattn.registry import MODELS
 from mmattn.weights.names import find_published
+from tools.papers.tables import papers
 
 ENTRIES = {
     config_id(ROOT / model['Config']): model
@@ -148,7 +148,7 @@ def check_schedule(cfg):
 
 
 def test_recipes_are_the_papers():
-    """Compare what each config trains with and what `mmattn/analysis/papers` says."""
+    """Compare what each config trains with and what `tools/papers` says."""
     wrong = []
     for name, recipe in RECIPES.items():
         cfg = load(name)

@@ -17,7 +17,7 @@ MIM = (
     '.mim/configs/mask_rcnn/ivit_t_3x_coco.py',
     '.mim/configs/mask_rcnn/metafile.yml',
     '.mim/tools/train.py',
-    '.mim/tools/analysis/get_flops.py',
+    '.mim/tools/test.py',
 )
 PAGE = ('index.html', 'model.js', 'page.js')
 

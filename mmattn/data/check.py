@@ -1,7 +1,7 @@
 """Check the data sets and channels of a config as training does, and print a table.
 
-    python tools/datasets/check.py configs/demo/mask_rcnn_ivit_n_hela.py
-    python tools/datasets/check.py configs/demo/upernet_ivit_n_landcover.py --decode
+    mmattn data check configs/demo/mask_rcnn_ivit_n_hela.py
+    mmattn data check configs/demo/upernet_ivit_n_landcover.py --decode
 
 Reads the annotations and the ends of all files of every split, in seconds; with
 --decode it loads every image and annotation as the config does. Exits with 1 where

@@ -22,7 +22,7 @@ FEWEST, MOST = 300, 3000  # iterations
 EPOCHS = 30
 
 DETECTION = """\
-# {method} with IViT-{arch} on {name}, written by tools/datasets/convert.py.
+# {method} with IViT-{arch} on {name}, written by mmattn data convert.
 # {pictures}
 _base_ = [
     'mmattn::_base_/models/mask_rcnn_fpn_light.py',
@@ -111,7 +111,7 @@ test_evaluator = val_evaluator
 """
 
 SEGMENTATION = """\
-# UperNet with IViT-{arch} on {name}, written by tools/datasets/convert.py.
+# UperNet with IViT-{arch} on {name}, written by mmattn data convert.
 # {pictures}
 _base_ = [
     'mmattn::_base_/models/upernet_light.py',

@@ -11,10 +11,11 @@ from mmengine.registry import MODELS
 from tool_runs import DETECTOR
 
 from mmattn.apis import Predictor
-from mmattn.data import check, toy
+from mmattn.data import check
 from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.images import read_channels, read_image, shown
+from tools.datasets import toy
 
 MANY = (
     DETECTOR.replace("load = dict(type='LoadImageFromFile')", 'load = dict(LOAD)')

@@ -8,9 +8,9 @@ import torch
 
 from mmattn.apis import find_model
 from mmattn.apis.find import DEMOS
-from mmattn.converters import publish_model as tool
 from mmattn.engine.run_configs import record_config
 from mmattn.weights.read import read_checkpoint
+from tools.converters import publish_model as tool
 
 ROOT = Path(__file__).parents[2]
 

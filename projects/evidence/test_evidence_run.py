@@ -1,4 +1,4 @@
-"""tools/evidence: claims, series of runs, and the page."""
+"""projects/evidence: claims, series of runs, and the page."""
 
 import json
 import re
@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from mmattn.errors import UserError
-from tools.evidence import demo, report
-from tools.evidence import run as runner
-from tools.evidence.claim import Claim, Comparison
-from tools.evidence.claims import CLAIMS
-from tools.evidence.demo import Demo
-from tools.evidence.rows import Row, read_rows
-from tools.evidence.training import Training, build
+from projects.evidence import demo, report
+from projects.evidence import run as runner
+from projects.evidence.claim import Claim, Comparison
+from projects.evidence.claims import CLAIMS
+from projects.evidence.demo import Demo
+from projects.evidence.rows import Row, read_rows
+from projects.evidence.training import Training, build
 
 ROOT = Path(__file__).parents[2]
 ARCH = dict(embed_dims=8, depth=1, num_heads=2)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tools.evidence.claim import Claim, Comparison
-from tools.evidence.demo import Demo
-from tools.evidence.networks import (
+from projects.evidence.claim import Claim, Comparison
+from projects.evidence.demo import Demo
+from projects.evidence.networks import (
     BACKBONES,
     INTERACTION,
     MASKS,
@@ -20,7 +20,7 @@ from tools.evidence.networks import (
     mask_rcnn,
     starts,
 )
-from tools.evidence.training import Training
+from projects.evidence.training import Training
 
 IVIT = 'https://arxiv.org/abs/2402.17507'
 LISA = 'https://arxiv.org/abs/2211.16289'

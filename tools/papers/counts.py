@@ -8,7 +8,7 @@ from pathlib import Path
 from mmengine.config import Config
 from torch import nn
 
-from .flops import Complexity, build, count
+from mmattn.analysis.flops import Complexity, build, count
 
 UNITS = {'params': 1e6, 'flops': 1e9}
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-PAPERS = Path(__file__).with_name('papers')
+PAPERS = Path(__file__).parent
 KINDS = 'params', 'flops'
 
 

@@ -1,6 +1,6 @@
 """Evaluate the runs of the claims: verdicts, plots and the page.
 
-    python -m tools.evidence.report
+    python -m projects.evidence.report
 
 It writes the results between the marks of `docs/evidence/README.md`, and a plot of each
 claim that has runs.
@@ -14,11 +14,10 @@ from pathlib import Path
 from statistics import mean, variance
 
 from mmattn.cli.terminal import run_main
-from tools.dev.readme_tables import markdown
-from tools.evidence.claim import ROOT, Claim, Rows
-from tools.evidence.claims import CLAIMS
-from tools.evidence.rows import read_rows
-from tools.evidence.verdicts import (
+from projects.evidence.claim import ROOT, Claim, Rows
+from projects.evidence.claims import CLAIMS
+from projects.evidence.rows import read_rows
+from projects.evidence.verdicts import (
     LOOKS,
     NOT_RUN,
     UNDECIDED,
@@ -30,9 +29,10 @@ from tools.evidence.verdicts import (
     paired_test,
     residual,
 )
+from tools.dev.readme_tables import markdown
 
 FOLDER = ROOT / 'docs/evidence'
-BEGIN, END = '<!-- written by tools/evidence/report.py -->\n', '<!-- end -->\n'
+BEGIN, END = '<!-- written by projects/evidence/report.py -->\n', '<!-- end -->\n'
 NOISE, SEEDS, MARGIN = 'noise', LOOKS[-1], 0.5  # of the power calculation
 FREEDOM = (6 - 1) * (SEEDS - 1)  # of six networks
 MEAN, SEED = '#b5312f', '#6f7f8f'

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from mmattn.converters.efficientnet_lite0 import OUT as LITE0
-from tools.evidence.demo import Demo
-from tools.evidence.training import Training
+from projects.evidence.demo import Demo
+from projects.evidence.training import Training
+from tools.converters.efficientnet_lite0 import OUT as LITE0
 
 PATCHES = dict(patch_size=4, img_size=28)  # 7 x 7 tokens
 # Equation 7 as printed: without what our iViT infers from the paper's tables. The paper

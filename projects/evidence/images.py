@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmattn.data.fashion_mnist import TRAINED, load_split
+from tools.datasets.fashion_mnist import TRAINED, load_split
 
 FOLDER = Path('data/fashion_mnist')
 MEAN, DEVIATION = 72.94, 90.02  # of the pixels of the training images

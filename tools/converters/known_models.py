@@ -11,13 +11,12 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 import mmattn.models  # noqa: F401  registers the backbones
+from mmattn.analysis.flops import build
+from mmattn.compat.mmengine_scopes import config_folder
 from mmattn.errors import UserError
-
-from ..analysis.flops import build
-from ..compat.mmengine_scopes import config_folder
-from ..models.backbones.base_backbone import BaseBackbone
-from ..registry import MODELS
-from ..weights.layouts import deformable_detr
+from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.registry import MODELS
+from mmattn.weights.layouts import deformable_detr
 
 DEFORMABLE_DETR = 'deformable_detr'
 SCHEDULE = '_50e_coco'

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmattn.errors import UserError
-from tools.evidence.demo import Demo
-from tools.evidence.rows import Row
-from tools.evidence.training import Training
+from projects.evidence.demo import Demo
+from projects.evidence.rows import Row
+from projects.evidence.training import Training
 
 ROOT = Path(__file__).resolve().parents[2]
 Network = Training | Demo

@@ -1,8 +1,8 @@
-"""tools/evidence/rows.py: runs as rows of a csv file."""
+"""projects/evidence/rows.py: runs as rows of a csv file."""
 
 import pytest
 
-from tools.evidence.rows import (
+from projects.evidence.rows import (
     COLUMNS,
     DamagedTable,
     Row,

@@ -1,8 +1,8 @@
 """Count the networks of a paper's tables, and print ours beside the paper's figures.
 
-    compare_papers.py ivit              all tables of mmattn/analysis/papers/ivit.yml
-    compare_papers.py ivit 'Table 5'    one of them
-    compare_papers.py --run WORK_DIR    a run's last validation beside its paper's row
+    python -m tools.papers.compare ivit              all tables of ivit.yml
+    python -m tools.papers.compare ivit 'Table 5'    one of them
+    python -m tools.papers.compare --run WORK_DIR    a run beside its paper's row
 
 A figure of ours equals the paper's if it rounds to what the paper prints. Notes below
 the tables say what is known about the others. The tool exits with 1 if a count differs
@@ -21,16 +21,17 @@ from rich.console import Console
 from rich.table import Table
 
 import mmattn  # noqa: F401  makes mmcv's operators available
-from mmattn.analysis.paper_counts import UNITS, count_row
-from mmattn.analysis.paper_tables import (
+from mmattn.cli.terminal import run_main
+from tools.papers.counts import UNITS, count_row
+from tools.papers.tables import (
     PAPERS,
     equals_as_printed,
     omitted_rows,
     paper_rows,
     papers,
 )
-from mmattn.analysis.run_results import paper_figures, run_figures, run_name
-from mmattn.cli.terminal import run_main
+
+from .run_results import paper_figures, run_figures, run_name
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,6 +1,6 @@
 """Train the networks of a claim, one run for each network and seed.
 
-    python -m tools.evidence.run interaction
+    python -m projects.evidence.run interaction
 
 A finished run leaves a row in `docs/evidence/runs.csv`. Runs that have a row are
 skipped, so the same command continues a series. All networks are run with one seed
@@ -19,14 +19,14 @@ import torch
 from mmattn.analysis import count
 from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
+from projects.evidence.claim import ROOT, Claim, Network
+from projects.evidence.claims import CLAIMS
+from projects.evidence.demo import Demo
+from projects.evidence.demo import train as train_demo
+from projects.evidence.images import load_splits
+from projects.evidence.rows import Row, add_row, locked, read_rows
+from projects.evidence.training import build, train
 from tools.benchmark.measure import commit, machine
-from tools.evidence.claim import ROOT, Claim, Network
-from tools.evidence.claims import CLAIMS
-from tools.evidence.demo import Demo
-from tools.evidence.demo import train as train_demo
-from tools.evidence.images import load_splits
-from tools.evidence.rows import Row, add_row, locked, read_rows
-from tools.evidence.training import build, train
 
 ROWS = ROOT / 'docs/evidence/runs.csv'
 WORK_DIRS = ROOT / 'work_dirs/evidence'

@@ -1,4 +1,4 @@
-"""tools/evidence/verdicts.py: tests of differences, their correction, and power."""
+"""projects/evidence/verdicts.py: tests of differences, their correction, and power."""
 
 from dataclasses import astuple
 from math import inf
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tools.evidence.verdicts import (
+from projects.evidence.verdicts import (
     FAILS,
     HOLDS,
     LEVEL,

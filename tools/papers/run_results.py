@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from .paper_tables import papers, printed_results
-from .training_logs import last_log
+from mmattn.analysis.training_logs import last_log
+
+from .tables import papers, printed_results
 
 # The metric of a run's log behind a figure of a paper, and the factor between them.
 LOGGED = {
