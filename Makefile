@@ -16,7 +16,7 @@ ALL := $(VENV)/.installed-all
 LIBRARY := mmattn/ops/_extension.so
 
 .NOTPARALLEL:
-.PHONY: help env demo demo-seg demo-masks test test-all matrix docs lint bench bench-cpu \
+.PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu \
 	bench-avx512 bench-onnx papers wheel clean
 .DELETE_ON_ERROR:
 
@@ -26,12 +26,11 @@ help:
 	@echo "make demo-seg    the same for UperNet + IViT on scenes of clothes"
 	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
 	@echo "make test        run the fast tests; test-all: the slow ones too"
-	@echo "make matrix      run the fast tests on each supported PyTorch; takes an hour or more"
 	@echo "make bench       time the operators and models beside their peers, on the CPU"
 	@echo "make papers      draw figures of the papers anew, from our counts"
 	@echo "make docs        build the documentation, build/docs/index.html, and run its tutorials"
 	@echo "make wheel       build dist/*.whl: one with the compiled CPU operators, one of Python"
-	@echo "make lint        check style, spelling, paths and docstrings"
+	@echo "make lint        check style, spelling and docstrings"
 
 env: $(ALL) $(LIBRARY)
 
@@ -90,10 +89,6 @@ test: env
 test-all: env
 	$(BIN)/python -m pytest
 
-# The environments, one for each row, stay in build/matrix.
-matrix:
-	$(PYTHON) -m tools.dev.matrix
-
 # NOTEBOOKS=off does not run the tutorials, which takes minutes and downloads 50 MB.
 NOTEBOOKS ?= cache
 
@@ -108,8 +103,6 @@ lint: $(ALL)
 	$(BIN)/codespell
 	git ls-files -z '*.cpp' '*.cu' '*.cuh' '*.h' '*.inl' | \
 		xargs -0 $(BIN)/clang-format --dry-run --Werror
-	$(BIN)/python -m tools.dev.check_paths
-	$(BIN)/python -m tools.dev.check_prose
 
 # The rows of a file are measured in turns, and most of them by the clock of the processor,
 # which other programs disturb less. AVX2, as other instructions change which method is

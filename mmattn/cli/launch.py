@@ -1,14 +1,11 @@
 """Arguments, config and runner that train.py and test.py share."""
 
-from . import cpu_threads  # measures before torch is imported
-
 # isort: split
 import argparse
 import os
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
-from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner as MMEngineRunner
 
@@ -120,8 +117,5 @@ def amended_dataloader(
 
 
 def build_runner(cfg: Config) -> MMEngineRunner:
-    message = cpu_threads.limit_threads()
     build = RUNNERS.build if 'runner_type' in cfg else Runner.from_cfg
-    runner = build(cfg)
-    print_log(message, logger='current')
-    return runner
+    return build(cfg)
