@@ -13,7 +13,7 @@ from mmattn.errors import UserError
 
 from ..engine import Runner
 from ..engine.distributed import join_processes
-from .terminal import add_config, config_of
+from .terminal import add_config, add_model, config_of
 
 OUR_RUNNER = 'mmattn.Runner'
 RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')
@@ -24,7 +24,10 @@ def make_parser(
     description: str, *, with_checkpoint: bool = False
 ) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    add_config(parser, with_checkpoint=with_checkpoint)
+    if with_checkpoint:
+        add_model(parser)
+    else:
+        add_config(parser)
     parser.add_argument('--work-dir', help='folder of logs, checkpoints and results')
     parser.add_argument(
         '--no-pin-memory', action='store_true', help='pin_memory=False in dataloaders'

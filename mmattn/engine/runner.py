@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
-from mmengine.dist import is_main_process
 from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch import nn
@@ -25,7 +23,6 @@ from .finite import FiniteHook
 from .progress import ProgressHook
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
-from .run_configs import record_config
 from .schedule import Length, ScheduleHook, changes, scaled
 from .stop_signals import StopHook
 from .work_dir_lock import locked_work_dir
@@ -135,13 +132,6 @@ class Runner(MMEngineRunner):
     def dump_config(self):
         """Leave the config to `train`: another training may hold the work dir."""
 
-    def _write_config(self):
-        """Write the config into the work dir, and remember it as that of a run."""
-        super().dump_config()
-        if is_main_process():
-            name = self.cfg.filename or f'{self.timestamp}.py'
-            record_config(Path(self.work_dir, Path(name).name))
-
     def _init_model_weights(self):
         with self._as_allowed():
             super()._init_model_weights()
@@ -157,7 +147,7 @@ class Runner(MMEngineRunner):
             check_save_best(getattr(hook, 'save_best', None), self._val_evaluator)
         try:
             with locked_work_dir(self.work_dir):
-                self._write_config()
+                super().dump_config()
                 return super().train()
         finally:
             self._stop_hook.restore()

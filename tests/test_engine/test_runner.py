@@ -20,7 +20,6 @@ from tiny_run import Tiny, make_runner
 from torch import nn
 
 from mmattn.engine import read_checkpoint
-from mmattn.engine.run_configs import is_recorded
 from mmattn.engine.work_dir_lock import locked_work_dir
 from mmattn.files.config_text import check_values
 
@@ -165,28 +164,6 @@ def test_a_written_config_says_what_was_given(tmp_path):
     check_values(cfg)
     cfg.dump(tmp_path / 'config.py')
     assert Config.fromfile(tmp_path / 'config.py').metainfo == given
-
-
-def test_the_config_of_a_run_is_remembered(tmp_path, monkeypatch):
-    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
-    make_runner(tmp_path / 'run').train()
-    (path,) = (tmp_path / 'run').glob('*.py')
-    assert is_recorded(path)
-    path.write_text(path.read_text() + '# edited')
-    assert not is_recorded(path)
-
-
-def test_a_run_does_without_a_record(tmp_path, monkeypatch):
-    (tmp_path / 'file').touch()
-    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'file'))
-    runner = make_runner(tmp_path / 'run')
-    runner.train()
-    (path,) = (tmp_path / 'run').glob('*.py')
-    assert not is_recorded(path)
-    assert (
-        'is not recorded as the config of a run'
-        in next((tmp_path / 'run').glob(f'{runner.timestamp}/*.log')).read_text()
-    )
 
 
 AMP = dict(type='mmattn.AmpOptimWrapper', dtype='float16')

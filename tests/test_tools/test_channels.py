@@ -124,7 +124,7 @@ def test_a_detector_trains_predicts_in_tiles_and_is_exported(trained, monkeypatc
         predict(np.zeros((4, 4, 3), np.uint8))
 
     options = '--shape', '96', '96', '--out', 'many.onnx'
-    assert export.main(['many.py', str(checkpoint), *options]) == 0
+    assert export.main(['many.py', '--weights', str(checkpoint), *options]) == 0
     file = load('many.onnx')
     assert file.metadata.channels == 5 and file.metadata.channel_order == 'file'
     for each in images(trained)[:2]:
