@@ -82,7 +82,8 @@ def test_images_of_a_folder_are_evenly_spaced(tmp_path):
 
 def test_missing_image_is_refused(files, capsys):
     folder, _ = files
-    command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
+    command = [f'{folder}/config.py', '--weights', f'{folder}/model.pth']
+    command += ['--shape', '64', '64']
     with pytest.raises(SystemExit):
         tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/none'])
     assert 'no image or folder' in capsys.readouterr().err
