@@ -18,7 +18,8 @@ from ..weights.read import trusted_checkpoints
 from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
 from .config_check import check_channels, check_save_best, check_scopes
 from .data.checks import prepare_dataloader
-from .data.loaders import EndlessBatches, build_dataloader, positioned
+from .data.loaders import EndlessBatches, build_dataloader, check_batches, positioned
+from .distributed import match_gradient_strides
 from .finite import FiniteHook
 from .progress import ProgressHook
 from .randomness import RandomnessHook, shared_seed
@@ -62,6 +63,11 @@ class Runner(MMEngineRunner):
         check_channels(model, built)
         return built
 
+    def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
+        if self.distributed:
+            match_gradient_strides(model)
+        return super().wrap_model(model_wrapper_cfg, model)
+
     @staticmethod
     def build_dataloader(
         dataloader: DataLoader | dict,
@@ -80,10 +86,9 @@ class Runner(MMEngineRunner):
             loop['type'] = EpochBasedTrainLoop
         self._prepare('train_dataloader')
         loop = super().build_train_loop(loop)
-        if (
-            isinstance(loop, IterBasedTrainLoop)
-            and positioned(loop.dataloader) is not None
-        ):
+        if not isinstance(loop, IterBasedTrainLoop):
+            check_batches(loop.dataloader, 'train_dataloader')
+        elif positioned(loop.dataloader) is not None:
             loop.dataloader_iterator = EndlessBatches(loop.dataloader)
         return loop
 
@@ -103,11 +108,15 @@ class Runner(MMEngineRunner):
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         self._prepare('val_dataloader')
-        return super().build_val_loop(loop)
+        loop = super().build_val_loop(loop)
+        check_batches(loop.dataloader, 'val_dataloader')
+        return loop
 
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         self._prepare('test_dataloader')
-        return super().build_test_loop(loop)
+        loop = super().build_test_loop(loop)
+        check_batches(loop.dataloader, 'test_dataloader')
+        return loop
 
     def _prepare(self, key: str):
         """Build and check the data set of a loader before its loop builds the rest."""
