@@ -169,3 +169,18 @@ def test_a_config_requires_a_checkpoint(parser, tmp_path, capsys):
             parser, [str(path), '--weights', 'd.pth', '--cfg-options', 'a=1', 'b']
         )
     assert "--cfg-options must be key=value, got 'b'" in capsys.readouterr().err
+
+
+def test_a_list_replaces_a_tuple_as_a_tuple(tmp_path):
+    """mmsegmentation's RandomCrop accepts nothing else."""
+    config = tmp_path / 'config.py'
+    config.write_text('pipeline = [dict(crop_size=(512, 512), scales=[1], size=8)]')
+    parser = argparse.ArgumentParser()
+    add_config(parser)
+    names = 'crop_size=[64,64]', 'scales=[2,3]', 'size=[4,5]', 'new.a=[6,7]'
+    options = [f'pipeline.0.{name}' for name in names]
+    args = parser.parse_args([str(config), '--cfg-options', *options])
+    (found,) = config_of(args).pipeline
+    assert found == dict(
+        crop_size=(64, 64), scales=[2, 3], size=[4, 5], new={'a': [6, 7]}
+    )

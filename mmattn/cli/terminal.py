@@ -197,8 +197,24 @@ def config_of(args: argparse.Namespace):
         cfg = read_dumped_config(args.config)
     else:
         cfg = read_config_file(args.config)
-    cfg.merge_from_dict(args.cfg_options or {})
+    options = args.cfg_options or {}
+    cfg.merge_from_dict({k: _as_before(cfg, k, v) for k, v in options.items()})
     return cfg
+
+
+def _as_before(cfg, key: str, value):
+    """Return an option, a list as a tuple where the config has a tuple.
+
+    Some transforms accept only tuples, and `[64,64]` on a command line is a list.
+    """
+    for name in key.split('.'):
+        if isinstance(cfg, list | tuple) and name.isdecimal() and int(name) < len(cfg):
+            cfg = cfg[int(name)]
+        elif hasattr(cfg, 'get'):
+            cfg = cfg.get(name)
+        else:
+            return value
+    return tuple(value) if isinstance(value, list) and isinstance(cfg, tuple) else value
 
 
 def print_table(table):
