@@ -26,6 +26,9 @@ from mmattn.errors import UserError
 
 TOLERANCE = 0.01  # of the run
 WARM_UP = 1 / 3  # largest share of a run for a warm-up
+# Steps of the shortest warm-up. After a single one mmengine's LinearLR and ConstantLR
+# would keep their first rate.
+SHORTEST = 2
 # The lengths that `scaled` scales, by the type of the scheduler.
 LENGTHS = {
     'Linear': (),
@@ -215,7 +218,7 @@ def scaled(configs: list, run: Length) -> list:
     A warm-up, a scheduler that rises from the start, keeps its length as long as it
     takes at most a third of the run, and is shortened to a third otherwise. What
     follows is scaled to the rest of the run. A schedule that fits is not changed. In a
-    run of fewer than three epochs a third is a part of one, so a warm-up, and what
+    run of fewer than six epochs a third is less than two, so a warm-up, and what
     `convert_to_iter_based` marks, is counted in iterations.
 
     Args:
@@ -264,7 +267,7 @@ def scaled(configs: list, run: Length) -> list:
             else:  # they overlap, so each is scaled by itself
                 scale = Scale(warm_up / WARM_UP if i in warm_ups else end, 0.0)
             config, scheduler = configs[i], built[i]
-            if run.by_epoch and run.epochs * WARM_UP < 1:
+            if run.by_epoch and run.epochs * WARM_UP < SHORTEST:
                 if i in warm_ups or config.get('convert_to_iter_based', False):
                     config = _in_iterations(config, run)
                     scheduler = _built(config, run)
@@ -344,16 +347,19 @@ def _moved(config: dict, scheduler: _ParamScheduler, run: Length, scale: Scale) 
     def place(old: int) -> int:
         end = run.end(scheduler)
         share = scale(old / end)
-        # A warm-up that takes a third is not rounded to more.
-        most = end // 3 if share < WARM_UP + 1e-9 else end
-        return min(round(share * end), most)
+        new = round(share * end)
+        if share < WARM_UP + 1e-9:
+            new = min(new, end // 3)  # a warm-up that takes a third is not rounded up
+        is_warm_up = 0 < old / end <= scale.warm_up and not scheduler.by_epoch
+        return max(new, SHORTEST) if is_warm_up else new
 
     new = dict(config)
     begin = place(scheduler.begin)
     if 'begin' in config:
         new['begin'] = begin
     if 'end' in config:
-        new['end'] = max(place(config['end']), begin + 1)
+        least = SHORTEST if _rises(scheduler) else 1
+        new['end'] = max(place(config['end']), begin + least)
     for name in LENGTHS[match['kind']]:
         if name not in config:
             continue

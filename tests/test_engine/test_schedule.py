@@ -12,6 +12,7 @@ from mmattn.engine.schedule import Length, mismatches, scaled
 
 EPOCHS = Length(epochs=12, iters=1200, epoch_length=100)
 ITERS = Length(epochs=1, iters=60, epoch_length=0, by_epoch=False)
+FOUR_ITERS = Length(epochs=1, iters=4, epoch_length=0, by_epoch=False)
 ONE_EPOCH = Length(epochs=1, iters=50, epoch_length=0)
 TWO_EPOCHS = Length(epochs=2, iters=100, epoch_length=50)
 
@@ -176,6 +177,11 @@ SCALINGS = {
         [dict(warm_up(20), by_epoch=True, **CONVERTED), cosine(20, 300, **CONVERTED)],
         [warm_up(16), iters(16, 50)],
     ),
+    'two-steps-at-least': (
+        FOUR_ITERS,
+        [warm_up(20), iters(20, 300, T_max=280)],
+        [warm_up(2), iters(2, 4, T_max=2)],
+    ),
     'a-third-of-two-epochs': (
         TWO_EPOCHS,
         [dict(warm_up(5), by_epoch=True), steps(8, 11, end=12)],
@@ -279,6 +285,7 @@ def test_a_run_that_scales_its_schedule_resumes(tmp_path, capsys):
         'scale_schedule: param_scheduler.1 (CosineAnnealingLR): begin 10 -> 2, '
         'end 40 -> 8, T_max 30 -> 6\n'
     ) in said
+    assert whole[:2] == pytest.approx([0.01, 0.1])  # one step of warm-up
     options.update(load_from=str(tmp_path / 'a/iter_4.pth'), resume=True)
     assert run_cosine(tmp_path / 'b', 8, 40, **options) == whole
     run_cosine(tmp_path / 'b', 16, 40, **options)
