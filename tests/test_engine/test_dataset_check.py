@@ -271,6 +271,12 @@ def prepare(dataset, model=None):
     return loader['dataset']
 
 
+def test_a_subset_may_leave_out_classes(here):
+    dataset = dict(type='CustomDataset', data_prefix='imagenet/train', indices=1)
+    dataset['pipeline'] = DATASETS['mmpretrain']['pipeline']
+    assert len(load_all(dataset, scope='mmpretrain')) == 1
+
+
 def test_only_training_needs_annotations(here):
     no_annotation()
     assert len(prepare(DATASETS['mmdet'])) == 4
