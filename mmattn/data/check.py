@@ -24,11 +24,12 @@ from mmattn.errors import UserError
 
 from ..analysis.flops import build
 from ..cli.terminal import add_config, config_of, print_table
-from ..engine.config_check import check_channels, check_scopes
+from ..engine.config_check import check_arguments, check_scopes
 from ..engine.data.build import build_dataset
 from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from ..engine.data.checks import Summary, check_leaf, ignored_labels
 from ..engine.data.image_files import check_image_file
+from ..engine.map_check import check_maps
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
@@ -66,8 +67,9 @@ def build_checked(cfg: Config) -> nn.Module:
     if not isinstance(cfg.get('model'), dict):
         raise UserError(f'`model` must be a dict, got {cfg.get("model")!r}')
     check_scopes(cfg.model, 'model')
+    check_arguments(cfg.model)
     model = build(cfg)
-    check_channels(cfg.model, model)
+    check_maps(cfg.model, model)
     return model
 
 

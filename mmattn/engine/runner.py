@@ -16,16 +16,18 @@ from ..files.atomic import atomic_backend_args
 from ..weights.load import load_checkpoint, partial_loads
 from ..weights.read import trusted_checkpoints
 from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
-from .config_check import check_channels, check_save_best, check_scopes
+from .config_check import check_arguments, check_save_best, check_scopes
 from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, check_batches, positioned
 from .distributed import match_gradient_strides
 from .finite import FiniteHook
+from .map_check import check_maps
 from .progress import ProgressHook
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
 from .schedule import Length, ScheduleHook, changes, scaled
 from .stop_signals import StopHook
+from .unused_parameters import UnusedParametersHook
 from .work_dir_lock import locked_work_dir
 
 
@@ -59,8 +61,9 @@ class Runner(MMEngineRunner):
         if isinstance(model, nn.Module):
             return super().build_model(model)
         check_scopes(model, 'model')
+        check_arguments(model)
         built = super().build_model(model)
-        check_channels(model, built)
+        check_maps(model, built)
         return built
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
@@ -128,6 +131,7 @@ class Runner(MMEngineRunner):
         super().register_hooks(default_hooks, custom_hooks)
         self.register_hook(RandomnessHook())
         self.register_hook(FiniteHook())
+        self.register_hook(UnusedParametersHook())
         self.register_hook(ResumeHook())
         self.register_hook(ScheduleHook())
         self._stop_hook = StopHook()
