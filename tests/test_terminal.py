@@ -11,6 +11,7 @@ from rich.table import Table
 
 import mmattn
 from mmattn.cli.terminal import (
+    add_config,
     add_model,
     config_file,
     config_of,
