@@ -97,6 +97,13 @@ CORRECTIONS = (
         'fail to import',
         'mmpretrain supports transformers 5',
     ),
+    Correction(
+        'mmseg.models.decode_heads.mask2former_head',
+        'mmattn.compat.mmseg_slide:correct_head',
+        'size the masks of Mask2Former by the window in slide inference',
+        'windows get the padded size of the whole image, and their sum fails',
+        'Mask2FormerHead.predict reads `img_shape` in slide inference as other heads',
+    ),
 )
 
 _FINDER = CorrectingFinder(CORRECTIONS)

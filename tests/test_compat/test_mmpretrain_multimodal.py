@@ -1,11 +1,16 @@
 """mmpretrain's multimodal models stay out of the way of transformers 5."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
+import transformers
 
 import mmattn  # noqa: F401  corrects
 from mmattn.compat.mmpretrain_multimodal import correct_dependency
+
+UNSUITABLE = int(transformers.__version__.partition('.')[0]) >= 5
 
 
 @pytest.mark.parametrize('version, multimodal', [('4.57.1', True), ('5.0.0', False)])
@@ -17,3 +22,16 @@ def test_only_unsuitable_versions_are_turned_down(version, multimodal, monkeypat
     monkeypatch.setattr(dependency, 'WITH_MULTIMODAL', True)
     correct_dependency(dependency)
     assert dependency.WITH_MULTIMODAL is multimodal
+
+
+@pytest.mark.skipif(not UNSUITABLE, reason='transformers fits mmpretrain')
+@pytest.mark.parametrize('order', ['mmpretrain, mmattn', 'mmattn, mmpretrain'])
+def test_the_order_of_imports_does_not_matter(order):
+    """Import the package, not its models: later imports see the correction."""
+    code = (
+        f'import {order}, sys, mmpretrain.utils.dependency as dependency\n'
+        "assert 'mmpretrain.models' not in sys.modules\n"
+        'assert not dependency.WITH_MULTIMODAL\n'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
