@@ -14,9 +14,9 @@ from rich.table import Table
 
 from mmattn.errors import UserError
 
-from ..analysis.evaluation_pictures import draw_confusion, draw_precision_recall
 from ..evaluation import LabelConfusion
 from ..files.atomic import write_atomically
+from ..images.draw import draw_confusion, draw_precision_recall
 from .terminal import print_table
 
 OURS = 'mmattn.CocoMetric'

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..apis.predictor import Predictor
 from ..apis.writing import write_predictions
+from ..results import SCORE
 from .terminal import add_cfg_options, positive, share
 
 MODEL = (
@@ -44,7 +45,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--score',
         type=share,
-        default=0.3,
+        default=SCORE,
         help='lowest score of an object (default: %(default)s)',
     )
     parser.add_argument('--device', help="such as 'cpu' or 'cuda:0'")

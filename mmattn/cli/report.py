@@ -14,21 +14,23 @@ import json
 from pathlib import Path
 
 import matplotlib
-import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
-from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
+from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 
 from mmattn.errors import UserError
 
-from ..analysis.sample_pictures import draw_sample, show
 from ..analysis.training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 from ..apis.find import run_config
 from ..export.preprocessing import raw_channels
-from ..images import read_channels, shown
+from ..images import read_channels, read_image, shown
+from ..images.draw import save_panels
+from ..results import SCORE
+from ..results.panels import panel
+from ..results.samples import as_result, truth_of
 from .evaluation_results import CONFUSION, CURVES, RESULTS
 from .terminal import add_cfg_options, config_file, config_of, positive
 
@@ -110,39 +112,22 @@ def draw_predictions(
     model = MODELS.build(cfg.model)
     load_checkpoint(model, checkpoint, map_location='cpu')
     model.eval()
-    visualizer = VISUALIZERS.build(dict(type=cfg.visualizer.type, name='report'))
-    visualizer.dataset_meta = dataset.metainfo
-    figure, axes = plt.subplots(
-        num_images,
-        3,
-        figsize=(9, 3 * num_images),
-        layout='constrained',
-        squeeze=False,
-        subplot_kw=dict(xticks=[], yticks=[]),
-    )
-    indices = np.linspace(0, len(dataset) - 1, num_images).round().astype(int)
-    for row, index in zip(axes, indices, strict=True):
+    classes = dataset.metainfo.get('classes')
+    named = list(classes) if classes else None, dataset.metainfo.get('palette')
+    rows = []
+    for index in np.linspace(0, len(dataset) - 1, num_images).round().astype(int):
         data = dataset[index]
         path = data['data_samples'].img_path
         image = (
-            mmcv.imread(path, channel_order='rgb')
+            read_image(path)
             if channels is None
             else shown(read_channels(path, channels))
         )
-        ground_truth = data['data_samples'].clone()
+        truth = truth_of(data['data_samples'], *named, image.shape[:2])
         (sample,) = model.test_step(pseudo_collate([data]))
-        for name in ('gt_instances', 'gt_sem_seg'):
-            if name in ground_truth:
-                setattr(sample, name, getattr(ground_truth, name))
-        pictures = [(image,), *draw_sample(image, sample, visualizer, score_thr)]
-        for axis, picture in zip(row, pictures, strict=True):
-            show(axis, *picture)
-    for axis, title in zip(
-        axes[0], ('image', 'ground truth', 'prediction'), strict=True
-    ):
-        axis.set_title(title)
-    figure.savefig(out_file, dpi=120)
-    plt.close(figure)
+        found = as_result(sample, *named, image.shape[:2])
+        rows.append([(image, ()), panel(truth, image), panel(found, image, score_thr)])
+    save_panels(rows, ('image', 'ground truth', 'prediction'), out_file)
 
 
 def markdown_table(rows: list[list], header: list[str]) -> list[str]:
@@ -211,7 +196,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument('--num-images', type=positive, default=4)
     parser.add_argument(
-        '--score-thr', type=float, default=0.5, help='lowest score that is drawn'
+        '--score-thr', type=float, default=SCORE, help='lowest score that is drawn'
     )
     add_cfg_options(parser)
     args = parser.parse_args(argv)

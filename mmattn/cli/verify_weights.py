@@ -9,7 +9,7 @@ from PIL import Image
 from ..apis import Predictor
 from ..errors import MissingPackageError, UserError
 from ..registry import MODELS
-from ..results import Classification, Detections
+from ..results import SCORE, Classification, Detections
 from ..weights.load import find_weights, load_weights
 from ..weights.names import SCHEME, config_of, find_published
 from ..weights.read import read_checkpoint
@@ -20,7 +20,6 @@ STATES = 'passed', 'no record', 'failed', 'skipped'
 PHOTOGRAPHS = 'astronaut', 'coffee', 'chelsea'  # in the wheel of scikit-image
 SIDE = 224
 KEPT = 5  # classes or objects of a photograph
-LOWEST_SCORE = 0.3  # of an object
 # Between machines and versions of Pillow.
 SCORE_TOLERANCE, BOX_TOLERANCE = 0.01, 2.0
 
@@ -135,7 +134,7 @@ def rows_of(result: Classification | Detections) -> Rows:
     if isinstance(result, Classification):
         best = np.argsort(-result.scores, kind='stable')[:KEPT]
         return [[int(label), round(float(result.scores[label]), 4)] for label in best]
-    objects = result.above(LOWEST_SCORE)[:KEPT]
+    objects = result.above(SCORE)[:KEPT]
     found = zip(objects.labels, objects.scores, objects.boxes, strict=True)
     return [
         [int(label), round(float(score), 4), *(round(float(x), 1) for x in box)]
@@ -148,7 +147,7 @@ def described(result: Classification | Detections) -> str:
     if isinstance(result, Classification):
         pairs = result.top(KEPT)
     else:
-        objects = result.above(LOWEST_SCORE)[:KEPT]
+        objects = result.above(SCORE)[:KEPT]
         pairs = zip(objects.names, objects.scores, strict=True)
     return ', '.join(f'{name} {score:.2f}' for name, score in pairs) or 'nothing'
 

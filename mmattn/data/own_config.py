@@ -7,6 +7,7 @@ import numpy as np
 
 from mmattn.errors import UserError
 
+from ..images.draw import class_colors
 from .own_data import Picture, image_size
 
 # Channels of IViT's four maps.
@@ -328,14 +329,13 @@ def segmentation(
         )
     sizes = [image_size(image) for image in images]
     crop = crop_of(sizes)
-    colors = np.random.default_rng(0).integers(40, 256, (len(classes), 3))
     text = SEGMENTATION.format(
         arch=arch,
         name=out.name,
         pictures=describe(sizes),
         root=f'{out.as_posix()}/',
         classes=tuple(classes),
-        palette=[tuple(color) for color in colors.tolist()],
+        palette=[tuple(color) for color in class_colors(len(classes))],
         num_classes=len(classes),
         channels=list(CHANNELS[arch]),
         class_weight=None,

@@ -13,6 +13,8 @@ from pycocotools import mask as coco_masks
 
 from mmattn.registry import METRICS
 
+from ..results import SCORE
+
 if find_spec('faster_coco_eval') is not None:
     from faster_coco_eval import COCO
     from faster_coco_eval import COCOeval_faster as COCOeval
@@ -48,7 +50,7 @@ class CocoMetric(MMDetCocoMetric):
         kwargs: arguments of mmdet's CocoMetric.
     """
 
-    def __init__(self, *args, score_thr: float = 0.3, **kwargs):
+    def __init__(self, *args, score_thr: float = SCORE, **kwargs):
         super().__init__(*args, **kwargs)
         self.score_thr = score_thr
         self.details, self.confusion = {}, None

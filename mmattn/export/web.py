@@ -12,7 +12,7 @@ from mmattn.errors import UserError
 from ..files import file_digest
 from ..files.atomic import write_atomically
 from ..images import read_image
-from ..results.drawing import class_colors
+from ..images.draw import class_colors
 from ..weights.read import download_checkpoint
 from .errors import ExportError
 from .metadata import Metadata

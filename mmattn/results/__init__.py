@@ -6,10 +6,11 @@ a conversion or a drawing says what it needs besides.
 
 from .classification import Classification
 from .coco import CocoDocument, coco_document
-from .detections import Detections
+from .detections import SCORE, Detections
 from .segmentation import Segmentation
 
 __all__ = [
+    'SCORE',
     'Classification',
     'CocoDocument',
     'Detections',

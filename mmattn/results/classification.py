@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from .drawing import draw_lines, open_picture
+from ..images.draw import draw_lines, import_supervision, open_picture
 from .names import class_name
-from .optional import import_supervision
 
 
 @dataclass
@@ -50,5 +49,9 @@ class Classification:
             image: the original image; by default it is read again from `source`.
             count: classes to write.
         """
-        lines = [f'{name} {score:.2f}' for name, score in self.top(count)]
+        lines = [text for text, _ in self.legend(count)]
         return draw_lines(open_picture(image, self.source), lines)
+
+    def legend(self, count: int = 5) -> list[tuple[str, None]]:
+        """Return lines with the best classes and their scores, without a color."""
+        return [(f'{name} {score:.2f}', None) for name, score in self.top(count)]

@@ -1,14 +1,21 @@
 """Objects that a detector found in an image."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
 
+from ..images.draw import (
+    class_colors,
+    draw_objects,
+    import_supervision,
+    open_picture,
+)
 from .coco import encode_mask
-from .drawing import draw_detections, open_picture
-from .optional import import_supervision
+
+SCORE = 0.3  # lowest score of an object that is shown, written or counted
 
 
 @dataclass
@@ -26,6 +33,7 @@ class Detections:
         source: path or address of the image, None for an array.
         size: height and width of the original image, None if they are unknown.
         classes: names of the model's classes, or None.
+        threshold: lowest score that `draw` shows; `above` sets it.
     """
 
     boxes: np.ndarray
@@ -36,6 +44,7 @@ class Detections:
     source: str | None = None
     size: tuple[int, int] | None = None
     classes: list[str] | None = None
+    threshold: float = SCORE
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -60,7 +69,7 @@ class Detections:
 
     def above(self, score: float) -> 'Detections':
         """Return the objects with at least this score."""
-        return self[self.scores >= score]
+        return replace(self[self.scores >= score], threshold=score)
 
     def to_supervision(self):
         """Return `supervision.Detections` with the names under `class_name`."""
@@ -96,9 +105,13 @@ class Detections:
                 iscrowd=0,
                 score=float(self.scores[i]),
             )
-            if self.masks is not None:
+            if isinstance(self.masks, np.ndarray):
                 mask = self.masks[i]
                 entry |= dict(segmentation=encode_mask(mask), area=int(mask.sum()))
+            elif self.masks is not None:  # compact: never as large as the image
+                crop, corner = self.masks.crop(i), self.masks.offsets[i].tolist()
+                encoded = encode_mask(crop, corner, self.masks.image_shape)
+                entry |= dict(segmentation=encoded, area=int(crop.sum()))
             found.append(entry)
         return found
 
@@ -106,10 +119,11 @@ class Detections:
         self,
         image: np.ndarray | Image.Image | None = None,
         *,
-        score: float = 0.3,
+        score: float | None = None,
         with_text: bool | None = None,
         with_boxes: bool = True,
         with_masks: bool = True,
+        shown_at: float = 1.0,
     ) -> np.ndarray:
         """Return the image with boxes, masks, names and scores, RGB uint8.
 
@@ -118,18 +132,47 @@ class Detections:
 
         Args:
             image: the original image; by default it is read again from `source`.
-            score: lowest score that is drawn.
+            score: lowest score that is drawn; it defaults to the score of `above`, and
+                to 0.3 without it.
             with_text: whether to write names and scores. By default they are written
                 for at most 30 objects, if they cover less than half of their boxes.
                 Otherwise, a legend in the upper left corner counts the objects of
                 each class, unless it covers a quarter of the image.
             with_boxes: whether to draw boxes.
             with_masks: whether to draw masks, if there are any.
+            shown_at: factor by which the picture is shrunk before it is seen. Lines
+                are drawn so that they are two pixels wide then.
         """
-        return draw_detections(
+        found = self.above(self.threshold if score is None else score)
+        return draw_objects(
             open_picture(image, self.source),
-            self.above(score),
-            with_text,
+            found.boxes,
+            found.masks if with_masks else None,
+            found.colors(),
+            [f'{n} {s:.2f}' for n, s in zip(found.names, found.scores, strict=True)],
+            found.legend(),
+            with_text=with_text,
             with_boxes=with_boxes,
-            with_masks=with_masks,
+            shown_at=shown_at,
         )
+
+    def colors(self) -> list[list[int]]:
+        """Return the RGB color of each object as `draw` chooses it."""
+        if not self._has_classes():
+            return class_colors(len(self))
+        palette = class_colors(int(self.labels.max(initial=0)) + 1)
+        return [palette[label] for label in self.labels.tolist()]
+
+    def legend(self) -> list[tuple[str, list[int] | None]]:
+        """Return a line for each class with its objects, and its color if it has one.
+
+        The class with the most objects comes first.
+        """
+        colors = dict(zip(self.labels.tolist(), self.colors(), strict=True))
+        return [
+            (f'{self.name_of(i)}: {count}', colors[i] if self._has_classes() else None)
+            for i, count in Counter(self.labels.tolist()).most_common()
+        ]
+
+    def _has_classes(self) -> bool:
+        return len(self.classes or set(self.names)) > 1

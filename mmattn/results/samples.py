@@ -41,6 +41,45 @@ def as_result(
     )
 
 
+def truth_of(
+    sample: BaseDataElement,
+    classes: list[str] | None,
+    palette: list[list[int]] | None,
+    size: tuple[int, int],
+) -> Detections | Segmentation | Classification:
+    """Return the annotations in a data sample as a result, objects with a score of 1.
+
+    See `as_result`. Pixels without a class have the label 255.
+
+    Raises:
+        ValueError: there are no annotations.
+    """
+    if 'gt_instances' in sample:
+        given = sample.gt_instances
+        boxes = getattr(given.bboxes, 'tensor', given.bboxes)
+        labels = given.labels.numpy().astype(np.int64)
+        masks = None
+        if 'masks' in given:
+            masks = given.masks.to_ndarray().astype(bool)
+        return Detections(
+            boxes.numpy().astype(np.float32),
+            np.ones(len(labels), np.float32),
+            labels,
+            class_names(classes, labels),
+            masks,
+            size=size,
+            classes=classes,
+        )
+    if 'gt_sem_seg' in sample:
+        labels = sample.gt_sem_seg.data[0].cpu().numpy()
+        return Segmentation(labels, classes, palette)
+    if 'gt_label' in sample:
+        scores = np.zeros(max(len(classes or ()), int(sample.gt_label.max()) + 1))
+        scores[sample.gt_label.numpy()] = 1
+        return Classification(scores.astype(np.float32), classes, size=size)
+    raise UserError(f'the sample has no annotations, got {", ".join(sample.keys())}')
+
+
 def _detections(found, classes: list[str] | None, size: tuple[int, int]) -> Detections:
     order = np.argsort(-found.scores, kind='stable')
     masks = None

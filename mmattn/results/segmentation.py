@@ -8,10 +8,14 @@ from PIL import Image
 
 from mmattn.errors import UserError
 
+from ..images.draw import (
+    class_colors,
+    draw_labels,
+    import_supervision,
+    open_picture,
+)
 from .coco import encode_mask
-from .drawing import class_colors, draw_labels, open_picture
 from .names import class_name, class_names
-from .optional import import_supervision
 
 
 @dataclass
@@ -120,20 +124,30 @@ class Segmentation:
     ) -> np.ndarray:
         """Return the image below the colors of the classes, RGB uint8.
 
+        A label without a color, such as 255 of an ignored pixel, leaves the image.
+
         Args:
             image: the original image; by default it is read again from `source`.
             opacity: from 0, the image, to 1, the colors.
             with_text: whether to draw a legend of the classes that occur.
         """
         picture = open_picture(image, self.source)
-        palette = self.palette
-        if palette is None:
-            palette = class_colors(int(self.labels.max(initial=0)) + 1)
-        legend = []
-        if with_text:
-            legend = [(self.name_of(i), palette[i]) for i in self.present()]
-        colors = np.array(palette, np.uint8)[self.labels]
-        return draw_labels(picture, colors, opacity, legend)
+        legend = self.legend() if with_text else ()
+        return draw_labels(picture, self.labels, self._colors(), opacity, legend)
+
+    def legend(self) -> list[tuple[str, list[int]]]:
+        """Return the name and color of each class that occurs, the largest first."""
+        palette = self._colors()
+        counts = np.bincount(self.labels.ravel())[: len(palette)]
+        order = np.argsort(-counts, kind='stable')
+        return [(self.name_of(i), palette[i]) for i in order if counts[i]]
+
+    def _colors(self) -> list[list[int]]:
+        if self.palette is not None:
+            return self.palette
+        return class_colors(
+            len(self.classes or ()) or int(self.labels.max(initial=0)) + 1
+        )
 
 
 def _extent(occupied: np.ndarray) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import gradio as gr
 
 from ..apis.sources import IMAGES
-from ..results import Detections
+from ..results import SCORE, Detections
 from . import views
 
 MAX_RUNS = 20
@@ -35,7 +35,7 @@ def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNames
         model=gr.Dropdown(
             list(models), value=models[0], label='Model', elem_id='model'
         ),
-        score=gr.Slider(0, 1, 0.3, step=0.01, label='Lowest score', elem_id='score'),
+        score=gr.Slider(0, 1, SCORE, step=0.01, label='Lowest score', elem_id='score'),
     )
 
 

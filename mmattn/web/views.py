@@ -10,7 +10,7 @@ from mmattn.errors import UserError
 from ..apis import Predictor
 from ..apis.tiles import compact_masks, tile_boxes
 from ..images import shown
-from ..results import Classification, Detections, Segmentation, coco_document
+from ..results import SCORE, Classification, Detections, Segmentation, coco_document
 from .photos import Photo, enlarged, shrunk
 
 Result = Detections | Segmentation | Classification
@@ -85,7 +85,7 @@ class Style:
         ValueError: a value is out of range, as a program may send it.
     """
 
-    score: float = 0.3
+    score: float = SCORE
     drawn: str = DRAWN[0]
     names: bool = True
     opacity: float = 0.5

@@ -11,8 +11,9 @@ import pytest
 from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 
+from mmattn.images.draw import class_colors
 from mmattn.results import Detections, coco_document
-from mmattn.results.drawing import class_colors
+from mmattn.results.coco import encode_mask
 
 SIZE = (40, 60)
 
@@ -57,6 +58,26 @@ def test_objects_are_selected_by_index(found, index, kept):
     assert some.names == [found.names[i] for i in kept]
     with pytest.raises(IndexError, match='list of objects, got 1'):
         found[1]
+
+
+@pytest.mark.parametrize('at', [(0, 0), (3, 5), (7, 8)], ids=str)
+@pytest.mark.parametrize('fill', [0, 0.5, 1])
+def test_a_crop_is_encoded_as_the_whole_mask(at, fill):
+    rows, columns = 9 - at[1], 8 - at[0]
+    crop = np.random.default_rng(0).random((rows, columns)) < fill
+    whole = np.zeros((9, 8), bool)
+    whole[at[1] :, at[0] :] = crop
+    assert encode_mask(crop, at, (9, 8)) == encode_mask(whole)
+
+
+def test_what_is_drawn_follows_above(found):
+    image = np.zeros((*SIZE, 3), np.uint8)
+
+    def drawn(found, **options):
+        return found.draw(image, with_text=False, **options)[0, 1].any()
+
+    assert not drawn(found) and drawn(found, score=0.2) and drawn(found.above(0.1))
+    assert not drawn(found.above(0.1), score=0.5)
 
 
 def test_supervision_gets_all(found):
@@ -154,7 +175,7 @@ def test_a_legend_stands_where_names_would_hide_objects(side, copies, named):
 
 @pytest.mark.parametrize('corner', [(0, 0), (110, 0), (20, 20)], ids=str)
 def test_names_are_whole_at_the_edges_and_beside_each_other(corner):
-    ground = np.zeros((150, 150, 3), np.uint8)
+    ground = np.full((150, 150, 3), 128, np.uint8)
 
     def written(*corners):
         boxes = np.array([[*at, at[0] + 40, at[1] + 100] for at in corners], np.float32)
@@ -163,7 +184,7 @@ def test_names_are_whole_at_the_edges_and_beside_each_other(corner):
             boxes, np.full(count, 0.9), np.zeros(count, int), ['parrot'] * count
         )
         drawn = found.draw(ground, with_text=True)
-        return (drawn.min(2) > 150).sum()  # white letters on a color
+        return (drawn.max(2) < 60).sum()  # black letters on orange
 
     one = written((20, 40))
     assert one > 100

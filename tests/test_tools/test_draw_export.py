@@ -17,7 +17,7 @@ class InPyTorch:
 
     def __init__(self, task, model, dataset):
         self.metadata = Metadata(task, [], [], [1, 1])
-        self.model = model
+        self.model, self.meta = model, dataset.metainfo
         self.change = False
         samples = map(dataset.__getitem__, range(len(dataset)))
         self.data = {data['data_samples'].img_path: data for data in samples}
@@ -27,10 +27,13 @@ class InPyTorch:
         (sample,) = self.model.test_step(pseudo_collate([self.data[path]]))
         if self.metadata.task == 'segmentation':
             labels = sample.pred_sem_seg.data[0].numpy()
-            return Segmentation((labels + self.change) % 150)
+            labels = (labels + self.change) % 150
+            return Segmentation(labels, [*self.meta['classes']], self.meta['palette'])
         found = sample.pred_instances
         parts = (found[name].numpy() for name in ('bboxes', 'scores', 'labels'))
-        found = Detections(*parts, names=[''] * len(found), masks=found.masks.numpy())
+        names = [self.meta['classes'][label] for label in found.labels]
+        found = Detections(*parts, names=names, masks=found.masks.numpy())
+        found.classes = [*self.meta['classes']]
         return found.above(2 if self.change else 0)
 
 

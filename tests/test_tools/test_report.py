@@ -1,62 +1,12 @@
-"""Pictures of detections, and of runs that are not finished."""
+"""Curves, and reports of runs that are not finished."""
 
 import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from mmengine.structures import InstanceData
-from mmengine.visualization import Visualizer
 
-from mmattn.analysis import sample_pictures
 from mmattn.cli import report
-
-BOXES = torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]])
-
-
-@pytest.mark.parametrize(
-    'boxes, masked', [(BOXES, True), (BOXES, False), (BOXES[:0], True)]
-)
-def test_instances_are_drawn_with_the_masks_that_they_have(boxes, masked):
-    image = np.zeros((64, 64, 3), np.uint8)
-    instances = InstanceData(bboxes=boxes, labels=torch.tensor([1, 0])[: len(boxes)])
-    visualizer = Visualizer()
-    visualizer.dataset_meta = dict(classes=('cat', 'dog'))
-    if masked:
-        masks = torch.zeros(2, 64, 64, dtype=torch.bool)
-        masks[0, 12:20, 12:20] = masks[1, 36:52, 36:52] = True
-        instances.masks = masks[: len(boxes)]
-    drawn, legend = sample_pictures.draw_instances(image, instances, visualizer)
-    assert [text for text, _ in legend] == ['dog: 1', 'cat: 1'][: len(boxes)]
-    drawn = drawn.any(axis=-1)
-    for box in BOXES.int().tolist():
-        left, top, right, bottom = box
-        inside = drawn[top + 6 : bottom - 6, left + 6 : right - 6]
-        edge = drawn[top - 1 : top + 2, left + 4 : right - 4]
-        assert edge.any(axis=0).all() == bool(len(boxes))
-        assert inside.all() == (masked and bool(len(boxes)))
-
-
-@pytest.mark.parametrize('classes', [('cat', 'dog'), ('cat',)], ids=len)
-def test_colors_are_those_of_classes_where_there_are_several(classes):
-    image = np.zeros((64, 64, 3), np.uint8)
-    labels = torch.full((2,), len(classes) - 1)
-    visualizer = Visualizer()
-    visualizer.dataset_meta = dict(classes=classes)
-    instances = InstanceData(bboxes=BOXES, labels=labels)
-    drawn, legend = sample_pictures.draw_instances(image, instances, visualizer)
-    first, second = drawn[8, 12], drawn[32, 40]
-    assert (first == second).all() == (len(classes) > 1)
-    ((text, color),) = legend
-    assert text == f'{classes[-1]}: 2'
-    if color is None:
-        assert len(classes) == 1
-    else:
-        np.testing.assert_allclose(
-            first / first.max(), np.divide(color, max(color)), atol=0.02
-        )
 
 
 @pytest.mark.parametrize(

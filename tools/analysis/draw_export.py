@@ -9,44 +9,25 @@ the model of the config, and the file runs by `mmattn.export.load`.
 import argparse
 from pathlib import Path
 
-import matplotlib
-import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
-from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
+from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
-from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
 import mmattn  # noqa: F401  makes mmcv's operators available
-from mmattn.analysis.sample_pictures import draw_prediction, show
 from mmattn.cli.terminal import config_file, positive, run_main
 from mmattn.errors import UserError
 from mmattn.export import load
-from mmattn.export.results import Detections, Segmentation
 from mmattn.export.runner import Runner
-
-matplotlib.use('Agg')
-from matplotlib import pyplot as plt
+from mmattn.images import read_image
+from mmattn.images.draw import save_panels
+from mmattn.results import SCORE
+from mmattn.results.panels import panel
+from mmattn.results.samples import as_result
 
 RUNTIMES = {'.onnx': 'ONNX Runtime', '.pt2': 'torch.export', '.xml': 'OpenVINO'}
-
-
-def as_sample(found: Detections | Segmentation) -> BaseDataElement:
-    """Return results of a file as those of a model of mmdet or mmseg."""
-    if isinstance(found, Segmentation):
-        from mmseg.structures import SegDataSample
-
-        labels = torch.from_numpy(found.labels.astype(np.int64))[None]
-        return SegDataSample(pred_sem_seg=PixelData(data=labels))
-    from mmdet.structures import DetDataSample
-
-    parts = dict(bboxes=found.boxes, scores=found.scores, labels=found.labels)
-    if found.masks is not None:
-        parts['masks'] = found.masks
-    instances = {name: torch.from_numpy(part) for name, part in parts.items()}
-    return DetDataSample(pred_instances=InstanceData(**instances))
 
 
 @torch.no_grad()
@@ -66,38 +47,19 @@ def draw(
     model = MODELS.build(cfg.model)
     load_checkpoint(model, checkpoint, map_location='cpu')
     model.eval()
-    visualizer = VISUALIZERS.build(dict(type=cfg.visualizer.type, name='draw_export'))
-    visualizer.dataset_meta = dataset.metainfo
+    classes = dataset.metainfo.get('classes')
+    named = list(classes) if classes else None, dataset.metainfo.get('palette')
     pictures = []
     for index in (np.arange(num_images) + 0.5) * len(dataset) // num_images:
         data = dataset[int(index)]
         path = data['data_samples'].img_path
-        image = mmcv.imread(path, channel_order='rgb')
+        image = read_image(path)
         (sample,) = model.test_step(pseudo_collate([data]))
-        samples = sample, as_sample(runner(path))
+        found = as_result(sample, *named, image.shape[:2])
         pictures.append(
-            [draw_prediction(image, each, visualizer, score_thr) for each in samples]
+            [panel(each, image, score_thr) for each in (found, runner(path))]
         )
     return pictures
-
-
-def save(pictures: list[list[tuple]], titles: tuple[str, ...], out_file: Path):
-    """Write rows of pictures, with a title above each column."""
-    figure, axes = plt.subplots(
-        len(pictures),
-        len(titles),
-        figsize=(4 * len(titles), 4 * len(pictures)),
-        layout='constrained',
-        squeeze=False,
-        subplot_kw=dict(xticks=[], yticks=[]),
-    )
-    for row, line in zip(axes, pictures, strict=True):
-        for axis, picture in zip(row, line, strict=True):
-            show(axis, *picture)
-    for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(title)
-    figure.savefig(out_file, dpi=100)
-    plt.close(figure)
 
 
 def main(argv: list[str] | None = None):
@@ -112,7 +74,7 @@ def main(argv: list[str] | None = None):
     parser.add_argument('--out', type=Path, required=True, help='picture to write')
     parser.add_argument('--num-images', type=positive, default=2)
     parser.add_argument(
-        '--score-thr', type=float, default=0.5, help='lowest score that is drawn'
+        '--score-thr', type=float, default=SCORE, help='lowest score that is drawn'
     )
     parser.add_argument(
         '--trust-checkpoint',
@@ -124,7 +86,7 @@ def main(argv: list[str] | None = None):
     init_default_scope(cfg.default_scope)
     runner = load(args.file, trust_checkpoint=args.trust_checkpoint)
     pictures = draw(cfg, args.checkpoint, runner, args.num_images, args.score_thr)
-    save(pictures, ('PyTorch', RUNTIMES[args.file.suffix]), args.out)
+    save_panels(pictures, ('PyTorch', RUNTIMES[args.file.suffix]), args.out)
     print(f'PyTorch beside {args.file}: {args.out}')
 
 

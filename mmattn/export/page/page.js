@@ -90,7 +90,8 @@ function drawObjects(context, { boxes, scores, labels, masks }, zoom) {
         const text = `${nameOf(labels[i])} ${scores[i].toFixed(2)}`;
         context.fillStyle = css(colorOf(i));
         context.fillRect(x1, Math.max(y1 - 18, 0), context.measureText(text).width + 6, 18);
-        context.fillStyle = '#000';
+        const [r, g, b] = rgb(colorOf(i));
+        context.fillStyle = 0.3 * r + 0.6 * g + 0.1 * b < 110 ? '#fff' : '#000';
         context.fillText(text, x1 + 3, Math.max(y1 - 4, 14));
     }
     const counts = new Map();

@@ -1,0 +1,26 @@
+"""Pictures: colors, lines and texts, drawn on images and in charts."""
+
+from .charts import draw_confusion, draw_precision_recall, save_panels, shown_at
+from .overlays import (
+    draw_labels,
+    draw_lines,
+    draw_objects,
+    import_supervision,
+    open_picture,
+)
+from .style import class_colors, line_width, text_color
+
+__all__ = [
+    'class_colors',
+    'draw_confusion',
+    'draw_labels',
+    'draw_lines',
+    'draw_objects',
+    'draw_precision_recall',
+    'import_supervision',
+    'line_width',
+    'open_picture',
+    'save_panels',
+    'shown_at',
+    'text_color',
+]

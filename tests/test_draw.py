@@ -1,0 +1,113 @@
+"""Draw pictures whose colors, texts and legends can be read."""
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from mmdet.structures import DetDataSample
+from mmdet.structures.mask import BitmapMasks
+from mmengine.structures import InstanceData, PixelData
+from mmseg.structures import SegDataSample
+
+from mmattn.images.draw import class_colors, draw_confusion, draw_labels, save_panels
+from mmattn.images.draw.style import line_width, seen_colors, text_color
+from mmattn.results.panels import panel
+from mmattn.results.samples import truth_of
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    kept = []
+    monkeypatch.setattr(Figure, 'savefig', lambda figure, *_, **__: kept.append(figure))
+    return kept
+
+
+def words(axis):
+    return [text.get_text() for text in axis.texts]
+
+
+@pytest.mark.parametrize('count, least', [(8, 0.07), (20, 0.06), (150, 0.02)])
+def test_colors_differ_for_all_eyes(count, least):
+    """A distance of 0.02 in OKLab can just be seen."""
+    seen = seen_colors(class_colors(count))
+    apart = np.linalg.norm(seen[:, :, None] - seen[:, None], axis=3)
+    assert apart[:, ~np.eye(count, dtype=bool)].min() > least
+    assert class_colors(300)[:count] == class_colors(count)
+
+
+def test_texts_and_lines_can_be_seen():
+    assert text_color((240, 228, 66)) == (0, 0, 0) and sum(text_color((0, 0, 255)))
+    assert line_width((64, 64)) == 2 and line_width((4000, 3000)) > 8
+    assert line_width((1600, 1600), 0.3) * 0.3 > 1.9
+
+
+def test_a_confusion_has_percentages_that_fit_their_cells(figures):
+    counts = np.array([[2_999_000, 1_000, 0], [1_000_000, 3_000_000, 0], [0, 0, 0]])
+    draw_confusion(counts, ['sky', 'tree', 'void'], 'x.png')
+    axis = figures[0].axes[0]
+    assert words(axis) == ['100', '<1', '25', '75']
+    rows = [text.get_text() for text in axis.get_yticklabels()]
+    assert rows == ['sky (3,000,000)', 'tree (4,000,000)', 'void (0)']
+
+
+@pytest.mark.parametrize('classes, named', [(150, True), (1000, False)])
+def test_a_confusion_of_many_classes_has_a_bounded_size(figures, classes, named):
+    names = [f'class {i}' for i in range(classes)]
+    draw_confusion(np.eye(classes, dtype=int), names, 'x.png')
+    axis = figures[0].axes[0]
+    assert max(figures[0].get_size_inches()) < 30 and not words(axis)
+    assert (axis.get_xticklabels()[-1].get_text() == names[-1]) == named
+
+
+def test_panels_name_every_class(figures):
+    legend = [(f'class {i}', color) for i, color in enumerate(class_colors(45))]
+    picture = np.zeros((30, 40, 3), np.uint8)
+    save_panels([[(picture, legend)], [(picture, ())]], ['truth'], 'x.png')
+    axis, other = figures[0].axes
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == [
+        f'class {i}' for i in range(45)
+    ]
+    assert axis.get_title() == 'truth' and other.get_legend() is None
+    figures[0].draw_without_rendering()
+    drawn = [axis.get_tightbbox(), axis.get_window_extent(), other.get_window_extent()]
+    assert drawn[0].y0 > drawn[2].y1, drawn  # the legend is above the next picture
+
+
+def test_a_legend_goes_on_in_a_second_column():
+    labels = np.arange(40, dtype=np.uint8).repeat(10)[None].repeat(100, 0)
+    palette = class_colors(40)
+    legend = [(f'c{i}', color) for i, color in enumerate(palette)]
+    drawn = draw_labels(np.zeros((100, 400, 3), np.uint8), labels, palette, 0.0, legend)
+    found = {tuple(color) for color in drawn.reshape(-1, 3).tolist()}
+    assert found >= set(map(tuple, palette))
+    few = draw_labels(
+        np.zeros((100, 60, 3), np.uint8), labels[:, :60], palette, 0, legend
+    )
+    assert (
+        len({tuple(c) for c in few.reshape(-1, 3).tolist()} & {*map(tuple, palette)})
+        < 7
+    )
+
+
+def test_annotations_are_drawn_as_predictions():
+    image = np.zeros((64, 64, 3), np.uint8)
+    masks = np.zeros((2, 64, 64), np.uint8)
+    masks[0, 12:20, 12:20] = masks[1, 36:52, 36:52] = 1
+    given = InstanceData(
+        bboxes=torch.tensor([[8.0, 8, 24, 24], [32, 32, 56, 56]]),
+        labels=torch.tensor([1, 1]),
+        masks=BitmapMasks(masks, 64, 64),
+    )
+    sample = DetDataSample(gt_instances=given)
+    drawn, legend = panel(truth_of(sample, ['cat', 'dog'], None, (64, 64)), image)
+    color = class_colors(2)[1]
+    assert legend == [('dog: 2', color)]
+    assert drawn[8, 12].tolist() == drawn[32, 40].tolist() == color
+    assert drawn[15, 15].any() and not drawn[28, 28].any()
+    labels = torch.tensor([[[0, 1], [1, 255]]])
+    sample = SegDataSample(gt_sem_seg=PixelData(data=labels))
+    drawn, legend = panel(truth_of(sample, ['cat', 'dog'], None, (2, 2)), image[:2, :2])
+    assert [name for name, _ in legend] == ['dog', 'cat']
+    assert drawn[0, 0].any() and not drawn[1, 1].any()
+    with pytest.raises(ValueError, match='no annotations'):
+        truth_of(SegDataSample(), None, None, (2, 2))
