@@ -115,6 +115,7 @@ class Predictor:
         scale: float | None = None,
         tile: int | tuple[int, int] | None = None,
         overlap: float = 0.2,
+        score: float = 0.0,
         progress: bool = False,
         skip_broken: bool = False,
     ) -> Iterator[tuple[np.ndarray, Result]]:
@@ -131,6 +132,8 @@ class Predictor:
                 width; `mmattn.apis.tiles` describes how they are merged. By default
                 images run whole.
             overlap: share of a tile that it has in common with the next.
+            score: objects with a lower score are left out; those of tiles before they
+                are merged.
             progress: whether to show a progress bar.
             skip_broken: whether to warn of any file that cannot be read, instead of
                 failing. Files in a folder that are no image are always skipped.
@@ -146,10 +149,12 @@ class Predictor:
                 if tile is None:
                     self._tell_of_shrinking(arrays[0], scale)
                     results = self.model(arrays, scale)
+                    if score > 0 and self.task == 'detection':
+                        results = [each.above(score) for each in results]
                 else:
                     from .tiles import predict_tiles
 
-                    options = dict(scale=scale, batch_size=batch_size)
+                    options = dict(scale=scale, batch_size=batch_size, score=score)
                     results = [
                         predict_tiles(self.model, each, tile, overlap, **options)
                         for each in arrays

@@ -16,8 +16,8 @@ import numpy as np
 
 from mmattn.errors import MissingPackageError, UserError
 
+from ..images.draw import import_supervision
 from ..results import Detections, Segmentation
-from ..results.optional import import_supervision
 
 SAME = dict(match_metric='IOU', match_threshold=0.5)
 PART = dict(match_metric='IOS', match_threshold=0.5)  # over the smaller box
@@ -66,6 +66,7 @@ def predict_tiles(
     *,
     scale: float | None = None,
     batch_size: int = 1,
+    score: float = 0.0,
 ) -> Detections | Segmentation:
     """Return the result of an image that a model sees tile by tile.
 
@@ -76,6 +77,7 @@ def predict_tiles(
         overlap: see `tile_boxes`.
         scale: factor of a tile's sides, in place of the resize of the test pipeline.
         batch_size: tiles that run at a time.
+        score: objects with a lower score are left out before the others are merged.
     """
     boxes = tile_boxes(image.shape[:2], tile, overlap)
     parts = []
@@ -83,18 +85,23 @@ def predict_tiles(
         chunk = boxes[start : start + batch_size]
         results = model([image[y1:y2, x1:x2] for x1, y1, x2, y2 in chunk], scale)
         pairs = zip(results, chunk, strict=True)
-        parts += [_placed(each, box, image.shape[:2]) for each, box in pairs]
+        parts += [_placed(each, box, image.shape[:2], score) for each, box in pairs]
     if isinstance(parts[0], Segmentation):
         return merge_label_maps(parts, boxes, image.shape[:2])
     return merge_objects(parts, boxes)
 
 
 def _placed(
-    found: Detections | Segmentation, tile: Sequence[int], size: tuple[int, int]
+    found: Detections | Segmentation,
+    tile: Sequence[int],
+    size: tuple[int, int],
+    score: float,
 ) -> Detections | Segmentation:
     """Return a tile's objects in the whole image, with compact masks."""
     if isinstance(found, Segmentation):
         return found
+    if score > 0:
+        found = found.above(score)
     x, y = tile[:2]
     masks = found.masks
     if masks is not None:
@@ -194,13 +201,18 @@ def _lies_in(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
         parts: shape (n, 6): box, score and label.
         whole: shape (m, 6).
     """
-    first = np.maximum(parts[:, None, :2], whole[None, :, :2])
-    last = np.minimum(parts[:, None, 2:4], whole[None, :, 2:4])
-    shared = np.clip(last - first, 0, None).prod(2)
-    area = (parts[:, 2:4] - parts[:, :2]).prod(1)
-    same = parts[:, None, 5] == whole[None, :, 5]
-    enough = shared >= PART['match_threshold'] * area[:, None]
-    return (same & enough).any(1)
+    from shapely import STRtree, box  # comes with sahi
+
+    part, other = STRtree(box(*whole[:, :4].T)).query(box(*parts[:, :4].T))
+    inner, outer = parts[part], whole[other]
+    first = np.maximum(inner[:, :2], outer[:, :2])
+    last = np.minimum(inner[:, 2:4], outer[:, 2:4])
+    shared = np.clip(last - first, 0, None).prod(1)
+    area = (inner[:, 2:4] - inner[:, :2]).prod(1)
+    enough = shared >= PART['match_threshold'] * area
+    found = np.zeros(len(parts), bool)
+    found[part[enough & (inner[:, 5] == outer[:, 5])]] = True
+    return found
 
 
 def _joined(parts: Sequence[Detections]) -> Detections:

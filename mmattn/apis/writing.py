@@ -1,7 +1,8 @@
 """Write predictions into a folder: pictures, videos, label maps and JSON."""
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ from PIL import Image
 from mmattn.errors import UserError
 
 from ..files.atomic import write_atomically
-from ..results import Classification, CocoDocument, Detections, Segmentation
+from ..results import SCORE, Classification, CocoDocument, Detections, Segmentation
 from .predictor import Predictor
 from .sources import VIDEOS, expand, video_facts
 
 FILE = 'predictions.json'
+LINES = 'predictions.jsonl'  # until all images are predicted
 TOP = 5  # classes that are written of a classification
 FPS = 25.0  # of videos whose file does not say
 CODEC = 'mp4v'
+LOGGER = logging.getLogger('mmattn')
 
 
 def write_predictions(
@@ -27,11 +30,15 @@ def write_predictions(
     images: Sequence[Any],
     out: Path,
     *,
-    score: float = 0.3,
+    score: float = SCORE,
     draw: bool = True,
     **options,
 ) -> str:
     """Predict images and write the results; return a line about what was written.
+
+    The results of each image are written before the next one is predicted. Those of an
+    interrupted call are in `predictions.jsonl`, a line for each image with its `image`
+    and `annotations`, or its `file_name` and `classes`.
 
     Args:
         predictor: the model.
@@ -56,32 +63,39 @@ def write_predictions(
     out.mkdir(parents=True, exist_ok=True)
     names, objects, count = _Names(), 0, 0
     document = CocoDocument(predictor.classes)
-    classified = []
-    with ExitStack() as stack:
-        videos = _Videos(out / 'drawn', stack)
-        for image, result in predictor.stream(images, **options):
-            if isinstance(result, Detections):
-                result = result.above(score)
-                objects += len(result)
-            video, _, frame = (result.source or '').rpartition('#')
-            is_frame = frame.isdigit() and Path(video).suffix.lower() in VIDEOS
-            name = names.free(result.source, is_frame and f'_{int(frame):06d}')
-            if isinstance(result, Segmentation):
-                _save(result.labels, out / 'labels' / f'{name}.png')
-            if draw and is_frame:
-                videos.write(Path(video), result.draw(image))
-            elif draw:
-                _save(result.draw(image), out / 'drawn' / f'{name}.png')
-            count += 1
-            if isinstance(result, Classification):
-                best = [dict(name=n, score=round(s, 6)) for n, s in result.top(TOP)]
-                classified.append(dict(file_name=result.source, classes=best))
-            else:
-                document.add(result)
+    try:
+        with ExitStack() as stack:
+            lines = stack.enter_context((out / LINES).open('w', encoding='utf-8'))
+            videos = _Videos(out / 'drawn', stack)
+            for image, result in predictor.stream(images, score=score, **options):
+                objects += len(result) if isinstance(result, Detections) else 0
+                video, _, frame = (result.source or '').rpartition('#')
+                is_frame = frame.isdigit() and Path(video).suffix.lower() in VIDEOS
+                name = names.free(result.source, is_frame and f'_{int(frame):06d}')
+                if isinstance(result, Segmentation):
+                    _save(result.labels, out / 'labels' / f'{name}.png')
+                if draw and is_frame:
+                    videos.write(Path(video), result.draw(image))
+                elif draw:
+                    _save(result.draw(image), out / 'drawn' / f'{name}.png')
+                lines.write(json.dumps(_line(result, document)) + '\n')
+                lines.flush()
+                count += 1
+    except BaseException:
+        if count:
+            LOGGER.warning(
+                'stopped; the results of the first %d images are in %s',
+                count,
+                out / LINES,
+            )
+        raise
     if not count:
+        (out / LINES).unlink()
         raise UserError('none of the images could be read')
-    content = json.dumps(classified or document.as_dict())
-    write_atomically(out / FILE, content.encode())
+    is_list = predictor.task == 'classification'
+    parts = _parts(out / LINES) if is_list else _coco_parts(out / LINES, document)
+    write_atomically(out / FILE, parts)
+    (out / LINES).unlink()
     what = {
         'detection': f'{objects} objects with a score of at least {score} in ',
         'segmentation': 'label maps of ',
@@ -92,14 +106,44 @@ def write_predictions(
     )
 
 
+def _line(result, document: CocoDocument) -> dict:
+    """Return what `predictions.jsonl` gets of an image."""
+    if isinstance(result, Classification):
+        best = [dict(name=n, score=round(s, 6)) for n, s in result.top(TOP)]
+        return dict(file_name=result.source, classes=best)
+    image, annotations = document.entries(result)
+    return dict(image=image, annotations=annotations)
+
+
+def _coco_parts(lines: Path, document: CocoDocument) -> Iterator[bytes]:
+    """Yield a document of COCO from the lines, without holding all of them."""
+    yield b'{"images": '
+    yield from _parts(lines, lambda line: [line['image']])
+    yield b', "annotations": '
+    yield from _parts(lines, lambda line: line['annotations'])
+    yield f', "categories": {json.dumps(document.categories())}}}'.encode()
+
+
+def _parts(lines: Path, items: Callable = lambda line: [line]) -> Iterator[bytes]:
+    """Yield a JSON list of the items of all lines."""
+    comma = b'['
+    with lines.open(encoding='utf-8') as file:
+        for line in file:
+            for item in items(json.loads(line)):
+                yield comma + json.dumps(item).encode()
+                comma = b', '
+    yield b']' if comma == b', ' else b'[]'
+
+
 def _check_folders(folders: Sequence[Path], images: Sequence[Any], out: Path):
     """Check that results can go to `folders` without replacing other files."""
     inputs = (item for item in expand(images)[0] if isinstance(item, Path))
     read = {item.resolve().parent for item in inputs}
+    is_ours = (out / FILE).exists() or (out / LINES).exists()
     for folder in folders:
         if folder.resolve() in read:
             reason = 'images are read from there'
-        elif folder.exists() and any(folder.iterdir()) and not (out / FILE).exists():
+        elif folder.exists() and any(folder.iterdir()) and not is_ours:
             reason = f'it has files, but {out} has no {FILE} of an earlier call'
         else:
             continue

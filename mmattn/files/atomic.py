@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,11 @@ SUFFIX = '.mmattn-tmp'
 NAME = 'mmattn.atomic'
 
 
-def write_atomically(path: str | Path, content: bytes):
+def write_atomically(path: str | Path, content: bytes | Iterable[bytes]):
     """Write a file beside `path`, sync it to disk, and rename it to `path`.
 
-    Until the rename, which is atomic, `path` keeps its content.
+    The content may come in parts, which are not held together. Until the rename, which
+    is atomic, `path` keeps its content.
 
     Raises:
         OSError: the file cannot be written. The message names `path`, which keeps its
@@ -74,9 +75,9 @@ def _beside(path: Path, kind: str) -> Path:
     return path.with_name(f'.{path.name}.{os.getpid()}.{kind}{SUFFIX}')
 
 
-def _write(path: Path, content: bytes):
+def _write(path: Path, content: bytes | Iterable[bytes]):
     with path.open('wb') as file:
-        file.write(content)
+        file.writelines([content] if isinstance(content, bytes) else content)
         file.flush()
         os.fsync(file.fileno())
 

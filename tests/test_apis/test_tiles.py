@@ -1,10 +1,19 @@
 """Tiles of large images, and how their results are merged."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from predictor_models import noise
+from pycocotools import mask as coco_masks
 
-from mmattn.apis.tiles import merge_label_maps, merge_objects, predict_tiles, tile_boxes
+from mmattn.apis.tiles import (
+    _lies_in,
+    merge_label_maps,
+    merge_objects,
+    predict_tiles,
+    tile_boxes,
+)
 from mmattn.results import Detections, Segmentation
 
 
@@ -133,6 +142,41 @@ def test_a_part_gives_way_to_the_whole_object_whatever_its_score(score):
     np.testing.assert_array_equal(found.boxes, [[80, 50, 120, 70]])
 
 
+def test_parts_are_compared_with_whole_objects_by_box_and_class():
+    rng = np.random.default_rng(0)
+    boxes = rng.integers(0, 60, (2, 40, 4)).astype(float)
+    boxes[..., 2:] = boxes[..., :2] + boxes[..., 2:] // 2 + 1
+    labels = rng.integers(0, 3, (2, 40, 1))
+    parts, whole = np.concatenate([boxes, np.ones((2, 40, 1)), labels], 2)
+    pixels = np.zeros((2, 40, 100, 100), bool)
+    for masks, rows in zip(pixels, (parts, whole), strict=True):
+        for mask, (x1, y1, x2, y2, *_) in zip(masks, rows.astype(int), strict=True):
+            mask[y1:y2, x1:x2] = True
+    inside = np.einsum('nhw,mhw->nm', *pixels.astype(np.float32))
+    enough = inside >= 0.5 * pixels[0].sum((1, 2))[:, None]
+    expected = (enough & (parts[:, None, 5] == whole[:, 5])).any(1)
+    np.testing.assert_array_equal(_lies_in(parts, whole), expected)
+    assert 5 < expected.sum() < 35
+
+
+def test_memory_grows_with_the_objects_not_with_their_square():
+    corners = np.random.default_rng(0).uniform(0, 20_000, (20_000, 2))
+    rows = np.ones((20_000, 6))
+    rows[:, :4] = np.concatenate([corners, corners + 20], 1)
+    tracemalloc.start()
+    _lies_in(rows, rows)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+
+
+def test_low_scores_go_before_the_others_are_merged():
+    image = np.zeros((40, 100, 3), np.uint8)
+    image[10:30, 20:80] = image[2:6, 90:94] = 255  # scores of 0.88 and 0.016
+    assert len(predict_tiles(bright_squares, image, (40, 64), 0.5)) == 2
+    (score,) = predict_tiles(bright_squares, image, (40, 64), 0.5, score=0.1).scores
+    assert score > 0.5
+
+
 def test_boxes_at_the_border_of_the_image_are_whole():
     left = objects([[0, 0, 50, 50], [0, 10, 20, 30]], [0.9, 0.8])
     right = objects([[110, 60, 160, 100], [140, 80, 160, 100]], [0.7, 0.6])
@@ -159,6 +203,9 @@ def test_tiled_objects_are_drawn_and_written(tmp_path):
     drawn = found.draw(image, with_text=False)
     assert (drawn[45:55, 55:65] != 255).any() and not drawn[80:, 90:].any()
     (entry,) = found.above(0.1).to_coco()
+    np.testing.assert_array_equal(
+        coco_masks.decode(entry['segmentation']), np.asarray(found.masks)[0]
+    )
     assert entry['area'] == 400 and entry['bbox'] == [50, 40, 20, 20]
     assert found.to_supervision().mask.area.tolist() == [400]
 

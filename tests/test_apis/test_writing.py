@@ -12,7 +12,7 @@ from PIL import Image
 
 from mmattn.apis.sources import expand, pictures
 from mmattn.apis.writing import _Names, write_predictions
-from mmattn.results import Classification, Segmentation
+from mmattn.results import Classification, Detections, Segmentation
 
 
 class Classifier:
@@ -21,7 +21,7 @@ class Classifier:
     task = 'classification'
     classes = ('cell', 'none')
 
-    def stream(self, images):
+    def stream(self, images, score):
         for name in map(str, images):
             scores = np.array([0.75, 0.25], np.float32)
             yield None, Classification(scores, [*self.classes], source=name)
@@ -33,7 +33,7 @@ class Segmentor:
     task = 'segmentation'
     classes = ('background', 'cell')
 
-    def stream(self, images):
+    def stream(self, images, score):
         for picture in pictures(expand(images)[0]):
             labels = (picture.pixels[..., 0] > 100).astype(np.uint8)
             result = Segmentation(labels, [*self.classes], source=picture.source)
@@ -111,7 +111,52 @@ def test_earlier_predictions_survive_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, 'fsync', full)
     with pytest.raises(OSError, match='the previous content is untouched.*predictions'):
         write_predictions(Classifier(), [images / 'b.png'], out, draw=False)
-    assert [*out.iterdir()] == [path] and path.read_bytes() == earlier
+    assert path.read_bytes() == earlier
+    assert json.loads((out / 'predictions.jsonl').read_text())['classes']
+    monkeypatch.undo()
+    write_predictions(Classifier(), [images / 'b.png'], out, draw=False)
+    assert [*out.iterdir()] == [path] and path.read_bytes() != earlier
+
+
+@pytest.mark.parametrize('error', [KeyboardInterrupt, OSError])
+def test_an_interruption_loses_no_result(same_names, tmp_path, caplog, error):
+    class Stopped(Segmentor):
+        def stream(self, images, score):
+            for i, found in enumerate(super().stream(images, score)):
+                if i == 2:
+                    raise error
+                yield found
+
+    images = [same_names[0], same_names[2]] * 2
+    write_predictions(Segmentor(), images[:2], tmp_path / 'whole')
+    with pytest.raises(error):
+        write_predictions(Stopped(), images, tmp_path / 'out')
+    assert 'results of the first 2 images are in' in caplog.text
+    lines = (tmp_path / 'out/predictions.jsonl').read_text().splitlines()
+    whole = json.loads((tmp_path / 'whole/predictions.json').read_text())
+    found = [json.loads(line) for line in lines]
+    assert [line['image'] for line in found] == whole['images']
+    assert sum([line['annotations'] for line in found], []) == whole['annotations']
+    write_predictions(Segmentor(), images, tmp_path / 'out')  # replaces its own files
+
+
+def test_what_is_drawn_has_the_score_that_is_written(tmp_path):
+    class Detector:
+        task, classes = 'detection', ['cell']
+
+        def stream(self, images, score):
+            boxes = np.array([[4, 4, 20, 20], [40, 40, 60, 60]], np.float32)
+            scores = np.array([0.9, 0.1], np.float32)
+            found = Detections(boxes, scores, np.zeros(2, int), ['cell'] * 2)
+            found.size, found.source = (64, 64), 'a.png'
+            yield np.zeros((64, 64, 3), np.uint8), found.above(score)
+
+    for score, count in ((0.05, 2), (0.3, 1)):
+        write_predictions(Detector(), [], tmp_path, score=score)
+        written = json.loads((tmp_path / 'predictions.json').read_text())
+        assert len(written['annotations']) == count
+        drawn = np.asarray(Image.open(tmp_path / 'drawn/a.png'))
+        assert drawn[35:].any() == (count == 2)
 
 
 def test_images_of_one_name_get_files_of_their_own():
