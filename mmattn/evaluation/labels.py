@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from mmengine.evaluator import BaseMetric
 
+from mmattn.errors import UserError
 from mmattn.registry import METRICS
 
 IGNORED = 255
@@ -52,12 +53,28 @@ class LabelConfusion(BaseMetric):
                 found = sample['pred_label'].cpu().numpy()
                 labels = sample['gt_label'].cpu().numpy()
                 found = found.repeat(len(labels))  # an image may have several labels
+            highest = max(labels.max(initial=0), found.max(initial=0))
+            if highest >= count:
+                raise UserError(
+                    f'labels and predictions must be less than {count}, the number of '
+                    f'classes of the data set, got {highest}'
+                )
             index = labels.astype(np.int64) * count + found
-            counts = np.bincount(index, minlength=count**2).reshape(count, count)
-            self.results.append((of_pixels, counts))
+            # A whole matrix for each image would have 8 MB with 1,000 classes.
+            if of_pixels:
+                counts = np.bincount(index)
+                pairs = np.flatnonzero(counts)
+                counts = counts[pairs]
+            else:
+                pairs, counts = np.unique(index, return_counts=True)
+            self.results.append((of_pixels, pairs, counts))
 
     def compute_metrics(self, results: list) -> dict:
-        counts = self.confusion = sum(counts for _, counts in results)
+        side = len(self.dataset_meta['classes'])
+        counts = np.zeros(side**2, np.int64)
+        for _, pairs, number in results:
+            counts[pairs] += number
+        counts = self.confusion = counts.reshape(side, side)
         hits, labels, found = counts.diagonal(), counts.sum(1), counts.sum(0)
         if results[0][0]:
             figures = dict(IoU=(hits, labels + found - hits), accuracy=(hits, labels))

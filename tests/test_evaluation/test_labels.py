@@ -1,9 +1,8 @@
 """Figures of classes, counted by hand."""
 
+import pickle
+
 import pytest
-
-pytest.importorskip('mmengine')
-
 import torch
 
 from mmattn.evaluation import LabelConfusion
@@ -36,3 +35,23 @@ def test_images_of_classes_that_share_a_name():
     classes = counted(samples, ['crane', 'crane']).classes
     assert classes['crane (0)'] == dict(precision=100, recall=50)
     assert classes['crane (1)'] == dict(precision=pytest.approx(200 / 3), recall=100)
+
+
+def test_what_is_kept_of_an_image_does_not_grow_with_the_classes():
+    metric = LabelConfusion()
+    metric.dataset_meta = dict(classes=[*map(str, range(1000))])
+    labels = torch.tensor([[[0, 999, 999]]])
+    for sample in (
+        dict(gt_label=torch.tensor([999]), pred_label=torch.tensor([998])),
+        dict(pred_sem_seg=dict(data=labels), gt_sem_seg=dict(data=labels)),
+    ):
+        metric.process({}, [sample])
+    assert all(len(pickle.dumps(result)) < 1000 for result in metric.results)
+    metric.compute_metrics(metric.results)
+    assert metric.confusion.sum() == 4 and metric.confusion[999].sum() == 3
+
+
+def test_predictions_of_other_classes_are_refused():
+    sample = dict(gt_label=torch.tensor([0]), pred_label=torch.tensor([2]))
+    with pytest.raises(ValueError, match='must be less than 2, .* got 2'):
+        counted([sample], ['a', 'b'])
