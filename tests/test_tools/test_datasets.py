@@ -278,6 +278,22 @@ def test_scores_agree_with_mmseg():
     assert result['mIoU'] == pytest.approx(expected['mIoU'], abs=0.01)
 
 
+@pytest.mark.parametrize('layout', toy.MAKERS)
+def test_a_full_size_repeats_its_first_pictures(tmp_path, monkeypatch, layout):
+    monkeypatch.setattr(toy, 'FULL_SIZES', {layout: (70, 3)})
+    args = [layout, '--out', str(tmp_path / 'toy'), '--full-size']
+    toy.main(args)
+    toy.main(args)  # complete
+    suffix = 'JPEG' if layout == 'imagenet' else 'jpg'
+    files = list((tmp_path / 'toy').rglob(f'*.{suffix}'))
+    assert len(files) == 73 and len({file.stat().st_ino for file in files}) == 67
+    if layout == 'coco':
+        path = tmp_path / 'toy/annotations/instances_train2017.json'
+        content = json.loads(path.read_text())
+        ids = {each['id'] for each in content['annotations']}
+        assert len(ids) == len(content['annotations']) > 5 * 70
+
+
 @pytest.mark.parametrize('make', toy.MAKERS.values(), ids=toy.MAKERS)
 def test_toy_depends_on_the_seed_only(tmp_path, make):
     def content(name, seed):
