@@ -27,7 +27,7 @@ SETTINGS = {  # MaskedCaiT has buffers that no checkpoint holds
     'mait_xtiny': dict(depth=2, masking='soft'),
     'masked_cait_xxs24': dict(masking=[1] * 24),
 }
-OUT_INDICES = {'ivit_nano': [0, 2], 'mait_xtiny': [0, 1], 'masked_cait_xxs24': [1]}
+OUT_INDICES = {'ivit_nano': [1, 3], 'mait_xtiny': [0, 2], 'masked_cait_xxs24': [2]}
 
 
 def build(backbone='ivit_nano', **kwargs):
@@ -65,7 +65,7 @@ def test_auto_classes_read_what_was_saved(tmp_path, monkeypatch):
     assert_close(model.backbone.state_dict(), own.state_dict())
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
-    assert isinstance(config, MMAttnConfig) and config.out_indices == [0, 2]
+    assert isinstance(config, MMAttnConfig) and config.out_indices == [1, 3]
     # It asks the hub first, also for a folder.
     api = SimpleNamespace(repo_exists=lambda name: True)
     monkeypatch.setattr(auto_factory, 'hf_api', lambda: api)
@@ -94,13 +94,14 @@ def test_what_a_file_lacks_is_initialized(tmp_path):
 
 def test_levels_are_named():
     model = build(out_indices=None, out_features=['stage2', 'stage4'])
-    assert model.out_indices == [1, 3] and model.channels == [64, 256]
+    assert model.out_indices == [2, 4] and model.channels == [64, 256]
     assert model.out_feature_channels == dict(
-        stage1=32, stage2=64, stage3=160, stage4=256
+        stem=32, stage1=32, stage2=64, stage3=160, stage4=256
     )
+    assert model.config.num_hidden_layers == 4
     output = model(image(), output_hidden_states=True)
     assert [m.shape[1] for m in output.feature_maps] == [64, 256]
-    assert [h.shape[1] for h in output.hidden_states] == [32, 64, 160, 256]
+    assert [h.shape[1] for h in output.hidden_states] == [32, 32, 64, 160, 256]
     assert_close(output.feature_maps, model(image()).feature_maps)
     assert model(image()).hidden_states is None
     with pytest.raises(ValueError, match='IViT: images must have shape'):
@@ -109,6 +110,22 @@ def test_levels_are_named():
     assert last.out_features == ['stage4']
     (maps,) = last(image(), return_dict=False)
     assert_close(maps, last(image()).feature_maps)
+
+
+@pytest.mark.parametrize('backbone', ['ivit_nano', 'mait_xtiny'])
+def test_the_stem_is_the_first_stage(backbone):
+    both = build(backbone, out_indices=None, out_features=['stem', 'stage1'])
+    assert both.out_indices == [0, 1]
+    stem, first = both(image()).feature_maps
+    hidden = both(image(), output_hidden_states=True).hidden_states
+    assert_close(stem, hidden[0])
+    x = both.backbone.stem(image().movedim(1, -1))
+    x = x if torch.is_tensor(x) else x[0][:, 1:].unflatten(1, tuple(x[1]))
+    assert_close(stem, x.movedim(-1, 1))
+    assert_close(first, both.backbone(image())[0])
+    alone = build(backbone, out_indices=[0])
+    assert_close(alone(image()).feature_maps, (stem,))
+    assert alone.channels == [stem.shape[1]]
 
 
 def test_errors():
@@ -127,7 +144,7 @@ def test_activations_are_recomputed():
 
 
 def test_a_segmentor_of_transformers_trains_and_is_saved(tmp_path):
-    backbone = MMAttnConfig(backbone='ivit_nano', out_indices=[0, 1, 2, 3])
+    backbone = MMAttnConfig(backbone='ivit_nano', out_indices=[1, 2, 3, 4])
     config = UperNetConfig(
         backbone_config=backbone,
         hidden_size=16,

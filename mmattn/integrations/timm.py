@@ -16,8 +16,10 @@ these presets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 try:
@@ -199,12 +201,18 @@ def resolve_levels(indices: int | Sequence[int] | None, count: int) -> list[int]
 
 
 def build(
-    cls: type[BaseBackbone], arch: str, in_chans: int = 3, **settings
+    cls: type[BaseBackbone],
+    arch: str,
+    in_chans: int = 3,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **settings,
 ) -> TimmClassifier:
     """Build a classifier from timm's arguments."""
     head = {k: settings.pop(k) for k in CLASSIFIER_ARGUMENTS if k in settings}
-    backbone = cls(arch, in_channels=in_chans, out_indices=-1, **settings)
-    return TimmClassifier(backbone, **head)
+    with nullcontext() if device is None else torch.device(device):
+        backbone = cls(arch, in_channels=in_chans, out_indices=-1, **settings)
+        return TimmClassifier(backbone, **head).to(dtype=dtype)
 
 
 def filter_weights(
@@ -229,7 +237,8 @@ def timm_name(name: str) -> str:
 def num_levels(cls: type[BaseBackbone], arch: str) -> int:
     """Return the number of stages of a pyramid, or of blocks of a plain network."""
     preset = cls.arch_zoo[arch]
-    return len(preset['depths']) if 'depths' in preset else preset['depth']
+    depths = preset.get('depths', (preset.get('depth'),))
+    return len(depths) if len(depths) > 1 else depths[0]
 
 
 def default_cfg(name: str, cls: type[BaseBackbone], arch: str) -> dict:

@@ -3,7 +3,7 @@
 After `import mmattn.integrations.transformers`, transformers knows the model type
 `mmattn`:
 
-    config = MMAttnConfig(backbone='ivit_tiny', out_indices=[0, 1, 2, 3])
+    config = MMAttnConfig(backbone='ivit_tiny', out_indices=[1, 2, 3, 4])
     model = AutoBackbone.from_config(config)
     model.save_pretrained(folder)  # safetensors
     model = MMAttnBackbone.from_pretrained(folder)
@@ -46,12 +46,15 @@ class MMAttnConfig(BackboneConfigMixin, PreTrainedConfig):
         backbone: one of `mmattn.list_models()`.
         num_channels: channels of the images.
         settings: other arguments of the backbone, such as `dict(drop_path_rate=0.1)`.
-        out_indices: levels whose maps are returned; the last one by default.
-        out_features: the same by name, 'stage1' and so on. A plain network has as many
-            stages as blocks.
+        out_indices: places in `stage_names` of the maps that are returned, as in
+            transformers: 0 is the stem and 1 the first stage, which is `out_indices=0`
+            of our own backbones. Defaults to the last stage.
+        out_features: the same by name: 'stem', 'stage1' and so on.
 
     Attributes:
-        hidden_sizes: channels of the levels.
+        num_hidden_layers: number of stages. A plain network has as many as blocks.
+        hidden_sizes: channels of the stages.
+        stage_names: 'stem' and the names of the stages.
     """
 
     model_type = 'mmattn'
@@ -65,13 +68,15 @@ class MMAttnConfig(BackboneConfigMixin, PreTrainedConfig):
     def __post_init__(self, **kwargs):
         with torch.device('meta'):
             self.hidden_sizes = list(self.build(out_indices=-1).level_channels)
-        kwargs.pop('stage_names', None)
-        self.stage_names = [f'stage{i + 1}' for i in range(len(self.hidden_sizes))]
+        self.num_hidden_layers = len(self.hidden_sizes)
+        stages = range(1, self.num_hidden_layers + 1)
+        self.stage_names = ['stem', *(f'stage{i}' for i in stages)]
         self.set_output_features_output_indices(
             out_indices=kwargs.pop('out_indices', None),
             out_features=kwargs.pop('out_features', None),
         )
-        kwargs.pop('hidden_sizes', None)
+        for derived in ('hidden_sizes', 'num_hidden_layers', 'stage_names'):
+            kwargs.pop(derived, None)
         super().__post_init__(**kwargs)
 
     def build(self, out_indices: int | tuple[int, ...]) -> BaseBackbone:
@@ -90,9 +95,9 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
 
     Forward:
         Takes images (B, C, H, W) and returns a `BackboneOutput` with the maps of
-        `out_indices`, after their norms. `hidden_states` are the maps of all levels up
-        to the last of them, without norms. Attention maps are not available:
-        `mmattn.analysis` computes them.
+        `out_features`, those of stages after their norms. `hidden_states` are the maps
+        of the stem and of all stages up to the last of `out_features`, without norms.
+        Attention maps are not available: `mmattn.analysis` computes them.
     """
 
     config: MMAttnConfig
@@ -105,11 +110,21 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
 
     def __init__(self, config: MMAttnConfig):
         super().__init__(config)
-        self.num_features = config.hidden_sizes
-        self.backbone = config.build(tuple(config.out_indices))
+        self.num_features = [config.hidden_sizes[0], *config.hidden_sizes]
+        self.backbone = self._build()
         self._is_empty = next(self.backbone.parameters()).is_meta
         self._new = ()  # in a tuple, a module is no submodule
         self.post_init()
+
+    @property
+    def _levels(self) -> list[int]:
+        """Return our levels of `out_features`, of which -1 is the stem."""
+        return [self.stage_names.index(name) - 1 for name in self.out_features]
+
+    def _build(self) -> BaseBackbone:
+        # A backbone has at least one level, also where only the stem is read.
+        levels = [level for level in self._levels if level >= 0]
+        return self.config.build(tuple(levels or [0]))
 
     def initialize_weights(self):
         super().initialize_weights()
@@ -135,7 +150,7 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
             return
         name = next(name for name, part in self.named_modules() if part is module)
         if not self._new:
-            self._new = (self.config.build(tuple(self.config.out_indices)),)
+            self._new = (self._build(),)
         new = self._new[0].get_submodule(name.removeprefix('backbone').lstrip('.'))
         values = dict(chain(new.named_parameters(), new.named_buffers()))
         with torch.no_grad():
@@ -163,20 +178,19 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         if return_dict is None:
             return_dict = self.config.return_dict
-        hidden_states = None
+        backbone, levels = self.backbone, self._levels
+        if tuple(levels) == backbone.out_indices and not output_hidden_states:
+            output = BackboneOutput(feature_maps=backbone(pixel_values))
+            return output if return_dict else output.to_tuple()
+        check_images(backbone, pixel_values)
+        run = range(-1, levels[-1] + 1) if output_hidden_states else levels
+        maps = dict(zip(run, backbone.forward_levels(pixel_values, run), strict=True))
+        output = BackboneOutput(
+            feature_maps=tuple(backbone.to_output(maps[i], i) for i in levels)
+        )
         if output_hidden_states:
-            maps, hidden_states = self._all_levels(pixel_values)
-        else:
-            maps = self.backbone(pixel_values)
-        output = BackboneOutput(feature_maps=maps, hidden_states=hidden_states)
+            output.hidden_states = tuple(x.movedim(-1, 1) for x in maps.values())
         return output if return_dict else output.to_tuple()
-
-    def _all_levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        backbone = self.backbone
-        check_images(backbone, x)
-        hidden = backbone.forward_levels(x, range(backbone.out_indices[-1] + 1))
-        maps = tuple(backbone.to_output(hidden[i], i) for i in backbone.out_indices)
-        return maps, tuple(x.movedim(-1, 1) for x in hidden)
 
 
 AutoConfig.register(MMAttnConfig.model_type, MMAttnConfig)

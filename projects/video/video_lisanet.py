@@ -204,11 +204,12 @@ class VideoLiSANet(LiSANet):
         patterns = self.arch['patterns'] if patterns is None else patterns
         times = -(-num_frames // FRAME_STRIDE)
         self.stem = ClipEmbed(self.stem, KERNEL_FRAMES, FRAME_STRIDE)
-        for i, stage in enumerate(self.stages):
-            if i > 0:
-                stage.downsample = ClipEmbed(stage.downsample, 1, 1)
+        for stage in [] if self.plain else self.stages[1:]:
+            stage.downsample = ClipEmbed(stage.downsample, 1, 1)
+        stages = [self.blocks] if self.plain else [s.blocks for s in self.stages]
+        for i, blocks in enumerate(stages):
             grid = (times, *grid_of(img_size, self.level_strides[i]))
-            for block in stage.blocks:
+            for block in blocks:
                 if i >= self.arch['conv_stages']:
                     block.attn = self._on_clips(block.attn, mixer, grid, patterns)
                 _replace_depthwise(block)

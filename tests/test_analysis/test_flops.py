@@ -165,14 +165,13 @@ def test_stock_models_count_what_is_published(name):
 def test_parts_by_name():
     complexity = count(LiSANet('isotropic'), (32, 32))
     assert complexity.part('') is complexity
-    block = complexity.part('stages.0.blocks.3')
-    stage = complexity.children['stages'].children['0']
-    assert block is stage.children['blocks'].children['3']
+    block = complexity.part('blocks.3')
+    assert block is complexity.children['blocks'].children['3']
     for part in ('products', 'transforms', 'norms'):
         inside = sum(getattr(c, part) for c in complexity.children.values())
         assert getattr(complexity, part) == inside > 0, part
-    with pytest.raises(ValueError, match="no part '12' of 'stages.0.blocks.12'"):
-        complexity.part('stages.0.blocks.12')
+    with pytest.raises(ValueError, match="no part '12' of 'blocks.12'"):
+        complexity.part('blocks.12')
 
 
 def test_counting_leaves_the_model_as_it_was():

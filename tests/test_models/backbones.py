@@ -69,7 +69,8 @@ def build(cls, **kwargs):
 def all_indices(cls, name=None):
     """Every value that `out_indices` of a shallow preset can have with one index."""
     arch = shallow_arch(cls, name)
-    return range(len(arch['depths']) if 'depths' in arch else arch['depth'])
+    depths = arch.get('depths', (arch.get('depth'),))
+    return range(len(depths) if len(depths) > 1 else depths[0])
 
 
 def image(*shape, dtype=torch.float32):

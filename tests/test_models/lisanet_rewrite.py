@@ -39,7 +39,8 @@ class LiSANetRewrite:
         for stage, depth in enumerate(self.depths):
             x = self.patches(stage, x)
             for i in range(depth):
-                x = self.block(stage, f'stages.{stage}.blocks.{i}', x)
+                place = f'blocks.{i}' if self.plain else f'stages.{stage}.blocks.{i}'
+                x = self.block(stage, place, x)
             maps.append(x)
         return maps
 

@@ -36,8 +36,9 @@ def test_presets(arch):
         model = LiSANet(arch)
     preset = LiSANet.arch_zoo[arch]
     strides = (16,) if arch == 'isotropic' else (4, 8, 16, 32)
-    assert [len(stage.blocks) for stage in model.stages] == list(preset['depths'])
-    for stage, blocks in enumerate(stage.blocks for stage in model.stages):
+    stages = [stage.blocks for stage in getattr(model, 'stages', ())] or [model.blocks]
+    assert [len(blocks) for blocks in stages] == list(preset['depths'])
+    for stage, blocks in enumerate(stages):
         channels, side = preset['embed_dims'][stage], 224 // strides[stage]
         for block in blocks:
             if stage < (2 if arch.startswith('hybrid') else 0):
@@ -58,7 +59,7 @@ def test_tables_decay_unless_they_are_added_to_scores(mixer):
     model = build(PLAIN, mixer=mixer, img_size=64)
     spared = {'stem.pos_embed'}
     if mixer in ('self_attention_rpe', 'self_attention_rpes'):
-        spared |= {f'stages.0.blocks.{i}.attn.table' for i in range(2)}
+        spared |= {f'blocks.{i}.attn.table' for i in range(2)}
     assert undecayed_names(model) == spared
 
 
@@ -89,7 +90,7 @@ def test_grids_of_an_image_size(img_size):
     assert grids == [tuple(out.shape[-2:]) for out in outs]
     plain = build(PLAIN, img_size=img_size)
     grid = plain(torch.randn(1, 3, *sides))[0].shape[-2:]
-    assert plain.stages[0].blocks[0].attn.grid == grid
+    assert plain.blocks[0].attn.grid == grid
 
 
 def test_options_reach_the_attention():
@@ -109,7 +110,7 @@ def test_options_reach_the_attention():
         assert mixer.kernel_resize == 'stretch' and mixer.cache.size == 3
         assert mixer.backend == 'reference'
     assert not mixers(model, nn.GELU) and mixers(build(), nn.GELU)
-    local = build(PLAIN, mixer='local', local_kernel=3).stages[0].blocks[0].attn
+    local = build(PLAIN, mixer='local', local_kernel=3).blocks[0].attn
     assert local.w_a.shape[-2:] == (3, 3)
 
 

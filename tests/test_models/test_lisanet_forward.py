@@ -51,7 +51,8 @@ def rewritten(model, arch, x):
     network = LiSANetRewrite(weights, arch['depths'], arch['conv_stages'])
     maps = network(x)
     if model.out_norms:
-        maps = [network.norm(f'out_norms.{i}', out) for i, out in enumerate(maps)]
+        outs = zip(model.out_indices, maps, strict=True)
+        maps = [network.norm(f'out_norms.{i}', out) for i, out in outs]
     return maps, weights
 
 

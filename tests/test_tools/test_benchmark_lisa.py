@@ -46,7 +46,7 @@ def test_flops_of_the_blocks_are_the_papers(index):
 
 
 def test_lisa_block_is_that_of_the_network():
-    network = LiSANet('isotropic').stages[0].blocks[0]
+    network = LiSANet('isotropic').blocks[0]
     case = by_method(14)['lisa']
     expected = [parameter.shape for parameter in network.parameters()]
     assert [tensor.shape for tensor in case.tensors[1:]] == expected

@@ -124,8 +124,12 @@ class BaseBackbone(Initializable):
         return tuple(map(self.to_output, maps, self.out_indices))
 
     def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
-        """Return the maps (B, H, W, C) of ascending levels, without their out norms."""
-        x, maps = self.stem(x.movedim(1, -1)), []
+        """Return the maps (B, H, W, C) of ascending levels, without their out norms.
+
+        Level -1 is the stem.
+        """
+        x = self.stem(x.movedim(1, -1))
+        maps = [x] if -1 in indices else []
         for level, part in enumerate(self.levels[: indices[-1] + 1]):
             if isinstance(part, Stage):
                 x = part.downsample(x)

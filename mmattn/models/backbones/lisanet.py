@@ -108,8 +108,10 @@ class LiSANet(BaseBackbone):
         kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: settings of
             mixer 'lisa', see `StructureAwareAttention`. At 384 pixels, kernels in the
             domain 'frequency' have the parameters that the paper prints.
-        in_channels, drop_path_rate, out_indices, out_norm, frozen_stages, with_cp,
-            compile, init_cfg: see `BaseBackbone`.
+        out_indices: stages whose maps are returned; None returns all. The levels of the
+            plain network are its blocks, and None returns the last.
+        in_channels, drop_path_rate, out_norm, frozen_stages, with_cp, compile,
+            init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size (the plain network pads right and below to
@@ -184,10 +186,11 @@ class LiSANet(BaseBackbone):
                 f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, or num_heads '
                 f'given, got {embed_dims}'
             )
+        levels = depths[0] if plain else 1  # blocks, or a stage
         super().__init__(
-            embed_dims,
-            [patch_size] if plain else None,
-            out_indices=out_indices,
+            embed_dims * levels,
+            [patch_size] * levels if plain else None,
+            out_indices=-1 if plain and out_indices is None else out_indices,
             in_channels=in_channels,
             with_cp=with_cp,
             compile=compile,
@@ -234,16 +237,20 @@ class LiSANet(BaseBackbone):
         else:
             conv = dict(kernel_size=7, stride=4, padding=3, eps=EPSILON)
             self.stem = PatchEmbed(in_channels, embed_dims[0], **conv)
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        conv = dict(kernel_size=3, stride=2, padding=1, eps=EPSILON)
-        self.stages = nn.ModuleList()
-        for i in range(self.out_indices[-1] + 1):
-            dims = embed_dims[i - 1 : i + 1]
-            downsample = PatchEmbed(*dims, **conv) if i else None
-            blocks = [block(i, next(rates)) for _ in range(depths[i])]
-            self.stages.append(Stage(downsample, blocks))
+        rates, last = drop_path_rates(drop_path_rate, sum(depths)), self.out_indices[-1]
+        if plain:
+            self.blocks = nn.ModuleList(block(0, rate) for rate in rates[: last + 1])
+        else:
+            rates, self.stages = iter(rates), nn.ModuleList()
+            conv = dict(kernel_size=3, stride=2, padding=1, eps=EPSILON)
+            for i in range(last + 1):
+                dims = embed_dims[i - 1 : i + 1]
+                downsample = PatchEmbed(*dims, **conv) if i else None
+                blocks = [block(i, next(rates)) for _ in range(depths[i])]
+                self.stages.append(Stage(downsample, blocks))
         norms = {
-            str(i): nn.LayerNorm(embed_dims[i], eps=EPSILON) for i in self.out_indices
+            str(i): nn.LayerNorm(channels, eps=EPSILON)
+            for i, channels in zip(self.out_indices, self.out_channels, strict=True)
         }
         self.out_norms = nn.ModuleDict(norms if out_norm else {})
         self.apply(init_linear_and_conv)

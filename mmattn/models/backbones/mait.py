@@ -252,15 +252,16 @@ class MaiT(BaseBackbone):
 
     def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
         """Return maps (B, H, W, C), or special tokens (B, S, C) for 'cls_token'."""
-        (x, grid), outs = self.stem(x.movedim(1, -1)), []
-        start = self.stem.num_special
+        x, grid = self.stem(x.movedim(1, -1))
+        tokens = [x] if -1 in indices else []
         for level, block in enumerate(self.blocks[: indices[-1] + 1]):
             x = self.run(block, x, grid)
-            if level in indices and self.out_type == 'featmap':
-                outs.append(x[:, start:].unflatten(1, tuple(grid)))
-            elif level in indices:
-                outs.append(x[:, :start])
-        return outs
+            if level in indices:
+                tokens.append(x)
+        start = self.stem.num_special
+        if self.out_type == 'cls_token':
+            return [x[:, :start] for x in tokens]
+        return [x[:, start:].unflatten(1, tuple(grid)) for x in tokens]
 
     def to_output(self, x: Tensor, level: int) -> Tensor | tuple[Tensor, Tensor]:
         x = super().to_output(x, level)

@@ -3,7 +3,7 @@
 _base_ = ['_base_/video.py', '_base_/k400.py', '_base_/adamw_110e_k400.py']
 data_root = 'data/sthv2'
 model = dict(
-    backbone=dict(arch='isotropic', num_frames=8, out_indices=0, out_norm=True),
+    backbone=dict(arch='isotropic', num_frames=8, out_indices=-1, out_norm=True),
     neck=dict(_delete_=True, type='AveragePool'),
     head=dict(num_classes=174, in_channels=192),
     label_smoothing=0.1,
