@@ -1,6 +1,6 @@
 """Report what is installed, which backends would run, and how to solve problems.
 
-`tools/analysis/collect_env.py` prints what `report` returns. This module requires only
+`mmattn env` prints what `report` returns. This module requires only
 torch: it looks mm packages up by their distributions, and tries to import them last.
 """
 

@@ -87,7 +87,9 @@ def test_gpus_older_than_the_kernels(monkeypatch, caplog, name):
     assert operator.choose(*tensors) in ('torch', 'reference')
     assert all(f'{kernel}: {reason}' in caplog.text for kernel in kernels)
     for kernel in kernels:
-        assert operator.unsupported(*tensors)[kernel] == reason  # collect_env prints it
+        assert (
+            operator.unsupported(*tensors)[kernel] == reason
+        )  # `mmattn env` prints it
         with pytest.raises(ValueError, match=f'{kernel!r} cannot run .* {reason}'):
             operator.choose(*tensors, requested=kernel)
     tesla.major, tesla.minor = 8, 0

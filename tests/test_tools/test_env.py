@@ -1,4 +1,4 @@
-"""collect_env: what it finds, what it says to run, and that it needs torch alone."""
+"""mmattn env: what it finds, what it says to run, and that it needs torch alone."""
 
 import json
 import os
@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmattn.cli import env as collect_env
-from mmattn.cli import environment
+from mmattn.cli import env, environment
 from mmattn.cli.environment import Problem
 
 ROOT = Path(__file__).parents[2]
@@ -224,22 +223,22 @@ def test_the_text_has_all_and_the_status_says_whether(
     landmark = dict(landmark_attention=environment.OPERATORS['landmark_attention'])
     monkeypatch.setattr(environment, 'OPERATORS', landmark)
     install(MAINTAINED | {'torch': '2.15.0'}, distutils=True)
-    assert collect_env.main([]) == 0
+    assert env.main([]) == 0
     out = capsys.readouterr().out
     assert 'onedl-mmdetection 3.5.1 (maintained)' in out
     assert 'landmark_attention cpu float32' in out and 'triton: runs on' in out
     assert out.endswith('Problems: none\n')
 
     install(MAINTAINED | {'torch': '2.9.1'}, distutils=True)
-    assert collect_env.main([]) == 1
+    assert env.main([]) == 1
     assert 'requires torch>=2.10, and 2.9.1 is installed' in capsys.readouterr().out
 
     install(MAINTAINED | {'mmdet': '3.3.0'}, distutils=True, pkg_resources=True)
-    assert collect_env.main([]) == 1
+    assert env.main([]) == 1
     out = capsys.readouterr().out
     assert 'run: pip uninstall -y onedl-mmdetection mmdet && pip install onedl-' in out
 
-    assert collect_env.main(['--json']) == 1
+    assert env.main(['--json']) == 1
     found = json.loads(capsys.readouterr().out)
     assert found['mm packages']['mmdet'] == {
         'maintained': {'onedl-mmdetection': '3.5.1'},
