@@ -157,14 +157,13 @@ class Page:
             )
 
     def look(self, photo: Photo | None, model: str, x: float, y: float, layer: str):
-        """Return what a pixel of the shown picture attends to."""
+        """Return what a pixel of the image attends to."""
         with errors_as_messages():
             if photo is None:
                 raise UserError('drop or choose an image first')
             if x is None or y is None:
                 raise UserError('click on a pixel, or write its x and y')
-            row, column = photo.pixel(x, y)
-            inside = look_inside(self.models[model], photo.pixels, row, column)
+            inside = look_inside(self.models[model], photo.pixels, int(y), int(x))
         names = list(inside.layers)
         layer = layer if layer in names else names[-1]
         choices = gr.update(choices=names, value=layer, visible=True)
@@ -286,7 +285,7 @@ class Page:
             show_progress_on=looked.gallery,
             **HEAVY,
         )
-        looked.clicked.select(_place, outputs=looked.place, **private).success(
+        looked.clicked.select(_place, photo, outputs=looked.place, **private).success(
             **looking
         )
         for number in looked.place:
@@ -302,8 +301,10 @@ class Page:
         compared.stop.click(None, cancels=running)
 
 
-def _place(event: gr.SelectData):
-    return event.index[0], event.index[1]
+def _place(photo: Photo, event: gr.SelectData) -> tuple[int, int]:
+    """Return column and row in the image of a clicked pixel of the shown picture."""
+    row, column = photo.pixel(*event.index)
+    return column, row
 
 
 def _picture(pixels: np.ndarray | None) -> Image.Image | None:
@@ -319,8 +320,9 @@ def _picture(pixels: np.ndarray | None) -> Image.Image | None:
 
 
 def _marked(photo: Photo, x: float, y: float) -> np.ndarray:
-    """Return the picture to click on with a cross at a pixel."""
+    """Return the picture to click on with a cross at a pixel of the image."""
     picture = Image.fromarray(photo.shown())
+    x, y = ((int(place) + 0.5) / photo.factor for place in (x, y))
     arm = max(8, max(picture.size) // 50)
     draw = ImageDraw.Draw(picture)
     for ends in ((x - arm, y, x + arm, y), (x, y - arm, x, y + arm)):

@@ -155,6 +155,8 @@ def test_choose_click_and_compare(site, page):
     page.wait_for_selector('#gallery img')
     wait_for(page, 'legend', 'the clicked one')
     marked = picture(page, 'clicked')
+    x, y = (int(page.get_by_label(label, exact=True).input_value()) for label in 'xy')
+    assert 0 < x < 70 and 0 < y < 50  # pixels of the image, not of the shown picture
     assert ((marked == [255, 0, 0]).all(-1)).any()
     page.get_by_role('tab', name='Compare').click()
     page.click('#compare')

@@ -159,17 +159,17 @@ def test_images_run_in_tiles(site, client):
 def test_attention_of_a_pixel(site, client):
     load(client, site['root'] / 'cells.png', model='segmentation')
     layer, picture, gallery, legend = client.predict(
-        model='segmentation', x=164, y=244, layer=None, api_name='/look'
+        model='segmentation', x=20, y=30, layer=None, api_name='/look'
     )
     assert len(layer['choices']) == 2 and layer['value'] == layer['choices'][-1][0]
     assert len(gallery) > 0 and 'clicked' in legend
     marked = np.asarray(Image.open(picture))
-    assert tuple(marked[244, 164]) == (255, 0, 0)
+    assert tuple(marked[244, 164]) == (255, 0, 0)  # each pixel is shown as 8 x 8
     first = layer['choices'][0][0]
     others, _ = client.predict(layer=first, api_name='/show')
     assert others[0]['caption'].startswith('head 1: ')
     with pytest.raises(AppError, match='is outside the 60x80 image'):
-        client.predict(model='segmentation', x=20, y=-99, layer=None, api_name='/look')
+        client.predict(model='segmentation', x=80, y=3, layer=None, api_name='/look')
 
 
 def test_two_models_side_by_side(site, client):
