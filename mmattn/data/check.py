@@ -24,7 +24,7 @@ from mmattn.errors import UserError
 
 from ..analysis.flops import build
 from ..cli.terminal import add_config, config_of, print_table
-from ..engine.config_check import check_arguments, check_scopes
+from ..engine.config_check import check_arguments, check_scopes, check_topk
 from ..engine.data.build import build_dataset
 from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from ..engine.data.checks import Summary, check_leaf, ignored_labels
@@ -70,6 +70,8 @@ def build_checked(cfg: Config) -> nn.Module:
     check_arguments(cfg.model)
     model = build(cfg)
     check_maps(cfg.model, model)
+    for key in ('val_evaluator', 'test_evaluator'):
+        check_topk(cfg.get(key), model, key)
     return model
 
 

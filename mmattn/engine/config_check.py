@@ -6,7 +6,9 @@ from importlib.util import find_spec
 from inspect import signature
 
 from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.model import is_model_wrapper
 from mmengine.registry import MODELS
+from torch import nn
 
 from mmattn.errors import UserError
 
@@ -75,6 +77,31 @@ def check_save_best(save_best, evaluator):
         'and with classwise=True that is the one of a class: set it to the metric '
         f'that you want, such as coco/{metric}_mAP'
     )
+
+
+def check_topk(evaluator, model: nn.Module, key: str):
+    """Raise an error if an accuracy takes more classes than the classifier has.
+
+    Args:
+        evaluator: `val_evaluator` or `test_evaluator` of a config.
+        model: what is evaluated.
+        key: key of the evaluator in the config.
+
+    Raises:
+        ValueError: the message says what to set.
+    """
+    model = model.module if is_model_wrapper(model) else model
+    num_classes = getattr(getattr(model, 'head', None), 'num_classes', None)
+    for metric in evaluator if isinstance(evaluator, list | tuple) else [evaluator]:
+        if not isinstance(metric, Mapping) or not isinstance(num_classes, int):
+            continue
+        topk = metric.get('topk', 1)
+        most = topk if isinstance(topk, int) else max(topk)
+        if 'Accuracy' in str(metric.get('type')) and most > num_classes:
+            raise UserError(
+                f'{key}.topk is {topk}, but model.head.num_classes is {num_classes}: '
+                f'set topk=(1,) in {key}'
+            )
 
 
 def check_arguments(cfg: Mapping):

@@ -16,7 +16,12 @@ from ..files.atomic import atomic_backend_args
 from ..weights.load import load_checkpoint, partial_loads
 from ..weights.read import trusted_checkpoints
 from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
-from .config_check import check_arguments, check_save_best, check_scopes
+from .config_check import (
+    check_arguments,
+    check_save_best,
+    check_scopes,
+    check_topk,
+)
 from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, check_batches, positioned
 from .distributed import match_gradient_strides
@@ -153,11 +158,13 @@ class Runner(MMEngineRunner):
         """Train as mmengine does, while no other training runs in the work dir.
 
         Raises:
-            ValueError: another one runs, and the message names its process; or the best
-                checkpoint would be chosen by the metric of a class.
+            ValueError: another one runs, and the message names its process; the best
+                checkpoint would be chosen by the metric of a class; or an accuracy
+                takes more classes than there are.
         """
         for hook in self.hooks:
             check_save_best(getattr(hook, 'save_best', None), self._val_evaluator)
+        check_topk(self._val_evaluator, self.model, 'val_evaluator')
         try:
             with locked_work_dir(self.work_dir):
                 super().dump_config()
@@ -167,10 +174,12 @@ class Runner(MMEngineRunner):
             self._progress_hook.close()
 
     def val(self) -> dict:
+        check_topk(self._val_evaluator, self.model, 'val_evaluator')
         self._load_exactly = True
         return super().val()
 
     def test(self) -> dict:
+        check_topk(self._test_evaluator, self.model, 'test_evaluator')
         self._load_exactly = True
         return super().test()
 

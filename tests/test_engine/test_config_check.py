@@ -1,11 +1,13 @@
 """A wrong name or number in a model's config is named before training."""
 
+from types import SimpleNamespace
+
 import pytest
 from mmengine.registry import MODELS, Registry
 from tiny_run import make_runner
 from torch import nn
 
-from mmattn.engine.config_check import check_save_best, check_scopes
+from mmattn.engine.config_check import check_save_best, check_scopes, check_topk
 from mmattn.models import IViT
 from mmattn.registry import HOOKS
 from mmattn.registry import MODELS as OURS
@@ -106,3 +108,29 @@ def test_a_run_refuses_auto_before_it_reads_data(tmp_path):
     )
     with pytest.raises(ValueError, match="'auto'"):
         runner.train()
+
+
+@pytest.mark.parametrize('topk', [(1, 5), 5, (1, 3), 1])
+def test_an_accuracy_of_more_classes_than_there_are_is_refused(topk):
+    model, metric = nn.Module(), dict(type='Accuracy', topk=topk)
+    model.head = SimpleNamespace(num_classes=3)
+    wrapped = nn.parallel.DataParallel(model)
+    retrieval = dict(type='RetrievalRecall', topk=5)
+    for evaluator in (metric, [retrieval, metric]):
+        if topk in (1, (1, 3)):
+            check_topk(evaluator, wrapped, 'val_evaluator')
+            continue
+        with pytest.raises(ValueError, match=r'val_evaluator.topk is .*5.* is 3: set'):
+            check_topk(evaluator, wrapped, 'val_evaluator')
+
+
+@pytest.mark.parametrize('mode', ['train', 'val', 'test'])
+def test_a_run_refuses_it_before_it_reads_data(tmp_path, mode):
+    metric = dict(type='mmpretrain.Accuracy', topk=(1, 5))
+    never = dict(dataset=dict(type='NeverRead'), batch_size=1)
+    evaluators = dict(val_evaluator=metric, test_evaluator=metric)
+    loaders = dict(train_dataloader=never, val_dataloader=never, test_dataloader=never)
+    runner = make_runner(tmp_path, val=True, test=True, **evaluators, **loaders)
+    runner.model.head.num_classes = 3
+    with pytest.raises(ValueError, match='topk is'):
+        getattr(runner, mode)()
