@@ -270,3 +270,9 @@ def test_without_timm_the_error_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, 'mmattn.integrations.timm')
     with pytest.raises(ImportError, match='requires timm.*pip install "timm>='):
         import_module('mmattn.integrations.timm')
+
+
+def test_a_model_is_built_on_a_device_and_in_a_dtype():
+    model = timm.create_model('mmattn_ivit_nano', device='meta', dtype=torch.bfloat16)
+    built = {(x.device.type, x.dtype) for x in model.parameters()}
+    assert built == {('meta', torch.bfloat16)}

@@ -3,12 +3,14 @@
 import io
 import struct
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from mmattn.web import photos
+from mmattn.web.page import _place
 from mmattn.web.photos import Photo, images_in, read_photo
 
 
@@ -86,6 +88,7 @@ def test_places_in_pictures_that_are_shown_in_another_size():
     np.testing.assert_array_equal(small.shown()[::160, ::160], pixels)
     for x, y in ((0, 0), (159, 0), (160, 159), (639, 479)):
         np.testing.assert_array_equal(pixels[small.pixel(x, y)], small.shown()[y, x])
+    assert _place(small, SimpleNamespace(index=[400, 200])) == (2, 1)
 
 
 def test_images_of_a_folder(tmp_path):
