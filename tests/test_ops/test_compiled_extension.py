@@ -27,7 +27,8 @@ every_dtype = pytest.mark.parametrize('dtype', [torch.float32, torch.float16], i
 ON_ANOTHER_INSTRUCTION_SET = """
 import sys
 import torch
-from mmattn.ops import extension, fused_ms_deform_attn
+from mmattn.ops import fused_ms_deform_attn
+from mmattn.ops.common import extension
 
 library, inputs, outputs = sys.argv[1:]
 if extension.UNAVAILABLE:
@@ -46,6 +47,15 @@ torch.save([out.detach(), *torch.autograd.grad(out.square().sum(), tensors)], ou
 def built(monkeypatch):
     compiled_extension.load_extension()
     monkeypatch.setattr(extension, 'UNAVAILABLE', None)
+
+
+def test_what_make_compiles_is_used():
+    library = compiled_extension.ROOT / 'mmattn/ops/_extension.so'
+    log = compiled_extension.ROOT / 'build/operators.log'
+    if library.exists():
+        assert extension.UNAVAILABLE is None
+    else:
+        assert not log.exists(), f'nothing was compiled:\n{log.read_text()[-2000:]}'
 
 
 def test_reason_says_how_to_build(tmp_path, monkeypatch):
@@ -223,7 +233,8 @@ def built_cuda():
 @compiled_extension.needs('nvcc')
 def test_library_loads_and_has_cuda_kernels(built_cuda):
     program = (
-        'import sys; from pathlib import Path; from mmattn.ops import extension\n'
+        'import sys\nfrom pathlib import Path\n'
+        'from mmattn.ops.common import extension\n'
         'assert extension.load(Path(sys.argv[1])) is None\n'
         'print(extension.reason_without_cuda())'
     )

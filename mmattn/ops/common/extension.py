@@ -40,5 +40,5 @@ def reason_without_cuda() -> str | None:
     return f'the compiled extension has no CUDA kernels ({HOW_TO_BUILD} where nvcc is)'
 
 
-UNAVAILABLE = load_built(Path(__file__).parents[1])
+UNAVAILABLE = load_built(Path(__file__).parents[1])  # where setup.py puts it
 CUDA_UNAVAILABLE = UNAVAILABLE or reason_without_cuda()
