@@ -46,7 +46,8 @@ def _pieces(
     q: Tensor, k: Tensor, positions: Tensor, *, grid: Sequence[int], align_corners: bool
 ) -> Iterator[Piece]:
     (B, N, M, _), G = q.shape, positions.shape[1]
-    of_all = query_positions(grid, align_corners, dtype=torch.float64, device=q.device)
+    dtype = compute_dtype(q.dtype)
+    of_all = query_positions(grid, align_corners, dtype=dtype, device=q.device)
     elements = _elements(q, k, positions)
     for images, groups, queries in pieces.split(B, G, N, elements=elements):
         heads = slice(groups.start * M // G, groups.stop * M // G)
@@ -64,4 +65,4 @@ def _elements(q: Tensor, k: Tensor, positions: Tensor) -> int:
 
 
 def _attend(queries, q, k, v, positions, table):
-    return attend(q, k, v, sampled_bias(table, positions, queries.to(q.dtype)))
+    return attend(q, k, v, sampled_bias(table, positions, queries))

@@ -224,31 +224,39 @@ def _spectral_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
 
 def _periodic_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
     """Return the matrix that samples `old` periodic values at `new` places."""
-    places = torch.arange(new, device=like.device, dtype=torch.float64) * old / new
-    return _cubic_matrix(places, old, lambda index: index.remainder(old), like=like)
+    places = torch.arange(new, device=like.device) * old
+    return _cubic_matrix(places, new, old, lambda i: i.remainder(old), like=like)
 
 
 def _bounded_matrix(old: int, new: int, *, like: Tensor) -> Tensor:
     """Return the matrix that samples `old` values at `new` places, end to end."""
-    places = torch.arange(new, device=like.device, dtype=torch.float64)
-    places = places * (old - 1) / max(1, new - 1)
-    return _cubic_matrix(places, old, lambda index: index.clamp(0, old - 1), like=like)
+    places, steps = torch.arange(new, device=like.device) * (old - 1), max(1, new - 1)
+    return _cubic_matrix(places, steps, old, lambda i: i.clamp(0, old - 1), like=like)
 
 
 def _cubic_matrix(
-    places: Tensor, old: int, entry: Callable[[Tensor], Tensor], *, like: Tensor
+    places: Tensor,
+    steps: int,
+    old: int,
+    entry: Callable[[Tensor], Tensor],
+    *,
+    like: Tensor,
 ) -> Tensor:
     """Return the matrix (len(places), old) that samples `old` values at places.
 
-    `entry` maps places beyond the ends to values. The weights are those of
+    Places are integers, in units of 1 / `steps`, so that float32 loses no digit of
+    large ones. `entry` maps places beyond the ends to values. The weights are those of
     `F.interpolate(mode='bicubic')`.
     """
+    # A tensor, since the ONNX exporter supports no symbolic divisor.
+    steps = torch.full((), steps, device=like.device)
+    near = places.div(steps, rounding_mode='floor')
+    fraction = (places - near * steps).to(like.dtype) / steps
     taps = torch.arange(-1, 3, device=like.device)
-    near = places.floor()[:, None] + taps  # (len(places), 4)
-    distance = (places[:, None] - near).abs()
+    distance = (fraction[:, None] - taps).abs()  # (len(places), 4)
     inner = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
     outer = CUBIC * (((distance - 5) * distance + 8) * distance - 4)
     weight = torch.where(distance <= 1, inner, outer)
     index = torch.arange(old, device=like.device)
-    is_entry = entry(near.long())[..., None] == index
-    return (weight[..., None] * is_entry).sum(1).to(like.dtype)
+    is_entry = entry(near[:, None] + taps)[..., None] == index
+    return (weight[..., None] * is_entry).sum(1)
