@@ -5,12 +5,16 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def no_signal_handlers():
-    """A runner that is never trained keeps its handlers; no test inherits them."""
-    numbers = signal.SIGINT, signal.SIGTERM
-    handlers = [signal.getsignal(number) for number in numbers]
+def plain_signal_handlers():
+    """A test finds the handlers of a plain process, and no later one those it leaves.
+
+    Python installs none where the shell ignores SIGINT, as it does for a job in the
+    background of a script.
+    """
+    plain = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    found = {number: signal.signal(number, plain[number]) for number in plain}
     yield
-    for number, handler in zip(numbers, handlers, strict=True):
+    for number, handler in found.items():
         signal.signal(number, handler)
 
 
