@@ -12,7 +12,11 @@ Python's.
 """
 
 import os
+import shlex
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import setup
@@ -55,6 +59,19 @@ class wheel_of_any_python(bdist_wheel):
         return 'py3', 'none', super().get_tag()[2]
 
 
+def link_error(library: str, folders: list[str]) -> str:
+    """Return the first line of the linker that does not find a library, or ''."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = shlex.split(os.environ.get('CXX', 'c++'))
+        command += ['-shared', '-x', 'c++', os.devnull, '-o', f'{folder}/empty.so']
+        command += [*(f'-L{path}' for path in folders), f'-l{library}']
+        try:
+            done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        except OSError as error:  # there is no such compiler
+            return str(error)
+    return done.stderr.partition('\n')[0] if done.returncode else ''
+
+
 def compiled_operators(wanted: str) -> dict:
     """Arguments of `setup` that build the extension, none if it is not wanted."""
     if wanted in ('', '0'):
@@ -82,13 +99,24 @@ def compiled_operators(wanted: str) -> dict:
             f'got PyTorch {torch.__version__}, CUDA_HOME={cpp_extension.CUDA_HOME}'
         )
     with_cuda = has_cuda and wanted != 'cpu'
+    if with_cuda and (
+        error := link_error('cudart', cpp_extension.library_paths('cuda'))
+    ):
+        # Before the minutes that the compilation takes.
+        reason = f'the linker does not find libcudart ({error}): set LIBRARY_PATH'
+        if wanted == 'cuda':
+            raise SystemExit(f'{BUILD_VARIABLE}=cuda: {reason}')
+        print(f'{BUILD_VARIABLE}=1 builds no CUDA kernels: {reason}', file=sys.stderr)
+        with_cuda = False
     make, flags, sources = cpp_extension.CppExtension, {}, sorted(CSRC.glob('*.cpp'))
     common = [f'-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}']
     # Nobody reads errors of math; to keep them GCC computes numbers one by one.
     flags['cxx'] = ['-O3', '-fno-math-errno', '-fno-trapping-math', *common]
     flags['cxx'] += ['-include', str(ROOT / CSRC / 'old_glibc.h')]
-    # GCC's own headers of AVX-512 read what they call undefined.
-    flags['cxx'].append('-Wno-maybe-uninitialized')
+    # GCC's own headers of AVX-512 read what they call undefined. Clang knows no such
+    # warning, and merges products and sums of different statements only on request.
+    flags['cxx'] += ['-Wno-unknown-warning-option', '-Wno-maybe-uninitialized']
+    flags['cxx'].append('-ffp-contract=fast')
     if with_cuda:
         make = cpp_extension.CUDAExtension
         flags['nvcc'] = ['-O3', '-DUSE_CUDA', *common]
@@ -100,7 +128,7 @@ def compiled_operators(wanted: str) -> dict:
         [str(path) for path in sources],
         depends=[str(path) for path in sorted(CSRC.iterdir())],
         extra_compile_args=flags,
-        extra_link_args=['-Wl,--strip-debug'],
+        extra_link_args=['-Wl,-S'],  # without debug information; Apple's linker, too
         py_limited_api=True,
     )
     build = cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)

@@ -223,8 +223,8 @@ class Head {
         Ints index = __builtin_convertvector(points, Ints);
         index = index < kLanes - 1 ? index : kLanes - 1 - Ints{};
         const Floats share = points - __builtin_convertvector(index, Floats);
-        const Floats low = __builtin_shuffle(a, index);
-        bias = low + share * (__builtin_shuffle(b, index) - low);
+        const Floats low = permute(a, index);
+        bias = low + share * (permute(b, index) - low);
       }
     }
     store(to, bias);

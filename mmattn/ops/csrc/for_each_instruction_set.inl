@@ -12,6 +12,7 @@
 #include <immintrin.h>
 #endif
 
+#include "instruction_sets.h"
 #include "storage.h"
 
 #define VECTOR_BYTES 16
@@ -22,23 +23,21 @@ namespace mmattn::baseline {
 #undef VECTOR_BYTES
 
 #ifdef __x86_64__
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+MMATTN_BEGIN_TARGET("avx2,fma,f16c")
 #define VECTOR_BYTES 32
 namespace mmattn::avx2 {
 #include "vectors.inl"
 #include MMATTN_KERNELS
 }  // namespace mmattn::avx2
 #undef VECTOR_BYTES
-#pragma GCC pop_options
+MMATTN_END_TARGET
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+MMATTN_BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #define VECTOR_BYTES 64
 namespace mmattn::avx512 {
 #include "vectors.inl"
 #include MMATTN_KERNELS
 }  // namespace mmattn::avx512
 #undef VECTOR_BYTES
-#pragma GCC pop_options
+MMATTN_END_TARGET
 #endif

@@ -14,8 +14,8 @@ InstructionSet choose_set() {
   const auto is = [&](const char* name) {
     return wanted != nullptr && std::strcmp(wanted, name) == 0;
   };
-  const bool has_avx2 = __builtin_cpu_supports("avx2") &&
-      __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  // Processors with AVX2 have F16C, which old Clangs do not ask for.
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl");

@@ -21,3 +21,16 @@ InstructionSet instruction_set();
 #else
 #define MMATTN_DISPATCH(function) (baseline::function)
 #endif
+
+// Compile what stands between them for an instruction set.
+#define MMATTN_PRAGMA(...) _Pragma(#__VA_ARGS__)
+#ifdef __clang__
+#define MMATTN_BEGIN_TARGET(set) \
+  MMATTN_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
+#define MMATTN_END_TARGET MMATTN_PRAGMA(clang attribute pop)
+#else
+#define MMATTN_BEGIN_TARGET(set)  \
+  MMATTN_PRAGMA(GCC push_options) \
+  MMATTN_PRAGMA(GCC target(set))
+#define MMATTN_END_TARGET MMATTN_PRAGMA(GCC pop_options)
+#endif

@@ -8,9 +8,12 @@
 #include <new>
 #include <type_traits>
 
-#pragma GCC target("avx2,fma,f16c")
+#include "instruction_sets.h"
+
+MMATTN_BEGIN_TARGET("avx2,fma,f16c")
 #define VECTOR_BYTES 32
 #include "ms_deform_attn_cpu_kernels.inl"
+MMATTN_END_TARGET
 
 namespace mmattn {
 

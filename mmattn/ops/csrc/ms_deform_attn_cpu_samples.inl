@@ -31,7 +31,7 @@ MMATTN_INLINE Vector<A> load_vector(const T* from) {
   Vector<A> x;
   if constexpr (std::is_same_v<A, T>) {
     std::memcpy(&x, from, sizeof(x));
-#ifdef __F16C__
+#if VECTOR_BYTES == 32
   } else if constexpr (std::is_same_v<T, Half> && kLanes<A> == 8) {
     const __m256 wide =
         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));

@@ -135,23 +135,7 @@ MMATTN_INLINE void write_row(const float* from, int64_t count, T* to) {
   }
 }
 
-#if VECTOR_BYTES == 16
-constexpr Ints kLow = {0, 1, 4, 5}, kHigh = {2, 3, 6, 7};
-constexpr Ints kEven = {0, 2, 4, 6}, kOdd = {1, 3, 5, 7};
-#elif VECTOR_BYTES == 32
-constexpr Ints kLow = {0, 1, 8, 9, 4, 5, 12, 13};
-constexpr Ints kHigh = {2, 3, 10, 11, 6, 7, 14, 15};
-constexpr Ints kEven = {0, 2, 8, 10, 4, 6, 12, 14};
-constexpr Ints kOdd = {1, 3, 9, 11, 5, 7, 13, 15};
-#else
-constexpr Ints kLow = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
-constexpr Ints kHigh = {2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31};
-constexpr Ints kEven = {0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30};
-constexpr Ints kOdd = {1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31};
-#endif
-
 typedef float Four __attribute__((vector_size(16)));
-typedef int32_t FourInts __attribute__((vector_size(16)));
 
 // Combines the quarters of a vector, lane by lane, by + or by the larger.
 template <bool kSum>
@@ -171,11 +155,34 @@ MMATTN_INLINE Four fold(Floats x) {
 #endif
 }
 
+// Takes two lanes of each quarter of a, then those of b.
+template <int kI, int kJ>
+MMATTN_INLINE Floats pairs(Floats a, Floats b) {
+#if VECTOR_BYTES == 64
+  return _mm512_shuffle_ps(a, b, _MM_SHUFFLE(kJ, kI, kJ, kI));
+#elif VECTOR_BYTES == 32
+  return _mm256_shuffle_ps(a, b, _MM_SHUFFLE(kJ, kI, kJ, kI));
+#else
+  return Floats{a[kI], a[kJ], b[kI], b[kJ]};
+#endif
+}
+
+// Returns lane index[i] of x as lane i; indices are at least 0 and below kLanes.
+MMATTN_INLINE Floats permute(Floats x, Ints index) {
+#if VECTOR_BYTES == 64
+  return _mm512_permutexvar_ps((__m512i)index, x);
+#elif VECTOR_BYTES == 32
+  return _mm256_permutevar8x32_ps(x, (__m256i)index);
+#else
+  return Floats{x[index[0]], x[index[1]], x[index[2]], x[index[3]]};
+#endif
+}
+
 // Returns the sum of the lanes of each of four vectors.
 MMATTN_INLINE Four sum_lanes(Floats a, Floats b, Floats c, Floats d) {
-  const Floats ab = __builtin_shuffle(a, b, kLow) + __builtin_shuffle(a, b, kHigh);
-  const Floats cd = __builtin_shuffle(c, d, kLow) + __builtin_shuffle(c, d, kHigh);
-  return fold<true>(__builtin_shuffle(ab, cd, kEven) + __builtin_shuffle(ab, cd, kOdd));
+  const Floats ab = pairs<0, 1>(a, b) + pairs<2, 3>(a, b);
+  const Floats cd = pairs<0, 1>(c, d) + pairs<2, 3>(c, d);
+  return fold<true>(pairs<0, 2>(ab, cd) + pairs<1, 3>(ab, cd));
 }
 
 // Puts quarters side by side; narrower sets ignore the last ones.
@@ -192,14 +199,14 @@ MMATTN_INLINE Floats join(Four a, Four b, Four c, Four d) {
 
 MMATTN_INLINE float sum_lanes(Floats x) {
   Four y = fold<true>(x);
-  y += __builtin_shuffle(y, FourInts{2, 3, 0, 1});
+  y += Four{y[2], y[3], y[0], y[1]};
   return y[0] + y[1];
 }
 
 // Returns the largest lane, of lanes that are not NaN.
 MMATTN_INLINE float max_lanes(Floats x) {
   Four y = fold<false>(x);
-  const Four other = __builtin_shuffle(y, FourInts{2, 3, 0, 1});
+  const Four other = {y[2], y[3], y[0], y[1]};
   y = y > other ? y : other;
   return y[0] > y[1] ? y[0] : y[1];
 }
