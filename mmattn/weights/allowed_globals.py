@@ -27,6 +27,7 @@ from mmengine.config import ConfigDict
 from mmengine.logging.history_buffer import HistoryBuffer
 
 PLAIN_KINDS = 'biufcSU'
+LONGEST_DTYPE = 20  # characters; numpy reads a list of fields in longer texts
 STATISTICS = ('min', 'max', 'mean', 'current')
 ATOMS = frozenset(
     (type(None), bool, int, float, complex, str, bytes, bytearray)
@@ -66,6 +67,8 @@ class _DType(_Recorded):
 
     def build(self, built):
         if not self.arguments or type(self.arguments[0]) is not str:
+            raise self.refusal()
+        if len(self.arguments[0]) > LONGEST_DTYPE:
             raise self.refusal()
         dtype = np.dtype(self.arguments[0])
         if dtype.kind not in PLAIN_KINDS or dtype.itemsize == 0:
@@ -119,6 +122,8 @@ class _History(_Recorded):
             any(type(array) is not _Array for array in arrays)
             or type(length) is not int
         ):
+            raise self.refusal()
+        if any(id(array) in built for array in arrays):  # it would copy them again
             raise self.refusal()
         log, count = (as_data(array, built) for array in arrays)
         is_plain = all(

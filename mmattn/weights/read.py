@@ -12,9 +12,7 @@ import io
 import logging
 import pickle
 import re
-import struct
 import sys
-import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -37,21 +35,6 @@ from .unpickler import load_data
 SAFE_TORCH = (2, 10)
 WANTED = re.compile(
     r'GLOBAL (\S+)|unrecognized function (.+)|but got <class \'(\S+)\'>'
-)
-# A damaged pickle can fail in any step.
-UNREADABLE = (
-    pickle.UnpicklingError,
-    struct.error,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
 )
 QUOTED = 200  # characters of a file, at most, in a message
 _TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
@@ -129,7 +112,9 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
         )
     try:
         return load_data(file, map_location)
-    except UNREADABLE as error:
+    except Exception as error:  # a damaged file can fail in any step
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
         if not _TRUSTED.get():
             raise _explained(error, source) from None
     print_log(f'{source} is trusted and may run code', 'current', logging.WARNING)

@@ -140,12 +140,31 @@ def nested(depth):
 
 
 LISTS = doubled(list, 25)
+COLLIDING = [i * (2**61 - 1) + 1 for i in range(20_000)]  # all have the hash 1
+PAIRS = [[number, 0] for number in range(20_000)]
+TEXT, TUPLE = 'text' * 50_000, tuple(range(10_000))
+STATE, DATA = {f'{number}': 0 for number in range(20_000)}, bytes(200_000)
+ONES = np.ones(9)
 BOMBS = {
     'tuples': doubled(tuple, 25),
     'keys': {doubled(tuple, 25): 1},
     'nested-tuples': nested(101),
     'quoted-arguments': Calls(np.dtype, LISTS),
     'quoted-state': Calls(np.dtype, ('f8', 1), state=LISTS),
+    'colliding-keys': dict.fromkeys(COLLIDING),
+    'colliding-items': Calls(set, COLLIDING),
+    'colliding-pairs': Calls(OrderedDict, [[key, 0] for key in COLLIDING]),
+    'colliding-tuples': dict.fromkeys((number, 1) for number in range(2000)),
+    'colliding-results': {Calls(complex, number, 1): 0 for number in range(4000)},
+    'copied-lists': [Calls(OrderedDict, PAIRS) for _ in range(600)],
+    'copied-tuples': [Calls(torch.Size, TUPLE) for _ in range(1200)],
+    'copied-texts': [Calls(encode, TEXT, 'latin1') for _ in range(60)],
+    'copied-states': [Calls(Namespace, state=STATE) for _ in range(600)],
+    'copied-arrays': [array(DOUBLE, (25_000,), DATA) for _ in range(60)],
+    'copied-histories': [history(ONES, ONES) for _ in range(2)],
+    'fields-of-a-dtype': Calls(np.dtype, 'f8,' * 9),
+    'size-of-a-tensor': Calls(torch.FloatTensor, 1 << 33),
+    'size-by-retyping': Calls(RETYPE, bytearray, bytearray, (1 << 33,), {}),
 }
 
 
@@ -171,9 +190,22 @@ def test_shared_lists_of_a_config_are_read_once(tmp_path):
 
 
 FINE = pickle.dumps(dict(part=1), 2)
-SHARED = pickle.dumps(doubled(tuple, 18), 2)
+SHARED = pickle.dumps(doubled(tuple, 25), 2)
+GROWN = b'ccollections\nCounter\nq\xff]q\xfe\x85R0h\xfeK\1a.'
 RECORDS = {
-    'no-function': ({'data.pkl': SHARED[:-1] + b')R.'}, {}, 'without a name'),
+    'other-case': ({'DATA.PKL': SHARED, 'data/0': b''}, {}, 'parts'),
+    'two-cases': ({'data.pkl': FINE, 'Data.pkl': FINE}, {}, '2 records data.pkl'),
+    'grown-list': ({'data.pkl': pickle.dumps(LISTS, 2)[:-1] + GROWN}, {}, 'changes'),
+    'arguments-in-a-dict': (
+        {'data.pkl': b'c__builtin__\nbytearray\n}\x8a\x05\0\0\0\0\1NsR.'},
+        {},
+        'without a tuple',
+    ),
+    'no-function': (
+        {'data.pkl': pickle.dumps(doubled(tuple, 18), 2)[:-1] + b')R.'},
+        {},
+        'without a name',
+    ),
     'long-name': ({'data.pkl': b'c' + b'm' * 9999 + b'\nx\n.'}, {}, 'a global of'),
     'compressed': (
         {'data.pkl': FINE, 'data/0': bytes(1 << 24)},
@@ -205,6 +237,39 @@ def write_zip(path, records, compression=zipfile.ZIP_STORED, copies=0):
         for name, content in records.items():
             archive.writestr(f'archive/{name}', content)
         archive.filelist += [copy.copy(archive.filelist[1]) for _ in range(copies)]
+
+
+def test_two_directories_are_refused(tmp_path):
+    """Python reads the one before the end record, PyTorch the one that it names."""
+    files = []
+    for content in (SHARED, FINE.ljust(len(SHARED))):
+        write_zip(tmp_path / 'bomb.pth', {'data.pkl': content, 'version': b'3\n'})
+        with zipfile.ZipFile(tmp_path / 'bomb.pth') as archive:
+            files.append((tmp_path / 'bomb.pth').read_bytes())
+            start = archive.start_dir
+    joined = bytearray(files[0][:-22] + files[1])
+    joined[-6:-2] = start.to_bytes(4, 'little')
+    (tmp_path / 'bomb.pth').write_bytes(joined)
+    with zipfile.ZipFile(tmp_path / 'bomb.pth') as archive:
+        assert archive.read('archive/data.pkl').startswith(FINE)
+    refused_at_once(tmp_path / 'bomb.pth', 'directory is not where')
+
+
+@pytest.mark.parametrize(
+    'tensor',
+    [
+        torch.eye(2).to_sparse(),
+        torch.eye(2, device='meta'),
+        torch.quantize_per_tensor(torch.eye(2), 0.1, 0, torch.qint8),
+        torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+    ],
+    ids=['sparse', 'meta', 'quantized', 'nested'],
+)
+@pytest.mark.filterwarnings('ignore')
+def test_other_tensors_than_dense_ones_are_refused(tmp_path, tensor):
+    torch.save(dict(w=tensor), tmp_path / 'other.pth')
+    with pytest.raises(ValueError, match='other.pth is not.*makes no dense tensor'):
+        read_checkpoint(tmp_path / 'other.pth')
 
 
 def test_lengths_beyond_the_end_are_not_believed(tmp_path):
