@@ -78,9 +78,9 @@ def test_each_file_gets_its_verdict(files, capsys):
         ('net', 'no record: loaded; astronaut: ', '; chelsea: '),
         ('detector', 'no record: loaded; astronaut: ', 'nucleus'),
         ('encoder', 'no record: loaded; a backbone', ''),
-        ('hash', 'failed', 'begins with 00ff'),
-        ('cut', 'failed', 'not a readable checkpoint'),
-        ('page', 'failed', 'not a readable checkpoint'),
+        ('hash', 'failed', 'expected 00ff'),
+        ('cut', 'failed', 'is no checkpoint, or cut off'),
+        ('page', 'failed', 'is a web page'),
         ('deeper', 'failed', 'does not match the model exactly'),
         ('deeper-encoder', 'failed', 'does not fit: '),
         ('gone', 'failed', '404'),
@@ -114,6 +114,9 @@ def test_predictions_are_compared_with_the_record(files, capsys, name, place, sh
 def test_a_file_is_got_once_and_described(files, capsys):
     known, folder = files
     command.main(['list'])
+    listed = capsys.readouterr().out
+    assert listed.count('unverified') == len(known) - 1 and '4 digits' in listed
+    command.main(['list'])
     command.main(['info', 'net'])
     before = capsys.readouterr().out
     assert (
@@ -129,7 +132,7 @@ def test_a_file_is_got_once_and_described(files, capsys):
     command.main(['info', 'net'])
     after = capsys.readouterr().out
     assert f'{path}, 14.' in after and after.count('MB') == 3  # also `hash`, the same
-    with pytest.raises(ValueError, match='cut.pth .remove it to download it again'):
+    with pytest.raises(ValueError, match='cut.pth is no checkpoint, or cut off'):
         command.main(['get', 'cut'])
     with pytest.raises(SystemExit):
         command.main(['get', 'nett'])

@@ -3,14 +3,13 @@
 import glob
 import io
 import logging
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlparse
-from urllib.request import Request, urlopen
 
 import numpy as np
 from PIL import Image
@@ -18,6 +17,7 @@ from PIL import Image
 from mmattn.errors import MissingPackageError, UserError
 
 from ..images import NoImageError, read_channels, read_image
+from ..weights.download import download
 
 IMAGES = frozenset(
     ('.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm')
@@ -180,17 +180,10 @@ def _read(item: Any, channels: int | None) -> Picture:
 
 
 def _download(address: str) -> bytes:
-    request = Request(address, headers={'User-Agent': 'mmattn'})
-    try:
-        with urlopen(request, timeout=TIMEOUT) as response:
-            content = response.read(MAX_DOWNLOAD + 1)
-    except URLError as error:
-        raise OSError(f'{address} cannot be downloaded: {error}') from error
-    if len(content) > MAX_DOWNLOAD:
-        raise UserError(
-            f'{address} is larger than {MAX_DOWNLOAD >> 20} MiB: download it first'
-        )
-    return content
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, 'image')
+        options = dict(progress=False, attempts=2, wait=0.5, timeout=TIMEOUT)
+        return download(address, file, limit=MAX_DOWNLOAD, **options).read_bytes()
 
 
 def _open_video(path: Path):

@@ -8,8 +8,10 @@
 `get` prints the path of the local copy. Files from http addresses are kept in the cache
 of `torch.hub` (`TORCH_HOME` moves it), those of timm in the cache of the Hugging Face
 hub (`HF_HOME`). A file in the cache needs no network, and `http_proxy` and
-`https_proxy` are obeyed. Only the hub resumes a download, and only there
-`HF_HUB_OFFLINE=1` forbids one.
+`https_proxy` are obeyed. `HF_HUB_OFFLINE=1` forbids downloads from the hub.
+
+`list` says how many digits of a file's SHA-256 are known and compared. The content of
+an unverified file is whatever its server sends.
 
 `verify` loads every tensor of a file, predicts three photographs of scikit-image by the
 test pipeline of the file's config, and compares scores and boxes with those that
@@ -87,10 +89,16 @@ def size_of(path: Path) -> str:
     return f'{path.stat().st_size / 1e6:.1f} MB'
 
 
+def digits_of(entry: dict) -> str:
+    """Return by how much of its SHA-256 a file is verified."""
+    known = len(entry.get('sha256', ''))
+    return f'{known} digits' if known else 'unverified'
+
+
 def table() -> Table:
     """Return the table of all files."""
     found = Table(box=None, pad_edge=False, header_style='bold')
-    for title in ('name', 'backbone', 'license', 'in the cache'):
+    for title in ('name', 'backbone', 'license', 'SHA-256', 'in the cache'):
         found.add_column(title, no_wrap=True)
     for name, entry in published_files().items():
         place, kept = place_in_cache(SCHEME + name)
@@ -98,6 +106,7 @@ def table() -> Table:
             name,
             backbone_of(entry),
             entry.get('license', 'unknown'),
+            digits_of(entry),
             size_of(place) if kept else '',
         )
     return found
@@ -134,9 +143,7 @@ def download(name: str) -> Path:
         OSError: it is neither in the cache nor in reach.
     """
     path = local_checkpoint(SCHEME + name)
-    # torch.hub also keeps what a broken connection has left.
-    content = read_checkpoint(path, 'cpu', f'{path} (remove it to download it again)')
-    find_weights(content, str(path))
+    find_weights(read_checkpoint(path, 'cpu'), str(path))
     return path
 
 

@@ -50,8 +50,9 @@ class Archive:
     images: dict[str, int]
 
 
-COCO = 'http://images.cocodataset.org'
-ADE = 'http://data.csail.mit.edu/places/ADEchallenge'
+# The bucket of images.cocodataset.org, which has no certificate of its own.
+COCO = 'https://s3.amazonaws.com/images.cocodataset.org'
+ADE = 'https://data.csail.mit.edu/places/ADEchallenge'
 DATA_SETS = {
     'coco': (
         'data/coco',
@@ -166,7 +167,8 @@ def prepare(
     for archive in archives:
         if not (out / archive.folder).exists():
             check_space(out, 2.1 * archive.gigabytes)
-            file = download(archive.url, cache / Path(archive.url).name, archive.md5)
+            file = cache / Path(archive.url).name
+            download(archive.url, file, archive.md5, resume=True)
             unpack(file, archive.folder, out)
             if not keep:
                 file.unlink()

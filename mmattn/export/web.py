@@ -13,7 +13,8 @@ from ..files import file_digest
 from ..files.atomic import write_atomically
 from ..images import read_image
 from ..images.draw import class_colors
-from ..weights.read import download_checkpoint
+from ..weights.download import download
+from ..weights.read import copy_of
 from .errors import ExportError
 from .metadata import Metadata
 from .runner import load
@@ -93,7 +94,7 @@ def write_page(
         raise UserError(f'examples must have different names, got {names}')
     for each in examples:
         read_image(each)
-    archive = _checked(archive or download_checkpoint(URL))
+    archive = _checked(archive or download(URL, copy_of(URL), SHA256))
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as package:
         for name, member in RUNTIME.items():

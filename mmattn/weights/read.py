@@ -12,13 +12,11 @@ import io
 import logging
 import pickle
 import re
-import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.parse import urlparse
 
 import torch
@@ -28,6 +26,7 @@ from mmengine.logging import print_log
 from mmattn.errors import MissingPackageError, UserError
 from mmattn.files import file_digest
 
+from .download import MissingFileError, UnreachableError, download
 from .unpickler import load_data
 
 # weights_only=True is unsafe in older versions: a file can run code until 2.5
@@ -156,14 +155,16 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
 
 
 def download_checkpoint(
-    url: str, folder: str | None = None, progress: bool | None = None
+    url: str,
+    folder: str | None = None,
+    progress: bool | None = None,
+    sha256: str = '',
 ) -> Path:
     """Return the local copy of the file at `url`; the first process downloads it.
 
     A copy is kept as `<folder>/<hash of the address>/<name>`, because many models use
     the same file name (`model.safetensors`). If the name ends in the first digits of a
-    SHA-256 (`name-d4b0c5d6.pth`), they are compared with the content. A difference is
-    only logged: some published files were converted after they were named. A file
+    SHA-256 (`name-d4b0c5d6.pth`), the content must have them. A file
     `<folder>/<name>`, where `torch.hub` keeps its downloads, is used if its content
     has such digits.
 
@@ -171,22 +172,33 @@ def download_checkpoint(
         url: http or https.
         folder: folder of the copy; it defaults to the checkpoints of `torch.hub`.
         progress: show a bar; None shows it in a terminal.
+        sha256: of the file, or its first digits; '' takes those in its name.
 
     Raises:
-        ValueError: the address does not end in the name of a file.
+        UserError: the address does not end in the name of a file, or the content is
+            another one or no checkpoint. The latter is removed.
         FileNotFoundError: there is no copy, and nothing at the address.
         ConnectionError: there is no copy, and the address is out of reach. Both
             messages have the place of the copy.
     """
     path = copy_of(url, folder)
-    progress = sys.stderr.isatty() if progress is None else progress
+
+    def get(progress):
+        try:
+            digest = sha256 or _digits(path)
+            download(
+                url, path, digest, fault=_fault, progress=progress, attempts=3, wait=0.5
+            )
+        except (UnreachableError, MissingFileError) as error:
+            raise type(error)(f'{error} Put the file at {path}') from error
+
     rank, world_size = get_dist_info()
-    if rank == 0 and not path.exists():
-        _download(url, path, progress)
+    if rank == 0:
+        get(progress)
     if world_size > 1:
         torch.distributed.barrier()
         if not path.exists():  # a node with a disk of its own
-            _download(url, path, progress=False)
+            get(progress=False)
     return path
 
 
@@ -200,29 +212,25 @@ def copy_of(url: str, folder: str | None = None) -> Path:
     if not name:
         raise UserError(f'a checkpoint needs the address of a file, got {url}')
     folder = Path(folder or Path(torch.hub.get_dir(), 'checkpoints'))
-    if (folder / name).is_file() and _is_as_named(folder / name):
-        return folder / name
+    digits, shared = _digits(folder / name), folder / name
+    if digits and shared.is_file() and file_digest(shared).startswith(digits):
+        return shared
     return folder / hashlib.sha256(url.encode()).hexdigest()[:16] / name
 
 
-def _download(url: str, path: Path, progress: bool):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        torch.hub.download_url_to_file(url, str(path), progress=progress)
-    except (OSError, HTTPException) as error:
-        gone = isinstance(error, HTTPError) and error.code in (404, 410)
-        raise (FileNotFoundError if gone else ConnectionError)(
-            f'{url} cannot be downloaded ({error}): put the file at {path}'
-        ) from error
-    if _is_as_named(path) is False:
-        print_log(
-            f'the SHA-256 of {url} differs from the digits in its name',
-            'current',
-            logging.WARNING,
-        )
+def _digits(path: Path) -> str:
+    """Return the first digits of a SHA-256 that a file's name has."""
+    named = re.search(r'-([a-f0-9]{8,64})\.\w+$', path.name)
+    return '' if named is None else named[1]
 
 
-def _is_as_named(path: Path) -> bool | None:
-    """Return whether the name's digits begin the SHA-256; None if it has no digits."""
-    named = re.search(r'-([a-f0-9]{8,})\.\w+$', path.name)
-    return None if named is None else file_digest(path).startswith(named[1])
+def _fault(path: Path) -> str:
+    """Return why a file is certainly no checkpoint, or cut off; otherwise ''."""
+    with path.open('rb') as file:
+        start = file.read(8)
+    is_zip = start.startswith(b'PK\x03\x04')
+    if path.name.partition('.safetensors')[1]:
+        fine = int.from_bytes(start, 'little') + 8 <= path.stat().st_size
+    else:
+        fine = zipfile.is_zipfile(path) if is_zip else start.startswith(b'\x80')
+    return '' if fine else 'is no checkpoint, or cut off'

@@ -30,7 +30,7 @@ def local_checkpoint(name: str | Path) -> Path:
 
     Raises:
         ValueError: the name begins with another scheme, nothing has this name, or the
-            SHA-256 of a published file is not the published one.
+            file is another one or no checkpoint.
         FileNotFoundError: there is no such file.
         ConnectionError: it is neither in the cache nor in reach.
     """
@@ -38,18 +38,14 @@ def local_checkpoint(name: str | Path) -> Path:
         return Path(name)
     name = str(name)
     source = find_source(name)
-    if isinstance(source, str):
-        path = download_checkpoint(source)
-    else:
-        path = _download(name, source)
     published = find_published(name) if name.startswith(SCHEME) else {}
     expected = published.get('sha256', '')
-    digest = file_digest(path) if expected else ''
-    if not digest.startswith(expected):
+    if isinstance(source, str):
+        return download_checkpoint(source, sha256=expected)
+    path = _download(name, source)
+    if expected and not (digest := file_digest(path)).startswith(expected):
         raise UserError(
-            f'{path} is not {name}: its SHA-256 is {digest}, and that of '
-            f'{published["url"]} begins with {expected}. Remove the file to download '
-            'it again'
+            f'{path} is not {name}: its SHA-256 is {digest}, not {expected}'
         )
     return path
 

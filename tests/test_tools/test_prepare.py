@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mmattn.apis import sources
 from mmattn.data import prepare as tool
 from mmattn.weights import download as downloads
 
@@ -22,7 +23,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(('127.0.0.1', 0), Handler)
-        self.files, self.faults, self.requests = {}, [], []
+        self.files, self.faults, self.requests, self.tag = {}, [], [], None
 
     def url(self, name: str) -> str:
         return f'http://127.0.0.1:{self.server_port}/{name}'
@@ -49,7 +50,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             return
         self.send_response(206 if start else 200)
-        self.send_header('Content-Length', str(len(content) - start))
+        if self.server.tag:
+            self.send_header('ETag', self.server.tag)
+        length = 'abc' if fault == 'length' else len(content) - start
+        self.send_header('Content-Length', str(length))
         self.end_headers()
         end = start + 3_000_000 if fault == 'break off' else len(content)
         self.wfile.write(content[start:end])
@@ -70,7 +74,9 @@ def server():
 def get(server, folder: Path, **options) -> Path:
     server.files['file.zip'] = CONTENT
     return downloads.download(
-        server.url('file.zip'), folder / 'file.zip', MD5, wait=0.0, **options
+        server.url('file.zip'),
+        folder / 'file.zip',
+        **dict(digest=MD5, wait=0.0, resume=True) | options,
     )
 
 
@@ -138,6 +144,71 @@ def test_a_missing_file_is_not_tried_again(server, tmp_path):
     with pytest.raises(downloads.DownloadError, match='404'):
         downloads.download(server.url('none'), tmp_path / 'none', MD5)
     assert server.requests == [None]
+
+
+@pytest.mark.parametrize('tag', ['"1"', 'W/"1"', None])
+def test_without_a_digest_a_known_version_is_continued(server, tmp_path, tag):
+    server.tag, server.faults = tag, ['break off', 'length']
+    options = dict(digest='', resume=False)
+    assert get(server, tmp_path, **options).read_bytes() == CONTENT
+    assert server.requests == [None, 'bytes=3000000-' if tag == '"1"' else None]
+    assert names(tmp_path) == ['file.zip']
+
+
+@pytest.mark.parametrize(
+    'faults, options, error, message',
+    [
+        (['break off'] * 9, dict(digest=''), ConnectionError, r'3000000 of 10240000'),
+        ([503] * 9, {}, ConnectionError, r'HTTPError .*503.*\(2 attempts\)'),
+        ([404], {}, FileNotFoundError, '404'),
+        ([], dict(limit=9_000_000), ValueError, 'larger than 8 MiB'),
+        ([], dict(digest='00ff'), ValueError, 'SHA-256 [0-9a-f]{64}, expected 00ff'),
+        ([], dict(fault=lambda path: 'is cut'), ValueError, 'file.zip is cut; it was'),
+    ],
+)
+def test_what_fails_leaves_nothing(server, tmp_path, faults, options, error, message):
+    server.faults = faults
+    with pytest.raises(error, match=message) as raised:
+        get(server, tmp_path, **dict(resume=False, attempts=2) | options)
+    assert isinstance(raised.value, downloads.DownloadError)
+    assert '\n' not in str(raised.value)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    'answer, error, message',
+    [
+        (b'\r\n\r\n', ConnectionError, 'BadStatusLine'),
+        (b'HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nab', OSError, ''),
+        (b'HTTP/1.1 301\r\nLocation: http://\xff..\r\n\r\n', ValueError, ''),
+        (b'HTTP/1.1 200\r\nContent-Length: 9\r\n\r\na', ConnectionError, '1 of 9'),
+    ],
+    ids=['no status', 'incomplete', 'redirected to no address', 'cut'],
+)
+def test_answers_that_break_http_are_one_line(tmp_path, answer, error, message):
+    class Broken(http.server.BaseHTTPRequestHandler):
+        def handle(self):
+            self.rfile.readline()
+            self.wfile.write(answer)
+
+    with http.server.HTTPServer(('127.0.0.1', 0), Broken) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        url = f'http://127.0.0.1:{server.server_port}/image.png'
+        with pytest.raises(error, match=f'(?s)^[^\n]*{message}[^\n]*$'):
+            next(sources.pictures([url]))
+        server.shutdown()
+
+
+def test_a_server_that_holds_up_is_left(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, 'SLOWEST', 10**12)
+    with pytest.raises(downloads.DownloadError, match='fewer than'):
+        get(server, tmp_path, timeout=0.001)
+
+
+@pytest.mark.parametrize('url', ['http://a..b/c', 'http://[/c', 'http://a:b/c'])
+def test_an_address_that_is_none_is_one_line(tmp_path, url):
+    with pytest.raises(downloads.DownloadError, match='^http.*$'):
+        downloads.download(url, tmp_path / 'file', attempts=1)
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
