@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmattn.errors import UserError
 
 from ..compat.mmengine_scopes import SCOPE, find_config
+from ..engine.checkpoint_hook import read_last_checkpoint
 from ..files import read_config_file
 from ..files.dumped_config import read_dumped_config
 
@@ -249,10 +250,10 @@ def run_checkpoint(
             f"{folder} has no best checkpoint (best_*.pth): pass weights='last', or "
             'train with default_hooks.checkpoint.save_best, such as coco/bbox_mAP'
         )
-    named = folder / 'last_checkpoint'
-    if named.is_file():
+    named = read_last_checkpoint(folder)
+    if named is not None:
         # The folder may have moved since the path was written.
-        last = folder / Path(named.read_text().strip()).name
+        last = folder / Path(named).name
         if last.is_file():
             return last
     numbered = [

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -52,7 +53,13 @@ def locked_work_dir(folder: str | Path) -> Iterator[None]:
 def _lock(folder: Path) -> tuple:
     """Return the open, locked file; or None and what to tell, if anything."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / FILE).open('a+')
+    path = folder / FILE
+    # The file is emptied later, so it must not be one of the user's under two names.
+    if os.path.lexists(path):
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            return None, f'{path} must be a regular file of one name: remove it'
+    file = open(path, 'a+', opener=_open_no_link)
     try:
         if fcntl is None:
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -83,6 +90,10 @@ def _lock(folder: Path) -> tuple:
     json.dump(dict(pid=os.getpid(), host=socket.gethostname(), since=now), file)
     file.flush()
     return file, None
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, 'O_NOFOLLOW', 0), 0o666)
 
 
 def _holder(file) -> str:

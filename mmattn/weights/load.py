@@ -38,6 +38,7 @@ from .report import MIN_BACKBONE_SHARE, MIN_RELATED_SHARE, LoadReport, list_name
 
 # PyTorch 0.4.0 did not save this counter of batch norms, and it has no effect here.
 NOT_REQUIRED = 'num_batches_tracked'
+LONGEST_NAME = 500  # characters; the search for prefixes takes quadratic time
 _PARTIAL: ContextVar[bool] = ContextVar('partial_loads', default=False)
 
 
@@ -49,7 +50,8 @@ def find_weights(checkpoint, source: str) -> dict:
     `state_dict_ema`, `ema_state_dict`) are ignored.
 
     Raises:
-        ValueError: there are no tensors.
+        ValueError: there are no tensors, or there is something else by their side: a
+            name that is no text, or a value that is no dense tensor in memory.
     """
     weights = checkpoint
     if isinstance(checkpoint, Mapping):
@@ -67,9 +69,45 @@ def find_weights(checkpoint, source: str) -> dict:
             f'{source} holds no weights: it is {held}, without tensors at the top or '
             'under `state_dict` or `model`'
         )
+    _check_tensors(weights, source)
     if all(key.startswith('module.') for key in weights):
         weights = _below(weights, 'module.')
     return weights
+
+
+def _check_tensors(weights: Mapping, source: str):
+    for name, value in weights.items():
+        if type(name) is not str or len(name) > LONGEST_NAME:
+            raise UserError(
+                f'{source}: names of weights must be texts of at most {LONGEST_NAME} '
+                f'characters, got {str(name)[:50]!r} of type {type(name).__name__}'
+            )
+        if name.endswith('_extra_state'):
+            continue
+        if (fault := _fault(value)) is not None:
+            raise UserError(f'{source}: {name[:100]!r} must be a dense tensor, {fault}')
+    for name, kept in (getattr(weights, '_metadata', None) or {}).items():
+        version = kept.get('version') if isinstance(kept, Mapping) else ''
+        if type(name) is not str or type(version) not in (int, type(None)):
+            raise UserError(
+                f'{source}: the version of {str(name)[:50]!r} in its `_metadata` must '
+                f'be a number, got {str(kept)[:50]!r}'
+            )
+
+
+def _fault(value) -> str | None:
+    """Return why a value is no dense tensor whose numbers are in memory."""
+    if not isinstance(value, torch.Tensor):
+        return f'got {type(value).__name__}'
+    kinds = value.is_nested, value.is_quantized, value.is_meta
+    if any(kinds):
+        return f'got a {("nested", "quantized", "meta")[kinds.index(True)]} one'
+    if value.layout is not torch.strided:
+        return f'got the layout {value.layout}'
+    stored = value.untyped_storage().nbytes()
+    if value.numel() * value.element_size() > stored:
+        return f'got {stored} bytes for the shape {tuple(value.shape)}'
+    return None
 
 
 def _has_backbone(weights: Mapping) -> bool:
@@ -194,7 +232,7 @@ def load_checkpoint(
     """
     loaded = CheckpointLoader.load_checkpoint(filename, map_location, runner.logger)
     weights = find_weights(loaded, filename)
-    lacking = [key for key in required if key not in loaded]
+    lacking = [key for key in required if not isinstance(loaded.get(key), Mapping)]
     if lacking:
         raise UserError(
             f'{filename} cannot be resumed: it has no {" and no ".join(lacking)}, so '

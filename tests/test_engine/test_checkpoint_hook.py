@@ -130,15 +130,20 @@ def test_an_outdated_one_that_a_kill_spared_is_removed_on_resume(tmp_path):
         ('/gone/iter_2.pth', "names '/gone/iter_2.pth', which does not exist; name a"),
         ('/gone/iter_4.pth', 'was the folder moved.*--resume .*iter_4.pth'),
         ('', "names ''"),
-        ('s3://runs/iter_4.pth', None),
+        (
+            'http://127.0.0.1:9/iter_4.pth',
+            'names the address http.*pass it as --resume',
+        ),
+        ('\0\x80PK', "must have the path of a checkpoint, got '"),
+        ('a' * 10**7, 'must have the path of a checkpoint'),
         (None, None),
     ],
-    ids=['removed', 'moved', 'empty', 'elsewhere', 'none'],
+    ids=['removed', 'moved', 'empty', 'address', 'binary', 'long', 'none'],
 )
 def test_a_last_checkpoint_that_is_not_there_is_named(tmp_path, named, message):
     (tmp_path / 'iter_4.pth').touch()
     if named is not None:
-        (tmp_path / 'last_checkpoint').write_text(named)
+        (tmp_path / 'last_checkpoint').write_bytes(named.encode('latin1'))
     if message is None:
         check_last_checkpoint(str(tmp_path))
         return

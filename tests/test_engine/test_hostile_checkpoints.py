@@ -20,6 +20,7 @@ from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
 from mmattn.engine import UntrustedCheckpointError, read_checkpoint
+from mmattn.weights.load import find_weights
 
 POINTER = (0x4141414141).to_bytes(8, 'little')
 REBUILD = np.zeros(1).__reduce__()[0]
@@ -270,6 +271,45 @@ def test_other_tensors_than_dense_ones_are_refused(tmp_path, tensor):
     torch.save(dict(w=tensor), tmp_path / 'other.pth')
     with pytest.raises(ValueError, match='other.pth is not.*makes no dense tensor'):
         read_checkpoint(tmp_path / 'other.pth')
+
+
+def with_versions(versions):
+    weights = OrderedDict(w=torch.ones(1))
+    weights._metadata = versions
+    return weights
+
+
+@pytest.mark.parametrize(
+    ('weights', 'message'),
+    [
+        ({0: torch.ones(1)}, "names of weights must be texts .* got '0' of type int"),
+        ({'w' * 501: torch.ones(1)}, "at most 500 characters, got 'www"),
+        ({'v': 1, 'w': torch.ones(1)}, "'v' must be a dense tensor, got int"),
+        ({'w': torch.eye(2).to_sparse()}, 'the layout torch.sparse_coo'),
+        ({'w': torch.eye(2, device='meta')}, "'w' must be .*, got a meta one"),
+        ({'w': torch.ones(1).expand(1 << 40)}, r'got 4 bytes for the shape \(1099511'),
+        (with_versions({'': {'version': 'b'}}), "version of '' .* must be a number"),
+        (with_versions({1: {'version': 2}}), "version of '1' .* must be a number"),
+        (with_versions({'': 2}), "the version of ''"),
+    ],
+    ids=lambda value: value[:12] if type(value) is str else '',
+)
+def test_what_is_among_weights_is_named(weights, message):
+    with pytest.raises(ValueError, match=f'^net.pth: .*{message}') as raised:
+        find_weights(dict(state_dict=weights), 'net.pth')
+    assert '\n' not in str(raised.value) and len(str(raised.value)) < 300
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path):
+    write_zip(tmp_path / 'fine.pth', {'data.pkl': FINE})
+    cut = (tmp_path / 'fine.pth').read_bytes()[:60]
+    (tmp_path / 'cut.pth').write_bytes(cut)
+    with pytest.raises(
+        ValueError, match='cut.pth is not a readable .*Invalid argument'
+    ):
+        read_checkpoint(tmp_path / 'cut.pth')
+    with pytest.raises(FileNotFoundError, match='gone.pth'):
+        read_checkpoint(tmp_path / 'gone.pth')
 
 
 def test_lengths_beyond_the_end_are_not_believed(tmp_path):

@@ -299,6 +299,26 @@ def test_a_run_that_fails_frees_its_work_dir(tmp_path, monkeypatch, capfd):
     assert 'did not end by itself' not in ''.join(capfd.readouterr())
 
 
+@pytest.mark.parametrize('kind', ['link', 'second name', 'pipe', 'folder'])
+def test_a_lock_that_is_something_else_is_left_alone(tmp_path, kind):
+    lock, precious = tmp_path / 'run/.mmattn-lock', tmp_path / 'precious'
+    lock.parent.mkdir()
+    precious.write_text('data')
+    make = {
+        'link': lambda: lock.symlink_to(precious),
+        'second name': lambda: lock.hardlink_to(precious),
+        'pipe': lambda: os.mkfifo(lock),
+        'folder': lock.mkdir,
+    }
+    make[kind]()
+    with (
+        pytest.raises(ValueError, match='mmattn-lock must be a regular file'),
+        locked_work_dir(lock.parent),
+    ):
+        pass
+    assert precious.read_text() == 'data'
+
+
 def test_file_systems_without_locks_are_told_of(tmp_path, monkeypatch, capfd):
     def fail(*_):
         raise OSError(errno.ENOLCK, 'No locks available')
