@@ -4,6 +4,17 @@ import json
 import re
 
 MAX_BODY = 10**6  # bytes of a request that is no upload
+MAX_DEPTH = 50  # of JSON; Python's reader fails at its recursion limit
+# Gradio's page has scripts and styles inside, and its own server alone to ask.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' "
+    "'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; object-src "
+    "'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+HEADERS = [
+    (b'content-security-policy', POLICY.encode()),
+    (b'referrer-policy', b'no-referrer'),
+]
 UPLOAD = '/gradio_api/upload'
 ADDRESS = re.compile(r'\s*[a-z][a-z0-9+.-]*:/', re.IGNORECASE)
 # Gradio would fetch these for the browser.
@@ -12,6 +23,8 @@ FETCHED = re.compile(r'/(file|proxy)=\s*[a-z][a-z0-9+.-]*:/', re.IGNORECASE)
 
 class Guard:
     """ASGI middleware that refuses pages of other sites, long bodies and addresses.
+
+    It also forbids browsers to load anything from other servers for the page.
 
     Gradio limits each uploaded file, but not their number, and not the body of other
     requests. It downloads files that a request names by an address.
@@ -24,9 +37,15 @@ class Guard:
     def __init__(self, app, max_upload: int):
         self.app, self.max_upload = app, max_upload
 
-    async def __call__(self, scope, receive, send):
+    async def __call__(self, scope, receive, answer):
         if scope['type'] != 'http':
-            return await self.app(scope, receive, send)
+            return await self.app(scope, receive, answer)
+
+        async def send(message):
+            if message['type'] == 'http.response.start':
+                message = message | dict(headers=[*message['headers'], *HEADERS])
+            await answer(message)
+
         headers = dict(scope['headers'])
         if _is_foreign(headers):
             return await _refuse(
@@ -58,8 +77,13 @@ class Guard:
             if len(body) > MAX_BODY:
                 text = f'a request may have {MAX_BODY} bytes'
                 return await _refuse(send, 413, text)
-        if _names_address(body):
-            return await _refuse(send, 403, 'addresses are not opened: upload the file')
+        try:
+            if _names_address(body):
+                text = 'addresses are not opened: upload the file'
+                return await _refuse(send, 403, text)
+        except RecursionError:
+            text = f'JSON may be {MAX_DEPTH} levels deep'
+            return await _refuse(send, 400, text)
         pending = [dict(type='http.request', body=body, more_body=False)]
 
         async def replay():
@@ -78,20 +102,27 @@ def _is_foreign(headers: dict[bytes, bytes]) -> bool:
 
 
 def _names_address(body: bytes) -> bool:
-    """Return whether a JSON body has a file whose path is an address."""
+    """Return whether a JSON body has a file whose path is an address.
+
+    Raises:
+        RecursionError: the values are nested too deeply.
+    """
     try:
-        found = [json.loads(body)]
+        found = [(json.loads(body), 1)]
     except (UnicodeDecodeError, ValueError):
         return False
     while found:
-        value = found.pop()
+        value, depth = found.pop()
+        if depth > MAX_DEPTH:
+            raise RecursionError
         if isinstance(value, dict):
             path = value.get('path')
             if isinstance(path, str) and ADDRESS.match(path):
                 return True
-            found.extend(value.values())
-        elif isinstance(value, list):
-            found.extend(value)
+            value = value.values()
+        elif not isinstance(value, list):
+            continue
+        found.extend((each, depth + 1) for each in value)
     return False
 
 

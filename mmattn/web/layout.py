@@ -76,7 +76,7 @@ def tiles() -> gr.Dropdown:
 def prediction() -> list:
     """Return the picture, line, table and files of a result."""
     picture = _picture('Result', 'picture')
-    line = gr.Markdown(elem_id='line')
+    line = gr.Markdown(elem_id='line', latex_delimiters=[])
     with gr.Row():
         document = gr.DownloadButton(
             'Download JSON (COCO)', visible=False, size='sm', elem_id='json'

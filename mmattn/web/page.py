@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -146,7 +147,7 @@ class Page:
             rows = views.rows(result, score)
             return (
                 _picture(views.draw(result, photo, style)),
-                f'{views.describe(result, score)}. {found.seen}',
+                f'{_escaped(views.describe(result, score))}. {found.seen}',
                 gr.update(
                     value=rows,
                     headers=views.COLUMNS[type(result)],
@@ -299,6 +300,11 @@ class Page:
             **HEAVY,
         )
         compared.stop.click(None, cancels=running)
+
+
+def _escaped(text: str) -> str:
+    """Return text that Markdown shows as it is; a model file names classes."""
+    return re.sub(r'[^\w\s.]|_|\.(?!\d)', lambda found: f'&#{ord(found[0])};', text)
 
 
 def _place(photo: Photo, event: gr.SelectData) -> tuple[int, int]:

@@ -141,10 +141,10 @@ def nested(depth):
 
 
 LISTS = doubled(list, 25)
-COLLIDING = [i * (2**61 - 1) + 1 for i in range(20_000)]  # all have the hash 1
-PAIRS = [[number, 0] for number in range(20_000)]
+COLLIDING = [i * (2**61 - 1) + 1 for i in range(5000)]  # all have the hash 1
+PAIRS = [[number, 0] for number in range(5000)]
 TEXT, TUPLE = 'text' * 50_000, tuple(range(10_000))
-STATE, DATA = {f'{number}': 0 for number in range(20_000)}, bytes(200_000)
+STATE, DATA = {f'{number}': 0 for number in range(5000)}, bytes(200_000)
 ONES = np.ones(9)
 BOMBS = {
     'tuples': doubled(tuple, 25),
@@ -157,10 +157,10 @@ BOMBS = {
     'colliding-pairs': Calls(OrderedDict, [[key, 0] for key in COLLIDING]),
     'colliding-tuples': dict.fromkeys((number, 1) for number in range(2000)),
     'colliding-results': {Calls(complex, number, 1): 0 for number in range(4000)},
-    'copied-lists': [Calls(OrderedDict, PAIRS) for _ in range(600)],
+    'copied-lists': [Calls(OrderedDict, PAIRS) for _ in range(2400)],
     'copied-tuples': [Calls(torch.Size, TUPLE) for _ in range(1200)],
     'copied-texts': [Calls(encode, TEXT, 'latin1') for _ in range(60)],
-    'copied-states': [Calls(Namespace, state=STATE) for _ in range(600)],
+    'copied-states': [Calls(Namespace, state=STATE) for _ in range(2400)],
     'copied-arrays': [array(DOUBLE, (25_000,), DATA) for _ in range(60)],
     'copied-histories': [history(ONES, ONES) for _ in range(2)],
     'fields-of-a-dtype': Calls(np.dtype, 'f8,' * 9),

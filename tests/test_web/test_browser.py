@@ -147,7 +147,7 @@ def test_choose_click_and_compare(site, page):
     page.click('#chosen input')
     page.get_by_role('option', name='given.png').click()
     page.wait_for_function(
-        "!document.querySelector('#upload').innerText.match('cells')"
+        "() => !document.querySelector('#upload').innerText.match('cells')"
     )
     page.get_by_role('tab', name='Attention').click()
     page.wait_for_selector('#clicked img')

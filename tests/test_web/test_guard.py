@@ -37,6 +37,9 @@ def request(path, *chunks, method='POST', headers=JSON, kind='http'):
 
     scope = dict(type=kind, path=path, method=method, headers=headers)
     asyncio.run(Guard(app, max_upload=5000)(scope, receive, send))
+    if kind == 'http':
+        policy = dict(sent[0]['headers'])[b'content-security-policy']
+        assert policy.startswith(b"default-src 'self'") and b'http' not in policy
     return sent[0]['status'], b''.join(seen)
 
 
@@ -64,6 +67,12 @@ def test_files_at_addresses_are_refused(path):
         for method in ('GET', 'HEAD', 'POST'):
             found = request(f'/gradio_api/{kind}={path}', b'', method=method)
             assert found == (403, b'')
+
+
+@pytest.mark.parametrize('deep', [b'[' * 400_000, b'[' * 51 + b']' * 51])
+def test_deep_json_is_refused(deep):
+    assert request('/gradio_api/queue/join', deep) == (400, b'')
+    assert request('/gradio_api/queue/join', b'[' * 50 + b']' * 50)[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The page as programs and attackers use it: results, limits, paths and users."""
 
+import html
 import json
 import re
 import socket
@@ -18,7 +19,7 @@ from PIL import Image
 from predictor_models import noise, write_run
 
 from mmattn.apis.config_model import ConfigModel
-from mmattn.results import Detections, coco_document
+from mmattn.results import Classification, Detections, coco_document
 from mmattn.web import page as page_module
 from mmattn.web import views
 from mmattn.web.models import Models, Source, offered_models
@@ -123,6 +124,15 @@ def test_results_are_the_predictor_s(site, client, task):
             np.asarray(Image.open(labels['value'])), expected.labels
         )
         assert len(table['value']['data']) == len(expected.present())
+
+
+def test_names_of_classes_are_no_markdown(tmp_path):
+    name = '![x](http://a.example/<b>) $$_www.a.example'
+    found = views.Prediction(Classification(np.ones(1), [name]), [name], 'Seen.')
+    photo, style = Photo('a.png', noise(8, 8)), (SCORE, views.DRAWN[0], True, 0.5)
+    _, line, *_ = Page(None, {}, 10**6, tmp_path).redraw(photo, found, *style)
+    assert html.unescape(line) == f'{name} 1.000. Seen.'
+    assert not {*'![]()<>:/$_'} & {*line} and 'www.' not in line
 
 
 def test_each_answer_has_files_of_its_own(site):
