@@ -96,7 +96,8 @@ def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
         session = onnxruntime.InferenceSession(str(file), options, list(providers))
         text = session.get_modelmeta().custom_metadata_map.get(KEY)
     except Exception as error:  # those of ONNX Runtime have no common base
-        raise UserError(f'ONNX Runtime cannot load {file}: {error}') from error
+        reason = ' '.join(str(error).split())
+        raise UserError(f'ONNX Runtime cannot load {file}: {reason}') from error
     metadata = _metadata(text, file)
     inputs = [(x.name, x.type, tuple(x.shape)) for x in session.get_inputs()]
     outputs = [(x.name, tuple(x.shape)) for x in session.get_outputs()]
@@ -121,7 +122,8 @@ def _open_openvino(file: Path, threads: int | None):
         inputs, outputs = ports_of(model)
         run = session_of(compiled(model, threads))
     except RuntimeError as error:
-        raise UserError(f'OpenVINO cannot load {file}: {error}') from error
+        reason = ' '.join(str(error).split())
+        raise UserError(f'OpenVINO cannot load {file}: {reason}') from error
     metadata = _metadata(text, file)
     _check_graph(inputs, outputs, metadata, file)
     return run, metadata
