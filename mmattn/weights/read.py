@@ -131,6 +131,7 @@ def _explained(error: Exception, source: str) -> ValueError:
     if 'TorchScript' in message:
         return UntrustedCheckpointError(source, 'TorchScript')
     reason = message.strip().splitlines()[-1] if message.strip() else 'it ends early'
+    reason = reason if reason.isprintable() else ascii(reason)
     return UserError(
         f'{source} is not a readable checkpoint: it is truncated or has another format '
         f'({type(error).__name__}: {reason[:QUOTED]})'
@@ -150,7 +151,7 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
     try:
         return safetensors.torch.load_file(path, device=device)
     except safetensors.SafetensorError as error:
-        reason = ' '.join(str(error).split())[:QUOTED]
+        reason = ascii(' '.join(str(error).split()))[1:QUOTED]
         raise UserError(f'{source} is not a readable checkpoint: {reason}') from None
 
 

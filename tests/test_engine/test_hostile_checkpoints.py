@@ -207,6 +207,7 @@ RECORDS = {
         {},
         'without a name',
     ),
+    'control-characters': ({'data.pkl': b'ctorch._utils\n\x1b[2J\n)R.'}, {}, 'x1b.2J'),
     'long-name': ({'data.pkl': b'c' + b'm' * 9999 + b'\nx\n.'}, {}, 'a global of'),
     'compressed': (
         {'data.pkl': FINE, 'data/0': bytes(1 << 24)},
