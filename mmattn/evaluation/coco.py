@@ -2,17 +2,21 @@
 
 import contextlib
 import io
+import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
+from mmdet.datasets.api_wrappers import COCO as MMDetCOCO
 from mmdet.evaluation import CocoMetric as MMDetCocoMetric
 from mmdet.evaluation import bbox_overlaps
-from mmengine.logging import MMLogger
+from mmengine.fileio import get_local_path
+from mmengine.logging import MMLogger, print_log
 from pycocotools import mask as coco_masks
 
 from mmattn.registry import METRICS
 
+from ..data.coco_json import index, numbered, read_coco
 from ..results import SCORE
 
 if find_spec('faster_coco_eval') is not None:
@@ -50,22 +54,34 @@ class CocoMetric(MMDetCocoMetric):
         kwargs: arguments of mmdet's CocoMetric.
     """
 
-    def __init__(self, *args, score_thr: float = SCORE, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, ann_file: str | None = None, *args, score_thr: float = SCORE, **kwargs
+    ):
+        super().__init__(None, *args, **kwargs)
         self.score_thr = score_thr
         self.details, self.confusion = {}, None
+        if ann_file is None:
+            return
+        with get_local_path(ann_file, backend_args=self.backend_args) as path:
+            found = read_coco(path, ann_file, masks='segm' in self.metrics)
+        for note in found.notes:
+            print_log(note, 'current', logging.WARNING)
+        if kwargs.get('sort_categories'):
+            found.content['categories'].sort(key=lambda category: category['id'])
+        self._coco_api = index(found.content, MMDetCOCO())
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         if self.outfile_prefix or not {'bbox', 'segm'}.issuperset(self.metrics):
             return super().compute_metrics(results)
         if self._coco_api is None:  # mmdet builds it from the samples
             return super().compute_metrics(results)
-        truth = _quietly(COCO)
-        truth.dataset = self._coco_api.dataset
-        _quietly(truth.createIndex)
+        content, numbers = numbered(self._coco_api.dataset)
+        truth = index(content, COCO())
         self.cat_ids = truth.getCatIds(catNms=self.dataset_meta['classes'])
         self.img_ids = truth.getImgIds()
-        found = [result for _, result in results]
+        found = [
+            result | dict(img_id=numbers[result['img_id']]) for _, result in results
+        ]
         if not any(len(result['labels']) for result in found):
             MMLogger.get_current_instance().warning(
                 'The data set has no detection, so its metrics are 0.'
@@ -178,14 +194,7 @@ def _quietly(call, *args):
 
 
 def _as_results(truth: COCO, annotations: list[dict]) -> COCO:
-    found = _quietly(COCO)
-    found.dataset = dict(
-        images=truth.dataset['images'],
-        categories=truth.dataset['categories'],
-        annotations=annotations,
-    )
-    _quietly(found.createIndex)
-    return found
+    return index(truth.dataset | dict(annotations=annotations), COCO())
 
 
 def _class_rows(precision: np.ndarray, iou_thrs: Sequence[float]) -> list[dict]:

@@ -11,17 +11,14 @@ from pycocotools.cocoeval import COCOeval
 
 from mmattn.errors import UserError
 
+from ..data.coco_json import index
+
 IGNORED = 255
 
 
 def coco_of(content: Mapping) -> COCO:
     """Return the index of a document of COCO, without its prints."""
-    truth = COCO()
-    truth.dataset = dict(content)
-    truth.dataset.setdefault('info', {})
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth.createIndex()
-    return truth
+    return index(dict(info={}) | dict(content), COCO())
 
 
 def average_precision(

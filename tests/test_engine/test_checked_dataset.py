@@ -117,6 +117,20 @@ def test_a_bad_sample_is_named(here, scope, path, change, message):
         load_all(DATASETS[scope], scope=scope)
 
 
+def test_a_photo_that_is_turned_is_named_with_both_sizes(here):
+    """Viewers, OpenCV and training turn it; annotations of other tools may not."""
+    with Image.open(COCO_IMAGE) as image:
+        width, height = image.size
+        exif = image.getexif()
+        exif[0x0112] = 6
+        image.save(COCO_IMAGE, exif=exif)
+    message = (
+        f'{COCO_IMAGE} has {width} x {height} .* annotations say {height} x {width}'
+    )
+    with pytest.raises(DataError, match=message):
+        load_all(DATASETS['mmdet'])
+
+
 def fail(data):
     raise KeyError('gt_missing')
 

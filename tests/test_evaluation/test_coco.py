@@ -13,6 +13,7 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from mmattn.errors import UserError
 from mmattn.evaluation import coco
 
 NAMES = ('cat', 'dog', 'no object')
@@ -64,7 +65,7 @@ def case(tmp_path_factory):
             )
         )
     document = dict(
-        images=[dict(id=i, width=100, height=80, file_name='') for i in range(12)],
+        images=[dict(id=i, width=100, height=80, file_name=f'{i}') for i in range(12)],
         annotations=annotations,
         categories=[dict(id=i, name=n) for i, n in zip(IDS, NAMES, strict=True)],
     )
@@ -136,7 +137,8 @@ def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
     assert len(seen) == len(Recorded.kept) == 2
     for mine, peer in zip(seen, Recorded.kept, strict=True):
         np.testing.assert_allclose(mine.stats[:12], peer.stats, rtol=0, atol=1e-12)
-        precision = peer.eval['precision']
+        # COCOeval sorts classes by their ids; ours are in the order of the file.
+        precision = peer.eval['precision'][:, :, np.argsort(np.argsort(IDS))]
         np.testing.assert_allclose(mine.eval['precision'], precision, atol=1e-12)
     assert 0.1 < seen[0].stats[0] < 0.9 and seen[0].stats[0] != seen[1].stats[0]
 
@@ -157,10 +159,63 @@ def test_classes_have_figures_and_the_mean_is_the_metric(case):
         assert curve[:, 0].mean() == pytest.approx(rows['cat']['mAP_50'])
 
 
+def rename(content: dict, kind: str, new) -> None:
+    """Replace the ids of images, annotations or categories."""
+    for entry in content[kind]:
+        entry['id'] = new(entry['id'])
+    key = {'images': 'image_id', 'categories': 'category_id'}.get(kind)
+    for entry in content['annotations'] if key else ():
+        entry[key] = new(entry[key])
+
+
+IDS_OF_OTHERS = {
+    'from-0': ('annotations', lambda i: i - 1),
+    'negative': ('annotations', lambda i: -i),
+    'text': ('annotations', str),
+    'repeated': ('annotations', lambda i: 7),
+    'images': ('images', lambda i: f'a{i}'),
+    'categories': ('categories', str),
+}
+
+
+@pytest.mark.parametrize(('kind', 'new'), IDS_OF_OTHERS.values(), ids=IDS_OF_OTHERS)
+@pytest.mark.parametrize('package', ['faster_coco_eval', 'pycocotools'])
+def test_ids_change_no_figure(case, kind, new, package, tmp_path, monkeypatch):
+    if package == 'pycocotools':
+        monkeypatch.setattr(coco, 'COCOeval', COCOeval)
+        monkeypatch.setattr(coco, 'COCO', COCO)
+
+    def figures(path, results) -> str:
+        metric = build(coco.CocoMetric, path, classwise=True)
+        return f'{metric.compute_metrics(results)} {metric.confusion}'
+
+    path, results = case
+    expected = figures(path, results)
+    content = json.loads(path.read_text())
+    rename(content, kind, new)
+    path = tmp_path / 'renamed.json'
+    path.write_text(json.dumps(content))
+    if kind == 'images':
+        results = [
+            (r, found | dict(img_id=new(found['img_id']))) for r, found in results
+        ]
+    assert figures(path, results) == expected
+
+
+def test_masks_are_required_where_they_are_evaluated(case, tmp_path):
+    content = json.loads(case[0].read_text())
+    del content['annotations'][3]['segmentation']
+    path = tmp_path / 'truth.json'
+    path.write_text(json.dumps(content))
+    assert build(Peer, path) and coco.CocoMetric(str(path))
+    with pytest.raises(UserError, match=r'truth.json: annotation 4 .* has no outline'):
+        build(coco.CocoMetric, path)
+
+
 def test_confusion_counts_each_object_once(tmp_path):
     square = [10, 10, 20, 20]  # x, y, width, height
     document = dict(
-        images=[dict(id=5, width=100, height=80, file_name='')],
+        images=[dict(id=5, width=100, height=80, file_name='5.png')],
         annotations=[
             dict(id=i + 1, image_id=5, category_id=c, bbox=b, area=400, iscrowd=i // 2)
             for i, (c, b) in enumerate(

@@ -12,12 +12,14 @@ maps, named as the images. The result is its mIoU and accuracy.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from mmattn.cli.terminal import run_main
+from mmattn.data.coco_json import numbered, read_coco
 from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.export.metrics import (
@@ -37,7 +39,11 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
     Raises:
         ValueError: there are no annotations, or they lack a class of the model.
     """
-    truth = coco_of(json.loads(annotations.read_text()))
+    with_masks = 'masks' in runner.metadata.outputs
+    found = read_coco(annotations, masks=with_masks)
+    for note in found.notes:
+        print(f'note: {note}', file=sys.stderr)
+    truth = coco_of(numbered(found.content)[0])
     if not truth.anns:
         raise UserError(f'{annotations} has no annotations of objects')
     categories = {each['name']: key for key, each in truth.cats.items()}
@@ -53,7 +59,6 @@ def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
         for key, image in truth.imgs.items()
     }
     chosen = [categories[name] for name in classes]
-    with_masks = 'masks' in runner.metadata.outputs
     return average_precision(truth, found, chosen, with_masks)
 
 

@@ -8,8 +8,12 @@ from inspect import signature
 
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
+from pycocotools.coco import COCO
 
-from .checked_dataset import DataError
+from mmattn.errors import UserError
+
+from ...data.coco_json import index, read_coco
+from .checked_dataset import DataError, loader
 
 # Some published files omit this class, although mm's data set lists it.
 OPTIONAL_NAMES = {'background'}
@@ -87,8 +91,8 @@ def _build(cfg: dict, key: str):
         if hasattr(dataset, 'full_init'):
             dataset.full_init()
         return dataset
-    except DataError:
-        raise
+    except UserError as error:  # it names the file
+        raise DataError(str(error)) from error
     except Exception as error:  # a data set of a user may raise anything
         reason = _missing_path(cfg, key) or _emptiness(cfg, key, error)
         if reason is None:
@@ -153,15 +157,28 @@ def _no_image(cfg: dict, key: str) -> str:
 
 
 def _build_coco(cfg: dict, key: str):
-    """Build a data set of mmdet, and check its COCO file while it is read."""
+    """Build a data set of mmdet, whose COCO file is read by `coco_json`."""
     dataset = DATASETS.build({**cfg, 'lazy_init': True})
     api_class = dataset.COCOAPI
+    masks = loader(dataset, 'LoadAnnotations', with_mask=True) is not None
     counts = {}
 
     def read(path: str):
-        api = api_class(path)
-        counts.update(_check_coco(api.dataset, dataset, key))
-        return api
+        if not issubclass(api_class, COCO):
+            return api_class(path)
+        found = read_coco(path, dataset.ann_file, masks=masks)
+        content = found.content
+        has_objects = all(
+            'category_id' in entry for entry in content['annotations'][:1]
+        )
+        names = [category['name'] for category in content.get('categories') or ()]
+        if names and has_objects:  # no captions, no panoptic segments
+            classes = dataset.metainfo.get('classes')
+            _check_names(names, classes, dataset.ann_file, key)
+        for note in found.notes:
+            print_log(note, logger='current', level=logging.WARNING)
+        counts.update({name: len(content[name]) for name in ('images', 'annotations')})
+        return index(content, api_class())
 
     dataset.COCOAPI = read  # shadows the class's attribute for one reading
     try:
@@ -178,34 +195,6 @@ def _build_coco(cfg: dict, key: str):
     finally:
         del dataset.COCOAPI
     return dataset
-
-
-def _check_coco(content: dict, dataset, key: str) -> dict:
-    """Count the images and annotations of a COCO file; raise if it is inconsistent."""
-    path = dataset.ann_file
-    images = {image['id'] for image in content.get('images', [])}
-    categories = content.get('categories', [])
-    ids = {category['id'] for category in categories}
-    annotations = content.get('annotations', [])
-    counts = {'images': len(images), 'annotations': len(annotations)}
-    if any('category_id' not in annotation for annotation in annotations[:1]):
-        return counts  # captions, panoptic segments
-    for annotation in annotations:
-        if annotation['category_id'] not in ids:
-            raise DataError(
-                f'{path}: annotation {annotation["id"]!r} (image_id '
-                f'{annotation["image_id"]!r}) has the category_id '
-                f'{annotation["category_id"]!r}, which "categories" does not list'
-            )
-        if annotation['image_id'] not in images:
-            raise DataError(
-                f'{path}: annotation {annotation["id"]!r} has the image_id '
-                f'{annotation["image_id"]!r}, which "images" does not list'
-            )
-    if categories:
-        names = [category['name'] for category in categories]
-        _check_names(names, dataset.metainfo.get('classes'), path, key)
-    return counts
 
 
 def _check_names(names: list[str], classes, path: str, key: str) -> None:

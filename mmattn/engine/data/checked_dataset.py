@@ -71,9 +71,9 @@ class CheckedPipeline(Compose):
         self.transforms = dataset.pipeline.transforms
         self.owner = type(dataset).__name__
         self.loads_labels = loader(dataset, 'LoadAnnotations', with_seg=True)
-        self.files = []
-        if any(loader(dataset, name) is not None for name in IMAGE_LOADERS):
-            self.files.append('img_path')
+        loaders = [loader(dataset, name) for name in IMAGE_LOADERS]
+        self.loads_image = next((found for found in loaders if found), None)
+        self.files = [] if self.loads_image is None else ['img_path']
         if self.loads_labels is not None:
             self.files.append('seg_map_path')
         self.num_classes = None
@@ -111,9 +111,22 @@ class CheckedPipeline(Compose):
             data = transform(data)
             if data is None:
                 return None
+            if transform is self.loads_image:
+                self._check_size(data)
             if transform is self.loads_labels and 'gt_seg_map' in data:
                 self._check_labels(data)
         return data
+
+    def _check_size(self, data: dict) -> None:
+        """Compare an image with the size of its annotations, where they have one."""
+        declared, shape = (data.get('height'), data.get('width')), data.get('ori_shape')
+        if None in declared or shape is None or declared == tuple(shape[:2]):
+            return
+        raise UserError(
+            f'{data["img_path"]} has {shape[0]} x {shape[1]} pixels (height x width), '
+            f'turned by its EXIF orientation if it has one, but its annotations say '
+            f'{declared[0]} x {declared[1]}: annotate the image as it is shown'
+        )
 
     def _check_labels(self, data: dict) -> None:
         labels, shape = data['gt_seg_map'], data.get('ori_shape')
