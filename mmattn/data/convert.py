@@ -8,9 +8,10 @@
     mmattn data convert labelme IMAGES JSON_FILES --out data/leaves
     mmattn data convert coco IMAGES JSON_FILE --out data/ships
 
-`masks` and the last four give boxes and, where there are outlines, masks in COCO's
-format. `labels` gives maps of classes for semantic segmentation. The config is written
-beside the folder and is yours to edit. A few timed steps tell how long it trains here.
+`masks` and the last four give boxes and, where most objects have outlines, masks in
+COCO's format. `labels` gives maps of classes for semantic segmentation. The config is
+written beside the folder and is yours to edit. A few timed steps tell how long it
+trains here.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import numpy as np
 from mmattn.errors import UserError
 
 from ..files.config_text import check_text
-from . import estimate, own_config, own_data
+from . import estimate, formats, own_config, own_data
 from .folders import build
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco')
@@ -43,6 +44,20 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs='+',
         help='names of the classes, in the order of their numbers; by default those of '
         'the annotations',
+    )
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument(
+        '--masks',
+        action='store_true',
+        default=None,
+        help='train on masks; an object without an outline gets the rectangle of its '
+        'box. By default at least half of the objects must have outlines',
+    )
+    shapes.add_argument(
+        '--boxes',
+        action='store_false',
+        dest='masks',
+        help='train on boxes, and leave outlines out',
     )
     parser.add_argument('--yaml', type=Path, help='data.yaml of yolo')
     parser.add_argument(
@@ -103,27 +118,6 @@ def split(
     return parts
 
 
-def load_supervision(args: argparse.Namespace, force_masks: bool):
-    """Return the data set as supervision reads it, with outlines of boxes if forced."""
-    try:
-        import supervision as sv
-    except ImportError as error:
-        raise UserError(
-            f'{args.format} is read by supervision: pip install "mmattn[predict]"'
-        ) from error
-    images, annotations = str(args.images), str(args.annotations)
-    reader = sv.DetectionDataset
-    if args.format == 'yolo':
-        if args.yaml is None:
-            raise UserError('yolo needs --yaml, the file with the names of the classes')
-        return reader.from_yolo(images, annotations, str(args.yaml), force_masks)
-    if args.format == 'voc':
-        return reader.from_pascal_voc(images, annotations, force_masks)
-    if args.format == 'labelme':
-        return reader.from_labelme(images, annotations, force_masks)
-    return reader.from_coco(images, annotations, force_masks)
-
-
 def read(args: argparse.Namespace) -> tuple[list[own_data.Picture], list[str]]:
     """Return pictures with objects, and the names of their classes.
 
@@ -132,12 +126,16 @@ def read(args: argparse.Namespace) -> tuple[list[own_data.Picture], list[str]]:
     """
     if args.format == 'masks':
         pictures, classes = own_data.from_masks(args.images, args.annotations)
+        if args.masks is False:
+            for picture in pictures:
+                picture.masks = []
     else:
-        pictures, classes = own_data.from_supervision(load_supervision(args, False))
-        has_masks = {bool(p.masks) for p in pictures if p.labels}
-        if len(has_masks) == 2:  # some images have boxes only
-            loaded = load_supervision(args, True)
-            pictures, classes = own_data.from_supervision(loaded)
+        extra = [args.yaml] if args.format == 'yolo' else []
+        if None in extra:
+            raise UserError('yolo needs --yaml, the file with the names of the classes')
+        pictures, classes = formats.read_objects(
+            args.format, args.images, args.annotations, *extra, masks=args.masks
+        )
     if args.classes is not None:
         if len(args.classes) != len(classes):
             raise UserError(
@@ -160,7 +158,7 @@ def check_classes(classes: Sequence[str]) -> None:
 def convert_objects(args: argparse.Namespace) -> str:
     """Write a data set of objects, and return the text of its config."""
     pictures, classes = read(args)
-    splits = split(pictures, lambda picture: picture.path.name, args)
+    splits = split(pictures, lambda picture: picture.name, args)
 
     def write(folder: Path) -> dict:
         return own_data.write_coco(splits, classes, folder)
@@ -175,6 +173,8 @@ def convert_label_maps(args: argparse.Namespace) -> str:
         raise UserError(
             'labels needs --classes, the names of the numbers 0, 1, ... in the maps'
         )
+    if args.masks is not None:
+        raise UserError('--boxes and --masks are for objects, and labels has none')
     check_classes(args.classes)
     images = own_data.image_files(args.images)
     labels = own_data.matching(images, args.annotations)
@@ -190,7 +190,8 @@ def convert_label_maps(args: argparse.Namespace) -> str:
 
 def options(args: argparse.Namespace) -> dict:
     """Return what the content of the data set depends on."""
-    names = ('format', 'images', 'annotations', 'classes', 'val', 'val_images', 'seed')
+    names = ('format', 'images', 'annotations', 'classes', 'masks')
+    names += ('val', 'val_images', 'seed')
     return {
         name: str(value) if isinstance(value, Path) else value
         for name in names

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from ..results.coco import encode_mask
+from .coco_json import object_area
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
 MIN_AREA = 4  # pixels; a smaller part of a mask is dust
@@ -29,16 +30,23 @@ class Picture:
         size: height and width.
         labels: index of the class of each object.
         boxes: x, y, width and height of each object.
-        masks: run-length encoding of each object; empty if there are boxes only.
+        masks: run-length encoding or polygons of each object; empty if there are boxes
+            only.
         crowds: indices of the objects that are groups, which training leaves out.
+        name: path of the file that is written, relative to the folder of its split; by
+            default the name of `path`.
     """
 
     path: Path
     size: tuple[int, int]
     labels: list[int] = field(default_factory=list)
     boxes: list[list[float]] = field(default_factory=list)
-    masks: list[dict] = field(default_factory=list)
+    masks: list[dict | list] = field(default_factory=list)
     crowds: set[int] = field(default_factory=set)
+    name: str = ''
+
+    def __post_init__(self):
+        self.name = self.name or self.path.name
 
 
 def image_files(folder: Path) -> dict[str, Path]:
@@ -172,27 +180,6 @@ def from_masks(images: Path, masks: Path) -> tuple[list[Picture], list[str]]:
     return list(pictures.values()), classes
 
 
-def from_supervision(dataset) -> tuple[list[Picture], list[str]]:
-    """Read a `supervision.DetectionDataset`."""
-    pictures = []
-    for path, image, found in tqdm(dataset, 'read', total=len(dataset)):
-        if image is None:
-            raise UserError(f'{path} cannot be read as an image')
-        picture = Picture(Path(path), image.shape[:2])
-        crowds = found.data.get('iscrowd', np.zeros(len(found)))
-        picture.crowds = set(np.flatnonzero(crowds).tolist())
-        for index, (x1, y1, x2, y2) in enumerate(found.xyxy.tolist()):
-            picture.labels.append(int(found.class_id[index]))
-            if found.mask is None:
-                picture.boxes.append([x1, y1, x2 - x1, y2 - y1])
-                continue
-            rle, box = encode(found.mask[index])
-            picture.boxes.append(box)
-            picture.masks.append(rle)
-        pictures.append(picture)
-    return pictures, list(dataset.classes)
-
-
 def coco_dict(pictures: Sequence[Picture], classes: Sequence[str]) -> dict:
     """Return pictures in COCO's format."""
     content = {
@@ -205,7 +192,7 @@ def coco_dict(pictures: Sequence[Picture], classes: Sequence[str]) -> dict:
     for number, picture in enumerate(pictures, 1):
         height, width = picture.size
         content['images'].append(
-            dict(id=number, file_name=picture.path.name, width=width, height=height)
+            dict(id=number, file_name=picture.name, width=width, height=height)
         )
         for index, (label, box) in enumerate(
             zip(picture.labels, picture.boxes, strict=True)
@@ -215,13 +202,11 @@ def coco_dict(pictures: Sequence[Picture], classes: Sequence[str]) -> dict:
                 image_id=number,
                 category_id=label + 1,
                 bbox=box,
-                area=box[2] * box[3],
                 iscrowd=int(index in picture.crowds),
             )
             if picture.masks:
-                rle = picture.masks[index]
-                annotation['segmentation'] = rle
-                annotation['area'] = int(coco_mask.area(rle))
+                annotation['segmentation'] = picture.masks[index]
+            annotation['area'] = object_area(annotation, picture.size)
             content['annotations'].append(annotation)
     return content
 
@@ -239,10 +224,12 @@ def write_coco(
     for split, pictures in splits.items():
         (folder / split).mkdir()
         for picture in tqdm(pictures, f'write {split}'):
-            shutil.copyfile(picture.path, folder / split / picture.path.name)
+            target = folder / split / picture.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(picture.path, target)
         content = coco_dict(pictures, classes)
         path = folder / 'annotations' / f'instances_{split}.json'
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(content, allow_nan=False))
         objects = len(content['annotations'])
         counts[split] = {'images': len(pictures), 'objects': objects}
     return counts

@@ -125,46 +125,6 @@ def test_yolo(here):
     assert cfg.default_hooks.checkpoint.save_best == 'coco/bbox_mAP'
 
 
-def test_voc(here):
-    Path('xml').mkdir()
-    text = (
-        '<annotation><filename>{}.png</filename><size><width>60</width><height>40'
-        '</height><depth>3</depth></size><object><name>bird</name><bndbox><xmin>11'
-        '</xmin><ymin>6</ymin><xmax>30</xmax><ymax>26</ymax></bndbox></object>'
-        '</annotation>'
-    )
-    for index in range(5):
-        Path(f'xml/{index}.xml').write_text(text.format(index))
-    run('voc', 'images', 'xml')
-    assert boxes()[0] == pytest.approx([10, 5, 20, 21], abs=1)
-    assert annotations('train')['categories'] == [{'id': 1, 'name': 'bird'}]
-
-
-def test_labelme_with_boxes_and_outlines(here):
-    """Boxes become masks where other images have outlines."""
-    Path('json').mkdir()
-    box = dict(label='leaf', shape_type='rectangle', points=[[10, 5], [30, 25]])
-    outline = dict(
-        label='stem',
-        shape_type='polygon',
-        points=[[40, 5], [50, 5], [50, 15], [40, 15]],
-    )
-    for index in range(5):
-        content = dict(
-            shapes=[box] if index else [box, outline],
-            imagePath=f'{index}.png',
-            imageWidth=60,
-            imageHeight=40,
-        )
-        Path(f'json/{index}.json').write_text(json.dumps(content))
-    run('labelme', 'images', 'json', '--val-images', '4*')
-    content = annotations('train')
-    assert [c['name'] for c in content['categories']] == ['leaf', 'stem']
-    assert len(content['annotations']) == 5
-    assert all('segmentation' in a for a in content['annotations'])
-    assert Path('data/mask_rcnn_ivit_n_cells.py').exists()
-
-
 def test_coco_is_divided(here):
     run('masks', 'images', 'masks', '--classes', 'cell')
     Path('data/cells').rename('first')
@@ -247,6 +207,10 @@ BAD = {  # the arguments, the error, and what is done to the data before
     'a label without a name': (
         'labels images masks --classes background cell',
         'has the number 7, but there are 2 classes, 0 to 1 (background, cell)',
+    ),
+    'boxes of a label map': (
+        'labels images masks --classes a b --boxes',
+        '--boxes and --masks are for objects',
     ),
     'labels without names': ('labels images masks', 'labels needs --classes'),
     'code as the name of a class': (

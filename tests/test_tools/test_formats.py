@@ -1,0 +1,400 @@
+"""COCO, YOLO, VOC and LabelMe files: what is read, refused and noted.
+
+`mmattn.data.coco_json` also reads for training, whose tests are in `test_engine`.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from mmattn.data import convert
+from mmattn.data.coco_json import read_coco
+from mmattn.errors import UserError
+
+SQUARE = [10, 10, 30, 10, 30, 30, 10, 30]
+TRIANGLE = [5, 5, 25, 5, 15, 30]
+SIZE = '64 x 96 pixels (height x width)'
+BOMB = 'a: &a [x, x]\nb: &b [*a, *a]\nnames: [*b]'
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder with five images of 64 x 96 pixels."""
+    monkeypatch.chdir(tmp_path)
+    save_images(*(f'{index}.png' for index in range(5)))
+    return tmp_path
+
+
+def save_images(*names: str):
+    for name in names:
+        Path('images', name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new('RGB', (96, 64)).save(Path('images', name))
+
+
+def coco(*changes: dict, names=tuple(f'{i}.png' for i in range(5)), **everywhere):
+    """A document with an object in each image; None as a value removes a key."""
+    annotations = []
+    for number, _ in enumerate(names):
+        entry = dict(id=number + 1, image_id=number, category_id=1, iscrowd=0)
+        entry |= dict(bbox=[10, 10, 20, 20], area=400) | everywhere
+        entry |= changes[number] if number < len(changes) else {}
+        annotations.append({k: v for k, v in entry.items() if v is not None})
+    images = [
+        dict(id=number, file_name=name, height=64, width=96)
+        for number, name in enumerate(names)
+    ]
+    categories = [dict(id=1, name='cell', supercategory='cells')]
+    return dict(images=images, annotations=annotations, categories=categories)
+
+
+def without(key: str) -> dict:
+    return {k: v for k, v in coco().items() if k != key}
+
+
+def image(**values) -> dict:
+    document = coco()
+    document['images'][1] |= values
+    return document
+
+
+def rle(height: int, width: int, counts) -> dict:
+    return dict(size=[height, width], counts=counts)
+
+
+def write_coco(content, text=json.dumps) -> list[str]:
+    Path('a.json').write_text(text(content), encoding='utf-8')
+    return ['coco', 'images', 'a.json']
+
+
+def write_yolo(line: str, names: str = 'names: [car, bus]') -> list[str]:
+    Path('labels').mkdir()
+    for index in range(4):  # an image without a file has no object
+        Path(f'labels/{index}.txt').write_text(line)
+    Path('data.yaml').write_text(names)
+    return ['yolo', 'images', 'labels', '--yaml', 'data.yaml']
+
+
+def write_voc(
+    box='11 6 30 26', extra='<name>bird</name>', size='64 96', text='', count=5
+) -> list[str]:
+    Path('xml').mkdir()
+    height, width = size.split()
+    keys = 'xmin', 'ymin', 'xmax', 'ymax'
+    box = ''.join(f'<{k}>{v}</{k}>' for k, v in zip(keys, box.split(), strict=True))
+    whole = (
+        f'<annotation><size><width>{width}</width><height>{height}</height></size>'
+        f'<object>{extra}<bndbox>{box}</bndbox></object></annotation>'
+    )
+    for index in range(count):
+        Path(f'xml/{index}.xml').write_text(text or whole)
+    return ['voc', 'images', 'xml']
+
+
+def shape(kind: str, *points, **values) -> dict:
+    return dict(label='leaf', shape_type=kind, points=points) | values
+
+
+def write_labelme(*shapes, **values) -> list[str]:
+    Path('json').mkdir()
+    for index in range(4):
+        content = dict(imagePath=f'..\\{index}.png', imageHeight=64, imageWidth=96)
+        content |= dict(shapes=shapes) | values
+        Path(f'json/{index}.json').write_text(json.dumps(content))
+    return ['labelme', 'images', 'json']
+
+
+def run(args: list[str]) -> list[dict]:
+    """Convert, and return all annotations."""
+    convert.main([*args, '--out', 'data/cells', '--no-estimate'])
+    documents = [
+        json.loads(Path(f'data/cells/annotations/instances_{split}.json').read_text())
+        for split in ('train', 'val')
+    ]
+    return [entry for each in documents for entry in each['annotations']]
+
+
+REFUSED = {  # what writes the annotations, and the error
+    'no-json': (write_coco, {}, lambda _: '{', 'a.json is no JSON file: Expecting'),
+    'deep': (write_coco, {}, lambda _: '[' * 10**5, 'a.json is no JSON file: maximum'),
+    'list': (write_coco, [], 'a.json must be an object of COCO, got []'),
+    'no-images': (write_coco, without('images'), '"images" must be a list, got the k'),
+    'no-categories': (write_coco, without('categories'), '"categories" must be a list'),
+    'no-width': (write_coco, image(width='96'), 'image 1 (\'1.png\'): "width" must be'),
+    'width': (write_coco, image(width=64, height=96), '96 x 64 pixels (height x width'),
+    'same-id': (write_coco, image(id=0), 'image 0 is listed twice, the second time as'),
+    'no-file': (write_coco, image(file_name='7.png'), 'must be a file in images'),
+    'climbs': (write_coco, image(file_name='..\\1.png'), '"file_name" must lie inside'),
+    'no-name': (write_coco, image(file_name=None), '"file_name" must be text'),
+    'no-image-id': (write_coco, coco(image_id=None), 'annotation 1: has no image_id'),
+    'no-image': (write_coco, coco({}, dict(image_id=9)), '(image 9): has the image_id'),
+    'no-box': (write_coco, coco(bbox=None), '(image 0): has neither "bbox"'),
+    'count': (write_coco, coco({}, dict(bbox='x'), dict(bbox=[1])), 'and 1 more'),
+    'text': (write_coco, coco(bbox=['1'] * 4, id=None), 'annotations[0] (image 0)'),
+    'nan': (write_coco, coco(bbox=[float('nan'), 1, 2, 3]), 'four numbers of pixels'),
+    '1e308': (write_coco, coco(bbox=[1e308] * 4), 'four numbers of pixels'),
+    'negative': (write_coco, coco(bbox=[9, 9, -5, 5]), 'negative width'),
+    'far': (write_coco, coco(bbox=[500, 9, 5, 5]), 'far outside its image'),
+    'xyxy': (
+        write_coco,
+        coco(*(dict(bbox=[50 + i, 20, 80, 60]) for i in range(5))),
+        '5 of 5 boxes reach beyond their images, and none would as [x1, y1, x2, y2]',
+    ),
+    'fractions': (write_coco, coco(bbox=[0.1, 0.2, 0.3, 0.4]), 'not fractions'),
+    'far-polygon': (
+        write_coco,
+        coco(segmentation=[[0, 0, 9, 9, 500, 9]]),
+        'far outside',
+    ),
+    'huge-polygon': (
+        write_coco,
+        coco(segmentation=[[0, 0, 1e308, 0, 1, 1]]),
+        'must have',
+    ),
+    'odd-polygon': (write_coco, coco(segmentation=[[1] * 7]), 'a polygon of 7 numbers'),
+    'no-polygon': (write_coco, coco(segmentation='x'), 'must be a list of polygons or'),
+    'rle-size': (
+        write_coco,
+        coco(segmentation=rle(96, 64, [64 * 96])),
+        'has a mask of 96 x 64 pixels (height x width), but its image has 64 x 96',
+    ),
+    'rle-sum': (
+        write_coco,
+        coco(segmentation=rle(64, 96, [9, 9])),
+        'not add up to the 6144',
+    ),
+    # Of both, pycocotools decodes what was in memory.
+    'rle-short': (write_coco, coco(segmentation=rle(64, 96, '99')), 'do not add up'),
+    'rle-cut': (write_coco, coco(segmentation=rle(64, 96, 'P')), 'damaged run lengths'),
+    'area': (write_coco, coco(area='9'), '"area" must be a number of pixels, got'),
+    'rle-text': (write_coco, coco(segmentation=rle(64, 96, '\ud800')), 'do not add up'),
+    'crowd': (write_coco, coco(iscrowd=2), '"iscrowd" must be 0 or 1, got 2'),
+    'pixels': (write_yolo, '0 48 32 9 9', 'must have fractions'),
+    'yolo-nan': (write_yolo, '0 nan .5 .1 .1', 'must have fractions'),
+    'yolo-odd': (write_yolo, '0 .1 .1 .2 .2 .3 .3 .4', 'labels/0.txt: line 1 must'),
+    'yolo-class': (write_yolo, '5 .5 .5 .1 .1', 'has the class 5, but data.yaml'),
+    'yaml-aliases': (write_yolo, '', BOMB, 'data.yaml cannot be read as YAML: alias'),
+    'yaml-deep': (write_yolo, '', '[' * 10**5, 'lists inside each other'),
+    'yaml-code': (
+        write_yolo,
+        '',
+        'a: !!python/name:os.system',
+        'determine a constructor',
+    ),
+    'yaml-date': (write_yolo, '', 'a: 2001-99-99', 'YAML: month must'),
+    'yaml-names': (write_yolo, '', 'names: [[a]]', 'data.yaml must have "names"'),
+    'yaml-keys': (write_yolo, '', 'names: {0: a, b: c}', 'from numbers to names'),
+    'voc-missing': (lambda: write_voc(count=3), '2 images without'),
+    'voc-extra': (lambda: write_voc(count=6), '1 XML files without'),
+    'voc-name': (lambda: write_voc(extra=''), 'xml/0.xml: object 1 has no <name>'),
+    'voc-text': (write_voc, 'ten 6 30 26', "<bndbox/xmin> must be a number, got 'ten'"),
+    'voc-nan': (write_voc, 'nan 6 30 26', 'xml/0.xml: object 1: "bbox" must be four'),
+    'voc-turned': (write_voc, '50 6 30 26', 'has a negative width or height, the box'),
+    'voc-size': (lambda: write_voc(size='96 64'), 'xml/0.xml says that'),
+    'voc-no-xml': (lambda: write_voc(text='<a'), 'be read as XML: unclosed'),
+    'voc-code': (
+        lambda: write_voc(text='<?xml version="1.0" encoding="x"?><a/>'),
+        'cannot be read as XML: unknown encoding',
+    ),
+    'voc-other': (lambda: write_voc(text='<svg/>'), 'an <annotation>, got <svg>'),
+    'points': (write_labelme, shape('polygon', [1, 1], [2, 2]), 'needs 3 points'),
+    'label': (write_labelme, shape('polygon', label=None), 'with a "label"'),
+    'strings': (write_labelme, shape('polygon', *[['1', 1]] * 3), 'must be pairs'),
+    'no-shape': (write_labelme, 'x', 'json/0.json: shapes[0] must be'),
+    'far-circle': (
+        write_labelme,
+        shape('circle', [1e300, 1], [1, 1]),
+        '"segmentation"',
+    ),
+    'labelme-size': (lambda: write_labelme(imageWidth=97), '64 x 97 pixels'),
+    'other-image': (lambda: write_labelme(imagePath='a.png'), '"imagePath" must be'),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_meant_is_one_line(case):
+    write, *args, message = case
+    args = write(*args)
+    with pytest.raises(UserError) as error:
+        run(args)
+    assert message in str(error.value) and len(str(error.value).splitlines()) == 1
+    assert not Path('data/cells').exists()
+
+
+def test_a_photo_that_its_annotations_do_not_turn(here):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.new('RGB', (96, 64)).save('images/t.jpg', exif=exif)
+    args = write_coco(image(file_name='t.jpg'))
+    with pytest.raises(UserError, match=r'images/t.jpg has 64 x 96 .* it has 96 x 64'):
+        run(args)
+
+
+POLYGONS = dict(segmentation=[TRIANGLE])
+READ = {  # what writes annotations; box, area, outline of the first; what is said
+    'boxes': (write_coco, coco(), [10, 10, 20, 20], 400, None, 'boxes alone: 0'),
+    'polygons': (
+        write_coco,
+        coco(**POLYGONS),
+        [10, 10, 20, 20],
+        250,
+        [TRIANGLE],
+        'masks',
+    ),
+    'computed': (
+        *(write_coco, coco(bbox=None, area=None, id=None, iscrowd=None, **POLYGONS)),
+        *([5, 5, 20, 25], 250, [TRIANGLE], 'get masks: 5 of 5'),
+    ),
+    'text-ids': (
+        *(write_coco, coco(id='a'), [10, 10, 20, 20], 400, None),
+        'boxes alone',
+    ),
+    'one-outline': (
+        *(write_coco, coco(POLYGONS), [10, 10, 20, 20], 400, None),
+        'boxes alone: 1 of 5 objects have an outline; --masks decides otherwise',
+    ),
+    'rectangles': (  # as SAHI writes them
+        *(write_coco, coco(segmentation=[SQUARE]), [10, 10, 20, 20], 400, None),
+        '0 of 5 objects have an outline, 5 one that is the rectangle of their box',
+    ),
+    'most-outlines': (
+        *(write_coco, coco(dict(segmentation=[]), **POLYGONS)),
+        *([10, 10, 20, 20], 400, [SQUARE], 'and 1 get the rectangle of their box'),
+    ),
+    'flat': (
+        *(write_coco, coco(segmentation=TRIANGLE), [10, 10, 20, 20], 250, [TRIANGLE]),
+        'annotation 1 (image 0): has a polygon outside of a list of polygons (and 4',
+    ),
+    'line': (
+        *(write_coco, coco(segmentation=[TRIANGLE, [1, 2, 3, 4]])),
+        *([10, 10, 20, 20], 250, [TRIANGLE], 'a polygon of fewer than three points'),
+    ),
+    'beyond': (
+        *(write_coco, coco(dict(bbox=[80, -4, 30, 20])), [80, 0, 16, 16], 256, None),
+        'reaches beyond its image, the box [80, -4, 30, 20] [x, y, width, height] in',
+    ),
+    'area-0': (
+        *(write_coco, coco(dict(area=0)), [10, 10, 20, 20], 400, None),
+        'annotation 1 (image 0): has the area 0; it is computed instead',
+    ),
+    'mark': (
+        *(write_coco, coco(), lambda content: '\ufeff' + json.dumps(content)),
+        *([10, 10, 20, 20], 400, None, 'boxes'),
+    ),
+    'yolo': (write_yolo, '1 .5 .5 .25 .5', [36, 16, 24, 32], 768, None, "'4': no"),
+    'track': (write_yolo, '1.0 .5 .5 .25 .5 7', [36, 16, 24, 32], 768, None, 'boxes'),
+    'pose': (
+        *(write_yolo, '1 .5 .5 .25 .5 .4 .4', 'kpt_shape: [1, 2]\nnames: {1: bus}'),
+        *([36, 16, 24, 32], 768, None, 'boxes'),
+    ),
+    'yolo-polygon': (
+        *(write_yolo, '0 .25 .25 .5 .25 .5 .75', 'names: [1]', [24, 16, 24, 32]),
+        *(384, [[24, 16, 48, 16, 48, 48]], 'masks'),
+    ),
+    'voc': (write_voc, [10, 5, 20, 21], 420, None, 'boxes'),
+    'voc-no-size': (lambda: write_voc(size='0 0'), [10, 5, 20, 21], 420, None, 'boxes'),
+    'rectangle': (
+        *(write_labelme, shape('rectangle', [30, 25], [10, 5])),
+        *([10, 5, 20, 20], 400, None, "1 images without a file, such as '4.png' are l"),
+    ),
+    'group': (
+        *(write_labelme, shape('polygon', [10, 10], [30, 10], [30, 30], group_id=1)),
+        *(shape('rectangle', [50, 10], [60, 30], group_id=1), [10, 10, 50, 20], 410),
+        *([[10, 10, 30, 10, 30, 30], [50, 10, 60, 10, 60, 30, 50, 30]], 'masks'),
+    ),
+    'lines': (
+        *(write_labelme, shape('rectangle', [10, 5], [30, 25]), shape('line', [1, 1])),
+        *([10, 5, 20, 20], 400, None, '4 shapes of json are left out, as they have no'),
+    ),
+}
+
+
+@pytest.mark.parametrize('case', READ.values(), ids=READ)
+def test_what_is_read(case, capsys):
+    """Given boxes stay, and areas are those of pycocotools."""
+    write, *args, box, area, outline, said = case
+    entry, *others = run(write(*args))
+    assert entry['bbox'] == pytest.approx(box)
+    assert entry['area'] == pytest.approx(area, rel=0.05)
+    if outline is None:
+        assert 'segmentation' not in entry
+    else:
+        parts = zip(entry['segmentation'], outline, strict=True)
+        assert all(given == pytest.approx(part) for given, part in parts)
+        masks = coco_mask.frPyObjects(entry['segmentation'], 64, 96)
+        assert entry['area'] == coco_mask.area(coco_mask.merge(masks))
+    assert sorted(e['id'] for e in [entry, *others] if e['id'] == 1) == [1, 1]
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err
+
+
+def test_a_circle_is_a_polygon():
+    entry, *_ = run(write_labelme(shape('circle', [30, 30], [40, 30])))
+    assert entry['bbox'] == pytest.approx([20, 20, 20, 20])
+    assert entry['area'] == pytest.approx(np.pi * 100, rel=0.02)
+
+
+def test_difficult_objects_are_crowds():
+    found = run(write_voc(extra='<name>a</name><difficult>1</difficult>'))
+    assert [entry['iscrowd'] for entry in found] == [1] * 5
+
+
+@pytest.mark.parametrize('option', ['--boxes', '--masks'])
+def test_the_user_decides(option):
+    found = run([*write_coco(coco(POLYGONS)), option])
+    outlines = [entry.get('segmentation') for entry in found]
+    others = [[SQUARE]] * 4
+    expected = [None] * 5 if option == '--boxes' else [[TRIANGLE], *others]
+    assert sorted(map(str, outlines)) == sorted(map(str, expected))
+    method = 'faster_rcnn' if option == '--boxes' else 'mask_rcnn'
+    assert Path(f'data/{method}_ivit_n_cells.py').exists()
+
+
+def test_objects_without_a_pixel_are_never_written(capsys):
+    objects = [dict(bbox=[100, 9, 20, 20]), dict(bbox=[9, 9, 0, 9]), dict()]
+    objects.append(dict(segmentation=rle(64, 96, [64 * 96])))
+    found = run([*write_coco(coco(*objects, **POLYGONS)), '--val', '0.5'])
+    assert len(found) == 2 and min(entry['area'] for entry in found) == 250
+    assert '3 objects of less than a pixel, or outside' in capsys.readouterr().err
+
+
+def test_images_of_one_name_stay_apart():
+    names = [f'{folder}/{i}.png' for folder in 'xy' for i in range(3)]
+    save_images(*names)
+    run([*write_coco(coco(names=names)), '--val-images', 'y/*'])
+    written = sorted(
+        str(p.relative_to('data/cells')) for p in Path().rglob('cells/*/?/*')
+    )
+    assert written == [
+        *(f'train/x/{i}.png' for i in range(3)),
+        *(f'val/y/{i}.png' for i in range(3)),
+    ]
+    content = json.loads(Path('data/cells/annotations/instances_val.json').read_text())
+    assert [each['file_name'] for each in content['images']] == names[3:]
+
+
+def test_a_file_under_two_ids_is_one_picture_and_a_note(capsys):
+    found = run(write_coco(image(file_name='0.png')))
+    assert len(found) == 5 and len(list(Path('data/cells').glob('*/?.png'))) == 4
+    assert "'0.png' is listed under several ids, [0, 1]" in capsys.readouterr().err
+
+
+def test_the_category_above_all_others_is_no_class(capsys):
+    document = coco()
+    document['categories'].insert(0, dict(id=0, name='cells', supercategory='none'))
+    assert {entry['category_id'] for entry in run(write_coco(document))} == {1}
+    text = Path('data/faster_rcnn_ivit_n_cells.py').read_text()
+    assert "classes=('cell',)" in text
+    assert "the class 'cells' has no object" in capsys.readouterr().err
+
+
+def test_bytes_are_read_under_a_name():
+    data = json.dumps(coco(**POLYGONS)).encode()
+    assert read_coco(data, 'mine', masks=True).notes == []
+    with pytest.raises(
+        UserError, match=r'^mine: annotation 1 .* has no outline in "seg'
+    ):
+        read_coco(json.dumps(coco()).encode(), 'mine', masks=True)
