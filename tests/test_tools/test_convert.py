@@ -13,7 +13,7 @@ from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
 
 from mmattn.cli import train
-from mmattn.data import check, convert, estimate, own_config, own_data
+from mmattn.data import check, convert, estimate, own_config
 
 SIZE = 40, 60
 # mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.
@@ -335,16 +335,6 @@ def test_large_images_are_shrunk_and_anchors_follow_the_objects():
         assert own_config.shrinking(sizes)[0] == factor
     for sides, scale in (([45.3], 4), ([3, 5], 2), ([90, 91], 8), ([900], 16)):
         assert own_config.anchor_scale(np.array(sides)) == scale
-
-
-def test_the_sizes_of_images_are_those_that_mm_packages_see(tmp_path):
-    """OpenCV turns images as their EXIF orientation says, in mm packages too."""
-    from PIL import Image
-
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by 90 degrees
-    Image.new('RGB', (30, 20)).save(tmp_path / 'turned.jpg', exif=exif)
-    assert own_data.image_size(tmp_path / 'turned.jpg') == (30, 20)
 
 
 @pytest.mark.slow

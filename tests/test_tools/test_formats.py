@@ -189,6 +189,7 @@ REFUSED = {  # what writes the annotations, and the error
     'yaml-keys': (write_yolo, '', 'names: {0: a, b: c}', 'from numbers to names'),
     'voc-missing': (lambda: write_voc(count=3), '2 images without'),
     'voc-extra': (lambda: write_voc(count=6), '1 XML files without'),
+    'one-stem': (lambda: save_images('0.tif') or write_voc(), 'have one name; rename'),
     'voc-name': (lambda: write_voc(extra=''), 'xml/0.xml: object 1 has no <name>'),
     'voc-text': (write_voc, 'ten 6 30 26', "<bndbox/xmin> must be a number, got 'ten'"),
     'voc-nan': (write_voc, 'nan 6 30 26', 'xml/0.xml: object 1: "bbox" must be four'),
