@@ -2,6 +2,7 @@
 
 import ast
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image
 from mmattn.errors import UserError
 
 from ..files.atomic import write_atomically
+from ..images import WindowedImage
 from ..results import Classification, CocoDocument, Detections, Segmentation
 from .predictor import Predictor
 from .sources import VIDEOS, expand, video_facts
@@ -21,6 +23,7 @@ FILE = 'predictions.json'
 TOP = 5  # classes that are written of a classification
 FPS = 25.0  # of videos whose file does not say
 CODEC = 'mp4v'
+LOGGER = logging.getLogger('mmattn')
 
 
 def parse_options(options: Iterable[str]) -> dict[str, Any]:
@@ -89,6 +92,8 @@ def write_predictions(
                 _save(result.labels, out / 'labels' / f'{name}.png')
             if draw and is_frame:
                 videos.write(Path(video), result.draw(image))
+            elif draw and isinstance(image, WindowedImage):
+                LOGGER.warning('%s is too large to be drawn', result.source)
             elif draw:
                 _save(result.draw(image), out / 'drawn' / f'{name}.png')
             count += 1

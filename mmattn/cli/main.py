@@ -96,6 +96,9 @@ def predict(
     skip_broken: Annotated[
         bool, typer.Option('--skip-broken', help='Warn of files that cannot be read.')
     ] = False,
+    max_megapixels: Annotated[
+        float, typer.Option(help='Pixels of an image that are accepted, in millions.')
+    ] = 89,
     cfg_options: Annotated[
         list[str] | None,
         typer.Option(help='Entry of the config to override, key=value; repeatable.'),
@@ -139,6 +142,7 @@ def predict(
             tile=tile,
             overlap=overlap,
             skip_broken=skip_broken,
+            max_megapixels=max_megapixels,
             progress=sys.stderr.isatty(),
         )
     except (UserError, OSError) as error:

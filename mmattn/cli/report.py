@@ -14,7 +14,6 @@ import json
 from pathlib import Path
 
 import matplotlib
-import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -28,7 +27,7 @@ from ..analysis.sample_pictures import draw_sample, show
 from ..analysis.training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 from ..apis.find import run_config
 from ..export.preprocessing import raw_channels
-from ..images import read_channels, shown
+from ..images import read_channels, read_image, shown
 from .evaluation_results import CONFUSION, CURVES, RESULTS
 from .terminal import config_file, positive
 
@@ -125,7 +124,7 @@ def draw_predictions(
         data = dataset[index]
         path = data['data_samples'].img_path
         image = (
-            mmcv.imread(path, channel_order='rgb')
+            read_image(path)
             if channels is None
             else shown(read_channels(path, channels))
         )

@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 import matplotlib
-import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -26,6 +25,7 @@ from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.export.results import Detections, Segmentation
 from mmattn.export.runner import Runner
+from mmattn.images import read_image
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -72,7 +72,7 @@ def draw(
     for index in (np.arange(num_images) + 0.5) * len(dataset) // num_images:
         data = dataset[int(index)]
         path = data['data_samples'].img_path
-        image = mmcv.imread(path, channel_order='rgb')
+        image = read_image(path)
         (sample,) = model.test_step(pseudo_collate([data]))
         samples = sample, as_sample(runner(path))
         pictures.append(

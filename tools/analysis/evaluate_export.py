@@ -15,7 +15,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
@@ -28,7 +27,7 @@ from mmattn.export.metrics import (
     overlap,
 )
 from mmattn.export.runner import Runner
-from mmattn.images import FORMATS
+from mmattn.images import read_labels
 
 
 def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
@@ -77,7 +76,7 @@ def evaluate_segmentor(
     for path in sorted(annotations.glob('*.png')):
         if path.stem not in paths:
             raise UserError(f'{images} has no image for {path}')
-        labels = np.asarray(Image.open(path, formats=FORMATS)).astype(np.int64)
+        labels = read_labels(path).astype(np.int64)
         if reduce_zero_label:
             labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
         found = runner(paths[path.stem]).labels
