@@ -1,7 +1,5 @@
 """Images of users: limits, broken files and places in shown pictures."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,44 +13,13 @@ def write(path, height=4, width=6):
     return pixels
 
 
-@pytest.mark.parametrize('suffix', ['png', 'bmp', 'tif', 'ppm'])
-def test_formats(tmp_path, suffix):
-    pixels = write(tmp_path / f'a.{suffix}')
-    photo = read_photo(tmp_path / f'a.{suffix}', max_megapixels=24e-6)
-    assert photo.name == f'a.{suffix}'
-    np.testing.assert_array_equal(photo.pixels, pixels)
-
-
 def test_pixels_are_limited(tmp_path):
-    write(tmp_path / 'a.png')
+    pixels = write(tmp_path / 'a.png')
+    photo = read_photo(tmp_path / 'a.png', max_megapixels=24e-6)
+    assert photo.name == 'a.png'
+    np.testing.assert_array_equal(photo.pixels, pixels)
     with pytest.raises(ValueError, match='6 x 4 pixels, .*--max-megapixels'):
         read_photo(tmp_path / 'a.png', max_megapixels=23e-6)
-
-
-def truncated():
-    buffer = io.BytesIO()
-    Image.fromarray(np.zeros((90, 90, 3), np.uint8)).save(buffer, 'jpeg')
-    return buffer.getvalue()[:500]
-
-
-@pytest.mark.parametrize(
-    'content, message',
-    [
-        (b'', 'a.png cannot be read as an image of'),
-        (b'plain text', 'a.png cannot be read as an image of'),
-        (b'\x89PNG\r\n\x1a\nnothing', 'a.png cannot be read as an image'),
-        (truncated(), 'a.png cannot be read as an image: '),
-        (
-            b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n',
-            'a.png cannot be read as an image of',
-        ),
-    ],
-    ids=['empty', 'text', 'png', 'truncated', 'postscript'],
-)
-def test_files_that_are_no_image(tmp_path, content, message):
-    (tmp_path / 'a.png').write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        read_photo(tmp_path / 'a.png', max_megapixels=1)
 
 
 def test_places_in_pictures_that_are_shown_in_another_size():
