@@ -16,7 +16,7 @@ ALL := $(VENV)/.installed-all
 LIBRARY := mmattn/ops/_extension.so
 
 .NOTPARALLEL:
-.PHONY: help env demo demo-seg demo-masks test test-all matrix docs lint bench bench-cpu \
+.PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu \
 	bench-avx512 bench-onnx papers wheel clean
 .DELETE_ON_ERROR:
 
@@ -26,12 +26,11 @@ help:
 	@echo "make demo-seg    the same for UperNet + IViT on scenes of clothes"
 	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
 	@echo "make test        run the fast tests; test-all: the slow ones too"
-	@echo "make matrix      run the fast tests on each supported PyTorch; takes an hour or more"
 	@echo "make bench       time the operators and models beside their peers, on the CPU"
 	@echo "make papers      draw figures of the papers anew, from our counts"
 	@echo "make docs        build the documentation, build/docs/index.html, and run its tutorials"
 	@echo "make wheel       build dist/*.whl: one with the compiled CPU operators, one of Python"
-	@echo "make lint        check style, spelling, paths and docstrings"
+	@echo "make lint        check style, spelling and docstrings"
 
 env: $(ALL) $(LIBRARY)
 
@@ -57,14 +56,14 @@ $(LIBRARY): setup.py $(filter-out %.md,$(wildcard mmattn/ops/csrc/*))
 PUBLISH := $(BIN)/python tools/converters/publish_model.py --force
 
 demo: $(PROGRAMS) $(LIBRARY)
-	$(BIN)/python tools/datasets/hela.py
+	$(BIN)/python -m tools.datasets.hela
 	$(BIN)/python tools/train.py configs/demo/mask_rcnn_ivit_n_hela.py
 	$(BIN)/mmattn report configs/demo/mask_rcnn_ivit_n_hela.py
 	$(PUBLISH) work_dirs/mask_rcnn_ivit_n_hela \
 		work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors
 
 demo-seg: $(PROGRAMS) $(LIBRARY)
-	$(BIN)/python tools/datasets/fashion_scenes.py --baseline
+	$(BIN)/python -m tools.datasets.fashion_scenes --baseline
 	$(BIN)/python tools/train.py configs/demo/upernet_ivit_n_fashion_scenes.py
 	$(BIN)/mmattn report configs/demo/upernet_ivit_n_fashion_scenes.py
 	$(PUBLISH) work_dirs/upernet_ivit_n_fashion_scenes \
@@ -75,7 +74,7 @@ PATCHES := mait_n_landcover_patches
 STEP := work_dirs/mask_search/$(PATCHES)
 
 demo-masks: $(PROGRAMS) $(LIBRARY)
-	$(BIN)/python tools/datasets/landcover_patches.py --baseline
+	$(BIN)/python -m tools.datasets.landcover_patches --baseline
 	$(SEARCH) initialize configs/demo/$(PATCHES).py --force
 	$(BIN)/python tools/train.py $(STEP)_1_initialize.py
 	$(SEARCH) assign $(STEP)_1_initialize.py --high 0.233 --low 0.116 --force
@@ -89,10 +88,6 @@ test: env
 
 test-all: env
 	$(BIN)/python -m pytest
-
-# The environments, one for each row, stay in build/matrix.
-matrix:
-	$(PYTHON) -m tools.dev.matrix
 
 # NOTEBOOKS=off does not run the tutorials, which takes minutes and downloads 50 MB.
 NOTEBOOKS ?= cache
@@ -108,8 +103,6 @@ lint: $(ALL)
 	$(BIN)/codespell
 	git ls-files -z '*.cpp' '*.cu' '*.cuh' '*.h' '*.inl' | \
 		xargs -0 $(BIN)/clang-format --dry-run --Werror
-	$(BIN)/python -m tools.dev.check_paths
-	$(BIN)/python -m tools.dev.check_prose
 
 # The rows of a file are measured in turns, and most of them by the clock of the processor,
 # which other programs disturb less. AVX2, as other instructions change which method is

@@ -24,6 +24,7 @@ __all__ = [
 # Types that build on an mm package. They are imported when a config names them, so
 # that nobody else needs the package.
 ON_DEMAND = {
+    'CocoDataset': 'mmattn.engine.data.coco_dataset',
     'CocoMetric': 'mmattn.evaluation.coco',
     'DetDataPreprocessor': 'mmattn.models.detectors.data_preprocessor',
     'DeformableDETR': 'mmattn.models.detectors.deformable_detr',

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from mmattn.analysis.paper_tables import recipes
 from tools.dev import generate_model_zoo as model_zoo
+from tools.papers.tables import recipes
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,6 @@ import torch
 from mmengine.config import Config
 
 from mmattn.engine.model import build_model
-from mmattn.engine.run_configs import record_config
 
 NORMALIZATION = dict(mean=[123.0, 116.0, 103.0], std=[58.0, 57.0, 56.0])
 BACKBONE = dict(
@@ -126,7 +125,6 @@ def write_run(folder: Path, task: str, name: str = 'epoch_2.pth') -> Path:
     cfg = CONFIGS[task]()
     text = [f'{key} = {value!r}\n' for key, value in cfg.to_dict().items()]
     (folder / f'{task}.py').write_text(''.join(text))
-    record_config(folder / f'{task}.py')
     torch.manual_seed(0)
     model, _ = build_model(cfg, None)
     meta = dict(dataset_meta=dict(classes=tuple(CLASSES[task])))

@@ -15,10 +15,10 @@ from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 from yapf.yapflib import yapf_api
 
-from mmattn.data import toy
 from mmattn.engine import Runner
 from mmattn.registry import MODELS
 from mmattn.results.coco import encode_mask
+from tools.datasets import toy
 
 SHRINK = 8
 SHRUNK_KEYS = ('scale', 'scales', 'crop_size', 'size')

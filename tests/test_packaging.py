@@ -1,6 +1,7 @@
 """The contents of a wheel and an sdist; a wheel alone is enough."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,7 @@ MIM = (
     '.mim/configs/mask_rcnn/ivit_t_3x_coco.py',
     '.mim/configs/mask_rcnn/metafile.yml',
     '.mim/tools/train.py',
-    '.mim/tools/analysis/get_flops.py',
+    '.mim/tools/test.py',
 )
 PAGE = ('index.html', 'model.js', 'page.js')
 
@@ -107,3 +108,18 @@ def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
     )
     assert 'mmattn.models.backbones.ivit' in done.stdout
     assert str(tmp_path) in done.stdout
+
+
+def test_pages_and_the_extension_name_the_same_versions():
+    runtime = (ROOT / 'requirements/runtime.txt').read_text()
+    floor = re.search(r'^torch>=(\S+)$', runtime, re.MULTILINE)[1]
+    project = (ROOT / 'pyproject.toml').read_text()
+    python = re.search('requires-python = ">=(.*)"', project)[1]
+    readme = (ROOT / 'README.md').read_text()
+    assert f'requires Python {python} and PyTorch {floor} or newer' in readme
+    page = (ROOT / 'docs/install.md').read_text()
+    assert f'| PyTorch | {floor} and newer |' in page
+    assert f'| Python | {python} and newer |' in page
+    assert f"('torch=={floor}.*', '{python}')" in (ROOT / 'noxfile.py').read_text()
+    abi = ', '.join(floor.split('.'))
+    assert f'STABLE_ABI = ({abi})' in (ROOT / 'setup.py').read_text()

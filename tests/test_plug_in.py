@@ -2,10 +2,13 @@
 
 import pytest
 from mmengine.config import Config
+from mmengine.registry import DefaultScope
 
 import mmattn  # noqa: F401
 from mmattn.analysis.flops import build, count
-from mmattn.engine.config_check import check_channels
+from mmattn.data.check import build_checked
+from mmattn.engine.map_check import check_maps
+from mmattn.errors import UserError
 
 CHANNELS = '[64, 128, 320, 512]'
 IVIT = "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny')"
@@ -42,6 +45,13 @@ SEG_MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.p
 SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
 UPERNET = 'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py'
 RTMDET = 'mmdet::rtmdet/rtmdet_s_8xb32-300e_coco.py'
+MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+RETINANET = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
+CONVNEXT = 'mmpretrain::convnext/convnext-tiny_32xb128_in1k.py'
+TIMM = (
+    "backbone=dict(_delete_=True, type='mmpretrain.TIMMBackbone', "
+    "model_name='resnet18', features_only=True, out_indices=(1, 2, 3, 4))"
+)
 RESNET = 'mmpretrain::resnet/resnet50_8xb32_in1k.py'
 THREE_MAPS = (
     "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny', "
@@ -77,7 +87,7 @@ MISFITS = [
     (
         RTMDET,
         FPN,
-        r'bbox_head \(RTMDetSepBNHead\) has anchors or points for 3 maps, but '
+        r'bbox_head.prior_generator is for 3 maps of strides \[8, 16, 32\], but '
         r'model.neck \(CSPNeXtPAFPN\) returns 4',
     ),
     (
@@ -85,6 +95,32 @@ MISFITS = [
         f'{THREE_MAPS}, bbox_head=dict(in_channels=256)',
         r'bbox_head.in_channels is 256, but model.neck .* to 128',
     ),
+    # Backbones of others, the shape of maps, and strides are seen in a forward.
+    (
+        MASK_RCNN,
+        'backbone=dict(depth=18), neck=dict(in_channels=[32, 64, 160, 256])',
+        r'neck.in_channels is \[32, .*ResNet\) returns 4 maps of \[64, 128, 256, 512\]',
+    ),
+    (
+        MASK_RCNN,
+        f'{TIMM}, neck=dict(in_channels=[32, 64, 160, 256])',
+        r'neck.in_channels is .*TIMMBackbone\) returns 4 maps of \[64, 128, 256, 512\]',
+    ),
+    (
+        CONVNEXT,
+        IVIT_LAST,
+        r"head \(LinearClsHead\) reads vectors, .*neck=dict\(type='GlobalAveragePool",
+    ),
+    (RETINANET, THREE_MAPS, r'bbox_head.prior_generator .*128\], .*\[16, .*, 256\]'),
+    (MASK_RCNN, THREE_MAPS, r'rpn_head.prior_generator|roi_head.bbox_roi_extractor'),
+    # Keys of the replaced backbone
+    (MASK_RCNN, IVIT.replace('_delete_=True, ', ''), r'backbone .*depth, .*_delete_'),
+    (
+        'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py',
+        IVIT_LAST.replace('_delete_=True, ', ''),
+        r'backbone \(mmattn.IViT\) does not accept img_size: .*_delete_=True',
+    ),
+    (UPERNET, IVIT, r"pretrained is 'open-mmlab://resnet50_v1c', .*pretrained=None"),
 ]
 
 
@@ -105,7 +141,7 @@ def test_stock_config_builds_and_runs_with_our_backbone(user_config, base):
     cfg = user_config(base, FITTING[base])
     assert 'mmattn' not in str(cfg.get('custom_imports'))
     model = build(cfg)
-    check_channels(cfg.model, model)
+    check_maps(cfg.model, model)
     if base in STOCK:
         assert count(model, (64, 96)).children['backbone'].flops > 0
 
@@ -113,8 +149,11 @@ def test_stock_config_builds_and_runs_with_our_backbone(user_config, base):
 @pytest.mark.parametrize(('base', 'model', 'message'), MISFITS)
 def test_maps_that_do_not_fit_are_named(user_config, base, model, message):
     cfg = user_config(base, model)
-    with pytest.raises(ValueError, match=f'^model.{message}'):
-        check_channels(cfg.model, build(cfg))
+    with (
+        DefaultScope.overwrite_default_scope(cfg.default_scope),
+        pytest.raises(UserError, match=f'^model.{message}'),
+    ):
+        build_checked(cfg)
 
 
 def test_our_config_is_a_base_by_prefix(user_config):
@@ -125,17 +164,3 @@ def test_our_config_is_a_base_by_prefix(user_config):
     assert cfg.model.backbone.arch == 'tiny'
     assert cfg.model.backbone.drop_path_rate == 0.1
     build(cfg)
-
-
-@pytest.mark.parametrize(
-    'base, key',
-    [
-        ('mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 'depth'),
-        ('mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py', 'depth'),
-        ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', 'img_size'),
-    ],
-)
-def test_leftover_key_of_the_replaced_backbone_is_named(user_config, base, key):
-    cfg = user_config(base, "backbone=dict(type='mmattn.IViT', arch='tiny')")
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{key}'"):
-        build(cfg)

@@ -16,10 +16,10 @@ from timm.models import load_checkpoint
 
 from mmattn.apis import Predictor
 from mmattn.cli.start import use_pretrained
-from mmattn.converters import efficientnet_lite0 as tool
 from mmattn.engine.model import build_model
 from mmattn.export import export_model
 from tools.benchmark.tolerances import assert_close
+from tools.converters import efficientnet_lite0 as tool
 
 CLASSIFIER, DETECTOR = (
     'demo/efficientnet_lite0_in1k',

@@ -12,6 +12,7 @@ from rich.table import Table
 import mmattn
 from mmattn.cli.terminal import (
     add_config,
+    add_model,
     config_file,
     config_of,
     parse_run,
@@ -122,7 +123,7 @@ def test_config_files(tmp_path):
 @pytest.fixture
 def parser():
     parser = argparse.ArgumentParser()
-    add_config(parser, with_checkpoint=True)
+    add_model(parser)
     parser.add_argument('--out')
     return parser
 
@@ -130,34 +131,57 @@ def parser():
 def test_a_work_dir_stands_for_its_config_and_checkpoint(
     parser, tmp_path, monkeypatch, capsys
 ):
-    from mmattn.engine.run_configs import record_config
-
     monkeypatch.chdir(tmp_path)
     Path('run').mkdir()
     for message, follow in (
         ('run is no work dir', Path('run/cells.py').write_text),
-        ('run is not the work dir', lambda _: record_config('run/cells.py')),
         ('run has no checkpoint yet', Path('run/epoch_2.pth').write_text),
     ):
         with pytest.raises(SystemExit):
             parse_run(parser, ['run'])
         assert f'error: {message}' in capsys.readouterr().err
-        follow('')
+        follow('a = 1')
     Path('run/best_coco_segm_mAP_epoch_1.pth').touch()
     args = parse_run(parser, ['run', '--out=a'])
     best = 'run/best_coco_segm_mAP_epoch_1.pth'
     assert (args.config, args.checkpoint) == ('run/cells.py', best)
     assert capsys.readouterr().err == f'run/cells.py, {best}\n'
-    assert parse_run(parser, ['run', '--out=a', 'b.pth']).checkpoint == 'b.pth'
+    for given, taken in (('b.pth', 'b.pth'), ('last', 'run/epoch_2.pth')):
+        args = parse_run(parser, ['run', '--weights', given])
+        assert args.checkpoint == taken and config_of(args).a == 1
+    Path('run/cells.py').write_text('a = open("b", "w")')
+    with pytest.raises(UserError, match='is no data'):
+        config_of(args)
+    assert not Path('b').exists()
 
 
 def test_a_config_requires_a_checkpoint(parser, tmp_path, capsys):
     path = tmp_path / 'a.py'
     path.touch()
     options = ['--cfg-options', 'c=1']
-    args = parse_run(parser, [str(path), '--out', 'b', 'd.pth', *options])
+    args = parse_run(parser, [str(path), '--out', 'b', '--weights', 'd.pth', *options])
     assert (args.config, args.checkpoint, args.out) == (str(path), 'd.pth', 'b')
     assert args.cfg_options == dict(c=1)
     with pytest.raises(SystemExit):
         parse_run(parser, [str(path)])
-    assert f'{path} requires a checkpoint after it' in capsys.readouterr().err
+    assert f'{path} requires --weights' in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_run(
+            parser, [str(path), '--weights', 'd.pth', '--cfg-options', 'a=1', 'b']
+        )
+    assert "--cfg-options must be key=value, got 'b'" in capsys.readouterr().err
+
+
+def test_a_list_replaces_a_tuple_as_a_tuple(tmp_path):
+    """mmsegmentation's RandomCrop accepts nothing else."""
+    config = tmp_path / 'config.py'
+    config.write_text('pipeline = [dict(crop_size=(512, 512), scales=[1], size=8)]')
+    parser = argparse.ArgumentParser()
+    add_config(parser)
+    names = 'crop_size=[64,64]', 'scales=[2,3]', 'size=[4,5]', 'new.a=[6,7]'
+    options = [f'pipeline.0.{name}' for name in names]
+    args = parser.parse_args([str(config), '--cfg-options', *options])
+    (found,) = config_of(args).pipeline
+    assert found == dict(
+        crop_size=(64, 64), scales=[2, 3], size=[4, 5], new={'a': [6, 7]}
+    )

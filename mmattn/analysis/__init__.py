@@ -19,7 +19,6 @@ from .head_diversity import (
 from .locality import attention_locality, locality_by_layer, locality_score, pad_heads
 from .masks import mask_alphas, mask_layers
 from .multi_scale_points import MultiScalePoints, multi_scale_points
-from .paper_tables import equals_as_printed, omitted_rows, paper_rows
 from .sampling_points import SamplingPoints, sampling_points
 from .similarity import layer_similarity, map_similarity, similarity_among
 
@@ -37,7 +36,6 @@ __all__ = [
     'attention_maps',
     'box_gradients',
     'count',
-    'equals_as_printed',
     'feature_norms',
     'head_diversity',
     'head_similarity',
@@ -50,9 +48,7 @@ __all__ = [
     'mask_alphas',
     'mask_layers',
     'multi_scale_points',
-    'omitted_rows',
     'pad_heads',
-    'paper_rows',
     'sampling_points',
     'similarity_among',
 ]

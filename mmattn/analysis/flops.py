@@ -27,7 +27,6 @@ from mmattn.ops.common.operator import REFERENCE
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
 from .inference_pass import InferencePass
 from .meta_shapes import META_SHAPES
-from .paper_tables import equals_as_printed, omitted_rows, paper_rows  # noqa: F401
 
 aten = torch.ops.aten
 DOWNLOADS = ('init_cfg', 'pretrained')

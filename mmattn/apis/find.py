@@ -1,6 +1,5 @@
 """Find the config and the weights of a model by a path, a work dir or a name."""
 
-import logging
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -12,8 +11,8 @@ from mmengine.config import Config
 from mmattn.errors import UserError
 
 from ..compat.mmengine_scopes import SCOPE, find_config
-from ..engine.run_configs import is_recorded
 from ..files import read_config_file
+from ..files.dumped_config import read_dumped_config
 
 EXPORTED = ('.onnx', '.pt2', '.xml')
 CHECKPOINTS = ('.pth', '.pt', '.safetensors')
@@ -32,7 +31,6 @@ DEMOS = {
 }
 # How mmengine's hooks name what they save.
 NUMBERED = re.compile(r'(?:epoch|iter)_(\d+)\.pth')
-LOGGER = logging.getLogger('mmattn')
 
 
 @dataclass
@@ -59,8 +57,8 @@ def find_model(
 ) -> Found:
     """Return the config and the weights of a model.
 
-    A config is code. One that `model` does not name is that of a work dir, and runs if
-    a run of this user wrote it; the log names it.
+    A config is code, and so is one that is given. The config of a work dir is read as
+    data, so a work dir may come from anywhere.
 
     Args:
         model: a config, its path, the name of one of our configs
@@ -71,12 +69,13 @@ def find_model(
         weights: a checkpoint; for a work dir also 'best' or 'last', and by default the
             best one, else the last. 'random' keeps random weights.
         cfg_options: entries of the config to override.
-        config: the config of a work dir or a checkpoint, in place of that of the run.
+        config: the config of a work dir or a checkpoint, which runs, in place of that
+            of the run.
 
     Raises:
         FileNotFoundError: there is no such config, run or checkpoint.
-        ValueError: several configs have the name, no run of this user wrote the config
-            in the work dir, or there are no weights.
+        ValueError: several configs have the name, the config in the work dir is more
+            than data, or there are no weights.
     """
     weights = None if weights is None else str(weights)
     if isinstance(model, Config):
@@ -195,9 +194,9 @@ def _finished(
     config: str | Path | None,
 ) -> Found:
     if config is None:
-        config = run_config(folder)
-        LOGGER.warning('the config of %s is %s', name, config)
-    cfg = read_config(str(config))
+        cfg = read_dumped_config(run_config(folder))
+    else:
+        cfg = read_config(str(config))
     if cfg_options:
         cfg.merge_from_dict(dict(cfg_options))
     if weights is None or weights in CHOICES:
@@ -206,11 +205,11 @@ def _finished(
 
 
 def run_config(folder: Path) -> Path:
-    """Return the config that a run of this user wrote into its work dir.
+    """Return the path of the config that a run wrote into its work dir.
 
     Raises:
         FileNotFoundError: there is no config.
-        ValueError: no such run wrote it, or there are several.
+        ValueError: there are several.
     """
     found = sorted(folder.glob('*.py'))
     if not found:  # a run that another tool started
@@ -219,21 +218,12 @@ def run_config(folder: Path) -> Path:
         raise FileNotFoundError(
             f'{folder} is no work dir: it has no config (*.py), which training writes'
         )
-    names = ', '.join(map(str, found))
-    own = [path for path in found if is_recorded(path)]
-    if not own:
+    if len(found) > 1:
         raise UserError(
-            f'{folder} is not the work dir of a run that you started on this machine. '
-            f'A config is code, and this one is not run unless you name it: {names}. '
-            'Read it, then pass --config to predict, or config and checkpoint to the '
-            'other commands'
+            f'{folder} has several configs, {", ".join(map(str, found))}: pass one of '
+            'them as the model, and its checkpoint as `weights`'
         )
-    if len(own) > 1:
-        raise UserError(
-            f'{folder} has several configs, {names}: pass one of them as the model, '
-            'and its checkpoint as `weights`'
-        )
-    return own[0]
+    return found[0]
 
 
 def run_checkpoint(
@@ -279,7 +269,7 @@ def run_checkpoint(
 
 def _best_by_config(folder: Path, best: list[Path], cfg: Config | None) -> Path:
     """Return the last of `best` that is named by the metric of the run's config."""
-    cfg = read_config_file(run_config(folder)) if cfg is None else cfg
+    cfg = read_dumped_config(run_config(folder)) if cfg is None else cfg
     metric = cfg.get('default_hooks', {}).get('checkpoint', {}).get('save_best')
     metric = metric[0] if isinstance(metric, list) else metric
     named = re.escape(f'best_{metric}_'.replace('/', '_'))

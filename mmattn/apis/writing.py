@@ -1,9 +1,8 @@
 """Write predictions into a folder: pictures, videos, label maps and JSON."""
 
-import ast
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,24 +23,6 @@ TOP = 5  # classes that are written of a classification
 FPS = 25.0  # of videos whose file does not say
 CODEC = 'mp4v'
 LOGGER = logging.getLogger('mmattn')
-
-
-def parse_options(options: Iterable[str]) -> dict[str, Any]:
-    """Return entries of a config from texts such as 'model.test_cfg.mode=slide'.
-
-    Raises:
-        ValueError: a text has no '='.
-    """
-    found = {}
-    for option in options:
-        key, equals, value = option.partition('=')
-        if not equals or not key:
-            raise UserError(f'--cfg-options must be key=value, got {option!r}')
-        try:
-            found[key] = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            found[key] = value
-    return found
 
 
 def write_predictions(

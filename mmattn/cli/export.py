@@ -16,7 +16,7 @@ from ..export.api import DTYPES, DYNAMIC, export_model
 from ..export.graphs import PARTS
 from ..export.web import URL, check_folder, write_page
 from ..export.write import FORMATS
-from .terminal import add_config, parse_run, positive
+from .terminal import add_model, config_of, parse_run, positive
 
 MEGA = 1e6
 
@@ -25,7 +25,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_config(parser, with_checkpoint=True)
+    add_model(parser)
     parser.add_argument(
         '--out', type=Path, required=True, help='file to write, with --web a folder'
     )
@@ -160,7 +160,7 @@ def export(args: argparse.Namespace, out: Path) -> int:
     """Write the file that the arguments describe, and say what is in it."""
     with trusted_checkpoints(args.trust_checkpoint):
         metadata = export_model(
-            args.config,
+            config_of(args),
             args.checkpoint,
             out,
             shape=args.shape,
@@ -176,7 +176,6 @@ def export(args: argparse.Namespace, out: Path) -> int:
             int8=args.int8,
             keep_float=args.keep_float,
             force=args.force,
-            cfg_options=args.cfg_options,
             say=print,
         )
     size = out.stat().st_size / MEGA

@@ -16,9 +16,7 @@ channel of each point: four pixels and a weight.
 """
 
 import argparse
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from mmengine.config import Config
 from rich.console import Console
@@ -26,7 +24,7 @@ from rich.table import Table
 
 from mmattn.errors import UserError
 
-from ..analysis import Complexity, count, paper_rows
+from ..analysis import Complexity, count
 from .terminal import add_config, config_of, positive, print_table
 
 CONVENTION = (
@@ -43,7 +41,6 @@ MASKS = (
 DEFAULT_SHAPES = {'mmpretrain': (224, 224), 'mmdet': (800, 1280), 'mmseg': (512, 2048)}
 # Steps of test pipelines that fix the size, and their key: a side, or width and height.
 SIZES = {'CenterCrop': 'crop_size', 'Resize': 'scale'}
-DEVIATION_ROUNDING = 0.05  # per cent, of the deviations in the table file
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -58,17 +55,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         metavar='SIDE',
         help='height and width of the image, or one number for both; default: the size '
         "of the config's test pipeline for a classifier (else 224 224), 800 1280 for "
-        'detection, 512 2048 for segmentation; with --compare the size of the '
-        "paper's figures, if there is only one",
+        'detection, 512 2048 for segmentation',
     )
     parser.add_argument(
         '--depth', type=int, default=2, help='levels of the module tree (default: 2)'
-    )
-    parser.add_argument(
-        '--compare',
-        action='store_true',
-        help="compare with the paper's figures for this config and shape; exit with 1 "
-        'if one deviates by more than the table file allows, with 2 if there is none',
     )
     parser.add_argument(
         '--device',
@@ -128,68 +118,16 @@ def tree(model: Complexity, depth: int) -> Table:
     return table
 
 
-def paper_rows_of(config: str, cfg: Config, shape: tuple[int, int]) -> list[dict]:
-    """Return the table file's rows for a config: those with the most `options`."""
-    rows = [row for row in rows_of_any_shape(config, cfg) if row['shape'] == [*shape]]
-    most = max((len(row.get('options', {})) for row in rows), default=0)
-    return [row for row in rows if len(row.get('options', {})) == most]
-
-
-def rows_of_any_shape(config: str, cfg: Config) -> list[dict]:
-    """Return the table file's rows whose config and options are the given ones."""
-    return [
-        row
-        for row in paper_rows()
-        if Path(config).resolve().match(row['config'])
-        and all(_entry(cfg, key) == v for key, v in row.get('options', {}).items())
-    ]
-
-
-def compared_shape(config: str, cfg: Config, shape: tuple[int, int]) -> tuple[int, int]:
-    """Return the only shape of the paper's figures, or the given one."""
-    shapes = {tuple(row['shape']) for row in rows_of_any_shape(config, cfg)}
-    return shapes.pop() if len(shapes) == 1 else shape
-
-
 def _entry(cfg: Config, key: str):
     for name in key.split('.'):
         cfg = cfg.get(name) if isinstance(cfg, Mapping | Config) else None
     return cfg
 
 
-def comparison(model: Complexity, row: dict) -> tuple[Table, bool]:
-    """Return a table of a paper's row beside ours, and whether ours is near enough."""
-    model = model.part(row.get('part', ''))
-    convention = row.get('convention', 'with transforms')
-    table = Table(box=None, pad_edge=False)
-    for title in ('', 'paper', 'ours', 'deviation (%)', 'allowed (%)'):
-        table.add_column(title, justify='right', no_wrap=True)
-    near = True
-    for key, unit, value in (
-        ('params', 'M', model.params / 1e6),
-        ('flops', 'G', model.flops_in(convention) / 1e9),
-    ):
-        if key not in row:
-            continue
-        paper, allowed = row[key]['paper'], row[key]['deviation']
-        deviation = 100 * (value / paper - 1)
-        near = near and abs(deviation) <= abs(allowed) + DEVIATION_ROUNDING
-        table.add_row(
-            f'{key} ({unit})',
-            f'{paper}',
-            f'{value:#.4g}' if value < 1 else f'{value:.3f}',
-            f'{deviation:+.2f}',
-            f'{allowed:+}',
-        )
-    return table, near
-
-
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     cfg = config_of(args)
     shape = image_shape(args.shape, cfg)
-    if args.compare and args.shape is None:
-        shape = compared_shape(args.config, cfg, shape)
     model = count(cfg, shape, device=args.device)
     console = Console()
     about = [CONVENTION]
@@ -198,19 +136,4 @@ def main(argv: list[str] | None = None) -> int:
     heading = f'{args.config} at {shape[0]}x{shape[1]}.'
     console.print(heading, *about, soft_wrap=True)
     print_table(tree(model, args.depth))
-    if not args.compare:
-        return 0
-    rows = paper_rows_of(args.config, cfg, shape)
-    if not rows:
-        print(f'no paper has a figure for {args.config} at {shape}', file=sys.stderr)
-        return 2
-    status = 0
-    for row in rows:
-        table, near = comparison(model, row)
-        about = [row[key] for key in ('source', 'part', 'convention') if key in row]
-        console.print('; '.join(about), soft_wrap=True)
-        print_table(table)
-        if 'note' in row:
-            console.print(row['note'], soft_wrap=True)
-        status = status or int(not near)
-    return status
+    return 0

@@ -1,14 +1,11 @@
 """Arguments, config and runner that train.py and test.py share."""
 
-from . import cpu_threads  # measures before torch is imported
-
 # isort: split
 import argparse
 import os
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
-from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner as MMEngineRunner
 
@@ -16,7 +13,7 @@ from mmattn.errors import UserError
 
 from ..engine import Runner
 from ..engine.distributed import join_processes
-from .terminal import add_config, config_of
+from .terminal import add_config, add_model, config_of
 
 OUR_RUNNER = 'mmattn.Runner'
 RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')
@@ -27,7 +24,10 @@ def make_parser(
     description: str, *, with_checkpoint: bool = False
 ) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    add_config(parser, with_checkpoint=with_checkpoint)
+    if with_checkpoint:
+        add_model(parser)
+    else:
+        add_config(parser)
     parser.add_argument('--work-dir', help='folder of logs, checkpoints and results')
     parser.add_argument(
         '--no-pin-memory', action='store_true', help='pin_memory=False in dataloaders'
@@ -120,8 +120,5 @@ def amended_dataloader(
 
 
 def build_runner(cfg: Config) -> MMEngineRunner:
-    message = cpu_threads.limit_threads()
     build = RUNNERS.build if 'runner_type' in cfg else Runner.from_cfg
-    runner = build(cfg)
-    print_log(message, logger='current')
-    return runner
+    return build(cfg)

@@ -29,7 +29,7 @@ from ..apis.find import run_config
 from ..export.preprocessing import raw_channels
 from ..images import read_channels, read_image, shown
 from .evaluation_results import CONFUSION, CURVES, RESULTS
-from .terminal import config_file, positive
+from .terminal import add_cfg_options, config_file, config_of, positive
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt
@@ -204,7 +204,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('run', help='work dir of a run, or its config file')
+    parser.add_argument('run', metavar='MODEL', help='work dir of a run, or a config')
     parser.add_argument(
         '--work-dir', help="of a config; default: the config's, else work_dirs/<name>"
     )
@@ -212,9 +212,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--score-thr', type=float, default=0.5, help='lowest score that is drawn'
     )
+    add_cfg_options(parser)
     args = parser.parse_args(argv)
     try:
-        if Path(args.run).is_dir():
+        args.work_dir_given = Path(args.run).is_dir()
+        if args.work_dir_given:
             args.work_dir = args.work_dir or args.run
             args.config = str(run_config(Path(args.run)))
         else:
@@ -226,7 +228,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
-    cfg = Config.fromfile(args.config)
+    cfg = config_of(args)
     init_default_scope(cfg.default_scope)
     work_dir = Path(args.work_dir or work_dir_of(args.config, cfg))
     checkpoint = latest_checkpoint(work_dir)

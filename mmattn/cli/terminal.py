@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..files import read_config_file
+from ..files.dumped_config import read_dumped_config
 
 # Causes that are mistakes in a program, such as a transform of a user.
 MISTAKES = AssertionError, AttributeError, LookupError, NameError, TypeError
@@ -71,6 +72,21 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def share(text: str) -> float:
+    """Return a number from 0 to 1, as the `type` of an argument.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is another number or none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f'must be from 0 to 1, got {text!r}')
+    return value
+
+
 def config_file(text: str) -> str:
     """Return the path of a config file or of one of our names, for an argument.
 
@@ -100,62 +116,105 @@ def _config_or_folder(text: str) -> str:
     return text if Path(text).is_dir() else config_file(text)
 
 
-def add_config(parser: argparse.ArgumentParser, *, with_checkpoint: bool = False):
-    """Add the arguments that `config_of` reads: a config, and entries to override.
+def add_config(parser: argparse.ArgumentParser):
+    """Add the arguments that `config_of` reads: a config, and entries to override."""
+    parser.add_argument(
+        'config',
+        type=config_file,
+        help='config file of mmdet, mmseg or mmpretrain, or the name of one of ours',
+    )
+    add_cfg_options(parser)
 
-    Args:
-        parser: the parser.
-        with_checkpoint: also add a checkpoint. A work dir may stand for both;
-            `parse_run` finds them in it.
-    """
+
+def add_model(parser: argparse.ArgumentParser):
+    """Add the arguments that `parse_run` reads: a model, its weights, and overrides."""
+    parser.add_argument(
+        'config',
+        metavar='MODEL',
+        type=_config_or_folder,
+        help='work dir of a run, or config file of mmdet, mmseg or mmpretrain, or the '
+        'name of one of our configs',
+    )
+    parser.add_argument(
+        '--weights',
+        dest='checkpoint',
+        help="checkpoint; of a work dir also 'best' or 'last', and by default its best "
+        'one, else its last',
+    )
+    add_cfg_options(parser)
+
+
+def add_cfg_options(parser: argparse.ArgumentParser):
+    """Add `--cfg-options`, a dict of entries of the config."""
     from mmengine.config import DictAction
 
-    what = 'config file of mmdet, mmseg or mmpretrain, or the name of one of ours'
-    if with_checkpoint:
-        parser.add_argument(
-            'config', type=_config_or_folder, help=f'work dir of a run, or {what}'
-        )
-        parser.add_argument(
-            'checkpoint',
-            nargs='?',
-            help="checkpoint file; by default a work dir's best one, else its last",
-        )
-    else:
-        parser.add_argument('config', type=config_file, help=what)
+    class Entries(DictAction):
+        """Read entries; what has no `=` is an error of the user."""
+
+        def __call__(self, parser, namespace, values, option_string=None):
+            for value in values:
+                if not value.partition('=')[1] or value.startswith('='):
+                    parser.error(f'{option_string} must be key=value, got {value!r}')
+            super().__call__(parser, namespace, values, option_string)
+
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=DictAction,
-        help='config entries to override, key=value; lists as key="[a,b]"',
+        action=Entries,
+        metavar='KEY=VALUE',
+        help='config entries to override; lists as key="[a,b]"',
     )
 
 
 def parse_run(
     parser: argparse.ArgumentParser, argv: list[str] | None
 ) -> argparse.Namespace:
-    """Parse arguments with a config and a checkpoint, or with a work dir of both."""
-    # Options may stand between the two.
-    args = parser.parse_intermixed_args(argv)
-    folder = Path(args.config)
-    if folder.is_dir():
-        from mmattn.apis.find import run_checkpoint, run_config
+    """Parse the arguments of `add_model`; a work dir gives its config and weights."""
+    args = parser.parse_args(argv)
+    args.work_dir_given = Path(args.config).is_dir()
+    if args.work_dir_given:
+        from mmattn.apis.find import CHOICES, run_checkpoint, run_config
 
+        folder = Path(args.config)
         try:
             args.config = str(run_config(folder))
-            args.checkpoint = args.checkpoint or str(run_checkpoint(folder))
+            if args.checkpoint is None or args.checkpoint in CHOICES:
+                args.checkpoint = str(run_checkpoint(folder, args.checkpoint))
         except (FileNotFoundError, ValueError) as error:
             parser.error(str(error))
         print(f'{args.config}, {args.checkpoint}', file=sys.stderr)
     elif args.checkpoint is None:
-        parser.error(f'{args.config} requires a checkpoint after it')
+        parser.error(f'{args.config} requires --weights')
     return args
 
 
 def config_of(args: argparse.Namespace):
-    """Return the config of the arguments, with the entries overridden."""
-    cfg = read_config_file(args.config)
-    cfg.merge_from_dict(args.cfg_options or {})
+    """Return the config of the arguments, with the entries overridden.
+
+    The config of a work dir is read as data; another one runs.
+    """
+    if getattr(args, 'work_dir_given', False):
+        cfg = read_dumped_config(args.config)
+    else:
+        cfg = read_config_file(args.config)
+    options = args.cfg_options or {}
+    cfg.merge_from_dict({k: _as_before(cfg, k, v) for k, v in options.items()})
     return cfg
+
+
+def _as_before(cfg, key: str, value):
+    """Return an option, a list as a tuple where the config has a tuple.
+
+    Some transforms accept only tuples, and `[64,64]` on a command line is a list.
+    """
+    for name in key.split('.'):
+        if isinstance(cfg, list | tuple) and name.isdecimal() and int(name) < len(cfg):
+            cfg = cfg[int(name)]
+        elif hasattr(cfg, 'get'):
+            cfg = cfg.get(name)
+        else:
+            return value
+    return tuple(value) if isinstance(value, list) and isinstance(cfg, tuple) else value
 
 
 def print_table(table):

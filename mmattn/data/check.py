@@ -1,7 +1,7 @@
 """Check the data sets and channels of a config as training does, and print a table.
 
-    python tools/datasets/check.py configs/demo/mask_rcnn_ivit_n_hela.py
-    python tools/datasets/check.py configs/demo/upernet_ivit_n_landcover.py --decode
+    mmattn data check configs/demo/mask_rcnn_ivit_n_hela.py
+    mmattn data check configs/demo/upernet_ivit_n_landcover.py --decode
 
 Reads the annotations and the ends of all files of every split, in seconds; with
 --decode it loads every image and annotation as the config does. Exits with 1 where
@@ -24,11 +24,12 @@ from mmattn.errors import UserError
 
 from ..analysis.flops import build
 from ..cli.terminal import add_config, config_of, print_table
-from ..engine.config_check import check_channels, check_scopes
+from ..engine.config_check import check_arguments, check_scopes
 from ..engine.data.build import build_dataset
 from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from ..engine.data.checks import Summary, check_leaf, ignored_labels
 from ..engine.data.image_files import check_image_file
+from ..engine.map_check import check_maps
 from .own_data import question_about_255
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -67,8 +68,9 @@ def build_checked(cfg: Config) -> nn.Module:
     if not isinstance(cfg.get('model'), dict):
         raise UserError(f'`model` must be a dict, got {cfg.get("model")!r}')
     check_scopes(cfg.model, 'model')
+    check_arguments(cfg.model)
     model = build(cfg)
-    check_channels(cfg.model, model)
+    check_maps(cfg.model, model)
     return model
 
 

@@ -1,12 +1,12 @@
 """Turn your own annotated images into a data set with a config to train on it.
 
-    python tools/datasets/convert.py masks IMAGES MASKS --out data/cells --classes cell
-    python tools/datasets/convert.py labels IMAGES LABEL_MAPS --out data/land \
+    mmattn data convert masks IMAGES MASKS --out data/cells --classes cell
+    mmattn data convert labels IMAGES LABEL_MAPS --out data/land \
         --classes water forest city
-    python tools/datasets/convert.py yolo IMAGES LABELS --yaml data.yaml --out data/cars
-    python tools/datasets/convert.py voc IMAGES XML_FILES --out data/birds
-    python tools/datasets/convert.py labelme IMAGES JSON_FILES --out data/leaves
-    python tools/datasets/convert.py coco IMAGES JSON_FILE --out data/ships
+    mmattn data convert yolo IMAGES LABELS --yaml data.yaml --out data/cars
+    mmattn data convert voc IMAGES XML_FILES --out data/birds
+    mmattn data convert labelme IMAGES JSON_FILES --out data/leaves
+    mmattn data convert coco IMAGES JSON_FILE --out data/ships
 
 `masks` and the last four give boxes and, where there are outlines, masks in COCO's
 format. `labels` gives maps of classes for semantic segmentation. The config is written
@@ -25,7 +25,7 @@ from mmattn.errors import UserError
 
 from ..files.config_text import check_text
 from . import estimate, own_config, own_data
-from .package_data import build
+from .folders import build
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco')
 Pair = tuple[Path, Path]
@@ -177,10 +177,10 @@ def convert_objects(args: argparse.Namespace) -> str:
     pictures, classes = read(args)
     splits = split(pictures, lambda picture: picture.path.name, args)
 
-    def write(_, folder: Path) -> dict:
+    def write(folder: Path) -> dict:
         return own_data.write_coco(splits, classes, folder)
 
-    build(write, args.out, options=options(args), force=args.force)
+    build(write, args.out, options(args), force=args.force)
     return own_config.detection(args.out, classes, splits, args.arch)
 
 
@@ -224,10 +224,10 @@ def convert_label_maps(args: argparse.Namespace) -> str:
     parse = color_number if palette else whole_number
     ignored = [parse(value, '--ignore') for value in args.ignore]
 
-    def write(_, folder: Path) -> dict:
+    def write(folder: Path) -> dict:
         return own_data.write_label_maps(splits, args.classes, folder, ignored, palette)
 
-    build(write, args.out, options=options(args), force=args.force)
+    build(write, args.out, options(args), force=args.force)
     return own_config.segmentation(args.out, args.classes, splits, args.arch)
 
 

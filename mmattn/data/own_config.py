@@ -22,7 +22,7 @@ FEWEST, MOST = 300, 3000  # iterations
 EPOCHS = 30
 
 DETECTION = """\
-# {method} with IViT-{arch} on {name}, written by tools/datasets/convert.py.
+# {method} with IViT-{arch} on {name}, written by mmattn data convert.
 # {pictures}
 _base_ = [
     'mmattn::_base_/models/mask_rcnn_fpn_light.py',
@@ -86,6 +86,9 @@ train_dataloader = dict(
     num_workers=1,
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
+        type='mmattn.CocoDataset',
+        # {empty} of {images} images have no object. This is the largest share of them.
+        background=0.1,
         ann_file='annotations/instances_train.json',
         data_prefix=dict(img='train/'),
         filter_cfg=dict(min_size=1),
@@ -111,7 +114,7 @@ test_evaluator = val_evaluator
 """
 
 SEGMENTATION = """\
-# UperNet with IViT-{arch} on {name}, written by tools/datasets/convert.py.
+# UperNet with IViT-{arch} on {name}, written by mmattn data convert.
 # {pictures}
 _base_ = [
     'mmattn::_base_/models/upernet_light.py',
@@ -198,8 +201,8 @@ default_hooks = dict(
 )
 log_processor = dict(by_epoch=False, window_size=10)
 randomness = dict(seed=0)
-# Another batch size needs another learning rate: pass --auto-scale-lr.
-auto_scale_lr = dict(enable=False, base_batch_size=batch_size)
+# The learning rate is for this batch size. For another one pass --auto-scale-lr.
+auto_scale_lr = dict(enable=False, base_batch_size={batch_size})
 """
 
 
@@ -245,6 +248,7 @@ def schedule(images: int, batch_size: int, arch: str, best: str) -> str:
         reason=reason,
         max_iters=max_iters,
         interval=max_iters // 3,
+        batch_size=batch_size,
         lr='1e-3' if arch == 'nano' else '5e-4',
         best=best,
     )
@@ -299,6 +303,8 @@ def detection(
         max_per_img=max(100, 2 * most),
         resized=resized,
         factor=factor,
+        empty=sum(not picture.boxes for picture in splits['train']),
+        images=len(splits['train']),
         crop=crop,
         batch_size=batch_of(crop),
     )

@@ -1,8 +1,8 @@
 """Download COCO, ADE20K or ImageNet and lay it out as our configs expect it.
 
-    python tools/datasets/prepare.py coco
-    python tools/datasets/prepare.py ade20k
-    python tools/datasets/prepare.py imagenet --archives FOLDER_OF_THE_TAR_FILES
+    mmattn data prepare coco
+    mmattn data prepare ade20k
+    mmattn data prepare imagenet --archives FOLDER_OF_THE_TAR_FILES
 
 An interrupted download continues when the command is repeated. Files are checked by the
 MD5 that is published for them. Parts that are complete are skipped.
@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 from mmattn.errors import UserError
 
+from ..files.folders import stage
 from ..weights.download import download
-from .package_data import stage
 
 GB = 10**9
 

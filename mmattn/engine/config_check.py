@@ -1,36 +1,17 @@
 """Check a model's config before it fails in a less obvious way."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
+from inspect import signature
 
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import MODELS
-from torch import nn
 
 from mmattn.errors import UserError
 
 SCOPES = 'mmattn', 'mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'
-# Necks that take a map for each of `in_channels` and return maps of `out_channels`.
-NECKS = {
-    'FPN',
-    'PAFPN',
-    'FPN_CARAFE',
-    'ChannelMapper',
-    'CSPNeXtPAFPN',
-    'YOLOXPAFPN',
-    'MSDeformAttnNeck',
-}
-POOLS = {'GlobalAveragePooling', 'GeneralizedMeanPooling'}  # keep the channels
-# Parts of a model that read the maps of the neck, or else of the backbone.
-HEADS = (
-    'decode_head',
-    'auxiliary_head',
-    'panoptic_head',
-    'rpn_head',
-    'bbox_head',
-    'head',
-)
+PASS_ON = 'mmdet', 'mmseg'  # their models pass `pretrained` on to the backbone
 
 
 def check_scopes(cfg: dict, key: str):
@@ -96,95 +77,43 @@ def check_save_best(save_best, evaluator):
     )
 
 
-def check_channels(cfg: Mapping, model: nn.Module):
-    """Raise an error if the maps of a built model do not fit what reads them.
-
-    The maps are those of `out_channels`, which all backbones of mmattn have. Only
-    necks, heads and models of the mm packages and ours are checked, since others may
-    read the maps in another way.
+def check_arguments(cfg: Mapping):
+    """Raise an error if keys of a config belong to the backbone that it replaces.
 
     Args:
-        cfg: the model's config.
-        model: what was built from it.
+        cfg: the model's config; the default scope is that of the whole config.
 
     Raises:
-        ValueError: the channels or the number of maps differ; the message has both.
+        UserError: the backbone does not accept a key; the message has the cure.
     """
-    backbone, neck = getattr(model, 'backbone', None), cfg.get('neck')
-    maps = getattr(backbone, 'out_channels', None)
-    if not isinstance(maps, tuple) or not _is_known(model):
+    backbone = cfg.get('backbone')
+    if not isinstance(backbone, Mapping) or not isinstance(backbone.get('type'), str):
         return
-    maps, source = list(maps), f'model.backbone ({type(backbone).__name__})'
-    if neck is not None:
-        built = getattr(model, 'neck', None)
-        kind = type(built).__name__
-        if kind not in NECKS | POOLS or not _is_known(built):
-            return
-        if kind in NECKS:
-            # An FPN may leave out levels, whose channels it never reads.
-            start = getattr(built, 'start_level', 0)
-            used = slice(start, getattr(built, 'backbone_end_level', None))
-            given = list(neck['in_channels'])
-            if len(given) != len(maps) or given[used] != maps[used]:
-                raise _misfit('model.neck', given, source, maps, maps)
-            num_outs = neck.get('num_outs') or len(given)
-            maps, source = [neck['out_channels']] * num_outs, f'model.neck ({kind})'
-    for key in HEADS:
-        heads, built = cfg.get(key), getattr(model, key, None)
-        if isinstance(heads, Mapping):
-            _check_head(f'model.{key}', heads, built, source, maps)
-        elif isinstance(heads, list | tuple) and isinstance(built, nn.ModuleList):
-            for index, pair in enumerate(zip(heads, built, strict=True)):
-                _check_head(f'model.{key}.{index}', *pair, source, maps)
-
-
-def _check_head(
-    key: str, cfg: Mapping, head: nn.Module | None, source: str, maps: list[int]
-):
-    if not _is_known(head):
+    with MODELS.switch_scope_and_registry(None) as registry:
+        kind, model = (registry.get(part['type']) for part in (backbone, cfg))
+    accepted = _parameters(kind) if kind is not None else None
+    if accepted is None:
         return
-    levels = getattr(getattr(head, 'prior_generator', None), 'num_levels', len(maps))
-    if levels != len(maps):
-        raise UserError(
-            f'{key} ({type(head).__name__}) has anchors or points for {levels} maps, '
-            f'but {source} returns {len(maps)} maps of {maps} channels: set '
-            'out_indices of the backbone to the maps that are meant'
-        )
-    given, index = cfg.get('in_channels'), getattr(head, 'in_index', None)
-    if given is None:
-        return
-    if index is not None:  # mmsegmentation's heads choose their maps
-        chosen = index if isinstance(index, list | tuple) else [index]
-        if not all(-len(maps) <= i < len(maps) for i in chosen):
+    name = f'model.backbone ({backbone["type"]})'
+    pretrained = cfg.get('pretrained')
+    if pretrained is not None and 'pretrained' not in accepted:
+        if model is not None and model.__module__.partition('.')[0] in PASS_ON:
             raise UserError(
-                f'{key}.in_index is {index}, but {source} returns {len(maps)} maps: '
-                'set out_indices of the backbone to the maps that are meant'
+                f'model.pretrained is {pretrained!r}, which {name} does not accept: '
+                'set model.pretrained=None, and init_cfg of the backbone to weights of '
+                'its own'
             )
-        fits = [maps[i] for i in chosen]
-    elif isinstance(given, list | tuple):
-        fits = maps
-    else:
-        # A classifier reads the last map, a detector's head all of them.
-        fits = maps[-1:] if key == 'model.head' else sorted(set(maps))
-    if fits != (list(given) if isinstance(given, list | tuple) else [given]):
-        fits = fits if isinstance(given, list | tuple) else fits[-1]
-        raise _misfit(key, given, source, maps, fits)
+    unknown = [key for key in backbone if key not in {*accepted, 'type', '_scope_'}]
+    if unknown:
+        raise UserError(
+            f'{name} does not accept {", ".join(unknown)}: if the base config has them '
+            'for another backbone, add _delete_=True to yours'
+        )
 
 
-def _misfit(
-    key: str,
-    given: Sequence[int] | int,
-    source: str,
-    maps: list[int],
-    fits: list[int] | int,
-) -> ValueError:
-    return UserError(
-        f'{key}.in_channels is {given}, but {source} returns {len(maps)} maps of '
-        f'{maps} channels: set {key}.in_channels to '
-        f'{"these" if fits == maps else fits}, or out_indices of the backbone to the '
-        'maps that are meant'
-    )
-
-
-def _is_known(module: nn.Module | None) -> bool:
-    return type(module).__module__.partition('.')[0] in SCOPES
+def _parameters(kind: Callable) -> Collection[str] | None:
+    """Return the names of a constructor's arguments, or None if it takes any."""
+    parameters = signature(kind).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    return parameters

@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
+from torch import nn
 from torch.distributed import PrefixStore
 
 
@@ -42,6 +43,22 @@ def join_processes(cfg: Config, backend: str | None = None):
         world_size=world_size,
         **kwargs,
     )
+
+
+def match_gradient_strides(model: nn.Module):
+    """Give the gradients of depthwise kernels the strides of their weights.
+
+    oneDNN returns shape (C, 1, K, K) with a stride of 1 for the second dimension, where
+    any stride is right. DDP takes it for another layout and warns of slow copies.
+    """
+    for weight in model.parameters():
+        if weight.requires_grad and weight.ndim == 4 and weight.shape[1] == 1:
+            if weight.stride() == _usual_strides(weight).stride():
+                weight.register_hook(_usual_strides)
+
+
+def _usual_strides(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.squeeze(1).unsqueeze(1)
 
 
 def _use_cpu(cfg: Config, backend: str):

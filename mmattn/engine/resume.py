@@ -2,14 +2,15 @@
 
 mmengine restores weights, optimizer, schedulers and counters. This module restores the
 rest: the samplers' seed, the position in an epoch, gradients that were being
-accumulated, and a validation that was due when the run ended.
+accumulated, the state of hooks, and a validation that was due when the run ended.
 """
 
 from bisect import bisect
+from functools import partial
 
 import numpy as np
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import EarlyStoppingHook, Hook
 from mmengine.logging import HistoryBuffer
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop as MMEngineEpochBasedTrainLoop
@@ -40,8 +41,36 @@ def _make_plain(message_hub: dict):
             info[name] = value.item()
 
 
+def _stateful_hooks(runner) -> dict[str, tuple]:
+    """Return the functions that get and set the state of hooks, by names of the hooks.
+
+    mmengine's other hooks find theirs by the epoch, or save it themselves.
+    """
+    found = {}
+    for hook in runner.hooks:
+        name = type(hook).__name__
+        if isinstance(hook, EarlyStoppingHook):
+            functions = partial(_stopping, hook), vars(hook).update
+            name += f' {hook.monitor} {hook.rule}'
+        elif hasattr(hook, 'state_dict') and hasattr(hook, 'load_state_dict'):
+            functions = hook.state_dict, hook.load_state_dict
+        else:
+            continue
+        number = sum(other.startswith(f'{name} #') for other in found)
+        found[f'{name} #{number}'] = functions
+    return found
+
+
+def _stopping(hook: EarlyStoppingHook) -> dict:
+    return dict(best_score=float(hook.best_score), wait_count=hook.wait_count)
+
+
 class ResumeHook(Hook):
-    """Save the position with each checkpoint and restore it when training resumes."""
+    """Save the position with each checkpoint and restore it when training resumes.
+
+    A hook with `state_dict` and `load_state_dict`, as modules have, continues as well.
+    Its state consists of tensors, numbers, text and containers of them.
+    """
 
     priority = 'LOWEST'
 
@@ -59,6 +88,9 @@ class ResumeHook(Hook):
             batches_done=self._batches_done if inside else 0,
         )
         _make_plain(checkpoint['message_hub'])
+        checkpoint['hooks'] = {
+            name: get() for name, (get, _) in _stateful_hooks(runner).items()
+        }
         wrapper = runner.optim_wrapper
         if 'optimizer' not in checkpoint or not isinstance(wrapper, OptimWrapper):
             return
@@ -86,7 +118,9 @@ class ResumeHook(Hook):
 
     def after_load_checkpoint(self, runner, checkpoint: dict):
         self._checkpoint = {
-            key: checkpoint[key] for key in ('meta', 'gradients') if key in checkpoint
+            key: checkpoint[key]
+            for key in ('meta', 'gradients', 'hooks')
+            if key in checkpoint
         }
         scalars = checkpoint.get('message_hub', {}).get('log_scalars', {})
         for name, history in scalars.items():
@@ -107,6 +141,10 @@ class ResumeHook(Hook):
         self._batches_done = _batches_done(runner, meta)
         self._restore_counts(runner, meta.get('inner_counts', {}))
         self._restore_gradients(runner, checkpoint.get('gradients', {}))
+        states = checkpoint.get('hooks', {})
+        for name, (_, set_state) in _stateful_hooks(runner).items():
+            if name in states:
+                set_state(states[name])
         if self._batches_done == 0 and _validation_is_due(runner):
             runner.logger.info(
                 'The checkpoint was saved before its validation, which runs first.'

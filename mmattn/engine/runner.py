@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
-from mmengine.dist import is_main_process
 from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch import nn
@@ -18,16 +16,18 @@ from ..files.atomic import atomic_backend_args
 from ..weights.load import load_checkpoint, partial_loads
 from ..weights.read import trusted_checkpoints
 from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
-from .config_check import check_channels, check_save_best, check_scopes
+from .config_check import check_arguments, check_save_best, check_scopes
 from .data.checks import prepare_dataloader
-from .data.loaders import EndlessBatches, build_dataloader, positioned
+from .data.loaders import EndlessBatches, build_dataloader, check_batches, positioned
+from .distributed import match_gradient_strides
 from .finite import FiniteHook
+from .map_check import check_maps
 from .progress import ProgressHook
 from .randomness import RandomnessHook, shared_seed
 from .resume import EpochBasedTrainLoop, ResumeHook
-from .run_configs import record_config
 from .schedule import Length, ScheduleHook, changes, scaled
 from .stop_signals import StopHook
+from .unused_parameters import UnusedParametersHook
 from .work_dir_lock import locked_work_dir
 
 
@@ -61,9 +61,15 @@ class Runner(MMEngineRunner):
         if isinstance(model, nn.Module):
             return super().build_model(model)
         check_scopes(model, 'model')
+        check_arguments(model)
         built = super().build_model(model)
-        check_channels(model, built)
+        check_maps(model, built)
         return built
+
+    def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
+        if self.distributed:
+            match_gradient_strides(model)
+        return super().wrap_model(model_wrapper_cfg, model)
 
     @staticmethod
     def build_dataloader(
@@ -83,10 +89,9 @@ class Runner(MMEngineRunner):
             loop['type'] = EpochBasedTrainLoop
         self._prepare('train_dataloader')
         loop = super().build_train_loop(loop)
-        if (
-            isinstance(loop, IterBasedTrainLoop)
-            and positioned(loop.dataloader) is not None
-        ):
+        if not isinstance(loop, IterBasedTrainLoop):
+            check_batches(loop.dataloader, 'train_dataloader')
+        elif positioned(loop.dataloader) is not None:
             loop.dataloader_iterator = EndlessBatches(loop.dataloader)
         return loop
 
@@ -106,11 +111,15 @@ class Runner(MMEngineRunner):
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         self._prepare('val_dataloader')
-        return super().build_val_loop(loop)
+        loop = super().build_val_loop(loop)
+        check_batches(loop.dataloader, 'val_dataloader')
+        return loop
 
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         self._prepare('test_dataloader')
-        return super().build_test_loop(loop)
+        loop = super().build_test_loop(loop)
+        check_batches(loop.dataloader, 'test_dataloader')
+        return loop
 
     def _prepare(self, key: str):
         """Build and check the data set of a loader before its loop builds the rest."""
@@ -122,6 +131,7 @@ class Runner(MMEngineRunner):
         super().register_hooks(default_hooks, custom_hooks)
         self.register_hook(RandomnessHook())
         self.register_hook(FiniteHook())
+        self.register_hook(UnusedParametersHook())
         self.register_hook(ResumeHook())
         self.register_hook(ScheduleHook())
         self._stop_hook = StopHook()
@@ -134,13 +144,6 @@ class Runner(MMEngineRunner):
 
     def dump_config(self):
         """Leave the config to `train`: another training may hold the work dir."""
-
-    def _write_config(self):
-        """Write the config into the work dir, and remember it as that of a run."""
-        super().dump_config()
-        if is_main_process():
-            name = self.cfg.filename or f'{self.timestamp}.py'
-            record_config(Path(self.work_dir, Path(name).name))
 
     def _init_model_weights(self):
         with self._as_allowed():
@@ -157,7 +160,7 @@ class Runner(MMEngineRunner):
             check_save_best(getattr(hook, 'save_best', None), self._val_evaluator)
         try:
             with locked_work_dir(self.work_dir):
-                self._write_config()
+                super().dump_config()
                 return super().train()
         finally:
             self._stop_hook.restore()

@@ -25,7 +25,10 @@ from mmengine.utils import is_seq_of
 from mmattn.errors import UserError
 
 TOLERANCE = 0.01  # of the run
-WARM_UP = 1 / 3  # largest share of a run for a warm-up that keeps its steps
+WARM_UP = 1 / 3  # largest share of a run for a warm-up
+# Steps of the shortest warm-up. After a single one mmengine's LinearLR and ConstantLR
+# would keep their first rate.
+SHORTEST = 2
 # The lengths that `scaled` scales, by the type of the scheduler.
 LENGTHS = {
     'Linear': (),
@@ -155,10 +158,11 @@ class ScheduleHook(Hook):
                 continue  # not built, since the run does not train
             prefix = 'param_scheduler' + ('' if name is None else f'.{name}')
             for mismatch in mismatches(part, run):
-                runner.logger.warning(_message(mismatch, prefix))
+                scales = runner.cfg.get('scale_schedule', False)
+                runner.logger.warning(_message(mismatch, prefix, scales))
 
 
-def _message(mismatch: Mismatch, prefix: str) -> str:
+def _message(mismatch: Mismatch, prefix: str, scales: bool) -> str:
     index, scheduler, place, end, key = mismatch
     unit, run_key = ('iteration', 'max_iters')
     if scheduler.by_epoch:
@@ -168,12 +172,14 @@ def _message(mismatch: Mismatch, prefix: str) -> str:
         if place > end
         else 'the rest of the run trains at the last value'
     )
+    advice = (
+        'scale_schedule=True in the config (--cfg-options scale_schedule=True) '
+        'scales the schedule to the run. '
+    )
     return (
         f'{prefix}.{index}.{key}: {type(scheduler).__name__} ends at {unit} {place}, '
         f'but the run ends at {unit} {end} (train_cfg.{run_key}), so {effect}. '
-        'scale_schedule=True in the config (--cfg-options scale_schedule=True) '
-        'scales the schedule to the run. A resumed run keeps the schedule of its '
-        'checkpoint.'
+        f'{"" if scales else advice}A resumed run keeps the schedule of its checkpoint.'
     )
 
 
@@ -185,7 +191,7 @@ class Scale(NamedTuple):
 
     Attributes:
         end: where the schedule ends; it is moved to 1.
-        warm_up: where its warm-up ends, 0 without one.
+        warm_up: where its warm-up ends, before `end`; 0 without one.
     """
 
     end: float
@@ -193,7 +199,7 @@ class Scale(NamedTuple):
 
     @property
     def new_warm_up(self) -> float:
-        return min(self.warm_up, max(WARM_UP, self.warm_up / self.end))
+        return min(self.warm_up, WARM_UP)
 
     @property
     def rate(self) -> float:
@@ -210,8 +216,10 @@ def scaled(configs: list, run: Length) -> list:
     """Return the schedulers of one optimizer with their lengths scaled to the run.
 
     A warm-up, a scheduler that rises from the start, keeps its length as long as it
-    takes at most a third of the run. What follows is scaled to the rest of the run. A
-    schedule that fits is not changed.
+    takes at most a third of the run, and is shortened to a third otherwise. What
+    follows is scaled to the rest of the run. A schedule that fits is not changed. In a
+    run of fewer than six epochs a third is less than two, so a warm-up, and what
+    `convert_to_iter_based` marks, is counted in iterations.
 
     Args:
         configs: dicts of a config's `param_scheduler`.
@@ -229,31 +237,56 @@ def scaled(configs: list, run: Length) -> list:
             )
     built = [_built(config, run) for config in configs]
     configs = list(configs)
-    found = {m.scheduler.param_name: m for m in mismatches(built, run)}
-    for name, mismatch in found.items():
+    found = {
+        mismatch.scheduler.param_name: mismatch
+        for mismatch in mismatches(built, run)
+        if not _rises(mismatch.scheduler)
+    }
+    for name in dict.fromkeys(scheduler.param_name for scheduler in built):
         part = [i for i, scheduler in enumerate(built) if scheduler.param_name == name]
         ends = {i: _whole(configs[i], built[i], run) / run.end(built[i]) for i in part}
         end = max((ends[i] for i in part if not _rises(built[i])), default=1.0)
-        warm_up = max(
-            (
-                ends[i]
-                for i in part
-                if _rises(built[i]) and built[i].begin == 0 and 'end' in configs[i]
-                if ends[i] < end
-            ),
-            default=0.0,
-        )
-        if run.differs(mismatch.scheduler, end * mismatch.end):
-            scale = Scale(end, warm_up)
-            for i in part:
-                configs[i] = _moved(configs[i], built[i], run, scale)
-        elif not _rises(mismatch.scheduler):
+        warm_ups = {
+            i: ends[i]
+            for i in part
+            if _rises(built[i]) and built[i].begin == 0 and 'end' in configs[i]
+        }
+        warm_up = max(warm_ups.values(), default=0.0)
+        mismatch = found.get(name)
+        if mismatch and not run.differs(mismatch.scheduler, end * mismatch.end):
             raise UserError(
                 f'scale_schedule cannot tell where the schedule of {name!r} ends: give '
                 f'`end` to {configs[mismatch.index]["type"]}, got '
                 f'{dict(configs[mismatch.index])}'
             )
+        if mismatch is None and warm_up <= WARM_UP:
+            continue
+        for i in part:
+            if warm_up < end:
+                scale = Scale(end, warm_up)
+            else:  # they overlap, so each is scaled by itself
+                scale = Scale(warm_up / WARM_UP if i in warm_ups else end, 0.0)
+            config, scheduler = configs[i], built[i]
+            if run.by_epoch and run.epochs * WARM_UP < SHORTEST:
+                if i in warm_ups or config.get('convert_to_iter_based', False):
+                    config = _in_iterations(config, run)
+                    scheduler = _built(config, run)
+            configs[i] = _moved(config, scheduler, run, scale)
     return configs
+
+
+def _in_iterations(config: dict, run: Length) -> dict:
+    """Return the config of a scheduler that counts epochs, counting iterations."""
+    if not config.get('by_epoch', True):
+        return config
+    new = {k: v for k, v in config.items() if k != 'convert_to_iter_based'}
+    new['by_epoch'] = False
+    length = run.iters // run.epochs
+    for name in {'begin', 'end'}.union(*LENGTHS.values()) & new.keys():
+        value = new[name]
+        is_list = isinstance(value, list | tuple)
+        new[name] = [item * length for item in value] if is_list else value * length
+    return new
 
 
 def changes(before: list[dict], after: list[dict]) -> list[str]:
@@ -312,14 +345,21 @@ def _moved(config: dict, scheduler: _ParamScheduler, run: Length, scale: Scale) 
         )
 
     def place(old: int) -> int:
-        return round(scale(old / run.end(scheduler)) * run.end(scheduler))
+        end = run.end(scheduler)
+        share = scale(old / end)
+        new = round(share * end)
+        if share < WARM_UP + 1e-9:
+            new = min(new, end // 3)  # a warm-up that takes a third is not rounded up
+        is_warm_up = 0 < old / end <= scale.warm_up and not scheduler.by_epoch
+        return max(new, SHORTEST) if is_warm_up else new
 
     new = dict(config)
     begin = place(scheduler.begin)
     if 'begin' in config:
         new['begin'] = begin
     if 'end' in config:
-        new['end'] = max(place(config['end']), begin + 1)
+        least = SHORTEST if _rises(scheduler) else 1
+        new['end'] = max(place(config['end']), begin + least)
     for name in LENGTHS[match['kind']]:
         if name not in config:
             continue

@@ -5,6 +5,7 @@ run continues as if it had not been stopped.
 """
 
 import functools
+import multiprocessing
 import os
 import signal
 import threading
@@ -128,8 +129,8 @@ def start_worker(worker_id: int, *, init: Callable[[int], None], handled: torch.
     """Start a worker of a loader that lives on when a signal stops the run.
 
     A terminal, Slurm and torchrun also signal the workers, which the run needs to
-    finish its iteration. Workers end with the main process, which ends them by SIGTERM
-    while it does not handle that signal itself.
+    finish its iteration. The main process ends them by SIGTERM while it does not handle
+    that signal itself. If it is killed, they end by themselves.
 
     Args:
         worker_id: number of the worker.
@@ -143,4 +144,15 @@ def start_worker(worker_id: int, *, init: Callable[[int], None], handled: torch.
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, receive)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     init(worker_id)
+
+
+def _end_with_parent():
+    """Wait for the end of the process that started this one, and end this one.
+
+    torch looks for it only while a worker waits for work. A worker that holds batches
+    that nobody reads would live on.
+    """
+    multiprocessing.parent_process().join()
+    os._exit(1)

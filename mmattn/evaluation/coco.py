@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 from mmdet.evaluation import CocoMetric as MMDetCocoMetric
 from mmdet.evaluation import bbox_overlaps
-from mmengine.logging import MMLogger, print_log
+from mmengine.logging import MMLogger
 from pycocotools import mask as coco_masks
 
 from mmattn.registry import METRICS
@@ -64,12 +64,13 @@ class CocoMetric(MMDetCocoMetric):
         self.cat_ids = truth.getCatIds(catNms=self.dataset_meta['classes'])
         self.img_ids = truth.getImgIds()
         found = [result for _, result in results]
+        if not any(len(result['labels']) for result in found):
+            MMLogger.get_current_instance().warning(
+                'The data set has no detection, so its metrics are 0.'
+            )
         names = [truth.loadCats(i)[0]['name'] for i in self.cat_ids]
         metrics = {}
         for kind in self.metrics:
-            if not any(len(result['labels']) for result in found):
-                print_log('no detection in the whole data set', 'current', 'ERROR')
-                return metrics
             evaluation = self._evaluate(truth, found, kind)
             rows = _class_rows(evaluation.eval['precision'], self.iou_thrs)
             self.details[kind] = dict(

@@ -30,7 +30,7 @@ def load(
     providers: Sequence[str] | None = None,
     trust_checkpoint: bool = False,
 ) -> 'Runner':
-    """Return a runner of a file that `export_model` or `tools/export.py` wrote.
+    """Return a runner of a file that `export_model` or `mmattn export` wrote.
 
     An .onnx file requires numpy, Pillow, OpenCV and onnxruntime, an .xml file openvino
     in its place. A .pt2 file requires PyTorch.
@@ -73,7 +73,7 @@ def load(
 def _metadata(text: str | None, file: Path) -> Metadata:
     if not text:
         raise UserError(
-            f'{file} has no metadata of mmattn; tools/export.py writes files that do'
+            f'{file} has no metadata of mmattn; `mmattn export` writes files that do'
         )
     try:
         return Metadata.from_json(text)

@@ -4,6 +4,7 @@ mmengine replaces every `{{...}}` in the text of a config before Python parses i
 replacement can end the string around it.
 """
 
+import math
 from typing import Any
 
 from mmattn.errors import UserError
@@ -28,8 +29,14 @@ def check_values(value: Any, key: str = 'the config'):
     """Check that mmengine reads a config as it writes it, into a work dir for example.
 
     Raises:
-        ValueError: a key or a text of the config would become code.
+        ValueError: a key or a text of the config would become code, or a number is
+            infinite or NaN, which has no literal.
     """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(
+            f'{key} must be a finite number, got {value}: the config that a run writes '
+            'could not be read. Use a number such as 1e8, or None where it is accepted'
+        )
     if isinstance(value, str) and TEMPLATE in value:
         raise UserError(
             f"{key} must not contain '{TEMPLATE}', which mmengine replaces when it "

@@ -14,8 +14,8 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmattn.analysis import Complexity, count
-from mmattn.analysis.paper_tables import equals_as_printed
 from tools.dev.readme_tables import markdown, replace_between
+from tools.papers.tables import equals_as_printed
 
 FOLDER = Path(__file__).parent
 CONFIG = FOLDER / 'vit_t16_zoo_300e_in1k.py'

@@ -5,8 +5,6 @@ and print the accuracies on later frames, which no training has seen. Results go
 `work_dirs/playback_speed/results.json`.
 """
 
-from mmattn.cli import cpu_threads  # measures before torch is imported
-
 # isort: split
 import argparse
 import json
@@ -117,7 +115,6 @@ def main(argv: list[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     playback_speed.main(['--cache', args.cache])
-    cpu_threads.limit_threads()
     splits = [
         VideoDataset(f'{split}.txt', data_root=str(playback_speed.DATA), test_mode=True)
         for split in playback_speed.SPLITS

@@ -26,7 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mmattn.cli.terminal import run_main
-from mmattn.data.package_data import DebianPackage, build, make_parser, read_deb
+from tools.datasets.package_data import DebianPackage, build, make_parser, read_deb
 
 PACKAGE = DebianPackage(
     name='opencv',

@@ -7,7 +7,6 @@ from mmengine.config import Config
 
 from mmattn.apis import find_model
 from mmattn.apis.find import run_checkpoint, run_config
-from mmattn.engine.run_configs import record_config
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,6 @@ def test_work_dirs_without_a_run(tmp_path):
         run_checkpoint(tmp_path, 'best')
     for name in ('a.py', 'b.py'):
         (tmp_path / name).write_text(f'# {name}')
-        record_config(tmp_path / name)
     with pytest.raises(ValueError, match='several configs, .*a.py, .*b.py'):
         run_config(tmp_path)
 
@@ -114,37 +112,21 @@ def test_the_best_checkpoint_is_taken_unless_the_last_is_asked_for(tmp_path):
 TRAP = "raise SystemExit('the config ran')"
 
 
-@pytest.fixture
-def stranger(tmp_path):
-    """A folder with a checkpoint and a config that no run of ours wrote."""
-    (tmp_path / 'model.safetensors').touch()
-    (tmp_path / 'model.py').write_text(TRAP)
-    return tmp_path
-
-
 @pytest.mark.parametrize('name', ['.', 'model.safetensors'])
 @pytest.mark.parametrize('place', ['model.py', '20260102_000000/vis_data/config.py'])
-def test_configs_beside_weights_do_not_run_by_themselves(stranger, name, place):
-    (stranger / place).parent.mkdir(parents=True, exist_ok=True)
-    (stranger / 'model.py').rename(stranger / place)
-    with pytest.raises(ValueError, match=f'unless you name it: .*{place}. Read it'):
-        find_model(stranger / name)
+def test_a_work_dir_from_elsewhere_is_data(tmp_path, name, place):
+    """It works without a record, and nothing in it runs unless the user says so."""
+    (tmp_path / 'model.safetensors').touch()
+    config = tmp_path / place
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text('own = dict(a=[1, -2.5], b=(None, True))')
+    found = find_model(tmp_path / name, tmp_path / 'model.safetensors')
+    assert found.cfg.own == dict(a=[1, -2.5], b=(None, True))
+    config.write_text(TRAP)
+    with pytest.raises(ValueError, match='line 1 is no assignment of data.*--config'):
+        find_model(tmp_path / name)
     with pytest.raises(SystemExit, match='the config ran'):
-        find_model(stranger / name, config=stranger / place)
-
-
-def test_a_config_is_that_of_a_run_by_its_content(stranger, tmp_path, caplog):
-    """A run's config may move, is named, and is taken before others beside it."""
-    own = stranger / 'own.py'
-    own.write_text('own = True')
-    record_config(own)
-    own.rename(stranger / 'moved.py')
-    found = find_model(stranger / 'model.safetensors')
-    assert found.cfg.own and found.weights == str(stranger / 'model.safetensors')
-    assert str(stranger / 'moved.py') in caplog.text
-    (stranger / 'moved.py').write_text(TRAP)
-    with pytest.raises(ValueError, match='unless you name it'):
-        find_model(stranger)
+        find_model(tmp_path / name, config=config)
 
 
 def test_a_given_config_needs_a_work_dir_or_a_checkpoint():
@@ -172,7 +154,6 @@ def test_of_several_best_checkpoints_the_config_chooses(tmp_path, save_best, tak
     (tmp_path / 'run.py').write_text(text)
     cfg = Config.fromfile(tmp_path / 'run.py')
     assert run_checkpoint(tmp_path, cfg=cfg).name == taken
-    record_config(tmp_path / 'run.py')
     assert run_checkpoint(tmp_path).name == taken
 
 

@@ -9,8 +9,8 @@ import cv2
 from mmengine.model import BaseModel
 from torch import nn
 
-from mmattn.data import toy
 from mmattn.engine import Runner
+from tools.datasets import toy
 
 COCO_FILE = 'coco/annotations/instances_train2017.json'
 COCO_IMAGE = 'coco/train2017/000000001000.jpg'

@@ -1,20 +1,16 @@
 """A wrong name or number in a model's config is named before training."""
 
 import pytest
-import torch
-from mmengine.model import BaseModel
 from mmengine.registry import MODELS, Registry
 from tiny_run import make_runner
 from torch import nn
 
-from mmattn.engine.config_check import check_channels, check_save_best, check_scopes
+from mmattn.engine.config_check import check_save_best, check_scopes
 from mmattn.models import IViT
 from mmattn.registry import HOOKS
 from mmattn.registry import MODELS as OURS
 
-CHANNELS = [32, 64, 160, 256]
 IVIT = dict(type='mmattn.IViT', arch='nano')
-FPN = dict(type='mmdet.FPN', in_channels=CHANNELS, out_channels=8, num_outs=5)
 
 
 @pytest.fixture
@@ -75,88 +71,6 @@ def test_a_registered_scope_is_known():
         check_scopes(dict(type='mmatt.Net'), 'model')
     finally:
         del MODELS.children['mmatt']
-
-
-class Detector(BaseModel):
-    def __init__(self, backbone, neck):
-        super().__init__()
-        self.backbone, self.neck = MODELS.build(backbone), MODELS.build(neck)
-
-    def forward(self, inputs, mode='tensor'):
-        return self.neck(self.backbone(inputs))
-
-
-Detector.__module__ = 'mmdet.models.detectors.mine'
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setitem(MODELS.module_dict, 'Detector', Detector)
-
-
-@pytest.mark.parametrize(
-    ('neck', 'out_indices', 'given'),
-    [
-        ('FPN', None, CHANNELS),
-        ('FPN', None, [*CHANNELS[:-1], 257]),
-        ('FPN', None, [*CHANNELS, 256]),
-        ('FPN', None, CHANNELS[:-1]),
-        ('ChannelMapper', (1, 3), [64, 256]),
-        ('ChannelMapper', (1, 3), [64, 160]),
-        ('CSPNeXtPAFPN', None, CHANNELS),
-        ('CSPNeXtPAFPN', (1, 3), [64, 160]),
-    ],
-)
-def test_a_neck_must_fit_its_backbone(tmp_path, neck, out_indices, given):
-    backbone, channels = IVIT, CHANNELS
-    if out_indices is not None:
-        backbone = dict(IVIT, out_indices=out_indices)
-        channels = [CHANNELS[i] for i in out_indices]
-    neck = dict(type=f'mmdet.{neck}', in_channels=given, out_channels=8)
-    if neck['type'] == 'mmdet.FPN':
-        neck['num_outs'] = 5
-    model = dict(type='Detector', backbone=backbone, neck=neck)
-    if given == channels:
-        make_runner(tmp_path, model=model)
-        return
-    message = (
-        f'model.neck.in_channels is {given}, .* {len(channels)} maps of {channels}'
-    )
-    with pytest.raises(ValueError, match=message.replace('[', r'\[')):
-        make_runner(tmp_path, model=model)
-
-
-@pytest.mark.parametrize(
-    ('levels', 'in_channels'),
-    [
-        (dict(start_level=1, num_outs=3), [0, *CHANNELS[1:]]),
-        (dict(start_level=1, end_level=2, num_outs=2), [1, *CHANNELS[1:3], 1]),
-    ],
-)
-def test_levels_that_are_left_out_may_have_any_channels(levels, in_channels):
-    neck = FPN | dict(in_channels=in_channels) | levels
-    model = Detector(IVIT, neck)
-    check_channels(dict(neck=neck), model)
-    assert len(model(torch.zeros(1, 3, 64, 64))) == levels['num_outs']
-
-
-def test_other_necks_are_left_alone():
-    neck = dict(FPN, in_channels=CHANNELS[:2])
-    model = Detector(IVIT, neck | dict(num_outs=2))
-    model.neck = type('RFP', (type(model.neck),), {})(CHANNELS[:2], 8, 2)
-    check_channels(dict(neck=neck), model)
-
-
-def test_models_and_backbones_of_others_are_left_alone(monkeypatch):
-    wrong = dict(FPN, in_channels=CHANNELS[:3], num_outs=3)
-    model = Detector(IVIT, wrong)
-    with pytest.raises(ValueError, match='in_channels'):
-        check_channels(dict(neck=wrong), model)
-    check_channels(
-        dict(neck=wrong), Detector(dict(type='mmdet.ResNet', depth=18), wrong)
-    )
-    monkeypatch.setattr(Detector, '__module__', 'theirs')
-    check_channels(dict(neck=wrong), model)
 
 
 BOXES = dict(type='mmdet.CocoMetric', metric='bbox', classwise=True)

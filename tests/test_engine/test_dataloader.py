@@ -152,7 +152,7 @@ def test_endless_batches_start_anywhere(sampler, at):
 
 def test_endless_batches_of_nothing_are_refused():
     loader = build(length=3, batch_size=4, drop_last=True)
-    with pytest.raises(ValueError, match='data set of 3 samples with batch_size=4'):
+    with pytest.raises(ValueError, match='3 samples, fewer than batch_size=4'):
         next(EndlessBatches(loader))
 
 

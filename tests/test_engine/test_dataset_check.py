@@ -18,8 +18,10 @@ from bad_data import (
     load_all,
     train_loader,
 )
+from mmengine.logging import MMLogger
 from mmengine.registry import DefaultScope
 
+from mmattn.engine.data.build import build_dataset
 from mmattn.engine.data.checked_dataset import DataError
 from mmattn.engine.data.checks import prepare_dataloader
 
@@ -49,6 +51,56 @@ def twice_a_dog():
 
 def no_image():
     edit_coco(lambda content: [content[k].clear() for k in ('images', 'annotations')])
+
+
+@pytest.mark.parametrize(
+    ('background', 'options', 'kept'),
+    [
+        (0, {}, [0, 1, 2, 3]),
+        (0.1, {}, [0, 1, 2, 3]),
+        (0.2, {}, [0, 1, 2, 3, 4]),
+        (0.5, {}, [0, 1, 2, 3, 4, 5, 7, 9]),
+        (0.9, {}, range(10)),
+        (0, dict(test_mode=True), range(12)),
+        (0, dict(filter_cfg=None), range(12)),
+        (0, dict(filter_cfg=dict(min_size=32)), range(10)),
+    ],
+)
+def test_a_share_of_background_images_is_kept(
+    tmp_path, caplog, background, options, kept
+):
+    """Count 12 images: 4 have an object, and the last two are too small."""
+    box = dict(category_id=1, bbox=[1, 1, 9, 9], area=81, iscrowd=0)
+    content = dict(
+        images=[
+            dict(id=i, width=side, height=side, file_name=f'{i}.jpg')
+            for i, side in enumerate([40] * 10 + [20] * 2)
+        ],
+        annotations=[dict(box, id=i + 1, image_id=i) for i in range(4)],
+        categories=[dict(id=1, name='cat')],
+    )
+    path = tmp_path / 'some.json'
+    path.write_text(json.dumps(content))
+    config = dict(
+        type='mmattn.CocoDataset',
+        ann_file=str(path),
+        data_prefix=dict(img=''),
+        metainfo=dict(classes=('cat',)),
+        background=background,
+        filter_cfg=dict(filter_empty_gt=True, min_size=32),
+    )
+    MMLogger.get_instance(str(tmp_path)).addHandler(caplog.handler)
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        dataset = build_dataset(config | options, KEY)
+    ids = [dataset.get_data_info(i)['img_id'] for i in range(len(dataset))]
+    assert ids == [*kept]
+    told = f'6 of 10 images have no object, and {len(kept) - 4} of these are kept'
+    assert (told in caplog.text) == (not options)
+
+
+def test_a_share_of_background_images_is_below_1():
+    with pytest.raises(ValueError, match='share from 0 to below 1, got 1'):
+        build_dataset(dict(type='mmattn.CocoDataset', background=1), KEY)
 
 
 SEG_PREFIX = DATASETS['mmseg']['data_prefix']
@@ -217,6 +269,12 @@ def prepare(dataset, model=None):
     with DefaultScope.overwrite_default_scope('mmdet'):
         loader = prepare_dataloader(dict(dataset=dataset), 'val_dataloader', model)
     return loader['dataset']
+
+
+def test_a_subset_may_leave_out_classes(here):
+    dataset = dict(type='CustomDataset', data_prefix='imagenet/train', indices=1)
+    dataset['pipeline'] = DATASETS['mmpretrain']['pipeline']
+    assert len(load_all(dataset, scope='mmpretrain')) == 1
 
 
 def test_only_training_needs_annotations(here):

@@ -1,4 +1,4 @@
-"""The arguments of the process group and of DDP on a machine without a GPU."""
+"""Process groups on a machine without a GPU, and what DDP asks of gradients."""
 
 from datetime import timedelta
 
@@ -7,7 +7,8 @@ import torch
 from mmengine.config import Config
 from torch.distributed import HashStore
 
-from mmattn.engine.distributed import join_processes
+from mmattn.engine.distributed import join_processes, match_gradient_strides
+from mmattn.models import IViT
 
 
 @pytest.fixture
@@ -54,3 +55,21 @@ def test_timeout_and_wrapper_of_the_config_are_kept(started):
     assert started['timeout'] == started['store'].timeout == timedelta(seconds=90)
     assert cfg.model_wrapper_cfg.find_unused_parameters
     assert cfg.model_wrapper_cfg.type == 'MMDistributedDataParallel'
+
+
+def test_gradients_have_the_strides_of_their_weights():
+    """DDP compares them, and warns if they differ."""
+    model = IViT('nano')
+
+    def others():
+        model.zero_grad()
+        sum(x.mean() for x in model(torch.rand(2, 3, 64, 64))).backward()
+        return [
+            name
+            for name, weight in model.named_parameters()
+            if weight.grad.stride() != weight.stride()
+        ]
+
+    before = others()
+    match_gradient_strides(model)
+    assert not others() and all('dwconv' in name for name in before)

@@ -33,7 +33,7 @@ class Augmented(BaseDataset):
         return [dict(point=[i / 10, 1 - i / 10]) for i in range(NUM_SAMPLES)]
 
     def __getitem__(self, index):
-        point = torch.tensor(self.get_data_info(index)['point'])
+        point = torch.tensor(self.pipeline(self.get_data_info(index))['point'])
         return point + random.random() + np.random.random() * torch.rand(2)
 
 
@@ -64,7 +64,7 @@ class Noisy(BaseMetric):
         self.results += [sample.item() + random.random() for sample in data_samples]
 
     def compute_metrics(self, results):
-        return dict(score=float(np.mean(results)))
+        return dict(score=float(np.mean(results)), spread=float(np.std(results)))
 
 
 class Stopped(Exception):
@@ -241,6 +241,33 @@ def test_one_run_never_repeats_its_random_numbers(tmp_path):
 
 ADAM = dict(type='Adam', lr=0.01)
 PLATEAU = dict(type='ReduceOnPlateauLR', monitor='score', rule='less', patience=0)
+NEVER_BETTER = dict(
+    type='EarlyStoppingHook', monitor='score', rule='greater', min_delta=99, patience=3
+)
+SWITCH = dict(
+    type='mmdet.PipelineSwitchHook',
+    switch_epoch=2,
+    switch_pipeline=[lambda info: dict(point=[0.0, 1.0])],
+)
+
+
+class Counts(Hook):
+    """Change the model at each fifth iteration."""
+
+    count = 0
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self.count += 1
+        if self.count % 5 == 0:
+            runner.model.layers[0].bias.data.add_(1)
+
+    def state_dict(self):
+        return dict(count=self.count)
+
+    def load_state_dict(self, state):
+        self.count = state['count']
+
+
 # Where a run stops, and its options.
 EXTRAS = {
     'ema': (('train', 15), dict(hooks=[dict(type='EMAHook', update_buffers=True)])),
@@ -257,6 +284,24 @@ EXTRAS = {
         ('val', 12),
         dict(checkpoint=dict(EVERY_EPOCH, save_best='score', rule='less')),
     ),
+    'two-best': (
+        ('train', 15),
+        dict(
+            checkpoint=dict(
+                EVERY_4, save_best=['score', 'spread'], rule=['less', 'greater']
+            )
+        ),
+    ),
+    'swa': (
+        ('train', 15),
+        dict(hooks=[dict(type='EMAHook', ema_type='StochasticWeightAverage')]),
+    ),
+    'stops-early': (
+        ('train', 20),
+        dict(loop=dict(EPOCH_LOOP, max_epochs=7), hooks=[NEVER_BETTER]),
+    ),
+    'switch': (('train', 15), dict(checkpoint=EVERY_4, hooks=[SWITCH])),
+    'own-hook': (('train', 15), dict(checkpoint=EVERY_4, hooks=[dict(type=Counts)])),
     'validated-from-2': (('train', 7), dict(loop=dict(EPOCH_LOOP, val_begin=2))),
     'validated-at-2': (('val', 12), dict(loop=dict(EPOCH_LOOP, val_begin=2))),
     'validated-at-2-and-3': (('val', 18), dict(loop=dict(EPOCH_LOOP, val_interval=2))),
@@ -277,10 +322,11 @@ def test_what_else_a_run_carries(tmp_path, case):
         for run in 'ab'
     ]
     assert_bitwise_equal(saved[0].get('ema_state_dict'), saved[1].get('ema_state_dict'))
-    assert ('ema_state_dict' in saved[0]) == (case == 'ema')
+    assert ('ema_state_dict' in saved[0]) == (case in ('ema', 'swa'))
     best = [sorted(p.name for p in (tmp_path / run).glob('best*')) for run in 'ab']
     assert best[0] == best[1]
-    assert bool(best[0]) == (case == 'best')
+    assert len(best[0]) == {'best': 1, 'two-best': 2}.get(case, 0)
+    assert len(straight['scores']) == 4 or case != 'stops-early'
 
 
 MADE = DataLoader(Augmented(), batch_size=BATCH_SIZE, collate_fn=list)

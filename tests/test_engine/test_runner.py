@@ -20,7 +20,6 @@ from tiny_run import Tiny, make_runner
 from torch import nn
 
 from mmattn.engine import read_checkpoint
-from mmattn.engine.run_configs import is_recorded
 from mmattn.engine.work_dir_lock import locked_work_dir
 from mmattn.files.config_text import check_values
 
@@ -147,11 +146,13 @@ CODE = {
     'key': (dict(colors={TEMPLATE: 1}), 'a key of the config.metainfo.colors must not'),
     'quote': (dict(colors={"a': exit(3), 'b": 1}), 'without single quotes'),
     'backslash': (dict(colors={'a\\': ', exit(3)) #'}), 'backslash at its end'),
+    'inf': (dict(scales=[(1, -math.inf)]), r'scales\[0\]\[1\] must be.* got -inf'),
+    'nan': (dict(std=math.nan), r'metainfo.std must be a finite number, got nan'),
 }
 
 
 @pytest.mark.parametrize('metainfo, message', CODE.values(), ids=CODE)
-def test_text_that_a_written_config_would_run(tmp_path, metainfo, message):
+def test_what_a_written_config_cannot_hold(tmp_path, metainfo, message):
     with pytest.raises(ValueError, match=message):
         make_runner(tmp_path, metainfo=metainfo)
     assert not [*tmp_path.rglob('*')]
@@ -167,28 +168,6 @@ def test_a_written_config_says_what_was_given(tmp_path):
     assert Config.fromfile(tmp_path / 'config.py').metainfo == given
 
 
-def test_the_config_of_a_run_is_remembered(tmp_path, monkeypatch):
-    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
-    make_runner(tmp_path / 'run').train()
-    (path,) = (tmp_path / 'run').glob('*.py')
-    assert is_recorded(path)
-    path.write_text(path.read_text() + '# edited')
-    assert not is_recorded(path)
-
-
-def test_a_run_does_without_a_record(tmp_path, monkeypatch):
-    (tmp_path / 'file').touch()
-    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'file'))
-    runner = make_runner(tmp_path / 'run')
-    runner.train()
-    (path,) = (tmp_path / 'run').glob('*.py')
-    assert not is_recorded(path)
-    assert (
-        'is not recorded as the config of a run'
-        in next((tmp_path / 'run').glob(f'{runner.timestamp}/*.log')).read_text()
-    )
-
-
 AMP = dict(type='mmattn.AmpOptimWrapper', dtype='float16')
 
 
@@ -199,7 +178,7 @@ class Breaking(Tiny):
 
     def __init__(self, loss=1.0, broken=3, **kwargs):
         super().__init__(**kwargs)
-        self.factor, self.broken = loss, broken
+        self.factor, self.broken = float(loss), broken
 
     def forward(self, *points, mode='tensor'):
         out = super().forward(*points, mode=mode)
@@ -215,7 +194,7 @@ class Breaking(Tiny):
 
 def run(work_dir, loss, **options):
     MODELS.module_dict['Breaking'] = Breaking
-    return make_runner(work_dir, model=dict(type='Breaking', loss=loss), **options)
+    return make_runner(work_dir, model=dict(type='Breaking', loss=str(loss)), **options)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +229,27 @@ def test_a_step_that_the_loss_scaler_skips_is_reported(tmp_path, caplog):
     assert 'iteration 3: loss is nan. The step is skipped.' in caplog.text
     assert (tmp_path / 'iter_4.pth').exists()
     assert all(torch.isfinite(p).all() for p in runner.model.parameters())
+
+
+LONE = dict(
+    dataset=[torch.ones(2)] * 3,
+    batch_size=4,
+    drop_last=True,
+    num_workers=0,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+)
+
+
+@pytest.mark.parametrize('by_epoch', [True, False])
+@pytest.mark.parametrize('key', ['train_dataloader', 'val_dataloader'])
+def test_a_loader_without_a_batch_is_refused(tmp_path, key, by_epoch):
+    loop = dict(by_epoch=by_epoch, val_interval=1)
+    loop['max_epochs' if by_epoch else 'max_iters'] = 2
+    runner = make_runner(tmp_path, val=True, train_cfg=loop, **{key: LONE})
+    message = f'{key} has no batch: its data set has 3 samples, fewer than batch_size=4'
+    with pytest.raises(ValueError, match=message):
+        runner.train()
+    assert not [*tmp_path.glob('*.pth')]
 
 
 def hold(work_dir, pipe):

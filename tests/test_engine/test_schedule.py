@@ -12,6 +12,9 @@ from mmattn.engine.schedule import Length, mismatches, scaled
 
 EPOCHS = Length(epochs=12, iters=1200, epoch_length=100)
 ITERS = Length(epochs=1, iters=60, epoch_length=0, by_epoch=False)
+FOUR_ITERS = Length(epochs=1, iters=4, epoch_length=0, by_epoch=False)
+ONE_EPOCH = Length(epochs=1, iters=50, epoch_length=0)
+TWO_EPOCHS = Length(epochs=2, iters=100, epoch_length=50)
 
 
 def build(configs, run):
@@ -59,13 +62,13 @@ def steps(*milestones, **options):
 EPOCH_WARM_UP = dict(warm_up(2), by_epoch=True, **CONVERTED)
 FITTING = {
     'defaults': (EPOCHS, [cosine()]),
-    'warm-up-then-rest': (EPOCHS, [warm_up(500), cosine(begin=5)]),
-    'warm-up-alone': (EPOCHS, [warm_up(500)]),
+    'warm-up-then-rest': (EPOCHS, [warm_up(400), cosine(begin=5)]),
+    'warm-up-alone': (EPOCHS, [warm_up(400)]),
     'converted': (EPOCHS, [EPOCH_WARM_UP, cosine(2, 12, T_max=10, **CONVERTED)]),
     'iterations-of-epochs': (EPOCHS, [cosine(0, 1250, by_epoch=False)]),
     'T_max-from-zero': (EPOCHS, [cosine(2, 12, T_max=12)]),
     'periodic': (EPOCHS, [cosine(0, 12, T_max=3)]),
-    'steps': (EPOCHS, [warm_up(500), steps(8, 11, end=12)]),
+    'steps': (EPOCHS, [warm_up(400), steps(8, 11, end=12)]),
     'steps-that-all-come': (EPOCHS, [steps(8, 11, end=36)]),
     'no-end': (EPOCHS, [dict(type='StepLR', step_size=3)]),
     'almost': (Length(300, 300_000, 1000), [cosine(end=299)]),
@@ -119,8 +122,7 @@ def test_a_schedule_that_fits_is_left_alone(run, configs):
 def test_a_schedule_that_ends_elsewhere_is_found_and_scaled(case):
     run, configs, said = ELSEWHERE[case]
     assert found(configs, run) == [said]
-    if case != 'warm-up-late':  # which nothing follows
-        assert found(scaled(configs, run), run) == []
+    assert found(scaled(configs, run), run) == []
 
 
 def iters(*arguments, **options):
@@ -158,7 +160,32 @@ SCALINGS = {
     'warm-up-took-half': (
         ITERS,
         [warm_up(100), iters(100, 200)],
-        [warm_up(30), iters(30, 60)],
+        [warm_up(20), iters(20, 60)],
+    ),
+    'warm-up-outlasts-the-schedule': (
+        ITERS,
+        [warm_up(1000), iters(0, 900)],
+        [warm_up(20), iters(0, 60)],
+    ),
+    'warm-up-alone-outlasts-a-run-in-epochs': (
+        EPOCHS,
+        [warm_up(2500), steps(8, 11, end=12)],
+        [warm_up(400), steps(8, 11, end=12)],
+    ),
+    'a-third-of-one-epoch': (
+        ONE_EPOCH,
+        [dict(warm_up(20), by_epoch=True, **CONVERTED), cosine(20, 300, **CONVERTED)],
+        [warm_up(16), iters(16, 50)],
+    ),
+    'two-steps-at-least': (
+        FOUR_ITERS,
+        [warm_up(20), iters(20, 300, T_max=280)],
+        [warm_up(2), iters(2, 4, T_max=2)],
+    ),
+    'a-third-of-two-epochs': (
+        TWO_EPOCHS,
+        [dict(warm_up(5), by_epoch=True), steps(8, 11, end=12)],
+        [warm_up(33), steps(1, 2, end=2)],
     ),
     'T_max-from-zero': (
         EPOCHS,
@@ -198,9 +225,6 @@ def test_a_warm_up_keeps_its_steps_and_the_rest_fills_the_run(run, configs, expe
 def test_epochs_are_not_scaled_to_iterations():
     with pytest.raises(ValueError, match='counts epochs, to a run that counts iter'):
         scaled([cosine(0, 300, **CONVERTED)], ITERS)
-    one_epoch = Length(epochs=1, iters=50, epoch_length=0)
-    scaled_to_one = scaled([cosine(0, 300, **CONVERTED)], one_epoch)
-    assert scaled_to_one == [cosine(0, 1, **CONVERTED)]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +239,15 @@ def test_epochs_are_not_scaled_to_iterations():
 def test_what_cannot_be_scaled_is_refused(config, message):
     with pytest.raises(ValueError, match=message):
         scaled([config], EPOCHS)
+
+
+@pytest.mark.parametrize('total', [900, 300, 720, 6])
+@pytest.mark.parametrize('end', [36, 12, 2, 1])
+def test_a_warm_up_takes_at_most_a_third(total, end):
+    """1,000 iterations, in a run of another number of iterations."""
+    run = Length(epochs=1, iters=total, epoch_length=0, by_epoch=False)
+    followed = scaled([warm_up(1000), iters(0, total * end // 3)], run)
+    assert followed == [warm_up(total // 3), iters(0, total)]
 
 
 def run_cosine(work_dir, max_iters, end, **options):
@@ -249,8 +282,13 @@ def test_a_run_that_scales_its_schedule_resumes(tmp_path, capsys):
     said = capsys.readouterr().out
     assert 'but the run ends at' not in said
     assert (
-        'scale_schedule: param_scheduler.1 (CosineAnnealingLR): begin 10 -> 3, '
-        'end 40 -> 8, T_max 30 -> 5\n'
+        'scale_schedule: param_scheduler.1 (CosineAnnealingLR): begin 10 -> 2, '
+        'end 40 -> 8, T_max 30 -> 6\n'
     ) in said
+    assert whole[:2] == pytest.approx([0.01, 0.1])  # one step of warm-up
     options.update(load_from=str(tmp_path / 'a/iter_4.pth'), resume=True)
     assert run_cosine(tmp_path / 'b', 8, 40, **options) == whole
+    run_cosine(tmp_path / 'b', 16, 40, **options)
+    said = capsys.readouterr().out
+    assert 'ends at iteration 8, but the run ends at' in said
+    assert 'scale_schedule=True' not in said  # it is on

@@ -1,5 +1,6 @@
 """A run that a signal stops is saved, and goes on as if it had not been stopped."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -176,19 +177,54 @@ def started(worker_id):
     assert worker_id == 0
 
 
+class Large(Pid):
+    """More than a pipe holds, so that a worker waits until somebody reads."""
+
+    def __getitem__(self, index):
+        return bytes(2**20)
+
+
+def load(dataset):
+    init = partial(start_worker, init=started, handled=sigterm_is_handled())
+    return iter(
+        DataLoader(
+            dataset,
+            batch_size=None,
+            num_workers=1,
+            worker_init_fn=init,
+            multiprocessing_context='fork',
+        )
+    )
+
+
 @pytest.fixture
 def batches():
-    loader = DataLoader(
-        Pid(),
-        batch_size=None,
-        num_workers=1,
-        worker_init_fn=partial(
-            start_worker, init=started, handled=sigterm_is_handled()
-        ),
-    )
     sigterm_is_handled().fill_(1)
-    yield iter(loader)
+    yield load(Pid())
     sigterm_is_handled().fill_(0)
+
+
+def run_until_killed(pipe):
+    batches = load(Large())
+    next(batches)
+    pipe.send(batches._workers[0].pid)
+    time.sleep(300)
+
+
+def test_workers_end_when_the_main_process_is_killed():
+    sigterm_is_handled().fill_(1)
+    context = multiprocessing.get_context('fork')
+    here, there = context.Pipe()
+    process = context.Process(target=run_until_killed, args=(there,))
+    process.start()
+    there.close()
+    worker = here.recv()
+    process.kill()
+    process.join()
+    sigterm_is_handled().fill_(0)
+    if not here.poll(20):  # it ends when no process holds its other end
+        os.kill(worker, signal.SIGKILL)
+        pytest.fail('the worker lives on')
 
 
 def test_workers_outlive_what_stops_a_run(batches):

@@ -108,7 +108,7 @@ def test_two_processes_train_save_and_resume_with_fsdp(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            env=os.environ | {'OMP_NUM_THREADS': '1'},
+            env=os.environ | {'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(ROOT)},
             timeout=900,
         )
         assert done.returncode == 0, done.stderr[-4000:]
@@ -132,8 +132,7 @@ def test_two_processes_train_save_and_resume_with_fsdp(tmp_path):
             assert states[name]['exp_avg'].shape == param.shape, name
         return states
 
-    toy = ROOT / 'tools' / 'datasets' / 'toy.py'
-    call(toy, 'coco', '--out', 'data/coco', '--num-images', 4)
+    call('-m', 'tools.datasets.toy', 'coco', '--out', 'data/coco', '--num-images', 4)
     (tmp_path / 'toy.py').write_text(TOY)
     first, second = train(1), train(2, '--resume')
     for name, state in first.items():

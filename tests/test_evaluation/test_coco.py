@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip('mmdet')
 from mmdet.evaluation import CocoMetric as Peer
 from mmdet.evaluation.metrics import coco_metric
+from mmengine.logging import MMLogger
 from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -88,14 +89,36 @@ class Recorded(COCOeval):
         self.kept.append(self)
 
 
-@pytest.mark.parametrize('package', ['faster_coco_eval', 'pycocotools'])
-def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
+def use(package, monkeypatch):
     if package == 'pycocotools':
         monkeypatch.setattr(coco, 'COCOeval', COCOeval)
         monkeypatch.setattr(coco, 'COCO', COCO)
     else:
         pytest.importorskip(package)
     assert coco.COCOeval.__module__.startswith(package)
+
+
+PACKAGES = pytest.mark.parametrize('package', ['faster_coco_eval', 'pycocotools'])
+
+
+@PACKAGES
+def test_no_detection_is_an_ap_of_zero(case, package, monkeypatch, capsys):
+    use(package, monkeypatch)
+    path, results = case
+    empty = [
+        ({}, {k: v if k == 'img_id' else v[:0] for k, v in result.items()})
+        for _, result in results
+    ]
+    MMLogger.get_instance(package)  # prints to the output of this test
+    metrics = build(coco.CocoMetric, path).compute_metrics(empty)
+    large = {'bbox_mAP_l': -1, 'segm_mAP_l': -1}  # there are no such objects
+    assert len(metrics) == 12 and metrics == dict.fromkeys(metrics, 0) | large
+    assert 'The data set has no detection' in capsys.readouterr().out
+
+
+@PACKAGES
+def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
+    use(package, monkeypatch)
     path, results = case
     thresholds = dict(iou_thrs=np.array([0.5, 0.6, 0.75]))
     ours = build(coco.CocoMetric, path, **thresholds)

@@ -1,4 +1,4 @@
-"""tools/export.py writes a file, verifies it on images, and says what is wrong."""
+"""`mmattn export` writes a file, verifies it on images, and says what is wrong."""
 
 import numpy as np
 import pytest
@@ -32,8 +32,16 @@ def files(tmp_path):
 def test_command_writes_a_file_that_the_runner_runs(files, capsys):
     folder, pixels = files
     out = folder / 'model.onnx'
-    command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
-    command += ['--out', str(out), '--verify', f'{folder}/images']
+    command = [f'{folder}/config.py', '--weights', f'{folder}/model.pth']
+    command += [
+        '--shape',
+        '64',
+        '64',
+        '--out',
+        str(out),
+        '--verify',
+        f'{folder}/images',
+    ]
     assert tool.main(command) == 0
     assert 'classification, scores' in capsys.readouterr().out
     result = mmattn.export.load(out)(pixels)
@@ -74,7 +82,8 @@ def test_images_of_a_folder_are_evenly_spaced(tmp_path):
 
 def test_missing_image_is_refused(files, capsys):
     folder, _ = files
-    command = [f'{folder}/config.py', f'{folder}/model.pth', '--shape', '64', '64']
+    command = [f'{folder}/config.py', '--weights', f'{folder}/model.pth']
+    command += ['--shape', '64', '64']
     with pytest.raises(SystemExit):
         tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/none'])
     assert 'no image or folder' in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 The two need not be equal; `docs/model_zoo.md` counts the figures that are equal as
 printed. A change of a model that moves a figure, even nearer to the paper's, has to be
-written down as `ours` in `mmattn/analysis/papers`.
+written down as `ours` in `tools/papers`.
 """
 
 from decimal import Decimal
@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mmattn.analysis import equals_as_printed, omitted_rows, paper_rows
-from mmattn.analysis.paper_counts import UNITS, count_row, row_model
-from mmattn.analysis.paper_tables import (
+from tools.papers.counts import UNITS, count_row, row_model
+from tools.papers.tables import (
+    equals_as_printed,
+    omitted_rows,
+    paper_rows,
     papers,
     printed_figures,
     printed_results,

@@ -25,6 +25,8 @@ def tool(work, monkeypatch, forget_instances):
     """Runs the `main` of a tool in the work folder, in this process."""
     from tool_runs import load_tool
 
+    from tools.test import with_weights
+
     monkeypatch.chdir(work)
     monkeypatch.setenv('LOCAL_RANK', '0')
 
@@ -33,8 +35,10 @@ def tool(work, monkeypatch, forget_instances):
         module = load_tool(name)
         for key, value in (patched or {}).items():
             monkeypatch.setattr(module, key, value)
-        monkeypatch.setattr(sys, 'argv', [name, *map(str, args)])
+        args = [*map(str, args)]
+        args = with_weights(args) if name == 'test' else args
+        monkeypatch.setattr(sys, 'argv', [name, *args])
         monkeypatch.setattr(sys, 'path', sys.path[:])
-        return module.main([*map(str, args)])
+        return module.main(args)
 
     return call

@@ -10,7 +10,7 @@ import cv2
 import pytest
 
 from mmattn.cli import package_tool
-from mmattn.data import toy
+from tools.datasets import toy
 
 CONFIGS = {
     'detector': """

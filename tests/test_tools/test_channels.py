@@ -11,10 +11,11 @@ from mmengine.registry import MODELS
 from tool_runs import DETECTOR
 
 from mmattn.apis import Predictor
-from mmattn.data import check, toy
+from mmattn.data import check
 from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.images import read_channels, read_image, shown
+from tools.datasets import toy
 
 MANY = (
     DETECTOR.replace("load = dict(type='LoadImageFromFile')", 'load = dict(LOAD)')
@@ -123,7 +124,7 @@ def test_a_detector_trains_predicts_in_tiles_and_is_exported(trained, monkeypatc
         predict(np.zeros((4, 4, 3), np.uint8))
 
     options = '--shape', '96', '96', '--out', 'many.onnx'
-    assert export.main(['many.py', str(checkpoint), *options]) == 0
+    assert export.main(['many.py', '--weights', str(checkpoint), *options]) == 0
     file = load('many.onnx')
     assert file.metadata.channels == 5 and file.metadata.channel_order == 'file'
     for each in images(trained)[:2]:

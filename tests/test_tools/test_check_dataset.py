@@ -12,8 +12,9 @@ from mmpretrain.datasets import cifar
 from tool_runs import DETECTOR
 
 from mmattn.cli import train
-from mmattn.data import check, toy
+from mmattn.data import check
 from mmattn.engine.data.checked_dataset import DataError
+from tools.datasets import toy
 
 ROOT = Path(__file__).parents[2]
 

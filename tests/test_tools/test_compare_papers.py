@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.analysis import compare_papers
+from tools.papers import compare as compare_papers
 
 WIDE = ['pvt', 'Table 9']  # one network, whose parameters alone are printed
 ROW = next(row for row in compare_papers.paper_rows() if row['name'] == 'pvt_s_wide')

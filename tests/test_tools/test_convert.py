@@ -1,4 +1,4 @@
-"""tools/datasets/convert.py: formats, splits, messages, and the configs it writes."""
+"""mmattn data convert: formats, splits, messages, and the configs it writes."""
 
 import json
 import shutil

@@ -10,11 +10,11 @@ import timm
 import torch
 from mmdet.models.backbones import PyramidVisionTransformerV2
 
-from mmattn.converters import compare_with_source as comparison
-from mmattn.converters import convert_checkpoint as tool
 from mmattn.models import DAT, PVT, HMaiT, PVTv2
 from mmattn.models.backbones.pvt import to_official_state_dict
 from mmattn.weights.load import initialize_from_checkpoint
+from tools.converters import compare_with_source as comparison
+from tools.converters import convert_checkpoint as tool
 
 NARROW = dict(embed_dims=32, num_layers=[2] * 4)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from mmattn.converters import convert_checkpoint as tool
 from mmattn.weights.layouts.coco_classes import CATEGORY_IDS, OUTPUTS
 from mmattn.weights.layouts.deformable_detr import to_official_state_dict
+from tools.converters import convert_checkpoint as tool
 
 CLASSES = 7
 SMALL = {

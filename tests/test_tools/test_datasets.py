@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mmattn.data import hela, landcover, package_data, pixel_forest, toy
+from mmattn.files.folders import stage
+from tools.datasets import hela, landcover, package_data, pixel_forest, toy
 
 CONTENT = b'a wheel'
 PACKAGE = package_data.Package(
@@ -105,7 +106,7 @@ def test_failed_exchange_brings_the_old_folder_back(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, 'rename', refuse_new)
     with pytest.raises(OSError, match='no space'):
-        with package_data.stage(target) as folder:
+        with stage(target) as folder:
             (folder / 'new').touch()
     assert entries(target) == ['old'] and entries(tmp_path) == ['data']
 

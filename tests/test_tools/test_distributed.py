@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn.data import toy
 from tools.benchmark.tolerances import assert_close
+from tools.datasets import toy
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'

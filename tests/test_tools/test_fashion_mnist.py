@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from idx_files import idx
 
-from mmattn.data import fashion_mnist, package_data
+from tools.datasets import fashion_mnist, package_data
 
 
 def tar(files: dict[str, bytes]) -> bytes:

@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from mmattn.data import fashion_scenes as scenes
-from mmattn.data import pixel_forest
+from tools.datasets import fashion_scenes as scenes
+from tools.datasets import pixel_forest
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from mmattn.data import landcover_patches as patches
+from tools.datasets import landcover_patches as patches
 
 SIZE = patches.TILE
 ALL = 11 * 11  # patches of a tile of one class

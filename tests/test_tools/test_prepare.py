@@ -1,4 +1,4 @@
-"""tools/datasets/prepare.py: downloads from a local server, and their folders."""
+"""mmattn data prepare: downloads from a local server, and their folders."""
 
 import hashlib
 import http.server

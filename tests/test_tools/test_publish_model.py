@@ -8,9 +8,8 @@ import torch
 
 from mmattn.apis import find_model
 from mmattn.apis.find import DEMOS
-from mmattn.converters import publish_model as tool
-from mmattn.engine.run_configs import record_config
 from mmattn.weights.read import read_checkpoint
+from tools.converters import publish_model as tool
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +28,6 @@ def run(tmp_path, monkeypatch):
     )
     Path('run').mkdir()
     Path('run/config.py').write_text("default_scope = 'mmdet'")
-    record_config('run/config.py')
     state = dict(state_dict=weights, optimizer=dict(state={0: torch.ones(99)}))
     torch.save(state, 'run/iter_9.pth')
     return weights

@@ -93,8 +93,9 @@ def load_tool(name: str):
     homes = {
         '': 'mmattn.cli',
         'analysis': 'tools.analysis',
-        'datasets': 'mmattn.data',
-        'converters': 'mmattn.converters',
+        'data': 'mmattn.data',
+        'datasets': 'tools.datasets',
+        'converters': 'tools.converters',
     }
     folder, _, tool = name.rpartition('/')
     home = homes[folder]

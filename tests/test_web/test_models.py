@@ -2,7 +2,6 @@
 
 import pytest
 
-from mmattn.engine.run_configs import record_config
 from mmattn.web import models
 from mmattn.web.models import Models, Source, offered_models
 
@@ -10,7 +9,6 @@ from mmattn.web.models import Models, Source, offered_models
 def write_run(folder, checkpoint=True):
     folder.mkdir(parents=True)
     (folder / 'config.py').write_text('')
-    record_config(folder / 'config.py')
     if checkpoint:
         (folder / 'epoch_1.pth').write_bytes(b'')
     return folder

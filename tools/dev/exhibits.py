@@ -3,7 +3,7 @@
 A file of `docs/papers` has the tables and figures of a paper, by name:
 
     shows     what it shows
-    tables    the tables of the paper's file in `mmattn/analysis/papers` with its counts
+    tables    the tables of the paper's file in `tools/papers` with its counts
     command   a command that makes our side, beside the one that counts
     state     what is measured, what is missing and why
 """
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import yaml
 
-from mmattn.analysis.paper_tables import (
+from tools.dev.readme_tables import markdown
+from tools.papers.tables import (
     KINDS,
     equals_as_printed,
     omitted_rows,
     paper_rows,
     papers,
 )
-from tools.dev.readme_tables import markdown
 
 
 def read_exhibits(path: Path) -> dict[str, dict]:
@@ -47,7 +47,7 @@ def exhibit_table(path: Path) -> str:
 
 def commands(paper: str, exhibit: Mapping) -> list[str]:
     """Return the commands that make our side of a table or figure."""
-    counting = ['python tools/analysis/compare_papers.py', paper]
+    counting = ['python tools/papers/compare.py', paper]
     counting += map(shlex.quote, exhibit.get('tables', []))
     found = [' '.join(counting)] if 'tables' in exhibit else []
     return found + [exhibit['command']] if 'command' in exhibit else found

@@ -33,7 +33,6 @@ from torch import nn
 
 import mmattn.models
 from mmattn.analysis.flops import build
-from mmattn.analysis.paper_tables import recipes
 from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.weights.names import config_of, published_files
@@ -41,6 +40,7 @@ from tools.benchmark.measure import read_csv
 from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages
 from tools.dev.start_tables import start_table
+from tools.papers.tables import recipes
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'

@@ -3,13 +3,13 @@
     python -m tools.dev.generate_model_zoo
     python -m tools.dev.generate_model_zoo --check
 
-The sources of a metafile are the papers' files, `mmattn/analysis/papers/*.yml`, the
+The sources of a metafile are the papers' files, `tools/papers/*.yml`, the
 configs, and the models, whose parameters and FLOPs are counted. A model with Fourier
 transforms has a second count, `FLOPs without Transforms`; one with hard attention
 masks has `FLOPs without Masks`.
 
 A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
-the README. It is a metafile, the folder `mmattn/analysis/papers`, a file of
+the README. It is a metafile, the folder `tools/papers`, a file of
 `docs/papers`, a folder with the `summary.json` files that `mmattn report` writes, or a
 csv file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
 """
@@ -25,12 +25,6 @@ import yaml
 from mmengine.config import Config
 
 import mmattn  # noqa: F401  makes mmcv's operators available
-from mmattn.analysis.paper_tables import (
-    equals_as_printed,
-    omitted_rows,
-    paper_rows,
-    papers,
-)
 from mmattn.weights.names import published_files
 from tools.dev.exhibits import exhibit_table
 from tools.dev.readme_tables import (
@@ -40,11 +34,10 @@ from tools.dev.readme_tables import (
     run_table,
     write_pages,
 )
+from tools.papers.tables import equals_as_printed, omitted_rows, paper_rows, papers
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = (
-    '# tools/dev/generate_model_zoo.py writes this file from mmattn/analysis/papers.\n'
-)
+GENERATED = '# tools/dev/generate_model_zoo.py writes this file from tools/papers.\n'
 # The name of a model's second FLOPs, the part of `Complexity` that asks for them, and
 # the convention that counts them.
 SECOND_FLOPS = {

@@ -11,18 +11,9 @@ float16 and bfloat16 are storage formats: the arithmetic is float32.
 
 from types import ModuleType
 
-from .border_align import (
-    bezier_align_backward,
-    bezier_align_forward,
-    border_align_backward,
-    border_align_forward,
-)
-from .boxes import bbox_overlaps, line_nms_forward
 from .carafe import (
     carafe_backward,
     carafe_forward,
-    carafe_naive_backward,
-    carafe_naive_forward,
 )
 from .deform import (
     deform_conv_backward_input,
@@ -36,46 +27,17 @@ from .deform import (
 from .focal_loss import (
     sigmoid_focal_loss_backward,
     sigmoid_focal_loss_forward,
-    softmax_focal_loss_backward,
-    softmax_focal_loss_forward,
 )
+from .line_nms import line_nms_forward
 from .masked_conv import masked_col2im_forward, masked_im2col_forward
 from .nms import nms, nms_match, softnms
-from .point_sets import (
-    chamfer_distance_backward,
-    chamfer_distance_forward,
-    convex_giou,
-    convex_iou,
-    min_area_polygons,
-)
 from .psa_mask import psamask_backward, psamask_forward
 from .roi_align import roi_align_backward, roi_align_forward
 from .roi_pool import (
     deform_roi_pool_backward,
     deform_roi_pool_forward,
-    prroi_pool_backward,
-    prroi_pool_coor_backward,
-    prroi_pool_forward,
     roi_pool_backward,
     roi_pool_forward,
-)
-from .rotated_boxes import (
-    box_iou_quadri,
-    box_iou_rotated,
-    diff_iou_rotated_sort_vertices_forward,
-    nms_quadri,
-    nms_rotated,
-    points_in_polygons_forward,
-)
-from .rotated_pool import (
-    active_rotated_filter_backward,
-    active_rotated_filter_forward,
-    riroi_align_rotated_backward,
-    riroi_align_rotated_forward,
-    roi_align_rotated_backward,
-    roi_align_rotated_forward,
-    rotated_feature_align_backward,
-    rotated_feature_align_forward,
 )
 from .sync_bn import (
     sync_bn_backward_data,
@@ -86,63 +48,32 @@ from .sync_bn import (
 )
 
 __all__ = [
-    'active_rotated_filter_backward',
-    'active_rotated_filter_forward',
-    'bbox_overlaps',
-    'bezier_align_backward',
-    'bezier_align_forward',
-    'border_align_backward',
-    'border_align_forward',
-    'box_iou_quadri',
-    'box_iou_rotated',
     'carafe_backward',
     'carafe_forward',
-    'carafe_naive_backward',
-    'carafe_naive_forward',
-    'chamfer_distance_backward',
-    'chamfer_distance_forward',
-    'convex_giou',
-    'convex_iou',
     'deform_conv_backward_input',
     'deform_conv_backward_parameters',
     'deform_conv_forward',
     'deform_roi_pool_backward',
     'deform_roi_pool_forward',
-    'diff_iou_rotated_sort_vertices_forward',
     'get_compiler_version',
     'get_compiling_cuda_version',
     'line_nms_forward',
     'masked_col2im_forward',
     'masked_im2col_forward',
-    'min_area_polygons',
     'modulated_deform_conv_backward',
     'modulated_deform_conv_forward',
     'ms_deform_attn_backward',
     'ms_deform_attn_forward',
     'nms',
     'nms_match',
-    'nms_quadri',
-    'nms_rotated',
-    'points_in_polygons_forward',
-    'prroi_pool_backward',
-    'prroi_pool_coor_backward',
-    'prroi_pool_forward',
     'psamask_backward',
     'psamask_forward',
-    'riroi_align_rotated_backward',
-    'riroi_align_rotated_forward',
     'roi_align_backward',
     'roi_align_forward',
-    'roi_align_rotated_backward',
-    'roi_align_rotated_forward',
     'roi_pool_backward',
     'roi_pool_forward',
-    'rotated_feature_align_backward',
-    'rotated_feature_align_forward',
     'sigmoid_focal_loss_backward',
     'sigmoid_focal_loss_forward',
-    'softmax_focal_loss_backward',
-    'softmax_focal_loss_forward',
     'softnms',
     'sync_bn_backward_data',
     'sync_bn_backward_param',

@@ -56,16 +56,27 @@ def _maps_to_windows(maps, group_size, scale_factor, padding):
     return maps.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
-def carafe_naive_forward(
-    features, masks, output, kernel_size, group_size, scale_factor
+def carafe_forward(
+    features,
+    masks,
+    rfeatures,
+    routput,
+    rmasks,
+    output,
+    kernel_size,
+    group_size,
+    scale_factor,
 ):
     """Write the upsampled features into `output`.
 
     Args:
         features: shape (B, C, H, W).
         masks: shape (B, G * K * K, S * H, S * W), the kernel of each output pixel.
+        rfeatures: shape (B, C, H, W), written: mmcv keeps it for the gradient.
+        routput, rmasks: mmcv's scratch space; ignored.
         output: shape (B, C, S * H, S * W), written.
     """
+    rfeatures.copy_(features)
     B, C, H, W = features.shape
     S, padding = scale_factor, kernel_size - 1
     padded = _padded(features, padding // 2)
@@ -84,20 +95,29 @@ def carafe_naive_forward(
     output.copy_(maps.reshape(output.shape))
 
 
-def carafe_naive_backward(
+def carafe_backward(
     grad_output,
-    features,
+    rfeatures,
     masks,
+    rgrad_output,
+    rgrad_input_hs,
+    rgrad_input,
+    rgrad_masks,
     grad_input,
     grad_masks,
     kernel_size,
     group_size,
     scale_factor,
 ):
-    """Write the gradients of features and masks; see `carafe_naive_forward`."""
-    B, C, H, W = features.shape
+    """Write the gradients of features and masks; see `carafe_forward`.
+
+    Args:
+        rgrad_output, rgrad_input_hs, rgrad_input, rgrad_masks: mmcv's scratch space;
+            ignored.
+    """
+    B, C, H, W = rfeatures.shape
     K, S, padding = kernel_size, scale_factor, kernel_size - 1
-    padded = _padded(features, padding // 2)
+    padded = _padded(rfeatures, padding // 2)
     kernels = _rows_of_kernels(masks, K, group_size, S)
     grads = _maps_to_windows(grad_output, group_size, S, padding)
     count = H * (W + padding) - padding
@@ -123,56 +143,3 @@ def carafe_naive_backward(
     grad_kernels = grad_kernels.view(shape)[:, :, :, :, :W]
     grad_kernels = grad_kernels.permute(1, 2, 0, 7, 3, 5, 4, 6)
     grad_masks.copy_(grad_kernels.reshape(grad_masks.shape))
-
-
-def carafe_forward(
-    features,
-    masks,
-    rfeatures,
-    routput,
-    rmasks,
-    output,
-    kernel_size,
-    group_size,
-    scale_factor,
-):
-    """Write the upsampled features into `output`; see `carafe_naive_forward`.
-
-    Args:
-        rfeatures: shape (B, C, H, W), written: mmcv keeps it for the gradient.
-        routput, rmasks: mmcv's scratch space; ignored.
-    """
-    rfeatures.copy_(features)
-    carafe_naive_forward(features, masks, output, kernel_size, group_size, scale_factor)
-
-
-def carafe_backward(
-    grad_output,
-    rfeatures,
-    masks,
-    rgrad_output,
-    rgrad_input_hs,
-    rgrad_input,
-    rgrad_masks,
-    grad_input,
-    grad_masks,
-    kernel_size,
-    group_size,
-    scale_factor,
-):
-    """Write the gradients of features and masks; see `carafe_forward`.
-
-    Args:
-        rgrad_output, rgrad_input_hs, rgrad_input, rgrad_masks: mmcv's scratch space;
-            ignored.
-    """
-    carafe_naive_backward(
-        grad_output,
-        rfeatures,
-        masks,
-        grad_input,
-        grad_masks,
-        kernel_size,
-        group_size,
-        scale_factor,
-    )

@@ -1,4 +1,4 @@
-"""The sigmoid and the softmax focal loss, with the arguments of mmcv's operators.
+"""Compute the sigmoid focal loss, with the arguments of mmcv's operator.
 
 Shapes: N rows, K classes.
 """
@@ -58,42 +58,3 @@ def sigmoid_focal_loss_backward(input, target, weight, grad_input, gamma, alpha)
     slope = gamma * signed.sigmoid() * F.logsigmoid(signed) - wrong
     gradient = balance * wrong**gamma * slope
     grad_input.copy_(gradient * _class_weight(weight, target)[:, None])
-
-
-def _true_class_probability(probabilities, target):
-    """Return each target's probability, at least tiny, and which rows count."""
-    probability = widen(probabilities).gather(1, target.clamp(min=0)[:, None])[:, 0]
-    return probability.clamp(min=torch.finfo(torch.float32).tiny), target >= 0
-
-
-def softmax_focal_loss_forward(input, target, weight, output, gamma, alpha):
-    """Write the focal loss of one K-way classifier per row, not reduced.
-
-    Args:
-        input: probabilities, shape (N, K): mmcv applies the softmax.
-        target: class of each row, shape (N,); a negative one gives a loss of 0.
-        weight: weight of each class, shape (K,), or empty.
-        output: shape (N,), written.
-        gamma: exponent of the modulating factor.
-        alpha: factor on every loss.
-    """
-    p, counts = _true_class_probability(input, target)
-    loss = -alpha * (1 - p) ** gamma * p.log() * _class_weight(weight, target)
-    output.copy_(torch.where(counts, loss, 0.0))
-
-
-def softmax_focal_loss_backward(input, target, weight, buff, grad_input, gamma, alpha):
-    """Write the loss's derivative by each logit; see `softmax_focal_loss_forward`.
-
-    Args:
-        input: probabilities, shape (N, K).
-        buff: shape (N,), written: p times the derivative by p, the probability of
-            the target.
-        grad_input: shape (N, K), written.
-    """
-    p, counts = _true_class_probability(input, target)
-    slope = gamma * (1 - p) ** (gamma - 1) * p * p.log() - (1 - p) ** gamma
-    slope = torch.where(counts, alpha * slope * _class_weight(weight, target), 0.0)
-    buff.copy_(slope)
-    own = target[:, None] == torch.arange(input.size(1), device=target.device)
-    grad_input.copy_(slope[:, None] * (own.to(slope.dtype) - widen(input)))

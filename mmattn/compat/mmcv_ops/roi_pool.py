@@ -1,4 +1,4 @@
-"""RoIPool and its deformable and precise forms, with the arguments of mmcv's operators.
+"""RoIPool and its deformable form, with the arguments of mmcv's operators.
 
 Boxes are (x1, y1, x2, y2). Shapes: B batch, C channels, H W height and width of a
 feature map, N boxes.
@@ -12,10 +12,8 @@ from .samples import (
     boxes_first,
     gradients,
     pool_bins,
-    pool_pixels,
     samples_per_bin,
     starts_of,
-    write_gradient,
 )
 
 NO_ARGMAX = -1
@@ -176,76 +174,3 @@ def deform_roi_pool_backward(
         of_input, of_offset = gradients(output, inputs, grad_output)
     grad_input.copy_(of_input)
     grad_offset.copy_(of_offset)
-
-
-def _hat_integral(position):
-    """Return the integral of a pixel's hat function from its start to `position`."""
-    position = position.clamp(-1, 1)
-    return 0.5 + position - position * position.abs() / 2
-
-
-def _prroi_pool(features, rois, bins, spatial_scale):
-    """Return the pooled bins, shape (N, C, *bins); see `prroi_pool_forward`."""
-    size = features.shape[2:]
-    start, end = (rois[:, [2, 1, 4, 3]] * spatial_scale).split(2, 1)
-    low, high = _bin_edges(start, (end - start).clamp(min=0), bins)
-    low, high = low.flatten(0, 2), high.flatten(0, 2)
-    area = (high - low).prod(1)
-    limits = torch.tensor(size, device=rois.device)
-    # A pixel's hat reaches one pixel further than the pixel.
-    first = low.detach().floor().long().clamp(min=0).minimum(limits)
-    last = (high.detach().ceil().long() + 1).clamp(min=0).minimum(limits)
-    last = torch.where((area > 0)[:, None], last, first)
-    bag, row, column, counts = _pixels_of(first, last)
-    pixel = torch.stack([row, column], 1)
-    weights = _hat_integral(high[bag] - pixel) - _hat_integral(low[bag] - pixel)
-    weights = weights.prod(1) / area[bag]
-    image = rois[:, 0].long()[bag // (bins[0] * bins[1])]
-    positions = (image * size[0] + row) * size[1] + column
-    return boxes_first(pool_pixels(features, positions, weights, counts), bins)
-
-
-def prroi_pool_forward(
-    features, rois, output, pooled_height, pooled_width, spatial_scale
-):
-    """Write the mean of the interpolated features over each bin into `output`.
-
-    Args:
-        features: shape (B, C, H, W); interpolated bilinearly, and zero outside.
-        rois: shape (N, 5), image index and box.
-        output: shape (N, C, pooled_height, pooled_width), written; 0 for a bin without
-            area.
-        spatial_scale: pixels of the feature map per pixel of the image.
-    """
-    bins = pooled_height, pooled_width
-    output.copy_(_prroi_pool(features, rois, bins, spatial_scale))
-
-
-def prroi_pool_backward(
-    grad_output, rois, grad_input, pooled_height, pooled_width, spatial_scale
-):
-    """Write the gradient of the feature map; see `prroi_pool_forward`."""
-    bins = pooled_height, pooled_width
-    write_gradient(
-        lambda features: _prroi_pool(features, rois.detach(), bins, spatial_scale),
-        grad_output,
-        grad_input,
-    )
-
-
-def prroi_pool_coor_backward(
-    output,
-    grad_output,
-    features,
-    rois,
-    grad_rois,
-    pooled_height,
-    pooled_width,
-    spatial_scale,
-):
-    """Write the gradient of the boxes; see `prroi_pool_forward`."""
-    with torch.enable_grad():
-        rois = rois.detach().requires_grad_()
-        bins = pooled_height, pooled_width
-        output = _prroi_pool(features.detach(), rois, bins, spatial_scale)
-        grad_rois.copy_(gradients(output, [rois], grad_output)[0])

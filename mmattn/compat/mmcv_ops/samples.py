@@ -138,14 +138,3 @@ def gradients(output: Tensor, inputs: list[Tensor], grad_output: Tensor):
     return torch.autograd.grad(
         output, inputs, grad_output.to(output.dtype), materialize_grads=True
     )
-
-
-def write_gradient(pool, grad_output: Tensor, grad_input: Tensor):
-    """Write the gradient of `pool`, a linear function of the feature map."""
-    dtype = torch.promote_types(grad_input.dtype, torch.float32)
-    with torch.enable_grad():
-        features = torch.zeros_like(
-            grad_input, dtype=dtype, memory_format=torch.channels_last
-        )
-        features.requires_grad_()
-        grad_input.copy_(gradients(pool(features), [features], grad_output)[0])

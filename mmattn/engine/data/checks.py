@@ -90,12 +90,18 @@ def _check_training_set(dataset, key: str, summary: Summary) -> None:
             f'{len(summary.classes)} classes'
         )
     for name, label in getattr(dataset, 'folder_to_idx', {}).items():
-        if label not in summary.per_class:
-            folder = os.path.join(dataset.img_prefix, name)
+        folder = os.path.join(dataset.img_prefix, name)
+        # With `indices` there may be images of it that the data set leaves out.
+        if label not in summary.per_class and not _has_image(folder, dataset):
             raise DataError(
                 f'{key}: {folder} is the folder of a class, but has no image; accepted '
                 f'suffixes: {", ".join(sorted(dataset.extensions))}'
             )
+
+
+def _has_image(folder: str, dataset) -> bool:
+    walk = os.walk(folder, followlinks=True)
+    return any(dataset.is_valid_file(name) for _, _, names in walk for name in names)
 
 
 def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:

@@ -2,7 +2,7 @@
 
 In mmengine a sample's random crop depends on the worker that loads it and on what that
 worker has loaded before, and a resumed run starts new workers. Here the indices of a
-batch come with its position, from which the generators are seeded for each sample.
+batch come with its position, from which the generators are seeded before it is loaded.
 """
 
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -21,13 +21,13 @@ from mmattn.errors import UserError
 class SeededIndices:
     """Indices of a batch that seed the generators while they are read.
 
-    A `DataLoader` loads `[dataset[index] for index in indices]`, in whichever process.
-    So each sample is loaded with the random numbers of its place in the run, and the
-    data set needs no wrapper.
+    A `DataLoader` loads `[dataset[index] for index in indices]`, in one process. So the
+    random numbers of a batch depend on its place in the run, and the data set needs no
+    wrapper. Seeding each sample would take longer than reading a small one.
 
     Args:
         indices: indices of a data set.
-        key: key of the batch's random numbers; the place in the batch is added to it.
+        key: key of the batch's random numbers.
     """
 
     def __init__(self, indices: Sequence, key: tuple[int, ...]):
@@ -37,9 +37,8 @@ class SeededIndices:
         return len(self.indices)
 
     def __iter__(self) -> Iterator:
-        for place, index in enumerate(self.indices):
-            with seeded(*self.key, place):
-                yield index
+        with seeded(*self.key):
+            yield from self.indices
 
 
 class PositionedBatchSampler(Sampler):
@@ -134,11 +133,32 @@ def _passes(dataloader: DataLoader) -> Iterator:
         before = sampler.number
         yield from dataloader
         if sampler.number == before:
-            raise UserError(
-                f'there is no batch in a data set of {len(dataloader.dataset)} '
-                f'samples with batch_size={sampler.batch_size}'
-            )
+            raise _no_batch(dataloader, 'train_dataloader')
         epoch += 1
+
+
+def check_batches(dataloader: DataLoader, key: str):
+    """Raise an error if a pass over a loader has no batch.
+
+    Args:
+        dataloader: a loader that is read in passes.
+        key: its key in the config.
+
+    Raises:
+        ValueError: `drop_last` drops all samples.
+    """
+    if not len(dataloader):
+        raise _no_batch(dataloader, key)
+
+
+def _no_batch(dataloader: DataLoader, key: str) -> UserError:
+    _, world_size = get_dist_info()
+    return UserError(
+        f'{key} has no batch: its data set has {len(dataloader.dataset)} samples, '
+        f'fewer than batch_size={dataloader.batch_size} for each of {world_size} '
+        'process(es), and drop_last=True drops them. Set drop_last=False or a smaller '
+        'batch_size'
+    )
 
 
 def positioned(loader: DataLoader) -> PositionedBatchSampler | None:

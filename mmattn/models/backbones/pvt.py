@@ -88,7 +88,7 @@ class PositionedPatches(PatchEmbed):
 
 
 def drop_loaded_token(module: PositionedPatches, state_dict: dict, prefix: str, *args):
-    """Hook before loading: drop the class token's position for a stage without one."""
+    """Drop, before loading, the class token's position for a stage without one."""
     key = prefix + 'pos_embed'
     table = state_dict.get(key)
     if table is None or table.shape == module.pos_embed.shape:

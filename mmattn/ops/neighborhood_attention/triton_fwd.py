@@ -53,7 +53,7 @@ def keys_of(first, side, K: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def table_place(y, x, K: tl.constexpr):
-    """Number pixels so that the table has the bias of key and query at key - query."""
+    """Return a pixel's number; those of key and query differ by their place."""
     return y * (2 * K - 1) + x
 
 

@@ -38,15 +38,6 @@ def loop_sigmoid_focal_loss(logits, target, gamma, alpha, weight):
     return torch.stack(rows).view(N, K)
 
 
-def loop_softmax_focal_loss(logits, target, gamma, alpha, weight):
-    rows = []
-    for x, label in zip(logits, target.tolist(), strict=True):
-        p = torch.exp(x[label]) / sum(torch.exp(value) for value in x)
-        loss = -alpha * (1 - p) ** gamma * torch.log(p)
-        rows.append(loss if weight is None else loss * weight[label])
-    return torch.stack(rows)
-
-
 def assert_same_with_gradient(loss, expected, x):
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(
@@ -91,24 +82,3 @@ def test_sigmoid_focal_loss_background_has_weight_one():
         mmcv_ops.sigmoid_focal_loss(x, background, *arguments, weight, 'none'),
         mmcv_ops.sigmoid_focal_loss(x, background, *arguments, None, 'none'),
     )
-
-
-@pytest.mark.parametrize(('weighted', 'reduction'), [(False, 'mean'), (True, 'sum')])
-def test_softmax_focal_loss(weighted, reduction):
-    x, target, weight = logits(), targets(K), class_weight(weighted)
-    loss = mmcv_ops.softmax_focal_loss(x, target, GAMMA, ALPHA, weight, reduction)
-    expected = loop_softmax_focal_loss(x, target, GAMMA, ALPHA, weight).sum()
-    if reduction == 'mean':
-        expected = expected / N
-    assert_same_with_gradient(loss, expected, x)
-
-
-def test_softmax_focal_loss_ignores_negative_targets():
-    x, target = logits(), targets(K)
-    target[2:] = -1
-    loss = mmcv_ops.softmax_focal_loss(x, target, GAMMA, ALPHA, None, 'none')
-    assert not loss[2:].any() and torch.isfinite(loss[:2]).all()
-    (grad,) = torch.autograd.grad(
-        mmcv_ops.softmax_focal_loss(x, target, GAMMA, ALPHA, None, 'sum'), x
-    )
-    assert grad[:2].all() and not grad[2:].any()

@@ -10,7 +10,6 @@ from mmcv import ops as mmcv_ops
 pytestmark = pytest.mark.usefixtures('our_ops')
 
 ROIS = torch.tensor([[0, 1.25, 0.75, 9, 8.25], [1, -3, -2, 16.5, 12]])
-TURNED = torch.cat([ROIS, torch.tensor([[0.5], [-2]])], 1)
 BINS, SCALE = (2, 3), 0.5
 MAPS = 2, 8, 5, 7
 
@@ -28,14 +27,6 @@ OPERATORS = {
             x, ROIS.to(x), offset, BINS, SCALE, 2, 0.1
         ),
         [MAPS, (2, 2, *BINS)],
-    ),
-    'roi_align_rotated': (
-        lambda x: mmcv_ops.RoIAlignRotated(BINS, SCALE, 2)(x, TURNED.to(x)),
-        [MAPS],
-    ),
-    'border_align': (
-        lambda x: mmcv_ops.border_align(x, ROIS[:, None, 1:].to(x), 3),
-        [MAPS],
     ),
     'psa_mask': (mmcv_ops.PSAMask('collect', (3, 5)), [(2, 15, 3, 4)]),
     'sigmoid_focal_loss': (
@@ -80,14 +71,3 @@ def test_channels_last_maps_are_read_as_others(function, shapes):
         x.to(memory_format=torch.channels_last) if x.ndim == 4 else x for x in tensors
     ]
     torch.testing.assert_close(function(*last), function(*tensors))
-
-
-@pytest.mark.parametrize('mode', ['avg', 'max'])
-def test_no_boxes(mode):
-    x = torch.randn(MAPS, requires_grad=True)
-    for output in (
-        mmcv_ops.roi_align(x, ROIS[:0], BINS, SCALE, 0, mode, True),
-        mmcv_ops.RoIAlignRotated(BINS, SCALE)(x, TURNED[:0]),
-    ):
-        assert output.shape == (0, MAPS[1], *BINS)
-        assert not torch.autograd.grad(output.sum(), x)[0].any()

@@ -120,42 +120,6 @@ def test_nms_match_joins_at_exactly_the_threshold():
     assert [group.tolist() for group in groups] == [[0, 1], [2]]
 
 
-def float_boxes(number, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    corner = torch.rand(number, 2, generator=generator, dtype=torch.float64) * 10
-    size = torch.rand(number, 2, generator=generator, dtype=torch.float64) * 10 + 1
-    return torch.cat([corner, corner + size], 1).to(dtype)
-
-
-def loop_overlap(a, b, mode, offset):
-    width = max(min(a[2], b[2]) - max(a[0], b[0]) + offset, 0)
-    height = max(min(a[3], b[3]) - max(a[1], b[1]) + offset, 0)
-    first, second = (
-        (x2 - x1 + offset) * (y2 - y1 + offset) for x1, y1, x2, y2 in (a, b)
-    )
-    union = first + second - width * height if mode == 'iou' else first
-    return width * height / union
-
-
-@pytest.mark.parametrize('offset', [0, 1])
-@pytest.mark.parametrize('mode', ['iou', 'iof'])
-@pytest.mark.parametrize(('N', 'M'), [(5, 7), (0, 4)], ids=str)
-def test_bbox_overlaps(N, M, mode, offset):
-    first, second = float_boxes(N), float_boxes(M, seed=1)
-    expected = [
-        [loop_overlap(a, b, mode, offset) for b in second.tolist()]
-        for a in first.tolist()
-    ]
-    overlaps = mmcv_ops.bbox_overlaps(first, second, mode, False, offset)
-    torch.testing.assert_close(overlaps, first.new_tensor(expected).view(N, M))
-    if N and M:
-        number = min(N, M)
-        pairs = mmcv_ops.bbox_overlaps(
-            first[:number], second[:number], mode, True, offset
-        )
-        torch.testing.assert_close(pairs, overlaps.diag())
-
-
 def random_lanes(number):
     """Return lanes of different starts and lengths, several of them close."""
     generator = torch.Generator().manual_seed(0)

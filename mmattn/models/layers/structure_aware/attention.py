@@ -28,7 +28,7 @@ KERNEL_DOMAINS = ('spatial', 'frequency')
 
 
 def _fit_loaded_kernels(module: nn.Module, state_dict: dict, prefix: str, *args):
-    """Hook before loading: fit kernels of another grid or domain to the module's.
+    """Fit, before loading, kernels of another grid or domain to the module's.
 
     `load_state_dict` reports the shapes of kernels that cannot fit. Half-spectra do not
     fit spatial kernels, since their last side does not determine the grid.

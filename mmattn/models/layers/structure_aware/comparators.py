@@ -72,7 +72,7 @@ class GlobalFilter(nn.Module):
 
 
 def _fit_loaded_filters(module: GlobalFilter, state_dict: dict, prefix: str, *args):
-    """Hook before loading: resize the filters of another grid."""
+    """Resize, before loading, the filters of another grid."""
     loaded = state_dict.get(prefix + 'weight')
     own = module.weight.shape
     if loaded is None or loaded.shape == own or loaded.dim() != len(own):

@@ -1,1 +1,0 @@
-"""Checkpoints of others, converted, and our own, ready to publish."""

