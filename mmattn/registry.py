@@ -29,7 +29,8 @@ ON_DEMAND = {
     'DetDataPreprocessor': 'mmattn.models.detectors.data_preprocessor',
     'DeformableDETR': 'mmattn.models.detectors.deformable_detr',
     'SegDataPreProcessor': 'mmattn.models.seg_data_preprocessor',
-    'LoadChannels': 'mmattn.engine.data.load_channels',
+    'LoadChannels': 'mmattn.engine.data.loading',
+    'LoadImage': 'mmattn.engine.data.loading',
     'ImageNetV2': 'mmattn.evaluation.imagenet_v2',
     'DistilledClassifier': 'mmattn.models.classifiers.distilled',
 }

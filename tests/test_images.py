@@ -1,14 +1,29 @@
-"""Images and their resizing beside OpenCV, Pillow and mmcv."""
+"""Images and their resizing beside OpenCV, Pillow and mmcv: equal in all uses."""
 
+import io
+import itertools
 import os
+import struct
+import zlib
 
 import cv2
 import mmcv
 import numpy as np
 import pytest
-from PIL import EpsImagePlugin, Image
+import tifffile
+from mmengine.dataset import BaseDataset
+from PIL import EpsImagePlugin, Image, ImageCms
 
-from mmattn.images import NoImageError, read_image, resize
+from mmattn.apis.sources import pictures
+from mmattn.engine.data.checked_dataset import check_pipelines
+from mmattn.errors import UserError
+from mmattn.images import (
+    NoImageError,
+    read_channels,
+    read_image,
+    read_labels,
+    resize,
+)
 
 
 def noise(*shape, dtype=np.uint8, seed=0):
@@ -39,26 +54,57 @@ def test_resize_refuses_other_interpolations():
         resize(noise(4, 4, 3), (2, 2), 'area')
 
 
-@pytest.mark.parametrize(
-    'suffix, shape, dtype',
-    [
-        ('.png', (9, 7, 3), np.uint8),
-        ('.png', (9, 7), np.uint8),
-        ('.png', (9, 7, 4), np.uint8),
-        ('.png', (9, 7), np.uint16),
-        ('.jpg', (40, 56, 3), np.uint8),
-        ('.tif', (9, 7, 3), np.uint8),
-    ],
-    ids=['png', 'gray', 'alpha', '16_bits', 'jpeg', 'tiff'],
-)
-def test_files_are_read_as_mmcv_reads_them(tmp_path, suffix, shape, dtype):
-    path = tmp_path / f'image{suffix}'
-    assert cv2.imwrite(str(path), noise(*shape, dtype=dtype))
-    expected = mmcv.imread(str(path), channel_order='rgb')
-    np.testing.assert_array_equal(read_image(path), expected)
+FORMATS = ['BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP']
+MODES = ['RGB', 'RGBA', 'L', 'LA', 'P', '1', 'I;16', 'CMYK', 'LAB']
 
 
-def test_orientation_is_that_of_mmcv(tmp_path):
+def saved(mode: str, kind: str, orientation: int) -> bytes | None:
+    """An image file of a camera or a drawing program, or None if there is no such."""
+    smooth = cv2.resize(noise(4, 6, 4), (31, 22), interpolation=cv2.INTER_CUBIC)
+    image = Image.fromarray(smooth)
+    if mode == 'I;16':
+        image = Image.fromarray(noise(22, 31, dtype=np.uint16))
+    elif mode not in ('RGBA', 'LA'):
+        image = image.convert('RGB')
+    if mode == 'LAB':
+        rgb, lab = ImageCms.createProfile('sRGB'), ImageCms.createProfile('LAB')
+        image = ImageCms.profileToProfile(image, rgb, lab, outputMode='LAB')
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    try:
+        image.convert(mode).save(file, kind, exif=exif, lossless=kind == 'WEBP')
+    except (OSError, ValueError):
+        return None
+    return file.getvalue()
+
+
+def test_training_and_prediction_see_equal_pixels(tmp_path):
+    """Formats, modes and orientations, as a stock config loads them in our training."""
+    dataset = BaseDataset(lazy_init=True, pipeline=[dict(type='LoadImageFromFile')])
+    check_pipelines(dataset)
+    seen = 0
+    for kind, mode, turned in itertools.product(FORMATS, MODES, (1, 6)):
+        content = saved(mode, kind, turned)
+        if content is None:
+            continue
+        path = tmp_path / f'{kind}{mode}{turned}'
+        path.write_bytes(content)
+        trained = dataset.pipeline(dict(img_path=str(path)))['img'][..., ::-1]
+        (predicted,) = pictures([path])
+        np.testing.assert_array_equal(predicted.pixels, trained, err_msg=path.name)
+        has_exif = kind in ('JPEG', 'PNG', 'TIFF', 'WEBP')
+        assert trained.shape == (
+            (31, 22, 3) if turned == 6 and has_exif else (22, 31, 3)
+        )
+        # OpenCV agrees where it reads right.
+        if mode in ('RGB', 'L', 'P', '1', 'I;16') and (kind, turned) != ('WEBP', 6):
+            usual = mmcv.imread(str(path), channel_order='rgb')
+            np.testing.assert_array_equal(predicted.pixels, usual, err_msg=path.name)
+        seen += 1
+    assert seen > 60
+
+
+def test_turned_images_and_deep_colors(tmp_path):
     path, exif = tmp_path / 'image.png', Image.Exif()
     for orientation in range(1, 9):
         exif[0x0112] = orientation
@@ -67,13 +113,103 @@ def test_orientation_is_that_of_mmcv(tmp_path):
         np.testing.assert_array_equal(read_image(path), expected)
         with Image.open(path) as opened:
             np.testing.assert_array_equal(read_image(opened), expected)
+    deep = noise(6, 9, 4, dtype=np.uint16)
+    for pixels, options in ((deep, {}), (deep[..., :3], dict(compression='zlib'))):
+        extra = [('Orientation', 'H', 1, 6, True)]
+        tifffile.imwrite(
+            path, pixels, photometric='rgb', planarconfig=1, extratags=extra, **options
+        )
+        expected = np.rot90(pixels[..., :3] >> 8, -1)
+        np.testing.assert_array_equal(read_image(path), expected)
 
 
-def test_palettes_are_read_as_colors(tmp_path):
-    image = Image.fromarray(noise(6, 9, 3)).quantize(4)
-    image.save(tmp_path / 'image.png')
-    expected = mmcv.imread(str(tmp_path / 'image.png'), channel_order='rgb')
-    np.testing.assert_array_equal(read_image(tmp_path / 'image.png'), expected)
+def test_label_maps_are_numbers(tmp_path):
+    """Palettes, such as those of Pascal VOC, 1 bit, gray as color, and 16 bits."""
+    numbers, path = noise(6, 9) % 2, tmp_path / 'map.png'
+    colors = Image.fromarray(numbers)
+    colors.putpalette([9, 8, 7, 200, 100, 50])
+    gray = Image.fromarray(numbers)
+    for image in (colors, gray.point(lambda n: 255 * n).convert('1'), gray):
+        image.save(path)
+        np.testing.assert_array_equal(read_labels(path), numbers)
+    gray.convert('RGBA').save(path)
+    np.testing.assert_array_equal(read_labels(path), numbers)
+    deep = noise(6, 9, dtype=np.uint16)
+    Image.fromarray(deep).save(path)
+    np.testing.assert_array_equal(read_labels(path), deep)
+    Image.fromarray(noise(6, 9, 3)).save(path)
+    with pytest.raises(UserError, match=r'map.png is a color image; .* mode RGB'):
+        read_labels(path)
+
+
+def png_of(side: int) -> bytes:
+    """A PNG of a few bytes that claims to be large."""
+    parts = b'\x89PNG\r\n\x1a\n'
+    header = struct.pack('>IIBBBBB', side, side, 8, 2, 0, 0, 0)
+    for content in (b'IHDR' + header, b'IDAT'):
+        parts += struct.pack('>I', len(content) - 4) + content
+        parts += struct.pack('>I', zlib.crc32(content))
+    return parts
+
+
+def test_sizes_are_bounded_before_anything_is_decoded(tmp_path, monkeypatch):
+    path = tmp_path / 'a.png'
+    for side in (13_000, 60_000):
+        path.write_bytes(png_of(side))
+        for read in (read_image, read_labels):
+            with pytest.raises(UserError, match='a.png has more than 89 million'):
+                read(path)
+    Image.fromarray(noise(40, 60, 3)).save(path)
+    with pytest.raises(UserError, match='60 x 40 pixels, .* as 0.0024 million'):
+        read_image(path, max_megapixels=0.002)
+    monkeypatch.setattr(tifffile.TiffPageSeries, 'asarray', None)
+    pixels = np.zeros((40, 50, 4000), np.uint8)
+    options = dict(photometric='minisblack', planarconfig='contig')
+    tifffile.imwrite(tmp_path / 'a.tif', pixels, compression='zlib', **options)
+    with pytest.raises(UserError, match='50 x 40 pixels of 4000 bytes, .* 1 million'):
+        read_channels(tmp_path / 'a.tif', 4000, max_megapixels=0.9)
+
+
+@pytest.mark.parametrize('kind', ['zlib', 'planes'])
+def test_damaged_tiff_files_end_in_one_error(tmp_path, monkeypatch, kind):
+    """Whatever the decoder raises, a folder goes on with the next file."""
+    path, rng = tmp_path / 'a.tif', np.random.default_rng(0)
+    options = dict(compression='zlib') if kind == 'zlib' else {}
+    tifffile.imwrite(path, noise(5, 9, 9), photometric='minisblack', **options)
+    monkeypatch.setattr('mmattn.apis.sources.LOGGER.warning', lambda *_: None)
+    whole, failed = path.read_bytes(), 0
+    for _ in range(70):
+        content = bytearray(whole)
+        for place in rng.integers(0, len(content), 3):
+            content[place] = rng.integers(0, 256)
+        path.write_bytes(content[: rng.integers(len(content) // 2, len(content) + 9)])
+        failed += not list(pictures([path], skip_broken=True, channels=5))
+        try:
+            read_channels(path, 5)
+        except UserError as error:
+            assert path.name in str(error) and '\n' not in str(error)
+    assert failed > 10
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.jpg', '.tif', '.tiff'])
+@pytest.mark.parametrize('mode', ['RGB', 'RGBA', 'L', 'P', '1', 'I;16'])
+def test_windows_are_parts_of_the_whole_image(tmp_path, mode, suffix, monkeypatch):
+    pytest.importorskip('pyvips')
+    kind = {'.png': 'PNG', '.jpg': 'JPEG'}.get(suffix, 'TIFF')
+    content = saved(mode, kind, 6 if suffix != '.tiff' else 1)
+    if content is None:
+        return
+    path = tmp_path / f'image{suffix}'
+    path.write_bytes(content)
+    whole = read_image(path)
+    monkeypatch.setattr('mmattn.images.read.MAX_MEGAPIXELS', 0.0001)
+    with pytest.raises(UserError, match='has more than 0.0001 million|cannot be read'):
+        read_image(path, max_megapixels=0.0001)
+    image = read_image(path, max_megapixels=1, windows=True)
+    assert image.shape == whole.shape and image.dtype == whole.dtype
+    for window in (np.s_[3:9, 5:20], np.s_[0:1, 0:1], np.s_[:, :]):
+        np.testing.assert_array_equal(image[window], whole[window])
+    np.testing.assert_array_equal(read_image(path, max_megapixels=1), whole)
 
 
 def test_arrays():

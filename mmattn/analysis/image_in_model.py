@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config, DictAction
@@ -20,6 +19,7 @@ from ..apis.placement import Placement, picture_of, transform_name
 from ..cli.terminal import add_config, config_file
 from ..engine import trusted_checkpoints
 from ..engine.data import build_dataset, innermost_dataset
+from ..engine.data.loading import with_our_reader
 from ..weights.load import find_weights, load_weights
 from .flops import build
 
@@ -248,7 +248,7 @@ def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement
     pipeline = innermost_dataset(cfg.get('test_dataloader')).get('pipeline')
     if pipeline is None:
         raise UserError(f'{config} has no test_dataloader.dataset.pipeline')
-    if not Path(image).is_file() or mmcv.imread(image) is None:
+    if not Path(image).is_file():
         raise UserError(f'there is no readable image at {image}')
     names = [transform_name(transform) for transform in pipeline]
     if 'LoadImageFromFile' not in names:
@@ -260,7 +260,7 @@ def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement
     for name, transform in zip(names, pipeline, strict=True):
         if name.startswith('Load') and name != 'LoadImageFromFile':
             continue
-        results = TRANSFORMS.build(transform)(results)
+        results = with_our_reader(TRANSFORMS.build(transform))(results)
         if results.get('flip'):
             raise UserError(f'{config}: the test pipeline flips images')
         if 'img' not in results:

@@ -221,7 +221,8 @@ def _steps(cfg: Config, name: str) -> tuple[list[Mapping], bool]:
     if not dataset.get('pipeline'):
         raise UserError(f'{name} has no test_dataloader.dataset.pipeline')
     named = [(transform_name(step), step) for step in dataset['pipeline']]
-    images = [step for name, step in named if name == 'LoadImageFromFile']
+    loaders = 'LoadImage', 'LoadImageFromFile'
+    images = [step for name, step in named if name in loaders]
     colors = {step.get('color_type', 'color') for step in images}
     if colors - {'color'}:
         raise UserError(

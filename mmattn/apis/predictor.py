@@ -13,6 +13,7 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from ..engine import trusted_checkpoints
+from ..images import MAX_MEGAPIXELS
 from ..results import Classification, Detections, Segmentation
 from .find import find_model
 from .sources import count, expand, pictures
@@ -118,6 +119,7 @@ class Predictor:
         score: float = 0.0,
         progress: bool = False,
         skip_broken: bool = False,
+        max_megapixels: float = MAX_MEGAPIXELS,
     ) -> Iterator[tuple[np.ndarray, Result]]:
         """Yield each image, as an RGB array, with its result.
 
@@ -137,10 +139,14 @@ class Predictor:
             progress: whether to show a progress bar.
             skip_broken: whether to warn of any file that cannot be read, instead of
                 failing. Files in a folder that are no image are always skipped.
+            max_megapixels: height times width of a file, in millions. With `tile`, a
+                file of more than 89 is read window by window and yielded as a
+                `WindowedImage`.
         """
         self._check(batch_size, scale, tile)
         items, _ = expand(images)
-        found = pictures(items, skip_broken, self.model.channels)
+        limits = dict(max_megapixels=max_megapixels, windows=tile is not None)
+        found = pictures(items, skip_broken, self.model.channels, **limits)
         with tqdm(
             total=count(items) if progress else None, unit='image', disable=not progress
         ) as bar:

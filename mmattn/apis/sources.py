@@ -16,7 +16,12 @@ from PIL import Image
 
 from mmattn.errors import MissingPackageError, UserError
 
-from ..images import NoImageError, read_channels, read_image
+from ..images import (
+    NoImageError,
+    WindowedImage,
+    read_channels,
+    read_image,
+)
 from ..weights.download import download
 
 IMAGES = frozenset(
@@ -41,12 +46,13 @@ class Picture:
     """An image, and the place that it came from.
 
     Attributes:
-        pixels: shape (H, W, 3), uint8 RGB, or those of `read_channels`.
+        pixels: shape (H, W, 3), uint8 RGB, or those of `read_channels`. Of a large file
+            they may be a `WindowedImage`.
         source: path or address, None for an array. Frames of a video have the path and
             their number: `video.mp4#0`.
     """
 
-    pixels: np.ndarray
+    pixels: np.ndarray | WindowedImage
     source: str | None = None
 
 
@@ -135,7 +141,10 @@ def _closest(path: Path) -> str:
 
 
 def pictures(
-    items: Iterable, skip_broken: bool = False, channels: int | None = None
+    items: Iterable,
+    skip_broken: bool = False,
+    channels: int | None = None,
+    **limits,
 ) -> Iterator[Picture]:
     """Read the items of `expand` one after another.
 
@@ -145,6 +154,7 @@ def pictures(
         items: see `expand`.
         skip_broken: whether to warn of any file that cannot be read, and go on.
         channels: of images that are read as they are, None for RGB in uint8.
+        **limits: `max_megapixels` and `windows` of `read_image`.
 
     Raises:
         ValueError: an item cannot be read as an image.
@@ -157,7 +167,7 @@ def pictures(
             if is_video(item):
                 yield from _frames(item)
             else:
-                yield _read(item, channels)
+                yield _read(item, channels, limits)
         except (OSError, ValueError) as error:
             # Folders also leave out files by their suffix.
             is_other = isinstance(item, Listed) and isinstance(error, NoImageError)
@@ -168,15 +178,15 @@ def pictures(
             LOGGER.warning('skipped: %s', error)
 
 
-def _read(item: Any, channels: int | None) -> Picture:
+def _read(item: Any, channels: int | None, limits: dict) -> Picture:
     source = str(item) if isinstance(item, (Path, str)) else None
     if isinstance(item, str):
         item = io.BytesIO(_download(item))
     if channels is None:
-        return Picture(read_image(item, source), source)
+        return Picture(read_image(item, source, **limits), source)
     if isinstance(item, Image.Image):
         raise UserError(f'the model takes {channels} channels: pass a file or an array')
-    return Picture(read_channels(item, channels, source), source)
+    return Picture(read_channels(item, channels, source, **limits), source)
 
 
 def _download(address: str) -> bytes:

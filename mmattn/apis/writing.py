@@ -13,6 +13,7 @@ from PIL import Image
 from mmattn.errors import UserError
 
 from ..files.atomic import write_atomically
+from ..images import WindowedImage
 from ..results import SCORE, Classification, CocoDocument, Detections, Segmentation
 from .predictor import Predictor
 from .sources import VIDEOS, expand, video_facts
@@ -76,6 +77,8 @@ def write_predictions(
                     _save(result.labels, out / 'labels' / f'{name}.png')
                 if draw and is_frame:
                     videos.write(Path(video), result.draw(image))
+                elif draw and isinstance(image, WindowedImage):
+                    LOGGER.warning('%s is too large to be drawn', result.source)
                 elif draw:
                     _save(result.draw(image), out / 'drawn' / f'{name}.png')
                 lines.write(json.dumps(_line(result, document)) + '\n')

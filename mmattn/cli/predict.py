@@ -73,6 +73,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--skip-broken', action='store_true', help='warn of files that cannot be read'
     )
     parser.add_argument(
+        '--max-megapixels',
+        type=float,
+        default=89,
+        help='pixels of an image that are accepted, in millions (default: 89)',
+    )
+    parser.add_argument(
         '--trust-checkpoint',
         action='store_true',
         help='let the checkpoint run the code that it contains',
@@ -102,6 +108,7 @@ def main(argv: list[str] | None = None):
         tile=args.tile,
         overlap=args.overlap,
         skip_broken=args.skip_broken,
+        max_megapixels=args.max_megapixels,
         progress=sys.stderr.isatty(),
     )
     print(summary)

@@ -30,6 +30,7 @@ from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from ..engine.data.checks import Summary, check_leaf, ignored_labels
 from ..engine.data.image_files import check_image_file
 from ..engine.map_check import check_maps
+from .own_data import question_about_255
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
@@ -130,6 +131,11 @@ def check_split(cfg: Config, key: str, model: nn.Module, args) -> dict[str, Summ
             if args.decode:
                 pixels = decode(leaf, model, args.num_workers, leaf_key)
                 summary.per_class.update(pixels)
+                if getattr(leaf, 'reduce_zero_label', None) is False:
+                    counts = [pixels[number] for number in range(256)]
+                    question = question_about_255(counts, summary.classes)
+                    if question:
+                        print(f'warning: {leaf_key}: {question}', file=sys.stderr)
         summaries[leaf_key] = summary
     return summaries
 

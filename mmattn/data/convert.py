@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import ImageColor
 
 from mmattn.errors import UserError
 
@@ -58,6 +59,20 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         action='store_false',
         dest='masks',
         help='train on boxes, and leave outlines out',
+    )
+    parser.add_argument(
+        '--ignore',
+        nargs='+',
+        default=[],
+        metavar='NUMBER',
+        help='numbers of label maps that are no class, such as 11; with --palette, '
+        'colors; 255 is ignored anyway',
+    )
+    parser.add_argument(
+        '--palette',
+        nargs='+',
+        metavar='COLOR',
+        help="colors of the classes in label maps whose colors are classes: '#ff0000'",
     )
     parser.add_argument('--yaml', type=Path, help='data.yaml of yolo')
     parser.add_argument(
@@ -167,6 +182,24 @@ def convert_objects(args: argparse.Namespace) -> str:
     return own_config.detection(args.out, classes, splits, args.arch)
 
 
+def color_number(text: str, option: str) -> int:
+    """Return a color such as '#ff0000' as a number."""
+    try:
+        red, green, blue = ImageColor.getcolor(text, 'RGB')
+    except ValueError as error:
+        raise UserError(
+            f"{option} must have colors such as '#ff0000', got {text!r}"
+        ) from error
+    return red << 16 | green << 8 | blue
+
+
+def whole_number(text: str, option: str) -> int:
+    """Return a number of a label map."""
+    if not text.isdecimal():
+        raise UserError(f'{option} must have numbers of label maps, got {text!r}')
+    return int(text)
+
+
 def convert_label_maps(args: argparse.Namespace) -> str:
     """Write a data set of label maps, and return the text of its config."""
     if args.classes is None:
@@ -180,9 +213,19 @@ def convert_label_maps(args: argparse.Namespace) -> str:
     labels = own_data.matching(images, args.annotations)
     pairs = [(images[name], labels[name]) for name in images]
     splits = split(pairs, lambda pair: pair[0].name, args)
+    palette = None
+    if args.palette is not None:
+        palette = [color_number(color, '--palette') for color in args.palette]
+        if len(palette) != len(args.classes) or len(set(palette)) < len(palette):
+            raise UserError(
+                f'--palette must have a color of its own for each of the '
+                f'{len(args.classes)} classes, got {" ".join(args.palette)}'
+            )
+    parse = color_number if palette else whole_number
+    ignored = [parse(value, '--ignore') for value in args.ignore]
 
     def write(folder: Path) -> dict:
-        return own_data.write_label_maps(splits, args.classes, folder)
+        return own_data.write_label_maps(splits, args.classes, folder, ignored, palette)
 
     build(write, args.out, options(args), force=args.force)
     return own_config.segmentation(args.out, args.classes, splits, args.arch)
@@ -191,6 +234,7 @@ def convert_label_maps(args: argparse.Namespace) -> str:
 def options(args: argparse.Namespace) -> dict:
     """Return what the content of the data set depends on."""
     names = ('format', 'images', 'annotations', 'classes', 'masks')
+    names += ('ignore', 'palette')
     names += ('val', 'val_images', 'seed')
     return {
         name: str(value) if isinstance(value, Path) else value

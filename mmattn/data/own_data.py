@@ -8,17 +8,20 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from PIL import Image
 from pycocotools import mask as coco_mask
 from tqdm import tqdm
 
 from mmattn.errors import UserError
 
+from ..images import read_image, read_labels
 from ..results.coco import encode_mask
 from .coco_json import object_area
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
 MIN_AREA = 4  # pixels; a smaller part of a mask is dust
 IGNORED = 255  # the label that losses and metrics of segmentation ignore
+MUCH = 0.01  # share of the pixels that is not the border of objects
 
 
 @dataclass
@@ -74,34 +77,22 @@ def image_files(folder: Path) -> dict[str, Path]:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return height and width, as OpenCV reads them: turned by the EXIF orientation.
+    """Return height and width, turned by the EXIF orientation.
 
     Raises:
         ValueError: the file is no image.
     """
-    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
-    if image is None:
-        raise UserError(f'{path} cannot be read as an image')
-    return image.shape[:2]
+    return read_image(path).shape[:2]
 
 
-def read_mask(path: Path, size: tuple[int, int]) -> np.ndarray:
-    """Return a mask of one channel, of the size of its image.
+def read_mask(path: Path, size: tuple[int, int], colors: bool = False) -> np.ndarray:
+    """Return a mask of the size of its image: numbers, or RGB if `colors` is set.
 
     Raises:
         ValueError: it is no image, has colors, or another size.
     """
-    mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-    if mask is None:
-        raise UserError(f'{path} cannot be read as an image')
-    if mask.ndim == 3 and (mask[..., :3] == mask[..., :1]).all():
-        mask = mask[..., 0]  # gray, saved as color
-    if mask.ndim != 2:
-        raise UserError(
-            f'{path} is a color image; a mask has one channel whose numbers are '
-            'objects or classes'
-        )
-    if mask.shape != size:
+    mask = read_image(path) if colors else read_labels(path)
+    if mask.shape[:2] != size:
         raise UserError(
             f'{path} has {mask.shape[0]} x {mask.shape[1]} pixels, but its image has '
             f'{size[0]} x {size[1]}'
@@ -235,36 +226,105 @@ def write_coco(
     return counts
 
 
+def question_about_255(pixels: Sequence[int], classes: Sequence[str]) -> str | None:
+    """Return what to ask where 255 covers much and a class has no pixel.
+
+    Args:
+        pixels: of each number from 0 to 255.
+        classes: names of the classes.
+    """
+    absent = [name for name, count in zip(classes, pixels, strict=False) if not count]
+    share = pixels[IGNORED] / max(sum(pixels), 1)
+    if not absent or share <= MUCH:
+        return None
+    return (
+        f'255 covers {share:.1%} of the pixels and is ignored, while '
+        f'{", ".join(absent)} has no pixel. Is 255 a class? If it is, pass `mmattn '
+        "data convert labels` the gray of each class (--palette '#000000' '#ffffff'); "
+        'if it is not, pass --ignore 255'
+    )
+
+
+def class_numbers(
+    path: Path,
+    size: tuple[int, int],
+    classes: Sequence[str],
+    ignored: Sequence[int] = (),
+    palette: Sequence[int] | None = None,
+) -> np.ndarray:
+    """Return the label map of an image in uint8: classes from 0, and `IGNORED`.
+
+    Args:
+        path: file of the label map.
+        size: height and width of its image.
+        classes: names of the classes.
+        ignored: numbers, or colors where there is a palette, that are no class.
+        palette: color of each class as red << 16 | green << 8 | blue, for a map whose
+            colors are classes.
+
+    Raises:
+        ValueError: a number or a color is no class.
+    """
+    mask = read_mask(path, size, palette is not None)
+    if palette is not None:
+        mask = mask.astype(np.int32) @ np.array((1 << 16, 1 << 8, 1), np.int32)
+    known = list(range(len(classes))) if palette is None else palette
+    ignored = [*ignored, *([IGNORED] if palette is None else [])]
+    numbers = np.full(mask.shape, IGNORED, np.uint8)
+    left = ~np.isin(mask, ignored)
+    for number, value in enumerate(known):
+        here = mask == value
+        numbers[here] = number
+        left &= ~here
+    if left.any():
+        value = int(mask[left][0])
+        if palette is None:
+            what, accepted = f'the number {value}', f'0 to {len(classes) - 1}'
+            ignore = value
+        else:
+            ignore = f"'#{value:06x}'"
+            what = f'the color #{value:06x}'
+            accepted = 'of the colors ' + ' '.join(f'#{each:06x}' for each in palette)
+        raise UserError(
+            f'{path} has {what}, but there are {len(classes)} classes, {accepted} '
+            f'({", ".join(classes)}); if it is no class, pass --ignore {ignore}'
+        )
+    return numbers
+
+
 def write_label_maps(
-    splits: dict[str, list[tuple[Path, Path]]], classes: Sequence[str], folder: Path
+    splits: dict[str, list[tuple[Path, Path]]],
+    classes: Sequence[str],
+    folder: Path,
+    ignored: Sequence[int] = (),
+    palette: Sequence[int] | None = None,
 ) -> dict:
     """Write `images/SPLIT/` and `labels/SPLIT/` of pairs of an image and a label map.
 
+    Args:
+        splits: pairs of each split.
+        classes: names of the classes.
+        folder: to write into.
+        ignored: see `class_numbers`.
+        palette: see `class_numbers`.
+
     Raises:
-        ValueError: a label map has a number that is no class.
+        ValueError: a label map has a number that is no class, or 255 may be one.
     """
     counts = {}
+    total = np.zeros(IGNORED + 1, np.int64)
     for split, pairs in splits.items():
         for kind in ('images', 'labels'):
             (folder / kind / split).mkdir(parents=True)
-        pixels = np.zeros(len(classes), np.int64)
+        pixels = np.zeros_like(total)
         for image, labels in tqdm(pairs, f'write {split}'):
-            mask = read_mask(labels, image_size(image))
-            numbers, sizes = np.unique(mask, return_counts=True)
-            for number, size in zip(numbers.tolist(), sizes.tolist(), strict=True):
-                if number < len(classes):
-                    pixels[number] += size
-                elif number != IGNORED:
-                    raise UserError(
-                        f'{labels} has the number {number}, but there are '
-                        f'{len(classes)} classes, 0 to {len(classes) - 1} '
-                        f'({", ".join(classes)}); {IGNORED} is ignored'
-                    )
-            target = folder / 'images' / split / image.name
-            shutil.copyfile(image, target)
-            out = folder / 'labels' / split / f'{image.stem}.png'
-            if not cv2.imwrite(str(out), mask.astype(np.uint8)):
-                raise OSError(f'could not write {out}')
+            size = image_size(image)
+            mask = class_numbers(labels, size, classes, ignored, palette)
+            pixels += np.bincount(mask.ravel(), minlength=len(pixels))
+            shutil.copyfile(image, folder / 'images' / split / image.name)
+            Image.fromarray(mask).save(folder / 'labels' / split / f'{image.stem}.png')
+        total += pixels
+        pixels = pixels[: len(classes)]
         shares = pixels / max(pixels.sum(), 1)
         counts[split] = {
             'images': len(pairs),
@@ -272,4 +332,7 @@ def write_label_maps(
                 n: round(float(s), 4) for n, s in zip(classes, shares, strict=True)
             },
         }
+    question = question_about_255(total, classes)
+    if question and IGNORED not in ignored and palette is None:
+        raise UserError(f'{pairs[0][1].parent}: {question}')
     return counts

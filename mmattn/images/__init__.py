@@ -1,23 +1,21 @@
-"""Images: read and resized."""
+"""Images: read within limits, and resized."""
 
-from .read import (
-    FORMATS,
-    NoImageError,
-    check_interpolation,
-    nearest,
-    read_channels,
-    read_image,
-    resize,
-    shown,
-)
+from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError
+from .read import read_channels, read_image, read_labels, tiff_size
+from .resize import check_interpolation, nearest, resize, shown
+from .windows import WindowedImage
 
 __all__ = [
     'FORMATS',
+    'MAX_MEGAPIXELS',
     'NoImageError',
+    'WindowedImage',
     'check_interpolation',
     'nearest',
     'read_channels',
     'read_image',
+    'read_labels',
     'resize',
     'shown',
+    'tiff_size',
 ]

@@ -1,6 +1,10 @@
-"""Read and resize images like mmcv, without mmcv."""
+"""Read images for training, prediction, conversion and the page alike."""
 
 import io
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,58 +13,102 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mmattn.errors import MissingPackageError, UserError
 
-# Pillow's other readers run other programs, such as Ghostscript, or read rare formats.
-FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
-CV2 = ('nearest', 'bilinear', 'bicubic')
-PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
-INTERPOLATIONS = dict(cv2=CV2, pillow=PILLOW, torch=('bilinear',))
-# Errors of Pillow for broken files, and for huge images.
-BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError, check_size, reading, too_many
+from .windows import WindowedImage
 
-
-class NoImageError(UserError):
-    """Raised for a file of none of the formats that are read."""
+ORIENTATION = 0x0112  # of EXIF and of TIFF
+KNOWN = (np.uint8, np.uint16, np.int16, np.float32)  # OpenCV resizes these
 
 
 def read_image(
-    image: str | Path | BinaryIO | Image.Image | np.ndarray, name: str | None = None
-) -> np.ndarray:
+    image: str | Path | BinaryIO | Image.Image | np.ndarray,
+    name: str | None = None,
+    *,
+    max_megapixels: float = MAX_MEGAPIXELS,
+    windows: bool = False,
+) -> np.ndarray | WindowedImage:
     """Return an image as an array of shape (H, W, 3), uint8 RGB.
 
     Files must be of `FORMATS`, whatever their suffix. They are turned as their EXIF
     orientation says. Gray is repeated in three channels, transparency is dropped, and
-    of 16 bits the upper 8 are kept, as in OpenCV.
+    of 16 bits the upper 8 are kept. TIFF files with colors of 16 bits require tifffile,
+    and files of more than 89 megapixels require pyvips.
 
     Args:
         image: a path, an open file, a PIL image or an array.
         name: of the image in errors; it defaults to the path.
+        max_megapixels: how many a file may have.
+        windows: whether to return a file of more than 89 megapixels as a
+            `WindowedImage`, which reads what it is indexed by.
 
     Raises:
         NoImageError: the file is of none of `FORMATS`.
         ValueError: it is broken, too large, or an array of another shape or type.
+        ImportError: it requires tifffile or pyvips, which is not installed.
     """
     if isinstance(image, np.ndarray):
         return _from_array(image)
     if isinstance(image, Image.Image):
-        return _from_pillow(image)
+        name = name or getattr(image, 'filename', '') or 'the image'
+        with reading(name):
+            return _from_pillow(image, name)
     if not isinstance(image, (str, Path, io.IOBase)):
         raise UserError(
             'an image must be a path, a PIL image or an array, '
             f'got {type(image).__name__}'
         )
-    try:
-        with Image.open(image, formats=FORMATS) as opened:
-            return _from_pillow(opened)
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
-        raise
-    except UnidentifiedImageError as error:
-        raise NoImageError(
-            f'{name or image} cannot be read as an image of {", ".join(FORMATS)}'
-        ) from error
-    except BROKEN as error:
-        raise UserError(
-            f'{name or image} cannot be read as an image: {error}'
-        ) from error
+    name = name or str(image)
+    with reading(name), _file(image) as file:
+        try:
+            opened = _opened(file)
+        except UnidentifiedImageError:
+            if not _is_tiff(file):
+                raise
+            return _from_deep_tiff(file, name, max_megapixels)
+        if opened is not None:
+            check_size(name, opened.height, opened.width, max_megapixels)
+            return _from_pillow(opened, name)
+        return _large(image, None, name, max_megapixels, windows)
+
+
+def _file(image: str | Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
+    """Return an open file.
+
+    Pillow maps a file that it opens itself into memory, and then turns some TIFF files
+    wrongly.
+    """
+    if not isinstance(image, (str, Path)):
+        return nullcontext(image)
+    return open(image, 'rb')
+
+
+def _opened(file: BinaryIO) -> Image.Image | None:
+    """Return an open image, or None for one of more than 89 megapixels."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', Image.DecompressionBombWarning)
+        try:
+            opened = Image.open(file, formats=FORMATS)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            return None
+    # Users may have raised Pillow's limit.
+    return opened if opened.width * opened.height <= MAX_MEGAPIXELS * 1e6 else None
+
+
+def _is_tiff(file: BinaryIO) -> bool:
+    file.seek(0)
+    return file.read(2) in (b'II', b'MM')
+
+
+def _large(
+    image, channels: int | None, name: str, max_megapixels: float, windows: bool
+):
+    if max_megapixels <= MAX_MEGAPIXELS:
+        raise too_many(name, max_megapixels)
+    if not isinstance(image, (str, Path)):
+        raise UserError(f'{name} has many pixels: pass the path of a file')
+    found = WindowedImage(image, channels, name)
+    check_size(name, *found.shape[:2], max_megapixels, found.of_pixel)
+    return found if windows else np.asarray(found)
 
 
 def _from_array(array: np.ndarray) -> np.ndarray:
@@ -76,19 +124,71 @@ def _from_array(array: np.ndarray) -> np.ndarray:
     return np.repeat(array, 3, 2) if channels == 1 else array[:, :, :3]
 
 
-def _from_pillow(image: Image.Image) -> np.ndarray:
-    if image.mode.startswith('I;16'):
-        pixels = np.asarray(image).astype(np.uint16) >> 8
-        image = Image.fromarray(pixels.astype(np.uint8))
-    elif image.mode in ('I', 'F'):
-        raise UserError(f'images of 32 bits are not supported, got mode {image.mode}')
-    image = ImageOps.exif_transpose(image)
-    return np.asarray(image.convert('RGB'))
+def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
+    kind = image.format
+    image.load()  # some formats have the orientation behind the pixels
+    if image.getexif().get(ORIENTATION, 1) != 1:  # otherwise, this would copy
+        image = ImageOps.exif_transpose(image)
+    # PNG and PPM files have at most 16 bits.
+    deep = image.mode == 'I' and kind in ('PNG', 'PPM')
+    if deep or image.mode.startswith('I;16'):
+        pixels = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+        return np.repeat(pixels[:, :, None], 3, 2)
+    if image.mode in ('I', 'F'):
+        raise UserError(f'{name} has 32 bits, mode {image.mode}; 8 and 16 are accepted')
+    return np.asarray(image if image.mode == 'RGB' else image.convert('RGB'))
+
+
+def _from_deep_tiff(image, name: str, max_megapixels: float) -> np.ndarray:
+    """Return a TIFF file with colors of 16 bits, which Pillow does not read."""
+    pixels, orientation = _read_tiff(image, name, max_megapixels)
+    if pixels.ndim == 3 and pixels.shape[0] in (3, 4) and pixels.shape[2] > 4:
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or pixels.dtype != np.uint16:
+        raise NoImageError(
+            f'{name} cannot be read as an image: it has shape {pixels.shape} in '
+            f'{pixels.dtype}, and RGB in 8 or 16 bits is accepted'
+        )
+    turned = Image.fromarray((pixels[..., :3] >> 8).astype(np.uint8))
+    turned.getexif()[ORIENTATION] = orientation
+    return _from_pillow(turned, name)
+
+
+def read_labels(path: str | Path) -> np.ndarray:
+    """Return the numbers of a label map or a mask, integers of shape (H, W).
+
+    They are the indices of a palette, 0 and 1 of an image of 1 bit, and the gray values
+    of other images. Gray may have been saved as color.
+
+    Raises:
+        NoImageError: the file is of none of `FORMATS`.
+        ValueError: it is broken or too large, or has colors.
+    """
+    with reading(str(path)), _file(path) as file:
+        opened = _opened(file)
+        if opened is None:
+            raise too_many(str(path), MAX_MEGAPIXELS)
+        labels = np.asarray(opened)
+    if labels.ndim == 3:
+        colors = labels[..., : len(opened.mode.removesuffix('A'))]  # of LA, PA, RGBA
+        if (colors == colors[..., :1]).all():
+            labels = colors[..., 0]
+    if labels.ndim != 2 or labels.dtype.kind not in 'bui':
+        raise UserError(
+            f'{path} is a color image; a mask has one channel whose numbers are '
+            f'objects or classes, got mode {opened.mode}'
+        )
+    return labels.astype(np.uint8) if labels.dtype == bool else labels
 
 
 def read_channels(
-    image: str | Path | BinaryIO | np.ndarray, channels: int, name: str | None = None
-) -> np.ndarray:
+    image: str | Path | BinaryIO | np.ndarray,
+    channels: int,
+    name: str | None = None,
+    *,
+    max_megapixels: float = MAX_MEGAPIXELS,
+    windows: bool = False,
+) -> np.ndarray | WindowedImage:
     """Return an image as it is, of shape (H, W, `channels`): nothing is converted.
 
     Planes one after another, as many TIFF files keep them, are moved last.
@@ -97,14 +197,22 @@ def read_channels(
         image: path of a TIFF file, an open one, or an array.
         channels: how many there must be.
         name: of the image in errors; it defaults to the path.
+        max_megapixels: see `read_image`; beyond 8 bytes of a pixel, each 8 count as
+            one.
+        windows: see `read_image`.
 
     Raises:
         NoImageError: the file is no TIFF file.
-        ValueError: it is broken, or has other channels.
+        ValueError: it is broken, too large, or has other channels.
         ImportError: tifffile is not installed.
     """
     name = name or ('the array' if isinstance(image, np.ndarray) else str(image))
-    pixels = image if isinstance(image, np.ndarray) else _read_tiff(image, name)
+    pixels = image
+    if not isinstance(image, np.ndarray):
+        found = tiff_size(image, name)
+        if found[0] * found[1] > MAX_MEGAPIXELS * 1e6:
+            return _large(image, channels, name, max_megapixels, windows)
+        pixels, _ = _read_tiff(image, name, max_megapixels)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.ndim == 3 and pixels.shape[2] != channels == pixels.shape[0]:
@@ -115,83 +223,54 @@ def read_channels(
         )
     if pixels.dtype.kind not in 'uif':
         raise UserError(f'{name} must have numbers as pixels, got {pixels.dtype}')
-    # OpenCV resizes these; uint32 and the like have more values than float32 keeps.
-    known = pixels.dtype in (np.uint8, np.uint16, np.int16, np.float32)
+    # uint32 and the like have more values than float32 keeps.
+    known = pixels.dtype in KNOWN
     return np.ascontiguousarray(pixels if known else pixels.astype(np.float32))
 
 
-def _read_tiff(file: str | Path | BinaryIO, name: str) -> np.ndarray:
+def tiff_size(file: str | Path | BinaryIO, name: str) -> tuple[int, int, int]:
+    """Return the height, the width and the channels of a TIFF file.
+
+    Raises:
+        NoImageError: the file is no TIFF file.
+        ValueError: it is broken.
+        ImportError: tifffile is not installed.
+    """
+    with _tiff(file, name) as tiff:
+        page = tiff.pages[0]
+        size = page.imagelength, page.imagewidth, page.samplesperpixel
+        return tuple(map(int, size))  # damaged files have several
+
+
+@contextmanager
+def _tiff(file: str | Path | BinaryIO, name: str) -> Iterator:
+    """Open a TIFF file by tifffile."""
     try:
         import tifffile
     except ImportError as error:
         raise MissingPackageError(
-            'images of many channels require tifffile: pip install tifffile'
+            f'{name} requires tifffile: pip install tifffile'
         ) from error
-    try:
-        return tifffile.imread(file)
-    except tifffile.TiffFileError as error:
-        raise NoImageError(f'{name} cannot be read as a TIFF image: {error}') from error
-    except (IndexError, TypeError, ValueError) as error:  # of damaged files
-        raise UserError(f'{name} cannot be read as an image: {error}') from error
+    if isinstance(file, io.IOBase):
+        file.seek(0)
+    with reading(name):
+        try:
+            opened = tifffile.TiffFile(file)
+        except tifffile.TiffFileError as error:
+            raise NoImageError(
+                f'{name} cannot be read as a TIFF image: {error}'
+            ) from error
+        with opened:
+            yield opened
 
 
-def shown(image: np.ndarray) -> np.ndarray:
-    """Return an image of any channels as RGB uint8, to look at.
-
-    Of RGB in uint8 nothing changes. Otherwise the first three channels are red, green
-    and blue, each stretched between its 0.5th and 99.5th percentile; an image of one or
-    two is gray.
-    """
-    if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
-        return image
-    image = image.reshape(*image.shape[:2], -1)
-    image = image[:, :, [0, 1, 2] if image.shape[2] > 2 else [0, 0, 0]]
-    low, high = np.nanpercentile(image, (0.5, 99.5), axis=(0, 1))
-    scaled = (image - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
-    return np.rint(255 * np.nan_to_num(scaled).clip(0, 1)).astype(np.uint8)
-
-
-def check_interpolation(interpolation: str, backend: str):
-    """Raise a ValueError for an interpolation that `resize` does not have."""
-    if interpolation not in INTERPOLATIONS.get(backend, ()):
-        raise UserError(
-            f'interpolations must be of {INTERPOLATIONS}, got {interpolation!r} of '
-            f'{backend!r}'
-        )
-
-
-def resize(
-    image: np.ndarray,
-    size: tuple[int, int],
-    interpolation: str = 'bilinear',
-    backend: str = 'cv2',
-) -> np.ndarray:
-    """Return an image of another size, as `mmcv.imresize` does.
-
-    Args:
-        image: shape (H, W, 3), uint8.
-        size: new width and height.
-        interpolation: its name in mmcv.
-        backend: 'cv2', which does not smooth, or 'pillow', which does. 'torch' returns
-            float32, as `torch.nn.functional.interpolate` does.
-    """
-    check_interpolation(interpolation, backend)
-    if backend == 'pillow':
-        method = Image.Resampling[interpolation.upper()]
-        return np.asarray(Image.fromarray(image).resize(size, method))
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingPackageError(
-            'images are resized by OpenCV: pip install opencv-python-headless'
-        ) from error
-    if backend == 'torch':
-        image = image.astype(np.float32)
-    methods = cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_CUBIC
-    method = dict(zip(CV2, methods, strict=True))[interpolation]
-    return cv2.resize(image, size, interpolation=method)
-
-
-def nearest(old: int, new: int) -> np.ndarray:
-    """Return the index of the old pixel that each new one copies."""
-    return np.minimum((np.arange(new) * (1 / (new / old))).astype(int), old - 1)
+def _read_tiff(file, name: str, max_megapixels: float) -> tuple[np.ndarray, int]:
+    """Return the pixels of a TIFF file as they are, and their orientation."""
+    with _tiff(file, name) as tiff:
+        page, series = tiff.pages[0], tiff.series[0]
+        height, width = page.imagelength, page.imagewidth
+        size = prod(series.shape) * series.dtype.itemsize
+        of_pixel = -(-size // max(height * width, 1))
+        check_size(name, height, width, max_megapixels, of_pixel)
+        tag = page.tags.get('Orientation')
+        return series.asarray(), tag.value if tag else 1

@@ -53,7 +53,7 @@ class Page:
     Args:
         models: that the user chooses from.
         images: files that the user chooses from, by name.
-        max_pixels: of an image.
+        max_megapixels: of an image.
         folder: where files to download are written.
     """
 
@@ -61,10 +61,11 @@ class Page:
         self,
         models: Models,
         images: Mapping[str, Path],
-        max_pixels: int,
+        max_megapixels: float,
         folder: Path,
     ):
-        self.models, self.images, self.max_pixels = models, dict(images), max_pixels
+        self.models, self.images = models, dict(images)
+        self.max_megapixels = max_megapixels
         self.folder = folder
         self._written = deque()
 
@@ -77,7 +78,7 @@ class Page:
         photo = shown = None
         if path is not None:
             with errors_as_messages():
-                photo = read_photo(path, self.max_pixels)
+                photo = read_photo(path, self.max_megapixels)
             shown = _picture(photo.shown())
         return photo, shown, *NO_RESULT, *NO_ATTENTION, *NO_COMPARISON, None
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from mmattn.errors import UserError
+from mmattn.errors import MissingPackageError, UserError
 
 from ..apis.sources import IMAGES
-from ..images import FORMATS, read_channels, read_image, shown
+from ..images import NoImageError, read_channels, read_image, shown, tiff_size
 
 SHOWN_SIDE = 1600  # pixels of the longer side that the browser gets
 CLEAR_SIDE = 640  # pixels that the longer side of a small image is enlarged to
@@ -66,61 +66,26 @@ def shrunk(picture: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
 
 
-def many_channels(path: str | Path) -> tuple[int, int, int] | None:
-    """Return width, height and channels of a TIFF file with more than four channels.
-
-    Pillow reads no such file, or its first channel alone. None is for other files, or
-    where tifffile is not installed.
-    """
-    try:
-        import tifffile
-    except ImportError:
-        return None
-    try:
-        with tifffile.TiffFile(path) as file:
-            page = file.pages[0]
-            size = page.imagewidth, page.imagelength, page.samplesperpixel
-    except (tifffile.TiffFileError, IndexError, OSError, ValueError):
-        return None
-    return size if size[2] > 4 else None
-
-
-def _check_size(name: str, width: int, height: int, max_pixels: int):
-    if width * height > max_pixels:
-        raise UserError(
-            f'{name} has {width} x {height} = {width * height / 1e6:.1f} million '
-            f'pixels; at most {max_pixels / 1e6:g} million are accepted: send a '
-            'smaller image, or start the page with --max-megapixels'
-        )
-
-
-def read_photo(path: str | Path, max_pixels: int) -> Photo:
+def read_photo(path: str | Path, max_megapixels: float) -> Photo:
     """Return an image file that a user sent.
 
     Args:
         path: of the file.
-        max_pixels: height times width. It is compared before any pixel is decoded.
+        max_megapixels: height times width, in millions. It is compared before any pixel
+            is decoded.
 
     Raises:
         ValueError: the file is no image, broken or too large.
     """
     name = Path(path).name
-    if (found := many_channels(path)) is not None:
-        width, height, channels = found
-        _check_size(name, width, height, max_pixels)
-        return Photo(name, read_channels(path, channels, name))
+    limit = dict(max_megapixels=max_megapixels)
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            width, height = image.size
-            _check_size(name, width, height, max_pixels)
-            return Photo(name, np.ascontiguousarray(read_image(image)))
-    except UnidentifiedImageError as error:
-        raise UserError(
-            f'{name} is no image that can be read; supported are {", ".join(FORMATS)}'
-        ) from error
-    # Pillow raises these for broken files.
-    except (Image.DecompressionBombError, OSError, SyntaxError) as error:
-        raise UserError(f'{name} is broken: {error}') from error
+        channels = tiff_size(path, name)[2]
+    except (MissingPackageError, NoImageError):
+        channels = 1
+    if channels > 4:  # Pillow reads no such file, or its first channel alone
+        return Photo(name, read_channels(path, channels, name, **limit))
+    return Photo(name, np.ascontiguousarray(read_image(path, name, **limit)))
 
 
 def images_in(folder: Path) -> dict[str, Path]:

@@ -56,9 +56,7 @@ def serve(
 
     from .page import Page
 
-    page = Page(
-        models, images or {}, int(max_megapixels * MEGA), Path(folder.name)
-    ).blocks()
+    page = Page(models, images or {}, max_megapixels, Path(folder.name)).blocks()
     page.folder = folder  # lives as long as the page
     # Other sites cannot reach the page through a name that leads to this machine.
     hosts = [LOCAL, 'localhost', host] if is_local(host) else ['*']

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from PIL import Image
 from predictor_models import noise
 from pycocotools import mask as coco_masks
 
@@ -236,3 +237,33 @@ def test_the_options_reach_the_model():
 
     predict_tiles(model, noise(64, 160), 64, 0, scale=1.5, batch_size=2)
     assert called == [(2, 1.5), (1, 1.5)]
+
+
+def test_a_large_file_is_read_in_windows(tmp_path, monkeypatch, caplog):
+    """The windows are those of the tiles, and the objects those of the whole image."""
+    pytest.importorskip('pyvips')
+    from mmattn.apis import Predictor
+    from mmattn.apis.writing import write_predictions
+    from mmattn.images import WindowedImage
+
+    image = np.zeros((150, 200, 3), np.uint8)
+    for y, x in ((5, 5), (55, 58), (130, 180)):
+        image[y : y + 15, x : x + 15] = 255
+    path = tmp_path / 'large.png'
+    Image.fromarray(image).save(path)
+    predictor = Predictor.__new__(Predictor)
+    predictor.task, predictor.name, predictor.classes = 'detection', 'squares', ['a']
+    predictor.model = bright_squares
+    monkeypatch.setattr(bright_squares, 'channels', None, raising=False)
+    whole = predictor(path, tile=64)
+    monkeypatch.setattr('mmattn.images.read.MAX_MEGAPIXELS', 0.02)
+    with pytest.raises(ValueError, match='large.png has more than 0.02 million pixels'):
+        predictor(path, tile=64, max_megapixels=0.02)
+    ((read, found),) = predictor.stream(path, tile=64, max_megapixels=1)
+    assert isinstance(read, WindowedImage) and len(found) == 3
+    np.testing.assert_array_equal(found.boxes, whole.boxes)
+    write_predictions(
+        predictor, [path], tmp_path / 'out', score=0, tile=64, max_megapixels=1
+    )
+    assert 'large.png is too large to be drawn' in caplog.text
+    assert [each.name for each in (tmp_path / 'out').iterdir()] == ['predictions.json']

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from PIL import Image
 from pycocotools import mask as coco_mask
 
 from mmattn.cli import train
 from mmattn.data import check, convert, estimate, own_config
+from mmattn.errors import UserError
 
 SIZE = 40, 60
 # mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.
@@ -157,6 +159,59 @@ def test_label_maps(here):
     assert cfg.train_dataloader.dataset.reduce_zero_label is False
     assert cfg.train_dataloader.dataset.metainfo.classes == tuple('abcdefgh')
     assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
+
+
+def classes_of_maps() -> set[int]:
+    paths = Path('data/cells/labels').glob('*/*.png')
+    return {n for path in paths for n in np.unique(cv2.imread(str(path), -1)).tolist()}
+
+
+@pytest.mark.parametrize('mode', ['P', '1'])
+def test_label_maps_of_palettes_and_of_one_bit(here, mode):
+    """As Pascal VOC writes them: OpenCV makes colors of both."""
+    for index in range(5):
+        image = Image.fromarray(draw([(5, 10, 10, 8, 1)]))
+        if mode == 'P':
+            image.putpalette([0, 0, 0, 128, 0, 0])
+        else:
+            image = image.point(lambda n: 255 * n).convert('1')
+        image.save(f'masks/{index}.png')
+    run('labels', 'images', 'masks', '--classes', 'a', 'b')
+    assert classes_of_maps() == {0, 1}
+    assert not check.main(['data/upernet_ivit_n_cells.py', '--decode'])
+
+
+def test_numbers_and_colors_that_are_no_class(here, capsys):
+    args = ['labels', 'images', 'masks', '--classes', 'a', 'b']
+    run(*args, '--ignore', '7')
+    assert classes_of_maps() == {0, 1, 255}
+    for index in range(5):
+        colors = np.zeros((*SIZE, 3), np.uint8)
+        colors[:5], colors[5:9] = (255, 128, 0), (1, 2, 3)
+        Image.fromarray(colors).save(f'masks/{index}.png')
+    args += ['--force', '--palette', '#ff8000']
+    with pytest.raises(UserError, match='--palette must have a color .* the 2 classes'):
+        run(*args)
+    with pytest.raises(UserError, match="#010203, .* pass --ignore '#010203'"):
+        run(*args, 'black')
+    run(*args, 'black', '--ignore', '#010203')
+    assert classes_of_maps() == {0, 1, 255}
+
+
+def test_black_and_white_label_maps_ask_whether_255_is_a_class(here, capsys):
+    for index in range(5):
+        cv2.imwrite(f'masks/{index}.png', draw([(5, 10, 30, 20, 255)]))
+    args = ['labels', 'images', 'masks', '--classes', 'ground', 'cell']
+    message = 'masks: 255 covers 25.0% .* cell has no pixel. Is 255 a class?'
+    with pytest.raises(UserError, match=message):
+        run(*args)
+    assert not Path('data/cells').exists()
+    run(*args, '--palette', '#000000', '#ffffff')
+    assert classes_of_maps() == {0, 1}
+    run(*args, '--ignore', '255', '--force')
+    assert classes_of_maps() == {0, 255}
+    assert not check.main(['data/upernet_ivit_n_cells.py', '--decode'])
+    assert 'warning: train_dataloader.dataset: 255 covers' in capsys.readouterr().err
 
 
 BAD = {  # the arguments, the error, and what is done to the data before

@@ -182,7 +182,7 @@ def test_a_model_that_is_chosen_before_an_image(site, page):
 def test_a_broken_file_and_a_second_try(site, page, tmp_path):
     (tmp_path / 'broken.png').write_bytes(b'<b>no image</b>')
     page.set_input_files('#upload input[type=file]', tmp_path / 'broken.png')
-    page.get_by_text('broken.png is no image that can be read').wait_for()
+    page.get_by_text('broken.png cannot be read as an image').wait_for()
     page.click('#upload button[aria-label="Clear"]')
     page.set_input_files('#upload input[type=file]', site['root'] / 'cells.png')
     wait_for(page, 'line', 'objects with a score')
@@ -198,7 +198,7 @@ def test_a_broken_file_clears_the_result_before(site, page):
     content = base64.b64encode(b'no image').decode()
     target = page.query_selector('#upload button')
     page.evaluate(DROP, [target, 'broken.png', 'image/png', content])
-    page.get_by_text('broken.png is no image that can be read').wait_for()
+    page.get_by_text('broken.png cannot be read as an image').wait_for()
     wait_for_nothing(page)
     assert page.input_value('#chosen input') == ''
 

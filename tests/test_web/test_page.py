@@ -197,9 +197,9 @@ def test_two_models_side_by_side(site, client):
 @pytest.mark.parametrize(
     'content, message',
     [
-        (b'<script>alert(1)</script>', 'is no image that can be read'),
-        (b'', 'is no image that can be read'),
-        (None, '1.0? million pixels; at most 0.01 million'),
+        (b'<script>alert(1)</script>', 'cannot be read as an image of BMP'),
+        (b'', 'cannot be read as an image of BMP'),
+        (None, 'million; at most 0.01 million are accepted'),
     ],
     ids=['text', 'empty', 'large'],
 )

@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from mmattn.cli.terminal import run_main
 from mmattn.data.coco_json import numbered, read_coco
@@ -30,7 +29,7 @@ from mmattn.export.metrics import (
     overlap,
 )
 from mmattn.export.runner import Runner
-from mmattn.images import FORMATS
+from mmattn.images import read_labels
 
 
 def evaluate_detector(runner: Runner, annotations: Path, images: Path) -> dict:
@@ -82,7 +81,7 @@ def evaluate_segmentor(
     for path in sorted(annotations.glob('*.png')):
         if path.stem not in paths:
             raise UserError(f'{images} has no image for {path}')
-        labels = np.asarray(Image.open(path, formats=FORMATS)).astype(np.int64)
+        labels = read_labels(path).astype(np.int64)
         if reduce_zero_label:
             labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
         found = runner(paths[path.stem]).labels

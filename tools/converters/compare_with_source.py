@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import mmcv
 import torch
 from rich.table import Table
 from torch import Tensor
 
 from mmattn.errors import UserError
+from mmattn.images import read_image
 
 from .known_models import Detector, Model
 
@@ -19,12 +19,11 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, R
 LARGEST_DIFFERENCE = 1e-3
 
 
-def read_image(path: str) -> Tensor:
+def normalized(path: str) -> Tensor:
     """Read an image in its own size, normalized as for ImageNet, shape (1, 3, H, W)."""
-    pixels = mmcv.imread(path, channel_order='rgb') if Path(path).is_file() else None
-    if pixels is None:
+    if not Path(path).is_file():
         raise UserError(f'there is no readable image at {path}')
-    pixels = torch.from_numpy(pixels).float()
+    pixels = torch.tensor(read_image(path)).float()
     pixels = (pixels - torch.tensor(MEAN)) / torch.tensor(STD)
     return pixels.permute(2, 0, 1)[None]
 
@@ -75,7 +74,7 @@ def compare(
         checkpoint: the new file, which is loaded through `init_cfg`.
         model, options: the backbone or detector to load it into.
         layout, weights: layout and weights of the source, with its own names.
-        image: as `read_image` returns it.
+        image: as `normalized` returns it.
 
     Returns:
         A description of the comparison, a table, and whether the outputs agree.

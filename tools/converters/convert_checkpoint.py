@@ -55,7 +55,7 @@ from mmattn.weights.layouts.coco_classes import OUTPUTS, with_coco_classes
 from mmattn.weights.load import find_weights, load_weights
 from mmattn.weights.report import LoadReport, list_names
 
-from .compare_with_source import compare, read_image
+from .compare_with_source import compare, normalized
 from .known_models import Detector, Model, known_models
 
 # First names of heads: official and timm's, DAT's, Hugging Face's.
@@ -264,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     if args.dst.exists() and not args.force:
         raise UserError(f'{args.dst} already exists; --force overwrites it')
-    image = None if args.verify is None else read_image(args.verify)
+    image = None if args.verify is None else normalized(args.verify)
     model = known_models()[args.model]
     weights = read_weights(args.src, args.trust_checkpoint)
     source = find_backbone(weights, model, args.options, args.src)

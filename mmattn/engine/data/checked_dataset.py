@@ -8,6 +8,7 @@ from mmengine.dataset import Compose
 from mmattn.errors import UserError
 
 from .image_files import check_image_file
+from .loading import with_our_reader
 
 NO_CLASS = 255
 """The id that mmseg's maps and losses always ignore."""
@@ -29,7 +30,7 @@ def leaves(dataset, key: str = 'dataset') -> Iterator[tuple[str, object]]:
         yield key, dataset
 
 
-IMAGE_LOADERS = 'LoadImageFromFile', 'LoadChannels'
+IMAGE_LOADERS = 'LoadImage', 'LoadImageFromFile', 'LoadChannels'
 
 
 def loader(dataset, name: str, **attributes):
@@ -59,8 +60,9 @@ def loader(dataset, name: str, **attributes):
 class CheckedPipeline(Compose):
     """Run a data set's pipeline, check the files it loads, and name them in errors.
 
-    Files must be whole. A label map must be as large as its image, and its ids must be
-    classes or ignored.
+    Images are read as prediction reads them, and label maps by Pillow. Files must be
+    whole. A label map must be as large as its image, and its ids must be classes or
+    ignored.
 
     Args:
         dataset: the data set whose pipeline is replaced.
@@ -68,13 +70,17 @@ class CheckedPipeline(Compose):
     """
 
     def __init__(self, dataset, ignored: frozenset[int]):
-        self.transforms = dataset.pipeline.transforms
+        pipeline = dataset.pipeline
+        pipeline.transforms = list(map(with_our_reader, pipeline.transforms))
+        self.transforms = pipeline.transforms
         self.owner = type(dataset).__name__
         self.loads_labels = loader(dataset, 'LoadAnnotations', with_seg=True)
         loaders = [loader(dataset, name) for name in IMAGE_LOADERS]
         self.loads_image = next((found for found in loaders if found), None)
         self.files = [] if self.loads_image is None else ['img_path']
         if self.loads_labels is not None:
+            # OpenCV turns palettes and images of 1 bit into colors.
+            self.loads_labels.imdecode_backend = 'pillow'
             self.files.append('seg_map_path')
         self.num_classes = None
         if hasattr(dataset, 'reduce_zero_label'):  # mmseg: ids are classes

@@ -9,7 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mmattn.errors import MissingPackageError, UserError
 
-from ..read import read_image, shown
+from ..read import read_image
+from ..resize import shown
 from .style import line_width, text_color, text_height
 
 MAX_TEXTS = 30  # objects that are named by default
