@@ -6,20 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.runner import CheckpointLoader
+from mmengine.runner import get_external_models, get_torchvision_models
 
 from mmattn.errors import UserError
 
 from ..compat.mmengine_scopes import config_folder
 from ..registry import MODELS
 from ..weights.names import SCHEME, find_published, published_files
-from ..weights.read import trusted_checkpoints
-from ..weights.resolve import SCHEMES, place_in_cache
+from ..weights.resolve import SCHEMES, local_checkpoint, place_in_cache
 
 RANDOM = 'none'
 # Where a classification config of ours leaves its weights.
 OWN = re.compile(r'work_dirs/(\w+)/epoch_\d+\.pth')
 PRETRAINED = 'Pretrained', 'PretrainedInit'
+# mmengine's tables of names and addresses, by scheme.
+ZOOS = {
+    'torchvision': get_torchvision_models,
+    'open-mmlab': get_external_models,
+    'openmmlab': get_external_models,
+}
 
 
 @dataclass(frozen=True)
@@ -112,17 +117,21 @@ def settle_start(cfg: Config) -> Start:
     )
 
 
-def fetch_start(cfg: Config, start: Start):
-    """Download and read the backbone's weights once, before data is read.
+def fetch_start(start: Start):
+    """Download the backbone's weights before data is read; the model reads them later.
 
     Raises:
-        ValueError: they are out of reach or no checkpoint.
+        ValueError: they are out of reach, or another file than the one published.
     """
-    if start.checkpoint is None:
+    scheme, _, name = (start.checkpoint or '').partition('://')
+    address = start.checkpoint
+    if scheme in ZOOS:
+        address = ZOOS[scheme]().get(name, '')
+        scheme = address.partition('://')[0]
+    if scheme not in SCHEMES:
         return
     try:
-        with trusted_checkpoints(cfg.get('trust_checkpoint', False)):
-            CheckpointLoader.load_checkpoint(start.checkpoint, 'cpu')
+        local_checkpoint(address)
     except OSError as error:
         raise UserError(
             f'{start.checkpoint} is out of reach: {error}, or start from random '

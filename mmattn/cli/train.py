@@ -1,10 +1,10 @@
 """Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
 from mmengine.config import Config
-from mmengine.logging import print_log
 
 from mmattn.errors import UserError
 
+from ..engine.first_screen import SHOWN
 from .launch import build_runner, load_config, make_parser
 from .start import fetch_start, settle_start, use_pretrained
 
@@ -97,6 +97,6 @@ def main(argv: list[str] | None = None):
         print(start.message)
         return
     runner = build_runner(cfg)
-    print_log(start.message, 'current', start.level)
-    fetch_start(cfg, start)
+    runner.logger.log(start.level, start.message, extra=SHOWN)
+    fetch_start(start)
     runner.train()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 
 from mmengine.config import Config, ConfigDict
+from mmengine.logging import MMLogger
 from mmengine.runner import BaseLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as MMEngineRunner
 from torch import nn
@@ -26,6 +27,7 @@ from .data.checks import prepare_dataloader
 from .data.loaders import EndlessBatches, build_dataloader, check_batches, positioned
 from .distributed import match_gradient_strides
 from .finite import FiniteHook
+from .first_screen import SHOWN, FirstScreenHook, show_summary
 from .map_check import check_maps
 from .progress import ProgressHook
 from .randomness import RandomnessHook, shared_seed
@@ -56,6 +58,13 @@ class Runner(MMEngineRunner):
         # Some models load a teacher while they are built.
         with trusted_checkpoints(cfg.get('trust_checkpoint', False)):
             return super().from_cfg(cfg)
+
+    def build_logger(self, *args, **kwargs) -> MMLogger:
+        """Build mmengine's logger; see `first_screen` for what it prints."""
+        logger = super().build_logger(*args, **kwargs)
+        show_summary(logger)
+        logger.info(f'log, with config and environment: {logger.log_file}', extra=SHOWN)
+        return logger
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         """Build as mmengine does, and check that maps fit neck and heads.
@@ -109,7 +118,7 @@ class Runner(MMEngineRunner):
         if self.cfg.get('scale_schedule', False) and run is not None and not again:
             given, scheduler = scheduler, scaled(scheduler, run)
             for line in changes(given, scheduler):
-                self.logger.info(line)
+                self.logger.info(line, extra=SHOWN)
         built = super()._build_param_scheduler(scheduler, optim_wrapper)
         self._built_schedulers = (*self._built_schedulers, *built)
         return built
@@ -143,6 +152,7 @@ class Runner(MMEngineRunner):
         self.register_hook(self._stop_hook)
         self._progress_hook = ProgressHook()
         self.register_hook(self._progress_hook)
+        self.register_hook(FirstScreenHook())
 
     def register_default_hooks(self, hooks=None):
         super().register_default_hooks(safe_checkpoint_hook(hooks))
@@ -222,7 +232,7 @@ class Runner(MMEngineRunner):
                 revise_keys=revise_keys,
             )
         self._has_loaded = True
-        self.logger.info(f'Load checkpoint from {filename}')
+        self.logger.info(f'Load checkpoint from {filename}', extra=SHOWN)
         return checkpoint
 
     def save_checkpoint(

@@ -143,6 +143,11 @@ def _rises(scheduler: _ParamScheduler) -> bool:
     return bool(re.match('Constant|.*Warmup', type(scheduler).__name__))
 
 
+def is_warm_up(scheduler: _ParamScheduler) -> bool:
+    """Return whether a scheduler rises from the start of a run."""
+    return scheduler.begin == 0 and _rises(scheduler)
+
+
 class ScheduleHook(Hook):
     """Warn before training if a schedule does not end with the run."""
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from mmengine.dist import is_main_process
-from mmengine.logging import print_log
+from mmengine.logging import MMLogger, print_log
 from mmengine.model import is_model_wrapper
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from ..first_screen import SHOWN
 from .build import build_dataset
 from .checked_dataset import (
     IMAGE_LOADERS,
@@ -64,10 +65,26 @@ def prepare_dataloader(
     if any(isinstance(getattr(x, 'pipeline', None), CheckedPipeline) for _, x in parts):
         return dataloader
     if is_main_process():
-        for leaf_key, leaf in parts:
-            check_leaf(leaf, leaf_key, model)
+        summaries = [check_leaf(leaf, leaf_key, model) for leaf_key, leaf in parts]
+        logger = MMLogger.get_current_instance()
+        logger.info(f'{key}: {_described(parts[0][1], summaries)}', extra=SHOWN)
     check_pipelines(dataset, ignored_labels(model))
     return {**dataloader, 'dataset': dataset}
+
+
+def _described(first, summaries: list[Summary]) -> str:
+    """Return what data sets hold in all, and the source of the first if it is alone."""
+    parts = [f'{sum(each.images for each in summaries)} images']
+    annotations = [each.annotations for each in summaries]
+    if None not in annotations:
+        kind = 'objects' if hasattr(first, 'proposal_file') else 'labels'
+        parts.append(f'{sum(annotations)} {kind}')
+    if summaries[0].classes:
+        parts.append(f'{len(summaries[0].classes)} classes')
+    source = getattr(first, 'ann_file', '') or getattr(first, 'data_root', '')
+    if len(summaries) > 1:
+        source = f'{len(summaries)} data sets'
+    return ', '.join(parts) + (f' ({source})' if source else '')
 
 
 def check_leaf(dataset, key: str, model: nn.Module | None = None) -> Summary:
