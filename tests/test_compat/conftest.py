@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from types import ModuleType
 
 import pytest
 
@@ -13,11 +14,13 @@ activate()
 @pytest.fixture
 def our_ops(monkeypatch):
     """Makes `mmcv.ops` call our operators, also where mmcv was compiled."""
-    from mmattn.compat import mmcv_ops
+    from mmattn.compat.mmcv_ops import fill
 
+    ours = ModuleType('mmcv._ext')
+    fill(ours)
     package = importlib.import_module('mmcv.ops')
     for found in pkgutil.iter_modules(package.__path__, 'mmcv.ops.'):
         module = importlib.import_module(found.name)
         if hasattr(module, 'ext_module'):
-            monkeypatch.setattr(module, 'ext_module', mmcv_ops)
-    return mmcv_ops
+            monkeypatch.setattr(module, 'ext_module', ours)
+    return ours

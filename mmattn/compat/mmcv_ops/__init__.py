@@ -9,78 +9,44 @@ compiled operator's.
 float16 and bfloat16 are storage formats: the arithmetic is float32.
 """
 
+from functools import cache
+from importlib import import_module
 from types import ModuleType
 
-from .carafe import (
-    carafe_backward,
-    carafe_forward,
-)
-from .deform import (
-    deform_conv_backward_input,
-    deform_conv_backward_parameters,
-    deform_conv_forward,
-    modulated_deform_conv_backward,
-    modulated_deform_conv_forward,
-    ms_deform_attn_backward,
-    ms_deform_attn_forward,
-)
-from .focal_loss import (
-    sigmoid_focal_loss_backward,
-    sigmoid_focal_loss_forward,
-)
-from .line_nms import line_nms_forward
-from .masked_conv import masked_col2im_forward, masked_im2col_forward
-from .nms import nms, nms_match, softnms
-from .psa_mask import psamask_backward, psamask_forward
-from .roi_align import roi_align_backward, roi_align_forward
-from .roi_pool import (
-    deform_roi_pool_backward,
-    deform_roi_pool_forward,
-    roi_pool_backward,
-    roi_pool_forward,
-)
-from .sync_bn import (
-    sync_bn_backward_data,
-    sync_bn_backward_param,
-    sync_bn_forward_mean,
-    sync_bn_forward_output,
-    sync_bn_forward_var,
-)
-
-__all__ = [
-    'carafe_backward',
-    'carafe_forward',
-    'deform_conv_backward_input',
-    'deform_conv_backward_parameters',
-    'deform_conv_forward',
-    'deform_roi_pool_backward',
-    'deform_roi_pool_forward',
-    'get_compiler_version',
-    'get_compiling_cuda_version',
-    'line_nms_forward',
-    'masked_col2im_forward',
-    'masked_im2col_forward',
-    'modulated_deform_conv_backward',
-    'modulated_deform_conv_forward',
-    'ms_deform_attn_backward',
-    'ms_deform_attn_forward',
-    'nms',
-    'nms_match',
-    'psamask_backward',
-    'psamask_forward',
-    'roi_align_backward',
-    'roi_align_forward',
-    'roi_pool_backward',
-    'roi_pool_forward',
-    'sigmoid_focal_loss_backward',
-    'sigmoid_focal_loss_forward',
-    'softnms',
-    'sync_bn_backward_data',
-    'sync_bn_backward_param',
-    'sync_bn_forward_mean',
-    'sync_bn_forward_output',
-    'sync_bn_forward_var',
-]
+# By file, which is imported when one of its operators is called: mmcv asks for all of
+# them as soon as it is imported, also for a classifier.
+FILES = {
+    'carafe': ('carafe_backward', 'carafe_forward'),
+    'deform': (
+        'deform_conv_backward_input',
+        'deform_conv_backward_parameters',
+        'deform_conv_forward',
+        'modulated_deform_conv_backward',
+        'modulated_deform_conv_forward',
+        'ms_deform_attn_backward',
+        'ms_deform_attn_forward',
+    ),
+    'focal_loss': ('sigmoid_focal_loss_backward', 'sigmoid_focal_loss_forward'),
+    'line_nms': ('line_nms_forward',),
+    'masked_conv': ('masked_col2im_forward', 'masked_im2col_forward'),
+    'nms': ('nms', 'nms_match', 'softnms'),
+    'psa_mask': ('psamask_backward', 'psamask_forward'),
+    'roi_align': ('roi_align_backward', 'roi_align_forward'),
+    'roi_pool': (
+        'deform_roi_pool_backward',
+        'deform_roi_pool_forward',
+        'roi_pool_backward',
+        'roi_pool_forward',
+    ),
+    'sync_bn': (
+        'sync_bn_backward_data',
+        'sync_bn_backward_param',
+        'sync_bn_forward_mean',
+        'sync_bn_forward_output',
+        'sync_bn_forward_var',
+    ),
+}
+FILE_OF = {name: file for file, names in FILES.items() for name in names}
 
 BUILD_COMMAND = (
     'pip install --force-reinstall --no-deps --no-build-isolation '
@@ -88,10 +54,15 @@ BUILD_COMMAND = (
 )
 
 
-def __getattr__(name: str):
-    """Return a function that raises, in place of an operator that we do not provide."""
+@cache
+def operator_of(name: str):
+    """Return an operator; one that we do not provide raises when it is called."""
     if name.startswith('__'):
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        raise AttributeError(f"module 'mmcv._ext' has no attribute {name!r}")
+
+    def provided(*args, **kwargs):
+        file = import_module(f'{__name__}.{FILE_OF[name]}')
+        return getattr(file, name)(*args, **kwargs)
 
     def not_provided(*args, **kwargs):
         raise NotImplementedError(
@@ -101,15 +72,17 @@ def __getattr__(name: str):
             '(with FORCE_CUDA=1 in front for a GPU)'
         )
 
-    not_provided.__name__ = not_provided.__qualname__ = name
-    return not_provided
+    operator = provided if name in FILE_OF else not_provided
+    operator.__name__ = operator.__qualname__ = name
+    return operator
 
 
 def fill(module: ModuleType) -> bool:
     """Fill the module `mmcv._ext` with the operators."""
-    vars(module).update({name: globals()[name] for name in __all__})
     module.__doc__ = __doc__
-    module.__getattr__ = __getattr__
+    module.__getattr__ = operator_of
+    module.get_compiler_version = get_compiler_version
+    module.get_compiling_cuda_version = get_compiling_cuda_version
     return True
 
 
