@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import socket
 import stat
@@ -78,12 +79,14 @@ def _lock(folder: Path) -> tuple:
             f'{folder} cannot be locked ({error.strerror}): a second run in it would '
             'not be noticed',
             logger='current',
+            level=logging.WARNING,
         )
         return None, None
     if holder := _holder(file):
         print_log(
             f'{folder} was left by a run that did not end by itself, {holder}',
             logger='current',
+            level=logging.WARNING,
         )
     file.truncate(0)
     now = datetime.now().isoformat(' ', 'seconds')

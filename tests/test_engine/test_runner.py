@@ -5,6 +5,7 @@ import fcntl
 import math
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import time
@@ -327,3 +328,20 @@ def test_file_systems_without_locks_are_told_of(tmp_path, monkeypatch, capfd):
     make_runner(tmp_path).train()
     output = ''.join(capfd.readouterr())
     assert 'cannot be locked (No locks available): a second run' in output
+
+
+def test_the_log_file_and_a_console_of_debug_have_everything(tmp_path, capsys):
+    """The console has a summary until the run begins, and an estimate later."""
+    shown = {}
+    for level in ('INFO', 'DEBUG'):
+        runner = make_runner(tmp_path / level, max_iters=7, log_level=level)
+        runner.train()
+        shown[level] = capsys.readouterr().out
+        (log,) = (tmp_path / level).glob('*/*.log')
+        for part in ('System environment:', 'Config:', 'Hooks will be executed'):
+            assert part in log.read_text()
+            assert (part in shown[level]) == (level == 'DEBUG')
+        assert f'log, with config and environment: {log}' in shown[level]
+    assert re.search(r'estimate: 0:00:0\d for 2 iterations of 0\.\d\d s', shown['INFO'])
+    assert 'train_dataloader.dataset: 4 images\n' in shown['INFO']
+    assert 'Saving checkpoint' in shown['INFO'].partition('work dir: ')[2]

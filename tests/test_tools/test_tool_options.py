@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
+from torch import nn
 
-from mmattn.cli.start import settle_start
+from mmattn.cli.start import ZOOS, Start, fetch_start, settle_start
 from mmattn.models import IViT
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +165,19 @@ def test_weights_out_of_reach_end_a_run_before_it_reads_data(tool, monkeypatch):
     message = f'{url} cannot be .* put the file at empty/.*net.pth, .*--pretrained none'
     with pytest.raises(ValueError, match=message):
         tool('train', 'detector.py', '--pretrained', url, *data)
+
+
+@pytest.mark.parametrize('scheme', ['', 'torchvision://'])
+def test_weights_are_downloaded_first_and_read_later(
+    serve, tmp_path, monkeypatch, scheme
+):
+    torch.save(nn.Linear(1, 1), tmp_path / 'net.pth')  # code: refused by who reads it
+    address, requests = serve(tmp_path)
+    address += '/net.pth'
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'cache'))
+    monkeypatch.setitem(ZOOS, 'torchvision', lambda: {'net': address})
+    fetch_start(Start('', 'torchvision://net' if scheme else address))
+    assert requests == ['/net.pth'] and [*tmp_path.glob('cache/**/net.pth')]
 
 
 @pytest.mark.parametrize('name', ['train', 'test'])

@@ -22,22 +22,50 @@ def log_of(run_dir: Path) -> str:
     return sorted(run_dir.glob('*/*.log'))[-1].read_text()
 
 
-def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool):
+def first_screen(capsys) -> str:
+    """Return what the console has shown before the first iteration's line."""
+    shown = ''.join(capsys.readouterr())
+    screen, begins, _ = re.split(
+        r'.*((?:Epoch|Iter)\((?:train|test)\))', shown, maxsplit=1
+    )
+    assert len(screen.splitlines()) <= 40, screen
+    assert 'work dir: ' in screen and 'device: cpu, ' in screen
+    assert 'Config:' not in screen and 'Hooks will be' not in screen
+    return screen
+
+
+def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, capsys):
     run_dir = work / 'work_dirs' / 'detector'
     checkpoint = run_dir / 'epoch_1.pth'
     tool('train', 'detector.py')
+    screen = first_screen(capsys)
+    for part in (
+        'WARNING - the backbone starts from random weights, but its recipe',
+        'train_dataloader.dataset: 2 images, 8 objects, 80 classes (data/coco/ann',
+        'model: MaskRCNN, backbone IViT, 231,068 parameters',
+        'schedule: 2 iterations in 1 epoch, batches of 1\n',
+        'AdamW of 0.0001, warm-up of 1000 iterations (LinearLR), MultiStepLR over',
+        'device: cpu, float32\n',
+    ):
+        assert part in screen
     assert checkpoint.is_file()
     log = log_of(run_dir)
+    assert 'Config:\n' in log and 'System environment' in log
     assert 'coco/bbox_mAP' in log
     assert log.count('WARNING - the backbone starts from random weights, but') == 1
 
     options = ('--resume', '--cfg-options', 'train_cfg.max_epochs=2')
     tool('train', 'detector.py', *options)
     assert 'resumed epoch: 1' in log_of(run_dir)
+    assert 'batches of 1, resumed after iteration 2\n' in first_screen(capsys)
     assert (run_dir / 'epoch_2.pth').is_file()
 
+    capsys.readouterr()
     out = ('--out', 'predictions.pkl', '--show-dir', 'shown')
     tool('test', 'detector.py', checkpoint, *out)
+    screen = first_screen(capsys)
+    assert 'test_dataloader.dataset: 4 images' in screen
+    assert f'Load checkpoint from {checkpoint}' in screen and 'model: Mask' in screen
     predictions = pickle.loads((work / 'predictions.pkl').read_bytes())
     assert len(predictions) == 4
     assert {'bboxes', 'scores', 'masks'} <= set(predictions[0]['pred_instances'])
@@ -85,10 +113,13 @@ def test_mmdets_own_tool_trains_with_our_backbone(work):
     assert 'coco/bbox_mAP' in run(*stock, 'stock.py', cwd=work)
 
 
-def test_a_classifier_trains_is_tested_and_drawn(work, tool):
+def test_a_classifier_trains_is_tested_and_drawn(work, tool, capsys):
     run_dir = work / 'work_dirs' / 'classifier'
     tool('train', 'classifier.py', '--amp', '--auto-scale-lr', '--no-validate')
     log = log_of(run_dir)
+    screen = first_screen(capsys)
+    assert 'train_dataloader.dataset: 4 images, 4 labels, 1000 classes' in screen
+    assert 'device: cpu, mixed precision in bfloat16\n' in screen
     assert 'Scaling the original LR by 0.001953125' in log  # 2 of 1024 images
     assert 'Epoch(train)' in log and 'accuracy/top1' not in log
     checkpoint = run_dir / 'epoch_1.pth'
@@ -116,10 +147,13 @@ def test_a_classifier_trains_is_tested_and_drawn(work, tool):
     assert set(metrics) == {'accuracy/top1', 'accuracy/top5'}
 
 
-def test_a_segmentor_trains_is_tested_and_drawn(work, tool):
+def test_a_segmentor_trains_is_tested_and_drawn(work, tool, capsys):
     run_dir = work / 'work_dirs' / 'segmentor'
     tool('train', 'segmentor.py', '--amp-dtype', 'bfloat16')
     assert 'mIoU' in log_of(run_dir)
+    screen = first_screen(capsys)
+    assert re.search(r'train_dataloader.dataset: \d+ images, 150 classes', screen)
+    assert 'schedule: 2 iterations, batches of 1\n' in screen
     checkpoint = run_dir / 'iter_2.pth'
 
     out = ('--out', 'labels', '--show-dir', 'maps')
