@@ -25,9 +25,8 @@ def log_of(run_dir: Path) -> str:
 def first_screen(capsys) -> str:
     """Return what the console has shown before the first iteration's line."""
     shown = ''.join(capsys.readouterr())
-    screen, begins, _ = re.split(
-        r'.*((?:Epoch|Iter)\((?:train|test)\))', shown, maxsplit=1
-    )
+    line = re.search(r'.*(Epoch|Iter)\((train|test)\)', shown)
+    screen = shown[: line.start()]
     assert len(screen.splitlines()) <= 40, screen
     assert 'work dir: ' in screen and 'device: cpu, ' in screen
     assert 'Config:' not in screen and 'Hooks will be' not in screen
