@@ -12,6 +12,8 @@ from torchvision.ops.feature_pyramid_network import (
 from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 
+__all__ = ['torchvision_fpn']
+
 
 class BackboneWithFPN(nn.Module):
     """Backbone and feature pyramid, as torchvision's detectors take them.
