@@ -23,7 +23,7 @@ class BackboneWithFPN(nn.Module):
 
     Forward:
         Takes images (B, C, H, W) and returns a dict of maps: '0', '1' and so on, then
-        those of the extra block, such as 'pool'.
+        the maps of the extra block, such as 'pool'.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ TASKS = {
     'mIoU(ms)': 'Semantic Segmentation',
 }
 DATASETS = {'mmpretrain': 'ImageNet-1k', 'mmdet': 'COCO', 'mmseg': 'ADE20K'}
-# Height and width at which FLOPs are counted. Classifiers have that of their training.
+# Height and width at which FLOPs are counted. Classifiers use their training size.
 SEGMENTORS_IMAGE_SIZE = [512, 2048]
 METHODS_IMAGE_SIZES = {
     'cifar100': [32, 32],
