@@ -10,7 +10,8 @@ masks has `FLOPs without Masks`.
 
 A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
 the README. It is a metafile, the folder `tools/papers`, a folder with the
-`summary.json` files that `mmattn report` writes, or a csv file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
+`summary.json` files that `mmattn report` writes, or a csv
+file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
 """
 
 import argparse

@@ -248,9 +248,9 @@ mmpretrain, builds its model, trains for one step and predicts. mmcv is installe
 without compiled operators: `mmattn.compat` provides them. With `--table` the tool
 writes this page and `stock_configs.csv`, which has one row for each method.
 
-- Models of a method that are equal but for their weights are tried once: {models} models
-  stand for {configs} configs. Files without a model, which other configs inherit, are
-  left out.
+- Models of a method that are equal but for their weights are tried once:
+  {models} models stand for {configs} configs. Files without a model, which other
+  configs inherit, are left out.
 - Weights and images are random. Images have 64 to 256 pixels a side, or the config's
   own size where the model accepts no other. Proposals and samples are few.
 - A config passes if its model builds, trains one step with finite losses, and predicts.
