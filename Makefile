@@ -107,7 +107,7 @@ lint: $(ALL)
 
 # The rows of a file are measured in turns, and most of them by the clock of the processor,
 # which other programs disturb less. AVX2, as other instructions change which method is
-# faster. No variable limits those of ONNX Runtime.
+# faster. No variable limits ONNX Runtime's threads.
 bench: bench-cpu bench-onnx
 
 bench-cpu: export OMP_NUM_THREADS := 1

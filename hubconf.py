@@ -3,7 +3,7 @@
     torch.hub.load('<owner>/mmattn', 'ivit_tiny')
     torch.hub.load('path/to/a/clone', 'ivit_tiny', source='local', num_classes=10)
 
-The arguments are those of `mmattn.create_model`.
+Models take the arguments of `mmattn.create_model`.
 """
 
 from functools import partial as _partial

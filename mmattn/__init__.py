@@ -6,7 +6,6 @@ from importlib import import_module
 from mmattn.compat import activate
 
 __version__ = '0.2.0'
-__all__ = ['__version__']
 
 # `mmattn.IViT` and the other backbones, and these functions, require torch. They are
 # imported when they are used.
@@ -18,6 +17,7 @@ _FUNCTIONS = {
     'restore': 'mmattn.integrations.accelerate',
     'torchvision_fpn': 'mmattn.integrations.torchvision',
 }
+__all__ = ['__version__', *_FUNCTIONS]
 
 
 def __getattr__(name: str):

@@ -117,7 +117,7 @@ def test_unknown_commands(run):
 
 @pytest.mark.parametrize('command', ['test', 'export'])
 def test_help_names_the_command_and_the_work_dir(run, command):
-    """A tool runs in this process; its exit status is that of the command."""
+    """A tool runs in this process; the command exits with its status."""
     said = ' '.join(run(command, '--help').split())
     assert f'usage: mmattn {command} ' in said and f'{command}.py' not in said
     assert '[--weights CHECKPOINT]' in said and 'work dir of a run, or config' in said

@@ -264,7 +264,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize('name', PUBLISHED)
 def test_training_starts_from_published_weights(small_config, name):
-    """The weights are those of the network without masks."""
+    """The weights come from the network without masks."""
     timm_name, small = PUBLISHED[name]
     torch.manual_seed(3)
     published = timm.create_model(timm_name, **small)

@@ -323,7 +323,7 @@ def test_a_wrong_entry_of_a_paper_is_reported():
 
 
 def test_make_demo_trains_the_network_of_the_long_run():
-    """The records of other demos and of the evidence are those of the long run."""
+    """The records of other demos and of the evidence come from the long run."""
     short, long, other = (
         Config.fromfile(ROOT / f'configs/demo/mask_rcnn_{name}_hela.py')
         for name in ('ivit_n', 'ivit_n_300i', 'dat_n')

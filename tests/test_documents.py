@@ -1,4 +1,4 @@
-"""Examples of the pages run; generated tables and versions are those of the code."""
+"""Examples of the pages run; generated tables and versions match the code."""
 
 import re
 from pathlib import Path

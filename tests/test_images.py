@@ -124,7 +124,7 @@ def test_turned_images_and_deep_colors(tmp_path):
 
 
 def test_label_maps_are_numbers(tmp_path):
-    """Palettes, such as those of Pascal VOC, 1 bit, gray as color, and 16 bits."""
+    """Palettes, such as Pascal VOC's, 1 bit, gray as color, and 16 bits."""
     numbers, path = noise(6, 9) % 2, tmp_path / 'map.png'
     colors = Image.fromarray(numbers)
     colors.putpalette([9, 8, 7, 200, 100, 50])

@@ -117,7 +117,7 @@ def test_a_small_classification_set(folder):
     run(folder, f'mmattn train data/birds.py --cfg-options {options}')
 
 
-EXAMPLES = {  # a word of the example; `predict` and `runner` are those of the page
+EXAMPLES = {  # a word of the example; the page defines `predict` and `runner`
     'docs/start': ['IViT('],
     'docs/predict': ['Predictor(', 'DetInferencer'],
     'docs/export': ['export.load', 'MaskRCNN'],

@@ -1,1 +1,1 @@
-"""Command lines for users, and those of developers: `python -m tools.benchmark.op`."""
+"""Command lines for users, and for developers `python -m tools.benchmark.op`."""

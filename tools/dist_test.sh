@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests a checkpoint with one process per GPU.
 #   dist_test.sh CONFIG CHECKPOINT GPUS [arguments of test.py]
-# The environment variables are those of dist_train.sh.
+# It reads the environment variables of dist_train.sh.
 set -euo pipefail
 if (($# < 3)); then
     echo "usage: ${0##*/} CONFIG CHECKPOINT GPUS [arguments of test.py]" >&2

@@ -4,7 +4,7 @@ tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$tools")
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 
-# The active environment's python, else that of `make`, else the system's.
+# The active environment's python, else `make`'s, else the system's.
 python=python
 if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -x $root/.venv/bin/python ]]; then
     python=$root/.venv/bin/python
@@ -55,7 +55,7 @@ run_slurm() {
     local gpus=${GPUS:-8}
     local per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
     # mmengine's fixed default would let two jobs on one machine meet. In a job script
-    # this machine is that of rank 0, so the port is free there.
+    # this machine has rank 0, so the port is free there.
     export MASTER_PORT=${MASTER_PORT:-$(free_port)}
     exec srun --partition="$1" --job-name="$2" --gres="gpu:$per_node" \
         --ntasks="$gpus" --ntasks-per-node="$per_node" \

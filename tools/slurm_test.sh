@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests a checkpoint as a Slurm job with one task per GPU.
 #   slurm_test.sh PARTITION JOB_NAME CONFIG CHECKPOINT [arguments of test.py]
-# The environment variables are those of slurm_train.sh.
+# It reads the environment variables of slurm_train.sh.
 set -euo pipefail
 if (($# < 4)); then
     echo "usage: ${0##*/} PARTITION JOB_NAME CONFIG CHECKPOINT [arguments of test.py]" >&2

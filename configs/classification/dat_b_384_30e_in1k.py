@@ -15,7 +15,7 @@ model = dict(
     ),
     head=dict(in_channels=1024),
 )
-# The learning rate is a tenth of that of DAT++ and ends at 1e-7.
+# The learning rate is a tenth of DAT++'s and ends at 1e-7.
 optim_wrapper = dict(optimizer=dict(lr=2e-6))
 param_scheduler = [
     dict(

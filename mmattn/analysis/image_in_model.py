@@ -189,7 +189,7 @@ def parse_args(
 
 
 def load_models(args: argparse.Namespace) -> list[ImageInModel]:
-    """Put the image into the model of the config, and into that of --compare."""
+    """Put the image into the models of the config and of --compare."""
     given = [(args.config, args.checkpoint, args.cfg_options)]
     if args.compare is not None:
         given.append((args.compare, args.compare_checkpoint, args.compare_cfg_options))

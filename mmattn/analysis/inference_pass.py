@@ -28,7 +28,7 @@ class InferencePass(nn.Module):
 
 
 def _wants_samples(head: nn.Module | None) -> bool:
-    """Return whether a head takes data samples, as that of Mask2Former does."""
+    """Return whether a head takes data samples, as Mask2Former's head does."""
     if head is None:
         return False
     return 'batch_data_samples' in signature(head.forward).parameters

@@ -94,7 +94,7 @@ def _points(
     queries, value, sizes, references = args[:4]
     sizes = tuple((int(height), int(width)) for height, width in sizes)
     size = references.new_tensor([image_size[1], image_size[0]])
-    # Levels may have references of their own; those of the first one locate a query.
+    # Levels may have references of their own; the first level's locate a query.
     centers = references[0, :, 0, :2] * size
     target = centers.new_tensor(place).flip(0)
     if queries.shape[1] == value.shape[1]:

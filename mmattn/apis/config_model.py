@@ -42,7 +42,7 @@ class ModelInput:
         tensor: normalized and padded, shape (1, 3, H, W).
         picture: the same before normalization, RGB uint8, shape (H, W, 3).
         size: height and width without padding.
-        place: maps pixels of the image to those of `tensor`.
+        place: maps pixels of the image to pixels of `tensor`.
         run: runs the whole model on the image.
     """
 

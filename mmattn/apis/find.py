@@ -235,7 +235,7 @@ def run_checkpoint(
     Args:
         folder: work dir.
         which: 'best', 'last', or None for the best one if there is one, else the last.
-            Of the best ones by several metrics, the newest by the first metric of the
+            If several metrics have a best one, the newest by the first metric of the
             config's `save_best` is taken.
         cfg: config of the run; None reads the one in the work dir.
 

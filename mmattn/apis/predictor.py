@@ -30,9 +30,9 @@ class Predictor:
 
     Args:
         model: work dir of a run; a config, its path or its name; a checkpoint in a work
-            dir; or an exported file (.onnx, .pt2 or .xml). A name is that of one of our
-            configs ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), or
-            one of another package ('mmdet::...'), or that of a demo's weights, which
+            dir; or an exported file (.onnx, .pt2 or .xml). A name stands for one of our
+            configs ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'),
+            for one of another package ('mmdet::...'), or for a demo's weights, which
             `make demo` writes ('mmattn/hela-ivit-n').
         weights: path or address of a checkpoint, which must match the model exactly.
             A work dir also supports 'best' and 'last', and defaults to the best one,
@@ -87,7 +87,7 @@ class Predictor:
         )
 
     def __call__(self, images: Any, **options) -> Result | list[Result]:
-        """Return the result of an image, or those of several images.
+        """Return the result of an image, or a list for several images.
 
         Args:
             images: a uint8 array of shape (H, W, 3) in RGB (with a model of
@@ -134,7 +134,7 @@ class Predictor:
                 width; `mmattn.apis.tiles` describes how they are merged. By default
                 images run whole.
             overlap: share of a tile that it has in common with the next.
-            score: objects with a lower score are left out; those of tiles before they
+            score: leaves out objects with a lower score; objects in tiles before they
                 are merged.
             progress: whether to show a progress bar.
             skip_broken: whether to warn of any file that cannot be read, instead of

@@ -46,8 +46,8 @@ class Picture:
     """An image, and the place that it came from.
 
     Attributes:
-        pixels: shape (H, W, 3), uint8 RGB, or those of `read_channels`. Of a large file
-            they may be a `WindowedImage`.
+        pixels: shape (H, W, 3), uint8 RGB, or as `read_channels` returns
+            them; large files may be a `WindowedImage`.
         source: path or address, None for an array. Frames of a video have the path and
             their number: `video.mp4#0`.
     """

@@ -1,7 +1,7 @@
 """Predict a large image tile by tile, and merge the results.
 
 sahi cuts the image. An object is whole in a tile, unless its box ends at a border of
-the tile beyond which the image goes on. Of whole objects that overlap, the best one
+the tile beyond which the image goes on. If whole objects overlap, the best one
 stays, as in the detector's own non-maximum suppression. A part that lies in a whole
 object by half its area is dropped. The parts that remain are larger than the overlap of
 the tiles: sahi's greedy non-maximum merging joins them.
@@ -113,7 +113,7 @@ def _placed(
 def merge_label_maps(
     parts: Sequence[Segmentation], tiles: Sequence[Sequence[int]], size: tuple[int, int]
 ) -> Segmentation:
-    """Return the label map of an image from those of its tiles.
+    """Merge the label maps of tiles into the label map of the image.
 
     Args:
         parts: label map of each tile.
@@ -230,7 +230,7 @@ def _joined(parts: Sequence[Detections]) -> Detections:
 
 
 def _union(masks):
-    """Return compact masks as one, whose memory is that of the box around them."""
+    """Merge compact masks into one, stored for the box around them only."""
     if len(masks) == 1:
         return masks
     x1, y1 = masks.bbox_xyxy[:, :2].min(0)

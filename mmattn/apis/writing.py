@@ -37,9 +37,9 @@ def write_predictions(
 ) -> str:
     """Predict images and write the results; return a line about what was written.
 
-    The results of each image are written before the next one is predicted. Those of an
-    interrupted call are in `predictions.jsonl`, a line for each image with its `image`
-    and `annotations`, or its `file_name` and `classes`.
+    The results of each image are written before the next one is predicted. After an
+    interrupted call, they are in `predictions.jsonl`, a line for each image with its
+    `image` and `annotations`, or its `file_name` and `classes`.
 
     Args:
         predictor: the model.

@@ -46,8 +46,8 @@ METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc'
 def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
     """Plot the loss and the metrics of a run over its iterations.
 
-    Axes begin at 0, but for that of a loss whose largest value is many times its
-    smallest, which is logarithmic.
+    Axes begin at 0. The axis of a loss whose largest value is many times its
+    smallest is logarithmic.
     """
     figure, loss_axis = plt.subplots(figsize=(7, 4), layout='constrained')
     loss_axis.set(xlabel='iteration', ylabel='training loss')

@@ -79,7 +79,7 @@ def settle_start(cfg: Config) -> Start:
     """Return what a config starts from.
 
     Weights that a classification config of ours would leave, but has not yet, are
-    removed from the config, and those of the backbone also if a checkpoint of the whole
+    removed from the config, and so are the backbone's if a checkpoint of the whole
     model follows.
 
     Raises:

@@ -22,8 +22,8 @@ def run_main(main: Callable[[], int | None]):
 
     If the user is to correct something or a file cannot be opened, print only the
     message and exit with 1. Other errors keep their traceback, and so do those that a
-    mistake in a program has caused. `python -X dev` prints all tracebacks. Of several
-    processes of `mmattn.cli.torchrun`, the first that fails is told of.
+    mistake in a program has caused. `python -X dev` prints all tracebacks. If several
+    processes of `mmattn.cli.torchrun` fail, only the first one is reported.
     """
     try:
         status = main()

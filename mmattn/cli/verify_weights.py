@@ -23,7 +23,7 @@ KEPT = 5  # classes or objects of a photograph
 # Between machines and versions of Pillow.
 SCORE_TOLERANCE, BOX_TOLERANCE = 0.01, 2.0
 
-# Of each object or class its label and score, and of an object its box.
+# Label and score of each object or class, followed by the box of an object.
 Rows = list[list[int | float]]
 
 

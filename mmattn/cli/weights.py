@@ -6,7 +6,7 @@
     mmattn weights verify pvt_v2_b2
 
 `get` prints the path of the local copy. Files from http addresses are kept in the cache
-of `torch.hub` (`TORCH_HOME` moves it), those of timm in the cache of the Hugging Face
+of `torch.hub` (`TORCH_HOME` moves it), timm's files in the cache of the Hugging Face
 hub (`HF_HOME`). A file in the cache needs no network, and `http_proxy` and
 `https_proxy` are obeyed. `HF_HUB_OFFLINE=1` forbids downloads from the hub.
 

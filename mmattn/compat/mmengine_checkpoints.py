@@ -1,7 +1,7 @@
 """Make mmengine read checkpoints without running code in them.
 
 mmengine falls back to unsafe reading with a warning, and reads downloads unsafely. Our
-loaders replace those of its `CheckpointLoader` through its extension point; they read
+loaders replace its `CheckpointLoader`'s through its extension point; they read
 with `mmattn.weights.read`. `load_from_http` is also replaced by name,
 because the loaders of `torchvision://` and `mmcls://` call it. This covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.

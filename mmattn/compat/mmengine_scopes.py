@@ -8,7 +8,7 @@ place, because other mmengine modules hold the same dict.
 
 mmengine also looks up the types of the base in the registry of the prefix. The types of
 our bases belong to mmdet, mmseg and mmpretrain, as `default_scope` says, so `mmattn::`
-sets no such scope. Its paths are those of the imported mmattn: an installation, or a
+sets no such scope. Its paths lie in the imported mmattn: an installation, or a
 plain clone on `PYTHONPATH`, which has no `mmattn/.mim`.
 """
 

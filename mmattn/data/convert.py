@@ -43,7 +43,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--classes',
         nargs='+',
-        help='names of the classes, in the order of their numbers; by default those of '
+        help='names of the classes, in the order of their numbers; by default as in '
         'the annotations',
     )
     shapes = parser.add_mutually_exclusive_group()

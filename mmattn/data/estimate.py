@@ -25,8 +25,8 @@ OPTIONS = (
 def seconds_per_step(config: Path) -> float:
     """Return the mean time of two training steps, with their data.
 
-    The steps run in `mmattn train`, so that threads, device and errors are those of
-    the training, and a training that the memory does not fit ends that process alone.
+    The steps run in `mmattn train`, with the same threads, device and errors as the
+    training, and a training that the memory does not fit ends that process alone.
 
     Raises:
         ValueError: no step is finished; the message has the reason.

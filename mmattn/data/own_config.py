@@ -107,7 +107,7 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-# The log has the AP of each class. The best checkpoint is that of the highest AP.
+# The log has the AP of each class. The best checkpoint has the highest AP.
 val_evaluator = dict(
     ann_file=data_root + 'annotations/instances_val.json', classwise=True
 )

@@ -50,7 +50,7 @@ def check_save_best(save_best, evaluator):
     """Raise an error if 'auto' would choose checkpoints by the metric of one class.
 
     mmengine takes the first metric that an evaluator returns. With `classwise=True`,
-    mmdetection's metrics begin with those of the classes.
+    mmdetection's metrics begin with the AP of each class.
 
     Args:
         save_best: argument of the checkpoint hook, a key of the metrics or several.
@@ -108,7 +108,7 @@ def check_arguments(cfg: Mapping):
     """Raise an error if keys of a config belong to the backbone that it replaces.
 
     Args:
-        cfg: the model's config; the default scope is that of the whole config.
+        cfg: the model's config; the whole config sets the default scope.
 
     Raises:
         UserError: the backbone does not accept a key; the message has the cure.

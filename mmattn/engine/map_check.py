@@ -206,7 +206,7 @@ def _check_strides(model: nn.Module, source: _Source, side: int):
 
 
 def _meant_strides(model: nn.Module) -> Iterator[tuple[str, list[int], bool]]:
-    """Yield the strides that parts assume, and whether they are those of all maps."""
+    """Yield the strides that parts assume, and whether each map has one."""
     for name in ('roi_head.bbox_roi_extractor', 'roi_head.mask_roi_extractor'):
         for key, module in model.named_modules():
             if key.startswith(name) and hasattr(module, 'featmap_strides'):

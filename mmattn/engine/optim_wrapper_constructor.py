@@ -181,7 +181,7 @@ def _backbones_with_depths(model: nn.Module) -> dict[str, nn.Module]:
     """Return modules by prefix, the longest first, so the innermost one comes first.
 
     mmpretrain's classifiers are left out: their `get_layer_depth` has no prefix and
-    only calls that of their backbone.
+    only calls their backbone's.
     """
     found = {}
     for name, module in model.named_modules():

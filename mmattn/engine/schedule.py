@@ -340,7 +340,7 @@ def _moved(config: dict, scheduler: _ParamScheduler, run: Length, scale: Scale) 
     if match is None or match['kind'] not in LENGTHS:
         raise UserError(
             f'scale_schedule can scale {", ".join(LENGTHS)}, got {kind}: set its '
-            'lengths to those of the run'
+            'lengths to fit the run'
         )
 
     if config.get('by_epoch', True) and not run.by_epoch:

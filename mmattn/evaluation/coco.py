@@ -35,9 +35,9 @@ MATCH = 0.5  # IoU of a detection and the object that it found
 class CocoMetric(MMDetCocoMetric):
     """Evaluate as mmdet's CocoMetric, by faster-coco-eval where it is installed.
 
-    The figures equal those of pycocotools, which evaluates otherwise. The results pass
+    The figures equal pycocotools', which evaluates otherwise. The results pass
     through no JSON file. `classwise` adds the AP of each class to the metrics, as
-    `bbox_<class>_mAP`, and logs a table. Other arguments are those of mmdet; with
+    `bbox_<class>_mAP`, and logs a table. Other arguments are mmdet's; with
     `proposal`, `proposal_fast`, `outfile_prefix` or `format_only` mmdet evaluates.
 
     Attributes:

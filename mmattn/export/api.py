@@ -87,7 +87,7 @@ def export_model(
         config: config of mmdet, mmseg or mmpretrain, or its path. Or a detector of
             torchvision with its weights, which is set to evaluation mode.
         checkpoint: weights that match the model exactly, as `local_checkpoint` takes
-            them; None keeps those of the model.
+            them; None keeps the model's own.
         out: file to write.
         shape: height and width. They are rounded up to multiples of the divisor to
             which the model pads images.
@@ -104,7 +104,7 @@ def export_model(
         verify: paths of images, or batches as the graph takes them; or one of these.
             None takes images of the config's test set, or noise if it is not here. The
             outputs of the serialized model must equal PyTorch's to 0.001 of the
-            largest value, and the results for images those of the test pipeline.
+            largest value, and the results for images the test pipeline's.
         num_images: images of the test set, evenly spaced.
         int8: quantize an ONNX file. The test set must have annotations: on at least
             50 of its images AP, mIoU or accuracy may drop by 0.5 points, and the file
@@ -112,7 +112,7 @@ def export_model(
         keep_float: patterns of nodes or modules that stay in float32; see
             `mmattn.export.int8.quantize`.
         classes: names of the labels of torchvision's detector, from 0 on, such as
-            `weights.meta['categories']`. Others have those of the config.
+            `weights.meta['categories']`. Other models take them from the config.
         force: overwrite an existing file.
         cfg_options: entries of the config to override.
         say: gets lines of text that tell what was compared, and the metrics of both
@@ -127,7 +127,7 @@ def export_model(
         FileExistsError: `out` or the file beside it exists, and `force` is not set.
         ValueError: an argument is not one of those above, or the checkpoint does not
             match the model.
-        OSError: a file cannot be written. Those of this name, such as the .xml and the
+        OSError: a file cannot be written. Existing files of this name, the .xml and the
             .bin file, keep their content.
     """
     out = Path(out)
@@ -211,7 +211,7 @@ def export_graph(
         ExportError: the graph cannot be exported, or the outputs of the serialized
             graph differ from PyTorch's. With `metadata.dynamic` this is tried at other
             sizes, too.
-        ValueError: the metadata are not those of a file that `load` runs.
+        ValueError: the metadata do not describe a file that `load` runs.
     """
     if metadata.normalized:
         pad = metadata.pad['value']

@@ -107,7 +107,7 @@ class Tally:
 
     Attributes:
         expected: objects, pixels or images of PyTorch.
-        found: those of the file.
+        found: objects, pixels or images of the file.
         common: those that are the same.
         score: largest difference of their scores.
         box: largest difference of their boxes, in pixels.
@@ -298,7 +298,7 @@ class Comparison:
         size: Sequence[int],
         padded: Sequence[int],
     ) -> Result:
-        """Count the results of an image, and return those of the file.
+        """Count the results of an image, and return the file's results.
 
         Args:
             runner: runs the exported model.
@@ -354,7 +354,7 @@ class Comparison:
 def compare(
     model: nn.Module, runner: Runner, cfg: Config, images: LabeledImages | GivenImages
 ) -> Comparison:
-    """Compare the results of an exported model with those of PyTorch.
+    """Compare the results of an exported model with PyTorch's.
 
     Args:
         model: the model that was exported.

@@ -19,7 +19,7 @@ ADAPTIVE_POOL = dict.fromkeys(
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, Callable]:
-    """Return PyTorch's default decompositions and those of our operators.
+    """Return PyTorch's default decompositions and our operators'.
 
     The ONNX exporter finds ours by itself.
 

@@ -111,11 +111,11 @@ def _channels(values: Sequence[float]) -> np.ndarray:
 def target_size(
     size: tuple[int, int], metadata: Metadata
 ) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """Return the size to resize to and that of the crop, each as height and width."""
+    """Return the sizes of the resized image and of the crop, as height and width."""
     crop, fixed = metadata.crop, metadata.dynamic != 'size'
 
     def fills(size: Sequence[int]) -> bool:
-        """Return whether the model pads a size to that of the graph."""
+        """Return whether the model pads a size to the graph's input size."""
         return padded(size, metadata.pad['divisor']) == list(metadata.shape)
 
     grown = 1.0

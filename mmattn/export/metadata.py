@@ -47,10 +47,10 @@ class Metadata:
         normalized: whether the graph subtracts `mean` and divides by `std`.
         input_dtype: 'float32' or 'uint8'.
         resize: None if images keep their size. Otherwise `interpolation` and `backend`
-            ('cv2', 'pillow', or 'torch', which rounds no pixel and sizes down) with one
-            of: `scale` [width, height] and `keep_ratio` as in mmcv's Resize; `factor`,
-            by which both sides are multiplied; `short_side`, the new length of the
-            shorter side.
+            ('cv2', 'pillow', or 'torch', which keeps float pixels and floors the size)
+            with one of: `scale` [width, height] and `keep_ratio` as in mmcv's Resize;
+            `factor`, by which both sides are multiplied; `short_side`, the new length
+            of the shorter side.
         crop: None, or height and width of the crop from the center.
         pad: `divisor` of height and width, and `value` after normalization. Padding is
             below and to the right.
@@ -120,7 +120,7 @@ class Metadata:
         return metadata
 
     def check(self):
-        """Raise a ValueError if an attribute cannot be that of an exported model."""
+        """Raise a ValueError if an exported model cannot have an attribute's value."""
         for name, (is_valid, accepted) in RULES.items():
             value = getattr(self, name)
             if not is_valid(value):

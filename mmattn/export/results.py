@@ -23,7 +23,7 @@ def check_outputs(
 
     Args:
         outputs: outputs of the graph.
-        shape: that of its images, (B, 3, H, W).
+        shape: shape of its images, (B, 3, H, W).
         metadata: the metadata of the file.
     """
     (B, _, H, W), shapes = shape, [out.shape for out in outputs]

@@ -95,7 +95,7 @@ def _open_onnx(file: Path, threads: int | None, providers: Sequence[str]):
     try:
         session = onnxruntime.InferenceSession(str(file), options, list(providers))
         text = session.get_modelmeta().custom_metadata_map.get(KEY)
-    except Exception as error:  # those of ONNX Runtime have no common base
+    except Exception as error:  # ONNX Runtime's errors have no common base
         reason = ' '.join(str(error).split())
         raise UserError(f'ONNX Runtime cannot load {file}: {reason}') from error
     metadata = _metadata(text, file)
@@ -196,7 +196,7 @@ def _open_pt2(file: Path, trust_checkpoint: bool):
     try:
         program = torch.export.load(file)
         module, shape = program.module(), first_output(program).shape
-    except Exception as error:  # those of torch.export have no common base
+    except Exception as error:  # torch.export's errors have no common base
         raise UserError(f'torch.export cannot load {file}: {error}') from error
     _check_classes(shape, metadata, file)
 
@@ -227,7 +227,7 @@ class Runner:
     of the pipeline.
 
     Args:
-        run: maps the arrays of the graph's inputs to those of its outputs.
+        run: maps the arrays of the graph's inputs to its output arrays.
         metadata: how images are prepared.
 
     Attributes:
@@ -290,7 +290,7 @@ class Runner:
             inputs.append(np.array([each.size for each in filled], np.int64))
         try:
             outputs = self.run(*inputs)
-        except Exception as error:  # those of the runtimes have no common base
+        except Exception as error:  # the runtimes' errors have no common base
             raise UserError(
                 f'the graph fails with images of shape {inputs[0].shape}: {error}'
             ) from error

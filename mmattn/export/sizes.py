@@ -17,7 +17,7 @@ def least_size(
 ) -> tuple[int, int]:
     """Return the least height and width from which on a file is valid.
 
-    They are the same number, but at most those of the example.
+    Both are the same number, but at most the side of the example.
 
     Args:
         shape: height and width of the example.

@@ -45,7 +45,7 @@ def preparation(model: nn.Module) -> dict:
 def compare(
     model: nn.Module, runner: Runner, paths: Iterable[str | Path]
 ) -> Comparison:
-    """Compare the boxes of an exported detector with those of torchvision.
+    """Compare the boxes of an exported detector with torchvision's.
 
     Masks are not compared: torchvision rounds their boxes to pixels.
 

@@ -15,8 +15,8 @@ from .sizes import SMALLEST, least_size, takes_the_same_branches
 from .write import REFUSALS, difference
 
 MAX_DIFFERENCE = 1e-3  # relative, of a verified file
-# Of other sizes than the example's, on noise. A constant of the example's size that is
-# left in a graph can change the output as little as 1e-4.
+# Relative, at other sizes than the example's, on noise. A constant of the example's
+# size that is left in a graph can change the output as little as 1e-4.
 MAX_DIFFERENCE_OF_SIZES = 2e-5
 Session = Callable[[], Callable[..., list[Tensor]]]
 OTHER_SIZES = (37, 19), (-29, -13)  # pixels that are added to height and width
@@ -134,7 +134,7 @@ def verify_session(
         shape = tuple(inputs[0].shape)
         try:
             outputs = session()(*inputs)
-        except Exception as error:  # those of ONNX Runtime have no common base
+        except Exception as error:  # ONNX Runtime's errors have no common base
             raise ExportError(
                 f'the exported model fails with images of shape {shape}: {error}'
             ) from error

@@ -107,7 +107,7 @@ def write_page(
         (folder / 'examples').mkdir(exist_ok=True)
     for each in examples:
         shutil.copyfile(each, folder / 'examples' / each.name)
-    # Objects have the colors of `Detections.draw`, not those of the data set.
+    # Objects have the colors of `Detections.draw`, not of the data set.
     colors = metadata.palette if metadata.task == 'segmentation' else None
     colors = colors or class_colors(max(len(metadata.classes or ()), MIN_COLORS))
     described = asdict(metadata) | dict(

@@ -171,8 +171,8 @@ def difference(output: Tensor, expected: Tensor) -> float:
     """
     if output.shape != expected.shape:
         raise ExportError(
-            f'an output of the exported model has the shape {tuple(output.shape)}, and '
-            f'that of PyTorch has {tuple(expected.shape)}'
+            f'an output of the exported model has the shape {tuple(output.shape)}, but '
+            f'the output of PyTorch has {tuple(expected.shape)}'
         )
     if not expected.is_floating_point():
         return (output != expected).double().mean().item()

@@ -144,7 +144,7 @@ def _places(spec: ModuleSpec) -> list[Path]:
 
 
 def _has_registry(package: str) -> bool:
-    """Return whether a package has registries as those of OpenMMLab have."""
+    """Return whether a package has a registry, as OpenMMLab's packages have."""
     spec = _installed(package)
     folders = spec.submodule_search_locations if spec else None
     return any(

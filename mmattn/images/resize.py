@@ -1,4 +1,4 @@
-"""Resize images like mmcv, without mmcv, and show those of any channels."""
+"""Resize images like mmcv, without mmcv, and show images of any channels."""
 
 import numpy as np
 from PIL import Image
@@ -13,9 +13,9 @@ INTERPOLATIONS = dict(cv2=CV2, pillow=PILLOW, torch=('bilinear',))
 def shown(image: np.ndarray) -> np.ndarray:
     """Return an image of any channels as RGB uint8, to look at.
 
-    Of RGB in uint8 nothing changes. Otherwise the first three channels are red, green
-    and blue, each stretched between its 0.5th and 99.5th percentile; an image of one or
-    two is gray.
+    uint8 RGB images are returned unchanged. Otherwise the first three channels are red,
+    green and blue, each stretched between its 0.5th and 99.5th percentile; an image of
+    one or two is gray.
     """
     if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
         return image

@@ -23,7 +23,7 @@ COLORS = ('b-w', 'grey16', 'rgb', 'rgb16', 'srgb')
 class WindowedImage:
     """An image file of which `image[y1:y2, x1:x2]` reads the window as an array.
 
-    Pixels equal those of `read_image`, or of `read_channels`. `np.asarray` reads all.
+    Pixels are the same as from `read_image` or `read_channels`. `np.asarray` reads all.
     PNG and JPEG files have no places to start from: pyvips decodes them once, into a
     temporary file.
 

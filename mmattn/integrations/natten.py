@@ -38,8 +38,8 @@ def na2d(
     """Attend from each query to the K x K nearest pixels of its residue class.
 
     With a dilation d, pixels of a class are d apart in both axes. A window that would
-    cross the border is shifted into the map. The arguments are those of `natten.na2d`
-    0.20 and newer, and `rpb` is that of 0.17 and older. B batch, H and W the map, both
+    cross the border is shifted into the map. It takes the arguments of `natten.na2d`
+    0.20 and newer, and the `rpb` of 0.17 and older. B batch, H and W the map, both
     at least K times the dilation, M heads, D head width.
 
     Args:

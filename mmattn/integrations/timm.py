@@ -220,7 +220,7 @@ def filter_weights(
 ) -> dict[str, Tensor]:
     """Give weights our names: of a backbone, or of a classifier of timm or mmpretrain.
 
-    The backbone renames its own, such as those of timm's `pvt_v2`, when it loads them.
+    The backbone renames its own weights, such as timm's `pvt_v2`, when it loads them.
     """
     return {
         name: value
@@ -284,8 +284,8 @@ def published_weights(name: str, num_classes: int) -> dict[str, Tensor]:
     weights = find_weights(read_checkpoint(path, 'cpu'), str(path))
     if 'cls_token' in weights and num_classes == NUM_CLASSES:
         raise UserError(
-            f'the linear layer in the file of {name} reads a class token, and that of '
-            f'{timm_name(name)} the mean of the map: pass features_only=True, '
+            f'the linear layer in the file of {name} reads a class token, and '
+            f"{timm_name(name)}'s reads the mean of the map: pass features_only=True, "
             'num_classes=0, or the number of classes that you train'
         )
     return dict(weights)

@@ -12,6 +12,8 @@ from torchvision.ops.feature_pyramid_network import (
 from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 
+__all__ = ['torchvision_fpn']
+
 
 class BackboneWithFPN(nn.Module):
     """Backbone and feature pyramid, as torchvision's detectors take them.
@@ -21,7 +23,7 @@ class BackboneWithFPN(nn.Module):
 
     Forward:
         Takes images (B, C, H, W) and returns a dict of maps: '0', '1' and so on, then
-        those of the extra block, such as 'pool'.
+        the maps of the extra block, such as 'pool'.
     """
 
     def __init__(

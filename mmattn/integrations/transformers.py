@@ -95,8 +95,8 @@ class MMAttnBackbone(BackboneMixin, PreTrainedModel):
 
     Forward:
         Takes images (B, C, H, W) and returns a `BackboneOutput` with the maps of
-        `out_features`, those of stages after their norms. `hidden_states` are the maps
-        of the stem and of all stages up to the last of `out_features`, without norms.
+        `out_features`. Maps of stages are normed. `hidden_states` are the maps of the
+        stem and of all stages up to the last of `out_features`, without norms.
         Attention maps are not available: `mmattn.analysis` computes them.
     """
 

@@ -68,7 +68,7 @@ def create_model(
         checkpoint: file, address, `mmattn://`, `timm://` or `hf://` name of weights of
             the backbone, as `init_cfg=dict(type='Pretrained', checkpoint=...)` takes
             it. It requires mmengine.
-        settings: arguments of the backbone, such as `in_channels`, and those of
+        settings: arguments of the backbone, such as `in_channels`, and arguments of
             `PooledClassifier` if there are classes.
 
     Raises:

@@ -17,7 +17,7 @@ def encode_mask(
     Args:
         mask: shape (H, W), bool: a whole mask or a crop, outside of which it is empty.
         left_top: x and y of the crop.
-        size: height and width of the whole mask; by default that of `mask`.
+        size: height and width of the whole mask; defaults to the size of `mask`.
 
     Raises:
         ImportError: pycocotools is not installed.
@@ -31,7 +31,7 @@ def encode_mask(
     height, width = size or mask.shape
     if mask.shape == (height, width):
         encoded = coco_masks.encode(np.asfortranarray(mask, np.uint8))
-    else:  # run lengths go down the columns; only those of the crop are filled
+    else:  # run lengths go down the columns; only columns of the crop are filled
         (x, y), (rows, columns) = left_top, mask.shape
         filled = np.zeros((columns, height), np.int8)
         filled[:, y : y + rows] = mask.T

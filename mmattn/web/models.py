@@ -13,7 +13,7 @@ from ..apis import Predictor
 from ..apis.find import EXPORTED, run_checkpoint, run_config
 
 LOGGER = logging.getLogger('mmattn')
-KEPT = 2  # models in memory: those of a comparison
+KEPT = 2  # models in memory: a comparison needs two
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ class Page:
         return str(path)
 
     def blocks(self) -> gr.Blocks:
-        """Return the page. The browser is told of no more than names."""
+        """Return the page. The browser receives no more than names."""
         with gr.Blocks(
             title='mmattn',
             analytics_enabled=False,

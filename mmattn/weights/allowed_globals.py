@@ -260,7 +260,7 @@ def as_data(value, built: dict | None = None):
 
 def _convert_mapping(mapping: dict, built: dict):
     if type(mapping) is not dict:
-        # A state dict keeps its versions in attributes; those of yacs are not data.
+        # A state dict keeps its versions in attributes; yacs' attributes are not data.
         kept = vars(mapping).get('_metadata')
         vars(mapping).clear()
         if type(kept) in (dict, OrderedDict):

@@ -140,7 +140,7 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
     """Load the weights that fit in name and shape after the model's own hooks.
 
-    A classifier on a backbone of ours also takes those of the authors' and of timm's
+    A classifier on a backbone of ours also takes the weights of the authors' and timm's
     classifiers, whose names have no `backbone.`.
     """
     model = _unwrapped(model)
@@ -269,8 +269,8 @@ def initialize_from_checkpoint(
 ) -> LoadReport:
     """Load weights as `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
 
-    The fine-tuning rule applies to our backbones. Of one of their `starts`, half of the
-    elements suffices. For any other module it is an error only if nothing matches,
+    The fine-tuning rule applies to our backbones. For one of their `starts`, half of
+    the elements suffices. For any other module it is an error only if nothing matches,
     because mmengine's own configs load parts on purpose.
 
     Args:

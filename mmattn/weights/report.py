@@ -44,10 +44,10 @@ class LoadReport:
         sizes: elements of each tensor of the model.
         given: names in the file.
         matched: names in the model whose tensor came from the file.
-        resized: those of `matched` whose shape a hook of the model changed, with the
+        resized: names in `matched` whose shape a hook of the model changed, with the
             shapes in the file and in the model.
         missing: names in the model without a tensor of the same shape in the file.
-        mismatched: those of `missing` with a tensor of another shape, and both shapes.
+        mismatched: names in `missing` with a tensor of another shape, and both shapes.
         unexpected: names in the file that the model does not have.
     """
 

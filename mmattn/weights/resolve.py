@@ -1,6 +1,6 @@
 """Weights by the names `mmattn://`, `timm://` and `hf://`.
 
-They are the files that `mmattn/weights/names.yml` lists, those of timm and those of the
+They are the files that `mmattn/weights/names.yml` lists, timm's files and files on the
 Hugging Face hub. huggingface_hub downloads the latter two and keeps them in its cache,
 which other programs share. `HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads
 nothing else.

@@ -13,7 +13,7 @@ from .token_mixer import TokenMixer, Windows, attend, check_positive
 class LocalAttention(TokenMixer):
     """Attention inside windows that do not overlap, with relative positions.
 
-    The pattern is that of Child et al., "Generating Long Sequences with Sparse
+    The pattern comes from Child et al., "Generating Long Sequences with Sparse
     Transformers", https://arxiv.org/abs/1904.10509, on a map: a token sees the tokens
     of its window. The bias of relative positions is as in EVA's comparison of methods.
 

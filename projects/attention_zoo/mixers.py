@@ -1,4 +1,4 @@
-"""Time and memory of the mixers in ViT-T's width beside those of mmattn.
+"""Time and memory of the mixers in ViT-T's width beside mmattn's.
 
     python -m tools.benchmark.op projects/attention_zoo/mixers.py \\
         --seconds 0.1 --csv projects/attention_zoo/mixers_cpu.csv
@@ -39,7 +39,7 @@ LISA_HEADS = 12  # as in LiSANet-I
 
 
 def layers(grid: tuple[int, int]) -> dict[str, nn.Module]:
-    """Return the layers by name, those of mmattn first."""
+    """Return the layers by name, mmattn's first."""
     return {
         'mmattn InteractiveAttention': InteractiveAttention(CHANNELS, HEADS),
         'mmattn StructureAwareAttention': StructureAwareAttention(

@@ -12,12 +12,12 @@ from .token_mixer import TokenMixer, check_positive
 def draw_features(num_heads: int, num_features: int, head_dims: int) -> Tensor:
     """Draw directions (M, F, D), each of them distributed as N(0, I).
 
-    Those of a block of D are orthogonal, which lowers the variance of the estimate.
+    The D vectors of a block are orthogonal, which lowers the variance of the estimate.
     """
     blocks = -(-num_features // head_dims)
     normal = torch.randn(num_heads, blocks, head_dims, head_dims)
     orthogonal, triangle = torch.linalg.qr(normal)
-    # The signs make the matrices uniform: those of QR are not.
+    # The signs make the matrices uniform: the ones from QR are not.
     orthogonal = orthogonal * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     directions = orthogonal.flatten(1, 2)[:, :num_features]
     norms = torch.randn(num_heads, num_features, head_dims).norm(dim=-1, keepdim=True)

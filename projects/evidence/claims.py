@@ -205,7 +205,7 @@ CLAIMS = {
             (
                 (LARGER, 'dense 8'),
                 ('landmarks mixed 8', 'dense 8:accuracy@44'),
-                'its change − that of dense 8',
+                'its change − dense 8',
             ),
         ),
     ),

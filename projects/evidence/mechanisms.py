@@ -77,7 +77,7 @@ def reach(backbone: nn.Module, images: Tensor) -> dict[str, float]:
 
 
 def growth(backbone: nn.Module, images: Tensor) -> dict[str, float]:
-    """Return the factor of the FLOPs from images of four to those of eight sides.
+    """Return the factor of the FLOPs from images of four sides to images of eight.
 
     The number of tokens is four times as large, so 4 is linear and 16 quadratic.
     """

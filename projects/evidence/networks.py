@@ -133,7 +133,7 @@ REACHES = {
     'soft': deit(masking=('soft',) * 4),
     'random': deit(**MASKED_HEADS, mask_fill='neg_inf', random_mask_seed=0),
 }
-# Networks of nano size, and those of other families whose weights they read.
+# Networks of nano size, and networks of other families whose weights they read.
 NANO = dict(embed_dims=(32, 64, 160, 256), depths=(2, 2, 6, 2), num_heads=(1, 2, 5, 8))
 TWICE = NANO | dict(embed_dims=(32, 64, 128, 256), num_heads=(1, 2, 4, 8))
 SMALL_VIT = dict(embed_dims=96, depth=6, num_heads=3)

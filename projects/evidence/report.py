@@ -146,7 +146,7 @@ def counts(all_results: Sequence[Results]) -> str:
 def noise_table(results: Results) -> str:
     """Return the spread between seeds by length, and what it lets us decide.
 
-    The deviation is that of all networks that saw as many images.
+    It is the deviation over all networks that saw as many images.
     """
     head = ['images', 'accuracy', 'networks', 'runs', 'deviation']
     head += [f'finds none ({MARGIN})', f'finds {MARGIN}', 'finds 1']

@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 metrics = {key: float(f'{value:.6g}') for key, value in metrics.items()}
                 add_row(args.rows, Row(facts, metrics))
                 print(name, seed, metrics, flush=True)
-    print('no run is left, beside those of other commands')
+    print('no run is left, except for other commands')
 
 
 if __name__ == '__main__':

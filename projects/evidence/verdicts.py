@@ -50,7 +50,7 @@ class PairedTest:
 def residual(table: Sequence[Sequence[float]]) -> tuple[float, int]:
     """Return the deviation of runs, beside what network and seed add, and its freedom.
 
-    It is that of the two-way analysis of variance without replication.
+    It comes from the two-way analysis of variance without replication.
 
     Args:
         table: a row for each network with a column for each seed.

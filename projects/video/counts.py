@@ -28,7 +28,7 @@ class Row:
         params: printed millions of parameters; None if the table prints none.
         flops: printed billions of multiply-accumulates of a test.
         clips: clips of a test.
-        depths: blocks of the stages, if not those of the config.
+        depths: blocks of the stages, if they differ from the config's.
     """
 
     name: str

@@ -56,7 +56,7 @@ def load(name: str) -> Config:
 def mean_changes(dataset: VideoDataset) -> np.ndarray:
     """Return the logarithm of the mean change between the frames of each clip.
 
-    Of larger clips, it takes the middle that has the side of those for validation.
+    It cuts larger clips to the middle, with the side of the validation clips.
     """
     side = playback_speed.SPLITS['val'][2]
     changes = []
@@ -75,7 +75,7 @@ def labels(dataset: VideoDataset) -> np.ndarray:
 
 
 def change_rule(known: VideoDataset, clips: VideoDataset) -> list[int]:
-    """Return the class whose mean change, in `known`, is next to that of each clip."""
+    """Return the class whose mean change, in `known`, is next to each clip's."""
     changes, classes = mean_changes(known), labels(known)
     means = [changes[classes == label].mean() for label in range(len(SPEEDS))]
     return np.abs(mean_changes(clips)[:, None] - means).argmin(1).tolist()
@@ -84,7 +84,7 @@ def change_rule(known: VideoDataset, clips: VideoDataset) -> list[int]:
 def summary(found: list[int], val: VideoDataset) -> dict:
     """Return accuracies in percent: of all clips, its 95 % interval, and by speed.
 
-    The interval is that of a bootstrap over the times of the clips, since clips of one
+    The interval comes from a bootstrap over the times of the clips, since clips of one
     time show the same people.
     """
     right = np.equal(found, labels(val))

@@ -11,7 +11,7 @@ The split is in time: clips for training come from the first 520 frames, clips f
 validation from the last 215. Frames are reduced to half their size, and clips are
 stored without loss. The video's encoder repeats blocks that hardly change, so fewer
 pixels change in slow clips even where nothing moves. Noise in the frames hides it. The
-layout is that of Kinetics-400: videos, and `{train,val}.txt` with a path and a class on
+layout follows Kinetics-400: videos, and `{train,val}.txt` with a path and a class on
 each line.
 """
 

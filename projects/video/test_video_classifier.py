@@ -68,7 +68,7 @@ def test_views_of_a_training_are_samples():
 
 @pytest.mark.parametrize('kind', ['mixup', 'cutmix'])
 def test_mixed_clips_have_mixed_labels(kind):
-    """The share of a label is that of its clip, here of its constant value."""
+    """The share of a label is its clip's share, here its constant value."""
     torch.manual_seed(3)
     model = classifier(**{kind: 1.0})
     clips = torch.eye(3)[:, :, None, None, None].expand(3, 3, 4, 32, 32)
@@ -98,7 +98,7 @@ def test_topk():
         TopKAccuracy((0,))
 
 
-# Times of the frames, steps between those of the clips, and sides of the clips.
+# Times of the frames, steps between the clips' frames, and sides of the clips.
 SPLITS = {'train': (range(31), 2, 80), 'val': (range(31, 60), 2, 64)}
 
 
@@ -119,7 +119,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize('split, middles', [('train', [16, 18]), ('val', [47])])
 def test_clips_of_all_speeds_show_one_place_and_share_a_frame(folder, split, middles):
-    """Their frames are those of the split, 16 before the middle to 12 after it."""
+    """Their frames come from the split, 16 before the middle to 12 after it."""
     folder, frames = folder
     noisy = playback_speed.add_noise(frames)
     lines = (folder / f'{split}.txt').read_text().splitlines()

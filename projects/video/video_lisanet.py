@@ -227,7 +227,7 @@ class VideoLiSANet(LiSANet):
     def _on_clips(
         self, image_mixer: nn.Module, name: str, grid: tuple[int, ...], patterns: int
     ) -> nn.Module:
-        """Return a mixer like that of images, made for a grid of three sides."""
+        """Return a mixer like the one for images, made for a grid of three sides."""
         if name == 'depthwise':
             return image_mixer  # has a convolution, which is replaced later
         if name == 'lisa':
@@ -250,7 +250,7 @@ class VideoLiSANet(LiSANet):
             raise UserError(
                 'VideoLiSANet: the weights of an isotropic image network cannot be '
                 'inflated, since the video network has no position embedding; load '
-                'those of a network of several stages'
+                'layers of a network of several stages'
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
         for name, module in self.named_modules():

@@ -62,7 +62,7 @@ def test_norms_are_those_of_the_blocks_one_by_one(make, expect):
     ids=['maps', 'tokens'],
 )
 def test_other_backbones(name, first, last):
-    """The norms of the last block are those of the map that the backbone returns."""
+    """The norms of the last block equal the norms of the returned map."""
     torch.manual_seed(0)
     size = dict(img_size=(64, 96)) if 'vit' in name else {}
     backbone = timm.create_model(name, num_classes=0, **size).eval()

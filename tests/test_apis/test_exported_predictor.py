@@ -1,6 +1,6 @@
-"""Predictions of exported models beside those of the runs that they came from.
+"""Predictions of exported models equal the runs that they came from.
 
-`tests/test_real_network.py` has that of classifiers.
+`tests/test_real_network.py` tests classifiers.
 """
 
 import numpy as np

@@ -240,7 +240,7 @@ def test_the_options_reach_the_model():
 
 
 def test_a_large_file_is_read_in_windows(tmp_path, monkeypatch, caplog):
-    """The windows are those of the tiles, and the objects those of the whole image."""
+    """Windows cover the tiles, and the objects equal the whole image's."""
     pytest.importorskip('pyvips')
     from mmattn.apis import Predictor
     from mmattn.apis.writing import write_predictions

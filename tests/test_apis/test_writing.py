@@ -42,7 +42,7 @@ class Segmentor:
 
 @pytest.fixture
 def same_names(tmp_path, monkeypatch):
-    """Two images and two videos; those of one kind have one name."""
+    """Two images and two videos; each pair shares a name."""
     monkeypatch.chdir(tmp_path)
     for value, folder in enumerate('ab'):
         os.mkdir(folder)
@@ -62,7 +62,7 @@ def contents(folder):
 
 
 def test_inputs_of_one_name_get_results_of_their_own(same_names):
-    """The folder of the results may be that of the inputs."""
+    """Results may be written into the folder of the inputs."""
     before = contents('.')
     write_predictions(Segmentor(), same_names, Path('a'))
     after = contents('.')

@@ -154,7 +154,7 @@ def test_a_segmentor():
 
 
 class Calls(TorchDispatchMode):
-    """Counts the operators that run, those of the backward as well."""
+    """Counts the operators that run, also in the backward."""
 
     def __init__(self):
         super().__init__()

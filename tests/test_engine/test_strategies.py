@@ -100,7 +100,7 @@ def test_the_fsdp_strategy_builds():
 
 @pytest.mark.slow
 def test_two_processes_train_save_and_resume_with_fsdp(tmp_path):
-    """In shards on two CPU processes; the checkpoint is that of the whole model."""
+    """In shards on two CPU processes; the checkpoint has the whole model."""
 
     def call(*command) -> str:
         done = subprocess.run(

@@ -25,7 +25,7 @@ IMAGES = (
 )
 """Two images, of which one is padded."""
 SCORES = 'cls_logits', 'cls_score', 'conv.0.0'
-"""Layers of scores, by the end of their names, and those of boxes and masks."""
+"""Layers of scores, by the end of their names; `OTHERS` are for boxes and masks."""
 OTHERS = 'bbox_pred', 'bbox_reg', 'bbox_ctrness', 'mask_fcn_logits'
 
 

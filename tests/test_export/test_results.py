@@ -90,7 +90,7 @@ def test_the_threshold_of_masks_is_that_of_the_file(threshold, pixels):
 
 
 def test_detections_of_any_score_are_kept():
-    """The graph has compared the scores, with ATSS before those of the centerness."""
+    """The graph has compared the scores, with ATSS before multiplying by centerness."""
     outputs = [np.array([[0, 0, 9, 9, s] for s in (0.9, 1e-3)]), np.zeros(2, int)]
     found = detections(outputs, prepared((20, 20), (20, 20)), metadata('detection'))
     assert list(found.scores) == [0.9, 1e-3] and found.masks is None

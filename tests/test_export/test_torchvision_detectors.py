@@ -121,7 +121,7 @@ def test_images_are_prepared_as_by_torchvision(settings):
     )
     expected, _ = model.transform.eval()([torch.tensor(image).permute(2, 0, 1) / 255])
     shape = list(expected.tensors.shape[2:])
-    # A dynamic size is that of the settings, and not of the graph.
+    # A dynamic size comes from the settings, and not from the graph.
     settings = dict(dynamic='size', **preparation(model))
     metadata = Metadata('detection', ['image', 'image_size'], [], shape, **settings)
     metadata.outputs = ['dets', 'labels']
@@ -238,7 +238,7 @@ def test_file_is_compared_with_torchvision(photo, tmp_path):
 )
 @torch.no_grad()
 def test_ready_made_detectors(name, photo, tmp_path):
-    """Export those of torchvision, with random weights that find objects."""
+    """Export torchvision's detectors, with random weights that find objects."""
     # With 0, objects of one of them have nearly equal scores, which rounding reorders.
     torch.manual_seed(1)
     size = {} if 'ssd' in name else dict(min_size=320, max_size=480)

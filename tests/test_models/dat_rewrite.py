@@ -18,7 +18,7 @@ def is_deformed(arch, version, stage, block):
 def official_shapes(arch, version, side, num_classes=10, detector=False, window=7):
     """Names and shapes of an official checkpoint for images of side x side.
 
-    Those of DAT have buffers.
+    DAT's have buffers.
     """
     dims = arch['embed_dims']
     shapes = {}

@@ -2,7 +2,7 @@
 
 Kwon et al., "Lightweight Structure-Aware Attention for Visual Understanding",
 https://arxiv.org/abs/2211.16289: section 4 and equations 12 to 14 for the operator,
-Tables 2 and 11 for the stages. Patch embeddings and MLPs are those of PVTv2
+Tables 2 and 11 for the stages. Patch embeddings and MLPs come from PVTv2
 (https://arxiv.org/abs/2106.13797), the residual conv position embedding is UniFormer's
 (https://arxiv.org/abs/2201.09450), and the convolution blocks follow CAFormer
 (https://arxiv.org/abs/2210.13452). The operator goes through dense matrices.

@@ -294,7 +294,7 @@ def test_zero_padding_does_not_blow_up_gradients(cls):
 
 @every_backbone
 def test_images_of_other_channels(cls):
-    """The weights are those of RGB, so a gray image gives the same maps."""
+    """The weights are for RGB, so a gray image gives the same maps."""
     rgb, gray = build(cls), image(1, 1, 32, 32)
     expected = rgb(gray.expand(-1, 3, -1, -1))
     for in_channels in (1, 6):

@@ -36,7 +36,7 @@ from mmattn.weights.layouts.deformable_detr import (
 from mmattn.weights.load import load_weights
 
 each_form = pytest.mark.parametrize('form', FORMS)
-# Losses of transformers, the name and weight of each in mmdet. It weighs that of the
+# Losses of transformers, the name and weight of each in mmdet. It weighs the loss of
 # classes by 1 in its own sum, the paper and mmdet by 2.
 TERMS = {
     'loss_ce': ('loss_cls', 2),
@@ -207,7 +207,7 @@ def official_names(form):
 
 @each_form
 def test_official_names_and_back(form, peers):
-    """The names differ from those of transformers by known renamings alone."""
+    """The names differ from transformers' by known renamings alone."""
     theirs = peers[form].state_dict()
     official = to_official_state_dict(theirs)
     assert set(official) == official_names(form)

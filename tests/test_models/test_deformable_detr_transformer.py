@@ -1,7 +1,7 @@
 """Encoder and decoder of Deformable DETR: golden values, padding, dropout, dtypes.
 
-`test_deformable_detr_checkpoints.py` compares them, and their gradients, with those of
-transformers.
+`test_deformable_detr_checkpoints.py` compares them, and their gradients, with
+transformers'.
 """
 
 import copy

@@ -121,7 +121,7 @@ def test_wrong_settings(kwargs, message):
     ],
 )
 def test_schemes(masking, depth, expected):
-    """Those of the paper at 24 layers; masked heads are the lowest."""
+    """They equal the paper's at 24 layers; masked heads are the lowest."""
     layers = resolve_masking(masking, depth, 3)
     assert [layer.heads for layer in layers] == [tuple(range(n)) for n in expected]
     assert [layer.soft for layer in layers] == [

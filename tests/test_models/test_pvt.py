@@ -189,7 +189,7 @@ def test_encoders_of_segformer(name, saved, tmp_path):
 
 
 def test_names_of_the_authors_of_segformer():
-    """Those of mmseg/models/backbones/mix_transformer.py in NVlabs/SegFormer."""
+    """They equal mmseg/models/backbones/mix_transformer.py in NVlabs/SegFormer."""
     layers = 'norm1', 'attn.q', 'attn.kv', 'attn.proj', 'norm2'
     layers += 'mlp.fc1', 'mlp.dwconv.dwconv', 'mlp.fc2'
     reduction = 'attn.sr', 'attn.norm'
@@ -210,7 +210,7 @@ def test_names_of_the_authors_of_segformer():
 
 
 # Millions of parameters of the encoders of the paper's Table 1a. It prints 3.4 for b0,
-# which are those of MLPs as wide as in its Table 6 and unlike those of the code.
+# which fits MLPs as wide as in its Table 6, unlike in the code.
 MIT = dict(b0=3.3, b1=13.2, b2=24.2, b3=44.1, b4=60.8, b5=81.4)
 
 

@@ -75,7 +75,7 @@ def check_operator(
     backends: Sequence[str] | None = None,
     expected: Callable[..., Tensor] | None = None,
 ):
-    """Compare the output and each gradient with those of the definition in float64.
+    """Compare the output and each gradient with the definition's in float64.
 
     Args:
         operator: the function of the inputs, and of `backend`.
@@ -159,7 +159,7 @@ def check_expanded_cotangent(operator: Callable, inputs: Sequence, index: int):
 def check_as_near_as_the_definition(operator: Callable, inputs: Sequence, largest):
     """Check scores out of the range of exp, up to `largest`.
 
-    Errors are at most twice those of the definition in float32; of gradients, also the
+    Errors are at most twice the definition's in float32; gradients may add the
     rounding of the log-sum-exp, which is as large as the scores.
     """
     reference = functools.partial(operator, backend='reference')

@@ -138,7 +138,7 @@ def test_gfnet_interpolates_the_half_spectrum_as_an_image(old, new):
 
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
 def test_hermitian_part(grid):
-    """That of any half-spectrum is what its real values have."""
+    """Any half-spectrum's part is the spectrum of its real values."""
     half = torch.complex(draw(2, *grid), draw(2, *grid).flip(0))
     half = half[..., : grid[-1] // 2 + 1]
     expected = rfft_grid(irfft_grid(half, grid), grid)
@@ -169,7 +169,7 @@ def test_wrong_grid(grid):
 
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
 def test_whole_and_half_spectra(grid):
-    """The whole one is that of the values `irfftn` makes of any half one."""
+    """The whole one belongs to the values that `irfftn` makes of any half one."""
     dims = tuple(range(-len(grid), 0))
     half = torch.complex(draw(2, *grid), draw(2, *grid).flip(0))
     half = half[..., : grid[-1] // 2 + 1]

@@ -146,7 +146,7 @@ def test_no_map_of_all_pairs_is_made(setup, monkeypatch, table_size):
     with LargestTensor() as largest:
         out, lse = torch_impl.forward(*inputs, **settings)
         torch_impl.backward(out, out, lse, *inputs, **settings)
-    # Of the pairs of one head there are 400 000; q has 32 000 numbers.
+    # One head has 400 000 pairs; q has 32 000 numbers.
     assert largest.numel < 50_000
 
 

@@ -78,7 +78,7 @@ def test_window_form_is_for_tables_of_the_grid():
 @every_device
 @pytest.mark.parametrize('form', ['window', 'four taps'])
 def test_positions_on_kinks_and_outside(monkeypatch, form, device):
-    """On a 5 x 3 grid all places are exact, so kinks have one side: that of floor."""
+    """On a 5 x 3 grid all places are exact, so kinks have one side: floor's."""
     if form == 'four taps':
         monkeypatch.setattr(triton_impl, '_is_unit_step', lambda *_: False)
     shape = dict(grid=(5, 3), K=36, B=1, M=1, G=1, D=4)

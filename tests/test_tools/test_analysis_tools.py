@@ -1,4 +1,4 @@
-"""The analysis tools that hand over to those of mmdet, mmseg and mmpretrain."""
+"""The analysis tools that call the tools of mmdet, mmseg and mmpretrain."""
 
 import importlib
 import json

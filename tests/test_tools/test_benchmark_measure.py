@@ -66,7 +66,7 @@ def test_a_long_call_runs_once_a_round_by_any_clock():
         return time.perf_counter()
 
     measure.interleave({'short': int}, rounds=1, seconds=1e-4, clock=clock)
-    assert len(asked) > 2  # those of the first call
+    assert len(asked) > 2  # by the first call
 
 
 def test_ratio_is_that_of_the_medians():

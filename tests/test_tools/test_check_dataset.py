@@ -102,7 +102,7 @@ def test_a_detectors_data(here, capsys):
     images, empty, annotations, classes = table['train_dataloader.dataset']
     assert (images, empty, classes) == ('2', '0', '80')
     assert 0 < int(annotations) < objects('train2017')
-    assert 'test_dataloader.dataset' not in table  # the same as that of val
+    assert 'test_dataloader.dataset' not in table  # the same as val's
     assert sum(column(table, -2)) == int(annotations)
     assert sum(column(table, -1)) == objects('val2017')
     assert len(column(table, -1)) > 70

@@ -21,7 +21,7 @@ NARROW = dict(embed_dims=32, num_layers=[2] * 4)
 
 @pytest.fixture(autouse=True)
 def new_logger(forget_instances):
-    """One that writes to this test's output, not to that of the test before."""
+    """Let a new logger write to this test's output, not to the last test's."""
     forget_instances()
 
 

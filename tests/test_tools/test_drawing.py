@@ -316,7 +316,7 @@ def test_a_checkpoint_that_matches_in_part_is_loaded_when_asked(draw):
 
 @pytest.mark.parametrize('query', [None, (20, 5)])
 def test_sampling_points_of_chosen_groups(draw, monkeypatch, query):
-    """Places and areas are those of the library; a star marks the query's cell."""
+    """Places and areas equal the library's; a star marks the query's cell."""
     from tools.analysis import draw_sampling_points as tool
 
     found = []

@@ -1,4 +1,4 @@
-"""Metrics of exported files, beside those of mmdet and mmseg."""
+"""Metrics of exported files, beside mmdet's and mmseg's."""
 
 import json
 

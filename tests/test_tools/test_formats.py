@@ -166,7 +166,7 @@ REFUSED = {  # what writes the annotations, and the error
         coco(segmentation=rle(64, 96, [9, 9])),
         'not add up to the 6144',
     ),
-    # Of both, pycocotools decodes what was in memory.
+    # pycocotools decodes both to what was in memory.
     'rle-short': (write_coco, coco(segmentation=rle(64, 96, '99')), 'do not add up'),
     'rle-cut': (write_coco, coco(segmentation=rle(64, 96, 'P')), 'damaged run lengths'),
     'area': (write_coco, coco(area='9'), '"area" must be a number of pixels, got'),
@@ -315,7 +315,7 @@ READ = {  # what writes annotations; box, area, outline of the first; what is sa
 
 @pytest.mark.parametrize('case', READ.values(), ids=READ)
 def test_what_is_read(case, capsys):
-    """Given boxes stay, and areas are those of pycocotools."""
+    """Given boxes stay, and areas equal pycocotools'."""
     write, *args, box, area, outline, said = case
     entry, *others = run(write(*args))
     assert entry['bbox'] == pytest.approx(box)

@@ -13,7 +13,7 @@ ALL = 11 * 11  # patches of a tile of one class
 
 
 def corners(folder: Path) -> list[tuple[int, int]]:
-    """Those of the patches in a folder, by their names."""
+    """Return the corners of the patches in a folder, from their names."""
     names = sorted(path.stem for path in folder.iterdir())
     return [(int(name[7:11]), int(name[13:17])) for name in names]
 

@@ -129,18 +129,17 @@ def test_table_counts_configs():
         'sort': {'passed': ['build', 'predict'], 'untrained': 'no loss'},
         'wrong': {'passed': [], 'reason': 'package', 'detail': 'mmdet/a.py:3: no'},
     }
-    rows = table.rows_of(entries, done)
+    rows = table.by_method(table.rows_of(entries, done))
     assert table.count(rows) == 8
     text = table.page(rows)
-    assert '6 models stand for\n  8 configs' in text
+    assert '7 models stand for 8 configs' in text
     # tried, builds, steps, predicts, passing, and shares of those tried and able
     counts = '8 | 7 | 5 | 3 | 4 | 4 | 57.1 % | 6 | 66.6 % | 5 | 80.0 %'
     assert f'| mmdet | {counts} |' in text
-    assert '| mmdet | fcos | 2 | 2 | 2 | 2 |  |' in text
-    assert '| mmdet | gfl | 1 | 1 | 1 | 1 |  |' in text
-    assert '| mmdet | carafe | 1 | 1 | 0 | 0 | 1 x operator: carafe |' in text
-    assert '| mmdet | sort | 1 | 1 | - | 1 |  |' in text
-    assert '| mmdet | yolo | 1 | 0 | 0 | 0 | 1 x not reached |' in text
+    assert 'All configs pass: fcos 2, gfl 1, sort 1.' in text
+    assert '| carafe | 1 | 1 | 0 | 0 | 1 x operator: carafe |' in text
+    assert '| ssd | 1 | 0 | 0 | 0 | 1 x package: mmdet/a.py:3 |' in text
+    assert '| yolo | 1 | 0 | 0 | 0 | 1 x not reached |' in text
     assert '| operator | 1 |' in text and '`carafe` (1)' in text
     assert 'a CPU' in text
 

@@ -28,7 +28,7 @@ def test_a_killed_process_is_told_of_though_another_failed_first(tmp_path):
     told = failures_told(ChildFailedError('train', failures)).splitlines()
     assert len(told) == 2 and 'connection closed' in told[0]
     assert told[1] == 'rank 1: Signal 9 (SIGKILL) received by PID 11'
-    del failures[0]  # the killed one is the first now, and told of once
+    del failures[0]  # the killed one is the first now, and is reported once
     assert failures_told(ChildFailedError('train', failures)) == told[1]
 
 

@@ -5,8 +5,8 @@
 
 The tool of mmpretrain reads the logs of all packages by default, since only that one
 supports runs counted in iterations and in epochs. `--package mmdet` and
-`--package mmseg` run the tools of those packages. That of mmdet requires
-`--style default`, because matplotlib does not know its default style. That of mmseg
+`--package mmseg` run the tools of those packages. mmdet's requires
+`--style default`, because matplotlib does not know its default style. mmseg's
 requires seaborn and has no cal_train_time.
 """
 

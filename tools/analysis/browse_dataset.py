@@ -1,7 +1,7 @@
 """Draw the training images as a config augments them, with their annotations.
 
 --output-dir DIR saves the images, and --not-show opens no window. The tool of the
-config's package runs for detection and segmentation. That of mmpretrain calls a private
+config's package runs for detection and segmentation. mmpretrain's calls a private
 function of matplotlib and fails with current versions, so this tool draws
 classification itself.
 """
@@ -16,7 +16,7 @@ from mmattn.cli.package_tool import package_of_config, run_tool
 from mmattn.cli.terminal import add_config, config_of
 
 # mmseg has another tool in misc/, which draws the classes of the data set's type, not
-# those of the config.
+# the config's.
 TOOL = 'analysis_tools/browse_dataset.py'
 
 

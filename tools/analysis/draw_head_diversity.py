@@ -8,8 +8,8 @@ writes a figure and a csv file with each layer's variance between heads, varianc
 entries of a head's map, and cosine similarity between heads, averaged over images.
 Figures 6(b) and 7 of "Interactive Multi-Head Self-Attention with Linear Complexity"
 (https://arxiv.org/abs/2402.17507) show variance against the number of heads, and
-similarity against depth. `--with` draws csv files of other models, such as those of a
-sweep over the number of heads, in the same figure.
+similarity against depth. `--with` draws csv files of other models, such as a sweep over
+the number of heads, in the same figure.
 
 The config may be of any mm package. Landmark attention is measured by the product of
 its two matrices: see mmattn/analysis/head_diversity.py, which defines the statistics.

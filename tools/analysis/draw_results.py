@@ -5,7 +5,7 @@
 
 draws a panel for each `--panel FOLDER QUANTITY`, with a line for each `--series LABEL
 PATTERNS`: the models of configs/FOLDER whose names match one of the patterns, which
-commas separate. A QUANTITY, and that of `--x`, is a metric of the metafile, Parameters,
+commas separate. A QUANTITY, also for `--x`, is a metric of the metafile, Parameters,
 FLOPs, or `layers`, the number of a plain network's blocks. Models without the quantity
 are left out. A csv file beside the picture has the points.
 

@@ -1,6 +1,6 @@
 """Print a config with its bases merged, by the tool of the config's package.
 
-The tool of mmdet also saves the config (--save-path DIR/FILE). That of mmseg writes
+The tool of mmdet also saves the config (--save-path DIR/FILE). mmseg's writes
 `example.py` besides printing.
 """
 

@@ -4,11 +4,11 @@
         --csv docs/benchmarks/accelerate_cpu.csv
     python -m tools.benchmark.accelerate --table  # into docs/accelerate.md
 
-Models are those of transformers' default configs, with random weights, which need no
+Models come from transformers' default configs, with random weights, which need no
 download. `infer` is a forward of one image; `train` is a forward and the backward of
 the sum of the outputs, since the losses are the same before and after. Both kinds of a
-model take turns in one run (see `measure.py`). With one thread times are those of the
-processor, which other work on the machine changes little. `attention` is the share of
+model take turns in one run (see `measure.py`). With one thread, times are CPU times,
+which other work on the machine changes little. `attention` is the share of
 the sampling in a forward before: `1 / (1 - attention)` bounds the speedup. `difference`
 is the largest one of an output, over its largest value.
 """

@@ -36,7 +36,7 @@ INTERPRETED = dict(
     TRITON_INTERPRET='1', MMATTN_BACKEND='triton', CUDA_VISIBLE_DEVICES=''
 )
 DETECTION = '200x334'  # patches of 4 x 4 pixels of an image of 800 x 1333
-# Sides and batches of operators; those of the papers are first.
+# Sides and batches of operators; the papers' come first.
 SPEED = {
     'masked_attention': (f'56 {DETECTION}', '32 1'),
     'neighborhood_attention': (f'56 {DETECTION}', '32 1'),

@@ -4,7 +4,7 @@
 
 requires the work dirs of `configs/demo/mask_rcnn_ivit_n_300i_hela.py` and
 `configs/demo/upernet_ivit_n_landcover.py`. The picture of `hela` has the validation
-side of all 20 frames, 2,560 x 1,400 pixels with nuclei. That of `landcover` is the Blue
+side of all 20 frames, 2,560 x 1,400 pixels with nuclei. `landcover`'s is the Blue
 Marble, 5,400 x 2,700 pixels; its metric counts the pixels of the validation tiles. Each
 row runs in a process of its own. Its time is the CPU's, which other programs disturb
 less. Its memory is the peak of the resident memory, less what is resident before the

@@ -2,8 +2,8 @@
 
 Calls that are compared take turns in one process, round after round, every second round
 backwards, so whatever slows the machine down slows all of them. A time is the median of
-the rounds, each of them a median of its own or, of a long call, its time; a ratio is
-that of two such times.
+the rounds, each of them a median of its own or, of a long call, its time; a ratio
+divides two such times.
 """
 
 import argparse
@@ -48,7 +48,7 @@ CLOCKS = {'wall': timer, 'cpu': time.process_time}
 MIB = 2**20
 EPILOG = """
 The column isa of a csv is the instruction set in use on the CPU, such as AVX512, or
-that of each library where they differ. To measure as on a CPU without AVX-512, set
+each library's own where they differ. To measure as on a CPU without AVX-512, set
 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2. The last
 of the three alone measures as on a CPU of AMD with AVX-512, which MKL does not use.
 """
@@ -70,7 +70,7 @@ class Timing:
         return (max(self.seconds) - min(self.seconds)) / self.median
 
     def speedup_over(self, other: 'Timing') -> float:
-        """Return the speed over that of `other`, timed in the same rounds."""
+        """Return the speed over the speed of `other`, timed in the same rounds."""
         return other.median / self.median
 
     def columns(self, baseline: 'Timing | None') -> dict:
@@ -123,8 +123,8 @@ def peak_memory(call: Callable[[], object], device: str) -> int:
     """Measure the most bytes that PyTorch holds during a call beyond those before it.
 
     Counts what goes through PyTorch's allocators: outputs, gradients, tensors saved for
-    the backward and temporaries, also those inside an operator; on the CPU, those of
-    the calling thread. Not counted are what existed before (on the CPU it is not
+    the backward and temporaries, also inside an operator; on the CPU, only in the
+    calling thread. Not counted are what existed before (on the CPU it is not
     subtracted either when the call frees it), buffers that libraries take by
     themselves, and memory that an allocator keeps for later.
     """
@@ -342,7 +342,7 @@ def add_size(parser: argparse.ArgumentParser, default: list[int] | None):
 
 
 def size_text(size: tuple[int, int]) -> int | str:
-    """Return the column `size`; one number is that of both sides."""
+    """Return the column `size`; one number stands for both sides."""
     return size[0] if size[0] == size[1] else f'{size[0]} x {size[1]}'
 
 
@@ -351,7 +351,7 @@ def parse(
     argv: list[str] | None,
     presets: Mapping[str, Mapping] | None = None,
 ) -> argparse.Namespace:
-    """Return the arguments; those of a preset are defaults.
+    """Return the arguments; a preset's are defaults.
 
     Args:
         presets: arguments by the name that --preset takes.

@@ -4,7 +4,7 @@
     python -m tools.benchmark.model --preset mait_table_5 --device cuda
     OMP_NUM_THREADS=1 python -m tools.benchmark.model --preset maps --csv maps_cpu.csv
 
---set is one of `SETS`, --models any others. A name is that of one of our ImageNet
+--set is one of `SETS`, --models any others. A name stands for one of our ImageNet
 configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
 one of timm's models, among which ours begin with `mmattn_`. All take turns in one run
 (see `measure.py`), with random weights and random images.
@@ -17,10 +17,10 @@ Every model, ours too, gets the memory format that is faster for it, in either p
 a short trial before; models in `CONTIGUOUS` keep that. --memory-format sets one for the
 others, --compile compiles all with torch.compile, --amp-dtype runs all under autocast.
 On CUDA, cuDNN tries its kernels.
-`speedup` is the speed over that of the baseline. FLOPs are multiply-accumulates of one
+`speedup` is the speed over the baseline's. FLOPs are multiply-accumulates of one
 image (`mmattn.analysis`), with hard masks credited. `product_share` is the rate of
-multiply-accumulates in inference over that of a matrix product of the same dtype and
-device, timed in the same rounds.
+multiply-accumulates in inference over the rate of a matrix product of the same dtype
+and device, timed in the same rounds.
 """
 
 import argparse

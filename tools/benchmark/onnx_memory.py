@@ -6,7 +6,7 @@ Each layer is exported for each map and run once, in a process of its own that l
 PyTorch. `session_mib` is the resident memory of that process with the loaded file and
 the input. `peak_mib` is the most that the call adds to it, and `peak_arena_mib` the
 same with ONNX Runtime's arena, its default, which allocates more at a time than is
-needed. `growth` is `peak_mib` over that of the first map, divided by the ratio of their
+needed. `growth` is `peak_mib` over the first map's, divided by the ratio of their
 tokens: 1 is linear growth.
 
 Resident memory is read from /proc, so this requires Linux.
@@ -34,7 +34,7 @@ from mmattn.models.layers import (
 from tools.benchmark import measure
 from tools.benchmark.onnx_session_memory import THREADS
 
-CHANNELS, HEADS = 96, 3  # those of the first stage of H-MaiT-T
+CHANNELS, HEADS = 96, 3  # as in the first stage of H-MaiT-T
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     'landmark attention': lambda: InteractiveAttention(CHANNELS, HEADS),
     'hard masks': lambda: MaskedAttention(CHANNELS, HEADS, HEADS),

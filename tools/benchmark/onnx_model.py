@@ -11,12 +11,12 @@ more or less time for that.
 
 Each model is exported as `mmattn export` does and run in evaluation mode, with a
 random image. All take turns, in both runtimes. In PyTorch each gets the memory format
-that is faster for it, or that of --memory-format. A detector is the same graph in both
-runtimes, so that mmdet's pasting of masks is in neither.
+that is faster for it, or the one of --memory-format. A detector is the same graph in
+both runtimes, so that mmdet's pasting of masks is in neither.
 
 `difference` is the largest one between the scores of the two runtimes, relative to the
-largest score. `speedup` is the speed over that of the baseline in the same runtime, and
-`over_pytorch` the speed over that of the same model in PyTorch.
+largest score. `speedup` is the speed over the baseline's in the same runtime, and
+`over_pytorch` the speed over the same model's in PyTorch.
 """
 
 import argparse
@@ -139,8 +139,8 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = measure.make_parser(__doc__, rounds=5, seconds=0.5, device=None)
     parser.add_argument('--set', default='classifiers', choices=SETS)
-    parser.add_argument('--models', nargs='+', help='default: those of the set')
-    parser.add_argument('--baseline', help='default: that of the set')
+    parser.add_argument('--models', nargs='+', help='default: models of the set')
+    parser.add_argument('--baseline', help='default: baseline of the set')
     measure.add_size(parser, None)
     parser.add_argument('--batch', type=positive, default=1, help='of classifiers')
     add_memory_format(parser)

@@ -7,12 +7,12 @@
 like those there may take the place of a name. All methods take turns in one run (see
 `measure.py`). A method whose maps would exceed --memory-limit is listed as skipped,
 with what it needs. Results that ought to be equal are compared before they are timed.
-`speedup` is the speed over that of the baseline, empty where the baseline was skipped.
+`speedup` is the speed over the baseline's, empty where the baseline was skipped.
 'compiled definition' is what torch.compile makes of the definition. It and
 FlexAttention need a C++ compiler on the CPU, and are left out without one.
 
-On CUDA, `ms` is the time per call of a saturated queue, `graph_ms` that of a CUDA graph
-on the same tensors and `graph_cold_ms` that of one which finds no input in the cache.
+On CUDA, `ms` is the time per call of a saturated queue, `graph_ms` of a CUDA graph
+on the same tensors and `graph_cold_ms` of one that finds no input in the cache.
 `floor_ms` is the least time that the device could take: the least bytes at the rate of
 a measured copy, or the FLOPs at the rate of a measured matrix product, whichever is
 longer (`bound`). Fourier transforms count at the rate of such a product in float32
@@ -154,7 +154,7 @@ def on_device(
             warm, cold = again[:1] * graphs.REPLAYED, again
             pair = graphs.capture(warm), graphs.capture(cold)
         except RuntimeError as error:
-            torch.cuda.synchronize()  # raises if the error was not that of the graph
+            torch.cuda.synchronize()  # raises unless the error came from the graph
             note = str(error).splitlines()[0]
             columns[name] = {'note': f'no CUDA graph: {note}'}
         else:

@@ -3,8 +3,8 @@
     python -m tools.benchmark.plot docs/benchmarks/*.csv
 
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
-method; what `model.py` and `train_step.py` wrote becomes bars. Ratios are those of the
-drawn values; `of peak` is the rate of multiply-accumulates over that of a matrix
+method; what `model.py` and `train_step.py` wrote becomes bars. Ratios follow from the
+drawn values; `of peak` is the rate of multiply-accumulates over the rate of a matrix
 product in the same run.
 """
 
@@ -61,7 +61,7 @@ def is_ours(model: str) -> bool:
 def is_our_method(method: str, operator: str) -> bool:
     """Tell our backends, definitions and layers from peers.
 
-    Names of backends and definitions begin like the operator's, those of layers with
+    Names of backends and definitions begin like the operator's, names of layers with
     `mmattn`.
     """
     name = method.split()[0]
@@ -74,7 +74,7 @@ def text_of(value: float) -> str:
 
 
 def size_of(row: dict) -> str:
-    """Return height and width of the images; one number is that of both."""
+    """Return height and width of the images; one number stands for both."""
     size = row['size']
     return size if 'x' in size else f'{size} x {size}'
 

@@ -6,7 +6,7 @@
 
 Each row runs in a process of its own. The time is the CPU's, of the process and of
 those that it started, which other programs disturb less. The memory is the peak of the
-process above what it had after its imports; that of workers is what they do not share.
+process above what it had after its imports; workers count what they do not share.
 The rows are written to `docs/sizes.csv`, and `docs/sizes.md` gets the table. The images
 of the set are small, so decoding them costs less than with photographs.
 """

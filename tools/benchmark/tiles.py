@@ -1,4 +1,4 @@
-"""Search for faster tiles: those of the launchers, each size halved and doubled.
+"""Search for faster tiles: halve and double each size of the launchers' tiles.
 
     python -m tools.benchmark.tiles masked_attention --csv tiles.csv
 
@@ -29,7 +29,7 @@ def tables_of(operator: str) -> list[TileTable]:
 
 
 def neighbors(sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield sizes of which one is halved or doubled; the last is that of warps."""
+    """Yield sizes with one of them halved or doubled; the last one counts warps."""
     for i, size in enumerate(sizes):
         is_warps = i == len(sizes) - 1
         low, high = (1, MAX_WARPS) if is_warps else (min(MIN_SIZE, size), MAX_SIZE)

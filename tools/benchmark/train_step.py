@@ -7,7 +7,7 @@
 
 A peer is the same detector with the backbone of another config, by default Mask R-CNN
 with IViT-T beside Swin-T and ResNet-50 of mmdetection and H-MaiT-T: heads, losses,
-optimizer and data are those of our config in all. With --whole-models it is the other
+all use the optimizer and data of our config. With --whole-models it is the other
 config's whole model, and optimizer and data are ours. One with mmcv's multi-scale
 deformable attention takes part twice: with mmcv's PyTorch formulation, which is what
 runs where mmcv has no compiled operator, and with the operator that it has or that
@@ -19,7 +19,7 @@ order and from the same random seed.
 
 `data_ms` is the time to load a batch in the training process, which the workers of a
 real run hide; the toy files are small, so it is less than with COCO. `step_ms` is the
-lower median of all steps, and the phases are those of that step.
+lower median of all steps, and the phases belong to that step.
 """
 
 import argparse

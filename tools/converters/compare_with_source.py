@@ -15,7 +15,7 @@ from .known_models import Detector, Model
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, RGB
 # As a share of the maps' standard deviation. The epsilon of mmdet's PVT differs from
-# that of PVT's authors.
+# the code of PVT's authors.
 LARGEST_DIFFERENCE = 1e-3
 
 
@@ -68,7 +68,7 @@ def compare(
     weights: Mapping[str, Tensor],
     image: Tensor,
 ) -> tuple[str, Table, bool]:
-    """Compare the outputs of a converted checkpoint with those of its source's model.
+    """Compare the outputs of a converted checkpoint with its source model's.
 
     Args:
         checkpoint: the new file, which is loaded through `init_cfg`.

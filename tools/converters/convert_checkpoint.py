@@ -62,7 +62,7 @@ from .known_models import Detector, Model, known_models
 HEADS = ('head', 'head_dist', 'cls_head', 'classifier')
 # Prefixes of a backbone's names in whole models and their wrappers.
 PREFIXES = ('', 'module.', 'model.', 'backbone.', 'module.backbone.', 'model.backbone.')
-# Names that only a PVT with a class token has, and those of norms of returned maps.
+# Names that only a PVT with a class token has, and the norms of returned maps.
 CLASS_TOKEN = (
     'stages.3.downsample.cls_token',
     'out_norms.3.weight',

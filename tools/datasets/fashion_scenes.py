@@ -5,7 +5,7 @@ gray background: at random places, turned, mirrored, darkened, enlarged up to tw
 in front of each other. The classes are the background and five kinds of the classes of
 Fashion-MNIST, merged as they look alike. A gray level says little about them; outlines
 and parts do. Training scenes show its training images, validation scenes its test
-images. The layout is that of ADE20K without a void label, so data sets take
+images. The layout follows ADE20K without a void label, so data sets take
 `reduce_zero_label=False`.
 
 `--baseline` fits a random forest on the gray level of single pixels and their

@@ -2,7 +2,7 @@
 
 From the maps and the tiles of landcover.py: every patch of 32x32 pixels, on a grid of
 16, at least 70% of which one class covers. It lies within one tile, so the patches of
-the two splits never overlap, while those of a tile do by half. Rare classes are left
+the two splits never overlap, while those in a tile do by half. Rare classes are left
 out, and of frequent ones (half of all patches are water) an even selection is kept.
 The layout is ImageNet's: `{train,val}/<class>/*.png`.
 
@@ -39,7 +39,7 @@ from .package_data import build_from, make_parser, write_image
 PATCH, STRIDE = 32, 16
 MIN_COVER = 0.7
 SPLITS = {'training': 'train', 'validation': 'val'}
-# A class with fewer patches is left out. Of a class with more, `MOST` are kept.
+# A class with fewer patches is left out. A class with more keeps `MOST`.
 FEWEST = {'train': 100, 'val': 40}
 MOST = {'train': 500, 'val': 250}
 

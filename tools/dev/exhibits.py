@@ -1,4 +1,7 @@
-"""Tables in Markdown of what the papers show, with ours beside it.
+"""Print tables in Markdown of what the papers show, with ours beside it.
+
+    python -m tools.dev.exhibits         # all papers
+    python -m tools.dev.exhibits ivit
 
 A file of `docs/papers` has the tables and figures of a paper, by name:
 
@@ -8,6 +11,7 @@ A file of `docs/papers` has the tables and figures of a paper, by name:
     state     what is measured, what is missing and why
 """
 
+import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -89,3 +93,19 @@ def reasons(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
         f'{len(names)} {"row" if len(names) == 1 else "rows"} left out ({reason})'
         for reason, names in found.items()
     ]
+
+
+def main():
+    folder = Path(__file__).parents[2] / 'docs/papers'
+    files = {path.stem: path for path in sorted(folder.glob('*.yml'))}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('papers', nargs='*', help=f'of {", ".join(files)}')
+    args = parser.parse_args()
+    if unknown := set(args.papers) - set(files):
+        parser.error(f'unknown papers {sorted(unknown)}: choose from {sorted(files)}')
+    for name in args.papers or files:
+        print(f'## {name}\n\n{exhibit_table(files[name])}')
+
+
+if __name__ == '__main__':
+    main()

@@ -63,7 +63,7 @@ FIELDS = (
     *('ONNX nodes', 'ONNX Runtime', 'dynamic batch', 'dynamic size', 'refused'),
     'versions',
 )
-SHOWN = ('torch.export', 'torch.export float64', 'pt2', 'ONNX Runtime')
+SHOWN = 'pt2', 'ONNX Runtime'
 DOCS = Path(__file__).parents[2] / 'docs'
 MARKS = '<!-- exports -->\n', '<!-- end of exports -->'
 
@@ -145,32 +145,38 @@ def dynamic_result(graph: nn.Module, metadata: Metadata, dynamic: str) -> str:
 
 
 def tables(rows: list[dict]) -> str:
-    """Return the tables of the page, and the reasons of refusals."""
-    head = ('model', 'size', *SHOWN, 'ONNX nodes')
-    fixed = [
-        [row['model'], f'{row["height"]} x {row["width"]}']
-        + [row[n] or ('not tried', 'refused')[bool(row['refused'])] for n in head[2:]]
-        for row in rows
-    ]
-    dynamic, reasons = [], []
+    """Return the table of the page, a line for each model, and reasons of refusals."""
+    models: dict[str, list[dict]] = {}
     for row in rows:
-        found = [('fixed sizes', row['refused'])]
-        if row['dynamic batch']:
-            kinds = ['batch', 'size']
-            found += [(f'dynamic {kind}', row[f'dynamic {kind}']) for kind in kinds]
-            cells = [cell(row[f'dynamic {kind}']) for kind in kinds]
-            dynamic.append([row['model'], *cells])
-        place = f'{row["model"]} at {row["height"]} x {row["width"]}'
-        reasons += [
-            f'- {place}, {kind}: {re.sub(r"[|<>`*_]", " ", text)[:200]}\n'
-            for kind, text in found
-            if cell(text) == 'refused'
-        ]
-    text = f'Measured with {rows[0]["versions"]}.\n\n' + markdown([head, *fixed])
-    text += '\nFiles with a dynamic batch or size, run at other sizes. A dynamic size '
-    text += 'starts from\nthe size in the table:\n\n'
-    text += markdown([['model', 'dynamic batch', 'dynamic size'], *dynamic])
+        models.setdefault(row['model'], []).append(row)
+    lines = [['model', *SHOWN, 'dynamic batch', 'dynamic size']]
+    reasons = []
+    for model, group in models.items():
+        dynamic = next((row for row in group if row['dynamic batch']), None)
+        kinds = ['dynamic batch', 'dynamic size']
+        cells = [cell(dynamic[kind]) if dynamic else 'not tried' for kind in kinds]
+        lines.append([model, *(largest_cell(group, way) for way in SHOWN), *cells])
+        for row in group:
+            found = [('fixed sizes', row['refused'])]
+            found += [(kind, row[kind]) for kind in kinds]
+            reasons += [
+                f'- {model} at {row["height"]} x {row["width"]}, {kind}: '
+                f'{re.sub(r"[|<>`*_]", " ", text)[:200]}\n'
+                for kind, text in found
+                if cell(text) == 'refused'
+            ]
+    text = (
+        f'Measured with {rows[0]["versions"]}. A dynamic size starts from the size in '
+    )
+    text += 'the table.\n\n' + markdown(lines)
     return text + ('\nRefused:\n\n' + ''.join(reasons) if reasons else '')
+
+
+def largest_cell(group: list[dict], way: str) -> str:
+    """Return the largest difference of a model at its sizes."""
+    if any(row['refused'] for row in group):
+        return 'refused'
+    return max((row[way] for row in group), key=float)
 
 
 def cell(text: str) -> str:

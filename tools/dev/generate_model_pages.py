@@ -4,17 +4,15 @@
     python -m tools.dev.generate_model_pages --check
 
 A page asks for a table with a line `<!-- KIND ARGUMENTS -->`, which `<!-- end of KIND
--->` closes. Parameters, FLOPs and the papers' results come from the metafiles, times
+-->` closes. Recipes come from the papers' files, times
 from the csv files of `docs/benchmarks`, channels and diagrams from the models.
 
     channels                the maps of every backbone in every size
     sizes CLASS             the presets of a backbone
-    configs PATTERN ...     rows of the metafiles whose names match
     speed NAME ...          rows of the benchmarks of models
     recipes PATTERN ...     how the papers trained
     weights                 published files that load
     starts                  public weights of related networks, and what is taken
-    training PATTERN ...    how long trainings take
 """
 
 import argparse
@@ -37,7 +35,7 @@ from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.weights.names import config_of, published_files
 from tools.benchmark.measure import read_csv
-from tools.dev.generate_model_zoo import ROOT, load, metafiles, metrics, read_models
+from tools.dev.generate_model_zoo import ROOT, metafiles, read_models
 from tools.dev.readme_tables import filled, markdown, write_pages
 from tools.dev.start_tables import start_table
 from tools.papers.tables import recipes
@@ -47,7 +45,6 @@ BENCHMARKS = DOCS / 'benchmarks'
 DIAGRAMS = DOCS / 'images' / 'models'
 SIDE = 224  # pixels of the images in channels and diagrams
 NOT_BLOCKS = ('Norm', 'Drop', 'Identity', 'LayerScale')
-COCO, COCO_WITH_OBJECTS = 118_287, 117_266  # training images
 WIDTH, ROW, GAP = 640, 62, 26  # of diagrams
 
 
@@ -115,27 +112,6 @@ def matching(patterns: list[str]) -> list[dict]:
     ]
 
 
-def configs(patterns: list[str]) -> str:
-    """Return parameters, FLOPs and the papers' results of the matching configs."""
-    rows = [['config', 'height x width', 'parameters (M)', 'FLOPs (G)', 'the paper']]
-    for model in matching(patterns):
-        config, metadata = model['Config'], model['Metadata']
-        link = os.path.relpath(ROOT / config, DOCS / 'models')
-        found = metrics(model, 'Paper Results')
-        rows.append(
-            [
-                f'[{config.removeprefix("configs/").removesuffix(".py")}]({link})',
-                metadata['Image Size'],
-                f'{metadata["Parameters"] / 1e6:.2f}',
-                f'{metadata["FLOPs"] / 1e9:.2f}',
-                ', '.join(f'{key} {value}' for key, value in found.items()),
-            ]
-        )
-    if len(rows) == 1:
-        raise UserError(f'no config matches {patterns}')
-    return markdown(rows)
-
-
 def speed(names: list[str]) -> str:
     """Return the measured images per second of models, beside the baseline's."""
     passes = {}
@@ -193,52 +169,13 @@ def weights(_: list[str]) -> str:
     return markdown(rows)
 
 
-def duration(seconds: float) -> str:
-    """Return a time in the unit that gives it one to three digits."""
-    for size, unit in ((86400, 'days'), (3600, 'hours'), (60, 'minutes')):
-        if seconds >= 2 * size:
-            return f'{seconds / size:.0f} {unit}'
-    return f'{seconds:.0f} seconds'
-
-
-def training(patterns: list[str]) -> str:
-    """Return measured steps times the iterations of the schedule, with the product."""
-    rows = [['config', 'step', 'images', 'epochs', 'steps', 'time', 'on']]
-    for row in read_csv(BENCHMARKS / 'train_step_cpu.csv'):
-        name = row['config']
-        found = [m for m in matching([name]) if m['Config'].startswith('configs/')]
-        if not found or not any(fnmatch.fnmatch(name, p) for p in patterns):
-            continue
-        cfg = load(ROOT / found[0]['Config'])
-        epochs, batch = cfg.train_cfg.max_epochs, int(row['batch'])
-        keeps = cfg.train_dataloader.dataset.get('filter_cfg') or {}
-        images = COCO_WITH_OBJECTS if keeps.get('filter_empty_gt') else COCO
-        steps = images * epochs / batch
-        step = float(row['step_ms']) / 1e3
-        rows.append(
-            [
-                f'`{name}`, {row["size"]} pixels',
-                f'{step:.2f} s',
-                str(batch),
-                str(epochs),
-                f'{images:,} x {epochs} / {batch} = {steps:,.0f}',
-                f'{step:.2f} s x {steps:,.0f} = {duration(step * steps)}',
-                f'{row["machine"]}, {row["isa"]}, threads: {row["threads"]}, '
-                f'{row["date"]}',
-            ]
-        )
-    return markdown(rows)
-
-
 TABLES = {
     'channels': channels,
     'sizes': sizes,
-    'configs': configs,
     'speed': speed,
     'recipes': training_recipes,
     'weights': weights,
     'starts': lambda _: start_table(),
-    'training': training,
 }
 
 
@@ -319,7 +256,7 @@ def diagrams() -> dict[Path, str]:
 def pages() -> list[Path]:
     """Return the pages that may ask for tables."""
     found = sorted((DOCS / 'models').glob('*.md'))
-    return [*found, DOCS / 'training_time.md', DOCS / 'weights.md']
+    return [*found, DOCS / 'weights.md']
 
 
 def outputs() -> dict[Path, str]:

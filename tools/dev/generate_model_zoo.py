@@ -9,9 +9,9 @@ transforms has a second count, `FLOPs without Transforms`; one with hard attenti
 masks has `FLOPs without Masks`.
 
 A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
-the README. It is a metafile, the folder `tools/papers`, a file of
-`docs/papers`, a folder with the `summary.json` files that `mmattn report` writes, or a
-csv file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
+the README. It is a metafile, the folder `tools/papers`, a folder with the
+`summary.json` files that `mmattn report` writes, or a csv
+file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from mmengine.config import Config
 
 import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.weights.names import published_files
-from tools.dev.exhibits import exhibit_table
 from tools.dev.readme_tables import (
     csv_table,
     filled,
@@ -53,7 +52,7 @@ TASKS = {
     'mIoU(ms)': 'Semantic Segmentation',
 }
 DATASETS = {'mmpretrain': 'ImageNet-1k', 'mmdet': 'COCO', 'mmseg': 'ADE20K'}
-# Height and width at which FLOPs are counted. Classifiers have that of their training.
+# Height and width at which FLOPs are counted. Classifiers use their training size.
 SEGMENTORS_IMAGE_SIZE = [512, 2048]
 METHODS_IMAGE_SIZES = {
     'cifar100': [32, 32],
@@ -255,7 +254,6 @@ def readmes() -> list[Path]:
         ROOT / 'docs/export.md',
         ROOT / 'docs/model_zoo.md',
         ROOT / 'docs/mask_search.md',
-        ROOT / 'docs/papers.md',
         *(path.with_name('README.md') for path in metafiles()),
     ]
 
@@ -321,8 +319,6 @@ def table(path: Path, folder: Path) -> str:
     """Return the table that a README in `folder` asks for by a path."""
     if path.name == 'papers':
         return agreement_table()
-    if path.parent.name == 'papers':
-        return exhibit_table(path)
     if path.is_dir():
         return run_table(path)
     if path.suffix == '.csv':

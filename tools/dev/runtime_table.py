@@ -3,7 +3,7 @@
     python -m tools.dev.runtime_table CONFIG CHECKPOINT --shape 256 256
     python -m tools.dev.runtime_table CONFIG CHECKPOINT --shape 224 224 --images FILE...
 
-The images are those of the config's test set, or those of --images, which have no
+The images come from the config's test set or from --images, which have no
 annotations. `difference` is the largest one of an output over the largest value of that
 output in PyTorch, for the boxes and scores of detectors apart. `ms` is the time of the
 processor for an image, with one thread, the median of calls that take turns: other work
@@ -119,7 +119,7 @@ class Case:
         return f'{largest:.1e}'
 
     def metric(self, session: Callable) -> str:
-        """Return each metric, and that of PyTorch behind it."""
+        """Return each metric, with PyTorch's behind it."""
         if self.labeled is None:
             return 'no annotations'
         runner = Runner(on_arrays(session), self.metadata)
@@ -128,7 +128,7 @@ class Case:
 
     @torch.no_grad()
     def milliseconds(self, session: Callable) -> str:
-        """Return the time of an image, and that of PyTorch behind it."""
+        """Return the time of an image, with PyTorch's behind it."""
         times = [], []
         for _ in range(ROUNDS + 1):
             for call, seconds in zip((session, self.graph), times, strict=True):

@@ -133,7 +133,7 @@ class Instruction(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[int]]:
     """Return the instructions of a disassembly, the places of labels, and from each
-    place that of the next branch or instruction that may decide one."""
+    place the place of the next branch or instruction that may decide one."""
     instructions, labels = [], {}
     for line in code.splitlines():
         if found := LINE.search(line):

@@ -3,6 +3,7 @@
 import csv
 import re
 import traceback
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,7 +27,6 @@ OTHERS = {
 }
 NOT_REACHED = 'not reached'
 STAGES = {'build': 'builds', 'step': 'steps', 'predict': 'predicts'}
-DETAIL = 160
 CSV = 'stock_configs.csv'
 MMATTN = str(Path(mmattn.__file__).parent)
 OPERATORS = '/mmcv/ops/'
@@ -101,29 +101,24 @@ def rows_of(entries: Iterable[dict], done: dict[str, dict]) -> list[dict]:
     rows = []
     for entry in entries:
         result = done.get(entry['model'], {'reason': NOT_REACHED})
-        millions = result.get('parameters', 0) / 1e6
         methods: dict[str, list[str]] = {}
         for path in entry['configs']:
             methods.setdefault(path.partition('/')[0], []).append(path)
         for method, paths in methods.items():
             row = {
-                'model': entry['model'],
                 'package': entry['package'],
                 'method': method,
                 'configs': len(paths),
-                'parameters_m': f'{millions:.1f}' if millions else '',
-                'size': result.get('size', ''),
             }
             for stage, column in STAGES.items():
                 row[column] = int(stage in result.get('passed', ()))
             if 'untrained' in result:
                 row['steps'] = ''
             row['reason'] = result.get('reason', '')
-            row['detail'] = without_folders(result.get('detail', ''))[:DETAIL]
-            row['first_config'] = paths[0]
+            row['detail'] = result.get('detail', '')
             row['on'] = result.get('on', '')
             rows.append({key: str(value) for key, value in row.items()})
-    return sorted(rows, key=lambda row: (row['package'], row['first_config']))
+    return rows
 
 
 def count(rows: Iterable[dict]) -> int:
@@ -158,16 +153,57 @@ def stages(rows: list[dict]) -> list[str]:
     return counts
 
 
+def by_method(rows: Iterable[dict]) -> list[dict]:
+    """Return one row for each method of a package, with counts of its configs."""
+    found = []
+    for (package, method), group in groups(rows, 'package', 'method').items():
+        why: Counter[str] = Counter()
+        for row in group:
+            if row['reason']:
+                why[explained(row)] += int(row['configs'])
+        row = dict(package=package, method=method, models=str(len(group)))
+        row['configs'] = str(count(group))
+        row |= zip(STAGES.values(), stages(group), strict=True)
+        row['reasons'] = '; '.join(f'{number} x {text}' for text, number in why.items())
+        row['on'] = ' / '.join(sorted({each['on'] for each in group} - {''}))
+        found.append(row)
+    return found
+
+
+def explained(row: dict) -> str:
+    """Return why a model did not pass, in a few words."""
+    detail = re.sub('[|`;]', ' ', row['detail']).partition(': ')[0]
+    is_told = detail and row['reason'] not in ('config', 'memory', 'time', 'killed')
+    return f'{row["reason"]}: {detail}' if is_told else row['reason']
+
+
+def failures(rows: Iterable[dict]) -> Counter[tuple[str, str]]:
+    """Return the number of configs by their reason and its detail."""
+    found: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        for text in filter(None, row['reasons'].split('; ')):
+            number, _, why = text.partition(' x ')
+            reason, _, detail = why.partition(': ')
+            found[reason, detail] += int(number)
+    return found
+
+
 def summary(rows: list[dict]) -> str:
     """Return the table with a line for each package and one for all."""
     lines = []
     for name, group in [*groups(rows, 'package').items(), (('all',), rows)]:
-        tried = [row for row in group if row['reason'] != NOT_REACHED]
-        good = count(where(tried, reason=''))
-        line = [*name, count(group), count(tried), *stages(group), good]
-        line.append(percent(good, count(tried)))
+        failed: Counter[str] = Counter()
+        for (reason, _), number in failures(group).items():
+            failed[reason] += number
+        tried = count(group) - failed[NOT_REACHED]
+        good = count(group) - failed.total()
+        passed = [
+            sum(int(row[column]) for row in group if row[column] != '-')
+            for column in STAGES.values()
+        ]
+        line = [*name, count(group), tried, *passed, good, percent(good, tried)]
         for elsewhere in (SURROUNDINGS, [*SURROUNDINGS, PACKAGE_ERROR]):
-            able = count(row for row in tried if row['reason'] not in elsewhere)
+            able = tried - sum(failed[reason] for reason in elsewhere)
             line += [able, percent(good, able)]
         lines.append(line)
     head = ['package', 'configs', 'tried', *STAGES.values(), 'pass', 'of tried']
@@ -175,52 +211,34 @@ def summary(rows: list[dict]) -> str:
     return markdown([head, *lines])
 
 
-def explained(row: dict) -> str:
-    """Return why a model did not pass, as a cell of a table."""
-    detail = re.sub(r'[|<>`]', ' ', row['detail'])
-    is_told = detail and row['reason'] not in ('memory', 'time', 'killed')
-    return f'{row["reason"]}: {detail}' if is_told else row['reason']
-
-
 def reasons(rows: list[dict]) -> str:
     """Return the table of reasons, the frequent ones first."""
-    failed = [row for row in rows if row['reason']]
     words = {**SURROUNDINGS, **OTHERS, NOT_REACHED: 'waits for the next run'}
-    lines = [
-        (name, count(group), words[name], ', '.join(details(name, group)))
-        for (name,), group in groups(failed, 'reason').items()
-    ]
+    failed: dict[str, dict[str, int]] = {}
+    for (reason, detail), number in sorted(failures(rows).items()):
+        failed.setdefault(reason, {})[detail] = number
+    lines = []
+    for reason, details in failed.items():
+        which = [f'`{detail}` ({number})' for detail, number in details.items()]
+        is_listed = reason in ('dependency', 'operator')
+        text = ', '.join(which) if is_listed else ''
+        lines.append((reason, sum(details.values()), words[reason], text))
     lines.sort(key=lambda line: -line[1])
     return markdown([['reason', 'configs', 'the model', 'which'], *lines])
 
 
-def without_folders(message: str) -> str:
-    """Drop the folder that packages are installed in from the paths of a message."""
-    return re.sub(r"/[^\s']*/site-packages/", '', message)
-
-
-def details(reason: str, rows: list[dict]) -> list[str]:
-    """Return the packages or operators that are missing, with their counts."""
-    if reason not in ('dependency', 'operator'):
-        return []
-    return [
-        f'`{name}` ({count(group)})'
-        for (name,), group in groups(rows, 'detail').items()
-    ]
-
-
 def methods(rows: list[dict]) -> str:
-    """Return the table with a line for each method of each package."""
-    lines = []
-    for (package, method), group in groups(rows, 'package', 'method').items():
-        failed = [row for row in group if row['reason']]
-        why: dict[str, int] = {}
-        for row in failed:
-            why[explained(row)] = why.get(explained(row), 0) + int(row['configs'])
-        text = '; '.join(f'{number} x {reason}' for reason, number in why.items())
-        lines.append((package, method, count(group), *stages(group), text))
-    head = ['package', 'method', 'configs', *STAGES.values(), 'why not']
-    return markdown([head, *lines])
+    """Return a list of the methods that pass and a table of the others, by package."""
+    text = ''
+    for (package,), group in groups(rows, 'package').items():
+        good = [f'{row["method"]} {row["configs"]}' for row in where(group, reasons='')]
+        text += f'### {package}\n\nAll configs pass: {", ".join(good)}.\n\n'
+        columns = 'method', 'configs', *STAGES.values(), 'reasons'
+        others = [[row[key] for key in columns] for row in group if row['reasons']]
+        if others:
+            text += markdown([['other methods', *columns[1:-1], 'why not'], *others])
+            text += '\n'
+    return text
 
 
 PAGE = """# Stock configs without a compiled mmcv
@@ -228,17 +246,17 @@ PAGE = """# Stock configs without a compiled mmcv
 `python -m tools.dev.sweep_stock_configs` takes every config of mmdet, mmseg and
 mmpretrain, builds its model, trains for one step and predicts. mmcv is installed
 without compiled operators: `mmattn.compat` provides them. With `--table` the tool
-writes this page and `stock_configs.csv`, which has one row for each distinct model of a
-method.
+writes this page and `stock_configs.csv`, which has one row for each method.
 
-- Models that are equal but for their weights are tried once: {models} models stand for
-  {configs} configs. Files without a model, which other configs inherit, are left out.
+- Models of a method that are equal but for their weights are tried once:
+  {models} models stand for {configs} configs. Files without a model, which other
+  configs inherit, are left out.
 - Weights and images are random. Images have 64 to 256 pixels a side, or the config's
   own size where the model accepts no other. Proposals and samples are few.
 - A config passes if its model builds, trains one step with finite losses, and predicts.
   The model's own data preprocessor, loss and test step run.
 - Self-supervised models and backbones without a head extract features instead of
-  predicting. `-` in the column of steps: the models have no loss by design.
+  predicting. Trackers that have no loss by design are not trained.
 - BERT, which GLIP and Grounding DINO download, is an untrained one with two layers.
 - The sweep does not show that results are right. The tests of `mmattn.compat` do.
 
@@ -247,7 +265,7 @@ The columns from `with dependencies` on leave out configs that fail for a reason
 of the packages' code: a missing dependency, a download, memory, time, or a config that
 mmengine cannot read. Those from `up to operators` on also leave out configs whose error
 is raised in the package's own Python code, with neither mmcv's operators nor mmattn in
-the traceback. The table of methods names the line. No compiled mmcv was at hand to try
+the traceback. The tables of methods name the line. No compiled mmcv was at hand to try
 them with.
 
 ## Reasons
@@ -255,15 +273,14 @@ them with.
 {reasons}
 ## Methods
 
-{methods}
-Measured with {environments}.
+{methods}Measured with {environments}.
 """
 
 
 def page(rows: list[dict]) -> str:
     """Return the page as Markdown."""
     return PAGE.format(
-        models=len({row['model'] for row in rows}),
+        models=sum(int(row['models']) for row in rows),
         configs=count(rows),
         summary=summary(rows),
         reasons=reasons(rows),
@@ -274,7 +291,7 @@ def page(rows: list[dict]) -> str:
 
 def write(docs: Path, entries: Iterable[dict], done: dict[str, dict]):
     """Write the csv, and the page from it."""
-    rows = rows_of(entries, done)
+    rows = by_method(rows_of(entries, done))
     with (docs / CSV).open('w', newline='') as file:
         writer = csv.DictWriter(file, rows[0], lineterminator='\n')
         writer.writeheader()

@@ -81,7 +81,7 @@ def print_run(work_dir: Path, console: Console):
     name, figures = run_name(work_dir), run_figures(work_dir)
     sources = paper_figures(name)
     if not sources:
-        console.print(f'no paper prints figures of {name!r}; those of the run:')
+        console.print(f'no paper prints figures of {name!r}; the run has:')
     for source, printed in (sources or {name: {}}).items():
         table = Table('of', 'paper', 'run', 'difference', title=source, box=None)
         for figure in dict.fromkeys([*printed, *figures]):

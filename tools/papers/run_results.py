@@ -24,7 +24,7 @@ MODEL_FIGURES = 'Top 1 Accuracy', 'box AP', 'mask AP', 'mIoU', 'mIoU(ms)'
 def run_name(work_dir: Path) -> str:
     """Return the name of the config of a run, without reading the config.
 
-    It is that of the one `*.py` that training writes, else that of the folder.
+    It is the name of the one `*.py` that training writes, else of the folder.
     """
     configs = [path.stem for path in work_dir.glob('*.py')]
     return configs[0] if len(configs) == 1 else work_dir.resolve().name

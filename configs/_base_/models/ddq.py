@@ -1,5 +1,5 @@
 # DDQ DETR as in mmdetection: DINO whose 900 queries are distinct, by NMS, and which
-# trains on 1,350 dense ones, too. Leaves set what those of DINO do.
+# trains on 1,350 dense ones, too. Leaves set what DINO's leaves do.
 _base_ = './dino.py'
 model = dict(
     type='DDQDETR',

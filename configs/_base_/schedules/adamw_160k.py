@@ -1,6 +1,6 @@
 # 160k iterations, from Table 10 of iViT. Its learning rate is 8e-5; the paper's text
 # prints 5e-8, which could not train. The warm-up, the power and norms without weight
-# decay are those of Swin, whose recipe the paper follows. The constructor also spares
+# decay follow Swin, whose recipe the paper uses. The constructor also spares
 # biases, scales and the weights that mix heads.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000)
 val_cfg = dict(type='ValLoop')

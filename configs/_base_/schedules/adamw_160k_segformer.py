@@ -1,5 +1,5 @@
 # 160k iterations of SegFormer. The learning rate rises for 1500 iterations and falls to
-# 0 linearly; that of the head is ten times the backbone's. The norms of the backbone
+# 0 linearly; the head's is ten times the backbone's. The norms of the backbone
 # have no weight decay.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000)
 val_cfg = dict(type='ValLoop')

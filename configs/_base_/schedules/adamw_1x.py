@@ -1,5 +1,5 @@
 # 12 epochs of Mask R-CNN with LiSA. The steps, the warm-up and norms without weight
-# decay are those of Swin, whose recipe the paper follows. The constructor also spares
+# decay follow Swin, whose recipe the paper uses. The constructor also spares
 # biases, scales and tables.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')

@@ -1,5 +1,5 @@
 # 80k iterations of Semantic FPN with LiSA, a cosine to 0 without warm-up. The learning
-# rate, the weight decay and the batch are those of PVT v2, whose recipe the paper
+# rate, the weight decay and the batch follow PVT v2, whose recipe the paper
 # follows. Unlike there, the constructor spares norms, biases, scales and tables.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=80000, val_interval=16000)
 val_cfg = dict(type='ValLoop')

@@ -4,8 +4,8 @@ Shapes: B batch, C channels, H W height and width of the features, K side of the
 kernels, S scale factor, G groups of channels.
 
 Each low-resolution pixel yields S * S outputs, which read the same K x K window. With
-channels last, K neighbors in a row are a (K, C) matrix in memory, and those of the next
-pixel start C elements later. So one batched product per row of the window needs no copy
+channels last, K neighbors in a row are a (K, C) matrix in memory, the next pixel's
+starts C elements later. So one batched product per row of the window needs no copy
 of the windows. The batch runs over the rows of the padded map; what it computes in the
 padding is dropped.
 """

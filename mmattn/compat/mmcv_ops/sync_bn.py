@@ -64,7 +64,7 @@ def sync_bn_backward_param(grad_output, norm, grad_weight, grad_bias):
 def sync_bn_backward_data(
     grad_output, weight, grad_weight, grad_bias, norm, std, grad_input
 ):
-    """Write the gradient of the input; those of weight and bias are averages."""
+    """Write the input gradient; `grad_weight` and `grad_bias` are averages."""
     count = norm.size(0) * norm.size(2)
     shared = norm * _by_channel(grad_weight) + _by_channel(grad_bias)
     scale = _by_channel(weight / std)

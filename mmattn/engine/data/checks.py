@@ -219,7 +219,7 @@ def _integers(label) -> list[int]:
 
 
 def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
-    """Compare the classes of a data set with those of a model's heads.
+    """Compare the classes of a data set with the outputs of a model's heads.
 
     Raises:
         DataError: a detector has another number of classes, or a segmentor fewer.

@@ -62,7 +62,7 @@ class PositionedBatchSampler(Sampler):
         self.reseed(seed)
 
     def reseed(self, seed: int):
-        """Start with another seed: a resumed run takes that of its checkpoint."""
+        """Start with another seed; a resumed run reads it from its checkpoint."""
         self.seed = seed
         self.batch_sampler = self._build(seed)
 

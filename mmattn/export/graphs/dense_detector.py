@@ -13,7 +13,7 @@ from .parts import check_class
 class DenseDetector(nn.Module):
     """Detect objects in images with a one-stage detector of mmdet.
 
-    The result is that of `model.predict(..., rescale=False)`.
+    The result equals `model.predict(..., rescale=False)`.
 
     Args:
         model: a detector with mmdet's `RetinaHead`, `ATSSHead` or `GFLHead`.

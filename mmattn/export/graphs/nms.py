@@ -72,7 +72,7 @@ class NMS:
 
 
 def pad(x: Tensor, length: int) -> Tensor:
-    """Return `length` rows: those of x, then empty places."""
+    """Pad or cut x to `length` rows; added rows are `EMPTY`."""
     return torch.cat([x, x.new_full((length, *x.shape[1:]), EMPTY)])[:length]
 
 
@@ -95,5 +95,5 @@ def indices(mask: Tensor) -> Tensor:
 
 
 def rows(x: Tensor, width: int) -> Tensor:
-    """Return an image's map (C, H, W) as rows, those of one position in sequence."""
+    """Return an image's map (C, H, W) as rows; rows of one position are adjacent."""
     return x.permute(1, 2, 0).reshape(-1, width)

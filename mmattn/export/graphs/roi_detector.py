@@ -28,7 +28,7 @@ from .roi_pool import check_extractor, pool
 class RoIDetector(nn.Module):
     """Detect objects in images with a two-stage detector of mmdet.
 
-    The result is that of `model.predict(..., rescale=False)`. Masks are given as
+    The result equals `model.predict(..., rescale=False)`. Masks are given as
     probabilities in each box, which mmdet then pastes into the image.
 
     Args:

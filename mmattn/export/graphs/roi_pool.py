@@ -34,7 +34,7 @@ def pool(extractor: nn.Module, features: Sequence[Tensor], boxes: Tensor) -> Ten
     Args:
         extractor: a `SingleRoIExtractor`.
         features: maps of the neck, shape (B, C, H, W).
-        boxes: those of each image, shape (B, P, 4).
+        boxes: boxes of each image, shape (B, P, 4).
 
     Returns:
         shape (B * P, C, height, width).

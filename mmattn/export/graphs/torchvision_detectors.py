@@ -28,7 +28,7 @@ SIDE = 256
 class Detector(nn.Module):
     """Detect objects as a detector of torchvision does after its `transform`.
 
-    Boxes are in pixels of the input, and labels are those of torchvision.
+    Boxes are in pixels of the input, and labels are torchvision's.
     """
 
     task = 'detection'

@@ -22,8 +22,8 @@ LINE, CHARACTER = 0.19, 0.065  # inches of a text of `SMALL` points
 def draw_confusion(counts: np.ndarray, names: Sequence[str], out_file: Path):
     """Draw a confusion, in percent of each row.
 
-    Names have the number of labels behind them. Of many classes, numbers stand for the
-    names.
+    Names have the number of labels behind them. With many classes, numbers stand for
+    the names.
 
     Args:
         counts: label by prediction, shape (C, C), or one more of each for the

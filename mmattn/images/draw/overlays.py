@@ -14,7 +14,7 @@ from ..resize import shown
 from .style import line_width, text_color, text_height
 
 MAX_TEXTS = 30  # objects that are named by default
-MAX_COVER = 0.5  # area of their names and scores, as a share of that of their boxes
+MAX_COVER = 0.5  # area of their names and scores, as a share of their boxes' area
 MASK_OPACITY = 0.4
 TEXT_PADDING = 6  # pixels of a text of scale 1
 MIN_SCALE = 0.35  # of a text that can be read

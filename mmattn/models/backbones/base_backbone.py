@@ -202,7 +202,7 @@ class BaseBackbone(Initializable):
 
 @load_hook
 def convert_loaded(backbone: BaseBackbone, weights: dict) -> dict:
-    """Convert published weights, and those of RGB images to other channels."""
+    """Convert published weights, also from RGB images to other channels."""
     weights = dict(backbone.convert_weights(weights))
     if STEM in weights:
         weights[STEM] = fit_image_channels(weights[STEM], backbone.in_channels)

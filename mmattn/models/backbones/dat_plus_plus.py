@@ -105,7 +105,7 @@ class DATPlusPlus(BaseBackbone):
         arch: 'tiny', 'small', 'base', 'nano' (ours, for demos and tests), or a dict
             with `embed_dims`, `depths`, `num_heads` and `num_groups` of each stage.
             Neighborhood and deformable attention alternate; the last stage has
-            deformable attention alone. The groups are those of its offsets.
+            deformable attention alone. Heads of a group share offsets.
         img_size: image side, or (height, width), that the tables of the deformable
             attention are made for. Other sizes read the same tables, at normalized
             displacements. Loaded tables of another size are resized (bicubic).
@@ -261,7 +261,7 @@ def layout_of(state_dict: Mapping[str, Tensor]) -> str:
 def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert weights of the official repositories to the names of `DATPlusPlus`.
 
-    They may be those of a classifier, whose only norm is the last stage's, or of the
+    They may belong to a classifier, whose only norm is the last stage's, or to the
     backbone of a detector or segmentor. Names of `DATPlusPlus` and of other parts, such
     as `cls_head`, stay; the latter are reported when the weights are loaded.
     """

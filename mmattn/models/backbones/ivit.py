@@ -2,7 +2,7 @@
 
 Kang, Yang and Ryu, "Interactive Multi-Head Self-Attention with Linear Complexity",
 https://arxiv.org/abs/2402.17507, section 3.3 and Table 1. No official code is known.
-The frame is that of CAFormer (Yu et al., "MetaFormer Baselines for Vision",
+It follows the frame of CAFormer (Yu et al., "MetaFormer Baselines for Vision",
 https://arxiv.org/abs/2210.13452), although the text says PoolFormer; see
 `docs/readings/index.md`.
 

@@ -2,9 +2,9 @@
 
 Kwon, Castro, Marin-Jimenez, Guil and Alahari, "Lightweight Structure-Aware Attention
 for Visual Understanding", https://arxiv.org/abs/2211.16289, section 4 and Tables 2 and
-11. No official code is known. The pyramid's patch embeddings and MLPs are those of
-PVTv2 (Wang et al., https://arxiv.org/abs/2106.13797), its conv position embeddings
-those of CPVT (Chu et al., https://arxiv.org/abs/2102.10882), the paper's reference 56.
+11. No official code is known. The pyramid has the patch embeddings and MLPs of
+PVTv2 (Wang et al., https://arxiv.org/abs/2106.13797), and the conv position
+embeddings of CPVT (Chu et al., https://arxiv.org/abs/2102.10882), its reference 56.
 
 The paper gives depths, channels, heads of 16 channels, patterns, MLP ratios and the
 types of the stages. The inside of the convolution blocks, the places of biases and the

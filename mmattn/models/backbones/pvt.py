@@ -4,9 +4,9 @@ Wang et al., "Pyramid Vision Transformer: A Versatile Backbone for Dense Predict
 without Convolutions", https://arxiv.org/abs/2102.12122. Official code:
 https://github.com/whai362/PVT, Apache-2.0.
 
-Depths are those of the official code, which give the paper's parameters; its Table 1
+Depths follow the official code, which give the paper's parameters; its Table 1
 prints other ones for stage 2 of Small and Medium. As there, the norms of the blocks
-have an epsilon of 1e-6, and those of patches and of reduced maps one of 1e-5. Tables
+have an epsilon of 1e-6, and the norms of patches and reduced maps 1e-5. Tables
 of positions are resized for every other grid, also one with as many pixels.
 
 Channels come last inside the network.
@@ -229,7 +229,7 @@ class PVT(BaseBackbone):
         self.freeze(frozen_stages)
 
     def to_output(self, x: Tensor, level: int) -> Tensor:
-        if x.dim() == 3:  # the class token and those of the map
+        if x.dim() == 3:  # the class token and the map's tokens
             return super().to_output(x[:, :1], level).squeeze(-1)
         return super().to_output(x, level)
 

@@ -4,14 +4,14 @@ Wang et al., "PVT v2: Improved Baselines with Pyramid Vision Transformer",
 https://arxiv.org/abs/2106.13797. Official code: https://github.com/whai362/PVT,
 Apache-2.0. Parameters have the names of timm's `pvt_v2`, except for the `stem`.
 
-Depths are those of the official code, which give its parameters; the paper's Table 1
+Depths follow the official code, which give its parameters; the paper's Table 1
 prints another one for stage 2 of b2 and b3. As there, the norms of blocks and stages
-have an epsilon of 1e-6, and those of patches and of reduced maps one of 1e-5.
+have an epsilon of 1e-6, and the norms of patches and reduced maps 1e-5.
 
 The encoders of SegFormer, Mix Transformers, are PVT v2 with an MLP ratio of 4: Xie et
 al., "SegFormer: Simple and Efficient Design for Semantic Segmentation with
-Transformers", https://arxiv.org/abs/2105.15203. Widths and heads are those of its
-Table 6, depths and MLP ratios those of its code, https://github.com/NVlabs/SegFormer,
+Transformers", https://arxiv.org/abs/2105.15203. Widths and heads follow its
+Table 6, depths and MLP ratios its code, https://github.com/NVlabs/SegFormer,
 and of transformers. The table prints 3 blocks in stage 2 of b2 and b3, and ratios of 8
 in stages 1 and 2 of b0 to b4. The license of the published weights, NVIDIA's, allows
 non-commercial use alone.

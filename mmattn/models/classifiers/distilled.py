@@ -44,7 +44,7 @@ class DistilledClassifier(ImageClassifier):
         head: config of a `DeiTClsHead`.
         teacher: config of any classifier of mmpretrain, `TimmClassifier` for timm's.
             `pretrained=True` or `init_cfg` give its weights. Its `data_preprocessor`
-            gives its normalization, which defaults to that of timm's model.
+            gives its normalization, which defaults to the one of timm's model.
         teacher_weight: w above, in [0, 1].
         temperature: tau above; None for the hard part, DeiT's own choice.
         neck, train_cfg, data_preprocessor, init_cfg: see `ImageClassifier`.

@@ -4,7 +4,7 @@ Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Dete
 https://arxiv.org/abs/2010.04159. mmdet's detector of that name builds encoder and
 decoder from fixed classes, and itself owns level embeddings, positions, masks and
 queries. Here encoder and decoder are registered modules that own them, so that a config
-can replace either. Branches, matching, losses and predictions are those of mmdet's
+can replace either. Branches, matching, losses and predictions come from mmdet's
 `DeformableDETRHead`.
 """
 

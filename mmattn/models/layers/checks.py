@@ -59,7 +59,7 @@ def check_images(backbone: nn.Module, x: Tensor):
 
     Raises:
         ValueError: the backbone does not accept their shape or dtype. Under autocast it
-            accepts every floating-point dtype, otherwise that of its weights.
+            accepts every floating-point dtype, otherwise only its weights' dtype.
     """
     dtype = next(backbone.stem.parameters()).dtype
     fits = x.dim() == 2 + len(backbone.image_sides)

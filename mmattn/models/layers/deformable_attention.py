@@ -31,9 +31,9 @@ class DeformableAttention(nn.Module):
     """Offsets, samples and projections around `ops.deformable_attention`.
 
     A small network predicts offsets from a uniform grid of reference points for each
-    group of heads. Keys and values are projections of the map there. Parameters are
-    those of the official code (https://github.com/LeapLabTHU/DAT, Apache-2.0), whose
-    1x1 convolutions are linear layers here.
+    group of heads. Keys and values are projections of the map there. It has the
+    parameters of the official code (https://github.com/LeapLabTHU/DAT, Apache-2.0),
+    whose 1x1 convolutions are linear layers here.
 
     Version 1 is "Vision Transformer with Deformable Attention",
     https://arxiv.org/abs/2201.00520. Its points are the centers of the cells of the
@@ -298,7 +298,7 @@ def sample_map(x: Tensor, positions: Tensor) -> Tensor:
             outer pixels. Group g has the channels [g * C / G, (g + 1) * C / G).
 
     Returns:
-        Shape (B, K, C), of the dtype of x. It is interpolated in that of `positions`.
+        Shape (B, K, C), in the dtype of x, interpolated in the dtype of `positions`.
     """
     B, H, W, C = x.shape
     G, K = positions.shape[1:3]

@@ -25,7 +25,7 @@ def fixed_bias(
     Args:
         table: shape (M, N, K), for each head, query and key.
         old_grids: (H, W) of the queries and of the keys that the table is made for.
-        grids: those of the result, to which the table is resized (bicubic).
+        grids: grids of the result, to which the table is resized (bicubic).
 
     Returns:
         Shape (M, N', K').

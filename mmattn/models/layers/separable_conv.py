@@ -12,8 +12,8 @@ class SeparableConv(nn.Module):
     """Inverted separable convolution C -> 2C -> C; shape (B, H, W, C) in and out.
 
     It is CAFormer's (Yu et al., "MetaFormer Baselines for Vision",
-    https://arxiv.org/abs/2210.13452), without biases. Of a larger kernel that is
-    loaded, it takes the middle.
+    https://arxiv.org/abs/2210.13452), without biases. A larger kernel that is
+    loaded is cut to its middle.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class PooledMLP(nn.Module):
         head_dropout: probability with which training sets each output to zero.
 
     Forward:
-        Takes maps (B, C, H, W), or those of clips (B, C, T, H, W), as a backbone
+        Takes maps (B, C, H, W) of images or (B, C, T, H, W) of clips, as a backbone
         returns them. Returns the features (B, mlp_ratio * C) of the last one, in a
         tuple.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmattn.errors import UserError
 
-# Of GPUs, the oldest that multiplies TF32 and bfloat16 by tensor cores, and that has
+# The oldest GPU that multiplies TF32 and bfloat16 by tensor cores, and that has
 # the shared memory of our tiles. The CUDA kernels are compiled for it and newer ones.
 MIN_CAPABILITY = 8, 0
 

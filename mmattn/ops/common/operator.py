@@ -178,7 +178,7 @@ class Operator:
         if get_proxy_mode() is None:
             # With symbolic sizes PyTorch asks this table for shapes and strides.
             return self.outputs(*inputs, backend=backend, **settings)
-        # Exported graphs view outputs, whose strides are those of the operator.
+        # Exported graphs view outputs, which have the operator's strides.
         out = self.decomposition(*inputs, **settings).contiguous()
         # What only a backward pass reads is dead code here.
         unread = [out.new_empty(0) for _ in range(self.num_outputs - 1)]
@@ -188,7 +188,7 @@ class Operator:
         """Return whether the reference is faster than a backend.
 
         Exported graphs, which run at all sizes, keep the operator. Compiled graphs keep
-        that of 'torch'.
+        the backend 'torch'.
         """
         prefers_reference = getattr(self.backends[name], 'prefers_reference', None)
         is_fixed = is_exporting() or (name == 'torch' and torch.compiler.is_compiling())

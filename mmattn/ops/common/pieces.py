@@ -68,8 +68,8 @@ def backward(
     """Return the gradient of each tensor, None where it is None.
 
     Args:
-        pieces: those of the forward.
-        tensors: those of the forward.
+        pieces: pieces of the forward.
+        tensors: tensors of the forward.
         grad: gradient of the output.
     """
     dtype = compute_dtype(grad.dtype)

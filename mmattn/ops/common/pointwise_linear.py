@@ -92,6 +92,6 @@ def _cpu() -> str:
     """Return a description of the CPU that contains its vendor."""
     try:
         with Path('/proc/cpuinfo').open() as file:
-            return file.read(2048)  # that of the first core
+            return file.read(2048)  # the first core's entry
     except OSError:
         return platform.processor()

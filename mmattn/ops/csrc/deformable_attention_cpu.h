@@ -14,7 +14,7 @@ struct DeformableCall {
   Tokens q, k, v, out, grad, grad_q;  // with channels side by side
   const float *positions, *table;  // (B, G, K, 2), (M, Th, Tw)
   float* lse;  // (B, M, N)
-  // Of the backward, one for each task: (splits, B, M, ...).
+  // For the backward, one for each task: (splits, B, M, ...).
   float *grad_k, *grad_v;  // (K, D)
   float *grad_positions, *grad_table;  // (K, 2), (Th, Tw)
   int64_t splits;

@@ -231,7 +231,7 @@ class Gradients {
     return place_of(head_.y.point(row, head_.ys[key]), -2, call_.Th);
   }
 
-  // Multiplies the gradients by the shares, and adds them to those of the row of the
+  // Multiplies the gradients by the shares, and adds them to the gradients of the row of the
   // table that a row of queries lies in.
   MMATTN_INLINE void add_to_row_of_table(
       int64_t key, int64_t i, int64_t first, int64_t row, int64_t vectors) {

@@ -1,7 +1,7 @@
 // The backward of attention to neighbors.
 namespace {
 
-// Computes the gradients of the rows [first, last) of a head's map: those of its
+// Computes the gradients of the rows [first, last) of a head's map: of its
 // queries, and of its keys from all queries that see them.
 template <int kVectors>
 void backward_rows(const Head& head, int64_t band, int64_t first, int64_t last) {
@@ -12,7 +12,7 @@ void backward_rows(const Head& head, int64_t band, int64_t first, int64_t last) 
   Ring queries(head, call.q, head.scale, call.grad, call.max_queries);
   Window window(head, ring);
   const int64_t size = window.size();
-  // Of each query of the ring the gradients of scores, then weights less low.
+  // For each query of the ring: gradients of scores, then weights less low.
   Buffer<float> grads(call.max_queries * W * 2 * size);
   Buffer<float> sums(width), dvalue(width);
   Buffer<float> total(width), dtotal(width), special(call.special * step);

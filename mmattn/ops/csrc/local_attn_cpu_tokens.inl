@@ -140,7 +140,7 @@ class Window {
     offset_ = num_x_ = -1;
   }
 
-  // Finds the keys: those of the map by rows, then the special ones.
+  // Finds the keys of the map by rows, then the special ones.
   MMATTN_INLINE void move(int64_t x) {
     const int64_t first = head_.call.columns.first_key[x];
     const int64_t num = head_.call.columns.num_keys[x];

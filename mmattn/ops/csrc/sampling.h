@@ -110,7 +110,7 @@ MMATTN_INLINE SampleGradient<A> sample_gradient(
   return {top + fy * (bottom - top), upper + fy * (lower - upper), bottom - top};
 }
 
-// Gradients of a point and its reference, from that of its place in pixels.
+// Gradients of a point and its reference, from the gradient of its place in pixels.
 template <class A>
 struct PointGradient {
   A x, y;

@@ -16,7 +16,7 @@ struct StructureAwareCall {
   // padded with zeros.
   const float *w_a, *w_b, *bias;
   float* patterns;  // (B, M, K, N), zeros before the forward
-  // Of the backward. Each part of the pairs of heads has its sums, zeros before.
+  // For the backward. Each part of the pairs of heads has its sums, zeros before.
   int64_t parts;
   Tokens grad, grad_q, grad_k, grad_v;
   float *grad_w_a, *grad_w_b, *grad_bias;  // (parts, ...), as w_a, w_b and bias

@@ -47,7 +47,7 @@ class Backward : Maps<T> {
     return grad_patterns_ + (h * call.K + s) * N;
   }
 
-  // Makes gradients of a block of the values, and adds to those of the patterns, of the
+  // Makes gradients of a block of the values, and adds to the gradients of the patterns, of the
   // bias and of the values' kernels.
   void differentiate_values(int64_t block) {
     this->transform(x_ + block * N);
@@ -88,7 +88,7 @@ class Backward : Maps<T> {
     invert([&](int64_t n, const Complex& x) { this->write(x, call.grad_v, n, block); });
   }
 
-  // Makes gradients of a block of unit queries and keys, and adds to that of the keys'
+  // Makes gradients of a block of unit queries and keys, and adds to the gradient of the keys'
   // kernels. The gradient of the patterns must be complete.
   void differentiate_patterns(int64_t block) {
     this->transform(x_ + block * N);
@@ -162,7 +162,7 @@ class Backward : Maps<T> {
     }
   }
 
-  // Writes the gradient of vectors, given that of the unit vectors `x`.
+  // Writes the gradient of vectors, given the gradient of the unit vectors `x`.
   void write_unnormalized(
       const Complex* x, const float* scales, const Complex* grad,
       const Tokens& to) const {

@@ -116,7 +116,7 @@ class Maps {
   }
 
   // Calls a function for each row of a column, with a kernel's spectrum there. `kernel`
-  // returns that of its half at a frequency f.
+  // returns the spectrum of its half at a frequency f.
   template <class Kernel, class Use>
   MMATTN_INLINE void for_column(int64_t i, const Kernel& kernel, const Use& use) const {
     if (i >= half) {

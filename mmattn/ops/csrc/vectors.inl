@@ -35,8 +35,8 @@ MMATTN_INLINE Floats broadcast(float x) {
   return x - Floats{};  // -0 stays
 }
 
-// Return the larger or the smaller number, and b where one is NaN. Of the formula GCC
-// makes a comparison and a choice.
+// Return the larger or the smaller number, and b where one is NaN. GCC compiles the
+// formula to a comparison and a choice.
 MMATTN_INLINE Floats maximum(Floats a, Floats b) {
 #if VECTOR_BYTES == 64
   return _mm512_max_ps(a, b);
@@ -155,7 +155,7 @@ MMATTN_INLINE Four fold(Floats x) {
 #endif
 }
 
-// Takes two lanes of each quarter of a, then those of b.
+// Takes two lanes of each quarter of a, then of b.
 template <int kI, int kJ>
 MMATTN_INLINE Floats pairs(Floats a, Floats b) {
 #if VECTOR_BYTES == 64

@@ -47,7 +47,7 @@ def deformable_attention(
         k, v: shape (B, K, M, D), dtype as q.
         grid: H and W of the queries.
         positions: normalized (x, y) of the keys, shape (B, G, K, 2). G divides M, and
-            group g is that of the heads [g * M / G, (g + 1) * M / G).
+            group g has the heads [g * M / G, (g + 1) * M / G).
         table: shape (M, Th, Tw), of any size. With the size (2 H - 1, 2 W - 1) and
             `align_corners` a step from query to query is a step in the table.
         align_corners: places the queries as `grid_sample` does. True puts the centers

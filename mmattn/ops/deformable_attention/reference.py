@@ -49,7 +49,7 @@ def side_positions(
 def sampled_bias(table: Tensor, positions: Tensor, queries: Tensor) -> Tensor:
     """Return the bias of each query and each key, shape (B, M, N, K).
 
-    `table` and `positions` are those of `mmattn.ops.deformable_attention`, and
+    `table` and `positions` are as in `mmattn.ops.deformable_attention`, and
     `queries` the positions of the queries, shape (N, 2).
     """
     B, G, K, _ = positions.shape

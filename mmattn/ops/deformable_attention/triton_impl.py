@@ -1,6 +1,6 @@
 """Launchers of the kernels of deformable attention with shared keys, in triton_*.py.
 
-Of the maps of queries and keys only the gradient of scores is stored, for the gradient
+Only one map of queries and keys is stored, the gradient of scores, for the gradient
 of the table. It is made for as many queries at a time as fit in a workspace of fixed
 size. Programs write shares of a sum, which are added in a fixed order. The first call
 that needs Triton imports it.

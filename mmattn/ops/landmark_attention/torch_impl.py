@@ -126,7 +126,7 @@ def _mixed_forward(q, k, v, w1, w2, *, out):
 
 
 def _mixed_backward(grad, q, k, v, w1, w2):
-    """Return the gradients of q, k, v, w1 and w2, given that of the output."""
+    """Return the gradients of q, k, v, w1 and w2, given the output's."""
     B, R, M, D = q.shape
     dtype, scale = compute_dtype(q.dtype), D**-0.5
     row_elements = k.shape[1] * (M if w1 is None else len(w1))

@@ -66,7 +66,7 @@ def scores(
     KEEP: tl.constexpr, X_PARTS: tl.constexpr, Y_PARTS: tl.constexpr,
     NATIVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return X Y^T over all channels. KEEP: `chunks` are those of X."""
+    """Return X Y^T over all channels. KEEP: `chunks` are X's."""
     total = tl.zeros([x_rows.shape[0], y_rows.shape[0]], tl.float32)
     if KEEP:
         for i in tl.static_range(0, (C + BD - 1) // BD):
@@ -303,7 +303,7 @@ def _attend_kernel(
     STATS: where log-sum-exp and delta are from. 'own': rows of a segment are normalized
     here, and their log-sum-exp is written. 'own delta': delta is. 'row', 'col': they
     are read. 'online': as 'own' over the columns of the split.
-    FOLDED: whether rows are those of landmarks, whose columns programs may split.
+    FOLDED: whether rows are landmarks, whose columns programs may split.
     """
     pid = tl.program_id(0)
     if values_ptr is None:

@@ -38,7 +38,7 @@ def places(b, mark, e, c, L, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr):
 
 @triton.jit
 def row_of(b, mark, e, head, L, M: tl.constexpr, E: tl.constexpr):
-    """Return the rows of mixed heads e, or without mixing that of a head."""
+    """Return the rows of mixed heads e, or the row of a head without mixing."""
     return (b * E + e) * L + mark if E else (b * M + head + e) * L + mark
 
 
@@ -197,7 +197,7 @@ def _bwd_context_kernel(
     M: tl.constexpr, D: tl.constexpr, E_K: tl.constexpr, EP_K: tl.constexpr,
     E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Unfold the gradients of the query side, and fold those of the context.
+    """Unfold the gradients of the query side, and fold the gradients of the context.
 
     Writes the gradients of k_landmarks and of the context (B, L, M, D), w2_k folded
     into the latter, the means of values and log-sum-exps of all splits of the key side,
@@ -321,10 +321,10 @@ def _unfold_kernel(
     E_Q: tl.constexpr, EP_Q: tl.constexpr, CB: tl.constexpr, BLOCKS: tl.constexpr,
     DP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of q_landmarks, and those of the weights of both sides.
+    """Write the gradients of q_landmarks and of the weights of both sides.
 
-    The first programs write that of q_landmarks (B, L, M, D), from the shares of the
-    folded one, and the next ones those of the weights of the key side.
+    The first programs write the gradient of q_landmarks (B, L, M, D), from the shares
+    of the folded one, and the next programs the gradients of the key side's weights.
     """
     pid = tl.program_id(0)
     if pid < first_programs:

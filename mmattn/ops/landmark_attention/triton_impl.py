@@ -1,6 +1,6 @@
 """Launchers of the kernels of landmark attention, in triton_attend.py and triton_fold.py.
 
-Mixing weights are folded into the landmarks, so that products are those of tensor cores.
+Mixing weights are folded into the landmarks, so that products suit tensor cores.
 README.md in this folder has the equations. The first call that needs Triton imports it.
 """
 
@@ -325,7 +325,7 @@ def _attend(
     Args:
         side: of the operator.
         stats: where log-sum-exps are from, see `_attend_kernel`.
-        rows: X, and for gradients that of the output.
+        rows: X, and for gradients the output's gradient.
         columns: Y and V.
         lse, delta: statistics, which are read or written.
 

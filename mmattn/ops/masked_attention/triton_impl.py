@@ -163,7 +163,7 @@ def _special_forward(q, k, v, out, lse, stencil) -> Tensor | None:
 
 
 def _hard_backward(grad, out, lse, q, k, v, bias, grads, stencil) -> Tensor | None:
-    """Write the gradients of q, k and v; return that of bias."""
+    """Write the gradients of q, k and v; return the gradient of bias."""
     from .triton_special import _bwd_special_kernel
     from .triton_stencil_bwd import _bwd_keys_kernel, _bwd_queries_kernel
 
@@ -243,7 +243,7 @@ def _soft_forward(q, k, v, alpha, out, lse, mask):
 
 
 def _soft_backward(grad, out, lse, q, k, v, alpha, grads, mask) -> Tensor:
-    """Write the gradients of q, k and v; return that of alpha."""
+    """Write the gradients of q, k and v; return the gradient of alpha."""
     from .triton_soft import _soft_bwd_keys_kernel, _soft_bwd_queries_kernel
 
     B, N, M, D = q.shape

@@ -27,7 +27,7 @@ def _special_split_kernel(
 ):  # fmt: skip
     """Write a split's share of one row of attention to all tokens. stats (B, M, rows,
     splits, 2) holds the largest score and the sum of exponentials, acc (B, M, rows,
-    splits, D) the weighted values. Row S is that of a query of zeros."""
+    splits, D) the weighted values. Row S belongs to a query of zeros."""
     pid = tl.program_id(0)
     m, split = (pid % M).to(tl.int64), pid // M % splits
     row = pid // (M * splits) % rows

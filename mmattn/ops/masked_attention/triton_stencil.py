@@ -20,7 +20,7 @@ LOWEST = tl.constexpr(-1e30)  # of scores: unlike -inf, it may be subtracted fro
 def program_tile(M, H, W, TH: tl.constexpr, TW: tl.constexpr):
     """Return batch element, head, number of the tile, and y, x and mask of its patches.
 
-    Heads vary fastest, because those of a patch are adjacent in memory.
+    Heads vary fastest, because the heads of a patch are adjacent in memory.
     """
     pid = tl.program_id(0)
     tiles_x = tl.cdiv(W, TW)

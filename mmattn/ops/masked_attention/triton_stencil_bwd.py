@@ -1,7 +1,7 @@
 """Hard masks in Triton: backward of the patches.
 
 The stencil is symmetric, so the gradients of keys and values are gathered from queries,
-just as those of queries are gathered from keys.
+just as the gradients of queries are gathered from keys.
 """
 
 import triton

@@ -66,7 +66,7 @@ def _attend(value, points, weights, reference, *, shapes):
 class _Bags(torch.autograd.Function):
     """Sum rows of a table, times their shares, by bags.
 
-    The gradient of the table is a sum of bags, too: those of each row's places. That is
+    The gradient of the table is a sum of bags, too: one for each row's places. That is
     faster than PyTorch's gradient, which adds a row at a time.
     """
 
@@ -98,7 +98,7 @@ def _four_pixels(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield index and share of each of the pixels around the samples, (Q, M * L * P).
 
-    The index is that of a pixel and head. Pixels outside the maps have no share, and
+    The index stands for a pixel and head. Pixels outside the maps have no share, and
     the index of the nearest one inside.
     """
     _, M, L, P, _ = points.shape

@@ -71,7 +71,7 @@ def _bwd_kernel(
     ATOMICS: tl.constexpr,
 ):  # fmt: skip
     """Write gradients of points and weights, and shares (B, Q, M, LR, COORDS) of heads
-    in that of reference. With ATOMICS add to the gradient (B, S, M, D) of value.
+    in the gradient of reference. With ATOMICS add to the value gradient (B, S, M, D).
     Otherwise write the cells and the (weight, x, y) of points of some images and heads.
     """
     sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)

@@ -14,7 +14,7 @@ from ..triton.rows import load_rows, store_rows
 
 @triton.jit
 def program_block(Q, first_image, first_head, num_heads, BQ: tl.constexpr):
-    """Return image, head and first query. Heads vary fastest, because those of a query
+    """Return image, head and first query. Heads vary fastest: the heads of a query
     and of a pixel are adjacent in memory."""
     pid, blocks = tl.program_id(0), tl.cdiv(Q, BQ)
     m, block = first_head + pid % num_heads, pid // num_heads % blocks

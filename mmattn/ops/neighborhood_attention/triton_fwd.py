@@ -19,7 +19,7 @@ LOWEST = tl.constexpr(-1e30)  # of scores: unlike -inf, it may be subtracted fro
 def program_tile(M, H, W, TH: tl.constexpr, TW: tl.constexpr):
     """Return batch element, head, number of the tile, and its first row and column.
 
-    Heads vary fastest, because those of a pixel are adjacent in memory.
+    Heads vary fastest, because the heads of a pixel are adjacent in memory.
     """
     pid = tl.program_id(0)
     tiles_x = tl.cdiv(W, TW)
@@ -53,7 +53,7 @@ def keys_of(first, side, K: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def table_place(y, x, K: tl.constexpr):
-    """Return a pixel's number; those of key and query differ by their place."""
+    """Return a pixel's number; a key's minus a query's is their place in the table."""
     return y * (2 * K - 1) + x
 
 

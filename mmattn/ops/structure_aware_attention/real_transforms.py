@@ -3,7 +3,7 @@
 Many runtimes support neither complex numbers nor transforms. In ONNX Runtime these
 products are faster than `DFT`, see the README.
 
-Spectra have real and imaginary parts as an axis of 2 before those of the grid: (..., 2,
+Spectra have real and imaginary parts as an axis of 2 before the grid's axes: (..., 2,
 *grid[:-1], grid[-1] // 2 + 1). Sides may be symbolic.
 """
 

@@ -81,7 +81,7 @@ def circular_kernel_spectrum(
 
     Args:
         w: kernels, shape (..., *old_grid), real.
-        grid: sides of the new grid, as many as those of the old grid.
+        grid: sides of the new grid, as many as of the old grid.
         resize: how to resize the kernel if the grids differ.
             'zero_embed': taps keep their offsets in pixels, and those that the smaller
             grid lacks are dropped. Growing samples the kernel's spectrum more finely,
@@ -129,7 +129,7 @@ def resize_circular_kernel(w: Tensor, grid: Sequence[int], *, resize: str) -> Te
 
 
 def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
-    """Resize a half-spectrum to that of another grid, as the code of GFNet does.
+    """Resize a half-spectrum to another grid, as the code of GFNet does.
 
     It interpolates real and imaginary parts (bicubic, `align_corners=True`), although
     the rows are periodic. The first and the last frequency stay in place. See
@@ -138,7 +138,7 @@ def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
 
     Args:
         half: complex, shape (..., *old_grid[:-1], old_grid[-1] // 2 + 1).
-        grid: sides of the new grid, as many as those of the old grid.
+        grid: sides of the new grid, as many as of the old grid.
 
     Returns:
         Complex, shape (..., *grid[:-1], grid[-1] // 2 + 1). See `hermitian_part`.
@@ -245,7 +245,7 @@ def _cubic_matrix(
     """Return the matrix (len(places), old) that samples `old` values at places.
 
     Places are integers, in units of 1 / `steps`, so that float32 loses no digit of
-    large ones. `entry` maps places beyond the ends to values. The weights are those of
+    large ones. `entry` maps places beyond the ends to values. The weights equal
     `F.interpolate(mode='bicubic')`.
     """
     # A tensor, since the ONNX exporter supports no symbolic divisor.

@@ -112,7 +112,7 @@ def _normalizer(x: Tensor, dim: int) -> Tensor:
 
 
 def _unnormalized(dy: Tensor, y: Tensor, scale: Tensor, dim: int) -> Tensor:
-    """Return the gradient of x, given that of its normalized `y = x * scale`."""
+    """Return the gradient of x, given dy of its normalized `y = x * scale`."""
     return (dy - y * (y * dy).sum(dim, keepdim=True)).mul_(scale)
 
 

@@ -1,6 +1,6 @@
 """Backward kernels of structure-aware attention in Triton.
 
-Layouts are those of triton_fwd.py.
+Layouts are the same as in triton_fwd.py.
 """
 
 import triton
@@ -136,7 +136,7 @@ def _bwd_bias_kernel(
 
 @triton.jit
 def unnormalize(dy, y, scale):
-    """Return the gradient of x [BN, DP], given that of `y = x * scale`."""
+    """Return the gradient of x [BN, DP], given dy of `y = x * scale`."""
     return scale[:, None] * (dy - y * tl.sum(y * dy, axis=1)[:, None])
 
 

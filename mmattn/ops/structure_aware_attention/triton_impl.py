@@ -116,7 +116,7 @@ def _planes(q, k, v) -> tuple[Tensor, Tensor]:
 
 
 def _token_gradients(grads, planes, scale, q) -> list[Tensor]:
-    """Return the gradients of q, k and v, given those of their planes."""
+    """Return the gradients of q, k and v, given their planes' gradients."""
     from .triton_bwd import _bwd_tokens_kernel
 
     B, N, M, _ = q.shape
@@ -266,7 +266,7 @@ def _forward(planes, w_a, w_b, bias, patterns, g: _Grid) -> Tensor:
 
 
 def _backward(planes, dy, w_a, w_b, bias, patterns, g: _Grid):
-    """Return gradients (3, B, M, D, N) of planes, and spectra of those of kernels."""
+    """Return gradients (3, B, M, D, N) of planes, and spectra of kernels' gradients."""
     K = bias.shape[1]
     k_hat, v_hat = _spectra(planes[1:], g)
     dpatterns, grads = torch.empty_like(patterns), torch.empty_like(planes)

@@ -30,7 +30,7 @@ def _product_kernel(
     x_ptr, w_a_ptr, w_b_ptr, out_ptr, pattern, D, K, heads, size, blocks,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Multiply spectra (2, heads, D) of k and v by those of one pattern's kernels."""
+    """Multiply spectra (2, heads, D) of k and v by one pattern's kernels."""
     pid = tl.program_id(0)
     first = pid % blocks * BLOCK
     plane = (pid // blocks).to(tl.int64)

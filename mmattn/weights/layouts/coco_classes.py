@@ -29,7 +29,7 @@ def with_coco_classes(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     With two stages the last branch is the first stage's. It is trained with label 0 for
     every object, and its output 0 decides which pixels become queries. So output 0 is
-    kept in place of that of id 1. Outputs 1 to 79 are those of the other category ids,
+    kept in place of id 1's. Outputs 1 to 79 belong to the other category ids,
     as elsewhere; they were trained only as background, and no prediction reads them.
 
     Args:

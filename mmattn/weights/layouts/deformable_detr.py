@@ -2,10 +2,10 @@
 
 The layouts are 'official' (https://github.com/fundamentalvision/Deformable-DETR),
 'mmdet', 'huggingface' (https://github.com/huggingface/transformers, the names of
-versions 4 and 5) and 'mmattn', those of our detector. The detector's neck is mmdet's
+versions 4 and 5) and 'mmattn', our detector's. The detector's neck is mmdet's
 `ChannelMapper`; the official code has biases in its convolutions, `bias=True`.
 
-Backbones keep their own names; those of ResNets are the same in all layouts. Classes
+Backbones keep their own names; a ResNet's are the same in all layouts. Classes
 stay, too: the authors published weights for COCO's 91 category ids, which
 `coco_classes` converts to its 80 classes.
 """
@@ -150,8 +150,8 @@ def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     """Convert weights of any layout to the official code's names.
 
     With refinement, the official code has a second name for the branches of boxes, and
-    with two stages also for those of classes. Convolutions of a neck without biases get
-    zeros. Counters of batch norms are dropped.
+    with two stages also for the branches of classes. Convolutions of a neck without
+    biases get zeros. Counters of batch norms are dropped.
 
     Raises:
         ValueError: see `convert_state_dict`; or the neck is no `ChannelMapper`.
@@ -179,8 +179,8 @@ def to_official_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 def refines_boxes(weights: Mapping[str, Tensor]) -> bool:
     """Return whether a detector with refinement, or of two stages, has these weights.
 
-    The branches of its layers differ. Even those of a new detector with refinement and
-    one stage differ in biases.
+    The branches of its layers differ. Even a new detector's with refinement and one
+    stage differ in their biases.
     """
     return TWO_STAGE in weights or any(
         not torch.equal(value, weights[re.sub(r'branches\.\d+', 'branches.0', name)])

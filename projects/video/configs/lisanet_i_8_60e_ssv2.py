@@ -11,7 +11,7 @@ model = dict(
     cutmix=1.0,
 )
 # Classes tell left from right, so clips are not flipped. The paper does not state the
-# augmentation; the rest is that of K400.
+# augmentation; the rest is the same as for K400.
 train_pipeline = _base_.train_pipeline
 train_pipeline[1] = dict(type='SampleUniform', clip_len=8, num_clips=2, training=True)
 train_pipeline[3] = dict(

@@ -201,8 +201,8 @@ def output_size(sides, kernel, stride, padding, dilation):
 def bilinear(image, y, x):
     """Value of `image` (C, H, W) at a point, zero outside, with gradients for y, x.
 
-    As in mmcv, a point inside is strictly between -1 and H or W. The gradients are
-    those of the square right below, also on its upper and left side.
+    As in mmcv, a point inside is strictly between -1 and H or W. The gradients
+    belong to the square right below, also on its upper and left side.
     """
     H, W = image.shape[1:]
     value = image.new_zeros(image.size(0))

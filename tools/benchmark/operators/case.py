@@ -38,7 +38,7 @@ class Case:
         exponentials: least number of exponentials, by pass, where they may bound it.
         columns: further columns of its rows.
         passes: the passes that it supports.
-        compiled: whether it needs a compiler, on the CPU that of C++.
+        compiled: whether it needs a compiler, on the CPU a C++ compiler.
     """
 
     method: str
@@ -102,7 +102,7 @@ def ours(
     grad: Tensor,
     missing: int = 0,
 ) -> list[Case]:
-    """Return a case of each backend of an operator, then that of its definition.
+    """Return a case of each backend of an operator, then one of its definition.
 
     Args:
         name: the operator's name.

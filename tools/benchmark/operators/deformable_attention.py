@@ -1,12 +1,12 @@
 """Deformable attention beside its eager definition and attention without a bias.
 
 The cases are the stages of DAT++-T, with the table made for the grid ("own table") and
-with that of an image of 224 ("design table"), which a detector has. A side is the
-height and width of a stage's map; `HEIGHTS` lists those of images of 224 and 800. The
+for the grid of an image of 224 ("design table"), which a detector has. A side is the
+height and width of a stage's map; `HEIGHTS` lists them for images of 224 and 800. The
 definition samples the table with `grid_sample`, which needs two numbers for each pair
 of a query and a key, and autograd keeps them.
 
-The networks are those of "DAT++: Spatially Dynamic Vision Transformer with Deformable
+The networks come from "DAT++: Spatially Dynamic Vision Transformer with Deformable
 Attention", https://arxiv.org/abs/2309.01430, table 2.
 """
 
@@ -35,7 +35,7 @@ MAPS = (3, 2), (4, 3)
 
 
 def stage_of(grid: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Return the entry of `STAGES`, or for other maps that of the next larger."""
+    """Return the entry of `STAGES`, or for other maps the entry of the next larger."""
     heights = HEIGHTS[224] if grid[0] in HEIGHTS[224] else HEIGHTS[800]
     return STAGES[sum(grid[0] > height for height in heights[:-1])]
 

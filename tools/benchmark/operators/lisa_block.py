@@ -41,7 +41,7 @@ class PooledAttention(MultiScaleAttention):
     """Attend as MViTv2, https://arxiv.org/abs/2112.01526, does to pooled keys.
 
     Without a pooling of q, which with a stride of 1 would be one more convolution: so
-    its FLOPs are those of the LiSA paper's tables at all five sizes.
+    its FLOPs equal the LiSA paper's tables at all five sizes.
     """
 
     def __init__(self, side: int):

@@ -7,7 +7,7 @@ are the definition and the peers without a mask. On a CPU those run up to `CPU_T
 only, since one call on larger maps takes minutes. FlexAttention has no backward there.
 It computes all scores, since the tokens outside the mask take part.
 
-The network is that of "MaiT: Leverage Attention Masks for More Efficient Image
+The network comes from "MaiT: Leverage Attention Masks for More Efficient Image
 Transformers", https://arxiv.org/abs/2207.03006, section 5.4.
 """
 

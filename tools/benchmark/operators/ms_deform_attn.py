@@ -1,9 +1,9 @@
 """Multi-scale deformable attention of an encoder, beside mmcv's and its definition.
 
-A side is that of the finest of four maps, each of half the size of the last: 100 x 167
+A side belongs to the finest of four maps, each of half the size of the last: 100 x 167
 has the 22,223 pixels that Deformable DETR (https://arxiv.org/abs/2010.04159) makes of
 an image of 800 x 1333. Each pixel is a query, with 8 heads of 32 channels and 4 points
-on each map, some pixels away from its own place as those of a trained model are. Points
+on each map, some pixels away from its own place as a trained model's are. Points
 and weights are in float32. `fused` takes reference points, offsets and logits.
 `mmcv (PyTorch)` is the formulation that mmcv has for a CPU, `mmcv (compiled)` its
 operator, where it has one.

@@ -1,6 +1,6 @@
 """Multi-scale deformable attention of a decoder: 300 queries anywhere in the image.
 
-Maps, heads, points and methods are those of `ms_deform_attn`.
+Maps, heads, points and methods are the same as in `ms_deform_attn`.
 """
 
 import torch

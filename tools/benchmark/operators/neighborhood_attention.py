@@ -6,7 +6,7 @@ them. The definition gathers the keys and values of each window. The peer,
 `scaled_dot_product_attention`, gets a bias of -inf outside the windows, so it is
 quadratic. On a CPU it runs up to `CPU_TOKENS` only.
 
-The network is that of "DAT++: Spatially Dynamic Vision Transformer with Deformable
+The network comes from "DAT++: Spatially Dynamic Vision Transformer with Deformable
 Attention", https://arxiv.org/abs/2309.01430, table 2.
 """
 

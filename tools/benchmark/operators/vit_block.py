@@ -1,9 +1,9 @@
 """A block of ViT-S with the four attentions of iViT's Figure 3.
 
-384 channels, 6 heads, an MLP of ratio 4, and projections. The sides are those of images
+384 channels, 6 heads, an MLP of ratio 4, and projections. The sides are for images
 of 224 to 896 pixels. The figure is of "Interactive Multi-Head Self-Attention with
 Linear Complexity", https://arxiv.org/abs/2402.17507; it shows time and memory.
-Decomposition and interaction are those of equations 5 to 7; `imhsa` has our defaults.
+Decomposition and interaction follow equations 5 to 7; `imhsa` has our defaults.
 `flops_m` are millions of multiply-accumulates of one image's forward pass.
 """
 

@@ -55,7 +55,7 @@ class DecoderOutput(NamedTuple):
 class DeformableDETRDecoder(Initializable):
     """Decoder layers, queries, and the first references.
 
-    The parameters are those of the official code
+    It has the parameters of the official code
     (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0). The branches
     that predict classes and boxes belong to the head, which passes them in.
 

@@ -33,7 +33,7 @@ from .geometry import (
 class DeformableDETREncoder(Initializable):
     """Encoder layers on several maps, whose shapes stay the same.
 
-    The parameters are those of the official code
+    It has the parameters of the official code
     (https://github.com/fundamentalvision/Deformable-DETR, Apache-2.0). The encoder also
     owns the level embedding and computes sine positions, valid ratios and reference
     points.

@@ -2,7 +2,7 @@
 
 Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
 https://arxiv.org/abs/2010.04159, section 4 and appendix A. Coordinates are (x, y): 0 is
-the outer edge of a map's first pixel, and 1 that of its last one. Relative to the image
+the outer edge of a map's first pixel, and 1 the last one's. Relative to the image
 without padding, 1 is the outer edge of the last pixel that is not padding.
 """
 
@@ -192,7 +192,7 @@ def on_levels(reference: Tensor, ratios: Tensor | None) -> Tensor:
 
 
 def inverse_sigmoid(x: Tensor) -> Tensor:
-    """Return the logits of numbers in [0, 1], limited to those of `EPSILON`."""
+    """Return logits of x in [0, 1], with x and 1 - x at least `EPSILON`."""
     return (x.clamp(EPSILON, 1.0) / (1 - x).clamp(EPSILON, 1.0)).log()
 
 

@@ -18,7 +18,7 @@ class RandomMaskedAttention(MaskedAttention):
 
     It is the control of "MaiT: Leverage Attention Masks for More Efficient Image
     Transformers", https://arxiv.org/abs/2207.03006, section 5.6, which separates the
-    gain of locality from that of pruning: "a random mask of the same dropout rate to
+    gain of locality from pruning's: "a random mask of the same dropout rate to
     one head of all 24 layers" costs 0.5 points of top-1. We read this as one mask for
     the whole model, since the neighborhoods are the same in each layer, too.
 

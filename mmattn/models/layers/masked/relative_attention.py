@@ -26,7 +26,7 @@ QUERY_ROWS = 4
 class RelativeMaskedAttention(MaskedAttention):
     """`MaskedAttention` without special tokens, with a learned bias of offsets.
 
-    The table is that of Swin Transformer (https://arxiv.org/abs/2103.14030): a row for
+    It is the table of Swin Transformer (https://arxiv.org/abs/2103.14030): a row for
     each offset from key to query, a column for each head. Masked heads get the bias
     inside their mask, so they read only the central R x R entries.
 

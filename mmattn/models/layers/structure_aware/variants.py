@@ -5,7 +5,7 @@ for Visual Understanding", https://arxiv.org/abs/2211.16289, Table 3. The places
 biases and the sharing of tables by the heads are inferred from the table's parameters.
 All but 'local' take time quadratic in the number of tokens.
 
-Tables of relative positions are made for a grid. Those of two sides are resized for
+Tables of relative positions are made for a grid. Tables of two sides are resized for
 others (bicubic), at run time and on load.
 """
 
@@ -97,7 +97,7 @@ class SelfAttention(Mixer):
             self._draw_table('table', tables, grid=grid, std=0.02)
 
     def no_weight_decay(self) -> set[str]:
-        """Return the table, which is added; those of other mixers multiply."""
+        """Return the table, which is added, unlike the weights of other mixers."""
         return {'table'}
 
     def mix(self, q, k, v, grid):
@@ -218,7 +218,7 @@ def relative_matrices(table: Tensor, grid: Sequence[int]) -> Tensor:
 
 
 def resize_table(table: Tensor, grid: Sequence[int]) -> Tensor:
-    """Resize tables to those of another grid as Swin does, see `resize_grid`.
+    """Resize tables to another grid as Swin does, see `resize_grid`.
 
     The paper does not resize them.
     """

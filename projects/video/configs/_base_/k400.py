@@ -1,6 +1,6 @@
 # Kinetics-400 as lists of videos: 16 frames at an interval of 4. The paper states the
 # number of frames, dense sampling and tests of 4 clips and 1 crop. The interval and the
-# augmentation are those of UniFormer (https://arxiv.org/abs/2201.09450), whose recipe
+# augmentation follow UniFormer (https://arxiv.org/abs/2201.09450), whose recipe
 # the paper follows. torchvision's RandAugment has neither the noise of the magnitude
 # nor quite the operations of UniFormer's.
 data_root = 'data/kinetics400'
