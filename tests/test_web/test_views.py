@@ -7,7 +7,7 @@ import pytest
 from pycocotools import mask as coco_masks
 from refusals import refuses
 
-from mmattn.results import Classification, Detections, Segmentation
+from mmattn.results import Classification, Detections
 from mmattn.web import timing, views
 from mmattn.web.photos import Photo
 
@@ -87,39 +87,6 @@ def test_objects(with_masks):
         np.testing.assert_array_equal(decoded, detections().masks[:2])
 
 
-def test_no_objects():
-    result = kept(detections()[[]])
-    for score in (0, 1):
-        assert views.rows(result, score) == []
-        assert views.document(result, score, ['a'])['annotations'] == []
-    np.testing.assert_array_equal(
-        views.draw(result, PHOTO, views.Style(0)), PHOTO.shown()
-    )
-
-
-def test_what_is_drawn_of_objects():
-    """Pictures are 10 times as large as the image."""
-    result = kept(detections()[:1])
-    changed = {}
-    for drawn in views.DRAWN:
-        picture = views.draw(result, PHOTO, views.Style(0, drawn, names=False))
-        assert picture.shape == (400, 600, 3)
-        changed[drawn] = (picture != 90).any(-1)
-    inside, corner, outside = (125, 255), (50, 300), (200, 400)
-    assert changed['masks'][inside] and not changed['masks'][corner]
-    assert changed['boxes'][corner] and not changed['boxes'][inside]
-    assert changed['masks and boxes'][inside] and changed['masks and boxes'][corner]
-    assert not any(each[outside] for each in changed.values())
-    named = views.draw(result, PHOTO, views.Style(0, 'masks'))
-    extra = (named != 90).any(-1) & ~changed['masks']
-    assert extra.sum() > 500 and not extra[:50].all()
-    nothing = views.draw(result, PHOTO, views.Style(0.95))
-    np.testing.assert_array_equal(nothing, PHOTO.shown())
-    only_boxes = kept(detections(with_masks=False)[:1])
-    drawn = views.draw(only_boxes, PHOTO, views.Style(0, 'masks'))
-    assert (drawn[corner] != 90).any()
-
-
 test_styles_that_the_page_does_not_offer_are_refused = refuses(
     views.Style,
     (dict(score=1.5), '`score` must be from 0 to 1, got 1.5'),
@@ -127,20 +94,6 @@ test_styles_that_the_page_does_not_offer_are_refused = refuses(
     (dict(opacity=-0.1), '`opacity` must be'),
     (dict(drawn='all'), "`drawn` must be one of .* got 'all'"),
 )
-
-
-def test_label_maps():
-    labels = np.zeros((40, 60), np.uint8)
-    labels[:10] = 2
-    palette = [[0, 0, 0], [9, 9, 9], [200, 0, 0]]
-    result = kept(Segmentation(labels, ['x', 'y', 'z'], palette))
-    assert views.rows(result, 0) == [['x', 75.0, 1800], ['z', 25.0, 600]]
-    assert views.describe(result, 0) == '2 classes'
-    for opacity, value in ((0, 90), (1, 200)):
-        picture = views.draw(result, PHOTO, views.Style(opacity=opacity))
-        assert picture[50, 550, 0] == value
-    document = views.document(result, 0, result.classes)
-    assert [each['area'] for each in document['annotations']] == [1800, 600]
 
 
 def test_classes():
