@@ -222,17 +222,6 @@ def test_compiles_in_one_graph(name):
     assert_close('out', layer(x), exported(x))
 
 
-def test_widths_of_the_plain_network():
-    """Heads need not have 16 channels, and the classifier's width follows."""
-    kwargs = dict(img_size=32, mixer='convolutional_attention')
-    net = LiSANet('isotropic', embed_dims=36, num_heads=3, **kwargs)
-    assert net(torch.randn(1, 3, 32, 48))[0].shape == (1, 36, 2, 3)
-    heads = [m.num_heads for m in net.modules() if hasattr(m, 'convs')]
-    assert heads and set(heads) == {3}
-    fine = LiSANet('isotropic', embed_dims=32, img_size=28, patch_size=2)
-    assert fine(torch.randn(1, 3, 27, 14))[0].shape == (1, 32, 14, 7)
-
-
 def loaded(name, other):
     return lambda: other.load_state_dict(build(name).state_dict())
 

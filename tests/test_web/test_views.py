@@ -7,7 +7,7 @@ import pytest
 from pycocotools import mask as coco_masks
 from refusals import refuses
 
-from mmattn.results import Classification, Detections
+from mmattn.results import Classification, Detections, Segmentation
 from mmattn.web import timing, views
 from mmattn.web.photos import Photo
 
@@ -94,6 +94,20 @@ test_styles_that_the_page_does_not_offer_are_refused = refuses(
     (dict(opacity=-0.1), '`opacity` must be'),
     (dict(drawn='all'), "`drawn` must be one of .* got 'all'"),
 )
+
+
+def test_label_maps():
+    labels = np.zeros((40, 60), np.uint8)
+    labels[:10] = 2
+    palette = [[0, 0, 0], [9, 9, 9], [200, 0, 0]]
+    result = kept(Segmentation(labels, ['x', 'y', 'z'], palette))
+    assert views.rows(result, 0) == [['x', 75.0, 1800], ['z', 25.0, 600]]
+    assert views.describe(result, 0) == '2 classes'
+    for opacity, value in ((0, 90), (1, 200)):
+        picture = views.draw(result, PHOTO, views.Style(opacity=opacity))
+        assert picture[50, 550, 0] == value
+    document = views.document(result, 0, result.classes)
+    assert [each['area'] for each in document['annotations']] == [1800, 600]
 
 
 def test_classes():
