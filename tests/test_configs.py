@@ -166,7 +166,7 @@ def test_recipes_are_the_papers():
 def first_ones_fast() -> list:
     """Return the models of the metafiles; all but one of each folder are marked slow.
 
-    Those that compute with numbers are, too. `test_tables.py` counts each family.
+    Those that compute with numbers are, too. `test_tables.py` counts all, slowly.
     """
     first = {}
     for name, model in ENTRIES.items():
