@@ -221,22 +221,3 @@ def test_compile_and_export():
     program = torch.export.export(module, (), arguments)
     assert_close(program.module()(**arguments), expected)
     assert 'ms_deform_attn' in program.graph_module.code
-
-
-@pytest.mark.slow
-def test_the_benchmark_times_both_kinds(tmp_path):
-    from tools.benchmark import accelerate as tool
-    from tools.benchmark.measure import read_csv
-
-    tool.main(['--quick', '--csv', str(tmp_path / 'rows.csv')])
-    rows = read_csv(tmp_path / 'rows.csv')
-    assert [row['phase'] for row in rows] == ['infer', 'train']
-    assert {row['modules'] for row in rows} == {'12'}
-    assert float(rows[0]['difference']) < 1e-5 and 0 < float(rows[0]['attention']) < 1
-
-
-def test_the_page_has_the_table_of_its_files():
-    from tools.benchmark import accelerate as tool
-
-    begin, end = tool.MARKS
-    assert begin + tool.table() + end in tool.PAGE.read_text()

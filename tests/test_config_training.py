@@ -7,7 +7,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import timm
 import torch
 from config_files import ROOT, load
 from mmengine.config import Config
@@ -252,43 +251,6 @@ def test_distillation_resumes_exactly(small_config):
     assert set(checkpoint['state_dict']) == set(straight)
     for name, value in straight.items():
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=0)
-
-
-# By config: the network of timm whose published weights it takes, and the settings that
-# make that network as small as ours is here.
-PUBLISHED = {
-    'mait_t_400e_in1k': ('deit_tiny_patch16_224', dict(depth=2)),
-    'hmait_t_300e_in1k': ('swin_tiny_patch4_window7_224', dict(depths=(1, 1, 1, 1))),
-}
-
-
-@pytest.mark.parametrize('name', PUBLISHED)
-def test_training_starts_from_published_weights(small_config, name):
-    """The weights come from the network without masks."""
-    timm_name, small = PUBLISHED[name]
-    torch.manual_seed(3)
-    published = timm.create_model(timm_name, **small)
-    for parameter in published.parameters():
-        torch.nn.init.normal_(parameter)
-    given = published.state_dict()
-    cfg = small_config(f'classification/{name}')
-    if name.startswith('mait'):
-        torch.save({'model': given}, 'published.pth')
-        cfg.model.backbone.init_cfg = dict(
-            type='Pretrained', checkpoint='published.pth'
-        )
-    else:
-        state = {f'backbone.{key}': value for key, value in given.items()}
-        torch.save({'state_dict': state}, 'published.pth')
-        cfg.load_from = 'published.pth'
-    runner = Runner.from_cfg(cfg)
-    runner.model.init_weights()
-    runner.load_or_resume()
-    loaded = runner.model.backbone.state_dict()
-    for key, value in runner.model.backbone.convert_weights(given).items():
-        if not key.startswith('head'):
-            torch.testing.assert_close(loaded.pop(key), value)
-    assert all(key.endswith('alpha_logit') for key in loaded), list(loaded)
 
 
 def test_fine_tuning_starts_from_what_in21k_trained(small_config):

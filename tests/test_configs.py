@@ -2,14 +2,11 @@
 
 import functools
 from ast import literal_eval
-from collections.abc import Mapping
-from fnmatch import fnmatch
 
 import pytest
 import torch
 from config_files import LEAVES, RECIPES, ROOT, config_id, load, model_zoo
 from mmengine.config import Config
-from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, TRANSFORMS, DefaultScope
 
@@ -166,119 +163,10 @@ def test_recipes_are_the_papers():
     assert not wrong, '\n'.join(wrong)
 
 
-SWIN = 'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py'
-SWIN_COCO = 'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py'
-SWIN_ADE = (
-    'mmseg::swin/swin-tiny-patch4-window7-in1k-pre_upernet_8xb2-160k_ade20k-512x512.py'
-)
-MASK_RCNN = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
-RETINANET = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
-DETR = 'mmdet::deformable_detr/deformable-detr_r50_16xb2-50e_coco.py'
-CONDITIONAL_DETR = 'mmdet::conditional_detr/conditional-detr_r50_8xb2-50e_coco.py'
-DAB_DETR = 'mmdet::dab_detr/dab-detr_r50_8xb2-50e_coco.py'
-DINO = 'mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py'
-DDQ = 'mmdet::ddq/ddq-detr-4scale_r50_8xb2-12e_coco.py'
-MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py'
-SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
-# By file of `configs/_base_`: the config of another package that it repeats, and what
-# differs, by pattern: other classes with the same arithmetic, settings of our own
-# classes, the norms of Swin's cascade, the machine.
-STOCK = {
-    'models/mask_rcnn_fpn': (MASK_RCNN, ()),
-    'models/cascade_mask_rcnn_fpn': (
-        'mmdet::cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py',
-        ('*.bbox_head.?.*',),
-    ),
-    'models/retinanet_fpn': (RETINANET, ()),
-    'models/atss_fpn': ('mmdet::atss/atss_r50_fpn_1x_coco.py', ()),
-    'models/gfl_fpn': ('mmdet::gfl/gfl_r50_fpn_1x_coco.py', ()),
-    'models/sparse_rcnn_fpn': (
-        'mmdet::sparse_rcnn/'
-        'sparse-rcnn_r50_fpn_300-proposals_crop-ms-480-800-3x_coco.py',
-        (),
-    ),
-    'models/detr': ('mmdet::detr/detr_r50_8xb2-150e_coco.py', ('*.pad_size_divisor',)),
-    'models/deformable_detr': (
-        DETR,
-        (
-            *('*.encoder.*', '*.decoder.*', 'model.type', '*.neck.bias'),
-            *('*.bbox_head.embed_dims', '*.match_costs.0.*'),
-        ),
-    ),
-    'models/conditional_detr': (CONDITIONAL_DETR, ()),
-    'models/dab_detr': (DAB_DETR, ()),
-    'models/dino': (DINO, ()),
-    'models/ddq': (DDQ, ()),
-    'models/sem_fpn': ('mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py', ()),
-    'models/upernet': (SWIN_ADE, ()),
-    'models/mask2former': (MASK2FORMER, ('*.pixel_decoder.type',)),
-    'models/segformer': (SEGFORMER, ()),
-    'models/classifier': (SWIN, ('*.data_preprocessor.*', '*.head.init_cfg.*')),
-    'datasets/imagenet_224': (SWIN, ('*.max_area_ratio', '*.batch_size')),
-    'datasets/coco_instance': (MASK_RCNN, ()),
-    'datasets/coco_detection': (RETINANET, ()),
-    'datasets/coco_instance_ms': (SWIN_COCO, ()),
-    'datasets/coco_detection_ms': (SWIN_COCO, ('*_evaluator.metric',)),
-    'datasets/coco_detection_detr': (DETR, ()),
-    'datasets/ade20k': (SWIN_ADE, ('tta_*',)),
-    'schedules/adamw_160k': (SWIN_ADE, ('*.constructor', '*.optimizer.*')),
-    'schedules/adamw_160k_segformer': (SEGFORMER, ()),
-    'schedules/adamw_3x': (SWIN_COCO, ('*.constructor',)),
-    'schedules/adamw_50e_detr': (DETR, ('*.betas',)),
-    'schedules/adamw_50e_conditional_detr': (DAB_DETR, ('*.betas',)),
-    'schedules/adamw_12e_dino': (DINO, ('*.betas',)),
-    'schedules/adamw_12e_ddq': (DDQ, ('*.betas',)),
-    'schedules/adamw_160k_mask2former': (
-        MASK2FORMER,
-        ('*.level_embed.decay_mult', '*.val_interval'),
-    ),
-}
-COMPARED = 'model', 'train', 'val', 'test', 'tta', 'optim', 'param'
-MACHINE = (
-    *('*.num_workers', '*.persistent_workers', '*.pin_memory', '*.collate_fn.*'),
-    *('*.backbone.*', '*.in_channels'),
-    '*_evaluator.type',  # ours has the figures of mmdet's
-)
-
-
-def flat(value, path: str = '') -> dict[str, object]:
-    """Return the settings inside a config by their paths; lists count from 0."""
-    if isinstance(value, tuple):
-        value = list(value)
-    if isinstance(value, list) and any(isinstance(v, Mapping | list) for v in value):
-        value = dict(enumerate(value))
-    if not isinstance(value, Mapping) or not value:
-        return {path: value}
-    found = {}
-    for key, inner in value.items():
-        found |= flat(inner, f'{path}.{key}' if path else str(key))
-    return found
-
-
-@functools.cache
-def stock_settings(name: str) -> dict[str, object]:
-    return flat(get_config(name)._cfg_dict.to_dict())
-
-
-@pytest.mark.parametrize('base', STOCK)
-def test_methods_are_those_of_the_packages(base):
-    """Our necks, heads, losses, images and schedules are stock ones."""
-    stock, other = STOCK[base]
-    ours = Config.fromfile(ROOT / f'configs/_base_/{base}.py')._cfg_dict.to_dict()
-    theirs = stock_settings(stock)
-    wrong = {
-        key: (value, theirs.get(key))
-        for key, value in flat(ours).items()
-        if key.startswith(COMPARED) and theirs.get(key, 'absent') != value
-        if not any(fnmatch(key, pattern) for pattern in (*MACHINE, *other))
-    }
-    assert not wrong
-
-
 def first_ones_fast() -> list:
     """Return the models of the metafiles; all but one of each folder are marked slow.
 
-    Those that compute with numbers are, too. `test_tables.py` counts each family.
+    Those that compute with numbers are, too. `test_tables.py` counts all, slowly.
     """
     first = {}
     for name, model in ENTRIES.items():
@@ -308,18 +196,6 @@ def test_metafiles_and_tables_are_up_to_date():
     for readme in model_zoo.readmes():
         stale += [readme] * (model_zoo.with_tables(readme) != readme.read_text())
     assert not stale, 'run python -m tools.dev.generate_model_zoo'
-
-
-def test_a_wrong_entry_of_a_paper_is_reported():
-    changed = papers()
-    models = changed[0]['configs']['mask_rcnn'][0]['models']
-    models['other'] = models.pop('ivit_t_3x_coco')
-    models['ivit_s_3x_coco']['box-AP'] = 1.0
-    assert model_zoo.problems(changed) == [
-        'configs/mask_rcnn/ivit_t_3x_coco.py: of a paper or on disk, but not both',
-        'configs/mask_rcnn/other.py: of a paper or on disk, but not both',
-        "ivit_s_3x_coco: no metric 'box-AP'",
-    ]
 
 
 def test_make_demo_trains_the_network_of_the_long_run():

@@ -126,15 +126,3 @@ def test_operator_counts_the_same_on_every_backend(case, backward):
         if dense:
             found = counted(operator, tensors, settings, backend, backward, DENSE_RULES)
             assert found == counted(operator, tensors, settings, 'reference', backward)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
-def test_operators_count_the_same_on_gpu():
-    for case in CASES.values():
-        name, tensors, settings, flops, factor = case()
-        tensors = [x if x is None else x.cuda() for x in tensors]
-        operator = OPERATORS[name]
-        for backend in {*operator.backends} - {*operator.unsupported(*tensors)}:
-            found = counted(operator, tensors, settings, backend, True)
-            assert found == round(2 * flops * factor), (name, backend)

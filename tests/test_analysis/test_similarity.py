@@ -40,14 +40,6 @@ def test_similarity_is_the_mean_cosine_of_rows():
     assert (similarity > 0).all() and (similarity < 1 + 1e-9).all()
 
 
-def test_mean_of_the_last_layers_leaves_each_with_itself_out():
-    similarity = torch.eye(5)[:, :, None].repeat(1, 1, 2)
-    similarity[2, 3] = similarity[3, 2] = torch.tensor([0.3, 0.6])
-    similarity[0] = similarity[:, 0] = 7
-    expected = torch.tensor([0.1, 0.2])  # of three pairs
-    assert_close('mean', expected, similarity_among(similarity, range(2, 5)))
-
-
 def test_similarity_of_a_backbone_is_averaged_over_images():
     torch.manual_seed(0)
     backbone = MaiT(ARCH, masking='sch1', img_size=64).double().eval()

@@ -14,7 +14,7 @@ from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
 from run_files import best_run, last, saved
 from tiny_run import make_runner
 
-from mmattn.engine import CheckpointHook, Runner, read_checkpoint
+from mmattn.engine import CheckpointHook, read_checkpoint
 from mmattn.engine.checkpoint_hook import check_last_checkpoint
 from mmattn.files import atomic as atomic_files
 from mmattn.files.atomic import atomic_backend_args, remove_unfinished, write_atomically
@@ -94,19 +94,6 @@ def test_a_better_score_at_the_same_iteration_replaces_the_best(tmp_path):
     runner.val_loop.run()
     assert best.stat().st_ino != before
     assert read_checkpoint(best)['meta']['iter'] == 3
-
-
-def test_an_outdated_folder_is_removed_too(tmp_path, monkeypatch):
-    """DeepSpeed saves a folder for each checkpoint."""
-
-    def save_folder(self, out_dir, filename, *args, **kwargs):
-        folder = Path(out_dir, filename)
-        folder.mkdir()
-        (folder / 'shard').touch()
-
-    monkeypatch.setattr(Runner, 'save_checkpoint', save_folder)
-    make_runner(tmp_path).train()
-    assert [path.name for path in tmp_path.glob('iter_*')] == ['iter_4.pth']
 
 
 def test_what_killed_runs_left_is_removed_at_the_start(tmp_path):
@@ -280,20 +267,3 @@ def test_the_best_of_an_earlier_process_is_removed(tmp_path, monkeypatch):
         'iter_5.pth',
         'last_checkpoint',
     }
-
-
-@pytest.mark.parametrize('template', ['epoch-{:03d}.pth', '{}.ckpt', 'iter_{}.pth'])
-def test_templates_of_names_are_recognized(tmp_path, template):
-    hook = CheckpointHook(filename_tmpl=template, out_dir=str(tmp_path))
-    name = template.format(12)
-    assert hook._is_own(str(tmp_path / name))
-    assert hook._is_own(str(tmp_path / f'best_coco_bbox_{name}'))
-    for other in (
-        f'{name}x',
-        f'../{name}',
-        'config.py',
-        'best_score',
-        'best_x.pth',
-        '',
-    ):
-        assert not hook._is_own(str(tmp_path / other))

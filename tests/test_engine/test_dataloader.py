@@ -1,7 +1,6 @@
 """Data is a function of seed, rank and position, whoever loads it and whenever."""
 
 import itertools
-import pickle
 import random
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from mmengine.dataset import BaseDataset, DefaultSampler
 from mmengine.registry import DATASETS
 
 from mmattn.engine import Runner
-from mmattn.engine.data.loaders import EndlessBatches, SeededIndices
+from mmattn.engine.data.loaders import EndlessBatches
 from mmattn.engine.randomness import RandomnessHook
 
 
@@ -126,12 +125,6 @@ def test_a_resumed_second_pass_has_its_own_numbers(expected):
     assert torch.equal(torch.stack(list(loader)), expected[7:])
 
 
-def test_reseeding_equals_building_with_that_seed(expected):
-    loader = build(seed=5)
-    loader.batch_sampler.reseed(0)
-    assert torch.equal(two_passes(loader), expected)
-
-
 @pytest.mark.parametrize(
     ('sampler', 'at'),
     [('DefaultSampler', 0), ('DefaultSampler', 12), ('InfiniteSampler', 5)],
@@ -165,24 +158,6 @@ def test_the_loader_shows_data_set_and_sampler_of_the_config():
     loader.batch_sampler.reseed(6)
     assert loader.sampler is loader.batch_sampler.sampler
     assert loader.sampler.seed == 6
-
-
-def test_indices_reach_spawned_workers():
-    indices = SeededIndices([4, 1], (0, 2, 3))
-    again = pickle.loads(pickle.dumps(indices))
-    drawn = [(index, random.random()) for index in indices]
-    assert drawn == [(index, random.random()) for index in again]
-    assert [index for index, _ in drawn] == [4, 1] and len(again) == 2
-
-
-def test_a_loader_keeps_what_hooks_and_mmengine_read():
-    loader = build(num_workers=1, pin_memory=False, drop_last=True)
-    assert loader.batch_size == loader.batch_sampler.batch_size == 2
-    assert len(loader) == 5
-    loader.batch_sampler.set_epoch(3)
-    assert loader.batch_sampler.sampler.epoch == 3
-    built = Runner.build_dataloader(loader)
-    assert built is loader
 
 
 def test_num_batch_per_epoch_is_of_each_rank(monkeypatch):

@@ -242,18 +242,3 @@ def test_workers_end_when_the_main_process_does(batches):
     worker.terminate()  # as multiprocessing does at the exit
     worker.join(30)
     assert worker.exitcode == 0
-
-
-def test_workers_know_whether_a_run_handles_signals(tmp_path):
-    seen = []
-
-    class Look(Hook):
-        def after_train_iter(self, runner, *args, **kwargs):
-            seen.append(int(sigterm_is_handled()))
-
-    options = dict(hooks=[Look()], loop=dict(ITER_LOOP, max_iters=1))
-    make_runner(tmp_path / 'a', **options).train()
-    assert (seen.pop(), int(sigterm_is_handled())) == (1, 0)
-    hook = dict(checkpoint=None, logger=dict(type='LoggerHook', interval=100))
-    make_runner(tmp_path / 'b', default_hooks=hook, **options).train()
-    assert (seen.pop(), int(sigterm_is_handled())) == (0, 0)

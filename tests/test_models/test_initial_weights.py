@@ -134,17 +134,6 @@ TABLE = {
         *DEFAULTS,
     ),
 }
-# Ours: tables that scores are multiplied by have the deviation of LiSA's kernels.
-MIXERS = {
-    'self_attention': (),
-    'self_attention_rpe': ((r'.*\.table', normal(0.02)),),
-    'self_attention_rpes': ((r'.*\.table', normal(0.02)),),
-    'sa_eq9': ((r'.*\.table', normal(1 / 14)),),
-    'sa_eq9_rpes': ((r'.*\.table', normal(1 / 14)),),
-    'sa_eq10': ((r'.*\.table_[ab]', normal(1 / 14)),),
-    'sa_eq11': ((r'.*\.table_[ab]', normal(1 / 14)),),
-    'local': ((r'.*\.w_[ab]', normal(1 / 7)),),
-}
 
 
 def fan_out(name, shapes):
@@ -187,13 +176,6 @@ CASES |= {
         partial(build, LiSANet, activation='star_relu', proj_bias=True),
         (*STAR_RELU, *TABLE[LiSANet]),
     ),
-}
-CASES |= {
-    f'LiSANet-{mixer}': (
-        partial(build, PlainLiSANet, mixer=mixer),
-        (*rows, *TABLE[PlainLiSANet]),
-    )
-    for mixer, rows in MIXERS.items()
 }
 
 

@@ -222,61 +222,6 @@ def test_compiles_in_one_graph(name):
     assert_close('out', layer(x), exported(x))
 
 
-@pytest.mark.parametrize('name', ['global_filter', 'lambda', 'rsa'])
-def test_clips(name):
-    """Clips of one frame are images.
-
-    Swapping time and height swaps them in the result of symmetric layers.
-    """
-    layer, x = build(name), draw(*GRID)
-    clips = build(name, grid=(1, *GRID))
-    state = {
-        key: value.view(own.shape)
-        for (key, value), own in zip(
-            layer.state_dict().items(), clips.state_dict().values(), strict=True
-        )
-    }
-    clips.load_state_dict(state)
-    assert_close('out', layer(x), clips(x[:, None])[:, 0])
-    layer, x = build(name, grid=(3, 3, 2)), draw(3, 3, 2)
-    for key, table in layer.named_parameters():
-        if 'table' in key:
-            table.data = (table + table.transpose(-3, -2)) / 2
-    if name == 'global_filter':
-        kernels = torch.fft.irfftn(
-            torch.view_as_complex(layer.weight.data), s=(3, 3, 2), dim=(1, 2, 3)
-        )
-        spectra = torch.fft.rfftn(kernels + kernels.transpose(1, 2), dim=(1, 2, 3))
-        layer.weight.data = torch.view_as_real(spectra)
-    swapped = layer(x.transpose(1, 2)).transpose(1, 2)
-    assert_close('out', layer(x), swapped)
-
-
-@pytest.mark.parametrize('side, stride', [(14, 1), (28, 2), (84, 6)])
-def test_convolutional_attention_reduces_keys_of_large_grids(side, stride):
-    with torch.device('meta'):
-        layer = COMPARATORS['convolutional_attention'](C, M, GRID, K, 7)
-        x = torch.empty(1, side * side, M, D)
-        q = layer._convolve(layer.convs[0], x, (side, side), 1)
-        k = layer._convolve(layer.convs[1], x, (side, side), (stride, stride))
-        assert q.shape == (1, M, side**2, D) and k.shape == (1, M, 196, D)
-        shapes = []
-        layer._convolve = lambda conv, x, grid, stride: shapes.append(stride) or x
-        layer.mix(x, x, x, (side, side))
-    assert shapes == [1, [stride] * 2, [stride] * 2]
-
-
-def test_widths_of_the_plain_network():
-    """Heads need not have 16 channels, and the classifier's width follows."""
-    kwargs = dict(img_size=32, mixer='convolutional_attention')
-    net = LiSANet('isotropic', embed_dims=36, num_heads=3, **kwargs)
-    assert net(torch.randn(1, 3, 32, 48))[0].shape == (1, 36, 2, 3)
-    heads = [m.num_heads for m in net.modules() if hasattr(m, 'convs')]
-    assert heads and set(heads) == {3}
-    fine = LiSANet('isotropic', embed_dims=32, img_size=28, patch_size=2)
-    assert fine(torch.randn(1, 3, 27, 14))[0].shape == (1, 32, 14, 7)
-
-
 def loaded(name, other):
     return lambda: other.load_state_dict(build(name).state_dict())
 

@@ -53,6 +53,39 @@ def test_presets(arch):
             assert block.attn.proj.bias is None
 
 
+@pytest.mark.parametrize(
+    'arch, kwargs',
+    [
+        (HYBRID, dict(activation='star_relu')),
+        (PYRAMID, dict(out_norm=False)),
+        (PLAIN, {}),
+    ],
+    ids=['hybrid', 'pyramid', 'plain'],
+)
+def test_maps_are_those_of_blocks_with_two_residuals(arch, kwargs):
+    """Tests of the layers hold the position embedding, attention and MLP."""
+    model = build(arch, img_size=64, **kwargs).double()
+    for name, param in model.named_parameters():
+        nn.init.normal_(param, mean=float(name.endswith('scale')), std=0.2)
+    image = torch.randn(2, 3, 64, 96, dtype=torch.float64)
+    x, maps = model.stem(image.movedim(1, -1)), []
+    plain = arch is PLAIN
+    for stage, blocks in enumerate(
+        [model.blocks] if plain else [stage.blocks for stage in model.stages]
+    ):
+        x = x if plain else model.stages[stage].downsample(x)
+        for block in blocks:
+            assert (block.position is None) == plain
+            x = x if plain else block.position(x)
+            x = x + block.attn(block.norm1(x))
+            x = x + block.mlp(block.norm2(x))
+        norms = kwargs.get('out_norm', True)
+        last = model.out_indices[-1] if plain else stage
+        maps.append(model.out_norms[str(last)](x) if norms else x)
+    expected = [x.movedim(-1, 1) for x in maps]
+    assert_close(list(model(image)), expected, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize('mixer', ['lisa', 'self_attention_rpes', 'sa_eq9', 'local'])
 def test_tables_decay_unless_they_are_added_to_scores(mixer):
     """Others multiply, as the kernels of a convolution do, or the filters of GFNet."""

@@ -102,17 +102,6 @@ def test_blocks_are_masked_as_asked(masking, expected):
         assert layer.kernel_size == 5 and layer.num_special == 2
 
 
-@pytest.mark.parametrize('alpha', [{}, {'alpha_init': 0.9}], ids=str)
-def test_soft_masks_of_a_list_start_where_asked(alpha):
-    masking = ['soft', dict(heads=(2,), soft=True), 1, 0]
-    layers = attentions(build(masking=masking, depth=4, **alpha))
-    assert [a.masked_heads for a in layers] == [(0, 1, 2), (2,), (0,), ()]
-    for layer, count in zip(layers, (3, 1), strict=False):
-        expected = torch.full((count,), alpha.get('alpha_init', 0.5))
-        assert_close(layer.alpha.float(), expected)
-    assert [a.alpha_logit is None for a in layers] == [False, False, True, True]
-
-
 def test_mask_fill_and_backend_reach_the_operator():
     settings = dict(masking=[3, 3], out_type='cls_token')
     zero, neg_inf = (build(mask_fill=fill, **settings) for fill in ('zero', 'neg_inf'))

@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 from mmattn.models import MaskedCaiT
 from mmattn.models.backbones.masked_cait import MaskedTalkingHeads
-from mmattn.models.layers import undecayed_names
 from mmattn.ops import neighborhood_mask
 
 SHALLOW = dict(embed_dims=48, depth=2, num_heads=4)
@@ -44,10 +43,6 @@ def timms():
     return model.eval()
 
 
-def attentions(model):
-    return [m for m in model.modules() if isinstance(m, MaskedTalkingHeads)]
-
-
 def attention(masked_heads, **settings):
     torch.manual_seed(0)
     layer = MaskedTalkingHeads(48, 4, masked_heads=masked_heads, **settings).double()
@@ -73,18 +68,6 @@ def test_equals_timm_without_masks():
     assert not maps.load_state_dict(theirs.state_dict(), strict=False).missing_keys
     assert_close(tokens(x), (expected[:, 0],))
     assert_close(maps(x)[0].flatten(2).transpose(1, 2), expected[:, 1:])
-
-
-def test_masks_need_no_other_weights():
-    """They change what is computed, unless the map is inside the stencil."""
-    models = [build(masking=m, out_type='cls_token') for m in ('none', [4, 4])]
-    for model in models:
-        model.load_state_dict(timms().state_dict(), strict=True)
-    small, large = (
-        [model(randn(2, 3, side, side))[0] for model in models] for side in (32, 64)
-    )
-    assert_close(*small)
-    assert (large[0] - large[1]).abs().max() > 0.01
 
 
 @every_mask
@@ -117,30 +100,6 @@ def test_what_the_softmax_gets_is_masked(settings, masked_heads):
     out = layer(x)
     assert_close(out, expected)
     assert_close(gradients(layer, out), grads)
-
-
-def test_blocks_are_masked_as_asked():
-    with torch.device('meta'):
-        model = MaskedCaiT(masking='sch2', kernel_size=5, mask_fill='neg_inf')
-        soft = MaskedCaiT(masking='soft')
-    layers = attentions(model)
-    counts = [len(layer.masked_heads) for layer in layers]
-    assert counts == [3] * 8 + [1] * 12 + [0] * 4
-    assert all(layer.kernel_size == 5 for layer in layers)
-    assert all(layer.mask_fill == 'neg_inf' for layer in layers)
-    logits = [layer.alpha_logit is not None for layer in attentions(soft)]
-    assert logits == [True] * 21 + [False] * 3
-    assert sum('alpha_logit' in name for name in undecayed_names(soft)) == 21
-
-
-def test_soft_masks_of_a_list_start_where_asked():
-    masking = [dict(heads=2, soft=True), 1]
-    first, second = attentions(build(masking=masking, alpha_init=0.2))
-    assert_close(first.alpha.float(), torch.tensor([0.2, 0.2]))
-    assert first.masked_heads == (0, 1) and second.alpha is None
-    assert attentions(build(masking='soft'))[0].alpha.eq(0.5).all()
-    with pytest.raises(ValueError, match='got 0'):
-        build(alpha_init=0)
 
 
 @pytest.mark.parametrize('out_indices', [-1, 0])

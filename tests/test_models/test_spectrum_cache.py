@@ -118,24 +118,6 @@ def test_kept_spectra_never_outlive_their_kernels(change):
     assert torch.equal(after, evaluate(copy.deepcopy(layer), 5, 9))
 
 
-@pytest.mark.parametrize('change', [edit_in_place, replace_parameter, to_half_and_back])
-def test_storage_and_version_decide_on_a_gpu(change):
-    """Values are not compared there."""
-    layer, made = build().eval(), []
-
-    def spectra():
-        kernels = layer.w_a, layer.w_b
-        layer.cache.get(kernels, (7, 6), lambda *args: made.append(args))
-        layer.cache.sources = [(a, v, None) for a, v, _ in layer.cache.sources]
-
-    spectra()
-    spectra()
-    assert len(made) == 1
-    change(layer)
-    spectra()
-    assert len(made) == 2
-
-
 def test_copies_start_without_spectra():
     layer = build(cache_size=3).eval()
     evaluate(layer, 7, 6)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-import torch.nn.functional as F
 from refusals import refuses
 from timm.models.vision_transformer import VisionTransformer
 from torch.testing import assert_close
@@ -150,30 +149,6 @@ def test_masks_lie_on_the_map():
     assert_close(attention(x).flatten(1, 2), expected)
 
 
-def test_options_reach_masked_attention():
-    options = dict(mask_fill='neg_inf', backend='reference', kernel_size=5)
-    blocks = build(attention='masked', masking=[2, (0, 2)], **options).blocks
-    layers = [block.attn for block in blocks]
-    assert [layer.masked_heads for layer in layers] == [(0, 1), (0, 2)]
-    for layer in layers:
-        assert {name: getattr(layer, name) for name in options} == options
-        assert layer.num_special == 0 and layer.alpha is None
-    soft, hard = build(attention='masked', masking=['soft', 1], alpha_init=0.25).blocks
-    assert_close(soft.attn.alpha, torch.full((3,), 0.25))
-    assert hard.attn.alpha is None
-
-
-@pytest.mark.parametrize('attention', ['mhsa', 'mhsa_interaction', 'imhsa', 'masked'])
-def test_images_are_padded_right_and_below(attention, patch_size=8, shape=(33, 47)):
-    model = build(attention=attention, patch_size=patch_size)
-    x = torch.randn(1, 3, *shape)
-    height, width = (-(-side // patch_size) * patch_size for side in shape)
-    padded = F.pad(x, (0, width - shape[1], 0, height - shape[0]))
-    (out,) = model(x)
-    assert out.shape[-2:] == (height // patch_size, width // patch_size)
-    assert_close(out, model(padded)[0])
-
-
 def test_position_embedding_is_resized_on_load_as_at_run_time():
     model, larger = build(img_size=64), build(img_size=(96, 112))
     weights = model.state_dict()
@@ -182,15 +157,6 @@ def test_position_embedding_is_resized_on_load_as_at_run_time():
     assert larger.stem.pos_embed.shape == (1, 6 * 7, 48)
     x = torch.randn(1, 3, 96, 112)
     assert_close(larger(x), model(x))
-
-
-def test_options_reach_interactive_attention():
-    options = dict(landmarks=3, interact_expand=1, local_kernel=None, gate=False)
-    for block in build(attention='imhsa', backend='reference', **options).blocks:
-        attention = block.attn
-        assert (attention.landmarks, attention.backend) == (3, 'reference')
-        assert attention.w1_q.shape == (3, 3)  # heads
-        assert attention.local is None and attention.gate is None
 
 
 test_wrong_settings = refuses(

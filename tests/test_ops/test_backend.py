@@ -1,17 +1,14 @@
 """Choice of the implementation that runs a call."""
 
-import functools
 from types import SimpleNamespace
 
 import pytest
 import torch
 from operator_cases import (
-    CASES,
     OPERATORS,
     REGISTERED,
     backends_of,
     setup,
-    take_form,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -97,83 +94,3 @@ def test_gpus_older_than_the_kernels(monkeypatch, caplog, name):
     monkeypatch.setattr(torch.version, 'hip', '7.0')
     tesla.major = 3
     assert operator.choose(*tensors) == kernels[0]
-
-
-@pytest.mark.parametrize(
-    'name',
-    [
-        'landmark_attention',
-        'masked_attention',
-        'structure_aware_attention',
-        'ms_deform_attn',
-    ],
-)
-def test_backend_that_runs_on_the_cpu_alone(name):
-    kernel = backends_of(name)['torch']
-    assert kernel.unsupported(torch.empty(1)) is None
-    elsewhere = SimpleNamespace(device=torch.device('cuda:1'))
-    assert 'cuda:1' in kernel.unsupported(elsewhere)
-
-
-@pytest.mark.parametrize(
-    'name, changes, size, limit',
-    [
-        (
-            'landmark',
-            {},
-            'landmark_attention.torch_impl.REFERENCE_ELEMENTS',
-            2 * 2 * 100,
-        ),
-        (
-            'landmark, mixed heads',
-            {},
-            'landmark_attention.torch_impl.REFERENCE_ELEMENTS',
-            2 * 3 * 100,
-        ),
-        ('masked', {}, 'masked_attention.torch_impl.REFERENCE_TOKENS', 4 * 5 + 1),
-        *(
-            (
-                'deformable',
-                dict(M=6, G=G),
-                'deformable_attention.torch_impl.REFERENCE_ELEMENTS',
-                4 * 5 * 5 * most,  # coordinates or, of one group, scores
-            )
-            for G, most in ((6, 12), (1, 6))
-        ),
-    ],
-)
-def test_small_calls_take_the_reference(monkeypatch, name, changes, size, limit):
-    monkeypatch.setattr(extension, 'UNAVAILABLE', 'not built')
-    case = CASES[name]
-    function, inputs = case.setup(**changes)
-    inputs[1].requires_grad_()
-    choose = functools.partial(REGISTERED[case.operator].choose, *inputs)
-    for at, backend in ((limit, 'reference'), (limit - 1, 'torch')):
-        take_form(monkeypatch, {size: at})
-        assert choose() == backend and choose(requested='torch') == 'torch'
-    take_form(monkeypatch, {size: limit})
-    with torch.no_grad():
-        assert choose() == 'torch'
-    compiled = torch.compile(function, fullgraph=True, backend='eager')
-    grad_fn = compiled(*inputs).grad_fn
-    assert case.operator in type(grad_fn).__name__
-    monkeypatch.setenv('MMATTN_BACKEND', 'torch')  # a request, too
-    assert choose() == 'torch'
-
-
-@pytest.mark.parametrize(
-    'M, E, D, backend',
-    [(10, 20, 32, 'triton'), (18, 36, 32, 'triton'), (32, 64, 128, 'reference')],
-)
-def test_kernels_that_count_above_the_reference_are_not_chosen(
-    monkeypatch, M, E, D, backend
-):
-    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', None)
-    with FakeTensorMode():
-        inputs = make_landmark_inputs(B=1, N=4, L=2, M=M, D=D, E=E)
-        kernels = backends_of('landmark_attention')['triton']
-        assert not kernels.prefers_reference(*inputs, needs_grad=True)  # interpreted
-        inputs = [x.to('cuda') for x in inputs]
-        choose = functools.partial(REGISTERED['landmark_attention'].choose, *inputs)
-        assert choose() == backend
-        assert choose(requested='triton') == 'triton'

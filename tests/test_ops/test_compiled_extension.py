@@ -5,7 +5,6 @@ What the kernels compute is in test_ms_deform_attn_kernels.py.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -80,16 +79,6 @@ def test_reasons_by_device_and_dtype(monkeypatch):
     assert cpp_impl.unsupported(inputs[0].to('meta'), *inputs[1:]) is None
     narrow = inputs[1].to(torch.float8_e5m2)
     assert 'float8' in cpp_impl.unsupported(inputs[0], narrow, *inputs[2:])
-
-
-def test_splits(monkeypatch):
-    """As few as give each thread a head, and none on request."""
-    monkeypatch.setattr(torch, 'get_num_threads', lambda: 20)
-    assert cpp_impl._num_splits(8, 22223) == 3
-    assert cpp_impl._num_splits(32, 22223) == 1
-    assert cpp_impl._num_splits(8, 300) == 1
-    monkeypatch.setattr(torch, 'are_deterministic_algorithms_enabled', lambda: True)
-    assert cpp_impl._num_splits(8, 22223) == 1
 
 
 @slow
@@ -284,33 +273,3 @@ def test_nothing_spills(built_cuda):
     )
     assert len(kernels) == 2 * (6 + 12)  # capabilities; forward and backward
     assert set(kernels) == {('0', '0')}
-
-
-@slow
-@compiled_extension.needs('nvcc')
-@pytest.mark.parametrize('capability', [80, 90])
-def test_memory_is_accessed_in_packets(built_cuda, capability):
-    """Pixels in 16 bytes, samples in shared memory, too; sums by 16 bytes on sm_90."""
-    cuobjdump = shutil.which('cuobjdump')
-    if cuobjdump is None:
-        triton = pytest.importorskip('triton', reason='brings cuobjdump')
-        cuobjdump = triton.knobs.nvidia.cuobjdump.path
-    code = compiled_extension.run(
-        [cuobjdump, '-sass', '-arch', f'sm_{capability}', str(built_cuda[0])]
-    )
-    _, *kernels = code.split('Function : ')
-    assert len(kernels) == 18
-    for kernel in kernels:
-        name = kernel.partition('\n')[0]
-        operations = re.findall(r'\b((?:LDG|LDS|LDL|STL|REDG?|ATOMG?)\.\S+)', kernel)
-        assert not any(x.startswith(('LDL', 'STL', 'ATOM')) for x in operations), name
-        assert any(x.startswith('LDS.128') for x in operations), name
-        width = int(re.search(r'Li(\d)E', name).group(1))
-        wide = sum(x.startswith('LDG.E.128') for x in operations)
-        assert wide >= 4 if width > 1 else wide == 0, name
-        sums = {x.partition('ADD.')[2][:5] for x in operations if x.startswith('RED')}
-        vectors = capability >= 90 and width > 1
-        if 'backward' in name:
-            assert sums == {'F32x4' if vectors else 'F32.F'}, name
-        else:
-            assert not sums, name

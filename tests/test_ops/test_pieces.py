@@ -6,37 +6,12 @@ from operator_cases import setup
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops.common import pieces
 from tools.benchmark.tolerances import run_with_grads
 
 
 class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    'limit, sizes',
-    [
-        (20, [(1, 1, 2), (1, 1, 2), (1, 1, 1)] * 6),
-        (50, [(1, 1, 5)] * 6),
-        (100, [(1, 2, 5), (1, 1, 5)] * 2),
-        (150, [(1, 3, 5)] * 2),
-        (300, [(2, 3, 5)]),
-    ],
-)
-def test_split_fills_the_last_axis_first(monkeypatch, limit, sizes):
-    monkeypatch.setattr(pieces, 'ELEMENTS', limit)
-    parts = list(pieces.split(2, 3, 5, elements=10))
-    assert [tuple(x.stop - x.start for x in part) for part in parts] == sizes
-    counts = torch.zeros(2, 3, 5)
-    for part in parts:
-        counts[part] += 1
-    assert (counts == 1).all()
-
-
-def test_split_of_nothing():
-    assert list(pieces.split(0, 3, elements=10)) == []
 
 
 @pytest.mark.parametrize('mode', [Watch, lambda: FlopCounterMode(display=False)])

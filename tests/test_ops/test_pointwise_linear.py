@@ -85,51 +85,6 @@ def test_second_derivatives_of_the_convolution(narrow_blas):
     assert_close('grad', penalty(F.linear), penalty(pointwise_linear))
 
 
-def test_linear_where_the_blas_has_the_widest_vectors(monkeypatch, called):
-    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: False)
-    pointwise_linear(*make((4096,), torch.float32, 128, 512))
-    assert called == ['linear']
-
-
-@pytest.mark.parametrize(
-    ('num_tokens', 'channels', 'num_threads', 'trains', 'expected'),
-    [
-        (196, 320, 2, False, 'conv2d'),
-        (196, 320, 2, True, 'linear'),
-        (392, 640, 2, True, 'linear'),
-        (784, 320, 2, True, 'conv2d'),
-        (191, 640, 2, False, 'linear'),  # few tokens
-        (784, 128, 2, False, 'linear'),  # few multiplications
-        (784, 192, 2, False, 'conv2d'),
-        (784, 192, 2, True, 'linear'),
-        (1049, 320, 2, True, 'conv2d'),
-        (1049, 320, 1, True, 'linear'),  # no divisor from 16 to 32
-        (196, 320, 1, False, 'linear'),
-        (392, 320, 1, False, 'conv2d'),
-        (576, 320, 1, True, 'linear'),
-        (784, 320, 1, True, 'conv2d'),
-    ],
-)
-def test_convolution_where_it_is_faster(
-    monkeypatch, called, num_tokens, channels, num_threads, trains, expected
-):
-    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: True)
-    monkeypatch.setattr(torch, 'get_num_threads', lambda: num_threads)
-    x, weight, bias = make((1, num_tokens), torch.float32, channels, channels)
-    weight.requires_grad_(trains)
-    pointwise_linear(x, weight, bias)
-    assert called == [expected]
-
-
-def test_no_gradients_count_as_inference(monkeypatch, called):
-    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: True)
-    monkeypatch.setattr(torch, 'get_num_threads', lambda: 2)
-    x, weight, bias = make((196,), torch.float32, 320, 320)
-    with torch.no_grad():
-        pointwise_linear(x, weight.requires_grad_(), bias)
-    assert called == ['conv2d']
-
-
 def test_linear_in_other_dtypes_and_in_graphs(narrow_blas, called):
     x, weight, bias = make((8, 8), torch.float32)
     pointwise_linear(x.double(), weight.double(), bias.double())
@@ -142,50 +97,6 @@ def test_linear_in_other_dtypes_and_in_graphs(narrow_blas, called):
     graph = torch.export.export(linear, (x,)).graph
     assert 'linear' in str(graph)
     assert 'conv' not in str(graph)
-
-
-@pytest.mark.parametrize(('num_threads', 'shape'), [(1, (16, 45, 1)), (2, (1, 1, 720))])
-def test_images_that_onednn_takes(monkeypatch, narrow_blas, num_threads, shape):
-    monkeypatch.setattr(torch, 'get_num_threads', lambda: num_threads)
-    x, weight, _ = make((720,), torch.float32)
-    assert module._image_shape(x, weight) == shape
-
-
-LIMITS = 'ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA', 'MKL_ENABLE_INSTRUCTIONS'
-
-
-@pytest.mark.parametrize(
-    ('aten', 'vendor', 'limits', 'expected'),
-    [
-        ('AVX512', 'AuthenticAMD', {}, True),
-        ('AVX512', 'GenuineIntel', {}, False),
-        ('AVX512', 'unknown', {}, False),
-        ('AVX2', 'AuthenticAMD', {}, False),
-        ('AVX512', 'GenuineIntel', {'MKL_ENABLE_INSTRUCTIONS': 'AVX2'}, True),
-        ('AVX512', 'GenuineIntel', {'MKL_ENABLE_INSTRUCTIONS': 'AVX'}, True),
-        ('AVX512', 'GenuineIntel', {'MKL_ENABLE_INSTRUCTIONS': 'AVX512'}, False),
-        ('AVX512', 'AuthenticAMD', {'MKL_ENABLE_INSTRUCTIONS': 'AVX512'}, True),
-        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'avx2'}, False),
-        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'SSE41'}, False),
-        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'AVX'}, False),
-        ('AVX512', 'AuthenticAMD', {'ONEDNN_MAX_CPU_ISA': 'AVX10_1_512'}, True),
-    ],
-)
-def test_rule_of_the_instruction_sets(monkeypatch, aten, vendor, limits, expected):
-    for name in LIMITS:
-        monkeypatch.delenv(name, raising=False)
-    for name, limit in limits.items():
-        monkeypatch.setenv(name, limit)
-    monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: aten)
-    monkeypatch.setattr(torch.backends.mkldnn, 'is_available', lambda: True)
-    monkeypatch.setattr(torch.backends.mkl, 'is_available', lambda: True)
-    monkeypatch.setattr(module, '_cpu', lambda: f'vendor_id : {vendor}')
-    rule = module.blas_lacks_avx512.__wrapped__
-    assert rule() is expected
-    for library in (torch.backends.mkl, torch.backends.mkldnn):
-        with monkeypatch.context() as patch:
-            patch.setattr(library, 'is_available', lambda: False)
-            assert not rule()
 
 
 def test_compiles_once_for_changing_sizes(narrow_blas):

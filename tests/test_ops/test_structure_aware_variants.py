@@ -147,15 +147,6 @@ def test_periodic_tables_give_structure_aware_attention(grid):
     check_operator(through_tables, inputs, expected=expected)
 
 
-def test_larger_local_kernels_reach_beyond_the_border_in_vain():
-    inputs = make_inputs('eq11', (2, 3))
-    padded = list(inputs)
-    for i in (3, 4):
-        padded[i] = torch.nn.functional.pad(inputs[i], (1, 1, 2, 2), value=7.0)
-    out = local_structure_aware_attention(*padded, grid=(2, 3))
-    assert_close('out', pattern_attention(*inputs), out)
-
-
 @every_operator
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_arithmetic_is_in_float32_under_autocast_too(name, dtype):
@@ -167,40 +158,3 @@ def test_arithmetic_is_in_float32_under_autocast_too(name, dtype):
     assert_close('out', expected, out)
     with torch.autocast('cpu', torch.bfloat16):
         assert torch.equal(operator(name, grid)(*inputs), out)
-
-
-def test_batch_may_be_empty():
-    for name in ('eq9', 'eq10', 'eq11', 'local'):
-        out = operator(name, (2, 3))(*make_inputs(name, (2, 3), B=0))
-        assert out.shape == (0, 6, M, D)
-
-
-WRONG = {
-    'tokens of k': ('eq9', 1, (B, 5, M, D), 'one shape'),
-    'dims of v': ('eq11', 2, (B, 6, D), 'one shape'),
-    'even table': ('eq9', 3, (4, 5), r'\(4, 5\)'),
-    'table of another grid': ('eq9', 3, (5, 5), r'H \* W = 6'),
-    'table of no grid': ('eq9', 3, (11,), r'\(11,\)'),
-    'tables of other heads': ('eq9', 3, (M + 1, 3, 5), rf'\({M}, 2H-1'),
-    'two grids': ('eq10', 4, (K, 5, 3), 'one grid'),
-    'patterns of table_a': ('eq10', 3, (K + 1, 3, 5), 'table_a'),
-    'channels of table_a': ('eq11', 3, (D + 1, K, 3, 5), 'table_a'),
-    'heads in table_b': ('eq11', 4, (D, K, 3, 5), 'table_b'),
-    'bias': ('eq11', 5, (K, D), 'bias'),
-    'bias of one dim': ('local', 5, (K,), 'bias'),
-    'even kernel': ('local', 4, (K, 2, 3), 'odd'),
-    'kernels of two sizes': ('local', 3, (D, K, 5, 5), 'odd'),
-}
-
-
-@pytest.mark.parametrize('name, index, shape, match', WRONG.values(), ids=WRONG)
-def test_wrong_shapes(name, index, shape, match):
-    inputs = make_inputs(name, (2, 3))
-    inputs[index] = draw(*shape)
-    with pytest.raises(ValueError, match=match):
-        operator(name, (2, 3))(*inputs)
-
-
-def test_wrong_grid():
-    with pytest.raises(ValueError, match='`grid` must have 6 tokens, got 2x4'):
-        operator('local', (2, 4))(*make_inputs('local', (2, 3)))

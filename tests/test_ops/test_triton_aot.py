@@ -54,26 +54,17 @@ LANDMARK = {
     'no mixing': (dict(LONG, M=10, D=32), (FULL, HALF)),
     'paper stage 3, batch 128': (dict(B=128, N=196, L=49, M=10, D=32, E=10), (HALF,)),
     'no mixing, width 128': (dict(LONG, M=10, D=128), (FULL, HALF)),
-    'no mixing, width 120': (dict(B=2, N=400, L=49, M=1, D=120), (FULL,)),
     'one head': (dict(LONG, M=1, D=64, E=1), (FULL,)),
-    'heads 3, width 48': (dict(LONG, M=3, D=48, E=8), (FULL,)),
     'heads 5, width 5': (dict(B=1, N=33, L=49, M=5, D=5, E=5), (FULL,)),
-    'heads 8': (dict(LONG, M=8, D=32, E=8), (FULL,)),
     'heads 8, width 128': (dict(LONG, M=8, D=128, E=8), (FULL,)),
-    'heads 10, width 30': (dict(LONG, M=10, D=30, E=10), (FULL,)),
     'heads 16': (dict(LONG, M=16, D=32, E=16), (FULL, HALF)),
-    'heads 16, width 64': (dict(LONG, M=16, D=64, E=16), (FULL,)),
-    'heads 16, mixed 32': (dict(B=1, N=4200, L=9, M=16, D=48, E=32), (FULL,)),
-    'landmarks 300': (dict(B=1, N=400, L=300, M=16, D=33, E=16), (FULL,)),
     'heads 32, mixed 32': (dict(B=2, N=400, L=49, M=32, D=32, E=32), (F16,)),
 }
 HARD = {
     'H-MaiT stage 1': dict(grid=(56, 56), M=3, D=32, num_special=0, bias=True),
     'detection': dict(grid=(200, 334), B=2, M=3, D=32, num_special=0),
     'MaiT-T': dict(grid=(14, 14), M=3, D=64),
-    'MaiT-XT, distilled': dict(grid=(14, 14), M=3, D=48, num_special=2),
     'MaiT-XS, R 7': dict(grid=(14, 14), M=3, D=96, kernel_size=7),
-    'width 16, R 5': dict(grid=(14, 14), D=16, kernel_size=5, bias=True),
     'width 128': dict(grid=(28, 28), D=128, num_special=0),
     'width 5': dict(grid=(7, 5), B=1, M=1, D=5, bias=True),
     'neg_inf': dict(grid=(7, 5), D=32, bias=True, mask_fill='neg_inf'),
@@ -83,12 +74,10 @@ HARD = {
     'one token': dict(grid=(1, 1), B=1, M=1, D=1, num_special=0),
 }
 SOFT = {
-    'MaiT-XT': dict(grid=(14, 14), M=3, D=48),
     'MaiT-T': dict(grid=(14, 14), M=3, D=64),
     'MaiT-XS': dict(grid=(14, 14), M=3, D=96, num_special=2),
     'detection': dict(grid=(50, 84), D=32, num_special=0),
     'width 128': dict(grid=(28, 28), D=128, kernel_size=5),
-    'width 16': dict(grid=(7, 5), D=16),
     'width 5, one token': dict(grid=(1, 1), B=1, M=1, D=5, num_special=0),
 }
 GRIDS = {  # and numbers of images and heads

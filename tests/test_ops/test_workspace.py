@@ -19,21 +19,6 @@ def test_calls_in_and_outside_inference_mode():
     assert torch.equal(run_with_grads(landmark_attention, inputs)[0], expected)
 
 
-def test_memory_is_kept_up_to_a_size_and_grows(monkeypatch):
-    monkeypatch.setattr(workspace, 'KEPT_ELEMENTS', 12)
-    small = workspace.scratch('test', 2, 3, like=torch.empty(0))
-    large = workspace.scratch('test', 3, 4, like=torch.empty(0))
-    assert large.shape == (3, 4) and small.data_ptr() != large.data_ptr()
-    again = workspace.scratch('test', 2, 3, like=torch.empty(0))
-    assert again.data_ptr() == large.data_ptr()
-    others = [
-        workspace.scratch('test', 13, like=torch.empty(0)),
-        workspace.scratch('test', 2, like=torch.empty(0).double()),
-        workspace.scratch('other', 2, like=torch.empty(0)),
-    ]
-    assert large.data_ptr() not in [x.data_ptr() for x in others]
-
-
 def test_each_thread_has_its_own_memory():
     addresses = []
 

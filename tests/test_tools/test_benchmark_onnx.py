@@ -1,8 +1,6 @@
 """The benchmarks of exported models."""
 
 import pytest
-import torch
-from tool_runs import DETECTOR
 from torch import nn
 
 from tools.benchmark import onnx_memory, onnx_model, onnx_operators, plot
@@ -25,29 +23,6 @@ def test_both_runtimes_are_measured_and_drawn(tmp_path):
     ratio = float(rows[0]['images_per_s']) / float(rows[2]['images_per_s'])
     assert float(rows[0]['over_pytorch']) == pytest.approx(ratio, rel=0.02)
     assert plot.draw(path).name == 'onnx_cpu.png'
-
-
-@pytest.mark.slow
-def test_detectors_do_the_work_of_trained_ones(tmp_path):
-    (tmp_path / 'small.py').write_text(DETECTOR)
-    path = tmp_path / 'onnx_cpu.csv'
-    command = ['--set', 'detectors', '--models', str(tmp_path / 'small.py')]
-    command += ['--quick', '--size', '96', '120', '--baseline', 'small']
-    assert onnx_model.main([*command, '--csv', str(path)]) == 0
-    onnx, pytorch = read_csv(path)
-    assert (onnx['model'], onnx['pass'], pytorch['pass']) == (
-        'small',
-        'ONNX Runtime',
-        'PyTorch',
-    )
-    assert float(onnx['difference']) < 1e-3 and onnx['speedup'] == '1.0'
-    assert onnx['size'] == '96 x 120'
-    workload = onnx_model.DetectorWorkload(str(tmp_path / 'small.py'), (96, 120))
-    assert tuple(workload.inputs[0].shape) == (1, 3, 96, 128)
-    assert (workload.inputs[0][..., 120:] == 0).all()
-    assert workload.inputs[1].tolist() == [[96, 120]]
-    scores = workload.scores(workload.inference())
-    assert (scores > 0).all() and scores.max() - scores.min() > 0.01
 
 
 class Dense(nn.Module):
@@ -79,14 +54,3 @@ def test_operators_are_measured_beside_those_of_onnx(tmp_path):
         ratio = float(other['ms']) / float(ours['ms'])
         assert float(ours['speedup']) == pytest.approx(ratio, rel=0.02)
         assert all(0 < float(row['error']) < 1e-5 for row in (ours, other, pytorch))
-
-
-def test_a_wrong_operator_of_ours_is_not_measured(monkeypatch, tmp_path):
-    wrong, right = torch.tensor([1.0, 1.001]), torch.ones(2)
-    forms = {onnx_operators.OURS: lambda: wrong, onnx_operators.ONNX: lambda: right}
-    cases = [('case', forms, right.double())]
-    monkeypatch.setattr(onnx_operators, 'cases', lambda args: cases)
-    path = tmp_path / 'operators.csv'
-    with pytest.raises(AssertionError, match='case, exported: RMS error'):
-        onnx_operators.main(['--quick', '--csv', str(path)])
-    assert not path.exists()

@@ -118,37 +118,6 @@ def test_build_keeps_a_foreign_folder(tmp_path):
     assert entries(tmp_path) == ['photo.jpg']
 
 
-@pytest.mark.parametrize(
-    ('begin', 'end', 'starts'),
-    [(844, 1100, [844]), (0, 736, [0, 240, 480]), (0, 257, [0, 1])],
-)
-def test_hela_tile_starts(begin, end, starts):
-    assert hela.tile_starts(begin, end) == starts
-    with pytest.raises(ValueError, match='shorter than a tile'):
-        hela.tile_starts(0, 255)
-
-
-def test_hela_border_is_left_out():
-    train = hela.tile_corners((700, 1100), 'train', 25)
-    val = hela.tile_corners((700, 1100), 'val', 25)
-    assert (len(train), len(val)) == (9, 3)
-    assert {x for _, x in val} == {819}
-    assert min(y for y, _ in val) == 25 and max(y for y, _ in val) == 675 - hela.TILE
-    assert min(x for _, x in train) == 25 and max(x for _, x in train) == 480
-
-
-def test_hela_to_rgb():
-    frame = np.arange(256 * 256, dtype=np.uint16).reshape(256, 256)
-    rgb = hela.to_rgb(frame)
-    assert rgb.dtype == np.uint8 and rgb.shape == (256, 256, 3)
-    assert np.all(rgb[..., 0] == rgb[..., 2])
-    assert np.all(np.diff(rgb[..., 0].reshape(-1).astype(int)) >= 0)
-    assert rgb.min() == 0 and rgb.max() == 255
-    middle = rgb[128, 0, 0]  # the median of the values, so the root of about a half
-    assert abs(int(middle) - 255 * 0.5**0.5) < 2
-    assert not hela.to_rgb(np.full((4, 4), 7, np.uint16)).any()
-
-
 @pytest.fixture
 def hela_folder(tmp_path):
     """Two 256x1100 frames, so 3 + 1 tiles each; the second has no nuclei."""
@@ -190,14 +159,6 @@ def test_hela_conversion(hela_folder):
         assert sorted(names) == entries(hela_folder / split)
 
 
-def test_landcover_resamples_to_the_nearest():
-    labels = np.arange(16, dtype=np.uint8).reshape(4, 4)
-    expected = labels[np.ix_([0, 2, 3], [0, 2, 3])]
-    assert np.array_equal(landcover.resample_nearest(labels, (3, 3)), expected)
-    doubled = landcover.resample_nearest(labels, (8, 8))
-    assert np.array_equal(doubled, labels.repeat(2, 0).repeat(2, 1))
-
-
 @pytest.fixture
 def landcover_folder(tmp_path):
     """A map of 2x6 tiles and a rest; the color of a pixel tells its class."""
@@ -235,47 +196,6 @@ def test_landcover_baseline_learns_colors(landcover_folder):
     assert result['aAcc'] > 99
     present = np.isfinite(result['IoU'])
     assert present[[10, 12]].all() and not present[1]
-
-
-def test_place_is_that_of_the_pixel_on_the_map():
-    rows = np.arange(3 * 192)[:, None].repeat(3 * 192, 1)
-    for index, each in enumerate((rows, rows.T)):
-        tile = landcover.crop(each, 2, 1)
-        found = landcover.place('tile_y02_x01', tile.size)[:, index]
-        assert np.array_equal(found, tile.ravel())
-
-
-def test_truth_at_a_stride_loses_single_pixels_alone():
-    labels = np.full((32, 32), 3, dtype=np.uint8)
-    labels[:16] = 7
-    assert np.array_equal(landcover.shrink_and_grow(labels, 4), labels)
-    speckled = labels.copy()
-    cells = np.arange(0, 32, 8)
-    for y, x in np.ndindex(4, 4):  # every place in a cell of 4 x 4 pixels
-        speckled[cells[y] + y, cells[x] + x] = 1
-    assert np.array_equal(landcover.shrink_and_grow(speckled, 4), labels)
-    assert np.array_equal(landcover.shrink_and_grow(speckled, 1), speckled)
-
-
-def test_scores_agree_with_mmseg():
-    import torch
-    from mmseg import evaluation
-
-    rng = np.random.default_rng(0)
-    truth, predicted = rng.integers(0, 5, (2, 40, 30))
-    confusion = pixel_forest.confusion_matrix([(truth, predicted)], 6)
-    assert not confusion[5].any() and not confusion[:, 5].any()
-    metric = evaluation.IoUMetric()
-    metric.dataset_meta = {'classes': list('abcdef')}
-    sample = {
-        'pred_sem_seg': {'data': torch.from_numpy(predicted)[None]},
-        'gt_sem_seg': {'data': torch.from_numpy(truth)[None]},
-    }
-    metric.process({}, [sample])
-    expected = metric.evaluate(1)
-    result = pixel_forest.scores(confusion)
-    assert result['aAcc'] == pytest.approx(expected['aAcc'], abs=0.01)
-    assert result['mIoU'] == pytest.approx(expected['mIoU'], abs=0.01)
 
 
 @pytest.mark.parametrize('layout', toy.MAKERS)

@@ -50,37 +50,6 @@ def test_points_are_in_order_and_name_their_source(zoo, tmp_path):
         assert picture.size == (374, 352)
 
 
-def test_a_measured_metric_is_taken_before_a_reported_one(zoo, tmp_path):
-    MEASURED = [dict(MODELS[0], Results=[{'Metrics': {'AP': 49.0}}]), *MODELS[1:]]
-    zoo.write_text(yaml.safe_dump({'Models': MEASURED}))
-    run('--panel', 'f', 'AP', '--x', 'FLOPs', '--series', 'A', '*')
-    found = {
-        r['model']: (r['value'], r['source']) for r in rows_of(tmp_path / 'drawn/r.csv')
-    }
-    assert found == {'a_s': ('49', 'measured'), 'a_t': ('50', 'reported')}
-
-
-@pytest.mark.parametrize(
-    'args, match',
-    [
-        (['--panel', 'g', 'AP', '--series', 'A', '*'], r"one of \['f'\], got 'g'"),
-        (['--panel', 'f', 'mAP', '--series', 'A', '*'], r"'mAP'.*are \['AP'\]"),
-        (['--panel', 'f', 'AP', '--series', 'A', 'c*'], r"models are \['a_s', 'a_t'"),
-    ],
-)
-def test_errors_of_results(zoo, tmp_path, args, match):
-    with pytest.raises(ValueError, match=match):
-        run(*args, '--x', 'FLOPs')
-    assert not (tmp_path / 'drawn').exists()
-
-
-def test_layers_are_those_of_plain_networks():
-    count = draw_results.count_layers
-    assert count(CLASSIFIERS / 'deit_t_12l_300e_in1k.py') == 12
-    with pytest.raises(ValueError, match='must have one list of blocks, got 4'):
-        count(CLASSIFIERS / 'hmait_t_300e_in1k.py')
-
-
 def vit_gflops(size: int, C: int = 192, depth: int = 12) -> float:
     """Count a ViT-T/16 without a class token by hand."""
     N = (size // 16) ** 2

@@ -288,9 +288,8 @@ class Missing:
 
 metadata.version = version
 sys.meta_path.insert(0, Missing())
-from mmattn import environment
+from mmattn.cli import env, environment
 environment.find_spec = lambda name: None if name == 'mmcv' else object()
-from mmattn.commands import env
 sys.exit(env.main())
 """
 

@@ -90,21 +90,6 @@ def test_mmpretrain_reads_the_files(package):
     assert train.get_data_info(6)['img'].shape == (28, 28)
 
 
-def test_debian_is_asked_for_the_pinned_file(tmp_path, monkeypatch):
-    def serve(url, target, md5):
-        assert (url, md5) == (
-            'https://deb.debian.org/debian/pool/main/d/dataset-fashion-mnist/'
-            'dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb',
-            '28c148d3a02fef8285239e22d1f420b1',
-        )
-        target.write_bytes(b'another file')
-
-    monkeypatch.setattr(package_data, 'download', serve)
-    with pytest.raises(ValueError, match='the SHA-256'):
-        make(tmp_path)
-    assert not (tmp_path / 'data').exists()
-
-
 @pytest.mark.parametrize(
     'packed, message',
     [

@@ -1,15 +1,11 @@
 """tools/datasets/fashion_scenes.py: what a scene shows is what its labels say."""
 
-from pathlib import Path
-
 import cv2
 import numpy as np
 import pytest
 
 from tools.datasets import fashion_scenes as scenes
 from tools.datasets import pixel_forest
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -20,15 +16,6 @@ def photos():
     photos[1, 4:24, 8:20] = 250
     cv2.circle(photos[2], (13, 13), 10, 250, 2)
     return photos
-
-
-def test_outline_fills_holes_and_leaves_the_dark_rim_out(photos):
-    photos[0, 3, 8:20] = scenes.RIM
-    assert np.array_equal(scenes.outline(photos[0]) > 0, photos[0] == 40)
-    rows, columns = np.mgrid[:28, :28] - 13
-    inside = rows**2 + columns**2
-    mask = scenes.outline(photos[2]) > 0
-    assert mask[inside < 9**2].all() and not mask[inside > 12**2].any()
 
 
 @pytest.mark.parametrize('index, sign', [(0, -1), (1, 1)])
@@ -45,15 +32,6 @@ def test_labels_are_where_the_object_is_seen(photos, monkeypatch, index, sign):
         seen = sign * (image.astype(int) - (195 if index else 90)) > 0
         assert (seen != (labels == 7)).mean() < 0.005
         assert abs(image[labels == 0].mean() - 140) < 0.5
-
-
-def test_later_objects_stand_in_front(photos, monkeypatch):
-    def fill(photo, rng):
-        return np.full((128, 128), photo.max(), np.float32), np.ones((128, 128))
-
-    monkeypatch.setattr(scenes, 'place', fill)
-    image, labels = scenes.compose(photos[[1, 0]], [4, 9], np.random.default_rng(0))
-    assert (labels == 9).all() and abs(image.mean() - 40) < 1
 
 
 @pytest.fixture
@@ -78,10 +56,3 @@ def test_scenes_differ_and_are_written_alike_twice(photos, folder, tmp_path_fact
     written = {path.relative_to(again): path for path in again.rglob('*.png')}
     assert len(written) == 4
     assert all(images[name] == path.read_bytes() for name, path in written.items())
-
-
-def test_every_class_of_fashion_mnist_belongs_to_one_kind():
-    kinds = list(scenes.CLASSES)
-    merged = [kinds[label] for label in scenes.merge(np.arange(10))]
-    assert merged[:5] == ['top', 'trousers', 'top', 'dress', 'top']
-    assert merged[5:] == ['shoe', 'top', 'shoe', 'bag', 'shoe']

@@ -177,35 +177,3 @@ def assert_equal_runs(straight, resumed, last):
     one, other = (run['optimizer']['param_groups'] for run in (resumed, expected))
     assert one == other
     assert resumed['param_schedulers'] == expected['param_schedulers']
-
-
-@pytest.mark.skipif(not Path('/proc/self').exists(), reason='finds processes in /proc')
-def test_stopped_by_a_signal_to_all_and_resumed(server, work):
-    """As Slurm and a terminal do: the workers of the data are signaled as well."""
-    folder, case = work, 'stopped'
-    loop = ITERATIONS.replace('interval=3', 'interval=100')
-    (folder / f'{case}.py').write_text(TRAINED['detector'] + loop)
-
-    def start(work_dir, *args, log):
-        args = (f'{case}.py', '--work-dir', work_dir, *args)
-        options = ('--cfg-options', 'randomness.seed=3')
-        return Training(server, folder, *args, *options, log=log)
-
-    start(f'{case}_straight', log=f'{case}_straight.log').finish()
-    run = start(f'{case}_run', log=f'{case}_run.log')
-    run.wait_until(lambda: 'Iter(train) [ 2/12]' in run.text())
-    pid = run.process.pid
-    workers = Path(f'/proc/{pid}/task/{pid}/children').read_text().split()
-    assert workers
-    for process in (*map(int, workers), pid):
-        os.kill(process, signal.SIGTERM)
-    run.process.join(PATIENCE)
-    assert run.process.exitcode == 143, run.text()[-4000:]
-    stopped = folder / f'{case}_run' / 'stopped.pth'
-    meta = torch.load(stopped, weights_only=False)['meta']
-    assert 2 <= meta['iter'] < 12
-    assert f'SIGTERM: stopped after iteration {meta["iter"]}' in run.text()
-    start(f'{case}_run', '--resume', log=f'{case}_end.log').finish()
-    work_dirs = (folder / f'{case}_{run}' for run in ('straight', 'run'))
-    assert_equal_runs(*work_dirs, 'iter_12.pth')
-    assert not stopped.exists()

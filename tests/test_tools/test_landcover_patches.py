@@ -18,25 +18,6 @@ def corners(folder: Path) -> list[tuple[int, int]]:
     return [(int(name[7:11]), int(name[13:17])) for name in names]
 
 
-@pytest.mark.parametrize(
-    'rows, found',
-    [(23, [(12, 0, 0)]), (22, []), (0, [(0, 0, 0)])],
-    ids=['72%', '69%', 'another-class'],
-)
-def test_a_class_covers_a_patch_by_its_share(monkeypatch, rows, found):
-    monkeypatch.setattr(patches, 'TILE', 32)
-    tile = np.zeros((32, 32), np.uint8)
-    tile[:rows] = 12
-    assert list(patches.patches(tile)) == found
-
-
-def test_patches_overlap_by_half_within_a_tile():
-    found = list(patches.patches(np.full((SIZE, SIZE), 12, np.uint8)))
-    assert len(found) == ALL
-    ys, xs = {y for _, y, _ in found}, {x for _, _, x in found}
-    assert ys == xs == set(range(0, SIZE - 31, 16))
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two rows of six tiles; the color of a pixel tells its class.
@@ -89,11 +70,3 @@ def test_splits_never_share_a_tile(folder):
         for name in ('cropland', 'grassland')
     )
     assert patches_kept == 7 * ALL + 2 * (ALL - 21)
-
-
-def test_the_baseline_learns_colors(folder):
-    features, labels = patches.load_split(folder, 'val')
-    assert features.shape == (2 * (ALL - 21), 6)
-    np.testing.assert_allclose(features[0], (144, 111, 60, 0, 0, 0))
-    assert set(labels) == {0, 1}
-    assert patches.baseline(folder, trees=5) > 99

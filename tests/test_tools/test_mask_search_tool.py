@@ -128,26 +128,6 @@ def test_the_second_step_follows_head_0(work, second, thresholds):
     np.testing.assert_allclose(locality, scores, atol=6e-4)
 
 
-def test_the_third_step_follows_the_heads_of_full_layers(work, second, capsys):
-    """With weights of the first step, which fit any masks."""
-    weights = 'work_dirs/small_1_initialize/epoch_1.pth'
-    full = [len(heads) for heads in masking(second)].index(3)
-    options = ['--checkpoint', weights, '--num-images', '2', '--split', 'val']
-    Path('work_dirs/second').mkdir()
-    Path('work_dirs/second/epoch_1.pth').write_bytes(Path(weights).read_bytes())
-    scores = expected_locality(second, 2)
-    low = scores[full].sort().values[:2].mean().item()
-    tool.main(['calibrate', second, '--low', str(low), '--out', 'third.py', *options])
-    expected = masking(second)
-    expected[full] = [head for head in range(3) if scores[full, head] > low]
-    assert len(expected[full]) == 2
-    assert masking('third.py') == expected
-    assert "_base_ = 'small.py'" in Path('third.py').read_text()
-    printed = capsys.readouterr().out
-    for score in scores.flatten().tolist():
-        assert f'{score:.3f}' in printed
-
-
 def test_report_of_finished_trainings(work, capsys):
     tool.main(['report', FIRST, '--out', 'results'])
     summary = json.loads(Path('results/small_1_initialize.json').read_text())

@@ -171,14 +171,6 @@ def test_choose_click_and_compare(site, page):
     assert max(heights(page, '#times th')) < 50  # one line
 
 
-def test_a_model_that_is_chosen_before_an_image(site, page):
-    page.click('#model input')
-    page.get_by_role('option', name='segmentation').click()
-    page.set_input_files('#upload input[type=file]', site['root'] / 'cells.png')
-    wait_for(page, 'line', r'\d classes')
-    assert page.get_by_text('choose an image first').count() == 0
-
-
 def test_a_broken_file_and_a_second_try(site, page, tmp_path):
     (tmp_path / 'broken.png').write_bytes(b'<b>no image</b>')
     page.set_input_files('#upload input[type=file]', tmp_path / 'broken.png')
@@ -186,46 +178,6 @@ def test_a_broken_file_and_a_second_try(site, page, tmp_path):
     page.click('#upload button[aria-label="Clear"]')
     page.set_input_files('#upload input[type=file]', site['root'] / 'cells.png')
     wait_for(page, 'line', 'objects with a score')
-
-
-def test_a_broken_file_clears_the_result_before(site, page):
-    page.click('#chosen input')
-    page.get_by_role('option', name='given.png').click()
-    wait_for(page, 'line', 'objects with a score')
-    page.fill('#score input[type=number]', '0')
-    page.press('#score input[type=number]', 'Tab')
-    wait_for(page, 'table', 'nucleus')
-    content = base64.b64encode(b'no image').decode()
-    target = page.query_selector('#upload button')
-    page.evaluate(DROP, [target, 'broken.png', 'image/png', content])
-    page.get_by_text('broken.png cannot be read as an image').wait_for()
-    wait_for_nothing(page)
-    assert page.input_value('#chosen input') == ''
-
-
-def test_removing_an_image_clears_its_result(site, page):
-    page.set_input_files('#upload input[type=file]', site['root'] / 'cells.png')
-    wait_for(page, 'line', 'objects with a score')
-    page.click('#upload button[aria-label="Clear"]')
-    wait_for_nothing(page)
-
-
-def wait_for_nothing(page):
-    """Wait until the first tab shows no picture, no line, no rows and no files."""
-    page.wait_for_selector('#picture img', state='detached')
-    page.wait_for_function(
-        """() => !document.querySelector('#line')?.innerText.trim()
-            && !document.querySelector('#table')?.innerText.match('nucleus')"""
-    )
-    page.wait_for_selector('#json', state='hidden')
-
-
-def test_tiles_run_again(site, page):
-    page.set_input_files('#upload input[type=file]', site['root'] / 'cells.png')
-    wait_for(page, 'line', 'sees 160 x 120 pixels')
-    page.click('#tile input')
-    page.get_by_role('option', name='in tiles of 128 x 128 pixels').click()
-    wait_for(page, 'line', 'of each of 1 tiles')
 
 
 def test_two_users_and_one_who_leaves(site, page, browser):

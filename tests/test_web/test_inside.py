@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 import small_deformable_detr
-import torch
 from mmengine.dataset import pseudo_collate
 from predictor_models import classifier, detector, noise, segmentor
 from torch.testing import assert_close
 
 from mmattn.analysis import (
-    AttentionKernels,
     MultiScalePoints,
     SamplingPoints,
     attention_kernels,
@@ -17,7 +15,7 @@ from mmattn.analysis import (
     sampling_points,
 )
 from mmattn.apis import Predictor
-from mmattn.web.inside import LEVELS, Inside, look_inside, panels
+from mmattn.web.inside import look_inside, panels
 
 DAT = dict(
     type='mmattn.DATPlusPlus',
@@ -108,63 +106,3 @@ def test_models_without_attention_and_exported_files_are_named():
     predictor.model = None
     with pytest.raises(ValueError, match='is an exported file, whose layers'):
         look_inside(predictor, noise(40, 40), 9, 9)
-
-
-def view(layer):
-    return Inside({'layer': layer}, np.full((48, 96, 3), 50, np.uint8), (48, 80))
-
-
-def is_red(pixel):
-    return pixel[0] > 200 and pixel[1] < 60 and pixel[2] < 60
-
-
-@pytest.mark.parametrize('least', [0.0, -1.0], ids=['softmax', 'signed'])
-def test_kernels_lie_over_the_image(least):
-    kernels = torch.zeros(1, 2, 4, 8)
-    kernels[0, 1, 1, 5] = 1
-    kernels[0, 1, 3, 0] = least
-    (_, first), (panel, second) = panels(
-        view(AttentionKernels('a', kernels, ((2, 3),))), 'layer'
-    )
-    assert first == 'head 1: all 0'
-    assert second == f'head 2: {32 if least == 0 else 16}x'
-    assert panel.shape == (240, 400, 3)  # 5 x 5 pixels for each one without padding
-    # A cell of the grid has 60 x 60 pixels: the middle of (1, 5), and of others.
-    peak, low, none = (
-        panel[y, x].astype(int) for y, x in ((90, 330), (210, 30), (30, 90))
-    )
-    if least == 0:
-        assert peak.sum() > none.sum() + 200 and (low == none).all()
-    else:  # green, violet and white
-        assert peak[1] > peak[0] + 40 and low[0] > low[1] + 40
-        assert none.min() > 150
-    for y, x in ((120, 180), (120, 239), (179, 180), (150, 180)):
-        assert is_red(panel[y, x])
-    assert not is_red(panel[150, 210])
-
-
-def test_points_lie_over_the_image():
-    points = torch.tensor([[[12.0, 20.0], [36.0, 60.0]]])
-    weights = torch.tensor([[0.9, 0.1]])
-    layer = SamplingPoints('a', points[0], points, weights, (24.0, 40.0))
-    ((panel, caption),) = panels(view(layer), 'layer')
-    assert caption == 'group 1: 1.8x'
-    strong, weak = panel[60, 100].astype(int), panel[180, 300].astype(int)
-    assert strong.sum() > weak.sum() + 200
-    assert (panel[60, 106] == 255).all()  # the outline
-    assert is_red(panel[120, 200])
-    assert (panel[20, 20] == 30).all()  # the image, darker
-
-
-def test_multi_scale_points_have_the_color_of_their_map_and_the_size_of_their_weight():
-    points = torch.tensor([[[[12.0, 20.0]], [[36.0, 60.0]]]])  # of a coarse map first
-    weights = torch.tensor([[[0.9], [0.1]]])
-    sizes = ((6, 12), (12, 24))
-    layer = MultiScalePoints('a', points, weights, sizes, (24.0, 40.0))
-    ((panel, caption),) = panels(view(layer), 'layer')
-    assert caption == 'head 1: 1.8x'
-    coarse, fine = LEVELS['cyan'], LEVELS['yellow']
-    assert tuple(panel[60, 100]) == coarse and tuple(panel[180, 300]) == fine
-    widths = [(panel == color).all(-1).sum(1).max() for color in (coarse, fine)]
-    assert widths[0] == pytest.approx(3 * widths[1], abs=4) and widths[1] >= 3
-    assert is_red(panel[120, 200])

@@ -150,15 +150,6 @@ def test_each_answer_has_files_of_its_own(site):
     assert len(set(files)) == len(files) > 6
 
 
-def test_the_slider_does_not_run_the_model_again(site, client):
-    load(client, site['root'] / 'cells.png', model='detection', score=0.0)
-    site['gate'].reached.clear()
-    _, line, table, *_ = client.predict(score=1.0, api_name='/redraw')
-    assert line.startswith('0 objects') and table['value']['data'] == []
-    _, line, *_ = client.predict(score=0.0, api_name='/redraw')
-    assert line.startswith('6 objects') and not site['gate'].reached.is_set()
-
-
 def test_images_run_in_tiles(site, client):
     line = load(client, site['root'] / 'cells.png', model='detection', tile=128)[1]
     assert line.endswith('The model sees 160 x 120 pixels of each of 1 tiles.')
@@ -180,18 +171,6 @@ def test_attention_of_a_pixel(site, client):
     assert others[0]['caption'].startswith('head 1: ')
     with pytest.raises(AppError, match='is outside the 60x80 image'):
         client.predict(model='segmentation', x=80, y=3, layer=None, api_name='/look')
-
-
-def test_two_models_side_by_side(site, client):
-    load(client, site['root'] / 'cells.png', model='detection')
-    a, b, times, verdict = client.predict(
-        'detection', 'segmentation', SCORE, 2, api_name='/compare'
-    )
-    assert Image.open(a).size == Image.open(b).size == (640, 480)
-    assert [row[0] for row in times['data']] == ['detection', 'segmentation']
-    assert 'median of 2 runs in turns' in verdict
-    with pytest.raises(AppError, match='from 1 to 20, got 21|maximum'):
-        client.predict('detection', 'detection', SCORE, 21, api_name='/compare')
 
 
 @pytest.mark.parametrize(

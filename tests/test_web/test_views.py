@@ -87,39 +87,6 @@ def test_objects(with_masks):
         np.testing.assert_array_equal(decoded, detections().masks[:2])
 
 
-def test_no_objects():
-    result = kept(detections()[[]])
-    for score in (0, 1):
-        assert views.rows(result, score) == []
-        assert views.document(result, score, ['a'])['annotations'] == []
-    np.testing.assert_array_equal(
-        views.draw(result, PHOTO, views.Style(0)), PHOTO.shown()
-    )
-
-
-def test_what_is_drawn_of_objects():
-    """Pictures are 10 times as large as the image."""
-    result = kept(detections()[:1])
-    changed = {}
-    for drawn in views.DRAWN:
-        picture = views.draw(result, PHOTO, views.Style(0, drawn, names=False))
-        assert picture.shape == (400, 600, 3)
-        changed[drawn] = (picture != 90).any(-1)
-    inside, corner, outside = (125, 255), (50, 300), (200, 400)
-    assert changed['masks'][inside] and not changed['masks'][corner]
-    assert changed['boxes'][corner] and not changed['boxes'][inside]
-    assert changed['masks and boxes'][inside] and changed['masks and boxes'][corner]
-    assert not any(each[outside] for each in changed.values())
-    named = views.draw(result, PHOTO, views.Style(0, 'masks'))
-    extra = (named != 90).any(-1) & ~changed['masks']
-    assert extra.sum() > 500 and not extra[:50].all()
-    nothing = views.draw(result, PHOTO, views.Style(0.95))
-    np.testing.assert_array_equal(nothing, PHOTO.shown())
-    only_boxes = kept(detections(with_masks=False)[:1])
-    drawn = views.draw(only_boxes, PHOTO, views.Style(0, 'masks'))
-    assert (drawn[corner] != 90).any()
-
-
 test_styles_that_the_page_does_not_offer_are_refused = refuses(
     views.Style,
     (dict(score=1.5), '`score` must be from 0 to 1, got 1.5'),

@@ -114,12 +114,6 @@ def test_nms_match(number):
     assert [group.tolist() for group in groups] == expected
 
 
-def test_nms_match_joins_at_exactly_the_threshold():
-    dets = torch.tensor([[0.0, 0, 2, 2, 0.9], [1, 0, 3, 2, 0.8], [9, 9, 10, 10, 0.7]])
-    groups = mmcv_ops.nms_match(dets, float(torch.tensor(2 / 6)))
-    assert [group.tolist() for group in groups] == [[0, 1], [2]]
-
-
 def random_lanes(number):
     """Return lanes of different starts and lengths, several of them close."""
     generator = torch.Generator().manual_seed(0)
@@ -159,30 +153,6 @@ def test_line_nms(number, top_k):
     assert parents.tolist() == expected_parents
     if number == 30 and top_k == 100:
         assert 1 < count < number
-
-
-def test_line_nms_ignores_lanes_without_common_rows():
-    lanes = torch.zeros(3, 77)
-    lanes[:, 4] = torch.tensor([20.0, 20, 0])
-    lanes[1, 2] = 0.5
-    scores = torch.tensor([0.9, 0.8, 0.7])
-    keep, count, _ = mmcv_ops.line_nms(lanes, scores, 1.0, 5)
-    assert keep[:count].tolist() == [0, 1, 2]
-
-
-def test_line_nms_of_lanes_that_begin_below_the_image():
-    lanes = torch.zeros(2, 77)
-    lanes[:, 2], lanes[:, 4] = -0.5, 60
-    keep, count, _ = mmcv_ops.line_nms(lanes, torch.tensor([0.9, 0.8]), 1.0, 5)
-    assert keep[:count].tolist() == [0, 1]
-
-
-def test_line_nms_removes_a_lane_once():
-    lanes = torch.zeros(3, 77)
-    lanes[:, 4], lanes[:, 5:] = 72, torch.tensor([[0.0], [1], [2]])
-    scores = torch.tensor([0.9, 0.8, 0.7])
-    keep, count, parents = mmcv_ops.line_nms(lanes, scores, 1.5, 5)
-    assert keep[:count].tolist() == [0, 2] and parents.tolist() == [1, 1, 2]
 
 
 def test_line_nms_refuses_other_lanes():
