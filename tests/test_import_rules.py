@@ -5,6 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+from safetensors.torch import save_file
+
+from mmattn.models import IViT
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / 'mmattn'
 # What each part of the package may import of ours, beside itself. `mmattn` alone is
@@ -19,7 +26,7 @@ ALLOWED = {
     'mmattn.images': {'mmattn.files'},
     'mmattn.ops': set(),
     'mmattn.compat': {'mmattn.ops', 'mmattn.weights'},  # the latter when called
-    'mmattn.weights': LOW | {'mmattn.models.backbones'},
+    'mmattn.weights': {'mmattn.files'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.backbones': {
         'mmattn.ops',
@@ -140,6 +147,52 @@ def test_operators_and_backbones_need_torch_alone():
         'except ImportError as error:\n    print(error)\n'
     )
     assert 'pip install "mmattn[mm]"' in run(code)
+
+
+LOAD_EVERY_NAME = """
+from pathlib import Path
+import torch
+import mmattn
+from mmattn.models import IViT
+from mmattn.weights import names
+from mmattn.weights.read import read_checkpoint
+files, url = Path(FILES), URL
+names.published_files = lambda: {'net': dict(url=url + '/net.safetensors')}
+converted = []
+convert = IViT.convert_weights
+IViT.convert_weights = lambda *args: converted.append(1) or convert(*args)
+expected = read_checkpoint(files / 'net.safetensors')
+given = [files / 'run.pth', f'{files}/net.safetensors', url + '/run.pth']
+for checkpoint in (*given, 'net', 'mmattn://net'):
+    model = mmattn.create_model('ivit_nano', checkpoint=checkpoint, num_classes=3)
+    loaded = model.backbone.state_dict()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+assert len(converted) == 5
+run = read_checkpoint(files / 'run.pth')
+assert run['log'] == dict(log_history=[1.0], count_history=[1], max_length=9)
+assert type(run['cfg']) is dict and run['cfg'] == dict(lr=0.1)
+for name in ('nett', 'mmattn://nett'):
+    try:
+        mmattn.create_model('ivit_nano', checkpoint=name)
+    except (FileNotFoundError, ValueError) as error:
+        print(error)
+assert not {'mmengine', 'mmcv'} & {n for n, m in sys.modules.items() if m}
+"""
+
+
+def test_weights_need_no_mm_package(tmp_path, serve):
+    """A file of a run holds objects of mmengine, which are read as plain data."""
+    weights = IViT('nano', out_indices=3).state_dict()
+    save_file(weights, tmp_path / 'net.safetensors')
+    log = HistoryBuffer([1.0], [1], max_length=9)
+    saved = dict(state_dict=weights, log=log, cfg=ConfigDict(lr=0.1))
+    torch.save(saved, tmp_path / 'run.pth')
+    given = f'FILES, URL = {str(tmp_path)!r}, {serve(tmp_path)[0]!r}\n'
+    home = f'import os; os.environ["TORCH_HOME"] = {str(tmp_path / "cache")!r}\n'
+    said = run(without(*MM) + home + given + LOAD_EVERY_NAME).splitlines()
+    assert said[0].startswith('there is no checkpoint at nett, and no weights have')
+    assert said[1].startswith("there are no weights 'nett'")
+    assert all("did you mean one of ['net']" in line for line in said)
 
 
 def test_graphs_of_torchvision_need_no_mm_package():

@@ -25,7 +25,7 @@ COMMAND = re.compile(r'^    ((?:mmattn|python|pip|make) .*)$|`(mmattn [^`]+)`', 
 LEFT_OUT = {
     '^(pip|make) |--install': 'installs, or is a job of its own',
     r'^mmattn web|http\.server': 'runs until it is stopped; see tests/test_web',
-    r'hela\.py|tools/converters|_lite0|mmattn/hela|://': 'needs a network',
+    r'hela\.py|tools/converters|_lite0|://': 'needs a network',
     'weights (get|verify)|data prepare': 'needs a network',
     r'ivit_t_3x_coco': 'needs COCO',
     r'\$|_300i|configs/demo|data/hela': 'needs a demo that was trained',

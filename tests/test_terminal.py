@@ -146,6 +146,7 @@ def test_a_work_dir_stands_for_its_config_and_checkpoint(
     best = 'run/best_coco_segm_mAP_epoch_1.pth'
     assert (args.config, args.checkpoint) == ('run/cells.py', best)
     assert capsys.readouterr().err == f'run/cells.py, {best}\n'
+    Path('b.pth').touch()
     for given, taken in (('b.pth', 'b.pth'), ('last', 'run/epoch_2.pth')):
         args = parse_run(parser, ['run', '--weights', given])
         assert args.checkpoint == taken and config_of(args).a == 1
@@ -158,16 +159,16 @@ def test_a_work_dir_stands_for_its_config_and_checkpoint(
 def test_a_config_requires_a_checkpoint(parser, tmp_path, capsys):
     path = tmp_path / 'a.py'
     path.touch()
-    options = ['--cfg-options', 'c=1']
-    args = parse_run(parser, [str(path), '--out', 'b', '--weights', 'd.pth', *options])
-    assert (args.config, args.checkpoint, args.out) == (str(path), 'd.pth', 'b')
+    address, options = 'http://a/d.pth', ['--cfg-options', 'c=1']
+    args = parse_run(parser, [str(path), '--out', 'b', '--weights', address, *options])
+    assert (args.config, args.checkpoint, args.out) == (str(path), address, 'b')
     assert args.cfg_options == dict(c=1)
     with pytest.raises(SystemExit):
         parse_run(parser, [str(path)])
     assert f'{path} requires --weights' in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse_run(
-            parser, [str(path), '--weights', 'd.pth', '--cfg-options', 'a=1', 'b']
+            parser, [str(path), '--weights', address, '--cfg-options', 'a=1', 'b']
         )
     assert "--cfg-options must be key=value, got 'b'" in capsys.readouterr().err
 

@@ -1,5 +1,7 @@
 """`mmattn weights` on imitated files, from a server on this machine."""
 
+import re
+from argparse import ArgumentParser
 from hashlib import sha256
 from pathlib import Path
 
@@ -8,12 +10,19 @@ import torch
 import yaml
 from predictor_models import detector
 
+from mmattn.apis import find_model
 from mmattn.cli import weights as command
+from mmattn.cli.start import settle_start, use_pretrained
+from mmattn.cli.terminal import add_model, parse_run
+from mmattn.compat.mmengine_scopes import find_config
 from mmattn.engine.model import build_model
+from mmattn.files import read_config_file
 from mmattn.models import PVTv2
+from mmattn.registry import MODELS
 from mmattn.weights import names as published
 from mmattn.weights.layouts.pvt import to_official_state_dict
 
+ROOT = Path(__file__).parents[1]
 CONFIG = 'classification/pvtv2_b0_300e_in1k'
 NOWHERE = 'http://127.0.0.1:9/offline.pth'  # nothing listens
 PVT = dict(type='mmattn.PVTv2', args=dict(arch='b0'))
@@ -63,6 +72,47 @@ def files(serve, tmp_path, monkeypatch):
     monkeypatch.setattr(published, 'published_files', lambda: known)
     monkeypatch.setattr(command, 'published_files', lambda: known)
     return known, folder
+
+
+def test_a_name_is_a_model_and_a_checkpoint(files):
+    model = build_model(read_config_file(find_config(CONFIG)), 'net')[0]
+    weight = model.backbone.stem.proj.weight
+    for name in ('net', 'mmattn://net'):
+        for found in (find_model(name), find_model(CONFIG, name)):
+            assert found.cfg.model.backbone.arch == 'b0' and found.weights == name
+        args = parse_run(parser_of_models(), [name])
+        assert (args.config, args.checkpoint) == (str(find_config(CONFIG)), name)
+        cfg = read_config_file(find_config('mask_rcnn/pvtv2_b0_1x_coco'))
+        use_pretrained(cfg, name)
+        assert 'net.pth, kept at' in settle_start(cfg).message
+        backbone = MODELS.build(cfg.model.backbone)
+        backbone.init_weights()
+        assert torch.equal(backbone.stem.proj.weight, weight)
+    hub = torch.hub.load(str(ROOT), 'pvt_v2_b0', source='local', checkpoint='net')
+    assert torch.equal(hub.stem.proj.weight, weight)
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('mit_b0', 'mit_b0 holds the weights of a backbone, without a model to run'),
+        ('mmattn://mit_b', r"no weights 'mit_b': did you mean one of \['mit_b"),
+        ('mmattn://hela-ivit-n', 'hela-ivit-n is not trained yet.*`make demo`'),
+    ],
+)
+def test_names_that_are_no_model(capsys, tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((FileNotFoundError, ValueError), match=message):
+        find_model(name)
+    with pytest.raises(SystemExit):
+        parse_run(parser_of_models(), [name])
+    assert re.search(message, capsys.readouterr().err)
+
+
+def parser_of_models():
+    parser = ArgumentParser()
+    add_model(parser)
+    return parser
 
 
 def lines(capsys):

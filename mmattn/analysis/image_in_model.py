@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.dataset import pseudo_collate
+from mmengine.logging import MMLogger
 from mmengine.registry import TRANSFORMS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
@@ -235,7 +236,7 @@ def _load(
     if checkpoint is not None:
         loaded = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
         report = load_weights(model, find_weights(loaded, checkpoint))
-        report.log(checkpoint)
+        report.log(checkpoint, MMLogger.get_current_instance())
         report.check(checkpoint, exact=True, partial=partial)
         weights = Path(checkpoint).name
     options = [f'{key}={value}' for key, value in (cfg_options or {}).items()]

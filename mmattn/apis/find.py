@@ -14,22 +14,20 @@ from ..compat.mmengine_scopes import SCOPE, find_config
 from ..engine.checkpoint_hook import read_last_checkpoint
 from ..files import read_config_file
 from ..files.dumped_config import read_dumped_config
+from ..weights.names import (
+    DEMOS,
+    SCHEME,
+    config_of,
+    demo_weights,
+    find_published,
+    is_name,
+)
+from ..weights.resolve import check_name
 
 EXPORTED = ('.onnx', '.pt2', '.xml')
 CHECKPOINTS = ('.pth', '.pt', '.safetensors')
 RANDOM = 'random'
 CHOICES = ('best', 'last')
-# Where the demos leave their weights, and the command that trains them.
-DEMOS = {
-    'mmattn/hela-ivit-n': (
-        'make demo',
-        'work_dirs/mask_rcnn_ivit_n_hela/hela-ivit-n.safetensors',
-    ),
-    'mmattn/fashion-scenes-ivit-n': (
-        'make demo-seg',
-        'work_dirs/upernet_ivit_n_fashion_scenes/fashion-scenes-ivit-n.safetensors',
-    ),
-}
 # How mmengine's hooks name what they save.
 NUMBERED = re.compile(r'(?:epoch|iter)_(\d+)\.pth')
 
@@ -65,10 +63,12 @@ def find_model(
         model: a config, its path, the name of one of our configs
             ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), one of another
             package ('mmdet::...'), the work dir of a run, a checkpoint in a work dir,
-            an exported .onnx, .pt2 or .xml file, or the name of a demo's weights
-            ('mmattn/hela-ivit-n').
-        weights: a checkpoint; for a work dir also 'best' or 'last', and by default the
-            best one, else the last. 'random' keeps random weights.
+            an exported .onnx, .pt2 or .xml file, or a name of weights with or without
+            'mmattn://', of `mmattn weights list` ('pvt_v2_b2') or of a demo
+            ('mmattn://hela-ivit-n').
+        weights: a checkpoint, by any name that `mmattn.weights.resolve` lists; for a
+            work dir also 'best' or 'last', and by default the best one, else the last.
+            'random' keeps random weights.
         cfg_options: entries of the config to override.
         config: the config of a work dir or a checkpoint, which runs, in place of that
             of the run.
@@ -85,15 +85,16 @@ def find_model(
     else:
         name = str(model)
         path = Path(model).expanduser()
-        if name.startswith(f'{SCOPE}/') and not path.exists():
-            path = demo_weights(name)
+        named = None if path.exists() else named_weights(name)
+        if named is not None:
+            path, weights = named[0], weights or named[1]
         if path.suffix in EXPORTED:
             return _exported(path, weights, cfg_options, config)
         if path.is_file() and path.suffix in CHECKPOINTS:
             weights, path = weights or str(path), path.parent
         if path.is_dir():
             return _finished(name, path, weights, cfg_options, config)
-        cfg = read_config(name)
+        cfg = read_config(name if named is None else str(path))
     if config is not None:
         raise UserError(f'`config` is for a work dir or a checkpoint, got {name}')
     if cfg_options:
@@ -101,26 +102,32 @@ def find_model(
     return Found(name, cfg, _checked(name, weights))
 
 
-def demo_weights(name: str) -> Path:
-    """Return the file of a demo's weights, `mmattn/hela-ivit-n` for example.
+def named_weights(name: str) -> tuple[Path, str] | None:
+    """Return the config that weights of a name belong to, and a name to read them by.
 
-    It is in the work dir of the demo, below the current folder.
+    Of a demo's weights, return the work dir that they and the config are in.
+
+    Returns:
+        The config or the work dir, and a checkpoint; None for any other name.
 
     Raises:
-        FileNotFoundError: there is no such name, or the demo has not run here.
+        ValueError: no weights have a name that begins with `mmattn://`, or they are
+            those of a backbone alone.
+        FileNotFoundError: the demo has not run here.
     """
-    if name not in DEMOS:
-        raise FileNotFoundError(
-            f'there are no weights named {name}: the names are {", ".join(DEMOS)}'
+    bare = name.removeprefix(SCHEME)
+    if bare == name and not is_name(name):
+        return None
+    if bare in DEMOS:
+        path = demo_weights(bare)
+        return path.parent, str(path)
+    config = config_of(find_published(bare))
+    if config is None:
+        raise UserError(
+            f'{name} holds the weights of a backbone, without a model to run: pass '
+            'them to `mmattn train CONFIG --pretrained` or `mmattn.create_model`'
         )
-    command, file = DEMOS[name]
-    path = Path(file)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f'{name} is not trained yet: there is no {path.absolute()}. Run '
-            f'`{command}` in a clone of mmattn, and stay in its folder'
-        )
-    return path
+    return find_config(config), name
 
 
 def _checked(name: str, weights: str | None) -> str | None:
@@ -128,15 +135,14 @@ def _checked(name: str, weights: str | None) -> str | None:
     if weights is None:
         raise UserError(
             f'{name} comes without weights: pass `weights` (--weights), which is a '
-            "checkpoint's path or address, or pass the work dir of a run in place of "
+            'path, a name or an address, or pass the work dir of a run in place of '
             f"the config. weights='{RANDOM}' tries the model without training"
         )
     if weights == RANDOM:
         return None
     if weights in CHOICES:
         raise UserError(f'weights={weights!r} requires a work dir, got {name}')
-    if '://' not in weights and not Path(weights).expanduser().is_file():
-        raise FileNotFoundError(f'there is no checkpoint at {weights}')
+    check_name(weights)
     return weights
 
 

@@ -31,12 +31,13 @@ class Predictor:
     Args:
         model: work dir of a run; a config, its path or its name; a checkpoint in a work
             dir; or an exported file (.onnx, .pt2 or .xml). A name stands for one of our
-            configs ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'),
-            for one of another package ('mmdet::...'), or for a demo's weights, which
-            `make demo` writes ('mmattn/hela-ivit-n').
-        weights: path or address of a checkpoint, which must match the model exactly.
-            A work dir also supports 'best' and 'last', and defaults to the best one,
-            else the last. 'random' keeps random weights.
+            configs ('mmattn::mask_rcnn/ivit_t_3x_coco.py' or 'ivit_t_3x_coco'), for
+            one of another package ('mmdet::...'), or for weights ('pvt_v2_b2', or
+            'mmattn://hela-ivit-n', which `make demo` writes).
+        weights: path, name or address of weights, which must match the model exactly;
+            `mmattn.weights.resolve` lists the names. A work dir also supports 'best'
+            and 'last', and defaults to the best one, else the last. 'random' keeps
+            random weights.
         device: such as 'cpu' or 'cuda:0'; None selects a GPU if there is one.
         cfg_options: entries of the config to override.
         config: the config of a work dir or a checkpoint. A config is code: without this

@@ -16,7 +16,7 @@ from .terminal import add_cfg_options, positive, share
 
 MODEL = (
     'work dir of a run, config, name of a config, checkpoint in a work dir, exported '
-    ".onnx, .pt2 or .xml file, or a demo's weights (mmattn/hela-ivit-n)"
+    '.onnx, .pt2 or .xml file, or name of weights (mmattn://hela-ivit-n)'
 )
 CONFIG = "config of a work dir or checkpoint in place of the run's; it runs as code"
 
@@ -33,7 +33,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help='images, videos, folders, patterns or addresses',
     )
     parser.add_argument(
-        '--weights', help="checkpoint; of a work dir also 'best' or 'last'"
+        '--weights',
+        help="path, name or address of weights; of a work dir also 'best' or 'last'",
     )
     parser.add_argument('--config', help=CONFIG)
     parser.add_argument(

@@ -12,8 +12,8 @@ from mmattn.errors import UserError
 
 from ..compat.mmengine_scopes import config_folder
 from ..registry import MODELS
-from ..weights.names import SCHEME, find_published, published_files
-from ..weights.resolve import SCHEMES, local_checkpoint, place_in_cache
+from ..weights.names import SCHEME, find_published, is_name
+from ..weights.resolve import SCHEMES, check_name, local_checkpoint, place_in_cache
 
 RANDOM = 'none'
 # Where a classification config of ours leaves its weights.
@@ -48,8 +48,8 @@ def use_pretrained(cfg: Config, given: str):
 
     Args:
         cfg: config of a run.
-        given: name of a published file, `mmattn://`, `timm://`, `hf://` or http
-            address, path of a file, or 'none' for random weights.
+        given: weights, by any name that `mmattn.weights.resolve` lists, or 'none' for
+            random ones.
 
     Raises:
         ValueError: there is no such name or file, or the model has no backbone.
@@ -58,15 +58,12 @@ def use_pretrained(cfg: Config, given: str):
         raise UserError(f'--pretrained requires model.backbone, got {[*cfg.model]}')
     init_cfg = None
     if given != RANDOM:
-        if '://' not in given and given in published_files():
-            given = SCHEME + given
-        if given.startswith(SCHEME):
-            find_published(given)
-        elif '://' not in given and not Path(given).expanduser().is_file():
+        try:
+            check_name(given)
+        except FileNotFoundError as error:
             raise UserError(
-                f'--pretrained takes a name of docs/weights.md, a file, an address, or '
-                f"'{RANDOM}' for random weights; {given!r} is none of these"
-            )
+                f"--pretrained: {error}, and '{RANDOM}' takes random weights"
+            ) from error
         init_cfg = dict(type='Pretrained', checkpoint=given)
     for part in (cfg.model, cfg.model.backbone):
         if 'pretrained' in part:  # of mmsegmentation and of timm's networks
@@ -100,12 +97,16 @@ def settle_start(cfg: Config) -> Start:
         named = f'pretrained={named!r}' if named else 'random weights'
         return Start(f'the backbone starts from {named}')
     checkpoint = given['checkpoint']
-    if '://' in checkpoint or Path(checkpoint).expanduser().is_file():
+    try:
+        check_name(checkpoint)
+    except FileNotFoundError as error:
+        missing = error
+    else:
         return Start(f'the backbone starts from {_described(checkpoint)}', checkpoint)
     recipe = OWN.fullmatch(checkpoint)
     classifier = f'classification/{recipe[1]}.py' if recipe else ''
     if own is None or not recipe or not (config_folder() / classifier).is_file():
-        raise UserError(f'init_cfg.checkpoint is {checkpoint}: there is no such file')
+        raise UserError(f'init_cfg.checkpoint is {checkpoint}: {missing}') from missing
     backbone.init_cfg = None
     return Start(
         'the backbone starts from random weights, but its recipe starts from '
@@ -128,7 +129,7 @@ def fetch_start(start: Start):
     if scheme in ZOOS:
         address = ZOOS[scheme]().get(name, '')
         scheme = address.partition('://')[0]
-    if scheme not in SCHEMES:
+    if scheme not in SCHEMES and not is_name(address or ''):
         return
     try:
         local_checkpoint(address)
@@ -164,9 +165,12 @@ def _related_weights(backbone: dict) -> str | None:
 
 def _described(checkpoint: str) -> str:
     """Return a checkpoint with its address and the place of its copy."""
-    if not checkpoint.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
+    scheme, separator, _ = checkpoint.partition('://')
+    if separator and scheme not in SCHEMES:  # mmengine's
         return checkpoint
     place, kept = place_in_cache(checkpoint)
-    if checkpoint.startswith(SCHEME):
-        checkpoint = f'{checkpoint}, {find_published(checkpoint)["url"]}'
+    if place == Path(checkpoint).expanduser():
+        return checkpoint
+    if is_name(bare := checkpoint.removeprefix(SCHEME)):
+        checkpoint = f'{checkpoint}, {find_published(bare)["url"]}'
     return f'{checkpoint}, {"kept at" if kept else "to be kept at"} {place}'

@@ -113,7 +113,13 @@ def config_file(text: str) -> str:
 
 
 def _config_or_folder(text: str) -> str:
-    return text if Path(text).is_dir() else config_file(text)
+    from mmattn.weights.names import SCHEME, is_name
+
+    if Path(text).is_dir():
+        return text
+    if text.startswith(SCHEME) or (not Path(text).exists() and is_name(text)):
+        return text
+    return config_file(text)
 
 
 def add_config(parser: argparse.ArgumentParser):
@@ -133,13 +139,13 @@ def add_model(parser: argparse.ArgumentParser):
         metavar='MODEL',
         type=_config_or_folder,
         help='work dir of a run, or config file of mmdet, mmseg or mmpretrain, or the '
-        'name of one of our configs',
+        'name of one of our configs or of weights',
     )
     parser.add_argument(
         '--weights',
         dest='checkpoint',
-        help="checkpoint; of a work dir also 'best' or 'last', and by default its best "
-        'one, else its last',
+        help="path, name or address of weights; of a work dir also 'best' or 'last', "
+        'and by default its best one, else its last',
     )
     add_cfg_options(parser)
 
@@ -169,23 +175,41 @@ def add_cfg_options(parser: argparse.ArgumentParser):
 def parse_run(
     parser: argparse.ArgumentParser, argv: list[str] | None
 ) -> argparse.Namespace:
-    """Parse the arguments of `add_model`; a work dir gives its config and weights."""
+    """Parse the arguments of `add_model`.
+
+    A work dir gives its config and weights, and so does a name of weights.
+    """
+    from mmattn.weights.resolve import check_name
+
     args = parser.parse_args(argv)
+    try:
+        _find_model(args)
+        if args.checkpoint is None:
+            parser.error(f'{args.config} requires --weights')
+        check_name(args.checkpoint)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+    return args
+
+
+def _find_model(args: argparse.Namespace):
+    """Replace a work dir or a name of weights by its config and weights."""
+    given = args.config
+    if not Path(given).exists():
+        from mmattn.apis.find import named_weights
+
+        config, weights = named_weights(given)
+        args.config, args.checkpoint = str(config), args.checkpoint or weights
     args.work_dir_given = Path(args.config).is_dir()
     if args.work_dir_given:
         from mmattn.apis.find import CHOICES, run_checkpoint, run_config
 
         folder = Path(args.config)
-        try:
-            args.config = str(run_config(folder))
-            if args.checkpoint is None or args.checkpoint in CHOICES:
-                args.checkpoint = str(run_checkpoint(folder, args.checkpoint))
-        except (FileNotFoundError, ValueError) as error:
-            parser.error(str(error))
+        args.config = str(run_config(folder))
+        if args.checkpoint is None or args.checkpoint in CHOICES:
+            args.checkpoint = str(run_checkpoint(folder, args.checkpoint))
+    if args.config != given:
         print(f'{args.config}, {args.checkpoint}', file=sys.stderr)
-    elif args.checkpoint is None:
-        parser.error(f'{args.config} requires --weights')
-    return args
 
 
 def config_of(args: argparse.Namespace):

@@ -101,8 +101,6 @@ def parse_args(argv: list[str] | None = None):
     args = parse_run(parser, argv)
     if args.out_item is not None and args.out is None:
         parser.error('--out-item needs --out, the file to write')
-    if not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
-        parser.error(f'no checkpoint at {args.checkpoint}')
     return args
 
 

@@ -25,11 +25,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs='?',
         default=RUNS,
         help='work dir of a run, a folder of work dirs, config, name of a config, '
-        "exported .onnx, .pt2 or .xml file, or a demo's weights (mmattn/hela-ivit-n); "
+        'exported .onnx, .pt2 or .xml file, or name of weights (mmattn://hela-ivit-n); '
         'default: %(default)s',
     )
     parser.add_argument(
-        '--weights', help="checkpoint; of a work dir also 'best' or 'last'"
+        '--weights',
+        help="path, name or address of weights; of a work dir also 'best' or 'last'",
     )
     parser.add_argument(
         '--compare',

@@ -5,8 +5,9 @@ loaders replace its `CheckpointLoader`'s through its extension point; they read
 with `mmattn.weights.read`. `load_from_http` is also replaced by name,
 because the loaders of `torchvision://` and `mmcls://` call it. This covers runners,
 strategies, `init_cfg=dict(type='Pretrained')`, inferencers and `init_detector`.
-Three kinds of names are new: `mmattn://`, `timm://` and `hf://`, the files that
-`mmattn/weights/names.yml` lists, the weights of timm and files of the Hugging Face hub.
+The names of `mmattn.weights.resolve` are new: `mmattn://NAME` or NAME of a file that
+`mmattn/weights/names.yml` lists, `timm://` of timm's weights, and `hf://` of a file of
+the Hugging Face hub. The log histories and configs in a checkpoint become mmengine's.
 
 mmengine also runs text of a checkpoint as a Python config: `meta['config']` when a run
 resumes, and the config saved by training if an inferencer gets no other. Our loaders
@@ -20,7 +21,6 @@ imported when this module corrects it.
 """
 
 import io
-import os
 from pathlib import Path
 
 from mmattn.errors import UserError
@@ -39,11 +39,11 @@ def _read(file, map_location, source=None):
     return checkpoint
 
 
-def load_from_local(filename, map_location=None):
-    path = os.path.expanduser(filename)
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f'no checkpoint at {filename}')
-    return _read(path, map_location)
+def load_from_name(filename, map_location=None):
+    from mmattn.weights.resolve import local_checkpoint, source_of
+
+    path = local_checkpoint(filename)
+    return _read(path, map_location, source_of(filename, path))
 
 
 def load_from_http(filename, map_location=None, model_dir=None, progress=None):
@@ -64,14 +64,7 @@ def load_from_openmmlab(filename, map_location=None):
     if models[name].startswith(('http://', 'https://')):
         return load_from_http(models[name], map_location)
     home = checkpoint._get_mmengine_home()
-    return load_from_local(os.path.join(home, models[name]), map_location)
-
-
-def load_from_name(filename, map_location=None):
-    from mmattn.weights.resolve import local_checkpoint
-
-    path = local_checkpoint(filename)
-    return _read(path, map_location, f'{filename} (kept at {path})')
+    return load_from_name(str(Path(home, models[name])), map_location)
 
 
 def load_from_ceph(filename, map_location=None, backend='petrel'):
@@ -94,9 +87,8 @@ def load_from_pavi(filename, map_location=None):
 
 
 LOADERS = {
-    load_from_local: '',
+    load_from_name: ('', 'hf://', 'mmattn://', 'timm://'),
     load_from_http: ('http://', 'https://'),
-    load_from_name: ('hf://', 'mmattn://', 'timm://'),
     load_from_openmmlab: ('open-mmlab://', 'openmmlab://'),
     load_from_ceph: (r'(\S+\:)?s3://', r'(\S+\:)?petrel://'),
     load_from_pavi: 'pavi://',
@@ -105,6 +97,12 @@ LOADERS = {
 
 def correct_loaders(checkpoint) -> bool:
     """Correct `mmengine.runner.checkpoint`."""
+    from mmengine.config import ConfigDict
+    from mmengine.logging import HistoryBuffer
+
+    from mmattn.weights.allowed_globals import use_classes
+
+    use_classes(HistoryBuffer, ConfigDict)
     for loader, prefixes in LOADERS.items():
         checkpoint.CheckpointLoader.register_scheme(prefixes, loader, force=True)
     checkpoint.load_from_http = load_from_http
@@ -116,11 +114,14 @@ def correct_initializer(weight_init) -> bool:
 
     class PretrainedInit(weight_init.PretrainedInit):
         def __call__(self, module):
-            from mmattn.weights.load import initialize_from_checkpoint
+            from mmengine.logging import MMLogger
+            from mmengine.runner import CheckpointLoader
 
-            initialize_from_checkpoint(
-                module, self.checkpoint, self.prefix, self.map_location
-            )
+            from mmattn.weights.load import initialize
+
+            read = CheckpointLoader.load_checkpoint(self.checkpoint, self.map_location)
+            logger = MMLogger.get_current_instance()
+            initialize(module, read, self.checkpoint, self.prefix, logger)
             if hasattr(module, '_params_init_info'):
                 weight_init.update_init_info(module, init_info=self._get_init_info())
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
@@ -18,7 +19,8 @@ def build_model(
 
     Args:
         cfg: config of mmdet, mmseg or mmpretrain.
-        checkpoint: path or address of weights; None keeps the random ones.
+        checkpoint: weights, by any name that `mmattn.weights.resolve` lists; None keeps
+            the random ones.
 
     Raises:
         ValueError: the checkpoint does not match the model exactly.
@@ -33,5 +35,5 @@ def build_model(
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), 'cpu')
         report = load_weights(model, find_weights(loaded, str(checkpoint)))
         report.check(str(checkpoint), exact=True, advice=None)
-        report.log(str(checkpoint))
+        report.log(str(checkpoint), MMLogger.get_current_instance())
     return model.requires_grad_(False).eval(), loaded

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mmengine.fileio import LocalBackend, get_file_backend, register_backend
-
 SUFFIX = '.mmattn-tmp'
-NAME = 'mmattn.atomic'
 
 
 def write_atomically(path: str | Path, content: bytes | Iterable[bytes]):
@@ -113,22 +110,3 @@ def remove_unfinished(folder: str | Path):
     """
     for path in Path(folder).glob(f'.*{SUFFIX}'):
         path.unlink(missing_ok=True)
-
-
-@register_backend(NAME, force=True)
-class AtomicBackend(LocalBackend):
-    """Write mmengine's local files atomically: `dict(backend='mmattn.atomic')`."""
-
-    def put(self, obj: bytes, filepath: str | Path):
-        Path(filepath).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(filepath, obj)
-
-
-def atomic_backend_args(uri: str, backend_args: dict | None = None) -> dict | None:
-    """Return `backend_args` that make mmengine's writing to `uri` atomic.
-
-    Other storage than local files keeps the given `backend_args`.
-    """
-    if type(get_file_backend(uri, backend_args=backend_args)) is LocalBackend:
-        return {'backend': NAME}
-    return backend_args

@@ -11,8 +11,7 @@ without norms; `mmattn.IViT('tiny')` returns normed maps. Other arguments, such 
 `landmarks` of `IViT`, go to the backbone.
 
 `pretrained=True` loads the file of the preset's name in `mmattn/weights/names.yml`,
-such as `pvt_v2_b2`, and requires mmengine. `timm.list_pretrained('mmattn_*')` lists
-these presets.
+such as `pvt_v2_b2`. `timm.list_pretrained('mmattn_*')` lists these presets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,14 +34,16 @@ except ImportError as error:
         'pip install "timm>=1.0.9"'
     ) from error
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.models.classifiers import PooledClassifier
 from mmattn.models.layers import undecayed_names
 from mmattn.models.layers.checks import check_images
 from mmattn.models.presets import all_presets
 from mmattn.weights.layouts.classifier import to_classifier
+from mmattn.weights.load import find_weights
 from mmattn.weights.names import SCHEME, published_files
+from mmattn.weights.resolve import read_named
 
 __all__: list[str] = []  # timm adds the names of the models
 PREFIX = 'backbone.'
@@ -272,16 +273,7 @@ def published_weights(name: str, num_classes: int) -> dict[str, Tensor]:
             'files that backbones read as `checkpoint` of `mmattn.create_model`; '
             'pretrained_cfg_overlay=dict(file=...) loads your own'
         )
-    try:
-        from mmattn.weights.load import find_weights
-        from mmattn.weights.read import read_checkpoint
-        from mmattn.weights.resolve import local_checkpoint
-    except ImportError as error:
-        raise MissingPackageError(
-            f'pretrained=True requires mmengine ({error}): pip install "mmattn[mm]"'
-        ) from error
-    path = local_checkpoint(SCHEME + name)
-    weights = find_weights(read_checkpoint(path, 'cpu'), str(path))
+    weights = find_weights(read_named(SCHEME + name), SCHEME + name)
     if 'cls_token' in weights and num_classes == NUM_CLASSES:
         raise UserError(
             f'the linear layer in the file of {name} reads a class token, and '

@@ -65,14 +65,15 @@ def create_model(
         name: one of `list_models`.
         num_classes: None returns the backbone, whose result is a tuple of maps. A
             number returns a `PooledClassifier`; 0 leaves out its linear layer.
-        checkpoint: file, address, `mmattn://`, `timm://` or `hf://` name of weights of
-            the backbone, as `init_cfg=dict(type='Pretrained', checkpoint=...)` takes
-            it. It requires mmengine.
+        checkpoint: weights of the backbone: a file, a NAME of `mmattn weights list`
+            with or without `mmattn://`, an address, or a `timm://` or `hf://` name.
+            They are loaded as by `init_cfg=dict(type='Pretrained', checkpoint=...)`.
         settings: arguments of the backbone, such as `in_channels`, and arguments of
             `PooledClassifier` if there are classes.
 
     Raises:
-        ValueError: no model has this name.
+        ValueError: no model has this name, or the checkpoint does not match it.
+        OSError: there is no such checkpoint, or it is out of reach.
 
     Example:
         >>> import mmattn
@@ -86,11 +87,11 @@ def create_model(
             k: settings.pop(k) for k in ('global_pool', 'drop_rate') if k in settings
         }
         settings = dict(out_indices=-1) | settings
-    if checkpoint is not None:
-        settings['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
     backbone = cls(arch, **settings)
     if checkpoint is not None:
-        backbone.init_weights()
+        from mmattn.weights.load import initialize_from_checkpoint
+
+        initialize_from_checkpoint(backbone, str(checkpoint))
     if num_classes is None:
         return backbone
     return PooledClassifier(backbone, num_classes, **head)

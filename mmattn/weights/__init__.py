@@ -1,4 +1,5 @@
 """Weights: their names, and how they are found, downloaded, read and loaded.
 
-A module is imported when it is used: `names` needs neither torch nor mmengine.
+No module requires mmengine, and `names` not even torch. `resolve` says how weights are
+named, and `load` by which rules they are loaded.
 """

@@ -8,9 +8,11 @@ each of these globals is a class that only records its arguments and its state.
 
 - numpy trusts a forged dtype, for example doubles flagged as object references. So an
   array is built from the name of a plain type, a shape and bytes only.
-- mmengine's `HistoryBuffer` merges the functions that a file names into its class. Ours
-  takes the numbers only.
+- mmengine's `HistoryBuffer` merges the functions that a file names into its class. Here
+  it gets the numbers only.
 - `argparse.Namespace` (DeiT, PVT, timm) and mmengine's `ConfigDict` take a plain dict.
+- Both classes of mmengine are built once mmengine is in use (`use_classes`); before,
+  they are plain dicts.
 - The configs of yacs and mmcv become an `OrderedDict`.
 
 `as_data` refuses everything else in a file: classes, functions, and attributes that
@@ -19,12 +21,11 @@ would hide the methods of a tensor.
 
 from argparse import Namespace
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from pickle import UnpicklingError
 
 import numpy as np
 import torch
-from mmengine.config import ConfigDict
-from mmengine.logging.history_buffer import HistoryBuffer
 
 PLAIN_KINDS = 'biufcSU'
 LONGEST_DTYPE = 20  # characters; numpy reads a list of fields in longer texts
@@ -131,7 +132,9 @@ class _History(_Recorded):
         )
         if not is_plain or len(log) != len(count) or length < 1:
             raise self.refusal()
-        return HistoryBuffer(log, count, max_length=length)
+        return _CLASSES[self.name](
+            log_history=log, count_history=count, max_length=length
+        )
 
 
 class _Statistic(_Recorded):
@@ -186,10 +189,18 @@ class _ConfigDict(_Recorded):
     def build(self, built):
         if self.state is not None or [type(item) for item in self.arguments] != [dict]:
             raise self.refusal()
-        config = ConfigDict()
+        config = _CLASSES[self.name]()
         # ConfigDict itself would copy what is shared, level by level.
         dict.update(config, as_data(self.arguments[0], built))
         return config
+
+
+_CLASSES = {_History.name: dict, _ConfigDict.name: dict}
+
+
+def use_classes(history: Callable, config: type[dict]):
+    """Build mmengine's `HistoryBuffer` and `ConfigDict` as these classes."""
+    _CLASSES.update({_History.name: history, _ConfigDict.name: config})
 
 
 ALLOWED_GLOBALS = [

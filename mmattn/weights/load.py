@@ -16,25 +16,29 @@ rules:
 nothing matched at all.
 """
 
-import re
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import chain
 
 import torch
-from mmengine.logging import print_log
-from mmengine.model import BaseTTAModel, is_model_wrapper
-from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 
 from mmattn.errors import UserError
-from mmattn.models.backbones.base_backbone import BaseBackbone
-from mmattn.weights.layouts.classifier import to_classifier
 
+from .layouts.classifier import to_classifier
+from .names import SCHEME
 from .read import allowing
-from .report import MIN_BACKBONE_SHARE, MIN_RELATED_SHARE, LoadReport, list_names
+from .report import (
+    LOGGER,
+    MIN_BACKBONE_SHARE,
+    MIN_RELATED_SHARE,
+    LoadReport,
+    list_names,
+)
+from .resolve import read_named
 
 # PyTorch 0.4.0 did not save this counter of batch norms, and it has no effect here.
 NOT_REQUIRED = 'num_batches_tracked'
@@ -131,10 +135,9 @@ def _below(weights: Mapping, prefix: str) -> OrderedDict:
     return below
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.module
-    return model
+def _is_ours(module) -> bool:
+    """Return whether a module is a backbone of `mmattn.models`."""
+    return hasattr(module, 'convert_weights')
 
 
 def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
@@ -143,9 +146,8 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
     A classifier on a backbone of ours also takes the weights of the authors' and timm's
     classifiers, whose names have no `backbone.`.
     """
-    model = _unwrapped(model)
     linear = getattr(getattr(model, 'head', None), 'fc', None)
-    ours = isinstance(getattr(model, 'backbone', None), BaseBackbone)
+    ours = _is_ours(getattr(model, 'backbone', None))
     if ours and linear is not None and not _has_backbone(weights):
         weights = to_classifier(weights, 'head.fc.')
     own = model.state_dict()
@@ -159,13 +161,11 @@ def load_weights(model: nn.Module, weights: Mapping) -> LoadReport:
     )
     # Shapes before a backbone or its layers change them, by the model's names.
     shapes = {key: getattr(value, 'shape', None) for key, value in weights.items()}
-    for name, module in model.named_modules():
-        if isinstance(module, BaseBackbone):
-            prefix = f'{name}.' if name else ''
-            renamed = module.convert_weights(_below(weights, prefix))
-            shapes |= {prefix + key: value.shape for key, value in renamed.items()}
 
     def note(module, local, prefix, *_):
+        if _is_ours(module):
+            given = module.given_shapes
+            shapes.update({prefix + key: shape for key, shape in given.items()})
         kinds = module.named_parameters, module.named_buffers
         held = (kind(recurse=False, remove_duplicate=False) for kind in kinds)
         for name, _ in chain.from_iterable(held):
@@ -207,103 +207,70 @@ def partial_loads(allow: bool = True) -> AbstractContextManager[None]:
     return allowing(_PARTIAL, allow)
 
 
-def load_checkpoint(
-    runner: Runner,
-    filename: str,
-    map_location,
-    *,
-    exact: bool,
-    required: Sequence[str] = (),
-    revise_keys: Sequence[tuple[str, str]] = (),
-) -> dict:
-    """Load a checkpoint into a runner: read, call the hooks, load, report, check.
-
-    Args:
-        exact: for resuming and testing; otherwise fine-tuning.
-        required: keys that the checkpoint must have besides weights, to be resumed.
-        revise_keys: patterns and replacements for names, applied after the hooks.
-
-    Returns:
-        The checkpoint, with the weights under `state_dict`.
-
-    Raises:
-        ValueError: there are no weights, a required key is missing, or the rule is
-            broken.
-    """
-    loaded = CheckpointLoader.load_checkpoint(filename, map_location, runner.logger)
-    weights = find_weights(loaded, filename)
-    lacking = [key for key in required if not isinstance(loaded.get(key), Mapping)]
-    if lacking:
-        raise UserError(
-            f'{filename} cannot be resumed: it has no {" and no ".join(lacking)}, so '
-            'mmengine did not save it. Use load_from to train from its weights'
-        )
-    checkpoint = {
-        key: value
-        for key, value in loaded.items()
-        if not isinstance(value, torch.Tensor)
-    }
-    checkpoint['state_dict'] = weights
-    runner.call_hook('after_load_checkpoint', checkpoint=checkpoint)
-    weights = _revised(checkpoint['state_dict'], revise_keys)
-    report = load_weights(runner.model, weights)
-    report.log(filename, runner.logger)
-    part = 'backbone.' if hasattr(_unwrapped(runner.model), 'backbone') else ''
-    report.check(filename, exact=exact, part=part, partial=_PARTIAL.get())
-    return checkpoint
-
-
-def _revised(weights: Mapping, revise_keys: Sequence[tuple[str, str]]) -> OrderedDict:
-    revised = OrderedDict(weights)
-    for pattern, replacement in revise_keys:
-        revised = OrderedDict(
-            (re.sub(pattern, replacement, key), value) for key, value in revised.items()
-        )
-    if hasattr(weights, '_metadata'):
-        revised._metadata = weights._metadata
-    return revised
+def may_load_partially() -> bool:
+    """Return whether weights may match in part, by `partial_loads`."""
+    return _PARTIAL.get()
 
 
 def initialize_from_checkpoint(
-    module: nn.Module, filename: str, prefix: str | None = None, map_location='cpu'
+    module: nn.Module, name: str, prefix: str | None = None
 ) -> LoadReport:
-    """Load weights as `init_cfg=dict(type='Pretrained', checkpoint=filename)` does.
+    """Read weights by any name of `local_checkpoint`, and `initialize` a module.
+
+    Raises:
+        ValueError: see `local_checkpoint`, `read_checkpoint` and `initialize`.
+        OSError: see `local_checkpoint`.
+    """
+    return initialize(module, read_named(name), name, prefix)
+
+
+def initialize(
+    module: nn.Module,
+    checkpoint,
+    source: str,
+    prefix: str | None = None,
+    logger: logging.Logger = LOGGER,
+) -> LoadReport:
+    """Load weights as `init_cfg=dict(type='Pretrained', checkpoint=source)` does.
 
     The fine-tuning rule applies to our backbones. For one of their `starts`, half of
     the elements suffices. For any other module it is an error only if nothing matches,
     because mmengine's own configs load parts on purpose.
 
     Args:
+        checkpoint: what was read.
+        source: name of the checkpoint, as the user gave it.
         prefix: load the weights below it, such as 'backbone.'. None selects 'backbone.'
             for the file of a whole detector, segmentor or classifier: the module has no
             backbone of its own and none of the file's names, and the file has names
             below 'backbone.'.
+        logger: gets the report.
 
     Raises:
         ValueError: there are no weights, none below `prefix`, or the rule is broken.
     """
-    checkpoint = CheckpointLoader.load_checkpoint(filename, map_location)
-    weights = find_weights(checkpoint, filename)
+    weights = find_weights(checkpoint, source)
     if prefix is None and not hasattr(module, 'backbone'):
         known = weights.keys() & module.state_dict().keys()
         if not known and _has_backbone(weights):
             prefix = 'backbone.'
-            print_log(f'{filename} is a whole model; using its backbone', 'current')
+            logger.info('%s is a whole model; using its backbone', source)
     if prefix is not None:
         prefix = prefix.removesuffix('.') + '.'
         below = _below(weights, prefix)
         if not below:
             raise UserError(
-                f'{filename} has no weights below the prefix {prefix!r}; it has '
+                f'{source} has no weights below the prefix {prefix!r}; it has '
                 f'{list_names(list(weights))}'
             )
         weights = below
     report = load_weights(module, weights)
-    report.log(filename)
-    ours = isinstance(module, BaseBackbone)
-    related = ours and filename in module.starts.values()
+    report.log(source, logger)
+    ours = _is_ours(module)
+    starts = module.starts.values() if ours else ()
+    related = source.removeprefix(SCHEME) in [s.removeprefix(SCHEME) for s in starts]
     report.check(
-        filename,
+        source,
         exact=False,
         partial=_PARTIAL.get() or not ours,
         least=MIN_RELATED_SHARE if related else MIN_BACKBONE_SHARE,

@@ -20,8 +20,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import torch
-from mmengine.dist import get_dist_info
-from mmengine.logging import print_log
+from torch import distributed
 
 from mmattn.errors import MissingPackageError, UserError
 from mmattn.files import file_digest
@@ -35,6 +34,7 @@ SAFE_TORCH = (2, 10)
 WANTED = re.compile(
     r'GLOBAL (\S+)|unrecognized function (.+)|but got <class \'(\S+)\'>'
 )
+LOGGER = logging.getLogger('mmattn')
 QUOTED = 200  # characters of a file, at most, in a message
 _TRUSTED: ContextVar[bool] = ContextVar('trusted_checkpoints', default=False)
 
@@ -116,7 +116,7 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
             raise
         if not _TRUSTED.get():
             raise _explained(error, source) from None
-    print_log(f'{source} is trusted and may run code', 'current', logging.WARNING)
+    LOGGER.warning('%s is trusted and may run code', source)
     if isinstance(file, io.BytesIO):
         file.seek(0)
     return torch.load(file, map_location, weights_only=False)
@@ -193,11 +193,11 @@ def download_checkpoint(
         except (UnreachableError, MissingFileError) as error:
             raise type(error)(f'{error} Put the file at {path}') from error
 
-    rank, world_size = get_dist_info()
-    if rank == 0:
+    several = distributed.is_available() and distributed.is_initialized()
+    if not several or distributed.get_rank() == 0:
         get(progress)
-    if world_size > 1:
-        torch.distributed.barrier()
+    if several:
+        distributed.barrier()
         if not path.exists():  # a node with a disk of its own
             get(progress=False)
     return path

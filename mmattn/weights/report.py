@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmengine.logging import MMLogger, print_log
-
 from mmattn.errors import UserError
 
+LOGGER = logging.getLogger('mmattn')
 MIN_BACKBONE_SHARE = 0.9
 MIN_RELATED_SHARE = 0.5  # of weights that are listed as a start for a backbone
 # A prefix must fit this share of the shorter side's names to be more than chance:
@@ -83,13 +82,13 @@ class LoadReport:
             f'{kind}: {list_names(names)}' for kind, names in kinds.items() if names
         ]
 
-    def log(self, source: str, logger: MMLogger | str = 'current'):
+    def log(self, source: str, logger: logging.Logger = LOGGER):
         """Log counts and resizes at INFO, differences at WARNING."""
-        print_log(f'{source}: {self}', logger)
+        logger.info('%s: %s', source, self)
         for name, (old, new) in self.resized.items():
-            print_log(f'{source}: resized {name} from {old} to {new}', logger)
+            logger.info('%s: resized %s from %s to %s', source, name, old, new)
         for line in self.differences():
-            print_log(f'{source}: {line}', logger, logging.WARNING)
+            logger.warning('%s: %s', source, line)
 
     def share(self, prefix: str = '') -> float:
         """Return the share of elements below `prefix` that was matched."""

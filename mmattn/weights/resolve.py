@@ -1,9 +1,16 @@
-"""Weights by the names `mmattn://`, `timm://` and `hf://`.
+"""The one resolver of names of weights, wherever weights are named.
 
-They are the files that `mmattn/weights/names.yml` lists, timm's files and files on the
-Hugging Face hub. huggingface_hub downloads the latter two and keeps them in its cache,
-which other programs share. `HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads
-nothing else.
+A name is one of
+
+    PATH                      a file
+    NAME, mmattn://NAME       a file of `mmattn/weights/names.yml`, or a demo's weights
+    timm://MODEL[.TAG]        weights of timm
+    hf://OWNER/REPOSITORY     a file of the Hugging Face hub
+    http://..., https://...   an address
+
+A file is meant rather than a NAME where both exist. huggingface_hub downloads the files
+of timm and of the hub and keeps them in its cache, which other programs share.
+`HF_HOME` moves the cache, and `HF_HUB_OFFLINE=1` reads nothing else.
 """
 
 from dataclasses import dataclass
@@ -12,9 +19,16 @@ from pathlib import Path
 
 from mmattn.errors import MissingPackageError, UserError
 from mmattn.files import file_digest
-from mmattn.weights.names import SCHEME, find_published
 
-from .read import copy_of, download_checkpoint
+from .names import (
+    DEMOS,
+    SCHEME,
+    demo_weights,
+    find_published,
+    hint,
+    is_name,
+)
+from .read import copy_of, download_checkpoint, read_checkpoint
 
 # What models are stored as, the safe format first.
 WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
@@ -26,20 +40,20 @@ def local_checkpoint(name: str | Path) -> Path:
     """Return the local copy of a checkpoint, after downloading it if needed.
 
     Args:
-        name: a path, an http address, or a name of `hf://`, `mmattn://` or `timm://`.
+        name: one of those above.
 
     Raises:
         ValueError: the name begins with another scheme, nothing has this name, or the
             file is another one or no checkpoint.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file, nor weights of this name.
         ConnectionError: it is neither in the cache nor in reach.
     """
-    if '://' not in str(name):
-        return Path(name)
     name = str(name)
     source = find_source(name)
-    published = find_published(name) if name.startswith(SCHEME) else {}
-    expected = published.get('sha256', '')
+    if isinstance(source, Path):
+        return source
+    bare = name.removeprefix(SCHEME)
+    expected = find_published(bare).get('sha256', '') if is_name(bare) else ''
     if isinstance(source, str):
         return download_checkpoint(source, sha256=expected)
     path = _download(name, source)
@@ -50,11 +64,41 @@ def local_checkpoint(name: str | Path) -> Path:
     return path
 
 
+def source_of(name: str | Path, path: Path) -> str:
+    """Return how errors name a checkpoint: its name and the path of its copy."""
+    is_path = Path(name).expanduser() == path
+    return str(name) if is_path else f'{name} (kept at {path})'
+
+
+def read_named(name: str | Path, map_location='cpu'):
+    """Return the content of a checkpoint, see `local_checkpoint` and `read_checkpoint`.
+
+    Args:
+        name: one of those above.
+        map_location: as for `torch.load`.
+    """
+    path = local_checkpoint(name)
+    return read_checkpoint(path, map_location, source_of(name, path))
+
+
+def check_name(name: str):
+    """Raise what `local_checkpoint` would, as far as it is known without a network.
+
+    The schemes that only mmengine reads, such as `s3://` and `open-mmlab://`, pass.
+
+    Raises:
+        ValueError, FileNotFoundError: see `local_checkpoint`.
+    """
+    scheme, separator, _ = name.partition('://')
+    if not separator or scheme in SCHEMES:
+        find_source(name)
+
+
 def place_in_cache(name: str) -> tuple[Path, bool]:
     """Return where a file is kept, and whether it is there, without a network.
 
     Args:
-        name: an http address, or a name of `hf://`, `mmattn://` or `timm://`.
+        name: one of those above.
 
     Returns:
         The path, or the repository's folder of a file of the hub that is not there.
@@ -63,6 +107,8 @@ def place_in_cache(name: str) -> tuple[Path, bool]:
         ValueError: see `local_checkpoint`.
     """
     source = find_source(name)
+    if isinstance(source, Path):
+        return source, True
     if isinstance(source, str):
         path = copy_of(source)
         return path, path.is_file()
@@ -86,15 +132,27 @@ class HubFile:
     files: tuple[str, ...] = WEIGHTS
 
 
-def find_source(name: str) -> str | HubFile:
-    """Return the http address or the file of the hub that a name stands for.
+def find_source(name: str) -> Path | str | HubFile:
+    """Return the file, the http address or the file of the hub that a name stands for.
 
     Raises:
-        ValueError: see `local_checkpoint`.
+        ValueError, FileNotFoundError: see `local_checkpoint`.
     """
-    scheme = name.partition('://')[0]
+    scheme, separator, rest = name.partition('://')
+    if not separator:
+        path = Path(name).expanduser()
+        if path.is_file():
+            return path
+        if not is_name(name):
+            raise FileNotFoundError(
+                f'there is no checkpoint at {name}, and no weights have this name: '
+                f'{hint(name)}'
+            )
+        scheme, rest = 'mmattn', name
     if scheme == 'mmattn':
-        return find_source(find_published(name)['url'])
+        if rest in DEMOS:
+            return demo_weights(rest)
+        return find_source(find_published(rest)['url'])
     if scheme == 'timm':
         return _timm_source(name)
     if scheme == 'hf':

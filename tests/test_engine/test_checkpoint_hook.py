@@ -15,9 +15,10 @@ from run_files import best_run, last, saved
 from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, read_checkpoint
+from mmattn.engine.atomic_backend import atomic_backend_args
 from mmattn.engine.checkpoint_hook import check_last_checkpoint
 from mmattn.files import atomic as atomic_files
-from mmattn.files.atomic import atomic_backend_args, remove_unfinished, write_atomically
+from mmattn.files.atomic import remove_unfinished, write_atomically
 
 
 def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):

@@ -1,11 +1,9 @@
 """Reports about loaded weights, and weights that are refused."""
 
-import logging
 from collections import OrderedDict
 
 import pytest
 import torch
-from mmengine.logging import MMLogger
 from tiny_run import Tiny, make_runner
 from torch import nn
 
@@ -27,22 +25,6 @@ def save(tmp_path, **content):
     path = tmp_path / 'weights.pth'
     torch.save(content, path)
     return str(path)
-
-
-@pytest.fixture
-def messages():
-    """Collect level and text of the messages of mmengine's current logger."""
-    said = []
-
-    class Listen(logging.Handler):
-        def emit(self, record):
-            said.append((record.levelname, record.getMessage()))
-
-    logger = MMLogger.get_current_instance()
-    handler = Listen()
-    logger.addHandler(handler)
-    yield said
-    logger.removeHandler(handler)
 
 
 PLACES = {
@@ -122,14 +104,27 @@ def test_every_tensor_is_accounted_for():
     assert not any(module._load_state_dict_pre_hooks for module in model.modules())
 
 
-def test_what_a_backbone_resizes_is_matched(messages):
+def test_what_a_backbone_resizes_is_matched(caplog):
+    converted = []
+
+    class Counted(ViT):
+        def convert_weights(self, weights):
+            converted.append(len(weights))
+            return super().convert_weights(weights)
+
     small = ViT('tiny', img_size=64).state_dict()
-    report = load_weights(ViT('tiny', img_size=96), small)
-    assert report.resized == {'stem.pos_embed': ((1, 16, 192), (1, 36, 192))}
-    assert not report.missing
-    report.log('file.pth')
-    resized = 'file.pth: resized stem.pos_embed from (1, 16, 192) to (1, 36, 192)'
-    assert messages == [('INFO', f'file.pth: {report}'), ('INFO', resized)]
+    model = nn.ModuleDict({'backbone': Counted('tiny', img_size=96, in_channels=4)})
+    report = load_weights(model, wrapped(small, 'backbone.'))
+    assert report.resized == {
+        'backbone.stem.pos_embed': ((1, 16, 192), (1, 36, 192)),
+        'backbone.stem.proj.weight': ((192, 3, 16, 16), (192, 4, 16, 16)),
+    }
+    assert not report.missing and converted == [len(small)]
+    with caplog.at_level('INFO', 'mmattn'):
+        report.log('file.pth')
+    resized = 'resized backbone.stem.pos_embed from (1, 16, 192) to (1, 36, 192)'
+    assert caplog.messages[0] == f'file.pth: {report}'
+    assert f'file.pth: {resized}' in caplog.messages
 
 
 def test_half_of_a_backbone_suffices_of_weights_that_are_its_start(
@@ -163,12 +158,13 @@ def test_scalars_of_old_checkpoints_are_matched():
     assert module.scale.item() == 2
 
 
-def test_names_are_said_but_not_all_of_them(messages):
+def test_names_are_said_but_not_all_of_them(caplog):
     report = load_weights(nn.Linear(1, 1), {f'key{i}': torch.ones(1) for i in range(9)})
-    report.log('file.pth')
+    with caplog.at_level('INFO', 'mmattn'):
+        report.log('file.pth')
     kept = ', '.join(f'key{i}' for i in range(6))
-    assert [level for level, _ in messages] == ['INFO', 'WARNING', 'WARNING']
-    assert messages[-1][1] == (f'file.pth: unexpected in the file: {kept} and 3 more')
+    assert [r.levelname for r in caplog.records] == ['INFO', 'WARNING', 'WARNING']
+    assert caplog.messages[-1] == f'file.pth: unexpected in the file: {kept} and 3 more'
 
 
 def half(weights):

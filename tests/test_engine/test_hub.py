@@ -99,7 +99,7 @@ def test_a_name_has_a_local_copy(cache):
         assert kept == (name == 'hf://org/net/net.safetensors')
         assert place == (path if kept else path.parents[3] / 'models--org--other')
     assert local_checkpoint('hf://org/net/net.safetensors') == path
-    assert local_checkpoint('net.pth') == local_checkpoint(Path('net.pth'))
+    assert local_checkpoint(str(path)) == local_checkpoint(Path(path)) == path
     message = 'one of hf://, http://, https://, mmattn://, timm://; got s3://net.pth'
     with pytest.raises(ValueError, match=message):
         local_checkpoint('s3://net.pth')

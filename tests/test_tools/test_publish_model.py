@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmattn.apis import find_model
-from mmattn.apis.find import DEMOS
+from mmattn.weights.names import DEMOS, SCHEME
 from mmattn.weights.read import read_checkpoint
 from tools.converters import publish_model as tool
 
@@ -79,10 +79,10 @@ def test_demos_write_the_files_that_names_mean(run, name):
     assert recipe.split('$(PUBLISH)')[1].split() == [str(Path(file).parent), file]
 
     with pytest.raises(FileNotFoundError, match=f'{name} is not .*`{command}`'):
-        find_model(name)
+        find_model(SCHEME + name)
     Path('work_dirs').mkdir()
     Path('run').rename(Path(file).parent)
     tool.main([str(Path(file).parent), file])
-    found = find_model(name)
+    found = find_model(SCHEME + name)
     assert found.weights == file and found.cfg.default_scope == 'mmdet'
-    assert found.name == name
+    assert found.name == SCHEME + name

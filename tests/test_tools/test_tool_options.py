@@ -262,9 +262,11 @@ WRONG = {  # by the command: what is said
     'train detector.py --auto-scale-lr --cfg-options auto_scale_lr=None': (
         'requires auto_scale_lr.base_batch_size'
     ),
-    'train detector.py --pretrained gone': "'gone' is none of these",
+    'train detector.py --pretrained gone': (
+        'no checkpoint at gone, and no weights have this name'
+    ),
     f'train detector.py --cfg-options {START}=work_dirs/mine/epoch_1.pth': (
-        'is work_dirs/mine/epoch_1.pth: there is no such file'
+        'is work_dirs/mine/epoch_1.pth: there is no checkpoint at'
     ),
 }
 

@@ -7,8 +7,8 @@ stored in half precision. Tensors of one dimension, such as norms, keep their dt
 because they are small and have the widest range. `Predictor`, `tools/test.py` and
 `load_from` read the file; the parameters of the model stay in float32.
 
-`make demo` and `make demo-seg` write such files, and `mmattn/hela-ivit-n` and
-`mmattn/fashion-scenes-ivit-n` name them.
+`make demo` and `make demo-seg` write such files, and `mmattn://hela-ivit-n` and
+`mmattn://fashion-scenes-ivit-n` name them.
 """
 
 import argparse

@@ -6,7 +6,7 @@ blocks see one grid. As in timm, a pyramid has `stages`, the other networks `blo
 
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.errors import UserError
@@ -57,6 +57,9 @@ class BaseBackbone(Initializable):
     image_sides: Sequence[str] = ('H', 'W')
     min_side = 1  # pixels
     out_type = 'featmap'
+    # Of the weights that were loaded last, by our names, before they are fitted to the
+    # channels and the sizes of this network. `mmattn.weights.load` reports them.
+    given_shapes: Mapping[str, Size] = {}
 
     def __init__(
         self,
@@ -204,6 +207,9 @@ class BaseBackbone(Initializable):
 def convert_loaded(backbone: BaseBackbone, weights: dict) -> dict:
     """Convert published weights, also from RGB images to other channels."""
     weights = dict(backbone.convert_weights(weights))
+    backbone.given_shapes = {
+        name: value.shape for name, value in weights.items() if hasattr(value, 'shape')
+    }
     if STEM in weights:
         weights[STEM] = fit_image_channels(weights[STEM], backbone.in_channels)
     return weights
