@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import lzma
 import os
 import struct
 import zlib
@@ -169,6 +170,12 @@ def test_sizes_are_bounded_before_anything_is_decoded(tmp_path, monkeypatch):
     tifffile.imwrite(tmp_path / 'a.tif', pixels, compression='zlib', **options)
     with pytest.raises(UserError, match='50 x 40 pixels of 4000 bytes, .* 1 million'):
         read_channels(tmp_path / 'a.tif', 4000, max_megapixels=0.9)
+    options |= dict(shape=(10, 10, 5), dtype=np.uint8)
+    for kind, compress in dict(zlib=zlib.compress, lzma=lzma.compress).items():
+        strips = iter([compress(bytes(1001))])
+        tifffile.imwrite(tmp_path / 'a.tif', strips, compression=kind, **options)
+        with pytest.raises(UserError, match='a.tif has more than 1000 bytes in strip'):
+            read_channels(tmp_path / 'a.tif', 5)
 
 
 @pytest.mark.parametrize('kind', ['zlib', 'planes'])
