@@ -73,7 +73,8 @@ def start(_) -> str:
     next(batches)
     own = [unshared(int(pid)) for pid in children()]
     del batches
-    return f'two workers with {max(own)} MiB each of their own'
+    images = len(loader.dataset)
+    return f'two workers with {max(own)} MiB each of their own, {images:,} images'
 
 
 def children() -> list[str]:
@@ -100,7 +101,7 @@ def resume(_) -> str:
     dataset.prepare_data = lambda index: loaded.append(index) or prepare(index)
     positioned(loader).resume(at=BATCH)
     next(iter(loader))
-    return f'{len(loaded)} samples loaded'
+    return f'{len(loaded)} samples loaded, of {len(loader.dataset):,} images'
 
 
 def results_of_val() -> list[dict]:
