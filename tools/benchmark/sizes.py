@@ -99,9 +99,11 @@ def resume(_) -> str:
         dataset = dataset.dataset
     loaded, prepare = [], dataset.prepare_data
     dataset.prepare_data = lambda index: loaded.append(index) or prepare(index)
-    positioned(loader).resume(at=BATCH)
+    at = min(BATCH, len(loader) - 1)
+    positioned(loader).resume(at=at)
     next(iter(loader))
-    return f'{len(loaded)} samples loaded, of {len(loader.dataset):,} images'
+    images = len(loader.dataset)
+    return f'{len(loaded)} samples loaded at batch {at:,}, of {images:,} images'
 
 
 def results_of_val() -> list[dict]:
