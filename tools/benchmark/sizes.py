@@ -90,7 +90,7 @@ def unshared(pid: int) -> int:
 
 
 def resume(_) -> str:
-    """Take the batch after 50,000 others, as a resumed run does."""
+    """Take a late batch, as a resumed run does."""
     from mmattn.engine.data.loaders import positioned
 
     loader = training_loader(0)
