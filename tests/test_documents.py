@@ -52,6 +52,18 @@ def test_each_folder_of_configs_has_a_page():
         assert f'configs/{name}/README.md' in page
 
 
+def test_commands_name_files_that_exist():
+    pattern = re.compile(r'python (?:-m pytest )?((?:tools|projects|tests)/\S+\.py)')
+    modules = re.compile(r'python -m ((?:tools|projects)\.[\w.]+\w)')
+    pages = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *ROOT.glob('docs/**/*.md')]
+    for page in pages:
+        text = page.read_text()
+        names = pattern.findall(text)
+        names += [x.replace('.', '/') + '.py' for x in modules.findall(text)]
+        missing = [name for name in names if not (ROOT / name).is_file()]
+        assert not missing, page
+
+
 @pytest.mark.slow  # builds every network
 def test_tables_and_diagrams_are_up_to_date():
     from tools.dev import generate_model_pages

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import lzma
 import os
 import struct
 import zlib
@@ -16,6 +17,7 @@ from PIL import EpsImagePlugin, Image, ImageCms
 
 from mmattn.apis.sources import pictures
 from mmattn.engine.data.checked_dataset import check_pipelines
+from mmattn.engine.data.loading import LoadImage
 from mmattn.errors import UserError
 from mmattn.images import (
     NoImageError,
@@ -168,6 +170,12 @@ def test_sizes_are_bounded_before_anything_is_decoded(tmp_path, monkeypatch):
     tifffile.imwrite(tmp_path / 'a.tif', pixels, compression='zlib', **options)
     with pytest.raises(UserError, match='50 x 40 pixels of 4000 bytes, .* 1 million'):
         read_channels(tmp_path / 'a.tif', 4000, max_megapixels=0.9)
+    options |= dict(shape=(10, 10, 5), dtype=np.uint8)
+    for kind, compress in dict(zlib=zlib.compress, lzma=lzma.compress).items():
+        strips = iter([compress(bytes(1001))])
+        tifffile.imwrite(tmp_path / 'a.tif', strips, compression=kind, **options)
+        with pytest.raises(UserError, match='a.tif has more than 1000 bytes in strip'):
+            read_channels(tmp_path / 'a.tif', 5)
 
 
 @pytest.mark.parametrize('kind', ['zlib', 'planes'])
@@ -209,7 +217,8 @@ def test_windows_are_parts_of_the_whole_image(tmp_path, mode, suffix, monkeypatc
     assert image.shape == whole.shape and image.dtype == whole.dtype
     for window in (np.s_[3:9, 5:20], np.s_[0:1, 0:1], np.s_[:, :]):
         np.testing.assert_array_equal(image[window], whole[window])
-    np.testing.assert_array_equal(read_image(path, max_megapixels=1), whole)
+    loaded = LoadImage(max_megapixels=1)(dict(img_path=str(path)))['img']
+    np.testing.assert_array_equal(loaded[..., ::-1], whole)
 
 
 def test_arrays():

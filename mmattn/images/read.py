@@ -1,7 +1,9 @@
 """Read images for training, prediction, conversion and the page alike."""
 
 import io
+import lzma
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
@@ -17,6 +19,12 @@ from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError, check_size, reading, t
 from .windows import WindowedImage
 
 ORIENTATION = 0x0112  # of EXIF and of TIFF
+# By TIFF's number of the compression: deflate, twice, and LZMA.
+DECOMPRESSORS = {
+    8: zlib.decompressobj,
+    32946: zlib.decompressobj,
+    34925: lzma.LZMADecompressor,
+}
 KNOWN = (np.uint8, np.uint16, np.int16, np.float32)  # OpenCV resizes these
 
 
@@ -272,5 +280,26 @@ def _read_tiff(file, name: str, max_megapixels: float) -> tuple[np.ndarray, int]
         size = prod(series.shape) * series.dtype.itemsize
         of_pixel = -(-size // max(height * width, 1))
         check_size(name, height, width, max_megapixels, of_pixel)
+        _check_strips(tiff, series, name)
         tag = page.tags.get('Orientation')
         return series.asarray(), tag.value if tag else 1
+
+
+def _check_strips(tiff, series, name: str):
+    """Raise a ValueError where a strip or a tile has much more than its pixels.
+
+    Without imagecodecs, tifffile inflates all that there is: 600 MB from 600 kB.
+    """
+    page = series.keyframe
+    if page.compression not in DECOMPRESSORS:
+        return
+    limit = 2 * prod(page.chunks) * page.dtype.itemsize  # some writers pad
+    for each in series.pages:
+        strips = tiff.filehandle.read_segments(each.dataoffsets, each.databytecounts)
+        for content, number in strips:
+            decompressor = DECOMPRESSORS[page.compression]()
+            if len(decompressor.decompress(content or b'', limit + 1)) > limit:
+                raise UserError(
+                    f'{name} has more than {limit} bytes in strip {number}, which are '
+                    f'{page.chunks} pixels of {page.dtype}'
+                )

@@ -1,5 +1,6 @@
 """Several processes train where no part of a model reads a map, or say what to do."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from stock_runs import DDP, STEPS, STOCK, runner_of
 from torch import distributed
 
+ROOT = Path(__file__).parents[2]
 RETINANET, FCN = (next(name for name in STOCK if m in name) for m in ('retina', 'fcn'))
 
 
@@ -51,7 +53,10 @@ def test_stock_configs_train_in_two_processes():
     command = '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2'
     script = Path(__file__).with_name('stock_runs.py')
     done = subprocess.run(
-        [sys.executable, *command, script, *STOCK], capture_output=True, text=True
+        [sys.executable, *command, script, *STOCK],
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     for name in STOCK:

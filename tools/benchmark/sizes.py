@@ -73,7 +73,8 @@ def start(_) -> str:
     next(batches)
     own = [unshared(int(pid)) for pid in children()]
     del batches
-    return f'two workers with {max(own)} MiB each of their own'
+    images = len(loader.dataset)
+    return f'two workers with {max(own)} MiB each of their own, {images:,} images'
 
 
 def children() -> list[str]:
@@ -89,7 +90,7 @@ def unshared(pid: int) -> int:
 
 
 def resume(_) -> str:
-    """Take the batch after 50,000 others, as a resumed run does."""
+    """Take a late batch, as a resumed run does."""
     from mmattn.engine.data.loaders import positioned
 
     loader = training_loader(0)
@@ -98,9 +99,11 @@ def resume(_) -> str:
         dataset = dataset.dataset
     loaded, prepare = [], dataset.prepare_data
     dataset.prepare_data = lambda index: loaded.append(index) or prepare(index)
-    positioned(loader).resume(at=BATCH)
+    at = min(BATCH, len(loader) - 1)
+    positioned(loader).resume(at=at)
     next(iter(loader))
-    return f'{len(loaded)} samples loaded'
+    images = len(loader.dataset)
+    return f'{len(loaded)} samples loaded at batch {at:,}, of {images:,} images'
 
 
 def results_of_val() -> list[dict]:

@@ -51,7 +51,7 @@ def exhibit_table(path: Path) -> str:
 
 def commands(paper: str, exhibit: Mapping) -> list[str]:
     """Return the commands that make our side of a table or figure."""
-    counting = ['python tools/papers/compare.py', paper]
+    counting = ['python -m tools.papers.compare', paper]
     counting += map(shlex.quote, exhibit.get('tables', []))
     found = [' '.join(counting)] if 'tables' in exhibit else []
     return found + [exhibit['command']] if 'command' in exhibit else found

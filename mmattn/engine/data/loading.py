@@ -1,11 +1,9 @@
 """Load images as prediction reads them, and images of any number of channels."""
 
-import io
-
 import cv2
 import numpy as np
 from mmcv.transforms import BaseTransform, LoadImageFromFile
-from mmengine.fileio import get, get_local_path
+from mmengine.fileio import get_local_path
 
 from mmattn.images import MAX_MEGAPIXELS, read_channels, read_image
 from mmattn.registry import TRANSFORMS
@@ -39,8 +37,8 @@ class LoadImage(BaseTransform):
     def transform(self, results: dict) -> dict | None:
         path = results['img_path']
         try:
-            file = io.BytesIO(get(path, backend_args=self.backend_args))
-            image = read_image(file, path, max_megapixels=self.max_megapixels)
+            with get_local_path(path, backend_args=self.backend_args) as local:
+                image = read_image(local, path, max_megapixels=self.max_megapixels)
         except (OSError, ValueError):
             if self.ignore_empty:
                 return None
