@@ -88,12 +88,13 @@ def test_file_predicts_as_mmpretrain(cfg, checkpoint, onnx_file):
     'name', ['https://example.com/model.pth', 'hf://a/b/model.pth']
 )
 def test_weights_are_downloaded(cfg, checkpoint, tmp_path, monkeypatch, name):
-    def download(url, path, progress):
+    def download(url, path, *_, **options):
         assert url == name
+        path.parent.mkdir(parents=True)
         shutil.copy(checkpoint, path)
 
     without_export(monkeypatch)
-    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
+    monkeypatch.setattr('mmattn.weights.read.download', download)
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
     hub = pytest.importorskip('huggingface_hub')
     monkeypatch.setattr(hub, 'hf_hub_download', lambda *_, **options: checkpoint)

@@ -162,7 +162,7 @@ def test_weights_out_of_reach_end_a_run_before_it_reads_data(tool, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', 'empty')
     data = '--cfg-options', 'train_dataloader.dataset.data_root=nowhere'
     url = 'http://127.0.0.1:9/net.pth'
-    message = f'{url} cannot be .* put the file at empty/.*net.pth, .*--pretrained none'
+    message = f'{url} cannot be .* Put the file at empty/.*net.pth, .*--pretrained none'
     with pytest.raises(ValueError, match=message):
         tool('train', 'detector.py', '--pretrained', url, *data)
 

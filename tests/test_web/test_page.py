@@ -142,7 +142,7 @@ def test_each_answer_has_files_of_its_own(site):
     shown, *_ = user.predict(handle_file(path), api_name='/load')
     again, *_ = user.predict(handle_file(path), api_name='/load')
     files = [shown['path'], again['path']]
-    options = dict(model='segmentation', x=164, y=244, layer=None)
+    options = dict(model='segmentation', x=20, y=30, layer=None)
     for _ in range(2):
         files.append(user.predict(model='segmentation', api_name='/predict')[0]['path'])
         _, marked, gallery, _ = user.predict(**options, api_name='/look')
