@@ -17,7 +17,6 @@ from tiny_run import make_runner
 from mmattn.engine import CheckpointHook, read_checkpoint
 from mmattn.engine.atomic_backend import atomic_backend_args
 from mmattn.engine.checkpoint_hook import check_last_checkpoint
-from mmattn.files import atomic as atomic_files
 from mmattn.files.atomic import remove_unfinished, write_atomically
 
 
@@ -60,7 +59,7 @@ def test_the_outdated_is_removed_after_the_new_one_is_named(tmp_path, monkeypatc
         write_atomically(path, content)
 
     monkeypatch.setattr('mmattn.engine.checkpoint_hook.write_atomically', noted)
-    monkeypatch.setattr(atomic_files, 'write_atomically', noted)
+    monkeypatch.setattr('mmattn.engine.atomic_backend.write_atomically', noted)
     make_runner(tmp_path).train()
     pointer = 'last_checkpoint'
     assert there_at_each_write[-2:] == [
@@ -78,7 +77,7 @@ def test_the_best_is_removed_after_the_better_one_is_saved(tmp_path, monkeypatch
             best_at_each_write.append(len([*tmp_path.glob('best*')]))
         write_atomically(path, content)
 
-    monkeypatch.setattr(atomic_files, 'write_atomically', noted)
+    monkeypatch.setattr('mmattn.engine.atomic_backend.write_atomically', noted)
     best_run(tmp_path).train()
     assert best_at_each_write == [0, 1, 1]
     assert saved(tmp_path) == {'best_score_iter_3.pth', 'iter_3.pth', 'last_checkpoint'}
@@ -100,8 +99,7 @@ def test_a_better_score_at_the_same_iteration_replaces_the_best(tmp_path):
 def test_what_killed_runs_left_is_removed_at_the_start(tmp_path):
     left = tmp_path / '.iter_9.pth.123.mmattn-tmp'
     left.write_bytes(b'half a checkpoint')
-    runner = make_runner(tmp_path, default_hooks=None)
-    runner.call_hook('before_train')
+    make_runner(tmp_path).train()
     assert not left.exists()
 
 

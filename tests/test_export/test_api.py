@@ -250,7 +250,7 @@ def test_other_shapes_than_pytorch(cfg, tmp_path, monkeypatch):
         module, 'open_session', lambda *_: lambda image: [torch.ones(1, 4)]
     )
     image, out = torch.randn(1, 3, 32, 32), tmp_path / 'model.onnx'
-    with pytest.raises(ExportError, match=r'shape \(1, 4\), and .* \(1, 5\)'):
+    with pytest.raises(ExportError, match=r'the shape \(1, 4\), .* \(1, 5\)'):
         export_model(cfg, None, out, shape=(32, 32), verify=image)
 
 

@@ -80,13 +80,13 @@ NO_CLASSIFIER = (
     r'classifier \(mmattn train classification/ivit_t_300e_in1k.py\), name other '
     r'weights \(--pretrained NAME\|FILE\), .*--pretrained none\)'
 )
-PVT_V2 = r'mmattn://pvt_v2_b2, https://github.*/pvt_v2_b2.pth, to be kept at .*b2.pth'
+PVT_V2 = r'pvt_v2_b2, https://github.*/pvt_v2_b2.pth, to be kept at .*b2.pth'
 TIMM = r'timm://pvt_v2_b2.in1k, to be kept at .*models--timm--pvt_v2_b2.in1k'
 START = 'model.backbone.init_cfg.checkpoint'
 STARTS = [  # arguments, what is said, and the checkpoint of the backbone
     ('detector.py', NO_CLASSIFIER, None),
     ('detector.py --pretrained none', 'random weights', None),
-    ('detector.py --pretrained pvt_v2_b2', PVT_V2, 'mmattn://pvt_v2_b2'),
+    ('detector.py --pretrained pvt_v2_b2', PVT_V2, 'pvt_v2_b2'),
     ('detector.py --pretrained timm://pvt_v2_b2.in1k', TIMM, 'timm://pvt_v2_b2.in1k'),
     ('detector.py --pretrained any.pth', 'any.pth', 'any.pth'),
     (f'detector.py --cfg-options {START}=any.pth', 'any.pth', 'any.pth'),

@@ -35,7 +35,7 @@ def test_a_killed_process_is_told_of_though_another_failed_first(tmp_path):
 FAIL = """
 import sys
 from mmattn.errors import UserError
-from mmattn.terminal import run_main
+from mmattn.cli.terminal import run_main
 
 def main():
     if sys.argv[1] == 'user':
