@@ -123,6 +123,20 @@ def test_help_names_the_command_and_the_work_dir(run, command):
     assert '[--weights CHECKPOINT]' in said and 'work dir of a run, or config' in said
 
 
+@pytest.mark.parametrize('package', ['mmengine', 'mmdet.apis'])
+def test_a_missing_package_is_named_with_what_installs_it(run, monkeypatch, package):
+    def missing(name):
+        raise ModuleNotFoundError(f'No module named {package!r}', name=package)
+
+    monkeypatch.setattr('mmattn.cli.main.import_module', missing)
+    said = run('export', status=1)
+    assert f'the command requires {package}, which is not' in said and '[mm,pre' in said
+
+    package = 'mmattn.exprot'  # a mistake of ours keeps its traceback
+    with pytest.raises(ModuleNotFoundError, match='exprot'):
+        main(['export'])
+
+
 def test_misspelled_configs(run):
     said = ' '.join(run('data', 'check', 'ivit_t_3x_cocoo', status=2).split())
     assert 'mmattn data check: error: argument config: there is no config' in said

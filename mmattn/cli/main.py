@@ -5,9 +5,11 @@ Only the module of the command that runs is imported, so `mmattn --help` is fast
 
 import argparse
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
 import mmattn
+from mmattn.errors import MissingPackageError
 
 ABOUT = 'Train and run efficient-attention detectors, segmentors and classifiers.'
 # A command, its module, and what it does.
@@ -57,4 +59,21 @@ def main(argv: list[str] | None = None):
 
     command, arguments = parse_command(sys.argv[1:] if argv is None else argv)
     sys.argv = [f'mmattn {command}', *arguments]  # help and errors name argv[0]
-    run_main(import_module(f'mmattn.{COMMANDS[command][0]}').main)
+    run_main(lambda: main_of(command)())
+
+
+def main_of(command: str) -> Callable:
+    """Return the function of a command.
+
+    Raises:
+        MissingPackageError: a package that the command needs is not installed.
+    """
+    try:
+        return import_module(f'mmattn.{COMMANDS[command][0]}').main
+    except ModuleNotFoundError as error:
+        if (error.name or 'mmattn').partition('.')[0] == 'mmattn':
+            raise
+        raise MissingPackageError(
+            f'the command requires {error.name}, which is not installed: pip install '
+            '"mmattn[mm,predict]"'
+        ) from error

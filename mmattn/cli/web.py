@@ -7,9 +7,9 @@ import argparse
 from pathlib import Path
 
 from ..errors import UserError
+from ..web import server
 from ..web.models import Models, Source, offered_models
 from ..web.photos import images_in
-from ..web.server import check_installed, serve
 from .terminal import positive
 
 RUNS = 'work_dirs'  # where training writes
@@ -87,7 +87,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
-    check_installed()
+    server.check_installed()
     if args.model == RUNS and not Path(args.model).is_dir():
         raise UserError(
             f'there is no folder {RUNS}: pass a work dir, a config with its weights, '
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None):
     sources += [Source(*pair) for pair in zip(args.compare, checkpoints, strict=True)]
     models = Models(offered_models(sources), args.device, args.trust_checkpoint)
     models[models.names[0]]  # a wrong path is told now rather than in the browser
-    serve(
+    server.serve(
         models,
         images_in(args.images) if args.images else None,
         host=args.host,
