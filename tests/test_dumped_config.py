@@ -79,3 +79,26 @@ def test_installed_modules_are_imported(tmp_path):
         f'read_dumped_config({str(path)!r}); assert "wave" in sys.modules'
     )
     subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_results_of_a_work_dir_that_moved_go_where_it_is(tmp_path):
+    from mmattn.cli import report
+    from mmattn.cli.launch import load_config
+    from mmattn.cli.terminal import config_of
+    from mmattn.cli.test import parse_args
+
+    cfg = Config.fromfile(CONFIGS / 'mask_rcnn/ivit_t_3x_coco.py')
+    cfg.work_dir = str(tmp_path / 'server/work_dirs/run')
+    moved = tmp_path / 'moved'
+    moved.mkdir()
+    cfg.dump(moved / 'run.py')
+    (moved / 'epoch_1.pth').touch()
+    (moved / 'last_checkpoint').write_text(f'{cfg.work_dir}/epoch_1.pth')
+
+    def work_dir(*options) -> str:
+        args = parse_args([str(moved), *map(str, options)])
+        return load_config(args, dataloader='test_dataloader').work_dir
+
+    assert work_dir() == str(moved)
+    assert work_dir('--work-dir', tmp_path / 'other') == str(tmp_path / 'other')
+    assert config_of(report.parse_args([str(moved)])).work_dir == str(moved)

@@ -201,10 +201,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add_cfg_options(parser)
     args = parser.parse_args(argv)
     try:
-        args.work_dir_given = Path(args.run).is_dir()
-        if args.work_dir_given:
-            args.work_dir = args.work_dir or args.run
-            args.config = str(run_config(Path(args.run)))
+        args.run_folder = args.run if Path(args.run).is_dir() else None
+        if args.run_folder:
+            args.config = str(run_config(Path(args.run_folder)))
         else:
             args.config = config_file(args.run)
     except (FileNotFoundError, ValueError, argparse.ArgumentTypeError) as error:

@@ -200,11 +200,11 @@ def _find_model(args: argparse.Namespace):
 
         config, weights = named_weights(given)
         args.config, args.checkpoint = str(config), args.checkpoint or weights
-    args.work_dir_given = Path(args.config).is_dir()
-    if args.work_dir_given:
+    args.run_folder = args.config if Path(args.config).is_dir() else None
+    if args.run_folder is not None:
         from mmattn.apis.find import CHOICES, run_checkpoint, run_config
 
-        folder = Path(args.config)
+        folder = Path(args.run_folder)
         args.config = str(run_config(folder))
         if args.checkpoint is None or args.checkpoint in CHOICES:
             args.checkpoint = str(run_checkpoint(folder, args.checkpoint))
@@ -215,10 +215,12 @@ def _find_model(args: argparse.Namespace):
 def config_of(args: argparse.Namespace):
     """Return the config of the arguments, with the entries overridden.
 
-    The config of a work dir is read as data; another one runs.
+    The config of a work dir is read as data; another one runs. The work dir may have
+    moved since, so `work_dir` is where it is now.
     """
-    if getattr(args, 'work_dir_given', False):
+    if folder := getattr(args, 'run_folder', None):
         cfg = read_dumped_config(args.config)
+        cfg.work_dir = folder
     else:
         cfg = read_config_file(args.config)
     options = args.cfg_options or {}
