@@ -111,6 +111,12 @@ MISFITS = [
         IVIT_LAST,
         r"head \(LinearClsHead\) reads vectors, .*neck=dict\(type='GlobalAveragePool",
     ),
+    (
+        'mmattn::classification/ivit_t_300e_in1k.py',
+        "backbone=dict(arch='nano'), neck=dict(in_channels=256), "
+        'head=dict(in_channels=256)',
+        r'head.in_channels is 256, but model.neck \(PooledMLP\) .* to 1024',
+    ),
     (RETINANET, THREE_MAPS, r'bbox_head.prior_generator .*128\], .*\[16, .*, 256\]'),
     (MASK_RCNN, THREE_MAPS, r'rpn_head.prior_generator|roi_head.bbox_roi_extractor'),
     # Keys of the replaced backbone

@@ -23,6 +23,7 @@ HEADS = (
     'head',
 )
 SIDES = 256, 224  # pixels; backbones that support one size mostly support 224
+LARGE = 320, 352
 MEANT = 'out_indices of the backbone to the maps that are meant'
 
 
@@ -64,9 +65,11 @@ def check_maps(cfg: Mapping, model: nn.Module):
         return
     if neck is not None:
         if (source := _Source(model, 'neck', _tensors(feats))).are_vectors:
-            # They may depend on the size of images, if the channels are not the maps'.
-            if source.channels[-1] != maps[-1].shape[1]:
-                return
+            larger = _attempt(
+                twin.extract_feat, image.new_zeros(1, image.shape[1], *LARGE)
+            )
+            if larger is None or _tensors(larger)[-1].shape != source.shapes[-1]:
+                return  # the length of the vectors depends on the size of images
     outputs = [_check_head(*head, feats, source) for head in _heads(cfg, twin)]
     if not source.are_vectors:
         _check_strides(model, source, image.shape[-1])
