@@ -17,8 +17,11 @@ from mmattn.weights.layouts.load_hook import load_hook
 STEM = 'stem.proj.weight'  # of the convolution that reads the images
 
 
-class Stage(nn.Module):
-    """Downsampling, blocks and norm of a stage; an absent part is an identity."""
+class Stage(nn.ModuleDict):
+    """Downsampling, blocks and norm of a stage; an absent part is an identity.
+
+    It has no forward, which FSDP expects of everything but lists and dicts of modules.
+    """
 
     def __init__(
         self,
