@@ -17,7 +17,7 @@ LIBRARY := mmattn/ops/_extension.so
 
 .NOTPARALLEL:
 .PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu \
-	bench-avx512 bench-onnx papers wheel clean
+	bench-avx512 papers wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -107,8 +107,8 @@ lint: $(ALL)
 
 # The rows of a file are measured in turns, and most of them by the clock of the processor,
 # which other programs disturb less. AVX2, as other instructions change which method is
-# faster. No variable limits ONNX Runtime's threads.
-bench: bench-cpu bench-onnx
+# faster.
+bench: bench-cpu
 
 bench-cpu: export OMP_NUM_THREADS := 1
 bench-cpu: export ATEN_CPU_CAPABILITY := avx2
@@ -137,11 +137,9 @@ bench-cpu: env
 	$(BIN)/python -m tools.benchmark.train_step --batch 1 --rounds 3 \
 		--csv $(BENCH)/train_step_cpu.csv
 	$(BIN)/python -m tools.benchmark.accelerate --rounds 2 --csv $(BENCH)/accelerate_cpu.csv
-	$(BIN)/python -m tools.benchmark.accelerate --table
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_attention_cpu.csv \
 		$(BENCH)/ms_deform_*_cpu.csv $(BENCH)/models_cpu.csv $(BENCH)/maps_cpu.csv \
 		$(BENCH)/train_step_cpu.csv
-	$(BIN)/python -m tools.dev.generate_model_pages
 
 # On a machine with AVX-512 that does nothing else.
 bench-avx512: MAPS = $(BIN)/python -m tools.benchmark.model --preset maps --rounds 2
@@ -159,18 +157,7 @@ bench-avx512: env
 	OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
 		MKL_ENABLE_INSTRUCTIONS=AVX2 $(SPEED_UP) \
 		--csv $(BENCH)/accelerate_2_threads_cpu.csv
-	$(BIN)/python -m tools.benchmark.accelerate --table
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/train_step_avx512*_cpu.csv
-
-bench-onnx: env
-	$(BIN)/python -m tools.benchmark.onnx_model --csv $(BENCH)/onnx_models_cpu.csv
-	$(BIN)/python -m tools.benchmark.onnx_model --set detectors --rounds 2 \
-		--memory-format channels_last --csv $(BENCH)/onnx_detectors_cpu.csv
-	$(BIN)/python -m tools.benchmark.onnx_operators \
-		--csv $(BENCH)/onnx_operators_cpu.csv
-	$(BIN)/python -m tools.benchmark.onnx_memory --csv $(BENCH)/onnx_memory.csv
-	$(BIN)/python -m tools.benchmark.plot $(BENCH)/onnx_models_cpu.csv \
-		$(BENCH)/onnx_detectors_cpu.csv
 
 DRAW_RESULTS := $(BIN)/python tools/analysis/draw_results.py
 CLASSIFIERS := configs/classification

@@ -22,6 +22,7 @@ extensions = [
     'checkout_links',
     'mathml',
     'plain_docstrings',
+    'tables',
 ]
 exclude_patterns = ['_ext']
 default_role = 'literal'  # of docstrings, whose code is in single backticks

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from tools.dev import generate_model_zoo as model_zoo
+from tools.dev import metafiles
 from tools.papers.tables import recipes
 
 ROOT = Path(__file__).parents[1]
@@ -19,4 +19,4 @@ def config_id(path: Path) -> str:
 
 def load(name: str) -> Config:
     """Return the config `<folder>/<name>`, which tests share and must not change."""
-    return model_zoo.load(ROOT / 'configs' / f'{name}.py')
+    return metafiles.load(ROOT / 'configs' / f'{name}.py')

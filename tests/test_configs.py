@@ -5,7 +5,7 @@ from ast import literal_eval
 
 import pytest
 import torch
-from config_files import LEAVES, RECIPES, ROOT, config_id, load, model_zoo
+from config_files import LEAVES, RECIPES, ROOT, config_id, load, metafiles
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, TRANSFORMS, DefaultScope
@@ -16,12 +16,13 @@ from mmattn.engine.map_check import check_maps
 from mmattn.engine.schedule import Length, mismatches, scaled
 from mmattn.registry import MODELS
 from mmattn.weights.names import find_published
+from tools.dev import tables
 from tools.papers.tables import papers
 
 ENTRIES = {
     config_id(ROOT / model['Config']): model
-    for metafile in model_zoo.metafiles()
-    for model in model_zoo.read_models(metafile)
+    for metafile in metafiles.metafiles()
+    for model in metafiles.read_models(metafile)
 }
 
 
@@ -171,7 +172,7 @@ def first_ones_fast() -> list:
     first = {}
     for name, model in ENTRIES.items():
         folder = name.partition('/')[0]
-        if folder not in model_zoo.READ_NUMBERS:
+        if folder not in metafiles.READ_NUMBERS:
             first.setdefault(folder, pytest.param([model], id=name))
     return [
         *first.values(),
@@ -182,20 +183,20 @@ def first_ones_fast() -> list:
 @pytest.mark.parametrize('models', first_ones_fast())
 def test_counts_are_those_of_the_metafile(models):
     for model in models:
-        counted = model_zoo.count(model['Config'])
+        counted = metafiles.count(model['Config'])
         metadata = model['Metadata'].items()
-        assert counted == {k: v for k, v in metadata if k in model_zoo.COUNTED}, model
+        assert counted == {k: v for k, v in metadata if k in metafiles.COUNTED}, model
 
 
 def test_metafiles_and_tables_are_up_to_date():
-    assert model_zoo.problems(papers()) == []
+    assert metafiles.problems(papers()) == []
     stale = []
-    for metafile in model_zoo.metafiles():
-        text = model_zoo.metafile_text(metafile, model_zoo.counts_in(metafile))
+    for metafile in metafiles.metafiles():
+        text = metafiles.metafile_text(metafile, metafiles.counts_in(metafile))
         stale += [metafile] * (text != metafile.read_text())
-    for readme in model_zoo.readmes():
-        stale += [readme] * (model_zoo.with_tables(readme) != readme.read_text())
-    assert not stale, 'run python -m tools.dev.generate_model_zoo'
+    for readme in tables.committed_pages():
+        stale += [readme] * (tables.with_tables(readme) != readme.read_text())
+    assert not stale, 'run python -m tools.dev.tables'
 
 
 def test_make_demo_trains_the_network_of_the_long_run():

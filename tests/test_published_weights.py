@@ -1,7 +1,5 @@
 """The networks of mmattn/weights/names.yml have the weights that our backbones take."""
 
-from pathlib import Path
-
 import pytest
 import timm
 import torch
@@ -13,17 +11,10 @@ from mmattn.cli.verify_weights import is_whole
 from mmattn.models import backbones
 from mmattn.weights.load import load_weights
 from mmattn.weights.names import config_of, published_files
-from tools.dev import generate_model_pages
-from tools.dev.readme_tables import filled
 
-PAGE = Path(__file__).parents[1] / 'docs/weights.md'
 OTHERS = {
     name: entry for name, entry in published_files().items() if 'figures' not in entry
 }
-
-
-def test_the_page_has_its_tables():
-    assert filled(PAGE, generate_model_pages.TABLES) == PAGE.read_text()
 
 
 def test_starts_are_public_weights_that_cover_most_of_a_network():

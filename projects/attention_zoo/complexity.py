@@ -14,7 +14,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmattn.analysis import Complexity, count
-from tools.dev.readme_tables import markdown, replace_between
+from tools.dev.markdown import markdown, replace_between
 from tools.papers.tables import equals_as_printed
 
 FOLDER = Path(__file__).parent

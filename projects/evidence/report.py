@@ -29,7 +29,7 @@ from projects.evidence.verdicts import (
     paired_test,
     residual,
 )
-from tools.dev.readme_tables import markdown
+from tools.dev.markdown import markdown
 
 FOLDER = ROOT / 'docs/evidence'
 BEGIN, END = '<!-- written by projects/evidence/report.py -->\n', '<!-- end -->\n'

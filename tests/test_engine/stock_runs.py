@@ -17,8 +17,8 @@ import mmattn  # noqa: F401
 from mmattn.engine import Runner
 from mmattn.engine.distributed import join_processes
 from mmattn.registry import MODELS
+from tools.dev.stock import load, model_of
 from tools.dev.stock_data import batches
-from tools.dev.stock_models import load, model_of
 
 STEPS, SIDE = 3, 64
 DDP = dict(broadcast_buffers=False, device_ids=None)  # on CPUs

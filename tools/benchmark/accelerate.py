@@ -2,7 +2,6 @@
 
     OMP_NUM_THREADS=1 python -m tools.benchmark.accelerate --rounds 2 \\
         --csv docs/benchmarks/accelerate_cpu.csv
-    python -m tools.benchmark.accelerate --table  # into docs/accelerate.md
 
 Models come from transformers' default configs, with random weights, which need no
 download. `infer` is a forward of one image; `train` is a forward and the backward of
@@ -24,12 +23,8 @@ import mmattn
 from mmattn.cli.terminal import run_main
 from mmattn.integrations.accelerate import Accelerated
 from tools.benchmark import measure
-from tools.dev.readme_tables import markdown, replace_between
 
 QUICK_SIZE = 64
-PAGE = measure.ROOT / 'docs' / 'accelerate.md'
-FILES = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
-MARKS = '<!-- python -m tools.benchmark.accelerate --table -->\n', '<!-- end -->\n'
 MODELS = (
     *('DeformableDetr', 'RTDetr', 'RTDetrV2', 'DFine', 'Mask2Former'),
     *('OneFormer', 'GroundingDino', 'OmDetTurbo'),
@@ -150,30 +145,11 @@ def compare(name: str, args) -> list[dict]:
     return rows
 
 
-def table() -> str:
-    """Return the speeds in the csv files as a table, a line for each model."""
-    lines = {}
-    for name in FILES:
-        for row in measure.read_csv(measure.ROOT / f'docs/benchmarks/{name}_cpu.csv'):
-            line = lines.setdefault(row['model'], dict(modules=row['modules']))
-            if row['attention']:
-                share = f'{float(row["attention"]):.0%}'
-                line.setdefault('share of the sampling', share)
-            isa = row['isa'].split()[0].removeprefix('ATen:')
-            count = f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
-            line[f'{row["phase"]}, {isa}, {count}'] = row['speedup']
-    head = ['model', *next(iter(lines.values()))]
-    return markdown([head, *([name, *line.values()] for name, line in lines.items())])
-
-
 def main(argv: list[str] | None = None):
     parser = measure.make_parser(__doc__, rounds=3, seconds=0.2, device=None)
     measure.add_size(parser, [640])
     parser.add_argument('--models', nargs='+', choices=MODELS, default=MODELS)
-    parser.add_argument('--table', action='store_true', help='write the page only')
     args = measure.parse(parser, argv)
-    if args.table:
-        return replace_between(PAGE, *MARKS, table())
     if args.quick:
         args.size, args.models = (QUICK_SIZE, QUICK_SIZE), MODELS[:1]
 

@@ -28,10 +28,10 @@ import numpy as np
 
 from mmattn.cli.terminal import run_main
 from tools.benchmark.measure import ROOT, machine, read_csv, write_csv
-from tools.dev.readme_tables import markdown, replace_between
+from tools.dev.markdown import markdown, replace_between
 
 DOCS = ROOT / 'docs'
-MARKS = '<!-- table -->\n', '<!-- end of table -->'
+MARKS = '<!-- measured -->\n', '<!-- end of measured -->'
 COCO = ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
 CLASSIFIER = ROOT / 'configs/cifar100/vit_t2_imhsa_300e_cifar100.py'
 VAL = 'data/coco/annotations/instances_val2017.json'

@@ -200,22 +200,16 @@ def batches(package: str, config: Config, model: dict, size: int) -> tuple[dict,
         drawn = lanes(model, size)
     elif kind == 'BaseReID':
         drawn = reidentification(model, size)
-    elif kind == 'SoftTeacher':
-        return semi_supervised(model, size), one_image(detection(model, size))
     elif any(values_of(model, 'use_det_processor')):
         # Trackers that train the detector inside them on single images.
         return detection(model, size), video(model, size)
     elif kind in TRACKERS:
         drawn = video(model, size)
     else:
-        drawn = detection(model, size)
-        return drawn, one_image(drawn)
+        trained = semi_supervised if kind == 'SoftTeacher' else detection
+        one = {key: values[:1] for key, values in detection(model, size).items()}
+        return trained(model, size), one  # mmdet's test loaders have one image
     return drawn, drawn
-
-
-def one_image(batch: dict) -> dict:
-    """Return the first image of a batch, since mmdet's test loaders have one."""
-    return {key: values[:1] for key, values in batch.items()}
 
 
 def is_self_supervised(kind: str) -> bool:

@@ -1,23 +1,12 @@
-"""Write the metafiles of the configs and the tables of the READMEs, or check them.
+"""Make the metafiles of the configs from the papers' files, configs and models.
 
-    python -m tools.dev.generate_model_zoo
-    python -m tools.dev.generate_model_zoo --check
-
-The sources of a metafile are the papers' files, `tools/papers/*.yml`, the
+`python -m tools.dev.tables` writes them. The sources are `tools/papers/*.yml`, the
 configs, and the models, whose parameters and FLOPs are counted. A model with Fourier
 transforms has a second count, `FLOPs without Transforms`; one with hard attention
 masks has `FLOPs without Masks`.
-
-A README asks for a table with the line `<!-- table of PATH -->`. PATH is relative to
-the README. It is a metafile, the folder `tools/papers`, a folder with the
-`summary.json` files that `mmattn report` writes, or a csv
-file of `model.py`, `onnx_model.py` or `onnx_memory.py` in `tools/benchmark`.
 """
 
-import argparse
 import functools
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,17 +15,10 @@ from mmengine.config import Config
 
 import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.weights.names import published_files
-from tools.dev.readme_tables import (
-    csv_table,
-    filled,
-    markdown,
-    run_table,
-    write_pages,
-)
-from tools.papers.tables import equals_as_printed, omitted_rows, paper_rows, papers
+from tools.papers.tables import papers
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = '# tools/dev/generate_model_zoo.py writes this file from tools/papers.\n'
+GENERATED = '# python -m tools.dev.tables writes this file from tools/papers.\n'
 # The name of a model's second FLOPs, the part of `Complexity` that asks for them, and
 # the convention that counts them.
 SECOND_FLOPS = {
@@ -239,99 +221,6 @@ def count(config: str) -> dict[str, int]:
     return counts
 
 
-def metrics(model: dict, kind: str) -> dict[str, float]:
-    return {
-        name: value
-        for result in model.get(kind, ())
-        for name, value in result['Metrics'].items()
-    }
-
-
-def readmes() -> list[Path]:
-    return [
-        ROOT / 'docs/benchmarks/README.md',
-        ROOT / 'docs/demos.md',
-        ROOT / 'docs/export.md',
-        ROOT / 'docs/model_zoo.md',
-        ROOT / 'docs/mask_search.md',
-        *(path.with_name('README.md') for path in metafiles()),
-    ]
-
-
-def model_table(metafile: Path, folder: Path) -> str:
-    """Return a table with one row for each model.
-
-    Papers' metrics have columns of their own. Links are relative to `folder`.
-    """
-    models = read_models(metafile)
-    columns = dict.fromkeys(
-        (kind, name)
-        for kind in ('Results', 'Paper Results')
-        for model in models
-        for name in metrics(model, kind)
-    )
-    head = ['config', 'height x width', 'parameters (M)', 'FLOPs (G)']
-    second_flops = [
-        field
-        for field in SECOND_FLOPS
-        if any(field in model['Metadata'] for model in models)
-    ]
-    head += [field.removeprefix('FLOPs ').lower() for field in second_flops]
-    head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
-    rows = [head]
-    for model in models:
-        path = os.path.relpath(ROOT / model['Config'], folder)
-        metadata = model['Metadata']
-        row = [f'[{model["Name"]}]({path})']
-        row.append(metadata['Image Size'])
-        row.append(f'{metadata["Parameters"] / 1e6:.2f}')
-        for field in ('FLOPs', *second_flops):
-            flops = metadata.get(field)
-            row.append('' if flops is None else f'{flops / 1e9:.2f}')
-        row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
-        rows.append(row)
-    return markdown(rows)
-
-
-def agreement_table() -> str:
-    """Return a table that counts the figures of ours that equal a paper's."""
-    counts = {}
-    for row in paper_rows():
-        if 'reading_of' in row:  # counts once
-            continue
-        paper = counts.setdefault(row['source'].partition(',')[0], [0, 0, 0, 0, 0])
-        found = [row[kind] for kind in ('params', 'flops') if kind in row]
-        equal = list(map(equals_as_printed, found))
-        paper[0] += len(found)
-        paper[1] += sum(equal)
-        paper[2] += 1
-        paper[3] += all(equal)
-    for row in omitted_rows():
-        counts[row['source'].partition(',')[0]][4] += 1
-    head = ['paper', 'figures', 'equal as printed', 'rows', 'equal in all figures']
-    rows = [[*head, 'omitted, with a reason']]
-    rows += [[paper, *map(str, numbers)] for paper, numbers in counts.items()]
-    totals = map(sum, zip(*counts.values(), strict=True))
-    return markdown([*rows, ['all', *map(str, totals)]])
-
-
-def table(path: Path, folder: Path) -> str:
-    """Return the table that a README in `folder` asks for by a path."""
-    if path.name == 'papers':
-        return agreement_table()
-    if path.is_dir():
-        return run_table(path)
-    if path.suffix == '.csv':
-        return csv_table(path)
-    return model_table(path, folder)
-
-
-def with_tables(readme: Path) -> str:
-    """Return a README's text, with the tables that it asks for filled in."""
-    folder = readme.parent
-    return filled(readme, {'table': lambda words: table(folder / words[1], folder)})
-
-
 def problems(papers: list[dict]) -> list[str]:
     """Return how papers, configs, metafiles and the model index disagree."""
     found, listed = [], []
@@ -363,27 +252,3 @@ def problems(papers: list[dict]) -> list[str]:
     for path in {path for path in listed if listed.count(path) > 1}:
         found.append(f'{path.relative_to(ROOT)}: listed more than once')
     return sorted(found)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    parser.add_argument('--check', action='store_true', help='write nothing')
-    args = parser.parse_args()
-    found = problems(papers())
-    stale = []
-    for metafile in metafiles() if not found else ():
-        folder = metafile.parent.name
-        names = [name for _, c in collections(folder) for name in c['models']]
-        counts = {name: count(f'configs/{folder}/{name}.py') for name in names}
-        text = metafile_text(metafile, counts)
-        stale += write_pages({metafile: text}, args.check)
-    for readme in readmes():
-        stale += write_pages({readme: with_tables(readme)}, args.check)
-    if args.check:
-        found += [f'{path.relative_to(ROOT)}: is out of date' for path in stale]
-    print('\n'.join(found))
-    return 1 if found else 0
-
-
-if __name__ == '__main__':
-    sys.exit(main())

@@ -1,7 +1,4 @@
-"""Print tables in Markdown of what the papers show, with ours beside it.
-
-    python -m tools.dev.exhibits         # all papers
-    python -m tools.dev.exhibits ivit
+"""Say what the tables and figures of a paper show, and what ours is beside it.
 
 A file of `docs/papers` has the tables and figures of a paper, by name:
 
@@ -11,14 +8,13 @@ A file of `docs/papers` has the tables and figures of a paper, by name:
     state     what is measured, what is missing and why
 """
 
-import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
-from tools.dev.readme_tables import markdown
+from tools.dev.markdown import markdown
 from tools.papers.tables import (
     KINDS,
     equals_as_printed,
@@ -27,25 +23,22 @@ from tools.papers.tables import (
     papers,
 )
 
-
-def read_exhibits(path: Path) -> dict[str, dict]:
-    """Return the tables and figures of a file of `docs/papers`."""
-    return yaml.safe_load(path.read_text())
+FOLDER = Path(__file__).parents[2] / 'docs/papers'
 
 
-def exhibit_table(path: Path) -> str:
+def exhibits(name: str) -> str:
     """Return a table with one row for each table and figure of a paper."""
-    (paper,) = (paper for paper in papers() if paper['file'] == path.stem)
+    (paper,) = (paper for paper in papers() if paper['file'] == name)
     counted, omitted = paper_rows(), omitted_rows()
     rows = [['', 'shows', 'command', 'state']]
-    for name, exhibit in read_exhibits(path).items():
-        code = '<br>'.join(f'`{command}`' for command in commands(path.stem, exhibit))
+    content = yaml.safe_load((FOLDER / f'{name}.yml').read_text())
+    for title, exhibit in content.items():
+        code = '<br>'.join(f'`{command}`' for command in commands(name, exhibit))
         tables = exhibit.get('tables', [])
         sources = [f'{paper["cited_as"]}, {table}' for table in tables]
         found = [*agreement(sources, counted), *reasons(sources, omitted)]
-        rows.append(
-            [name, exhibit['shows'], code, '; '.join([*found, exhibit['state']])]
-        )
+        state = '; '.join([*found, exhibit['state']])
+        rows.append([title, exhibit['shows'], code, state])
     return markdown(rows)
 
 
@@ -93,19 +86,3 @@ def reasons(sources: Sequence[str], rows: Sequence[Mapping]) -> list[str]:
         f'{len(names)} {"row" if len(names) == 1 else "rows"} left out ({reason})'
         for reason, names in found.items()
     ]
-
-
-def main():
-    folder = Path(__file__).parents[2] / 'docs/papers'
-    files = {path.stem: path for path in sorted(folder.glob('*.yml'))}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('papers', nargs='*', help=f'of {", ".join(files)}')
-    args = parser.parse_args()
-    if unknown := set(args.papers) - set(files):
-        parser.error(f'unknown papers {sorted(unknown)}: choose from {sorted(files)}')
-    for name in args.papers or files:
-        print(f'## {name}\n\n{exhibit_table(files[name])}')
-
-
-if __name__ == '__main__':
-    main()

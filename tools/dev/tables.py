@@ -1,0 +1,377 @@
+"""Make the tables of the documentation, one function a table.
+
+    python -m tools.dev.tables            # writes metafiles, model zoo and READMEs
+    python -m tools.dev.tables --check    # writes nothing, and lists what would change
+
+A page asks for a table with a line `<!-- KIND WORDS -->`. The model zoo and the
+READMEs of the configs are read on GitHub, so that their tables are in git. The tables
+of other pages are made when the documentation is built (`docs/_ext/tables.py`).
+
+    table of PATH           models of a metafile, runs of a folder, speeds of a csv
+                            file, or the agreement with tools/papers
+    channels                the maps of every backbone in every size
+    sizes CLASS             the presets of a backbone
+    speed NAME ...          rows of the benchmarks of models
+    accelerate              detectors of transformers after `mmattn.accelerate`
+    recipes PATTERN ...     how the papers trained
+    exhibits PAPER          what a paper shows, and ours beside it
+    stock                   which stock configs run, by method
+    weights                 published files that load
+    starts                  public weights of related networks, and what is taken
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlparse
+
+import timm
+import torch
+
+import mmattn.models
+from mmattn.errors import UserError
+from mmattn.models.backbones import __all__ as BACKBONES
+from mmattn.weights.load import load_weights
+from mmattn.weights.names import config_of, published_files
+from tools.benchmark.measure import read_csv
+from tools.dev.diagrams import maps_of
+from tools.dev.markdown import filled, markdown
+from tools.dev.metafiles import (
+    ROOT,
+    SECOND_FLOPS,
+    collections,
+    count,
+    metafile_text,
+    metafiles,
+    problems,
+    read_models,
+)
+from tools.papers.exhibits import exhibits
+from tools.papers.tables import (
+    equals_as_printed,
+    omitted_rows,
+    paper_rows,
+    papers,
+    recipes,
+)
+
+DOCS = ROOT / 'docs'
+BENCHMARKS = DOCS / 'benchmarks'
+ACCELERATED = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
+
+
+def listed(values) -> str:
+    """Return the entries of a preset as text."""
+    if isinstance(values, (tuple, list)):
+        return ', '.join(map(str, values))
+    return str(values)
+
+
+def channels(_: list[str]) -> str:
+    """Return the table of the maps of all backbones."""
+    rows = [['backbone', '`arch`', 'channels', 'strides']]
+    for name in BACKBONES:
+        for arch in getattr(mmattn.models, name).arch_zoo:
+            maps = maps_of(name, arch)
+            rows.append(
+                [
+                    f'`{name}`',
+                    f"`'{arch}'`",
+                    *(listed(x) for x in zip(*maps, strict=True)),
+                ]
+            )
+    return markdown(rows)
+
+
+def sizes(arguments: list[str]) -> str:
+    """Return the presets of a backbone."""
+    (name,) = arguments
+    zoo = getattr(mmattn.models, name).arch_zoo
+    keys = list(next(iter(zoo.values())))
+    rows = [['`arch`', *(f'`{key}`' for key in keys), 'channels', 'strides']]
+    for arch, preset in zoo.items():
+        maps = (listed(x) for x in zip(*maps_of(name, arch), strict=True))
+        rows.append([f"`'{arch}'`", *(listed(preset[key]) for key in keys), *maps])
+    return markdown(rows)
+
+
+@cache
+def all_models() -> tuple[dict, ...]:
+    """Return the models of all metafiles."""
+    return tuple(model for path in metafiles() for model in read_models(path))
+
+
+def matching(patterns: list[str]) -> list[dict]:
+    """Return the models of the metafiles whose names match a pattern."""
+    return [
+        model
+        for model in all_models()
+        if any(fnmatch.fnmatch(model['Name'], pattern) for pattern in patterns)
+    ]
+
+
+def speed(names: list[str]) -> str:
+    """Return the measured images per second of models, beside the baseline's."""
+    passes = {}
+    for row in read_csv(BENCHMARKS / 'models_cpu.csv'):
+        if row['model'] in names:
+            passes.setdefault(row['model'], {})[row['pass']] = row
+    if not passes:
+        raise UserError(f'the benchmarks have none of {names}')
+    head = ['model', 'pixels', 'inference (images/s)', 'beside Swin-T']
+    head += ['training step (images/s)', 'beside Swin-T', 'on']
+    rows = [head]
+    for model, of in passes.items():
+        first = of['inference']
+        row = [model, f'{first["size"]} x {first["size"]}']
+        for which in ('inference', 'training step'):
+            row += [of[which]['images_per_s'], of[which]['speedup']]
+        rows.append([*row, f'{first["machine"]}, {first["isa"]}, {first["date"]}'])
+    return markdown(rows)
+
+
+def training_recipes(patterns: list[str]) -> str:
+    """Return how the papers trained the matching configs."""
+    rows = [['config', 'optimizer', 'learning rate', 'weight decay', 'batch', 'length']]
+    shown = set()
+    for name, recipe in recipes().items():
+        if not any(fnmatch.fnmatch(name.partition('/')[2], p) for p in patterns):
+            continue
+        length = recipe['length']
+        unit = 'iterations' if length >= 10_000 else 'epochs'
+        row = [recipe[key] for key in ('optimizer', 'lr', 'weight_decay', 'batch')]
+        row = [*map(str, row), f'{length:,} {unit}']
+        key = (name.partition('/')[0], *row)
+        if key not in shown:  # sizes of a model share a recipe
+            shown.add(key)
+            rows.append([f'`{name}`', *row])
+    return markdown(rows)
+
+
+def weights(_: list[str]) -> str:
+    """Return the published files that a backbone of ours reads."""
+    rows = [['name', 'file', 'backbone', 'SHA-256', 'license', 'config']]
+    for name, entry in published_files().items():
+        url, config = entry['url'], config_of(entry)
+        file = f'`{url}`'
+        if not url.startswith('timm://'):
+            file = f'[{Path(urlparse(url).path).name}]({url})'
+        backbone = dict(type=entry['type'], **entry['args'])
+        text = ', '.join(f'{key}={value!r}' for key, value in backbone.items())
+        if config is not None:
+            link = os.path.relpath(ROOT / f'configs/{config}.py', DOCS)
+            config = f'[{config}]({link})'
+        known = f'`{entry["sha256"]}...`' if 'sha256' in entry else 'unknown'
+        facts = known, entry.get('license', 'unknown'), config or ''
+        rows.append([f'`{name}`', file, f'`dict({text})`', *facts])
+    return markdown(rows)
+
+
+def starts(_: list[str]) -> str:
+    """Return what each backbone takes of a related network's weights."""
+    head = ['backbone', '`arch`', 'weights', 'tensors taken', 'of these resized']
+    rows = [[*head, 'left in the file', 'new', 'share of parameters taken']]
+    for name in BACKBONES:
+        for arch, weights in getattr(mmattn.models, name).starts.items():
+            with torch.device('meta'):
+                model = getattr(mmattn.models, name)(arch)
+                given = timm.create_model(weights.removeprefix('timm://')).state_dict()
+            report = load_weights(model, given)
+            parts = report.matched, report.resized, report.unexpected, report.missing
+            row = [f'`{name}`', f"`'{arch}'`", f'`{weights}`', *map(len, parts)]
+            rows.append([*row, f'{report.share():.1%}'])
+    return markdown(rows)
+
+
+def accelerated(_: list[str]) -> str:
+    """Return the speeds in the csv files as a table, a line for each model."""
+    lines = {}
+    for name in ACCELERATED:
+        for row in read_csv(BENCHMARKS / f'{name}_cpu.csv'):
+            line = lines.setdefault(row['model'], dict(modules=row['modules']))
+            if row['attention']:
+                share = f'{float(row["attention"]):.0%}'
+                line.setdefault('share of the sampling', share)
+            isa = row['isa'].split()[0].removeprefix('ATen:')
+            count = f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
+            line[f'{row["phase"]}, {isa}, {count}'] = row['speedup']
+    head = ['model', *next(iter(lines.values()))]
+    return markdown([head, *([name, *line.values()] for name, line in lines.items())])
+
+
+def stock(_: list[str]) -> str:
+    """Return which stock configs run, a line for each method."""
+    head = 'package', 'method', 'configs', 'run', 'why others do not'
+    rows = read_csv(DOCS / 'stock_configs.csv')
+    return markdown([head, *(list(row.values())[:5] for row in rows)])
+
+
+def run_table(folder: Path) -> str:
+    """Return a table with one row for each summary of a run in the folder."""
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))]
+    names = list(dict.fromkeys(name for run in runs for name in run['metrics']))
+    rows = [['run', *names, 'iterations', 'minutes', 'on']]
+    for run in runs:
+        values = [f'{run["metrics"].get(name, "")}' for name in names]
+        facts = [str(run.get(key, '')) for key in ('iterations', 'minutes')]
+        on = [run[key] for key in ('machine', 'torch') if key in run]
+        rows.append([f'`{run["config"]}`', *values, *facts, ', torch '.join(on)])
+    return markdown(rows)
+
+
+def speed_table(path: Path) -> str:
+    """Return a table of speeds over the baseline's, from a csv file of `model.py`."""
+    rows = read_csv(path)
+    passes = list(dict.fromkeys(row['pass'] for row in rows))
+    models = {}
+    for row in rows:
+        models.setdefault(row['model'], {})[row['pass']] = row
+    table = [['model', 'parameters (M)', *passes, 'FLOPs (G)', 'of peak']]
+    for model, of in sorted(
+        models.items(), key=lambda model: -float(model[1][passes[0]]['speedup'])
+    ):
+        first = of[passes[0]]
+        speeds = [f'{float(of[which]["speedup"]):.2f}' for which in passes]
+        share = f'{float(first["product_share"]):.0%}'
+        params = f'{float(first["params_m"]):.1f}'
+        table.append([f'`{model}`', params, *speeds, first['flops_g'], share])
+    return markdown(table)
+
+
+def metrics(model: dict, kind: str) -> dict[str, float]:
+    return {
+        name: value
+        for result in model.get(kind, ())
+        for name, value in result['Metrics'].items()
+    }
+
+
+def model_table(metafile: Path, folder: Path) -> str:
+    """Return a table with one row for each model.
+
+    Papers' metrics have columns of their own. Links are relative to `folder`.
+    """
+    models = read_models(metafile)
+    columns = dict.fromkeys(
+        (kind, name)
+        for kind in ('Results', 'Paper Results')
+        for model in models
+        for name in metrics(model, kind)
+    )
+    head = ['config', 'height x width', 'parameters (M)', 'FLOPs (G)']
+    second_flops = [
+        field
+        for field in SECOND_FLOPS
+        if any(field in model['Metadata'] for model in models)
+    ]
+    head += [field.removeprefix('FLOPs ').lower() for field in second_flops]
+    head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
+    rows = [head]
+    for model in models:
+        path = os.path.relpath(ROOT / model['Config'], folder)
+        metadata = model['Metadata']
+        row = [f'[{model["Name"]}]({path})']
+        row.append(metadata['Image Size'])
+        row.append(f'{metadata["Parameters"] / 1e6:.2f}')
+        for field in ('FLOPs', *second_flops):
+            flops = metadata.get(field)
+            row.append('' if flops is None else f'{flops / 1e9:.2f}')
+        row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
+        rows.append(row)
+    return markdown(rows)
+
+
+def agreement_table() -> str:
+    """Return a table that counts the figures of ours that equal a paper's."""
+    counts = {}
+    for row in paper_rows():
+        if 'reading_of' in row:  # counts once
+            continue
+        paper = counts.setdefault(row['source'].partition(',')[0], [0, 0, 0, 0, 0])
+        found = [row[kind] for kind in ('params', 'flops') if kind in row]
+        equal = list(map(equals_as_printed, found))
+        paper[0] += len(found)
+        paper[1] += sum(equal)
+        paper[2] += 1
+        paper[3] += all(equal)
+    for row in omitted_rows():
+        counts[row['source'].partition(',')[0]][4] += 1
+    head = ['paper', 'figures', 'equal as printed', 'rows', 'equal in all figures']
+    rows = [[*head, 'omitted, with a reason']]
+    rows += [[paper, *map(str, numbers)] for paper, numbers in counts.items()]
+    totals = map(sum, zip(*counts.values(), strict=True))
+    return markdown([*rows, ['all', *map(str, totals)]])
+
+
+def table(path: Path, folder: Path) -> str:
+    """Return the table that a README in `folder` asks for by a path."""
+    if path.name == 'papers':
+        return agreement_table()
+    if path.is_dir():
+        return run_table(path)
+    if path.suffix == '.csv':
+        return speed_table(path)
+    return model_table(path, folder)
+
+
+def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
+    """Return the functions that make the tables of a page, by kind."""
+    folder = page.parent
+    return {
+        'table': lambda words: table(folder / words[1], folder),
+        'channels': channels,
+        'sizes': sizes,
+        'speed': speed,
+        'accelerate': accelerated,
+        'recipes': training_recipes,
+        'exhibits': lambda words: exhibits(*words),
+        'stock': stock,
+        'weights': weights,
+        'starts': starts,
+    }
+
+
+def committed_pages() -> list[Path]:
+    """Return the pages whose tables are in git."""
+    readmes = (path.with_name('README.md') for path in metafiles())
+    return [DOCS / 'model_zoo.md', *readmes]
+
+
+def with_tables(page: Path) -> str:
+    """Return the text of a page with its tables."""
+    return filled(page.read_text(), tables_for(page))
+
+
+def write(path: Path, text: str, check: bool) -> list[str]:
+    """Write a file, or with `check` return a line if it has another text."""
+    if path.is_file() and path.read_text() == text:
+        return []
+    if check:
+        return [f'{path.relative_to(ROOT)}: is out of date']
+    path.write_text(text)
+    return []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--check', action='store_true', help='write nothing')
+    args = parser.parse_args()
+    found = problems(papers())
+    for metafile in metafiles() if not found else ():
+        folder = metafile.parent.name
+        names = [name for _, c in collections(folder) for name in c['models']]
+        counts = {name: count(f'configs/{folder}/{name}.py') for name in names}
+        found += write(metafile, metafile_text(metafile, counts), args.check)
+    for page in committed_pages():
+        found += write(page, with_tables(page), args.check)
+    print('\n'.join(found))
+    return 1 if found else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
