@@ -17,7 +17,7 @@ LIBRARY := mmattn/ops/_extension.so
 
 .NOTPARALLEL:
 .PHONY: help env demo demo-seg demo-masks test test-all docs lint bench bench-cpu \
-	bench-avx512 papers wheel clean
+	bench-avx512 wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,7 +27,6 @@ help:
 	@echo "make demo-masks  search which heads of MaiT to mask, in three trainings"
 	@echo "make test        run the fast tests; test-all: the slow ones too"
 	@echo "make bench       time the operators and models beside their peers, on the CPU"
-	@echo "make papers      draw figures of the papers anew, from our counts"
 	@echo "make docs        build the documentation, build/docs/index.html, and run its tutorials"
 	@echo "make wheel       build dist/*.whl: one with the compiled CPU operators, one of Python"
 	@echo "make lint        check style, spelling and docstrings"
@@ -158,28 +157,6 @@ bench-avx512: env
 		MKL_ENABLE_INSTRUCTIONS=AVX2 $(SPEED_UP) \
 		--csv $(BENCH)/accelerate_2_threads_cpu.csv
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/train_step_avx512*_cpu.csv
-
-DRAW_RESULTS := $(BIN)/python tools/analysis/draw_results.py
-CLASSIFIERS := configs/classification
-
-papers: $(ALL)
-	$(DRAW_RESULTS) --out docs/papers/results_by_flops.png --x FLOPs \
-		--panel classification 'Top 1 Accuracy' --panel mask_rcnn 'box AP' \
-		--panel mask_rcnn 'mask AP' --panel upernet 'mIoU(ms)' \
-		--series iViT 'ivit_?_300e_*,ivit_?_3x_*,ivit_?_160k_*' \
-		--series 'PVT v2' 'pvtv2_b?_300e_*,pvtv2_b?_3x_*' \
-		--series HyLiSANet 'hylisanet_?_300e_in1k' \
-		--series 'DAT++' 'datpp_?_300e_*,datpp_?_3x_*,datpp_?_160k_*'
-	$(DRAW_RESULTS) --out docs/papers/depth.png --x layers \
-		--panel classification 'Top 1 Accuracy' --panel classification FLOPs \
-		--series DeiT-T 'deit_t_*' --series 'MaiT-T, one masked head' \
-		'mait_t_12l_sch1_300e_*,mait_t_sch1_*,mait_t_36l_sch1_*' \
-		--series 'MaiT-T, mixed masks' 'mait_t_sch2_*,mait_t_36l_400e_*' \
-		--series CaiT-T 'cait_xxs24_*' --series 'random mask' 'mait_t_random_mask_*'
-	$(BIN)/python tools/analysis/draw_flops.py --out docs/papers/flops_by_size.png \
-		$(CLASSIFIERS)/pvt_s_300e_in1k.py $(CLASSIFIERS)/pvtv2_b2_300e_in1k.py \
-		$(CLASSIFIERS)/pvtv2_b2_li_300e_in1k.py $(CLASSIFIERS)/vit_s16_mhsa_300e_in1k.py \
-		$(CLASSIFIERS)/vit_s16_imhsa_300e_in1k.py mmpretrain::resnet/resnet50_8xb32_in1k.py
 
 WHEEL := $(BIN)/python -m build --wheel --no-isolation --outdir dist
 

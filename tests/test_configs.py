@@ -164,30 +164,6 @@ def test_recipes_are_the_papers():
     assert not wrong, '\n'.join(wrong)
 
 
-def first_ones_fast() -> list:
-    """Return the models of the metafiles; all but one of each folder are marked slow.
-
-    Those that compute with numbers are, too. `test_tables.py` counts all, slowly.
-    """
-    first = {}
-    for name, model in ENTRIES.items():
-        folder = name.partition('/')[0]
-        if folder not in metafiles.READ_NUMBERS:
-            first.setdefault(folder, pytest.param([model], id=name))
-    return [
-        *first.values(),
-        pytest.param(ENTRIES.values(), marks=pytest.mark.slow, id='all'),
-    ]
-
-
-@pytest.mark.parametrize('models', first_ones_fast())
-def test_counts_are_those_of_the_metafile(models):
-    for model in models:
-        counted = metafiles.count(model['Config'])
-        metadata = model['Metadata'].items()
-        assert counted == {k: v for k, v in metadata if k in metafiles.COUNTED}, model
-
-
 def test_metafiles_and_tables_are_up_to_date():
     assert metafiles.problems(papers()) == []
     stale = []

@@ -1,17 +1,12 @@
 """The lines of the table of switches in docs/training.md, on a tiny run; the bar."""
 
-import io
-import logging
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
 from tiny_run import make_runner
-
-from mmattn.engine.progress import ProgressHook
 
 PAGE = Path(__file__).parents[2] / 'docs/training.md'
 LINES = re.findall(
@@ -90,51 +85,3 @@ def test_the_rate_of_a_range_test_rises_and_is_drawn(tmp_path):
     falling = records[:30] + records[10:]
     for other in (falling, records[:10]):
         assert not draw_rates(other, tmp_path / 'other.png')
-
-
-@pytest.mark.parametrize(
-    ('what', 'package', 'change', 'written'),
-    [
-        ('TensorBoard', 'tensorboard', {}, 'events.out.tfevents.*'),
-        (
-            'Weights & Biases',
-            'wandb',
-            {'visualizer.vis_backends.1.init_kwargs.mode': 'offline'},
-            'run-*.wandb',
-        ),
-        ('MLflow', 'mlflow', {}, 'meta.yaml'),
-    ],
-)
-def test_scalars_go_to_a_tracker(tmp_path, what, package, change, written, monkeypatch):
-    pytest.importorskip(package)
-    monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
-    run(tmp_path, what, **change)
-    assert list(tmp_path.rglob(written))
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize('kind', [Terminal, io.StringIO])
-def test_a_terminal_gets_a_bar_and_a_file_lines(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, 'stderr', kind())
-    runner = make_runner(tmp_path)
-    handlers = list(runner.logger.handlers)
-    runner.train()
-    assert ('4/4' in sys.stderr.getvalue()) == (kind is Terminal)
-    assert runner.logger.handlers == handlers
-    (log,) = tmp_path.glob('*/*.log')
-    assert '\r' not in log.read_text() and 'Saving checkpoint' in log.read_text()
-
-
-def test_the_bar_goes_when_a_run_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, 'stderr', Terminal())
-    runner = make_runner(tmp_path, model=dict(width=4))
-    monkeypatch.setattr(runner.model, 'train_step', lambda *args, **kwargs: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        runner.train()
-    (hook,) = [hook for hook in runner.hooks if isinstance(hook, ProgressHook)]
-    assert hook.bar is None
-    assert any(type(h) is logging.StreamHandler for h in runner.logger.handlers)

@@ -1,16 +1,13 @@
 """export_model: files, metadata, checkpoints, and refusals."""
 
 import resource
-import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 from mmpretrain.structures import DataSample
-from small_files import SCORES, write
 from small_models import classifier_config
 from torch import nn
 
@@ -18,11 +15,8 @@ import mmattn
 from mmattn.export import ExportError, Metadata, export_model
 from mmattn.export import api as module
 from mmattn.export.metadata import KEY, PT2_FILE
-from mmattn.export.write import described
-from mmattn.files import file_digest
 
 onnx = pytest.importorskip('onnx')
-onnx_ir = pytest.importorskip('onnx_ir')
 onnxruntime = pytest.importorskip('onnxruntime')
 SHAPE = (37, 50)
 
@@ -82,24 +76,6 @@ def test_file_predicts_as_mmpretrain(cfg, checkpoint, onnx_file):
         (scores,) = session.run(['scores'], {'image': images.numpy()})
         expected = predicted(cfg, checkpoint, images)
         np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    'name', ['https://example.com/model.pth', 'hf://a/b/model.pth']
-)
-def test_weights_are_downloaded(cfg, checkpoint, tmp_path, monkeypatch, name):
-    def download(url, path, *_, **options):
-        assert url == name
-        path.parent.mkdir(parents=True)
-        shutil.copy(checkpoint, path)
-
-    without_export(monkeypatch)
-    monkeypatch.setattr('mmattn.weights.read.download', download)
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    hub = pytest.importorskip('huggingface_hub')
-    monkeypatch.setattr(hub, 'hf_hub_download', lambda *_, **options: checkpoint)
-    metadata = export_model(cfg, name, tmp_path / 'a.onnx', shape=SHAPE)
-    assert metadata.checkpoint_sha256 == file_digest(checkpoint)
 
 
 def test_metadata(cfg, checkpoint, onnx_file):
@@ -224,36 +200,6 @@ def test_files_that_cannot_be_written(cfg, tmp_path):
         export_model(None, None, tmp_path / 'model.pt2', **settings)
 
 
-def test_config_without_a_model(tmp_path):
-    with pytest.raises(ValueError, match='must have a `model`'):
-        export_model(Config(), None, tmp_path / 'model.onnx', shape=(32, 32))
-
-
-def test_json_that_cannot_be_written(cfg, tmp_path, monkeypatch):
-    """No program is left without it."""
-    out, beside = tmp_path / 'model.pt2', tmp_path / 'model.pt2.json'
-
-    def serialize(*_):
-        beside.mkdir()
-        return b'program'
-
-    without_export(monkeypatch)
-    monkeypatch.setattr(module, 'serialize', serialize)
-    with pytest.raises(OSError, match=r'model\.pt2\.json'):
-        export_model(cfg, None, out, shape=(32, 32))
-    assert list(tmp_path.iterdir()) == [beside]
-
-
-def test_other_shapes_than_pytorch(cfg, tmp_path, monkeypatch):
-    without_export(monkeypatch)
-    monkeypatch.setattr(
-        module, 'open_session', lambda *_: lambda image: [torch.ones(1, 4)]
-    )
-    image, out = torch.randn(1, 3, 32, 32), tmp_path / 'model.onnx'
-    with pytest.raises(ExportError, match=r'the shape \(1, 4\), .* \(1, 5\)'):
-        export_model(cfg, None, out, shape=(32, 32), verify=image)
-
-
 def test_models_that_fail_at_a_shape():
     class Large(Doubled):
         def forward(self, image):
@@ -323,48 +269,6 @@ def test_other_sizes_are_tried(monkeypatch, dynamic, wrong_at):
     else:
         with pytest.raises(ExportError, match=r'by 1\.0e-04 of .* images of shape'):
             module.export_graph(Doubled(), metadata, 'onnx')
-
-
-def test_least_size_is_in_the_file(monkeypatch):
-    def session(image):
-        return [2 * image * (1 + 1e-4 * (min(image.shape[2:]) < 50))]
-
-    without_export(monkeypatch)
-    monkeypatch.setattr(module, 'open_session', lambda *_: session)
-    monkeypatch.setattr(
-        module, 'described', lambda content, program, *described: described
-    )
-    metadata = Metadata('features', ['image'], [], [90, 120], dynamic='size')
-    (written, format), metadata = module.export_graph(Doubled(), metadata, 'onnx')
-    assert written.least == [50, 50] and metadata == written and format == 'onnx'
-
-
-def test_metadata_are_replaced(tmp_path):
-    old = onnx.load(write(tmp_path / 'a.onnx', SCORES, 'classification'))
-    metadata = Metadata('features', ['image'], ['scores'], [64, 96], least=[3, 4])
-    new = described(old.SerializeToString(), None, metadata, 'onnx')
-    new = onnx.load_from_string(new)
-    assert Metadata.from_json(new.metadata_props[0].value) == metadata
-    assert new.graph == old.graph and len(new.metadata_props) == 1
-
-
-def test_a_file_that_fails_at_another_size_is_refused():
-    def session(image):
-        raise IndexError('invalid expand shape')
-
-    batches = [(torch.zeros(3, 3, 8, 9),)]
-    with pytest.raises(ExportError, match=r'shape \(3, 3, 8, 9\): invalid expand'):
-        module.verify_session(lambda: session, Doubled(), batches)
-
-
-def test_errors_of_the_optimizer_are_refusals(monkeypatch):
-    def fails(*args, **kwargs):
-        raise onnx_ir.passes.PassError('step 0')
-
-    monkeypatch.setattr(torch.onnx, 'export', fails)
-    metadata = Metadata(task='features', inputs=['image'], outputs=[], shape=[8, 9])
-    with pytest.raises(ExportError, match='cannot convert the model: step 0'):
-        module.export_graph(Doubled(), metadata, 'onnx')
 
 
 def test_full_disk_leaves_nothing(cfg, checkpoint, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dat_rewrite import KERNELS, STRIDES, Rewrite, official_shapes, official_weights
+from dat_official import KERNELS, STRIDES, official_shapes, official_weights
 from golden import assert_golden, golden, hashed_input, hashed_parameter
 from resampling import resized
 from torch import nn
@@ -47,40 +47,28 @@ def attentions(model, kind):
     return [m for m in model.modules() if isinstance(m, kind)]
 
 
-@pytest.mark.parametrize(
-    'cls, size, side, detector',
-    [
-        (DAT, (224, 224), 224, False),  # whose windows have no padding in the rewrite
-        (DATPlusPlus, (33, 40), 64, False),
-        (DATPlusPlus, (61, 90), 64, True),
-    ],
-    ids=['dat', 'dat++', 'dat++-detector'],
-)
-def test_maps_and_gradients_are_the_official_ones(cls, size, side, detector):
+NETWORKS = {
+    'DAT classifier, 224 x 224': (DAT, 224, False),
+    'DAT++ classifier, 33 x 40, tables of 64': (DATPlusPlus, 64, False),
+    'DAT++ detector, 61 x 90, tables of 64': (DATPlusPlus, 64, True),
+}
+
+
+@pytest.mark.parametrize('name', NETWORKS)
+def test_maps_and_the_gradient_of_the_image_are_the_official_ones(name):
     """DAT++ reads tables of another size, and maps are smaller than its windows."""
-    version, module = VERSIONS[cls]
-    weights = weights_of(cls, side, detector=detector)
+    cls, side, detector = NETWORKS[name]
+    record = golden('dat_networks')[name]
     model = cls(ARCHS[cls], img_size=side, out_indices=None if detector else 3)
-    report = load_weights(model.double(), weights)
+    report = load_weights(model.double(), weights_of(cls, side, detector=detector))
     assert not (report.missing or report.mismatched or report.resized)
     assert {name.split('.')[0] for name in report.unexpected} <= {'cls_head'}
-    weights = {name: w.requires_grad_() for name, w in weights.items()}
-    official = Rewrite(weights, ARCHS[cls], version)
-    x = hashed_input(1, 3, *size)
-    maps = official(x)
-    if detector:
-        expected = [official.norm(f'norms.{s}', y) for s, y in enumerate(maps)]
-    else:
-        expected = [official.norm('cls_norm', maps[-1])]
+    x = hashed_input(*record['input_gradient']['shape']).requires_grad_()
     outs = model(x)
-    for out, theirs in zip(outs, expected, strict=True):
-        assert_close(out, theirs, rtol=1e-12, atol=1e-12)
-    sum((y * y.detach().cos()).sum() for y in expected).backward()
+    for out, expected in zip(outs, record['outs'], strict=True):
+        assert_golden(out, expected)
     sum((y * y.detach().cos()).sum() for y in outs).backward()
-    grads = {n: w.grad for n, w in weights.items() if w.grad is not None}
-    for name, grad in module.convert_state_dict(grads).items():
-        actual = model.get_parameter(name).grad
-        assert_close(actual, grad, rtol=1e-11, atol=1e-11, msg=lambda m, n=name: n + m)
+    assert_golden(x.grad, record['input_gradient'], 1e-11)
 
 
 @both

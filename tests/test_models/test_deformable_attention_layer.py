@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dat_rewrite import centers, deformed
+from dat_official import centers, deformed
 from golden import EXACT, SINGLE, assert_golden, golden, hashed_input, hashed_parameters
 from refusals import refuses
 from torch.testing import assert_close

@@ -1,7 +1,6 @@
-"""Tools that draw what happens inside a model: each shows what the library says."""
+"""tools/analysis/draw.py shows what the library says of a model."""
 
 import csv
-import importlib
 from pathlib import Path
 
 import cv2
@@ -16,6 +15,7 @@ from mmattn.analysis import (
     mask_layers,
 )
 from mmattn.analysis.flops import build
+from tools.analysis import draw as tool
 
 MAIT = """
 _base_ = 'mmattn::classification/mait_t_400e_in1k.py'
@@ -104,13 +104,12 @@ def work(tmp_path_factory):
 
 @pytest.fixture
 def draw(work, monkeypatch):
-    """Runs a tool there, checks the picture and returns the rows of its csv."""
+    """Runs the tool there, checks the picture and returns the rows of its csv."""
     monkeypatch.chdir(work)
     monkeypatch.setenv('COLUMNS', '80')
 
-    def call(name, *args):
-        tool = importlib.import_module(f'tools.analysis.{name}')
-        tool.main([*map(str, args), '--out', 'out/picture.png'])
+    def call(kind, *args):
+        tool.main([kind, *map(str, args), '--out', 'out/picture.png'])
         picture = cv2.imread('out/picture.png')
         assert min(picture.shape[:2]) > 150 and picture.std() > 20
         path = Path('out/picture.csv')
@@ -140,7 +139,7 @@ HARD_MODEL = 'hard.py', 'wide.png', 'high.png', '--checkpoint', 'hard.pth'
 
 
 def test_locality_is_that_of_the_checkpoint_averaged_over_images(draw, work):
-    rows = draw('draw_attention_locality', *HARD_MODEL)
+    rows = draw('locality', *HARD_MODEL)
     expected = attention_locality(loaded(work, 'hard'), inputs(work))
     scores = [float(row['locality']) for row in rows]
     np.testing.assert_allclose(scores, expected.flatten(), rtol=1e-4)
@@ -151,99 +150,59 @@ def test_locality_is_that_of_the_checkpoint_averaged_over_images(draw, work):
 
 def test_samples_of_the_test_data_set_are_its_first_images(draw, work):
     weights = '--checkpoint', 'hard.pth'
-    rows = draw('draw_layer_similarity', 'folder.py', '--samples', 1, *weights)
-    expected = draw('draw_layer_similarity', 'hard.py', 'high.png', *weights)
+    rows = draw('similarity', 'folder.py', '--samples', 1, *weights)
+    expected = draw('similarity', 'hard.py', 'high.png', *weights)
     assert [r['similarity'] for r in rows] == [r['similarity'] for r in expected]
 
 
-def test_heads_of_two_models_share_a_picture(draw):
-    draw('draw_head_diversity', *HARD_MODEL)
-    Path('out/picture.csv').rename('hard.csv')
-    rows = draw(
-        'draw_head_diversity', 'hard.py', 'wide.png', '--label', 'more heads',
-        '--with', 'hard.csv', '--cfg-options', 'model.backbone.arch.num_heads=4',
-    )  # fmt: skip
-    assert {row['model'] for row in rows} == {'more heads'}
-
-
-OTHER = '--compare', 'plain_lisa.py'
-
-
 @pytest.mark.parametrize(
-    'tool, args',
+    'args',
     [
-        ('draw_mask_alphas', ('soft.py', '--checkpoint', 'soft.pth')),
+        ('alphas', 'soft.py', '--checkpoint', 'soft.pth'),
         (
-            'draw_attention_kernels',
-            (
-                *('lisa.py', 'photo.png', '--checkpoint', 'lisa.pth', *OTHER),
-                *('--query', 10, 20, '--query', 30, 45, '--layers', -1, '--heads', 1),
-            ),
+            *('kernels', 'lisa.py', 'photo.png', '--checkpoint', 'lisa.pth'),
+            *('--compare', 'plain_lisa.py', '--query', 30, 45, '--heads', 1),
         ),
         (
-            'draw_feature_norms',
-            (
-                *('lisa.py', 'photo.png', '--layers', 2, 0, *OTHER),
-                *('--checkpoint', 'lisa.pth', '--allow-partial-load'),
-                *('--cfg-options', 'model.roi_head.bbox_head.num_classes=3'),
-            ),
+            'norms',
+            'lisa.py',
+            'photo.png',
+            '--layers',
+            2,
+            0,
+            '--compare',
+            'plain_lisa.py',
         ),
-        ('draw_sampling_points', ('dat.py', 'wide.png')),
-        ('draw_sampling_points', ('dat.py', 'wide.png', '--query', 20, 5)),
-        pytest.param(
-            'draw_box_gradients',
-            ('detr.py', 'photo.png', '--count', 2),
-            marks=pytest.mark.slow,
-        ),
+        ('points', 'dat.py', 'wide.png', '--query', 20, 5),
+        ('diversity', *HARD_MODEL),
+        pytest.param(('boxes', 'detr.py', 'photo.png'), marks=pytest.mark.slow),
     ],
-    ids=lambda x: x if isinstance(x, str) else '',
+    ids=lambda args: args[0],
 )
-def test_pictures_are_written(draw, tool, args):
-    draw(tool, *args)
+def test_pictures_are_written(draw, args):
+    draw(*args)
 
 
 IMAGE = 'hard.py', 'wide.png'
-WRONG = {
-    'draw_head_diversity': [
-        ([*IMAGE, '--with', 'hard.py'], r"hard.py must have the columns \['model', "),
-        (['hard.py'], 'either image files or --samples'),
-    ],
-    'draw_mask_alphas': [
-        (['hard.py'], 'MaiT has no soft masks'),
-        (
-            ['soft.py', '--checkpoint', 'hard.pth'],
-            'it does not match the model exactly',
-        ),
-    ],
-    'draw_layer_similarity': [
-        ([*IMAGE, '--last', 4], '--last must be between 2 and 3 layers, got 4'),
-        ([*IMAGE, '--samples', 1], 'either image files or --samples'),
-    ],
-    'draw_attention_locality': [
-        (
-            ['folder.py', '--samples', 3],
-            '--samples must be between 1 and 2, the images',
-        ),
-        ([*IMAGE, 'no.png'], 'no readable image at no.png'),
-    ],
-    'draw_attention_kernels': [
-        (['lisa.py', 'photo.png', '--layers', 9], r'must be in \[-2, 1\], got 9'),
-        (['lisa.py', 'photo.png', '--query', 60, 3], 'query 60 3 is outside the 60x90'),
-        (['backbone.py', 'photo.png'], 'backbone.py must be one of mmdet'),
-    ],
-    'draw_sampling_points': [(IMAGE, 'no DeformableAttention')],
-}
 
 
 @pytest.mark.parametrize(
-    'tool, args, message', [(t, *case) for t, cases in WRONG.items() for case in cases]
+    'args, message',
+    [
+        (['diversity', 'hard.py'], 'either image files or --samples'),
+        (['alphas', 'hard.py'], 'MaiT has no soft masks'),
+        (['alphas', 'soft.py', '--checkpoint', 'hard.pth'], 'does not match the model'),
+        (['similarity', *IMAGE, '--last', 4], 'between 2 and 3 layers, got 4'),
+        (['locality', 'folder.py', '--samples', 3], 'must be between 1 and 2'),
+        (['locality', *IMAGE, 'no.png'], 'no readable image at no.png'),
+        (
+            ['kernels', 'lisa.py', 'photo.png', '--query', 60, 3],
+            'query 60 3 is outside',
+        ),
+        (['kernels', 'backbone.py', 'photo.png'], 'backbone.py must be one of mmdet'),
+        (['points', *IMAGE], 'no DeformableAttention'),
+    ],
 )
-def test_what_is_wrong_is_named(draw, tool, args, message):
+def test_what_is_wrong_is_named(draw, args, message):
     with pytest.raises(ValueError, match=message):
-        draw(tool, *args)
-
-
-def test_options_of_the_other_model_need_one(draw, capsys):
-    with pytest.raises(SystemExit):
-        draw('draw_feature_norms', *IMAGE, '--compare-checkpoint', 'a')
-    assert '--compare-checkpoint needs --compare' in capsys.readouterr().err
+        draw(*args)

@@ -137,34 +137,3 @@ def test_report_of_finished_trainings(work, capsys):
     assert summary['masks'] == ['0'] * 3
     assert summary['iterations'] == 2
     assert f'{last}' in capsys.readouterr().out
-
-
-WITHOUT_MASKS = ROOT / 'configs/classification/vit_t16_mhsa_300e_in1k.py'
-
-
-@pytest.mark.parametrize(
-    'args, message',
-    [
-        (['initialize', WITHOUT_MASKS], 'no backbone with attention that can be'),
-        (['assign', BASE], 'no checkpoint in work_dirs/small: train small.py'),
-        (['assign', BASE, '--checkpoint'], 'needs a model with head 0 masked in every'),
-        (
-            ['calibrate', 'odd.py', '--checkpoint'],
-            r'all heads, head 0 or no head.*1, 2',
-        ),
-        (['assign', FIRST, '--low', '0.7'], 'got low 0.7 and high 0.65'),
-        (['report', BASE], 'small.py was not trained in work_dirs/small'),
-    ],
-    ids=['backbone', 'untrained', 'step', 'odd', 'order', 'report'],
-)
-def test_what_is_wrong_is_said(work, args, message):
-    Path('odd.py').write_text(
-        f"_base_ = '{BASE}'\nmodel = dict(backbone=dict(masking=[[1, 2], 1, 0]))\n"
-    )
-    if args[-1] == '--checkpoint':
-        args = [*args, 'work_dirs/small_1_initialize/epoch_1.pth']
-    with pytest.raises(ValueError, match=message):
-        tool.main(
-            [*map(str, args), *([] if args[0] == 'report' else ['--out', 'no.py'])]
-        )
-    assert not Path('no.py').exists()

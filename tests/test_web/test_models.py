@@ -30,13 +30,6 @@ def test_a_folder_of_runs_offers_the_finished_ones_and_exported_files(tmp_path):
     }
 
 
-def test_names_are_unique(tmp_path):
-    runs = [write_run(tmp_path / name / 'run') for name in 'ab']
-    found = offered_models([Source(str(run)) for run in [*runs, runs[0]]])
-    assert list(found) == ['run', 'run (2)', 'run (3)']
-    assert found['run (2)'] == Source(str(runs[1]))
-
-
 def test_one_model_is_offered_as_given(tmp_path):
     run = write_run(tmp_path / 'run')
     (run / 'epoch_1.pth').unlink()  # `Predictor` says so

@@ -2,14 +2,11 @@
 
 import html
 import json
-import re
 import socket
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
-import gradio as gr
 import httpx
 import numpy as np
 import pytest
@@ -19,14 +16,12 @@ from PIL import Image
 from predictor_models import noise, write_run
 
 from mmattn.apis.config_model import ConfigModel
-from mmattn.results import Classification, Detections, coco_document
-from mmattn.web import page as page_module
+from mmattn.results import Classification, coco_document
 from mmattn.web import views
 from mmattn.web.models import Models, Source, offered_models
 from mmattn.web.page import Page
 from mmattn.web.photos import Photo, images_in
 from mmattn.web.server import is_local, serve
-from mmattn.web.timing import Timed
 
 SCORE = 0.3
 
@@ -150,29 +145,6 @@ def test_each_answer_has_files_of_its_own(site):
     assert len(set(files)) == len(files) > 6
 
 
-def test_images_run_in_tiles(site, client):
-    line = load(client, site['root'] / 'cells.png', model='detection', tile=128)[1]
-    assert line.endswith('The model sees 160 x 120 pixels of each of 1 tiles.')
-    with pytest.raises(AppError):
-        client.predict(model='detection', tile=5, api_name='/predict')
-
-
-def test_attention_of_a_pixel(site, client):
-    load(client, site['root'] / 'cells.png', model='segmentation')
-    layer, picture, gallery, legend = client.predict(
-        model='segmentation', x=20, y=30, layer=None, api_name='/look'
-    )
-    assert len(layer['choices']) == 2 and layer['value'] == layer['choices'][-1][0]
-    assert len(gallery) > 0 and 'clicked' in legend
-    marked = np.asarray(Image.open(picture))
-    assert tuple(marked[244, 164]) == (255, 0, 0)  # each pixel is shown as 8 x 8
-    first = layer['choices'][0][0]
-    others, _ = client.predict(layer=first, api_name='/show')
-    assert others[0]['caption'].startswith('head 1: ')
-    with pytest.raises(AppError, match='is outside the 60x80 image'):
-        client.predict(model='segmentation', x=80, y=3, layer=None, api_name='/look')
-
-
 @pytest.mark.parametrize(
     'content, message',
     [
@@ -199,58 +171,6 @@ def test_models_are_chosen_by_name_only(site, client):
     for model in (str(site['root'] / 'runs/detection'), '../detection', None):
         with pytest.raises(AppError):
             client.predict(model=model, api_name='/predict')
-
-
-def test_messages_hold_no_code_of_others(tmp_path):
-    page = Page(Models({}), {}, 1, tmp_path)
-    with pytest.raises(gr.Error) as caught:
-        page.choose('<img src=x>')
-    assert '&lt;img src=x&gt;' in caught.value.message
-
-
-@pytest.mark.parametrize(
-    'seconds, text',
-    [
-        (([1, 1, 9], [2, 3, 18]), 'B takes 2.00 times as long as A (.*2.00 to 3.00).$'),
-        (([3, 2], [1, 1]), 'A takes 2.50 times as long as B (.*2.00 to 3.00).$'),
-        (([1, 2], [2, 1]), 'B takes 1.25 .*0.50 to 2.00.* do not agree'),
-        (([], []), 'not counted'),
-    ],
-    ids=['B', 'A', 'either', 'none'],
-)
-def test_turns_decide_which_model_is_faster(seconds, text):
-    times = [Timed(seconds=list(each)) for each in seconds]
-    verdict = page_module._verdict(times)
-    assert re.search(text.replace('(', r'\(').replace(').$', r'\)\.$'), verdict)
-
-
-@pytest.mark.parametrize('masked', [True, False])
-def test_masks_are_offered_if_there_are_some(masked, tmp_path):
-    masks = np.ones((1, 8, 8), bool) if masked else None
-    box = np.array([[0, 0, 8, 8]], np.float32)
-    found = Detections(box, np.ones(1, np.float32), np.zeros(1, int), ['cat'], masks)
-    found.size = (8, 8)
-
-    class Predictor:
-        task, classes = 'detection', ['cat']
-        model = SimpleNamespace(prepared_size=lambda pixels: (8, 8))
-
-        def __call__(self, pixels):
-            return found
-
-    page = Page({'m': Predictor()}, {}, 1, tmp_path)
-    photo = Photo('a.png', np.zeros((8, 8, 3), np.uint8))
-    style = 0.3, 'masks and boxes', True, 0.5
-    score, drawn, names, *_ = page.predict(photo, 'm', *style, 0)[6:]
-    assert [each['visible'] for each in (score, drawn, names)] == [True, masked, True]
-
-
-def test_old_downloads_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_module, 'DOWNLOADS', 2)
-    page = Page(Models({}), {}, 1, tmp_path)
-    paths = [Path(page._file(f'{i}.json', b'{}')) for i in range(4)]
-    assert [path.is_file() for path in paths] == [False, False, True, True]
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_uploads_are_limited(site):
@@ -372,18 +292,3 @@ def test_a_request_that_its_user_leaves(site, client):
     site['gate'].open.set()
     line = job.result(60)[1]
     assert 'objects' in line and line.endswith('The model sees 160 x 120 pixels.')
-
-
-def test_a_comparison_that_is_stopped(site, client):
-    ready = ready_client(site)
-    site['gate'].hold()
-    before = site['gate'].runs
-    with httpx.Client(base_url=site['url'], timeout=60) as http:
-        data = [None, 'detection', 'detection', SCORE, 20]
-        body = join(http, site, 'compare', ready.session_hash, *data)
-        assert site['gate'].reached.wait(30)
-        assert http.post('gradio_api/cancel', json=body).status_code == 200
-    site['gate'].open.set()
-    assert client.predict(model='detection', api_name='/predict')[1]
-    time.sleep(0.5)
-    assert site['gate'].runs <= before + 3  # of 42

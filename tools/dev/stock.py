@@ -6,8 +6,8 @@
 mmcv has no compiled operators: `mmattn.compat` provides them. Models of a method that
 are equal but for their weights are tried once, with random weights, on small random
 images, and at the config's own size where they accept no other. A config runs if its
-model builds, trains a step with finite losses, and predicts. Each model has a process of its
-own, with limits on memory and CPU time. It requires Linux (fork).
+model builds, trains a step with finite losses, and predicts. Each model has its own
+process, with limits on memory and CPU time. It requires Linux (fork).
 """
 
 import argparse
@@ -221,11 +221,12 @@ def outcome(package: str, path: str) -> str:
     process.start()
     there.close()
     try:
-        found = here.recv()
+        found = here.recv() if here.poll(2 * CPU_SECONDS) else 'time'
     except EOFError:
         process.join()
         out_of_time = -process.exitcode in (signal.SIGXCPU, signal.SIGKILL)
         found = 'time' if out_of_time else f'killed: {process.exitcode}'
+    process.kill()
     process.join()
     return found
 

@@ -1,10 +1,8 @@
-"""DAT and DAT++ from official state dicts, written plainly, channels first."""
+"""Names and shapes of official DATs, and their deformable attention in plain code."""
 
 import torch
 import torch.nn.functional as F
 from golden import hashed_parameter
-
-from mmattn.ops.neighborhood_attention import neighborhood_attention_reference
 
 KERNELS, STRIDES = (9, 7, 5, 3), (8, 4, 2, 1)  # of the offset networks
 
@@ -144,109 +142,3 @@ def deformed(p, x, heads, groups, version, stride):
     out = torch.einsum('bmqk,bmck->bmcq', scores.softmax(-1), v)
     out = linear('proj_out', out.reshape(B, C, H * W)).view(B, C, H, W)
     return out, pos.view(B, groups, -1, 2)
-
-
-class Rewrite:
-    """Compute the maps of the stages, without the norms that end them."""
-
-    def __init__(self, weights, arch, version, window=7):
-        self.weights, self.arch = weights, arch
-        self.version, self.window = version, window
-
-    def get(self, name):
-        return self.weights.get(f'{name}.weight'), self.weights.get(f'{name}.bias')
-
-    def norm(self, name, x):
-        x = F.layer_norm(x.movedim(1, -1), x.shape[1:2], *self.get(f'{name}.norm'))
-        return x.movedim(-1, 1)
-
-    def conv(self, name, x, **kwargs):
-        return F.conv2d(x, *self.get(name), **kwargs)
-
-    def depthwise(self, name, x):
-        return self.conv(name, x, padding=1, groups=x.shape[1])
-
-    def linear(self, name, x):
-        weight, bias = self.get(name)
-        return F.conv2d(x, weight.view(*weight.shape[:2], 1, 1), bias)
-
-    def deformed(self, name, x, s):
-        p = {
-            n.removeprefix(f'{name}.').replace('.norm.', '.'): weight
-            for n, weight in self.weights.items()
-            if n.startswith(f'{name}.')
-        }
-        M, G = self.arch['num_heads'][s], self.arch['num_groups'][s]
-        stride = 1 if self.version == 1 else STRIDES[s]
-        return deformed(p, x, M, G, self.version, stride)[0]
-
-    def windows(self, name, x, M, shift):
-        (B, C, H, W), w = x.shape, self.window
-        x = x.roll((-shift, -shift), (2, 3))
-        x = self.linear(f'{name}.proj_qkv', x)
-        x = F.unfold(x, w, stride=w).view(B, 3, M, C // M, w * w, -1)
-        q, k, v = x.permute(1, 0, 5, 2, 4, 3)  # (B, windows, M, N, D)
-        y = torch.arange(w).repeat_interleave(w)
-        i, j = y[:, None] - y + w - 1, y.view(w, w).t().reshape(-1)
-        j = j[:, None] - j + w - 1
-        table = self.weights[f'{name}.relative_position_bias_table']
-        bias = table[i * (2 * w - 1) + j].permute(2, 0, 1)
-        scores = q @ k.mT * (C // M) ** -0.5 + bias
-        if shift:
-            part = torch.zeros(1, 1, H, W).double()
-            for edge in (w, shift):
-                part[:, :, -edge:] += 1
-                part[..., -edge:] += 3
-            part = F.unfold(part, w, stride=w)[0].t()  # (windows, N)
-            scores = scores - 100.0 * (part[:, None] != part[..., None])[None, :, None]
-        out = (scores.softmax(-1) @ v).permute(0, 2, 4, 3, 1)  # (B, M, D, N, windows)
-        out = F.fold(out.reshape(B, C * w * w, -1), (H, W), w, stride=w)
-        return self.linear(f'{name}.proj_out', out).roll((shift, shift), (2, 3))
-
-    def neighbors(self, name, x, M):
-        _, C, H, W = x.shape
-        x = F.pad(x, (0, max(0, 7 - W), 0, max(0, 7 - H))).movedim(1, -1)
-        qkv = F.linear(x, *self.get(f'{name}.qkv')).unflatten(-1, (3, M, C // M))
-        out = neighborhood_attention_reference(
-            *qkv.unbind(3), self.weights[f'{name}.rpb']
-        )[:, :H, :W]
-        return F.linear(out.flatten(3), *self.get(f'{name}.proj')).movedim(-1, 1)
-
-    def block(self, s, d, x):
-        M, attn = self.arch['num_heads'][s], f'stages.{s}.attns.{d}'
-        mlp = f'stages.{s}.mlps.{d}'
-        if self.version == 2:
-            x = x + self.depthwise(f'stages.{s}.local_perception_units.{d}', x)
-        h = self.norm(f'stages.{s}.layer_norms.{2 * d}', x)
-        if is_deformed(self.arch, self.version, s, d):
-            x = x + self.deformed(attn, h, s)
-        elif self.version == 1:
-            x = x + self.windows(attn, h, M, (self.window + 1) // 2 if d % 2 else 0)
-        else:
-            x = x + self.neighbors(attn, h, M)
-        h = self.norm(f'stages.{s}.layer_norms.{2 * d + 1}', x)
-        if self.version == 1:
-            h = F.gelu(self.linear(f'{mlp}.chunk.linear1', h))
-            return x + self.linear(f'{mlp}.chunk.linear2', h)
-        h = self.conv(f'{mlp}.linear1.0', h)
-        h = F.gelu(h + self.depthwise(f'{mlp}.dwc', h))
-        return x + self.conv(f'{mlp}.linear2.0', h)
-
-    def __call__(self, x):
-        if self.version == 1:
-            x = self.norm('patch_proj.1', self.conv('patch_proj.0', x, stride=4))
-        else:
-            x = self.conv('patch_proj.0', x, stride=2, padding=1)
-            x = F.gelu(self.norm('patch_proj.1', x))
-            x = self.conv('patch_proj.3', x, stride=2, padding=1)
-            x = self.norm('patch_proj.4', x)
-        maps = []
-        for s, depth in enumerate(self.arch['depths']):
-            if s:
-                down = f'down_projs.{s - 1}'
-                x = self.conv(f'{down}.0', x, stride=2, padding=self.version - 1)
-                x = self.norm(f'{down}.1', x)
-            for d in range(depth):
-                x = self.block(s, d, x)
-            maps.append(x)
-        return maps
