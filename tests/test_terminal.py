@@ -6,8 +6,6 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import pytest
-import torch
-from rich.table import Table
 
 import mmattn
 from mmattn.cli.terminal import (
@@ -16,8 +14,6 @@ from mmattn.cli.terminal import (
     config_file,
     config_of,
     parse_run,
-    positive,
-    print_table,
     run_main,
 )
 from mmattn.engine.data.checked_dataset import DataError
@@ -58,30 +54,6 @@ def test_errors_of_the_user_are_one_message(monkeypatch, error, cause, message):
 def test_other_errors_keep_their_traceback(error, cause):
     with pytest.raises(type(error)):
         run_main(lambda: fail(error, cause))
-
-
-def test_a_tool_ends_its_process_group():
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group('gloo', store=store, rank=0, world_size=1)
-    for _ in range(2):  # the second time there is no group
-        with pytest.raises(SystemExit) as left:
-            run_main(lambda: 3)
-        assert left.value.code == 3 and not torch.distributed.is_initialized()
-
-
-def test_lines_of_a_table_stay_whole(capsys, monkeypatch):
-    monkeypatch.setenv('COLUMNS', '40')
-    table = Table('one', 'two')
-    table.add_row('a' * 60, 'b' * 30)
-    print_table(table)
-    assert 'a' * 60 + ' │ ' + 'b' * 30 in capsys.readouterr().out
-
-
-def test_positive_numbers():
-    assert positive('12') == 12
-    for text in ('0', '-3', '1.5', 'x', '', '²'):
-        with pytest.raises(argparse.ArgumentTypeError, match=f"positive .*'{text}'"):
-            positive(text)
 
 
 BROKEN = {

@@ -156,37 +156,6 @@ def test_neighbors_are_those_of_the_models_masks():
     assert (scores > attention_locality(backbone, images, kernel_size=3)).all()
 
 
-def test_masks_of_several_widths_need_a_choice():
-    backbone = make(
-        *(
-            lambda size=size: MaskedAttention(75, 3, 1, num_special=1, kernel_size=size)
-            for size in (3, 5)
-        )
-    )
-    images = torch.randn(1, 3, 25, 25, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r'several widths, \[3, 5\]'):
-        attention_locality(backbone, images)
-    assert attention_locality(backbone, images, kernel_size=3).shape == (2, 3)
-
-
-@pytest.mark.parametrize('chunk', [1, 100])
-def test_score_by_chunks_of_rows_is_that_of_the_map(chunk, monkeypatch):
-    backbone = make(
-        lambda: MaskedAttention(75, 3, (1,), num_special=1),
-        lambda: MaskedAttention(75, 5, 3, num_special=1, soft=True),
-    )
-    image = torch.randn(3, 25, 35, dtype=torch.float64)
-    expected = [
-        locality_score(found.weights, found.grid)
-        for found in attention_maps(backbone, image[None])
-    ]
-    monkeypatch.setattr(locality, 'CHUNK', chunk)
-    for layer, (_, scores) in zip(
-        expected, locality_by_layer(backbone, [image]), strict=True
-    ):
-        assert_close('score', layer, scores)
-
-
 class Largest(TorchDispatchMode):
     """Elements of the largest tensor that is made."""
 

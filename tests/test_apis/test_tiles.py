@@ -170,31 +170,10 @@ def test_memory_grows_with_the_objects_not_with_their_square():
     tracemalloc.stop()
 
 
-def test_low_scores_go_before_the_others_are_merged():
-    image = np.zeros((40, 100, 3), np.uint8)
-    image[10:30, 20:80] = image[2:6, 90:94] = 255  # scores of 0.88 and 0.016
-    assert len(predict_tiles(bright_squares, image, (40, 64), 0.5)) == 2
-    (score,) = predict_tiles(bright_squares, image, (40, 64), 0.5, score=0.1).scores
-    assert score > 0.5
-
-
 def test_boxes_at_the_border_of_the_image_are_whole():
     left = objects([[0, 0, 50, 50], [0, 10, 20, 30]], [0.9, 0.8])
     right = objects([[110, 60, 160, 100], [140, 80, 160, 100]], [0.7, 0.6])
     assert len(merge_objects([left, right], TILES)) == 4
-
-
-def test_parts_that_share_little_stay_apart():
-    left = objects([[50, 50, 100, 70]], [0.9])
-    right = objects([[60, 80, 80, 100]], [0.8])
-    assert len(merge_objects([left, right], TILES)) == 2
-
-
-def test_images_without_objects():
-    found = predict_tiles(bright_squares, np.zeros((70, 90, 3), np.uint8), 32)
-    assert len(found) == 0 and found.boxes.shape == (0, 4)
-    assert found.size == (70, 90) and len(found.masks) == 0
-    assert found.masks.shape == (0, 70, 90)
 
 
 def test_tiled_objects_are_drawn_and_written(tmp_path):

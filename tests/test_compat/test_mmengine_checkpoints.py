@@ -12,9 +12,12 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
+import mmattn
 from mmattn.compat import mmengine_checkpoints
 from mmattn.engine import UntrustedCheckpointError, trusted_checkpoints
 from mmattn.weights import names as published
+
+ROOT = Path(mmattn.__file__).parents[1]
 
 
 class MakesFolder:
@@ -132,6 +135,21 @@ def test_a_published_name_is_downloaded_and_proved(served, tmp_path, monkeypatch
             CheckpointLoader.load_checkpoint(f'mmattn://{name}')
 
 
+def test_files_of_one_name_are_told_apart(served):
+    folder, url, requests, _ = served
+    for model in 'ab':
+        (folder / model).mkdir()
+        torch.save(
+            {'state_dict': {'w': torch.ones(1)}, model: 1}, folder / model / 'w.pth'
+        )
+    for _ in range(2):
+        for model in 'ab':
+            assert model in CheckpointLoader.load_checkpoint(f'{url}/{model}/w.pth')
+    assert requests == ['/a/w.pth', '/b/w.pth']
+    assert 'a' in CheckpointLoader.load_checkpoint(f'{url}/a/w.pth?version=2')
+    assert len(requests) == 3
+
+
 @pytest.mark.parametrize('digits', ['right', 'wrong', 'none'])
 def test_downloads_of_torch_hub_are_used_if_their_name_proves_them(
     served, tmp_path, digits
@@ -155,6 +173,24 @@ def test_downloads_of_torch_hub_are_used_if_their_name_proves_them(
 def test_an_address_without_a_file_is_refused():
     with pytest.raises(ValueError, match='address of a file, got http://localhost/'):
         CheckpointLoader.load_checkpoint('http://localhost/')
+
+
+def test_other_processes_wait_for_the_first_to_download(served, tmp_path, monkeypatch):
+    folder, url, requests, _ = served
+    copy = kept(tmp_path, f'{url}/fine.pth')
+    waited = []
+
+    def barrier():
+        waited.append(requests.copy())
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((folder / 'fine.pth').read_bytes())
+
+    state = dict(is_initialized=lambda: True, get_rank=lambda: 1, barrier=barrier)
+    for name, value in state.items():
+        monkeypatch.setattr(torch.distributed, name, value)
+    CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
+    assert waited == [[]]
+    assert requests == []
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,38 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.fileio import LocalBackend
+from mmengine.fileio.backends import backends
 from mmengine.hooks import CheckpointHook as MMEngineCheckpointHook
 from run_files import best_run, last, saved
 from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, read_checkpoint
+from mmattn.engine.atomic_backend import atomic_backend_args
 from mmattn.engine.checkpoint_hook import check_last_checkpoint
-from mmattn.files.atomic import write_atomically
+from mmattn.files.atomic import remove_unfinished, write_atomically
+
+
+def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
+    order = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(descriptor):
+        order.append(os.readlink(f'/proc/self/fd/{descriptor}'))
+        fsync(descriptor)
+
+    def noted_replace(source, target):
+        order.append('replace')
+        replace(source, target)
+
+    monkeypatch.setattr(os, 'fsync', noted_fsync)
+    monkeypatch.setattr(os, 'replace', noted_replace)
+    write_atomically(tmp_path / 'file', b'content')
+    temporary, *then = order
+    assert then == ['replace', str(tmp_path)]
+    Path(temporary).write_bytes(b'half')  # as if killed before the rename
+    remove_unfinished(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ['file']
 
 
 @pytest.mark.parametrize('type_', ['CheckpointHook', 'mmattn.CheckpointHook', None])
@@ -131,6 +156,26 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         write_atomically(path, b'new')
     assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
     assert path.read_bytes() == b'old' and list(tmp_path.iterdir()) == [path]
+
+
+class Mounted(LocalBackend):
+    """Local files of a user's own backend, which is not to be replaced."""
+
+
+@pytest.mark.parametrize(
+    'uri, given, expected',
+    [
+        ('runs/1', None, dict(backend='mmattn.atomic')),
+        ('runs/1', dict(backend='local'), dict(backend='mmattn.atomic')),
+        ('http://host/runs/1', None, None),
+        ('http://host/runs/1', dict(backend='http'), dict(backend='http')),
+        ('runs/1', dict(backend='mounted'), dict(backend='mounted')),
+    ],
+    ids=['default', 'local', 'remote', 'remote-backend', 'own-backend'],
+)
+def test_only_plain_local_files_are_made_atomic(monkeypatch, uri, given, expected):
+    monkeypatch.setitem(backends, 'mounted', Mounted)
+    assert atomic_backend_args(uri, given) == expected
 
 
 @pytest.fixture(scope='module')

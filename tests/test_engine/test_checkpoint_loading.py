@@ -158,15 +158,6 @@ def test_scalars_of_old_checkpoints_are_matched():
     assert module.scale.item() == 2
 
 
-def test_names_are_said_but_not_all_of_them(caplog):
-    report = load_weights(nn.Linear(1, 1), {f'key{i}': torch.ones(1) for i in range(9)})
-    with caplog.at_level('INFO', 'mmattn'):
-        report.log('file.pth')
-    kept = ', '.join(f'key{i}' for i in range(6))
-    assert [r.levelname for r in caplog.records] == ['INFO', 'WARNING', 'WARNING']
-    assert caplog.messages[-1] == f'file.pth: unexpected in the file: {kept} and 3 more'
-
-
 def half(weights):
     return {k: v for k, v in weights.items() if not k.startswith('backbone.0')}
 
@@ -199,13 +190,6 @@ def test_fine_tuning_needs_the_backbone(tmp_path, weights, error):
         return runner.load_or_resume()
     with pytest.raises(ValueError, match=f'(?s)weights.pth is not loaded.*{error}'):
         runner.load_or_resume()
-
-
-def test_a_prefix_that_matches_fewer_names_is_no_advice():
-    names = [f'a.{i}' for i in range(6)]
-    given = [*names[:4], *(f'x.{name}' for name in names[2:])]
-    report = LoadReport(dict.fromkeys(names, 1), given, matched=names[:4])
-    assert report.likely_prefix() is None
 
 
 @pytest.mark.parametrize('matched, refused', [(90, False), (89, True)])

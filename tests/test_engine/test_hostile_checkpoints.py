@@ -9,6 +9,7 @@ from argparse import Namespace
 from codecs import encode
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from string import capwords
 from time import process_time
 
 import numpy as np
@@ -18,7 +19,7 @@ from calls import Calls
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 
-from mmattn.engine import read_checkpoint
+from mmattn.engine import UntrustedCheckpointError, read_checkpoint
 from mmattn.weights.load import find_weights
 
 POINTER = (0x4141414141).to_bytes(8, 'little')
@@ -358,6 +359,26 @@ def test_threads_do_not_disturb_one_another(tmp_path):
 
     with ThreadPoolExecutor(4) as pool:
         assert all(log == [1, 2] for log in pool.map(read, range(400)))
+
+
+def test_globals_of_the_host_program_are_its_own(tmp_path):
+    """They do not apply to our reads, after which they are as before."""
+    allowed = [(getattr, 'builtins.getattr'), (np.dtype, 'numpy.dtype'), capwords]
+    path = tmp_path / 'saved.pth'
+    for value in (
+        HISTORY,
+        Calls(getattr, OrderedDict, 'fromkeys'),
+        Calls(capwords, 'a'),
+    ):
+        torch.save(value, path)
+        with torch.serialization.safe_globals(allowed):
+            before = torch.serialization.get_safe_globals()
+            if value is HISTORY:
+                assert read_checkpoint(path)['log'].mean() == 1.5
+            else:
+                with pytest.raises(UntrustedCheckpointError):
+                    read_checkpoint(path)
+            assert {*torch.serialization.get_safe_globals()} == {*before}
 
 
 def test_a_tar_archive_is_refused(tmp_path):

@@ -1,7 +1,5 @@
 """Run, resume and stop as mmengine does, and refuse what it lets pass."""
 
-import errno
-import fcntl
 import math
 import multiprocessing
 import os
@@ -318,16 +316,6 @@ def test_a_lock_that_is_something_else_is_left_alone(tmp_path, kind):
     ):
         pass
     assert precious.read_text() == 'data'
-
-
-def test_file_systems_without_locks_are_told_of(tmp_path, monkeypatch, capfd):
-    def fail(*_):
-        raise OSError(errno.ENOLCK, 'No locks available')
-
-    monkeypatch.setattr(fcntl, 'lockf', fail)
-    make_runner(tmp_path).train()
-    output = ''.join(capfd.readouterr())
-    assert 'cannot be locked (No locks available): a second run' in output
 
 
 def test_the_log_file_and_a_console_of_debug_have_everything(tmp_path, capsys):

@@ -1,12 +1,17 @@
 """The lines of the table of switches in docs/training.md, on a tiny run; the bar."""
 
+import io
+import logging
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
 from tiny_run import make_runner
+
+from mmattn.engine.progress import ProgressHook
 
 PAGE = Path(__file__).parents[2] / 'docs/training.md'
 LINES = re.findall(
@@ -85,3 +90,31 @@ def test_the_rate_of_a_range_test_rises_and_is_drawn(tmp_path):
     falling = records[:30] + records[10:]
     for other in (falling, records[:10]):
         assert not draw_rates(other, tmp_path / 'other.png')
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize('kind', [Terminal, io.StringIO])
+def test_a_terminal_gets_a_bar_and_a_file_lines(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, 'stderr', kind())
+    runner = make_runner(tmp_path)
+    handlers = list(runner.logger.handlers)
+    runner.train()
+    assert ('4/4' in sys.stderr.getvalue()) == (kind is Terminal)
+    assert runner.logger.handlers == handlers
+    (log,) = tmp_path.glob('*/*.log')
+    assert '\r' not in log.read_text() and 'Saving checkpoint' in log.read_text()
+
+
+def test_the_bar_goes_when_a_run_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, 'stderr', Terminal())
+    runner = make_runner(tmp_path, model=dict(width=4))
+    monkeypatch.setattr(runner.model, 'train_step', lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        runner.train()
+    (hook,) = [hook for hook in runner.hooks if isinstance(hook, ProgressHook)]
+    assert hook.bar is None
+    assert any(type(h) is logging.StreamHandler for h in runner.logger.handlers)

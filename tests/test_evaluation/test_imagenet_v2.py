@@ -1,21 +1,15 @@
 """ImageNetV2 on imitations of the published folders, whole and damaged."""
 
-import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 for name in ('mmpretrain', 'cv2'):
     pytest.importorskip(name)
 
-import cv2  # noqa: E402
-from mmengine.config import Config, DictAction  # noqa: E402
-from mmengine.registry import DATASETS, DefaultScope  # noqa: E402
 
 from mmattn.evaluation import ImageNetV2, imagenet_v2  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 FOLDER = 'imagenetv2-matched-frequency-format-val'
 
 
@@ -99,29 +93,3 @@ def test_a_missing_folder_and_an_unknown_split_are_refused(tmp_path):
         ImageNetV2(str(tmp_path))
     with pytest.raises(ValueError, match="split must be one of .*, got 'val'"):
         ImageNetV2(str(tmp_path), split='val')
-
-
-def documented_options(page, name):
-    """Return the --cfg-options of the command of a page that names a class."""
-    commands = (ROOT / page).read_text().replace('\\\n', ' ').splitlines()
-    (line,) = (s for s in commands if s.startswith('    python') and name in s)
-    options = shlex.split(line)
-    options = options[options.index('--cfg-options') + 1 :]
-    split = (option.split('=', 1) for option in options)
-    return {key: DictAction._parse_iterable(value) for key, value in split}
-
-
-def test_a_config_tests_on_it_with_the_documented_options(
-    tmp_path, few_classes, monkeypatch
-):
-    for path in make(tmp_path / 'data/imagenetv2', range(12)).glob('*/*'):
-        cv2.imwrite(str(path), np.full((30, 40, 3), int(path.parent.name)))
-    monkeypatch.chdir(tmp_path)
-    cfg = Config.fromfile(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
-    cfg.merge_from_dict(documented_options('docs/datasets.md', 'ImageNetV2'))
-    with DefaultScope.overwrite_default_scope('mmpretrain'):
-        dataset = DATASETS.build(cfg.test_dataloader.dataset)
-    sample = dataset[2 * 10]
-    assert sample['inputs'].shape == (3, 224, 224)
-    assert sample['inputs'].float().mean() == pytest.approx(10, abs=1)
-    assert sample['data_samples'].gt_label.item() == 10

@@ -15,6 +15,22 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from mmattn.ops.common import extension
 from mmattn.ops.ms_deform_attn import triton_impl as ms_deform_triton
 from mmattn.ops.triton import launch as triton_launch
+from tools.benchmark.inputs import make_landmark_inputs
+
+
+@pytest.mark.parametrize(
+    'version, message',
+    [('3.5.1', '3.6 or newer, got 3.5.1'), ('3.6.0', None), ('3.10.0+git1', None)],
+)
+def test_release_of_triton(monkeypatch, version, message):
+    monkeypatch.setattr(triton_launch.util, 'find_spec', lambda name: name)
+    monkeypatch.setattr(triton_launch.metadata, 'version', lambda name: version)
+    reason = triton_launch.reason_without_triton()
+    assert reason is None if message is None else message in reason
+    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
+    monkeypatch.setattr(triton_launch, 'UNAVAILABLE', reason)
+    triton = backends_of('landmark_attention')['triton']
+    assert triton.unsupported(*make_landmark_inputs()) == reason
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,20 @@ def test_instruction_sets_agree(tmp_path, dtype):
 
 @slow
 @compiled_extension.needs('c++')
+@compiled_extension.needs('objdump')
+def test_library_runs_on_older_systems():
+    """It needs no symbol newer than glibc 2.28's, and none of Python's."""
+    symbols = compiled_extension.run(
+        ['objdump', '-T', str(compiled_extension.build_extension())]
+    )
+    for name, newest in (('GLIBC', (2, 28)), ('GLIBCXX', (3, 4, 25))):
+        versions = re.findall(rf'\b{name}_([\d.]+)', symbols)
+        assert max(tuple(map(int, x.split('.'))) for x in versions) <= newest
+    assert 'Py' not in symbols
+
+
+@slow
+@compiled_extension.needs('c++')
 def test_is_chosen_on_cpus(built):
     function, inputs = setup(None)
     with torch.profiler.profile() as profile:

@@ -1,5 +1,6 @@
 """mmattn env: what it finds, what it says to run, and that it needs torch alone."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmattn.cli import environment
+from mmattn.cli import env, environment
 from mmattn.cli.environment import Problem
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,11 @@ def install(monkeypatch):
         monkeypatch.setattr(environment, 'find_spec', find_spec)
 
     return apply
+
+
+@pytest.fixture
+def no_imports(monkeypatch):
+    monkeypatch.setattr(environment, 'import_problems', lambda *args: [])
 
 
 def mismatches() -> list[Problem]:
@@ -195,6 +201,40 @@ def test_the_variable_that_forces_a_backend_is_honored(monkeypatch):
     assert {row['backend'] for row in rows} == {None}
     assert {problem.remedy for problem in problems} == {'unset MMATTN_BACKEND'}
     assert "'nonsense'" in problems[0].what
+
+
+def test_the_text_has_all_and_the_status_says_whether(
+    install, no_imports, monkeypatch, capsys
+):
+    monkeypatch.delenv('MMATTN_BACKEND', raising=False)
+    monkeypatch.setattr(environment, 'gpu_problems', lambda info: [])
+    info = environment.get_env_info()
+    monkeypatch.setattr(environment, 'get_env_info', lambda: info)
+    landmark = dict(landmark_attention=environment.OPERATORS['landmark_attention'])
+    monkeypatch.setattr(environment, 'OPERATORS', landmark)
+    install(MAINTAINED | {'torch': '2.15.0'}, distutils=True)
+    assert env.main([]) == 0
+    out = capsys.readouterr().out
+    assert 'onedl-mmdetection 3.5.1 (maintained)' in out
+    assert 'landmark_attention cpu float32' in out and 'triton: runs on' in out
+    assert out.endswith('Problems: none\n')
+
+    install(MAINTAINED | {'torch': '2.9.1'}, distutils=True)
+    assert env.main([]) == 1
+    assert 'requires torch>=2.10, and 2.9.1 is installed' in capsys.readouterr().out
+
+    install(MAINTAINED | {'mmdet': '3.3.0'}, distutils=True, pkg_resources=True)
+    assert env.main([]) == 1
+    out = capsys.readouterr().out
+    assert 'run: pip uninstall -y onedl-mmdetection mmdet && pip install onedl-' in out
+
+    assert env.main(['--json']) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found['mm packages']['mmdet'] == {
+        'maintained': {'onedl-mmdetection': '3.5.1'},
+        'original': {'mmdet': '3.3.0'},
+    }
+    assert {'what', 'remedy'} == set(found['problems'][0])
 
 
 TORCH_ALONE = """

@@ -1,7 +1,4 @@
-"""COCO, YOLO, VOC and LabelMe files: what is read, refused and noted.
-
-`mmattn.data.coco_json` also reads for training, whose tests are in `test_engine`.
-"""
+"""COCO, YOLO, VOC and LabelMe files: what is read, refused and noted."""
 
 import json
 from pathlib import Path

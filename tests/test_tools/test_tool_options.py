@@ -1,6 +1,5 @@
 """Options of tools/train.py and tools/test.py, in the config that they would run."""
 
-import logging
 import re
 from pathlib import Path
 
@@ -9,10 +8,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmattn.cli.start import ZOOS, Start, fetch_start, settle_start
-from mmattn.models import IViT
-
-ROOT = Path(__file__).parents[2]
+from mmattn.cli.start import ZOOS, Start, fetch_start
 
 
 @pytest.fixture
@@ -120,44 +116,6 @@ def test_a_run_says_what_it_starts_from(
     assert (init_cfg or {}).get('checkpoint') == checkpoint_of
 
 
-@pytest.mark.parametrize(
-    'missing, level', [(True, logging.WARNING), (False, logging.INFO)]
-)
-def test_random_weights_warn_where_the_recipe_has_others(
-    tmp_path, monkeypatch, missing, level
-):
-    monkeypatch.chdir(tmp_path)
-    backbone = dict(type='mmattn.IViT')
-    if missing:
-        path = 'work_dirs/ivit_t_300e_in1k/epoch_300.pth'
-        backbone['init_cfg'] = dict(type='Pretrained', checkpoint=path)
-    start = settle_start(Config(dict(model=dict(backbone=backbone))))
-    assert 'random weights' in start.message and start.level == level
-
-
-@pytest.mark.parametrize(
-    'backbone, offered',
-    [
-        (dict(type='mmattn.IViT', arch='small'), 'timm://caformer_s36.sail_in1k'),
-        (dict(type=IViT, arch='base'), 'timm://caformer_m36.sail_in1k'),
-        (dict(type='mmattn.IViT', arch='nano'), 'NAME|FILE'),
-        (dict(type='mmattn.IViT', arch=dict(depths=(1, 1, 1, 1))), 'NAME|FILE'),
-        (dict(type='mmattn.LiSANet', arch='small'), 'NAME|FILE'),
-    ],
-    ids=str,
-)
-def test_weights_of_a_related_network_are_offered(
-    tmp_path, monkeypatch, backbone, offered
-):
-    monkeypatch.chdir(tmp_path)
-    path = 'work_dirs/ivit_s_300e_in1k/epoch_300.pth'
-    own = dict(type='Pretrained', checkpoint=path)
-    cfg = Config(dict(model=dict(backbone=dict(backbone, init_cfg=own))))
-    start = settle_start(cfg)
-    assert f'name other weights (--pretrained {offered})' in start.message
-    assert start.checkpoint is cfg.model.backbone.init_cfg is None
-
-
 def test_weights_out_of_reach_end_a_run_before_it_reads_data(tool, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', 'empty')
     data = '--cfg-options', 'train_dataloader.dataset.data_root=nowhere'
@@ -211,15 +169,6 @@ def test_dataloaders_get_mmpretrains_defaults_and_the_options(
     assert cfg.test_dataloader.pin_memory is False
 
 
-@pytest.mark.parametrize('task', ['detector', 'classifier', 'segmentor'])
-def test_a_window_shows_what_is_drawn(amended, checkpoint, task):
-    options = ('--show', '--wait-time', 0.5)
-    hook = amended('test', f'{task}.py', checkpoint, *options)['default_hooks']
-    hook = hook.visualization
-    assert hook.show and hook.wait_time == 0.5
-    assert hook.get('draw') or hook.get('enable')
-
-
 @pytest.mark.parametrize('task', ['detector', 'classifier'])
 def test_the_default_augmentation_is_a_flip(amended, checkpoint, task):
     plain = amended('test', f'{task}.py', checkpoint)
@@ -230,14 +179,6 @@ def test_the_default_augmentation_is_a_flip(amended, checkpoint, task):
     flips, [pack] = flip.transforms
     assert [step.prob for step in flips] == [1.0, 0.0]
     assert pack.type == plain.test_dataloader.dataset.pipeline[-1].type
-
-
-def test_upernet_has_its_own_augmentation(amended, checkpoint):
-    config = ROOT / 'configs/upernet/ivit_t_160k_ade20k.py'
-    cfg = amended('test', config, checkpoint, '--tta')
-    scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
-    assert (len(scales), len(flips)) == (6, 2)
-    assert cfg.model.type == 'SegTTAModel' and cfg.model.module.type == 'EncoderDecoder'
 
 
 FLEXIBLE = '--cfg-options runner_type=FlexibleRunner --trust-checkpoint'
@@ -276,16 +217,6 @@ def test_what_cannot_be_done_is_said_first(tool, checkpoint, capsys, command):
     with pytest.raises((SystemExit, ValueError)) as caught:
         tool(*command.split(), patched={'build_runner': None})
     assert WRONG[command] in str(caught.value) + capsys.readouterr().err
-
-
-def test_segmentation_has_no_default_augmentation(tool, checkpoint):
-    config = Path('plain.py')
-    config.write_text(
-        "default_scope = 'mmseg'\nmodel = dict()\n"
-        'test_dataloader = dict(dataset=dict())'
-    )
-    with pytest.raises(ValueError, match='requires tta_model and tta_pipeline'):
-        tool('test', config, checkpoint, '--tta')
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='float16 can be read')

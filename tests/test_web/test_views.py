@@ -8,7 +8,7 @@ from pycocotools import mask as coco_masks
 from refusals import refuses
 
 from mmattn.results import Detections, Segmentation
-from mmattn.web import views
+from mmattn.web import timing, views
 from mmattn.web.photos import Photo
 
 PHOTO = Photo('cells.png', np.full((40, 60, 3), 90, np.uint8))
@@ -108,3 +108,31 @@ def test_label_maps():
         assert picture[50, 550, 0] == value
     document = views.document(result, 0, result.classes)
     assert [each['area'] for each in document['annotations']] == [1800, 600]
+
+
+def test_models_take_turns_and_the_first_run_is_not_counted(monkeypatch):
+    now, order = [0.0], []
+
+    def model(name, seconds):
+        seconds = iter(seconds)
+
+        def run(image):
+            now[0] += next(seconds)
+            order.append(name)
+            return name
+
+        return run
+
+    monkeypatch.setattr(timing.time, 'perf_counter', lambda: now[0])
+    models = [model('a', [9, 1, 2, 6]), model('b', [8, 3, 4, 5])]
+    steps = [
+        [len(each.seconds) for each in times]
+        for times in timing.time_in_turns(models, PHOTO.pixels, 3)
+    ]
+    assert ''.join(order) == 'abababab'
+    assert steps == [[0, 0], [0, 0], [1, 0], [1, 1], [2, 1], [2, 2], [3, 2], [3, 3]]
+    models = [model('a', [9, 1, 2, 6]), model('b', [8, 3, 4, 5])]
+    *_, times = timing.time_in_turns(models, PHOTO.pixels, 3)
+    assert [each.first for each in times] == [9, 8]
+    assert [each.median for each in times] == [2, 4]
+    assert [each.result for each in times] == ['a', 'b']
