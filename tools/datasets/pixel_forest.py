@@ -6,7 +6,7 @@ label. The forest is OpenCV's, with a fixed seed.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import cv2
@@ -70,9 +70,10 @@ def baseline(
     pixels: int = 700,
     trees: int = 50,
     depth: int = 20,
-    extra: Callable[[str, int], np.ndarray] | None = None,
 ) -> dict:
     """Fit a random forest on `pixels` of each training tile.
+
+    The forest sees neither position nor shape.
 
     Args:
         folder: the data set.
@@ -80,8 +81,6 @@ def baseline(
         pixels: number of random pixels of a tile that the forest is fitted on.
         trees: number of trees.
         depth: largest depth of a tree.
-        extra: returns more features (H * W, F) of the tile of a name and of H * W
-            pixels. By default the forest sees neither position nor shape.
 
     Returns:
         Validation `scores`.
@@ -89,16 +88,10 @@ def baseline(
     cv2.setRNGSeed(0)
     rng = np.random.default_rng(0)
 
-    def describe(name, image):
-        found = pixel_features(image)
-        if extra is None:
-            return found
-        return np.concatenate([found, extra(name, len(found))], axis=1)
-
     features, targets = [], []
-    for name, image, labels in load_split(folder, 'training'):
+    for _, image, labels in load_split(folder, 'training'):
         chosen = rng.choice(labels.size, pixels, replace=False)
-        features.append(describe(name, image)[chosen])
+        features.append(pixel_features(image)[chosen])
         targets.append(labels.reshape(-1)[chosen].astype(np.int32))
     forest = cv2.ml.RTrees.create()
     forest.setMaxDepth(depth)
@@ -106,8 +99,8 @@ def baseline(
     forest.setTermCriteria((cv2.TERM_CRITERIA_MAX_ITER, trees, 0))
     forest.train(np.concatenate(features), cv2.ml.ROW_SAMPLE, np.concatenate(targets))
     pairs = (
-        (labels, forest.predict(describe(name, image))[1])
-        for name, image, labels in tqdm(list(load_split(folder, 'validation')))
+        (labels, forest.predict(pixel_features(image))[1])
+        for _, image, labels in tqdm(list(load_split(folder, 'validation')))
     )
     return scores(confusion_matrix(pairs, classes))
 
