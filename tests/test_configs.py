@@ -170,8 +170,8 @@ def test_metafiles_and_tables_are_up_to_date():
     for metafile in metafiles.metafiles():
         text = metafiles.metafile_text(metafile, metafiles.counts_in(metafile))
         stale += [metafile] * (text != metafile.read_text())
-    for readme in tables.committed_pages():
-        stale += [readme] * (tables.with_tables(readme) != readme.read_text())
+    for page in [*ROOT.glob('configs/*/README.md'), ROOT / 'docs/model_zoo.md']:
+        stale += [page] * (tables.with_tables(page) != page.read_text())
     assert not stale, 'run python -m tools.dev.tables'
 
 

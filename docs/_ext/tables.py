@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.util import logging
 
 from tools.dev.diagrams import write_diagrams
 from tools.dev.markdown import filled
-from tools.dev.tables import tables_for
+from tools.dev.tables import committed_pages, tables_for
 
+LOGGER = logging.getLogger(__name__)
 DIAGRAM = re.compile(r'\]\(\.\./images/models/(\w+?)_([\w-]+)\.svg\)')
 
 
@@ -21,8 +23,10 @@ def draw(app: Sphinx):
 
 def fill(app: Sphinx, name: str, content: list[str]):
     page = Path(app.env.doc2path(name))
-    if page.name != 'model_zoo.md':  # which has its tables in git
-        content[0] = filled(content[0], tables_for(page))
+    text = filled(content[0], tables_for(page))
+    if text != content[0] and page in committed_pages():
+        LOGGER.warning('%s is out of date: run python -m tools.dev.tables', page)
+    content[0] = text
 
 
 def setup(app: Sphinx) -> dict:

@@ -3,9 +3,9 @@
     python -m tools.dev.tables            # writes metafiles, model zoo and READMEs
     python -m tools.dev.tables --check    # writes nothing, and lists what would change
 
-A page asks for a table with a line `<!-- KIND WORDS -->`. The model zoo and the
-READMEs of the configs are read on GitHub, so that their tables are in git. The tables
-of other pages are made when the documentation is built (`docs/_ext/tables.py`).
+A page asks for a table with a line `<!-- KIND WORDS -->`. Pages to which the README
+leads are read on GitHub, so that their tables are in git. The tables of other pages are
+made when the documentation is built (`docs/_ext/tables.py`).
 
     table of PATH           models of a metafile, runs of a folder, speeds of a csv
                             file, or the agreement with tools/papers
@@ -62,6 +62,10 @@ from tools.papers.tables import (
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
+COMMITTED = (
+    *('model_zoo.md', 'weights.md', 'models/index.md', 'demos.md', 'mask_search.md'),
+    *('accelerate.md', 'benchmarks/README.md'),
+)
 ACCELERATED = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
 
 
@@ -339,7 +343,7 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
 def committed_pages() -> list[Path]:
     """Return the pages whose tables are in git."""
     readmes = (path.with_name('README.md') for path in metafiles())
-    return [DOCS / 'model_zoo.md', *readmes]
+    return [*readmes, *(DOCS / name for name in COMMITTED)]
 
 
 def with_tables(page: Path) -> str:
