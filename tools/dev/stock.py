@@ -263,6 +263,9 @@ def main():
     args = parser.parse_args()
     multiprocessing.set_start_method('fork')
     torch.set_num_threads(1)
+    for package in PACKAGES:  # once, so that each process starts at once
+        for part in ('datasets', 'models'):
+            import_module(f'{package}.{part}')
     methods = args.methods or [
         f'{package}/{folder.name}'
         for package in PACKAGES
