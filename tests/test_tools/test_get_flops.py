@@ -14,8 +14,6 @@ IVIT = str(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
 VIT = str(ROOT / 'configs/classification/vit_t16_imhsa_300e_in1k.py')
 MASK_RCNN = str(ROOT / 'configs/demo/mask_rcnn_ivit_n_hela.py')
 LISA = str(ROOT / 'configs/classification/lisanet_s_300e_in1k.py')
-MAIT = str(ROOT / 'configs/classification/mait_xs_400e_in1k.py')
-HMAIT = str(ROOT / 'configs/classification/hmait_t_300e_in1k.py')
 LARGE = str(ROOT / 'configs/classification/dat_b_384_30e_in1k.py')
 PATCHES = str(ROOT / 'configs/demo/mait_n_landcover_patches.py')
 UPERNET = str(ROOT / 'configs/demo/upernet_ivit_n_landcover.py')
@@ -103,26 +101,6 @@ def test_both_conventions_are_printed_where_they_differ(capsys):
     tool.main([VIT, '--depth', '0'])
     out = capsys.readouterr().out
     assert 'without transforms' not in out and 'N log2 N' not in out
-
-
-def test_masks_are_credited_and_not(capsys):
-    assert tool.main([MAIT, '--depth', '1']) == 0
-    out = capsys.readouterr().out
-    assert 'FLOPs are mask-credited' in out and 'dense (G)' in out
-    assert table(out)['model'] == [24.560, 5.089, 5.286, 100.0]
-    assert tool.main([HMAIT, '--depth', '7']) == 0
-    out = capsys.readouterr().out
-    rows = table(out)
-    assert rows['model'] == [28.288, 4.495, 8.783, 100.0]
-    assert rows['backbone'][1:3] == [4.494, 8.783]
-    assert rows['qkv'][1] == rows['qkv'][2] > 0
-    tool.main([HMAIT, '--depth', '0', '--shape', '32'])
-    assert 'dense (G)' in capsys.readouterr().out
-    unmasked = '[0,0,0,0]'
-    options = ['--cfg-options', f'model.backbone.masked_heads={unmasked}']
-    tool.main([HMAIT, '--depth', '0', '--shape', '64', *options])
-    out = capsys.readouterr().out
-    assert 'dense (G)' not in out and 'mask-credited' not in out
 
 
 def test_shape_is_needed_without_a_task(tmp_path):
