@@ -145,6 +145,29 @@ def test_each_answer_has_files_of_its_own(site):
     assert len(set(files)) == len(files) > 6
 
 
+def test_images_run_in_tiles(site, client):
+    line = load(client, site['root'] / 'cells.png', model='detection', tile=128)[1]
+    assert line.endswith('The model sees 160 x 120 pixels of each of 1 tiles.')
+    with pytest.raises(AppError):
+        client.predict(model='detection', tile=5, api_name='/predict')
+
+
+def test_attention_of_a_pixel(site, client):
+    load(client, site['root'] / 'cells.png', model='segmentation')
+    layer, picture, gallery, legend = client.predict(
+        model='segmentation', x=20, y=30, layer=None, api_name='/look'
+    )
+    assert len(layer['choices']) == 2 and layer['value'] == layer['choices'][-1][0]
+    assert len(gallery) > 0 and 'clicked' in legend
+    marked = np.asarray(Image.open(picture))
+    assert tuple(marked[244, 164]) == (255, 0, 0)  # each pixel is shown as 8 x 8
+    first = layer['choices'][0][0]
+    others, _ = client.predict(layer=first, api_name='/show')
+    assert others[0]['caption'].startswith('head 1: ')
+    with pytest.raises(AppError, match='is outside the 60x80 image'):
+        client.predict(model='segmentation', x=80, y=3, layer=None, api_name='/look')
+
+
 @pytest.mark.parametrize(
     'content, message',
     [
@@ -292,3 +315,18 @@ def test_a_request_that_its_user_leaves(site, client):
     site['gate'].open.set()
     line = job.result(60)[1]
     assert 'objects' in line and line.endswith('The model sees 160 x 120 pixels.')
+
+
+def test_a_comparison_that_is_stopped(site, client):
+    ready = ready_client(site)
+    site['gate'].hold()
+    before = site['gate'].runs
+    with httpx.Client(base_url=site['url'], timeout=60) as http:
+        data = [None, 'detection', 'detection', SCORE, 20]
+        body = join(http, site, 'compare', ready.session_hash, *data)
+        assert site['gate'].reached.wait(30)
+        assert http.post('gradio_api/cancel', json=body).status_code == 200
+    site['gate'].open.set()
+    assert client.predict(model='detection', api_name='/predict')[1]
+    time.sleep(0.5)
+    assert site['gate'].runs <= before + 3  # of 42
