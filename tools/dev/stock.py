@@ -185,7 +185,9 @@ def reason_of(error: Exception) -> str:
         if isinstance(error, kind) and (found := re.search(pattern, text)):
             detail = next(filter(None, found.groups()), '')
             return f'{reason}: {detail.lower()}' if detail else reason
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if re.search(r'/mm\w+/', frame.filename)]
+    frame = (own or frames)[-1]  # PyTorch's own lines say less
     place = frame.filename.rpartition('site-packages/')[2]
     return f'error: {place}:{frame.lineno}'
 
