@@ -3,15 +3,22 @@
     python -m tools.datasets.toy coco --out data/coco
     python -m tools.datasets.toy ade20k --out data/ade
     python -m tools.datasets.toy imagenet --out data/imagenet
+    python -m tools.datasets.toy coco --out data/coco --full-size
 
 The images show drawn shapes, come in different and odd sizes, and depend only on the
 seed. Every config written for the real data set runs on them unchanged, which is what
 they are for: to see that a config trains, evaluates and writes its results. No number
 measured on them means anything.
+
+With --full-size the sets have as many images, objects and classes as the real ones, to
+see what a size costs. Their first 64 images are drawn, and the others repeat the files
+as hard links, so that COCO takes a minute and 0.5 GB.
 """
 
 import argparse
 import json
+import os
+import shutil
 from pathlib import Path
 
 import cv2
@@ -46,7 +53,27 @@ ADE_CLASSES = 150
 # Width and height; one image is smaller than any stride-32 feature.
 SIZES = [(160, 120), (97, 131), (128, 96), (23, 17)]
 EMPTY = 2
-OBJECTS = 2, 5  # of an image, from and below
+DRAWN = 64  # images of a full-size set that are drawn
+FULL_SIZES = {  # images of both splits
+    'coco': (118_287, 5_000),
+    'ade20k': (20_210, 2_000),
+    'imagenet': (1_281_167, 50_000),
+}
+OBJECTS, FULL_OBJECTS = (2, 5), (5, 11)  # of an image, from and below
+FULL_SYNSETS = {f'n{label:08d}': label for label in range(1000)}
+
+
+def sizes(num_images: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the number of images of both splits."""
+    return num_images if isinstance(num_images, tuple) else (num_images, num_images)
+
+
+def repeat(source: Path, target: Path):
+    """Link a file, or copy it where the file system has no links or no more of them."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def image_size(index: int, rng: np.random.Generator) -> tuple[int, int]:
@@ -112,13 +139,16 @@ def crowd_annotation(mask: np.ndarray) -> dict:
     }
 
 
-def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
+def make_coco(
+    out_dir: Path, num_images: int | tuple[int, int] = 4, seed: int = 0
+) -> dict:
     """Write `{train,val}2017/` and `annotations/instances_{train,val}2017.json`.
 
     Args:
         out_dir: what a config calls `data_root`, `data/coco`.
-        num_images: images of each split. The first has a crowd and a tiny object, the
-            third no annotation, the fourth is itself tiny.
+        num_images: images of each split, or of both splits. The first has a crowd and a
+            tiny object, the third no annotation, the fourth is itself tiny. After 64
+            images, they repeat.
         seed: of the drawing.
 
     Returns:
@@ -130,13 +160,20 @@ def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
     for offset, split in enumerate(('train2017', 'val2017')):
         rng = np.random.default_rng([seed, offset])
         (out_dir / split).mkdir(exist_ok=True)
-        images, annotations = [], []
-        for index in range(num_images):
+        images, annotations, pictures = [], [], []
+        count = sizes(num_images)[offset]
+        objects = OBJECTS if count <= DRAWN else FULL_OBJECTS
+        for index in range(count):
             image_id = 1000 * (offset + 1) + 7 * index
             path = out_dir / split / f'{image_id:012d}.jpg'
-            width, height = image_size(index, rng)
-            image, drawn = draw_coco(index, width, height, rng)
-            write_image(path, image)
+            if index < DRAWN:
+                width, height = image_size(index, rng)
+                image, drawn = draw_coco(index, width, height, objects, rng)
+                write_image(path, image)
+                pictures.append((path, width, height, drawn))
+            else:
+                first, width, height, drawn = pictures[index % DRAWN]
+                repeat(first, path)
             images.append(
                 {
                     'license': 1,
@@ -173,11 +210,15 @@ def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
 
 
 def draw_coco(
-    index: int, width: int, height: int, rng: np.random.Generator
+    index: int,
+    width: int,
+    height: int,
+    objects: tuple[int, int],
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, list[dict]]:
     """Return an image of `make_coco` and its annotations, without their ids."""
     image, drawn = draw_background(width, height, rng), []
-    for _ in range(0 if index == EMPTY else rng.integers(*OBJECTS)):
+    for _ in range(0 if index == EMPTY else rng.integers(*objects)):
         polygon = random_polygon(width, height, rng)
         paint(image, polygon, rng.integers(100, 256, 3).tolist())
         drawn.append(polygon_annotation(polygon, width, height))
@@ -193,7 +234,9 @@ def draw_coco(
     return image, drawn
 
 
-def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
+def make_ade20k(
+    out_dir: Path, num_images: int | tuple[int, int] = 4, seed: int = 0
+) -> dict:
     """Write `ADEChallengeData2016/{images,annotations}/{training,validation}/`.
 
     Args:
@@ -210,12 +253,17 @@ def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
         rng = np.random.default_rng([seed, offset])
         for kind in ('images', 'annotations'):
             (root / kind / split).mkdir(parents=True, exist_ok=True)
-        for index in range(num_images):
+        pictures = []
+        for index in range(sizes(num_images)[offset]):
             name = f'{prefix}_{index + 1:08d}'
             paths = (
                 root / 'images' / split / f'{name}.jpg',
                 root / 'annotations' / split / f'{name}.png',
             )
+            if index >= DRAWN:
+                for first, path in zip(pictures[index % DRAWN], paths, strict=True):
+                    repeat(first, path)
+                continue
             width, height = image_size(index, rng)
             image = draw_background(width, height, rng)
             # 0 is `other`, which the loss ignores; 1..150 are the classes.
@@ -226,12 +274,15 @@ def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
                 label = int(rng.integers(1, ADE_CLASSES + 1))
                 paint(labels, polygon, label)
                 paint(image, polygon, (label, 255 - label, (label * 37) % 256))
+            pictures.append(paths)
             for path, pixels in zip(paths, (image, labels), strict=True):
                 write_image(path, pixels)
-    return dict.fromkeys(splits, num_images)
+    return dict(zip(splits, sizes(num_images), strict=True))
 
 
-def make_imagenet(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
+def make_imagenet(
+    out_dir: Path, num_images: int | tuple[int, int] = 4, seed: int = 0
+) -> dict:
     """Write `{train,val}/<synset>/*.JPEG` and `meta/{train,val}.txt`.
 
     mmpretrain's `ImageNet` reads `meta/*.txt` where it exists and takes the labels from
@@ -249,19 +300,26 @@ def make_imagenet(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
     stems = {'train': '{}_{}', 'val': 'ILSVRC2012_val_{1:08d}'}
     for offset, (split, stem) in enumerate(stems.items()):
         rng = np.random.default_rng([seed, offset])
-        lines, names = [], list(SYNSETS)
+        lines, pictures = [], []
+        count = sizes(num_images)[offset]
+        synsets = SYNSETS if count <= DRAWN else FULL_SYNSETS
+        names = list(synsets)
         for synset in names:
             (out_dir / split / synset).mkdir(parents=True, exist_ok=True)
-        for index in range(num_images):
+        for index in range(count):
             synset = names[index % len(names)]
             name = f'{synset}/{stem.format(synset, index + 1)}.JPEG'
-            lines.append(f'{name} {SYNSETS[synset]}\n')
+            lines.append(f'{name} {synsets[synset]}\n')
+            if index >= DRAWN:
+                repeat(pictures[index % DRAWN], out_dir / split / name)
+                continue
             image = draw_background(*image_size(index, rng), rng)
             polygon = random_polygon(image.shape[1], image.shape[0], rng)
             paint(image, polygon, rng.integers(100, 256, 3).tolist())
             write_image(out_dir / split / name, image)
+            pictures.append(out_dir / split / name)
         (out_dir / 'meta' / f'{split}.txt').write_text(''.join(sorted(lines)))
-    return dict.fromkeys(stems, num_images)
+    return dict(zip(stems, sizes(num_images), strict=True))
 
 
 MAKERS = {'coco': make_coco, 'ade20k': make_ade20k, 'imagenet': make_imagenet}
@@ -272,13 +330,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument('layout', choices=MAKERS)
     parser.add_argument('--out', type=Path, required=True)
     parser.add_argument('--num-images', type=positive, default=4, help='of each split')
+    parser.add_argument(
+        '--full-size', action='store_true', help='as many images as the real data set'
+    )
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--force', action='store_true', help='rebuild the data set')
     args = parser.parse_args(argv)
-    options = {'images': args.num_images, 'seed': args.seed, 'layout': args.layout}
+    num_images = FULL_SIZES[args.layout] if args.full_size else args.num_images
+    images = 'full size' if args.full_size else num_images
+    options = {'images': images, 'seed': args.seed, 'layout': args.layout}
 
     def write(folder: Path) -> dict:
-        return MAKERS[args.layout](folder, args.num_images, args.seed)
+        return MAKERS[args.layout](folder, num_images, args.seed)
 
     build(write, args.out, options, force=args.force)
 
