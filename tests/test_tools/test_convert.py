@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import cv2
@@ -13,7 +14,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from mmattn.cli import train
-from mmattn.data import check, convert, own_config
+from mmattn.data import check, convert, estimate, own_config
 from mmattn.errors import UserError
 
 SIZE = 40, 60
@@ -96,6 +97,15 @@ def test_folders_are_classes(here):
     content = annotations('val')
     assert [c['name'] for c in content['categories']] == ['body', 'nucleus']
     assert [a['category_id'] for a in content['annotations']] == [1, 1, 2, 2]
+
+
+def test_the_split_depends_on_the_seed_alone(here):
+    def names(*args):
+        run('masks', 'images', 'masks', '--val', '0.4', '--force', *args)
+        return [image['file_name'] for image in annotations('val')['images']]
+
+    assert len(names()) == 2 and names() == names()
+    assert len({tuple(names('--seed', str(seed))) for seed in range(6)}) > 1
 
 
 def boxes(split: str = 'train') -> list[list[float]]:
@@ -325,6 +335,43 @@ def test_anchors_follow_the_factor_of_the_config(here, shrunk, monkeypatch):
     text = path.read_text()
     path.write_text(text.replace(f'factor = {factor}', f'factor = {factor / 2}', 1))
     assert read() == (factor / 2, scale / 2)
+
+
+def log(*times):
+    """Replace a training by one that logs `times` and ends or, with None, hangs."""
+
+    def train(command, **options):
+        if times[-1] is not None:
+            folder = Path(command[command.index('--work-dir') + 1], 'now/vis_data')
+            folder.mkdir(parents=True)
+            lines = [json.dumps(dict(time=time)) for time in times]
+            Path(folder, 'scalars.json').write_text('\n'.join(lines))
+        if len(times) < 3:
+            raise subprocess.TimeoutExpired(command, estimate.LIMIT)
+        return subprocess.CompletedProcess(command, 1, '', 'Traceback\nOSError: gone')
+
+    return train
+
+
+@pytest.mark.parametrize(
+    'times, said',
+    [
+        ((60, 1, 3), 'estimate: 2.00 s a step on this machine, 100 min for 3000 steps'),
+        ((60, 6), 'estimate: 6.00 s a step on this machine, 5.0 h for 3000 steps'),
+        ((60,), 'no estimate of the training time: no two steps in 120 s'),
+        ((None,), 'no estimate of the training time: no two steps in 120 s'),
+        ((None,) * 3, 'no estimate of the training time: OSError: gone'),
+    ],
+    ids=['ends', 'slow', 'very-slow', 'hangs', 'fails'],
+)
+def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
+    monkeypatch.setattr(own_config, 'FEWEST', 3000)
+    monkeypatch.setattr(estimate.subprocess, 'run', log(*times))
+    convert.main(['masks', 'images', 'masks', '--out', 'data/cells'])
+    out = capsys.readouterr().out
+    assert said in out
+    short = 'train_cfg.max_iters=300 train_cfg.val_interval=100 '
+    assert (short in out) == ('factor = 0.5 in data/' in out) == said.startswith('est')
 
 
 def test_channels_are_those_of_the_backbone():

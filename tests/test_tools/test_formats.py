@@ -1,4 +1,7 @@
-"""COCO, YOLO, VOC and LabelMe files: what is read, refused and noted."""
+"""COCO, YOLO, VOC and LabelMe files: what is read, refused and noted.
+
+`mmattn.data.coco_json` also reads for training, whose tests are in `test_engine`.
+"""
 
 import json
 from pathlib import Path
