@@ -1,0 +1,210 @@
+"""Check the content of a COCO json, and complete it."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from mmattn.errors import UserError
+
+from .boxes import check_boxes
+from .labels import Labels, more
+from .outlines import check_outline, object_area, outline_box
+from .values import NUMBERS, SIDE, Fault, is_text, shown, span
+
+OTHERS = 'caption', 'segments_info'  # annotations of these are no objects
+
+
+def check_coco(
+    content,
+    name: str,
+    *,
+    masks: bool = False,
+    where: Callable[[int, dict], str] | None = None,
+) -> list[str]:
+    """Check the content of a COCO json, and complete it in place.
+
+    Boxes and areas that are missing are computed, and annotations are numbered anew.
+    Some tools number them from 0, by text or for each image, which pycocotools takes
+    for other objects or for none.
+
+    Args:
+        content: the value of a JSON file.
+        name: name of the file.
+        masks: whether each object must have an outline.
+        where: names an annotation in errors, by its index and itself; by default
+            `NAME: annotation 17 (image 3)`.
+
+    Returns:
+        Sentences about what is unusual and may be meant.
+
+    Raises:
+        ValueError: something cannot be meant; the message names the first annotation.
+    """
+    if not isinstance(content, dict):
+        raise UserError(
+            f'{name} must be an object with "images", "annotations" and "categories", '
+            f'got {shown(content)}'
+        )
+    notes = []
+    sizes = _check_images(_entries(content, 'images', name), name, notes)
+    annotations = _entries(content, 'annotations', name)
+    content['annotations'] = annotations
+    if annotations and any(key in annotations[0] for key in OTHERS):
+        return notes
+    categories = _entries(content, 'categories', name, needed=bool(annotations))
+    content['categories'] = categories
+    ids = _check_categories(categories, name)
+
+    def default(index: int, entry: dict) -> str:
+        label = f'annotations[{index}]'
+        if 'id' in entry:
+            label = f'annotation {shown(entry["id"])}'
+        if 'image_id' in entry:
+            label += f' (image {shown(entry["image_id"])})'
+        return f'{name}: {label}'
+
+    where = where or default
+    labels = Labels(annotations, where)
+    unusual = {}
+    for position, entry in enumerate(annotations):
+        try:
+            for note in _check_object(entry, sizes, ids, masks):
+                unusual.setdefault(note, {})[position] = None
+        except Fault as fault:
+            labels.fault(position, str(fault))
+    labels.raise_faults()
+    image_sizes = [sizes[entry['image_id']] for entry in annotations]
+    unusual |= check_boxes(annotations, np.array(image_sizes), labels)
+    notes += [
+        f'{labels[min(positions)]}: {note}{more(len(positions) - 1)}'
+        for note, positions in unusual.items()
+    ]
+    for number, entry in enumerate(annotations, 1):
+        entry['id'] = number
+    return notes
+
+
+def _entries(content: dict, key: str, name: str, needed: bool = True) -> list[dict]:
+    """Return a list of objects of the file; `annotations` may be absent."""
+    entries = content.get(key)
+    if entries is None and (key == 'annotations' or not needed):
+        return []
+    if not isinstance(entries, list):
+        got = shown(entries) if key in content else f'the keys {shown(list(content))}'
+        raise UserError(f'{name}: "{key}" must be a list, got {got}')
+    for position, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise UserError(
+                f'{name}: {key}[{position}] must be an object, got {shown(entry)}'
+            )
+    return entries
+
+
+def _check_id(entry: dict, key: str, place: str):
+    """Return the id of an image or a category.
+
+    Raises:
+        ValueError: there is none, or it is neither a whole number nor text.
+    """
+    value = entry.get(key)
+    if type(value) not in (int, str):
+        got = shown(value) if key in entry else f'the keys {shown(list(entry))}'
+        raise UserError(f'{place}: "{key}" must be a whole number or text, got {got}')
+    return value
+
+
+def _check_images(
+    images: list[dict], name: str, notes: list[str]
+) -> dict[int | str, tuple[int, int]]:
+    """Return the height and width of images by their ids."""
+    sizes, files = {}, {}
+    for position, image in enumerate(images):
+        key = _check_id(image, 'id', f'{name}: images[{position}]')
+        place = f'{name}: image {shown(key)}'
+        file = image.get('file_name')
+        if not is_text(file):
+            raise UserError(f'{place}: "file_name" must be text, got {shown(file)}')
+        for side in ('height', 'width'):
+            value = image.get(side)
+            if type(value) not in NUMBERS or value not in range(1, SIDE + 1):
+                raise UserError(
+                    f'{place} ({shown(file)}): "{side}" must be a whole number of '
+                    f'pixels, 1 to {SIDE}, got {shown(value)}'
+                )
+        if key in sizes:
+            raise UserError(
+                f'{place} is listed twice, the second time as {shown(file)}'
+            )
+        sizes[key] = int(image['height']), int(image['width'])
+        files.setdefault(file, []).append(key)
+    repeated = [(file, keys) for file, keys in files.items() if len(keys) > 1]
+    if repeated:
+        file, keys = repeated[0]
+        more = f', as are {len(repeated) - 1} more files' if repeated[1:] else ''
+        notes.append(
+            f'{name}: {shown(file)} is listed under several ids, {shown(keys)}{more}, '
+            'each with objects of its own'
+        )
+    return sizes
+
+
+def _check_categories(categories: list[dict], name: str) -> set:
+    ids = set()
+    for position, category in enumerate(categories):
+        key = _check_id(category, 'id', f'{name}: categories[{position}]')
+        if not is_text(category.get('name')):
+            raise UserError(
+                f'{name}: category {shown(key)}: "name" must be text, got '
+                f'{shown(category.get("name"))}'
+            )
+        if key in ids:
+            raise UserError(
+                f'{name}: category {shown(key)} is listed twice, then as '
+                f'{shown(category["name"])}'
+            )
+        ids.add(key)
+    return ids
+
+
+def _check_object(
+    entry: dict, sizes: dict, categories: set, masks: bool
+) -> Iterator[str]:
+    """Check an annotation apart from where its box lies, and complete it.
+
+    Yields:
+        What is unusual about it.
+
+    Raises:
+        Fault: it cannot be meant.
+    """
+    for key, known, listed in (
+        ('image_id', sizes, 'images'),
+        ('category_id', categories, 'categories'),
+    ):
+        value = entry.get(key)
+        if key not in entry:
+            raise Fault(f'has no {key}, got the keys {shown(list(entry))}')
+        if type(value) not in (int, str) or value not in known:
+            raise Fault(f'has the {key} {shown(value)}, which "{listed}" does not list')
+    size = sizes[entry['image_id']]
+    if entry.setdefault('iscrowd', 0) not in (0, 1):
+        raise Fault(f'"iscrowd" must be 0 or 1, got {shown(entry["iscrowd"])}')
+    if 'segmentation' in entry:
+        yield from check_outline(entry, size)
+    has_outline = 'segmentation' in entry
+    if masks and not has_outline and not entry.get('ignore'):
+        raise Fault('has no outline in "segmentation", which a model with masks needs')
+    box = entry.get('bbox')
+    if box is None or box == []:
+        if not has_outline:
+            raise Fault('has neither "bbox" nor "segmentation"')
+        entry['bbox'] = outline_box(entry['segmentation'])
+    elif not isinstance(box, list) or len(box) != 4 or not span(box):
+        raise Fault(f'"bbox" must be four numbers of pixels, got {shown(box)}')
+    area = entry.get('area')
+    if area is not None and not span([area]):
+        raise Fault(f'"area" must be a number of pixels, got {shown(area)}')
+    if area is None or area <= 0:
+        if area is not None:
+            yield f'has the area {area}; it is computed instead'
+        entry['area'] = object_area(entry, size)

@@ -1,0 +1,41 @@
+"""Read a COCO json with its images."""
+
+import os
+from pathlib import Path, PureWindowsPath
+
+from tqdm import tqdm
+
+from mmattn.errors import UserError
+
+from ..coco_json import NUMBERS, is_text, read_json, shown
+from .content import Content, checked_size
+
+
+def read_coco(images: Path, file: Path) -> Content:
+    """Read a COCO json, whose images may lie in folders inside `images`."""
+    document = read_json(file)
+    if not isinstance(document, dict):
+        raise UserError(f'{file} must be an object of COCO, got {shown(document)}')
+    entries = document.get('images')
+    for entry in tqdm(entries if isinstance(entries, list) else (), 'read'):
+        if not isinstance(entry, dict) or not is_text(entry.get('file_name')):
+            break  # the check of all images says what is wrong
+        place = f'{file}: image {shown(entry.get("id"))}'
+        name = PureWindowsPath(entry['file_name'])  # knows / and \
+        if name.is_absolute() or name.drive or name.root or '..' in name.parts:
+            raise UserError(
+                f'{place}: "file_name" must lie inside {images}, got '
+                f'{shown(entry["file_name"])}'
+            )
+        path = images / name.as_posix()
+        if not os.path.isfile(path):
+            raise UserError(
+                f'{place}: "file_name" must be a file in {images}, got '
+                f'{shown(entry["file_name"])}'
+            )
+        entry['file_name'] = name.as_posix()
+        declared = entry.get('height'), entry.get('width')
+        if all(d is None or type(d) in NUMBERS for d in declared):
+            entry['height'], entry['width'] = checked_size(path, declared, place)
+    names = 'images', 'annotations', 'categories'
+    return Content(*(document.get(name) for name in names))

@@ -1,0 +1,77 @@
+"""Annotations on their way from a format to COCO."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mmattn.errors import UserError
+
+from ..coco_json import shown
+from ..own_data import image_size
+
+
+@dataclass
+class Content:
+    """Annotations in the order and the form of COCO.
+
+    Attributes:
+        images: with `file_name`, relative to the folder of images, `height`, `width`.
+        annotations: with `category_id`, and `bbox` or `segmentation`.
+        categories: `id` and `name` of each class.
+        places: names each annotation in errors; empty if their ids do.
+    """
+
+    images: list[dict] = field(default_factory=list)
+    annotations: list[dict] = field(default_factory=list)
+    categories: list[dict] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def add_image(self, path: Path, size: tuple[int, int]):
+        number, (height, width) = len(self.images) + 1, size
+        self.images.append(
+            dict(id=number, file_name=path.name, height=height, width=width)
+        )
+
+    def add(self, place: str, **entry):
+        """Add an object of the newest image."""
+        self.places.append(place)
+        self.annotations.append(dict(image_id=len(self.images), **entry))
+
+    def name_categories(self, names: Iterable[str]):
+        self.categories = [dict(id=name, name=name) for name in sorted(names)]
+
+
+def say(text: str):
+    """Print a note about the annotations."""
+    print(f'note: {text}', file=sys.stderr)
+
+
+def checked_size(path: Path, declared: tuple, place: str) -> tuple[int, int]:
+    """Return the height and width of an image as it is trained on.
+
+    Args:
+        path: file of the image.
+        declared: height and width of the annotations, None for unknown.
+        place: names the annotations in the error.
+
+    Raises:
+        ValueError: the annotations are of another size.
+    """
+    size = image_size(path)
+    if any(d is not None and d != s for d, s in zip(declared, size, strict=True)):
+        raise UserError(
+            f'{place} says that {path} has {" x ".join(map(shown, declared))} pixels '
+            f'(height x width), but it has {size[0]} x {size[1]}, turned by its EXIF '
+            'orientation if it has one: annotate the image as it is shown'
+        )
+    return size
+
+
+def some(count: int, names: Iterable[str], what: str) -> str:
+    return f'{count} {what}, such as {shown(min(names))}'
+
+
+def rectangle(box: list[float]) -> list[float]:
+    x, y, w, h = box
+    return [x, y, x + w, y, x + w, y + h, x, y + h]

@@ -1,0 +1,103 @@
+"""Read Pascal VOC's XML files."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from tqdm import tqdm
+
+from mmattn.errors import UserError
+
+from ..coco_json import shown
+from ..own_data import image_files
+from .content import Content, checked_size, some
+
+
+def read_voc(images: Path, folder: Path) -> Content:
+    """Read Pascal VOC's XML files. Objects called difficult become crowds."""
+    content, classes = Content(), set()
+    files = image_files(images)
+    texts = {path.stem: path for path in sorted(folder.glob('*.xml'))}
+    for what, missing in (
+        ('images without an XML file', files.keys() - texts.keys()),
+        ('XML files without an image', texts.keys() - files.keys()),
+    ):
+        if missing:
+            raise UserError(
+                f'{folder}: {some(len(missing), missing, what)}; an image and its '
+                'file have the same name, apart from the suffix, and the file of an '
+                'image without objects has none'
+            )
+    for stem, path in tqdm(files.items(), 'read'):
+        file = texts[stem]
+        root = _xml(file)
+        declared = [_number(root, f'size/{side}', file) for side in ('height', 'width')]
+        # Some tools write 0 for a size that they do not know.
+        declared = tuple(d or None for d in declared)
+        content.add_image(path, checked_size(path, declared, str(file)))
+        for number, found in enumerate(root.findall('object'), 1):
+            place = f'{file}: object {number}'
+            name = (found.findtext('name') or '').strip()
+            if not name:
+                raise UserError(f'{place} has no <name>')
+            classes.add(name)
+            content.add(
+                place,
+                category_id=name,
+                iscrowd=int(bool(_number(found, 'difficult', place))),
+                **_voc_shape(found, place),
+            )
+    content.name_categories(classes)
+    return content
+
+
+def _xml(path: Path) -> ET.Element:
+    try:
+        root = ET.parse(path).getroot()
+    except (ET.ParseError, LookupError, ValueError) as error:
+        raise UserError(f'{path} cannot be read as XML: {error}') from None
+    if root.tag != 'annotation':
+        raise UserError(
+            f'{path} must be an <annotation>, got <{shown(root.tag)[1:-1]}>'
+        )
+    return root
+
+
+def _number(element: ET.Element, key: str, place: str | Path) -> float | None:
+    text = element.findtext(key)
+    if text is None or not text.strip():
+        return None
+    try:
+        value = float(text)
+        return int(value) if value.is_integer() else value
+    except ValueError as error:
+        raise UserError(
+            f'{place}: <{key}> must be a number, got {shown(text)}'
+        ) from error
+
+
+def _voc_shape(element: ET.Element, place: str) -> dict:
+    """Return the box and the polygon of an object.
+
+    Pascal VOC counts pixels from 1, and the last ones belong to the box.
+    """
+    shape = {}
+    if element.find('bndbox') is not None:
+        keys = 'xmin', 'ymin', 'xmax', 'ymax'
+        box = [_number(element, f'bndbox/{key}', place) for key in keys]
+        if None in box:
+            raise UserError(f'{place}: <bndbox> must have {", ".join(keys)}')
+        x1, y1, x2, y2 = box
+        shape['bbox'] = [x1 - 1, y1 - 1, x2 - x1 + 1, y2 - y1 + 1]
+    points = element.find('polygon')
+    if points is not None:
+        values, number = [], 1
+        while points.find(f'x{number}') is not None:
+            pair = [_number(points, f'{axis}{number}', place) for axis in 'xy']
+            if None in pair:
+                raise UserError(f'{place}: <polygon> has x{number} without y{number}')
+            values += [value - 1 for value in pair]
+            number += 1
+        shape['segmentation'] = [values]
+    if not shape:
+        raise UserError(f'{place} has no <bndbox>')
+    return shape
