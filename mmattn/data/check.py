@@ -30,7 +30,7 @@ from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from ..engine.data.checks import Summary, check_leaf, ignored_labels
 from ..engine.data.image_files import check_image_file
 from ..engine.map_check import check_maps
-from .own_data import question_about_255
+from .label_maps import question_about_255
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 

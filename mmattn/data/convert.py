@@ -1,185 +1,151 @@
 """Turn your own annotated images into a data set with a config to train on it.
 
-    mmattn data convert masks IMAGES MASKS --out data/cells --classes cell
-    mmattn data convert labels IMAGES LABEL_MAPS --out data/land \
-        --classes water forest city
-    mmattn data convert yolo IMAGES LABELS --yaml data.yaml --out data/cars
+    mmattn data convert yolo data.yaml --out data/cars
+    mmattn data convert coco FOLDER --out data/ships
     mmattn data convert voc IMAGES XML_FILES --out data/birds
     mmattn data convert labelme IMAGES JSON_FILES --out data/leaves
-    mmattn data convert coco IMAGES JSON_FILE --out data/ships
+    mmattn data convert csv IMAGES boxes.csv --out data/trees --tile 400
+    mmattn data convert masks IMAGES MASKS --out data/cells --classes cell
+    mmattn data convert labels FOLDER --out data/land --classes water forest city
 
-`masks` and the last four give boxes and, where most objects have outlines, masks in
-COCO's format. `labels` gives maps of classes for semantic segmentation. The config is
-written beside the folder and is yours to edit. A few timed steps tell how long it
-trains here.
+`labels` gives maps of classes for semantic segmentation, and the others boxes and,
+where most objects have outlines, masks in COCO's format. A split of the data is kept
+and printed. The config is written beside the folder and is yours to edit. A few timed
+steps tell how long it trains here.
 """
 
 import argparse
-import fnmatch
-from collections.abc import Callable, Sequence
+import sys
 from pathlib import Path
 
-import numpy as np
 from PIL import ImageColor
 
 from mmattn.errors import UserError
 
 from ..files.config_text import check_text
 from . import estimate, formats, own_config, own_data
+from .classes import check_classes, choose_classes, merged
+from .convert_options import parse_args
 from .folders import build
+from .label_maps import LabelMap, Legend, from_label_maps, read_legend, write_label_maps
+from .layouts import Part, find_parts, leaks, split
+from .layouts.parts import beside
+from .layouts.splits import Wishes
+from .layouts.yolo import find_names
+from .tiles import Tiling, cut_maps, cut_pictures
 
-FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco')
-Pair = tuple[Path, Path]
-
-
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument('format', choices=FORMATS)
-    parser.add_argument('images', type=Path, help='folder of the images')
-    parser.add_argument('annotations', type=Path, help='folder or file of annotations')
-    parser.add_argument('--out', type=Path, required=True, help='folder to write')
-    parser.add_argument(
-        '--classes',
-        nargs='+',
-        help='names of the classes, in the order of their numbers; by default as in '
-        'the annotations',
-    )
-    shapes = parser.add_mutually_exclusive_group()
-    shapes.add_argument(
-        '--masks',
-        action='store_true',
-        default=None,
-        help='train on masks; an object without an outline gets the rectangle of its '
-        'box. By default at least half of the objects must have outlines',
-    )
-    shapes.add_argument(
-        '--boxes',
-        action='store_false',
-        dest='masks',
-        help='train on boxes, and leave outlines out',
-    )
-    parser.add_argument(
-        '--ignore',
-        nargs='+',
-        default=[],
-        metavar='NUMBER',
-        help='numbers of label maps that are no class, such as 11; with --palette, '
-        'colors; 255 is ignored anyway',
-    )
-    parser.add_argument(
-        '--palette',
-        nargs='+',
-        metavar='COLOR',
-        help="colors of the classes in label maps whose colors are classes: '#ff0000'",
-    )
-    parser.add_argument('--yaml', type=Path, help='data.yaml of yolo')
-    parser.add_argument(
-        '--val',
-        type=float,
-        default=0.2,
-        help='share of the images to validate on, drawn at random; default 0.2',
-    )
-    parser.add_argument(
-        '--val-images',
-        metavar='PATTERN',
-        help='validate on the images of these names instead, such as "*_day3_*"; '
-        'use it where images are frames of a film or parts of one picture',
-    )
-    parser.add_argument('--seed', type=int, default=0, help='of the random draw')
-    parser.add_argument(
-        '--arch',
-        choices=list(own_config.CHANNELS),
-        default='nano',
-        help='size of IViT in the config; nano is the one for a CPU',
-    )
-    parser.add_argument(
-        '--no-estimate',
-        action='store_true',
-        help='do not time three steps to estimate how long the training takes',
-    )
-    parser.add_argument('--force', action='store_true', help='write the folder anew')
-    return parser.parse_args(argv)
+WHOLE = 'val_whole'  # the validation images, not cut into tiles
 
 
-def split(
-    items: Sequence, name: Callable[[object], str], args: argparse.Namespace
-) -> dict[str, list]:
-    """Divide items into `train` and `val`.
+def parts_of(args: argparse.Namespace) -> dict[str, list[Part]]:
+    """Return where the images and annotations of each split are.
 
     Raises:
-        ValueError: one of the two would be empty.
+        ValueError: they are not where they can be found.
     """
-    if args.val_images is not None:
-        is_val = [fnmatch.fnmatch(name(item), args.val_images) for item in items]
-    else:
-        if not 0 < args.val < 1:
-            raise UserError(f'--val must be between 0 and 1, got {args.val}')
-        drawn = np.random.default_rng(args.seed).permutation(len(items))
-        chosen = set(drawn[: max(1, round(args.val * len(items)))].tolist())
-        is_val = [index in chosen for index in range(len(items))]
-    parts = {
-        'train': [item for item, val in zip(items, is_val, strict=True) if not val],
-        'val': [item for item, val in zip(items, is_val, strict=True) if val],
-    }
-    for part, found in parts.items():
-        if not found:
-            hint = args.val_images or args.val
-            raise UserError(
-                f'of {len(items)} images none is left for {part} ({hint!r}); change '
-                '--val or --val-images'
-            )
+    parts = find_parts(args.format, args.images, args.annotations)
+    for name in ('val', 'test'):
+        folder = getattr(args, f'{name}_folder')
+        annotations = getattr(args, f'{name}_annotations')
+        if folder is None and annotations is None:
+            continue
+        if annotations is not None:
+            train = parts.get('train') or parts['all']
+            part = Part(folder or train[0].images, annotations)
+        elif args.format in ('coco', 'csv'):
+            part = find_parts(args.format, folder).get('all', [None])[0]
+        else:
+            part = beside(args.format, folder)
+        if part is None:
+            raise UserError(f'--{name}-folder {folder} has splits of its own')
+        parts[name] = [part]
+    if len(parts) > 1 and 'all' in parts:
+        parts = {'train': parts.pop('all'), **parts}
+    if len(parts) > 1:
+        for name, found in parts.items():
+            print(f'{name}: {"; ".join(map(str, found))}')
     return parts
 
 
-def read(args: argparse.Namespace) -> tuple[list[own_data.Picture], list[str]]:
-    """Return pictures with objects, and the names of their classes.
+def divide(items: dict[str, list], args: argparse.Namespace) -> dict[str, list]:
+    """Return the items of each split, and print how they are divided."""
+    wishes = Wishes(args.val, args.test, args.val_images, args.seed)
+    splits, text = split(items, wishes)
+    print(f'images: {text}')
+    if warning := leaks(splits):
+        print(f'warning: {warning}', file=sys.stderr)
+    return splits
+
+
+def read(
+    args: argparse.Namespace,
+) -> tuple[dict[str, list[own_data.Picture]], list[str]]:
+    """Return the pictures of each split of the data, and the names of their classes.
 
     Raises:
         ValueError: nothing is annotated, or the number of names is another.
     """
+    parts = parts_of(args)
     if args.format == 'masks':
-        pictures, classes = own_data.from_masks(args.images, args.annotations)
+        pictures, classes = {}, []
+        for name, found in parts.items():
+            pictures[name], each = own_data.from_masks(found[0])
+            if classes and each != classes:
+                raise UserError(
+                    f'{found[0]} must have the folders {", ".join(classes)}, got '
+                    f'{", ".join(each)}'
+                )
+            classes = each
         if args.masks is False:
-            for picture in pictures:
+            for picture in (p for found in pictures.values() for p in found):
                 picture.masks = []
     else:
-        extra = [args.yaml] if args.format == 'yolo' else []
-        if None in extra:
-            raise UserError('yolo needs --yaml, the file with the names of the classes')
+        extra = []
+        if args.format == 'yolo':
+            extra = [args.yaml or find_names(args.images, parts)]
         pictures, classes = formats.read_objects(
-            args.format, args.images, args.annotations, *extra, masks=args.masks
+            args.format, parts, *extra, masks=args.masks
         )
-    if args.classes is not None:
-        if len(args.classes) != len(classes):
-            raise UserError(
-                f'--classes has {len(args.classes)} names, but {args.annotations} has '
-                f'{len(classes)} classes: {", ".join(classes)}'
-            )
-        classes = args.classes
-    if not any(picture.labels for picture in pictures):
-        raise UserError(f'{args.annotations} has no object in {len(pictures)} images')
+    classes = choose_classes(pictures, classes, args.classes, args.merge)
+    images = [picture for found in pictures.values() for picture in found]
+    if not any(picture.labels for picture in images):
+        where = args.annotations or args.images
+        raise UserError(f'{where} has no object in {len(images)} images')
     check_classes(classes)
     return pictures, classes
 
 
-def check_classes(classes: Sequence[str]) -> None:
-    """Raise ValueError if a name could become code in the config."""
-    for name in classes:
-        check_text(name, 'a class name')
+def tiling_of(args: argparse.Namespace) -> Tiling | None:
+    if args.tile is None:
+        return None
+    return Tiling(args.tile, args.overlap, args.min_visible, args.empty_tiles)
 
 
-def convert_objects(args: argparse.Namespace) -> str:
+def convert_objects(args: argparse.Namespace) -> own_config.Written:
     """Write a data set of objects, and return the text of its config."""
+    for option in ('ignore', 'palette'):
+        if getattr(args, option):
+            raise UserError(f'--{option} is for label maps; --classes chooses classes')
+    tiling = tiling_of(args)
     pictures, classes = read(args)
-    splits = split(pictures, lambda picture: picture.name, args)
+    whole = divide(pictures, args)
+    splits = whole
+    if tiling is not None:
+        splits = {
+            name: cut_pictures(found, tiling, args.seed if name == 'train' else None)
+            for name, found in whole.items()
+            if name != 'test'
+        }
+        test = 'test' if 'test' in whole else WHOLE
+        splits[test] = whole.get('test', whole['val'])
 
     def write(folder: Path) -> dict:
         return own_data.write_coco(splits, classes, folder)
 
     build(write, args.out, options(args), force=args.force)
-    return own_config.detection(args.out, classes, splits, args.arch)
+    return own_config.detection(
+        args.out, classes, splits, args.arch, factor=args.factor, tiling=tiling
+    )
 
 
 def color_number(text: str, option: str) -> int:
@@ -200,46 +166,71 @@ def whole_number(text: str, option: str) -> int:
     return int(text)
 
 
-def convert_label_maps(args: argparse.Namespace) -> str:
-    """Write a data set of label maps, and return the text of its config."""
-    if args.classes is None:
-        raise UserError(
-            'labels needs --classes, the names of the numbers 0, 1, ... in the maps'
-        )
-    if args.masks is not None:
-        raise UserError('--boxes and --masks are for objects, and labels has none')
-    check_classes(args.classes)
-    images = own_data.image_files(args.images)
-    labels = own_data.matching(images, args.annotations)
-    pairs = [(images[name], labels[name]) for name in images]
-    splits = split(pairs, lambda pair: pair[0].name, args)
-    palette = None
+def legend_of(args: argparse.Namespace, parts: dict[str, list[Part]]) -> Legend:
+    """Return what the values of label maps mean.
+
+    Raises:
+        ValueError: no names are known, or colors and names differ in number.
+    """
+    names, palette = args.classes, None
+    if names is None:
+        found = read_legend([part for each in parts.values() for part in each])
+        if found is None:
+            raise UserError(
+                'labels needs --classes, the names of the numbers 0, 1, ... in the maps'
+            )
+        names, palette = found
+    check_classes(names)
     if args.palette is not None:
         palette = [color_number(color, '--palette') for color in args.palette]
-        if len(palette) != len(args.classes) or len(set(palette)) < len(palette):
+        if len(palette) != len(names) or len(set(palette)) < len(palette):
             raise UserError(
                 f'--palette must have a color of its own for each of the '
-                f'{len(args.classes)} classes, got {" ".join(args.palette)}'
+                f'{len(names)} classes, got {" ".join(args.palette)}'
             )
     parse = color_number if palette else whole_number
     ignored = [parse(value, '--ignore') for value in args.ignore]
+    values = list(range(len(names))) if palette is None else palette
+    classes, numbers = merged(names, args.merge)
+    return Legend(
+        classes, dict(zip(values, numbers, strict=True)), ignored, palette is not None
+    )
+
+
+def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
+    """Write a data set of label maps, and return the text of its config."""
+    if args.masks is not None:
+        raise UserError('--boxes and --masks are for objects, and labels has none')
+    tiling = tiling_of(args)
+    parts = parts_of(args)
+    legend = legend_of(args, parts)
+    items: dict[str, list[LabelMap]] = {
+        name: [each for part in found for each in from_label_maps(part)]
+        for name, found in parts.items()
+    }
+    whole = divide(items, args)
+    splits = whole
+    if tiling is not None:
+        splits = {n: cut_maps(f, tiling) for n, f in whole.items() if n != 'test'}
+        test = 'test' if 'test' in whole else WHOLE
+        splits[test] = whole.get('test', whole['val'])
 
     def write(folder: Path) -> dict:
-        return own_data.write_label_maps(splits, args.classes, folder, ignored, palette)
+        return write_label_maps(splits, legend, folder)
 
     build(write, args.out, options(args), force=args.force)
-    return own_config.segmentation(args.out, args.classes, splits, args.arch)
+    return own_config.segmentation(
+        args.out, legend.classes, splits, args.arch, factor=args.factor, tiling=tiling
+    )
 
 
 def options(args: argparse.Namespace) -> dict:
     """Return what the content of the data set depends on."""
-    names = ('format', 'images', 'annotations', 'classes', 'masks')
-    names += ('ignore', 'palette')
-    names += ('val', 'val_images', 'seed')
+    others = ('out', 'arch', 'factor', 'no_estimate', 'force')
     return {
         name: str(value) if isinstance(value, Path) else value
-        for name in names
-        if (value := getattr(args, name)) is not None
+        for name, value in vars(args).items()
+        if name not in others and value is not None
     }
 
 
@@ -258,15 +249,14 @@ def write_config(text: str, path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = parse_args(argv)
+    args = parse_args(__doc__, argv)
     check_text(args.out.as_posix(), '--out')
-    if args.format == 'labels':
-        text, method = convert_label_maps(args), 'upernet'
-    else:
-        text = convert_objects(args)
-        method = 'mask_rcnn' if 'MaskRCNN' in text else 'faster_rcnn'
-    name = f'{method}_ivit_{args.arch[0]}_{args.out.name}.py'
-    write_config(text, args.out.parent / name)
+    convert = convert_label_maps if args.format == 'labels' else convert_objects
+    written = convert(args)
+    for warning in written.warnings:
+        print(f'warning: {warning}', file=sys.stderr)
+    path = args.out.parent / f'{written.method}_ivit_{args.arch[0]}_{args.out.name}.py'
+    write_config(written.text, path)
     if not args.no_estimate:
         print('timing a few steps (--no-estimate leaves this out)', flush=True)
-        print(estimate.describe(args.out.parent / name))
+        print(estimate.describe(path, halve=not written.small))

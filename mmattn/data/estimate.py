@@ -58,10 +58,14 @@ def duration(seconds: float) -> str:
     return f'{max(minutes, 1):.0f} min' if minutes < 120 else f'{minutes / 60:.1f} h'
 
 
-def describe(config: Path) -> str:
+def describe(config: Path, halve: bool = True) -> str:
     """Return how long a config trains here, and how to train shorter.
 
     A training that fails gives the reason instead of a time.
+
+    Args:
+        config: path of the config.
+        halve: whether to advise smaller images.
     """
     try:
         seconds = seconds_per_step(config)
@@ -80,9 +84,9 @@ def describe(config: Path) -> str:
             f'train_cfg.val_interval={SHORT // 3} '
             f'default_hooks.checkpoint.interval={SHORT // 3} scale_schedule=True'
         )
-    if 'factor' in cfg:
+    if halve and 'factor' in cfg:
         text += (
-            f'\nfactor = {cfg.factor / 2:g} in {config} halves the sides of images and '
-            'anchors: steps are faster, small objects may be lost'
+            f'\nfactor = {cfg.factor / 2:g} in {config} halves the sides of images: '
+            'steps are faster, small objects may be lost'
         )
     return text

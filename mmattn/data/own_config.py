@@ -1,6 +1,7 @@
 """Write a config that trains on a data set that `convert.py` made."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,11 @@ import numpy as np
 from mmattn.errors import UserError
 
 from ..images.draw import class_colors
-from .own_data import Picture, image_size
+from . import config_templates as templates
+from .label_maps import LabelMap
+from .own_data import Picture
+from .tiles import Tiling
+from .windows import suffix_of_parts
 
 # Channels of IViT's four maps.
 CHANNELS = {
@@ -21,190 +26,26 @@ LONG, SHORT = 1333, 800  # largest image that is not shrunk
 CROP = 512  # pixels of a training crop
 FEWEST, MOST = 300, 3000  # iterations
 EPOCHS = 30
+SMALL = 20  # pixels; objects of smaller sides are found badly at strides of 4 and more
+# Proposals and boxes for each object, the fewest of an image, and a round number.
+PROPOSALS, BOXES, ROUND = 4, 2, 100
 
-DETECTION = """\
-# {method} with IViT-{arch} on {name}, written by mmattn data convert.
-# {pictures}
-_base_ = [
-    'mmattn::_base_/models/mask_rcnn_fpn_light.py',
-    'mmattn::_base_/datasets/{dataset}.py',
-    'mmattn::_base_/schedules/demo.py',
-    'mmattn::_base_/runtime/mmdet.py',
-]
-data_root = {root!r}
-metainfo = dict(classes={classes!r})
-num_classes = {num_classes}
-# {resized}
-# A smaller factor makes training faster. Anchors follow it.
-factor = {factor!r}
 
-model = dict(
-    type={type!r},
-    # Without published weights the network starts from random ones.
-    backbone=dict(type='mmattn.IViT', arch={arch!r}),
-    neck=dict(in_channels={channels!r}),
-    # With factor = {factor}, anchors have {sides} pixels. The middle half of the
-    # objects has sides of {low:.0f} to {high:.0f}.
-    rpn_head=dict(anchor_generator=dict(scales=[{scale} * factor])),
-    roi_head=dict(
-        bbox_head=dict(num_classes=num_classes),
-        {mask_head},
-    ),
-    # An image has up to {most} objects. COCO's AP counts the best 100 of an image.
-    test_cfg=dict(rcnn=dict(max_per_img={max_per_img})),
-)
+@dataclass(frozen=True)
+class Written:
+    """A config that is about to be written.
 
-resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
-load = dict(type='LoadAnnotations', with_bbox=True{with_mask})
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    load,
-    resize,
-    # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
-    # memory.
-    dict(
-        type='RandomCrop',
-        crop_size=({crop}, {crop}),
-        allow_negative_crop=True,
-        recompute_bbox={has_masks},
-    ),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackDetInputs'),
-]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    resize,
-    load,
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
-    ),
-]
-dataset = dict(data_root=data_root, metainfo=metainfo)
-batch_size = {batch_size}
-train_dataloader = dict(
-    batch_size=batch_size,
-    num_workers=1,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(
-        type='mmattn.CocoDataset',
-        # {empty} of {images} images have no object. This is the largest share of them.
-        background=0.1,
-        ann_file='annotations/instances_train.json',
-        data_prefix=dict(img='train/'),
-        filter_cfg=dict(min_size=1),
-        pipeline=train_pipeline,
-        **dataset,
-    ),
-)
-val_dataloader = dict(
-    num_workers=1,
-    dataset=dict(
-        ann_file='annotations/instances_val.json',
-        data_prefix=dict(img='val/'),
-        pipeline=test_pipeline,
-        **dataset,
-    ),
-)
-test_dataloader = val_dataloader
-# The log has the AP of each class. The best checkpoint has the highest AP.
-val_evaluator = dict(
-    ann_file=data_root + 'annotations/instances_val.json', classwise=True
-)
-test_evaluator = val_evaluator
-"""
+    Attributes:
+        text: of the config.
+        method: the beginning of its name.
+        small: whether objects are too small to shrink the images.
+        warnings: what a user should know before training.
+    """
 
-SEGMENTATION = """\
-# UperNet with IViT-{arch} on {name}, written by mmattn data convert.
-# {pictures}
-_base_ = [
-    'mmattn::_base_/models/upernet_light.py',
-    'mmattn::_base_/datasets/landcover.py',
-    'mmattn::_base_/schedules/demo.py',
-    'mmattn::_base_/runtime/mmseg.py',
-]
-data_root = {root!r}
-metainfo = dict(
-    classes={classes!r},
-    palette={palette!r},
-)
-num_classes = {num_classes}
-
-model = dict(
-    data_preprocessor=dict(
-        mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375]
-    ),
-    # Without published weights the network starts from random ones.
-    backbone=dict(type='mmattn.IViT', arch={arch!r}),
-    decode_head=dict(
-        in_channels={channels!r},
-        num_classes=num_classes,
-        # Weights of the classes in the loss, larger for rare ones.
-        loss_decode=dict(class_weight={class_weight!r}),
-    ),
-)
-
-# Images keep their size. Training sees at most {crop} x {crop} pixels of each.
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomCrop', crop_size=({crop}, {crop})),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs'),
-]
-# A class of the number 0 is a class like others: reduce_zero_label=False.
-dataset = dict(
-    data_root=data_root,
-    metainfo=metainfo,
-    img_suffix={suffix!r},
-    seg_map_suffix='.png',
-    reduce_zero_label=False,
-)
-batch_size = {batch_size}
-train_dataloader = dict(
-    batch_size=batch_size,
-    dataset=dict(
-        data_prefix=dict(img_path='images/train', seg_map_path='labels/train'),
-        pipeline=train_pipeline,
-        **dataset,
-    ),
-)
-val_dataloader = dict(
-    dataset=dict(
-        data_prefix=dict(img_path='images/val', seg_map_path='labels/val'),
-        **dataset,
-    ),
-)
-test_dataloader = val_dataloader
-"""
-
-SCHEDULE = """
-# {reason}
-max_iters = {max_iters}
-train_cfg = dict(max_iters=max_iters, val_interval={interval})
-optim_wrapper = dict(optimizer=dict(type='AdamW', lr={lr}, weight_decay=0.05))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=20),
-    dict(
-        type='CosineAnnealingLR',
-        by_epoch=False,
-        begin=20,
-        end=max_iters,
-        T_max=max_iters - 20,
-        eta_min_ratio=0.01,
-    ),
-]
-default_hooks = dict(
-    logger=dict(interval=10, log_metric_by_epoch=False),
-    checkpoint=dict(
-        by_epoch=False, interval={interval}, max_keep_ckpts=1, save_best={best!r}
-    ),
-)
-log_processor = dict(by_epoch=False, window_size=10)
-randomness = dict(seed=0)
-# The learning rate is for this batch size. For another one pass --auto-scale-lr.
-auto_scale_lr = dict(enable=False, base_batch_size={batch_size})
-"""
+    text: str
+    method: str
+    small: bool = False
+    warnings: Sequence[str] = ()
 
 
 def describe(sizes: Sequence[tuple[int, int]]) -> str:
@@ -218,15 +59,68 @@ def describe(sizes: Sequence[tuple[int, int]]) -> str:
     return f'The images have {span(heights)} x {span(widths)} pixels (height x width).'
 
 
-def shrinking(sizes: Sequence[tuple[int, int]]) -> tuple[float, str]:
-    """Return the factor that all images are resized by, and a sentence about it."""
+def shrinking(
+    sizes: Sequence[tuple[int, int]], middle: float = LONG, wish: float | None = None
+) -> tuple[float, str]:
+    """Return the factor that all images are resized by, and a sentence about it.
+
+    Args:
+        sizes: heights and widths of the images.
+        middle: median side of the objects.
+        wish: the factor that the user wants.
+
+    Raises:
+        ValueError: `wish` is not positive.
+    """
+    if wish is not None:
+        if not 0 < wish <= 16:
+            raise UserError(f'--factor must be above 0 and at most 16, got {wish}')
+        return wish, f'All images are resized by {wish:g}, in training and in tests.'
     factor = min(min(LONG / max(size), SHORT / min(size)) for size in map(tuple, sizes))
+    factor = round(factor, 3)
     if factor >= 1:
         return 1.0, 'Images keep their size, in training and in tests.'
-    factor = round(factor, 3)
+    if middle * factor < SMALL:
+        return 1.0, (
+            'Images keep their size, though some are larger than '
+            f'{LONG} x {SHORT}:\n# their objects are too small to shrink them.'
+        )
     return factor, (
         f'All images are shrunk by {factor}, as the largest would exceed {LONG} x '
-        f'{SHORT}.\n# Cut them into tiles if objects get too small.'
+        f'{SHORT}.\n# --tile cuts them into tiles instead.'
+    )
+
+
+def of_small_objects(sides: np.ndarray, factor: float, longest: int) -> str | None:
+    """Return a warning if most objects are small, else None.
+
+    Args:
+        sides: of the objects, in pixels that training sees.
+        factor: that images are resized by.
+        longest: side of the images.
+    """
+    if np.median(sides) >= SMALL:
+        return None
+    low, high = np.percentile(sides, (25, 75))
+    tile = '--tile 400 cuts them into tiles, and ' if longest > 600 else ''
+    return (
+        f'the objects are small: the middle half has sides of {low:.0f} to {high:.0f} '
+        f'pixels, where the finest map has a stride of 4. Do not shrink the images: '
+        f'{tile}--factor {2 * factor:g} enlarges them'
+    )
+
+
+def limits(most: int, most_train: int) -> dict[str, int]:
+    """Return limits of proposals and of boxes an image, for the largest count."""
+
+    def at_least(fewest: int, count: int) -> int:
+        return max(fewest, -(-count // ROUND) * ROUND)
+
+    return dict(
+        proposals=at_least(500, PROPOSALS * most),
+        max_per_img=max(100, BOXES * most),
+        train_pre=at_least(1000, PROPOSALS * most_train),
+        train_proposals=at_least(500, BOXES * most_train),
     )
 
 
@@ -245,7 +139,7 @@ def schedule(images: int, batch_size: int, arch: str, best: str) -> str:
     max_iters = int(np.clip(round(iterations, -2), FEWEST, MOST))
     reason = f'{max_iters} iterations of {batch_size} images'
     reason += f' are {max_iters * batch_size / images:.0f} passes over {images} images.'
-    return SCHEDULE.format(
+    return templates.SCHEDULE.format(
         reason=reason,
         max_iters=max_iters,
         interval=max_iters // 3,
@@ -267,21 +161,44 @@ def batch_of(crop: int) -> int:
 
 
 def detection(
-    out: Path, classes: Sequence[str], splits: dict[str, list[Picture]], arch: str
-) -> str:
-    """Return a config for Mask R-CNN, or Faster R-CNN where there are boxes only."""
+    out: Path,
+    classes: Sequence[str],
+    splits: dict[str, list[Picture]],
+    arch: str,
+    *,
+    factor: float | None = None,
+    tiling: Tiling | None = None,
+) -> Written:
+    """Return a config for Mask R-CNN, or Faster R-CNN where there are boxes only.
+
+    Args:
+        out: folder of the data set.
+        classes: names of the classes.
+        splits: pictures of `train`, `val`, and those of tests.
+        arch: of IViT.
+        factor: that images are resized by; None chooses.
+        tiling: how images were cut, if they were.
+
+    Raises:
+        ValueError: `factor` is out of range.
+    """
     pictures = [picture for part in splits.values() for picture in part]
+    seen = splits['train'] + splits['val'] if tiling else pictures
     has_masks = any(picture.masks for picture in pictures)
-    sizes = [picture.size for picture in pictures]
-    factor, resized = shrinking(sizes)
-    boxes = np.array([box for picture in pictures for box in picture.boxes])
-    sides = np.sqrt(boxes[:, 2] * boxes[:, 3]) * factor
+    sizes = [picture.size for picture in seen]
+    boxes = np.array([box for picture in seen for box in picture.boxes])
+    sides = np.sqrt(boxes[:, 2] * boxes[:, 3])
+    factor, resized = shrinking(sizes, float(np.median(sides)), factor)
+    sides *= factor
     scale = anchor_scale(sides)
-    most = max(len(picture.boxes) for picture in pictures)
     crop = crop_of(sizes, factor)
     low, high = np.percentile(sides, (25, 75))
-    text = DETECTION.format(
-        method='Mask R-CNN' if has_masks else 'Faster R-CNN',
+    most = max(len(picture.boxes) for picture in pictures)
+    most_train = max(len(picture.boxes) for picture in splits['train'])
+    method = 'Mask R-CNN' if has_masks else 'Faster R-CNN'
+    text = templates.DETECTION.format(
+        **limits(most, most_train),
+        method=method,
         type='MaskRCNN' if has_masks else 'FasterRCNN',
         dataset='coco_instance' if has_masks else 'coco_detection',
         mask_head='mask_head=dict(num_classes=num_classes)'
@@ -301,35 +218,70 @@ def detection(
         low=low,
         high=high,
         most=most,
-        max_per_img=max(100, 2 * most),
+        most_train=most_train,
         resized=resized,
         factor=factor,
+        tiles=tiles_of(tiling),
         empty=sum(not picture.boxes for picture in splits['train']),
         images=len(splits['train']),
         crop=crop,
         batch_size=batch_of(crop),
     )
+    test = [name for name in splits if name not in ('train', 'val')]
+    text += templates.SAME_TEST if not test else ''
+    text += ''.join(templates.DETECTION_TEST.format(test=name) for name in test)
     best = 'coco/segm_mAP' if has_masks else 'coco/bbox_mAP'
-    return text + schedule(len(splits['train']), batch_of(crop), arch, best)
+    warning = of_small_objects(sides, factor, max(map(max, sizes)))
+    return Written(
+        text + schedule(len(splits['train']), batch_of(crop), arch, best),
+        method.lower().replace('-', '').replace(' ', '_'),
+        small=bool(np.median(sides) < 2 * SMALL),
+        warnings=[warning] if warning else [],
+    )
 
 
-def segmentation(
-    out: Path, classes: Sequence[str], splits: dict[str, list], arch: str
-) -> str:
-    """Return a config for UperNet.
+def tiles_of(tiling: Tiling | None) -> str:
+    if tiling is None:
+        return ''
+    return templates.TILES.format(tile=tiling.tile, overlap=tiling.overlap)
+
+
+def one_suffix(found: Sequence[LabelMap]) -> str:
+    """Return the suffix of images that are written.
 
     Raises:
-        ValueError: images have several suffixes, of which mmseg reads one.
+        ValueError: there are several, of which mmseg reads one.
     """
-    images = [pair[0] for part in splits.values() for pair in part]
-    suffixes = sorted({image.suffix for image in images})
+    suffixes = sorted(
+        {suffix_of_parts(f.path) if f.window else f.path.suffix for f in found}
+    )
     if len(suffixes) > 1:
         raise UserError(
             f'all images must have one suffix, got {", ".join(suffixes)}; convert them'
         )
-    sizes = [image_size(image) for image in images]
-    crop = crop_of(sizes)
-    text = SEGMENTATION.format(
+    return suffixes[0]
+
+
+def segmentation(
+    out: Path,
+    classes: Sequence[str],
+    splits: dict[str, list[LabelMap]],
+    arch: str,
+    *,
+    factor: float | None = None,
+    tiling: Tiling | None = None,
+) -> Written:
+    """Return a config for UperNet; see `detection`.
+
+    Raises:
+        ValueError: images have several suffixes, or `factor` is out of range.
+    """
+    seen = splits['train'] + splits['val']
+    sizes = [_size(each) for each in seen]
+    factor, resized = shrinking(sizes, wish=factor or 1.0)
+    resized = resized if factor != 1 else 'Images keep their size.'
+    crop = crop_of(sizes, factor)
+    text = templates.SEGMENTATION.format(
         arch=arch,
         name=out.name,
         pictures=describe(sizes),
@@ -339,8 +291,25 @@ def segmentation(
         num_classes=len(classes),
         channels=list(CHANNELS[arch]),
         class_weight=None,
+        resized=resized,
+        factor=factor,
+        tiles=tiles_of(tiling),
         crop=crop,
-        suffix=suffixes[0],
+        suffix=one_suffix(seen),
         batch_size=batch_of(crop),
     )
-    return text + schedule(len(splits['train']), batch_of(crop), arch, 'mIoU')
+    test = [name for name in splits if name not in ('train', 'val')]
+    text += templates.SAME_TEST if not test else ''
+    for name in test:
+        suffix = one_suffix(splits[name])
+        text += templates.SEGMENTATION_TEST.format(test=name, test_suffix=suffix)
+    return Written(
+        text + schedule(len(splits['train']), batch_of(crop), arch, 'mIoU'), 'upernet'
+    )
+
+
+def _size(each: LabelMap) -> tuple[int, int]:
+    if each.window is None:
+        return each.size
+    x1, y1, x2, y2 = each.window
+    return y2 - y1, x2 - x1

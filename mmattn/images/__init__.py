@@ -3,6 +3,7 @@
 from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError
 from .read import read_channels, read_image, read_labels, tiff_size
 from .resize import check_interpolation, nearest, resize, shown
+from .tiling import tile_boxes
 from .windows import WindowedImage
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     'read_labels',
     'resize',
     'shown',
+    'tile_boxes',
     'tiff_size',
 ]

@@ -248,7 +248,7 @@ BAD = {  # the arguments, the error, and what is done to the data before
     ),
     'too many names': (
         'masks images masks --classes cell dirt',
-        '--classes has 2 names, but masks has 1 classes: object',
+        '--classes must name some of the classes object, or be 1 new names for them',
     ),
     'no objects': (
         'masks images masks',
@@ -320,6 +320,7 @@ def test_the_config_of_objects_checks_and_builds(here, capsys):
 def test_anchors_follow_the_factor_of_the_config(here, shrunk, monkeypatch):
     """Halving `factor` halves images and anchors, also where images are shrunk."""
     monkeypatch.setattr(own_config, 'SHORT', SIZE[0] / shrunk)
+    monkeypatch.setattr(own_config, 'SMALL', 0)
     run('masks', 'images', 'masks', '--classes', 'cell')
     path = Path('data/mask_rcnn_ivit_n_cells.py')
 
@@ -366,6 +367,7 @@ def log(*times):
 )
 def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
     monkeypatch.setattr(own_config, 'FEWEST', 3000)
+    monkeypatch.setattr(own_config, 'SMALL', 0)
     monkeypatch.setattr(estimate.subprocess, 'run', log(*times))
     convert.main(['masks', 'images', 'masks', '--out', 'data/cells'])
     out = capsys.readouterr().out

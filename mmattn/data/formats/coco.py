@@ -1,23 +1,27 @@
 """Read a COCO json with its images."""
 
 import os
-from pathlib import Path, PureWindowsPath
+from pathlib import PureWindowsPath
 
 from tqdm import tqdm
 
 from mmattn.errors import UserError
 
 from ..coco_json import NUMBERS, is_text, read_json, shown
+from ..layouts import Part
 from .content import Content, checked_size
 
 
-def read_coco(images: Path, file: Path) -> Content:
-    """Read a COCO json, whose images may lie in folders inside `images`."""
+def read_coco(part: Part) -> Content:
+    """Read a COCO json, whose images may lie in folders inside the part's."""
+    images, file = part.images, part.annotations
     document = read_json(file)
     if not isinstance(document, dict):
         raise UserError(f'{file} must be an object of COCO, got {shown(document)}')
     entries = document.get('images')
-    for entry in tqdm(entries if isinstance(entries, list) else (), 'read'):
+    for entry in tqdm(
+        entries if isinstance(entries, list) else (), 'read', disable=None
+    ):
         if not isinstance(entry, dict) or not is_text(entry.get('file_name')):
             break  # the check of all images says what is wrong
         place = f'{file}: image {shown(entry.get("id"))}'

@@ -1,6 +1,5 @@
 """Annotations on their way from a format to COCO."""
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from mmattn.errors import UserError
 
 from ..coco_json import shown
-from ..own_data import image_size
+from ..image_files import image_size
 
 
 @dataclass
@@ -27,11 +26,10 @@ class Content:
     categories: list[dict] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
 
-    def add_image(self, path: Path, size: tuple[int, int]):
+    def add_image(self, name: str, size: tuple[int, int]):
+        """Add an image by its path in the folder of images."""
         number, (height, width) = len(self.images) + 1, size
-        self.images.append(
-            dict(id=number, file_name=path.name, height=height, width=width)
-        )
+        self.images.append(dict(id=number, file_name=name, height=height, width=width))
 
     def add(self, place: str, **entry):
         """Add an object of the newest image."""
@@ -40,11 +38,6 @@ class Content:
 
     def name_categories(self, names: Iterable[str]):
         self.categories = [dict(id=name, name=name) for name in sorted(names)]
-
-
-def say(text: str):
-    """Print a note about the annotations."""
-    print(f'note: {text}', file=sys.stderr)
 
 
 def checked_size(path: Path, declared: tuple, place: str) -> tuple[int, int]:
@@ -66,10 +59,6 @@ def checked_size(path: Path, declared: tuple, place: str) -> tuple[int, int]:
             'orientation if it has one: annotate the image as it is shown'
         )
     return size
-
-
-def some(count: int, names: Iterable[str], what: str) -> str:
-    return f'{count} {what}, such as {shown(min(names))}'
 
 
 def rectangle(box: list[float]) -> list[float]:

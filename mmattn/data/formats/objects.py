@@ -1,20 +1,23 @@
 """Read the objects of any format."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from mmattn.errors import UserError
-
 from ..coco_json import check_coco, count_outlines, object_area, shown
+from ..layouts import Part
+from ..notes import say
 from ..own_data import Picture
 from .coco import read_coco
-from .content import Content, rectangle, say
+from .content import Content, rectangle
+from .csv import read_csv
 from .labelme import read_labelme
 from .voc import read_voc
 from .yolo import read_yolo
 
 READERS: dict[str, Callable[..., Content]] = {
     'coco': read_coco,
+    'csv': read_csv,
     'labelme': read_labelme,
     'voc': read_voc,
     'yolo': read_yolo,
@@ -22,42 +25,69 @@ READERS: dict[str, Callable[..., Content]] = {
 
 
 def read_objects(
-    kind: str, images: Path, annotations: Path, *extra: Path, masks: bool | None
-) -> tuple[list[Picture], list[str]]:
+    kind: str, parts: dict[str, list[Part]], *extra: Path, masks: bool | None
+) -> tuple[dict[str, list[Picture]], list[str]]:
     """Read annotated objects, and print what is unusual.
 
     Args:
         kind: the format, of `READERS`.
-        images: folder of images.
-        annotations: file or folder.
-        extra: further arguments of the reader, the YAML file of yolo.
+        parts: images and annotations of each split.
+        extra: further arguments of the reader, the names of yolo.
         masks: whether objects get masks. None chooses masks if at least half of the
             objects have outlines other than the rectangles of their boxes.
 
     Returns:
-        Pictures with objects, and the names of their classes.
+        Pictures with objects of each split, and the names of their classes.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: it is damaged, or cannot be meant.
     """
-    if kind != 'coco' and not annotations.is_dir():
-        raise UserError(f'{annotations} is no folder')
-    content = READERS[kind](images, annotations, *extra)
+    documents = {
+        split: [(part, _document(READERS[kind](part, *extra), part)) for part in each]
+        for split, each in parts.items()
+    }
+    found = [document for each in documents.values() for _, document in each]
+    classes = list(dict.fromkeys(c['name'] for d in found for c in d['categories']))
+    if kind in ('csv', 'labelme', 'voc'):  # where names have no order
+        classes.sort()
+    counts = sum((count_outlines(d['annotations']) for d in found), Counter())
+    masks = _choose(counts, masks)
+    pictures = {
+        split: _distinct(
+            [
+                _pictures(document, part.images, classes, masks)
+                for part, document in each
+            ]
+        )
+        for split, each in documents.items()
+    }
+    return pictures, classes
+
+
+def _document(content: Content, part: Part) -> dict:
+    """Return the checked content of a COCO json."""
     document = {k: v for k, v in vars(content).items() if v is not None}
     places = document.pop('places')
 
     def where(index: int, entry: dict) -> str:
         return places[index]
 
-    name = str(annotations)
+    name = str(part.annotations)
     for note in check_coco(document, name, where=where if places else None):
         say(note)
     _leave_out_the_root(document)
-    masks = _choose(document['annotations'], masks)
-    return _pictures(document, images, masks), [
-        category['name'] for category in document['categories']
-    ]
+    return document
+
+
+def _distinct(parts: list[list[Picture]]) -> list[Picture]:
+    """Return the pictures of several folders, in folders if names are repeated."""
+    names = Counter(picture.name for part in parts for picture in part)
+    if len(parts) > 1 and max(names.values()) > 1:
+        for number, part in enumerate(parts):
+            for picture in part:
+                picture.name = f'{number}/{picture.name}'
+    return [picture for part in parts for picture in part]
 
 
 def _leave_out_the_root(document: dict):
@@ -78,9 +108,8 @@ def _leave_out_the_root(document: dict):
             return
 
 
-def _choose(annotations: list[dict], masks: bool | None) -> bool:
+def _choose(counts: Counter, masks: bool | None) -> bool:
     """Return whether objects get masks, and say why."""
-    counts = count_outlines(annotations)
     total, outlines = counts.total(), counts['outline']
     chosen = outlines > 0 and 2 * outlines >= total if masks is None else masks
     text = f'{outlines} of {total} objects have an outline'
@@ -96,9 +125,11 @@ def _choose(annotations: list[dict], masks: bool | None) -> bool:
     return chosen
 
 
-def _pictures(document: dict, images: Path, masks: bool) -> list[Picture]:
+def _pictures(
+    document: dict, images: Path, classes: list[str], masks: bool
+) -> list[Picture]:
     """Return pictures with objects of at least a pixel, cut at the image's border."""
-    labels = {c['id']: i for i, c in enumerate(document['categories'])}
+    labels = {c['id']: classes.index(c['name']) for c in document['categories']}
     by_name, by_id, tiny = {}, {}, 0
     for image in document['images']:
         name, size = image['file_name'], (image['height'], image['width'])

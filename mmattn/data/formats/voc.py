@@ -8,41 +8,45 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from ..coco_json import shown
-from ..own_data import image_files
-from .content import Content, checked_size, some
+from ..image_files import annotation_files, image_files
+from ..layouts import Part
+from ..notes import some
+from .content import Content, checked_size
 
 
-def read_voc(images: Path, folder: Path) -> Content:
+def read_voc(part: Part) -> Content:
     """Read Pascal VOC's XML files. Objects called difficult become crowds."""
     content, classes = Content(), set()
-    files = image_files(images)
-    texts = {path.stem: path for path in sorted(folder.glob('*.xml'))}
+    files = image_files(part.images, beside=part.annotations, names=part.names)
+    texts = annotation_files(part.annotations, '.xml')
+    extra = texts.keys() - files.keys() if part.names is None else set()
     for what, missing in (
         ('images without an XML file', files.keys() - texts.keys()),
-        ('XML files without an image', texts.keys() - files.keys()),
+        ('XML files without an image', extra),
     ):
         if missing:
             raise UserError(
-                f'{folder}: {some(len(missing), missing, what)}; an image and its '
-                'file have the same name, apart from the suffix, and the file of an '
-                'image without objects has none'
+                f'{part.annotations}: {some(len(missing), missing, what)}; an image '
+                'and its file have the same name, apart from the suffix, and the file '
+                'of an image without objects has none'
             )
-    for stem, path in tqdm(files.items(), 'read'):
-        file = texts[stem]
+    for name, path in tqdm(files.items(), 'read', disable=None):
+        file = texts[name]
         root = _xml(file)
         declared = [_number(root, f'size/{side}', file) for side in ('height', 'width')]
         # Some tools write 0 for a size that they do not know.
         declared = tuple(d or None for d in declared)
-        content.add_image(path, checked_size(path, declared, str(file)))
+        size = checked_size(path, declared, str(file))
+        content.add_image(path.relative_to(part.images).as_posix(), size)
         for number, found in enumerate(root.findall('object'), 1):
             place = f'{file}: object {number}'
-            name = (found.findtext('name') or '').strip()
-            if not name:
+            label = (found.findtext('name') or '').strip()
+            if not label:
                 raise UserError(f'{place} has no <name>')
-            classes.add(name)
+            classes.add(label)
             content.add(
                 place,
-                category_id=name,
+                category_id=label,
                 iscrowd=int(bool(_number(found, 'difficult', place))),
                 **_voc_shape(found, place),
             )

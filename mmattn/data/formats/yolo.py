@@ -1,53 +1,52 @@
-"""Read YOLO's text files, and the YAML file with the names of their classes."""
+"""Read YOLO's text files."""
 
-import math
 from pathlib import Path
 
-import yaml
 from tqdm import tqdm
 
 from mmattn.errors import UserError
 
-from ..coco_json import is_text, shown
-from ..own_data import image_files, image_size
-from .content import Content, say, some
+from ..coco_json import shown
+from ..image_files import annotation_files, image_files, image_size
+from ..layouts import Part
+from ..notes import say, some
+from ..yolo_yaml import read_lines, yolo_names
+from .content import Content
 
-YAML_LIMIT = 2**17  # letters, which take about 2 s
-YAML_DEPTH = 20
-YAML_STARTS = (
-    yaml.BlockMappingStartToken,
-    yaml.BlockSequenceStartToken,
-    yaml.FlowMappingStartToken,
-    yaml.FlowSequenceStartToken,
-)
-YAML_ENDS = yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken
 FRACTION_SLACK = 0.01  # by which rounded fractions of YOLO leave the image
 
 
-def read_yolo(images: Path, labels: Path, names: Path) -> Content:
+def read_yolo(part: Part, names: Path) -> Content:
     """Read YOLO's text files: boxes, polygons, or boxes with points of a pose.
 
     An image without a file has no object.
+
+    Args:
+        part: images and text files.
+        names: file with the names of the classes.
     """
-    classes, values = _yolo_names(names)
+    classes, values = yolo_names(names)
     content = Content(categories=[dict(id=i, name=n) for i, n in classes.items()])
-    files = image_files(images)
-    texts = {path.stem: path for path in sorted(labels.glob('*.txt'))}
-    texts.pop('classes', None)  # labelImg's list of names
-    if unused := texts.keys() - files.keys():
+    files = image_files(part.images, beside=part.annotations, names=part.names)
+    texts = annotation_files(part.annotations, '.txt')
+    for name in ('classes', 'train', 'valid', 'val', 'test'):  # lists of other things
+        if name not in files:
+            texts.pop(name, None)
+    unused = texts.keys() - files.keys()
+    if unused and part.names is None and part.images != part.annotations:
         raise UserError(
-            f'{labels}: {some(len(unused), unused, "files without an image")}'
+            f'{part.annotations}: {some(len(unused), unused, "files without an image")}'
         )
     if empty := files.keys() - texts.keys():
         say(f'{some(len(empty), empty, "images without a file of labels")}: no object')
-    for stem, path in tqdm(files.items(), 'read'):
+    for name, path in tqdm(files.items(), 'read', disable=None):
         size = image_size(path)
-        content.add_image(path, size)
-        if stem not in texts:
+        content.add_image(path.relative_to(part.images).as_posix(), size)
+        if name not in texts:
             continue
-        for number, line in enumerate(_lines(texts[stem]), 1):
+        for number, line in enumerate(read_lines(texts[name]), 1):
             if line.split():
-                place = f'{texts[stem]}: line {number}'
+                place = f'{texts[name]}: line {number}'
                 entry = _yolo_object(line.split(), size, values, place)
                 if entry['category_id'] not in classes:
                     raise UserError(
@@ -56,13 +55,6 @@ def read_yolo(images: Path, labels: Path, names: Path) -> Content:
                     )
                 content.add(place, **entry)
     return content
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding='utf-8-sig').splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f'{path} is no text file: {error}') from error
 
 
 def _yolo_object(
@@ -102,61 +94,3 @@ def _yolo_object(
         return dict(category_id=label, segmentation=[scaled])
     x, y, w, h = scaled
     return dict(category_id=label, bbox=[x - w / 2, y - h / 2, w, h])
-
-
-def _yolo_names(path: Path) -> tuple[dict[int, str], int]:
-    """Return the names of classes, and the number of values of a pose.
-
-    Raises:
-        ValueError: the file is no YAML with names.
-    """
-    text = '\n'.join(_lines(path))
-    try:
-        if len(text) > YAML_LIMIT:
-            raise UserError(f'it has more than {YAML_LIMIT} letters')
-        _check_yaml(text)
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        reason = ' '.join(str(error).split())
-        raise UserError(f'{path} cannot be read as YAML: {reason}') from error
-    names = content.get('names') if isinstance(content, dict) else None
-    if isinstance(names, list):
-        names = dict(enumerate(names))
-    classes = {}
-    for key, name in names.items() if isinstance(names, dict) else ():
-        if type(key) is int or isinstance(key, str) and key.isdecimal():
-            is_number = type(name) is int and 0 <= name < 10**9
-            classes[int(key)] = str(name) if is_number else name
-    if (
-        not classes
-        or len(classes) < len(names)
-        or not all(map(is_text, classes.values()))
-    ):
-        raise UserError(
-            f'{path} must have "names", a list or a map from numbers to names, got '
-            f'{shown(names if names is not None else content)}'
-        )
-    classes = dict(sorted(classes.items()))
-    shape = content.get('kpt_shape')
-    is_pose = isinstance(shape, list) and {int}.issuperset(map(type, shape))
-    return classes, math.prod(shape) if is_pose else 0
-
-
-def _check_yaml(text: str):
-    """Refuse what makes a small file long to read.
-
-    A few aliases of aliases are more values than a memory holds, and the scanner takes
-    the square of the depth.
-
-    Raises:
-        ValueError: there is an alias, or lists lie deep in each other.
-        yaml.YAMLError: the text is no YAML.
-    """
-    depth = 0
-    for token in yaml.scan(text):
-        if isinstance(token, yaml.AliasToken):
-            raise UserError('aliases (*name) are not supported')
-        depth += isinstance(token, YAML_STARTS)
-        depth -= isinstance(token, YAML_ENDS)
-        if depth > YAML_DEPTH:
-            raise UserError(f'it has more than {YAML_DEPTH} lists inside each other')

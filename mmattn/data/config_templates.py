@@ -1,0 +1,264 @@
+"""Texts of the configs that `own_config` fills in."""
+
+DETECTION = """\
+# {method} with IViT-{arch} on {name}, written by mmattn data convert.
+# {pictures}
+_base_ = [
+    'mmattn::_base_/models/mask_rcnn_fpn_light.py',
+    'mmattn::_base_/datasets/{dataset}.py',
+    'mmattn::_base_/schedules/demo.py',
+    'mmattn::_base_/runtime/mmdet.py',
+]
+data_root = {root!r}
+metainfo = dict(classes={classes!r})
+num_classes = {num_classes}
+# {resized}
+# A smaller factor makes training faster. Anchors follow it.
+factor = {factor!r}
+{tiles}
+model = dict(
+    type={type!r},
+    # Without published weights the network starts from random ones.
+    backbone=dict(type='mmattn.IViT', arch={arch!r}),
+    neck=dict(in_channels={channels!r}),
+    # With factor = {factor}, anchors have {sides} pixels. The middle half of the
+    # objects has sides of {low:.0f} to {high:.0f}.
+    rpn_head=dict(anchor_generator=dict(scales=[{scale} * factor])),
+    roi_head=dict(
+        bbox_head=dict(num_classes=num_classes),
+        {mask_head},
+    ),
+    # An image has up to {most} objects, and one of training up to {most_train}. The
+    # limits of proposals and of objects an image leave room for them.
+    train_cfg=dict(
+        rpn_proposal=dict(nms_pre={train_pre}, max_per_img={train_proposals})
+    ),
+    test_cfg=dict(
+        rpn=dict(nms_pre={proposals}, max_per_img={proposals}),
+        rcnn=dict(max_per_img={max_per_img}),
+    ),
+)
+
+resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
+load = dict(type='LoadAnnotations', with_bbox=True{with_mask})
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    load,
+    resize,
+    # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
+    # memory.
+    dict(
+        type='RandomCrop',
+        crop_size=({crop}, {crop}),
+        allow_negative_crop=True,
+        recompute_bbox={has_masks},
+    ),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackDetInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    resize,
+    load,
+    dict(
+        type='PackDetInputs',
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
+]
+dataset = dict(data_root=data_root, metainfo=metainfo)
+batch_size = {batch_size}
+train_dataloader = dict(
+    batch_size=batch_size,
+    num_workers=1,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(
+        type='mmattn.CocoDataset',
+        # {empty} of {images} images have no object. This is the largest share of them.
+        background=0.1,
+        ann_file='annotations/instances_train.json',
+        data_prefix=dict(img='train/'),
+        filter_cfg=dict(min_size=1),
+        pipeline=train_pipeline,
+        **dataset,
+    ),
+)
+val_dataloader = dict(
+    num_workers=1,
+    dataset=dict(
+        ann_file='annotations/instances_val.json',
+        data_prefix=dict(img='val/'),
+        pipeline=test_pipeline,
+        **dataset,
+    ),
+)
+# The log has the AP of each class. The best checkpoint has the highest AP. AP counts
+# as many detections of an image as one has objects, at least COCO's 100.
+val_evaluator = dict(
+    ann_file=data_root + 'annotations/instances_val.json', classwise=True
+)
+"""
+
+DETECTION_TEST = """\
+test_dataloader = dict(
+    num_workers=1,
+    dataset=dict(
+        ann_file='annotations/instances_{test}.json',
+        data_prefix=dict(img='{test}/'),
+        pipeline=test_pipeline,
+        **dataset,
+    ),
+)
+test_evaluator = dict(
+    ann_file=data_root + 'annotations/instances_{test}.json', classwise=True
+)
+"""
+
+SEGMENTATION = """\
+# UperNet with IViT-{arch} on {name}, written by mmattn data convert.
+# {pictures}
+_base_ = [
+    'mmattn::_base_/models/upernet_light.py',
+    'mmattn::_base_/schedules/demo.py',
+    'mmattn::_base_/runtime/mmseg.py',
+]
+data_root = {root!r}
+metainfo = dict(
+    classes={classes!r},
+    palette={palette!r},
+)
+num_classes = {num_classes}
+# {resized}
+# A smaller factor makes training faster. Results have the size of the images.
+factor = {factor!r}
+{tiles}
+model = dict(
+    data_preprocessor=dict(
+        mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375]
+    ),
+    # Without published weights the network starts from random ones.
+    backbone=dict(type='mmattn.IViT', arch={arch!r}),
+    decode_head=dict(
+        in_channels={channels!r},
+        num_classes=num_classes,
+        # Weights of the classes in the loss, larger for rare ones.
+        loss_decode=dict(class_weight={class_weight!r}),
+    ),
+)
+
+resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    resize,
+    # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
+    # memory.
+    dict(type='RandomCrop', crop_size=({crop}, {crop})),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackSegInputs'),
+]
+# Label maps are loaded after the resize, so that results are measured at full size.
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    resize,
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
+tta_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(
+        type='TestTimeAug',
+        transforms=[
+            [
+                dict(type='Resize', scale_factor=ratio * factor, keep_ratio=True)
+                for ratio in (0.75, 1.0, 1.25)
+            ],
+            [
+                dict(type='RandomFlip', prob=prob, direction='horizontal')
+                for prob in (0.0, 1.0)
+            ],
+            [dict(type='LoadAnnotations')],
+            [dict(type='PackSegInputs')],
+        ],
+    ),
+]
+# A class of the number 0 is a class like others: reduce_zero_label=False.
+dataset = dict(
+    type='BaseSegDataset',
+    data_root=data_root,
+    metainfo=metainfo,
+    img_suffix={suffix!r},
+    seg_map_suffix='.png',
+    reduce_zero_label=False,
+)
+batch_size = {batch_size}
+train_dataloader = dict(
+    batch_size=batch_size,
+    num_workers=1,
+    persistent_workers=True,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(
+        data_prefix=dict(img_path='images/train', seg_map_path='labels/train'),
+        pipeline=train_pipeline,
+        **dataset,
+    ),
+)
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=1,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        data_prefix=dict(img_path='images/val', seg_map_path='labels/val'),
+        pipeline=test_pipeline,
+        **dataset,
+    ),
+)
+val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+"""
+
+SEGMENTATION_TEST = """\
+test_dataloader = dict(
+    batch_size=1,
+    num_workers=1,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        data_prefix=dict(img_path='images/{test}', seg_map_path='labels/{test}'),
+        pipeline=test_pipeline,
+        **{{**dataset, 'img_suffix': {test_suffix!r}}},
+    ),
+)
+test_evaluator = val_evaluator
+"""
+
+SAME_TEST = """\
+test_dataloader = val_dataloader
+test_evaluator = val_evaluator
+"""
+
+TILES = """\
+# Images of training and validation are tiles of this side. Those of tests are whole:
+# `mmattn test` with --tile cuts them and merges what is found.
+tile = {tile}
+overlap = {overlap}
+"""
+
+SCHEDULE = """
+# {reason}
+max_iters = {max_iters}
+train_cfg = dict(max_iters=max_iters, val_interval={interval})
+optim_wrapper = dict(optimizer=dict(lr={lr}))
+_base_.param_scheduler[1].end = max_iters
+_base_.param_scheduler[1].T_max = max_iters - 20
+param_scheduler = _base_.param_scheduler
+default_hooks = dict(
+    logger=dict(interval=10, log_metric_by_epoch=False),
+    checkpoint=dict(
+        by_epoch=False, interval={interval}, max_keep_ckpts=1, save_best={best!r}
+    ),
+)
+log_processor = dict(by_epoch=False, window_size=10)
+randomness = dict(seed=0)
+# The learning rate is for this batch size. For another one pass --auto-scale-lr.
+auto_scale_lr = dict(enable=False, base_batch_size={batch_size})
+"""

@@ -1,0 +1,124 @@
+"""Files of images and of their annotations, by the names that they share."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mmattn.errors import UserError
+
+from ..images import read_image
+from .notes import some
+
+IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
+MASK_ENDS = ('_mask', '_masks', '_label', '_labels', '_l', '_seg', '_gt')
+
+
+def image_files(
+    folder: Path, *, beside: Path | None = None, names: Iterable[str] | None = None
+) -> dict[str, Path]:
+    """Return the images in a folder and the folders inside it, in order.
+
+    Args:
+        folder: of the images.
+        beside: folder of annotations, whose images are left out if it is inside.
+        names: paths in the folder, without suffix, of the images to return.
+
+    Returns:
+        Paths by themselves in the folder, without suffix.
+
+    Raises:
+        ValueError: there is no image, two have one name, or one of `names` is missing.
+    """
+    files = {}
+    for path in _inside(folder):
+        is_image = path.suffix.lower() in IMAGE_SUFFIXES
+        if not is_image or (beside != folder and beside in path.parents):
+            continue
+        name = _name(folder, path)
+        if name in files:
+            raise UserError(
+                f'{files[name]} and {path} have one name; rename one of them'
+            )
+        files[name] = path
+    if not files:
+        raise UserError(
+            f'{folder} has no image; accepted suffixes: {", ".join(IMAGE_SUFFIXES)}'
+        )
+    if names is None:
+        return files
+    names = list(names)
+    if missing := set(names) - files.keys():
+        raise UserError(
+            f'{folder}: {some(len(missing), missing, "images are missing")}'
+        )
+    return {name: files[name] for name in names}
+
+
+def annotation_files(folder: Path, suffix: str) -> dict[str, Path]:
+    """Return the files of a suffix in a folder, by their names as `image_files`."""
+    files = (path for path in _inside(folder) if path.suffix.lower() == suffix)
+    return {_name(folder, path): path for path in files}
+
+
+def _inside(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f'{folder} is no folder')
+    return sorted(path for path in folder.rglob('*') if path.is_file())
+
+
+def _name(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).with_suffix('').as_posix()
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return height and width, turned by the EXIF orientation.
+
+    Raises:
+        ValueError: the file is no image.
+    """
+    return read_image(path).shape[:2]
+
+
+def matching(
+    images: dict[str, Path], folder: Path, *, some_only: bool = False
+) -> dict[str, Path]:
+    """Return the masks of images by the names of the images.
+
+    All masks may have one end more than their images, such as `_mask` or `_L`.
+
+    Args:
+        images: files by name; those that are masks of others are removed, as masks may
+            lie among their images.
+        folder: of the masks.
+        some_only: whether the folder may have masks of other images.
+
+    Raises:
+        ValueError: an image has no mask, or a mask no image.
+    """
+    masks = image_files(folder)
+    if set(masks.values()) & set(images.values()):
+        for name in [name for name in images if name.lower().endswith(MASK_ENDS)]:
+            del images[name]
+        masks = {name: path for name, path in masks.items() if name not in images}
+    end = _common_end(images, masks)
+    masks = {name.removesuffix(end): path for name, path in masks.items()}
+    extra = set() if some_only else masks.keys() - images.keys()
+    for kind, missing in (
+        ('images without a mask', images.keys() - masks.keys()),
+        ('masks without an image', extra),
+    ):
+        if missing:
+            raise UserError(
+                f'{folder}: {some(len(missing), missing, kind)}; an image and its mask '
+                'have the same name, apart from the suffix'
+            )
+    return {name: masks[name] for name in images}
+
+
+def _common_end(images: Iterable[str], masks: Iterable[str]) -> str:
+    """Return the end that turns all names of images into names of masks, or ''."""
+    first, masks = min(images, default=''), set(masks)
+    ends = [name.removeprefix(first) for name in masks if name.startswith(first)]
+    for end in sorted(ends, key=len):
+        if {f'{name}{end}' for name in images} == masks:
+            return end
+    return ''

@@ -1,0 +1,234 @@
+"""Read label maps, and write them as mmsegmentation reads them."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from mmattn.errors import UserError
+
+from ..images import read_image, read_labels
+from .image_files import image_files, image_size, matching
+from .layouts import Part
+from .windows import Window, write_image
+
+IGNORED = 255  # the label that losses and metrics of segmentation ignore
+MUCH = 0.01  # share of the pixels that is not the border of objects
+
+
+@dataclass
+class LabelMap:
+    """An image and its label map.
+
+    Attributes:
+        path: file of the image.
+        labels: file of the label map.
+        size: height and width.
+        name: path of the image that is written, in the folder of its split.
+        window: the part that is written; None for the whole image.
+    """
+
+    path: Path
+    labels: Path
+    size: tuple[int, int]
+    name: str
+    window: Window | None = None
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the values of label maps mean.
+
+    Attributes:
+        classes: names of the classes that are written.
+        values: the class of each value, which is a number, or a color as red << 16 |
+            green << 8 | blue.
+        ignored: values that are no class.
+        colors: whether values are colors.
+    """
+
+    classes: Sequence[str]
+    values: dict[int, int]
+    ignored: Sequence[int] = ()
+    colors: bool = False
+
+
+def from_label_maps(part: Part) -> list[LabelMap]:
+    """Return the images of a part with their label maps."""
+    files = image_files(part.images, beside=part.annotations, names=part.names)
+    maps = matching(files, part.annotations, some_only=part.names is not None)
+    return [
+        LabelMap(
+            path,
+            maps[name],
+            image_size(path),
+            path.relative_to(part.images).as_posix(),
+        )
+        for name, path in tqdm(files.items(), 'read', disable=None)
+    ]
+
+
+def read_legend(parts: Sequence[Part]) -> tuple[list[str], list[int] | None] | None:
+    """Return the classes that a file beside label maps names, and their colors.
+
+    Roboflow writes `_classes.csv`, CVAT `labelmap.txt`, and CamVid has
+    `class_dict.csv`. Returns None without such a file.
+    """
+    folders = {p for part in parts for p in (part.images, part.annotations)}
+    folders |= {folder.parent for folder in folders}
+    for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+        if (file := folder / '_classes.csv').is_file():
+            rows = _cells(file, ',')[1:]
+            named = {int(row[0]): row[1] for row in rows}
+            return [named.get(i, f'{i}') for i in range(max(named) + 1)], None
+        for name, mark in (('class_dict.csv', ','), ('labelmap.txt', ':')):
+            if (file := folder / name).is_file():
+                rows = [row for row in _cells(file, mark) if not row[0].startswith('#')]
+                rows = rows[1:] if mark == ',' else rows
+                colors = [
+                    row[1:4] if mark == ',' else row[1].split(',') for row in rows
+                ]
+                return [row[0] for row in rows], [
+                    _number(file, each) for each in colors
+                ]
+    return None
+
+
+def _cells(file: Path, mark: str) -> list[list[str]]:
+    with file.open(newline='', encoding='utf-8-sig') as opened:
+        rows = csv.reader(opened, delimiter=mark)
+        return [[cell.strip() for cell in row] for row in rows if row]
+
+
+def _number(file: Path, color: Sequence[str]) -> int:
+    try:
+        red, green, blue = map(int, color)
+    except ValueError as error:
+        raise UserError(
+            f'{file} must have red, green and blue of each class, got {color}'
+        ) from error
+    return red << 16 | green << 8 | blue
+
+
+def read_mask(path: Path, size: tuple[int, int], colors: bool = False) -> np.ndarray:
+    """Return a mask of the size of its image: numbers, or RGB if `colors` is set.
+
+    Raises:
+        ValueError: it is no image, has colors, or another size.
+    """
+    mask = read_image(path) if colors else read_labels(path)
+    if mask.shape[:2] != size:
+        raise UserError(
+            f'{path} has {mask.shape[0]} x {mask.shape[1]} pixels, but its image has '
+            f'{size[0]} x {size[1]}'
+        )
+    return mask
+
+
+def question_about_255(pixels: Sequence[int], classes: Sequence[str]) -> str | None:
+    """Return what to ask where 255 covers much and a class has no pixel.
+
+    Args:
+        pixels: of each number from 0 to 255.
+        classes: names of the classes.
+    """
+    absent = [name for name, count in zip(classes, pixels, strict=False) if not count]
+    share = pixels[IGNORED] / max(sum(pixels), 1)
+    if not absent or share <= MUCH:
+        return None
+    return (
+        f'255 covers {share:.1%} of the pixels and is ignored, while '
+        f'{", ".join(absent)} has no pixel. Is 255 a class? If it is, pass `mmattn '
+        "data convert labels` the gray of each class (--palette '#000000' '#ffffff'); "
+        'if it is not, pass --ignore 255'
+    )
+
+
+def class_numbers(path: Path, size: tuple[int, int], legend: Legend) -> np.ndarray:
+    """Return the label map of an image in uint8: classes from 0, and `IGNORED`.
+
+    Args:
+        path: file of the label map.
+        size: height and width of its image.
+        legend: what its values mean.
+
+    Raises:
+        ValueError: a number or a color is no class.
+    """
+    mask = read_mask(path, size, legend.colors)
+    if legend.colors:
+        mask = mask.astype(np.int32) @ np.array((1 << 16, 1 << 8, 1), np.int32)
+    ignored = [*legend.ignored, *([] if legend.colors else [IGNORED])]
+    numbers = np.full(mask.shape, IGNORED, np.uint8)
+    left = ~np.isin(mask, ignored)
+    for value, number in legend.values.items():
+        here = (mask == value) & left
+        numbers[here] = number
+        left &= ~here
+    if left.any():
+        raise UserError(f'{path} has {_unknown(int(mask[left][0]), legend)}')
+    return numbers
+
+
+def _unknown(value: int, legend: Legend) -> str:
+    what, ignore = f'the number {value}', f'{value}'
+    accepted = f'0 to {len(legend.values) - 1}'
+    if legend.colors:
+        what, ignore = f'the color #{value:06x}', f"'#{value:06x}'"
+        accepted = 'of the colors '
+        accepted += ' '.join(f'#{each:06x}' for each in legend.values)
+    return (
+        f'{what}, but there are {len(legend.values)} classes, {accepted} '
+        f'({", ".join(legend.classes)}); if it is no class, pass --ignore {ignore}'
+    )
+
+
+def write_label_maps(
+    splits: dict[str, list[LabelMap]], legend: Legend, folder: Path
+) -> dict:
+    """Write `images/SPLIT/` and `labels/SPLIT/` of images and their label maps.
+
+    Args:
+        splits: images of each split.
+        legend: what the values of the maps mean.
+        folder: to write into.
+
+    Raises:
+        ValueError: a label map has a value that is no class, or 255 may be one.
+    """
+    counts = {}
+    total = np.zeros(IGNORED + 1, np.int64)
+
+    @lru_cache(maxsize=1)  # parts of one image follow each other
+    def numbers_of(path: Path, size: tuple[int, int]) -> np.ndarray:
+        return class_numbers(path, size, legend)
+
+    for split, found in splits.items():
+        for kind in ('images', 'labels'):
+            (folder / kind / split).mkdir(parents=True)
+        pixels = np.zeros_like(total)
+        for each in tqdm(found, f'write {split}', disable=None):
+            x1, y1, x2, y2 = each.window or (0, 0, *each.size[::-1])
+            numbers = numbers_of(each.labels, each.size)[y1:y2, x1:x2]
+            pixels += np.bincount(numbers.ravel(), minlength=len(pixels))
+            write_image(each.path, folder / 'images' / split / each.name, each.window)
+            target = (folder / 'labels' / split / each.name).with_suffix('.png')
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(numbers).save(target)
+        total += pixels
+        pixels = pixels[: len(legend.classes)]
+        shares = (pixels / max(pixels.sum(), 1)).tolist()
+        named = zip(legend.classes, shares, strict=True)
+        counts[split] = {
+            'images': len(found),
+            'shares': {name: round(share, 4) for name, share in named},
+        }
+    question = question_about_255(total, legend.classes)
+    if question and IGNORED not in legend.ignored and not legend.colors:
+        raise UserError(f'{found[0].labels.parent}: {question}')
+    return counts

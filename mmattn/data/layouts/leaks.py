@@ -1,0 +1,86 @@
+"""Find images that training and evaluation share."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from ...files.digest import file_digest
+from .names import SPLITS
+
+EXPORTED = re.compile(r'_(jpe?g|png|bmp|tiff?|webp)\.rf\.[0-9a-f]+$', re.IGNORECASE)
+NUMBERED = re.compile(r'(.*?)(?:[-_. ]?frame|[-_. ][ft])?[-_. ]?(\d+)', re.IGNORECASE)
+YEAR = re.compile(r'(19|20)\d\d')
+
+
+def leaks(splits: dict[str, list]) -> str | None:
+    """Return a sentence about images of one split that are in another one, or None.
+
+    Files of the same bytes and of the same name are counted, and names that are alike
+    apart from the number at their end.
+
+    Args:
+        splits: items with a `name` and the `path` of their file.
+    """
+    found = []
+    for what, key in (
+        ('files of the same bytes', _bytes_of(splits)),
+        ('images of the same name', _stem),
+        ('frames of one video or parts of one picture by their names', _video),
+    ):
+        pairs = _shared(splits, key)
+        if pairs:
+            first, other = pairs[0]
+            found.append(f'{len(pairs)} {what}, such as {first.path} and {other.path}')
+    if not found:
+        return None
+    return (
+        'an evaluation on images that training has seen looks too good: val and test '
+        f'share with the splits before them {"; ".join(found)}. --val-images divides '
+        'by names'
+    )
+
+
+def _shared(splits: dict[str, list], key: Callable) -> list[tuple]:
+    """Return an item of an earlier split and the one of a later split, for each."""
+    seen, pairs = {}, []
+    for split in SPLITS:
+        keys = [(key(item), item) for item in splits.get(split, ())]
+        pairs += [
+            (seen[value], item) for value, item in keys if value and value in seen
+        ]
+        for value, item in keys:
+            seen.setdefault(value, item)
+    return pairs
+
+
+def _stem(item) -> str:
+    """Return a name without folders, suffix and what Roboflow adds."""
+    return EXPORTED.sub('', PurePosixPath(item.name).stem)
+
+
+def _bytes_of(splits: dict[str, list]) -> Callable:
+    """Return a function to the digest of files whose size another one has."""
+    sizes = defaultdict(set)
+    paths = {Path(item.path) for items in splits.values() for item in items}
+    for path in paths:
+        sizes[path.stat().st_size].add(path)
+    digests = {
+        path: file_digest(path)
+        for alike in sizes.values()
+        if len(alike) > 1
+        for path in alike
+    }
+    # A file that is listed twice is the same, too.
+    return lambda item: digests.get(Path(item.path), str(Path(item.path).resolve()))
+
+
+def _video(item) -> str:
+    """Return what is before the number at the end of a name, '' for no frame.
+
+    It must have a number itself, other than a year: cameras number their photos.
+    """
+    match = NUMBERED.fullmatch(_stem(item))
+    beginning = match[1] if match else ''
+    is_video = re.search(r'\d', beginning) and not YEAR.fullmatch(beginning)
+    return beginning if is_video else ''

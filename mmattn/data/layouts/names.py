@@ -1,0 +1,58 @@
+"""Names that folders and files of data sets have, whoever writes them."""
+
+import re
+from pathlib import Path
+
+SPLITS = ('train', 'val', 'test')
+WORDS = {
+    'train': 'train',
+    'training': 'train',
+    'val': 'val',
+    'valid': 'val',
+    'validation': 'val',
+    'dev': 'val',
+    'test': 'test',
+    'testing': 'test',
+}
+IMAGES = ('images', 'image', 'imgs', 'img', 'jpegimages', 'leftimg8bit')
+ANNOTATIONS = {  # the first that is there counts
+    'csv': ('annotations',),
+    'labelme': ('annotations', 'labels', 'json', 'jsons'),
+    'labels': ('labels', 'masks', 'annotations', 'segmentationclass', 'gtfine'),
+    'masks': ('masks', 'labels', 'annotations', 'segmentationobject'),
+    'voc': ('annotations', 'xml', 'xmls', 'labels'),
+    'yolo': ('labels', 'annotations'),
+}
+ENDS = ('annot', 'labels', 'label', 'masks', 'mask', 'annotations')
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a folder such as `valid` or `train2017` holds, or None."""
+    return WORDS.get(re.sub(r'[-_]?\d*$', '', name.lower()))
+
+
+def split_in(name: str) -> str | None:
+    """Return the split that a file such as `instances_val2017.json` holds, or None."""
+    words = re.split(r'[-_. ]', name.lower())
+    found = {split for word in words if (split := split_of(word))}
+    return found.pop() if len(found) == 1 else None
+
+
+def child(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """Return the first folder inside `folder` of these names in lower case, or None."""
+    found = {path.name.lower(): path for path in _folders(folder)}
+    return next((found[name] for name in names if name in found), None)
+
+
+def split_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of splits inside a folder, `train` among them, or none."""
+    found = {}
+    for path in _folders(folder):
+        name = split_of(path.name)
+        if name is not None:
+            found.setdefault(name, path)
+    return {name: found[name] for name in SPLITS if name in found and 'train' in found}
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())

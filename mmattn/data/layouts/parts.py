@@ -1,0 +1,199 @@
+"""Find where the images and the annotations of each split lie.
+
+Splits are folders called `train`, `val` or `test`, or files with such a word in their
+name; lists of names, which Pascal VOC has; or what YOLO's YAML file says.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmattn.errors import UserError
+
+from .names import ANNOTATIONS, ENDS, IMAGES, child, split_folders, split_in
+
+LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
+NO_OBJECTS = ('captions', 'person_keypoints', 'stuff', 'panoptic', 'image_info')
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some images with their annotations.
+
+    Attributes:
+        images: folder of the images.
+        annotations: folder or file of the annotations, or the folder of the images.
+        names: paths of the images in their folder, without suffix; None for all.
+    """
+
+    images: Path
+    annotations: Path
+    names: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.images == self.annotations:
+            return f'{self.images}'
+        return f'{self.images} with {self.annotations}'
+
+
+def find_parts(
+    kind: str, images: Path, annotations: Path | None = None
+) -> dict[str, list[Part]]:
+    """Return the parts of each split, or all under `all` without a split.
+
+    Args:
+        kind: the format.
+        images: folder of the images, or of the whole data set; YOLO's YAML file.
+        annotations: folder or file of the annotations, None where `images` has them.
+
+    Raises:
+        ValueError: there is no such folder, or several files are of one split.
+    """
+    if annotations is None and images.is_dir():
+        images = _inner(images)
+    if kind == 'yolo' and annotations is None:
+        from .yolo import find_lists, find_yaml, find_yolo
+
+        file = find_yaml(images)
+        found = find_yolo(file) if file is not None else find_lists(images)
+        if found:
+            return found
+    if not images.is_dir():
+        raise UserError(f'{images} is no folder')
+    if kind in ('coco', 'csv'):
+        suffix = '.json' if kind == 'coco' else '.csv'
+        return _by_files(images, annotations, suffix)
+    if annotations is None:
+        listed = _listed(kind, images)
+        return listed or _by_folders(kind, images)
+    pairs = _shared(split_folders(images), split_folders(_folder(annotations)))
+    return {name: [Part(*pair)] for name, pair in pairs.items()} or {
+        'all': [Part(images, annotations)]
+    }
+
+
+def beside(kind: str, images: Path) -> Part:
+    """Return the part of a folder of images whose annotations are not named.
+
+    They are in a folder inside it, in one beside it such as `trainannot`, or among the
+    images.
+    """
+    inner = child(images, IMAGES) or images
+    found = child(images, ANNOTATIONS[kind])
+    if found is None and inner == images:
+        names = [f'{images.name}{mark}{end}'.lower() for end in ENDS for mark in '_- ']
+        names += [f'{images.name}{end}'.lower() for end in ENDS]
+        found = child(images.parent, tuple(names))
+    if found is None and images.name.lower() in IMAGES:
+        found = child(images.parent, ANNOTATIONS[kind])
+    return Part(inner, found or inner)
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise UserError(f'{path} is no folder')
+    return path
+
+
+def _inner(folder: Path) -> Path:
+    """Return the folder that an archive has put around everything, if it has."""
+    inside = [path for path in folder.iterdir() if not path.name.startswith('.')]
+    if len(inside) == 1 and inside[0].is_dir():
+        return inside[0] if inside[0].name.lower() in IMAGES else _inner(inside[0])
+    return folder
+
+
+def _shared(
+    images: dict[str, Path], annotations: dict[str, Path]
+) -> dict[str, tuple[Path, Path]]:
+    return {
+        name: (folder, annotations[name])
+        for name, folder in images.items()
+        if name in annotations and 'train' in annotations
+    }
+
+
+def _by_folders(kind: str, root: Path) -> dict[str, list[Part]]:
+    if splits := split_folders(root):
+        return {name: [beside(kind, folder)] for name, folder in splits.items()}
+    images, annotations = child(root, IMAGES), child(root, ANNOTATIONS[kind])
+    if images is None:
+        return {'all': [Part(root, annotations or root)]}
+    annotations = annotations or images
+    pairs = _shared(split_folders(images), split_folders(annotations))
+    return {name: [Part(*pair)] for name, pair in pairs.items()} or {
+        'all': [Part(images, annotations)]
+    }
+
+
+def _listed(kind: str, root: Path) -> dict[str, list[Part]]:
+    """Return the parts of Pascal VOC's `ImageSets`, empty without any."""
+    sets = root / 'ImageSets' / ('Segmentation' if kind in LISTED else 'Main')
+    annotations = root / LISTED.get(kind, 'Annotations')
+    if kind not in ('voc', *LISTED) or not (sets.is_dir() and annotations.is_dir()):
+        return {}
+    lists = {path.stem.lower(): path for path in sorted(sets.glob('*.txt'))}
+    if 'train' not in lists and 'trainval' in lists:
+        lists['train'] = lists['trainval']
+    parts = {}
+    for name in ('train', 'val', 'test'):
+        if name in lists:
+            lines = lists[name].read_text(encoding='utf-8-sig').splitlines()
+            names = tuple(line.split()[0] for line in lines if line.split())
+            parts[name] = [Part(root / 'JPEGImages', annotations, names)]
+    return parts if parts.get('train') else {}
+
+
+def _by_files(
+    images: Path, annotations: Path | None, suffix: str
+) -> dict[str, list[Part]]:
+    """Return the parts of files that annotate many images each."""
+    if annotations is not None and not annotations.is_dir():
+        return {'all': [Part(images, annotations)]}
+    folders = {} if annotations else split_folders(images)
+    inside = {name: _files(folder, suffix) for name, folder in folders.items()}
+    if inside.get('train'):
+        return {
+            name: [Part(folders[name], _only(files, name))]
+            for name, files in inside.items()
+            if files
+        }
+    home = annotations or child(images, ('annotations',)) or images
+    files = _files(home, suffix)
+    if not files:
+        raise UserError(f'{home} has no {suffix} file of annotations')
+    by_split = {}
+    for file in files:
+        by_split.setdefault(split_in(file.stem) or 'all', []).append(file)
+    if 'train' not in by_split:
+        by_split = {'all': files}
+    return {
+        name: [Part(_images_of(images, name, found), found)]
+        for name in by_split
+        if name != 'all' or len(by_split) == 1
+        for found in [_only(by_split[name], name)]
+    }
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    files = sorted(folder.glob(f'*{suffix}'))
+    objects = [file for file in files if not file.name.startswith(NO_OBJECTS)]
+    return objects or files
+
+
+def _only(files: list[Path], split: str) -> Path:
+    if len(files) > 1:
+        what = 'annotations' if split == 'all' else f'the split {split}'
+        raise UserError(
+            f'{len(files)} files may have {what}: {", ".join(map(str, files))}; name '
+            'one, and others with --val-annotations and --test-annotations'
+        )
+    return files[0]
+
+
+def _images_of(root: Path, split: str, file: Path) -> Path:
+    """Return the folder of the images of a file: that of its split, if there is one."""
+    inner = child(root, IMAGES)
+    for folder in (inner, root):
+        if folder is not None and split in (found := split_folders(folder)):
+            return found[split]
+    return inner or root

@@ -1,0 +1,155 @@
+"""Find the splits of YOLO's YAML file, as Ultralytics does."""
+
+from pathlib import Path
+
+from mmattn.errors import UserError
+
+from ..coco_json import shown
+from ..image_files import IMAGE_SUFFIXES
+from ..notes import say
+from ..yolo_yaml import read_lines, read_yaml
+from .parts import Part
+
+KEYS = {'train': ('train',), 'val': ('val', 'valid', 'validation'), 'test': ('test',)}
+
+
+def find_yaml(root: Path) -> Path | None:
+    """Return the YAML file of a data set: the path itself, or the file in the folder.
+
+    Raises:
+        ValueError: there is no such path, or there are several files.
+    """
+    if root.is_file():
+        return root
+    if not root.is_dir():
+        raise UserError(f'{root} is neither a folder nor a YAML file')
+    files = [p for p in sorted(root.iterdir()) if p.suffix in ('.yaml', '.yml')]
+    if len(files) > 1:
+        files = [file for file in files if file.stem in ('data', 'dataset')] or files
+    if len(files) > 1:
+        names = ', '.join(map(str, files))
+        raise UserError(f'{root} has several YAML files, {names}; name one')
+    return files[0] if files else None
+
+
+def find_names(root: Path, parts: dict[str, list[Part]]) -> Path:
+    """Return the file with the names of the classes, near images and labels.
+
+    It is a YAML file, labelImg's `classes.txt`, or CVAT's `obj.names`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if root.is_file():
+        return root
+    labels = [part.annotations for found in parts.values() for part in found]
+    folders = dict.fromkeys([root, *labels, *(path.parent for path in [root, *labels])])
+    for folder in folders:
+        for name in ('classes.txt', 'obj.names'):
+            if (folder / name).is_file():
+                return folder / name
+        if (found := find_yaml(folder)) is not None:
+            return found
+    raise UserError('yolo needs --yaml, the file with the names of the classes')
+
+
+def find_lists(root: Path) -> dict[str, list[Part]]:
+    """Return the parts of Darknet's `train.txt`, which CVAT writes; or none."""
+    names = {'train': 'train', 'val': 'valid', 'test': 'test'}
+    lists = {split: root / f'{name}.txt' for split, name in names.items()}
+    if not (root / 'obj.names').is_file() or not lists['train'].is_file():
+        return {}
+    return {split: _parts(file) for split, file in lists.items() if file.is_file()}
+
+
+def find_yolo(file: Path) -> dict[str, list[Part]]:
+    """Return the parts of each split that a YAML file names.
+
+    Relative paths are relative to `path`, which is relative to the file. A `path` of
+    another machine is left out. Roboflow writes `../train/images` where it means
+    `train/images`.
+
+    Raises:
+        ValueError: no split is there, or an entry is no path.
+    """
+    content = read_yaml(file)
+    given = {
+        name: next((content[key] for key in keys if content.get(key)), None)
+        for name, keys in KEYS.items()
+    }
+    parts, missing = {}, []
+    for name, value in given.items():
+        paths = value if isinstance(value, list) else [] if value is None else [value]
+        for path in paths:
+            if not isinstance(path, str):
+                raise UserError(f'{file}: "{name}" must be paths, got {shown(value)}')
+            found = _find(file, content.get('path'), path)
+            if found is None:
+                missing.append(f'{name}: {path}')
+            else:
+                parts.setdefault(name, []).extend(_parts(found))
+    if 'train' not in parts:
+        lost = f'; there is no {", ".join(missing)}' if missing else ''
+        raise UserError(
+            f'{file} must have "train", a folder of images or a list of them, got the '
+            f'keys {shown(list(content))}{lost}'
+        )
+    if missing:
+        say(f'{file} names what is not there, and is left out: {", ".join(missing)}')
+    for name in ('val', 'test'):
+        if parts.get(name) == parts['train']:
+            say(f'{file}: {name} is train again, and is left out')
+            del parts[name]
+    return parts
+
+
+def _find(file: Path, base, path: str) -> Path | None:
+    bases = [file.parent]
+    if isinstance(base, str):
+        bases = [file.parent / base, Path(base), file.parent]
+    ends = [path, path.removeprefix('../')]
+    found = (each / end for end in ends for each in bases)
+    return next((path for path in found if path.exists()), None)
+
+
+def _parts(path: Path) -> list[Part]:
+    """Return the parts of a folder of images, or of a file with a path in each line."""
+    if path.is_dir():
+        return [Part(path, _labels_of(path))]
+    names = {}
+    for line in read_lines(path):
+        if line.strip():
+            image = _listed(path, line.strip())
+            names.setdefault(_root(image), []).append(image)
+    return [
+        Part(
+            root,
+            _labels_of(root),
+            tuple(image.relative_to(root).with_suffix('').as_posix() for image in each),
+        )
+        for root, each in names.items()
+    ]
+
+
+def _listed(file: Path, line: str) -> Path:
+    """Return the image of a line. CVAT writes `data/` before the paths of its lists."""
+    places = file.parent / line, file.parent / line.removeprefix('data/'), Path(line)
+    found = next((place for place in places if place.is_file()), None)
+    if found is None or found.suffix.lower() not in IMAGE_SUFFIXES:
+        raise UserError(f'{file} must list images, got {shown(line)}, which is none')
+    return found
+
+
+def _root(image: Path) -> Path:
+    return next((p for p in image.parents if p.name == 'images'), image.parent)
+
+
+def _labels_of(images: Path) -> Path:
+    """Return the folder of labels: the last `images` of the path is `labels` there."""
+    parts = list(images.parts)
+    if 'images' in parts:
+        place = len(parts) - 1 - parts[::-1].index('images')
+        labels = Path(*parts[:place], 'labels', *parts[place + 1 :])
+        if labels.is_dir():
+            return labels
+    return images

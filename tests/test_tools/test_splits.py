@@ -1,0 +1,370 @@
+"""mmattn data convert: splits of data sets as other programs write them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from PIL import Image
+
+from mmattn.data import convert
+from mmattn.errors import UserError
+
+SIZE = 64, 48  # width and height
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def save(*names: str):
+    """Write an image of its own for each name."""
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        seed = sum(map(ord, name))
+        pixels = np.random.default_rng(seed).integers(0, 256, (*SIZE[::-1], 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(name)
+
+
+def write(text: str, *names: str):
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+
+
+def run(*args: str):
+    convert.main([*args, '--out', 'data/set', '--no-estimate', '--force'])
+
+
+def found() -> dict[str, list[str]]:
+    """Return the images of each split that was written."""
+    files = sorted(Path('data/set/annotations').glob('*.json'))
+    documents = {
+        f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files
+    }
+    for name, document in documents.items():
+        assert len(document['annotations']) == len(document['images'])
+        assert all(
+            Path('data/set', name, i['file_name']).is_file() for i in document['images']
+        )
+    return {
+        name: sorted(image['file_name'] for image in document['images'])
+        for name, document in documents.items()
+    }
+
+
+def yolo(root: str, folders: dict[str, str]):
+    """Write an image and its text file into `FOLDER/images` or the like."""
+    for folder, names in folders.items():
+        for name in names.split():
+            save(f'{root}/{folder}/{name}.jpg')
+            labels = folder.replace('images', 'labels')
+            write('0 .5 .5 .25 .5\n', f'{root}/{labels}/{name}.txt')
+
+
+def roboflow_yolo():
+    yolo('r', {'train/images': 'a b', 'valid/images': 'c', 'test/images': 'd'})
+    splits = 'train: ../train/images\nval: ../valid/images\ntest: ../test/images\n'
+    write(f'{splits}\nnc: 1\nnames: [tree]\nroboflow:\n  license: CC', 'r/data.yaml')
+    return ['yolo', 'r/data.yaml']
+
+
+def ultralytics():
+    yolo('r', {'images/train': 'x/a b', 'images/val': 'c', 'images/more': 'e'})
+    splits = 'path: ../r\ntrain: [images/train, images/more]\nval: images/val\ntest:\n'
+    write(splits + 'names:\n  0: tree\n', 'r/set.yaml')
+    return ['yolo', 'r']
+
+
+def of_another_machine():
+    yolo('r', {'images/train': 'a b', 'images/val': 'c'})
+    write(
+        'path: /content/r\ntrain: images/train\nval: images/val\nnames: [t]', 'r/d.yaml'
+    )
+    return ['yolo', 'r']
+
+
+def cvat_ultralytics():
+    yolo('r', {'images/train': 'a b', 'images/val': 'c'})
+    for name, images in (('train', 'ab'), ('val', 'c')):
+        lines = '\n'.join(f'data/images/{name}/{image}.jpg' for image in images)
+        write(lines, f'r/{name}.txt')
+    write('path: .\ntrain: train.txt\nval: val.txt\nnames: {0: tree}', 'r/data.yaml')
+    return ['yolo', 'r']
+
+
+def cvat_darknet():
+    yolo('r', {'obj_train_data': 'a b', 'obj_valid_data': 'c'})
+    write('data/obj_train_data/a.jpg\ndata/obj_train_data/b.jpg\n', 'r/train.txt')
+    write('data/obj_valid_data/c.jpg\n', 'r/valid.txt')
+    write('tree\n', 'r/obj.names')
+    return ['yolo', 'r']
+
+
+def yolo_folders():
+    yolo('r', {'images/train': 'a b', 'images/val': 'c'})
+    write('names: [tree]', 'names.yaml')
+    return ['yolo', 'r/images', 'r/labels', '--yaml', 'names.yaml']
+
+
+def coco_json(images: str, suffix='.jpg') -> str:
+    """Return a document with an object in each image."""
+    names = [f'{name}{suffix}' for name in images.split()]
+    return json.dumps(
+        dict(
+            images=[
+                dict(id=i, file_name=name, width=SIZE[0], height=SIZE[1])
+                for i, name in enumerate(names)
+            ],
+            annotations=[
+                dict(id=i, image_id=i, category_id=1, bbox=[9, 9, 20, 20], area=400)
+                for i, _ in enumerate(names)
+            ],
+            categories=[dict(id=1, name='tree', supercategory='none')],
+        )
+    )
+
+
+def roboflow_coco():
+    for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
+        save(*(f'r/{split}/{name}.jpg' for name in names.split()))
+        write(coco_json(names), f'r/{split}/_annotations.coco.json')
+    return ['coco', 'r']
+
+
+def coco_triple():
+    for split, names in (('train', 'a b'), ('val', 'c'), ('test', 'd')):
+        save(*(f'r/{split}2017/{name}.jpg' for name in names.split()))
+        write(coco_json(names), f'r/annotations/instances_{split}2017.json')
+        write('{}', f'r/annotations/captions_{split}2017.json')
+    return ['coco', 'r']
+
+
+def coco_pair():
+    save(*(f'r/images/{name}.jpg' for name in 'abc'))
+    write(coco_json('a b'), 'r/train.json')
+    write(coco_json('c'), 'r/val.json')
+    return ['coco', 'r']
+
+
+def named_coco():
+    save(*(f'i/{name}.jpg' for name in 'ab'), 'j/c.jpg')
+    write(coco_json('a b'), 'first.json')
+    write(coco_json('c'), 'second.json')
+    others = ['--val-folder', 'j', '--val-annotations', 'second.json']
+    return ['coco', 'i', 'first.json', *others]
+
+
+BOX = '<xmin>11</xmin><ymin>6</ymin><xmax>30</xmax><ymax>26</ymax>'
+XML = (
+    f'<annotation><object><name>tree</name><bndbox>{BOX}</bndbox></object></annotation>'
+)
+
+
+def voc_sets():
+    save(*(f'r/VOC2012/JPEGImages/{name}.jpg' for name in 'abcde'))
+    write(XML, *(f'r/VOC2012/Annotations/{name}.xml' for name in 'abcde'))
+    sets = 'r/VOC2012/ImageSets/Main'
+    for name, text in (('train', 'a\nb\n'), ('val', 'c'), ('test', 'd')):
+        write(text, f'{sets}/{name}.txt')
+    write('a 1\nb -1\n', f'{sets}/tree_train.txt')
+    return ['voc', 'r']
+
+
+def roboflow_voc():
+    for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
+        save(*(f'r/{split}/{name}.jpg' for name in names.split()))
+        write(XML, *(f'r/{split}/{name}.xml' for name in names.split()))
+    return ['voc', 'r']
+
+
+def labelme():
+    for split, names in (('train', 'a b'), ('val', 'c')):
+        for name in names.split():
+            save(f'r/{split}/{name}.jpg')
+            shape = dict(
+                label='tree', shape_type='rectangle', points=[[9, 9], [20, 20]]
+            )
+            content = dict(version='5.5.0', imagePath=f'{name}.jpg', shapes=[shape])
+            write(json.dumps(content), f'r/{split}/{name}.json')
+    return ['labelme', 'r']
+
+
+def roboflow_csv():
+    head = 'filename,width,height,class,xmin,ymin,xmax,ymax\n'
+    for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
+        save(*(f'r/{split}/{name}.jpg' for name in names.split()))
+        rows = '\n'.join(f'{name}.jpg,64,48,tree,9,9,20,20' for name in names.split())
+        write(head + rows, f'r/{split}/_annotations.csv')
+    return ['csv', 'r']
+
+
+def masks():
+    for split, names in (('train', 'a b'), ('val', 'c')):
+        for name in names.split():
+            save(f'r/{split}/images/{name}.jpg')
+            mask = np.zeros(SIZE[::-1], np.uint8)
+            mask[5:20, 5:20] = 3
+            Path(f'r/{split}/masks').mkdir(exist_ok=True)
+            Image.fromarray(mask).save(f'r/{split}/masks/{name}_mask.png')
+    return ['masks', 'r']
+
+
+TWO = dict(train=['a.jpg', 'b.jpg'], val=['c.jpg'])
+LAYOUTS = {
+    roboflow_yolo: TWO | dict(test=['d.jpg']),
+    ultralytics: dict(train=['b.jpg', 'e.jpg', 'x/a.jpg'], val=['c.jpg']),
+    of_another_machine: TWO,
+    cvat_ultralytics: dict(train=['train/a.jpg', 'train/b.jpg'], val=['val/c.jpg']),
+    cvat_darknet: TWO,
+    yolo_folders: TWO,
+    roboflow_coco: TWO | dict(test=['d.jpg']),
+    coco_triple: TWO | dict(test=['d.jpg']),
+    coco_pair: TWO,
+    named_coco: TWO,
+    voc_sets: TWO | dict(test=['d.jpg']),
+    roboflow_voc: TWO | dict(test=['d.jpg']),
+    labelme: TWO,
+    roboflow_csv: TWO | dict(test=['d.jpg']),
+    masks: TWO,
+}
+
+
+@pytest.mark.parametrize('layout', LAYOUTS, ids=lambda layout: layout.__name__)
+def test_a_split_is_found_and_printed(layout, capsys):
+    run(*layout())
+    assert found() == LAYOUTS[layout]
+    printed = capsys.readouterr()
+    counts = {name: len(images) for name, images in LAYOUTS[layout].items()}
+    said = f'images: {counts["train"]} for train, {counts["val"]} for val (as it comes)'
+    assert said in printed.out and 'train: ' in printed.out
+    assert 'share with' not in printed.err
+    cfg = Config.fromfile(next(Path('data').glob('*.py')))
+    split = 'test' if 'test' in counts else 'val'
+    assert cfg.test_evaluator.ann_file.endswith(f'instances_{split}.json')
+    assert cfg.test_dataloader.dataset.data_prefix.img == f'{split}/'
+
+
+def test_a_split_can_be_said_otherwise():
+    args = roboflow_coco()
+    run(*args, '--val', '0.34')
+    assert len(found()['train']) == 2 and found()['test'] == ['d.jpg']
+    run(*args, '--val-images', 'a*')
+    assert found() == dict(train=['b.jpg', 'c.jpg'], val=['a.jpg'], test=['d.jpg'])
+    run(*args, '--val', '0.25', '--test', '0.34')
+    assert {name: len(images) for name, images in found().items()} == dict(
+        train=2, val=1, test=1
+    )
+    save('other/e.jpg')
+    write(coco_json('e'), 'other/_annotations.coco.json')
+    run(*args, '--test-folder', 'other')
+    assert found() == TWO | dict(test=['e.jpg'])
+
+
+def label_maps(kind: str) -> list[str]:
+    """Write CamVid's folders, or Pascal VOC's, and return the arguments."""
+    lists = dict(train='a b', val='c', test='d')
+    for split, names in lists.items():
+        folders = {
+            'camvid': (f'r/{split}', f'r/{split}annot'),
+            'underscore': (f'r/{split}', f'r/{split}_labels'),
+            'folders': (f'r/images/{split}', f'r/labels/{split}'),
+            'beside': (f'r/{split}', f'r/{split}'),
+            'voc': ('r/JPEGImages', 'r/SegmentationClass'),
+        }[kind]
+        for name in names.split():
+            save(
+                f'{folders[0]}/{name}.png'
+                if kind != 'beside'
+                else f'r/{split}/{name}.jpg'
+            )
+            mask = np.zeros(SIZE[::-1], np.uint8)
+            mask[:9] = 1
+            mask[9:12] = 11
+            Path(folders[1]).mkdir(parents=True, exist_ok=True)
+            end = dict(underscore='_L', beside='_mask').get(kind, '')
+            Image.fromarray(mask).save(f'{folders[1]}/{name}{end}.png')
+        write('\n'.join(names.split()), f'r/ImageSets/Segmentation/{split}.txt')
+        if kind == 'beside':
+            write('Pixel Value, Class\n0, sky\n1, road\n', f'r/{split}/_classes.csv')
+    return ['labels', 'r', '--ignore', '11']
+
+
+@pytest.mark.parametrize('kind', ['camvid', 'underscore', 'folders', 'beside', 'voc'])
+def test_splits_of_label_maps(kind, capsys):
+    args = label_maps(kind)
+    if kind != 'beside':
+        args += ['--classes', 'sky', 'road']
+    run(*args)
+    files = {p.parent.name: [] for p in Path('data/set/images').glob('*/*')}
+    for path in sorted(Path('data/set/images').glob('*/*')):
+        files[path.parent.name].append(path.stem)
+    assert files == dict(train=['a', 'b'], val=['c'], test=['d'])
+    labels = np.asarray(Image.open('data/set/labels/val/c.png'))
+    assert [labels[0, 0], labels[10, 0], labels[20, 0]] == [1, 255, 0]
+    cfg = Config.fromfile('data/upernet_ivit_n_set.py')
+    assert cfg.metainfo.classes == ('sky', 'road')
+    assert cfg.test_dataloader.dataset.data_prefix.img_path == 'images/test'
+
+
+LEAKS = {
+    'same name': ('a', dict(), '1 images of the same name, such as r/train/a.jpg and'),
+    'same bytes': ('z', dict(copy=True), '1 files of the same bytes, such as'),
+    'one video': ('day1_0007', dict(), '1 frames of one video or parts of one picture'),
+    'exported': ('a_jpg.rf.0a1b2c', dict(), '1 images of the same name'),
+}
+
+
+@pytest.mark.parametrize('case', LEAKS.values(), ids=LEAKS)
+def test_leaks_are_warned_about_once(case, capsys):
+    name, options, said = case
+    save('r/train/a.jpg', 'r/train/day1_0003.jpg', 'r/train/2007_01.jpg')
+    save(f'r/val/{name}.jpg', 'r/val/2007_02.jpg')
+    if options:
+        Path(f'r/val/{name}.jpg').write_bytes(Path('r/train/a.jpg').read_bytes())
+    for split in ('train', 'val'):
+        names = sorted(path.stem for path in Path('r', split).glob('*.jpg'))
+        write(coco_json(' '.join(names)), f'r/{split}/_annotations.coco.json')
+    run('coco', 'r')
+    err = capsys.readouterr().err
+    assert err.count('warning: an evaluation') == 1 and said in err
+
+
+def test_a_validation_that_is_training_is_drawn(capsys):
+    yolo('r', {'images/train': 'a b c d e'})
+    write('train: images/train\nval: images/train\nnames: [t]', 'r/coco8.yaml')
+    run('yolo', 'r/coco8.yaml')
+    assert len(found()['val']) == 1 and len(found()['train']) == 4
+    assert 'val is train again' in capsys.readouterr().err
+
+
+REFUSED = {
+    'no train': (roboflow_yolo, 'r/train/images', 'must have "train", a folder'),
+    'a list of nothing': (cvat_ultralytics, 'r/images/val/c.jpg', 'must list images'),
+    'a listed image': (
+        voc_sets,
+        'r/VOC2012/JPEGImages/c.jpg',
+        "1 images are missing, such as 'c'",
+    ),
+    'no mask': (masks, 'r/val/masks/c_mask.png', 'has no image'),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED.values(), ids=REFUSED)
+def test_what_is_missing_is_named(case):
+    layout, path, message = case
+    args = layout()
+    Path(path).rename('gone')
+    with pytest.raises(UserError, match=message):
+        run(*args)
+    assert not Path('data').exists()
+
+
+def test_two_files_of_one_split_are_asked_about():
+    args = coco_pair()
+    write(coco_json('a'), 'r/train_2.json')
+    with pytest.raises(UserError, match='2 files may have the split train: r/train'):
+        run(*args)
