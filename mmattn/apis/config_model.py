@@ -1,5 +1,6 @@
 """Run the model of a config on images, by its test pipeline."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from mmattn.errors import UserError
 from ..engine.data import innermost_dataset
 from ..engine.model import build_model
 from ..export.preprocessing import class_names, raw_channels
+from ..models.limits import detection_limits, reached_limits
+from ..results import SCORE
 from ..results.samples import as_result
 from .find import Found
 from .placement import RESIZES, Placement, picture_of, transform_name
@@ -31,6 +34,7 @@ TASKS = {
     'mmseg': 'segmentation',
 }
 # The default scope of mmengine is one for all threads.
+LOGGER = logging.getLogger('mmattn')
 LOCK = threading.RLock()
 
 
@@ -88,6 +92,7 @@ class ConfigModel:
         self.steps, self.to_float32 = _steps(self.cfg, found.name)
         self.channels = raw_channels(self.cfg)
         self._pipelines = {}
+        self._limits = detection_limits(self.cfg.model)
         self.device = usable_device(device)
         with self._default_scope():
             model, loaded = build_model(self.cfg, found.weights)
@@ -109,10 +114,22 @@ class ConfigModel:
         for _, group in groupby(packed, lambda each: each['inputs'].shape):
             results += self._run(list(group))
         pairs = zip(results, images, strict=True)
-        return [
+        found = [
             as_result(each, self.classes, self.palette, image.shape[:2])
             for each, image in pairs
         ]
+        if self.task == 'detection':
+            self._tell_of_limits(found)
+        return found
+
+    def _tell_of_limits(self, found: list):
+        """Warn once of each limit of the detector that images reach."""
+        counts = [len(each) for each in found]
+        sure = [int((each.scores >= SCORE).sum()) for each in found]
+        for key in list(self._limits):
+            for note in reached_limits({key: self._limits[key]}, counts, sure):
+                LOGGER.warning('%s', note)
+                del self._limits[key]
 
     @contextmanager
     def _default_scope(self):

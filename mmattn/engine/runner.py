@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from mmattn.files.config_text import check_values
 from mmattn.registry import RUNNERS
 
+from ..models.limits import detection_limits
 from ..weights.load import partial_loads
 from ..weights.read import trusted_checkpoints
 from .atomic_backend import atomic_backend_args
@@ -122,6 +123,14 @@ class Runner(MMEngineRunner):
                 self.logger.info(line, extra=SHOWN)
         built = super()._build_param_scheduler(scheduler, optim_wrapper)
         self._built_schedulers = (*self._built_schedulers, *built)
+        return built
+
+    def build_evaluator(self, evaluator):
+        """Build an evaluator; metrics with `limits` are told those of the detector."""
+        built = super().build_evaluator(evaluator)
+        for metric in built.metrics:
+            if hasattr(metric, 'limits'):
+                metric.limits = detection_limits(self.cfg.get('model'))
         return built
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:

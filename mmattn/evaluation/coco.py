@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 
@@ -14,9 +15,11 @@ from mmengine.fileio import get_local_path
 from mmengine.logging import MMLogger, print_log
 from pycocotools import mask as coco_masks
 
+from mmattn.errors import UserError
 from mmattn.registry import METRICS
 
 from ..data.coco_json import index, numbered, read_coco
+from ..models.limits import reached_limits
 from ..results import SCORE
 
 if find_spec('faster_coco_eval') is not None:
@@ -28,6 +31,7 @@ else:
 
 ITEMS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 AREAS = ('all', 's', 'm', 'l')  # in the order of COCO's precision
+COCO_LIMIT = 100  # detections of an image in COCO's AP
 MATCH = 0.5  # IoU of a detection and the object that it found
 
 
@@ -40,6 +44,11 @@ class CocoMetric(MMDetCocoMetric):
     `bbox_<class>_mAP`, and logs a table. Other arguments are mmdet's; with
     `proposal`, `proposal_fast`, `outfile_prefix` or `format_only` mmdet evaluates.
 
+    AP counts as many detections of a class in an image as one has objects, at least
+    COCO's 100: no image of COCO has more. `count_error` among the metrics is the mean
+    difference between the detections of at least `score_thr` and the objects of an
+    image, as a share of the mean number of objects.
+
     Attributes:
         details: of the last evaluation, by 'bbox' and 'segm': `classes`, the unrounded
             figures of each class, NaN for one without objects; `recall` of shape (101,)
@@ -48,18 +57,31 @@ class CocoMetric(MMDetCocoMetric):
         confusion: shape (classes + 1, classes + 1): objects by label and by prediction
             of at least `score_thr`. The last row counts detections that found no
             object, the last column objects that were not found.
+        counts: shape (images, 2): the detections of at least `score_thr`, and the
+            objects.
+        limits: of the detector by their keys in its config. An evaluation that reaches
+            one warns; `mmattn.Runner` sets them.
 
     Args:
-        score_thr: lowest score of a detection that counts in `confusion`.
+        score_thr: lowest score of a detection that counts in `confusion` and `counts`.
+        max_dets: detections of a class in an image that AP counts; None chooses.
         kwargs: arguments of mmdet's CocoMetric.
     """
 
     def __init__(
-        self, ann_file: str | None = None, *args, score_thr: float = SCORE, **kwargs
+        self,
+        ann_file: str | None = None,
+        *args,
+        score_thr: float = SCORE,
+        max_dets: int | None = None,
+        **kwargs,
     ):
         super().__init__(None, *args, **kwargs)
-        self.score_thr = score_thr
-        self.details, self.confusion = {}, None
+        if max_dets is not None and (type(max_dets) is not int or max_dets < 1):
+            raise UserError(f'max_dets must be a positive number, got {max_dets!r}')
+        self.score_thr, self.max_dets = score_thr, max_dets
+        self.details, self.confusion, self.counts = {}, None, None
+        self.limits = {}
         if ann_file is None:
             return
         with get_local_path(ann_file, backend_args=self.backend_args) as path:
@@ -86,10 +108,14 @@ class CocoMetric(MMDetCocoMetric):
             MMLogger.get_current_instance().warning(
                 'The data set has no detection, so its metrics are 0.'
             )
+        self.counts = self._count(truth, found)
+        most = self._most_of_a_class(truth)
+        limit = self.max_dets or max(COCO_LIMIT, most)
+        self._tell_of_limits(found, limit, most)
         names = [truth.loadCats(i)[0]['name'] for i in self.cat_ids]
         metrics = {}
         for kind in self.metrics:
-            evaluation = self._evaluate(truth, found, kind)
+            evaluation = self._evaluate(truth, found, kind, limit)
             rows = _class_rows(evaluation.eval['precision'], self.iou_thrs)
             self.details[kind] = dict(
                 classes=dict(zip(names, rows, strict=True)),
@@ -102,18 +128,69 @@ class CocoMetric(MMDetCocoMetric):
                     f'{kind}_{name}_mAP': round(row['mAP'], 3)
                     for name, row in self.details[kind]['classes'].items()
                 }
-            for item, value in zip(ITEMS, evaluation.stats[:6], strict=True):
+            figures = evaluation.stats[:6] if limit == COCO_LIMIT else _overall(rows)
+            for item, value in zip(ITEMS, figures, strict=True):
                 if self.metric_items is None or item in self.metric_items:
                     metrics[f'{kind}_{item}'] = float(f'{round(value, 3)}')
+        if most:
+            error = np.abs(self.counts[:, 0] - self.counts[:, 1]).sum()
+            metrics['count_error'] = round(float(error / self.counts[:, 1].sum()), 3)
         self.confusion = self._confuse(truth, found)
         return metrics
 
-    def _evaluate(self, truth: COCO, found: Sequence[dict], kind: str) -> COCOeval:
+    def _objects(self, truth: COCO, image_id: int) -> list[dict]:
+        """Return the objects of an image that count."""
+        return [
+            entry
+            for entry in truth.imgToAnns.get(image_id, ())
+            if entry['category_id'] in self.cat_ids and not entry.get('iscrowd')
+        ]
+
+    def _count(self, truth: COCO, found: Sequence[dict]) -> np.ndarray:
+        pairs = [
+            (
+                int((result['scores'] >= self.score_thr).sum()),
+                len(self._objects(truth, result['img_id'])),
+            )
+            for result in found
+        ]
+        return np.array(pairs, int).reshape(-1, 2)
+
+    def _most_of_a_class(self, truth: COCO) -> int:
+        """Return the largest number of objects of a class in an image."""
+        classes = [
+            Counter(entry['category_id'] for entry in self._objects(truth, image_id))
+            for image_id in self.img_ids
+        ]
+        return max((n for each in classes for n in each.values()), default=0)
+
+    def _tell_of_limits(self, found: Sequence[dict], limit: int, most: int):
+        logger = MMLogger.get_current_instance()
+        counts = [len(result['scores']) for result in found]
+        for note in reached_limits(self.limits, counts, *self.counts.T):
+            logger.warning(note)
+        if limit < most:
+            logger.warning(
+                f'AP counts the best {limit} detections of a class in an image, and '
+                f'one has {most} objects: val_evaluator.max_dets={most} counts all'
+            )
+        elif limit > COCO_LIMIT:
+            logger.info(
+                f'AP counts the best {limit} detections of a class in an image, of '
+                f'which one has {most} objects; COCO counts {COCO_LIMIT} (max_dets)'
+            )
+
+    def _evaluate(
+        self, truth: COCO, found: Sequence[dict], kind: str, limit: int = COCO_LIMIT
+    ) -> COCOeval:
         annotations = self._annotations(found, kind)
         evaluation = _quietly(COCOeval, truth, _as_results(truth, annotations), kind)
         evaluation.params.catIds = self.cat_ids
         evaluation.params.imgIds = self.img_ids
-        evaluation.params.maxDets = list(self.proposal_nums)
+        limits = [1, 10, limit]
+        if limit == COCO_LIMIT:
+            limits = list(self.proposal_nums)
+        evaluation.params.maxDets = limits
         evaluation.params.iouThrs = np.asarray(self.iou_thrs)
         with contextlib.redirect_stdout(io.StringIO()):
             evaluation.evaluate()
@@ -162,11 +239,7 @@ class CocoMetric(MMDetCocoMetric):
         labels = {category: i for i, category in enumerate(self.cat_ids)}
         counts = np.zeros((count + 1, count + 1), np.int64)
         for result in found:
-            objects = [
-                entry
-                for entry in truth.imgToAnns.get(result['img_id'], ())
-                if entry['category_id'] in labels and not entry.get('iscrowd')
-            ]
+            objects = self._objects(truth, result['img_id'])
             boxes = np.array([entry['bbox'] for entry in objects]).reshape(-1, 4)
             boxes[:, 2:] += boxes[:, :2]
             given = [labels[entry['category_id']] for entry in objects]
@@ -195,6 +268,14 @@ def _quietly(call, *args):
 
 def _as_results(truth: COCO, annotations: list[dict]) -> COCO:
     return index(truth.dataset | dict(annotations=annotations), COCO())
+
+
+def _overall(rows: Sequence[dict]) -> list[float]:
+    """Return the means over the classes that have objects, -1 without any."""
+    values = np.array([[row[item] for item in ITEMS] for row in rows])
+    known = ~np.isnan(values)
+    sums = np.where(known, values, 0).sum(0)
+    return np.where(known.any(0), sums / known.sum(0).clip(1), -1).tolist()
 
 
 def _class_rows(precision: np.ndarray, iou_thrs: Sequence[float]) -> list[dict]:

@@ -113,7 +113,8 @@ def test_no_detection_is_an_ap_of_zero(case, package, monkeypatch, capsys):
     MMLogger.get_instance(package)  # prints to the output of this test
     metrics = build(coco.CocoMetric, path).compute_metrics(empty)
     large = {'bbox_mAP_l': -1, 'segm_mAP_l': -1}  # there are no such objects
-    assert len(metrics) == 12 and metrics == dict.fromkeys(metrics, 0) | large
+    large['count_error'] = 1
+    assert len(metrics) == 13 and metrics == dict.fromkeys(metrics, 0) | large
     assert 'The data set has no detection' in capsys.readouterr().out
 
 
@@ -133,7 +134,9 @@ def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
     )
     monkeypatch.setattr(coco_metric, 'COCOeval', Recorded)
     monkeypatch.setattr(Recorded, 'kept', [])
-    assert ours.compute_metrics(results) == theirs.compute_metrics(results)
+    figures = ours.compute_metrics(results)
+    assert figures.pop('count_error') > 0
+    assert figures == theirs.compute_metrics(results)
     assert len(seen) == len(Recorded.kept) == 2
     for mine, peer in zip(seen, Recorded.kept, strict=True):
         np.testing.assert_allclose(mine.stats[:12], peer.stats, rtol=0, atol=1e-12)

@@ -3,6 +3,8 @@
 `mmattn.data.coco_json` also reads for training, whose tests are in `test_engine`.
 """
 
+import base64
+import io
 import json
 from pathlib import Path
 
@@ -96,6 +98,18 @@ def write_voc(
 
 def shape(kind: str, *points, **values) -> dict:
     return dict(label='leaf', shape_type=kind, points=points) | values
+
+
+def png(*rows: str) -> str:
+    """Return a mask of 0 and 1 as a PNG file in base64."""
+    file = io.BytesIO()
+    pixels = np.array([[int(cell) for cell in row] for row in rows], bool)
+    Image.fromarray(pixels).save(file, 'PNG')
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def masked(*rows: str, **values) -> dict:
+    return shape('mask', [20.0, 10.0], [23.0, 11.0], mask=png(*rows)) | values
 
 
 def write_labelme(*shapes, **values) -> list[str]:
@@ -209,6 +223,14 @@ REFUSED = {  # what writes the annotations, and the error
         write_labelme,
         shape('circle', [1e300, 1], [1, 1]),
         '"segmentation"',
+    ),
+    'mask-text': (write_labelme, masked('1100', '0110', mask='a'), '"mask" must be a'),
+    'mask-none': (write_labelme, masked('1100', '0110', mask=None), '"mask" must be a'),
+    'mask-size': (write_labelme, masked('1100'), 'has the shape (1, 4), but its point'),
+    'mask-far': (
+        write_labelme,
+        masked('11', points=[[95, 1], [96, 1]]),
+        'are a box of (1, 2) in an image of (64, 96)',
     ),
     'labelme-size': (lambda: write_labelme(imageWidth=97), '64 x 97 pixels'),
     'other-image': (lambda: write_labelme(imagePath='a.png'), '"imagePath" must be'),
@@ -336,6 +358,20 @@ def test_a_circle_is_a_polygon():
     entry, *_ = run(write_labelme(shape('circle', [30, 30], [40, 30])))
     assert entry['bbox'] == pytest.approx([20, 20, 20, 20])
     assert entry['area'] == pytest.approx(np.pi * 100, rel=0.02)
+
+
+def test_masks_of_labelme():
+    """A mask and a polygon of one group are one object."""
+    square = shape('polygon', [20, 20], [30, 20], [30, 30], [20, 30], group_id=1)
+    args = write_labelme(
+        masked('1100', '0110', group_id=1), square, masked('1001', '0000')
+    )
+    first, second, *_ = run(args)
+    mask = np.zeros((64, 96), np.uint8)
+    mask[10, 20:22] = mask[11, 21:23] = mask[20:30, 20:30] = 1
+    np.testing.assert_array_equal(coco_mask.decode(first['segmentation']), mask)
+    assert (first['bbox'], first['area']) == ([20, 10, 10, 20], 104)
+    assert (second['bbox'], second['area']) == ([20, 10, 4, 1], 2)
 
 
 def test_difficult_objects_are_crowds():

@@ -1,0 +1,249 @@
+"""mmattn data convert: tiles, classes and CSV files, with values counted by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from mmattn.data import convert, own_config
+from mmattn.errors import UserError
+
+pytest.importorskip('sahi')
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Two images of 100 x 180 pixels whose pixels are all different in a row."""
+    monkeypatch.chdir(tmp_path)
+    Path('images').mkdir()
+    for name in 'ab':
+        pixels = np.zeros((100, 180, 3), np.uint8)
+        pixels[..., 0] = np.arange(180)
+        pixels[..., 1] = np.arange(100)[:, None]
+        pixels[..., 2] = ord(name)
+        Image.fromarray(pixels).save(f'images/{name}.png')
+    return tmp_path
+
+
+def coco(boxes: list[list[float]], outlines=()) -> list[str]:
+    """Write the same objects for both images; the last one is of another class."""
+    annotations = []
+    for image in (1, 2):
+        for number, box in enumerate(boxes):
+            entry = dict(id=len(annotations), image_id=image, bbox=box)
+            entry['category_id'] = 2 if number == len(boxes) - 1 else 1
+            if outlines:
+                entry['segmentation'] = outlines[number]
+            annotations.append(entry)
+    images = [
+        dict(id=i, file_name=f'{name}.png', width=180, height=100)
+        for i, name in enumerate('ab', 1)
+    ]
+    categories = [dict(id=1, name='alive'), dict(id=2, name='dead')]
+    content = dict(images=images, annotations=annotations, categories=categories)
+    Path('a.json').write_text(json.dumps(content))
+    return ['coco', 'images', 'a.json', '--val-images', 'b*']
+
+
+def run(*args: str) -> dict[str, dict]:
+    convert.main([*args, '--out', 'data/set', '--no-estimate', '--force'])
+    files = Path('data/set/annotations').glob('*.json')
+    return {f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files}
+
+
+# Tiles of 100 begin at 0 and 80. The first box is whole in both, the second is cut at
+# 100 and whole in the second, of the third 5 of 30 columns are in the first.
+BOXES = [[82, 10, 10, 20], [90, 40, 20, 20], [95, 70, 30, 10]]
+POLYGONS = [[[x, y, x + w, y, x + w, y + h, x, y + h]] for x, y, w, h in BOXES]
+
+
+def tile_of(document: dict, name: str) -> list[dict]:
+    numbers = {image['file_name']: image['id'] for image in document['images']}
+    return [a for a in document['annotations'] if a['image_id'] == numbers[name]]
+
+
+@pytest.mark.parametrize('kind', ['--boxes', '--masks'])
+def test_objects_in_tiles(kind):
+    args = coco(BOXES, POLYGONS)
+    written = run(*args, kind, '--tile', '100', '--overlap', '0.2')
+    assert sorted(written) == ['train', 'val', 'val_whole']
+    names = [image['file_name'] for image in written['train']['images']]
+    assert names == ['a_0_0.png', 'a_80_0.png']
+    left, right = (tile_of(written['train'], name) for name in names)
+    assert [a['bbox'] for a in left] == [
+        [82, 10, 10, 20],
+        [90, 40, 10, 20],
+        [95, 70, 5, 10],
+    ]
+    assert [a['bbox'] for a in right] == [
+        [2, 10, 10, 20],
+        [10, 40, 20, 20],
+        [15, 70, 30, 10],
+    ]
+    assert [a['iscrowd'] for a in left] == [0, 0, 1]  # a sixth of it is visible
+    assert [a['area'] for a in left] == [200, 200, 50]
+    assert [a['category_id'] for a in right] == [1, 1, 2]
+    if kind == '--masks':
+        mask = coco_mask.decode(left[1]['segmentation'])
+        expected = np.zeros((100, 100))
+        expected[40:60, 90:] = 1
+        np.testing.assert_array_equal(mask, expected)
+        assert right[0]['segmentation'] == [[2, 10, 12, 10, 12, 30, 2, 30]]
+    pixels = np.asarray(Image.open('data/set/val/b_80_0.png'))
+    whole = np.asarray(Image.open('images/b.png'))
+    np.testing.assert_array_equal(pixels, whole[:, 80:])
+    assert [a['bbox'] for a in written['val_whole']['annotations']] == BOXES
+    cfg = Config.fromfile(next(Path('data').glob('*.py')))
+    assert (cfg.tile, cfg.overlap) == (100, 0.2)
+    assert cfg.test_dataloader.dataset.data_prefix.img == 'val_whole/'
+    assert cfg.val_dataloader.dataset.data_prefix.img == 'val/'
+
+
+def test_options_of_tiles():
+    args = [*coco(BOXES), '--tile', '100']
+    assert [
+        a['iscrowd'] for a in run(*args, '--min-visible', '0.1')['train']['annotations']
+    ] == [0] * 6
+    few = coco([[120, 10, 10, 20]] * 2)
+    assert len(run(*few, '--tile', '50', '--empty-tiles', '0')['train']['images']) == 2
+    assert len(run(*few, '--tile', '50', '--empty-tiles', '1')['train']['images']) == 15
+    half = run(*few, '--tile', '50', '--empty-tiles', '0.5')
+    assert len(half['train']['images']) == 2 + 6  # of 13 that are empty
+    assert len(half['val']['images']) == 15
+    for option, value in (('--tile', '0'), ('--overlap', '1'), ('--min-visible', '2')):
+        with pytest.raises(UserError, match=option.strip('-').split('-')[-1]):
+            run(*few, *('--tile', '50'), option, value)
+
+
+def test_label_maps_in_tiles():
+    Path('maps').mkdir()
+    for name in 'ab':
+        mask = np.zeros((100, 180), np.uint8)
+        mask[:, 90:], mask[:10] = 1, 2
+        Image.fromarray(mask).save(f'maps/{name}.png')
+    args = ['labels', 'images', 'maps', '--classes', 'sky', 'road', 'tree']
+    args += ['--merge', 'green=road,tree', '--val-images', 'b*', '--tile', '100']
+    run(*args, '--factor', '0.5')
+    labels = np.asarray(Image.open('data/set/labels/train/a_80_0.png'))
+    assert labels.shape == (100, 100) and set(np.unique(labels)) == {0, 1}
+    assert labels[50, 9] == 0 and labels[50, 10] == 1 and labels[5, 5] == 1
+    assert Image.open('data/set/labels/val_whole/b.png').size == (180, 100)
+    cfg = Config.fromfile('data/upernet_ivit_n_set.py')
+    assert cfg.metainfo.classes == ('sky', 'green') and cfg.factor == 0.5
+    steps = [step.type for step in cfg.train_pipeline]
+    assert steps[:4] == ['LoadImageFromFile', 'LoadAnnotations', 'Resize', 'RandomCrop']
+    assert cfg.train_pipeline[2].scale_factor == 0.5
+    assert cfg.train_dataloader.dataset.pipeline == cfg.train_pipeline
+    assert cfg.test_dataloader.dataset.pipeline == cfg.test_pipeline
+    assert 'landcover' not in cfg.pretty_text
+
+
+CLASSES = {
+    'chosen': (['--classes', 'dead'], ['dead'], [1]),
+    'in another order': (['--classes', 'dead', 'alive'], ['dead', 'alive'], [2, 2, 1]),
+    'renamed': (['--classes', 'oak', 'log'], ['oak', 'log'], [1, 1, 2]),
+    'merged': (['--merge', 'tree=alive,dead'], ['tree'], [1, 1, 1]),
+    'merged and renamed': (
+        ['--merge', 'tree=alive,dead', '--classes', 'oak'],
+        ['oak'],
+        [1, 1, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize('case', CLASSES.values(), ids=CLASSES)
+def test_classes(case):
+    args, names, labels = case
+    document = run(*coco(BOXES), *args)['val']
+    assert [c['name'] for c in document['categories']] == names
+    assert [a['category_id'] for a in document['annotations']] == labels
+
+
+@pytest.mark.parametrize(
+    'args, message',
+    [
+        (['--merge', 'alive,dead'], '--merge must be such as'),
+        (['--merge', 'tree=alive,lost'], 'names lost, but the classes are alive, dead'),
+        (['--classes', 'dead', 'lost', 'x'], 'must name some of the classes'),
+        (['--classes', 'x', 'x'], 'the names of classes must differ'),
+        (['--ignore', '3'], '--ignore is for label maps'),
+        (['--factor', '0'], '--factor must be above 0'),
+        (['--test', '1'], '--test must be between 0 and 1'),
+    ],
+    ids=['merge', 'lost', 'classes', 'twice', 'ignore', 'factor', 'test'],
+)
+def test_options_that_cannot_be_meant(args, message):
+    with pytest.raises(UserError, match=message):
+        run(*coco(BOXES), *args)
+    assert not Path('data/set').exists() or 'factor' in message
+
+
+CSV = {
+    'tensorflow': 'filename,width,height,class,xmin,ymin,xmax,ymax\n'
+    'a.png,180,100,tree,10,20,30,50\nb.png,180,100,,,,,\n',
+    'deepforest': 'image_path,xmin,ymin,xmax,ymax,label\na.png,10,20,30,50,tree\n'
+    'b.png,1,2,1,2,tree\n',
+    'wheat': 'image_id,width,height,bbox,source\na,180,100,"[10.0, 20, 20, 30]",x\n'
+    'b,180,100,,y',
+    'retinanet': 'images/a.png,10,20,30,50,tree\nimages/b.png,,,,,\n',
+    'sides': '\ufeffImage;X;Y;W;H\n'.replace(';', ',') + 'a.png,10,20,20,30\nb.png,,,,',
+}
+
+
+@pytest.mark.parametrize('text', CSV.values(), ids=CSV)
+def test_csv(text):
+    Path('boxes.csv').write_text(text)
+    written = run('csv', 'images', 'boxes.csv', '--val-images', 'b*')
+    assert [a['bbox'] for a in written['train']['annotations']] == [[10, 20, 20, 30]]
+    assert written['val']['annotations'] == []
+    name = 'object' if 'bbox' in text or 'Image' in text else 'tree'
+    assert [c['name'] for c in written['train']['categories']] == [name]
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        ('a,b\n1,2', 'boxes.csv must have columns of the image and of its box'),
+        (
+            'filename,xmin,ymin,xmax,ymax\na.png,1,2,x,4',
+            'line 2 must have four numbers',
+        ),
+        ('filename,xmin,ymin,xmax,ymax\nc.png,1,2,3,4', "one image in images, got 'c"),
+        ('filename,xmin,ymin,xmax,ymax\na.png,9,2,3,4', 'line 2: has a negative width'),
+        ('filename,bbox\na.png,"[1, 2, 3]"', 'line 2 must have four numbers'),
+        ('', 'must have columns'),
+    ],
+    ids=['columns', 'text', 'image', 'turned', 'three', 'empty'],
+)
+def test_csv_that_cannot_be_meant(text, message):
+    Path('boxes.csv').write_text(text)
+    with pytest.raises(UserError, match=message):
+        run('csv', 'images', 'boxes.csv')
+
+
+def test_limits_follow_the_largest_count():
+    boxes = [[i % 30 * 6, i // 30 * 6, 5, 5] for i in range(400)]
+    run(*coco(boxes))
+    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
+    assert cfg.model.test_cfg.rcnn.max_per_img == 800
+    rpn = cfg.model.test_cfg.rpn
+    assert (rpn.nms_pre, rpn.max_per_img) == (1600, 1600)
+    assert cfg.model.train_cfg.rpn_proposal.max_per_img == 800
+
+
+def test_small_objects_are_not_shrunk(monkeypatch, capsys):
+    monkeypatch.setattr(own_config, 'SHORT', 50)
+    run(*coco(BOXES))
+    err = capsys.readouterr().err
+    assert 'sides of 15 to 19 pixels' in err and '--factor 2 enlarges them' in err
+    path = Path('data/faster_rcnn_ivit_n_set.py')
+    assert Config.fromfile(path).factor == 1
+    path.unlink()
+    run(*coco([[10, 10, 60, 60]] * 2))
+    assert (
+        Config.fromfile(path).factor == 0.5 and 'small' not in capsys.readouterr().err
+    )
