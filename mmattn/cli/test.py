@@ -25,6 +25,7 @@ from .evaluation_results import (
     write_results,
 )
 from .terminal import parse_run, positive
+from .tiled_test import TiledTest, add_tile_options
 
 PREDICTION_SUFFIXES = ('.pkl', '.pickle')
 METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
@@ -86,6 +87,7 @@ def parse_args(argv: list[str] | None = None):
         action='store_true',
         help='evaluate under autocast: float16 on a GPU, bfloat16 on a CPU',
     )
+    add_tile_options(parser)
     parser.add_argument(
         '--per-class',
         action='store_true',
@@ -214,6 +216,7 @@ def main(argv: list[str] | None = None):
     args = parse_args(argv)
     cfg = load_config(args, dataloader='test_dataloader')
     cfg.load_from = args.checkpoint
+    tiled = TiledTest(cfg, args) if args.tile is not None else None
     if args.out is not None:
         check_out(args.out, args.out_item, cfg.default_scope)
     if args.show or args.show_dir:
@@ -236,7 +239,7 @@ def main(argv: list[str] | None = None):
     if dumps_predictions:
         runner.test_evaluator.metrics.append(dump_metric(cfg.default_scope, args.out))
     started = time.monotonic()
-    metrics = runner.test()
+    metrics = tiled(runner) if tiled is not None else runner.test()
     if is_main_process():
         results = write_results(
             runner,

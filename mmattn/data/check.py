@@ -3,8 +3,8 @@
     mmattn data check configs/demo/mask_rcnn_ivit_n_hela.py
     mmattn data check configs/demo/upernet_ivit_n_landcover.py --decode
 
-Reads the annotations and the ends of all files of every split, in seconds; with
---decode it loads every image and annotation as the config does. Exits with 1 where
+Reads the annotations and the ends and sizes of all files of every split, in seconds;
+with --decode it loads every image and annotation as the config does. Exits with 1 where
 something is wrong, after the first error of the model or of each split.
 """
 
@@ -30,6 +30,7 @@ from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
 from ..engine.data.checks import Summary, check_leaf, ignored_labels
 from ..engine.data.image_files import check_image_file
 from ..engine.map_check import check_maps
+from ..images import header_size
 from .label_maps import question_about_255
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -108,11 +109,30 @@ def decode(dataset, model: nn.Module, num_workers: int, title: str) -> Counter:
 
 
 def check_files(dataset) -> None:
+    """Check the ends of all files, and the sizes of images that annotations state.
+
+    Raises:
+        ValueError: a file is truncated, or has another size.
+    """
     for name in CheckedPipeline(dataset, frozenset()).files:
         for index in range(len(dataset)):
-            path = dataset.get_data_info(index).get(name)
+            info = dataset.get_data_info(index)
+            path = info.get(name)
             if isinstance(path, str) and '://' not in path:
                 check_image_file(path)
+                if name == 'img_path':
+                    check_size(path, info.get('height'), info.get('width'))
+
+
+def check_size(path: str, height: int | None, width: int | None) -> None:
+    """Compare a size with the header of a file, as the image is shown."""
+    size = header_size(path) if height and width else None
+    if size not in (None, (height, width)):
+        raise UserError(
+            f'{path} has {size[0]} x {size[1]} pixels (height x width), turned by its '
+            f'EXIF orientation if it has one, but the annotations say {height} x '
+            f'{width}'
+        )
 
 
 def check_split(cfg: Config, key: str, model: nn.Module, args) -> dict[str, Summary]:

@@ -1,7 +1,7 @@
 """Images: read within limits, and resized."""
 
 from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError
-from .read import read_channels, read_image, read_labels, tiff_size
+from .read import header_size, read_channels, read_image, read_labels, tiff_size
 from .resize import check_interpolation, nearest, resize, shown
 from .tiling import tile_boxes
 from .windows import WindowedImage
@@ -12,6 +12,7 @@ __all__ = [
     'NoImageError',
     'WindowedImage',
     'check_interpolation',
+    'header_size',
     'nearest',
     'read_channels',
     'read_image',

@@ -79,6 +79,20 @@ def read_image(
         return _large(image, None, name, max_megapixels, windows)
 
 
+def header_size(path: str | Path) -> tuple[int, int] | None:
+    """Return height and width from the header of a file, as the image is shown.
+
+    Returns None for a file that is missing, damaged, or that Pillow does not read.
+    """
+    try:
+        with Image.open(path, formats=FORMATS) as opened:
+            width, height = opened.size
+            turned = opened.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+    return (width, height) if turned else (height, width)
+
+
 def _file(image: str | Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
     """Return an open file.
 

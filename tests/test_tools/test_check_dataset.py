@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import pytest
 from mmpretrain.datasets import cifar
+from PIL import Image
 from tool_runs import DETECTOR
 
 from mmattn.cli import train
@@ -106,6 +107,24 @@ def test_a_detectors_data(here, capsys):
     assert sum(column(table, -2)) == int(annotations)
     assert sum(column(table, -1)) == objects('val2017')
     assert len(column(table, -1)) > 70
+
+
+def test_sizes_of_the_annotations_are_compared_with_the_files(here, capsys):
+    path = Path('data/coco/annotations/instances_val2017.json')
+    content = json.loads(path.read_text())
+    image = content['images'][1]
+    height, width = image['height'], image['width']
+    file = f'data/coco/val2017/{image["file_name"]}'
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.new('RGB', (height, width)).save(file, 'JPEG', exif=exif)
+    assert check.main([config('detector')]) == 0
+    Image.new('RGB', (height, width + 2)).save(file, 'JPEG', exif=exif)
+    assert check.main([config('detector')]) == 1
+    assert (
+        f'{file} has {height} x {width + 2} pixels (height x width), turned by its '
+        f'EXIF orientation if it has one, but the annotations say {height} x {width}'
+    ) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('decode', [False, True], ids=['', 'decode'])
