@@ -231,6 +231,67 @@ test_dataloader = dict(
 test_evaluator = val_evaluator
 """
 
+CLASSIFICATION = """\
+# IViT-{arch} as a classifier of {name}, written by mmattn data convert.
+# {pictures}
+_base_ = [
+    'mmattn::_base_/models/classifier.py',
+    'mmattn::_base_/schedules/demo.py',
+    'mmattn::_base_/runtime/mmpretrain.py',
+]
+data_root = {root!r}
+metainfo = dict(classes={classes!r})
+num_classes = {num_classes}
+# The side that training and tests see.
+size = {size}
+
+model = dict(
+    data_preprocessor=dict(num_classes=num_classes),
+    # Without published weights the network starts from random ones.
+    backbone=dict(type='mmattn.IViT', arch={arch!r}, out_indices=3),
+    head=dict(in_channels={channels!r}, num_classes=num_classes),
+    # Mixup and CutMix are for long schedules.
+    train_cfg=dict(augments=None),
+)
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='RandomResizedCrop', scale=size, crop_ratio_range=(0.35, 1.0)),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='ResizeEdge', scale=size * 8 // 7, edge='short'),
+    dict(type='CenterCrop', crop_size=size),
+    dict(type='PackInputs'),
+]
+dataset = dict(
+    type='CustomDataset', data_root=data_root, metainfo=metainfo, with_label=True
+)
+batch_size = {batch_size}
+train_dataloader = dict(
+    batch_size=batch_size,
+    num_workers=1,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(data_prefix='train', pipeline=train_pipeline, **dataset),
+)
+val_dataloader = dict(
+    batch_size=batch_size,
+    num_workers=1,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(data_prefix='val', pipeline=test_pipeline, **dataset),
+)
+val_evaluator = dict(type='Accuracy', topk=(1,))
+test_dataloader = dict(
+    batch_size=batch_size,
+    num_workers=1,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(data_prefix={test!r}, pipeline=test_pipeline, **dataset),
+)
+test_evaluator = val_evaluator
+"""
+
 SAME_TEST = """\
 test_dataloader = val_dataloader
 test_evaluator = val_evaluator

@@ -7,11 +7,12 @@
     mmattn data convert csv IMAGES boxes.csv --out data/trees --tile 400
     mmattn data convert masks IMAGES MASKS --out data/cells --classes cell
     mmattn data convert labels FOLDER --out data/land --classes water forest city
+    mmattn data convert classes FOLDER --out data/flowers
 
-`labels` gives maps of classes for semantic segmentation, and the others boxes and,
-where most objects have outlines, masks in COCO's format. A split of the data is kept
-and printed. The config is written beside the folder and is yours to edit. A few timed
-steps tell how long it trains here.
+`labels` gives maps of classes for semantic segmentation, and `classes` reads folders of
+images for classification. The others give boxes and, where most objects have outlines,
+masks in COCO's format. A split of the data is kept and printed. The config is written
+beside the folder and is yours to edit. A few timed steps tell how long it trains here.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from mmattn.errors import UserError
 
 from ..files.config_text import check_text
 from . import estimate, formats, own_config, own_data
+from .class_folders import read_folders, write_folders
 from .classes import check_classes, choose_classes, merged
 from .convert_options import parse_args
 from .folders import build
@@ -224,6 +226,24 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     )
 
 
+def convert_folders(args: argparse.Namespace) -> own_config.Written:
+    """Write a data set of images in folders, and return the text of its config."""
+    if args.annotations is not None:
+        raise UserError(f'classes has no annotations, got {args.annotations}')
+    for option in ('masks', 'ignore', 'palette', 'tile', 'factor'):
+        if getattr(args, option):
+            raise UserError(f'--{option} is not for the classes of whole images')
+    items = read_folders(args)
+    check_classes(sorted({each.folder for found in items.values() for each in found}))
+    splits = divide(items, args)
+
+    def write(folder: Path) -> dict:
+        return write_folders(splits, folder)
+
+    build(write, args.out, options(args), force=args.force)
+    return own_config.classification(args.out, splits, args.arch)
+
+
 def options(args: argparse.Namespace) -> dict:
     """Return what the content of the data set depends on."""
     others = ('out', 'arch', 'factor', 'no_estimate', 'force')
@@ -251,8 +271,8 @@ def write_config(text: str, path: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(__doc__, argv)
     check_text(args.out.as_posix(), '--out')
-    convert = convert_label_maps if args.format == 'labels' else convert_objects
-    written = convert(args)
+    special = {'labels': convert_label_maps, 'classes': convert_folders}
+    written = special.get(args.format, convert_objects)(args)
     for warning in written.warnings:
         print(f'warning: {warning}', file=sys.stderr)
     path = args.out.parent / f'{written.method}_ivit_{args.arch[0]}_{args.out.name}.py'

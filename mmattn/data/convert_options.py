@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .own_config import CHANNELS
 
-FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv')
+FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv', 'classes')
 
 
 def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:

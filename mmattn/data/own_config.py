@@ -10,6 +10,8 @@ from mmattn.errors import UserError
 
 from ..images.draw import class_colors
 from . import config_templates as templates
+from .class_folders import ClassImage
+from .image_files import image_size
 from .label_maps import LabelMap
 from .own_data import Picture
 from .tiles import Tiling
@@ -26,6 +28,7 @@ LONG, SHORT = 1333, 800  # largest image that is not shrunk
 CROP = 512  # pixels of a training crop
 FEWEST, MOST = 300, 3000  # iterations
 EPOCHS = 30
+CLASSIFIED = 32  # images of a batch of a classifier
 SMALL = 20  # pixels; objects of smaller sides are found badly at strides of 4 and more
 # Proposals and boxes for each object, the fewest of an image, and a round number.
 PROPOSALS, BOXES, ROUND = 4, 2, 100
@@ -305,6 +308,32 @@ def segmentation(
         text += templates.SEGMENTATION_TEST.format(test=name, test_suffix=suffix)
     return Written(
         text + schedule(len(splits['train']), batch_of(crop), arch, 'mIoU'), 'upernet'
+    )
+
+
+def classification(
+    out: Path, splits: dict[str, list[ClassImage]], arch: str
+) -> Written:
+    """Return a config for a classifier; see `detection`."""
+    images = [each for found in splits.values() for each in found]
+    sizes = [image_size(each.path) for each in images]
+    side = np.median([min(size) for size in sizes])
+    classes = sorted({each.folder for each in images})
+    text = templates.CLASSIFICATION.format(
+        arch=arch,
+        name=out.name,
+        pictures=describe(sizes),
+        root=f'{out.as_posix()}/',
+        classes=tuple(classes),
+        num_classes=len(classes),
+        size=int(np.clip(round(side / 32), 1, 7)) * 32,
+        channels=CHANNELS[arch][-1],
+        batch_size=CLASSIFIED,
+        test='test' if 'test' in splits else 'val',
+    )
+    return Written(
+        text + schedule(len(splits['train']), CLASSIFIED, arch, 'accuracy/top1'),
+        'classifier',
     )
 
 

@@ -1,0 +1,77 @@
+"""mmattn data convert classes: images in a folder for each class."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from PIL import Image
+
+from mmattn.data import check, convert
+from mmattn.errors import UserError
+
+SIZE = 64, 48  # width and height
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def save(*names: str):
+    """Write an image of its own for each name."""
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        seed = sum(map(ord, name))
+        pixels = np.random.default_rng(seed).integers(0, 256, (*SIZE[::-1], 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(name)
+
+
+def run(*args: str):
+    convert.main([*args, '--out', 'data/set', '--no-estimate', '--force'])
+
+
+def folders(**splits: str) -> list[str]:
+    for split, names in splits.items():
+        save(*(f'r/{split}/{name}.jpg' for name in names.split()))
+    return ['classes', 'r']
+
+
+def test_folders_of_classes(capsys):
+    run(*folders(train='cat/1 cat/2 dog/1 log/1', val='cat/3 dog/2', test='dog/9'))
+    files = [str(p.relative_to('data/set')) for p in Path('data/set').rglob('*.jpg')]
+    assert sorted(files) == [
+        'test/dog/9.jpg',
+        *('train/cat/1.jpg', 'train/cat/2.jpg', 'train/dog/1.jpg', 'train/log/1.jpg'),
+        *('val/cat/3.jpg', 'val/dog/2.jpg'),
+    ]
+    assert 'r/val has no image of log' in capsys.readouterr().err
+    path = 'data/classifier_ivit_n_set.py'
+    cfg = Config.fromfile(path)
+    assert cfg.metainfo.classes == ('cat', 'dog', 'log') and cfg.size == 64
+    assert cfg.test_dataloader.dataset.data_prefix == 'test'
+    assert check.main([path, '--decode', '--num-workers', '0']) == 0
+    merge = ['--merge', 'animal=cat,dog', '--classes', 'animal', '--val', '0.5']
+    run('classes', 'r', *merge)
+    files = [str(p.relative_to('data/set')) for p in Path('data/set').rglob('*.jpg')]
+    assert len(files) == 6 and 'test/animal/dog/9.jpg' in files
+
+
+@pytest.mark.parametrize(
+    'splits, args, message',
+    [
+        (dict(train='cat/1', val='cat/2'), [], 'must have a folder of images for each'),
+        (dict(train='a/1 b/1', val='a/2 c/1'), [], 'r/train has no class c, which ano'),
+        (dict(train='a/1 b/1'), ['--tile', '9'], '--tile is not for the classes'),
+        (
+            dict(train='a/1 b/1'),
+            ['--classes', 'x'],
+            'must name some of the classes a, b',
+        ),
+    ],
+    ids=['one', 'more', 'tile', 'unknown'],
+)
+def test_folders_that_cannot_be_meant(splits, args, message):
+    with pytest.raises(UserError, match=message):
+        run(*folders(**splits), *args)
