@@ -18,6 +18,7 @@ __all__ = [
     'OPTIM_WRAPPERS',
     'OPTIM_WRAPPER_CONSTRUCTORS',
     'RUNNERS',
+    'TASK_UTILS',
     'TRANSFORMS',
 ]
 
@@ -29,6 +30,7 @@ ON_DEMAND = {
     'DetDataPreprocessor': 'mmattn.models.detectors.data_preprocessor',
     'DeformableDETR': 'mmattn.models.detectors.deformable_detr',
     'SegDataPreProcessor': 'mmattn.models.seg_data_preprocessor',
+    'MaxIoUAssigner': 'mmattn.models.detectors.assigner',
     'LoadChannels': 'mmattn.engine.data.loading',
     'LoadImage': 'mmattn.engine.data.loading',
     'ImageNetV2': 'mmattn.evaluation.imagenet_v2',
@@ -85,6 +87,7 @@ if find_spec('mmengine') is not None:
         root.OPTIM_WRAPPER_CONSTRUCTORS, 'mmattn.engine'
     )
     RUNNERS = _child(root.RUNNERS, 'mmattn.engine')
+    TASK_UTILS = _child(root.TASK_UTILS, 'mmattn.models')
 else:
 
     class _NoRegistry:
@@ -99,4 +102,4 @@ else:
             )
 
     MODELS = DATASETS = METRICS = HOOKS = RUNNERS = TRANSFORMS = _NoRegistry()
-    OPTIM_WRAPPERS = OPTIM_WRAPPER_CONSTRUCTORS = _NoRegistry()
+    OPTIM_WRAPPERS = OPTIM_WRAPPER_CONSTRUCTORS = TASK_UTILS = _NoRegistry()

@@ -72,6 +72,9 @@ class TiledTest:
     def __call__(self, runner: Runner) -> dict[str, float]:
         """Return the figures of whole images, and print those of tiles beside them."""
         runner.model.test_step = self._step
+        for metric in runner.test_evaluator.metrics:
+            if hasattr(metric, 'limits'):
+                metric.limits = {}  # they are those of a tile
         text = '--tile: tiles of {tile} pixels, overlap {overlap}'.format(**self.cut)
         print_log(text, 'current')
         metrics = runner.test()

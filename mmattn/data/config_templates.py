@@ -31,7 +31,9 @@ model = dict(
     # An image has up to {most} objects, and one of training up to {most_train}. The
     # limits of proposals and of objects an image leave room for them.
     train_cfg=dict(
-        rpn_proposal=dict(nms_pre={train_pre}, max_per_img={train_proposals})
+        rpn=dict(assigner=dict(type='mmattn.MaxIoUAssigner')),
+        rcnn=dict(assigner=dict(type='mmattn.MaxIoUAssigner')),
+        rpn_proposal=dict(nms_pre={train_pre}, max_per_img={train_proposals}),
     ),
     test_cfg=dict(
         rpn=dict(nms_pre={proposals}, max_per_img={proposals}),

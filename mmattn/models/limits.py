@@ -47,7 +47,8 @@ def reached_limits(
             needed = EACH * max(sure.max(initial=0), objects.max(initial=0))
             what = 'proposals'
         else:
-            reached = (found >= limit) & (sure > 0) | (objects > limit)
+            # A young model fills any list with what no score speaks for.
+            reached = (found >= limit) & (2 * sure >= limit) | (objects > limit)
             needed = max(limit, objects.max(initial=0))
             what = 'objects'
         if not reached.any():

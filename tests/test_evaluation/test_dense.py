@@ -100,8 +100,8 @@ def test_limits_of_configs():
     'found, sure, objects, said',
     [
         ([99], [99], None, []),
-        ([100], [0], None, []),  # a young model: all of its scores are low
-        ([100], [1], None, ['rcnn.max_per_img=200']),
+        ([100], [49], None, []),  # a young model: most of its scores are low
+        ([100], [50], None, ['rcnn.max_per_img=200']),
         ([99], [101], None, ['rpn.max_per_img=606']),
         ([9, 9], [9, 9], [101, 5], ['rcnn.max_per_img=202']),
         ([9], [9], [301], ['rcnn.max_per_img=602', 'rpn.max_per_img=1806']),

@@ -250,8 +250,8 @@ def test_a_split_is_found_and_printed(layout, capsys):
 
 def test_a_split_can_be_said_otherwise():
     args = roboflow_coco()
-    run(*args, '--val', '0.34')
-    assert len(found()['train']) == 2 and found()['test'] == ['d.jpg']
+    run(*args, '--val', '0.67')
+    assert len(found()['train']) == 1 and found()['test'] == ['d.jpg']
     run(*args, '--val-images', 'a*')
     assert found() == dict(train=['b.jpg', 'c.jpg'], val=['a.jpg'], test=['d.jpg'])
     run(*args, '--val', '0.25', '--test', '0.34')

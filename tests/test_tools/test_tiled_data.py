@@ -103,6 +103,59 @@ def test_objects_in_tiles(kind):
     assert cfg.val_dataloader.dataset.data_prefix.img == 'val/'
 
 
+def test_parts_of_masks_are_those_of_the_image():
+    """A disc as run lengths and as a polygon, in tiles that cut it both ways."""
+    y, x = np.mgrid[:100, :180]
+    disc = (x - 70) ** 2 + (y - 50) ** 2 < 30**2
+    whole = coco_mask.encode(np.asfortranarray(disc, np.uint8))
+    whole['counts'] = whole['counts'].decode()
+    angles = np.linspace(0, 2 * np.pi, 60, endpoint=False)
+    circle = np.stack([70 + 30 * np.cos(angles), 50 + 30 * np.sin(angles)], 1)
+    outlines = [whole, [circle.ravel().tolist()]]
+    args = [*coco([[40, 20, 60, 60]] * 2, outlines), '--tile', '60']
+    written = run(*args, '--empty-tiles', '1')['train']
+    assert len(written['images']) == 2 * 4
+    masks = [disc, coco_mask.decode(coco_mask.frPyObjects(outlines[1], 100, 180))]
+    for image in written['images']:
+        left, top = map(int, image['file_name'][:-4].split('_')[1:])
+        window = np.s_[top : top + 60, left : left + 60]
+        parts = [np.squeeze(mask)[window] for mask in masks]
+        entries = tile_of(written, image['file_name'])
+        for entry, part in zip(entries, [p for p in parts if p.any()], strict=True):
+            np.testing.assert_array_equal(coco_mask.decode(entry['segmentation']), part)
+            assert entry['iscrowd'] == (part.sum() < 0.3 * disc.sum())
+
+
+def test_images_of_tests_stay_whole():
+    args = coco(BOXES)
+    content = json.loads(Path('a.json').read_text())
+    Path('more').mkdir()
+    Path('images/b.png').rename('more/b.png')
+    tested = content | dict(images=content['images'][1:])
+    tested['annotations'] = content['annotations'][3:]
+    Path('b.json').write_text(json.dumps(tested))
+    Image.new('RGB', (180, 100)).save('images/c.png')
+    content['images'][1]['file_name'] = 'c.png'
+    Path('a.json').write_text(json.dumps(content))
+    others = ['--test-folder', 'more', '--test-annotations', 'b.json']
+    written = run(*args[:3], *others, '--val-images', 'c*', '--tile', '100')
+    counts = {name: len(each['images']) for name, each in written.items()}
+    assert counts == dict(train=2, val=2, test=1)
+    assert [a['bbox'] for a in written['test']['annotations']] == BOXES
+    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
+    assert cfg.test_dataloader.dataset.data_prefix.img == 'test/'
+
+
+def test_crowds_stay_crowds_where_a_class_is_left_out():
+    args = coco(BOXES)
+    content = json.loads(Path('a.json').read_text())
+    for entry in content['annotations'][2::3]:
+        entry['iscrowd'] = 1
+    Path('a.json').write_text(json.dumps(content))
+    (entry,) = run(*args, '--classes', 'dead')['val']['annotations']
+    assert entry['iscrowd'] == 1
+
+
 def test_options_of_tiles():
     args = [*coco(BOXES), '--tile', '100']
     assert [
