@@ -310,6 +310,32 @@ def test_splits_of_label_maps(kind, capsys):
     assert cfg.test_dataloader.dataset.data_prefix.img_path == 'images/test'
 
 
+LEGENDS = {
+    'labelmap.txt': '# label:color_rgb:parts:actions\nsky:0,0,0::\nroad:128,0,0::\n',
+    'class_dict.csv': 'name,r,g,b\nsky,0,0,0\nroad,128,0,0\n',
+}
+
+
+@pytest.mark.parametrize('name', LEGENDS)
+def test_names_and_colors_of_a_file_beside_label_maps(name):
+    """As CVAT and CamVid write them; the folder of XML files is not one of maps."""
+    for image in 'abcde':
+        save(f'r/JPEGImages/{image}.jpg')
+        write(XML, f'r/Annotations/{image}.xml')
+        colors = np.zeros((*SIZE[::-1], 3), np.uint8)
+        colors[9:] = 128, 0, 0
+        Path('r/SegmentationClass').mkdir(exist_ok=True)
+        Image.fromarray(colors).save(f'r/SegmentationClass/{image}.png')
+    write('a\nb\nc\nd\ne', 'r/ImageSets/Segmentation/default.txt')
+    write(LEGENDS[name], f'r/{name}')
+    run('labels', 'r')
+    (path,) = Path('data/set/labels/val').iterdir()
+    labels = np.asarray(Image.open(path))
+    assert [labels[0, 0], labels[20, 0]] == [0, 1]
+    cfg = Config.fromfile('data/upernet_ivit_n_set.py')
+    assert cfg.metainfo.classes == ('sky', 'road')
+
+
 LEAKS = {
     'same name': ('a', dict(), '1 images of the same name, such as r/train/a.jpg and'),
     'same bytes': ('z', dict(copy=True), '1 files of the same bytes, such as'),

@@ -18,8 +18,8 @@ IMAGES = ('images', 'image', 'imgs', 'img', 'jpegimages', 'leftimg8bit')
 ANNOTATIONS = {  # the first that is there counts
     'csv': ('annotations',),
     'labelme': ('annotations', 'labels', 'json', 'jsons'),
-    'labels': ('labels', 'masks', 'annotations', 'segmentationclass', 'gtfine'),
-    'masks': ('masks', 'labels', 'annotations', 'segmentationobject'),
+    'labels': ('segmentationclass', 'labels', 'masks', 'annotations', 'gtfine'),
+    'masks': ('segmentationobject', 'masks', 'labels', 'annotations'),
     'voc': ('annotations', 'xml', 'xmls', 'labels'),
     'yolo': ('labels', 'annotations'),
 }
