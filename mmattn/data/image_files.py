@@ -62,7 +62,13 @@ def annotation_files(folder: Path, suffix: str) -> dict[str, Path]:
 def _inside(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f'{folder} is no folder')
-    return sorted(path for path in folder.rglob('*') if path.is_file())
+    files = sorted(path for path in folder.rglob('*') if path.is_file())
+    return [path for path in files if not _is_hidden(path.relative_to(folder))]
+
+
+def _is_hidden(path: Path) -> bool:
+    """Return whether a file is one of a system, not of the data."""
+    return any(part.startswith('.') or part == '__MACOSX' for part in path.parts)
 
 
 def _name(folder: Path, path: Path) -> str:

@@ -111,11 +111,12 @@ class CocoMetric(MMDetCocoMetric):
         self.counts = self._count(truth, found)
         most = self._most_of_a_class(truth)
         limit = self.max_dets or max(COCO_LIMIT, most)
+        as_coco = self.max_dets is None and limit == COCO_LIMIT
         self._tell_of_limits(found, limit, most)
         names = [truth.loadCats(i)[0]['name'] for i in self.cat_ids]
         metrics = {}
         for kind in self.metrics:
-            evaluation = self._evaluate(truth, found, kind, limit)
+            evaluation = self._evaluate(truth, found, kind, None if as_coco else limit)
             rows = _class_rows(evaluation.eval['precision'], self.iou_thrs)
             self.details[kind] = dict(
                 classes=dict(zip(names, rows, strict=True)),
@@ -128,7 +129,7 @@ class CocoMetric(MMDetCocoMetric):
                     f'{kind}_{name}_mAP': round(row['mAP'], 3)
                     for name, row in self.details[kind]['classes'].items()
                 }
-            figures = evaluation.stats[:6] if limit == COCO_LIMIT else _overall(rows)
+            figures = evaluation.stats[:6] if as_coco else _overall(rows)
             for item, value in zip(ITEMS, figures, strict=True):
                 if self.metric_items is None or item in self.metric_items:
                     metrics[f'{kind}_{item}'] = float(f'{round(value, 3)}')
@@ -181,16 +182,14 @@ class CocoMetric(MMDetCocoMetric):
             )
 
     def _evaluate(
-        self, truth: COCO, found: Sequence[dict], kind: str, limit: int = COCO_LIMIT
+        self, truth: COCO, found: Sequence[dict], kind: str, limit: int | None = None
     ) -> COCOeval:
+        """Return an evaluation; without a limit of detections that of mmdet."""
         annotations = self._annotations(found, kind)
         evaluation = _quietly(COCOeval, truth, _as_results(truth, annotations), kind)
         evaluation.params.catIds = self.cat_ids
         evaluation.params.imgIds = self.img_ids
-        limits = [1, 10, limit]
-        if limit == COCO_LIMIT:
-            limits = list(self.proposal_nums)
-        evaluation.params.maxDets = limits
+        evaluation.params.maxDets = [1, 10, limit] if limit else [*self.proposal_nums]
         evaluation.params.iouThrs = np.asarray(self.iou_thrs)
         with contextlib.redirect_stdout(io.StringIO()):
             evaluation.evaluate()

@@ -63,6 +63,7 @@ def test_ap_counts_as_many_detections_as_an_image_has_objects(case):
     for item in ('bbox_mAP', 'bbox_mAP_50', 'bbox_mAP_s', 'bbox_a_mAP', 'bbox_b_mAP'):
         assert figures[item] == pytest.approx(0.8, abs=0.01)  # of 101 recalls
     assert figures['bbox_mAP_m'] == -1 and figures['count_error'] == 0.2
+    assert evaluate(case, max_dets=100)['bbox_a_mAP'] == pytest.approx(2 / 3, abs=0.01)
     assert evaluate(case, max_dets=75)['bbox_a_mAP'] == pytest.approx(0.5, abs=0.01)
 
 

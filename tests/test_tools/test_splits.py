@@ -17,7 +17,6 @@ SIZE = 64, 48  # width and height
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def save(*names: str):
@@ -359,6 +358,14 @@ def test_leaks_are_warned_about_once(case, capsys):
     assert err.count('warning: an evaluation') == 1 and said in err
 
 
+def test_hidden_files_are_no_data():
+    args = roboflow_yolo()
+    save('r/train/images/.ipynb_checkpoints/a.jpg', 'r/train/images/__MACOSX/a.jpg')
+    write('?', 'r/train/labels/._a.txt')
+    run(*args)
+    assert found()['train'] == ['a.jpg', 'b.jpg']
+
+
 def test_a_validation_that_is_training_is_drawn(capsys):
     yolo('r', {'images/train': 'a b c d e'})
     write('train: images/train\nval: images/train\nnames: [t]', 'r/coco8.yaml')
@@ -367,7 +374,13 @@ def test_a_validation_that_is_training_is_drawn(capsys):
     assert 'val is train again' in capsys.readouterr().err
 
 
+def two_files():
+    write(coco_json('a'), 'r/train_2.json')
+    return coco_pair()
+
+
 REFUSED = {
+    'two files': (two_files, 'r/val.json', '2 files may have the split train: r/train'),
     'no train': (roboflow_yolo, 'r/train/images', 'must have "train", a folder'),
     'a list of nothing': (cvat_ultralytics, 'r/images/val/c.jpg', 'must list images'),
     'a listed image': (
@@ -387,10 +400,3 @@ def test_what_is_missing_is_named(case):
     with pytest.raises(UserError, match=message):
         run(*args)
     assert not Path('data').exists()
-
-
-def test_two_files_of_one_split_are_asked_about():
-    args = coco_pair()
-    write(coco_json('a'), 'r/train_2.json')
-    with pytest.raises(UserError, match='2 files may have the split train: r/train'):
-        run(*args)
