@@ -383,11 +383,7 @@ REFUSED = {
     'two files': (two_files, 'r/val.json', '2 files may have the split train: r/train'),
     'no train': (roboflow_yolo, 'r/train/images', 'must have "train", a folder'),
     'a list of nothing': (cvat_ultralytics, 'r/images/val/c.jpg', 'must list images'),
-    'a listed image': (
-        voc_sets,
-        'r/VOC2012/JPEGImages/c.jpg',
-        "1 images are missing, such as 'c'",
-    ),
+    'listed': (voc_sets, 'r/VOC2012/JPEGImages/c.jpg', "missing, such as 'c'"),
     'no mask': (masks, 'r/val/masks/c_mask.png', 'has no image'),
 }
 
