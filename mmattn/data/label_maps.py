@@ -82,21 +82,42 @@ def read_legend(parts: Sequence[Part]) -> tuple[list[str], list[int] | None] | N
     folders = {p for part in parts for p in (part.images, part.annotations)}
     folders |= {folder.parent for folder in folders}
     for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
-        if (file := folder / '_classes.csv').is_file():
-            rows = _cells(file, ',')[1:]
-            named = {int(row[0]): row[1] for row in rows}
-            return [named.get(i, f'{i}') for i in range(max(named) + 1)], None
-        for name, mark in (('class_dict.csv', ','), ('labelmap.txt', ':')):
-            if (file := folder / name).is_file():
-                rows = [row for row in _cells(file, mark) if not row[0].startswith('#')]
-                rows = rows[1:] if mark == ',' else rows
-                colors = [
-                    row[1:4] if mark == ',' else row[1].split(',') for row in rows
-                ]
-                return [row[0] for row in rows], [
-                    _number(file, each) for each in colors
-                ]
+        for name, read in LEGENDS.items():
+            file = folder / name
+            if not file.is_file():
+                continue
+            try:
+                return read(file)
+            except (csv.Error, IndexError, ValueError) as error:
+                raise UserError(
+                    f'{file} must have a number or a color, and a name, of each class '
+                    f'({error}); --classes and --palette replace it'
+                ) from error
     return None
+
+
+def _of_numbers(file: Path) -> tuple[list[str], None]:
+    named = {int(row[0]): row[1] for row in _cells(file, ',')[1:]}
+    if not named or min(named) < 0 or max(named) >= IGNORED:
+        raise ValueError(f'numbers {sorted(named)}')
+    return [named.get(number, f'{number}') for number in range(max(named) + 1)], None
+
+
+def _of_colors(file: Path) -> tuple[list[str], list[int]]:
+    rows = [(row[0], row[1:4]) for row in _cells(file, ',')[1:]]
+    return [name for name, _ in rows], [_number(color) for _, color in rows]
+
+
+def _of_cvat(file: Path) -> tuple[list[str], list[int]]:
+    rows = [row for row in _cells(file, ':') if not row[0].startswith('#')]
+    return [row[0] for row in rows], [_number(row[1].split(',')) for row in rows]
+
+
+LEGENDS = {
+    '_classes.csv': _of_numbers,
+    'class_dict.csv': _of_colors,
+    'labelmap.txt': _of_cvat,
+}
 
 
 def _cells(file: Path, mark: str) -> list[list[str]]:
@@ -105,13 +126,8 @@ def _cells(file: Path, mark: str) -> list[list[str]]:
         return [[cell.strip() for cell in row] for row in rows if row]
 
 
-def _number(file: Path, color: Sequence[str]) -> int:
-    try:
-        red, green, blue = map(int, color)
-    except ValueError as error:
-        raise UserError(
-            f'{file} must have red, green and blue of each class, got {color}'
-        ) from error
+def _number(color: Sequence[str]) -> int:
+    red, green, blue = map(int, color)
     return red << 16 | green << 8 | blue
 
 

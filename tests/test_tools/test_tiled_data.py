@@ -195,6 +195,27 @@ def test_label_maps_in_tiles():
     assert 'landcover' not in cfg.pretty_text
 
 
+@pytest.mark.parametrize(
+    'name, text',
+    [
+        ('_classes.csv', 'Pixel Value, Class\na, sky'),
+        ('_classes.csv', 'Pixel Value, Class\n300, sky'),
+        ('class_dict.csv', 'name,r,g,b\nsky,0,0'),
+        ('labelmap.txt', 'sky\n'),
+        ('labelmap.txt', b'\xff\xfe\xff'),
+    ],
+    ids=['text', 'number', 'color', 'columns', 'bytes'],
+)
+def test_a_damaged_legend_is_named(name, text):
+    Path('maps').mkdir()
+    for image in 'ab':
+        Image.new('L', (180, 100)).save(f'maps/{image}.png')
+    text = text if isinstance(text, bytes) else text.encode()
+    Path('maps', name).write_bytes(text)
+    with pytest.raises(UserError, match=f'maps/{name} must have a number or a color'):
+        run('labels', 'images', 'maps')
+
+
 CLASSES = {
     'chosen': (['--classes', 'dead'], ['dead'], [1]),
     'in another order': (['--classes', 'dead', 'alive'], ['dead', 'alive'], [2, 2, 1]),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
+from ..yolo_yaml import read_lines
 from .names import ANNOTATIONS, ENDS, IMAGES, child, split_folders, split_in
 
 LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
@@ -137,7 +138,7 @@ def _listed(kind: str, root: Path) -> dict[str, list[Part]]:
     parts = {}
     for name in ('train', 'val', 'test'):
         if name in lists:
-            lines = lists[name].read_text(encoding='utf-8-sig').splitlines()
+            lines = read_lines(lists[name])
             names = tuple(line.split()[0] for line in lines if line.split())
             parts[name] = [Part(root / 'JPEGImages', annotations, names)]
     return parts if parts.get('train') else {}
