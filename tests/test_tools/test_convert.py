@@ -376,24 +376,6 @@ def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
     assert (short in out) == ('factor = 0.5 in data/' in out) == said.startswith('est')
 
 
-def test_channels_are_those_of_the_backbone():
-    import torch
-
-    from mmattn.analysis.flops import build
-
-    for arch, channels in own_config.CHANNELS.items():
-        backbone = build(dict(type='mmattn.IViT', arch=arch), 'meta').eval()
-        maps = backbone(torch.empty(1, 3, 64, 64, device='meta'))
-        assert tuple(m.shape[1] for m in maps) == channels
-
-
-def test_large_images_are_shrunk_and_anchors_follow_the_objects():
-    for sizes, factor in (([(800, 1333), (10, 10)], 1.0), ([(1600, 1000)], 0.8)):
-        assert own_config.shrinking(sizes)[0] == factor
-    for sides, scale in (([45.3], 4), ([3, 5], 2), ([90, 91], 8), ([900], 16)):
-        assert own_config.anchor_scale(np.array(sides)) == scale
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['objects', 'labels'])
 def test_training_on_the_written_config(here, kind, forget_instances):
