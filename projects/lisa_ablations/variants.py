@@ -17,17 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
+from mmattn.models.layers import PointwiseLinear, fit_on_load, resize_grid
+from mmattn.models.layers.checks import check_heads
 from mmattn.ops.common.exporting import copied
-from mmattn.ops.structure_aware_attention import (
+
+from .operators import (
     block_toeplitz,
     local_structure_aware_attention,
     pattern_attention,
     relative_attention,
 )
-
-from ..checks import check_heads
-from ..pointwise import PointwiseLinear
-from ..resize import fit_on_load, resize_grid
 
 
 class Mixer(nn.Module):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
+from mmattn.models.layers import DepthwiseConv, PointwiseLinear
 from mmattn.ops.common.precision import compute_dtype
 from mmattn.ops.structure_aware_attention import (
     irfft_grid,
@@ -23,8 +24,6 @@ from mmattn.ops.structure_aware_attention import (
     rfft_grid,
 )
 
-from ..depthwise_conv import DepthwiseConv
-from ..pointwise import PointwiseLinear
 from .variants import Mixer, relative_matrices
 
 HEAD_DIMS = 16

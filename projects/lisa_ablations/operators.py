@@ -21,10 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmattn.errors import UserError
-
-from ..common.checks import check_qkv
-from ..common.precision import compute_dtype, without_autocast
-from .reference import l2_normalize
+from mmattn.ops.common.checks import check_qkv
+from mmattn.ops.common.precision import compute_dtype, without_autocast
+from mmattn.ops.structure_aware_attention import l2_normalize
 
 
 def _in_compute_dtype(operator):

@@ -1,23 +1,20 @@
 """The operators of the ablations against loops, against each other, and at borders."""
 
-from functools import partial
 from itertools import product
 from math import prod
 
 import pytest
 import torch
-from operator_checks import check_operator
-from test_structure_aware_attention import normalized
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention import (
+from projects.lisa_ablations.operators import (
     block_toeplitz,
     local_structure_aware_attention,
     pattern_attention,
     relative_attention,
 )
 from tools.benchmark.inputs import make_structure_aware_inputs
-from tools.benchmark.tolerances import assert_close
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 B, M, D, K = 2, 3, 4, 2
 GRIDS = {'one token': (1, 1), 'row': (1, 5), '2x3': (2, 3), 'even 4x4': (4, 4)}
@@ -48,6 +45,11 @@ def make_inputs(name, grid, dtype=torch.float64, B=B, M=M, D=D):
         'local': [(D, K, 3, 3), (K, 3, 3), (D, K)],
     }[name]
     return [*qkv, *(draw(*s, dtype=dtype, seed=i) for i, s in enumerate(shapes, 1))]
+
+
+def normalized(x):
+    """Divide by the L2 norm with the epsilon of RSA, by the same authors: 1e-6."""
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 
 
 def operator(name, grid):
@@ -143,8 +145,14 @@ def test_periodic_tables_give_structure_aware_attention(grid):
         table_a, table_b = (periodic_table(w, grid) for w in (w_a, w_b))
         return pattern_attention(q, k, v, table_a, table_b, bias)
 
-    expected = partial(structure_aware_attention, backend='reference')
-    check_operator(through_tables, inputs, expected=expected)
+    def definition(*inputs):
+        return structure_aware_attention(*inputs, backend='reference')
+
+    expected, expected_grads = run_with_grads(definition, inputs)
+    out, grads = run_with_grads(through_tables, inputs)
+    assert_close('out', expected, out)
+    for e, a in zip(expected_grads, grads, strict=True):
+        assert_close('gradient', e, a)
 
 
 @every_operator
