@@ -180,9 +180,9 @@ papers: $(ALL)
 		--panel classification 'Top 1 Accuracy' --panel mask_rcnn 'box AP' \
 		--panel mask_rcnn 'mask AP' --panel upernet 'mIoU(ms)' \
 		--series iViT 'ivit_?_300e_*,ivit_?_3x_*,ivit_?_160k_*' \
-		--series 'PVT v2' 'pvtv2_b?_300e_*,pvtv2_b?_3x_*' \
-		--series HyLiSANet 'hylisanet_?_300e_in1k' \
-		--series 'DAT++' 'datpp_?_300e_*,datpp_?_3x_*,datpp_?_160k_*'
+		--series 'PVT v2' 'pvt_v2_b?_300e_*,pvt_v2_b?_3x_*' \
+		--series HyLiSANet 'lisanet_hybrid_?_300e_in1k' \
+		--series 'DAT++' 'dat_plus_plus_?_300e_*,dat_plus_plus_?_3x_*,dat_plus_plus_?_160k_*'
 	$(DRAW_RESULTS) --out docs/papers/depth.png --x layers \
 		--panel classification 'Top 1 Accuracy' --panel classification FLOPs \
 		--series DeiT-T 'deit_t_*' --series 'MaiT-T, one masked head' \
@@ -190,8 +190,8 @@ papers: $(ALL)
 		--series 'MaiT-T, mixed masks' 'mait_t_sch2_*,mait_t_36l_400e_*' \
 		--series CaiT-T 'cait_xxs24_*' --series 'random mask' 'mait_t_random_mask_*'
 	$(BIN)/python tools/analysis/draw_flops.py --out docs/papers/flops_by_size.png \
-		$(CLASSIFIERS)/pvt_s_300e_in1k.py $(CLASSIFIERS)/pvtv2_b2_300e_in1k.py \
-		$(CLASSIFIERS)/pvtv2_b2_li_300e_in1k.py $(CLASSIFIERS)/vit_s16_mhsa_300e_in1k.py \
+		$(CLASSIFIERS)/pvt_s_300e_in1k.py $(CLASSIFIERS)/pvt_v2_b2_300e_in1k.py \
+		$(CLASSIFIERS)/pvt_v2_b2_li_300e_in1k.py $(CLASSIFIERS)/vit_s16_mhsa_300e_in1k.py \
 		$(CLASSIFIERS)/vit_s16_imhsa_300e_in1k.py mmpretrain::resnet/resnet50_8xb32_in1k.py
 
 WHEEL := $(BIN)/python -m build --wheel --no-isolation --outdir dist

@@ -161,7 +161,7 @@ class VideoLiSANet(LiSANet):
 
     def __init__(
         self,
-        arch: str | dict = 'hybrid-small',
+        arch: str | dict = 'hybrid_small',
         *,
         num_frames: int = 16,
         in_channels: int = 3,

@@ -11,13 +11,13 @@ from tools.benchmark.tolerances import assert_close
 
 MODELS = {
     'LiSANet': lambda: LiSANet('small', img_size=64),
-    'HyLiSANet': lambda: LiSANet('hybrid-nano', img_size=64),
+    'HyLiSANet': lambda: LiSANet('hybrid_nano', img_size=64),
     'LiSANet plain': lambda: LiSANet('isotropic', img_size=64),
     'DAT': lambda: DAT('nano', img_size=64),
     'HMaiT': lambda: HMaiT('nano', img_size=64),
     'PVT': lambda: PVT('nano', img_size=64),
     'PVTv2': lambda: PVTv2('b0'),
-    'PVTv2 linear': lambda: PVTv2('b2-li'),
+    'PVTv2 linear': lambda: PVTv2('b2_li'),
 }
 
 

@@ -43,9 +43,9 @@ DETECTORS = measure.ROOT / 'configs/mask_rcnn'
 SETS = {
     'classifiers': dict(
         models=[
-            *('ivit_t', 'hylisanet_s', 'lisanet_s', 'hmait_t', 'mait_xs'),
-            *('dat_t', 'datpp_t', 'pvtv2_b2'),
-            *('swin_tiny_patch4_window7_224', 'convnext_tiny', 'pvt_v2_b2'),
+            *('ivit_t', 'lisanet_hybrid_s', 'lisanet_s', 'hmait_t', 'mait_xs'),
+            *('dat_t', 'dat_plus_plus_t', 'pvt_v2_b2'),
+            *('swin_tiny_patch4_window7_224', 'convnext_tiny', 'timm://pvt_v2_b2'),
         ],
         baseline='swin_tiny_patch4_window7_224',
         size=(224, 224),

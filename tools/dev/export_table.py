@@ -38,14 +38,14 @@ from tools.dev.readme_tables import markdown, replace_between
 
 SMALL = (
     *('DAT nano', 'DATPlusPlus nano', 'HMaiT nano', 'IViT nano'),
-    *('LiSANet hybrid-nano', 'LiSANet isotropic', 'MaiT xtiny, sch1'),
+    *('LiSANet hybrid_nano', 'LiSANet isotropic', 'MaiT xtiny, sch1'),
     *('MaiT xtiny, soft', 'MaskedCaiT xxs24, sch1', 'PVT nano', 'PVTv2 b0'),
-    *('PVTv2 b2-li', 'ViT tiny, mhsa', 'ViT tiny, imhsa'),
+    *('PVTv2 b2_li', 'ViT tiny, mhsa', 'ViT tiny, imhsa'),
 )
 # The largest preset of each family.
 LARGE = (
     *('DAT base', 'DATPlusPlus base', 'HMaiT small', 'IViT base', 'LiSANet base'),
-    *('LiSANet hybrid-base', 'MaiT small, sch1', 'MaskedCaiT s24, sch1', 'PVT large'),
+    *('LiSANet hybrid_base', 'MaiT small, sch1', 'MaskedCaiT s24, sch1', 'PVT large'),
     *('PVTv2 b5', 'ViT small, imhsa'),
 )
 CASES = SMALL + LARGE

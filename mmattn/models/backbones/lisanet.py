@@ -79,9 +79,9 @@ class LiSANet(BaseBackbone):
     """Lightweight structure-aware attention network.
 
     Args:
-        arch: 'isotropic' (one stage of stride 16), 'small', 'base', 'hybrid-small',
-            'hybrid-base' (HyLiSANet, with convolution blocks in stages 1 and 2),
-            'hybrid-nano' (ours, for demos and tests), or a dict with `embed_dims`,
+        arch: 'isotropic' (one stage of stride 16), 'small', 'base', 'hybrid_small',
+            'hybrid_base' (HyLiSANet, with convolution blocks in stages 1 and 2),
+            'hybrid_nano' (ours, for demos and tests), or a dict with `embed_dims`,
             `depths` and `mlp_ratios` of each stage, `conv_stages` (number of stages of
             convolution blocks) and `patterns` (K). A network of one stage is plain: it
             has a position embedding and no convolutions in its blocks.
@@ -114,12 +114,12 @@ class LiSANet(BaseBackbone):
     arch_zoo = {
         name: dict(zip(ARCH, row, strict=True))
         for name, row in {
-            'hybrid-nano': ((32, 64, 160, 256), (2, 2, 6, 2), (4, 4, 3, 3), 2, 8),
+            'hybrid_nano': ((32, 64, 160, 256), (2, 2, 6, 2), (4, 4, 3, 3), 2, 8),
             'isotropic': ((192,), (12,), (4,), 0, 16),
             'small': ((64, 128, 320, 384), (2, 4, 12, 4), (4, 4, 3, 3), 0, 8),
             'base': ((96, 192, 384, 576), (4, 8, 18, 3), (4, 4, 3, 3), 0, 8),
-            'hybrid-small': ((64, 128, 320, 384), (3, 6, 12, 4), (4, 4, 3, 3), 2, 8),
-            'hybrid-base': ((96, 192, 384, 576), (3, 12, 18, 3), (4, 4, 3, 3), 2, 8),
+            'hybrid_small': ((64, 128, 320, 384), (3, 6, 12, 4), (4, 4, 3, 3), 2, 8),
+            'hybrid_base': ((96, 192, 384, 576), (3, 12, 18, 3), (4, 4, 3, 3), 2, 8),
         }.items()
     }
 

@@ -136,7 +136,7 @@ class PVTv2(BaseBackbone):
     hub, have NVIDIA's license: non-commercial use alone. This code is not theirs.
 
     Args:
-        arch: 'b0' to 'b5', 'b2-li', 'mit-b0' to 'mit-b5' of SegFormer, or a dict with
+        arch: 'b0' to 'b5', 'b2_li', 'mit_b0' to 'mit_b5' of SegFormer, or a dict with
             `embed_dims`, `depths`, `num_heads`, `mlp_ratios` and `sr_ratios` of the
             stages and `linear`: whether attention is to maps pooled to 7 x 7, which
             ignores `sr_ratios`.
@@ -173,12 +173,12 @@ class PVTv2(BaseBackbone):
                 num_heads=(1, 2, 5, 8),
                 mlp_ratios=mlp_ratios,
                 sr_ratios=(8, 4, 2, 1),
-                linear=name == 'b2-li',
+                linear=name == 'b2_li',
             )
             for name, depths, mlp_ratios in (
                 ('b1', (2, 2, 2, 2), (8, 8, 4, 4)),
                 ('b2', (3, 4, 6, 3), (8, 8, 4, 4)),
-                ('b2-li', (3, 4, 6, 3), (8, 8, 4, 4)),
+                ('b2_li', (3, 4, 6, 3), (8, 8, 4, 4)),
                 ('b3', (3, 4, 18, 3), (8, 8, 4, 4)),
                 ('b4', (3, 8, 27, 3), (8, 8, 4, 4)),
                 ('b5', (3, 6, 40, 3), (4, 4, 4, 4)),
@@ -194,12 +194,12 @@ class PVTv2(BaseBackbone):
                 linear=False,
             )
             for name, embed_dims, depths in (
-                ('mit-b0', (32, 64, 160, 256), (2, 2, 2, 2)),
-                ('mit-b1', (64, 128, 320, 512), (2, 2, 2, 2)),
-                ('mit-b2', (64, 128, 320, 512), (3, 4, 6, 3)),
-                ('mit-b3', (64, 128, 320, 512), (3, 4, 18, 3)),
-                ('mit-b4', (64, 128, 320, 512), (3, 8, 27, 3)),
-                ('mit-b5', (64, 128, 320, 512), (3, 6, 40, 3)),
+                ('mit_b0', (32, 64, 160, 256), (2, 2, 2, 2)),
+                ('mit_b1', (64, 128, 320, 512), (2, 2, 2, 2)),
+                ('mit_b2', (64, 128, 320, 512), (3, 4, 6, 3)),
+                ('mit_b3', (64, 128, 320, 512), (3, 4, 18, 3)),
+                ('mit_b4', (64, 128, 320, 512), (3, 8, 27, 3)),
+                ('mit_b5', (64, 128, 320, 512), (3, 6, 40, 3)),
             )
         },
     }
