@@ -164,18 +164,14 @@ class VideoLiSANet(LiSANet):
         arch: str | dict = 'hybrid_small',
         *,
         num_frames: int = 16,
-        in_channels: int = 3,
         mixer: str = 'lisa',
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
         kernel_resize: str = 'gfnet',
         inflation: str = 'average',
-        drop_path_rate: float = 0.0,
         out_indices: int | Sequence[int] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         if num_frames < 1:
             raise UserError(
@@ -197,22 +193,19 @@ class VideoLiSANet(LiSANet):
         self.mixer, self.num_times = mixer, -(-num_frames // FRAME_STRIDE)
         super().__init__(
             arch,
-            in_channels=in_channels,
             img_size=img_size,
             patterns=patterns,
             kernel_resize=kernel_resize,
-            drop_path_rate=drop_path_rate,
             out_indices=out_indices,
             out_norm=out_norm,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
+            **frame,
         )
         self.inflation = inflation
         self.stem = ClipEmbed(self.stem, KERNEL_FRAMES, FRAME_STRIDE)
         for stage in [] if self.plain else self.stages[1:]:
             stage.downsample = ClipEmbed(stage.downsample, 1, 1)
         _replace_depthwise(self)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def make_attention(
         self, channels: int, grid: tuple[int, int], **settings

@@ -127,25 +127,20 @@ class LiSANet(BaseBackbone):
         self,
         arch: str | Mapping = 'small',
         *,
-        in_channels: int = 3,
         patch_size: int | None = None,
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
         kernel_resize: str = 'gfnet',
         kernel_domain: str = 'spatial',
-        drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         qkv_bias: bool = True,
         proj_bias: bool = False,
         activation: str = 'gelu',
         fft_dims: int | None = None,
         cache_size: int = 1,
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         if activation not in ACTIVATIONS:
             raise UserError(
@@ -167,10 +162,7 @@ class LiSANet(BaseBackbone):
             embed_dims * levels,
             [patch_size] * levels if plain else None,
             out_indices=-1 if plain and out_indices is None else out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         self.arch, self.plain = arch, plain
         grids = [grid_of(img_size, stride) for stride in self.level_strides]
@@ -199,11 +191,14 @@ class LiSANet(BaseBackbone):
             return LiSABlock(channels, position, attn, mlp, drop_path)
 
         if plain:
-            self.stem = PatchStem(in_channels, embed_dims[0], patch_size, img_size)
+            self.stem = PatchStem(self.in_channels, embed_dims[0], patch_size, img_size)
         else:
             conv = dict(kernel_size=7, stride=4, padding=3, eps=EPSILON)
-            self.stem = PatchEmbed(in_channels, embed_dims[0], **conv)
-        rates, last = drop_path_rates(drop_path_rate, sum(depths)), self.out_indices[-1]
+            self.stem = PatchEmbed(self.in_channels, embed_dims[0], **conv)
+        rates, last = (
+            drop_path_rates(self.drop_path_rate, sum(depths)),
+            self.out_indices[-1],
+        )
         if plain:
             self.blocks = nn.ModuleList(block(0, rate) for rate in rates[: last + 1])
         else:
@@ -221,7 +216,7 @@ class LiSANet(BaseBackbone):
         self.out_norms = nn.ModuleDict(norms if out_norm else {})
         self.apply(init_linear_and_conv)
         init_stem_bias(self.stem)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def make_attention(
         self, channels: int, grid: tuple[int, int], **settings

@@ -208,26 +208,16 @@ class PVTv2(BaseBackbone):
         self,
         arch: str | Mapping = 'b2',
         *,
-        in_channels: int = 3,
         linear: bool | None = None,
         overlap: bool = True,
         conv_mlp: bool = True,
-        drop_path_rate: float = 0.0,
-        out_indices: int | tuple[int, ...] | None = None,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
         super().__init__(
             embed_dims,
-            out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         linear = arch['linear'] if linear is None else linear
 
@@ -251,8 +241,8 @@ class PVTv2(BaseBackbone):
                 mlp = PointwiseMlp(channels, hidden_dims)
             return Block(channels, attn, mlp, drop_path)
 
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        self.stem = patch_embed(in_channels, embed_dims[0], 4)
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
+        self.stem = patch_embed(self.in_channels, embed_dims[0], 4)
         self.stages = nn.ModuleList()
         for i in range(self.out_indices[-1] + 1):
             downsample = patch_embed(*embed_dims[i - 1 : i + 1], 2) if i else None
@@ -263,7 +253,7 @@ class PVTv2(BaseBackbone):
         self.apply(init_linear_and_conv)
         self.apply(init_conv)
         init_stem_bias(self.stem)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return convert_known_layouts(weights)
