@@ -9,12 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmattn.analysis import attention_kernels, attention_maps
-from mmattn.analysis.kernel_rows import (
-    masked_kernels,
-)
 from mmattn.models import IViT, LiSANet, MaiT, ViT
 from mmattn.models.layers import NeighborhoodAttention
 from mmattn.ops.masked_attention import attention_scores, neighborhood_mask, spread_bias
+from mmattn.ops.masked_attention.inspection import masked_rows
 from tools.benchmark.tolerances import assert_close
 
 
@@ -129,9 +127,7 @@ def test_masked_kernels_are_the_operators_definition(kind):
     mask = neighborhood_mask(grid, kernel_size, num_special)
     scores, _ = attention_scores(q[None], k[None], k[None], mask, spread, alpha, fill)
     rows = [0, 2, 9, N - 1]
-    kernels = masked_kernels(
-        q, k, rows, grid, kernel_size, num_special, bias, alpha, fill
-    )
+    kernels = masked_rows(q, k, rows, grid, kernel_size, num_special, bias, alpha, fill)
     assert_close('kernels', scores.softmax(-1)[0, :, rows].transpose(0, 1), kernels)
 
 
