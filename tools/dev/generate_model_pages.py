@@ -8,6 +8,7 @@ A page asks for a table with a line `<!-- KIND ARGUMENTS -->`, which `<!-- end o
 from the csv files of `docs/benchmarks`, channels and diagrams from the models.
 
     channels                the maps of every backbone in every size
+    classes                 the reference of every backbone
     sizes CLASS             the presets of a backbone
     speed NAME ...          rows of the benchmarks of models
     recipes PATTERN ...     how the papers trained
@@ -169,8 +170,16 @@ def weights(_: list[str]) -> str:
     return markdown(rows)
 
 
+def classes(_: list[str]) -> str:
+    """Return the directives that document all backbones."""
+    lines = ['.. currentmodule:: mmattn.models']
+    lines += [f'.. autoclass:: {name}' for name in BACKBONES]
+    return '\n'.join(['```{eval-rst}', *lines, '```', ''])
+
+
 TABLES = {
     'channels': channels,
+    'classes': classes,
     'sizes': sizes,
     'speed': speed,
     'recipes': training_recipes,
@@ -256,7 +265,7 @@ def diagrams() -> dict[Path, str]:
 def pages() -> list[Path]:
     """Return the pages that may ask for tables."""
     found = sorted((DOCS / 'models').glob('*.md'))
-    return [*found, DOCS / 'weights.md']
+    return [*found, DOCS / 'weights.md', DOCS / 'api/models.md']
 
 
 def outputs() -> dict[Path, str]:
