@@ -62,16 +62,16 @@ RULES = {
     'classification/masked_cait_xxs24_400e_in1k': ours,
     'classification/pvt_t_300e_in1k': ours,
     'classification/dat_t_300e_in1k': ours,
-    'mask_rcnn/datpp_t_1x_coco': ours,
+    'mask_rcnn/dat_plus_plus_t_1x_coco': ours,
     'upernet/hmait_t_160k_ade20k': ours,
     'retinanet/pvt_t_1x_coco': all_alike,
-    'sparse_rcnn/pvtv2_b2_li_3x_coco': all_alike,
-    'cascade_mask_rcnn/pvtv2_b2_li_3x_coco': but_norms,
+    'sparse_rcnn/pvt_v2_b2_li_3x_coco': all_alike,
+    'cascade_mask_rcnn/pvt_v2_b2_li_3x_coco': but_norms,
     'deformable_detr/r50_50e_coco': deformable_detr,
-    'deformable_detr/datpp_t_two_stage_50e_coco': deformable_detr,
-    'dino/datpp_t_12e_coco': dino,
-    'mask2former/pvtv2_b2_160k_ade20k': mask2former,
-    'segformer/mit_b0_160k_ade20k': segformer,
+    'deformable_detr/dat_plus_plus_t_two_stage_50e_coco': deformable_detr,
+    'dino/dat_plus_plus_t_12e_coco': dino,
+    'mask2former/pvt_v2_b2_160k_ade20k': mask2former,
+    'segformer/pvt_v2_mit_b0_160k_ade20k': segformer,
     'segformer/ivit_t_160k_ade20k': segformer,
 }
 
@@ -100,7 +100,7 @@ def test_rates_and_decays_of_parameters(name, rule):
 
 @pytest.mark.parametrize('size', ['s', 'b'])
 def test_learning_rates_from_in21k_fall_to_those_of_convnext(size):
-    name = f'classification/hylisanet_{size}_in21k_30e_in1k'
+    name = f'classification/lisanet_hybrid_{size}_in21k_30e_in1k'
     rates = [group['lr'] for group in groups(name)[1].values()]
     assert max(rates) == 5e-5
     assert min(rates) / max(rates) == pytest.approx(0.8**13, rel=0.02)

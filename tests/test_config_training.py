@@ -140,21 +140,21 @@ METHODS = {
     'classification/pvt_t_300e_in1k': TOP1,
     'mask_rcnn/ivit_t_3x_coco': MASKS,
     'cascade_mask_rcnn/dat_t_1x_coco': MASKS,
-    'retinanet/datpp_t_1x_coco': BOXES,
-    'atss/pvtv2_b2_3x_coco': BOXES,
-    'gfl/pvtv2_b2_li_3x_coco': BOXES,
-    'sparse_rcnn/pvtv2_b2_3x_coco': BOXES,
+    'retinanet/dat_plus_plus_t_1x_coco': BOXES,
+    'atss/pvt_v2_b2_3x_coco': BOXES,
+    'gfl/pvt_v2_b2_li_3x_coco': BOXES,
+    'sparse_rcnn/pvt_v2_b2_3x_coco': BOXES,
     'detr/pvt_s_50e_coco': BOXES,
     'conditional_detr/ivit_t_50e_coco': BOXES,
-    'dab_detr/pvtv2_b2_50e_coco': BOXES,
-    'deformable_detr/pvtv2_b2_two_stage_50e_coco': BOXES,
+    'dab_detr/pvt_v2_b2_50e_coco': BOXES,
+    'deformable_detr/pvt_v2_b2_two_stage_50e_coco': BOXES,
     'deformable_detr/r50_single_scale_dc5_50e_coco': BOXES,
-    'dino/pvtv2_b2_12e_coco': BOXES,
-    'ddq/pvtv2_b2_12e_coco': BOXES,
+    'dino/pvt_v2_b2_12e_coco': BOXES,
+    'ddq/pvt_v2_b2_12e_coco': BOXES,
     'sem_fpn/lisanet_s_80k_ade20k': 'mIoU',
     'upernet/ivit_t_160k_ade20k': 'mIoU',
-    'mask2former/pvtv2_b2_160k_ade20k': 'mIoU',
-    'segformer/mit_b0_160k_ade20k': 'mIoU',
+    'mask2former/pvt_v2_b2_160k_ade20k': 'mIoU',
+    'segformer/pvt_v2_mit_b0_160k_ade20k': 'mIoU',
 }
 SLOW = 'detr/pvt_s_50e_coco', 'deformable_detr/r50_single_scale_dc5_50e_coco'
 
@@ -255,7 +255,7 @@ def test_distillation_resumes_exactly(small_config):
 
 def test_fine_tuning_starts_from_what_in21k_trained(small_config):
     """The classifier has other classes and starts near 0; all else is loaded."""
-    cfg = small_config('classification/hylisanet_s_in21k_30e_in1k')
+    cfg = small_config('classification/lisanet_hybrid_s_in21k_30e_in1k')
     backbone = MODELS.build(cfg.model.backbone).state_dict()
     source = {f'backbone.{name}': value for name, value in backbone.items()}
     head = {
@@ -277,7 +277,7 @@ FINE_TUNED = {  # with the parameters whose shapes depend on the image's
     'vit_t16_imhsa_448_30e_in1k': {'pos_embed'},
     'lisanet_i_384_30e_in1k': {'pos_embed', 'w_a', 'w_b'},
     'dat_b_384_30e_in1k': {'rpe_table', 'relative_position_bias_table'},
-    'datpp_b_384_30e_in1k': set(),
+    'dat_plus_plus_b_384_30e_in1k': set(),
 }
 
 

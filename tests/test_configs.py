@@ -1,11 +1,21 @@
 """Every config builds, follows its paper's recipe, and is in the metafiles."""
 
 import functools
+import re
 from ast import literal_eval
 
 import pytest
 import torch
-from config_files import LEAVES, RECIPES, ROOT, config_id, load, metafiles
+from config_files import (
+    LEAVES,
+    OTHER_NETWORKS,
+    RECIPES,
+    ROOT,
+    config_id,
+    load,
+    metafiles,
+    short_name,
+)
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, TRANSFORMS, DefaultScope
@@ -14,6 +24,7 @@ from mmattn.analysis.flops import build
 from mmattn.engine.config_check import check_arguments, check_scopes
 from mmattn.engine.map_check import check_maps
 from mmattn.engine.schedule import Length, mismatches, scaled
+from mmattn.models.presets import all_presets
 from mmattn.registry import MODELS
 from mmattn.weights.names import find_published
 from tools.dev import tables
@@ -188,3 +199,22 @@ def test_make_demo_trains_the_network_of_the_long_run():
         assert short[key] == long[key], key
     for key in schedule | {'train_dataloader'}:
         assert other[key] == long[key], key
+
+
+def test_names_derive_from_the_presets():
+    """The patch of a ViT follows its size, and a demo's name begins with the method."""
+    families, begins = {}, {}
+    for name, (cls, arch) in all_presets().items():
+        kind, family = f'mmattn.{cls.__name__}', name.removesuffix(f'_{arch}')
+        assert family.replace('_', '') == cls.__name__.lower()
+        families[kind] = family
+        begins[kind, arch] = short_name(name)
+    for path in LEAVES:
+        backbone, name = load(config_id(path)).model.backbone, f'_{path.stem}_'
+        if (family := families.get(backbone.type)) is None:
+            continue
+        start = begins.get((backbone.type, str(backbone.arch)), family)
+        for other, builder in OTHER_NETWORKS.items():
+            if family == builder and f'_{other}_' in name and f'_{family}_' not in name:
+                start = other
+        assert re.search(rf'_{start}\d*_', name), (path.name, start)

@@ -52,7 +52,7 @@ def test_the_networks_of_the_files_load():
         else:
             if name.startswith('mit_'):
                 assert 'non-commercial' in entry['license']
-                size = entry['args']['arch']
+                size = name.replace('_', '-')
                 cfg = get_config(
                     f'mmseg::segformer/segformer_{size}_8xb2-160k_ade20k-512x512.py'
                 )

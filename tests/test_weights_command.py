@@ -23,7 +23,7 @@ from mmattn.weights import names as published
 from mmattn.weights.layouts.pvt import to_official_state_dict
 
 ROOT = Path(__file__).parents[1]
-CONFIG = 'classification/pvtv2_b0_300e_in1k'
+CONFIG = 'classification/pvt_v2_b0_300e_in1k'
 NOWHERE = 'http://127.0.0.1:9/offline.pth'  # nothing listens
 PVT = dict(type='mmattn.PVTv2', args=dict(arch='b0'))
 
@@ -82,7 +82,7 @@ def test_a_name_is_a_model_and_a_checkpoint(files):
             assert found.cfg.model.backbone.arch == 'b0' and found.weights == name
         args = parse_run(parser_of_models(), [name])
         assert (args.config, args.checkpoint) == (str(find_config(CONFIG)), name)
-        cfg = read_config_file(find_config('mask_rcnn/pvtv2_b0_1x_coco'))
+        cfg = read_config_file(find_config('mask_rcnn/pvt_v2_b0_1x_coco'))
         use_pretrained(cfg, name)
         assert 'net.pth, kept at' in settle_start(cfg).message
         backbone = MODELS.build(cfg.model.backbone)

@@ -1,4 +1,4 @@
-_base_ = './mit_b0_160k_ade20k.py'
+_base_ = './pvt_v2_mit_b0_160k_ade20k.py'
 model = dict(
     backbone=dict(
         _delete_=True,

@@ -13,24 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+import mmattn.ops  # noqa: F401  fills OPERATORS
 from mmattn.errors import UserError
+from mmattn.ops.common.inspection import Attention
+from mmattn.ops.common.operator import OPERATORS
 from mmattn.ops.landmark_attention import mix_heads
-from mmattn.ops.structure_aware_attention import irfft_grid
 
-from .kernel_rows import (
-    landmark_kernels,
-    masked_kernels,
-    neighborhood_kernels,
-    softmax_kernels,
-    structure_aware_kernels,
-)
+from .kernel_rows import softmax_kernels
 from .one_image import check_one_image, module_kinds
 from .token_grid import token_grid
 
+READ = {each.forward: each for each in OPERATORS.values() if each.attention}
 READABLE = (
-    'F.scaled_dot_product_attention, softmax of N x N scores, our operator '
-    'masked_attention, and our operators neighborhood_attention, '
-    'structure_aware_attention and landmark_attention except with '
+    'F.scaled_dot_product_attention, softmax of N x N scores, and our operators '
+    f'{", ".join(each.name for each in READ.values())} except with '
     "backend='reference'"
 )
 
@@ -170,14 +166,8 @@ class _Operators(TorchFunctionMode):
             self._see_sdpa(*args, **kwargs)
         elif func in (F.softmax, torch.softmax, Tensor.softmax):
             self._see_softmax(out)
-        elif func is torch.ops.mmattn.masked_attention:
-            self._see_masked(*args)
-        elif func is torch.ops.mmattn.neighborhood_attention:
-            self._see_neighborhood(*args)
-        elif func is torch.ops.mmattn.structure_aware_attention:
-            self._see_structure_aware(*args)
-        elif func is torch.ops.mmattn.landmark_attention:
-            self._see_landmark(*args)
+        elif func in READ:
+            self._add(READ[func].attention_of(*args))
         return out
 
     def finish_layer(self):
@@ -203,11 +193,14 @@ class _Operators(TorchFunctionMode):
             return
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*query.shape[:3], query.shape[2])[0]
+        B, M, N = query.shape[:3]
         self._add(
-            query.transpose(1, 2),
-            lambda rows: softmax_kernels(
-                query[0], key[0], rows, mask=attn_mask, scale=scale
-            ),
+            Attention(
+                (B, N, M),
+                lambda rows: softmax_kernels(
+                    query[0], key[0], rows, mask=attn_mask, scale=scale
+                ),
+            )
         )
 
     def _see_softmax(self, weights: Tensor):
@@ -221,70 +214,36 @@ class _Operators(TorchFunctionMode):
         module = self._caller(weights.shape[2])[0].module
         mixing = getattr(module, 'softmax_mixing', None)
         weights = mix_heads(weights, mixing)
+        B, M, N = weights.shape[:3]
         self._add(
-            weights.transpose(1, 2),
-            lambda rows: weights[0, :, list(rows)].transpose(0, 1),
-            is_softmax=mixing is None,
+            Attention(
+                (B, N, M),
+                lambda rows: weights[0, :, list(rows)].transpose(0, 1),
+                is_softmax=mixing is None,
+            )
         )
 
-    def _see_masked(
-        self, q, k, v, bias, alpha, grid, kernel_size, num_special, mask_fill, backend
-    ):
-        self._add(
-            q,
-            lambda rows: masked_kernels(
-                q[0], k[0], rows, grid, kernel_size, num_special, bias, alpha, mask_fill
-            ),
-            grid=(num_special, *grid),
-        )
-
-    def _see_neighborhood(self, q, k, v, rpb, backend):
-        self._add(
-            q.flatten(1, 2),
-            lambda rows: neighborhood_kernels(q[0], k[0], rpb, rows),
-        )
-
-    def _see_structure_aware(self, q, k, v, w_a, w_b, bias, grid, backend):
-        w_a, w_b = (
-            irfft_grid(torch.view_as_complex(w), tuple(grid)) for w in (w_a, w_b)
-        )
-        self._add(
-            q,
-            lambda rows: structure_aware_kernels(
-                *(x[0].to(w_a.dtype) for x in (q, k)), w_a, w_b, rows
-            ),
-            is_softmax=False,
-        )
-
-    def _see_landmark(self, q, k, v, q_landmarks, k_landmarks, *others):
-        mixing = others[:4]
-        self._add(
-            q,
-            lambda rows: landmark_kernels(
-                q, k, q_landmarks, k_landmarks, *mixing, rows=rows
-            ),
-            is_softmax=False,
-        )
-
-    def _add(self, tokens: Tensor, rows_of, *, grid=None, is_softmax: bool = True):
-        """Keep the heads of a call; `tokens` has shape (B, N, M, ...)."""
-        B, N, M = tokens.shape[:3]
+    def _add(self, attention: Attention):
+        """Keep the heads of a call."""
+        B, N, M = attention.shape
         caller, seen_grid = self._caller(N)
-        grid = grid or seen_grid
+        grid = attention.grid or seen_grid
         if B != 1 or grid is None:
             reason = f'{B} x {N} tokens are no grid of the image'
             self.skipped.append(f'{caller.name}: {reason}')
             return
-        if self.softmax_only and not is_softmax:
+        if self.softmax_only and not attention.is_softmax:
             self.skipped.append(f'{caller.name}: its kernels are no softmax')
             return
         last = self.layer
         if last is not None and last.caller is caller and last.num_tokens == N:
-            heads, parts = last.num_heads + M, (*last.parts, rows_of)
+            heads, parts = last.num_heads + M, (*last.parts, attention.rows)
             self.layer = replace(last, num_heads=heads, parts=parts)
         else:
             self.finish_layer()
-            self.layer = AttentionCall(caller, grid[0], tuple(grid[1:]), M, (rows_of,))
+            self.layer = AttentionCall(
+                caller, grid[0], tuple(grid[1:]), M, (attention.rows,)
+            )
         if self.layer.is_whole:
             self.finish_layer()
 

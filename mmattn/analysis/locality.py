@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
+from mmattn.ops.masked_attention.inspection import patch_offsets
 
 from .attention_calls import AttentionCall, watch_attention
-from .kernel_rows import patch_offsets
 from .masks import KERNEL_SIZE, mask_width
 
 CHUNK = 2**24  # weights in memory at a time, 64 MB in float32

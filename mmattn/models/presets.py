@@ -1,6 +1,7 @@
 """The presets of all backbones, by name, for plain PyTorch and other libraries.
 
-A name is the file of the family and the preset: `ivit_tiny`, `pvt_v2_b2_li`.
+A name is the file of the family and the value of `arch`: `ivit_tiny`, `pvt_v2_b2_li`.
+Other names derive from it: `mmattn_ivit_tiny` in timm, configs `ivit_t_*`.
 """
 
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ def all_presets() -> dict[str, tuple[type[BaseBackbone], str]]:
     for cls in (getattr(backbones, name) for name in backbones.__all__):
         family = cls.__module__.rpartition('.')[2]
         for arch in cls.arch_zoo:
-            found[f'{family}_{arch}'.replace('-', '_')] = cls, arch
+            found[f'{family}_{arch}'] = cls, arch
     return dict(sorted(found.items()))
 
 

@@ -28,13 +28,10 @@ class ZooViT(ViT):
         mixer: config of a registered layer with maps (B, H, W, C) in and out, for
             example `dict(type='PerformerAttention', num_features=64)`. It gets
             `embed_dims` and `num_heads` of the network.
-        frozen_stages: as in `ViT`.
         **vit: other arguments of `ViT`, except `attention` and its settings.
     """
 
-    def __init__(
-        self, arch: str | Mapping, mixer: Mapping, *, frozen_stages: int = -1, **vit
-    ):
+    def __init__(self, arch: str | Mapping, mixer: Mapping, **vit):
         super().__init__(arch, attention='mhsa', **vit)
         arch = self.resolve_arch(arch)
         for block in self.blocks:
@@ -46,4 +43,4 @@ class ZooViT(ViT):
                 )
             )
             block.attn.apply(init_linear_and_conv)
-        self.freeze(frozen_stages)
+        self.freeze()

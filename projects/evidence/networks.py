@@ -20,12 +20,11 @@ def vit(attention: str, heads: int, *, expand: int | None = 1, **options) -> Tra
     return Training(backbone, **options)
 
 
-def lisanet(channels: int = 48, mixer: str = 'lisa', patterns: int = 16) -> Training:
+def lisanet(patterns: int = 16, channels: int = 48, **mixer) -> Training:
     arch = dict(embed_dims=(channels,), depths=(4,), mlp_ratios=(4,), conv_stages=0)
     arch |= dict(patterns=patterns)
-    heads = 4 if channels % 16 else None
-    backbone = dict(type='LiSANet', arch=arch, mixer=mixer, num_heads=heads, **PATCHES)
-    return Training(backbone)
+    kind = 'AblationLiSANet' if mixer else 'LiSANet'
+    return Training(dict(type=kind, arch=arch, **mixer, **PATCHES))
 
 
 def deit(**masks) -> Training:
@@ -57,10 +56,10 @@ MASKS = {
 }
 PATTERNS = {
     'LiSA 16': lisanet(),
-    'LiSA 4': lisanet(patterns=4),
-    'attention': lisanet(60, 'self_attention_rpe'),
-    'global filter': lisanet(64, 'global_filter'),
-    'convolution': lisanet(64, 'depthwise'),
+    'LiSA 4': lisanet(4),
+    'attention': lisanet(channels=60, num_heads=4, mixer='self_attention_rpe'),
+    'global filter': lisanet(channels=64, mixer='global_filter'),
+    'convolution': lisanet(channels=64, mixer='depthwise'),
 }
 DEFORMABLE_DETR = 'configs/demo/deformable_detr_ivit_n_hela.py'
 ONE_MAP = {

@@ -27,9 +27,11 @@ from mmattn.weights.load import initialize_from_checkpoint
 from projects.evidence.images import Labeled, mirrored, normalized, scattered
 from projects.evidence.mechanisms import MEASURES
 from projects.evidence.rows import locked
+from projects.lisa_ablations.network import AblationLiSANet
 
 TESTED = 0.95, 1.0  # shares of the run after which the network is tested
 MEASURED = 16  # images of the validation data for the measures
+BACKBONES = vars(mmattn.models) | {'AblationLiSANet': AblationLiSANet}
 STRIDE = 1_000_000  # between the random seeds of two runs, more than the steps of one
 
 
@@ -38,7 +40,7 @@ class Training:
     """Describe a network, its training and its tests; a run adds the seed.
 
     Attributes:
-        backbone: name of a class of `mmattn.models`, 'timm' or 'CAFormer', and its
+        backbone: name of a class of `BACKBONES`, 'timm' or 'CAFormer', and its
             arguments.
         classes: labels of the images that it learns.
         donor: the network from whose weights it starts; None starts at random.
@@ -117,8 +119,7 @@ def build(training: Training) -> nn.Module:
     if kind in MAKERS:
         model = MAKERS[kind](**options, in_chans=1, num_classes=num_classes)
     else:
-        maker = getattr(mmattn.models, kind)
-        backbone = maker(**options, in_channels=1, out_indices=-1)
+        backbone = BACKBONES[kind](**options, in_channels=1, out_indices=-1)
         model = Classifier(backbone, num_classes)
     for module in model.modules():
         if training.images and isinstance(module, nn.Linear):

@@ -52,9 +52,9 @@ class Row:
         return counted.params / 1e6, flops / 1e9
 
 
-HYBRID_BASE = 'hylisanet_b_16x4_110e_k400'
+HYBRID_BASE = 'lisanet_hybrid_b_16x4_110e_k400'
 TABLE_8 = [
-    Row('HyLiSANet-S', 'hylisanet_s_16x4_110e_k400', 'lisa', None, 165, 4),
+    Row('HyLiSANet-S', 'lisanet_hybrid_s_16x4_110e_k400', 'lisa', None, 165, 4),
     Row('HyLiSANet-B', HYBRID_BASE, 'lisa', None, 428, 4),
     # A reading that prints as the paper's, see README.md.
     Row(

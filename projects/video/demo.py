@@ -120,9 +120,9 @@ def main(argv: list[str] | None = None) -> None:
         for split in playback_speed.SPLITS
     ]
     runs = {
-        'clips of 8 frames': train(load('hylisanet_p_playback_speed')),
+        'clips of 8 frames': train(load('lisanet_hybrid_p_playback_speed')),
         'mean change': dict(found=change_rule(*splits)),
-        'single frames': train(load('hylisanet_p_frames_playback_speed')),
+        'single frames': train(load('lisanet_hybrid_p_frames_playback_speed')),
     }
     results = {
         name: summary(run.pop('found'), splits[1]) | run for name, run in runs.items()

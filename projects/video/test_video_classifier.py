@@ -29,7 +29,7 @@ ARCH = dict(
 )
 BACKBONE = dict(type=VideoLiSANet, arch=ARCH, num_frames=4, img_size=32)
 NAMES = [config.stem for config in CONFIGS if '_b_' not in config.stem]
-DEMO = ['hylisanet_p_playback_speed', 'hylisanet_p_frames_playback_speed']
+DEMO = ['lisanet_hybrid_p_playback_speed', 'lisanet_hybrid_p_frames_playback_speed']
 
 
 def classifier(**kwargs):
@@ -215,7 +215,7 @@ def test_interval_is_that_of_the_times(tmp_path):
 
 
 def test_errors_of_a_run_name_the_video(folder, tmp_path):
-    cfg = shrunk('hylisanet_p_playback_speed', folder[0], tmp_path)
+    cfg = shrunk('lisanet_hybrid_p_playback_speed', folder[0], tmp_path)
     (tmp_path / 'train.txt').write_text('broken.mkv 0\n' * 2)
     (tmp_path / 'broken.mkv').write_bytes(b'no video')
     cfg.train_dataloader.dataset.data_root = str(tmp_path)
@@ -230,7 +230,7 @@ def test_run_starts_from_an_image_network(folder, tmp_path):
     image = LiSANet(ARCH, img_size=64)
     state = {f'backbone.{name}': value for name, value in image.state_dict().items()}
     torch.save(dict(state_dict=state), tmp_path / 'image.pth')
-    cfg = shrunk('hylisanet_p_playback_speed', folder[0], tmp_path)
+    cfg = shrunk('lisanet_hybrid_p_playback_speed', folder[0], tmp_path)
     cfg.model.backbone.init_cfg = dict(
         type='Pretrained', checkpoint=str(tmp_path / 'image.pth'), prefix='backbone.'
     )

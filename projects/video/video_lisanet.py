@@ -19,19 +19,18 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models import LiSANet
-from mmattn.models.backbones.lisanet import HEAD_DIMS, MIXERS
+from mmattn.models.backbones.lisanet import HEAD_DIMS
 from mmattn.models.layers import (
     DepthwiseConv,
     StructureAwareAttention,
-    grid_of,
-    init_linear_and_conv,
     pad_to_patches,
 )
 from mmattn.models.layers.depthwise_conv import depthwise_conv2d
+from projects.lisa_ablations.network import MIXERS
 
 KERNEL_FRAMES = 3
 FRAME_STRIDE = 2  # of the first patch embedding
-# Mixers of image networks that support grids of three sides.
+# LiSA, and the operators of its ablations that support grids of three sides.
 VIDEO_MIXERS = (
     'lisa',
     'self_attention',
@@ -162,21 +161,17 @@ class VideoLiSANet(LiSANet):
 
     def __init__(
         self,
-        arch: str | dict = 'hybrid-small',
+        arch: str | dict = 'hybrid_small',
         *,
         num_frames: int = 16,
-        in_channels: int = 3,
         mixer: str = 'lisa',
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
         kernel_resize: str = 'gfnet',
         inflation: str = 'average',
-        drop_path_rate: float = 0.0,
         out_indices: int | Sequence[int] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         if num_frames < 1:
             raise UserError(
@@ -187,63 +182,40 @@ class VideoLiSANet(LiSANet):
                 "VideoLiSANet: inflation must be 'average' or 'center', "
                 f'got {inflation!r}'
             )
-        super().__init__(
-            arch,
-            in_channels=in_channels,
-            mixer=mixer,
-            img_size=img_size,
-            patterns=patterns,
-            kernel_resize=kernel_resize,
-            drop_path_rate=drop_path_rate,
-            out_indices=out_indices,
-            out_norm=out_norm,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
-        )
-        self.inflation = inflation
-        patterns = self.arch['patterns'] if patterns is None else patterns
-        times = -(-num_frames // FRAME_STRIDE)
-        self.stem = ClipEmbed(self.stem, KERNEL_FRAMES, FRAME_STRIDE)
-        for stage in [] if self.plain else self.stages[1:]:
-            stage.downsample = ClipEmbed(stage.downsample, 1, 1)
-        stages = [self.blocks] if self.plain else [s.blocks for s in self.stages]
-        for i, blocks in enumerate(stages):
-            grid = (times, *grid_of(img_size, self.level_strides[i]))
-            for block in blocks:
-                if i >= self.arch['conv_stages']:
-                    block.attn = self._on_clips(block.attn, mixer, grid, patterns)
-                _replace_depthwise(block)
-        self.freeze(frozen_stages)
-
-    def _check_mixer(self, mixer: str):
-        mixers = VIDEO_MIXERS if self.plain else VIDEO_MIXERS[:1]
+        plain = len(self.resolve_arch(arch)['depths']) == 1
+        mixers = VIDEO_MIXERS if plain else VIDEO_MIXERS[:1]
         if mixer not in mixers:
             raise UserError(
                 f'VideoLiSANet: mixer of a network of '
-                f'{"one stage" if self.plain else "several stages"} must be one of '
+                f'{"one stage" if plain else "several stages"} must be one of '
                 f'{list(mixers)}, got {mixer!r}'
             )
+        self.mixer, self.num_times = mixer, -(-num_frames // FRAME_STRIDE)
+        super().__init__(
+            arch,
+            img_size=img_size,
+            patterns=patterns,
+            kernel_resize=kernel_resize,
+            out_indices=out_indices,
+            out_norm=out_norm,
+            **frame,
+        )
+        self.inflation = inflation
+        self.stem = ClipEmbed(self.stem, KERNEL_FRAMES, FRAME_STRIDE)
+        for stage in [] if self.plain else self.stages[1:]:
+            stage.downsample = ClipEmbed(stage.downsample, 1, 1)
+        _replace_depthwise(self)
+        self.freeze()
 
-    def _on_clips(
-        self, image_mixer: nn.Module, name: str, grid: tuple[int, ...], patterns: int
+    def make_attention(
+        self, channels: int, grid: tuple[int, int], **settings
     ) -> nn.Module:
-        """Return a mixer like the one for images, made for a grid of three sides."""
-        if name == 'depthwise':
-            return image_mixer  # has a convolution, which is replaced later
-        if name == 'lisa':
-            channels = image_mixer.proj.in_features
-            mixer = StructureAwareAttention(
-                channels,
-                image_mixer.num_heads,
-                grid,
-                patterns=patterns,
-                kernel_resize=image_mixer.kernel_resize,
-            )
-        else:
-            channels = self.arch['embed_dims'][0]
-            heads = channels // HEAD_DIMS
-            mixer = MIXERS[name](channels, heads, grid, patterns, None)
-        return mixer.apply(init_linear_and_conv)
+        """Return the attention of a block, made for a grid of three sides."""
+        grid = self.num_times, *grid
+        if self.mixer == 'lisa':
+            return super().make_attention(channels, grid, **settings)
+        heads = channels // HEAD_DIMS
+        return MIXERS[self.mixer](channels, heads, grid, settings['patterns'], None)
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args):
         if self.plain and f'{prefix}stem.pos_embed' in state_dict:

@@ -9,12 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmattn.analysis import attention_kernels, attention_maps
-from mmattn.analysis.kernel_rows import (
-    masked_kernels,
-)
 from mmattn.models import IViT, LiSANet, MaiT, ViT
 from mmattn.models.layers import NeighborhoodAttention
 from mmattn.ops.masked_attention import attention_scores, neighborhood_mask, spread_bias
+from mmattn.ops.masked_attention.inspection import masked_rows
 from tools.benchmark.tolerances import assert_close
 
 
@@ -35,15 +33,40 @@ class Neighborhoods(nn.Module):
         return self.layers(self.patches(image).permute(0, 2, 3, 1))
 
 
+class Biases(nn.Module):
+    """Two layers of softmax attention with a learned bias of the scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 24, 16, 16, padding=6)
+        self.layers = nn.Sequential(BiasedAttention(), BiasedAttention())
+
+    def forward(self, image):
+        return self.layers(self.patches(image).permute(0, 2, 3, 1))
+
+
+class BiasedAttention(nn.Module):
+    """SDPA of 6 x 5 tokens with a bias of each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(24, 72)
+        self.table = nn.Parameter(torch.zeros(3, 30, 30))
+        self.proj = nn.Linear(24, 24)
+
+    def forward(self, x):
+        qkv = self.qkv(x).view(1, 30, 3, 3, 8).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(*qkv, attn_mask=self.table)
+        return self.proj(out.transpose(1, 2).reshape(x.shape))
+
+
 PLAIN = dict(embed_dims=(32,), depths=(2,), mlp_ratios=(2,), conv_stages=0, patterns=3)
 VIT = dict(embed_dims=24, depth=2, num_heads=3)
 WITHOUT_BRANCHES = dict(local_kernel=None, gate=False)
 BACKBONES = {
     'lisa': lambda: LiSANet(PLAIN, img_size=96),
     'lisa-1d': lambda: LiSANet(PLAIN, img_size=96, fft_dims=1),
-    'self-attention-rpe': lambda: LiSANet(
-        PLAIN, mixer='self_attention_rpe', img_size=96
-    ),
+    'biases': Biases,
     'neighborhoods': Neighborhoods,
     'vit': lambda: ViT(VIT, 'mhsa'),
     'vit-interaction': lambda: ViT(VIT, 'mhsa_interaction'),
@@ -104,9 +127,7 @@ def test_masked_kernels_are_the_operators_definition(kind):
     mask = neighborhood_mask(grid, kernel_size, num_special)
     scores, _ = attention_scores(q[None], k[None], k[None], mask, spread, alpha, fill)
     rows = [0, 2, 9, N - 1]
-    kernels = masked_kernels(
-        q, k, rows, grid, kernel_size, num_special, bias, alpha, fill
-    )
+    kernels = masked_rows(q, k, rows, grid, kernel_size, num_special, bias, alpha, fill)
     assert_close('kernels', scores.softmax(-1)[0, :, rows].transpose(0, 1), kernels)
 
 

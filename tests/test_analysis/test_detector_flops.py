@@ -76,7 +76,7 @@ def test_dino_counts_the_same_without_numbers():
 
 
 def test_mask2former_counts_its_decode_head():
-    cfg = Config.fromfile(ROOT / 'configs/mask2former/pvtv2_b2_160k_ade20k.py')
+    cfg = Config.fromfile(ROOT / 'configs/mask2former/pvt_v2_b2_160k_ade20k.py')
     complexity = count(cfg, (64, 96))
     head = complexity.part('decode_head')
     parts = ('pixel_decoder', 'transformer_decoder', 'mask_embed', 'cls_embed')
@@ -88,7 +88,7 @@ def test_mask2former_counts_its_decode_head():
 
 
 def test_learned_proposals_count_as_they_are_executed():
-    cfg = Config.fromfile(ROOT / 'configs/sparse_rcnn/pvtv2_b2_3x_coco.py')
+    cfg = Config.fromfile(ROOT / 'configs/sparse_rcnn/pvt_v2_b2_3x_coco.py')
     cfg.model.backbone.arch = 'b0'
     cfg.model.neck.in_channels = [32, 64, 160, 256]
     cfg.model.rpn_head.num_proposals = 7

@@ -22,7 +22,7 @@ CLASSES, QUERIES, WIDTH = 5, 7, 32
 
 def config():
     """Return the config of PVTv2-b2, made small."""
-    model = copy.deepcopy(load('mask2former/pvtv2_b2_160k_ade20k').model)
+    model = copy.deepcopy(load('mask2former/pvt_v2_b2_160k_ade20k').model)
     model.backbone = dict(type='mmattn.PVTv2', arch='b0')
     head = model.decode_head
     head.update(in_channels=[32, 64, 160, 256], feat_channels=WIDTH, out_channels=WIDTH)

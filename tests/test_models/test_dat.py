@@ -94,7 +94,7 @@ def test_a_preset_has_the_official_names_and_shapes(cls):
     [
         ('dat_t_300e', (DAT.arch_zoo['tiny'], 1, 224, 1000)),
         ('dat_b_384_30e', (DAT.arch_zoo['base'], 1, 384, 1000, False, 12)),
-        ('datpp_b_384_30e', (DATPlusPlus.arch_zoo['base'], 2, 224, 1000)),
+        ('dat_plus_plus_b_384_30e', (DATPlusPlus.arch_zoo['base'], 2, 224, 1000)),
     ],
 )
 def test_configs_take_whole_official_classifiers(config, settings):

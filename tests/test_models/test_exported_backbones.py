@@ -7,18 +7,17 @@ from torch import nn
 
 from mmattn.models import DAT, PVT, HMaiT, LiSANet, PVTv2
 from mmattn.models.layers import RelativeMaskedAttention, StructureAwareAttention
-from mmattn.models.layers.structure_aware.variants import SelfAttention
 from tools.benchmark.tolerances import assert_close
 
 MODELS = {
     'LiSANet': lambda: LiSANet('small', img_size=64),
-    'HyLiSANet': lambda: LiSANet('hybrid-nano', img_size=64),
+    'HyLiSANet': lambda: LiSANet('hybrid_nano', img_size=64),
     'LiSANet plain': lambda: LiSANet('isotropic', img_size=64),
     'DAT': lambda: DAT('nano', img_size=64),
     'HMaiT': lambda: HMaiT('nano', img_size=64),
     'PVT': lambda: PVT('nano', img_size=64),
     'PVTv2': lambda: PVTv2('b0'),
-    'PVTv2 linear': lambda: PVTv2('b2-li'),
+    'PVTv2 linear': lambda: PVTv2('b2_li'),
 }
 
 
@@ -59,17 +58,10 @@ class OnMap(nn.Module):
         return self.layer(x.flatten(1, 2), x.shape[1:3]).view_as(x)
 
 
-@pytest.mark.parametrize(
-    'layer',
-    [
-        lambda: OnMap(RelativeMaskedAttention(8, 2, 1, table_grid=(6, 5))),
-        lambda: SelfAttention(8, 2, (6, 5), tables=2),
-    ],
-    ids=['masks', 'tables'],
-)
-def test_biases_that_require_gradients_in_onnx_runtime(layer):
+def test_biases_that_require_gradients_in_onnx_runtime():
     torch.manual_seed(0)
-    layer, x = layer().eval(), torch.randn(2, 6, 5, 8)
+    layer = OnMap(RelativeMaskedAttention(8, 2, 1, table_grid=(6, 5))).eval()
+    x = torch.randn(2, 6, 5, 8)
     session = OnnxSession(layer, (x,))
     with torch.no_grad():
         assert_close('out', layer(x), session(x)[0])

@@ -1,4 +1,4 @@
-"""LiSANet: stages, kernels and their grids, checkpoints at other sizes, mixers."""
+"""LiSANet: stages, kernels and their grids, checkpoints at other sizes."""
 
 import pytest
 import torch
@@ -86,14 +86,9 @@ def test_maps_are_those_of_blocks_with_two_residuals(arch, kwargs):
     assert_close(list(model(image)), expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize('mixer', ['lisa', 'self_attention_rpes', 'sa_eq9', 'local'])
-def test_tables_decay_unless_they_are_added_to_scores(mixer):
-    """Others multiply, as the kernels of a convolution do, or the filters of GFNet."""
-    model = build(PLAIN, mixer=mixer, img_size=64)
-    spared = {'stem.pos_embed'}
-    if mixer in ('self_attention_rpe', 'self_attention_rpes'):
-        spared |= {f'blocks.{i}.attn.table' for i in range(2)}
-    assert undecayed_names(model) == spared
+def test_kernels_decay():
+    """They multiply, as the kernels of a convolution do, or the filters of GFNet."""
+    assert undecayed_names(build(PLAIN, img_size=64)) == {'stem.pos_embed'}
 
 
 @pytest.mark.parametrize('arch', [HYBRID, PYRAMID, PLAIN])
@@ -143,14 +138,11 @@ def test_options_reach_the_attention():
         assert mixer.kernel_resize == 'stretch' and mixer.cache.size == 3
         assert mixer.backend == 'reference'
     assert not mixers(model, nn.GELU) and mixers(build(), nn.GELU)
-    local = build(PLAIN, mixer='local', local_kernel=3).blocks[0].attn
-    assert local.w_a.shape[-2:] == (3, 3)
 
 
 test_wrong_arguments = refuses(
     build,
-    (dict(mixer='sa_eq9'), "'sa_eq9'"),
-    (dict(arch=PLAIN, mixer='softmax'), "'softmax'"),
+    (dict(patch_size=4), 'one stage, got 4'),
     (dict(activation='relu'), "'relu'"),
     (dict(patterns=0), 'got 0'),
     (dict(kernel_resize='nearest'), "'nearest'"),

@@ -27,7 +27,7 @@ MODULES = {PVT: pvt, PVTv2: pvt_v2}
 DEPTHS = (1, 2, 1, 1)
 SHALLOW = dict(PVT.arch_zoo['nano'], depths=DEPTHS)
 SHALLOW_V2 = dict(PVTv2.arch_zoo['b0'], depths=DEPTHS)
-SHALLOW_MIT = dict(PVTv2.arch_zoo['mit-b0'], depths=DEPTHS)
+SHALLOW_MIT = dict(PVTv2.arch_zoo['mit_b0'], depths=DEPTHS)
 TOKEN = dict(out_type='cls_token')
 EXACT = dict(rtol=1e-12, atol=1e-12)
 
@@ -67,7 +67,7 @@ def image(*size):
     [
         ('pvt_tiny(detection/pvt.py)', PVT, 'tiny'),
         ('pvt_v2_b0(detection/pvt_v2.py)', PVTv2, 'b0'),
-        ('pvt_v2_b2_li(detection/pvt_v2.py)', PVTv2, 'b2-li'),
+        ('pvt_v2_b2_li(detection/pvt_v2.py)', PVTv2, 'b2_li'),
     ],
 )
 def test_official_maps(record, cls, arch):
@@ -209,7 +209,7 @@ def test_names_of_the_authors_of_segformer():
 
 TIMM = {  # ours and the depths that make it small
     'pvt_v2_b0': ('b0', DEPTHS),
-    'pvt_v2_b2_li': ('b2-li', DEPTHS),
+    'pvt_v2_b2_li': ('b2_li', DEPTHS),
     'pvt_v2_b5': ('b5', (1, 1, 1, 1)),
 }
 

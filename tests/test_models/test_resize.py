@@ -16,10 +16,6 @@ from mmattn.models.layers import (
     WindowAttention,
 )
 from mmattn.models.layers.resize import interpolate_in_order, resize_grid
-from mmattn.models.layers.structure_aware.variants import (
-    PatternAttention,
-    SelfAttention,
-)
 
 PYRAMID = dict(embed_dims=(8, 16, 32, 64), depths=(1,) * 4, num_heads=(1, 2, 4, 8))
 SWIN = dict(PYRAMID, masked_heads=(1, 2, 1, 0))
@@ -93,14 +89,6 @@ def deformable(grid, version):
     return DeformableAttention(12, 6, 3, grid, kernel_size=3, version=version)
 
 
-def softmax(grid):
-    return SelfAttention(24, 3, grid, tables=3)
-
-
-def patterns(grid):
-    return PatternAttention(24, 3, grid, patterns=2, hadamard=True)
-
-
 def image_side(grid, patch_size=16):
     return tuple(side * patch_size for side in grid)
 
@@ -119,9 +107,6 @@ TABLES = {
     'all offsets': (full_table, 'relative_position_bias_table', swin_table, cubic),
     'DAT': (partial(deformable, version=1), 'rpe_table', as_it_is, cubic),
     'DAT++': (partial(deformable, version=2), 'rpe_table', as_it_is, cubic),
-    'softmax of LiSA': (softmax, 'table', as_it_is, cubic),
-    'eq. 11 of LiSA, keys': (patterns, 'table_a', as_it_is, cubic),
-    'eq. 11 of LiSA, values': (patterns, 'table_b', as_it_is, cubic),
     'ViT': (plain(partial(ViT, attention='mhsa'), VIT), 'pos_embed', tokens, cubic),
     'MaiT': (
         plain(partial(MaiT, distilled=True), VIT),

@@ -11,7 +11,7 @@ from mmattn.weights.layouts.deformable_detr import to_official_state_dict
 from mmattn.weights.layouts.pvt import to_official_state_dict as official_pvt
 from tools.converters import convert_checkpoint as tool
 
-PVT = 'classification/pvtv2_b0_300e_in1k'
+PVT = 'classification/pvt_v2_b0_300e_in1k'
 DETR = """
 _base_ = 'mmattn::deformable_detr/r50_refine_50e_coco.py'
 model = dict(
@@ -41,8 +41,8 @@ def test_what_is_written_is_what_a_backbone_loads(pvt, tmp_path):
 
 def test_another_model_is_refused(pvt, tmp_path):
     src, _ = pvt
-    args = ['classification/pvtv2_b1_300e_in1k', str(src), str(tmp_path / 'dst.pth')]
-    with pytest.raises(ValueError, match='src.pth does not fit .*pvtv2_b1'):
+    args = ['classification/pvt_v2_b1_300e_in1k', str(src), str(tmp_path / 'dst.pth')]
+    with pytest.raises(ValueError, match='src.pth does not fit .*pvt_v2_b1'):
         tool.main([*args, '--backbone'])
     assert not (tmp_path / 'dst.pth').exists()
 

@@ -6,7 +6,8 @@
 
 --set is one of `SETS`, --models any others. A name stands for one of our ImageNet
 configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
-one of timm's models, among which ours begin with `mmattn_`. All take turns in one run
+one of timm's models, among which ours begin with `mmattn_`; `timm://` goes before a
+name that is also ours. All take turns in one run
 (see `measure.py`), with random weights and random images.
 Inference is in evaluation mode without gradients; a training step is zeroing the
 gradients, forward in training mode with a drop path rate of 0.1, cross-entropy and
@@ -42,8 +43,8 @@ from mmattn.errors import UserError
 from tools.benchmark import measure
 
 SETS = {
-    'tiny': 'ivit_t hmait_t lisanet_s hylisanet_s pvtv2_b2 dat_t datpp_t pvt_v2_b2 '
-    'swin_tiny_patch4_window7_224 convnext_tiny caformer_s18 resnet50',
+    'tiny': 'ivit_t hmait_t lisanet_s lisanet_hybrid_s pvt_v2_b2 dat_t dat_plus_plus_t '
+    'timm://pvt_v2_b2 swin_tiny_patch4_window7_224 convnext_tiny caformer_s18 resnet50',
     # Table 5 of MaiT's paper.
     'mait': 'hmait_t hmait_s mait_xs mait_s swin_tiny_patch4_window7_224 '
     'swin_small_patch4_window7_224',
@@ -54,7 +55,7 @@ SETS = {
     # What a machine without OpenMMLab's packages builds.
     'gpu': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
     'mmattn_dat_plus_plus_tiny mmattn_pvt_v2_b2 swin_tiny_patch4_window7_224 '
-    'convnext_tiny pvt_v2_b2 caformer_s18 resnet50',
+    'convnext_tiny timm://pvt_v2_b2 caformer_s18 resnet50',
 }
 PRESETS = {
     # An image of 800 x 1333 as detectors pad it.
@@ -65,7 +66,7 @@ PRESETS = {
     'mait_table_5': dict(set='mait', batch=64),
     # Networks of two image sizes stand in this table.
     'lisa_table_7': dict(
-        models='lisanet_b hylisanet_b swin_base_patch4_window7_224 convnext_base '
+        models='lisanet_b lisanet_hybrid_b swin_base_patch4_window7_224 convnext_base '
         'convnext_large'.split(),
         batch=32,
         baseline='swin_base_patch4_window7_224',
@@ -107,6 +108,7 @@ def create(name: str, size: tuple[int, int], maps: bool = False) -> nn.Module:
         ValueError: the name is neither ours nor timm's.
     """
     config = config_of(name)
+    name = name.removeprefix('timm://')
     if config is not None and not maps:
         from mmengine.config import Config
 

@@ -27,11 +27,8 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 MAX_LABEL = 40  # longer ones stand in two columns
-# timm's PVT v2 is `pvt_v2_`.
-OUR_NAMES = (
-    *('mmattn_', 'ivit_', 'lisanet_', 'mait_', 'dat_', 'datpp_', 'pvtv2_'),
-    *('pvt_t', 'pvt_s', 'pvt_m', 'pvt_l'),
-)
+# timm's PVT v2 is `timm://pvt_v2_b2`.
+OUR_NAMES = (*('mmattn_', 'ivit_', 'lisanet_', 'mait_', 'dat_', 'pvt_'),)
 OURS = '#b5312f'
 PEERS = '#6f7f8f'
 OUR_COLORS = ('#b5312f', '#e08214', '#7b3294', '#c51b7d', '#8c510a', '#f1a340')
@@ -55,7 +52,8 @@ def numbers(rows: list[dict], column: str) -> list[float]:
 
 
 def is_ours(model: str) -> bool:
-    return any(name in model for name in OUR_NAMES)
+    ours = any(name in model for name in OUR_NAMES)
+    return ours and not model.startswith('timm://')
 
 
 def is_our_method(method: str, operator: str) -> bool:

@@ -5,6 +5,7 @@ blocks see one grid. As in timm, a pyramid has `stages`, the other networks `blo
 """
 
 from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature, signature
 
 from torch import Size, Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -38,8 +39,9 @@ class Stage(nn.ModuleDict):
 class BaseBackbone(Initializable):
     """Plain `nn.Module` that mmengine models can own.
 
-    A subclass builds a `stem`, which takes channels last, `stages` or `blocks` up to
-    the last returned level, and `out_norms` by level. It calls `freeze` last.
+    A subclass passes `**frame` on, the settings below that it has no need of. It builds
+    a `stem`, which takes channels last, `stages` or `blocks` up to the last returned
+    level, and `out_norms` by level. It calls `freeze` last.
 
     Settings of the backbones:
         arch: name of a preset of `arch_zoo`, or a dict with the keys of a preset.
@@ -64,6 +66,20 @@ class BaseBackbone(Initializable):
     # channels and the sizes of this network. `mmattn.weights.load` reports them.
     given_shapes: Mapping[str, Size] = {}
 
+    def __init_subclass__(cls):
+        """Show the settings of the frame in the signature, in place of `**frame`."""
+        super().__init_subclass__()
+        _, *own = signature(cls.__init__).parameters.values()
+        if not own or own.pop().kind is not Parameter.VAR_KEYWORD:
+            return
+        names = {parameter.name for parameter in own}
+        frame = (
+            parameter
+            for parameter in signature(cls.__base__).parameters.values()
+            if parameter.kind is Parameter.KEYWORD_ONLY and parameter.name not in names
+        )
+        cls.__signature__ = Signature([*own, *frame])
+
     def __init__(
         self,
         channels: Sequence[int],  # of each level
@@ -71,6 +87,8 @@ class BaseBackbone(Initializable):
         *,
         out_indices: int | Sequence[int] | None = None,
         in_channels: int = 3,
+        drop_path_rate: float = 0.0,
+        frozen_stages: int = -1,
         with_cp: bool = False,
         compile: bool | Mapping = False,
         init_cfg: dict | list[dict] | None = None,
@@ -83,7 +101,8 @@ class BaseBackbone(Initializable):
         self.level_strides = tuple(strides or (4 << i for i in range(len(channels))))
         self.out_indices = resolve_indices(out_indices, len(channels), name)
         self.in_channels = in_channels
-        self.frozen_stages = -1
+        self.drop_path_rate = drop_path_rate
+        self.frozen_stages = frozen_stages
         self.with_cp = with_cp
         self.init_cfg = init_cfg
         self.compile_options = resolve_compile(compile, name)
@@ -182,15 +201,14 @@ class BaseBackbone(Initializable):
                     depth = sum(depths[: int(stage) + 1])
         return depth, last + 1
 
-    def freeze(self, frozen_stages: int):
+    def freeze(self):
         """Freeze the stem and the first `frozen_stages` levels; -1 freezes nothing."""
-        if not -1 <= frozen_stages <= len(self.levels):
+        if not -1 <= self.frozen_stages <= len(self.levels):
             raise UserError(
                 f'{type(self).__name__}: frozen_stages must be in '
-                f'[-1, {len(self.levels)}], got {frozen_stages}'
+                f'[-1, {len(self.levels)}], got {self.frozen_stages}'
             )
-        self.frozen_stages = frozen_stages
-        for part in [self.stem, *self.levels][: frozen_stages + 1]:
+        for part in [self.stem, *self.levels][: self.frozen_stages + 1]:
             part.requires_grad_(False)
         self.train(self.training)
 

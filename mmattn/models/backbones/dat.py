@@ -149,7 +149,6 @@ class DAT(BaseBackbone):
         self,
         arch: str | Mapping = 'tiny',
         *,
-        in_channels: int = 3,
         img_size: int | tuple[int, int] = 224,
         window_size: int = 7,
         blocks: Sequence[str] | None = None,
@@ -157,24 +156,15 @@ class DAT(BaseBackbone):
         offsets: bool = True,
         offset_range: float | None = None,
         position: str = 'table',
-        drop_path_rate: float = 0.0,
-        out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
         super().__init__(
             embed_dims,
-            out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         num_heads, num_groups = arch['num_heads'], arch['num_groups']
         grids = [grid_of(img_size, stride) for stride in self.level_strides]
@@ -214,8 +204,8 @@ class DAT(BaseBackbone):
                 ),
             )
 
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        self.stem = PatchEmbed(in_channels, embed_dims[0], PATCH_SIZE, bias=True)
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
+        self.stem = PatchEmbed(self.in_channels, embed_dims[0], PATCH_SIZE, bias=True)
         self.stages = nn.ModuleList()
         for i in range(self.out_indices[-1] + 1):
             channels = embed_dims[i]
@@ -235,7 +225,7 @@ class DAT(BaseBackbone):
             self.stages.append(Stage(downsample, blocks))
         norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
         self.out_norms = nn.ModuleDict(norms if out_norm else {})
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return convert_state_dict(weights)

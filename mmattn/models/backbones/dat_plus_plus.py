@@ -152,7 +152,6 @@ class DATPlusPlus(BaseBackbone):
         self,
         arch: str | Mapping = 'tiny',
         *,
-        in_channels: int = 3,
         img_size: int | tuple[int, int] = 224,
         blocks: Sequence[str] | None = None,
         offset_strides: Sequence[int] = OFFSET_STRIDES,
@@ -162,24 +161,15 @@ class DATPlusPlus(BaseBackbone):
         lpu: bool = True,
         conv_mlp: bool = True,
         conv_stem: bool = True,
-        drop_path_rate: float = 0.0,
-        out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
         super().__init__(
             embed_dims,
-            out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         if len(depths) != len(OFFSET_STRIDES):
             raise UserError(
@@ -213,11 +203,11 @@ class DATPlusPlus(BaseBackbone):
                 ),
             )
 
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
         if conv_stem:
-            self.stem = Stem(in_channels, embed_dims[0])
+            self.stem = Stem(self.in_channels, embed_dims[0])
         else:
-            self.stem = PaddedPatchEmbed(in_channels, embed_dims[0], 4, bias=True)
+            self.stem = PaddedPatchEmbed(self.in_channels, embed_dims[0], 4, bias=True)
         self.stages = nn.ModuleList()
         for i in range(self.out_indices[-1] + 1):
             dims, downsample = embed_dims[i - 1 : i + 1], None
@@ -234,7 +224,7 @@ class DATPlusPlus(BaseBackbone):
             self.stages.append(Stage(downsample, blocks))
         norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
         self.out_norms = nn.ModuleDict(norms if out_norm else {})
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return convert_state_dict(weights)

@@ -134,30 +134,20 @@ class HMaiT(BaseBackbone):
         self,
         arch: str | Mapping = 'tiny',
         *,
-        in_channels: int = 3,
         masked_heads: Sequence[int] | None = None,
         kernel_size: int = 3,
         mask_fill: str = 'zero',
         position: str = 'relative',
         img_size: int | tuple[int, int] = 224,
-        drop_path_rate: float = 0.0,
-        out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
         super().__init__(
             embed_dims,
-            out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         num_heads = arch['num_heads']
         masked_heads = arch['masked_heads'] if masked_heads is None else masked_heads
@@ -189,8 +179,10 @@ class HMaiT(BaseBackbone):
             return MaskedAttention(*shape, **options)
 
         absolute = position == 'absolute'
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        self.stem = Stem(in_channels, embed_dims[0], grids[0] if absolute else None)
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
+        self.stem = Stem(
+            self.in_channels, embed_dims[0], grids[0] if absolute else None
+        )
         self.stages = nn.ModuleList()
         for i in range(self.out_indices[-1] + 1):
             channels = embed_dims[i]
@@ -213,7 +205,7 @@ class HMaiT(BaseBackbone):
         # would reach every norm as zeros, and each norm would multiply their gradient
         # by 300.
         self.stem.proj.reset_parameters()
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return convert_state_dict(weights)

@@ -148,30 +148,20 @@ class IViT(BaseBackbone):
         self,
         arch: str | Mapping = 'tiny',
         *,
-        in_channels: int = 3,
-        drop_path_rate: float = 0.0,
-        out_indices: int | tuple[int, ...] = (0, 1, 2, 3),
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         landmarks: int = 7,
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
         gate: bool = True,
         conv_kernel: int = 3,
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
         super().__init__(
             embed_dims,
-            out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
 
         def attention(stage: int) -> nn.Module:
@@ -187,10 +177,10 @@ class IViT(BaseBackbone):
                 backend=backend,
             )
 
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
         stem = dict(kernel_size=7, stride=4, padding=2, norm_first=False)
         down = dict(kernel_size=3, stride=2, padding=1, norm_first=True)
-        self.stem = Downsampling(in_channels, embed_dims[0], **stem)
+        self.stem = Downsampling(self.in_channels, embed_dims[0], **stem)
         self.stages = nn.ModuleList()
         for i in range(self.out_indices[-1] + 1):
             channels = embed_dims[i]
@@ -206,7 +196,7 @@ class IViT(BaseBackbone):
         self.out_norms = nn.ModuleDict(norms if out_norm else {})
         self.apply(init_linear_and_conv)
         init_stem_bias(self.stem)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return convert_state_dict(weights)

@@ -34,14 +34,11 @@ from mmattn.models.layers import (
     init_linear_and_conv,
     init_stem_bias,
 )
-from mmattn.models.layers.structure_aware.comparators import COMPARATORS
-from mmattn.models.layers.structure_aware.variants import VARIANTS
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone, Stage
 from .pvt_v2 import EPSILON, ConvMlp, PatchEmbed
 
-MIXERS = VARIANTS | COMPARATORS
 HEAD_DIMS = 16
 PATCH_SIZE = 16  # in the paper's plain network
 ARCH = 'embed_dims', 'depths', 'mlp_ratios', 'conv_stages', 'patterns'
@@ -82,19 +79,12 @@ class LiSANet(BaseBackbone):
     """Lightweight structure-aware attention network.
 
     Args:
-        arch: 'isotropic' (one stage of stride 16), 'small', 'base', 'hybrid-small',
-            'hybrid-base' (HyLiSANet, with convolution blocks in stages 1 and 2),
-            'hybrid-nano' (ours, for demos and tests), or a dict with `embed_dims`,
+        arch: 'isotropic' (one stage of stride 16), 'small', 'base', 'hybrid_small',
+            'hybrid_base' (HyLiSANet, with convolution blocks in stages 1 and 2),
+            'hybrid_nano' (ours, for demos and tests), or a dict with `embed_dims`,
             `depths` and `mlp_ratios` of each stage, `conv_stages` (number of stages of
             convolution blocks) and `patterns` (K). A network of one stage is plain: it
             has a position embedding and no convolutions in its blocks.
-        mixer: mixer of the blocks that are no convolution blocks. 'lisa' is
-            `StructureAwareAttention`. The others are the ablations of the paper's Table
-            3 and the operators that it compares LiSA with, see `variants` and
-            `comparators` in `mmattn.models.layers.structure_aware`. Only the plain
-            network supports them.
-        embed_dims: channels of the plain network; None takes the arch's.
-        num_heads: heads of the plain network; None gives one to 16 channels.
         patch_size: side of a patch of the plain network; None is the paper's 16.
         img_size: image side, or (height, width), that kernels and position embedding
             are made for. They are resized for other sizes, at run time and on load.
@@ -102,12 +92,11 @@ class LiSANet(BaseBackbone):
         kernel_resize: 'gfnet' (GFNet's, which the paper cites for larger images),
             'zero_embed' (taps keep their distance in pixels), 'stretch' or 'spectral',
             see `ops.circular_kernel_spectrum`.
-        local_kernel: side of the kernels of mixer 'local'; 3, 5 or 7 in the paper.
         activation: activation of all MLPs and convolution blocks, 'gelu' or
             'star_relu'.
-        kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: settings of
-            mixer 'lisa', see `StructureAwareAttention`. At 384 pixels, kernels in the
-            domain 'frequency' have the parameters that the paper prints.
+        kernel_domain, qkv_bias, proj_bias, fft_dims, cache_size, backend: see
+            `StructureAwareAttention`. At 384 pixels, kernels in the domain 'frequency'
+            have the parameters that the paper prints.
         out_indices: stages whose maps are returned; None returns all. The levels of the
             plain network are its blocks, and None returns the last.
         in_channels, drop_path_rate, out_norm, frozen_stages, with_cp, compile,
@@ -119,18 +108,18 @@ class LiSANet(BaseBackbone):
         16 and 32, or `patch_size` for the plain network.
 
     Raises:
-        ValueError: unknown arch, mixer, stage index or setting.
+        ValueError: unknown arch, stage index or setting.
     """
 
     arch_zoo = {
         name: dict(zip(ARCH, row, strict=True))
         for name, row in {
-            'hybrid-nano': ((32, 64, 160, 256), (2, 2, 6, 2), (4, 4, 3, 3), 2, 8),
+            'hybrid_nano': ((32, 64, 160, 256), (2, 2, 6, 2), (4, 4, 3, 3), 2, 8),
             'isotropic': ((192,), (12,), (4,), 0, 16),
             'small': ((64, 128, 320, 384), (2, 4, 12, 4), (4, 4, 3, 3), 0, 8),
             'base': ((96, 192, 384, 576), (4, 8, 18, 3), (4, 4, 3, 3), 0, 8),
-            'hybrid-small': ((64, 128, 320, 384), (3, 6, 12, 4), (4, 4, 3, 3), 2, 8),
-            'hybrid-base': ((96, 192, 384, 576), (3, 12, 18, 3), (4, 4, 3, 3), 2, 8),
+            'hybrid_small': ((64, 128, 320, 384), (3, 6, 12, 4), (4, 4, 3, 3), 2, 8),
+            'hybrid_base': ((96, 192, 384, 576), (3, 12, 18, 3), (4, 4, 3, 3), 2, 8),
         }.items()
     }
 
@@ -138,29 +127,20 @@ class LiSANet(BaseBackbone):
         self,
         arch: str | Mapping = 'small',
         *,
-        in_channels: int = 3,
-        mixer: str = 'lisa',
-        embed_dims: int | None = None,
-        num_heads: int | None = None,
         patch_size: int | None = None,
         img_size: int | tuple[int, int] = 224,
         patterns: int | None = None,
         kernel_resize: str = 'gfnet',
         kernel_domain: str = 'spatial',
-        drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         qkv_bias: bool = True,
         proj_bias: bool = False,
-        local_kernel: int = 7,
         activation: str = 'gelu',
         fft_dims: int | None = None,
         cache_size: int = 1,
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         if activation not in ACTIVATIONS:
             raise UserError(
@@ -170,54 +150,32 @@ class LiSANet(BaseBackbone):
         act_layer = ACTIVATIONS[activation]
         arch = self.resolve_arch(arch)
         plain = len(arch['depths']) == 1
-        given = embed_dims, num_heads, patch_size
-        if not plain and given != (None, None, None):
+        if not plain and patch_size is not None:
             raise UserError(
-                'LiSANet: embed_dims, num_heads and patch_size are for a network of '
-                f'one stage, got {embed_dims}, {num_heads} and {patch_size} for '
-                f'{arch!r}'
+                'LiSANet: patch_size is for a network of one stage, '
+                f'got {patch_size} for {arch!r}'
             )
         patch_size = PATCH_SIZE if patch_size is None else patch_size
-        if embed_dims is not None:
-            arch = dict(arch, embed_dims=(embed_dims,))
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        if num_heads is None and any(channels % HEAD_DIMS for channels in embed_dims):
-            raise UserError(
-                f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, or num_heads '
-                f'given, got {embed_dims}'
-            )
         levels = depths[0] if plain else 1  # blocks, or a stage
         super().__init__(
             embed_dims * levels,
             [patch_size] * levels if plain else None,
             out_indices=-1 if plain and out_indices is None else out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         self.arch, self.plain = arch, plain
         grids = [grid_of(img_size, stride) for stride in self.level_strides]
-        patterns = arch['patterns'] if patterns is None else patterns
-        self._check_mixer(mixer)
-
-        def attention(channels: int, grid: tuple[int, int]) -> nn.Module:
-            heads = channels // HEAD_DIMS if num_heads is None else num_heads
-            if mixer != 'lisa':
-                return MIXERS[mixer](channels, heads, grid, patterns, local_kernel)
-            return StructureAwareAttention(
-                channels,
-                heads,
-                grid,
-                patterns=patterns,
-                qkv_bias=qkv_bias,
-                proj_bias=proj_bias,
-                kernel_resize=kernel_resize,
-                kernel_domain=kernel_domain,
-                fft_dims=fft_dims,
-                cache_size=cache_size,
-                backend=backend,
-            )
+        settings = dict(
+            patterns=arch['patterns'] if patterns is None else patterns,
+            qkv_bias=qkv_bias,
+            proj_bias=proj_bias,
+            kernel_resize=kernel_resize,
+            kernel_domain=kernel_domain,
+            fft_dims=fft_dims,
+            cache_size=cache_size,
+            backend=backend,
+        )
 
         def block(stage: int, drop_path: float) -> LiSABlock:
             channels = embed_dims[stage]
@@ -225,7 +183,7 @@ class LiSANet(BaseBackbone):
             if stage < arch['conv_stages']:
                 attn = SeparableConv(channels, 7, act_layer)
             else:
-                attn = attention(channels, grids[stage])
+                attn = self.make_attention(channels, grids[stage], **settings)
             position, mlp = None, PointwiseMlp(channels, hidden_dims, act_layer)
             if not plain:
                 position = DepthwiseConv(channels, 3, residual=True)
@@ -233,11 +191,14 @@ class LiSANet(BaseBackbone):
             return LiSABlock(channels, position, attn, mlp, drop_path)
 
         if plain:
-            self.stem = PatchStem(in_channels, embed_dims[0], patch_size, img_size)
+            self.stem = PatchStem(self.in_channels, embed_dims[0], patch_size, img_size)
         else:
             conv = dict(kernel_size=7, stride=4, padding=3, eps=EPSILON)
-            self.stem = PatchEmbed(in_channels, embed_dims[0], **conv)
-        rates, last = drop_path_rates(drop_path_rate, sum(depths)), self.out_indices[-1]
+            self.stem = PatchEmbed(self.in_channels, embed_dims[0], **conv)
+        rates, last = (
+            drop_path_rates(self.drop_path_rate, sum(depths)),
+            self.out_indices[-1],
+        )
         if plain:
             self.blocks = nn.ModuleList(block(0, rate) for rate in rates[: last + 1])
         else:
@@ -255,12 +216,28 @@ class LiSANet(BaseBackbone):
         self.out_norms = nn.ModuleDict(norms if out_norm else {})
         self.apply(init_linear_and_conv)
         init_stem_bias(self.stem)
-        self.freeze(frozen_stages)
+        self.freeze()
 
-    def _check_mixer(self, mixer: str):
-        mixers = ['lisa', *(MIXERS if self.plain else ())]
-        if mixer not in mixers:
+    def make_attention(
+        self, channels: int, grid: tuple[int, int], **settings
+    ) -> nn.Module:
+        """Return the attention of a block; a subclass may return another layer.
+
+        Args:
+            channels: channels C of the block.
+            grid: height and width of the block's map.
+            **settings: the other arguments of `StructureAwareAttention`.
+
+        Returns:
+            Layer with maps (B, H, W, C) in and out.
+
+        Raises:
+            ValueError: `channels` is not a multiple of 16, or a setting is wrong.
+        """
+        if channels % HEAD_DIMS:
             raise UserError(
-                f'LiSANet: mixer of a network of {"one" if self.plain else "several"} '
-                f'stages must be one of {mixers}, got {mixer!r}'
+                f'LiSANet: embed_dims must be multiples of {HEAD_DIMS}, got {channels}'
             )
+        return StructureAwareAttention(
+            channels, channels // HEAD_DIMS, grid, **settings
+        )

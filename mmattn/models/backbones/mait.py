@@ -186,18 +186,13 @@ class MaiT(BaseBackbone):
         random_mask_seed: int | None = None,
         layer_scale: float | None = None,
         distilled: bool = False,
-        in_channels: int = 3,
         patch_size: int = 16,
         img_size: int | tuple[int, int] = 224,
-        drop_path_rate: float = 0.0,
         drop_path_schedule: str = 'linear',
         out_type: str = 'featmap',
         out_indices: int | tuple[int, ...] = -1,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims = arch['embed_dims']
@@ -207,15 +202,14 @@ class MaiT(BaseBackbone):
             [embed_dims] * depth,
             [patch_size] * depth,
             out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         if out_type not in OUT_TYPES:
             raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         self.out_type = out_type
-        self.stem = TokenStem(in_channels, embed_dims, patch_size, img_size, distilled)
+        self.stem = TokenStem(
+            self.in_channels, embed_dims, patch_size, img_size, distilled
+        )
         attention = MaskedAttention
         if random_mask_seed is not None:
             attention = partial(RandomMaskedAttention, seed=random_mask_seed)
@@ -238,7 +232,7 @@ class MaiT(BaseBackbone):
             )
             for masked, rate in zip(
                 resolve_masking(masking, depth, num_heads),
-                drop_path_rates(drop_path_rate, depth, drop_path_schedule),
+                drop_path_rates(self.drop_path_rate, depth, drop_path_schedule),
                 strict=True,
             )
         )
@@ -248,7 +242,7 @@ class MaiT(BaseBackbone):
             {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
         )
         self.apply(init_linear_and_conv)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def forward_levels(self, x: Tensor, indices: Sequence[int]) -> list[Tensor]:
         """Return maps (B, H, W, C), or special tokens (B, S, C) for 'cls_token'."""

@@ -179,16 +179,11 @@ class MaskedCaiT(BaseBackbone):
         kernel_size: int = 3,
         mask_fill: str = 'zero',
         layer_scale: float = 1e-5,
-        in_channels: int = 3,
         patch_size: int = 16,
         img_size: int | tuple[int, int] = 224,
-        drop_path_rate: float = 0.0,
         out_type: str = 'featmap',
         out_indices: int | tuple[int, ...] = -1,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         # Here, since it imports all of timm's models.
         from timm.models.cait import Cait
@@ -199,10 +194,7 @@ class MaskedCaiT(BaseBackbone):
             [embed_dims] * depth,
             [patch_size] * depth,
             out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         if out_type not in OUT_TYPES:
             raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
@@ -211,7 +203,7 @@ class MaskedCaiT(BaseBackbone):
                 f"out_type='cls_token' takes one of out_indices, got {out_indices}"
             )
         self.out_type = out_type
-        self.stem = PatchStem(in_channels, embed_dims, patch_size, img_size)
+        self.stem = PatchStem(self.in_channels, embed_dims, patch_size, img_size)
         maskings = iter(resolve_masking(masking, depth, arch['num_heads']))
 
         def attention(
@@ -232,13 +224,13 @@ class MaskedCaiT(BaseBackbone):
         cait = Cait(
             img_size=tuple(side * patch_size for side in self.stem.grid_size),
             patch_size=patch_size,
-            in_chans=in_channels,
+            in_chans=self.in_channels,
             num_classes=0,
             embed_dim=embed_dims,
             # Blocks above the last returned one would never get a gradient.
             depth=self.out_indices[-1] + 1,
             num_heads=arch['num_heads'],
-            drop_path_rate=drop_path_rate,
+            drop_path_rate=self.drop_path_rate,
             init_values=layer_scale,
             attn_block=attention,
         )
@@ -251,7 +243,7 @@ class MaskedCaiT(BaseBackbone):
             self.class_attention = ClassAttention(
                 cait.cls_token, cait.blocks_token_only
             )
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def to_output(self, x: Tensor, level: int) -> Tensor:
         if self.out_type == 'featmap':

@@ -155,15 +155,10 @@ class PVT(BaseBackbone):
         self,
         arch: str | Mapping = 'tiny',
         *,
-        in_channels: int = 3,
         img_size: int | tuple[int, int] = 224,
         out_type: str = 'featmap',
-        drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] | None = None,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         if out_type not in OUT_TYPES:
             raise UserError(
@@ -177,10 +172,7 @@ class PVT(BaseBackbone):
         super().__init__(
             embed_dims,
             out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         self.out_type = out_type
         end, last = self.out_indices[-1], len(depths) - 1
@@ -208,9 +200,9 @@ class PVT(BaseBackbone):
             mlp = PointwiseMlp(channels, arch['mlp_ratios'][stage] * channels)
             return Block(channels, attn, mlp, drop_path)
 
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
         self.stem = PositionedPatches(
-            in_channels, embed_dims[0], 4, grids[0], with_token and last == 0
+            self.in_channels, embed_dims[0], 4, grids[0], with_token and last == 0
         )
         self.stages = nn.ModuleList()
         for i in range(end + 1):
@@ -226,7 +218,7 @@ class PVT(BaseBackbone):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 init_linear_and_conv(module)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def to_output(self, x: Tensor, level: int) -> Tensor:
         if x.dim() == 3:  # the class token and the map's tokens

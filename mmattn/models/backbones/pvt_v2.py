@@ -136,7 +136,7 @@ class PVTv2(BaseBackbone):
     hub, have NVIDIA's license: non-commercial use alone. This code is not theirs.
 
     Args:
-        arch: 'b0' to 'b5', 'b2-li', 'mit-b0' to 'mit-b5' of SegFormer, or a dict with
+        arch: 'b0' to 'b5', 'b2_li', 'mit_b0' to 'mit_b5' of SegFormer, or a dict with
             `embed_dims`, `depths`, `num_heads`, `mlp_ratios` and `sr_ratios` of the
             stages and `linear`: whether attention is to maps pooled to 7 x 7, which
             ignores `sr_ratios`.
@@ -173,12 +173,12 @@ class PVTv2(BaseBackbone):
                 num_heads=(1, 2, 5, 8),
                 mlp_ratios=mlp_ratios,
                 sr_ratios=(8, 4, 2, 1),
-                linear=name == 'b2-li',
+                linear=name == 'b2_li',
             )
             for name, depths, mlp_ratios in (
                 ('b1', (2, 2, 2, 2), (8, 8, 4, 4)),
                 ('b2', (3, 4, 6, 3), (8, 8, 4, 4)),
-                ('b2-li', (3, 4, 6, 3), (8, 8, 4, 4)),
+                ('b2_li', (3, 4, 6, 3), (8, 8, 4, 4)),
                 ('b3', (3, 4, 18, 3), (8, 8, 4, 4)),
                 ('b4', (3, 8, 27, 3), (8, 8, 4, 4)),
                 ('b5', (3, 6, 40, 3), (4, 4, 4, 4)),
@@ -194,12 +194,12 @@ class PVTv2(BaseBackbone):
                 linear=False,
             )
             for name, embed_dims, depths in (
-                ('mit-b0', (32, 64, 160, 256), (2, 2, 2, 2)),
-                ('mit-b1', (64, 128, 320, 512), (2, 2, 2, 2)),
-                ('mit-b2', (64, 128, 320, 512), (3, 4, 6, 3)),
-                ('mit-b3', (64, 128, 320, 512), (3, 4, 18, 3)),
-                ('mit-b4', (64, 128, 320, 512), (3, 8, 27, 3)),
-                ('mit-b5', (64, 128, 320, 512), (3, 6, 40, 3)),
+                ('mit_b0', (32, 64, 160, 256), (2, 2, 2, 2)),
+                ('mit_b1', (64, 128, 320, 512), (2, 2, 2, 2)),
+                ('mit_b2', (64, 128, 320, 512), (3, 4, 6, 3)),
+                ('mit_b3', (64, 128, 320, 512), (3, 4, 18, 3)),
+                ('mit_b4', (64, 128, 320, 512), (3, 8, 27, 3)),
+                ('mit_b5', (64, 128, 320, 512), (3, 6, 40, 3)),
             )
         },
     }
@@ -208,26 +208,16 @@ class PVTv2(BaseBackbone):
         self,
         arch: str | Mapping = 'b2',
         *,
-        in_channels: int = 3,
         linear: bool | None = None,
         overlap: bool = True,
         conv_mlp: bool = True,
-        drop_path_rate: float = 0.0,
-        out_indices: int | tuple[int, ...] | None = None,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
         super().__init__(
             embed_dims,
-            out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
         linear = arch['linear'] if linear is None else linear
 
@@ -251,8 +241,8 @@ class PVTv2(BaseBackbone):
                 mlp = PointwiseMlp(channels, hidden_dims)
             return Block(channels, attn, mlp, drop_path)
 
-        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
-        self.stem = patch_embed(in_channels, embed_dims[0], 4)
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
+        self.stem = patch_embed(self.in_channels, embed_dims[0], 4)
         self.stages = nn.ModuleList()
         for i in range(self.out_indices[-1] + 1):
             downsample = patch_embed(*embed_dims[i - 1 : i + 1], 2) if i else None
@@ -263,7 +253,7 @@ class PVTv2(BaseBackbone):
         self.apply(init_linear_and_conv)
         self.apply(init_conv)
         init_stem_bias(self.stem)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return convert_known_layouts(weights)

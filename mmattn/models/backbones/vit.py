@@ -144,13 +144,9 @@ class ViT(BaseBackbone):
         arch: str | Mapping = 'small',
         attention: str = 'imhsa',
         *,
-        in_channels: int = 3,
         patch_size: int = 16,
         img_size: int | tuple[int, int] = 224,
-        drop_path_rate: float = 0.0,
         out_indices: int | tuple[int, ...] = -1,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
         landmarks: int = 7,
         interact_expand: int | None = 2,
         local_kernel: int | None = 7,
@@ -160,8 +156,7 @@ class ViT(BaseBackbone):
         kernel_size: int = 3,
         mask_fill: str = 'zero',
         backend: str | None = None,
-        compile: bool | Mapping = False,
-        init_cfg: dict | list[dict] | None = None,
+        **frame,
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
@@ -170,10 +165,7 @@ class ViT(BaseBackbone):
             [embed_dims] * depth,
             [patch_size] * depth,
             out_indices=out_indices,
-            in_channels=in_channels,
-            with_cp=with_cp,
-            compile=compile,
-            init_cfg=init_cfg,
+            **frame,
         )
 
         def mhsa(layer: int) -> nn.Module:
@@ -218,8 +210,8 @@ class ViT(BaseBackbone):
                 f'ViT: attention={attention!r} has no backends, so `backend` must be '
                 f'None, got {backend!r}'
             )
-        self.stem = PatchStem(in_channels, embed_dims, patch_size, img_size)
-        rates = drop_path_rates(drop_path_rate, depth)
+        self.stem = PatchStem(self.in_channels, embed_dims, patch_size, img_size)
+        rates = drop_path_rates(self.drop_path_rate, depth)
         self.blocks = nn.ModuleList(
             Block(
                 embed_dims,
@@ -233,7 +225,7 @@ class ViT(BaseBackbone):
             {str(i): nn.LayerNorm(embed_dims, eps=EPSILON) for i in self.out_indices}
         )
         self.apply(init_linear_and_conv)
-        self.freeze(frozen_stages)
+        self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return convert_state_dict(weights, self.out_indices[-1])

@@ -18,6 +18,7 @@ from mmattn.errors import UserError
 
 from .derivatives import check_cotangent, needs_reference
 from .exporting import is_exporting
+from .inspection import Attention, Flops
 from .precision import compute_dtype
 
 logger = logging.getLogger('mmattn')
@@ -51,6 +52,9 @@ class Operator:
             empty tensors of the shapes and dtypes that `forward` returns.
         example: called with a device and a dtype. It returns the tensors and the
             settings of a small call.
+        flops: how calls count.
+        attention: called as `forward`, and returns the attention of the call; None if
+            its rows cannot be read.
         saved: names of the outputs that `backward` is given: 'out' for the output
             itself, and those that `forward` returns after it.
         decomposition: the operator in plain PyTorch operators for exported graphs,
@@ -70,12 +74,15 @@ class Operator:
         settings: str = '',
         outputs: Callable[..., Tensor | tuple[Tensor, ...]],
         example: Callable[[str, torch.dtype], tuple[tuple, dict]],
+        flops: Flops,
+        attention: Callable[..., Attention] | None = None,
         saved: Sequence[str] = (),
         decomposition: Callable[..., Tensor] | None = None,
         double_backward: tuple[Callable, Callable] | None = None,
     ):
         self.name, self.reference, self.backends = name, reference, dict(backends)
         self.outputs, self.example = outputs, example
+        self.flops, self.attention = flops, attention
         self.decomposition = decomposition or reference
         self.settings = [text.split()[-1] for text in settings.split(', ') if text]
         self.num_tensors, self.num_saved = tensors.count('Tensor'), len(saved)
@@ -171,6 +178,11 @@ class Operator:
             for name, kernels in self.backends.items()
         }
         return {name: reason for name, reason in reasons.items() if reason}
+
+    def attention_of(self, *args) -> Attention:
+        """Return the attention of a call of the registered operator."""
+        inputs, settings, _ = self._parse(args, self.num_tensors)
+        return self.attention(*inputs, **settings)
 
     def decompose(self, *args):
         """Return the outputs in plain PyTorch operators, for exported graphs."""

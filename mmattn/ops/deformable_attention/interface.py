@@ -1,6 +1,7 @@
 """Deformable attention: arguments, checks and the operator."""
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..common.checks import (
     check_one_dtype,
     check_shape,
 )
+from ..common.inspection import Flops
 from ..common.operator import Operator, out_and_statistics
 from ..common.precision import cast_under_autocast, without_autocast
 from . import cpp_impl, reference, torch_impl, triton_impl
@@ -114,6 +116,11 @@ def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     return (*tensors, positions, table), dict(grid=(7, 5), align_corners=True)
 
 
+def _flops(q, k, *args, **kwargs) -> int:
+    """Count a score and a product with v for each pair; the bias counts nothing."""
+    return 2 * 2 * prod(q) * k[1]
+
+
 OPERATOR = Operator(
     'deformable_attention',
     reference.deformable_attention_reference,
@@ -122,6 +129,7 @@ OPERATOR = Operator(
     settings='SymInt[] grid, bool align_corners',
     outputs=out_and_statistics,
     example=_example,
+    flops=Flops(_flops),
     saved=('out', 'lse'),
     decomposition=deformable_attention_decomposition,
 )

@@ -15,7 +15,7 @@ from ..common.checks import (
 )
 from ..common.operator import Operator
 from ..common.precision import cast_under_autocast, compute_dtype, without_autocast
-from . import reference, torch_impl, triton_impl
+from . import inspection, reference, torch_impl, triton_impl
 
 
 def landmark_attention(
@@ -126,5 +126,7 @@ OPERATOR = Operator(
     'Tensor? w1_q, Tensor? w2_q, Tensor? w1_k, Tensor? w2_k',
     outputs=_outputs,
     example=_example,
+    flops=inspection.FLOPS,
+    attention=inspection.attention,
     saved=('context', 'statistics'),
 )

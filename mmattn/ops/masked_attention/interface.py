@@ -14,7 +14,7 @@ from ..common.derivatives import needs_reference
 from ..common.exporting import copied
 from ..common.operator import REFERENCE, Operator, out_and_statistics
 from ..common.precision import cast_under_autocast, without_autocast
-from . import cpp_impl, reference, torch_impl, triton_impl
+from . import cpp_impl, inspection, reference, torch_impl, triton_impl
 from .decomposition import masked_attention_decomposition
 
 MASK_FILLS = ('zero', 'neg_inf')
@@ -189,6 +189,8 @@ OPERATOR = Operator(
     settings='SymInt[] grid, SymInt kernel_size, SymInt num_special, str mask_fill',
     outputs=out_and_statistics,
     example=_example,
+    flops=inspection.FLOPS,
+    attention=inspection.attention,
     saved=('out', 'lse'),
     decomposition=masked_attention_decomposition,
 )

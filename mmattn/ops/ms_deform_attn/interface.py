@@ -1,6 +1,7 @@
 """Multi-scale deformable attention: arguments, checks and the operator."""
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -8,12 +9,15 @@ from torch import Tensor
 from mmattn.errors import UserError
 
 from ..common.checks import check_dims, check_not_empty, check_one_device, check_shape
+from ..common.inspection import Flops
 from ..common.operator import REFERENCE, Operator
 from ..common.precision import cast_under_autocast, without_autocast
 from . import cpp_impl, cuda_impl, torch_impl, triton_impl
 from . import reference as definition
 from .decomposition import ms_deform_attn_decomposition
 from .double_backward import backward_reference, double_backward, setup_context
+
+BILINEAR_PRODUCTS = 5
 
 
 def ms_deform_attn(
@@ -205,6 +209,18 @@ def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
     return (value, points, weights, None), dict(shapes=(7, 5, 4, 3))
 
 
+def _flops(value, points, *args, **kwargs) -> int:
+    """Count five products for each channel of each point: four pixels, one weight.
+
+    Appendix A.1 of Deformable DETR, https://arxiv.org/abs/2010.04159, counts 5 N_q K C
+    for the sampling. Locations and the softmax count nothing.
+    """
+    *_, D = value
+    if points[3] * points[4] == 1:  # as `grid_sample`, which has no rule
+        return 0
+    return 2 * BILINEAR_PRODUCTS * prod(points[:-1]) * D
+
+
 OPERATOR = Operator(
     'ms_deform_attn',
     definition.ms_deform_attn_reference,
@@ -218,6 +234,7 @@ OPERATOR = Operator(
     settings='SymInt[] shapes',
     outputs=_outputs,
     example=_example,
+    flops=Flops(_flops, kind='samplings'),
     double_backward=(double_backward, setup_context),
     decomposition=ms_deform_attn_decomposition,
 )

@@ -13,7 +13,7 @@ from ..common.checks import (
 )
 from ..common.operator import Operator, out_and_statistics
 from ..common.precision import cast_under_autocast, without_autocast
-from . import cpp_impl, reference, torch_impl, triton_impl
+from . import cpp_impl, inspection, reference, torch_impl, triton_impl
 from .decomposition import neighborhood_attention_decomposition
 
 
@@ -100,6 +100,8 @@ OPERATOR = Operator(
     tensors='Tensor q, Tensor k, Tensor v, Tensor rpb',
     outputs=_outputs,
     example=_example,
+    flops=inspection.FLOPS,
+    attention=inspection.attention,
     saved=('out', 'lse'),
     decomposition=neighborhood_attention_decomposition,
 )

@@ -17,26 +17,16 @@ from .spectrum import (
     rfft_grid,
     whole_spectrum,
 )
-from .variants import (
-    block_toeplitz,
-    local_structure_aware_attention,
-    pattern_attention,
-    relative_attention,
-)
 
 __all__ = [
     'RESIZES',
     'attention_kernels',
-    'block_toeplitz',
     'circular_kernel_spectrum',
     'half_spectrum',
     'hermitian_part',
     'irfft_grid',
     'irfft_parts',
     'l2_normalize',
-    'local_structure_aware_attention',
-    'pattern_attention',
-    'relative_attention',
     'resize_circular_kernel',
     'resize_half_spectrum',
     'rfft_grid',

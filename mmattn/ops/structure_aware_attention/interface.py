@@ -12,7 +12,7 @@ from ..common.checks import check_one_device, check_qkv, dtype_name
 from ..common.exporting import is_exporting
 from ..common.operator import Operator
 from ..common.precision import compute_dtype, without_autocast
-from . import cpp_impl, reference, torch_impl, triton_impl
+from . import cpp_impl, inspection, reference, torch_impl, triton_impl
 from .decomposition import structure_aware_attention_decomposition
 from .real_transforms import rfft_parts
 from .spectrum import rfft_grid
@@ -146,6 +146,8 @@ OPERATOR = Operator(
     settings='SymInt[] grid',
     outputs=_outputs,
     example=_example,
+    flops=inspection.FLOPS,
+    attention=inspection.attention,
     saved=('patterns',),
     decomposition=structure_aware_attention_decomposition,
 )

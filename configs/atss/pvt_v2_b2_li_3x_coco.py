@@ -1,0 +1,4 @@
+_base_ = './pvt_v2_b2_3x_coco.py'
+model = dict(
+    backbone=dict(arch='b2_li', init_cfg=dict(checkpoint='mmattn://pvt_v2_b2_li'))
+)

@@ -1,6 +1,0 @@
-_base_ = './hylisanet_s_300e_in1k.py'
-model = dict(
-    backbone=dict(arch='hybrid-base', drop_path_rate=0.4),
-    neck=dict(in_channels=576),
-    head=dict(in_channels=2304),
-)

@@ -1,0 +1,6 @@
+_base_ = './lisanet_hybrid_s_300e_in1k.py'
+model = dict(
+    backbone=dict(arch='hybrid_base', drop_path_rate=0.4),
+    neck=dict(in_channels=576),
+    head=dict(in_channels=2304),
+)

@@ -1,9 +1,0 @@
-_base_ = './mask_rcnn_ivit_n_300i_hela.py'
-model = dict(
-    backbone=dict(
-        _delete_=True,
-        type='mmattn.LiSANet',
-        arch='hybrid-nano',
-        img_size=256,
-    ),
-)

@@ -1,9 +1,0 @@
-_base_ = './upernet_ivit_n_fashion_scenes.py'
-model = dict(
-    backbone=dict(
-        _delete_=True,
-        type='mmattn.LiSANet',
-        arch='hybrid-nano',
-        img_size=128,
-    ),
-)

@@ -1,0 +1,2 @@
+_base_ = './pvt_v2_b2_1x_coco.py'
+model = dict(backbone=dict(arch='b3', init_cfg=dict(checkpoint='mmattn://pvt_v2_b3')))

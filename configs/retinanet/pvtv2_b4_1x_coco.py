@@ -1,6 +1,0 @@
-_base_ = './pvtv2_b2_1x_coco.py'
-model = dict(backbone=dict(arch='b4', init_cfg=dict(checkpoint='mmattn://pvt_v2_b4')))
-# One image on each of 8 GPUs; the learning rate is 1e-4 / 1.4.
-optim_wrapper = dict(optimizer=dict(lr=7.142857e-5))
-train_dataloader = dict(batch_size=1)
-auto_scale_lr = dict(base_batch_size=8)

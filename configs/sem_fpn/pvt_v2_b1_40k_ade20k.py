@@ -1,0 +1,2 @@
+_base_ = './pvt_v2_b2_40k_ade20k.py'
+model = dict(backbone=dict(arch='b1', init_cfg=dict(checkpoint='mmattn://pvt_v2_b1')))

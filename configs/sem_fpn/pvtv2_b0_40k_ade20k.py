@@ -1,5 +1,0 @@
-_base_ = './pvtv2_b2_40k_ade20k.py'
-model = dict(
-    backbone=dict(arch='b0', init_cfg=dict(checkpoint='mmattn://pvt_v2_b0')),
-    neck=dict(in_channels=[32, 64, 160, 256]),
-)

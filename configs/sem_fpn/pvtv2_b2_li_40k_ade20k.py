@@ -1,4 +1,0 @@
-_base_ = './pvtv2_b2_40k_ade20k.py'
-model = dict(
-    backbone=dict(arch='b2-li', init_cfg=dict(checkpoint='mmattn://pvt_v2_b2_li'))
-)
